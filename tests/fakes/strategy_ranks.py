@@ -5,16 +5,19 @@
 Each variant is a list of Hydra overrides. Variants for one device run in the first rank alone,
 all others in both ranks (gloo); each is a real cell with real records below ``folder``. Names that
 begin with ``TWO_HOSTS`` take the two ranks for two hosts of one device each; those that begin with
-``THREE_TO_ONE`` find the first device three times as fast as the second.
+``THREE_TO_ONE`` find the first device three times as fast as the second; in those that begin with
+``JITTERED`` the second rank sleeps up to ``MOST_JITTER_S`` in each forward pass.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
 import sys
+import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -26,6 +29,8 @@ from scalewise.records import CellFolder, DeviceInfo, RankSummary, read_metrics,
 RANKS = 2
 TWO_HOSTS = "two_hosts_"
 THREE_TO_ONE = "three_to_one_"
+JITTERED = "jittered_"
+MOST_JITTER_S = 0.02
 
 BASE = (
     "model=medium",
@@ -112,6 +117,7 @@ def _train_all(folder: Path, rank: int) -> None:
 
     from scalewise.config import build_cell, without_absent_groups
     from scalewise.train import RankContext, experiment
+    from scalewise.train.execution import ExperimentModule
     from scalewise.train.rank import join
     from scalewise.train.strategies import ddp
 
@@ -134,8 +140,22 @@ def _train_all(folder: Path, rank: int) -> None:
             measure = ddp.probe_samples_per_s
             if name.startswith(THREE_TO_ONE):
                 ddp.probe_samples_per_s = _three_to_one
+            step = ExperimentModule.training_step
+            if name.startswith(JITTERED) and rank == 1:
+                ExperimentModule.training_step = _late(step)  # type: ignore[method-assign]
             experiment.run(cell, CellFolder(folder / name), place)
             ddp.probe_samples_per_s = measure
+            ExperimentModule.training_step = step  # type: ignore[method-assign]
+
+
+def _late(step: Callable[..., Any]) -> Callable[..., Any]:
+    sleeps = random.Random(1)
+
+    def late(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(sleeps.uniform(0, MOST_JITTER_S))
+        return step(*args, **kwargs)
+
+    return late
 
 
 def _three_to_one(strategy: Any, setting: Any) -> float:

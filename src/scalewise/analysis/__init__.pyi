@@ -58,8 +58,10 @@ from .loss_budget import Budget as Budget
 from .loss_budget import Cause as Cause
 from .loss_budget import Loss as Loss
 from .loss_budget import make_budget as make_budget
+from .loss_budget import mean_clock_mhz as mean_clock_mhz
 from .loss_budget import remedy as remedy
 from .loss_budget import work_remedy as work_remedy
+from .losses import equal_samples as equal_samples
 from .model import CellRecords as CellRecords
 from .model import is_monitored as is_monitored
 from .model import is_timed as is_timed
@@ -87,6 +89,7 @@ from .summary import Fate as Fate
 from .summary import analyse as analyse
 from .summary import blame_last as blame_last
 from .summary import fate_lines as fate_lines
+from .summary import speedup_at_equal_clocks as speedup_at_equal_clocks
 from .validity import check_published as check_published
 from .validity import count_doubt as count_doubt
 from .validity import invalid_ranks as invalid_ranks

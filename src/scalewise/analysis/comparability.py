@@ -27,6 +27,8 @@ _NO_FACTOR = (
     "allow_faults",
     "repeat",
     "checkpoint.trust",
+    "measure.sustained",
+    "measure.sustained_s",
 )
 
 

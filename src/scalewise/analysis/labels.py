@@ -8,7 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scalewise.analysis.comparability import flatten, is_factor
-from scalewise.analysis.model import CellRecords, is_examination, is_profiled, is_search
+from scalewise.analysis.model import (
+    CellRecords,
+    is_examination,
+    is_profiled,
+    is_search,
+    is_sustained,
+)
 from scalewise.analysis.statistics import Estimate, Interval, RatioEstimate
 from scalewise.records import PlannedCell, to_plain
 
@@ -247,6 +253,8 @@ def _base_label(cell: CellRecords) -> str:
         parts = ["doctor"]
     elif is_search(config):
         parts.insert(0, "find batch")
+    elif is_sustained(config):
+        parts.append("sustained")
     elif is_profiled(config):
         parts.append("under the profiler")
     many = [f"({cell.result.models} models)"] if cell.result and cell.result.models > 1 else []

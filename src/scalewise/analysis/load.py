@@ -12,7 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from scalewise.analysis.model import CellRecords, CellState, Sweep
+from scalewise.analysis.model import CellRecords, CellState, Sweep, WarmUp
+from scalewise.analysis.warmup import leave_out_warmup
 from scalewise.records import (
     ALIVE_S,
     Attempt,
@@ -131,8 +132,11 @@ def read_config(folder: CellFolder) -> dict[str, Any]:
 
 def read_rank_steps(
     folder: CellFolder, result: CellResult | None, problems: list[str]
-) -> tuple[StepSeries, ...]:
-    """One series a rank, in the order of ranks; those that cannot be used are absent."""
+) -> tuple[tuple[StepSeries, ...], WarmUp | None]:
+    """One series a rank, in the order of ranks, and which of their steps are warm-up.
+
+    Ranks whose file cannot be used are absent.
+    """
     series: list[StepSeries] = []
     ranks = set(folder.ranks_with_steps())
     for rank in sorted(ranks):
@@ -148,7 +152,7 @@ def read_rank_steps(
     absent = sorted(set(range(result.world_size)) - ranks) if result and stepped else []
     if absent:
         problems.append(f"no step records of rank {', '.join(map(str, absent))}")
-    return tuple(series)
+    return leave_out_warmup(series, result.world_size) if result else (tuple(series), None)
 
 
 def _row_faults(
@@ -280,7 +284,7 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
     started = (folder.path / "provenance.json").exists() or result is not None
     config = attempt(problems, read_config, folder)
     tracking = attempt(problems, folder.load_tracking)
-    steps = read_rank_steps(folder, result, of_steps)
+    steps, warm_up = read_rank_steps(folder, result, of_steps)
     metrics = read_rank_metrics(folder, result, of_metrics)
     for rank, line in absent_metrics(folder, result):
         # Without the other ranks no figure is in doubt: a loss of rank 0 alone is called so.
@@ -298,6 +302,7 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
         result=result,
         provenance=attempt(problems, folder.load_provenance) if started else None,
         steps=steps,
+        warm_up=warm_up,
         devices=read_devices(folder, problems),
         metrics=metrics,
         shards=read_rank_shards(folder, problems),

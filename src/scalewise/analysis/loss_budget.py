@@ -20,7 +20,7 @@ LIMIT_SHARE: Final = 0.10
 """Share of the step from which a loss is a limit: repeats of a run differ by about as much."""
 
 CLOCKS_SHARE: Final = 0.01
-"""Share by which the SM clock lies below the baseline's from which time is put down to it."""
+"""Share by which the SM clock lies below the other side's from which time is put down to it."""
 
 LATE_SHARE: Final = 0.75
 """Share of all waiting that is for one rank, from which that rank is named. Of two healthy ranks on
@@ -80,6 +80,9 @@ class Budget:
     """Every cause that takes time, the largest first; with ``ideal_ms`` they add up to the gap."""
     knows_activity: bool
     """Whether the device's work was told from its host's lateness: see :class:`StepParts`."""
+    at_equal_clocks: float | None = None
+    """The speedup over the measured one if the side with the lower SM clock had the other's: the
+    farthest from 1 that it can be. None where a clock was not read."""
 
     @property
     def limits(self) -> tuple[Loss, ...]:
@@ -106,15 +109,24 @@ def make_budget(config: Configuration, baseline: Configuration | None = None) ->
         for name in {**parts, **ideal}
     }
     knows_activity = all(one.knows_activity for _, one in (*ours, *theirs))
+    measured_ms = mean(one.step_ms for _, one in ours)
+    ideal_ms = at_equal_clocks = None
     if scale is not None:
         if not knows_activity:
             _join_work_and_lateness(causes, parts)
         assert baseline is not None
-        _take_clocks(causes, parts, config, baseline)
+        ideal_ms = scale * mean(one.step_ms for _, one in theirs)
+        clocks = mean_clock_mhz(config), mean_clock_mhz(baseline)
+        if clocks[0] and clocks[1]:
+            lost_ms = _lost_to_clocks(parts, clocks[0] / clocks[1])
+            causes["clocks"] = lost_ms
+            causes["device_work"] = causes.get("device_work", 0.0) - lost_ms
+            theirs_lost_ms = _lost_to_clocks(ideal, clocks[1] / clocks[0])
+            at_equal_clocks = (
+                measured_ms / (measured_ms - lost_ms) * (ideal_ms - theirs_lost_ms) / ideal_ms
+            )
     else:
         causes.pop("device_work", None)
-    measured_ms = mean(one.step_ms for _, one in ours)
-    ideal_ms = None if scale is None else scale * mean(one.step_ms for _, one in theirs)
     losses = [
         replace(_explained(cause, ms, config, ours, ideal), share=ms / measured_ms)
         for cause, ms in causes.items()
@@ -127,6 +139,7 @@ def make_budget(config: Configuration, baseline: Configuration | None = None) ->
         work.get("device_work", 0.0),
         tuple(sorted(losses, key=lambda loss: -loss.ms)),
         knows_activity,
+        at_equal_clocks,
     )
 
 
@@ -165,22 +178,13 @@ def _join_work_and_lateness(causes: dict[Cause, float], parts: Mapping[Part, flo
     causes["host_late"], causes["device_work"] = (both, 0.0) if late else (0.0, both)
 
 
-def _take_clocks(
-    causes: dict[Cause, float],
-    parts: Mapping[Part, float],
-    config: Configuration,
-    baseline: Configuration,
-) -> None:
-    """What the device's work would not have taken at the higher SM clock of the baseline.
+def _lost_to_clocks(parts: Mapping[Part, float], ratio: float) -> float:
+    """Ms that the device's work would not have taken at the other side's higher SM clock.
 
     Work whose time does not follow the clock (memory) is counted as if it did: an upper bound.
+    ``ratio`` is the clock over the other side's.
     """
-    ours, theirs = mean_clock_mhz(config), mean_clock_mhz(baseline)
-    if ours is None or theirs is None or ours / theirs > 1 - CLOCKS_SHARE:
-        return
-    ms = parts.get("device_work", 0.0) * (1 - ours / theirs)
-    causes["clocks"] = ms
-    causes["device_work"] = causes.get("device_work", 0.0) - ms
+    return parts.get("device_work", 0.0) * (1 - ratio) if ratio <= 1 - CLOCKS_SHARE else 0.0
 
 
 def mean_clock_mhz(config: Configuration) -> float | None:

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from scalewise.analysis.labels import named
 from scalewise.analysis.model import CellRecords
 from scalewise.analysis.steps import NotMeasuredError
@@ -42,9 +44,22 @@ class LossCurve:
         return self.values[-1]
 
     def at(self, samples: int) -> float | None:
-        """The last loss recorded at or before ``samples``; None if there is none."""
-        reached = [v for s, v in zip(self.samples, self.values, strict=True) if s <= samples]
-        return reached[-1] if reached else None
+        """The loss logged at ``samples``, linear between logged ones; None beyond their ends."""
+        if not self.samples[0] <= samples <= self.samples[-1]:
+            return None
+        return float(np.interp(samples, self.samples, self.values))
+
+
+def equal_samples(curves: Sequence[LossCurve]) -> int:
+    """At which number of samples losses of unlike lengths and steps are compared.
+
+    The largest at which every curve has a logged loss: between logged ones a falling loss lies
+    below the line. Where there is none in the second half, the last of the shortest curve.
+    """
+    last = min(curve.samples[-1] for curve in curves)
+    logged = set.intersection(*(set(curve.samples) for curve in curves))
+    common = max((samples for samples in logged if samples <= last), default=0)
+    return common if 2 * common >= last else last
 
 
 def loss_curve(

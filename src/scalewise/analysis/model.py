@@ -27,6 +27,39 @@ CellState = Literal["done", "failed", "skipped", "interrupted", "unfinished"]
 """``unfinished`` is a cell that still runs or has not started; ``interrupted`` is also one whose
 processes are gone without a word."""
 
+WarmUpRule = Literal["count", "MSER-5", "not steady"]
+"""``count``: too few steps to search in. ``not steady``: more should be left out than may be, so
+that nothing beyond ``warmup_steps`` is."""
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """Which steps of a run are timed."""
+
+    rule: WarmUpRule
+    least: int
+    """The first step after ``warmup_steps``."""
+    timed_from: int
+    """The first step that is timed."""
+    steady_from: int
+    """The first step at the level of those after it."""
+    end: int
+    """The step after the last one."""
+
+    @property
+    def is_later(self) -> bool:
+        """Whether more than ``warmup_steps`` is left out."""
+        return self.timed_from > self.least
+
+    def __str__(self) -> str:
+        if self.rule == "not steady":
+            return (
+                f"the step time was not steady: it came to its last level at step "
+                f"{self.steady_from} of {self.end}, after half of the timed steps or a stall; "
+                f"all steps from {self.least} on are timed"
+            )
+        return f"timed from step {self.timed_from} of {self.end} ({self.rule})"
+
 
 @dataclass(frozen=True)
 class CellRecords:
@@ -42,6 +75,8 @@ class CellRecords:
     provenance: Provenance | None
     steps: tuple[StepSeries, ...] = ()
     """One series a rank, in the order of ranks; ranks whose file is unreadable are absent."""
+    warm_up: WarmUp | None = None
+    """Which steps are flagged as warm-up; None where no step can be timed."""
     devices: tuple[DeviceSeries, ...] = ()
     """One series a host."""
     metrics: Mapping[int, tuple[MetricRow, ...]] = field(default_factory=dict)
@@ -87,8 +122,9 @@ class Sweep:
 
 
 def is_timed(config: Mapping[str, Any] | None) -> bool:
-    """Whether a cell of this configuration trains, and without a profiler."""
-    return not is_profiled(config) and not is_examination(config) and not is_search(config)
+    """Whether a cell of this configuration trains to be compared, and without a profiler."""
+    others = is_examination(config) or is_search(config) or is_sustained(config)
+    return not is_profiled(config) and not others
 
 
 def is_profiled(config: Mapping[str, Any] | None) -> bool:
@@ -105,6 +141,11 @@ def is_examination(config: Mapping[str, Any] | None) -> bool:
 def is_search(config: Mapping[str, Any] | None) -> bool:
     """Whether it only tries which batch sizes fit."""
     return bool((config or {}).get("workload") == "find_batch")
+
+
+def is_sustained(config: Mapping[str, Any] | None) -> bool:
+    """Whether it trains for minutes, to be compared with its own beginning."""
+    return bool((config or {}).get("workload") == "sustained")
 
 
 def is_monitored(config: Mapping[str, Any] | None) -> bool:

@@ -20,6 +20,7 @@ from scalewise.analysis.configuration import (
     identity_beside,
 )
 from scalewise.analysis.labels import factor, interval_words
+from scalewise.analysis.losses import equal_samples
 from scalewise.analysis.model import is_monitored
 from scalewise.analysis.statistics import (
     RatioEstimate,
@@ -97,6 +98,12 @@ class LossAtEqualSamples:
     multi: float
     ratio: RatioEstimate | None = None
     """``multi / single`` with its interval over runs; None if a loss is not positive."""
+    interpolated: bool = False
+    """Whether a run logged no loss at ``samples``: it is on the line between those around."""
+
+    @property
+    def where(self) -> str:
+        return f"{self.samples:,} samples" + (" (interpolated)" if self.interpolated else "")
 
     @property
     def learns_less(self) -> bool:
@@ -286,7 +293,7 @@ def _describe_higher_loss(
         return ""
     assert loss.ratio is not None
     return (
-        f"but it learns less: {loss.name} at {loss.samples:,} samples is "
+        f"but it learns less: {loss.name} at {loss.where} is "
         f"{factor(loss.ratio.value)} times the single device's ({interval_words(loss.ratio)})"
     )
 
@@ -305,7 +312,7 @@ def _adjust_p_values(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
 
 
 def loss_at_equal_samples(multi: Configuration, single: Configuration) -> LossAtEqualSamples | None:
-    """Mean loss over runs at the largest number of samples that every run has fed.
+    """Mean loss over runs at the number of samples of :func:`equal_samples`.
 
     None for a ceiling: each of its models has seen only its own samples.
     """
@@ -315,7 +322,7 @@ def loss_at_equal_samples(multi: Configuration, single: Configuration) -> LossAt
     all_curves = [curve for side in curves for curve in side]
     if not all(curves) or len({curve.metric for curve in all_curves}) != 1:
         return None
-    samples = min(curve.samples[-1] for curve in all_curves)
+    samples = equal_samples(all_curves)
     sides = [[curve.at(samples) for curve in side] for side in curves]
     known = [[value for value in side if value is not None] for side in sides]
     if not all(known):
@@ -324,7 +331,8 @@ def loss_at_equal_samples(multi: Configuration, single: Configuration) -> LossAt
     name = " / ".join(dict.fromkeys(curve.name for curve in curves[1]))
     positive = min(min(side) for side in known) > 0
     ratio = estimate_ratio(known[1], known[0]) if positive else None
-    return LossAtEqualSamples(name, samples, means[0], means[1], ratio)
+    interpolated = any(samples not in curve.samples for curve in all_curves)
+    return LossAtEqualSamples(name, samples, means[0], means[1], ratio, interpolated)
 
 
 def detectable_speedup(pair: Pair) -> float | None:

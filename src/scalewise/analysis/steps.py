@@ -98,7 +98,7 @@ def common_steps(series: Sequence[StepSeries], world_size: int) -> tuple[StepSer
     Long steps that are set aside are not among them. Raises :class:`NotMeasuredError` if a rank is
     missing or no step is left.
     """
-    ranks = _aligned(series, world_size)
+    ranks = _timed_steps(series, world_size)
     long = _long_steps(ranks)
     if not long.are_set_aside:
         return ranks
@@ -111,7 +111,11 @@ def long_steps(series: Sequence[StepSeries], world_size: int) -> LongSteps:
 
     Raises :class:`NotMeasuredError` as :func:`common_steps`.
     """
-    return _long_steps(_aligned(series, world_size))
+    return _long_steps(_timed_steps(series, world_size))
+
+
+def _timed_steps(series: Sequence[StepSeries], world_size: int) -> tuple[StepSeries, ...]:
+    return aligned_steps([one.timed() for one in series], world_size, timeline(series))
 
 
 def _long_steps(ranks: Sequence[StepSeries]) -> LongSteps:
@@ -131,16 +135,20 @@ def _long_steps(ranks: Sequence[StepSeries]) -> LongSteps:
     return LongSteps(found, len(slowest_ms), median_ms)
 
 
-def _aligned(series: Sequence[StepSeries], world_size: int) -> tuple[StepSeries, ...]:
+def aligned_steps(
+    series: Sequence[StepSeries], world_size: int, line: str
+) -> tuple[StepSeries, ...]:
+    """The steps that all ``world_size`` ranks timed on ``line``, one series a rank.
+
+    Raises :class:`NotMeasuredError` if a rank is missing or there is no such step.
+    """
     found = sorted(s.rank for s in series)
     if found != list(range(world_size)):
         names = ", ".join(map(str, found)) or "none"
         raise NotMeasuredError(f"step records of rank {names} found, of {world_size} ranks")
-    line = timeline(series)
     kept: list[StepSeries] = []
     for one in sorted(series, key=lambda s: s.rank):
-        timed = one.timed()
-        rows = timed.rows[~np.isnan(timed.column("step", line))]
+        rows = one.rows[~np.isnan(one.column("step", line))]
         kept.append(StepSeries(one.rank, rows, one.epoch_offset_ns, one.torn_bytes))
     shared = kept[0].rows["step"]
     for one in kept[1:]:

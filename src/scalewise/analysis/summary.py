@@ -162,6 +162,13 @@ class Analysis(Verdicts):
         return next((r for r in self.refused if r.multi.config_id == config.config_id), None)
 
 
+def speedup_at_equal_clocks(analysis: Analysis, pair: Pair) -> float | None:
+    """Bounds the part of the SM clocks in a speedup; None where a clock was not read."""
+    budget = analysis.budgets.get(pair.multi.config_id)
+    factor = budget.at_equal_clocks if budget is not None else None
+    return None if factor is None else factor * pair.speedup.value
+
+
 def analyse(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Analysis:
     """Measure every finished cell and compare what may be compared."""
     found = reach_verdicts(sweep, min_efficiency)

@@ -23,6 +23,7 @@ from scalewise.analysis.loss_budget import (
 )
 from scalewise.analysis.model import Sweep
 from scalewise.analysis.scaling import Pair, Refused, is_ceiling, pair_all
+from scalewise.analysis.sustained import Sustained, sustained_by_configuration
 from scalewise.analysis.validity import Found, Invalid, untrained_steps
 from scalewise.analysis.verdict import (
     LOOKS,
@@ -50,8 +51,10 @@ _MOST_LOSSES = 2
 """Losses that an answer names; the report has all of them."""
 
 
-def doubted(pair: Pair, budgets: Budgets) -> Pair:
+def doubted(pair: Pair, budgets: Budgets, sustained: Sustained | None = None) -> Pair:
     """The pair with its largest losses and the doubts about its verdict in its reason.
+
+    ``sustained`` says whether its configuration is as fast after minutes, where that was tried.
 
     Intervals over runs see noise between runs. A crowd that slows every run of one side alike moves
     the speedup without widening its interval, and more than linear scaling is what that looks like.
@@ -100,7 +103,11 @@ def doubted(pair: Pair, budgets: Budgets) -> Pair:
         for name, told in mixtures([r.cell for r in side.runs], ("code", "data_file")).items()
     )
     lost = lost_words(budgets.get(pair.multi.config_id))
+    if sustained is not None and sustained.is_burst:
+        doubts.append(str(sustained))
     said = [*([lost] if lost else []), *doubts]
+    if sustained is not None and not sustained.is_burst:
+        said.append(str(sustained))
     if not said:
         return pair
     told = pair.judgement
@@ -269,6 +276,10 @@ class Verdicts:
     """``config_id`` to why its figures mean nothing; sound configurations are absent."""
     repeats: tuple[Repeats, ...]
     """Who needs how many runs under ``repeats=auto``, and why."""
+    sustained: Mapping[str, Sustained]
+    """``config_id`` to whether it is as fast after minutes; absent where that was not tried."""
+    unsustained: tuple[str, ...]
+    """Why a long run does not tell that, one line each."""
 
 
 def reach_verdicts(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Verdicts:
@@ -282,8 +293,10 @@ def reach_verdicts(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Verd
         for c in configs
         if (budget := make_budget(c, baselines.get(c.config_id))) is not None
     }
-    judged = tuple(doubted(pair, budgets) for pair in pairs)
+    sustained, unsustained = sustained_by_configuration(configs)
+    judged = tuple(doubted(p, budgets, sustained.get(p.multi.config_id)) for p in pairs)
     own = {c.config_id: found for c in timed if (found := c.invalid)}
     invalid = {p.multi.config_id: p.invalid for p in judged if p.invalid}
     invalid |= own
-    return Verdicts(configs, judged, refused, budgets, invalid, assess(timed, judged))
+    repeats = assess(timed, judged)
+    return Verdicts(configs, judged, refused, budgets, invalid, repeats, sustained, unsustained)

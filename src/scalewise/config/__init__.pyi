@@ -54,7 +54,9 @@ from .hardware import device_kind as device_kind
 from .hardware import load_profiles as load_profiles
 from .hardware import profile_of as profile_of
 from .hardware import set_in as set_in
+from .reader import ENDS as ENDS
 from .reader import build_cell as build_cell
+from .reader import choose_end as choose_end
 from .reader import config_id as config_id
 from .reader import most_cells as most_cells
 from .reader import repeat_id as repeat_id

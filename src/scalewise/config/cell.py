@@ -126,6 +126,20 @@ class MonitorConfig:
     """Seconds between two samples."""
 
 
+@dataclass(frozen=True)
+class MeasureConfig:
+    """The key ``measure``: how long a cell is timed where nobody says how many steps it trains."""
+
+    min_time_s: Annotated[float, Field(ge=0.1, le=86400)] | None = None
+    """Seconds of timed steps that a run has at least: rank 0 tells the last step by their pace.
+    None, and where steps or epochs were asked for: the run's length is theirs."""
+    sustained: bool = False
+    """Train one cell more, for ``sustained_s``: is it as fast in the end as it was measured?"""
+    sustained_s: Annotated[float, Field(ge=5, le=86400)] = 300.0
+    """Seconds of timed steps of that cell: until power, temperatures and clocks have settled."""
+
+
+DEFAULT_MEASURE = MeasureConfig()
 _LONGEST_COLLECTIVE_S = 30 * 24 * 3600
 """A month; torch turns the time into one that much larger numbers do not fit."""
 MAX_CELLS = 100_000
@@ -265,8 +279,10 @@ class CellConfig:
     accumulate_grad_batches: PositiveInt = 1
     pruning: PruningConfig = NO_PRUNING
     profile: ProfileConfig = DEFAULT_PROFILE
-    workload: Literal["train", "doctor", "find_batch"] = "train"
-    """``doctor``: examine the devices of the cell as ``scalewise doctor`` does, train nothing;
+    measure: MeasureConfig = DEFAULT_MEASURE
+    workload: Literal["train", "sustained", "doctor", "find_batch"] = "train"
+    """``sustained``: train for ``measure.sustained_s`` and be compared with nothing but itself;
+    ``doctor``: examine the devices of the cell as ``scalewise doctor`` does, train nothing;
     ``find_batch``: try which batch sizes fit on them."""
     batch_search: BatchSearchConfig = DEFAULT_SEARCH
     checkpoint: CheckpointConfig = NO_CHECKPOINTS
@@ -281,9 +297,17 @@ class CellConfig:
             self.per_device_batch_size(self.strategy.devices)
 
     def _check_steps(self) -> None:
-        """Steps must end some time, and one must be left to time."""
-        given = self.max_steps is not None or self.max_epochs is not None
-        require("max_steps", self.max_steps, given, "one of the two", "max_epochs=null")
+        """Steps must end some time, by one rule, and one must be left to time."""
+        time_s, epochs = self.measure.min_time_s, self.max_epochs
+        counted = self.max_steps is not None or epochs is not None
+        ends = counted or time_s is not None
+        allowed = "one of the two, or measure.min_time_s"
+        require("max_steps", self.max_steps, ends, allowed, "max_epochs=null")
+        typed = f"max_steps={self.max_steps}" if epochs is None else f"max_epochs={epochs}"
+        require(
+            "measure.min_time_s", time_s, not (counted and time_s is not None),
+            "one rule that ends a run: null, or max_steps=null max_epochs=null", typed,
+        )  # fmt: skip
         preparing = self.execution.preparing_steps(1 if self.strategy.kind == "single" else 2)
         for untimed, beside in (
             (self.warmup_steps, f"warmup_steps={self.warmup_steps}"),
@@ -308,6 +332,10 @@ class CellConfig:
             # Captured steps cannot start in the middle.
             ("checkpoint", "an interval", not (saves and captures),
              "execution=eager or compile", execution),
+            ("measure.sustained", True, not (self.measure.sustained and kind == "auto"),
+             "false, or a strategy of your choice", strategy),
+            ("measure.sustained", True, not (self.measure.sustained and searched),
+             "false, or a number", "batch_size=auto"),
             # torchao says nothing of strategies that cut layers or weight ranks, nor of captures.
             ("precision", self.precision.name, not fp8 or kind in ("single", "ddp", "fsdp", "auto"),
              "strategy=single, ddp or fsdp, or precision=bf16-mixed", strategy),
@@ -328,6 +356,11 @@ class CellConfig:
     def is_timed(self) -> bool:
         """Whether its steps are timed: not under a profiler, and not if none are taken."""
         return self.workload == "train" and not self.profile.profiles
+
+    @property
+    def min_time_s(self) -> float | None:
+        """Seconds of timed steps after which the run is to end; None where steps end it."""
+        return None if self.profile.profiles else self.measure.min_time_s
 
     def per_device_batch_size(self, devices: int) -> int:
         """Samples the device with most of them feeds in one batch of one optimizer step's.

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from scalewise.config.cell import CellConfig, SweepConfig
+from scalewise.config.cell import DEFAULT_MEASURE, CellConfig, SweepConfig
 from scalewise.config.components import component_of
 from scalewise.config.errors import ConfigError, in_one_line
 from scalewise.config.execution import DEFAULT_PROFILE, NO_CHECKPOINTS
@@ -107,11 +107,39 @@ def without_absent_groups(plain: Mapping[str, Any]) -> dict[str, Any]:
         kept.pop("checkpoint", None)
     elif isinstance(checkpoint, Mapping) and checkpoint.get("trust") is False:
         kept["checkpoint"] = {key: value for key, value in checkpoint.items() if key != "trust"}
+    if plain.get("measure") == to_plain(DEFAULT_MEASURE):
+        kept.pop("measure", None)
     if plain.get("batch_size") != "auto":
         kept.pop("batch_search", None)
     if plain.get("workload") == "train":
         kept.pop("workload", None)
     return kept
+
+
+_STEPS, _TIME = ("max_steps", "max_epochs"), "measure.min_time_s"
+ENDS = (*_STEPS, _TIME)
+"""Keys that end a run."""
+
+
+def choose_end(
+    plain: dict[str, Any], typed: Sequence[str], written: Sequence[str]
+) -> dict[str, Any]:
+    """``plain`` with one rule that ends a run: what is typed goes before what an experiment file
+    has ``written``, and that before the shipped default. Of equals steps and epochs end it.
+
+    Two that are typed stay, and are refused.
+    """
+    measure = plain.get("measure")
+    if not isinstance(measure, Mapping) or measure.get("min_time_s") is None:
+        return plain
+    keys = {override.partition("=")[0].lstrip("+") for override in typed}
+    keys -= {key for key in _STEPS if plain.get(key) is None}
+    if _TIME in keys and not keys.isdisjoint(_STEPS):
+        return plain
+    counted = keys if keys.intersection(ENDS) else set(written)
+    if counted.isdisjoint(_STEPS):
+        return {**plain, **dict.fromkeys(_STEPS)}
+    return {**plain, "measure": {**measure, "min_time_s": None}}
 
 
 _DOES_NOT_MATTER = (
@@ -128,6 +156,10 @@ def config_id(plain: Mapping[str, Any]) -> str:
         # Whom a resumed sweep trusts makes no other cell of one that was begun.
         relevant["checkpoint"] = {**checkpoint, "trust": False}
         relevant = without_absent_groups(relevant)
+    measure = relevant.pop("measure", None)
+    if isinstance(measure, Mapping) and measure.get("min_time_s") is not None:
+        # A cell more in the sweep makes no other cells of the rest.
+        relevant["measure"] = {"min_time_s": measure["min_time_s"]}
     text = json.dumps(relevant, sort_keys=True, separators=(",", ":"), default=to_plain)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -45,7 +45,8 @@ class HeartbeatWriter:
         path.write_bytes(_LAYOUT.pack(0, -1, 0, 0.0, time.time(), 0, 0))
         self._file = path.open("r+b")
         self._map = mmap.mmap(self._file.fileno(), _LAYOUT.size)
-        self._total = -1
+        self.total_steps = -1
+        """Steps it means to do; -1 if it does not know."""
         self._started = 0.0
         # A clock set during training would make a rate of a step, and a time left, of nothing.
         self._epoch_offset_s = time.time() - time.monotonic()
@@ -53,7 +54,7 @@ class HeartbeatWriter:
 
     def begin(self, total_steps: int | None, step: int = 0, samples: int = 0) -> None:
         """Training starts now, after ``step`` steps, and means to take ``total_steps`` in all."""
-        self._total = -1 if total_steps is None else total_steps
+        self.total_steps = -1 if total_steps is None else total_steps
         self._started = self._now()
         self._first = (step, samples)
         self.beat(step, samples)
@@ -61,7 +62,7 @@ class HeartbeatWriter:
     def beat(self, step: int, samples: int) -> None:
         now = self._now()
         _LAYOUT.pack_into(
-            self._map, 0, step, self._total, samples, self._started, now, *self._first
+            self._map, 0, step, self.total_steps, samples, self._started, now, *self._first
         )
 
     def _now(self) -> float:

@@ -51,6 +51,19 @@ class ExecutionRecord:
 
 
 @dataclass(frozen=True)
+class LengthRecord:
+    """How the last step of a run was found, where nobody had counted them before."""
+
+    rule: Literal["min_time_s"]
+    min_time_s: float
+    """Seconds of timed steps that were asked for."""
+    announced_step: int | None
+    """The last step, as rank 0 announced it; None where training ended before."""
+    announced_at_step: int | None
+    """Steps this rank had done when it announced it, or learned of it."""
+
+
+@dataclass(frozen=True)
 class Fp8Record:
     """The linear layers of one rank, read off the live module after training."""
 
@@ -232,6 +245,8 @@ class RankSummary:
     """How its steps were really executed; None in records older than this entry."""
     fp8: Fp8Record | None = None
     """Which linear layers multiplied in fp8; None where none did."""
+    length: LengthRecord | None = None
+    """None where steps or epochs were asked for, and in older records."""
 
     FORMER_KEYS: ClassVar[frozenset[str]] = frozenset({"standstills", "loader_samples_per_step"})
 

@@ -81,6 +81,8 @@ class StepWriter:
         self.rows = 0
         self.largest_samples = 0
         """Samples of the step that fed most."""
+        self.timed = (0, 0.0)
+        """Steps that are no warm-up, and their seconds on the host."""
         if epoch_offset_ns is None:
             epoch_offset_ns = time.time_ns() - time.perf_counter_ns()
         header = {
@@ -97,6 +99,9 @@ class StepWriter:
     def append_rows(self, rows: npt.NDArray[np.void]) -> None:
         """Write rows of ``STEP_DTYPE``, one element a step."""
         self.largest_samples = int(rows["samples"].max(initial=self.largest_samples))
+        timed_ms = rows["host_step_ms"][(rows["flags"] & WARMUP) == 0]
+        steps, seconds = self.timed
+        self.timed = steps + len(timed_ms), seconds + float(timed_ms.sum(dtype=float)) / 1e3
         for first in range(0, len(rows), _MOST_IN_BLOCK):
             block = rows[first : first + _MOST_IN_BLOCK]
             self._write_block(block.astype(STEP_DTYPE, copy=False).tobytes())

@@ -21,10 +21,12 @@ from scalewise.analysis import (
     is_monitored,
     listed,
     long_step_line,
+    mean_clock_mhz,
     outliers,
     pipeline_of,
     pruning_shortfall,
     replaced_runs,
+    speedup_at_equal_clocks,
     stability_warning,
     typical_speedup,
     untrained_steps,
@@ -148,8 +150,14 @@ def doubts(analysis: Analysis) -> Section:
     found += replaced_runs(analysis.sweep)
     found += by_text(_unstable(analysis), "configuration")
     found += [line for pair in analysis.pairs for line in _two_speedups(pair)]
+    found += [line for pair in analysis.pairs for line in _clocks(analysis, pair)]
     for config in analysis.measured:
         found += [line for run in config.runs if (line := long_step_line(run))]
+        found += [
+            f"{run.cell.planned.name}: {run.cell.warm_up}"
+            for run in config.runs
+            if run.cell.warm_up is not None and run.cell.warm_up.rule == "not steady"
+        ]
         found += [f"{config.label}: {text}" for text in _of_one(config)]
     capped = [one for config in analysis.measured for one in _held_back(config, at_power_cap=True)]
     found += by_text(capped)
@@ -187,6 +195,19 @@ def _two_speedups(pair: Pair) -> Iterator[str]:
             f"{factor(found.of_medians)} by median ones: long steps make the mean "
             f"{factor(found.multi_mean_over_median)} medians on {pair.devices} devices and "
             f"{factor(found.single_mean_over_median)} on one; verdict and cost are of the mean"
+        )
+
+
+def _clocks(analysis: Analysis, pair: Pair) -> Iterator[str]:
+    """The speedup at equal clocks, where those of the two sides differ by 1 % or more."""
+    found = speedup_at_equal_clocks(analysis, pair)
+    if found is not None and found != pair.speedup.value:
+        single, multi = (mean_clock_mhz(side) or 0.0 for side in (pair.single, pair.multi))
+        yield (
+            f"{pair.multi.label}: speedup {factor(pair.speedup.value)} as measured, "
+            f"{'up' if found > pair.speedup.value else 'down'} to {factor(found)} at equal SM "
+            f"clocks ({single:,.0f} MHz on one device, {multi:,.0f} on {pair.devices}), less far "
+            "where kernels wait for memory"
         )
 
 

@@ -21,6 +21,7 @@ from scalewise.analysis import (
     mean_anatomy,
     measure_run,
     outliers,
+    speedup_at_equal_clocks,
     typical_speedup,
 )
 from scalewise.records import PHASES, TIMELINE_COLUMNS, timeline_rows, to_plain
@@ -129,13 +130,15 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "outlier_runs": to_plain(outliers(config.values("samples_per_s"))),
         "verdict": scaling_tables.verdict(analysis, config),
         "invalid": to_plain(analysis.invalid.get(config.config_id, ())),
-        "comparison": _pair(pair) if pair else None,
+        "comparison": _pair(analysis, pair) if pair else None,
         "refused": refused and {"reason": refused.reason, "differing": to_plain(refused.differing)},
         "budget": to_plain(analysis.budgets.get(config.config_id)),
         "mfu": [
             {"cell": run.cell.planned.name, **to_plain(result)}
             for run, result in zip(config.runs, analysis.mfu[config.config_id], strict=True)
         ],
+        **_sustained(analysis, config),
+        "sustained": to_plain(analysis.sustained.get(config.config_id)),
         "communication": communication_tables.communication_as_plain(analysis, config),
         "profiles": [
             {
@@ -152,14 +155,17 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
     }
 
 
-def _pair(pair: Pair) -> dict[str, Any]:
+def _pair(analysis: Analysis, pair: Pair) -> dict[str, Any]:
     typical = typical_speedup(pair)
+    at_equal_clocks = speedup_at_equal_clocks(analysis, pair)
     return {
         "single": pair.single.config_id,
         "devices": pair.devices,
         "speedup": figure_as_plain(pair.speedup),
         "speedup_of_median_steps": typical and typical.of_medians,
+        "speedup_at_equal_clocks": at_equal_clocks,
         "efficiency": figure_as_plain(pair.efficiency),
+        "efficiency_at_equal_clocks": at_equal_clocks and at_equal_clocks / pair.devices,
         "p_value_holm": pair.p_value_holm,
         "verdict": pair.judgement.verdict,
         "reason": pair.judgement.reason,
@@ -177,6 +183,9 @@ def _run(run: Run) -> dict[str, Any]:
         "scaling": cell.result and cell.result.scaling,
         "global_batch_size": cell.result and cell.result.global_batch_size,
         "per_device_batch_size": cell.result and cell.result.per_device_batch_size,
+        "timed_from_step": cell.warm_up and cell.warm_up.timed_from,
+        "timed_steps": run.throughput and run.throughput.steps,
+        "warmup_rule": cell.warm_up and cell.warm_up.rule,
         "throughput": to_plain(run.throughput),
         "anatomy": to_plain(run.anatomy),
         "balance": to_plain(run.balance),
@@ -202,6 +211,7 @@ def _csv_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
     phases = anatomy[0] if anatomy else {}
     budget = analysis.budgets.get(config.config_id)
     limits = budget.limits if budget is not None else ()
+    at_equal_clocks = speedup_at_equal_clocks(analysis, pair) if pair else None
     return {
         "configuration": config.label,
         **{group: config.name(group) for group in ("model", "dataset", "strategy", "precision")},
@@ -212,10 +222,15 @@ def _csv_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "runs_done": len(config.runs),
         "runs_set_aside": len(config.aside),
         "runs_planned": len(config.cells),
+        **_timed_columns(config),
         **_figure("global_samples_per_s", config.estimate("samples_per_s")),
         **_figure("step_time_ms", config.estimate("step_time_ms")),
         **_figure("speedup_ratio", pair.speedup if pair else None),
         **_figure("efficiency_ratio", pair.efficiency if pair else None),
+        "speedup_at_equal_clocks_ratio": at_equal_clocks,
+        "efficiency_at_equal_clocks_ratio": (
+            at_equal_clocks / pair.devices if pair and at_equal_clocks else None
+        ),
         "peak_memory_per_device_mib": _value(config.estimate("peak_memory_mib")),
         "memory_used_per_device_mib": _value(config.estimate("memory_used_mib")),
         "utilization_per_device_percent": _value(config.estimate("utilization_percent")),
@@ -232,9 +247,33 @@ def _csv_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "ideal_step_time_ms": budget and budget.ideal_ms,
         "main_limit": limits[0].cause if limits else None,
         "main_limit_ms": limits[0].ms if limits else None,
+        **_sustained(analysis, config),
         "verdict": scaling_tables.verdict(analysis, config),
         "seed_label": pair.seed_label if pair else None,
         "reason": _reason(analysis, config),
+    }
+
+
+def _timed_columns(config: Configuration) -> dict[str, str | None]:
+    """Of each run in turn, once where all are alike: ``20, 65, 20``."""
+    runs = [(run.cell.warm_up, run.throughput) for run in config.runs]
+    known = [(warm_up, timed) for warm_up, timed in runs if warm_up and timed]
+    columns: dict[str, list[object]] = {
+        "timed_from_step": [warm_up.timed_from for warm_up, _ in known],
+        "timed_steps": [timed.steps for _, timed in known],
+        "warmup_rule": [warm_up.rule for warm_up, _ in known],
+    }
+    return {
+        name: ", ".join(map(str, values if len(set(values)) > 1 else values[:1])) or None
+        for name, values in columns.items()
+    }
+
+
+def _sustained(analysis: Analysis, config: Configuration) -> dict[str, float | None]:
+    found = analysis.sustained.get(config.config_id)
+    return {
+        "sustained_ratio": found.ratio if found else None,
+        "sustained_s": found.seconds if found else None,
     }
 
 

@@ -74,7 +74,7 @@ def answers(analysis: Analysis) -> list[tuple[str, str, str]]:
             reason = pair.judgement.reason
             if pair.loss:
                 reason += (
-                    f"; {pair.loss.name} at {pair.loss.samples:,} samples: "
+                    f"; {pair.loss.name} at {pair.loss.where}: "
                     f"{number(pair.loss.multi)} (single: {number(pair.loss.single)})"
                 )
             near = under_ceiling(config, analysis.measured)

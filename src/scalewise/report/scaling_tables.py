@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from scalewise.analysis import (
@@ -84,7 +84,7 @@ def scaling(analysis: Analysis) -> Section:
     return section(
         "scaling",
         "Scaling",
-        lines(same_in_every_row(analysis), "faint"),
+        lines([*same_in_every_row(analysis), *_later_starts(analysis)], "faint"),
         table("scaling", columns, analysis.measured, _SCALING_NOTE),
         Picture("throughput.png", "Throughput with 95 % intervals over runs"),
         Picture("speedup_efficiency.png", "Speedup and efficiency with 95 % intervals"),
@@ -119,6 +119,14 @@ def same_in_every_row(analysis: Analysis) -> list[str]:
     return [f"the same in every row: {shared}"] if shared else []
 
 
+def _later_starts(analysis: Analysis) -> Iterator[str]:
+    """Each run of which more than ``warmup_steps`` is left out."""
+    for run in (run for config in analysis.measured for run in config.runs):
+        warm_up = run.cell.warm_up
+        if warm_up is not None and warm_up.is_later:
+            yield f"{run.cell.planned.name} is {warm_up}"
+
+
 Fact = Callable[[Configuration], str | None]
 
 
@@ -149,9 +157,10 @@ def _batch(config: Configuration) -> str | None:
 
 
 def _steps(config: Configuration) -> str | None:
-    steps, warmup = (config.identity.get(key) for key in ("max_steps", "warmup_steps"))
+    keys = ("max_steps", "measure.min_time_s", "warmup_steps")
+    steps, least_s, warmup = (config.identity.get(key) for key in keys)
     if steps in (None, "None"):
-        return None
+        return None if least_s in (None, "None") else f"{least_s} s of timed steps or more"
     return f"{steps} steps" + ("" if warmup is None else f" ({warmup} to warm up)")
 
 

@@ -14,6 +14,7 @@ from scalewise.analysis import (
     Configuration,
     Estimate,
     Run,
+    equal_samples,
     estimate_mean,
     estimate_positive,
 )
@@ -144,7 +145,7 @@ def memory_points(configs: Sequence[Configuration]) -> tuple[list[Point], str, i
     curves = [run.loss for c, _ in usable for run in c.runs if run.loss is not None]
     if len(kinds) < 2 or len({curve.name for curve in curves}) != 1:
         return None
-    samples = min(curve.samples[-1] for curve in curves)
+    samples = equal_samples(curves)
     found = []
     for config, state in usable:
         losses = [v for r in config.runs if r.loss and (v := r.loss.at(samples)) is not None]

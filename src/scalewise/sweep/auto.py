@@ -123,7 +123,7 @@ def _probes(asked: Request) -> dict[str, Request]:
     found = {}
     for name, settings in strategy.plain().items():
         plain: dict[str, Any] = {
-            **asked.plain,
+            **{k: v for k, v in asked.plain.items() if k != "measure"},
             "strategy": settings,
             "max_steps": strategy.probe_steps,
             "max_epochs": None,
@@ -143,7 +143,7 @@ _SETTLED: dict[str, Any] = {
     "warmup_steps": 0, "validation": "never", "log_every_n_steps": 1, "repeats": 1,
 }  # fmt: skip
 """Settings that a search does not depend on: alike, so that it is not repeated for them."""
-_LEFT_OUT = ("profile", "checkpoint", "fault", "experiment")
+_LEFT_OUT = ("profile", "measure", "checkpoint", "fault", "experiment")
 
 
 def search_for(asked: Request) -> Request:

@@ -25,7 +25,7 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from scalewise.config import ConfigError, conf_dir, in_one_line, resolve
+from scalewise.config import ENDS, ConfigError, conf_dir, in_one_line, resolve
 from scalewise.records import SweepFolder
 
 
@@ -169,7 +169,7 @@ def compose_cell(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def written_keys(loader: Any, runtime: Any) -> tuple[str, ...]:
-    """``model._target_`` and its like: what the chosen experiment file sets in other groups.
+    """``model._target_``, ``max_steps`` and their like: what the chosen experiment file sets.
 
     ``runtime`` is ``hydra.runtime`` of the composed configuration.
     """
@@ -177,9 +177,11 @@ def written_keys(loader: Any, runtime: Any) -> tuple[str, ...]:
     groups = (
         [] if config is None else [(n, config.get(n)) for n in ("model", "dataset", "optimizer")]
     )
-    return tuple(
+    of_groups = (
         f"{name}.{key!s}" for name, node in groups if isinstance(node, DictConfig) for key in node
     )
+    ends = (key for key in ENDS if config is not None and OmegaConf.select(config, key) is not None)
+    return *of_groups, *ends
 
 
 def _experiment(loader: Any, runtime: Any) -> DictConfig | None:

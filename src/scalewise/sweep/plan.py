@@ -20,6 +20,7 @@ from scalewise.config import (
     ConfigError,
     build_cell,
     check_module,
+    choose_end,
     config_id,
     instantiate,
     is_shipped,
@@ -133,10 +134,11 @@ def request(
 ) -> Request:
     """Check a composed configuration. Raises :class:`ConfigError`.
 
-    ``written`` are the keys that its experiment file sets: see :func:`keep_own_arguments`.
+    ``written`` are the keys that its experiment file sets: see :func:`keep_own_arguments` and
+    :func:`choose_end`.
     """
     typed = tuple(overrides)
-    whole = keep_own_arguments(plain, typed, written)
+    whole = choose_end(keep_own_arguments(plain, typed, written), typed, written)
     cell = build_cell(whole)  # what leaves no trace is wrong all the same if it is typed wrong
     plain = without_absent_groups(whole)
     if not cell.is_timed:
@@ -161,12 +163,12 @@ def plan(
 
     Repeats are interleaved in rounds, each round in a random order of its own (randomised
     blocks), so that a drift of the host meets all configurations alike. An examination of the
-    devices (``sweep.doctor``) comes before all of them, and then the searches for batch sizes.
+    devices (``sweep.doctor``) comes before all of them, and then the searches for batch sizes; the
+    long run (``measure.sustained``) comes last.
 
     Raises :class:`ConfigError` for more cells than ``sweep.max_cells``, before any is made.
     """
-    doctor = examination(requests)
-    first = [] if doctor is None else [make_cell(doctor, 0)]
+    beside = [one for one in (examination(requests), long_run(requests)) if one is not None]
     distinct: dict[str, Request] = {}
     for one in requests:
         known = distinct.setdefault(one.config_id, one)
@@ -182,7 +184,7 @@ def plan(
         each = f"{len(repeats):,} configurations, up to {max(repeats.values()):,} repeats of each"
         raise ConfigError(too_many_cells(f"{sum(repeats.values()):,}", most, each))
     cells = [make_cell(one, repeat) for i, one in distinct.items() for repeat in range(repeats[i])]
-    return in_order([*first, *cells], order_seed)
+    return in_order([*(make_cell(one, 0) for one in beside), *cells], order_seed)
 
 
 def examination(requests: Sequence[Request]) -> Request | None:
@@ -194,16 +196,54 @@ def examination(requests: Sequence[Request]) -> Request | None:
     if not asked or any(one.cell.workload == "doctor" for one in requests):
         return None
 
-    def devices_of(one: Request) -> float:
-        devices = one.cell.strategy.devices
-        return math.inf if devices == "auto" else devices
-
-    largest = max(asked, key=devices_of)
+    largest = max(asked, key=_devices)
     plain = {**largest.plain, "workload": "doctor", "repeats": 1, "scaling": "weak"}
     plain["tracking"] = {**plain["tracking"], "name": "none", "trackers": []}
     # It trains nothing, so it must not be a cell of its own for every model of the sweep.
-    plain.pop("profile", None)
+    for key in ("profile", "measure"):
+        plain.pop(key, None)
     return request((*largest.overrides, "workload=doctor"), plain)
+
+
+def long_run(requests: Sequence[Request]) -> Request | None:
+    """The cell that trains for minutes in a sweep with ``measure.sustained``.
+
+    It is of the configuration of most devices, and of those the one with most work a step. None
+    where nobody asked for it.
+    """
+    asked = [one for one in requests if one.cell.measure.sustained and one.cell.is_timed]
+    if not asked:
+        return None
+    most = max(map(_devices, asked))
+    widest = [one for one in asked if _devices(one) == most]
+    hardest = max(widest, key=_work) if len(widest) > 1 else widest[0]
+    plain = {
+        **hardest.plain,
+        "workload": "sustained",
+        "repeats": 1,
+        "max_steps": None,
+        "max_epochs": None,
+        "measure": {"min_time_s": hardest.cell.measure.sustained_s},
+    }
+    return request((*hardest.overrides, "workload=sustained"), plain)
+
+
+def _devices(one: Request) -> float:
+    devices = one.cell.strategy.devices
+    return math.inf if devices == "auto" else devices
+
+
+def _work(one: Request) -> int:
+    """Parameters of a shipped model times the samples of a step; 0 for a model of the user's."""
+    model, devices = one.cell.model, one.cell.strategy.devices
+    if not model.target.startswith("scalewise."):
+        return 0
+    import_for_building()
+    import torch
+
+    with torch.device("meta"):
+        parameters: int = sum(p.numel() for p in instantiate("model", model).parameters())
+    return parameters * one.cell.batch_of(1 if devices == "auto" else devices)
 
 
 def folded(requests: Sequence[Request]) -> str | None:
@@ -229,19 +269,25 @@ def first_repeats(cell: CellConfig) -> int:
 
 
 def in_order(cells: Iterable[Cell], order_seed: int) -> list[Cell]:
-    """Examinations and searches, then round by round, each in a random order of its own."""
+    """Examinations and searches, then round by round, each in a random order of its own.
+
+    A long run comes last: the sweep's answer does not wait for it, nor is a cell warmer for it.
+    """
     ordered: list[Cell] = []
+    long: list[Cell] = []
     rounds: dict[int, list[Cell]] = {}
     for cell in cells:
-        trains = cell.request.cell.workload == "train"
-        (rounds.setdefault(cell.planned.repeat, []) if trains else ordered).append(cell)
+        workload = cell.request.cell.workload
+        trains = workload == "train"
+        beside = long if workload == "sustained" else ordered
+        (rounds.setdefault(cell.planned.repeat, []) if trains else beside).append(cell)
     shuffler = random.Random(order_seed)
     for repeat in sorted(rounds):
         # Sorted first, so that the order depends on the seed and not on how it was typed.
         block = sorted(rounds[repeat], key=lambda c: c.planned.cell_id)
         shuffler.shuffle(block)
         ordered += block
-    return ordered
+    return ordered + long
 
 
 def make_cell(one: Request, repeat: int) -> Cell:

@@ -19,13 +19,12 @@ from scalewise.records import (
     Attempt,
     Cause,
     CellFolder,
+    CellResult,
     DeviceInfo,
     PlannedCell,
     RankSummary,
-    RecordError,
     data_shards_of,
     last_metrics,
-    read_steps,
 )
 from scalewise.supervisor import Job, Origin, Outcome, Settings, supervisor_command
 from scalewise.sweep.fork_server import ForkedSupervisor
@@ -188,14 +187,14 @@ def make_attempt(
     return Attempt(number, outcome, cause, message, None, None, tuple(lines), begin, now)
 
 
-def throughput_of(folder: CellFolder, ranks: Sequence[RankSummary]) -> float | None:
+def throughput_of(folder: CellFolder, result: CellResult) -> float | None:
     """Global samples/s of a run; None where its records do not carry it."""
-    from scalewise.analysis import NotMeasuredError, measure_throughput
+    from scalewise.analysis import NotMeasuredError, measure_throughput, read_rank_steps
 
+    series, _ = read_rank_steps(folder, result, [])
     try:
-        series = [read_steps(folder.steps_path(rank), rank) for rank in range(len(ranks))]
-        measured = measure_throughput(series, len(ranks), data_shards_of(ranks))
-    except (RecordError, NotMeasuredError):
+        measured = measure_throughput(series, len(result.ranks), data_shards_of(result.ranks))
+    except NotMeasuredError:
         return None
     return measured.global_samples_per_s
 
@@ -211,7 +210,7 @@ def load_outcome(folder: CellFolder, cell_id: str, objective: str, was_reported:
     if result is None:
         return Outcome("done", "its result cannot be read")
     wants_rate = objective == "global_samples_per_s"
-    rate = None if was_reported and not wants_rate else throughput_of(folder, result.ranks)
+    rate = None if was_reported and not wants_rate else throughput_of(folder, result)
     if not wants_rate:
         value = last_metrics(result.ranks).get(objective)
         missing = _unmeasured(objective, result.ranks)

@@ -110,7 +110,7 @@ def _measured(folder: CellFolder, result: CellResult) -> tuple[float | None, str
 
     # The same reading and the same words as those of a report.
     faults: list[str] = []
-    series = read_rank_steps(folder, result, faults)
+    series, _ = read_rank_steps(folder, result, faults)
     told = "; ".join(fault.replace(f"{folder.path}/", "") for fault in faults)
     try:
         shards = data_shards_of(result.ranks)

@@ -100,7 +100,7 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
 
         search_batch(cell, plain, folder, context, host_cores)
     else:
-        run(cell, folder, context)
+        run(cell, folder, context, lambda error: os._exit(_report(folder, rank, error)))
 
 
 def _examine(folder: CellFolder, context: RankContext) -> None:

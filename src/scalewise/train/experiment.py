@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Callable
 from datetime import timedelta
 from pickle import UnpicklingError
 from typing import Any
@@ -35,13 +36,23 @@ from scalewise.train.execution import (
     apply_precision,
     trim,
 )
+from scalewise.train.length import RunLength, raise_it
 from scalewise.train.rank import RankContext, join, settle_device
 from scalewise.train.recording import CellRecorder, DataShare, Pruning
 from scalewise.train.strategies import Setting, build_strategy
 
 
-def run(cell: CellConfig, folder: CellFolder, rank: RankContext) -> RankSummary:
-    """Train this rank's replica and write its records to ``folder``."""
+def run(
+    cell: CellConfig,
+    folder: CellFolder,
+    rank: RankContext,
+    give_up: Callable[[BaseException], None] = raise_it,
+) -> RankSummary:
+    """Train this rank's replica and write its records to ``folder``.
+
+    ``give_up`` ends this process with an error of the recording thread, while the training thread
+    may wait for ever.
+    """
     _silence_warnings()
     pl.seed_everything(cell.seed, workers=True, verbose=False)
     apply_precision(cell.precision)
@@ -65,6 +76,10 @@ def run(cell: CellConfig, folder: CellFolder, rank: RankContext) -> RankSummary:
     recorder.brings_optimizer = brings_optimizer(module)
     trainer = build_trainer(cell, rank, recorder, module, data, share)
     execution.attach(trainer, recorder)
+    if cell.min_time_s is not None:
+        # Steps of one batch begin together; replicas that seldom meet run ahead of one another.
+        apart = execution.steps_per_batch + getattr(cell.strategy, "period", 1)
+        RunLength(cell.min_time_s, rank, recorder, apart, give_up).attach(trainer)
     restarts = Restarts(cell.checkpoint, folder, rank, recorder)
     restarts.attach(trainer)
     if rank.world_size > 1:

@@ -45,6 +45,16 @@ def limit_waiting(timeout: timedelta) -> None:
         distributed_c10d._set_pg_timeout(timeout, group)
 
 
+def default_store() -> Store:
+    """Where the ranks of this process's group met. Tried on torch 2.11 and 2.13.
+
+    Raises ValueError where there is no process group.
+    """
+    from torch.distributed import distributed_c10d
+
+    return distributed_c10d._get_default_store()
+
+
 def compiled_graphs() -> int:
     """Graphs that this process has compiled so far. Tried on torch 2.11 and 2.13."""
     from torch._dynamo.utils import counters

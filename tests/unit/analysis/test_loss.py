@@ -3,7 +3,13 @@
 import pytest
 
 from scalewise.analysis import NotMeasuredError
-from scalewise.analysis.losses import divergence, longest_loss_curve, loss_curve
+from scalewise.analysis.losses import (
+    LossCurve,
+    divergence,
+    equal_samples,
+    longest_loss_curve,
+    loss_curve,
+)
 from scalewise.records import MetricRow
 
 
@@ -21,11 +27,27 @@ def test_validation_is_compared_where_it_was_scored_and_the_longest_curve_drawn(
     assert drawn.values == (3.0, 2.0, 1.0)
 
 
-def test_loss_at_equal_samples_is_the_last_at_or_before_them() -> None:
+def test_a_loss_between_logged_ones_is_on_the_line_and_beyond_them_unknown() -> None:
     curve = longest_loss_curve(TRAINED)
-    assert curve.at(95) == 2.0
-    assert curve.at(96) == 1.0
-    assert curve.at(31) is None
+    assert [curve.at(samples) for samples in (31, 32, 48, 96, 97)] == [None, 3.0, 2.5, 1.0, None]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "samples"),
+    [
+        ((100, 200, 300), (150, 300, 450), 300),  # both logged the end of the shorter
+        ((100, 200, 300), (80, 160, 200, 320), 200),  # not the last of either
+        ((100, 300), (110, 220, 330), 300),  # nothing in common: the end of the shorter
+        ((10, 300), (10, 220, 330), 300),  # in common only at the begin
+    ],
+)
+def test_losses_are_compared_where_all_logged_one_late_enough(
+    one: tuple[int, ...], other: tuple[int, ...], samples: int
+) -> None:
+    curves = [
+        LossCurve("train_loss", "train_loss", each, (1.0,) * len(each)) for each in (one, other)
+    ]
+    assert equal_samples(curves) == equal_samples(curves[::-1]) == samples
 
 
 def test_a_metric_of_another_name_that_is_a_loss_counts() -> None:

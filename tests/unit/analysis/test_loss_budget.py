@@ -391,6 +391,28 @@ def test_clocks_are_a_loss_only_below_the_baselines(mhz: float, ms: float | None
         baseline, with_devices(baseline.runs[0], sm_clock_mhz=mhz))))  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs", "factor"),
+    [
+        (1980.0, 1980.0, 1.0),
+        (1980.0, 1970.0, 1.0),
+        (1980.0, None, None),
+        (1500.0, 1980.0, 6.2 / (6.2 - 4.7 * 480 / 1980)),
+        (1980.0, 1800.0, (10.0 - 9.0 * 180 / 1980) / 10.0),
+    ],
+    ids=["equal", "nearly equal", "not read", "slower than the baseline", "faster"],
+)
+def test_the_side_with_the_lower_clock_gets_the_other_ones(
+    ours: float, theirs: float | None, factor: float | None
+) -> None:
+    sides = (
+        with_run(side, with_devices(side.runs[0], sm_clock_mhz=mhz))
+        for side, mhz in zip(measured(), (ours, theirs), strict=True)
+    )
+    found = budget_of(*sides).at_equal_clocks
+    assert found == (factor and pytest.approx(factor, rel=1e-3))
+
+
 def test_four_stalled_gpus_lose_to_their_hosts_and_to_two_long_steps() -> None:
     """Recorded on four H200s; older than the record of its own code, so compared with nobody."""
     analysis = analyse(load_sweep(ROOT / "tests/golden/stalled/h200x4_gpt2"))

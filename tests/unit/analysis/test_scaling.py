@@ -1,12 +1,23 @@
 """Pairs, refusals, verdicts and reasons."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fakes.recorded import DDP, DDP_MS, SINGLE_MS, Spec, analysed, crowd, repeats, write_sweep
+from fakes.recorded import (
+    DDP,
+    DDP_MS,
+    SINGLE_MS,
+    Spec,
+    analysed,
+    crowd,
+    edit_ranks,
+    repeats,
+    write_sweep,
+)
 from scalewise.analysis import (
     Configuration,
     Interval,
@@ -19,6 +30,7 @@ from scalewise.analysis.devices import Usage
 from scalewise.analysis.scaling import pair_all
 from scalewise.analysis.verdict import Judgement, judge, seed_label
 from scalewise.analysis.verdicts import clock_ratio, doubted
+from scalewise.records import MetricRow, MetricsWriter
 
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
 
@@ -175,6 +187,31 @@ def test_loss_is_compared_at_equal_samples(tmp_path: Path) -> None:
     assert pair.loss is not None
     assert pair.loss.samples == 60 * 128
     assert pair.loss.multi > pair.loss.single  # half the steps
+
+
+@pytest.mark.parametrize(
+    ("logged", "samples", "interpolated"),
+    [(10, 40 * 128, False), (15, 52 * 128, True)],
+    ids=["at the last that both logged", "on the line where they share none"],
+)
+def test_runs_of_unlike_lengths_are_compared_at_equal_samples(
+    tmp_path: Path, logged: int, samples: int, interpolated: bool
+) -> None:
+    """A loss that falls by as much each step is equal at equal samples, whoever logged when."""
+    path = write_sweep(tmp_path, [Spec(), DDP])
+    for cell, steps in (("000-*", range(0, 61, logged)[1:]), ("001-*", range(4, 53, 4))):
+        for metrics in path.glob(f"{cell}/metrics/rank*.jsonl"):
+            metrics.unlink()
+            writer = MetricsWriter(metrics)
+            for step in steps:
+                loss = {"train_loss": 9 - step / 10}
+                writer.append(MetricRow(0.0, step, 0, 128 * step, loss))
+            writer.close()
+        edit_ranks(path, partial(dict.update, metric_rows=len(steps)), cell)
+    (pair,) = analyse(load_sweep(path)).pairs
+    assert pair.loss is not None
+    assert (pair.loss.samples, pair.loss.interpolated) == (samples, interpolated)
+    assert pair.loss.multi == pytest.approx(pair.loss.single)
 
 
 def monitored(spec: Spec, batch_a_device: int) -> Spec:

@@ -23,6 +23,7 @@ from scalewise.config import (
     bind,
     build_cell,
     check_module,
+    choose_end,
     conf_dir,
     config_id,
     instantiate,
@@ -254,3 +255,26 @@ def test_a_users_module_is_looked_for_but_not_imported(
     check_module("model", Component("explosive.Net", "Net", {}))
     with pytest.raises(RuntimeError, match="imported"):
         load_target("model", Component("explosive.Net", "Net", {}))
+
+
+@pytest.mark.parametrize(
+    ("typed", "written", "end"),
+    [
+        ([], (), "time"),
+        (["max_steps=7"], (), "steps"),
+        (["measure.min_time_s=3"], ("max_steps",), "time"),
+        ([], ("max_steps",), "steps"),
+        ([], ("max_steps", "measure.min_time_s"), "steps"),
+        (["max_steps=null"], (), "time"),
+        (["max_steps=7", "measure.min_time_s=3"], (), "both"),
+    ],
+)
+def test_what_is_typed_ends_a_run_before_what_is_written(
+    typed: list[str], written: tuple[str, ...], end: str
+) -> None:
+    steps = None if "max_steps=null" in typed else 7
+    plain = {"max_steps": steps, "max_epochs": None, "measure": {"min_time_s": 3.0}}
+    chosen = choose_end(plain, typed, written)
+    time_s = chosen["measure"]["min_time_s"]
+    expected = {"time": (None, 3.0), "steps": (7, None), "both": (7, 3.0)}
+    assert (chosen["max_steps"], time_s) == expected[end]

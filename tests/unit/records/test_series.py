@@ -46,6 +46,17 @@ def test_steps_come_back_and_missing_stays_missing(tmp_path: Path) -> None:
     assert np.isnan(series.column("step", "device")).all()
 
 
+def test_a_writer_knows_what_was_timed_so_far(tmp_path: Path) -> None:
+    rows = steady_rows(6)
+    rows["flags"][:2] = WARMUP
+    rows["host_step_ms"] = [900, 900, 10, 20, 30, 40]
+    with closing(StepWriter(tmp_path / "steps")) as writer:
+        writer.append_rows(rows[:3])
+        assert writer.timed == (1, pytest.approx(0.01))
+        writer.append_rows(rows[3:])
+        assert writer.timed == (4, pytest.approx(0.1))
+
+
 def test_rows_that_were_changed_are_never_read(tmp_path: Path) -> None:
     """Each byte of a file of three blocks is changed by one bit."""
     path = tmp_path / "steps"

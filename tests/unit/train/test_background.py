@@ -92,3 +92,29 @@ def test_the_recording_thread_has_the_ranks_device_as_its_own(
     drain = BackgroundDrain([lambda wait, give_way: None], device=torch.device("cuda", 3))
     drain.stop()
     assert chosen == [(torch.device("cuda", 3), "scalewise-records")]
+
+
+def test_it_looks_around_while_its_work_lasts_and_not_when_training_is_over() -> None:
+    pieces = Pieces()
+    looks: list[float] = []
+    drain = BackgroundDrain(
+        [pieces], interval_s=0.01, look=lambda: looks.append(time.perf_counter())
+    )
+    assert pieces.done.wait(30)
+    drain.stop()
+    amid = [look for look in looks if pieces.began[0] < look < pieces.ended[-1]]
+    assert len(amid) >= 2, "between pieces too"
+    before = len(looks)
+    time.sleep(0.05)
+    assert len(looks) == before
+
+
+def test_what_a_look_raises_reaches_training() -> None:
+    def fail() -> None:
+        raise RuntimeError("too late")
+
+    drain = BackgroundDrain([], interval_s=0.001, look=fail)
+    with pytest.raises(RuntimeError, match="too late"):
+        for _ in range(10_000):
+            drain.check()
+            time.sleep(0.001)

@@ -23,10 +23,12 @@ from scalewise.config import LoaderConfig
 from scalewise.datasets.contract import TensorPairs
 from scalewise.models.mlp import Mlp
 from scalewise.records import CellFolder, DeviceInfo, read_metrics, read_shard, read_steps
+from scalewise.train import RankContext, length
 from scalewise.train.data import GlobalBatchSampler, make_loader
 from scalewise.train.execution import ExperimentModule, trim
 from scalewise.train.execution.cudagraph import CaptureError, Graph, Marker
 from scalewise.train.execution.replay import ReplayedSteps
+from scalewise.train.length import RunLength
 from scalewise.train.recording import BatchSizes, CellRecorder, planned_steps
 
 SIZE, BATCH, EAGER = 103, 8, 3
@@ -90,6 +92,7 @@ class Run:
         steps_per_batch: int = 4,
         optimizer: Callable[[Any], torch.optim.Optimizer] = adam,
         network: nn.Module | None = None,
+        min_time_s: float | None = None,
         **limits: Any,
     ) -> None:
         torch.manual_seed(0)
@@ -113,6 +116,9 @@ class Run:
             self.steps = ReplayedSteps(self.trainer, self.recorder, steps_per_batch, EAGER, device)
             loop: Any = self.trainer.fit_loop.epoch_loop
             loop.automatic_optimization, loop.advance = self.steps, self.steps.advance
+        if min_time_s is not None:
+            alone = RankContext(0, 0, 1, self.recorder.device)
+            RunLength(min_time_s, alone, self.recorder, steps_per_batch).attach(self.trainer)
         sampler = GlobalBatchSampler(SIZE, BatchSizes([BATCH]), 0, 7, steps_per_batch)
         loader = make_loader(data, sampler, LoaderConfig(), "cpu")
         self.trainer.fit(self.module, loader)
@@ -178,6 +184,19 @@ def test_max_steps_ends_amid_a_batch(tmp_path: Path, max_steps: int) -> None:
     assert run.trainer.global_step == run.summary.steps_completed == max_steps
     assert run.planned == max_steps
     assert run.summary.samples_fed == max_steps * BATCH
+
+
+@pytest.mark.parametrize("steps_per_batch", [1, 5])
+def test_a_time_ends_amid_a_batch_too(
+    tmp_path: Path, steps_per_batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(length, "LEAD_S", 0.5)
+    run = Run(tmp_path, HostCapture(), steps_per_batch, min_time_s=0.1)
+    told = run.summary.length
+    assert told is not None and told.announced_step is not None
+    assert run.trainer.global_step == run.summary.steps_completed == told.announced_step
+    assert run.summary.samples_fed == told.announced_step * BATCH
+    assert run.summary.epochs_completed > 1
 
 
 def test_clipping_acts_inside_every_step(tmp_path: Path) -> None:

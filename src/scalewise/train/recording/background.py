@@ -56,6 +56,8 @@ _LEAST_REST_S = 5e-5
 class BackgroundDrain:
     """Calls each drain twice a second and when stopped, then once more with ``wait=True``.
 
+    Before them it looks around, if it is told to, however long the drains take.
+
     An error in a drain (a full disk, say) stops the thread and is raised by :meth:`check`, on
     the training thread: records that cannot be kept are not silently lost.
 
@@ -63,13 +65,20 @@ class BackgroundDrain:
         drains: called in their order.
         interval_s: between two calls.
         device: the rank's, which drains that read tensors or events have as the current one.
+        look: called twice a second as long as training goes on; must not take long.
     """
 
     def __init__(
-        self, drains: list[Drain], interval_s: float = 0.5, device: torch.device | None = None
+        self,
+        drains: list[Drain],
+        interval_s: float = 0.5,
+        device: torch.device | None = None,
+        look: Callable[[], None] | None = None,
     ) -> None:
         self._drains = drains
         self._interval_s = interval_s
+        self._look = look
+        self._looked_at = 0.0
         self._stopping = threading.Event()
         self._hurry = threading.Event()
         """Somebody waits for the records: no rests now."""
@@ -115,6 +124,7 @@ class BackgroundDrain:
         while not stopping:
             stopping = self._stopping.wait(self._interval_s)
             try:
+                self._look_around()
                 with self._draining:
                     self._worked_s = time.thread_time()
                     for drain in self._drains:
@@ -125,6 +135,15 @@ class BackgroundDrain:
 
     def _give_way(self) -> None:
         """Leave the interpreter to training for a while, unless it waits for the records."""
+        self._look_around()
         piece_s = time.thread_time() - self._worked_s
         self._hurry.wait(max(_LEAST_REST_S, _REST * piece_s))
         self._worked_s = time.thread_time()
+
+    def _look_around(self) -> None:
+        now = time.monotonic()
+        # Not once training is over: what it looks at may be gone.
+        due = now - self._looked_at >= self._interval_s and not self._stopping.is_set()
+        if self._look is not None and due:
+            self._looked_at = now
+            self._look()

@@ -14,7 +14,14 @@ from torch import Tensor
 
 from scalewise.config import DEFAULT_PROFILE, ProfileConfig
 from scalewise.host import RunQueue
-from scalewise.records import CellFolder, DeviceInfo, ExecutionRecord, HeartbeatWriter, RankSummary
+from scalewise.records import (
+    CellFolder,
+    DeviceInfo,
+    ExecutionRecord,
+    HeartbeatWriter,
+    LengthRecord,
+    RankSummary,
+)
 from scalewise.train.recording.background import BackgroundDrain
 from scalewise.train.recording.metrics import MetricsRecorder
 from scalewise.train.recording.profiler import ProfiledSteps
@@ -61,6 +68,10 @@ class CellRecorder(pl.Callback):
         self.shards = ShardRecorder(folder, self.steps, data.shard)
         self.execution: Callable[[], ExecutionRecord] | None = None
         """Asked at the end how the steps were really executed."""
+        self.look: Callable[[], None] | None = None
+        """Called from the recording thread as long as training goes on."""
+        self.length: Callable[[], LengthRecord] | None = None
+        """Asked at the end how long the run was to be, where its steps were not counted before."""
         self.brings_optimizer = False
         """Whether the module builds its own, so that the configuration's is not used."""
         self._run_queue = RunQueue()
@@ -81,7 +92,9 @@ class CellRecorder(pl.Callback):
         self.metrics.open(trainer)
         self.steps.begin(trainer, pl_module)
         self._background = BackgroundDrain(
-            [self.steps.drain, self.metrics.drain], device=trainer.strategy.root_device
+            [self.steps.drain, self.metrics.drain],
+            device=trainer.strategy.root_device,
+            look=self.look,
         )
         assert self._heartbeat is not None
         self._heartbeat.begin(planned_steps(trainer), self.steps.steps, self.steps.samples)
@@ -138,6 +151,11 @@ class CellRecorder(pl.Callback):
         self._background.check()
         if before < self.steps.warmup_steps <= self.steps.attempt_steps:
             self._run_queue.begin(self.steps.steps)
+
+    def plan_steps(self, steps: int) -> None:
+        """Training means to take so many steps in all, which was not known when it began."""
+        assert self._heartbeat is not None
+        self._heartbeat.total_steps = steps
 
     @property
     def needs_every_step(self) -> bool:
@@ -218,6 +236,7 @@ class CellRecorder(pl.Callback):
             run_queue_ms_per_step=self._run_queue_ms,
             other_threads_cpu_ms_per_step=self._other_threads_cpu_ms,
             execution=self.execution() if self.execution is not None else None,
+            length=self.length() if self.length is not None else None,
             own_optimizer=class_names(trainer.optimizers) if self.brings_optimizer else None,
         )
 

@@ -71,6 +71,11 @@ class StepTimer:
         return self._writer.rows if self._writer is not None else 0
 
     @property
+    def timed(self) -> tuple[int, float]:
+        """Timed steps that are written by now, and their seconds on the host."""
+        return self._writer.timed if self._writer is not None else (0, 0.0)
+
+    @property
     def largest_samples(self) -> int:
         """The largest number of samples of a recorded step."""
         return self._writer.largest_samples if self._writer is not None else 0

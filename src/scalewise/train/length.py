@@ -1,0 +1,185 @@
+"""The end of a run that lasts as long as its timed steps must.
+
+Rank 0 sees the pace of its steps and announces the last one, by its number, through the process
+group's store; every rank ends after exactly that step. Ranks that end by their own clocks hang.
+Nobody waits for it: the recording thread of each rank looks twice a second.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytorch_lightning as pl
+import torch.distributed as dist
+
+from scalewise.records import LengthRecord
+from scalewise.train.rank import RankContext
+from scalewise.train.recording import CellRecorder
+from scalewise.train.torch_internals import Store, default_store
+
+LEAD_S = 2.0
+"""The last step is announced so long before it: four looks of the others, for one to be late."""
+FEWEST_STEPS = 5
+"""Timed steps that tell a pace."""
+_SPARE = 1.1
+"""So many times the steps that are missing: a pace that quickens by less leaves it long enough.
+"""
+
+
+def raise_it(error: BaseException) -> None:
+    """Leave it to whoever runs the thread: the training thread gets it at its next step."""
+    raise error
+
+
+class TooLateError(RuntimeError):
+    """This rank goes on although the others end, and would wait for them in vain."""
+
+
+def choose_last_step(
+    min_time_s: float, timed_s: float, timed_steps: int, pace_s: float, furthest: int
+) -> int | None:
+    """The step after which ``min_time_s`` are timed, at least ``LEAD_S`` from now; None too early.
+
+    Args:
+        timed_s, timed_steps: what has been timed by now.
+        pace_s: seconds a step now takes.
+        furthest: steps that a rank may have begun by now.
+    """
+    ahead_s = min_time_s - timed_s
+    if timed_steps < FEWEST_STEPS or ahead_s > 1.5 * LEAD_S:
+        return None  # the later, the surer the pace
+    return furthest + math.ceil(max(_SPARE * ahead_s, LEAD_S) / pace_s)
+
+
+class RunLength:
+    """Ends the fit of one rank after the step that rank 0 announces.
+
+    Args:
+        min_time_s: seconds of timed steps.
+        rank: which rank this is.
+        recorder: counts and times its steps.
+        apart_steps: steps that ranks may be apart, and that are begun at once.
+        give_up: ends this process with an error, while its training thread waits for others.
+    """
+
+    def __init__(
+        self,
+        min_time_s: float,
+        rank: RankContext,
+        recorder: CellRecorder,
+        apart_steps: int,
+        give_up: Callable[[BaseException], None] = raise_it,
+    ) -> None:
+        self._min_time_s = min_time_s
+        self._rank = rank
+        self._recorder = recorder
+        self._apart_steps = apart_steps
+        self._give_up = give_up
+        self._key = f"last_step/{recorder.folder.path.name}"
+        self._seen = (0, 0.0)
+        """Timed steps at the look before, and their seconds."""
+        self._told: tuple[int, int] | None = None
+        """The last step, and the steps this rank had done when it knew."""
+        self._applied = False
+        self._overdue = False
+
+    def attach(self, trainer: pl.Trainer) -> None:
+        """Take part in ``trainer``'s loop and in the recorder's thread."""
+        loop: Any = trainer.fit_loop.epoch_loop
+        end = loop.on_advance_end
+
+        def on_advance_end(fetcher: Any) -> None:
+            if self._told is not None:
+                self._apply(loop, self._told[0])
+            end(fetcher)
+
+        loop.on_advance_end = on_advance_end
+        self._recorder.look = self.look
+        self._recorder.length = self.record
+
+    def record(self) -> LengthRecord:
+        """How long the run was to be; asked when training is over."""
+        last, known_at = self._told or (None, None)
+        return LengthRecord("min_time_s", self._min_time_s, last, known_at)
+
+    def look(self) -> None:
+        """Announce the last step, or learn of it. Called from the recording thread."""
+        if self._applied:
+            return
+        if self._told is not None:
+            self._check_in_time(self._told[0])
+        elif self._rank.is_first:
+            self._announce()
+        else:
+            self._listen(default_store())
+
+    def _announce(self) -> None:
+        steps = self._recorder.steps
+        timed_steps, timed_s = steps.timed
+        before_steps, before_s = self._seen
+        self._seen = timed_steps, timed_s
+        if timed_steps < FEWEST_STEPS:
+            return
+        pace_s = timed_s / timed_steps
+        if timed_steps - before_steps >= FEWEST_STEPS:
+            # A stop among the first steps must not make the run too short.
+            pace_s = min(pace_s, (timed_s - before_s) / (timed_steps - before_steps))
+        furthest = self._furthest(steps.steps)
+        if furthest is None:
+            return
+        last = choose_last_step(
+            self._min_time_s, timed_s, timed_steps, pace_s, furthest + self._apart_steps
+        )
+        if last is not None:
+            if self._rank.world_size > 1:
+                default_store().set(self._key, str(last))
+            self._told = last, steps.steps
+
+    def _furthest(self, own: int) -> int | None:
+        """Steps of the rank that is ahead of the others; None until each has said where it is."""
+        if self._rank.world_size == 1:
+            return own
+        store = default_store()
+        others = [f"{self._key}/{rank}" for rank in range(1, self._rank.world_size)]
+        if not store.check(others):
+            return None
+        return max(own, *(int(store.get(key)) for key in others))
+
+    def _listen(self, store: Store) -> None:
+        steps = self._recorder.steps
+        try:
+            store.set(f"{self._key}/{self._rank.rank}", str(steps.steps))
+            if store.check([self._key]):
+                self._told = int(store.get(self._key)), steps.steps
+        except dist.DistError:
+            # Rank 0, which holds the store, is gone; a collective may wait for it for ever.
+            self._give_up(TooLateError(f"{self._who} cannot ask rank 0 for the last step any more"))
+
+    def _apply(self, loop: Any, last: int) -> None:
+        """At the end of a batch: let Lightning's loop end when ``last`` is done."""
+        self._applied = True
+        done = self._recorder.steps.steps
+        if done > last:
+            raise self._too_late(last)
+        # Lightning may count several a step, or none: where a module optimizes by hand.
+        loop.max_steps = loop.global_step + last - done
+        self._recorder.plan_steps(last)
+
+    def _check_in_time(self, last: int) -> None:
+        """It has been half a second: is the training thread past the last step, and waits?"""
+        overdue = self._recorder.steps.steps >= last
+        if overdue and self._overdue:
+            self._give_up(self._too_late(last))
+        self._overdue = overdue
+
+    def _too_late(self, last: int) -> TooLateError:
+        return TooLateError(
+            f"{self._who} was past step {last:,}, the last of all ranks, when it learned of it: "
+            "its threads had no core for seconds; free some, or set max_steps"
+        )
+
+    @property
+    def _who(self) -> str:
+        return f"measure.min_time_s: rank {self._rank.rank}"

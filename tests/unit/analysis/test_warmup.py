@@ -1,0 +1,173 @@
+"""Timing begins where the step time is steady; a stall is no warm-up."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from fakes.recorded import DDP, Spec, write_sweep
+from fakes.sections import lines_of
+from fakes.step_files import write_rows
+from scalewise.analysis import Analysis, Run, analyse, load_sweep
+from scalewise.analysis.run import measure_run
+from scalewise.analysis.warmup import find_first
+from scalewise.records import CellFolder, read_steps
+from scalewise.report import export
+from scalewise.sweep.running_cells import throughput_of
+
+LEAST = 20
+Floats = npt.NDArray[np.float64]
+
+
+def steps(*levels: tuple[int, float], cv: float = 0.02) -> Floats:
+    """So many steps at each level in ms, with noise, after a cold first one."""
+    times = np.concatenate([np.full(count, ms) for count, ms in levels])
+    times *= np.exp(cv * np.random.default_rng(3).standard_normal(len(times)))
+    times[0] *= 20
+    return times
+
+
+def with_long(times: Floats, *at: int, ms: float = 400.0) -> Floats:
+    times = times.copy()
+    times[list(at)] = ms
+    return times
+
+
+STEADY = steps((200, 10.0))
+SUDDEN = steps((75, 14.0), (145, 10.0))
+
+
+@pytest.mark.parametrize(
+    ("times", "found"),
+    [
+        (STEADY, ("MSER-5", LEAST, LEAST)),
+        (SUDDEN, ("MSER-5", 75, 75)),
+        (steps((75, 10.0), (145, 14.0)), ("MSER-5", 75, 75)),
+        (steps((75, 10.2), (145, 10.0)), ("MSER-5", LEAST, LEAST)),
+        (steps((150, 14.0), (70, 10.0)), ("not steady", LEAST, 150)),
+        (steps((40, 14.0), (29, 10.0)), ("count", LEAST, LEAST)),
+    ],
+    ids=[
+        "steady", "slow until 75", "fast until 75", "2 % apart", "beyond half", "49 timed steps",
+    ],
+)  # fmt: skip
+def test_timing_begins_where_the_steps_stay_at_a_level(
+    times: Floats, found: tuple[str, int, int]
+) -> None:
+    assert find_first(times, LEAST) == found
+
+
+@pytest.mark.parametrize("end", [60, 120])
+def test_an_exponential_warm_up_ends_within_two_batches_of_3_percent(end: int) -> None:
+    falling = 1 + 0.5 * (0.03 / 0.5) ** (np.arange(400) / end)
+    rule, first, _ = find_first(falling * steps((400, 10.0), cv=0.01), LEAST)
+    assert rule == "MSER-5"
+    assert abs(first - end) <= 10
+
+
+@pytest.mark.parametrize("at", [(60,), (20, 21, 23), (60, 61, 62, 63, 64), (199,)])
+def test_a_stall_stays_in_the_figures_of_a_steady_run(at: tuple[int, ...]) -> None:
+    assert find_first(with_long(STEADY, *at), LEAST) == ("MSER-5", LEAST, LEAST)
+
+
+def test_a_long_step_after_warm_up_does_not_move_its_end() -> None:
+    assert find_first(with_long(SUDDEN, 150, 180, ms=9_000.0), LEAST) == ("MSER-5", 75, 75)
+
+
+def test_no_stall_is_left_out_even_inside_a_warm_up() -> None:
+    assert find_first(with_long(SUDDEN, 50), LEAST) == ("not steady", LEAST, 75)
+
+
+def test_a_burst_in_the_middle_is_no_warm_up() -> None:
+    """Plain MSER-5 begins after it, at step 90."""
+    times = with_long(STEADY, *range(70, 85), ms=22.0)
+    assert find_first(times, LEAST) == ("MSER-5", LEAST, LEAST)
+
+
+def unflagged(path: Path, least: int) -> Path:
+    """The same sweep as if only its ``least`` first steps had been taken for warm-up."""
+    for file in path.glob("*/steps/rank*"):
+        rank = int(file.stem.removeprefix("rank"))
+        rows = read_steps(file, rank).rows.copy()
+        rows["flags"][least:] = 0
+        write_rows(file, rows)
+    return path
+
+
+WARM = 50
+"""Steps that are ten times slower."""
+
+
+@pytest.fixture(scope="module")
+def sides(tmp_path_factory: pytest.TempPathFactory) -> tuple[Analysis, Analysis]:
+    """A sweep whose warm-up was flagged, and one in which it has to be found."""
+    folder = tmp_path_factory.mktemp("warm")
+    specs = [replace(side, steps=200, warmup=WARM) for side in (Spec(), DDP)]
+    flagged = write_sweep(folder / "flagged", specs)
+    found = unflagged(write_sweep(folder / "found", specs), 10)
+    return analyse(load_sweep(flagged)), analyse(load_sweep(found))
+
+
+def with_early_sample(run: Run) -> Run:
+    """A reading of idle devices between the 10th step and the 50th."""
+    (series,) = run.cell.devices
+    early = {key: replace(one, utilization_percent=1.0) for key, one in series.samples[0].items()}
+    when = series.times[0] - 1.0
+    series = replace(series, times=[when, *series.times], samples=[early, *series.samples])
+    return measure_run(replace(run.cell, devices=(series,)))
+
+
+def test_every_figure_is_of_the_same_window(sides: tuple[Analysis, Analysis]) -> None:
+    for ours, theirs in zip(*(one.measured for one in sides), strict=True):
+        a, b = (with_early_sample(config.runs[0]) for config in (ours, theirs))
+        assert a.throughput is not None
+        assert a.throughput.steps == 150
+        for figure in ("throughput", "anatomy", "balance", "usage", "missing"):
+            assert getattr(a, figure) == getattr(b, figure), figure
+        assert a.usage is not None
+        assert a.value("utilization_percent") == ours.runs[0].value("utilization_percent")
+    assert sides[0].budgets == sides[1].budgets
+    assert sides[0].pairs[0].speedup == sides[1].pairs[0].speedup
+
+
+def test_a_running_sweep_measures_what_the_report_says(sides: tuple[Analysis, Analysis]) -> None:
+    for config in sides[1].measured:
+        cell = config.runs[0].cell
+        assert cell.result is not None
+        assert throughput_of(CellFolder(cell.path), cell.result) == config.runs[0].samples_per_s
+
+
+def test_the_record_says_where_timing_begins(sides: tuple[Analysis, Analysis]) -> None:
+    said = "is timed from step 50 of 200 (MSER-5)"
+    flagged, found = sides
+    names = [config.runs[0].cell.planned.name for config in found.measured]
+    assert [f"{name} {said}" for name in names] == lines_of(found, "scaling")[1:]
+    assert said not in " ".join(lines_of(flagged, "scaling"))
+    for analysis in sides:
+        for config in json.loads(export.results_json(analysis))["configurations"]:
+            (run,) = config["runs"]
+            assert [run[k] for k in ("timed_from_step", "timed_steps", "warmup_rule")] == [
+                50, 150, "MSER-5",
+            ]  # fmt: skip
+        for row in csv.DictReader(io.StringIO(export.results_csv(analysis))):
+            assert row["timed_from_step"] == "50"
+            assert (row["timed_steps"], row["warmup_rule"]) == ("150", "MSER-5")
+
+
+def test_a_run_that_was_not_steady_is_doubted_and_timed_whole(tmp_path: Path) -> None:
+    path = unflagged(write_sweep(tmp_path, [Spec(steps=200, warmup=150)]), 10)
+    (config,) = (found := analyse(load_sweep(path))).measured
+    assert config.runs[0].throughput is not None
+    assert config.runs[0].throughput.steps == 190
+    (doubt,) = [line for line in lines_of(found, "doubts") if "not steady" in line]
+    assert doubt.endswith(
+        "the step time was not steady: it came to its last level at step 150 of 200, after half of "
+        "the timed steps or a stall; all steps from 10 on are timed"
+    )

@@ -1,0 +1,163 @@
+"""Runs that last as long as their timed steps must: one rank tells the last step, all keep it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch.distributed as dist
+
+from scalewise.records import DeviceInfo
+from scalewise.train import length
+from scalewise.train.length import LEAD_S, RunLength, TooLateError, choose_last_step
+from scalewise.train.rank import RankContext
+
+PACE_S = 0.01
+
+
+def test_the_last_step_is_chosen_when_the_end_is_near() -> None:
+    assert choose_last_step(60, 10, 1000, PACE_S, 1000) is None
+    chosen = choose_last_step(60, 58, 5800, PACE_S, 5820)
+    assert chosen is not None and 58 + (chosen - 5820) * PACE_S >= 60
+
+
+def test_it_lies_far_enough_ahead_of_the_rank_that_leads() -> None:
+    assert choose_last_step(1, 20, 2000, PACE_S, 2040) == 2040 + LEAD_S / PACE_S
+    slow_s = 30.0
+    assert choose_last_step(1, 5 * slow_s, 5, slow_s, 7) == 8
+
+
+def test_few_steps_tell_no_pace() -> None:
+    assert choose_last_step(1, 2, 4, 0.5, 6) is None
+
+
+class Rank:
+    """A rank whose training is moved by hand; ``errors`` are those it gave up with."""
+
+    def __init__(self, rank: int, world_size: int = 2, min_time_s: float = 1.0) -> None:
+        self.steps = SimpleNamespace(steps=0, timed=(0, 0.0))
+        self.planned: list[int] = []
+        self.recorder: Any = SimpleNamespace(
+            folder=SimpleNamespace(path=Path("cell")),
+            steps=self.steps,
+            plan_steps=self.planned.append,
+        )
+        self.errors: list[BaseException] = []
+        context = RankContext(rank, rank, world_size, DeviceInfo("cpu", "a CPU"))
+        self.length = RunLength(min_time_s, context, self.recorder, 2, self.errors.append)
+        self.loop: Any = SimpleNamespace(
+            global_step=0, max_steps=-1, on_advance_end=lambda fetcher: None
+        )
+        trainer: Any = SimpleNamespace(fit_loop=SimpleNamespace(epoch_loop=self.loop))
+        self.length.attach(trainer)
+
+    def train(self, steps: int) -> None:
+        """Take so many steps of ``PACE_S``, none of which is warm-up."""
+        for _ in range(steps):
+            self.steps.steps += 1
+            self.loop.global_step += 1
+            count, seconds = self.steps.timed
+            self.steps.timed = count + 1, seconds + PACE_S
+            self.loop.on_advance_end(None)
+
+    @property
+    def last(self) -> int | None:
+        return self.length.record().announced_step
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> dist.HashStore:
+    store = dist.HashStore()
+    monkeypatch.setattr(length, "default_store", lambda: store)
+    return store
+
+
+@pytest.mark.usefixtures("store")
+def test_every_rank_ends_after_the_same_step() -> None:
+    first, second = Rank(0), Rank(1)
+    first.train(50)
+    second.train(53)
+    first.length.look()
+    assert first.last is None  # the other has not said where it is
+    second.length.look()
+    first.length.look()
+    second.length.look()
+    assert first.last == second.last
+    assert first.last is not None and first.last >= 53 + LEAD_S / PACE_S
+    for rank in (first, second):
+        rank.train(1)
+        assert rank.loop.max_steps == rank.planned[-1] == first.last
+    assert (first.length.record().announced_at_step, second.length.record().announced_at_step) == (
+        50,
+        53,
+    )
+
+
+@pytest.mark.usefixtures("store")
+def test_a_rank_past_the_last_step_fails_in_one_line() -> None:
+    first, second = Rank(0), Rank(1)
+    first.train(50)
+    second.length.look()
+    first.length.look()
+    assert first.last is not None
+    second.train(first.last + 1)
+    second.length.look()
+    with pytest.raises(TooLateError, match=r"rank 1 was past step \d+, the last of all") as late:
+        second.train(1)
+    assert "\n" not in str(late.value)
+
+
+@pytest.mark.usefixtures("store")
+def test_a_rank_that_waits_beyond_the_last_step_gives_up() -> None:
+    first, second = Rank(0), Rank(1)
+    first.train(50)
+    second.length.look()
+    first.length.look()
+    assert first.last is not None
+    second.train(first.last)  # and it goes on into a step that nobody joins
+    for _ in range(3):
+        second.length.look()
+    assert [type(error) for error in second.errors] == [TooLateError]
+
+
+def test_a_rank_that_lost_rank_0_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone() -> Any:
+        raise dist.DistNetworkError("connection reset")
+
+    monkeypatch.setattr(length, "default_store", lambda: SimpleNamespace(set=lambda *_: gone()))
+    rank = Rank(1)
+    rank.length.look()
+    assert "cannot ask rank 0" in str(rank.errors[0])
+
+
+def test_one_device_needs_no_store() -> None:
+    alone = Rank(0, world_size=1)
+    alone.train(30)
+    alone.length.look()
+    alone.train(1)
+    assert alone.last == alone.loop.max_steps
+
+
+def test_a_stop_among_the_first_steps_does_not_shorten_the_run() -> None:
+    alone = Rank(0, world_size=1, min_time_s=10)
+    alone.train(1)
+    alone.steps.timed = 1, 6.0
+    alone.train(50)
+    alone.length.look()
+    assert alone.last is None
+    alone.train(100)
+    alone.length.look()
+    left_s = 10 - alone.steps.timed[1]
+    assert alone.last is not None and (alone.last - 151) * PACE_S >= left_s
+
+
+def test_modules_whose_steps_lightning_counts_otherwise_end_there_too() -> None:
+    alone = Rank(0, world_size=1)
+    alone.train(30)
+    alone.length.look()
+    alone.loop.global_step = 62  # two optimizers
+    alone.train(1)
+    assert alone.last is not None
+    assert alone.loop.max_steps - alone.loop.global_step == alone.last - 31

@@ -12,9 +12,7 @@ import gc
 import itertools
 import mmap
 import os
-import re
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -29,8 +27,7 @@ from team import across_ranks, my_place
 MEASURING = ("recording_thread", "phase_marks", "gradient_hook", "device_sampler")
 """The parts of measuring that are switched one by one."""
 EVERYTHING = (*MEASURING, "step_records")
-REMEDIES = ("lightning_loop", "gc_at_fixed_steps", "one_openmp_thread", "pinned_cores",
-            "loader_workers")  # fmt: skip
+REMEDIES = ("lightning_loop", "gc_at_fixed_steps", "one_openmp_thread", "loader_workers")
 NOTHING = ("null", "other_replica")
 """A switch with nothing behind it, and another pair of replicas like the first one."""
 PRODUCT = frozenset((*EVERYTHING, "lightning_loop"))
@@ -191,10 +188,7 @@ class Run:
         return True
 
     def _end_window(self) -> None:
-        began_ns, seconds, host_s = self.watch.stop()
-        self.windows.append(
-            {**self._window, "began_ns": began_ns, "seconds": seconds, "host_seconds": host_s}
-        )
+        self.windows.append({**self._window, **self.watch.stop()})
 
     def _windows(self) -> Iterator[Window]:
         """Warm-up, then the plan of all ranks for as long as the time lasts."""
@@ -266,17 +260,24 @@ class Stopwatch:
     def start(self) -> None:
         for event in self.events[:1]:
             event.record()
+        self.began_cpu_s = time.thread_time()
         self.began_ns = time.perf_counter_ns()
 
-    def stop(self) -> tuple[int, float, float]:
-        """Begin on the host in ns, seconds, and seconds by the host's clock; waits for the GPU."""
+    def stop(self) -> dict[str, float]:
+        """Begin on the host in ns, seconds, those by the host's clock, and CPU time of this thread.
+
+        Waits for the GPU, which is in the host's seconds and not in the CPU's.
+        """
+        cpu_s = time.thread_time() - self.began_cpu_s
         for event in self.events[1:]:
             event.record()
             event.synchronize()
         host_s = (time.perf_counter_ns() - self.began_ns) / 1e9
-        if not self.events:
-            return self.began_ns, host_s, host_s
-        return self.began_ns, self.events[0].elapsed_time(self.events[1]) / 1e3, host_s
+        seconds = self.events[0].elapsed_time(self.events[1]) / 1e3 if self.events else host_s
+        return {
+            "began_ns": self.began_ns, "seconds": seconds, "host_seconds": host_s,
+            "thread_cpu_seconds": cpu_s,
+        }  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -329,7 +330,6 @@ class Switches:
         self.arms: tuple[str, ...] = ()
         self._since_collected = 0
         self._threads = torch.get_num_threads()
-        self._cores = sorted(os.sched_getaffinity(0))
         self._held: tuple[int, int] | None = None
         strategy = self.trainer.strategy
         first = Replica(
@@ -364,8 +364,6 @@ class Switches:
         self.by_hand_batches = {
             False: iter(run.loader()), True: iter(run.loader(WORKERS))
         }  # fmt: skip
-        self._autograd = f"pt_autograd_{run.device.index or 0}"
-        self._apart = self._cores_apart()
         if self._threads == 1:
             self.missing["one_openmp_thread"] = "there is one already"
 
@@ -434,21 +432,6 @@ class Switches:
         names = ((loop, "_on_before_fetch"), (loop, "_on_after_fetch"),
                  (strategy, "batch_to_device"), (strategy, "training_step"))  # fmt: skip
         return {(owner, name): vars(owner)[name] for owner, name in names}
-
-    def _cores_apart(self) -> dict[str, set[int]]:
-        """Cores of the training thread, of the autograd thread, and of all others."""
-        own, taken = self._cores, set[int]()
-        for core in own:
-            if len(taken) < 2 and not any(core in _siblings(other) for other in taken):
-                taken.add(core)
-        if self.run.kind == "cpu":
-            self.missing["pinned_cores"] = "on a CPU the training thread computes gradients itself"
-        elif len(own) < 4 or len(taken) < 2:
-            self.missing["pinned_cores"] = f"the rank has {len(own)} cores, and it needs four"
-        if "pinned_cores" in self.missing:
-            return {}
-        training, autograd = sorted(taken)
-        return {"training": {training}, "autograd": {autograd}, "others": set(own) - taken}
 
     # What a window's name stands for
 
@@ -599,34 +582,13 @@ class Switches:
         return step
 
     def _remedy(self, on: frozenset[str]) -> None:
-        """On: the collector at fixed steps, one OpenMP thread, cores pinned apart."""
+        """On: the collector at fixed steps, one OpenMP thread."""
         import torch
 
         self._collects = "gc_at_fixed_steps" in on
         (gc.disable if self._collects else gc.enable)()
         if "one_openmp_thread" not in self.missing:
             torch.set_num_threads(1 if "one_openmp_thread" in on else self._threads)
-        if "pinned_cores" not in self.missing:
-            self._pin("pinned_cores" in on)
-
-    def _pin(self, apart: bool) -> None:
-        training = threading.get_native_id()
-        found = []
-        for task in Path("/proc/self/task").iterdir():
-            try:
-                name, thread = (task / "comm").read_text().strip(), int(task.name)
-                role = "autograd" if name == self._autograd else "others"
-                role = "training" if thread == training else role
-                os.sched_setaffinity(thread, self._apart[role] if apart else self._cores)
-            except (FileNotFoundError, ProcessLookupError):
-                continue  # ended meanwhile
-            found.append(role)
-        if apart:
-            self.notes["pinned_cores"] = (
-                f"training {sorted(self._apart['training'])}, {self._autograd} "
-                f"{sorted(self._apart['autograd'])} ({found.count('autograd')} threads), "
-                f"others {sorted(self._apart['others'])} ({found.count('others')} threads)"
-            )
 
     def _plant(self, on: frozenset[str]) -> None:
         """Sleep in each step for what was planted in the parts that are on."""
@@ -642,16 +604,3 @@ class Switches:
                     gc.collect(1)
 
         self.each_step = each_step if planted_s or collects else None
-
-
-def _siblings(core: int) -> set[int]:
-    """Hardware threads of the same core, itself included."""
-    path = Path(f"/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list")
-    try:
-        text = path.read_text()
-    except OSError:
-        return {core}
-    found = {core}
-    for first, last in re.findall(r"(\d+)(?:-(\d+))?", text):
-        found |= set(range(int(first), int(last or first) + 1))
-    return found

@@ -3,16 +3,20 @@
 A run is cut into windows of random length, two of them a pair. Every factor of a pair is on in one
 of its windows and off in the other, and which comes first is drawn for each factor by itself. A
 pair's second window so has the complement of its first: a fold-over of a random two-level factorial
-(Box, Hunter & Hunter, *Statistics for Experimenters*, 2nd ed., ch. 6). Every pair estimates every
-factor, an effect of two factors together is in none of the estimates, and a drift of the host is
-equally often for a factor as against it.
+(Box, Hunter & Hunter, *Statistics for Experimenters*, 2nd ed., ch. 6).
+
+A few factors are estimated from the ratios of their pairs, many from their windows: the logarithm
+of the step time is regressed on the switches and a slow drift. Ratios of complements hide that two
+factors make a mode of their own, and setting its windows aside would halve their pairs;
+:func:`find_interactions` looks for such modes.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +25,8 @@ from scipy import stats
 
 SHORTEST_S, LONGEST_S = 0.4, 0.9
 """Of a window: what beats once a second falls into another place of each."""
+DRIFT_COSINES = 8
+"""The fastest drift that is taken off goes up and down four times in a run."""
 DRAWS = 4000
 Floats = npt.NDArray[np.float64]
 
@@ -43,8 +49,9 @@ class Ratio:
     value: float
     low: float | None
     high: float | None
-    """95 % interval over pairs; None from fewer than eight, or than three a factor."""
-    pairs: int
+    """95 % interval; None from fewer than eight samples, or than three a fitted column."""
+    count: int
+    """Of pairs, of rounds, or of windows."""
 
 
 def draw_windows(designs: Mapping[str, tuple[Sequence[str], int]], seed: int) -> list[Window]:
@@ -75,8 +82,14 @@ def draw_rounds(design: str, arms: Sequence[str], rounds: int, seed: int) -> lis
     ]
 
 
-def estimate_factors(
-    pairs: Sequence[tuple[tuple[set[str], float], tuple[set[str], float]]],
+def estimate_ratio(over: Sequence[float], under: Sequence[float], seed: int = 0) -> Ratio:
+    """The ratio of two arms that took turns, a step time a round of each."""
+    logs = np.log(np.array(over) / np.array(under))
+    return _estimate(np.ones((len(logs), 1)), logs, 1, seed)[0]
+
+
+def estimate_pairs(
+    pairs: Sequence[tuple[tuple[Collection[str], float], tuple[Collection[str], float]]],
     factors: Sequence[str],
     seed: int = 0,
 ) -> dict[str, Ratio]:
@@ -86,49 +99,106 @@ def estimate_factors(
     """
     signs = np.array([[1.0 if f in first else -1.0 for f in factors] for (first, _), _ in pairs])
     logs = np.array([math.log(one / other) for (_, one), (_, other) in pairs])
-    found = _fit(signs, logs)
-    spread = resample_blocks(signs, logs, seed)
-    return {
-        factor: _ratio(float(found[place]), spread[:, place], len(pairs), len(factors))
-        for place, factor in enumerate(factors)
-    }
+    return dict(zip(factors, _estimate(signs, logs, len(factors), seed), strict=True))
 
 
-def estimate_ratio(over: Sequence[float], under: Sequence[float], seed: int = 0) -> Ratio:
-    """The ratio of two arms that took turns, a step time a round of each."""
-    logs = np.log(np.array(over) / np.array(under))
-    ones = np.ones((len(logs), 1))
-    return _ratio(float(logs.mean()), resample_blocks(ones, logs, seed)[:, 0], len(logs), 1)
+def estimate_switches(
+    windows: Sequence[tuple[float, Collection[str], float]],
+    factors: Sequence[str],
+    seed: int = 0,
+) -> dict[str, Ratio]:
+    """The ratio of every factor, from windows of (seconds since the begin, what was on, step time).
+
+    Least squares of the logarithm of the step time on the switches and the drift's cosines. The
+    drift is taken off both sides first (Frisch, Waugh & Lovell), so that all draws share it.
+    """
+    drift = drift_columns([at for at, _, _ in windows])
+    states = np.array([[float(factor in on) for factor in factors] for _, on, _ in windows])
+    logs = np.log([step for _, _, step in windows])
+    columns = len(factors) + drift.shape[1]
+    found = _estimate(_without(drift, states), _without(drift, logs), columns, seed)
+    return dict(zip(factors, found, strict=True))
 
 
-def resample_blocks(signs: Floats, logs: Floats, seed: int) -> Floats:
-    """Effects ``[draws, factors]`` of pairs drawn anew, in blocks of ``sqrt(n)`` successive ones.
+def find_interactions(
+    windows: Sequence[tuple[float, Collection[str], float]],
+    factors: Sequence[str],
+    seed: int = 0,
+) -> dict[tuple[str, str], Ratio]:
+    """Pairs of factors that together are more, or less, than both alone: the ratio of that.
+
+    One product at a time beside all switches and the drift; those whose interval leaves out 1. The
+    intervals are wider, so that all hold in 95 % of runs (Bonferroni).
+    """
+    drift = drift_columns([at for at, _, _ in windows])
+    signs = np.array([[(factor in on) - 0.5 for factor in factors] for _, on, _ in windows])
+    logs = np.log([step for _, _, step in windows])
+    beside = np.hstack([signs, drift])
+    rest = _without(beside, logs)
+    products = list(itertools.combinations(range(len(factors)), 2))
+    found = {}
+    for one, other in products:
+        alone = _without(beside, (signs[:, one] * signs[:, other])[:, None])
+        wrong = 0.05 / len(products)
+        (ratio,) = _estimate(alone, rest, beside.shape[1] + 1, seed, wrong)
+        if ratio.low is not None and ratio.high is not None and not ratio.low <= 1 <= ratio.high:
+            found[factors[one], factors[other]] = ratio
+    return found
+
+
+def drift_columns(seconds: Sequence[float]) -> Floats:
+    """A level and cosines of 0.5, 1, 1.5... periods a run, fewer of few windows: ``[n, k]``."""
+    at = np.array(seconds) - min(seconds)
+    cosines = min(DRIFT_COSINES, len(at) // 12)
+    columns: Floats = np.cos(np.pi * np.outer(at / max(at.max(), 1e-9), np.arange(cosines + 1)))
+    return columns
+
+
+def _without(columns: Floats, values: Floats) -> Floats:
+    """What is left of ``values`` when ``columns`` are fitted to them."""
+    left: Floats = values - columns @ np.linalg.lstsq(columns, values, rcond=None)[0]
+    return left
+
+
+def _estimate(
+    columns: Floats, logs: Floats, fitted: int, seed: int, wrong: float = 0.05
+) -> list[Ratio]:
+    """The ratio of each column; ``fitted`` counts those that were taken off before, too."""
+    spread = resample_blocks(columns, logs, seed)
+    return [
+        _ratio(effect, spread[:, place], len(logs), fitted, wrong)
+        for place, effect in enumerate(_fit(columns, logs).tolist())
+    ]
+
+
+def resample_blocks(columns: Floats, logs: Floats, seed: int) -> Floats:
+    """Effects ``[draws, columns]`` of rows drawn anew, in blocks of ``sqrt(n)`` successive ones.
 
     The blocks overlap and wrap round (circular block bootstrap, Politis & Romano 1992), so that
-    neighbours which are alike stay together and every pair is drawn equally often.
+    neighbours which are alike stay together and every row is drawn equally often.
     """
     rng = np.random.default_rng(seed)
     count = len(logs)
     length = _block_length(count)
     starts = rng.integers(0, count, (DRAWS, math.ceil(count / length)))
     rows = (starts[:, :, None] + np.arange(length)).reshape(DRAWS, -1)[:, :count] % count
-    return np.array([_fit(signs[drawn], logs[drawn]) for drawn in rows])
+    return np.array([_fit(columns[drawn], logs[drawn]) for drawn in rows])
 
 
-def _fit(signs: Floats, logs: Floats) -> Floats:
-    effects: Floats = np.linalg.lstsq(signs, logs, rcond=None)[0]
+def _fit(columns: Floats, logs: Floats) -> Floats:
+    effects: Floats = np.linalg.lstsq(columns, logs, rcond=None)[0]
     return effects
 
 
-def _ratio(found: float, drawn: Floats, pairs: int, factors: int) -> Ratio:
-    if pairs < max(8, 3 * factors):
-        return Ratio(math.exp(found), None, None, pairs)
+def _ratio(found: float, drawn: Floats, count: int, fitted: int, wrong: float) -> Ratio:
+    if count < max(8, 3 * fitted):
+        return Ratio(math.exp(found), None, None, count)
     # Resampled effects scatter too little: of few blocks, and of residuals of a fit.
-    blocks = pairs / _block_length(pairs)
-    wider = float(stats.t.ppf(0.975, blocks - 1)) * math.sqrt(pairs / (pairs - factors))
+    blocks = count / _block_length(count)
+    wider = float(stats.t.ppf(1 - wrong / 2, blocks - 1)) * math.sqrt(count / (count - fitted))
     half = wider * float(drawn.std())
-    return Ratio(math.exp(found), math.exp(found - half), math.exp(found + half), pairs)
+    return Ratio(math.exp(found), math.exp(found - half), math.exp(found + half), count)
 
 
-def _block_length(pairs: int) -> int:
-    return max(1, round(math.sqrt(pairs)))
+def _block_length(count: int) -> int:
+    return max(1, round(math.sqrt(count)))

@@ -1,8 +1,8 @@
 """What measuring costs a training whose host is busy, and what helps such a training.
 
     python benchmarks/overhead.py [--workload gpt2] [--devices 2] [--out FILE]
-    python benchmarks/overhead.py --execution 60 --workload gpt2 --out FILE
-    python benchmarks/overhead.py --show FILE
+    python benchmarks/overhead.py --workload gpt2 --execution 60 --out FILE
+    python benchmarks/overhead.py --show FILE [FILE ...]
 
 From one fresh process to the next a step that its host limits differs by 10 to 30 %, so nothing is
 compared across processes here. One run of the cell takes turns: parts are switched on and off in
@@ -87,7 +87,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
-    parser.add_argument("--workload", default="gpt2", choices=list(WORKLOADS))
+    parser.add_argument("--workload", default="large", choices=list(WORKLOADS))
     parser.add_argument("--devices", type=int, default=2, help="two or more")
     parser.add_argument("--everything", type=int, default=240, metavar="PAIRS")
     parser.add_argument("--parts", type=int, default=60, metavar="PAIRS")
@@ -100,14 +100,18 @@ def main() -> int:
     )  # fmt: skip
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="overrides")
     parser.add_argument("--out", type=Path, default=None, help="every window, as JSON")
-    parser.add_argument("--show", type=Path, metavar="FILE", help="table and plot of a kept run")
+    parser.add_argument(
+        "--show", type=Path, nargs="+", metavar="FILE", help="tables and plot of kept runs"
+    )
     parser.add_argument("--until", type=float, default=None, help=argparse.SUPPRESS)
     parser.add_argument("--as-rank", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.show:
-        kept = json.loads(arguments.show.read_text())
-        show(kept)
-        print(f"plot: {plot(kept, arguments.show.with_suffix('.png'))}")
+        runs = [json.loads(path.read_text()) for path in arguments.show]
+        for run in runs:
+            show(run)
+            print()
+        print(f"plot: {plot(runs, arguments.show[0].with_name('windows.png'))}")
         return 0
     if arguments.devices < 2:
         parser.error(f"--devices: found {arguments.devices}; allowed: 2 or more, as DDP has them")
@@ -327,33 +331,41 @@ def _row(name: str, found: Found) -> str:
     return f"  {name:20} {ratio.value:9.4f}  {span:18} {samples:14}  {change}"
 
 
-def plot(kept: Mapping[str, Any], path: Path) -> Path:
-    """Step time of every window over wall time, coloured by its state."""
+def plot(runs: Sequence[Mapping[str, Any]], path: Path) -> Path:
+    """Step time of every window over wall time, by its state; one panel a run."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    windows = merged(kept)
-    begun_ns = min(w["began_ns"] for w in windows)
-    points: dict[str, list[tuple[float, float]]] = {}
-    for window in windows:
-        state = window["on"][0] if window["design"] == "execution" else "parts, switched singly"
-        if window["design"] == "everything":
-            state = "everything on" if "everything" in window["on"] else "everything off"
-        at = (window["began_ns"] - begun_ns) / 1e9
-        points.setdefault(state, []).append((at, window["step_ms"]))
-    figure, axes = pyplot.subplots(figsize=(11, 4))
-    for state in sorted(points):
-        axes.plot(*zip(*points[state], strict=True), ".", label=state, markersize=4)
-    axes.set_xlabel("wall time (s)")
-    axes.set_ylabel("step time of a window (ms)")
-    axes.set_title(f"{kept['workload']} on {len(kept['devices'])} x {kept['devices'][0]}")
-    axes.legend(fontsize=8)
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    figure, panels = pyplot.subplots(
+        len(runs), figsize=(11, 3 * len(runs)), squeeze=False, layout="constrained"
+    )
+    for kept, axes in zip(runs, panels[:, 0], strict=True):
+        windows = merged(kept)
+        begun_ns = min(w["began_ns"] for w in windows)
+        points: dict[str, list[tuple[float, float]]] = {}
+        for window in windows:
+            at = (window["began_ns"] - begun_ns) / 1e9
+            points.setdefault(_state(window), []).append((at, window["step_ms"]))
+        for state in sorted(points):
+            axes.plot(*zip(*points[state], strict=True), ".", label=state, markersize=4)
+        axes.set_ylabel("step time of a window (ms)")
+        axes.set_title(f"{kept['workload']} on {len(kept['devices'])} x {kept['devices'][0]}")
+        axes.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+    panels[-1, 0].set_xlabel("wall time (s)")
+    figure.savefig(path, dpi=90)
     pyplot.close(figure)
     return path
+
+
+def _state(window: Mapping[str, Any]) -> str:
+    """What a window is called in the plot."""
+    if window["design"] == "execution":
+        return str(window["on"][0])
+    if window["design"] == "everything":
+        return "everything on" if "everything" in window["on"] else "everything off"
+    return "parts, pinned (left out)" if LEFT_OUT in window["on"] else "parts"
 
 
 if __name__ == "__main__":

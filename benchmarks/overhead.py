@@ -27,8 +27,8 @@ have it are left out.
 
 Not in it: the supervisor and the trackers, which are processes of their own; the audit of shards,
 which appends once a step in the first epoch. Every window of every rank is kept in ``--out``;
-``--show`` computes table and plot from it again. ``--plant PART=MS`` lets each step sleep while
-that part is on: the benchmark has to find it.
+``--show`` computes table and plot from it again. ``--plant PART=MS`` lets rank 0 sleep in
+each step while that part is on: the benchmark has to find it.
 """
 
 from __future__ import annotations
@@ -318,7 +318,8 @@ def show(kept: Mapping[str, Any]) -> None:
             verdict = "MISSED" if everything.low > GOAL else verdict
             print(f"goal: everything at most {GOAL:g}: {verdict}")
     for part, ms in kept["planted_ms"].items():
-        print(f"planted: {ms:g} ms a step in {part}")
+        took = kept["planted_took_ms"][part]
+        print(f"planted: {ms:g} ms a step in {part}, which took {took:.3g} ms")
 
 
 def _row(name: str, found: Found) -> str:

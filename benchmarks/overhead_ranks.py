@@ -12,6 +12,7 @@ import gc
 import itertools
 import mmap
 import os
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -108,6 +109,9 @@ class Run:
         self.switches.note_replays()
         return {
             "windows": self.windows, "step_ms": 1e3 * self.step_s,
+            "planted_took_ms": {
+                part: 1e3 * statistics.fmean(slept) for part, slept in self.switches.slept_s.items()
+            },
             "missing": self.switches.missing, "notes": self.switches.notes,
             "device": rank.device.name, "cores": len(rank.device.cores),
             "threads": torch.get_num_threads(), "packages": package_versions(),
@@ -321,6 +325,8 @@ class Switches:
 
         self.run, self.trainer, self.recorder = run, run.trainer, run.recorder
         self.planted = dict(run.arguments.plant)
+        self.slept_s: dict[str, list[float]] = {}
+        """Seconds of every sleep, by what it was planted in."""
         self.missing: dict[str, str] = {}
         """Parts that cannot be switched here, each with the reason."""
         self.notes: dict[str, str] = {}
@@ -591,16 +597,23 @@ class Switches:
             torch.set_num_threads(1 if "one_openmp_thread" in on else self._threads)
 
     def _plant(self, on: frozenset[str]) -> None:
-        """Sleep in each step for what was planted in the parts that are on."""
-        planted_s = sum(ms for part, ms in self.planted.items() if part in on) / 1e3
+        """Let rank 0 sleep in each step for what was planted in the parts that are on.
+
+        One rank alone, so that what it took is what the step is longer by.
+        """
+        planted_ms = {part: ms for part, ms in self.planted.items() if part in on}
+        if not self.run.rank.is_first:
+            planted_ms = {}
         collects = getattr(self, "_collects", False)
 
         def each_step() -> None:
-            if planted_s:
-                time.sleep(planted_s)
+            for part, ms in planted_ms.items():
+                began = time.perf_counter()
+                time.sleep(ms / 1e3)
+                self.slept_s.setdefault(part, []).append(time.perf_counter() - began)
             if collects:
                 self._since_collected += 1
                 if self._since_collected % COLLECT_EVERY == 0:
                     gc.collect(1)
 
-        self.each_step = each_step if planted_s or collects else None
+        self.each_step = each_step if planted_ms or collects else None

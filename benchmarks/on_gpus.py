@@ -58,7 +58,7 @@ PARTS: dict[str, Part] = {
     "overhead_mlp": Part(
         2, 560, "benchmarks/overhead.py --workload large --budget-s 520 --out {out}/large.json"
     ),
-    "overhead_execution": Part(
+    "overhead_arms": Part(
         2, 240,
         "benchmarks/overhead.py --workload gpt2 --everything 0 --parts 0 --execution 60"
         " --budget-s 200 --out {out}/gpt2_execution.json",

@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# With linters and test tools.
+DEV := $(VENV)/.installed-dev
 WHEELHOUSE ?= .wheelhouse
 
 # make test-matrix MAX_ITERS=500 TRACKER=wandb,trackio GPU_MONITOR=n
@@ -41,23 +43,35 @@ help: ## List the targets, and the saved default configuration
 	@awk -F ':.*## ' '/^[a-z_%-]+:.*## / {sub("%", "NAME", $$1); printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@test ! -f .defconfig || echo "default of the next runs (.defconfig): $$(tr '\n' ' ' < .defconfig)"
 
-setup: $(STAMP) ## Create .venv and install (done by the others when needed)
+# What README types next is found in the environment only.
+say_next = test "$$VIRTUAL_ENV" -ef $(VENV) || \
+  printf '%s\n' "the environment that the commands of README need; paste:" ". $(BIN)/activate"
 
-$(STAMP): pyproject.toml constraints.txt
+setup: $(STAMP) ## Create .venv and install (done by the others when needed)
+	@$(say_next)
+
+$(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "found $$($(PYTHON) --version); needed: Python 3.11 or newer: make PYTHON=python3.12"; exit 2; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+	@$(PYTHON) -m venv $(VENV) || \
 	  { echo "$(PYTHON) -m venv failed: on Debian, apt-get install python3-venv"; exit 2; }
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+$(STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e .
 	@touch $@
 
-test: $(STAMP) ## Run every test
+$(DEV): pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) -e '.[dev]'
+	@touch $(STAMP) $@
+
+test: $(DEV) ## Run every test
 	$(BIN)/python -m pytest tests/unit -n 2
 	$(BIN)/python -m pytest tests/integration -n 2 --dist loadfile --durations=15 \
 	  -m 'not cluster and not alone'
 	$(BIN)/python -m pytest tests/integration -m 'not cluster and alone'
 
-test-fast: $(STAMP) ## Run the unit tests
+test-fast: $(DEV) ## Run the unit tests
 	$(BIN)/python -m pytest tests/unit -n 2
 
 OLDEST := .venv-oldest
@@ -73,29 +87,29 @@ LIGHTNING := .venv-lightning
 LIGHTNING_TESTS := $(patsubst %,tests/unit/train/test_%.py,batches checkpoint_trust execution fit_records monitor \
   recorded_steps refusals strategies)
 OLDEST_PINS = $(shell grep -E '^(pytorch-lightning|torchmetrics|hydra-core|omegaconf)==' constraints-oldest.txt)
-test-lightning: $(STAMP) ## Test with the oldest Lightning, torchmetrics and Hydra, beside the present torch
+test-lightning: $(DEV) ## Test with the oldest Lightning, torchmetrics and Hydra, beside the present torch
 	@rm -rf $(LIGHTNING)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(LIGHTNING) $(OLDEST_PINS)
 	PYTHONPATH=$(CURDIR)/$(LIGHTNING) $(BIN)/python -m pytest $(LIGHTNING_TESTS) -n 2
 
-cluster-test: $(STAMP) ## Test against a Ray cluster that is made on this host
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,ray]'
+cluster-test: $(DEV) ## Test against a Ray cluster that is made on this host
+	$(INSTALL) -e '.[dev,ray]'
 	$(BIN)/python -m pytest tests/integration -m cluster
 
-gpu-test: $(STAMP) ## Test on this host's NVIDIA GPUs: minutes; with fewer than two, what needs two skips
+gpu-test: $(DEV) ## Test on this host's NVIDIA GPUs: minutes; with fewer than two, what needs two skips
 	$(BIN)/python -m pytest tests/gpu -m gpu --durations=0 $(ARGS)
 
-slurm-test: $(STAMP) ## Install (Debian, root) and start a SLURM on this host, and test against it
+slurm-test: $(DEV) ## Install (Debian, root) and start a SLURM on this host, and test against it
 	$(BIN)/python tools/slurm_test.py $(ARGS)
 
 check: lint types ## Lint, formatting and types
 
-lint: $(STAMP)
+lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo
 
-types: $(STAMP)
+types: $(DEV)
 	$(BIN)/mypy
 
 MATRIX_small := experiment=matrix_medium,matrix_gpt2_tiny strategy=single,ddp
@@ -110,12 +124,12 @@ too_few = test "$(MAX_ITERS)" -ge $(LEAST_ITERS) 2>/dev/null || { echo "MAX_ITER
 test-matrix: $(STAMP) ## Train a matrix and print the verdict (MATRIX=small|full MAX_ITERS=<more than its warm-up> TRACKER= GPU_MONITOR=y|n)
 	$(if $(MATRIX_$(MATRIX)),,@echo "MATRIX: found '$(MATRIX)'; allowed: small, full" >&2; exit 2)
 	$(if $(MAX_ITERS),$(if $(filter warmup_steps=%,$(ARGS)),,@$(too_few)))
-	$(BIN)/python train.py -m $(MATRIX_$(MATRIX)) $(OVERRIDES) $(ARGS)
+	$(BIN)/python train.py -m $(MATRIX_$(MATRIX)) $(OVERRIDES) $(ARGS); status=$$?; $(say_next); exit $$status
 
 test_matrix: test-matrix
 
 train: $(STAMP) ## Train what .defconfig or ARGS= say
-	$(BIN)/python train.py $(OVERRIDES) $(ARGS)
+	$(BIN)/python train.py $(OVERRIDES) $(ARGS); status=$$?; $(say_next); exit $$status
 
 defconfig-%: $(STAMP) ## Save an experiment as the default of the next runs (TRACKER=wandb,trackio)
 	$(BIN)/scalewise defconfig $* $(if $(TRACKER),--trackers $(TRACKER))

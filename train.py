@@ -1,6 +1,17 @@
 """Train one cell or, with -m, a matrix of them. `python train.py --help` lists the choices."""
 
-from scalewise.cli.hydra_main import train
+import sys
+
+try:
+    from scalewise.cli.hydra_main import train
+except ModuleNotFoundError as missing:
+    if missing.name != "scalewise":
+        raise
+    sys.stderr.write(
+        f"error: scalewise is not installed for {sys.executable}; allowed: the environment of "
+        "make setup: . .venv/bin/activate\n"
+    )
+    raise SystemExit(2) from None
 
 if __name__ == "__main__":
     raise SystemExit(train())

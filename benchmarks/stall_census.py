@@ -27,6 +27,7 @@ SHORT = {
     "foreign_process": "foreign",
     "extra_memory_on_gpu0": "memory",
     "common_stall": "stall",
+    "foreign_cpu": "cpu",
 }
 
 
@@ -67,7 +68,7 @@ def main() -> int:
         several = "several" if cell.result.world_size > 1 else "one"
         kind = f"{several} {cell.result.ranks[0].device.kind}"
         cells[kind] = cells.get(kind, 0) + 1
-        named = any(f.status == "found" and f.code != "foreign_process" for f in found)
+        named = any(f.status == "found" and not f.code.startswith("foreign") for f in found)
         stalled[kind] = stalled.get(kind, 0) + named
     for kind, number in cells.items():
         print(f"{kind}: {stalled[kind]} of {number} cells named")

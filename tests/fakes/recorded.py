@@ -14,7 +14,7 @@ import numpy as np
 from fakes.step_files import append_step
 from scalewise.analysis import Analysis, Run, analyse, load_sweep
 from scalewise.analysis.model import Sweep
-from scalewise.host import CLASS_FILES, SOURCE_SHA256
+from scalewise.host import CLASS_FILES, SOURCE_SHA256, CoreUse
 from scalewise.records import (
     PROTOCOL,
     WARMUP,
@@ -62,6 +62,10 @@ DDP_MS = {
 }
 
 
+QUIET = CoreUse(cores=1, window_s=10.0, busy_s=4.1, own_s=4.0)
+"""A rank whose core nobody else had."""
+
+
 @dataclass(frozen=True)
 class Spec:
     """One cell: what was asked for and what happened.
@@ -86,6 +90,8 @@ class Spec:
     """This run's times over the given ones: run-to-run noise."""
     steps: int = 60
     warmup: int = 10
+    foreign_cpu: float = 0.01
+    """Share of its cores that others had, 0 to 1."""
     outcome: str = "done"
     sharded: bool = True
     commit: str | None = "a1b2c3d4e5f6"
@@ -240,7 +246,7 @@ def _planned(index: int, spec: Spec) -> PlannedCell:
 def _device(spec: Spec, rank: int) -> DeviceInfo:
     if spec.kind == "cpu":
         return DeviceInfo("cpu", "Example CPU 8 cores", cores=(rank,))
-    return DeviceInfo("cuda", spec.device_name, _uuid(spec, rank), rank, memory_total_mib=143_771.0)
+    return DeviceInfo("cuda", spec.device_name, _uuid(spec, rank), rank, (rank,), 143_771.0)
 
 
 def _uuid(spec: Spec, rank: int) -> str:
@@ -290,7 +296,7 @@ def rank_summary(
             "peak_allocated_mib": 310.0 if gpu else None,
             "peak_reserved_mib": 512.0 if gpu else None,
             "allocation_retries": 0 if gpu else None, "peak_rss_mib": 640.0, "metrics": {},
-            "step_rows": steps, **changes,
+            "step_rows": steps, "core_use": QUIET, **changes,
         }
     )  # fmt: skip
 
@@ -395,6 +401,7 @@ def _summary(spec: Spec, rank: int) -> RankSummary:
         spec.per_device,
         metrics={name: finite_or_none(value) for name, value in reached.items()},
         metric_rows=spec.steps // 5,
+        core_use=replace(QUIET, busy_s=QUIET.own_s + QUIET.window_s * spec.foreign_cpu),
         **alone,
     )
 

@@ -2,35 +2,69 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
-from fakes.train_command import LEAN, Train
-from scalewise.host import usable_cores
+from fakes.train_command import LEAN, Finished, Train, copy_own_code
+from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, foreign_cpu_share
+from scalewise.host import CoreUse, CoreUseMeter, usable_cores
 from scalewise.records import CellResult
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(len(usable_cores()) < 2, reason="needs two cores"),
+]
 
 
 def overlap(a: CellResult, b: CellResult) -> bool:
     return a.started_at < b.finished_at and b.started_at < a.finished_at
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(len(usable_cores()) < 2, reason="needs two cores")
-def test_cells_share_the_host_and_name_everyone_who_did(train: Train, own_code: str) -> None:
-    run = train(
-        *LEAN,
-        "model._target_=mine.Faulty",
-        "dataset._target_=mine.Data",
-        "batch_size=16",
-        "+model.step_ms=100",
-        "hardware=cpu",
-        "hardware.cores_per_device=1",
-        "hydra.launcher.policy=packed",
-        "seed=1,2,3",
-        "-m",
-        cwd=own_code,
-    )
+@pytest.fixture(scope="module")
+def packed(
+    shared_train: Train, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Finished, CoreUse]:
+    """Three cells on two cores, of which the first is busy, and how busy others kept the host.
+
+    What busies it belongs to this test, and so does the sweep: others are whoever else is there.
+    """
+    spin = f"import os; os.sched_setaffinity(0, {{{usable_cores()[0]}}})\nwhile True: pass"
+    spinning = subprocess.Popen([sys.executable, "-c", spin])
+    host = CoreUseMeter()
+    host.begin()
+    try:
+        run = shared_train(
+            *LEAN,
+            "max_steps=14",
+            "model._target_=mine.Faulty",
+            "dataset._target_=mine.Data",
+            "batch_size=16",
+            "+model.step_ms=100",
+            "hardware=cpu",
+            "hardware.cores_per_device=1",
+            "hydra.launcher.policy=packed",
+            "seed=1,2,3",
+            "-m",
+            cwd=copy_own_code(tmp_path_factory.mktemp("user") / "elsewhere"),
+        )
+        use = host.end()
+    finally:
+        spinning.kill()
+        spinning.wait()
     assert run.status == 0, run.err
-    results = [cell.load_result() for _, cell in run.cells().values()]
+    assert use is not None, host.missing
+    return run, use
+
+
+def results_of(run: Finished) -> list[CellResult]:
+    return [cell.load_result() for _, cell in run.cells().values()]
+
+
+def test_cells_share_the_host_and_name_everyone_who_did(packed: tuple[Finished, CoreUse]) -> None:
+    run, _ = packed
+    results = results_of(run)
     first, second, third = sorted(results, key=lambda r: r.started_at)
     assert overlap(first, second)
     assert third.started_at >= min(first.finished_at, second.finished_at)
@@ -40,3 +74,26 @@ def test_cells_share_the_host_and_name_everyone_who_did(train: Train, own_code: 
     cores = [rank.device.cores for one in (first, second) for rank in one.ranks]
     assert len({core for own in cores for core in own}) == 2
     assert run.sweep.load_plan().policy == "packed"
+
+
+def shares(run: Finished, *, busy: bool) -> list[float]:
+    """What others had of the cores of each cell on the busy core, or on the other one."""
+    core = (usable_cores()[0],)
+    return [
+        foreign_cpu_share(one.ranks)
+        for one in results_of(run)
+        if (one.ranks[0].device.cores == core) == busy
+    ]
+
+
+def test_who_else_had_a_core_is_recorded(packed: tuple[Finished, CoreUse]) -> None:
+    """Steps that sleep leave it nearly all of the core."""
+    assert min(shares(packed[0], busy=True)) > 0.4
+
+
+def test_a_neighbour_on_its_own_core_disturbs_nobody(packed: tuple[Finished, CoreUse]) -> None:
+    run, host = packed
+    others = (host.busy_s - host.own_s) / (host.window_s * host.cores)
+    if others > FOREIGN_CPU_UP_TO / 4:
+        pytest.skip(f"others had {others:.0%} of this host meanwhile")
+    assert max(shares(run, busy=False)) < FOREIGN_CPU_UP_TO

@@ -136,7 +136,7 @@ def test_mixed_widths_and_faults_end_as_on_a_local_host(mixed: Finished) -> None
         assert (attempt.outcome, attempt.cause) == ("failed", "exception")
         assert f"(SLURM job {job(folder)}: FAILED)" in attempt.message
         assert attempt.last_lines
-    assert "finish it with the same command and sweep.resume=" in mixed.err
+    assert "finish it: scalewise resume " in mixed.err
     assert (mixed.sweep.report_path / "report.md").is_file()
 
 

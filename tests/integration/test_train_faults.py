@@ -105,7 +105,7 @@ def test_the_right_rank_is_blamed_with_its_last_lines(
 def test_the_sweep_goes_on_around_failed_cells(faults: Finished, fault: CellFolder) -> None:
     assert fault.is_done()
     assert faults.status == 1
-    assert "sweep.resume=" in faults.err
+    assert "scalewise resume " in faults.err
     assert faults.err.count("failed   ") == len(FAULTS) - 1, faults.err
     assert "Traceback" not in faults.err
 
@@ -223,7 +223,7 @@ def test_ctrl_c_keeps_what_is_done_and_resume_runs_the_rest(train: Train, own_co
     assert time.monotonic() - pressed < 10
     assert sweep.returncode == 130
     assert train.processes() == {}
-    assert f"finish it with the same command and sweep.resume={folder.path}" in err
+    assert f"finish it: scalewise resume {folder.path}" in err
     assert "Traceback" not in err
     # Looked at now: a cell may have ended while the keys were pressed.
     finished = {p.parent.name: p.stat().st_mtime_ns for p in folder.path.glob("*/result.json")}
@@ -257,7 +257,7 @@ def test_a_file_that_cannot_be_read_says_where_and_asks_for_no_resumption(train:
     assert attempt.cause == "config", attempt
     assert f"bad.csv, row {sound + 1}" in attempt.message
     assert f": {attempt.message}" in run.err
-    assert "sweep.resume=" not in run.err, "the same command would fail in the same way"
+    assert "scalewise resume" not in run.err, "the same command would fail in the same way"
 
 
 # The supervisor alone, with what a sweep would tell it

@@ -43,7 +43,9 @@ class MatrixSweeper(BasicSweeper):
         self._typed: list[str] = []
 
     def sweep(self, arguments: list[str]) -> Any:
-        self._typed = arguments
+        from scalewise.config import as_typed
+
+        self._typed = as_typed(arguments)
         return super().sweep(arguments)
 
     def split_arguments(  # type: ignore[override] # Hydra's is static; it is called on self

@@ -10,6 +10,7 @@ from .choice import Ladder as Ladder
 from .choice import UndecidedError as UndecidedError
 from .choice import choose_strategy as choose_strategy
 from .choice import fastest_of_each as fastest_of_each
+from .choice import find_fastest as find_fastest
 from .choice import ladders as ladders
 from .communication import Communication as Communication
 from .communication import measured_serial_fraction as measured_serial_fraction
@@ -53,6 +54,7 @@ from .load import load_sweep as load_sweep
 from .load import no_sweep as no_sweep
 from .load import read_rank_steps as read_rank_steps
 from .load import sweep_folder as sweep_folder
+from .loader_ceiling import Ceiling as Ceiling
 from .loss_budget import CAUSE_WORDS as CAUSE_WORDS
 from .loss_budget import Budget as Budget
 from .loss_budget import Cause as Cause
@@ -69,7 +71,6 @@ from .run import Metric as Metric
 from .run import Run as Run
 from .run import measure_run as measure_run
 from .scaling import Pair as Pair
-from .scaling import detectable_speedup as detectable_speedup
 from .scaling import is_ceiling as is_ceiling
 from .scaling import typical_speedup as typical_speedup
 from .scaling import under_ceiling as under_ceiling
@@ -79,6 +80,7 @@ from .statistics import RatioEstimate as RatioEstimate
 from .statistics import estimate_mean as estimate_mean
 from .statistics import estimate_not_negative as estimate_not_negative
 from .statistics import estimate_positive as estimate_positive
+from .statistics import rarest_seen as rarest_seen
 from .steps import NotMeasuredError as NotMeasuredError
 from .steps import measure_pipeline as measure_pipeline
 from .steps import measure_throughput as measure_throughput
@@ -95,6 +97,7 @@ from .validity import count_doubt as count_doubt
 from .validity import invalid_ranks as invalid_ranks
 from .validity import untrained_steps as untrained_steps
 from .verdict import MIN_EFFICIENCY as MIN_EFFICIENCY
+from .verdict import VERDICT_RUNS as VERDICT_RUNS
 from .verdict import estimate_without_outliers as estimate_without_outliers
 from .verdict import outliers as outliers
 from .verdict import stability_warning as stability_warning

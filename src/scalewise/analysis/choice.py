@@ -17,14 +17,15 @@ ends of the gain's interval are those of the other.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from scalewise.analysis.comparability import differences
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.labels import bounds_nothing, factor, interval_words
 from scalewise.analysis.scaling import Pair, is_ceiling, rate_ratio
-from scalewise.analysis.statistics import Interval, RatioEstimate, estimate_ratio
+from scalewise.analysis.statistics import Interval, RatioEstimate, bonferroni
+from scalewise.analysis.verdict import VERDICT_RUNS
 from scalewise.records import CandidateEvidence, StrategyDecision, ThresholdRule
 
 SMALL_PARAMETERS = 1_000_000
@@ -61,8 +62,9 @@ def choose_strategy(
     ratio = None
     if above is None or _host(candidates[above]) == _host(candidates[fewest]):
         if above is not None:
-            rates = [candidates[name].values("samples_per_s") for name in (above, fewest)]
-            ratio = estimate_ratio(rates[0], rates[1])
+            # The fastest is the best of several, each of which may be it by chance.
+            level = bonferroni(len(known) - 1)
+            ratio = rate_ratio(candidates[above], candidates[fewest], level)
         chosen, reason = _judge(fastest, fewest, ratio, len(evidence) - len(known))
     else:
         chosen, reason = fewest, f"{above} ran on other hosts, so it is compared with nothing"
@@ -225,14 +227,9 @@ def fastest_of_each(rungs: Sequence[Rung]) -> tuple[Rung, ...]:
     best: dict[int, Rung] = {}
     for rung in rungs:
         other = best.get(rung.devices)
-        if other is None or _rate(rung) > _rate(other):
+        if other is None or _samples_per_s(rung.config) > _samples_per_s(other.config):
             best[rung.devices] = rung
     return tuple(best.values())
-
-
-def _rate(rung: Rung) -> float:
-    found = rung.config.estimate("samples_per_s")
-    return found.value if found is not None else 0.0
 
 
 def _gain(pair: Pair, below: Rung) -> Gain | None:
@@ -248,4 +245,36 @@ def _of_each_added(ratio: RatioEstimate, smaller: int, devices: int) -> RatioEst
 
     found = None if ratio.interval and bounds_nothing(ratio.interval) else ratio.interval
     interval = found and Interval(of_each(found.low), of_each(found.high), found.confidence)
-    return RatioEstimate(of_each(ratio.value), ratio.n, interval, None)
+    return replace(ratio, value=of_each(ratio.value), interval=interval, p_value=None)
+
+
+@dataclass(frozen=True)
+class Fastest:
+    """The configuration with most samples/s, and those that may be as fast."""
+
+    config: Configuration
+    rivals: tuple[Configuration, ...]
+    """Not shown to be slower, the fastest of them first; empty where it is the fastest."""
+
+
+def find_fastest(rows: Sequence[Configuration]) -> Fastest:
+    """Of configurations with samples/s.
+
+    A row is beaten if its ratio to the fastest lies below 1 with its whole interval, of three runs
+    or more. The intervals hold for all rivals together (Bonferroni).
+    """
+    first, *others = sorted(rows, key=_samples_per_s, reverse=True)
+    level = bonferroni(len(others))
+
+    def is_beaten(other: Configuration) -> bool:
+        ratio = rate_ratio(first, other, level)
+        return (
+            min(ratio.n) >= VERDICT_RUNS and ratio.interval is not None and ratio.interval.low > 1
+        )
+
+    return Fastest(first, tuple(other for other in others if not is_beaten(other)))
+
+
+def _samples_per_s(config: Configuration) -> float:
+    found = config.estimate("samples_per_s")
+    return found.value if found is not None else 0.0

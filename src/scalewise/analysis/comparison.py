@@ -1,10 +1,11 @@
 """Two sweeps side by side under one declared factor: is B faster or slower than A, and by how much?
 
 Configurations are matched by identity; what differs beside the declared factor refuses the match.
-Every decision, interval and detectable change is at the level of Holm's correction for the number
-of configurations compared, so that they agree. The gate for use in CI fails on what is shown, not
-on what is merely possible: only when the whole interval, so corrected, lies beyond the limit. A
-pass that excludes nothing says so.
+Two sweeps have no rounds in common, so their runs are two samples (Welch). A gate fails on any of
+its configurations, so every decision, interval and detectable change is at Bonferroni's level for
+their number: of twenty comparisons in which nothing changed one shows a change. The gate for use
+in CI fails on what is shown, not on what is merely possible: only when the whole interval, so
+corrected, lies beyond the limit. A pass that excludes nothing says so.
 
 Repeats of one configuration may be of several states: ``sweep.allow_mixed`` lets a resumed sweep
 add results of other code or devices. As in a report, such a mixture equals only the same mixture;
@@ -31,11 +32,11 @@ from scalewise.analysis.labels import bounds_nothing, confidence, listed
 from scalewise.analysis.model import CellRecords, Sweep
 from scalewise.analysis.statistics import (
     RatioEstimate,
+    bonferroni,
     detectable_effect,
     estimate_ratio,
-    holm,
-    holm_levels,
 )
+from scalewise.analysis.verdict import VERDICT_RUNS
 from scalewise.host import plural
 from scalewise.records import CellFolder
 
@@ -49,9 +50,7 @@ class Match:
     label: str
     ratio: RatioEstimate
     """Global samples/s of B over A. Its interval is at the level on which ``change`` was decided:
-    it excludes 1 if and only if a change is shown."""
-    p_value_holm: float | None
-    """That the ratio is 1, adjusted for all matches; None with one run on a side."""
+    it excludes 1 if and only if a change is shown. None with fewer than three runs on a side."""
     change: Change
     detectable: float | None
     """The smallest ratio above 1 that such runs would show four times in five, at that level."""
@@ -169,7 +168,6 @@ def replaced_runs(sweep: Sweep) -> list[str]:
 
 
 Side = Literal["A", "B"]
-SIGNIFICANT = 0.05
 
 
 @dataclass(frozen=True)
@@ -293,19 +291,18 @@ def _leave(config: Configuration) -> str:
 
 
 def _judged(paired: Sequence[_Found]) -> tuple[Match, ...]:
-    """One run on a side has a ratio, and nothing to judge it by."""
-    plain = [estimate_ratio(one.above, one.below) for one in paired]
-    tested = [ratio.p_value for ratio in plain if ratio.p_value is not None]
-    adjusted, levels = iter(holm(tested)), iter(holm_levels(tested, SIGNIFICANT))
+    """Fewer than three runs on a side have a ratio, and nothing to judge it by."""
+    enough = [min(len(one.above), len(one.below)) >= VERDICT_RUNS for one in paired]
+    level = bonferroni(sum(enough))
     matches = []
-    for one, ratio in zip(paired, plain, strict=True):
-        corrected = detectable = None
+    for one, judged in zip(paired, enough, strict=True):
+        ratio, detectable = estimate_ratio(one.above, one.below, level), None
         change: Change = "no difference shown"
-        if ratio.p_value is not None:
-            corrected, level = next(adjusted), next(levels)
-            ratio = estimate_ratio(one.above, one.below, 1 - level)
-            detectable = detectable_effect(one.above, one.below, level)
-            if corrected < SIGNIFICANT:
+        if not judged:
+            ratio = replace(ratio, interval=None, p_value=None)
+        elif ratio.interval is not None:
+            detectable = detectable_effect(ratio, 1 - level)
+            if not ratio.interval.low <= 1 <= ratio.interval.high:
                 change = "faster" if ratio.value > 1 else "slower"
-        matches.append(Match(one.label, ratio, corrected, change, detectable, one.mixed))
+        matches.append(Match(one.label, ratio, change, detectable, one.mixed))
     return tuple(matches)

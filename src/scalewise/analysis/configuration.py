@@ -13,11 +13,13 @@ from scalewise.analysis.comparability import (
     identity,
     split_repeats,
 )
+from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, are_replaced, may_be_left_out
 from scalewise.analysis.labels import configuration_labels, named, swept_order
 from scalewise.analysis.model import CellRecords, Sweep, is_monitored
 from scalewise.analysis.run import FIGURES, Metric, Run, Scale, measure_run
 from scalewise.analysis.statistics import (
     Estimate,
+    Runs,
     estimate_mean,
     estimate_not_negative,
     estimate_positive,
@@ -65,6 +67,21 @@ class Configuration:
         """``metric`` of every run that has it."""
         return [v for run in self.runs if (v := run.value(metric)) is not None]
 
+    def rounds(self, metric: Metric) -> Runs:
+        """As :meth:`values`, by round, to be compared within rounds."""
+        return self.by_round(
+            [(run, v) for run in self.runs if (v := run.value(metric)) is not None]
+        )
+
+    def by_round(self, values: Sequence[tuple[Run, float]]) -> Runs:
+        """Values of runs by their repeat, which is the round of the sweep they ran in.
+
+        Runs of a script of one's own were made one after another: they have no rounds.
+        """
+        if is_monitored(self.cells[0].config):
+            return [value for _, value in values]
+        return {run.cell.planned.repeat: value for run, value in values}
+
     def estimate(self, metric: Metric) -> Estimate | None:
         """``metric`` over runs with its interval; None if no run has it.
 
@@ -98,6 +115,20 @@ class Configuration:
         return any(rank.device.kind == "cpu" for rank in self.rank_summaries)
 
 
+def with_disturbed(config: Configuration) -> Configuration:
+    """With the disturbed runs that others were made in the place of."""
+    back = [measure_run(one.cell) for one in config.aside if one.is_disturbed]
+    runs = sorted((*config.runs, *back), key=lambda run: run.cell.planned.repeat)
+    aside = tuple(one for one in config.aside if not one.is_disturbed)
+    return replace(config, runs=tuple(runs), aside=aside)
+
+
+def without_disturbed(config: Configuration) -> Configuration:
+    """Without the disturbed runs, where they may be left out."""
+    out = {cell.planned.name for cell in may_be_left_out([run.cell for run in config.runs])}
+    return replace(config, runs=tuple(r for r in config.runs if r.cell.planned.name not in out))
+
+
 def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
     """The cells of a sweep grouped by ``config_id``.
 
@@ -122,6 +153,11 @@ def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
 
 def _configuration(config_id: str, label: str, cells: Sequence[CellRecords]) -> Configuration:
     kept, aside = split_repeats(cells)
+    if are_replaced(kept):
+        out = may_be_left_out(kept)
+        kept = [cell for cell in kept if not any(cell is one for one in out)]
+        why = f"was disturbed: others had more than {100 * FOREIGN_CPU_UP_TO:g} % of its cores"
+        aside += [SetAside(cell, why, "on a quiet host", is_disturbed=True) for cell in out]
     runs = tuple(map(measure_run, kept))
     return Configuration(
         config_id, label, tuple(cells), runs, identity(kept or cells), tuple(aside)
@@ -133,7 +169,7 @@ def _workload(config: Configuration) -> tuple[str | None, str | None]:
 
 
 def read_scaling(configs: Sequence[Configuration]) -> tuple[Configuration, ...]:
-    """Monitored fits on several devices as the scaling in which fewest fields differ.
+    """Fits on several devices that decide on their batches as the scaling of fewest differences.
 
     Lightning's batch is per process, so each such fit is recorded as weak scaling. A script that
     divides its batch among its devices means the same global batch: strong scaling. Which of the
@@ -141,20 +177,22 @@ def read_scaling(configs: Sequence[Configuration]) -> tuple[Configuration, ...]:
 
     Weak, as recorded, where both fit: with a single device of either batch.
     """
-    singles = [c for c in configs if c.devices == 1 and c.runs and _monitored(c)]
-    return tuple(_read(c, singles) if _monitored(c) and c.runs else c for c in configs)
+    singles = [c for c in configs if c.devices == 1 and c.runs]
+    return tuple(_read(c, singles) if _has_own_batches(c) and c.runs else c for c in configs)
 
 
 def identity_beside(single: Configuration, multi: Configuration) -> Identity:
     """The identity of ``single`` to compare ``multi`` with."""
-    if not _monitored(single) or "scaling" not in multi.identity:
+    if not (_has_own_batches(single) or _has_own_batches(multi)):
+        return single.identity
+    if "scaling" not in multi.identity:
         return single.identity
     return {**single.identity, "scaling": multi.identity["scaling"]}
 
 
 def describe_inferred_scaling(multi: Configuration) -> str:
-    """The scaling that a monitored fit was taken for; empty if the configuration states it."""
-    if not _monitored(multi):
+    """The scaling that a fit with its own batches was taken for; empty where it was typed."""
+    if not _has_own_batches(multi):
         return ""
     if multi.identity.get("scaling") == "strong":
         return "strong scaling, equal global batches"
@@ -189,8 +227,16 @@ def _strong(cell: CellRecords) -> CellRecords:
     return cell if result is None else replace(cell, result=replace(result, scaling="strong"))
 
 
-def _monitored(config: Configuration) -> bool:
-    return is_monitored(config.cells[0].config)
+def _has_own_batches(config: Configuration) -> bool:
+    """Whether a script or a data module of the user's gave other batches than were asked for."""
+    asked = config.cells[0].config or {}
+    if is_monitored(asked):
+        return True
+    dataset = asked.get("dataset")
+    target = dataset.get("_target_") if isinstance(dataset, Mapping) else None
+    own = isinstance(target, str) and not target.startswith("scalewise.")
+    given = {r.cell.result.per_device_batch_size for r in config.runs if r.cell.result}
+    return own and asked.get("scaling") == "weak" and given != {asked.get("batch_size")}
 
 
 _NEAR_ENOUGH = 0.01

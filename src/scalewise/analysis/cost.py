@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -85,7 +85,8 @@ def _turned_over(efficiency: RatioEstimate, prices: float) -> RatioEstimate:
     """``prices / efficiency``, the ends of its interval in order again."""
     found = efficiency.interval
     interval = found and Interval(prices / found.high, prices / found.low, found.confidence)
-    return RatioEstimate(prices / efficiency.value, efficiency.n[::-1], interval, None)
+    value, n = prices / efficiency.value, efficiency.n[::-1]
+    return replace(efficiency, value=value, n=n, interval=interval)
 
 
 def _price(config: Configuration, profiles: Sequence[HardwareConfig]) -> Price | str:

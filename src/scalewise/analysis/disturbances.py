@@ -17,7 +17,8 @@ import numpy.typing as npt
 
 from scalewise.analysis.labels import listed
 from scalewise.analysis.model import CellRecords, is_profiled
-from scalewise.host import plural
+from scalewise.analysis.steps import NotMeasuredError
+from scalewise.host import CoreUse, plural
 from scalewise.records import WARMUP, DeviceSeries, RankSummary, StepSeries
 
 LONG_STEP_MEDIANS: Final = 2.0
@@ -112,12 +113,12 @@ def _overlaps(
 
 
 DisturbanceCode = Literal[
-    "rank_on_other_gpu", "foreign_process", "extra_memory_on_gpu0", "common_stall"
+    "rank_on_other_gpu", "foreign_process", "extra_memory_on_gpu0", "common_stall", "foreign_cpu"
 ]
 DEVICE_CODES: Final[tuple[DisturbanceCode, ...]] = (
     "rank_on_other_gpu", "foreign_process", "extra_memory_on_gpu0",
 )  # fmt: skip
-CODES: Final[tuple[DisturbanceCode, ...]] = (*DEVICE_CODES, "common_stall")
+CODES: Final[tuple[DisturbanceCode, ...]] = (*DEVICE_CODES, "common_stall", "foreign_cpu")
 
 EXTRA_MEMORY_MIB: Final = 200.0
 """A CUDA context takes 520 MiB on an H200; replicas differ by less than 10 beyond their
@@ -144,7 +145,7 @@ def disturbances(cell: CellRecords) -> tuple[Disturbance, ...]:
     """Findings about a finished cell that trained; none for other cells."""
     if cell.result is None or not cell.steps:
         return ()
-    found = [*_device_findings(cell), *_stall_findings(cell)]
+    found = [*_device_findings(cell), *_stall_findings(cell), *_foreign_cpu_findings(cell)]
     return tuple(sorted(found, key=lambda one: CODES.index(one.code)))
 
 
@@ -378,6 +379,77 @@ def _stall_findings(cell: CellRecords) -> Iterator[Disturbance]:
             "median_step_ms": stalls[0].median_step_ms,
         },
     )
+
+
+FOREIGN_CPU_UP_TO: Final = 0.05
+"""Share of a cell's cores, 0 to 1, beyond which others than the cell disturbed it."""
+
+_LEAST_WINDOW_S = 1.0
+"""The kernel counts the time of cores in ticks of 10 ms."""
+
+
+def foreign_cpu_share(ranks: Sequence[RankSummary]) -> float:
+    """Share of a cell's cores that processes outside of it had in the timed window, 0 to 1.
+
+    What was busy on the cores that the ranks are bound to, less what the ranks and all they
+    started used themselves. So it does not depend on how ranks wait for one another, and other
+    cells of the host count only where they come to these cores. Raises :class:`NotMeasuredError`.
+    """
+    hosts: dict[int, dict[tuple[int, ...], list[CoreUse]]] = {}
+    for rank in ranks:
+        if rank.core_use is None:
+            raise NotMeasuredError(rank.missing.get("core_use", "it was not recorded"))
+        of_host = hosts.setdefault(rank.rank - rank.local_rank, {})
+        of_host.setdefault(rank.device.cores, []).append(rank.core_use)
+    foreign_s = held_s = 0.0
+    for of_host in hosts.values():
+        if len(set().union(*of_host)) < sum(map(len, of_host)):
+            raise NotMeasuredError("ranks share some of their cores and not all")
+        for uses in of_host.values():  # on the same cores all ranks saw the same
+            window_s = statistics.fmean(use.window_s for use in uses)
+            busy_s = statistics.fmean(use.busy_s for use in uses)
+            own_s = sum(use.own_s for use in uses)
+            if window_s < _LEAST_WINDOW_S:
+                raise NotMeasuredError(f"less than {_LEAST_WINDOW_S:g} s were timed")
+            if busy_s < own_s / 2:
+                raise NotMeasuredError("the kernel does not count what is busy on its cores")
+            foreign_s += max(0.0, busy_s - own_s)
+            held_s += window_s * uses[0].cores
+    return foreign_s / held_s
+
+
+def is_disturbed(cell: CellRecords) -> bool:
+    """Whether others had more than :data:`FOREIGN_CPU_UP_TO` of its cores; False if unknown."""
+    return any(one.status == "found" for one in _foreign_cpu_findings(cell))
+
+
+def may_be_left_out(cells: Sequence[CellRecords]) -> list[CellRecords]:
+    """The disturbed ones of a configuration's runs; none where they are over a quarter.
+
+    Those that ``repeats=auto`` makes in their place count among the runs.
+    """
+    found = [cell for cell in cells if is_disturbed(cell)]
+    to_come = len(found) if are_replaced(cells) else 0
+    return found if len(found) <= (len(cells) + to_come) / 4 else []
+
+
+def are_replaced(cells: Sequence[CellRecords]) -> bool:
+    """Whether new runs are made in the place of those that are set aside."""
+    return any((cell.config or {}).get("repeats") == "auto" for cell in cells)
+
+
+def _foreign_cpu_findings(cell: CellRecords) -> Iterator[Disturbance]:
+    if cell.result is None:
+        return
+    name = cell.planned.name
+    try:
+        share = foreign_cpu_share(cell.result.ranks)
+    except NotMeasuredError as reason:
+        yield _untold("foreign_cpu", name, str(reason))
+        return
+    if share > FOREIGN_CPU_UP_TO:
+        text = f"processes outside the cell had {100 * share:.0f} % of its cores"
+        yield Disturbance("foreign_cpu", "found", name, text, {"share_percent": 100 * share})
 
 
 def _training(series: Sequence[StepSeries]) -> tuple[float, float]:

@@ -11,6 +11,7 @@ from scalewise.analysis.comparability import flatten, is_factor
 from scalewise.analysis.model import (
     CellRecords,
     is_examination,
+    is_loader,
     is_profiled,
     is_search,
     is_sustained,
@@ -251,6 +252,8 @@ def _base_label(cell: CellRecords) -> str:
     parts = [named(config, "model"), named(config, "strategy")]
     if is_examination(config):
         parts = ["doctor"]
+    elif is_loader(config):
+        parts = ["loader", named(config, "dataset")]
     elif is_search(config):
         parts.insert(0, "find batch")
     elif is_sustained(config):

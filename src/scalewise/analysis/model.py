@@ -13,6 +13,7 @@ from scalewise.records import (
     CellResult,
     DeviceSeries,
     ImportedResult,
+    LoaderRecord,
     MetricRow,
     PlannedCell,
     Provenance,
@@ -93,6 +94,8 @@ class CellRecords:
     """Why it was trained with this strategy; None where that was asked for by name."""
     batch_search: BatchSearchRecord | None = None
     """The search that it is, or that found its batch size; None where that was typed."""
+    loader: LoaderRecord | None = None
+    """What its loaders gave, in a cell that measures just that."""
     profiles: tuple[WindowProfile, ...] = ()
     """What a profiler saw, one a rank, in cells made for it."""
     problems: tuple[str, ...] = ()
@@ -123,8 +126,7 @@ class Sweep:
 
 def is_timed(config: Mapping[str, Any] | None) -> bool:
     """Whether a cell of this configuration trains to be compared, and without a profiler."""
-    others = is_examination(config) or is_search(config) or is_sustained(config)
-    return not is_profiled(config) and not others
+    return not is_profiled(config) and (config or {}).get("workload", "train") == "train"
 
 
 def is_profiled(config: Mapping[str, Any] | None) -> bool:
@@ -146,6 +148,11 @@ def is_search(config: Mapping[str, Any] | None) -> bool:
 def is_sustained(config: Mapping[str, Any] | None) -> bool:
     """Whether it trains for minutes, to be compared with its own beginning."""
     return bool((config or {}).get("workload") == "sustained")
+
+
+def is_loader(config: Mapping[str, Any] | None) -> bool:
+    """Whether its loaders run without a model."""
+    return bool((config or {}).get("workload") == "loader")
 
 
 def is_monitored(config: Mapping[str, Any] | None) -> bool:

@@ -24,10 +24,8 @@ from scalewise.analysis.losses import equal_samples
 from scalewise.analysis.model import is_monitored
 from scalewise.analysis.statistics import (
     RatioEstimate,
-    detectable_effect,
     estimate_positive,
     estimate_ratio,
-    holm,
 )
 from scalewise.analysis.validity import Found, Invalid
 from scalewise.analysis.verdict import (
@@ -37,9 +35,6 @@ from scalewise.analysis.verdict import (
     adaptive,
     estimate_at,
     judge,
-    judge_at,
-    last_look,
-    nominal_level,
     seed_label,
     way_to_get,
 )
@@ -58,11 +53,11 @@ def under_ceiling(
 
     The ratio is samples/s of ``config`` over those of the ceiling. None if there is no ceiling.
     """
-    rates = config.values("samples_per_s")
+    rates = config.rounds("samples_per_s")
     if is_ceiling(config) or (config.devices or 1) < 2 or config.invalid or not rates:
         return None
     for ceiling in configs:
-        ceiling_rates = ceiling.values("samples_per_s")
+        ceiling_rates = ceiling.rounds("samples_per_s")
         if not ceiling_rates or not is_ceiling(ceiling) or ceiling.invalid:
             continue
         if not differences(config.identity, ceiling.identity, "strategy"):
@@ -70,14 +65,24 @@ def under_ceiling(
     return None
 
 
-def rate_ratio(above: Configuration, below: Configuration) -> RatioEstimate:
-    """Samples/s of ``above`` over those of ``below``.
+def rate_ratio(
+    above: Configuration, below: Configuration, confidence: float = 0.95
+) -> RatioEstimate:
+    """Samples/s of ``above`` over those of ``below``, within rounds where both ran in rounds.
 
     With ``repeats=auto`` the interval is wider, since the runs were looked at several times.
     """
-    rates = above.values("samples_per_s"), below.values("samples_per_s")
+    rates = above.rounds("samples_per_s"), below.rounds("samples_per_s")
     repeats = adaptive(above.cells[0].config)
-    return estimate_ratio(*rates) if repeats is None else estimate_at(*rates, cap=repeats.cap)
+    if repeats is None:
+        return estimate_ratio(*rates, confidence)
+    return estimate_at(*rates, confidence, repeats.cap)
+
+
+def round_s(above: Configuration, below: Configuration) -> float | None:
+    """Seconds that a run of each takes, one after the other; None if a side has no result."""
+    sides = [[r.cell.result.took_s for r in c.runs if r.cell.result] for c in (above, below)]
+    return sum(sum(side) / len(side) for side in sides) if all(sides) else None
 
 
 MIN_LOSS_INCREASE = 0.01
@@ -128,8 +133,6 @@ class Pair:
     """The judgement by the interval alone, also for a ceiling."""
     doubts: tuple[str, ...] = ()
     """Other reasons to doubt the speedup; ``judgement`` includes them."""
-    p_value_holm: float | None = None
-    """P-value of a speedup of 1, adjusted for all pairs of the sweep; None with one run a side."""
     invalid: Found = ()
     """Why the verdict is *invalid*; empty for every other verdict."""
 
@@ -163,7 +166,7 @@ def pair_all(
             pairs.append(result)
         else:
             refused.append(result)
-    return _adjust_p_values(pairs), tuple(refused)
+    return tuple(pairs), tuple(refused)
 
 
 def _pair(
@@ -191,12 +194,16 @@ def _pair(
         if not side.values("samples_per_s"):
             why = side.runs[0].missing.get("throughput", "not measured")
             return Refused(multi, f"{side.label} has no throughput: {why}")
-    speedup, devices, config = rate_ratio(multi, single), multi.runs[0].world_size, multi.cells[0]
-    if adaptive(config.config) is None:
-        monitored = is_monitored(config.config)
-        judgement = judge(speedup, devices, min_efficiency, monitored=monitored)
-    else:
-        judgement = judge_at(speedup, devices, min_efficiency)
+    speedup, config = rate_ratio(multi, single), multi.cells[0].config
+    repeats = adaptive(config)
+    judgement = judge(
+        speedup,
+        multi.runs[0].world_size,
+        min_efficiency,
+        monitored=is_monitored(config),
+        cap=None if repeats is None else repeats.cap,
+        round_s=round_s(multi, single),
+    )
     return _build_pair(multi, single, speedup, judgement)
 
 
@@ -304,13 +311,6 @@ def _same_request(single: Configuration, multi: Configuration) -> bool:
     return not [d for d in differences(single.identity, multi.identity) if d.field in known]
 
 
-def _adjust_p_values(pairs: Sequence[Pair]) -> tuple[Pair, ...]:
-    tested = [p for p in pairs if p.speedup.p_value is not None]
-    adjusted = holm([p.speedup.p_value for p in tested if p.speedup.p_value is not None])
-    by_id = {p.multi.config_id: value for p, value in zip(tested, adjusted, strict=True)}
-    return tuple(replace(p, p_value_holm=by_id.get(p.multi.config_id)) for p in pairs)
-
-
 def loss_at_equal_samples(multi: Configuration, single: Configuration) -> LossAtEqualSamples | None:
     """Mean loss over runs at the number of samples of :func:`equal_samples`.
 
@@ -323,31 +323,19 @@ def loss_at_equal_samples(multi: Configuration, single: Configuration) -> LossAt
     if not all(curves) or len({curve.metric for curve in all_curves}) != 1:
         return None
     samples = equal_samples(all_curves)
-    sides = [[curve.at(samples) for curve in side] for side in curves]
-    known = [[value for value in side if value is not None] for side in sides]
-    if not all(known):
+    sides = [
+        [(r, v) for r in c.runs if r.loss and (v := r.loss.at(samples)) is not None]
+        for c in (single, multi)
+    ]
+    if not all(sides):
         return None
-    means = [sum(side) / len(side) for side in known]
+    means = [sum(value for _, value in side) / len(side) for side in sides]
     name = " / ".join(dict.fromkeys(curve.name for curve in curves[1]))
-    positive = min(min(side) for side in known) > 0
-    ratio = estimate_ratio(known[1], known[0]) if positive else None
+    positive = min(value for side in sides for _, value in side) > 0
+    below, above = (c.by_round(side) for c, side in zip((single, multi), sides, strict=True))
+    ratio = estimate_ratio(above, below) if positive else None
     interpolated = any(samples not in curve.samples for curve in all_curves)
     return LossAtEqualSamples(name, samples, means[0], means[1], ratio, interpolated)
-
-
-def detectable_speedup(pair: Pair) -> float | None:
-    """The smallest speedup above 1 that such runs would show with a power of 80 %.
-
-    A speedup is shown if the interval excludes 1. Its level is 95 %, or with ``repeats=auto``
-    that of the last look, with the runs of that look. None if
-    :func:`~scalewise.analysis.statistics.detectable_effect` has none.
-    """
-    above, below = pair.multi.values("samples_per_s"), pair.single.values("samples_per_s")
-    repeats = adaptive(pair.multi.cells[0].config)
-    if repeats is None:
-        return detectable_effect(above, below)
-    runs = last_look(min(len(above), len(below)), repeats.cap)
-    return detectable_effect(above[:runs], below[:runs], nominal_level(runs, cap=repeats.cap))
 
 
 MIN_MEDIAN_RATIO = 1.10

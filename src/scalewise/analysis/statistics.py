@@ -7,7 +7,7 @@ correlated, and an interval over them would be far too narrow (docs/method.md).
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +15,8 @@ import numpy.typing as npt
 import scipy
 
 Values = Sequence[float] | npt.NDArray[np.float64]
+Runs = Values | Mapping[int, float]
+"""Values of runs; by the number of their round where they ran in rounds."""
 _LARGEST_LOG = 700.0
 
 
@@ -64,12 +66,18 @@ class RatioEstimate:
     """A ratio of two sets of runs, with its doubt."""
 
     value: float
-    """Ratio of the geometric means."""
+    """Geometric mean of the ratios of pairs; unpaired the ratio of the geometric means."""
     n: tuple[int, int]
-    """Runs above and below the line."""
+    """Runs above and below the line that are in ``value``; of pairs as many on both sides."""
     interval: Interval | None
     p_value: float | None
-    """Two-sided Welch test on logs that the ratio is 1; None if a side has one run."""
+    """Two-sided, that the ratio is 1, by the test of the interval; None if a side has one run."""
+    paired: bool = False
+    """Whether it is taken within rounds (Student's t of pairs), else of two samples (Welch's)."""
+    log_error: float | None = None
+    """Standard error of its logarithm; None if a side has one run."""
+    df: float | None = None
+    """Degrees of freedom of that."""
 
     def scaled(self, factor: float) -> RatioEstimate:
         """The ratio times a known number (speedup to efficiency: ``1 / devices``).
@@ -77,7 +85,7 @@ class RatioEstimate:
         The p-value belongs to the unscaled ratio and is dropped.
         """
         interval = self.interval and self.interval.scaled(factor)
-        return RatioEstimate(self.value * factor, self.n, interval, None)
+        return replace(self, value=self.value * factor, interval=interval, p_value=None)
 
 
 def estimate_mean(values: Values, confidence: float = 0.95) -> Estimate:
@@ -122,29 +130,51 @@ def estimate_not_negative(values: Values, confidence: float = 0.95) -> Estimate:
     return replace(whole, interval=replace(whole.interval, low=max(whole.interval.low, 0.0)))
 
 
-def estimate_ratio(above: Values, below: Values, confidence: float = 0.95) -> RatioEstimate:
-    """``above / below`` with a log-normal interval: Welch's t on the logarithms, exponentiated.
+def estimate_ratio(
+    above: Runs, below: Runs, confidence: float = 0.95, first: int | None = None
+) -> RatioEstimate:
+    """``above / below`` with Student's t interval of logarithms, exponentiated.
+
+    Rounds are blocks: where both sides have rounds in common, the ratio is taken within each of
+    them, and over rounds with n - 1 degrees of freedom. What a round's halves share, as a busy
+    host, cancels. Where they have none, it is Welch's of two samples. With ``first`` only so many
+    pairs count, or runs of each side.
 
     Why not Fieller: throughputs are positive and vary multiplicatively (clocks, neighbours,
     caches), so their logs are nearer to normal; the interval is always positive and finite
     (Fieller's becomes the whole line when few runs make the denominator uncertain); and A/B and
-    B/A give the same answer turned over. Its price: it estimates the ratio of geometric means,
-    which lies CV^2/2 from that of the arithmetic ones only if the two CVs differ.
-    Raises ValueError if a value is not positive.
+    B/A give the same answer turned over. Raises ValueError if a value is not positive.
     """
-    a, b = checked_runs(above, "above"), checked_runs(below, "below")
+    a, b, paired = in_pairs(above, below)
+    a, b = a[:first], b[:first]
     if (a <= 0).any() or (b <= 0).any():
         raise ValueError("a ratio interval needs positive values on both sides")
     log_a, log_b = np.log(a), np.log(b)
     difference = float(log_a.mean() - log_b.mean())
     value, n = math.exp(difference), (len(a), len(b))
     if min(n) < 2:
-        return RatioEstimate(value, n, None, None)
-    error, df = welch_error(log_a, log_b)
+        return RatioEstimate(value, n, None, None, paired)
+    error, df = (paired_error if paired else welch_error)(log_a, log_b)
     half = float(scipy.stats.t.ppf(0.5 + confidence / 2, df)) * error
     low, high = finite_exp(difference - half), finite_exp(difference + half)
     interval = Interval(low, high, confidence)
-    return RatioEstimate(value, n, interval, two_sided_p(difference, error, df))
+    p_value = two_sided_p(difference, error, df)
+    return RatioEstimate(value, n, interval, p_value, paired, error, df)
+
+
+def in_pairs(
+    above: Runs, below: Runs
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], bool]:
+    """Both sides by the rounds they have in common, and whether there are any; else all runs."""
+    sides = (above, below)
+    by_round = [side for side in sides if isinstance(side, Mapping)]
+    common = sorted(set.intersection(*map(set, by_round))) if len(by_round) == 2 else []
+    if common:
+        values: list[Values] = [[side[number] for number in common] for side in by_round]
+    else:
+        values = [list(side.values()) if isinstance(side, Mapping) else side for side in sides]
+    a, b = checked_runs(values[0], "above"), checked_runs(values[1], "below")
+    return a, b, bool(common)
 
 
 def finite_exp(logarithm: float) -> float:
@@ -170,6 +200,11 @@ def welch_error(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> tuple
     return math.sqrt(va + vb), df
 
 
+def paired_error(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """Standard error of the mean difference of pairs, and its degrees of freedom."""
+    return float(np.std(a - b, ddof=1)) / math.sqrt(len(a)), len(a) - 1.0
+
+
 def two_sided_p(difference: float, error: float, df: float) -> float:
     """Of Student's t: that a difference of means with this standard error is none."""
     if error == 0:
@@ -177,66 +212,51 @@ def two_sided_p(difference: float, error: float, df: float) -> float:
     return float(2 * scipy.stats.t.sf(abs(difference) / error, df))
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down adjustment (1979): adjusted p-values in the order given."""
-    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    adjusted = [0.0] * len(p_values)
-    highest = 0.0
-    for position, i in enumerate(order):
-        highest = max(highest, min(1.0, (len(p_values) - position) * p_values[i]))
-        adjusted[i] = highest
-    return adjusted
+def bonferroni(comparisons: int, confidence: float = 0.95) -> float:
+    """The confidence of each of several intervals that together are wrong as rarely as one.
 
-
-def holm_levels(p_values: Sequence[float], alpha: float = 0.05) -> list[float]:
-    """The level at which Holm's procedure decided on each p-value, in the order given.
-
-    Step down from ``alpha / m`` for the smallest; where the first is not rejected, none after it
-    is, and all of them stand at its level. So an interval of ``1 - level`` excludes what is tested
-    if and only if the adjusted p-value lies below ``alpha``.
+    For a choice among many, where one wrong line makes the answer wrong: the fastest of several
+    rows, and a gate that fails on any slowdown. Holm's steps would decide a little more often, but
+    the interval of a row would then depend on all other rows.
     """
-    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    levels = [alpha] * len(p_values)
-    stopped_at: float | None = None
-    for position, i in enumerate(order):
-        levels[i] = stopped_at or alpha / (len(p_values) - position)
-        if p_values[i] >= levels[i]:
-            stopped_at = levels[i]
-    return levels
+    return 1 - (1 - confidence) / max(1, comparisons)
+
+
+def rarest_seen(runs: int, confidence: float = 0.95) -> float:
+    """The share of runs that a slow mode needs to show in ``runs`` of them with ``confidence``.
+
+    ``1 - (1 - confidence)^(1 / runs)``: a rarer one may be in none, and no interval tells of it.
+    """
+    return 1 - float((1 - confidence) ** (1 / runs))
 
 
 def minimum_detectable_effect(
-    above: Values, below: Values, alpha: float = 0.05, power: float = 0.8
+    ratio: RatioEstimate, alpha: float = 0.05, power: float = 0.8
 ) -> float | None:
     """The smallest true ratio above 1 that as many new runs would show with this ``power``.
 
-    Of Welch's test on logarithms, as :func:`~scalewise.analysis.statistics.estimate_ratio` makes
-    it, at the two-sided level ``alpha``, which is the corrected one where the test is. So it lies
-    beyond the half width of the interval of ``1 - alpha``.
+    Of the test of ``ratio``, at the two-sided level ``alpha``, which is the corrected one where
+    the test is. So it lies beyond the half width of the interval of ``1 - alpha``.
 
     The scatter of new runs is not that of these, which is an estimate too: the power of the
     noncentral t distribution is averaged over what the estimate leaves open, its standard error
-    being that of these runs times ``sqrt(df / chi2)``, with the degrees of freedom of Welch and
-    Satterthwaite. Taken at its face value it would promise 80 % and keep 60 % with two runs a side
-    and 67 % with three. Simulated at 5 %, it keeps 75 to 82 % with equally many runs a side,
-    whether or not one side scatters three times as far as the other; of unequally many, which
-    Welch's degrees of freedom flatter, less: 77 % with 3 and 5, 68 % with 2 and 5.
+    being that of these runs times ``sqrt(df / chi2)``. Taken at its face value it would promise
+    80 % and keep 60 % with two runs a side and 67 % with three. Simulated at 5 % for Welch's test,
+    it keeps 75 to 82 % with equally many runs a side, whether or not one side scatters three times
+    as far as the other; of unequally many, which Welch's degrees of freedom flatter, less: 77 %
+    with 3 and 5, 68 % with 2 and 5.
 
     None with one run on a side, and for runs that are all equal: they bound nothing.
     """
-    x, y = np.log(checked_runs(above, "above")), np.log(checked_runs(below, "below"))
-    if min(len(x), len(y)) < 2:
+    if not ratio.log_error or ratio.df is None:
         return None
-    error, df = welch_error(x, y)
-    if error == 0:
-        return None
-    return finite_exp(_errors_to_be_seen(df, alpha, power) * error)
+    return finite_exp(_errors_to_be_seen(ratio.df, alpha, power) * ratio.log_error)
 
 
-def detectable_effect(above: Values, below: Values, alpha: float = 0.05) -> float | None:
+def detectable_effect(ratio: RatioEstimate, alpha: float = 0.05) -> float | None:
     """:func:`minimum_detectable_effect`; None too where it is out of reach."""
-    ratio = minimum_detectable_effect(above, below, alpha)
-    return None if ratio is None or ratio > LARGEST_EFFECT else ratio
+    least = minimum_detectable_effect(ratio, alpha)
+    return None if least is None or least > LARGEST_EFFECT else least
 
 
 LARGEST_EFFECT = 100.0

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 
 from scalewise.analysis.labels import bounds_nothing, estimate, factor, interval_words
 from scalewise.analysis.statistics import (
     Estimate,
     Interval,
     RatioEstimate,
+    Runs,
     Values,
     checked_runs,
     estimate_positive,
     estimate_ratio,
+    in_pairs,
 )
 
 WANTED_RUNS = 5
 """Runs that mostly settle a difference of 10 %, where runs vary by 5 %."""
+
+VERDICT_RUNS = 3
+"""Pairs of runs, or runs a side, below which nothing is decided: two that agree by chance give an
+interval that covers the truth far less often than it says where runs are slow now and then."""
 
 
 Lack = Literal["runs", "runs of both", "one device", "several devices"]
@@ -78,22 +86,28 @@ def judge(
     min_efficiency: float = MIN_EFFICIENCY,
     *,
     monitored: bool = False,
+    cap: int | None = None,
+    round_s: float | None = None,
 ) -> Judgement:
-    """The verdict, which needs the whole interval inside one band.
+    """The verdict, which needs the whole interval inside one band, of three runs or more.
 
     Bands of the speedup: *prefer single* below 0.95; *marginal* from there to 1.1, and beyond
     while the efficiency stays under ``min_efficiency``; *beneficial* above both. What to do about
-    an inconclusive one is worded for a sweep, or with ``monitored`` for a script of one's own.
+    an inconclusive one is worded for a sweep, with ``monitored`` for a script of one's own, and
+    with the ``cap`` of ``repeats=auto`` for a sweep that goes on by itself. A round of both sides
+    takes ``round_s``.
     """
     wanted = max(BENEFICIAL_FROM, min_efficiency * devices)
     figure = f"speedup {factor(speedup.value)} on {devices} devices"
-    more = way_to_get("runs of both", monitored=monitored, runs=min(speedup.n))
-    if speedup.interval is None:
-        n = " and ".join(str(n) for n in speedup.n)
-        return Judgement("inconclusive", f"{figure}, from {n} runs: no interval; {more}")
-    low, high = speedup.interval.low, speedup.interval.high
+    runs, low, high = min(speedup.n), 0.0, math.inf
+    if speedup.interval is not None:
+        low, high = speedup.interval.low, speedup.interval.high
+    if runs < VERDICT_RUNS:
+        more = "" if cap else f"; {way_to_get('runs of both', monitored=monitored, runs=runs)}"
+        few = f"{figure}, from {count_words(speedup)}: a verdict needs {VERDICT_RUNS}{more}"
+        return Judgement("inconclusive", few)
     efficiency = factor(speedup.value / devices)
-    figure += f" ({interval_words(speedup)}), efficiency {efficiency}"
+    figure += f" ({interval_words(speedup)}, {count_words(speedup)}), efficiency {efficiency}"
     if low > BENEFICIAL_FROM and low >= wanted:
         return Judgement("beneficial", figure)
     if high < MARGINAL_FROM:
@@ -103,7 +117,66 @@ def judge(
             figure += f": faster, but below the efficiency of {min_efficiency:g} asked for"
         return Judgement("marginal", figure)
     why = f"speedup {factor(speedup.value)}: {_spans(speedup, low, high, wanted)}"
-    return Judgement("inconclusive", f"{why}: {more}")
+    # Beyond the runs wanted at first, a script is to be run again, not so many times more.
+    todo = way_to_get("runs of both", monitored=monitored, runs=max(runs, WANTED_RUNS))
+    edges = [edge for edge in (MARGINAL_FROM, wanted) if low <= edge <= high]
+    need = more_runs_words(speedup, edges, cap, round_s)
+    told = [part for part in ("" if cap else todo, need) if part]
+    return Judgement("inconclusive", ": ".join([f"{why}, {count_words(speedup)}", *told]))
+
+
+def count_words(ratio: RatioEstimate) -> str:
+    """``3 pairs``, one of each round; or ``3 and 4 runs`` where they share none."""
+    if ratio.paired:
+        return f"{ratio.n[0]} pair{'s' if ratio.n[0] > 1 else ''}"
+    return f"{ratio.n[0]} and {ratio.n[1]} runs"
+
+
+MOST_MORE = 50
+"""More runs than this nobody waits for: they are called that, and not counted."""
+
+
+def more_runs(ratio: RatioEstimate, edge: float, cap: int | None = None) -> int | None:
+    """Runs of each side to add until the interval is expected to leave out ``edge``.
+
+    As if the point and the scatter stayed what they are, so that it is too few about as often as
+    too many. At 95 %, or at the looks and levels of ``repeats=auto`` with this ``cap``. None
+    beyond :data:`MOST_MORE`, beyond the cap, or where two runs a side are not there.
+    """
+    runs = min(ratio.n)
+    if ratio.log_error is None or ratio.df is None:
+        return None
+    later = range(runs + 1, runs + MOST_MORE + 1)
+    for n in later if cap is None else (look for look in schedule(cap) if look > runs):
+        level = 0.05 if cap is None else nominal_level(n, cap=cap)
+        df = ratio.df * (n - 1) / (runs - 1)
+        half = scipy.stats.t.ppf(1 - level / 2, df) * ratio.log_error * math.sqrt(runs / n)
+        if half < abs(math.log(ratio.value / edge)):
+            return n - runs
+    return None
+
+
+def more_runs_words(
+    ratio: RatioEstimate, edges: Sequence[float], cap: int | None, round_s: float | None
+) -> str:
+    """``about 4 more runs of each, 2 min``, against the nearest of ``edges``; empty at the cap."""
+    if cap is not None and min(ratio.n) >= cap:
+        return ""
+    nearest = min(edges, key=lambda edge: abs(math.log(ratio.value / edge)))
+    more = more_runs(ratio, nearest, cap)
+    if more is None:
+        limit = f"{MOST_MORE} more runs" if cap is None else f"the {cap} runs allowed"
+        return f"more than {limit} of each"
+    time = "" if round_s is None else f", {_duration(more * round_s)}"
+    return f"about {more} more run{'s' if more > 1 else ''} of each{time}"
+
+
+def _duration(seconds: float) -> str:
+    """To one figure that says how long to wait."""
+    for size, unit in ((3600, "h"), (60, "min")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
 
 
 def seed_label(speedup: float) -> SeedLabel:
@@ -125,7 +198,7 @@ def _spans(speedup: RatioEstimate, low: float, high: float, wanted: float) -> st
     )
 
 
-LOOKS = (3, 5, 8, 12, 18, 26, 36)
+LOOKS = (VERDICT_RUNS, 5, 8, 12, 18, 26, 36)
 """Runs a side at which the data are looked at; the cap is the last look."""
 
 CAP = 50
@@ -164,20 +237,6 @@ class Look:
     reason: str
 
 
-def judge_at(
-    speedup: RatioEstimate, devices: int, min_efficiency: float = MIN_EFFICIENCY
-) -> Judgement:
-    """The verdict of a look (:func:`estimate_at`): none before the first."""
-    runs = min(speedup.n)
-    if runs >= LOOKS[0]:
-        return judge(speedup, devices, min_efficiency)
-    return Judgement(
-        "inconclusive",
-        f"speedup {factor(speedup.value)} on {devices} devices, from {runs} of the {LOOKS[0]} "
-        "runs a side that repeats=auto begins with",
-    )
-
-
 def stop_or_go_on(
     judgement: Judgement,
     interval: Interval | None,
@@ -196,13 +255,13 @@ def stop_or_go_on(
     nominal level of a look = 0.7 * (1 - confidence) * runs / cap
 
     Early looks decide only what is obvious; the last one keeps most of the level, so that little is
-    decided less often than by a fixed protocol of ``cap`` runs. The factor 0.7 and the looks were
-    chosen by simulation (``benchmarks/sequential_stopping.py``), over run-to-run CVs of 1 to 40 %,
-    skewed noise, outliers on both sides and drift: the interval at the stop covers the truth in at
-    least 95 of 100 cases. What no rule can correct is noise that strikes only one side.
+    decided less often than by a fixed protocol of ``cap`` runs. The factor 0.7 and the looks hold
+    by simulation (``benchmarks/interval_coverage.py``; table in docs/statistics.md): the interval
+    of pairs at the stop covers the truth in at least 95 of 100 cases of symmetric, skewed and
+    drifting noise. What no rule can correct is noise that strikes only one side.
 
     The verdict is the one of the last look, which is also what is reported: it stops nowhere for
-    a verdict that nobody is told. ``runs`` are those of the side that has fewest by now.
+    a verdict that nobody is told. ``runs`` are the pairs by now, or those of the shorter side.
     ``precision`` is the width of the whole interval, relative, at which more runs would change
     nothing worth knowing. Raises ValueError for ``cap`` below the first look.
     """
@@ -254,19 +313,23 @@ def nominal_level(runs: int, confidence: float = 0.95, cap: int = CAP) -> float:
 
 
 def estimate_at(
-    multi: Sequence[float], single: Sequence[float], confidence: float = 0.95, cap: int = CAP
+    multi: Runs, single: Runs, confidence: float = 0.95, cap: int = CAP
 ) -> RatioEstimate:
-    """The ratio with the interval of the last look at this many runs.
+    """The ratio with the interval of the last look at this many pairs, or runs of each side.
 
-    One side may have more runs, for another partner, and runs made since the last look were not
-    looked at: what is decided is decided on as many as that look had of both sides.
+    What was made since that look was not looked at: what is decided is decided on what it had.
     The interval carries ``confidence`` as its own, because that is what it holds over all looks.
     """
-    runs = last_look(min(len(single), len(multi)), cap)
-    nominal = 1 - nominal_level(runs, confidence, cap)
-    ratio = estimate_ratio(multi[:runs], single[:runs], nominal)
+    runs = last_look(count_pairs(multi, single), cap)
+    ratio = estimate_ratio(multi, single, 1 - nominal_level(runs, confidence, cap), runs)
     interval = ratio.interval and replace(ratio.interval, confidence=confidence)
     return replace(ratio, interval=interval)
+
+
+def count_pairs(multi: Runs, single: Runs) -> int:
+    """Pairs of runs, or where there are none the runs of the side that has fewest."""
+    a, b, _ = in_pairs(multi, single)
+    return min(len(a), len(b))
 
 
 UNSTABLE_CV = 0.05

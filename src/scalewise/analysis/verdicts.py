@@ -11,8 +11,16 @@ from dataclasses import dataclass, replace
 from scalewise.analysis.anatomy import long_step_clause
 from scalewise.analysis.communication import timed_only
 from scalewise.analysis.comparability import mixtures
-from scalewise.analysis.configuration import Configuration, configurations, read_scaling
-from scalewise.analysis.labels import factor
+from scalewise.analysis.configuration import (
+    Configuration,
+    configurations,
+    read_scaling,
+    with_disturbed,
+    without_disturbed,
+)
+from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, is_disturbed
+from scalewise.analysis.labels import factor, interval_words
+from scalewise.analysis.loader_ceiling import Ceiling, find_ceilings
 from scalewise.analysis.loss_budget import (
     CAUSE_WORDS,
     Budget,
@@ -33,9 +41,11 @@ from scalewise.analysis.verdict import (
     Judgement,
     Look,
     adaptive,
+    count_pairs,
     decide_alone,
     stop_or_go_on,
 )
+from scalewise.host import plural
 
 LINEAR_UP_TO = 1.02
 """Efficiency up to which an interval is not called more than linear: a smaller share of the batch
@@ -116,6 +126,46 @@ def doubted(pair: Pair, budgets: Budgets, sustained: Sustained | None = None) ->
     return replace(pair, judgement=judgement, doubts=tuple(doubts), invalid=invalid)
 
 
+def beside_disturbed(pair: Pair, min_efficiency: float = MIN_EFFICIENCY) -> Pair:
+    """The pair with its verdict with and without its disturbed runs in its reason.
+
+    Which runs these are was fixed by the CPU time of others, not by how fast they were. At most a
+    quarter of a configuration's runs is left out, else all stay.
+    """
+    sides = (pair.multi, pair.single)
+    whole = [with_disturbed(side) for side in sides]
+    rest = [without_disturbed(side) for side in sides]
+    said = [
+        f"{hit} of {len(all_.runs)} runs of {_side(side)}"
+        for side, all_ in zip(sides, whole, strict=True)
+        if (hit := sum(is_disturbed(run.cell) for run in all_.runs))
+    ]
+    if pair.invalid or not said:
+        return pair
+    doubt = (
+        f"others had more than {100 * FOREIGN_CPU_UP_TO:g} % of the cores of {' and '.join(said)}"
+    )
+    left = [len(a.runs) - len(b.runs) for a, b in zip(whole, rest, strict=True)]
+    if any(left):
+        told = [_verdict_words(each, min_efficiency) for each in (whole, rest)]
+        runs = f"{sum(left)} disturbed {plural(sum(left), 'run')}"
+        doubt += f"; with the {runs}: {told[0]}; without: {told[1]}"
+    else:
+        doubt += ": more than a quarter, so that none is left out"
+    judgement = replace(pair.judgement, reason=f"{pair.judgement.reason}; {doubt}")
+    return replace(pair, judgement=judgement, doubts=(*pair.doubts, doubt))
+
+
+def _verdict_words(sides: Sequence[Configuration], min_efficiency: float) -> str:
+    """``beneficial, speedup 1.61 (95 % interval 1.50-1.70)``."""
+    pairs, refused = pair_all(sides, min_efficiency)
+    if refused:
+        return refused[0].reason
+    speedup = pairs[0].speedup
+    interval = f" ({interval_words(speedup)})" if speedup.interval is not None else ""
+    return f"{pairs[0].judgement.verdict}, speedup {factor(speedup.value)}{interval}"
+
+
 def _limit(config: Configuration, budgets: Budgets, cause: Cause) -> Loss | None:
     """The loss of this cause, if it is a limit."""
     budget = budgets.get(config.config_id)
@@ -166,9 +216,9 @@ class Repeats:
     members: tuple[Configuration, ...]
     """A multi-device configuration and its single-device baseline, or one without a partner."""
     runs: int
-    """Finished, of the member that has fewest."""
+    """Pairs of one round each; alone, or without a common round, runs of the shorter side."""
     wanted: int | None
-    """Finished runs each member needs before the next look; None once it is decided."""
+    """The same number before the next look; None once it is decided."""
     because: Because | None
     """Why no more are needed; None while they are."""
     reason: str
@@ -210,7 +260,7 @@ def assess(configs: Sequence[Configuration], pairs: Sequence[Pair]) -> tuple[Rep
 
 def _pair(pair: Pair, asked: Adaptive) -> Repeats:
     members = (pair.multi, pair.single)
-    runs = min(len(m.values("samples_per_s")) for m in members)
+    runs = count_pairs(*(m.rounds("samples_per_s") for m in members))
     # What is no verdict about a training job, a ceiling, is measured until its interval would be.
     judgement = pair.statistical if pair.judgement.verdict == "ceiling" else pair.judgement
     short = replace(judgement, reason="; ".join([pair.statistical.reason, *pair.doubts]))
@@ -272,6 +322,8 @@ class Verdicts:
     pairs: tuple[Pair, ...]
     refused: tuple[Refused, ...]
     budgets: Budgets
+    ceilings: Mapping[str, Ceiling]
+    """``config_id`` to what its loaders give without a model, where a cell measured that."""
     invalid: Mapping[str, Found]
     """``config_id`` to why its figures mean nothing; sound configurations are absent."""
     repeats: tuple[Repeats, ...]
@@ -288,15 +340,21 @@ def reach_verdicts(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Verd
     timed = timed_only(configs)
     pairs, refused = pair_all(timed, min_efficiency)
     baselines = {pair.multi.config_id: pair.single for pair in pairs}
+    ceilings = find_ceilings(configs)
     budgets = {
-        c.config_id: budget
-        for c in configs
-        if (budget := make_budget(c, baselines.get(c.config_id))) is not None
+        i: budget
+        for i, c in ((c.config_id, c) for c in configs)
+        if (budget := make_budget(c, baselines.get(i), ceilings.get(i))) is not None
     }
     sustained, unsustained = sustained_by_configuration(configs)
-    judged = tuple(doubted(p, budgets, sustained.get(p.multi.config_id)) for p in pairs)
+    judged = tuple(
+        beside_disturbed(doubted(p, budgets, sustained.get(p.multi.config_id)), min_efficiency)
+        for p in pairs
+    )
     own = {c.config_id: found for c in timed if (found := c.invalid)}
     invalid = {p.multi.config_id: p.invalid for p in judged if p.invalid}
     invalid |= own
     repeats = assess(timed, judged)
-    return Verdicts(configs, judged, refused, budgets, invalid, repeats, sustained, unsustained)
+    return Verdicts(
+        configs, judged, refused, budgets, ceilings, invalid, repeats, sustained, unsustained
+    )

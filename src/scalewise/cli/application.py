@@ -68,6 +68,15 @@ def _run(words: list[str]) -> int:
         return ended.exit_code
 
 
+_JOBS = {
+    "Run": ("train", "resume", "find-batch", "defconfig"),
+    "Answer": ("report", "compare", "doctor"),
+    "Watch": ("status", "top"),
+    "Trackers": ("trackio-view", "wandb-sync", "mirror"),
+    "Data": ("tokenize", "import", "export"),
+}
+
+
 class Commands(click.Group):
     """Names the command that was probably meant."""
 
@@ -81,6 +90,12 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for job, names in _JOBS.items():
+            with formatter.section(job):
+                rows = [(name, self.commands[name].get_short_help_str(60)) for name in names]
+                formatter.write_dl(rows, col_max=14)
 
 
 class HandedOn(click.Command):
@@ -109,6 +124,20 @@ def train(context: click.Context) -> int:
     # Hydra reads sys.argv itself.
     sys.argv = ["scalewise train", *context.args]
     return hydra_main.train()
+
+
+@application.command()
+@click.argument("folder", type=FOLDER)
+@click.argument("overrides", nargs=-1)
+def resume(folder: Path, overrides: tuple[str, ...]) -> int:
+    """Finish a sweep: its own command, for what it lacks.
+
+    FOLDER is a sweep's, e.g. multirun/<sweep>. OVERRIDES are added to the command, e.g.
+    sweep.extend=5 for five more repeats.
+    """
+    from scalewise.cli import hydra_main
+
+    return hydra_main.resume(folder, overrides)
 
 
 @application.command()
@@ -332,8 +361,10 @@ def find_batch(overrides: tuple[str, ...], **given: str | None) -> None:
     searches as batch_size=auto does before it trains. The evidence lies in a new folder below
     multirun/.
     """
+    from scalewise.cli.hydra_main import find_own_code
     from scalewise.sweep import SearchFailed, find_batch_size
 
+    find_own_code()
     keys = {
         "first": "batch_search.first",
         "most": "batch_search.max",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import enum
 import errno
 import os
+import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from scalewise.config import ConfigError, DatasetError, in_one_line
@@ -85,25 +86,64 @@ def _explanation(error: BaseException) -> str | None:
         # Hydra's own words add the paths in which it has looked.
         group, _, option = str(error.missing_cfg_file).rpartition("/")
         options = sorted(error.options)
-        return f"{group}: found {option!r}{closest(option, options)}; allowed: {', '.join(options)}"
+        more = "; optuna: pip install 'scalewise[optuna]'" if option == "optuna" else ""
+        near = closest(option, options)
+        return f"{group}: found {option!r}{near}; allowed: {', '.join(options)}{more}"
     if isinstance(error, OverrideParseException):
         return f"{error.override}: {in_one_line(error)}"
     if isinstance(error, (HydraException, OmegaConfBaseException)):
         cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
-        return _explain_unknown_key(cause) or in_one_line(error)
+        said = in_one_line(error)
+        return _explain_list(said) or _explain_unknown_key(cause, said) or said
     frames = [frame.f_globals for frame, _ in traceback.walk_tb(error.__traceback__)]
     theirs = frames and str(frames[-1].get("__name__", "")).startswith(_READERS)
     return in_one_line(error, with_class=True) if theirs else None
 
 
-def _explain_unknown_key(error: Any) -> str | None:
+def _explain_list(said: str) -> str | None:
+    """Several values without -m; Hydra explains its grammar."""
+    found = re.search(r"Ambiguous value for argument '(.+?)'|Sweep parameters '(.+?)' req", said)
+    if found is None:
+        return None
+    key, _, value = (found[1] or found[2]).partition("=")
+    return (
+        f"{key}: found {value!r} without -m; allowed: one value, or -m {key}={value} for a cell "
+        "of each"
+    )
+
+
+_ELSEWHERE = {"gpus": "devices", "epochs": "max_epochs", "steps": "max_steps"}
+"""Keys of other programs that have another name here."""
+
+
+def _explain_unknown_key(error: Any, said: str) -> str | None:
     """OmegaConf knows which keys there are and does not say."""
-    from omegaconf import DictConfig
+    from omegaconf import DictConfig, OmegaConf
     from omegaconf.errors import ConfigAttributeError, ConfigKeyError
 
     if not isinstance(error, (ConfigAttributeError, ConfigKeyError)) or not error.full_key:
         return None
     parent, key = error.parent_node, str(error.full_key)
-    allowed = [str(name) for name in parent] if isinstance(parent, DictConfig) else []
+    is_node = isinstance(parent, DictConfig)
+    plain: Any = OmegaConf.to_container(parent, resolve=False) if is_node else {}
+    allowed = [str(name) for name in plain if name != "hydra"]
+    # The whole of what was typed: of trainer.max_steps, OmegaConf names the first part.
+    typed = re.search(r"Could not override '(.+?)'", said)
+    name = key if typed is None or "." in key else typed[1]
+    last = name.rpartition(".")[2]
+    if "." not in key:
+        meant = sorted(_paths_to(_ELSEWHERE.get(last, last), plain), key=lambda path: "." in path)
+        if meant:
+            exact = meant[:1] if "." not in meant[0] else meant[:3]
+            return f"{name}: unknown key; allowed: {' or '.join(exact)}"
     hint = f"; allowed: {', '.join(allowed)}" if allowed else ""
-    return f"{key}: unknown key{closest(key.rpartition('.')[2], allowed)}{hint}"
+    return f"{name}: unknown key{closest(last, allowed)}{hint}"
+
+
+def _paths_to(name: str, plain: Mapping[Any, Any], above: str = "") -> Iterator[str]:
+    """The dotted keys that end in ``name``."""
+    if name in plain:
+        yield f"{above}{name}"
+    for key, value in plain.items():
+        if isinstance(value, Mapping) and key != "hydra":
+            yield from _paths_to(name, value, f"{above}{key}.")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
-from pathlib import Path
+from collections.abc import Sequence
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from scalewise.cli.exits import Exit, explain, is_the_hosts_fault, shown
 from scalewise.cli.overrides import overrides_last, with_defaults
-from scalewise.config import conf_dir
+from scalewise.config import ConfigError, conf_dir
 from scalewise.host import (
     foreign_launch,
     interrupt_on_polite_signals,
@@ -19,7 +21,7 @@ from scalewise.host import (
     say,
     silence_unread,
 )
-from scalewise.records import SweepFolder
+from scalewise.records import SweepFolder, load_or_none
 from scalewise.supervisor import CellFailed, Outcome
 from scalewise.sweep import (
     SweepReport,
@@ -34,23 +36,26 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
-def train() -> int:
-    """Run the cell or the sweep on the command line; returns one of :class:`Exit`."""
+def train(defaults: bool = True) -> int:
+    """Run the cell or the sweep on the command line; returns one of :class:`Exit`.
+
+    Args:
+        defaults: add those of ``.defconfig``.
+    """
     open_closed_streams()
     launched = foreign_launch()
     if launched is not None and launched[1] != 0:
         launcher, rank, size = launched
         say(f"scalewise starts its own ranks: process {rank} of {launcher}'s {size} stands down")
         return Exit.DONE
-    if str(Path.cwd()) not in sys.path:
-        # A user's own model or dataset lies in the working folder; installed packages come first.
-        sys.path.append(str(Path.cwd()))
+    find_own_code()
     wants_traceback = os.environ.get("HYDRA_FULL_ERROR", "") not in ("", "0")
     # Hydra would otherwise print an error itself, over many lines, and exit with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     interrupt_on_polite_signals()
     try:
-        sys.argv[1:] = overrides_last(with_defaults(sys.argv[1:]))
+        words = with_defaults(sys.argv[1:]) if defaults else sys.argv[1:]
+        sys.argv[1:] = overrides_last(words)
         _run_hydra()
         sys.stdout.flush()
         return report()
@@ -74,6 +79,41 @@ def train() -> int:
         return Exit.FAILED if is_the_hosts_fault(error) else Exit.WRONG_INPUT
     finally:
         discard_unused_folder()
+
+
+def find_own_code() -> None:
+    """A user's own model or dataset lies in the working folder; installed packages come first."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+
+
+_ONCE = ("sweep.resume", "sweep.rerun", "sweep.extend", "sweep.dry_run")
+"""Given again, these would select other cells, or add still more."""
+
+
+def resume(folder: Path, more: Sequence[str]) -> int:
+    """Run the command recorded in ``folder`` for what it lacks, and the overrides ``more``.
+
+    Raises ConfigError or RecordError for a folder that no such command has made.
+    """
+    command = SweepFolder(folder).load_plan().command
+    program = PurePath(command[0]).name if command else "nothing"
+    if program not in ("train.py", "scalewise train") or _is_monitored(folder):
+        raise ConfigError(
+            f"{folder}: found the records of {program}; allowed: a sweep of train.py or scalewise "
+            "train; run a script of your own again itself"
+        )
+    words = [word for word in command[1:] if word.partition("=")[0].lstrip("+") not in _ONCE]
+    sys.argv = [command[0], *words, *more, f"sweep.resume={folder}"]
+    say(f"resumes: {program} {shlex.join(sys.argv[1:])}")
+    return train(defaults=False)
+
+
+def _is_monitored(folder: Path) -> bool:
+    from scalewise.analysis import is_monitored
+
+    cells = [cell for _, cell in SweepFolder(folder).cells()]
+    return any(is_monitored(load_or_none(cell.load_config)) for cell in cells)
 
 
 def _interrupted(why: str) -> int:
@@ -198,12 +238,8 @@ def _say_how_to_finish() -> None:
     """The command that finishes what of these sweeps another run may end better."""
     for sweep in sweep_reports:
         if any(_may_end_better(outcome) for outcome in sweep.outcomes.values()):
-            # Given again, these would select other cells, or add still more.
-            asked = [a.partition("=")[0].lstrip("+") for a in sys.argv]
-            once = [key for key in ("sweep.rerun", "sweep.extend") if key in asked]
-            without = f" without {' and '.join(once)}" if once else ""
-            more = " and a larger sweep.max_gpu_hours" if sweep.count("unstarted") else ""
-            say(f"finish it with the same command{without} and sweep.resume={sweep.folder}{more}")
+            more = " sweep.max_gpu_hours=MORE" if sweep.count("unstarted") else ""
+            say(f"finish it: scalewise resume {sweep.folder}{more}")
 
 
 def _may_end_better(outcome: Outcome) -> bool:

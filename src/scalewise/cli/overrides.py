@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from scalewise.config import ConfigError, TrackingConfig, conf_dir, options_of
+from scalewise.config import ConfigError, TrackingConfig, conf_dir, open_keys, options_of
 from scalewise.host import say
 from scalewise.records import DataError, build, closest
 
@@ -103,7 +103,21 @@ def overrides_last(arguments: list[str]) -> list[str]:
         del options[len(options) - 1 - options[::-1].index(override)]
     options = [word for word in options if not word.startswith("--dry")]
     asked = ["sweep.dry_run=true"] if given.dry_run else []
-    return [*options, *given.overrides, *asked]
+    return [*options, *open_keys(map(_tracked_by_all, given.overrides)), *asked]
+
+
+def _tracked_by_all(override: str) -> str:
+    """``tracking=wandb,trackio`` as ``tracking=both``: trackers are no axis of a sweep.
+
+    Raises ConfigError for any other list.
+    """
+    key, _, value = override.partition("=")
+    if key != "tracking" or "," not in value:
+        return override
+    if set(value.split(",")) != {"wandb", "trackio"}:
+        allowed = ", ".join(options_of("tracking"))
+        raise ConfigError(f"tracking: found {value!r}; allowed: {allowed}, one of them")
+    return "tracking=both"
 
 
 def _refuse(message: str) -> NoReturn:

@@ -230,8 +230,8 @@ class RayCell(RunningCell):
 class RayExecutor(Executor[RayCell]):
     """A Ray cluster.
 
-    ``exclusive`` gives a cell its hosts to itself, in the plan's order; ``packed`` fills them,
-    widest cells first. In neither does a cell overtake one that waits for room.
+    ``exclusive`` gives a cell its hosts to itself, in the plan's order; ``packed`` fills them
+    round by round. In neither does a cell overtake one that waits for room.
     """
 
     _cluster: RayCluster | None = None
@@ -279,10 +279,7 @@ class RayExecutor(Executor[RayCell]):
     # While cells run
 
     def order(
-        self,
-        waiting: Sequence[QueuedCell],
-        running: Sequence[RayCell],
-        expected_s: Callable[[Cell], float | None],
+        self, waiting: Sequence[QueuedCell], running: Sequence[RayCell]
     ) -> Sequence[QueuedCell]:
         if self._reserved is not None and all(
             queued is not self._reserved[0] for queued in waiting
@@ -291,8 +288,7 @@ class RayExecutor(Executor[RayCell]):
         now = time.monotonic()
         ready = [t for t in waiting if self._not_before.get(t.cell.planned.cell_id, 0.0) <= now]
         if self.policy == "packed":
-            # Narrow cells fit into what wide ones leave; among equals, the longest first.
-            ready.sort(key=lambda queued: (-queued.world_size, -(expected_s(queued.cell) or 0.0)))
+            ready.sort(key=_place)
         return ready
 
     def start(self, queued: QueuedCell, folder: CellFolder) -> RayCell | None:
@@ -386,6 +382,13 @@ class RayExecutor(Executor[RayCell]):
         for cell in running:
             with contextlib.suppress(OSError):
                 cell.drop()
+
+
+def _place(queued: QueuedCell) -> tuple[int, int]:
+    """By round, the widest first in one and last in the next: no host is emptied between them,
+    and a drift of the hosts favours neither wide nor narrow cells."""
+    repeat = queued.cell.planned.repeat
+    return repeat, queued.world_size * (1 if repeat % 2 else -1)
 
 
 def _require_room(wanted: Demand, nodes: Sequence[Node]) -> None:

@@ -257,10 +257,12 @@ class SlurmExecutor(Executor[SlurmCell]):
         return list(ended.items())
 
     def _submit(self, cells: Sequence[SlurmCell]) -> dict[SlurmCell, Ending]:
-        """Submit arrays of cells; returns the endings of those that SLURM refuses."""
+        """Submit arrays of cells, round by round; returns the endings of those SLURM refuses."""
         refused: dict[SlurmCell, Ending] = {}
-        for wanted in dict.fromkeys(cell.wanted for cell in cells):
-            group = [cell for cell in cells if cell.wanted == wanted]
+        arrays: dict[tuple[int, Demand], list[SlurmCell]] = {}
+        for cell in cells:
+            arrays.setdefault((cell.cell.planned.repeat, cell.wanted), []).append(cell)
+        for (_, wanted), group in arrays.items():
             for part in in_arrays(len(group)):
                 array = [group[i] for i in part]
                 try:
@@ -347,13 +349,14 @@ class PrintedSweep(Engine):
 
     def run(self, cells: Sequence[Cell]) -> SweepReport:
         """Write to standard output what would be submitted, one script an array."""
-        demands: dict[Demand, list[Cell]] = {}
+        arrays: dict[tuple[int, Demand], list[Cell]] = {}
         try:
             for cell in cells:
-                demands.setdefault(self.executor.demand(cell), []).append(cell)
+                wanted = self.executor.demand(cell)
+                arrays.setdefault((cell.planned.repeat, wanted), []).append(cell)
         except HostMismatch as mismatch:
             raise ConfigError(str(mismatch)) from None
-        for wanted, group in demands.items():
+        for (_, wanted), group in arrays.items():
             executor = make_executor(self.folder.path.resolve(), self.executor.config, wanted)
             for part in in_arrays(len(group)):
                 names = "".join(f"#   {i}: {group[j].planned.name}\n" for i, j in enumerate(part))

@@ -193,6 +193,8 @@ class SweepConfig:
     """Lease no device again that errs, throttles, or is slower than others at the same cell."""
     doctor: bool = False
     """Examine the devices in a cell of its own before the others; the report compares with it."""
+    loader_ceiling: bool = False
+    """Measure each distinct loader in a cell of its own, without a model, before the others."""
     wrap: str | None = None
     """Command that runs each rank's, as typed in ``hydra.launcher.wrap``: a profiler. ``{rank}``,
     ``{local_rank}`` and ``{folder}`` (the cell's) are filled in."""
@@ -280,10 +282,11 @@ class CellConfig:
     pruning: PruningConfig = NO_PRUNING
     profile: ProfileConfig = DEFAULT_PROFILE
     measure: MeasureConfig = DEFAULT_MEASURE
-    workload: Literal["train", "sustained", "doctor", "find_batch"] = "train"
+    workload: Literal["train", "sustained", "doctor", "find_batch", "loader"] = "train"
     """``sustained``: train for ``measure.sustained_s`` and be compared with nothing but itself;
     ``doctor``: examine the devices of the cell as ``scalewise doctor`` does, train nothing;
-    ``find_batch``: try which batch sizes fit on them."""
+    ``find_batch``: try which batch sizes fit on them; ``loader``: run the loaders of the ranks
+    without a model."""
     batch_search: BatchSearchConfig = DEFAULT_SEARCH
     checkpoint: CheckpointConfig = NO_CHECKPOINTS
     fault: Component | None = None
@@ -293,7 +296,8 @@ class CellConfig:
         self._check_steps()
         self._check_combinations()
         self.strategy.check(self)
-        if self.strategy.devices != "auto":
+        ours = self.dataset.target.startswith("scalewise.")  # others may decide on their batches
+        if ours and self.strategy.devices != "auto":
             self.per_device_batch_size(self.strategy.devices)
 
     def _check_steps(self) -> None:

@@ -43,7 +43,7 @@ def resolve(composed: DictConfig) -> dict[str, Any]:
 
 def build_cell(plain: Mapping[str, Any]) -> CellConfig:
     """The typed configuration of a cell. Raises :class:`ConfigError`."""
-    data = {k: v for k, v in plain.items() if k != "experiment"}
+    data = {k: v for k, v in plain.items() if k != "experiment" and (k, v) != ("devices", None)}
     if "loader" in data:
         raise ConfigError("loader: unknown key; the loader's settings are dataset.loader.*")
     try:
@@ -143,9 +143,10 @@ def choose_end(
 
 
 _DOES_NOT_MATTER = (
-    "sweep", "tracking", "monitor", "repeats", "precision_percent", "max_repeats",
+    "sweep", "tracking", "monitor", "repeats", "precision_percent", "max_repeats", "devices",
 )  # fmt: skip
-"""Keys that say how a cell is run and watched, not what comes out of it."""
+"""Keys that say how a cell is run and watched, not what comes out of it; ``strategy`` has the
+devices."""
 
 
 def config_id(plain: Mapping[str, Any]) -> str:

@@ -158,8 +158,13 @@ def read_labelled_hub(layout: HubLayout, split: str = "train") -> LabelledTexts:
     Raises :class:`DatasetError` without a hub, and for the first row that is not as ``layout``
     says.
     """
-    import datasets
-
+    try:
+        import datasets
+    except ImportError as error:
+        raise DatasetError(
+            f"dataset.path: found null, and {layout.repository} needs the package datasets; "
+            "pip install 'scalewise[hub]', or give a CSV file, dataset.path=FILE"
+        ) from error
     datasets.disable_progress_bars()
     try:
         rows = datasets.load_dataset(layout.repository, split=split)

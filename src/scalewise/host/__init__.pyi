@@ -7,6 +7,8 @@ from .console import open_console as open_console
 from .console import plural as plural
 from .console import say as say
 from .console import silence_unread as silence_unread
+from .core_use import CoreUse as CoreUse
+from .core_use import CoreUseMeter as CoreUseMeter
 from .identity import CLASS_FILES as CLASS_FILES
 from .identity import SOURCE_SHA256 as SOURCE_SHA256
 from .identity import WORKING_DIRECTORY as WORKING_DIRECTORY

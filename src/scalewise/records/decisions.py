@@ -157,7 +157,7 @@ class StrategyDecision:
     """Samples/s of the fastest candidate over those of the one with fewest devices; where they are
     the same, of the other over those. None with one candidate measured."""
     speedup_low: float | None
-    """Lower end of its 95 % interval."""
+    """Lower end of its interval: at 95 %, for all candidates together where there are several."""
     speedup_high: float | None
     probe_steps: int
     """Steps of each short run, warm-up included."""

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
+from scalewise.host import CoreUse
 from scalewise.records.files import Rank, UnixTime, WorldSize
 
 
@@ -230,6 +231,8 @@ class RankSummary:
     """Mean ms a timed step in which the training thread was ready to run and had no core."""
     other_threads_cpu_ms_per_step: float | None = None
     """Mean CPU ms a timed step of the rank's other threads: they may have held that core."""
+    core_use: CoreUse | None = None
+    """Who had its cores, from its last warm-up step to its last step; None in older records."""
     optimizer_state_bytes: int | None = None
     """Bytes of optimizer state on this rank after the last step; None where nothing optimizes."""
     own_optimizer: str | None = None

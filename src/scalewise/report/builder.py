@@ -20,6 +20,7 @@ from scalewise.report.device_tables import devices, divided, energy, memory_summ
 from scalewise.report.doctor_tables import examined
 from scalewise.report.doubts import disturbances, doubts, faults
 from scalewise.report.findings import answer, batch_sizes, decisions, losses, mfu, repeats
+from scalewise.report.loader_tables import loaders
 from scalewise.report.plot_style import write_plots
 from scalewise.report.plots import report_plots
 from scalewise.report.run_facts import head, provenance, trackers, unfinished
@@ -72,10 +73,10 @@ def report_sections(sweep: Source, samples: int | None = None) -> list[Section]:
     """
     analysis = analysis_of(sweep)
     parts = (
-        head, answer, numbers_of_devices, partial(target, samples=samples), cost, losses, decisions,
-        batch_sizes, repeats, sent, scaling, resources, disturbances, anatomy, communication,
-        profiles, examined, divided, mfu, load_balance, devices, energy, unfinished, faults, doubts,
-        trackers, provenance,
+        head, answer, numbers_of_devices, partial(target, samples=samples), cost, losses, loaders,
+        decisions, batch_sizes, repeats, sent, scaling, resources, disturbances, anatomy,
+        communication, profiles, examined, divided, mfu, load_balance, devices, energy, unfinished,
+        faults, doubts, trackers, provenance,
     )  # fmt: skip
     return [section for part in parts if (section := part(analysis)).blocks]
 

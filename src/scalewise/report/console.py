@@ -11,6 +11,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from scalewise.analysis import (
+    VERDICT_RUNS,
     Comparison,
     Match,
     bounds_nothing,
@@ -24,7 +25,7 @@ from scalewise.report.sections import Line, Lines, Section, Table, printable
 
 _ORDER = (
     "head", "scaling", "resources", "numbers_of_devices", "cost", "target", "answer", "unfinished",
-    "doctor", "losses", "faults", "disturbances", "doubts", "trackers",
+    "doctor", "losses", "loaders", "faults", "disturbances", "doubts", "trackers",
 )  # fmt: skip
 """Sections of a report that a terminal shows: tables, then answers, then what to doubt."""
 _TITLED = ("target", "doctor_missing", "doctor_findings")
@@ -32,6 +33,7 @@ _TITLED = ("target", "doctor_missing", "doctor_findings")
 _PREFIX = {
     "doctor": ("doctor", "cyan"),
     "losses": ("time", "yellow"),
+    "loaders": ("loader", "yellow"),
     "faults": ("fault", "yellow"),
     "disturbances": ("finding", "yellow"),
     "doubts": ("doubt", "yellow"),
@@ -164,12 +166,11 @@ def comparison_text(comparison: Comparison) -> str:
 def _match_line(match: Match) -> str:
     runs = " and ".join(map(str, reversed(match.ratio.n)))
     interval = match.ratio.interval
-    # 95 % for one configuration, more for several: the level that Holm's correction left.
+    # 95 % for one configuration, more for several: all of them together are at 95 %.
     bound = interval is not None and not bounds_nothing(interval)
     level = f" ({confidence(interval)} interval)" if interval is not None and bound else ""
-    p = "" if match.p_value_holm is None else f", p = {match.p_value_holm:.2g} (Holm)"
-    seen = ""
+    seen = f"; a verdict needs {VERDICT_RUNS} of each" if interval is None else ""
     if match.change == "no difference shown" and match.detectable is not None:
         change = factor(match.detectable)
         seen = f"; a change beyond {change} would be seen four times in five"
-    return f"{match.label}: {match.change}: {ratio(match.ratio)}{level} from {runs} runs{p}{seen}"
+    return f"{match.label}: {match.change}: {ratio(match.ratio)}{level} from {runs} runs{seen}"

@@ -60,10 +60,10 @@ _TARGET_NOTE = (
 )
 
 _DEVICES_NOTE = (
-    "*Gain* is samples/s over those of the next smaller number of devices, with Welch's 95 % "
-    "interval; the fastest counts where several ran on as many. *Each added device* brings that "
-    "much of what one of the smaller number does: 1 where it works as well, 0 where it changes "
-    "nothing. The speedup, the efficiency and the verdict are over one device."
+    "*Gain* is samples/s over those of the next smaller number of devices, with a 95 % "
+    "interval of pairs; the fastest counts where several ran on as many. *Each added device* "
+    "brings that much of what one of the smaller number does: 1 where it works as well, 0 where "
+    "it changes nothing. The speedup, the efficiency and the verdict are over one device."
 )
 
 _SAID_BY_THE_SPEEDUP = 2

@@ -13,13 +13,11 @@ from scalewise.analysis import (
     Estimate,
     Run,
     estimate,
-    estimate_not_negative,
-    estimate_positive,
     measure_pipeline,
     number,
 )
 from scalewise.records import cv_percent, cv_text, grade
-from scalewise.report.scaling_tables import joules_per_1000
+from scalewise.report.scaling_tables import joules_per_1000, mean_of_runs
 from scalewise.report.sections import (
     Column,
     Note,
@@ -64,7 +62,8 @@ class DeviceMemory:
 
 
 def device_memory(config: Configuration) -> tuple[DeviceMemory, ...]:
-    """Mean memory of each device in the order of ranks; empty where a device is unknown."""
+    """Memory of each device in the order of ranks, geometric mean of runs; empty where a device is
+    unknown."""
     runs = [sorted(run.usage.devices, key=_rank_order) for run in config.runs if run.usage]
     if not runs or len({len(devices) for devices in runs}) != 1:
         return ()
@@ -77,7 +76,7 @@ def device_memory(config: Configuration) -> tuple[DeviceMemory, ...]:
         sd = sum(spreads) / len(spreads) if spreads else None
         first = devices[0]
         label = first.label if first.label.startswith("GPU") else f"rank {first.device.index}"
-        found.append(DeviceMemory(label, sum(means) / len(means), sd))
+        found.append(DeviceMemory(label, mean_of_runs(means).value, sd))
     return tuple(found)
 
 
@@ -214,8 +213,7 @@ def _over_runs(values: Sequence[float | None], unit: float = 1.0) -> Estimate | 
     known = [v for v in values if v is not None]
     if len(known) < len(values):
         return None
-    mean = estimate_positive if min(known) > 0 else estimate_not_negative
-    return mean(known).scaled(unit)
+    return mean_of_runs(known).scaled(unit)
 
 
 def _energy_row(

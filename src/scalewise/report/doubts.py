@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from scalewise.analysis import (
     CODES,
     DEVICE_CODES,
+    VERDICT_RUNS,
     Analysis,
     Configuration,
     Disturbance,
@@ -14,7 +15,6 @@ from scalewise.analysis import (
     Pair,
     check_published,
     count_doubt,
-    detectable_speedup,
     estimate,
     estimate_without_outliers,
     factor,
@@ -25,6 +25,7 @@ from scalewise.analysis import (
     outliers,
     pipeline_of,
     pruning_shortfall,
+    rarest_seen,
     replaced_runs,
     speedup_at_equal_clocks,
     stability_warning,
@@ -83,21 +84,23 @@ def _held_back(config: Configuration, *, at_power_cap: bool) -> Iterator[tuple[s
     Either what the power cap alone slowed, which is where a GPU that works hard is to be, or what
     anything else did.
     """
-    seen: dict[str, list[tuple[str, float | None]]] = {}
+    seen: dict[str, list[tuple[str, float | None, int]]] = {}
     for run in config.runs:
         for device in run.usage.devices if run.usage else ():
             reasons = device.throttle_reasons
             if reasons and (set(reasons) == {_POWER_CAP}) == at_power_cap:
                 text = f"{device.label} was held back by {', '.join(reasons)}"
-                seen.setdefault(text, []).append((run.cell.planned.name, device.throttled_share))
+                found = (run.cell.planned.name, device.throttled_share, device.samples)
+                seen.setdefault(text, []).append(found)
     for text, cells in seen.items():
         percents = sorted(
-            {f"{100 * share:.0f}" for _, share in cells if share is not None}, key=int
+            {f"{100 * share:.0f}" for _, share, _ in cells if share is not None}, key=int
         )
         ends = " to ".join(dict.fromkeys((percents[0], percents[-1]))) if percents else ""
-        often = f" in {ends} % of its samples" if ends else ""
+        samples = sum(count for _, _, count in cells)
+        often = f" in {ends} % of its samples (n={samples})" if ends else ""
         no_fault = ", no fault in a GPU that works hard" if at_power_cap else ""
-        yield from ((name, f"{text}{often}{no_fault}") for name, _ in cells)
+        yield from ((name, f"{text}{often}{no_fault}") for name, _, _ in cells)
 
 
 def disturbances(analysis: Analysis) -> Section:
@@ -162,7 +165,7 @@ def doubts(analysis: Analysis) -> Section:
     capped = [one for config in analysis.measured for one in _held_back(config, at_power_cap=True)]
     found += by_text(capped)
     found += _unequal_samples(analysis)
-    found += [line for pair in analysis.pairs for line in _resolution(pair)]
+    found += _unseen(analysis)
     return section("doubts", "Doubts", lines(found))
 
 
@@ -211,12 +214,19 @@ def _clocks(analysis: Analysis, pair: Pair) -> Iterator[str]:
         )
 
 
-def _resolution(pair: Pair) -> Iterator[str]:
-    least = detectable_speedup(pair) if pair.judgement.verdict == "inconclusive" else None
-    if least is not None:
+_MORE_RUNS = (5, 8, 12, 36)
+"""Runs beside which it is told what those at hand cannot see."""
+
+
+def _unseen(analysis: Analysis) -> Iterator[str]:
+    """What no interval of the fewest runs that a verdict was reached with can tell."""
+    runs = min((n for p in analysis.pairs if (n := min(p.speedup.n)) >= VERDICT_RUNS), default=None)
+    if runs is not None:
+        more = (f"{n}: {100 * rarest_seen(n):.0f}" for n in _MORE_RUNS if n > runs)
+        others = ", ".join(more)
         yield (
-            f"{pair.multi.label}: with these runs only a speedup beyond {factor(least)} "
-            f"(or below {factor(1 / least)}) would be seen four times in five"
+            f"{runs} runs cannot see a slow mode rarer than {100 * rarest_seen(runs):.0f} %"
+            f"{f' ({others})' if others else ''}"
         )
 
 

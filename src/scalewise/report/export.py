@@ -30,6 +30,7 @@ from scalewise.report import (
     cost_tables,
     doubts,
     findings,
+    loader_tables,
     run_facts,
     scaling_tables,
 )
@@ -133,6 +134,7 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "comparison": _pair(analysis, pair) if pair else None,
         "refused": refused and {"reason": refused.reason, "differing": to_plain(refused.differing)},
         "budget": to_plain(analysis.budgets.get(config.config_id)),
+        **loader_tables.loaders_as_plain(analysis, config),
         "mfu": [
             {"cell": run.cell.planned.name, **to_plain(result)}
             for run, result in zip(config.runs, analysis.mfu[config.config_id], strict=True)
@@ -166,7 +168,6 @@ def _pair(analysis: Analysis, pair: Pair) -> dict[str, Any]:
         "speedup_at_equal_clocks": at_equal_clocks,
         "efficiency": figure_as_plain(pair.efficiency),
         "efficiency_at_equal_clocks": at_equal_clocks and at_equal_clocks / pair.devices,
-        "p_value_holm": pair.p_value_holm,
         "verdict": pair.judgement.verdict,
         "reason": pair.judgement.reason,
         "seed_label": pair.seed_label,

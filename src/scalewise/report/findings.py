@@ -8,11 +8,13 @@ from pathlib import PurePath
 
 from scalewise.analysis import (
     CAUSE_WORDS,
+    VERDICT_RUNS,
     Analysis,
     Budget,
     Configuration,
     estimate,
     estimate_positive,
+    find_fastest,
     is_monitored,
     listed,
     number,
@@ -92,12 +94,15 @@ def _no_answer(analysis: Analysis) -> str:
     """Why there is no verdict at all, and what to do."""
     if not analysis.measured and any(c.runs for c in analysis.configurations):
         return (
-            "No cell was timed: they examined the devices, tried batch sizes, or ran under a "
-            "profiler."
+            "No cell was timed: they examined the devices, tried batch sizes, ran loaders without "
+            "a model, or ran under a profiler."
         )
     if not analysis.measured:
         return "No cell finished, so nothing was measured: see the reasons below."
     if all(c.devices == 1 for c in analysis.measured):
+        tried = [c for c in analysis.configurations if c.devices != 1]
+        if tried:
+            return "No cell on several devices finished, so there is nothing to compare: see below."
         monitored = is_monitored(analysis.measured[0].cells[0].config)
         todo = way_to_get("several devices", monitored=monitored)
         return f"Nothing ran on several devices, so there is nothing to compare: {todo}."
@@ -105,9 +110,13 @@ def _no_answer(analysis: Analysis) -> str:
 
 
 def command(analysis: Analysis) -> str:
-    """What the user typed, the program by its name alone: folders are nobody's business."""
+    """What the user typed, to paste, without the program's folder: that is nobody's business."""
     typed = analysis.sweep.command
-    return shlex.join([PurePath(typed[0]).name, *typed[1:]]) if typed else ""
+    if not typed:
+        return ""
+    program = PurePath(typed[0]).name
+    program = f"python {program}" if program.endswith(".py") else program
+    return f"{program} {shlex.join(typed[1:])}".rstrip()
 
 
 def counts(analysis: Analysis) -> str:
@@ -120,8 +129,8 @@ def counts(analysis: Analysis) -> str:
 def fastest(analysis: Analysis) -> list[str]:
     """For each workload whose values were swept, the fastest row or those that may be it.
 
-    A row is the fastest if the 95 % interval of its samples/s lies above those of all others. An
-    invalid one is none of them.
+    A row is the fastest if the intervals of its ratios to all others, which hold together at 95 %,
+    lie above 1; else it is so only so far. An invalid row is none of them.
     """
     found = []
     for rows in workloads(analysis):
@@ -141,28 +150,20 @@ def workloads(analysis: Analysis) -> list[list[Configuration]]:
 
 
 def _fastest_of(rows: Sequence[Configuration]) -> str:
-    figures = {row.label: figure for row in rows if (figure := row.estimate("samples_per_s"))}
-    ordered = sorted(figures, key=lambda label: -figures[label].value)
-    first = figures[ordered[0]].interval
-    if first is None:
-        more = way_to_get("runs", monitored=is_monitored(rows[0].cells[0].config), runs=1)
-        return (
-            f"fastest: not decided: {ordered[0]} has the highest samples/s, of one run, which does "
-            f"not tell how far others would lie from it: {more}"
-        )
-    # One run tells no interval, so nobody is shown to lie above it.
-    rivals = [
-        label
-        for label in ordered[1:]
-        if (other := figures[label].interval) is None or other.high >= first.low
-    ]
-    if not rivals:
-        return f"fastest: {ordered[0]} with {estimate(figures[ordered[0]])} samples/s"
-    return f"fastest: not decided between {_either([ordered[0], *rivals])}"
+    found = find_fastest(rows)
+    figure = found.config.estimate("samples_per_s")
+    said = f"{found.config.label} with {estimate(figure)} samples/s"
+    if not found.rivals:
+        return f"fastest: {said}"
+    rivals = _together([row.label for row in found.rivals])
+    few = min(len(row.values("samples_per_s")) for row in rows) < VERDICT_RUNS
+    more = way_to_get("runs", monitored=is_monitored(rows[0].cells[0].config), runs=1)
+    todo = f": {VERDICT_RUNS} runs of each are needed: {more}" if few else ""
+    return f"fastest so far: {said}, not shown to be faster than {rivals}{todo}"
 
 
-def _either(names: Sequence[str]) -> str:
-    if len(names) > _MOST_NAMED:
+def _together(names: Sequence[str]) -> str:
+    if len(names) > _MOST_NAMED or len(names) == 1:
         return listed(names, _MOST_NAMED)
     return f"{', '.join(names[:-1])} and {names[-1]}"
 

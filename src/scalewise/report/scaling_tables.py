@@ -13,6 +13,8 @@ from scalewise.analysis import (
     Estimate,
     Metric,
     estimate,
+    estimate_not_negative,
+    estimate_positive,
     is_timed,
     mean_anatomy,
     number,
@@ -38,7 +40,9 @@ from scalewise.report.sections import (
 _SCALING_NOTE = (
     "Samples/s are global, over the time of the slowest rank, without warm-up: the geometric mean "
     "of runs. ± is half the width of a 95 % interval over runs (Student's t on logarithms); "
-    "brackets hold its ends where its halves differ. Ratios have Welch's, on logarithms too. "
+    "brackets hold its ends where its halves differ. A ratio is taken within each round, then over "
+    "rounds (Student's t of the pairs' logarithms); of runs that share no round it is Welch's. "
+    "Each line is at 95 % on its own: of 20 such lines one may be wrong. "
     "Runs that are *equal* may owe that to a shared seed, and bound nothing. *Beneficial* needs a "
     "lower bound of the speedup over 1.1 and an efficiency of at least 0.5; a verdict needs its "
     "whole interval. The *study's label* follows the published study and looks at the point "
@@ -255,10 +259,14 @@ def _percentiles(config: Configuration) -> str | None:
     steps = sorted({t.n for t in times})
     each = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]}-{steps[-1]}"
     tails = [t.p99 for t in times if t.p99 is not None]
-    p99 = sum(tails) / len(tails) if len(tails) == len(times) else None
-    return (
-        f"{number(sum(t.p50 for t in times) / len(times))} / {number(p99)} (n={len(times)}x{each})"
-    )
+    p50 = mean_of_runs([t.p50 for t in times]).value
+    p99 = mean_of_runs(tails).value if len(tails) == len(times) else None
+    return f"{number(p50)} / {number(p99)} (n={len(times)}x{each})"
+
+
+def mean_of_runs(values: Sequence[float]) -> Estimate:
+    """Geometric, as all means of positive runs; arithmetic where one is 0."""
+    return (estimate_positive if min(values) > 0 else estimate_not_negative)(values)
 
 
 def _optimizers_are_compared(configs: Sequence[Configuration]) -> bool:
@@ -278,7 +286,7 @@ def _allocator_table(analysis: Analysis) -> Table:
 
     def reserved(config: Configuration) -> float | None:
         most = _largest(config, lambda r: r.peak_reserved_mib)
-        return sum(most) / len(most) if most else None
+        return mean_of_runs(most).value if most else None
 
     def retries(config: Configuration) -> float | None:
         return max(_largest(config, lambda r: r.allocation_retries), default=None)

@@ -207,36 +207,41 @@ def adaptive_requests(cells: Sequence[Cell]) -> dict[str, Request]:
 
 
 def next_rounds(
-    folder: SweepFolder, requests: Mapping[str, Request], tried: Collection[str]
+    folder: SweepFolder, requests: Mapping[str, Request]
 ) -> tuple[list[Cell], Sequence[Repeats]]:
     """The cells, in order, that undecided comparisons still need, and what was looked at.
 
-    ``tried`` are the ids of cells that this sweep has ended with, however they ended: none of
-    them is run again, so that the rounds come to an end whatever fails.
+    They are whole new rounds: every member of an undecided pair runs in each of them, a single
+    device once for all its partners. So a pair that lost a half, or came later, is not completed
+    by a run of another time. Rounds that are planned and have not ended count as if they had, so
+    that the rounds come to an end whatever keeps them from running.
     """
     from scalewise.analysis import load_sweep, reach_verdicts
 
     found = reach_verdicts(load_sweep(folder.path)).repeats
-    needed: dict[str, Cell] = {}
-    undecided = [(m, r.wanted) for r in found if r.wanted is not None for m in r.members]
-    for member, wanted in undecided:
-        request = requests.get(member.config_id)
-        repeats = range(0 if request is None else wanted + _lost(member))
-        cells = [make_cell(request, repeat) for repeat in repeats if request is not None]
-        needed |= {c.planned.cell_id: c for c in cells if c.planned.cell_id not in tried}
-    if not needed:
-        return [], found
-    seed = next(iter(requests.values())).cell.sweep.order_seed
-    # Rounds begin at different numbers: the same seed must not give each look the same order.
-    seed += min(cell.planned.repeat for cell in needed.values())
-    return in_order(needed.values(), seed), found
+    undecided = [
+        (one.members, one.wanted - one.runs - _open_rounds(one.members))
+        for one in found
+        if one.wanted is not None and all(m.config_id in requests for m in one.members)
+    ]
+    known = (c.planned.repeat for members, _ in undecided for m in members for c in m.cells)
+    first = max(known, default=-1) + 1
+    needed = {
+        cell.planned.cell_id: cell
+        for members, rounds in undecided
+        for member in members
+        for repeat in range(first, first + rounds)
+        for cell in [make_cell(requests[member.config_id], repeat)]
+    }
+    return interleaved(list(needed.values())), found
 
 
-def _lost(member: Configuration) -> int:
-    """Runs that gave no figure and are made up for by others."""
-    measured = len(member.values("samples_per_s"))
-    ended = [c for c in member.cells if c.state in ("done", "failed", "skipped")]
-    return len(ended) - measured
+def _open_rounds(members: Sequence[Configuration]) -> int:
+    """Rounds in which a member was planned and has not ended."""
+    return len({c.planned.repeat for m in members for c in m.cells if c.state not in _ENDED})
+
+
+_ENDED = ("done", "failed", "skipped")
 
 
 class Stages:
@@ -300,8 +305,12 @@ def later_cells(
     decided = [one for one in requests if one.config_id not in known]
     seed = decided[0].cell.sweep.order_seed if decided else 0
     planned = plan(decided, seed, planned_repeats(folder))
-    # The devices were examined with the first stage.
-    return [cell for cell in planned if cell.request.cell.workload == "train"]
+    # The devices were examined with the first stage, and so may have been the loaders.
+    return [
+        cell
+        for cell in planned
+        if cell.request.cell.workload != "doctor" and cell.planned.config_id not in known
+    ]
 
 
 def reruns(folder: SweepFolder, cells: Sequence[Cell]) -> frozenset[str]:

@@ -25,7 +25,7 @@ from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from scalewise.config import ENDS, ConfigError, conf_dir, in_one_line, resolve
+from scalewise.config import ENDS, ConfigError, conf_dir, in_one_line, open_keys, resolve
 from scalewise.records import SweepFolder
 
 
@@ -101,6 +101,7 @@ class Composer:
 
     def plain(self, overrides: Sequence[str], number: int) -> dict[str, Any]:
         """One job's configuration as plain data, without ``hydra``: what ``compose`` gives."""
+        overrides = open_keys(overrides)
         parsed = [self._parse(text) for text in overrides]
         values = [override for override, is_value in parsed if is_value]
         choices = tuple(o.input_line or "" for o, is_value in parsed if not is_value)
@@ -112,7 +113,7 @@ class Composer:
 
     def written(self, overrides: Sequence[str]) -> tuple[str, ...]:
         """The keys that the experiment file of a job sets; ask after :meth:`plain`."""
-        parsed = [self._parse(text) for text in overrides]
+        parsed = [self._parse(text) for text in open_keys(overrides)]
         return self._written[tuple(o.input_line or "" for o, is_value in parsed if not is_value)]
 
     def _parse(self, text: str) -> tuple[Override, bool]:
@@ -163,7 +164,7 @@ def compose_cell(overrides: Sequence[str]) -> dict[str, Any]:
     OmegaConf.register_new_resolver("scalewise_folder", sweep_folder, replace=True)
     try:
         with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            return resolve(compose("config", overrides=list(overrides)))
+            return resolve(compose("config", overrides=open_keys(overrides)))
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(in_one_line(error)) from error
 

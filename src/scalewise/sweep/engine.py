@@ -6,6 +6,7 @@ never touches a GPU and never trains, so no cell can take it down.
 
 from __future__ import annotations
 
+import bisect
 import signal
 import time
 from collections.abc import Iterable, Sequence
@@ -233,11 +234,12 @@ class Engine:
         folder.save_config(cell.request.plain)
 
     def _queue(self, cell: Cell) -> None:
-        """Put a cell at the end of the queue.
+        """Put a cell at the end of its round in the queue.
 
         Raises :class:`HostMismatch` if it can never run.
         """
-        self._waiting.append(QueuedCell(cell, self.executor.demand(cell)))
+        queued = QueuedCell(cell, self.executor.demand(cell))
+        bisect.insort(self._waiting, queued, key=lambda one: one.cell.planned.repeat)
 
     # Later stages
 
@@ -258,7 +260,7 @@ class Engine:
         """Add rounds of ``repeats=auto`` until the records decide."""
         requests = adaptive_requests(self.report.cells)
         while requests:
-            cells, progress = next_rounds(self.folder, requests, self.report.outcomes.keys())
+            cells, progress = next_rounds(self.folder, requests)
             for repeats in progress:
                 self.display.note(f"repeats  {repeats}")
             if not cells:
@@ -286,7 +288,7 @@ class Engine:
     def _start_cells(self) -> bool:
         """Start the cells that have room. Returns whether one left the queue without a try."""
         has_left = False
-        for queued in self.executor.order(tuple(self._waiting), self._running, self._expected_s):
+        for queued in self.executor.order(tuple(self._waiting), self._running):
             started: RunningCell | Outcome | None
             if not self._is_within_budget(queued):
                 if self._running:

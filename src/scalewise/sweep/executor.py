@@ -114,13 +114,11 @@ class Executor(ABC, Generic[R]):
         """A try that an earlier process of the sweep left running; None if there is none."""
         return None
 
-    def order(
-        self,
-        waiting: Sequence[QueuedCell],
-        running: Sequence[R],
-        expected_s: Callable[[Cell], float | None],
-    ) -> Sequence[QueuedCell]:
-        """The queued cells that may start now, in the order in which to try them."""
+    def order(self, waiting: Sequence[QueuedCell], running: Sequence[R]) -> Sequence[QueuedCell]:
+        """The queued cells that may start now, in the order in which to try them.
+
+        ``waiting`` is round by round, each in the order of the plan.
+        """
         return waiting
 
     @abstractmethod

@@ -14,7 +14,14 @@ from hydra.core.utils import JobReturn, JobStatus
 from hydra.types import HydraContext, RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from scalewise.config import ConfigError, options_of, resolve
+from scalewise.config import (
+    ConfigError,
+    as_typed,
+    keep_known_keys,
+    options_of,
+    place_on_devices,
+    resolve,
+)
 from scalewise.host import wrap_command
 from scalewise.records import (
     NAME,
@@ -41,7 +48,7 @@ from scalewise.sweep.plan import (
     request,
     wrapped,
 )
-from scalewise.sweep.preflight import Cluster, ThisHost, check_files, check_own_code
+from scalewise.sweep.preflight import Cluster, ThisHost, check_files, take_own_batches
 from scalewise.sweep.preview import print_preview
 from scalewise.sweep.resume import (
     check_options,
@@ -64,8 +71,7 @@ def find_batch_size(overrides: Sequence[str]) -> str:
     """
     folder = Path(sweep_folder(overrides)).resolve()
     overrides = [*overrides, "batch_size=auto"]
-    asked = request(overrides, compose_cell(overrides))
-    check_own_code([asked])
+    (asked,), _ = take_own_batches([request(overrides, compose_cell(overrides))])
     check_files([asked])
     cell = make_cell(search_for(asked), 0)
     engine = local_engine(folder, "exclusive", make_display())
@@ -165,12 +171,15 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
         )
     wrap = local_config(HydraConfig.get().launcher).wrap
     written = written_keys(GlobalHydra.instance().config_loader(), HydraConfig.get().runtime)
-    one = request(overrides, wrapped(resolve(composed), wrap), written)
+    (one,), lines = take_own_batches(
+        [request(overrides, wrapped(resolve(composed), wrap), written)]
+    )
     report = _run(
         folder,
         [one],
         ThisHost(),
         lambda f: local_engine(f, "exclusive", make_display(folder=f)),
+        lines,
     )
     return None if report is None else objective_over(report.outcomes_of(one.config_id))
 
@@ -207,14 +216,15 @@ def launch_with(
     launcher = master.hydra.launcher
     local = str(launcher._target_).endswith(".LocalLauncher")
     wrap = local_config(launcher).wrap if local else launcher.get("wrap")
-    requests = [
-        request(
-            overrides,
-            wrapped(composer.plain(overrides, initial_job_idx + i), wrap),
-            composer.written(overrides),
-        )
-        for i, overrides in enumerate(job_overrides)
+    jobs = [as_typed(overrides) for overrides in job_overrides]
+    composed = [
+        place_on_devices(wrapped(composer.plain(job, initial_job_idx + i), wrap), job)
+        for i, job in enumerate(jobs)
     ]
+    requests, lines = take_own_batches(
+        request(job, plain, composer.written(job))
+        for job, plain in zip(jobs, keep_known_keys(composed), strict=True)
+    )
     if not basic and any(one.cell.sweep.dry_run for one in requests):
         raise ConfigError(
             f"sweep.dry_run: found true with {sweeper.rpartition('.')[2]}, which chooses "
@@ -225,6 +235,7 @@ def launch_with(
         requests,
         ThisHost() if local else Cluster(),
         make_engine,
+        lines,
         packed=launcher.get("policy") == "packed",
         # Optuna asks in batches, and so does a sweeper with max_batch_size.
         whole=basic and master.hydra.sweeper.get("max_batch_size") is None,
@@ -254,6 +265,7 @@ def _run(
     requests: Sequence[Request],
     host: ThisHost,
     make_engine: Callable[[Path], Engine],
+    lines: Sequence[str] = (),
     packed: bool = False,
     whole: bool = True,
 ) -> SweepReport | None:
@@ -262,6 +274,7 @@ def _run(
     With ``sweep.dry_run``, print what would run instead, and return None.
 
     Args:
+        lines: to say before.
         packed: cells share the host.
         whole: the sweeper will ask for no further cells.
     """
@@ -274,7 +287,7 @@ def _run(
     for cell in selection.cells:
         host(cell)
     line = folded(requests)
-    remarks = [] if line is None else [line]
+    remarks = [*lines, *([] if line is None else [line])]
     remarks += refuse_mixing(sweep, selection.cells, selection.rerun_ids, host.models(), is_here)
     if whole and cells[0].request.cell.sweep.resume is not None:
         remarks += differences(sweep, cells, bool(undecided))
@@ -296,7 +309,6 @@ def plan_in(folder: Path, requests: Sequence[Request]) -> list[Cell]:
     """The cells that ``requests`` ask for in ``folder``. Raises :class:`ConfigError`."""
     for one in requests:
         check_options(one.cell.sweep)
-    check_own_code(requests)
     seed = requests[0].cell.sweep.order_seed if requests else 0
     sweep = SweepFolder(folder)
     return plan(tuple(first_stage(requests, sweep)), seed, planned_repeats(sweep))

@@ -153,10 +153,7 @@ class LocalExecutor(Executor[LocalCell]):
     # While cells run
 
     def order(
-        self,
-        waiting: Sequence[QueuedCell],
-        running: Sequence[LocalCell],
-        expected_s: Callable[[Cell], float | None],
+        self, waiting: Sequence[QueuedCell], running: Sequence[LocalCell]
     ) -> Sequence[QueuedCell]:
         self._settling = False
         refused = [queued for queued in waiting if self._refusal(queued) is not None]
@@ -165,7 +162,7 @@ class LocalExecutor(Executor[LocalCell]):
         if self.policy == "exclusive":
             return [] if running else waiting[:1]
         leased = [cell.lease.slots for cell in running]
-        return choose_cells(waiting, leased, self._usable, expected_s)
+        return choose_cells(waiting, leased, self._usable)
 
     def start(self, queued: QueuedCell, folder: CellFolder) -> LocalCell | Outcome | None:
         refusal = self._refusal(queued)

@@ -8,7 +8,7 @@ import random
 import re
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,8 @@ from scalewise.config import (
     CellConfig,
     Component,
     ConfigError,
+    SweepConfig,
+    as_typed,
     build_cell,
     check_module,
     choose_end,
@@ -25,6 +27,7 @@ from scalewise.config import (
     instantiate,
     is_shipped,
     keep_own_arguments,
+    place_on_devices,
     repeat_id,
     too_many_cells,
     without_absent_groups,
@@ -77,7 +80,7 @@ def check_samples(cell: CellConfig) -> None:
     arguments = dataset.arguments
     samples = arguments.get("train_samples", arguments.get("samples"))
     ours = dataset.target.startswith("scalewise.") and isinstance(samples, int)
-    if not ours or cell.workload != "train" or cell.batch_size == "auto":
+    if not ours or cell.workload not in ("train", "loader") or cell.batch_size == "auto":
         return
     found = cell.batch_of(1 if devices == "auto" else devices) * cell.accumulate_grad_batches
     if found > samples:
@@ -120,6 +123,11 @@ class Request:
         """:func:`scalewise.config.config_id` of ``plain``."""
         return config_id(self.plain)
 
+    @functools.cached_property
+    def workload_id(self) -> str:
+        """The same without the strategy: a pair, several devices and one, shares it."""
+        return config_id({k: v for k, v in self.plain.items() if k != "strategy"})
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -137,10 +145,14 @@ def request(
     ``written`` are the keys that its experiment file sets: see :func:`keep_own_arguments` and
     :func:`choose_end`.
     """
-    typed = tuple(overrides)
-    whole = choose_end(keep_own_arguments(plain, typed, written), typed, written)
+    typed = tuple(as_typed(tuple(overrides)))
+    own = keep_own_arguments(plain, typed, written)
+    whole = choose_end(place_on_devices(own, typed), typed, written)
     cell = build_cell(whole)  # what leaves no trace is wrong all the same if it is typed wrong
     plain = without_absent_groups(whole)
+    if cell.workload == "loader":
+        plain = _for_loader(plain)
+        cell = build_cell(plain)
     if not cell.is_timed:
         # Repeats are samples of a time, and here none is taken.
         plain = {**plain, "repeats": 1}
@@ -154,36 +166,45 @@ def request(
 def plan(
     requests: Sequence[Request],
     order_seed: int,
-    earlier: Mapping[str, int] | None = None,
+    earlier: Mapping[str, Collection[int]] | None = None,
 ) -> list[Cell]:
     """Every repeat of every distinct configuration, in the order in which they are to run.
 
-    ``earlier`` is the number of repeats a resumed folder has planned already, by ``config_id``:
-    none of them is forgotten, and ``sweep.extend`` counts from there.
+    ``earlier`` are the repeats that a resumed folder has planned already, by ``config_id``: none
+    of them is forgotten, and ``sweep.extend`` counts from there.
 
-    Repeats are interleaved in rounds, each round in a random order of its own (randomised
-    blocks), so that a drift of the host meets all configurations alike. An examination of the
-    devices (``sweep.doctor``) comes before all of them, and then the searches for batch sizes; the
-    long run (``measure.sustained``) comes last.
+    Repeats are interleaved in rounds (:func:`in_order`), so that a drift of the host meets all
+    configurations alike. An examination of the devices (``sweep.doctor``) comes before all of
+    them, then loaders without a model (``sweep.loader_ceiling``) and the searches for batch sizes;
+    the long run (``measure.sustained``) comes last.
 
     Raises :class:`ConfigError` for more cells than ``sweep.max_cells``, before any is made.
     """
-    beside = [one for one in (examination(requests), long_run(requests)) if one is not None]
+    single = [one for one in (examination(requests), long_run(requests)) if one is not None]
+    beside = [*single, *loader_requests(requests)]
     distinct: dict[str, Request] = {}
     for one in requests:
         known = distinct.setdefault(one.config_id, one)
         if first_repeats(one.cell) > first_repeats(known.cell):
             distinct[one.config_id] = one
-    repeats = {}
+    repeats: dict[str, list[Sequence[int]]] = {}
     for identity, one in distinct.items():
-        planned = (earlier or {}).get(identity, 0)
-        extended = planned + one.cell.sweep.extend if planned else 0
-        repeats[identity] = max(first_repeats(one.cell), planned, extended)
+        wanted, planned = first_repeats(one.cell), (earlier or {}).get(identity, ())
+        after = max(planned, default=-1) + 1
+        until = after + one.cell.sweep.extend if planned else 0
+        kept = sorted(repeat for repeat in planned if repeat >= wanted)
+        repeats[identity] = [range(wanted), kept, range(max(after, wanted), until)]
+    counts = [sum(map(len, parts)) for parts in repeats.values()]
     most = max((one.cell.sweep.max_cells for one in requests), default=MAX_CELLS)
-    if sum(repeats.values()) > most:
-        each = f"{len(repeats):,} configurations, up to {max(repeats.values()):,} repeats of each"
-        raise ConfigError(too_many_cells(f"{sum(repeats.values()):,}", most, each))
-    cells = [make_cell(one, repeat) for i, one in distinct.items() for repeat in range(repeats[i])]
+    if sum(counts) > most:
+        each = f"{len(counts):,} configurations, up to {max(counts):,} repeats of each"
+        raise ConfigError(too_many_cells(f"{sum(counts):,}", most, each))
+    cells = [
+        make_cell(distinct[identity], repeat)
+        for identity, parts in repeats.items()
+        for part in parts
+        for repeat in part
+    ]
     return in_order([*(make_cell(one, 0) for one in beside), *cells], order_seed)
 
 
@@ -246,6 +267,51 @@ def _work(one: Request) -> int:
     return parameters * one.cell.batch_of(1 if devices == "auto" else devices)
 
 
+_NO_PART_IN_LOADING: dict[str, Any] = {
+    "max_steps": 1000, "max_epochs": None, "warmup_steps": 0, "validation": "never",
+    "accumulate_grad_batches": 1,
+}  # fmt: skip
+"""Settings alike in all loader cells, so that one stands for many configurations."""
+
+
+def _for_loader(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration whose loaders run without a model."""
+    left_out = ("profile", "measure", "checkpoint", "fault", "experiment")
+    kept = {k: v for k, v in plain.items() if k not in left_out} | _NO_PART_IN_LOADING
+    kept["tracking"] = {**kept["tracking"], "name": "none", "trackers": []}
+    if kept["sweep"]["objective"] == SweepConfig.objective:  # it trains nothing that has a loss
+        kept["sweep"] = {**kept["sweep"], "objective": "loader_samples_per_s"}
+    return kept
+
+
+def loader_requests(requests: Sequence[Request]) -> list[Request]:
+    """A loader cell for each distinct loader that a sweep with ``sweep.loader_ceiling`` trains on.
+
+    Those that a sweep asks for by name are not made again. A batch that is still searched has none.
+    """
+    known = {_loader_of(one) for one in requests if one.cell.workload == "loader"}
+    found: list[Request] = []
+    for one in requests:
+        cell = one.cell
+        asked = cell.sweep.loader_ceiling and cell.is_timed and cell.batch_size != "auto"
+        if asked and (loader := _loader_of(one)) not in known:
+            known.add(loader)
+            plain = {**one.plain, "workload": "loader"}
+            found.append(request((*one.overrides, "workload=loader"), plain))
+    return found
+
+
+def _loader_of(one: Request) -> str:
+    """What the loaders of all ranks depend on."""
+    cell, devices = one.cell, one.cell.strategy.devices
+    if devices != "auto":
+        sizes: tuple[object, ...] = cell.shard_batch_sizes(devices)
+    else:  # of all devices of a host, these strategies make fewer replicas
+        sizes = (cell.batch_size, cell.scaling, cell.strategy.kind in ("tensor", "pipeline"))
+    together = cell.execution.kind == "cudagraph" and cell.execution.steps_per_batch
+    return repr((one.plain["dataset"], one.plain["hardware"], devices, sizes, together))
+
+
 def folded(requests: Sequence[Request]) -> str | None:
     """A line about requests that ask for the same configuration, which runs once; None if none do.
 
@@ -271,22 +337,28 @@ def first_repeats(cell: CellConfig) -> int:
 def in_order(cells: Iterable[Cell], order_seed: int) -> list[Cell]:
     """Examinations and searches, then round by round, each in a random order of its own.
 
-    A long run comes last: the sweep's answer does not wait for it, nor is a cell warmer for it.
+    A round is a block in time: repeat k of every configuration. Ratios are taken within it, so
+    what is compared, the cells of one workload, follow one another there. A long run comes last:
+    the sweep's answer does not wait for it, nor is a cell warmer for it.
     """
     ordered: list[Cell] = []
     long: list[Cell] = []
-    rounds: dict[int, list[Cell]] = {}
+    rounds: dict[int, dict[str, list[Cell]]] = {}
     for cell in cells:
-        workload = cell.request.cell.workload
-        trains = workload == "train"
-        beside = long if workload == "sustained" else ordered
-        (rounds.setdefault(cell.planned.repeat, []) if trains else beside).append(cell)
-    shuffler = random.Random(order_seed)
-    for repeat in sorted(rounds):
-        # Sorted first, so that the order depends on the seed and not on how it was typed.
-        block = sorted(rounds[repeat], key=lambda c: c.planned.cell_id)
-        shuffler.shuffle(block)
-        ordered += block
+        if cell.request.cell.workload == "train":
+            workloads = rounds.setdefault(cell.planned.repeat, {})
+            workloads.setdefault(cell.request.workload_id, []).append(cell)
+        else:
+            (long if cell.request.cell.workload == "sustained" else ordered).append(cell)
+    for repeat, workloads in sorted(rounds.items()):
+        # Of its own seed, so that a round has the same order whatever runs before it. Sorted
+        # first, so that the order depends on the seed and not on how it was typed.
+        shuffler = random.Random(f"{order_seed}/{repeat}")
+        blocks = [sorted(workloads[i], key=lambda c: c.planned.cell_id) for i in sorted(workloads)]
+        shuffler.shuffle(blocks)
+        for block in blocks:
+            shuffler.shuffle(block)
+            ordered += block
     return ordered + long
 
 
@@ -297,7 +369,8 @@ def make_cell(one: Request, repeat: int) -> Cell:
     trains = one.cell.workload == "train"
     parts = [
         *(() if trains else (one.cell.workload,)),
-        *(() if one.cell.workload == "doctor" else (one.cell.model.name, one.cell.dataset.name)),
+        *(() if one.cell.workload in ("doctor", "loader") else (one.cell.model.name,)),
+        *(() if one.cell.workload == "doctor" else (one.cell.dataset.name,)),
         one.cell.strategy.name + ("" if devices in ("auto", 1) else str(devices)),
         f"r{repeat}",
         identity[:8],
@@ -331,4 +404,5 @@ def add_to_plan(folder: SweepFolder, cells: Sequence[Cell], policy: str, slots: 
     created_at = time.time() if earlier is None else earlier.created_at
     if slots is None and earlier is not None:
         slots = earlier.slots
-    folder.save_plan(SweepPlan(created_at, tuple(sys.argv), seed, (*before, *new), policy, slots))
+    command = tuple(as_typed(sys.argv))
+    folder.save_plan(SweepPlan(created_at, command, seed, (*before, *new), policy, slots))

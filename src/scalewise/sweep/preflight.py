@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from scalewise.config import (
     ConfigError,
     DatasetError,
     bind,
+    build_cell,
     check_optimizer,
     find_compiler,
     in_one_line,
@@ -139,10 +141,16 @@ def explain_differences(cell: CellConfig, devices: int, host: Host) -> Iterator[
 
 
 _Asked = tuple[str, Component, str]
-"""Group, what it names, and what was typed of an optimizer beside a model."""
+"""Group, what it names, and what was typed that a Lightning class of the user's decides itself."""
 _TIMEOUT_S = 120.0
+_LOADERS_S = 20.0
+"""How long all data modules together may take to hand out their loaders."""
 _sound: set[str] = set()
 """Classes that will do: a sweeper that asks in batches asks once."""
+_batches: dict[str, int | str] = {}
+"""Data module, with its arguments, to samples of its batches, or why these are not known."""
+_DECIDED_BY = {"model": ("optimizer",), "dataset": ("batch_size", "dataset.loader")}
+"""Keys without effect beside a LightningModule or LightningDataModule."""
 
 
 def check_own_code(requests: Iterable[Request]) -> None:
@@ -156,9 +164,11 @@ def check_own_code(requests: Iterable[Request]) -> None:
     for one in requests:
         for key in ("model", "dataset", "optimizer"):
             component: Component = getattr(one.cell, key)
-            typed = _typed_optimizer(one.overrides) if key == "model" else ""
-            # Values are not part of it: trials of a sweeper differ in little else.
-            names = f"{key} {component.target} {sorted(component.arguments)} {bool(typed)}"
+            typed = _first_of(_DECIDED_BY.get(key, ()), one.overrides)
+            # Values are not part of it: trials of a sweeper differ in little else. But the batches
+            # of a data module depend on them.
+            arguments = repr(component) if key == "dataset" else sorted(component.arguments)
+            names = f"{key} {component.target} {arguments} {bool(typed)}"
             if not component.target.startswith("scalewise.") and names not in _sound:
                 asked.setdefault(f"{names} {component!r}", (key, component, typed))
                 new.add(names)
@@ -167,11 +177,36 @@ def check_own_code(requests: Iterable[Request]) -> None:
         _sound.update(new)
 
 
-def _typed_optimizer(overrides: Iterable[str]) -> str:
-    """The first override that chooses or sets an optimizer; empty without one."""
+def take_own_batches(requests: Iterable[Request]) -> tuple[list[Request], list[str]]:
+    """Check own classes, and put in place of ``batch_size`` what a LightningDataModule gives.
+
+    Its batches are per device, as Lightning's are: weak scaling. Returns the requests, and a line
+    for each data module. Raises :class:`ConfigError`.
+    """
+    given = list(requests)
+    check_own_code(given)
+    taken, lines = [], dict[str, None]()
+    for one in given:
+        cell, batch = one.cell, _batches.get(repr(one.cell.dataset))
+        if batch is None:
+            if cell.strategy.devices != "auto":
+                cell.per_device_batch_size(cell.strategy.devices)
+            taken.append(one)
+            continue
+        plain = {**one.plain, "scaling": "weak"}
+        if isinstance(batch, int):
+            plain["batch_size"] = batch
+        known = f"{batch} samples a device" if isinstance(batch, int) else f"not checked, {batch}"
+        lines[f"batch size: given by {cell.dataset.target}: {known} (scaling=weak)"] = None
+        taken.append(Request(one.overrides, plain, build_cell(plain)))
+    return taken, list(lines)
+
+
+def _first_of(keys: Sequence[str], overrides: Iterable[str]) -> str:
+    """The first override of one of ``keys``, or of what is below it; empty without one."""
     for override in overrides:
         key = override.partition("=")[0].lstrip("+~")
-        if key == "optimizer" or key.startswith("optimizer."):
+        if any(key == one or key.startswith(f"{one}.") for one in keys):
             return override
     return ""
 
@@ -194,9 +229,11 @@ def _ask(asked: Sequence[_Asked]) -> None:
         end = done.returncode
         how = f"exit status {end}" if end >= 0 else f"signal {-end}"
         raise _unanswered(asked, f"ended the process that tried it ({how})")
-    error = json.loads(done.stdout)["error"]
-    if error is not None:
-        raise ConfigError(error)
+    answer = json.loads(done.stdout)
+    if answer["error"] is not None:
+        raise ConfigError(answer["error"])
+    batches = zip(asked, answer["batches"], strict=True)
+    _batches.update({repr(one[1]): batch for one, batch in batches if batch is not None})
 
 
 def _unanswered(asked: Sequence[_Asked], what: str) -> ConfigError:
@@ -209,11 +246,46 @@ def _unanswered(asked: Sequence[_Asked], what: str) -> ConfigError:
 
 
 def main() -> None:
-    """Look at each component of standard input; the first error, or null, as JSON."""
+    """Look at each component of standard input; the first error or null, and batches, as JSON."""
     with os.fdopen(os.dup(1), "w") as answer:
         os.dup2(2, 1)  # what the user's modules print is no answer
         asked = [(key, Component(**plain), typed) for key, plain, typed in json.load(sys.stdin)]
-        json.dump({"error": next(filter(None, map(_error_of, asked)), None)}, answer)
+        error = next(filter(None, map(_error_of, asked)), None)
+        batches = [] if error else _own_batches([(key, one) for key, one, _ in asked])
+        json.dump({"error": error, "batches": batches}, answer)
+        answer.flush()
+        os._exit(0)  # a thread of the user's would keep it
+
+
+def _own_batches(asked: Sequence[tuple[str, Component]]) -> list[int | str | None]:
+    """For each component: None for all but data modules, of which :func:`_own_batch` tells."""
+
+    def too_long(*_: object) -> None:
+        raise TimeoutError(f"its loaders took more than {_LOADERS_S:g} s")
+
+    signal.signal(signal.SIGALRM, too_long)
+    signal.setitimer(signal.ITIMER_REAL, _LOADERS_S, 0.1)  # again for each that is left
+    try:
+        return [_own_batch(component) if key == "dataset" else None for key, component in asked]
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _own_batch(dataset: Component) -> int | str | None:
+    """Samples of a batch by the loader of a data module, or why it does not say.
+
+    Nothing is downloaded: ``prepare_data`` is left out.
+    """
+    try:
+        target = load_target("dataset", dataset)
+        if not _is_a("LightningDataModule", target):
+            return None
+        module = target(**dataset.arguments)
+        module.setup("fit")
+        batch = getattr(module.train_dataloader(), "batch_size", None)
+    except (Exception, SystemExit) as error:  # the ranks will tell
+        return in_one_line(error, at_most=80, with_class=True)
+    return batch if isinstance(batch, int) else "its loader does not say"
 
 
 def _error_of(asked: _Asked) -> str | None:
@@ -232,23 +304,37 @@ def _look(key: str, component: Component, typed: str) -> None:
     target, name = load_target(key, component), component.target
     if not callable(target):
         raise ConfigError(f"{key}._target_: found {name}, which is no class; allowed: a class")
-    if key == "model":
-        _check_lightning(component, target, typed)
+    _check_lightning(key, component, target, typed)
     if key == "optimizer":
         check_optimizer(component, target)
     bind(key, component, target, OPTIMIZER_GIVEN if key == "optimizer" else ())
 
 
-def _check_lightning(component: Component, target: Any, typed: str) -> None:
-    lightning = sys.modules.get("pytorch_lightning")  # no class of it was made without importing it
-    if lightning is None or not typed or not inspect.isclass(target):
-        return
-    if issubclass(target, lightning.LightningModule):
+def _check_lightning(key: str, component: Component, target: Any, typed: str) -> None:
+    if typed and key == "model" and _is_a("LightningModule", target):
         raise ConfigError(
             f"optimizer: found {typed} beside model._target_={component.target}, a LightningModule,"
             " which builds its own; allowed: nothing of optimizer; leave it out, or give the class "
             "an argument for it: model.KEY=VALUE"
         )
+    if typed and key == "dataset" and _is_a("LightningDataModule", target):
+        name, _, value = typed.lstrip("+").partition("=")
+        name = name.rpartition(".")[2]
+        raise ConfigError(
+            f"{typed.partition('=')[0]}: found {value} beside dataset._target_={component.target}, "
+            "a LightningDataModule, which makes its own batches; allowed: leave it out, or give "
+            f"the class an argument for it: +dataset.{name}={'N' if value == 'auto' else value}"
+        )
+
+
+def _is_a(base: str, target: Any) -> bool:
+    """Whether it is a class of Lightning's: none was made without importing that."""
+    lightning = sys.modules.get("pytorch_lightning")
+    return (
+        inspect.isclass(target)
+        and lightning is not None
+        and issubclass(target, getattr(lightning, base))
+    )
 
 
 @dataclass(frozen=True)

@@ -120,13 +120,13 @@ def is_rerun(planned: PlannedCell, rerun: str | None) -> bool:
     return rerun == "all" or fnmatch.fnmatchcase(planned.name, str(rerun))
 
 
-def planned_repeats(folder: SweepFolder) -> dict[str, int]:
-    """``config_id`` to the number of its repeats that the folder's plan holds."""
+def planned_repeats(folder: SweepFolder) -> dict[str, set[int]]:
+    """``config_id`` to its repeats that the folder's plan holds, not always from 0 on end."""
     if not folder.plan_path.exists():
         return {}
-    repeats: dict[str, int] = {}
+    repeats: dict[str, set[int]] = {}
     for planned in folder.load_plan().cells:
-        repeats[planned.config_id] = max(repeats.get(planned.config_id, 0), planned.repeat + 1)
+        repeats.setdefault(planned.config_id, set()).add(planned.repeat)
     return repeats
 
 

@@ -104,7 +104,7 @@ def estimate_line(status: SweepStatus) -> str:
     if not left or (_is_monitored(status) and not status.running):
         unfinished = len(status.cells) - counts.get("done", 0)
         return "ended" if not unfinished else f"ended; {unfinished} without a result"
-    again = f"\nfinish it with the same command and sweep.resume={status.folder}"
+    again = f"\nfinish it: scalewise resume {status.folder}"
     if status.running:
         again = ""
     if status.seconds_left is None:

@@ -99,13 +99,14 @@ def sampled_from(data: dict[str, Any]) -> Callable[[int], Any]:
 def build_data(
     cell: CellConfig,
     rank: RankContext,
-    module: pl.LightningModule,
+    module: pl.LightningModule | None,
     share: DataShare,
     steps_per_batch: int = 1,
 ) -> dict[str, Any]:
     """The arguments of ``Trainer.fit`` that carry the data.
 
-    ``share`` is the one that the strategy settles: what a rank feeds must be what it counts for.
+    ``module`` is None where nothing is trained. ``share`` is the one that the strategy settles:
+    what a rank feeds must be what it counts for.
     Raises ConfigError for data that cannot be read or that the model cannot train on.
     """
     dataset = instantiate("dataset", cell.dataset)

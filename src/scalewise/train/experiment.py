@@ -93,6 +93,10 @@ def run(
             trainer.fit(module, **data, **restarts.fit_arguments())
     except UnprunableError as error:
         raise ConfigError(str(error)) from error
+    except RuntimeError as error:
+        if _UNUSED not in str(error):
+            raise
+        raise ConfigError(_unused_parameters(module)) from error
     except UnpicklingError as error:
         if not restarts.loads_plain_values:
             raise
@@ -114,6 +118,22 @@ def run(
     if joined and cell.execution.kind != "cudagraph":
         torch.distributed.destroy_process_group()
     return summary
+
+
+_UNUSED = "not used in producing the loss"
+"""In Lightning's words for DDP's complaint. Its advice names settings that a cell does not have."""
+
+
+def _unused_parameters(module: pl.LightningModule) -> str:
+    """The line that refuses to go on without the gradients of some parameters."""
+    trained = [(name, one) for name, one in module.named_parameters() if one.requires_grad]
+    without = [name for name, one in trained if one.grad is None]
+    named = f" ({', '.join(without[:3])}{', ...' * (len(without) > 3)})"
+    return (
+        "strategy.find_unused_parameters: found false, and the loss does not depend on some "
+        f"parameters{named if 0 < len(without) < len(trained) else ''}; allowed: true (each step "
+        "looks for them), or a model without them"
+    )
 
 
 def _join_process_group(strategy: Strategy, cell: CellConfig, rank: RankContext) -> bool:

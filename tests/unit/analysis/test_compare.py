@@ -38,6 +38,16 @@ def test_one_run_a_side_shows_nothing_and_says_that_it_excludes_nothing(tmp_path
     assert "add repeats" in found.gate.reason
 
 
+def test_two_runs_a_side_decide_nothing_however_far_apart(tmp_path: Path) -> None:
+    found = code(tmp_path, 3.0, "slower=3%", runs=2)
+    assert {(m.change, m.ratio.interval) for m in found.matches} == {("no difference shown", None)}
+    assert found.gate is not None
+    assert (found.gate.failed, found.gate.blind) == (False, True)
+    assert ": no difference shown: 0.33 from 2 and 2 runs; a verdict needs 3 of each\n" in (
+        comparison_text(found)
+    )
+
+
 def test_a_second_difference_refuses_and_an_empty_comparison_fails(tmp_path: Path) -> None:
     a = sweep(tmp_path / "a", 1.0, Spec())
     b = sweep(tmp_path / "b", 1.0, Spec(commit="bbbbbbbbbbbb", device_name="NVIDIA A10G"))
@@ -84,13 +94,13 @@ def test_a_mixture_equals_only_the_same_mixture(tmp_path: Path) -> None:
 def test_an_interval_excludes_1_where_a_change_is_shown_and_only_there(tmp_path: Path) -> None:
     """0.45 [0.25, 0.80] stood under "no difference shown": corrected was the p-value alone."""
     models = [Spec(model=f"m{i}") for i in range(6)]
-    runs = {"a": [1.0, 1.02], "b": [1.15, 1.18]}
+    runs = {"a": [0.955, 1.0, 1.047], "b": [1.098, 1.15, 1.204]}
     for name, factors in runs.items():
         specs = [replace(m, commit=name * 12) for m in models]
         write_sweep(tmp_path / name, [one for s in specs for one in repeats(s, factors)])
     # One of them is far off, so that something is shown beside what is not.
-    plain = [one for s in models for one in repeats(replace(s, commit="c" * 12), [1.15, 1.18])]
-    steady = repeats(Spec(model="m0", commit="c" * 12), [3.0, 3.0001])
+    plain = [one for s in models for one in repeats(replace(s, commit="c" * 12), runs["b"])]
+    steady = repeats(Spec(model="m0", commit="c" * 12), [3.0, 3.0001, 2.9999])
     write_sweep(tmp_path / "c", [*steady, *(s for s in plain if s.model != "m0")])
     for other in ("b", "c"):
         found = compare(load_sweep(tmp_path / "a"), load_sweep(tmp_path / other), "code")
@@ -101,7 +111,7 @@ def test_an_interval_excludes_1_where_a_change_is_shown_and_only_there(tmp_path:
             assert match.detectable is not None
             if match.change == "no difference shown":
                 assert max(match.ratio.value, 1 / match.ratio.value) < match.detectable
-    uncorrected = estimate_ratio([1 / 1.15, 1 / 1.18], [1.0, 1 / 1.02]).interval
+    uncorrected = estimate_ratio(*([1 / f for f in runs[side]] for side in "ba")).interval
     assert uncorrected is not None
     assert uncorrected.high < 1, "without correction a change would stand there"
     assert {m.change for m in found.matches} == {"slower", "no difference shown"}
@@ -109,7 +119,7 @@ def test_an_interval_excludes_1_where_a_change_is_shown_and_only_there(tmp_path:
 
 def test_a_pass_names_what_it_does_not_exclude_the_worst_first(tmp_path: Path) -> None:
     models = [Spec(model=f"m{i}") for i in range(6)]
-    for name, factors in (("a", [1.0, 1.02]), ("b", [1.0, 1.03])):
+    for name, factors in (("a", [1.0, 1.02, 1.01]), ("b", [1.0, 1.03, 1.01])):
         specs = [replace(m, commit=name * 12) for m in models]
         write_sweep(tmp_path / name, [one for s in specs for one in repeats(s, factors)])
     found = compare(load_sweep(tmp_path / "a"), load_sweep(tmp_path / "b"), "code", "slower=3%")

@@ -12,18 +12,31 @@ import pytest
 
 from fakes.nvml.fixture import fake_nvml  # noqa: F401  # a fixture
 from fakes.nvml.scenario import INVALID_ARGUMENT, NO_PERMISSION, Scenario, gpu_uuid, mig_uuid
-from fakes.recorded import DDP, START, Spec, write_sweep
-from scalewise.analysis import CellRecords, Disturbance, load_sweep
-from scalewise.analysis.disturbances import common_stalls, disturbances
+from fakes.recorded import (
+    DDP,
+    QUIET,
+    START,
+    Spec,
+    rank_summary,
+    repeats,
+    swept,
+    write_sweep,
+)
+from scalewise.analysis import CellRecords, Disturbance, Pair, load_sweep, reach_verdicts
+from scalewise.analysis.disturbances import common_stalls, disturbances, foreign_cpu_share
 from scalewise.analysis.load import load_cell
+from scalewise.analysis.steps import NotMeasuredError
 from scalewise.gpu import DeviceSampler
+from scalewise.host import CoreUse
 from scalewise.records import (
     STEP_DTYPE,
     WARMUP,
     CellFolder,
+    DeviceInfo,
     DeviceProcess,
     DeviceSample,
     DeviceSeries,
+    RankSummary,
     SampledDevice,
     StepSeries,
     read_device_series,
@@ -363,3 +376,136 @@ def test_no_kept_result_of_several_gpus_is_stalled_or_has_a_second_context() -> 
     for one in several:
         assert one.provenance is not None and one.provenance.protocol > 1
         assert {f.code for f in disturbances(one) if f.status == "found"} == set(), one.path
+
+
+# CPU time of others
+
+
+def used(**changes: float) -> CoreUse:
+    return replace(QUIET, **changes)  # type: ignore[arg-type]
+
+
+def on_cores(*uses: tuple[tuple[int, ...], CoreUse | None], per_host: int = 9) -> list[RankSummary]:
+    """Ranks on these cores, ``per_host`` on each host."""
+    return [
+        rank_summary(
+            rank, DeviceInfo("cpu", "Example CPU", cores=cores), 10, 8,
+            local_rank=rank % per_host, metric_rows=0, core_use=use,
+        )
+        for rank, (cores, use) in enumerate(uses)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ranks", "share"),
+    [
+        (on_cores(((0,), used(busy_s=9.0, own_s=8.0))), 0.1),
+        # A rank whose core was free makes the share of the cell smaller.
+        (on_cores(((0,), used(busy_s=9.0, own_s=7.0)), ((1,), used(busy_s=8.0, own_s=8.0))), 0.1),
+        # Ticks may count less than the rank used.
+        (on_cores(((0,), used(busy_s=8.9, own_s=9.0))), 0.0),
+        # Ranks that are bound to no core of their own saw the same cores: what each used is theirs.
+        (on_cores(*[((0, 1), used(cores=2, busy_s=18.0, own_s=8.0))] * 2), 0.1),
+        # Cores of equal numbers on two hosts are different cores.
+        (
+            on_cores(
+                ((0,), used(busy_s=9.0, own_s=7.0)), ((0,), used(busy_s=9.0, own_s=9.0)), per_host=1
+            ),
+            0.1,
+        ),
+    ],
+)
+def test_what_others_had_is_a_share_of_the_cells_cores(
+    ranks: list[RankSummary], share: float
+) -> None:
+    assert foreign_cpu_share(ranks) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "why"),
+    [
+        (on_cores(((0,), QUIET), ((1,), None)), "it was not recorded"),
+        (on_cores(((0,), used(window_s=0.4))), "less than 1 s were timed"),
+        (on_cores(((0,), QUIET), ((0, 1), QUIET)), "ranks share some of their cores and not all"),
+        (on_cores(((0,), used(busy_s=0.0))), "the kernel does not count what is busy on its cores"),
+    ],
+)
+def test_what_others_had_may_not_be_known(ranks: list[RankSummary], why: str) -> None:
+    with pytest.raises(NotMeasuredError, match=why):
+        foreign_cpu_share(ranks)
+
+
+def auto(*specs: Spec) -> list[Spec]:
+    return [replace(spec, config={"repeats": "auto"}) for spec in specs]
+
+
+def pair_of(path: Path, specs: Sequence[Spec]) -> Pair:
+    (pair,) = reach_verdicts(swept(path, *specs)).pairs
+    return pair
+
+
+STEADY = [1.0, 1.01, 0.99, 1.005]
+SINGLE, TWO = Spec(kind="cpu"), replace(DDP, kind="cpu")
+
+
+def with_crowd(spec: Spec, factors: Sequence[float], *crowded: int) -> list[Spec]:
+    """Repeats of which these had others on a third of their cores."""
+    return [
+        replace(one, foreign_cpu=0.33 if one.repeat in crowded else 0.01)
+        for one in repeats(spec, factors)
+    ]
+
+
+def test_with_a_fixed_number_of_repeats_disturbed_runs_stay_and_the_other_verdict_is_shown(
+    tmp_path: Path,
+) -> None:
+    """One of four runs of two devices took three times as long, beside others."""
+    multi = with_crowd(TWO, [1.0, 1.01, 3.0, 0.99], 2)
+    pair = pair_of(tmp_path, [*repeats(SINGLE, STEADY), *multi])
+    assert pair.judgement.verdict == "inconclusive"
+    assert len(pair.multi.runs) == 4, "none is left out of the figure"
+    assert "others had more than 5 % of the cores of 1 of 4 runs of 2 devices" in pair.doubts[-1]
+    assert "; with the 1 disturbed run: inconclusive, speedup 1.2" in pair.doubts[-1]
+    assert "; without: beneficial, speedup 1.6" in pair.doubts[-1]
+    assert pair.judgement.reason.endswith(pair.doubts[-1])
+
+
+def test_more_than_a_quarter_is_never_left_out(tmp_path: Path) -> None:
+    multi = with_crowd(TWO, [1.0, 3.0, 3.0, 0.99], 1, 2)
+    pair = pair_of(tmp_path, [*repeats(SINGLE, STEADY), *multi])
+    assert pair.doubts[-1].endswith(
+        "2 of 4 runs of 2 devices: more than a quarter, so that none is left out"
+    )
+    single = with_crowd(SINGLE, STEADY, 0, 1, 2)
+    pair = pair_of(tmp_path / "single", [*single, *repeats(TWO, STEADY)])
+    assert "3 of 4 runs of one device: more than a quarter" in pair.doubts[-1]
+
+
+def test_how_fast_a_run_was_disturbs_nothing(tmp_path: Path) -> None:
+    pair = pair_of(tmp_path, [*repeats(SINGLE, STEADY), *repeats(TWO, [1.0, 3.0, 1.0, 1.0])])
+    assert not any("cores" in doubt for doubt in pair.doubts)
+
+
+def test_repeats_auto_replaces_a_disturbed_run_and_tells_both_verdicts(tmp_path: Path) -> None:
+    """One of three is replaced, as it is a quarter of the four that are made then."""
+    specs = auto(*repeats(SINGLE, STEADY), *with_crowd(TWO, [1.0, 3.0, 1.01], 1))
+    found = reach_verdicts(swept(tmp_path / "before", *specs))
+    (group,), (pair,) = found.repeats, found.pairs
+    assert (group.runs, group.wanted) == (2, 3)
+    assert [one.is_disturbed for one in pair.multi.aside] == [True]
+    specs = auto(*repeats(SINGLE, STEADY), *with_crowd(TWO, [1.0, 3.0, 1.01, 0.99], 1))
+    found = reach_verdicts(swept(tmp_path / "after", *specs))
+    (group,), (pair,) = found.repeats, found.pairs
+    assert (group.runs, group.because) == (3, "verdict")
+    assert pair.judgement.verdict == "beneficial"
+    assert "with the 1 disturbed run: inconclusive" in pair.judgement.reason
+    assert "; without: beneficial, speedup 1.6" in pair.judgement.reason
+
+
+def test_a_crowded_cell_is_named_with_its_share(tmp_path: Path) -> None:
+    for share, named in ((0.04, False), (0.33, True)):
+        sweep = swept(tmp_path / f"{share}", replace(SINGLE, foreign_cpu=share))
+        found = disturbances(sweep.cells[0])
+        assert [one.code for one in found if one.status == "found"] == ["foreign_cpu"] * named
+        if named:
+            assert found[0].detail == "processes outside the cell had 33 % of its cores"

@@ -37,7 +37,7 @@ def test_a_pair_is_repeated_until_it_is_decided(
     said: str,
 ) -> None:
     single, multi = auto(Spec(), **limits), auto(DDP, **limits)
-    specs = [*repeats(single, factors), *repeats(multi, factors[::-1])]
+    specs = [*repeats(single, factors), *repeats(multi, [*factors[1:], factors[0]])]
     (found,) = assessed(tmp_path, *specs)
     assert (found.runs, found.wanted, found.because) == expected
     assert said in str(found)
@@ -61,7 +61,8 @@ def test_the_report_uses_the_cap_that_was_asked_for(tmp_path: Path) -> None:
     widths = []
     for cap in (3, 50):
         asked = [auto(spec, max_repeats=cap) for spec in (Spec(), DDP)]
-        specs = [one for spec in asked for one in repeats(spec, STEADY[:3])]
+        sides = zip(asked, (STEADY[:3], STEADY[2:]), strict=True)
+        specs = [one for spec, factors in sides for one in repeats(spec, factors)]
         (pair,) = analyse(load_sweep(write_sweep(tmp_path / str(cap), specs))).pairs
         assert pair.speedup.interval is not None
         widths.append(pair.speedup.interval.high - pair.speedup.interval.low)
@@ -71,7 +72,8 @@ def test_the_report_uses_the_cap_that_was_asked_for(tmp_path: Path) -> None:
 def test_a_disturbed_baseline_decides_nothing_as_in_the_report(tmp_path: Path) -> None:
     """More than linear beside a crowd: the interval is narrow, and what is gained is not known."""
     fast = replace(DDP, kind="cpu", phases_ms={n: ms / 3 for n, ms in DDP_MS.items()})
-    specs = [*repeats(auto(Spec(kind="cpu")), STEADY[:3]), *repeats(auto(fast), STEADY[:3])]
+    noisy = [1.0, 1.06, 0.94]
+    specs = [*repeats(auto(Spec(kind="cpu")), STEADY[:3]), *repeats(auto(fast), noisy)]
     crowd(write_sweep(tmp_path, specs), "*-single-*")
     found = analyse(load_sweep(tmp_path))
     (pair,), (group,) = found.pairs, found.repeats
@@ -83,13 +85,26 @@ def test_a_disturbed_baseline_decides_nothing_as_in_the_report(tmp_path: Path) -
 def test_between_two_looks_the_report_tells_the_verdict_of_the_last(tmp_path: Path) -> None:
     late = [1.0, 1.5, 0.7, *[1.0] * 40]
     for runs in (2, 4):
-        specs = [*repeats(auto(Spec()), late[:runs]), *repeats(auto(DDP), late[:runs])]
+        specs = [*repeats(auto(Spec()), late[:runs]), *repeats(auto(DDP), [1.0] * runs)]
         if runs == 2:  # too few to look, however clear
             specs = [*repeats(auto(Spec()), [1.0, 1.0]), *repeats(auto(DDP), [1.0, 1.0])]
         found = analyse(load_sweep(write_sweep(tmp_path / str(runs), specs)))
         (pair,), (group,) = found.pairs, found.repeats
         assert (group.runs, group.because) == (runs, None)
         assert (pair.judgement.verdict, pair.speedup.n[0]) == ("inconclusive", min(runs, 3))
+
+
+def test_a_round_that_lost_a_half_is_no_pair_and_is_made_up_for(tmp_path: Path) -> None:
+    """Round 1 failed on several devices: three runs of each are two pairs."""
+    multi = [one for one in repeats(auto(DDP), STEADY[:4]) if one.repeat != 1]
+    lost = replace(auto(DDP), repeat=1, outcome="failed")
+    specs = [*repeats(auto(Spec()), STEADY[:3]), lost, *multi]
+    (found,) = assessed(tmp_path, *specs)
+    assert (found.runs, found.wanted) == (2, 3)
+    (pair,) = analyse(load_sweep(tmp_path)).pairs
+    assert pair.judgement.reason.startswith(
+        "speedup 1.61 on 2 devices, from 2 pairs: a verdict needs 3"
+    )
 
 
 def test_cells_under_a_profiler_are_repeated_for_nobody(tmp_path: Path) -> None:

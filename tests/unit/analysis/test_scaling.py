@@ -45,8 +45,9 @@ def test_speedup_and_efficiency_of_a_known_pair(tmp_path: Path) -> None:
     assert pair.speedup.interval.low < expected < pair.speedup.interval.high
     assert pair.judgement.verdict == "beneficial"
     assert pair.seed_label == "beneficial"
-    assert pair.p_value_holm is not None
-    assert pair.p_value_holm < 0.001
+    assert pair.speedup.p_value is not None
+    assert pair.speedup.p_value < 0.001
+    assert (pair.speedup.paired, pair.speedup.n) == (True, (5, 5))
     assert "lost 1.2 ms a step: 0.6 exposed communication" in pair.judgement.reason
 
 
@@ -239,11 +240,25 @@ def test_a_monitored_script_is_judged_by_the_scaling_that_its_batches_show(
     assert pair.multi.identity["batch"] == "64"
 
 
+def test_a_data_module_that_divides_its_batch_scales_strongly(tmp_path: Path) -> None:
+    """Its loader was asked in one process, and gave what one device would get: 64."""
+    asked = {"dataset": {"_target_": "mine.Data"}, "batch_size": 64}
+    single, multi = (
+        replace(spec, scaling="weak", batch_size=batch, config=asked)
+        for spec, batch in ((Spec(), 64), (DDP, 32))
+    )
+    (pair,) = analysed(tmp_path, single, multi).pairs
+    assert pair.multi.identity["scaling"] == "strong"
+    assert "strong scaling, equal global batches" in pair.judgement.reason
+    (even,) = analysed(tmp_path / "even", single, replace(multi, batch_size=64)).pairs
+    assert even.multi.identity["scaling"] == "weak"
+
+
 @pytest.mark.parametrize(
     ("runs", "said"),
     [
-        ([1.0], "from 1 and 1 runs: no interval; run the script 4 more times on each number of"),
-        ([1.0, 1.4, 0.7], "add repeats"),
+        ([1.0], "from 1 and 1 runs: a verdict needs 3; run the script 4 more times on each number"),
+        ([1.0, 1.4, 0.7], "3 and 3 runs: run the script again on each number of devices"),
     ],
 )
 def test_a_script_of_ones_own_is_told_to_run_again_not_to_set_repeats(
@@ -252,12 +267,13 @@ def test_a_script_of_ones_own_is_told_to_run_again_not_to_set_repeats(
     single, multi = monitored(Spec(), 64), monitored(DDP, 32)
     specs = [*repeats(single, runs), *repeats(multi, runs[::-1])]
     (pair,) = analysed(tmp_path / "own", *specs).pairs
-    asked = said.replace("add repeats", "run the script 2 more times on each number of devices")
-    assert asked in pair.judgement.reason
+    assert said in pair.judgement.reason
+    assert not pair.speedup.paired
     assert "repeats" not in pair.judgement.reason
     in_sweep = [*repeats(Spec(), runs), *repeats(DDP, runs[::-1])]
     (pair,) = analysed(tmp_path / "sweep", *in_sweep).pairs
     assert "add repeats" in pair.judgement.reason
+    assert pair.speedup.paired
 
 
 def test_beside_single_devices_of_either_batch_a_monitored_script_scales_weakly(

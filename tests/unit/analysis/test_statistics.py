@@ -8,10 +8,11 @@ from scipy import stats
 
 from scalewise.analysis import statistics, verdict
 from scalewise.analysis.statistics import (
+    bonferroni,
     detectable_effect,
-    holm,
-    holm_levels,
+    estimate_ratio,
     minimum_detectable_effect,
+    rarest_seen,
 )
 
 RUNS_A = [101.2, 99.8, 103.4, 98.7, 100.9]
@@ -110,14 +111,54 @@ def test_ratio_interval_covers_the_truth_in_95_of_100(cv: float) -> None:
     assert 0.929 <= hits / 1000 <= 0.975
 
 
-def test_holm_worked_by_hand() -> None:
-    # 0.01*4; 0.02*3; max(0.06, 0.03*2); max(0.06, 0.9)
-    assert holm([0.02, 0.9, 0.01, 0.03]) == pytest.approx([0.06, 0.9, 0.04, 0.06])
-    # 0.001 < 0.05/4; 0.02 > 0.05/3, and there it ends.
-    levels = [0.05 / 3, 0.05 / 4, 0.05 / 3, 0.05 / 3]
-    assert holm_levels([0.2, 0.001, 0.02, 0.021]) == pytest.approx(levels)
-    assert (holm([]), holm_levels([])) == ([], [])
-    assert holm([0.7, 0.8]) == pytest.approx([1.0, 1.0])
+def test_rounds_that_both_sides_have_are_paired() -> None:
+    """Round 1 failed on one side and round 5 on the other: neither counts."""
+    above = {0: 101.2, 2: 103.4, 3: 98.7, 4: 100.9, 5: 70.0}
+    below = {0: 92.1, 1: 150.0, 2: 95.4, 3: 90.8, 4: 93.9}
+    ratio = estimate_ratio(above, below)
+    pairs = [math.log(above[i] / below[i]) for i in (0, 2, 3, 4)]
+    expected = stats.ttest_1samp(pairs, 0)
+    assert ratio.interval is not None
+    ends = tuple(np.exp(expected.confidence_interval(0.95)))
+    assert (ratio.interval.low, ratio.interval.high) == pytest.approx(ends)
+    assert ratio.p_value == pytest.approx(expected.pvalue)
+    assert (ratio.value, ratio.n) == (pytest.approx(stats.gmean(np.exp(pairs))), (4, 4))
+    assert (ratio.paired, ratio.df) == (True, 3)
+    assert estimate_ratio(above, below, first=2).n == (2, 2)
+
+
+def test_runs_without_a_common_round_are_two_samples() -> None:
+    apart = estimate_ratio(dict(enumerate(RUNS_A)), dict(enumerate(RUNS_B, start=10)))
+    assert apart == estimate_ratio(RUNS_A, RUNS_B)
+    assert not apart.paired
+    assert not estimate_ratio(dict(enumerate(RUNS_A)), RUNS_B).paired
+
+
+def test_what_a_round_shares_leaves_its_ratio() -> None:
+    """A host that is busy in one round slows both halves of it."""
+    busy = [1.0, 0.6, 0.9, 0.8]
+    above = {i: 2.0 * share * noise for i, (share, noise) in enumerate(zip(busy, RUNS_B))}  # noqa: B905
+    below = dict(enumerate(busy))
+    within, apart = estimate_ratio(above, below), estimate_ratio([*above.values()], busy)
+    assert within.interval is not None
+    assert apart.interval is not None
+    assert within.interval.high / within.interval.low < 1.1
+    assert apart.interval.high / apart.interval.low > 1.9
+    assert within.value == pytest.approx(apart.value)
+
+
+def test_several_intervals_share_one_error() -> None:
+    assert bonferroni(1) == pytest.approx(0.95)
+    assert bonferroni(5) == pytest.approx(0.99)
+    assert bonferroni(0) == pytest.approx(0.95), "nothing to compare with"
+
+
+def test_what_few_runs_cannot_see() -> None:
+    shares = {n: round(100 * rarest_seen(n)) for n in (3, 5, 8, 12, 36)}
+    assert shares == {3: 63, 5: 45, 8: 31, 12: 22, 36: 8}
+    rng = np.random.default_rng(1)
+    unseen = (rng.random((20_000, 8)) >= rarest_seen(8)).all(axis=1).mean()
+    assert unseen == pytest.approx(0.05, abs=0.006)
 
 
 def test_outliers_are_flagged_from_ten_runs_up_only() -> None:
@@ -143,7 +184,7 @@ def test_modified_z_score_worked_by_hand() -> None:
 def test_what_is_detectable_is_the_mean_of_noncentral_t(sd: tuple[float, float], runs: int) -> None:
     """Its power over the scatter that these runs leave open, by scipy's distributions."""
     above, below = (np.exp(_scatter(one, runs)) for one in sd)
-    ratio = minimum_detectable_effect(above, below)
+    ratio = minimum_detectable_effect(estimate_ratio(above, below))
     assert ratio is not None
     error, df = statistics.welch_error(np.log(above), np.log(below))
     critical = stats.t.ppf(0.975, df)
@@ -166,7 +207,7 @@ def test_what_is_detectable_lies_beyond_the_interval_of_the_same_level() -> None
     above, below = [0.8401, 0.8399], [1.02, 0.98]
     for level in (0.05, 0.05 / 3, 0.05 / 1000):
         ratio = statistics.estimate_ratio(above, below, 1 - level)
-        least = minimum_detectable_effect(above, below, level)
+        least = minimum_detectable_effect(ratio, level)
         assert ratio.interval is not None
         assert least is not None
         assert least > math.sqrt(ratio.interval.high / ratio.interval.low)
@@ -174,26 +215,19 @@ def test_what_is_detectable_lies_beyond_the_interval_of_the_same_level() -> None
 
 
 def test_what_cannot_be_detected_has_no_number() -> None:
-    assert minimum_detectable_effect([1.0], [1.0, 2.0]) is None
-    assert minimum_detectable_effect([1.0, 1.0], [2.0, 2.0]) is None
+    assert minimum_detectable_effect(estimate_ratio([1.0], [1.0, 2.0])) is None
+    assert minimum_detectable_effect(estimate_ratio([1.0, 1.0], [2.0, 2.0])) is None
     # Beyond what a float holds: the interval and the effect end before it.
     wild, steady = [1.0, 9.0], [1.0, 1.0001]
     ratio = statistics.estimate_ratio(wild, steady, 1 - 0.05 / 1000)
-    least = minimum_detectable_effect(wild, steady, 0.05 / 1000)
+    least = minimum_detectable_effect(ratio, 0.05 / 1000)
     assert ratio.interval is not None
     assert least is not None
     assert 0 < ratio.interval.low < ratio.interval.high < math.inf
     assert 1e300 < least < math.inf
-    assert detectable_effect(wild, steady, 0.05 / 1000) is None
-    near = [1.0, 1.01]
-    assert detectable_effect(near, near) == minimum_detectable_effect(near, near)
-
-
-@pytest.mark.parametrize("p_values", [[0.02, 0.9, 0.01, 0.03], [0.001, 0.012, 0.02, 0.2], [0.04]])
-def test_the_levels_of_holm_decide_as_his_adjusted_p_values_do(p_values: list[float]) -> None:
-    levels = holm_levels(p_values)
-    for p, adjusted, level in zip(p_values, holm(p_values), levels, strict=True):
-        assert (p < level) == (adjusted < 0.05)
+    assert detectable_effect(ratio, 0.05 / 1000) is None
+    near = estimate_ratio([1.0, 1.01], [1.0, 1.01])
+    assert detectable_effect(near) == minimum_detectable_effect(near)
 
 
 def test_noisy_runs_carry_a_warning_and_steady_ones_do_not() -> None:

@@ -121,8 +121,11 @@ def test_parts_of_one_replica_have_to_feed_the_same_samples() -> None:
 def probed(path: Path, ddp_ms: dict[str, float], runs: int = 3) -> dict[str, Configuration]:
     specs = [
         spec
-        for one in (Spec(), replace(DDP, phases_ms=ddp_ms))
-        for spec in repeats(one, FACTORS[:runs])
+        for one, factors in (
+            (Spec(), FACTORS[:runs]),
+            (replace(DDP, phases_ms=ddp_ms), FACTORS[:runs][::-1]),
+        )
+        for spec in repeats(one, factors)
     ]
     found = configurations(swept(path, *specs))
     return {"single" if c.devices == 1 else "ddp": c for c in found}

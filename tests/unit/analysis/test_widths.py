@@ -57,13 +57,15 @@ def test_an_added_device_brings_its_part_of_the_gain(tmp_path: Path) -> None:
     assert eight.gain.added.value == pytest.approx(5.0 / 5.5 - 1, abs=1e-3)
 
 
-def test_its_interval_is_welchs_on_the_two_widths(tmp_path: Path) -> None:
-    ladder = found(tmp_path, (Spec(), wide(4, 4.0), wide(8, 3.0)), [1.0, 1.04, 0.97])
-    four, eight = ladder[1:]
+def test_its_interval_is_that_of_pairs_of_the_two_widths(tmp_path: Path) -> None:
+    factors = ([1.0, 1.04, 0.97], [1.0, 1.0, 1.02], [0.99, 1.0, 1.0])
+    specs = zip((Spec(), wide(4, 4.0), wide(8, 3.0)), factors, strict=True)
+    found = analyse(swept(tmp_path, *(s for one, each in specs for s in repeats(one, each))))
+    ((_, four, eight),) = ladders(found.pairs)
     assert eight.gain
-    expected = estimate_ratio(
-        eight.config.values("samples_per_s"), four.config.values("samples_per_s")
-    )
+    sides = [dict(enumerate(w.config.values("samples_per_s"))) for w in (eight, four)]
+    expected = estimate_ratio(*sides)
+    assert expected.paired
     assert eight.gain.ratio == expected
     assert expected.interval and eight.gain.added.interval
     assert eight.gain.added.interval.low == pytest.approx(expected.interval.low - 1)

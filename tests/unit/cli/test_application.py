@@ -17,6 +17,7 @@ from scalewise.analysis import FACTORS
 from scalewise.cli import hydra_main, main
 from scalewise.cli.application import application
 from scalewise.cli.exits import Exit
+from scalewise.records import SweepFolder, SweepPlan
 from scalewise.sweep import SweepReport
 
 SMALL = Path(__file__).resolve().parents[3] / "docs" / "results" / "h200x2_small"
@@ -77,12 +78,13 @@ def test_no_words_get_the_list_of_commands(capsys: pytest.CaptureFixture[str]) -
     assert main([]) == Exit.WRONG_INPUT
     said = capsys.readouterr().out
     assert all(f"\n  {name} " in said for name in application.commands)
-    assert "..." not in said.partition("Commands:")[2]
+    assert "..." not in said.partition("Run:")[2]
 
 
 WRONG = [
     ("reprot", "found 'reprot' (did you mean 'report'?); allowed: train, "),
     ("report", "Missing argument 'FOLDER'"),
+    ("resume {folder}", "{folder}"),
     ("report {folder} --ot x", "No such option '--ot'"),
     ("report {folder}", "{folder}"),
     ("report {folder} --warmup-epochs -1", "'--warmup-epochs': -1"),
@@ -135,6 +137,34 @@ def test_train_gets_its_words_as_they_are(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(hydra_main, "train", lambda: Exit.INVALID)
     assert main(["train", *words]) == Exit.INVALID
     assert sys.argv == ["scalewise train", *words]
+
+
+def recorded(folder: Path, *command: str) -> Path:
+    sweep = SweepFolder(folder)
+    sweep.save_plan(SweepPlan(1.0, command, 0, ()))
+    return folder
+
+
+def test_resume_runs_the_command_of_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("-m", "devices=1,2", "model.name='a b'", "sweep.extend=3", "sweep.resume=before")
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(hydra_main, "train", lambda defaults: Exit.FAILED + defaults)
+    folder = recorded(tmp_path, "/home/me/train.py", *words)
+    assert main(["resume", str(folder), "sweep.rerun=failed"]) == Exit.FAILED
+    again = [*words[:3], "sweep.rerun=failed", f"sweep.resume={folder}"]
+    assert sys.argv == ["/home/me/train.py", *again]
+
+
+@pytest.mark.parametrize("command", [(), ("/home/me/script.py", "3"), ("scalewise", "find-batch")])
+def test_what_train_did_not_begin_is_not_resumed(
+    tmp_path: Path, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["resume", str(recorded(tmp_path, *command))]) == Exit.WRONG_INPUT
+    said = capsys.readouterr().err
+    assert said.startswith(f"scalewise resume: {tmp_path}: found the records of ")
+    assert said.count("\n") == 1
 
 
 def test_ctrl_c_is_one_line(

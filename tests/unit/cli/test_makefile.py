@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,3 +86,28 @@ def test_every_integration_test_runs_once_whatever_its_marks() -> None:
     for cluster, alone in itertools.product((False, True), repeat=2):
         marks = {"cluster": cluster, "alone": alone}
         assert sum(eval(words, {}, marks) for words in chosen) == (not cluster), marks
+
+
+def test_train_outside_the_environment_says_so_in_one_line() -> None:
+    bare = [sys.executable, "-I", "-S", str(ROOT / "train.py")]
+    ended = subprocess.run(bare, capture_output=True, text=True, check=False)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("error: scalewise is not installed for ")
+    assert ended.stderr.endswith(": . .venv/bin/activate\n") and ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("target", ["setup", "train", "test-matrix"])
+def test_what_has_run_outside_the_environment_ends_with_the_line_to_paste(target: str) -> None:
+    *_, line = make(target, "BIN=x").stdout.splitlines()
+    recipe = re.sub(r"^x/python[^;]*", "(exit 3)", line)
+    for environment, said in (("", [". x/activate"]), (str(ROOT / ".venv"), [])):
+        ended = subprocess.run(
+            ["bash", "-c", recipe],
+            cwd=ROOT,
+            env={**os.environ, "VIRTUAL_ENV": environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ended.returncode == (0 if target == "setup" else 3)
+        assert ended.stdout.splitlines()[1:] == said

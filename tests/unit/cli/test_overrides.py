@@ -51,6 +51,12 @@ def test_what_is_typed_wins_key_by_key() -> None:
         assert with_defaults(typed) == [*left, *typed]
 
 
+def test_two_trackers_are_both_of_them() -> None:
+    for options in ([], ["-m"]):
+        typed = [*options, "tracking=wandb,trackio"]
+        assert overrides_last(typed) == [*options, "tracking=both"]
+
+
 def test_a_wrong_name_names_the_near_one() -> None:
     with pytest.raises(ConfigError, match=r"found 'agnews-bas' \(did you mean 'agnews_base'\?\)"):
         save("agnews-bas")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 import warnings
@@ -15,7 +16,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 from scalewise.cli import hydra_main
 from scalewise.cli.exits import Exit, explain
-from scalewise.config import ConfigError, options_of
+from scalewise.config import ConfigError, conf_dir, options_of
 from scalewise.records import SweepFolder, SweepPlan
 from scalewise.sweep import SweepReport, compose, engine
 from scalewise.sweep.folder_lock import lock_folder
@@ -66,6 +67,33 @@ WRONG = {
     "more cells than allowed": (
         ("-m", "seed=range(0,100000000)"),
         "seed: found 100001 values or more (seed=range(0,100000000)); allowed: 1 to 100,000",
+    ),
+    "a list without -m": (
+        ("strategy=single,ddp",),
+        "strategy: found 'single,ddp' without -m; allowed: one value, or -m strategy=single,ddp ",
+    ),
+    "a range without -m": (("seed=range(0,3)",), "seed: found 'range(0,3)' without -m; allowed: "),
+    "a key one level down": (("lr=0.1",), "lr: unknown key; allowed: optimizer.lr"),
+    "a key two levels down": (
+        ("-m", "num_workers=2"),
+        "num_workers: unknown key; allowed: dataset",
+    ),
+    "a key of Lightning's": (
+        ("trainer.max_steps=3",),
+        "trainer.max_steps: unknown key; allowed: max",
+    ),
+    "a key of others": (("gpus=2",), "gpus: unknown key; allowed: devices\n"),
+    "a list of what is no axis": (
+        ("-m", "tracking=none,both"),
+        "tracking: found 'none,both'; allowed",
+    ),
+    "a strategy's key that no cell knows": (
+        ("-m", "strategy=single,ddp", "strategy.buckets=3"),
+        "strategy.buckets: unknown key",
+    ),
+    "more devices than one of a single": (
+        ("devices=2", "strategy=single"),
+        "devices: found 2 with strategy=single; allowed: 1, or ddp",
     ),
     "no value": (("batch_size",), "batch_size: Error parsing override"),
     "unknown config": (("--config-name=nope",), "Cannot find primary config 'nope'"),
@@ -226,11 +254,28 @@ def test_help_names_the_launchers_and_sweepers_there_are(
         train("--help")
     assert ended.value.code == 0
     said = capsys.readouterr().out
+    assert all(len(line) <= 80 for line in said.splitlines())
     for group in ("hydra/launcher", "hydra/sweeper"):
         (line,) = [line for line in said.splitlines() if line.startswith(f"{group}: ")]
         named = line.partition(": ")[2].partition(" (")[0].split(", ")
         assert set(options_of(group)) <= set(named)
-    assert "--dry-run (sweep.dry_run=true)" in said
+    for group in (path.name for path in conf_dir().iterdir() if path.is_dir()):
+        if group != "hydra":
+            words = said.partition(f"\n{group}: ")[2]
+            named = re.split(r";|\n\S", words)[0].replace("\n", " ").split(",")
+            assert {name.strip() for name in named} == set(options_of(group)) - OF_STUDIES.get(
+                group, set()
+            )
+
+
+OF_STUDIES = {
+    "hardware": {"seed000"},
+    "experiment": {
+        "agnews_base", "agnews_optimized", "agnews_small", "gpt2_finewebedu_a10gx4", "imdb",
+        "robocache_scaling", "tensorflow_study", "threshold_study",
+    },
+}  # fmt: skip
+"""Options that the first page leaves to docs/workloads.md."""
 
 
 def test_a_bug_is_not_taken_for_wrong_input() -> None:

@@ -128,11 +128,14 @@ def test_where_only_the_supervisor_was_lost_nobody_waits_for_its_host(
 
 
 @pytest.mark.usefixtures("at_once")
-def test_packed_cells_start_widest_first(tmp_path: Path) -> None:
+def test_packed_cells_start_round_by_round_the_widest_first_and_then_last(tmp_path: Path) -> None:
     executor = Answering([Lost("lost")] * 9, policy="packed")
-    wide = plan([asked("tracking=none", "strategy=ddp", "strategy.devices=2")], 0)
-    on_ray(tmp_path, executor, [*cells("sweep.retries=0", repeats=2), *wide])
-    assert executor.tries[0] == wide[0].planned.name
+    typed = ("tracking=none", "sweep.retries=0", "repeats=3")
+    wide = asked(*typed, "strategy=ddp", "strategy.devices=2")
+    on_ray(tmp_path, executor, plan([asked(*typed), wide], 0))
+    started = [name.rsplit("-", 3)[1:3] for name in executor.tries]
+    wide_first = [["ddp2", "r0"], ["single", "r0"], ["single", "r1"], ["ddp2", "r1"]]
+    assert started == [*wide_first, ["ddp2", "r2"], ["single", "r2"]]
 
 
 @pytest.mark.usefixtures("at_once")
@@ -151,9 +154,11 @@ class Slurm:
         self.folder = folder
         self.causes = causes
         self.batches: list[int] = []
+        self.jobs: list[Any] = []
 
     def submit(self, executor: Any, jobs: Sequence[Any]) -> list[Any]:
         self.batches.append(len(jobs))
+        self.jobs += jobs
         for job in jobs:
             cell = CellFolder(Path(job.order.folder))
             number, cause = cell.next_attempt_number(), self.causes.pop(0)
@@ -203,6 +208,21 @@ def test_slurm_gets_no_more_jobs_at_once_than_the_budget_covers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each may take an hour, as far as anybody knows."""
-    wanted = cells("sweep.max_gpu_hours=2.5", repeats=5)
-    cluster, report = on_slurm(tmp_path, monkeypatch, ["exception"] * 5, wanted)
+    requests = [asked("tracking=none", "sweep.max_gpu_hours=2.5", f"seed={i}") for i in range(5)]
+    cluster, report = on_slurm(tmp_path, monkeypatch, ["exception"] * 5, plan(requests, 0))
     assert (cluster.batches, report.count("failed")) == ([2, 2, 1], 5), "they took no time"
+
+
+@pytest.mark.usefixtures("at_once")
+def test_slurm_gets_one_round_after_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = asked("tracking=none", "repeats=3", "strategy=ddp", "strategy.devices=2")
+    wanted = plan(
+        [asked("tracking=none", "repeats=3"), asked("tracking=none", "repeats=3", "seed=9"), wide],
+        0,
+    )
+    cluster, _ = on_slurm(tmp_path, monkeypatch, ["exception"] * 9, wanted)
+    assert sorted(cluster.batches[:2]) == [1, 2], "an array of each width"
+    rounds = [job.order.cell.repeat for job in cluster.jobs]
+    assert rounds == [0, 0, 0, 1, 1, 1, 2, 2, 2]

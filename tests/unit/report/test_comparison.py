@@ -33,7 +33,7 @@ def test_a_slowdown_beyond_the_limit_exits_with_1_and_the_reason(
     said = capsys.readouterr()
     assert "slower by 9.1%" in said.err
     assert (
-        "large single x1: slower: 0.91 [0.90, 0.92] (97.5 % interval) from 5 and 5 runs, p = "
+        "large single x1: slower: 0.91 [0.90, 0.92] (97.5 % interval) from 5 and 5 runs\n"
         in said.out
     )
     assert "gate failed" in said.out
@@ -52,8 +52,8 @@ def test_within_the_limit_and_without_a_gate_it_exits_with_0(
 def test_a_pass_that_excludes_nothing_warns_and_keeps_the_status_of_a_pass(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two runs a side, 2.2 times as slow: "gate passed", and no word of what it had not seen."""
-    for name, factors in (("a", [1.0, 1.06]), ("b", [2.1, 2.5])):
+    """Three runs a side, 2.3 times as slow: "gate passed", and no word of what it had not seen."""
+    for name, factors in (("a", [1.0, 1.06, 1.03]), ("b", [1.6, 2.5, 3.2])):
         commit = name * 12
         specs = [replace(s, commit=commit) for s in (Spec(), DDP)]
         write_sweep(tmp_path / name, [one for spec in specs for one in repeats(spec, factors)])
@@ -61,14 +61,14 @@ def test_a_pass_that_excludes_nothing_warns_and_keeps_the_status_of_a_pass(
     assert main([*words, "--fail-if", "slower=3%"]) == 0
     first, *_, gate = capsys.readouterr().out.splitlines()[1:]
     found = re.search(
-        r"no difference shown: 0\.45 \[(.*), (.*)\] \(97\.5 % interval\) from 2 and 2 runs, p = "
-        r".* \(Holm\); a change beyond (.*) would be seen",
+        r"no difference shown: 0\.44 \[(.*), (.*)\] \(97\.5 % interval\) from 3 and 3 runs; "
+        r"a change beyond (.*) would be seen",
         first,
     )
     assert found, first
     low, high, seen = map(float, found.groups())
     assert low < 1 < high
-    assert seen > 1 / 0.45
+    assert seen > 1 / 0.44
     assert gate.startswith("gate passed, WARNING: no slowdown beyond 3.0% is shown, and none is ")
     told = re.search(r"large single x1 slower by up to (.*)% is not excluded", gate)
     assert told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -95,9 +96,10 @@ def run(
     supervisors: Supervisors,
     *overrides: str,
     repeats: int = 1,
+    seeds: Sequence[int] = (0,),
 ) -> SweepReport:
     typed = ["tracking=none", f"repeats={repeats}", *overrides]
-    cells = plan([asked(*typed)], 0)
+    cells = plan([asked(*typed, f"seed={seed}") for seed in seeds], 0)
     monkeypatch.setattr(engine.executor, "start_supervisor", supervisors.start)
     try:
         return engine.run(cells)
@@ -112,14 +114,15 @@ def said(engine: Engine) -> str:
 DONE = Outcome("done", objective=1.0)
 
 
-def test_a_cell_that_was_killed_runs_again_after_the_others(
+def test_a_cell_that_was_killed_runs_again_after_the_others_of_its_round(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    supervisors = Supervisors(["signal", DONE, DONE])
-    report = run(engine, monkeypatch, supervisors, repeats=2)
-    assert report.count("done") == 2
-    first, second, third = (name for name, _ in supervisors.started)
-    assert first == third != second
+    supervisors = Supervisors(["signal", *[DONE] * 4])
+    report = run(engine, monkeypatch, supervisors, repeats=2, seeds=(1, 2))
+    assert report.count("done") == 4
+    first, second, third, *later = (name for name, _ in supervisors.started)
+    assert first == third != second and "-r0-" in second
+    assert all("-r1-" in name for name in later)
     assert "again " in said(engine)
     assert "gone (ended from outside; retry 1 of 1)" in said(engine)
 

@@ -11,9 +11,11 @@ from typing import Any, cast
 
 import pytest
 
+from fakes.requests import asked as composed
 from scalewise.config import Component, ConfigError, check_module
 from scalewise.sweep import preflight
-from scalewise.sweep.preflight import check_own_code
+from scalewise.sweep.plan import Request
+from scalewise.sweep.preflight import check_own_code, take_own_batches
 
 SOURCE = """
 import collections
@@ -47,6 +49,7 @@ STUB = """
 class LightningModule:
     def training_step(self): ...
     def configure_optimizers(self): ...
+class LightningDataModule: ...
 """
 """Stands for Lightning, whose import takes seconds."""
 LIGHTNING = """
@@ -64,6 +67,7 @@ OURS = Component("scalewise.datasets.Any", "any", {})
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(preflight, "_sound", set())
+    monkeypatch.setattr(preflight, "_batches", {})
     (tmp_path / "loud.py").write_text(SOURCE)
     yield tmp_path
     assert not {"loud", "broken"} & set(sys.modules), "nothing of the user's was imported here"
@@ -190,3 +194,65 @@ def test_a_lightning_module_takes_no_optimizer(mine: Path) -> None:
     typed = asked("lit.Derived", "seed=3", "+optimizer.lr=0.5")
     assert refusal(typed).startswith("optimizer: found +optimizer.lr=0.5 beside model._target_=lit")
     check_own_code([asked("lit.Derived", "optimizer_like=3", "model.optimizer=x")])
+
+
+DATA = """
+import time
+import pytorch_lightning as pl
+
+class Loader:
+    def __init__(self, batch_size):
+        self.batch_size = batch_size
+
+class Data(pl.LightningDataModule):
+    def __init__(self, batch_size=64, missing="", seconds=0.0):
+        self.batch_size, self.missing, self.seconds = batch_size, missing, seconds
+    def prepare_data(self):
+        raise AssertionError("a download")
+    def setup(self, stage):
+        if self.missing:
+            raise FileNotFoundError(self.missing)
+        time.sleep(self.seconds)
+    def train_dataloader(self):
+        return Loader(self.batch_size)
+"""
+
+
+@pytest.fixture
+def data(mine: Path) -> None:
+    (mine / "pytorch_lightning.py").write_text(STUB)
+    (mine / "data.py").write_text(DATA)
+
+
+def data_module(*overrides: str, **arguments: Any) -> Request:
+    words = [f"+dataset.{key}={value}" for key, value in arguments.items()]
+    return composed("dataset._target_=data.Data", *words, *overrides)
+
+
+@pytest.mark.parametrize("typed", ["batch_size=256", "dataset.loader.num_workers=2"])
+def test_what_a_data_module_decides_itself_is_refused_beside_it(data: None, typed: str) -> None:
+    key, _, value = typed.partition("=")
+    line = refusal(data_module(typed))
+    assert line.startswith(f"{key}: found {value} beside dataset._target_=data.Data, a Lightning")
+    assert line.endswith(f"+dataset.{key.rpartition('.')[2]}={value}")
+
+
+def test_batches_are_those_of_the_loader_without_a_download(data: None) -> None:
+    asked_for = [
+        data_module("devices=3"),
+        data_module("devices=3", batch_size=20),
+        data_module("devices=3", missing="x.pt"),
+    ]
+    taken, lines = take_own_batches(asked_for)
+    assert [(one.cell.scaling, one.cell.batch_size) for one in taken] == [
+        ("weak", 64),
+        ("weak", 20),
+        ("weak", 128),
+    ]
+    assert taken[0].plain["batch_size"] == 64
+    start, end = "batch size: given by data.Data: ", " (scaling=weak)"
+    assert lines == [
+        f"{start}64 samples a device{end}",
+        f"{start}20 samples a device{end}",
+        f"{start}not checked, FileNotFoundError: x.pt{end}",
+    ]

@@ -10,7 +10,7 @@ import pytest
 from fakes.requests import asked
 from scalewise.config import ConfigError, SweepConfig, is_shipped
 from scalewise.host import wrap_command
-from scalewise.sweep.plan import Request, folded, plan, wrapped
+from scalewise.sweep.plan import Request, folded, in_order, plan, wrapped
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +38,30 @@ def test_repeats_are_interleaved_in_rounds(requests: list[Request]) -> None:
         assert len({c.planned.config_id for c in block}) == 3
     rounds = [tuple(c.planned.config_id for c in cells[3 * r : 3 * r + 3]) for r in range(4)]
     assert len(set(rounds)) > 1, "every round has the same order"
+
+
+def test_a_pair_runs_side_by_side_in_every_round() -> None:
+    """Single device and both of its partners, whatever runs between one workload and the next."""
+    strategies = [
+        ("strategy=single",),
+        *(("strategy=ddp", f"strategy.devices={n}") for n in (2, 4)),
+    ]
+    asked_for = [
+        asked("repeats=5", f"seed={seed}", *one) for seed in (1, 2, 3) for one in strategies
+    ]
+    cells = plan(asked_for, 0)
+    orders = set()
+    for begin in range(0, len(cells), 3):
+        block = cells[begin : begin + 3]
+        assert len({c.request.workload_id for c in block}) == 1
+        assert len({(c.planned.repeat, c.planned.config_id) for c in block}) == 3
+        orders.add(tuple(c.planned.devices for c in block))
+    assert len(orders) > 3, "who of a pair runs first is random too"
+
+
+def test_a_round_has_its_order_whatever_ran_before_it(requests: list[Request]) -> None:
+    whole = plan(requests, 0)
+    assert names(in_order(whole[6:], 0)) == names(whole)[6:]
 
 
 def test_what_is_asked_for_twice_is_said(requests: list[Request]) -> None:
@@ -95,7 +119,7 @@ def test_more_cells_than_allowed_are_refused_before_one_is_made() -> None:
     two = [asked("repeats=2", f"seed={seed}", "sweep.max_cells=3") for seed in (1, 2)]
     with pytest.raises(ConfigError, match=r"found 4 cells \(2 configurations, up to 2 repeats"):
         plan(two, 0)
-    known = {two[0].config_id: 2}
+    known = {two[0].config_id: {0, 1}}
     with pytest.raises(ConfigError, match="found 12 cells"):
         plan([asked("seed=1", "repeats=2", "sweep.extend=10", "sweep.max_cells=11")], 0, known)
 
@@ -174,3 +198,47 @@ def test_a_long_run_makes_no_other_cells_of_the_rest() -> None:
 def test_a_long_run_of_what_is_yet_to_be_found_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"measure\.sustained: found true"):
         asked("measure.sustained=true", "batch_size=auto")
+
+
+def loader_cells(*asks: Request) -> list[Any]:
+    return [c for c in plan(asks, 0) if c.request.cell.workload == "loader"]
+
+
+CEILING = ("sweep.loader_ceiling=true", "hardware=cpu")
+
+
+def test_a_loader_that_several_configurations_share_is_measured_once_and_first() -> None:
+    asks = [
+        asked(*CEILING, f"model={model}", f"strategy={strategy}", "strategy.devices=2", *more)
+        for model in ("medium", "large")
+        for strategy in ("ddp", "local_sgd")
+        for more in (["max_steps=500"], ["optimizer=sgd", "accumulate_grad_batches=2"])
+    ]
+    cells = plan(asks, 0)
+    assert [cell.request.cell.workload for cell in cells] == ["loader", *["train"] * 8]
+    assert cells[0].planned.name.startswith("loader-tabular-ddp2-r0-")
+    assert cells[0].request.cell.sweep.objective == "loader_samples_per_s"
+    assert not cells[0].request.cell.tracking.trackers
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "dataset.loader.num_workers=2", "batch_size=64", "scaling=weak", "dataset.samples=4000",
+        "strategy.devices=4", "execution=cudagraph",
+    ],
+)  # fmt: skip
+def test_another_loader_is_measured_too(other: str) -> None:
+    first = asked(*CEILING, "strategy=ddp", "strategy.devices=2")
+    second = asked(*CEILING, "strategy=ddp", "strategy.devices=2", other)
+    assert len(loader_cells(first, second)) == 2
+
+
+def test_loaders_are_measured_only_where_they_are_asked_for_and_the_batch_is_known() -> None:
+    assert loader_cells(asked("hardware=cpu")) == []
+    assert loader_cells(asked(*CEILING, "batch_size=auto")) == []
+    assert loader_cells(asked(*CEILING, "profile.window=true")) == []
+    typed = asked("workload=loader", "hardware=cpu", "max_steps=700")
+    assert len(loader_cells(typed, asked(*CEILING))) == 1
+    (cell,) = loader_cells(asked(*CEILING))
+    assert cell.planned.config_id == typed.config_id

@@ -17,7 +17,7 @@ from scalewise.records import CellFolder, SweepFolder, SweepPlan
 from scalewise.supervisor import Outcome
 from scalewise.sweep import Cell, Engine, make_display
 from scalewise.sweep.auto import adaptive_requests, next_rounds
-from scalewise.sweep.plan import Request, plan
+from scalewise.sweep.plan import Request, add_to_plan, make_cell, plan
 from scalewise.sweep.resume import planned_repeats
 
 
@@ -30,8 +30,10 @@ def cells() -> list[Cell]:
     return plan([asked("strategy=single"), asked("strategy=ddp", "strategy.devices=2")], 0)
 
 
-def record(folder: SweepFolder, cells: list[Cell], factors: dict[int, float]) -> None:
-    """Finish ``cells`` with the run-to-run factor of each repeat."""
+def record(
+    folder: SweepFolder, cells: list[Cell], factors: dict[int, float], lost: Cell | None = None
+) -> None:
+    """Finish ``cells`` with the run-to-run factor of each repeat; one of them may have failed."""
     folder.save_plan(SweepPlan(0.0, (), 0, tuple(c.planned for c in cells)))
     for cell in cells:
         spec = Spec() if cell.planned.devices == 1 else DDP
@@ -40,6 +42,7 @@ def record(folder: SweepFolder, cells: list[Cell], factors: dict[int, float]) ->
             repeat=cell.planned.repeat,
             run_factor=factors[cell.planned.repeat] ** (-1 if spec is DDP else 1),
             config={"repeats": "auto"},
+            outcome="failed" if cell is lost else "done",
         )
         write_cell(folder.cell(cell.planned.name), cell.planned, run)
 
@@ -54,23 +57,55 @@ def test_an_undecided_pair_gets_interleaved_rounds_and_a_decided_one_none(
     tmp_path: Path, cells: list[Cell]
 ) -> None:
     folder, requests = SweepFolder(tmp_path), adaptive_requests(cells)
-    tried = {c.planned.cell_id for c in cells}
     record(folder, cells, {0: 1.0, 1: 1.4, 2: 0.8})
-    more, _ = next_rounds(folder, requests, tried)
+    more, _ = next_rounds(folder, requests)
     assert [c.planned.repeat for c in more] == [3, 3, 4, 4]
     for block in (more[:2], more[2:]):
         assert {c.planned.config_id for c in block} == set(requests)
-    assert not {c.planned.cell_id for c in more} & tried
     record(folder, cells, {0: 1.0, 1: 1.01, 2: 0.99})
-    assert next_rounds(folder, requests, tried)[0] == []
+    assert next_rounds(folder, requests)[0] == []
 
 
-def test_it_ends_when_everything_wanted_was_tried(tmp_path: Path, cells: list[Cell]) -> None:
+def test_it_ends_when_everything_wanted_was_planned(tmp_path: Path, cells: list[Cell]) -> None:
+    """Whatever keeps the new rounds from running: a budget that is spent, say."""
     folder, requests = SweepFolder(tmp_path), adaptive_requests(cells)
     record(folder, cells, {0: 1.0, 1: 1.4, 2: 0.8})
-    tried = {c.planned.cell_id for c in cells}
-    more, _ = next_rounds(folder, requests, tried)
-    assert next_rounds(folder, requests, tried | {c.planned.cell_id for c in more})[0] == []
+    more, _ = next_rounds(folder, requests)
+    add_to_plan(folder, more, "exclusive", 2)
+    assert next_rounds(folder, requests)[0] == []
+
+
+def test_a_lost_half_is_made_up_for_by_a_whole_new_round(tmp_path: Path, cells: list[Cell]) -> None:
+    """Round 1 of two devices failed: its single device has three runs, and runs again all the same.
+
+    A run of round 3 beside an old single would be no pair.
+    """
+    folder, requests = SweepFolder(tmp_path), adaptive_requests(cells)
+    lost = next(c for c in cells if c.planned.devices == 2 and c.planned.repeat == 1)
+    record(folder, cells, {0: 1.0, 1: 1.4, 2: 0.8}, lost=lost)
+    more, (found,) = next_rounds(folder, requests)
+    assert (found.runs, found.wanted) == (2, 3)
+    assert sorted((c.planned.devices, c.planned.repeat) for c in more) == [(1, 3), (2, 3)]
+
+
+def test_a_pair_that_was_not_asked_for_as_a_whole_gets_no_half_rounds(
+    tmp_path: Path, cells: list[Cell]
+) -> None:
+    folder, requests = SweepFolder(tmp_path), adaptive_requests(cells)
+    record(folder, cells, {0: 1.0, 1: 1.4, 2: 0.8})
+    wide = {i: one for i, one in requests.items() if one.cell.strategy.name == "ddp"}
+    assert next_rounds(folder, wide)[0] == []
+
+
+def test_rounds_that_a_configuration_sat_out_stay_out_when_it_is_resumed(
+    tmp_path: Path, cells: list[Cell]
+) -> None:
+    folder = SweepFolder(tmp_path)
+    single = next(c.request for c in cells if c.planned.devices == 1)
+    ran = [make_cell(single, repeat) for repeat in (0, 1, 2, 5)]
+    folder.save_plan(SweepPlan(0.0, (), 0, tuple(c.planned for c in ran)))
+    again = plan([single], 0, planned_repeats(folder))
+    assert [c.planned.repeat for c in again] == [0, 1, 2, 5]
 
 
 def test_the_limits_are_checked_before_anything_runs() -> None:

@@ -257,10 +257,10 @@ def test_a_sweep_between_two_cells_runs_while_somebody_has_its_lock(sweep: Sweep
     finally:
         lock.release()
     assert held.running
-    assert "finish it with" not in estimate_line(held)
+    assert "finish it: " not in estimate_line(held)
     ended = reader.read()
     assert not ended.running
-    assert "finish it with" in estimate_line(ended)
+    assert "finish it: scalewise resume " in estimate_line(ended)
 
 
 def test_a_damaged_list_of_quarantined_devices_hides_no_cell(

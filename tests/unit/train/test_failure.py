@@ -6,10 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.strategies import DDPStrategy
+from torch import nn
 
 from scalewise.records import CellFolder
 from scalewise.sweep import worker
-from scalewise.train import cause_of, failure_line
+from scalewise.train import cause_of, experiment, failure_line
 
 
 def ended_by_trainer(error: BaseException) -> BaseException:
@@ -44,3 +48,17 @@ def test_a_rank_records_the_interrupt_and_where_it_was_raised(
     assert recorded is not None
     assert recorded.message == "KeyboardInterrupt"
     assert "raise error" in recorded.traceback
+
+
+def test_unused_parameters_are_named_with_our_key() -> None:
+    """Lightning's advice is of settings that a cell does not have."""
+    said = RuntimeError("Expected to have finished reduction in the prior iteration before ...")
+    DDPStrategy().on_exception(said)
+    assert experiment._UNUSED in str(said)
+    module = pl.LightningModule()
+    module.used, module.head = nn.Linear(2, 2), nn.Linear(2, 2)
+    module.used(torch.ones(2)).sum().backward()
+    line = experiment._unused_parameters(module)
+    assert line.startswith("strategy.find_unused_parameters: found false, ")
+    assert "(head.weight, head.bias); allowed: true" in line
+    assert "(" not in experiment._unused_parameters(nn.Linear(2, 2)).partition(";")[0]

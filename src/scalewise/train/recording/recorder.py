@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from scalewise.config import DEFAULT_PROFILE, ProfileConfig
-from scalewise.host import RunQueue
+from scalewise.host import CoreUse, CoreUseMeter, RunQueue
 from scalewise.records import (
     CellFolder,
     DeviceInfo,
@@ -75,6 +75,8 @@ class CellRecorder(pl.Callback):
         self.brings_optimizer = False
         """Whether the module builds its own, so that the configuration's is not used."""
         self._run_queue = RunQueue()
+        self._core_meter = CoreUseMeter()
+        self._core_use: CoreUse | None = None
         self._run_queue_ms: float | None = None
         self._other_threads_cpu_ms: float | None = None
         self._sums_before: list[float] | None = None
@@ -99,6 +101,7 @@ class CellRecorder(pl.Callback):
         assert self._heartbeat is not None
         self._heartbeat.begin(planned_steps(trainer), self.steps.steps, self.steps.samples)
         self._run_queue.begin(self.steps.steps)
+        self._core_meter.begin()
         if self._profiled is not None:
             self._profiled.begin(trainer)
 
@@ -131,6 +134,8 @@ class CellRecorder(pl.Callback):
         self.metrics.end_batch(trainer, outputs)
         self._heartbeat.beat(self.steps.steps, self.steps.samples)
         self._background.check()
+        if self.steps.attempt_steps < self.steps.warmup_steps:
+            self._core_meter.begin()  # before warm-up ends: it takes too long for a timed step
         if self.steps.attempt_steps == self.steps.warmup_steps:
             self._run_queue.begin(self.steps.steps)
         if self._profiled is not None:
@@ -149,6 +154,8 @@ class CellRecorder(pl.Callback):
         self.metrics.on_replays(trainer, losses)
         self._heartbeat.beat(self.steps.steps, self.steps.samples)
         self._background.check()
+        if before < self.steps.warmup_steps:
+            self._core_meter.begin()
         if before < self.steps.warmup_steps <= self.steps.attempt_steps:
             self._run_queue.begin(self.steps.steps)
 
@@ -167,6 +174,7 @@ class CellRecorder(pl.Callback):
         self.metrics.append_logged(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._core_use = self._core_meter.end()
         self._run_queue_ms = self._run_queue.ms_per_step(self.steps.steps)
         self._other_threads_cpu_ms = self._run_queue.other_threads_cpu_ms_per_step(self.steps.steps)
         if self._profiled is not None:
@@ -228,6 +236,8 @@ class CellRecorder(pl.Callback):
         missing = dict(summary.missing)
         if self._run_queue.missing is not None:
             missing["run_queue_ms_per_step"] = self._run_queue.missing
+        if self._core_meter.missing is not None:
+            missing["core_use"] = self._core_meter.missing
         sums = parameter_sums(trainer, module)
         return replace(
             summary,
@@ -235,6 +245,7 @@ class CellRecorder(pl.Callback):
             parameters_changed=None if self._sums_before is None else sums != self._sums_before,
             run_queue_ms_per_step=self._run_queue_ms,
             other_threads_cpu_ms_per_step=self._other_threads_cpu_ms,
+            core_use=self._core_use,
             execution=self.execution() if self.execution is not None else None,
             length=self.length() if self.length is not None else None,
             own_optimizer=class_names(trainer.optimizers) if self.brings_optimizer else None,

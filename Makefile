@@ -154,8 +154,8 @@ wandb-sync: $(STAMP) ## Upload WandB runs recorded offline (FOLDER=multirun/...)
 	$(needs_folder)
 	$(BIN)/scalewise wandb-sync $(FOLDER)
 
-overhead: $(STAMP) ## Measure what scalewise costs over a bare PyTorch loop
-	$(BIN)/python benchmarks/overhead.py
+overhead: $(STAMP) ## Measure what measuring costs, by switches in one run (ARGS="--workload gpt2")
+	$(BIN)/python benchmarks/overhead.py $(ARGS)
 
 self-test: $(STAMP) ## Plant faults and see whether the analysis names them (ARGS=--quick)
 	$(BIN)/python benchmarks/self_test.py $(ARGS)

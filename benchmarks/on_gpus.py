@@ -52,11 +52,17 @@ PARTS: dict[str, Part] = {
     "injection_host": Part(
         2, 150, "benchmarks/anatomy_injection.py --host --workload large --out {out}/injection.json"
     ),
-    "measuring": Part(
-        2, 200, "benchmarks/measuring_cost.py --devices 2 --out {out}/measuring.json"
+    "overhead_gpt2": Part(
+        2, 560, "benchmarks/overhead.py --workload gpt2 --budget-s 520 --out {out}/gpt2.json"
     ),
-    "marking": Part(1, 60, "benchmarks/marking_cost.py --out {out}/marking.json"),
-    "measuring_1": Part(1, 200, "benchmarks/measuring_cost.py --out {out}/measuring.json"),
+    "overhead_mlp": Part(
+        2, 560, "benchmarks/overhead.py --workload large --budget-s 520 --out {out}/large.json"
+    ),
+    "overhead_arms": Part(
+        2, 240,
+        "benchmarks/overhead.py --workload gpt2 --everything 0 --parts 0 --execution 60"
+        " --budget-s 200 --out {out}/gpt2_execution.json",
+    ),
     "self_test": Part(
         2, 530,
         "benchmarks/self_test.py --device cuda --warm --healthy 10 --records {out}/sweep"

@@ -1,15 +1,13 @@
-"""What the sampler costs a training beside it, in two designs; ``sampler_cost.py`` runs them.
+"""What the sampler costs a training beside it; ``sampler_cost.py`` runs it.
 
-* ``windows``: one training and one sampler process, which samples at 10 Hz in every other window
-  and sleeps in between. Two neighbouring windows, in random order, are a pair; the ratio of their
-  step times has a 95 % t interval over pairs, on logarithms. Both windows share the processes,
-  their memory and their clocks, so what differs between fresh runs cancels: a minute resolves
-  what takes fresh runs an hour. What only shows between fresh processes is not in it. Where steps
-  are short, a second look is finer still: steps within 10 ms of the beginning of a reading against
-  the others of the same 100 ms, which shows whatever a reading does while it lasts and shortly
-  after.
-* ``runs``: fresh runs of ``train.py`` with the sampler and without, in an order shuffled within
-  each repeat; the ratio has its interval over runs (Welch on logarithms).
+One training and one sampler process, which samples at 10 Hz in every other window and sleeps in
+between. Two neighbouring windows, in random order, are a pair; the ratio of their step times has a
+95 % t interval over pairs, on logarithms. Both windows share the processes, their memory and their
+clocks, so what differs between fresh runs cancels. Where steps are short, a second look is finer
+still: steps within 10 ms of the beginning of a reading against the others of the same 100 ms, which
+shows whatever a reading does while it lasts and shortly after.
+
+``overhead.py`` switches the same sampler at the product's rate, beside all else that measures.
 """
 
 from __future__ import annotations
@@ -159,68 +157,6 @@ def sample_in_windows(pairs: int, window_s: float, seed: int) -> dict[str, Any]:
         "reading_ms_p99": float(np.percentile(costs_ms, 99)),
         "cpu_percent_per_gpu": 100 * cpu_s / (pairs * window_s) / len(gpus),
         "rss_growth_mib": grown / 2**20,
-    }  # fmt: skip
-
-
-# Fresh runs
-
-
-def measure_runs(
-    overrides: Sequence[str], folder: Path, repeats: int, steps: int, seed: int
-) -> dict[str, Any]:
-    """Every run of both arms, and the ratio of their step times."""
-    from scalewise.analysis.statistics import estimate_ratio
-
-    arms = {
-        "sampled": ["monitor.devices=true", f"monitor.interval_s={1 / HZ}"],
-        "plain": ["monitor.devices=false"],
-    }
-    order = [(repeat, arm) for repeat in range(repeats) for arm in arms]
-    shuffler = random.Random(seed)
-    # Within each repeat: a drift of the host meets both arms alike.
-    order.sort(key=lambda entry: (entry[0], shuffler.random()))
-    runs = []
-    for number, (repeat, arm) in enumerate(order):
-        run = _train([*overrides, *arms[arm]], steps, folder / f"run{number}")
-        runs.append({"arm": arm, "repeat": repeat, **run})
-        print(
-            f"[{number + 1}/{len(order)}] {arm:8} {run['step_time_ms']:9.4f} ms, "
-            f"{run['samples']} device samples", flush=True,
-        )  # fmt: skip
-    times = {a: [r["step_time_ms"] for r in runs if r["arm"] == a] for a in arms}
-    ratio = estimate_ratio(times["sampled"], times["plain"])
-    medians = {a: float(np.median(values)) for a, values in times.items()}
-    return {
-        "overrides": list(overrides), "timed_steps": steps, "runs": runs, "ratio": ratio.value,
-        "interval95": [ratio.interval.low, ratio.interval.high] if ratio.interval else None,
-        "ratio_of_medians": medians["sampled"] / medians["plain"],
-        "source": next((r["source"] for r in runs if r["source"]), None),
-    }  # fmt: skip
-
-
-def _train(overrides: Sequence[str], steps: int, folder: Path) -> dict[str, Any]:
-    """Mean step time in ms of a fresh run, and how often its devices were sampled meanwhile."""
-    from scalewise.analysis import load_sweep, measure_throughput
-
-    warmup = max(20, steps // 10)
-    command = [
-        sys.executable, str(ROOT / "train.py"), *overrides, f"max_steps={steps + warmup}",
-        f"warmup_steps={warmup}", "validation=never", "tracking=none", f"hydra.run.dir={folder}",
-    ]  # fmt: skip
-    done = subprocess.run(
-        command, env=with_source(os.environ), capture_output=True, text=True, check=False
-    )
-    if done.returncode != 0:
-        raise SystemExit(f"train.py failed:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
-    (cell,) = load_sweep(folder).cells
-    assert cell.result is not None
-    measured = measure_throughput(cell.steps, cell.result.world_size)
-    samples = sum(len(series.times) for series in cell.devices)
-    return {
-        "step_time_ms": measured.step_time_ms.mean, "p50_ms": measured.step_time_ms.p50,
-        "seconds": measured.seconds, "timeline": measured.timeline, "samples": samples,
-        "world_size": cell.result.world_size,
-        "source": cell.devices[0].source if cell.devices else None,
     }  # fmt: skip
 
 

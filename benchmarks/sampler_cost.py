@@ -1,18 +1,16 @@
 """What watching costs: the sampler alone, lane by lane, and a training with it over one without.
 
-    python benchmarks/sampler_cost.py [--fake 8] [--parts lanes cpu windows runs] [--out F]
+    python benchmarks/sampler_cost.py [--fake 8] [--parts lanes cpu windows] [--out F]
 
 * ``lanes``: time of a core sample, of the slow lane and of the GPM lane, for each GPU and for the
   host, median and 99th percentile over fresh readings;
 * ``cpu``: a process that does nothing but sample, at 1 and at 10 Hz: CPU time per GPU in percent
   of a core, RSS growth. Growth needs minutes: ``--seconds``, or ``sampler_soak.py``;
 * ``windows``: step time of a training while the sampler reads at 10 Hz over that while it sleeps,
-  in pairs of neighbouring windows; ``runs``: the same over fresh runs with and without, which
-  takes much longer. ``sampler_beside.py`` says what each can tell.
+  in pairs of neighbouring windows (``sampler_beside.py``).
 
-On a host without GPUs ``--fake N`` uses the tests' fake library for all but ``runs`` (its calls
-take no time but for the energy counter's 3.5 ms, so what it shows is our own cost); ``runs`` then
-samples the ranks' processes, which is said. A short table comes last.
+On a host without GPUs ``--fake N`` uses the tests' fake library (its calls take no time but for the
+energy counter's 3.5 ms, so what it shows is our own cost). A short table comes last.
 """
 
 from __future__ import annotations
@@ -35,11 +33,11 @@ import psutil
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests"), str(ROOT / "benchmarks")]
 
-from sampler_beside import measure_runs, measure_windows, sample_in_windows, with_source  # noqa: E402
+from sampler_beside import measure_windows, sample_in_windows, with_source  # noqa: E402
 
 _ENERGY_COUNTER_US = 3500
 _RATES_HZ = (1, 10)
-PARTS = ("lanes", "cpu", "windows", "runs")
+PARTS = ("lanes", "cpu", "windows")
 _MEDIUM_MLP = ("model=medium", "dataset=tabular", "batch_size=128")
 """Steps of about a millisecond: the training that is easiest to disturb."""
 
@@ -49,14 +47,12 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--fake", type=int, default=0, metavar="N", help="N GPUs that are not real")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS[:3]))
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--readings", type=int, default=500, help="of the core lane")
     parser.add_argument("--seconds", type=float, default=30.0, help="of sampling at each rate")
     parser.add_argument("--pairs", type=int, default=20, help="of windows with and without")
     parser.add_argument("--window-s", type=float, default=1.0, metavar="S", help="of a window")
-    parser.add_argument("--repeats", type=int, default=10, help="runs with and without")
-    parser.add_argument("--steps", type=int, default=3000, help="timed steps of a run")
-    parser.add_argument("--seed", type=int, default=0, help="of the order of windows and runs")
+    parser.add_argument("--seed", type=int, default=0, help="of the order of windows")
     parser.add_argument(
         "--overrides", nargs="*", default=_MEDIUM_MLP,
         help="what train.py trains, e.g. strategy=ddp; name the GPUs by hardware.gpus",
@@ -104,10 +100,6 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
                 arguments.overrides, folder / "trained", arguments.pairs, arguments.window_s,
                 arguments.seed, with_source(env),
             )  # fmt: skip
-        if "runs" in arguments.parts:
-            result["runs"] = measure_runs(
-                arguments.overrides, folder, arguments.repeats, arguments.steps, arguments.seed
-            )
     return result
 
 
@@ -128,7 +120,7 @@ def _part(env: dict[str, str], name: str, *arguments: object) -> Any:
     command = [sys.executable, __file__, "--only", name, *map(str, arguments)]
     done = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode != 0:
-        raise SystemExit(f"part {name} failed: without a GPU, give --fake 8 or --parts runs")
+        raise SystemExit(f"part {name} failed: without a GPU, give --fake 8")
     return json.loads(done.stdout)
 
 
@@ -219,23 +211,17 @@ def show(result: dict[str, Any]) -> None:
         print(f"{part['hz']:4g} Hz     {part['cpu_percent_per_gpu']:9.3f} % of a core per GPU, "
               f"RSS {part['rss_growth_mib']:+.2f} MiB in {part['seconds']:.0f} s"
               f"{problems}")  # fmt: skip
-    for part in ("windows", "runs"):
-        if part in result:
-            _show_beside(part, result[part])
+    if "windows" in result:
+        _show_beside(result["windows"])
 
 
-def _show_beside(part: str, found: dict[str, Any]) -> None:
-    mean = found["of_means"] if part == "windows" else found
+def _show_beside(found: dict[str, Any]) -> None:
+    mean, median = found["of_means"], found["of_medians"]
     span = mean["interval95"]
-    words = f"[{span[0]:.4f}, {span[1]:.4f}]" if span else "one run, no interval"
-    print(f"{part}: {' '.join(found['overrides'])}")
-    print(f"  step time with 10 Hz over without: {mean['ratio']:.4f} {words}", end="")
-    if part == "runs":
-        what = "GPUs" if found["source"] == "nvml" else "processes (no GPU here)"
-        print(f", of medians {found['ratio_of_medians']:.4f}; {what} sampled")
-        return
-    median = found["of_medians"]
-    print(f"; of medians {median['ratio']:.4f} [{median['interval95'][0]:.4f}, "
+    print(f"windows: {' '.join(found['overrides'])}")
+    print(f"  step time with 10 Hz over without: {mean['ratio']:.4f} "
+          f"[{span[0]:.4f}, {span[1]:.4f}]; of medians {median['ratio']:.4f} "
+          f"[{median['interval95'][0]:.4f}, "
           f"{median['interval95'][1]:.4f}]; {found['pairs']} pairs, {found['steps']} steps of "
           f"{found['step_time_ms']:.3f} ms on {found['world_size']}")  # fmt: skip
     beside = found["beside_readings"]

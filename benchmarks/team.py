@@ -12,7 +12,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -35,16 +36,24 @@ def compose(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def run_team(
-    script: str, options: Sequence[str], ranks: int, environment: Mapping[str, str] | None = None
+    script: str,
+    options: Sequence[str],
+    ranks: int,
+    environment: Mapping[str, str] | None = None,
+    timeout_s: float = TIMEOUT_S,
+    beside: Callable[[Path, Sequence[int]], AbstractContextManager[None]] | None = None,
 ) -> list[Any]:
     """Run ``script --as-rank`` once a rank and return what each answered, in the order of ranks.
 
+    ``beside`` is entered with the team's folder and the ranks' process ids, and left with them.
     Raises RuntimeError with the last lines of a rank that failed, and ends the others.
     """
     with tempfile.TemporaryDirectory(prefix="scalewise-benchmark-") as folder:
         processes = start_ranks(script, options, ranks, Path(folder), environment)
+        pids = [process.pid for process in processes]
         try:
-            _wait(processes, Path(folder))
+            with nullcontext() if beside is None else beside(Path(folder), pids):
+                _wait(processes, Path(folder), timeout_s)
             return [json.loads((Path(folder) / f"rank{r}.json").read_text()) for r in range(ranks)]
         finally:
             for process in processes:
@@ -86,10 +95,10 @@ def start_ranks(
     return processes
 
 
-def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path) -> None:
+def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path, timeout_s: float) -> None:
     import time
 
-    deadline = time.monotonic() + TIMEOUT_S
+    deadline = time.monotonic() + timeout_s
     while any(process.poll() is None for process in processes):
         failed = [r for r, process in enumerate(processes) if process.poll() not in (None, 0)]
         if failed or time.monotonic() > deadline:

@@ -17,8 +17,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from bare_loop import Stopwatch
 from exposed_comm import endless
-from overhead import Stopwatch
 from team import TIMEOUT_S, compose, my_place, parts
 from weak_scaling import Arm, arms, overrides_of
 

@@ -326,8 +326,8 @@ def remedy(config: Configuration, loss: Loss) -> str:
         return work_remedy(config)
     if loss.cause == "host_late":
         return (
-            "take the host out of the step (execution=cudagraph, or execution=compile), or give "
-            "each launch more work (a larger batch_size)"
+            "launch each step as a whole (execution=cudagraph), or give each launch more work "
+            "(a larger batch_size)"
         )
     if loss.cause == "transfer":
         if reduces_redundantly(config):

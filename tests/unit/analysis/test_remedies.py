@@ -63,6 +63,11 @@ def test_every_cause_has_a_remedy_whose_keys_exist(tmp_path: Path, cause: Cause)
         assert compose_typed(text) or cause in ("contention", "long_steps", "clocks"), text
 
 
+def test_a_late_host_is_first_taken_out_of_the_step(tmp_path: Path) -> None:
+    text = remedy(configuration(tmp_path), Loss("host_late", 1.0, 0.2, "", None))
+    assert compose_typed(text) == ["execution=cudagraph", "batch_size"]
+
+
 BUSY = {"sm_activity_percent": 90.0, "tensor_activity_percent": 70.0, "dram_activity_percent": 30.0}
 BF16, COMPILE = {"precision": {"name": "bf16-mixed"}}, {"execution": {"name": "compile"}}
 

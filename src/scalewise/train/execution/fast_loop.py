@@ -1,7 +1,7 @@
 """Taking off Lightning's cost per step what our cells have no use for.
 
-Each entry was found with a profiler on a step of 1 ms (``benchmarks/overhead.py`` measures the
-sum). None changes what is computed, which hooks run, or in which order.
+Each entry was found with a profiler on a step of 1 ms (``benchmarks/bare_loop.py`` measures
+the sum). None changes what is computed, which hooks run, or in which order.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class GradientWatch:
     """Calls ``ready`` when the last gradient of a reduced pass is ready, and counts the bytes.
 
     A communication hook in Python stands in the way of every bucket, and a step of 2 ms may feel
-    it (``benchmarks/measuring_cost.py``). DDP's own reduction needs none: it starts to reduce the
+    it (``benchmarks/overhead.py``). DDP's own reduction needs none: it starts to reduce the
     last bucket when the last parameter's gradient has been accumulated, so a hook on that one
     parameter tells the same moment. The first two reduced passes show which one it is; until then
     every parameter is listened to.

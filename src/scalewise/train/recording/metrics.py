@@ -117,7 +117,9 @@ class MetricsRecorder:
         # Kept for every step: only its end shows whether it ends the epoch, and so has a row.
         loss = loss_of(outputs)
         if loss is not None:
-            self._losses.append((loss.detach(), self._steps.batch_samples))
+            # Of a module that optimizes by itself it may still hold its graph.
+            kept = loss.detach() if loss.requires_grad else loss
+            self._losses.append((kept, self._steps.batch_samples))
         if self._steps.inside_step:
             return
         if self._steps.steps % self.every_n_steps == 0 or trainer.is_last_batch:

@@ -260,13 +260,17 @@ def count_samples(batch: Any) -> int:
 def first_shape(batch: Any) -> tuple[int, ...] | None:
     """Shape of the first tensor in a batch that is not empty; None without any."""
     if isinstance(batch, Tensor):
-        return tuple(batch.shape) if batch.ndim == 0 or len(batch) else None
+        shape = tuple(batch.shape)  # a tensor's len() is Python of torch's, and this is each step
+        return shape if shape[:1] != (0,) else None
     parts: Any = ()
     if isinstance(batch, Mapping):
         parts = batch.values()
     elif isinstance(batch, Sequence) and not isinstance(batch, str):
         parts = batch
-    return next((shape for part in parts if (shape := first_shape(part)) is not None), None)
+    for part in parts:
+        if (found := first_shape(part)) is not None:
+            return found
+    return None
 
 
 def _mark_loop(trainer: pl.Trainer, clock: StepClock) -> dict[str, str]:

@@ -21,9 +21,9 @@ switch some steps are left out. A window's step time is that of its slowest rank
 * ``--execution ROUNDS``, a run of its own: replicas with ``execution=eager``, ``compile`` and
   ``cudagraph`` in turns.
 
-``pinned_cores`` is no part any more: the cores that it gave to training and autograd were missing
-to OpenMP's threads, a mode of its own which no sum of parts describes. Windows of older records
-that have it are left out.
+``pinned_cores`` is no part any more: OpenMP's threads lacked the cores that it gave to training and
+autograd, a mode of its own which no sum of parts describes. Windows of older records that have it
+are left out.
 
 Not in it: the supervisor and the trackers, which are processes of their own; the audit of shards,
 which appends once a step in the first epoch. Every window of every rank is kept in ``--out``;

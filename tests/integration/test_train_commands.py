@@ -118,7 +118,7 @@ def test_two_sweeps_in_one_second_share_nothing_and_odd_values_arrive_unharmed(
     ("arguments", "words"),
     [
         (("--cfg", "job", "model=large"), "batch_size: 128"),
-        (("--help",), "model: fusion, gpt2, gpt2_large"),
+        (("--help",), "model: medium, large, mlp_258k"),
         (("--info", "config"), "strategy"),
     ],
 )

@@ -98,7 +98,7 @@ def welch(single: Array, multi: Array, level: float) -> tuple[Array, Array]:
 
 
 def verdicts(low: Array, high: Array, margin: float = 0.0) -> npt.NDArray[np.int64]:
-    """0 prefer single, 1 marginal, 2 beneficial, -1 inconclusive; as ``judge``.
+    """0 prefer single, 1 marginal, 2 beneficial, -1 undecided; as ``judge``.
 
     With a ``margin`` an interval has to end so far from an edge.
     """

@@ -65,7 +65,7 @@ def way_to_get(lack: Lack, *, monitored: bool, runs: int = 0) -> str:
     return in_script if monitored else in_sweep
 
 
-Verdict = Literal["invalid", "beneficial", "marginal", "prefer single", "inconclusive", "ceiling"]
+Verdict = Literal["invalid", "beneficial", "marginal", "prefer single", "undecided", "ceiling"]
 SeedLabel = Literal["beneficial", "marginal", "single"]
 BENEFICIAL_FROM = 1.1
 MARGINAL_FROM = 0.95
@@ -93,7 +93,7 @@ def judge(
 
     Bands of the speedup: *prefer single* below 0.95; *marginal* from there to 1.1, and beyond
     while the efficiency stays under ``min_efficiency``; *beneficial* above both. What to do about
-    an inconclusive one is worded for a sweep, with ``monitored`` for a script of one's own, and
+    an undecided one is worded for a sweep, with ``monitored`` for a script of one's own, and
     with the ``cap`` of ``repeats=auto`` for a sweep that goes on by itself. A round of both sides
     takes ``round_s``.
     """
@@ -105,7 +105,7 @@ def judge(
     if runs < VERDICT_RUNS:
         more = "" if cap else f"; {way_to_get('runs of both', monitored=monitored, runs=runs)}"
         few = f"{figure}, from {count_words(speedup)}: a verdict needs {VERDICT_RUNS}{more}"
-        return Judgement("inconclusive", few)
+        return Judgement("undecided", few)
     efficiency = factor(speedup.value / devices)
     figure += f" ({interval_words(speedup)}, {count_words(speedup)}), efficiency {efficiency}"
     if low > BENEFICIAL_FROM and low >= wanted:
@@ -122,7 +122,7 @@ def judge(
     edges = [edge for edge in (MARGINAL_FROM, wanted) if low <= edge <= high]
     need = more_runs_words(speedup, edges, cap, round_s)
     told = [part for part in ("" if cap else todo, need) if part]
-    return Judgement("inconclusive", ": ".join([f"{why}, {count_words(speedup)}", *told]))
+    return Judgement("undecided", ": ".join([f"{why}, {count_words(speedup)}", *told]))
 
 
 def count_words(ratio: RatioEstimate) -> str:
@@ -268,7 +268,7 @@ def stop_or_go_on(
     looks = schedule(cap)
     if runs >= looks[0]:
         because: Because | None = None
-        if judgement.verdict != "inconclusive":
+        if judgement.verdict != "undecided":
             because = "verdict"
         elif interval is not None and interval.high / interval.low - 1 <= precision:
             because = "precision"
@@ -291,7 +291,7 @@ def decide_alone(values: Sequence[float], *, precision: float = PRECISION, cap: 
     figure = estimate_positive(values[:seen], 1 - nominal_level(seen, cap=cap))
     if figure.interval is not None:
         figure = replace(figure, interval=replace(figure.interval, confidence=0.95))
-    said = Judgement("inconclusive", f"{estimate(figure)} samples/s")
+    said = Judgement("undecided", f"{estimate(figure)} samples/s")
     return stop_or_go_on(said, figure.interval, len(values), precision=precision, cap=cap)
 
 

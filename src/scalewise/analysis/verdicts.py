@@ -1,6 +1,6 @@
 """Every verdict of a sweep: what its report says, and what ``repeats=auto`` stops for.
 
-Both come from here, so that no comparison is called decided that the report calls inconclusive.
+Both come from here, so that no comparison is called decided that the report calls undecided.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def doubted(pair: Pair, budgets: Budgets, sustained: Sustained | None = None) ->
 
     A whole interval beyond linear, after division by the ratio of the SM clocks, is *invalid*:
     something other than the devices made the difference. Beside a disturbed single device it is
-    *inconclusive*, since the disturbance explains it; where that device is short of memory, the
+    *undecided*, since the disturbance explains it; where that device is short of memory, the
     devices do gain what they seem to.
     """
     if pair.invalid:
@@ -121,7 +121,7 @@ def doubted(pair: Pair, budgets: Budgets, sustained: Sustained | None = None) ->
     if not said:
         return pair
     told = pair.judgement
-    verdict = "invalid" if invalid else "inconclusive" if explained else told.verdict
+    verdict = "invalid" if invalid else "undecided" if explained else told.verdict
     judgement = Judgement(verdict, "; ".join([told.reason, *said]))
     return replace(pair, judgement=judgement, doubts=tuple(doubts), invalid=invalid)
 

@@ -42,7 +42,7 @@ _PREFIX = {
 
 _COLOURS = {
     "invalid": "red", "not comparable": "red", "fault": "red", "beneficial": "green",
-    "marginal": "yellow", "inconclusive": "yellow", "warning": "yellow",
+    "marginal": "yellow", "undecided": "yellow", "warning": "yellow",
     "prefer single": "magenta", "ceiling": "cyan", "note": "cyan",
 }  # fmt: skip
 

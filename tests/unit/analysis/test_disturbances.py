@@ -462,10 +462,10 @@ def test_with_a_fixed_number_of_repeats_disturbed_runs_stay_and_the_other_verdic
     """One of four runs of two devices took three times as long, beside others."""
     multi = with_crowd(TWO, [1.0, 1.01, 3.0, 0.99], 2)
     pair = pair_of(tmp_path, [*repeats(SINGLE, STEADY), *multi])
-    assert pair.judgement.verdict == "inconclusive"
+    assert pair.judgement.verdict == "undecided"
     assert len(pair.multi.runs) == 4, "none is left out of the figure"
     assert "others had more than 5 % of the cores of 1 of 4 runs of 2 devices" in pair.doubts[-1]
-    assert "; with the 1 disturbed run: inconclusive, speedup 1.2" in pair.doubts[-1]
+    assert "; with the 1 disturbed run: undecided, speedup 1.2" in pair.doubts[-1]
     assert "; without: beneficial, speedup 1.6" in pair.doubts[-1]
     assert pair.judgement.reason.endswith(pair.doubts[-1])
 
@@ -498,7 +498,7 @@ def test_repeats_auto_replaces_a_disturbed_run_and_tells_both_verdicts(tmp_path:
     (group,), (pair,) = found.repeats, found.pairs
     assert (group.runs, group.because) == (3, "verdict")
     assert pair.judgement.verdict == "beneficial"
-    assert "with the 1 disturbed run: inconclusive" in pair.judgement.reason
+    assert "with the 1 disturbed run: undecided" in pair.judgement.reason
     assert "; without: beneficial, speedup 1.6" in pair.judgement.reason
 
 

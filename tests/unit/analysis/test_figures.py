@@ -92,7 +92,7 @@ def test_two_runs_that_differ_bound_nothing_and_nothing_reads_0_00() -> None:
     assert ratio(wild) == "1.93 (no useful bound from 2 runs)"
     assert interval_words(wild) == "no useful bound from 2 runs"
     found = judge(wild, 2)
-    assert found.verdict == "inconclusive"
+    assert found.verdict == "undecided"
     few = "speedup 1.93 on 2 devices, from 2 and 2 runs: a verdict needs 3; add repeats"
     assert found.reason == few
     three = judge(estimate_ratio([10.0, 310.0, 9000.0], [90.0, 92.0, 91.0]), 2)

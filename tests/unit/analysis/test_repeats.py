@@ -77,7 +77,7 @@ def test_a_disturbed_baseline_decides_nothing_as_in_the_report(tmp_path: Path) -
     crowd(write_sweep(tmp_path, specs), "*-single-*")
     found = analyse(load_sweep(tmp_path))
     (pair,), (group,) = found.pairs, found.repeats
-    assert pair.judgement.verdict == "inconclusive"
+    assert pair.judgement.verdict == "undecided"
     assert (group.because, group.wanted) == (None, 5)
     assert "other processes held the cores of one device for 4 ms a step" in str(group)
 
@@ -91,7 +91,7 @@ def test_between_two_looks_the_report_tells_the_verdict_of_the_last(tmp_path: Pa
         found = analyse(load_sweep(write_sweep(tmp_path / str(runs), specs)))
         (pair,), (group,) = found.pairs, found.repeats
         assert (group.runs, group.because) == (runs, None)
-        assert (pair.judgement.verdict, pair.speedup.n[0]) == ("inconclusive", min(runs, 3))
+        assert (pair.judgement.verdict, pair.speedup.n[0]) == ("undecided", min(runs, 3))
 
 
 def test_a_round_that_lost_a_half_is_no_pair_and_is_made_up_for(tmp_path: Path) -> None:

@@ -149,12 +149,12 @@ def test_a_twin_that_failed_is_named_with_its_reason(tmp_path: Path) -> None:
     ("low", "high", "devices", "verdict"),
     [
         (1.11, 1.3, 2, "beneficial"),
-        (1.05, 1.3, 2, "inconclusive"),
+        (1.05, 1.3, 2, "undecided"),
         (0.96, 1.09, 2, "marginal"),
-        (0.90, 1.00, 2, "inconclusive"),
+        (0.90, 1.00, 2, "undecided"),
         (0.70, 0.94, 2, "prefer single"),
         (1.2, 1.4, 8, "marginal"),  # faster, but 8 devices at an efficiency of 0.16
-        (3.8, 4.3, 8, "inconclusive"),
+        (3.8, 4.3, 8, "undecided"),
         (4.1, 4.3, 8, "beneficial"),
     ],
 )
@@ -233,7 +233,7 @@ def test_a_monitored_script_is_judged_by_the_scaling_that_its_batches_show(
 ) -> None:
     single, multi = monitored(Spec(), 64), monitored(DDP, batch)
     (pair,) = analysed(tmp_path, *repeats(single, STEADY), *repeats(multi, STEADY)).pairs
-    assert pair.judgement.verdict != "inconclusive"
+    assert pair.judgement.verdict != "undecided"
     assert f"; {said}" in pair.judgement.reason
     assert pair.multi.identity["scaling"] == scaling
     assert {r.cell.result and r.cell.result.scaling for r in pair.multi.runs} == {scaling}
@@ -376,7 +376,7 @@ def test_without_a_single_device_it_says_how_to_get_one(
 @pytest.mark.parametrize(
     ("multi", "cells", "verdict", "beyond"),
     [
-        (FASTER_THAN_LINEAR, ["*-single-*"], "inconclusive", "more than linear: efficiency 2.42; "),
+        (FASTER_THAN_LINEAR, ["*-single-*"], "undecided", "more than linear: efficiency 2.42; "),
         (replace(DDP, kind="cpu"), ["*-ddp-*", "*-single-*"], "beneficial", ""),
     ],
 )

@@ -108,7 +108,7 @@ def test_the_cap_is_the_last_look() -> None:
 
 def test_the_simulated_rule_is_the_shipped_one(benchmark: ModuleType) -> None:
     rng = np.random.default_rng(3)
-    words = ["prefer single", "marginal", "beneficial", "inconclusive"]
+    words = ["prefer single", "marginal", "beneficial", "undecided"]
     for _ in range(50):
         single, multi = rng.normal(0, 0.1, 5), rng.normal(0.15, 0.1, 5)
         samples = [np.exp(side).tolist() for side in (multi, single)]
@@ -206,5 +206,5 @@ def test_more_runs_than_anybody_waits_for_are_not_counted() -> None:
 def test_what_more_runs_take_is_said_in_time(round_s: float | None, said: str) -> None:
     ratio = estimate_ratio(by_round(of_scatter(1.15, 0.047, 3)), by_round([100.0] * 3))
     judgement = judge(ratio, 2, round_s=round_s)
-    assert judgement.verdict == "inconclusive"
+    assert judgement.verdict == "undecided"
     assert judgement.reason.endswith(f", 3 pairs: add repeats: {said}")

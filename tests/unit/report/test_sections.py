@@ -239,7 +239,7 @@ class TestFewRuns:
             took = 60.0 if planned.devices == 1 else 30.0
             folder.save_result(replace(folder.load_result(), elapsed_s=took))
         verdict, reason = answers(analyse(load_sweep(path)))["large ddp x2"]
-        assert verdict == "inconclusive"
+        assert verdict == "undecided"
         told = re.search(r"about (\d+) more runs of each, (\d+) min", reason)
         assert told
         assert int(told[2]) == pytest.approx(int(told[1]) * 1.5, abs=0.5)
@@ -261,7 +261,7 @@ class TestCost:
         ("forward_ms", "verdict", "times", "time"),
         [
             (0.0, "beneficial", RATIO, f"finish {2 / RATIO:.2f} times as soon"),
-            (2.84, "inconclusive", 1.81, "finish 1.11 times as soon"),
+            (2.84, "undecided", 1.81, "finish 1.11 times as soon"),
             (6.3, "prefer single", 2.50, "take 1.25 times as long"),
         ],
     )

@@ -1,14 +1,15 @@
 """What the pictures of report.html draw: plain values, and curves of few points.
 
-Figures keep four significant digits, curves at most :data:`MOST_POINTS` points: the lowest and the
-highest of each bin, so that no spike is lost. Names are plain text, which the page never takes for
-markup.
+Figures keep four significant digits, curves at most :data:`MOST_POINTS` points, and fewer where a
+page has many: the lowest and the highest of each bin, so that no spike is lost. Names are plain
+text, which the page never takes for markup.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -36,6 +37,9 @@ from scalewise.report.scaling_tables import verdict
 from scalewise.report.sections import printable
 
 MOST_POINTS = 500
+_FEWEST_POINTS = 60
+_POINTS_OF_A_PAGE = 100_000
+"""Of all steps together, and as many of all devices: 100 cells stay below 8 MB."""
 _LOG_LINES = 30
 _LOG_BYTES = 4000
 _DEVICE_METRICS = {
@@ -57,14 +61,33 @@ def page_data(analysis: Analysis) -> dict[str, Any]:
     """Everything that is drawn, ready for JSON; a cell names its configuration by its place."""
     configs = analysis.configurations
     measured = {run.cell.planned.name: run for config in configs for run in config.runs}
+    cells = [cell for config in configs for cell in config.cells]
+    points = Points(
+        steps=_points_each(sum(len(cell.steps) for cell in cells)),
+        devices=_points_each(
+            sum(len(s.devices) for cell in cells for s in cell.devices) * len(_DEVICE_METRICS)
+        ),
+    )
     return {
         "configurations": [_configuration(analysis, config) for config in configs],
         "cells": [
-            _cell(analysis, config, place, cell, measured.get(cell.planned.name))
+            _cell(analysis, config, place, cell, measured.get(cell.planned.name), points)
             for place, config in enumerate(configs)
             for cell in config.cells
         ],
     }
+
+
+@dataclass(frozen=True)
+class Points:
+    """How many a curve may have."""
+
+    steps: int
+    devices: int
+
+
+def _points_each(curves: int) -> int:
+    return max(_FEWEST_POINTS, min(MOST_POINTS, _POINTS_OF_A_PAGE // max(curves, 1)))
 
 
 def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
@@ -125,7 +148,12 @@ def _figure(found: Estimate | RatioEstimate | None) -> dict[str, float | None] |
 
 
 def _cell(
-    analysis: Analysis, config: Configuration, place: int, cell: CellRecords, run: Run | None
+    analysis: Analysis,
+    config: Configuration,
+    place: int,
+    cell: CellRecords,
+    run: Run | None,
+    points: Points,
 ) -> dict[str, Any]:
     steps = tuple(series for series in cell.steps if len(series))
     edges = [step_edges_s(series) for series in steps]
@@ -138,12 +166,14 @@ def _cell(
         "state": cell.state,
         "failure": cell.failure,
         "steps": [
-            {"rank": series.rank, "curve": _step_curve(series, each - start)}
+            {"rank": series.rank, "curve": _step_curve(series, each - start, points.steps)}
             for series, each in zip(steps, edges, strict=True)
         ],
         "timed": _timed(steps, edges, start),
         "balance": _balance(run),
-        "devices": [device for series in cell.devices for device in _devices(series, start)],
+        "devices": [
+            device for series in cell.devices for device in _devices(series, start, points.devices)
+        ],
         "loss": _loss(run, start),
         "facts": _facts(cell),
         "differs": _differences(cell, baseline.single.cells[0]) if baseline else [],
@@ -151,20 +181,22 @@ def _cell(
     }
 
 
-def _step_curve(series: StepSeries, edges_s: npt.NDArray[np.float64]) -> Curve:
+def _step_curve(series: StepSeries, edges_s: npt.NDArray[np.float64], most: int) -> Curve:
     """Step times in ms over the seconds at which the steps began."""
     times = series.column("step")
     known = ~np.isnan(times)
-    return thinned(edges_s[:-1][known], times[known])
+    return thinned(edges_s[:-1][known], times[known], most)
 
 
-def thinned(x: npt.NDArray[np.float64], y: npt.NDArray[np.float64]) -> Curve:
+def thinned(
+    x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], most: int = MOST_POINTS
+) -> Curve:
     """The same points if they are few, else the lowest and highest of each of equal bins of x.
 
     ``x`` rises, both have shape ``[points]``.
     """
-    if len(x) > MOST_POINTS:
-        bounds = np.linspace(x[0], x[-1], MOST_POINTS // 2 + 1)
+    if len(x) > most:
+        bounds = np.linspace(x[0], x[-1], most // 2 + 1)
         cuts = [0, *np.searchsorted(x, bounds[1:-1]), len(x)]
         ends = [
             place
@@ -200,7 +232,7 @@ def _balance(run: Run | None) -> Curve | None:
     return middle, [_digits(window.cv_percent, 4) for window in windows]
 
 
-def _devices(series: DeviceSeries, start: float) -> Iterable[dict[str, Any]]:
+def _devices(series: DeviceSeries, start: float, most: int) -> Iterable[dict[str, Any]]:
     for device in series.devices:
         curves = {}
         for metric, words in _DEVICE_METRICS.items():
@@ -208,7 +240,7 @@ def _devices(series: DeviceSeries, start: float) -> Iterable[dict[str, Any]]:
             points = [(time - start, value) for time, value in read if value is not None]
             if points:
                 x, y = np.array(points, dtype=float).T
-                curves[words] = thinned(x, y)
+                curves[words] = thinned(x, y, most)
         of = f"GPU {device.index}" if series.source == "nvml" else f"process of rank {device.index}"
         yield {"name": of, "curves": curves}
 

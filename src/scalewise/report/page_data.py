@@ -38,7 +38,7 @@ from scalewise.report.sections import printable
 
 MOST_POINTS = 500
 _FEWEST_POINTS = 60
-_POINTS_OF_A_PAGE = 100_000
+_POINTS_OF_A_PAGE = 80_000
 """Of all steps together, and as many of all devices: 100 cells stay below 8 MB."""
 _LOG_LINES = 30
 _LOG_BYTES = 4000

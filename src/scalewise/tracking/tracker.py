@@ -73,6 +73,18 @@ class RunSummary:
     """Known only at the end: provenance, outcome."""
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What a sweep came to."""
+
+    values: Mapping[str, float | str]
+    """``<configuration>/speedup`` and the like."""
+    page: str
+    """Its verdicts and why, a Markdown list."""
+    report: Path
+    """The folder of the report."""
+
+
 class TrackerRun(Protocol):
     """A run being mirrored. Every method may raise; the mirror says so and goes on without it."""
 
@@ -85,6 +97,9 @@ class TrackerRun(Protocol):
 
     def finish(self, summary: RunSummary) -> None:
         """Log the summary and close the run. Counts as one row if it has values."""
+
+    def log_answer(self, answer: Answer) -> None:
+        """Make this the run of a sweep's answer, and close it."""
 
     def read_back(self) -> int | None:
         """Rows of the run as the tracker counts them, without alerts; None where it does not.

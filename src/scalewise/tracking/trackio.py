@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import trackio
 from trackio import alerts, fragments, utils
 from trackio.sqlite_storage import SQLiteStorage
 
-from scalewise.tracking.tracker import Row, RunInfo, RunSummary
+from scalewise.tracking.tracker import Answer, Row, RunInfo, RunSummary
 
 _MOST_ROWS = 500
 """Rows that are written at once."""
@@ -161,6 +162,19 @@ class TrackioRun:
         if summary.values:
             now = datetime.now(UTC).timestamp()
             self.log([Row("metrics", "summary", now, self._last_step, summary.values)])
+
+    def log_answer(self, answer: Answer) -> None:
+        """Through Trackio's own run: pages and artifacts have no other way in."""
+        project, name, _ = self._run.values()
+        SQLiteStorage.delete_run(project, name)
+        run = trackio.init(
+            project, name, group=self._config["_Group"],
+            config={k: v for k, v in self._config.items() if not k.startswith("_")},
+            embed=False, auto_log_gpu=False, auto_log_cpu=False,
+        )  # fmt: skip
+        run.log({**answer.values, "report": trackio.Markdown(answer.page)})
+        run.log_artifact(answer.report, f"report-{self._run['run_id']}", "report", overwrite=True)
+        run.finish()
 
     def read_back(self) -> int | None:
         """Rows in the database; None of JSON lines, which nobody counts before their import."""

@@ -21,7 +21,7 @@ from urllib.parse import urlparse
 import wandb
 
 from scalewise.config import TrackingConfig
-from scalewise.tracking.tracker import Row, RunInfo, RunSummary, TrackerError
+from scalewise.tracking.tracker import Answer, Row, RunInfo, RunSummary, TrackerError
 
 _CONNECT_S = 5.0
 _SETTLE_S = 10.0
@@ -177,6 +177,13 @@ class WandbRun:
         if summary.values:
             self.log([Row("metrics", "summary", now(), self._last_step, summary.values)])
         self._run.finish(exit_code=0 if summary.state == "finished" else 1)
+
+    def log_answer(self, answer: Answer) -> None:
+        self._run.summary.update(dict(answer.values))
+        report = wandb.Artifact(f"report-{self._run.id}", "report")
+        report.add_dir(str(answer.report))
+        self._run.log_artifact(report)
+        self._run.finish(exit_code=0)
 
     def read_back(self) -> int | None:
         """Rows that the server has; None offline, where nobody counts before the upload.

@@ -1,0 +1,142 @@
+"""The answer of a sweep in the trackers: one run a sweep, in the group of its cells.
+
+``python -m scalewise.tracking.answer SWEEP_FOLDER``, after its report was written. The run holds
+verdict, speedup, efficiency and cost of each comparison, and the report as an artifact. Asked for
+again, it replaces what it said before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from scalewise.config import TrackingConfig, in_one_line
+from scalewise.host import say
+from scalewise.records import DataError, RecordError, SweepFolder, build
+from scalewise.tracking.mirror import open_tracker
+from scalewise.tracking.tracker import Answer, RunInfo
+
+_WAIT_S = 90.0
+_OURS = "scalewise: "
+"""Begins a line that is meant for the user: trackers write lines of their own."""
+
+
+def hand_over_answer(sweep: Path) -> None:
+    """Give the trackers of a sweep its answer, in a process of its own; says what went wrong."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "scalewise.tracking.answer", str(sweep)],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            timeout=_WAIT_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        say(f"tracking: the answer was not handed over within {_WAIT_S:g} s")
+        return
+    lines = done.stderr.decode(errors="replace").splitlines()
+    for line in lines:
+        if line.startswith(_OURS):
+            say(line.removeprefix(_OURS))
+    if done.returncode and not any(line.startswith(_OURS) for line in lines):
+        why = lines[-1] if lines else f"its process ended with {done.returncode}"
+        say(f"tracking: the answer was not handed over: {why}")
+
+
+def read_answer(folder: Path) -> tuple[RunInfo, Answer] | None:
+    """The run and what it is to hold; None for a sweep without a comparison.
+
+    Raises RecordError for a folder without a report.
+    """
+    sweep = SweepFolder(folder)
+    tracking = next((t for _, cell in sweep.cells() if (t := _tracking(cell.load_config))), None)
+    report = sweep.report_path
+    try:
+        results = json.loads((report / "results.json").read_text(encoding="utf-8"))
+        compared = [c for c in results["configurations"] if c["comparison"]]
+        values = {k: v for config in compared for k, v in _values(config).items()}
+        page = "".join(map(_line, compared))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RecordError(f"{report}: no report to hand over: {in_one_line(error)}") from error
+    if tracking is None or not values:
+        return None
+    path = folder.resolve()
+    info = RunInfo(
+        run_id=hashlib.sha256(f"{path}\nanswer".encode()).hexdigest()[:12],
+        name=f"{path.name} answer",
+        group=path.name,
+        tags=("answer", *tracking.tags),
+        folder=folder,
+        config={"command": results["sweep"]["command"], "folder": str(path)},
+        tracking=tracking,
+    )
+    return info, Answer(values, page, report)
+
+
+def _tracking(load: Callable[[], Mapping[str, Any]]) -> TrackingConfig | None:
+    try:
+        return build(TrackingConfig, load().get("tracking") or {}, "tracking")
+    except (RecordError, DataError):
+        return None
+
+
+def _values(config: Mapping[str, Any]) -> dict[str, float | str]:
+    label, compared = config["label"], config["comparison"]
+    values: dict[str, float | str] = {f"{label}/verdict": str(config["verdict"])}
+    figures = {name: compared[name] for name in ("speedup", "efficiency")}
+    figures["sample_cost_ratio"] = config.get("sample_cost_ratio")
+    for name, figure in figures.items():
+        for end in ("value", "low", "high"):
+            found = _number(figure, end)
+            if found is not None:
+                values[f"{label}/{name}" + ("" if end == "value" else f"_{end}95")] = found
+    return values
+
+
+def _line(config: Mapping[str, Any]) -> str:
+    """A line of Markdown: Trackio knows neither its tables nor its code, and shows HTML."""
+    words = f"**{config['label']}: {config['verdict']}.** {config['comparison']['reason']}"
+    return f"- {' '.join(words.split()).replace('&', '&amp;').replace('<', '&lt;')}\n"
+
+
+def _number(figure: Any, end: str) -> float | None:
+    if not isinstance(figure, Mapping):
+        return None
+    held = figure if end == "value" else figure.get("interval") or {}
+    found = held.get(end)
+    return float(found) if isinstance(found, int | float) else None
+
+
+def main() -> int:
+    """Hand over the answer of the folder on the command line; 1 if a tracker did not take it."""
+    status = 0
+    try:
+        found = read_answer(Path(sys.argv[1]))
+    except RecordError as error:
+        sys.stderr.write(f"{_OURS}tracking: {error}\n")
+        return 1
+    if found is None:
+        return 0
+    info, answer = found
+    for name in info.tracking.trackers:
+        try:
+            open_tracker(name).start_run(info).log_answer(answer)
+        except Exception as error:  # the seam to third-party trackers
+            words = in_one_line(error, with_class=True)
+            sys.stderr.write(f"{_OURS}{name}: {words} (the report is not affected)\n")
+            status = 1
+    return status
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory(prefix="scalewise-answer-", ignore_cleanup_errors=True) as own:
+        tempfile.tempdir = os.environ["TMPDIR"] = own
+        ended = main()
+    sys.stderr.flush()
+    # Trackers register exit handlers that wait for servers.
+    os._exit(ended)

@@ -188,10 +188,12 @@ def test_more_runs_than_anybody_waits_for_are_not_counted() -> None:
     noisy, single = by_round([105.0, 190.0, 60.0, 150.0, 80.0]), by_round([100.0] * 5)
     ratio = estimate_ratio(noisy, single)
     assert more_runs(ratio, 1.1) is None
-    assert judge(ratio, 2).reason.endswith(": add repeats: more than 50 more runs of each")
+    assert judge(ratio, 2).reason.endswith("; add repeats: more than 50 more runs of each")
     auto = judge(estimate_at(noisy, single), 2, cap=8)
-    assert auto.reason.endswith(": more than the 8 runs allowed of each")
-    assert judge(ratio, 2, cap=5).reason.endswith("5 pairs")
+    assert auto.reason.endswith("; more than the 8 runs allowed of each")
+    at_the_cap = judge(ratio, 2, cap=5)
+    assert "more runs" not in at_the_cap.reason
+    assert at_the_cap.more == ""
 
 
 @pytest.mark.parametrize(
@@ -207,4 +209,5 @@ def test_what_more_runs_take_is_said_in_time(round_s: float | None, said: str) -
     ratio = estimate_ratio(by_round(of_scatter(1.15, 0.047, 3)), by_round([100.0] * 3))
     judgement = judge(ratio, 2, round_s=round_s)
     assert judgement.verdict == "undecided"
-    assert judgement.reason.endswith(f", 3 pairs: add repeats: {said}")
+    assert judgement.more == said
+    assert judgement.reason.endswith(f"; add repeats: {said}")

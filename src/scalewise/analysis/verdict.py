@@ -141,7 +141,7 @@ def judge(
     todo = way_to_get("runs of both", monitored=monitored, runs=max(runs, WANTED_RUNS))
     is_open = {MARGINAL_FROM: low < MARGINAL_FROM, wanted: low <= wanted <= high}
     edges = [edge for edge, spanned in is_open.items() if spanned]
-    certain = _bounds_words(speedup.interval, edges)
+    certain = _bound_words(speedup.interval, edges)
     open_ = _open_words(edges, min_efficiency)
     need = more_runs_words(speedup, edges, cap, round_s)
     money = money_words(sample_cost(speedup, devices), low <= 1 <= high)
@@ -166,27 +166,18 @@ def _open_words(edges: Sequence[float], min_efficiency: float) -> str:
     return f"whether {' or '.join(parts)} is open"
 
 
-def _bounds_words(interval: Interval | None, open_edges: Sequence[float]) -> str:
-    """The end on the side of the edges that are not open, or both where all are.
-
-    Ends are rounded outwards, so that what is said holds of the whole interval.
-    """
-    if interval is None:
+def _bound_words(interval: Interval | None, open_edges: Sequence[float]) -> str:
+    """The end that bounds the gain where the lower edge is open, else the one that it reaches."""
+    if interval is None or (len(open_edges) > 1 and bounds_nothing(interval)):
         return ""
-    if len(open_edges) == 1:
-        if open_edges[0] == MARGINAL_FROM:
-            return f"at most {_rounded(interval.high, math.ceil)} times as fast"
-        return f"at least {_rounded(interval.low, math.floor)} times as fast"
-    if bounds_nothing(interval):
-        return ""
-    low, high = _rounded(interval.low, math.floor), _rounded(interval.high, math.ceil)
-    return f"{low} to {high} times as fast"
+    if MARGINAL_FROM in open_edges:
+        return f"at most {_outwards(interval.high, math.ceil)} times as fast"
+    return f"at least {_outwards(interval.low, math.floor)} times as fast"
 
 
-def _rounded(value: float, to_whole: Callable[[float], int]) -> str:
-    """As :func:`factor`, always to the one side; it is not exact to more than nine digits."""
-    places = 2 if value >= 0.1 else 1 - math.floor(math.log10(value))
-    return factor(to_whole(round(value * 10**places, 9)) / 10**places)
+def _outwards(end: float, to_whole: Callable[[float], int]) -> str:
+    """The end of an interval rounded away from it, so that what is said holds of all of it."""
+    return factor(to_whole(round(100 * end, 9)) / 100)
 
 
 Money = Literal["cheaper", "as dear", "dearer", "unknown"]
@@ -224,9 +215,9 @@ def money_words(cost: RatioEstimate, is_speed_open: bool) -> str:
     if money == "as dear":
         said = f"about as much, within {100 * (LINEAR_UP_TO - 1):.0f} %,"
     elif money == "dearer":
-        said = f"over {_rounded(interval.low, math.floor)} times as much"
+        said = f"over {_outwards(interval.low, math.floor)} times as much"
     else:
-        said = f"under {_rounded(interval.high, math.ceil)} times as much"
+        said = f"under {_outwards(interval.high, math.ceil)} times as much"
     faster = ", faster unknown" if is_speed_open else ""
     return f"{money} for certain{faster}: at equal prices a sample costs {said} as on one device"
 

@@ -113,7 +113,7 @@ def test_a_wide_interval_that_still_bounds_keeps_its_digits() -> None:
     wide = RatioEstimate(0.4, (3, 3), Interval(0.0191, 17.6), 0.4)
     assert ratio(wide) == "0.40 [0.019, 17.60]"
     assert judge(wide, 2).reason == (
-        "speedup 0.40 on 2 devices (95 % interval 0.019-17.60, 3 and 3 runs): 0.019 to 17.60 times "
+        "speedup 0.40 on 2 devices (95 % interval 0.019-17.60, 3 and 3 runs): at most 17.60 times "
         "as fast; whether it reaches 0.95 or 1.1 is open; "
         "add repeats: more than 50 more runs of each"
     )

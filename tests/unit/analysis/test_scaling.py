@@ -181,10 +181,10 @@ def test_a_verdict_needs_its_whole_interval(
         (0.97, 1.3, 2, "at least 0.97", "it reaches 1.1", "1.10x is asked for"),
         (0.90, 1.041, 2, "at most 1.05", "it reaches 0.95", "below 0.95x a single device"),
         (0.90, 1.9, 4, "at most 1.90", "it reaches 0.95", "below 0.95x a single device"),
-        (0.90, 1.2, 2, "0.90 to 1.20", "it reaches 0.95 or 1.1", "1.10x is asked for"),
-        (0.90, 2.2, 4, "0.90 to 2.20", "it reaches 0.95 or efficiency reaches 0.5", "2.00x"),
+        (0.90, 1.2, 2, "at most 1.20", "it reaches 0.95 or 1.1", "1.10x is asked for"),
+        (0.90, 2.2, 4, "at most 2.20", "it reaches 0.95 or efficiency reaches 0.5", "2.00x"),
         (0.0123, 0.96, 2, "at most 0.96", "it reaches 0.95", "below 0.95x a single device"),
-        (0.0129, 2.0, 2, "0.012 to 2.00", "it reaches 0.95 or 1.1", "1.10x is asked for"),
+        (0.0129, 1.996, 2, "at most 2.00", "it reaches 0.95 or 1.1", "1.10x is asked for"),
     ],
 )
 def test_what_is_undecided_says_what_is_certain_and_what_is_open(
@@ -483,3 +483,5 @@ def test_a_disturbed_side_is_named_beside_the_verdict(
     assert f"; {beyond}{one}" in found.reason
     assert ("held the cores of 2 devices" in found.reason) == (len(cells) == 2)
     assert ("more than linear" in found.reason) == bool(beyond)
+    assert ("whether the devices or the disturbance gain" in found.open) == bool(beyond)
+    assert found.certain == ""

@@ -67,6 +67,16 @@ def test_it_ends_by_what_is_reached_first(
     assert found.because == because
 
 
+def test_it_goes_on_for_the_efficiency_of_what_is_faster_for_certain() -> None:
+    """4 devices at an efficiency of about 0.5: that edge decides the verdict like any other."""
+    multi, single = by_round(of_scatter(2.0, 0.02, 5)), by_round([100.0] * 5)
+    judgement = judge(estimate_at(multi, single), 4, cap=CAP)
+    assert judgement.certain == "at least 1.89 times as fast"
+    assert judgement.open == "whether efficiency reaches 0.5 is open"
+    found = decide(list(single.values()), list(multi.values()), devices=4)
+    assert (found.because, found.wanted) == (None, 8)
+
+
 def test_uneven_sides_count_as_the_shorter() -> None:
     found = decide([100.0, 101.0], runs(190, 0.01, 5, 2), devices=2)
     assert found == Look(None, 3, found.reason)

@@ -31,10 +31,13 @@ from scalewise.analysis.validity import Found, Invalid
 from scalewise.analysis.verdict import (
     MIN_EFFICIENCY,
     Judgement,
+    Money,
     SeedLabel,
     adaptive,
     estimate_at,
     judge,
+    judge_money,
+    sample_cost,
     seed_label,
     way_to_get,
 )
@@ -126,6 +129,10 @@ class Pair:
     devices: int
     speedup: RatioEstimate
     efficiency: RatioEstimate
+    cost_ratio: RatioEstimate
+    """Cost of a sample over the single device's, at equal prices: ``devices / speedup``."""
+    money: Money
+    """What the whole interval of that says; unknown where the speedup is invalid or a ceiling."""
     judgement: Judgement
     seed_label: SeedLabel
     loss: LossAtEqualSamples | None
@@ -135,6 +142,11 @@ class Pair:
     """Other reasons to doubt the speedup; ``judgement`` includes them."""
     invalid: Found = ()
     """Why the verdict is *invalid*; empty for every other verdict."""
+
+    @property
+    def tells_money(self) -> bool:
+        """Whether the reason of the verdict says what a sample costs, as the speed is open."""
+        return self.judgement.verdict == "undecided" and self.money != "unknown"
 
 
 @dataclass(frozen=True)
@@ -274,12 +286,15 @@ def _build_pair(
     invalid = _find_invalid(multi, single)
     if invalid:
         judgement = Judgement("invalid", "; ".join(one.reason for one in invalid))
+    cost = sample_cost(speedup, devices)
     return Pair(
         multi=multi,
         single=single,
         devices=devices,
         speedup=speedup,
         efficiency=speedup.scaled(1 / devices),
+        cost_ratio=cost,
+        money="unknown" if invalid or is_ceiling(multi) else judge_money(cost),
         judgement=judgement,
         seed_label=seed_label(speedup.value),
         loss=loss,

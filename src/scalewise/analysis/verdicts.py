@@ -34,6 +34,7 @@ from scalewise.analysis.scaling import Pair, Refused, is_ceiling, pair_all
 from scalewise.analysis.sustained import Sustained, sustained_by_configuration
 from scalewise.analysis.validity import Found, Invalid, untrained_steps
 from scalewise.analysis.verdict import (
+    LINEAR_UP_TO,
     LOOKS,
     MIN_EFFICIENCY,
     Adaptive,
@@ -46,10 +47,6 @@ from scalewise.analysis.verdict import (
     stop_or_go_on,
 )
 from scalewise.host import plural
-
-LINEAR_UP_TO = 1.02
-"""Efficiency up to which an interval is not called more than linear: a smaller share of the batch
-that fits a cache gains a little."""
 
 Budgets = Mapping[str, Budget]
 """``config_id`` to where its time goes; absent where no run of it was timed."""
@@ -120,10 +117,15 @@ def doubted(pair: Pair, budgets: Budgets, sustained: Sustained | None = None) ->
         said.append(str(sustained))
     if not said:
         return pair
-    told = pair.judgement
-    verdict = "invalid" if invalid else "undecided" if explained else told.verdict
-    judgement = Judgement(verdict, "; ".join([told.reason, *said]))
-    return replace(pair, judgement=judgement, doubts=tuple(doubts), invalid=invalid)
+    judgement = replace(pair.judgement, reason="; ".join([pair.judgement.reason, *said]))
+    if not invalid and not explained:
+        return replace(pair, judgement=judgement, doubts=tuple(doubts))
+    # What the speedup cannot be believed for, the cost cannot be either.
+    told = Judgement("invalid", judgement.reason)
+    if explained:
+        whose = "whether the devices or the disturbance gain more than linear is open"
+        told = Judgement("undecided", judgement.reason, judgement.asked, open=whose)
+    return replace(pair, judgement=told, doubts=tuple(doubts), invalid=invalid, money="unknown")
 
 
 def beside_disturbed(pair: Pair, min_efficiency: float = MIN_EFFICIENCY) -> Pair:

@@ -168,8 +168,8 @@ def _pair(analysis: Analysis, pair: Pair) -> dict[str, Any]:
         "speedup_at_equal_clocks": at_equal_clocks,
         "efficiency": figure_as_plain(pair.efficiency),
         "efficiency_at_equal_clocks": at_equal_clocks and at_equal_clocks / pair.devices,
-        "verdict": pair.judgement.verdict,
-        "reason": pair.judgement.reason,
+        **to_plain(pair.judgement),
+        "money": pair.money,
         "seed_label": pair.seed_label,
         "loss_at_equal_samples": to_plain(pair.loss),
     }

@@ -261,7 +261,6 @@ class TestCost:
         ("forward_ms", "verdict", "times", "time"),
         [
             (0.0, "beneficial", RATIO, f"finish {2 / RATIO:.2f} times as soon"),
-            (2.84, "undecided", 1.81, "finish 1.11 times as soon"),
             (6.3, "prefer single", 2.50, "take 1.25 times as long"),
         ],
     )
@@ -277,6 +276,15 @@ class TestCost:
         single = 0.001 * 0.010 / 128 * 1e6
         assert f"{times * single:.3g}"[:4] in reason and f"single {single:.4f}, at " in reason
         assert reason.endswith("at 3.60 USD per device and hour (invoice, 2026-11)")
+
+    def test_a_cost_that_the_verdict_tells_is_not_told_twice(self, tmp_path: Path) -> None:
+        said, reason = answers(analysed(tmp_path, *self.pair(PRICED, 2.84)))["large ddp x2"]
+        assert said == "undecided"
+        assert "; dearer for certain: at equal prices a sample costs over 1.7" in reason
+        assert reason.count("as much") == 1
+        assert "0.141 USD per million samples, single 0.0781, at 3.60 USD" in reason
+        _, plain = answers(analysed(tmp_path / "cpu", *self.pair({}, 2.84, "cpu")))["large ddp x2"]
+        assert plain.endswith("; no cost in USD: a share of a CPU host has no list price")
 
     def test_without_a_price_there_is_a_reason_and_no_figure_in_usd(self, tmp_path: Path) -> None:
         found = analysed(tmp_path, *self.pair({}, kind="cpu"))

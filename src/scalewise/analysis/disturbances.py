@@ -456,7 +456,8 @@ def _foreign_cpu_findings(cell: CellRecords) -> Iterator[Disturbance]:
 
 
 SLOW_HOST_BY: Final = 0.3
-"""By how much more than in the median a rank's probe took, beyond which its host was slow."""
+"""By how much more than the median a probe takes on a slow host. Of 150 on two shared cores 117
+took up to 29 % more, 33 took 34 to 82 % more, and none between."""
 
 _PROBED_RUNS = 3
 """Fewer runs on a host have no median to be slower than."""

@@ -19,7 +19,7 @@ from scalewise.train.torch_internals import default_store, empty_kernel
 PROBE_S: Final = 0.1
 """Of each kind, over all ranks of a run: on every number of devices as many loops are timed."""
 _TURNS = 5_000
-"""Of the Python loop, 0.2 ms: short beside a scheduler's time slice."""
+"""Of the Python loop, 0.14 ms or more: short beside a scheduler's time slice."""
 _LAUNCHES = 100
 """In a row: a tenth of what a stream holds before the host has to wait for the device."""
 _LEFT_OUT = 0.1

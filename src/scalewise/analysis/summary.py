@@ -15,7 +15,7 @@ from scalewise.analysis.communication import (
 )
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.cost import Cost, measure_cost
-from scalewise.analysis.disturbances import Disturbance, disturbances
+from scalewise.analysis.disturbances import Disturbance, disturbances, slow_hosts
 from scalewise.analysis.labels import listed
 from scalewise.analysis.mfu import MfuResult, find_doctor, measure_mfu
 from scalewise.analysis.model import CellRecords, Sweep, is_profiled
@@ -195,5 +195,8 @@ def analyse(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Analysis:
             for c in timed_only(configs)
             if c.runs
         },
-        disturbances=tuple(one for cell in sweep.cells for one in disturbances(cell)),
+        disturbances=(
+            *(one for cell in sweep.cells for one in disturbances(cell)),
+            *slow_hosts(sweep.cells),
+        ),
     )

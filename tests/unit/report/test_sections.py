@@ -515,9 +515,10 @@ def test_a_stall_of_all_ranks_is_found_and_told(tmp_path: Path) -> None:
     assert {code for code in CODES for line in lines if code in line} == set(CODES)
     (shown,) = [line for line in printed(found).splitlines() if line.startswith("finding: ")]
     assert "common_stall in 1 of 2 runs" in shown
-    clear = [replace(Spec(), kind="cpu"), replace(DDP, kind="cpu")]
+    clear = [*repeats(replace(Spec(), kind="cpu"), [1.0, 1.0]), replace(DDP, kind="cpu")]
     clear_lines = lines_of(analysed(tmp_path / "clear", *clear), "disturbances")
-    assert clear_lines == ["common_stall: none found", "foreign_cpu: none found"]
+    codes = ("common_stall", "foreign_cpu", "slow_host")
+    assert clear_lines == [f"{code}: none found" for code in codes]
 
 
 class TestCommunication:

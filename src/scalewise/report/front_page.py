@@ -154,13 +154,19 @@ def _rest_ms(row: _Row, shown: Sequence[Cause]) -> float:
 
 
 def _links(analysis: Analysis, folder: Path) -> Iterator[Note]:
-    count = len(doubts(analysis).texts)
-    doubted = f" [{count} {plural(count, 'doubt')}](details.md#doubts) to weigh first." * bool(
-        count
+    disturbed = {one.cell for one in analysis.disturbances if one.status == "found"}
+    weighed = (
+        (len(doubts(analysis).texts), "doubt", "doubts"),
+        (len(disturbed), "disturbed cell", "processes-memory-and-stalls"),
+    )
+    said = " and ".join(
+        f"[{count} {plural(count, noun)}](details.md#{anchor})"
+        for count, noun, anchor in weighed
+        if count
     )
     yield Note(
         "- [details.md](details.md): every table, picture and definition."
-        f"{doubted}\n"
+        f"{f' Weigh first: {said}.' if said else ''}\n"
         "- [results.csv](results.csv): a row a configuration; [results.json](results.json): every "
         "run.\n"
         "- Logs: `logs/` in the folder of each cell.\n"

@@ -73,8 +73,9 @@ _JOBS = {
     "Answer": ("report", "compare", "doctor"),
     "Watch": ("status", "top"),
     "Trackers": ("trackio-view", "wandb-sync", "mirror"),
-    "Data": ("tokenize", "import", "export"),
+    "Data": ("tokenize", "export"),
 }
+"""What ``--help`` lists; commands for published studies are hidden."""
 
 
 class Commands(click.Group):
@@ -92,10 +93,12 @@ class Commands(click.Group):
         return list(self.commands)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        longest = max(map(len, self.commands))
         for job, names in _JOBS.items():
             with formatter.section(job):
-                rows = [(name, self.commands[name].get_short_help_str(60)) for name in names]
-                formatter.write_dl(rows, col_max=14)
+                formatter.write_dl(
+                    [(n.ljust(longest), self.commands[n].get_short_help_str(60)) for n in names]
+                )
 
 
 class HandedOn(click.Command):
@@ -109,7 +112,11 @@ class HandedOn(click.Command):
 DAY_S = 86_400.0
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="scalewise COMMAND --help has its options.",
+)
 @click.version_option(scalewise.__version__, message="%(prog)s %(version)s")
 def application() -> None:
     """Do more GPUs pay here, why not, and what to do instead?"""
@@ -495,7 +502,7 @@ def wandb_sync(folders: tuple[Path, ...]) -> int:
     return Exit.DONE if upload_offline(folders) else Exit.FAILED
 
 
-@application.command("import")
+@application.command("import", hidden=True)
 @click.argument("file", type=FOLDER)
 @click.argument("cell", type=FOLDER)
 def import_log(file: Path, cell: Path) -> None:

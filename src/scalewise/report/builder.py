@@ -20,6 +20,7 @@ from scalewise.report.device_tables import devices, divided, energy, memory_summ
 from scalewise.report.doctor_tables import examined
 from scalewise.report.doubts import disturbances, doubts, faults
 from scalewise.report.findings import answer, batch_sizes, decisions, losses, mfu, repeats
+from scalewise.report.front_page import front_page
 from scalewise.report.loader_tables import loaders
 from scalewise.report.plot_style import write_plots
 from scalewise.report.plots import report_plots
@@ -30,6 +31,7 @@ from scalewise.report.sections import Section
 Source = Analysis | Path | str
 """A sweep: its analysis, or its folder."""
 _TITLE = "Do more devices pay?"
+_DETAILS = "Do more devices pay? In detail"
 _RESULTS = "results.json"
 
 
@@ -46,6 +48,9 @@ class ReportFiles:
     invalid: bool
     """Whether any configuration is invalid."""
     markdown: Path
+    """The first page."""
+    details: Path
+    """Every section."""
     json: Path
     csv: Path
     plots: tuple[Path, ...]
@@ -67,7 +72,7 @@ def report_folder(analysis: Analysis, out: Path | None) -> Path:
 
 
 def report_sections(sweep: Source, samples: int | None = None) -> list[Section]:
-    """The sections of a report, in their order on the page, without empty ones.
+    """The sections of details.md, in their order, without empty ones.
 
     ``samples`` is the number of samples to train, whose time and cost are shown.
     """
@@ -82,7 +87,7 @@ def report_sections(sweep: Source, samples: int | None = None) -> list[Section]:
 
 
 def build(sweep: Source, out: Path | None = None, samples: int | None = None) -> ReportFiles:
-    """Write report.md with its PNG plots, results.json and CSV files into ``<sweep>/report/``.
+    """Write report.md, details.md, PNG plots, results.json and CSV files into ``<sweep>/report/``.
 
     An earlier report is replaced.
 
@@ -107,14 +112,17 @@ def build(sweep: Source, out: Path | None = None, samples: int | None = None) ->
         replaced,
         bool(analysis.invalid),
         folder / "report.md",
+        folder / "details.md",
         folder / _RESULTS,
         folder / "results.csv",
         tuple(folder / name for name in drawn),
         tuple(problems),
     )
-    write_text(
-        files.markdown, markdown_module.render(_TITLE, report_sections(analysis, samples), drawn)
-    )
+    for path, title, sections in (
+        (files.markdown, _TITLE, front_page(analysis, folder)),
+        (files.details, _DETAILS, report_sections(analysis, samples)),
+    ):
+        write_text(path, markdown_module.render(title, sections, drawn))
     _write_or_remove(folder / "gpu_summary.txt", memory_summary(analysis))
     _write_or_remove(folder / "gpu_timeline.csv", export.timeline_csv(analysis))
     write_text(files.json, export.results_json(analysis, samples))

@@ -110,13 +110,17 @@ def _no_answer(analysis: Analysis) -> str:
 
 
 def command(analysis: Analysis) -> str:
-    """What the user typed, to paste, without the program's folder: that is nobody's business."""
+    """What the user typed, to paste, without folders of the machine: they are nobody's business.
+
+    Of a sweep that was resumed it is the command that would make it anew.
+    """
     typed = analysis.sweep.command
     if not typed:
         return ""
     program = PurePath(typed[0]).name
     program = f"python {program}" if program.endswith(".py") else program
-    return f"{program} {shlex.join(typed[1:])}".rstrip()
+    typed_words = [word for word in typed[1:] if not word.startswith("sweep.resume=")]
+    return f"{program} {shlex.join(typed_words)}".rstrip()
 
 
 def counts(analysis: Analysis) -> str:

@@ -110,6 +110,8 @@ class Engine:
         """Ids of running cells whose start was shown."""
         self._stages = Stages(self.folder, display.note)
         self._tally = Tally(total=0)
+        self._is_undecided = False
+        """Whether requests with ``auto`` still wait for their first stage."""
         self._durations = Durations()
         self._retries = Retries()
 
@@ -136,6 +138,7 @@ class Engine:
         mirror = None
         try:
             later = self._begin(cells)
+            self._is_undecided = bool(self.undecided_requests)
             if self._has_trackers(cells, later):
                 mirror = Mirror(self.folder.path, self.display.note)
             self._loop()
@@ -143,6 +146,7 @@ class Engine:
             probed = [r for r in self.undecided_requests if not needs_batch_search(r)]
             self._second_stage(searched, later)
             self._second_stage(probed, ())
+            self._is_undecided = False
             self._repeat_until_decided()
             if mirror is not None:
                 mirror.finish()
@@ -360,7 +364,15 @@ class Engine:
             remaining.append(Remaining(planned.config_id, world_size, running.age_s, left_s))
         packed = self.executor.policy == "packed"
         left_s = self._durations.seconds_left(remaining, self.executor.slots(), packed)
+        self._tally.round = self._latest_round()
         self.display.tick(self._tally, shown, left_s)
+
+    def _latest_round(self) -> int | None:
+        """Of the running cells, from 1; None where no later stage may add any."""
+        if not (self._is_undecided or adaptive_requests(self.report.cells)):
+            return None
+        begun = (running.cell.planned.repeat + 1 for running in self._running)
+        return max(begun, default=self._tally.round or 1)
 
     # How cells end
 

@@ -431,7 +431,7 @@ class TestBalance:
         slow = replace(DDP, kind="cpu", device_name="a processor", slow_ranks_ms={1: 5.0})
         alone = replace(Spec(), kind="cpu", device_name="a processor")
         path = write_sweep(tmp_path, [*repeats(alone, FACTORS), *repeats(slow, FACTORS)])
-        text = builder.build(path).markdown.read_text().partition("## Provenance")[0]
+        text = builder.build(path).details.read_text().partition("## Provenance")[0]
         assert re.findall(r"\bGPUs?\b|NCCL|NVML|CUDA|throttl\w*|reads 100 %", text) == []
         assert section(path, "energy") is None
         assert len(figures["gpu_timeline.png"].axes) == 2

@@ -106,8 +106,8 @@ def doubted(
             for config, found in disturbed
         )
         quiet = _without_contention(pair, budgets)
-        told = pair.judgement.verdict
-        if told in BANDS and quiet and band(quiet, pair.devices, min_efficiency) != told:
+        stands = pair.judgement.verdict
+        if stands in BANDS and quiet and band(quiet, pair.devices, min_efficiency) != stands:
             explained = True
             each += f" (speedup {factor(quiet)} without that)"
         doubts.append(f"{each}: measure again on a quiet host")

@@ -15,17 +15,13 @@ from typing import Final, Literal
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.loader_ceiling import Ceiling
 from scalewise.analysis.run import Run
-from scalewise.analysis.step_parts import Part, StepParts, measure_parts
+from scalewise.analysis.step_parts import LATE_SHARE, Part, StepParts, measure_parts
 
 LIMIT_SHARE: Final = 0.10
 """Share of the step from which a loss is a limit: repeats of a run differ by about as much."""
 
 CLOCKS_SHARE: Final = 0.01
 """Share by which the SM clock lies below the other side's from which time is put down to it."""
-
-LATE_SHARE: Final = 0.75
-"""Share of all waiting that is for one rank, from which that rank is named. Of two healthy ranks on
-a busy host, one was last in 51 to 60 % of the steps."""
 
 Cause = Literal[Part, "clocks", "unexplained"]
 

@@ -70,6 +70,14 @@ SeedLabel = Literal["beneficial", "marginal", "single"]
 BENEFICIAL_FROM = 1.1
 MARGINAL_FROM = 0.95
 MIN_EFFICIENCY = 0.5
+BANDS: tuple[Verdict, ...] = ("prefer single", "marginal", "beneficial")
+
+
+def band(speedup: float, devices: int, min_efficiency: float = MIN_EFFICIENCY) -> Verdict:
+    """The verdict on a speedup that were known exactly."""
+    if speedup > BENEFICIAL_FROM and speedup >= min_efficiency * devices:
+        return "beneficial"
+    return "marginal" if speedup >= MARGINAL_FROM else "prefer single"
 
 
 LINEAR_UP_TO = 1.02

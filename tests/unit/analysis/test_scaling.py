@@ -472,6 +472,7 @@ def test_without_a_single_device_it_says_how_to_get_one(
     [
         (FASTER_THAN_LINEAR, ["*-single-*"], "undecided", "more than linear: efficiency 2.42; "),
         (replace(DDP, kind="cpu"), ["*-ddp-*", "*-single-*"], "beneficial", ""),
+        (replace(DDP, kind="cpu"), ["*-single-*"], "undecided", ""),
     ],
 )
 def test_a_disturbed_side_is_named_beside_the_verdict(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
@@ -185,7 +186,7 @@ def build_trainer(
         callbacks.append(EmptyEpochGuard(cell.dataset.name))
     if cell.fault is not None:
         callbacks.append(instantiate("fault", cell.fault))
-    trainer = pl.Trainer(
+    trainer = CellTrainer(
         accelerator="gpu" if rank.device.kind == "cuda" else "cpu",
         devices=rank.world_size // rank.hosts,
         num_nodes=rank.hosts,
@@ -218,6 +219,22 @@ def build_trainer(
     elif isinstance(module, ExperimentModule):
         trim(trainer, recorder)
     return trainer
+
+
+class CellTrainer(pl.Trainer):
+    """Lightning's, which knows no number of steps where time ends the run."""
+
+    @property
+    def estimated_stepping_batches(self) -> int | float:
+        """Raises :class:`ConfigError` where Lightning gives infinity: no schedule can use that."""
+        total = super().estimated_stepping_batches
+        if math.isinf(total):
+            raise ConfigError(
+                "max_steps: found null, and the module asks for the number of its steps (a learning-rate "
+                "schedule?), which a run has not that time ends; allowed: a number, or "
+                "max_epochs"
+            )
+        return total
 
 
 class EmptyEpochGuard(pl.Callback):

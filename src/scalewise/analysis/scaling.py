@@ -106,6 +106,8 @@ class LossAtEqualSamples:
     """``multi / single`` with its interval over runs; None if a loss is not positive."""
     interpolated: bool = False
     """Whether a run logged no loss at ``samples``: it is on the line between those around."""
+    in_training: bool = False
+    """Whether it is a mean over batches of the training set, as validation was at other samples."""
 
     @property
     def where(self) -> str:
@@ -113,8 +115,11 @@ class LossAtEqualSamples:
 
     @property
     def learns_less(self) -> bool:
-        """Whether several devices reach a higher loss, beyond the interval and 1 %."""
-        interval = self.ratio.interval if self.ratio else None
+        """Whether several devices reach a higher loss, beyond the interval and 1 %.
+
+        Dropout alone moves a mean over few training batches by more, alike in runs of equal seeds.
+        """
+        interval = self.ratio.interval if self.ratio and not self.in_training else None
         return interval is not None and interval.low > 1 + MIN_LOSS_INCREASE
 
 
@@ -324,7 +329,9 @@ def loss_at_equal_samples(multi: Configuration, single: Configuration) -> LossAt
     if reached is not None:
         return reached
     lately = _compare_losses(multi, single, lambda run: run.loss_history, LossCurve.lately)
-    return lately and replace(lately, name=f"{lately.name} (mean of the last fifth)")
+    if lately is None:
+        return None
+    return replace(lately, name=f"{lately.name} (mean of the last fifth)", in_training=True)
 
 
 def _compare_losses(

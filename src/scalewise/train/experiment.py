@@ -230,9 +230,9 @@ class CellTrainer(pl.Trainer):
         total = super().estimated_stepping_batches
         if math.isinf(total):
             raise ConfigError(
-                "max_steps: found null, and the module asks for the number of its steps (a learning-rate "
-                "schedule?), which a run has not that time ends; allowed: a number, or "
-                "max_epochs"
+                "max_steps: found null, and the module asks how many steps there will be, as "
+                "schedules of learning rates do, which nobody knows where time ends the run; "
+                "allowed: a number, or max_epochs"
             )
         return total
 

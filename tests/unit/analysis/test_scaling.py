@@ -210,6 +210,7 @@ def test_runs_that_score_validation_at_unequal_ends_are_compared_by_training(
     assert (pair.loss.samples, pair.loss.name) == (40 * 128, "train_loss (mean of the last fifth)")
     assert pair.loss.single == pytest.approx(9 - 36.5 / 10)
     assert pair.loss.multi == pytest.approx(pair.loss.single + 0.2)
+    assert not pair.loss.learns_less
 
 
 @pytest.mark.parametrize(

@@ -76,6 +76,6 @@ def test_an_epoch_without_a_batch_is_refused(loader: Any, said: str) -> None:
 def test_a_schedule_over_all_steps_is_refused_where_time_ends_the_run() -> None:
     quiet: dict[str, Any] = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}
     trainer = CellTrainer(max_steps=-1, max_epochs=-1, **quiet)
-    with pytest.raises(ConfigError, match=r"^max_steps: found null, and the module asks"):
+    with pytest.raises(ConfigError, match=r"^max_steps: found null, and the module asks how"):
         _ = trainer.estimated_stepping_batches
     assert CellTrainer(max_steps=7, max_epochs=-1, **quiet).estimated_stepping_batches == 7

@@ -118,8 +118,7 @@ class Display:
         if self._live is not None:
             table = Table.grid(padding=(0, 2))
             for one in running:
-                total = one.total_steps or 1
-                bar = ProgressBar(total=total, completed=one.step, width=24, pulse=False)
+                bar = ProgressBar(total=one.total_steps, completed=one.step, width=24)
                 table.add_row(
                     one.name, _devices(one.world_size), bar, _step(one), _rate(one).strip()
                 )

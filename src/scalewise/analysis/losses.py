@@ -49,6 +49,17 @@ class LossCurve:
             return None
         return float(np.interp(samples, self.samples, self.values))
 
+    def lately(self, samples: int) -> float | None:
+        """The mean logged in the last fifth before ``samples``; None beyond their ends.
+
+        One batch of a training loss says little.
+        """
+        if not self.samples[0] <= samples <= self.samples[-1]:
+            return None
+        fed, values = np.array(self.samples), np.array(self.values)
+        late = values[(fed > 0.8 * samples) & (fed <= samples)]
+        return float(late.mean()) if len(late) else self.at(samples)
+
 
 def equal_samples(curves: Sequence[LossCurve]) -> int:
     """At which number of samples losses of unlike lengths and steps are compared.

@@ -10,7 +10,7 @@ samples/s, under strong scaling (same global batch) and weak scaling (same batch
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from scalewise.analysis.comparability import MIN_RUNS, Difference, differences
@@ -20,8 +20,9 @@ from scalewise.analysis.configuration import (
     identity_beside,
 )
 from scalewise.analysis.labels import factor, interval_words
-from scalewise.analysis.losses import equal_samples
+from scalewise.analysis.losses import LossCurve, equal_samples
 from scalewise.analysis.model import is_monitored
+from scalewise.analysis.run import Run
 from scalewise.analysis.statistics import (
     RatioEstimate,
     estimate_positive,
@@ -108,6 +109,8 @@ class LossAtEqualSamples:
     """``multi / single`` with its interval over runs; None if a loss is not positive."""
     interpolated: bool = False
     """Whether a run logged no loss at ``samples``: it is on the line between those around."""
+    in_training: bool = False
+    """Whether it is a mean over batches of the training set, as validation was at other samples."""
 
     @property
     def where(self) -> str:
@@ -115,8 +118,11 @@ class LossAtEqualSamples:
 
     @property
     def learns_less(self) -> bool:
-        """Whether several devices reach a higher loss, beyond the interval and 1 %."""
-        interval = self.ratio.interval if self.ratio else None
+        """Whether several devices reach a higher loss, beyond the interval and 1 %.
+
+        Dropout alone moves a mean over few training batches by more, alike in runs of equal seeds.
+        """
+        interval = self.ratio.interval if self.ratio and not self.in_training else None
         return interval is not None and interval.low > 1 + MIN_LOSS_INCREASE
 
 
@@ -329,18 +335,39 @@ def _same_request(single: Configuration, multi: Configuration) -> bool:
 def loss_at_equal_samples(multi: Configuration, single: Configuration) -> LossAtEqualSamples | None:
     """Mean loss over runs at the number of samples of :func:`equal_samples`.
 
-    None for a ceiling: each of its models has seen only its own samples.
+    Runs that time ends score their validation sets at unequal samples: their losses in training
+    are compared. None for a ceiling: each of its models has seen only its own samples.
     """
     if is_ceiling(multi):
         return None
-    curves = [[r.loss for r in c.runs if r.loss is not None] for c in (single, multi)]
+    reached = _compare_losses(multi, single, lambda run: run.loss, LossCurve.at)
+    if reached is not None:
+        return reached
+    lately = _compare_losses(multi, single, lambda run: run.loss_history, LossCurve.lately)
+    if lately is None:
+        return None
+    return replace(lately, name=f"{lately.name} (mean of the last fifth)", in_training=True)
+
+
+def _compare_losses(
+    multi: Configuration,
+    single: Configuration,
+    curve_of: Callable[[Run], LossCurve | None],
+    read: Callable[[LossCurve, int], float | None],
+) -> LossAtEqualSamples | None:
+    """None where a side has no such loss, or none at that number of samples."""
+    curves = [[c for run in side.runs if (c := curve_of(run))] for side in (single, multi)]
     all_curves = [curve for side in curves for curve in side]
     if not all(curves) or len({curve.metric for curve in all_curves}) != 1:
         return None
     samples = equal_samples(all_curves)
     sides = [
-        [(r, v) for r in c.runs if r.loss and (v := r.loss.at(samples)) is not None]
-        for c in (single, multi)
+        [
+            (run, value)
+            for run in side.runs
+            if (curve := curve_of(run)) and (value := read(curve, samples)) is not None
+        ]
+        for side in (single, multi)
     ]
     if not all(sides):
         return None

@@ -284,6 +284,29 @@ def test_loss_is_compared_at_equal_samples(tmp_path: Path) -> None:
     assert pair.loss.multi > pair.loss.single  # half the steps
 
 
+def test_runs_that_score_validation_at_unequal_ends_are_compared_by_training(
+    tmp_path: Path,
+) -> None:
+    """The mean of the last fifth of what both fed: of steps 33 to 40."""
+    path = write_sweep(tmp_path, [Spec(), DDP])
+    for cell, last, above in (("000-*", 60, 0.0), ("001-*", 40, 0.2)):
+        for metrics in path.glob(f"{cell}/metrics/rank*.jsonl"):
+            metrics.unlink()
+            writer = MetricsWriter(metrics)
+            for step in range(1, last + 1):
+                loss = {"train_loss": 9 - step / 10 + above}
+                writer.append(MetricRow(0.0, step, 0, 128 * step, loss))
+            writer.append(MetricRow(0.0, last, 0, 128 * last, {"val_loss": 1.0}))
+            writer.close()
+        edit_ranks(path, partial(dict.update, metric_rows=last + 1), cell)
+    (pair,) = analyse(load_sweep(path)).pairs
+    assert pair.loss is not None
+    assert (pair.loss.samples, pair.loss.name) == (40 * 128, "train_loss (mean of the last fifth)")
+    assert pair.loss.single == pytest.approx(9 - 36.5 / 10)
+    assert pair.loss.multi == pytest.approx(pair.loss.single + 0.2)
+    assert not pair.loss.learns_less
+
+
 @pytest.mark.parametrize(
     ("logged", "samples", "interpolated"),
     [(10, 40 * 128, False), (15, 52 * 128, True)],

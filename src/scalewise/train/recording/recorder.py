@@ -283,6 +283,8 @@ def class_names(optimizers: Sequence[torch.optim.Optimizer]) -> str:
 
 def planned_steps(trainer: pl.Trainer) -> int | None:
     """Optimizer steps this fit means to take; None where nothing bounds it."""
+    if trainer.max_steps == -1 and trainer.max_epochs in (None, -1):
+        return None
     total = trainer.estimated_stepping_batches
     sampler = getattr(trainer.train_dataloader, "batch_sampler", None)
     if sampler is not None and getattr(sampler, "steps_per_batch", 1) > 1:

@@ -288,7 +288,7 @@ class CellConfig:
     monitor: MonitorConfig
     sweep: SweepConfig
     precision_percent: Annotated[float, Field(gt=0, le=100)] = 2.0
-    max_repeats: Annotated[int, Field(ge=FEWEST_ADAPTIVE_REPEATS)] = 50
+    max_repeats: Annotated[int, Field(ge=FEWEST_ADAPTIVE_REPEATS)] = 20
     accumulate_grad_batches: PositiveInt = 1
     pruning: PruningConfig = NO_PRUNING
     profile: ProfileConfig = DEFAULT_PROFILE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["Monitor"]
+__all__ = ["Monitor", "load"]
 __version__ = "0.1.0"
 
 
@@ -14,4 +14,8 @@ def __getattr__(name: str) -> Any:
         from scalewise.train import Monitor
 
         return Monitor
+    if name == "load":
+        from scalewise.report import load
+
+        return load
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -523,11 +523,14 @@ def import_log(file: Path, cell: Path) -> None:
 @application.command()
 @click.argument("folder", type=FOLDER)
 @click.option("--out", type=FOLDER, help="Write there, a folder a cell; default: into each cell.")
-def export(folder: Path, out: Path | None) -> int:
+@click.option("--parquet", is_flag=True, help="Tables of the sweep instead, into its report/.")
+def export(folder: Path, out: Path | None, parquet: bool) -> int:
     """Device series as gpu_stats_*.json and gpu_timeline.csv.
 
-    FOLDER is of a cell or of a sweep.
+    FOLDER is of a cell or of a sweep. docs/tables.md has the columns of --parquet.
     """
+    if parquet:
+        return _export_tables(folder, out)
     from scalewise.gpu import export_folder
 
     exported = export_folder(folder, out)
@@ -535,3 +538,15 @@ def export(folder: Path, out: Path | None) -> int:
     for problem in exported.problems:
         say(f"scalewise export: left out: {problem}")
     return Exit.FAILED if exported.problems else Exit.DONE
+
+
+def _export_tables(folder: Path, out: Path | None) -> int:
+    from scalewise.records import SweepFolder
+    from scalewise.report import load
+
+    try:
+        written = load(folder).write_parquet(out or SweepFolder(folder).report_path)
+    except ImportError as error:
+        raise click.UsageError(f"--parquet: {error}") from error
+    sys.stdout.writelines(f"{path}\n" for path in written)
+    return Exit.DONE

@@ -5,4 +5,6 @@ from .builder import report_sections as report_sections
 from .console import comparison_text as comparison_text
 from .console import show_doctor as show_doctor
 from .export import results_json as results_json
+from .frames import Tables as Tables
+from .frames import load as load
 from .study import build_study as build_study

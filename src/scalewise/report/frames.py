@@ -1,0 +1,296 @@
+"""A sweep as tidy pandas tables, and the same as Parquet files.
+
+A row is one thing: a cell, a run, a step of a rank, a reading of a device, a comparison.
+docs/tables.md says what each column holds. Missing is missing: never 0.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scalewise.analysis import (
+    CAUSE_WORDS,
+    Analysis,
+    CellRecords,
+    Metric,
+    RatioEstimate,
+    Run,
+    analyse,
+    cost_ratio,
+    load_sweep,
+)
+from scalewise.records import STEP_DTYPE, WARMUP, DeviceSample
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_GROUPS = ("model", "dataset", "strategy", "precision", "execution", "optimizer")
+FIGURE_COLUMNS: Mapping[Metric, str] = {
+    "samples_per_s": "global_samples_per_s",
+    "step_time_ms": "step_time_ms",
+    "final_loss": "loss_reached",
+    "peak_memory_mib": "peak_memory_per_device_mib",
+    "memory_used_mib": "memory_used_per_device_mib",
+    "utilization_percent": "utilization_per_device_percent",
+    "arrival_cv_percent": "arrival_cv_percent",
+    "memory_cv_percent": "memory_cv_percent",
+    "utilization_cv_percent": "utilization_cv_percent",
+    "power_cv_percent": "power_cv_percent",
+    "sm_activity_cv_percent": "sm_activity_cv_percent",
+    "joules_per_step": "energy_j_per_step",
+    "energy_j": "energy_j_per_run",
+    "joules_per_million_samples": "energy_j_per_million_samples",
+    "optimizer_memory_mib": "optimizer_memory_mib",
+    "pruned_share": "pruned_share",
+}
+"""A figure of a run to its column, named as in results.csv."""
+_STEP_TIMES = tuple(name for name in STEP_DTYPE.names or () if name.endswith("_ms"))
+_READINGS = tuple(f.name for f in fields(DeviceSample) if f.name not in ("id", "processes"))
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables of one sweep. Each is made when it is first asked for."""
+
+    analysis: Analysis
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        """One row a planned cell, whether or not it has a result."""
+        return _frame(map(_cell_row, self.analysis.sweep.cells))
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """One row a finished run, with every figure taken from it."""
+        return _frame(
+            _run_row(run, config.label) for config in self.analysis.configurations
+            for run in config.runs
+        )  # fmt: skip
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """One row a step of a rank, warm-up included; :meth:`steps_of` takes less memory."""
+        return _joined([self.steps_of(cell) for cell in self._names()])
+
+    @cached_property
+    def devices(self) -> pd.DataFrame:
+        """One row a reading of a device, or on a CPU host of a rank's process."""
+        return _frame(row for cell in self.analysis.sweep.cells for row in _device_rows(cell))
+
+    @cached_property
+    def verdicts(self) -> pd.DataFrame:
+        """One row a comparison with the single device, or the reason why there is none."""
+        return _frame(_verdict_rows(self.analysis))
+
+    def steps_of(self, cell: str) -> pd.DataFrame:
+        """The rows of :attr:`steps` of one cell, by its name. Raises KeyError for another."""
+        found = {one.planned.name: one for one in self.analysis.sweep.cells}[cell]
+        return _joined([_rank_steps(found, at) for at in range(len(found.steps))])
+
+    def write_parquet(self, folder: str | os.PathLike[str]) -> tuple[Path, ...]:
+        """Write each table as ``<name>.parquet`` into ``folder``, the steps cell by cell.
+
+        Raises OSError where a file cannot be written.
+        """
+        out = Path(folder)
+        out.mkdir(parents=True, exist_ok=True)
+        written = []
+        for name in ("cells", "runs", "devices", "verdicts"):
+            written.append(out / f"{name}.parquet")
+            getattr(self, name).to_parquet(written[-1], index=False)
+        written.append(out / "steps.parquet")
+        _write_in_parts(map(self.steps_of, self._names()), written[-1])
+        return tuple(written)
+
+    def _names(self) -> list[str]:
+        return [cell.planned.name for cell in self.analysis.sweep.cells]
+
+
+def load(folder: str | os.PathLike[str]) -> Tables:
+    """Read a sweep's folder and analyse it.
+
+    Raises :class:`~scalewise.records.RecordError` if it holds no sweep, and ImportError where
+    pandas or pyarrow is missing.
+    """
+    try:
+        import pandas  # noqa: F401
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        words = f"found no {error.name}; needed: pip install 'scalewise[tables]'"
+        raise ImportError(words, name=error.name) from None
+    return Tables(analyse(load_sweep(Path(folder))))
+
+
+def _frame(rows: Iterator[dict[str, Any]]) -> pd.DataFrame:
+    import pandas as pd
+
+    frame = pd.DataFrame.from_records(list(rows))
+    # What is missing everywhere has the type of a missing number, in Parquet too.
+    empty = frame.columns[frame.isna().all()]
+    return frame.astype(dict.fromkeys(empty, float))
+
+
+def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    import pandas as pd
+
+    known = [frame for frame in frames if len(frame)]
+    return pd.concat(known, ignore_index=True) if known else pd.DataFrame()
+
+
+def _write_in_parts(frames: Iterator[pd.DataFrame], path: Path) -> None:
+    """One row group a frame, so that no more than one is held."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    writer = None
+    try:
+        for frame in frames:
+            if not len(frame):
+                continue
+            table = pa.Table.from_pandas(frame, preserve_index=False)
+            writer = writer or pq.ParquetWriter(path, table.schema)
+            writer.write_table(table)
+    finally:
+        if writer is not None:
+            writer.close()
+    if writer is None:
+        pq.write_table(pa.table({}), path)
+
+
+def _identity(cell: CellRecords) -> dict[str, Any]:
+    planned = cell.planned
+    return {"cell": planned.name, "config_id": planned.config_id, "repeat": planned.repeat}
+
+
+def _cell_row(cell: CellRecords) -> dict[str, Any]:
+    config, result = cell.config or {}, cell.result
+    return {
+        **_identity(cell),
+        "state": cell.state,
+        "overrides": " ".join(cell.planned.overrides),
+        **{group: _name(config.get(group)) for group in _GROUPS},
+        "workload": config.get("workload"),
+        "seed": config.get("seed"),
+        "world_size": result and result.world_size,
+        "scaling": result and result.scaling,
+        "global_batch_size_samples": result and result.global_batch_size,
+        "per_device_batch_size_samples": result and result.per_device_batch_size,
+        "started_at_unix_s": result and result.started_at,
+        "took_s": result and result.took_s,
+        "device": result and result.ranks[0].device.name,
+        "host": cell.provenance and cell.provenance.host,
+        "started": cell.provenance and cell.provenance.started,
+        "failure": cell.failure or None,
+    }
+
+
+def _name(group: Any) -> str | None:
+    return group.get("name") if isinstance(group, Mapping) else None
+
+
+def _run_row(run: Run, label: str) -> dict[str, Any]:
+    warm_up, timed = run.cell.warm_up, run.throughput
+    return {
+        **_identity(run.cell),
+        "configuration": label,
+        "world_size": run.world_size,
+        "timed_from_step": warm_up and warm_up.timed_from,
+        "timed_steps": timed and timed.steps,
+        "warmup_rule": warm_up and warm_up.rule,
+        **{column: run.value(metric) for metric, column in FIGURE_COLUMNS.items()},
+        "invalid": "; ".join(one.reason for one in run.invalid) or None,
+    }
+
+
+def _rank_steps(cell: CellRecords, at: int) -> pd.DataFrame:
+    import pandas as pd
+
+    series = cell.steps[at]
+    rows = series.rows
+    return pd.DataFrame({
+        "cell": pd.Categorical([cell.planned.name] * len(rows)),
+        "rank": series.rank,
+        "step": rows["step"],
+        "start_unix_s": (rows["start_ns"] + series.epoch_offset_ns) / 1e9,
+        "epoch": rows["epoch"],
+        "samples_of_rank": rows["samples"],
+        "is_timed": (rows["flags"] & WARMUP) == 0,
+        **{name: rows[name] for name in _STEP_TIMES},
+    })  # fmt: skip
+
+
+def _device_rows(cell: CellRecords) -> Iterator[dict[str, Any]]:
+    for series in cell.devices:
+        facts = {one.id: one for one in series.devices}
+        for time, readings in zip(series.times, series.samples, strict=True):
+            for reading in readings.values():
+                device = facts.get(reading.id)
+                yield {
+                    "cell": cell.planned.name,
+                    "host": series.host,
+                    "source": series.source,
+                    "time_unix_s": time,
+                    "device_id": reading.id,
+                    "device": device and device.name,
+                    "rank": device and device.rank,
+                    **{name: _plain(getattr(reading, name)) for name in _READINGS},
+                }
+
+
+def _plain(value: Any) -> Any:
+    return ", ".join(value) if isinstance(value, tuple) else value
+
+
+def _verdict_rows(analysis: Analysis) -> Iterator[dict[str, Any]]:
+    for pair in analysis.pairs:
+        config, loss = pair.multi, pair.loss
+        yield {
+            "configuration": config.label,
+            "config_id": config.config_id,
+            "baseline": pair.single.label,
+            **{group: config.name(group) for group in _GROUPS},
+            "devices": pair.devices,
+            "verdict": pair.judgement.verdict,
+            "reason": pair.judgement.reason,
+            **_with_interval("speedup_ratio", pair.speedup),
+            **_with_interval("efficiency_ratio", pair.efficiency),
+            **_with_interval("sample_cost_ratio", cost_ratio(pair, analysis.costs)),
+            "runs": min(pair.speedup.n),
+            "loss_at_samples": loss and loss.samples,
+            "loss": loss and loss.multi,
+            "loss_of_baseline": loss and loss.single,
+            **_budget(analysis, config.config_id),
+        }
+    for refused in analysis.refused:
+        yield {
+            "configuration": refused.multi.label,
+            "config_id": refused.multi.config_id,
+            **{group: refused.multi.name(group) for group in _GROUPS},
+            "devices": refused.multi.devices,
+            "verdict": "not comparable",
+            "reason": refused.reason,
+        }
+
+
+def _with_interval(name: str, found: RatioEstimate | None) -> dict[str, float | None]:
+    interval = found.interval if found else None
+    return {
+        name: found.value if found else None,
+        f"{name}_low95": interval.low if interval else None,
+        f"{name}_high95": interval.high if interval else None,
+    }
+
+
+def _budget(analysis: Analysis, config_id: str) -> dict[str, float | None]:
+    budget = analysis.budgets.get(config_id)
+    lost = {loss.cause: loss.ms for loss in budget.losses} if budget else {}
+    return {
+        "ideal_step_time_ms": budget.ideal_ms if budget else None,
+        "measured_step_time_ms": budget.measured_ms if budget else None,
+        **{f"lost_{cause}_ms": lost.get(cause) for cause in CAUSE_WORDS},
+    }

@@ -1,0 +1,117 @@
+"""report.html: a sweep on one page that needs neither a server nor a network.
+
+The page has the report's sections, and draws :mod:`scalewise.report.page_data` with plotly's
+script, which stands in it once. Record text is escaped in :func:`_text` and :func:`_json` alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from scalewise.analysis import Analysis
+from scalewise.report.page_data import page_data
+from scalewise.report.sections import (
+    Block,
+    Line,
+    Lines,
+    Section,
+    Table,
+    Verbatim,
+    printable,
+)
+
+_FIRST = "answer"
+_STATIC = files("scalewise.report") / "static"
+
+
+def render(title: str, analysis: Analysis, sections: Iterable[Section]) -> str:
+    """The whole page; ``sections`` are those of the report."""
+    known = {section.key: section for section in sections}
+    answer = known.pop(_FIRST, None)
+    said = "".join(_block(block) for block in answer.blocks) if answer else ""
+    details = "".join(_section(section) for section in known.values())
+    parts = {
+        "TITLE": _text(title),
+        "CSS": _static("page.css"),
+        "COMMAND": _text(" ".join(analysis.sweep.command)),
+        "ANSWER": said,
+        "DETAILS": details,
+        "DATA": _json(page_data(analysis)),
+        "PLOTLY": _script((files("plotly") / "package_data/plotly.min.js").read_text("utf-8")),
+        "SCRIPT": _script(_static("page.js")),
+    }
+    # Filled in once and in pieces: no text that is filled in is looked through again.
+    template = _static("page.html").split("@@")
+    return "".join(parts.get(piece, piece) for piece in template)
+
+
+def _static(name: str) -> str:
+    return (_STATIC / name).read_text(encoding="utf-8")
+
+
+def _text(text: str) -> str:
+    """Text that a browser shows as it is."""
+    return escape(printable(text))
+
+
+def _json(value: Any) -> str:
+    """JSON that ends no script and begins no comment."""
+    return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def _script(source: str) -> str:
+    """Refuses a script that would end its own element. Raises ValueError."""
+    if "</script" in source.lower():
+        raise ValueError("a script of the page holds the end of a script element")
+    return source
+
+
+def _section(section: Section) -> str:
+    body = "".join(_block(block) for block in section.blocks)
+    title = _text(section.title or section.key)
+    return f"<details><summary>{title}</summary>{body}</details>\n" if body else ""
+
+
+def _block(block: Block) -> str:
+    match block:
+        case Table() if block.where != "screen":
+            return "".join(_table(block))
+        case Lines() if block.where != "screen":
+            tag = "ul" if block.tone == "list" else "div"
+            item = "li" if block.tone == "list" else "p"
+            rows = "".join(f"<{item}>{_line(line)}</{item}>" for line in block.lines)
+            return f'<{tag} class="{block.tone}">{rows}</{tag}>'
+        case Verbatim():
+            title = f"<p>{_text(block.title)}</p>" if block.title else ""
+            text = "\n".join(map(_text, block.text.split("\n")))
+            return f"{title}<pre>{text}</pre>"
+        case _:  # pictures are drawn anew, notes are Markdown
+            return ""
+
+
+def _line(line: Line) -> str:
+    if not line.verdict:
+        return _text(line.text)
+    kind = line.verdict.replace(" ", "-")
+    lead = f'<b>{_text(line.subject)}:</b> <span class="verdict {_text(kind)}">'
+    return f"{lead}{_text(line.verdict)}</span> {_text(line.text)}"
+
+
+def _table(table: Table) -> Iterator[str]:
+    """A row carries its first cell, by which the page's filters find it."""
+    yield '<div class="scroll"><table>'
+    yield f"<caption>{_text(table.title)}</caption>" if table.title else ""
+    yield "<thead><tr>"
+    for column in table.columns:
+        yield f'<th scope="col" class="{column.align}">{_text(column.title)}</th>'
+    yield "</tr></thead><tbody>"
+    for row in table.cells:
+        yield f'<tr data-row="{_text(row[0])}">'
+        for column, cell in zip(table.columns, row, strict=True):
+            yield f'<td class="{column.align}">{_text(cell)}</td>'
+        yield "</tr>"
+    yield "</tbody></table></div>"

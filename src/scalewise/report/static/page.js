@@ -1,0 +1,348 @@
+"use strict";
+// Draws the page's data. Names from records reach the page through textContent and plain() alone.
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const { configurations, cells } = data;
+  // Okabe and Ito's colours: told apart by colour-blind readers, in light and dark mode.
+  const COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999"];
+  const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "x", "star"];
+  const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
+  const MOST_CELLS = 200;
+  const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  const byId = (id) => document.getElementById(id);
+  const colour = (i) => COLOURS[i % COLOURS.length];
+
+  // Plotly reads some HTML in its texts, and LaTeX between dollar signs.
+  const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;" };
+  const plain = (text) => String(text).replace(/[&<>$]/g, (c) => ENTITIES[c]);
+
+  function element(tag, properties = {}, ...children) {
+    const made = Object.assign(document.createElement(tag), properties);
+    made.append(...children.filter((child) => child !== null));
+    return made;
+  }
+
+  // ---- what is shown -------------------------------------------------------------------------
+
+  const FILTERS = ["model", "strategy", "devices"];
+  const shown = Object.fromEntries(FILTERS.map((key) => [key, new Set()]));
+  const values = (key) => [...new Set(configurations.map((c) => String(c[key] ?? "unknown")))];
+  const passes = (c) => FILTERS.every((key) => shown[key].has(String(c[key] ?? "unknown")));
+  const visible = () => configurations.map((c, i) => ({ ...c, i })).filter(passes);
+
+  function makeFilters() {
+    const typed = new URLSearchParams(location.hash.slice(1));
+    for (const key of FILTERS) {
+      const all = values(key);
+      const asked = typed.getAll(key).filter((value) => all.includes(value));
+      shown[key] = new Set(asked.length ? asked : all);
+      if (all.length < 2) continue;
+      const boxes = all.map((value) => {
+        const box = element("input", {
+          type: "checkbox", name: key, value, checked: shown[key].has(value) });
+        box.addEventListener("change", () => {
+          if (box.checked) shown[key].add(value); else shown[key].delete(value);
+          rememberFilters();
+          draw();
+        });
+        return element("label", {}, box, ` ${value}`);
+      });
+      byId("filters").append(element("fieldset", {},
+        element("legend", { textContent: key }), ...boxes));
+    }
+    byId("filters").addEventListener("submit", (event) => event.preventDefault());
+  }
+
+  function rememberFilters() {
+    const typed = new URLSearchParams();
+    for (const key of FILTERS) {
+      if (shown[key].size < values(key).length) {
+        for (const value of shown[key]) typed.append(key, value);
+      }
+    }
+    history.replaceState(null, "", `#${typed}`);
+  }
+
+  // ---- how it is drawn -----------------------------------------------------------------------
+
+  const waiting = new Map();
+  // A picture is drawn when it comes into view: a page of 100 cells opens at once.
+  const watcher = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) {
+      if (isIntersecting && waiting.has(target.id)) {
+        const drawNow = waiting.get(target.id);
+        waiting.delete(target.id);
+        drawNow();
+      }
+    }
+  }, { rootMargin: "400px" });
+
+  function layout(title, x, y, traces, more) {
+    const style = getComputedStyle(document.documentElement);
+    const of = (name) => style.getPropertyValue(name).trim();
+    const axis = { gridcolor: of("--line"), zerolinecolor: of("--line"), automargin: true };
+    return {
+      title: { text: title, x: 0.01, xanchor: "left", font: { size: 15 } },
+      font: { color: of("--ink"), family: "system-ui, sans-serif", size: 12 },
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      margin: { l: 60, r: 15, t: 45, b: 55 + legendHeight(traces) }, hovermode: "closest",
+      legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom" }, ...more,
+      height: (more.height ?? 300) + legendHeight(traces),
+      xaxis: { ...axis, title: { text: x }, ...(more.xaxis ?? {}) },
+      yaxis: { ...axis, title: { text: y }, ...(more.yaxis ?? {}) },
+    };
+  }
+
+  const legendHeight = (traces) =>
+    20 * Math.ceil(traces.filter((t) => t.showlegend !== false).length / 3);
+
+  function picture(id, title, x, y, traces, more = {}) {
+    const at = byId(id);
+    watcher.unobserve(at);
+    waiting.delete(id);
+    at.hidden = traces.length === 0;
+    if (at.hidden) { Plotly.purge(at); at.replaceChildren(); return; }
+    at.setAttribute("role", "img");
+    at.setAttribute("aria-label", `${title}: ${traces.map((t) => t.name).join(", ")}`);
+    at.style.minHeight = `${more.height ?? 300}px`;
+    waiting.set(id, () => Plotly.react(at, traces, layout(title, x, y, traces, more),
+      { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d"] }));
+    watcher.observe(at);
+  }
+
+  const errors = (figures) => ({
+    type: "data", symmetric: false, thickness: 1.5, width: 4,
+    array: figures.map((f) => (f.high === null ? 0 : f.high - f.value)),
+    arrayminus: figures.map((f) => (f.low === null ? 0 : f.value - f.low)),
+  });
+
+  function ratios(id, title, key, dots, ideal) {
+    const found = visible().filter((c) => c[key]);
+    const lines = grouped(found);
+    const most = Math.max(1, ...found.map((c) => c.devices ?? 1));
+    const traces = [];
+    [...lines].forEach(([name, members], i) => {
+      members.sort((a, b) => a.devices - b.devices);
+      const marker = { color: colour(i), symbol: SYMBOLS[i % SYMBOLS.length], size: 9 };
+      traces.push({ name: plain(name), mode: "lines+markers", marker, line: { width: 1 },
+        legendgroup: String(i), x: members.map((c) => c.devices),
+        y: members.map((c) => c[key].value), error_y: errors(members.map((c) => c[key])) });
+      const each = members.flatMap((c) => dots(c).map((y) => [c.devices, y]));
+      if (each.length) {
+        traces.push({ name: "rounds", mode: "markers", showlegend: false, legendgroup: String(i),
+          x: each.map(([x]) => x + 0.03 * most), y: each.map(([, y]) => y), hoverinfo: "y",
+          marker: { color: colour(i), size: 5, opacity: 0.55 } });
+      }
+    });
+    if (traces.length) {
+      traces.push({ name: "ideal", mode: "lines", x: [1, most], y: ideal(most), hoverinfo: "skip",
+        line: { dash: "dash", color: "#888" } });
+    }
+    const devices = [...new Set([1, ...found.map((c) => c.devices)])];
+    picture(id, title, "devices", "", traces,
+      { xaxis: { tickvals: devices, range: [1 - 0.06 * most, 1.08 * most] }, yaxis: { rangemode: "tozero" } });
+  }
+
+  const series = (c) => c.label.replace(` x${c.devices}`, "");
+  function grouped(found) {
+    const lines = new Map();
+    for (const c of found) lines.set(series(c), [...(lines.get(series(c)) ?? []), c]);
+    return lines;
+  }
+
+  function bars(id, title, unit, read, dots = () => []) {
+    const found = visible().filter((c) => read(c) && read(c).value !== null).reverse();
+    if (!found.length) { picture(id, title, unit, "", []); return; }
+    const names = found.map((c) => plain(c.label));
+    const each = found.flatMap((c, i) => dots(c).map((x) => [x, names[i]]));
+    picture(id, title, unit, "", [
+      { name: title, type: "bar", orientation: "h", showlegend: false, y: names,
+        x: found.map((c) => read(c).value), marker: { color: COLOURS[0], opacity: 0.75 },
+        error_x: errors(found.map(read)) },
+      { name: "runs", mode: "markers", showlegend: false, hoverinfo: "x",
+        x: each.map(([x]) => x), y: each.map(([, y]) => y),
+        marker: { color: COLOURS[1], size: 6 } },
+    ], { height: 120 + 30 * found.length, xaxis: { rangemode: "tozero" } });
+  }
+
+  function stacks(id, title, found, parts) {
+    const rows = found.map(plainLabel).reverse();
+    const names = [...new Set(found.flatMap((c) => Object.keys(parts(c))))];
+    const traces = names.map((name, i) => ({
+      name: plain(name), type: "bar", orientation: "h", y: rows,
+      x: found.map((c) => parts(c)[name] ?? 0).reverse(),
+      marker: { color: colour(i), pattern: { shape: i < COLOURS.length ? "" : "/" } },
+    }));
+    picture(id, title, "ms a step", "", traces,
+      { barmode: "relative", height: 120 + 30 * found.length });
+  }
+  const plainLabel = (c) => plain(c.label);
+
+  function losses(c) {
+    const kept = c.budget.losses.filter((one) => Math.abs(one.ms) > 0.005 * c.budget.measured);
+    const parts = c.budget.ideal === null ? { "work of the device": c.budget.work }
+      : { "ideal step": c.budget.ideal };
+    for (const one of kept) parts[one.name] = one.ms;
+    return parts;
+  }
+
+  function lossCurves(id, key, title, x) {
+    const traces = [];
+    for (const c of visible()) {
+      cells.filter((cell) => cell.configuration === c.i && cell.loss?.[key]).forEach((cell, k) => {
+        const [at, loss] = cell.loss[key];
+        traces.push({ name: plain(c.label), legendgroup: String(c.i), showlegend: k === 0,
+          mode: at.length < 3 ? "markers+lines" : "lines", x: at, y: loss,
+          line: { color: colour(c.i), dash: DASHES[Math.floor(c.i / COLOURS.length) % 6] },
+          hovertext: plain(`${cell.loss.name}, ${cell.name}`) });
+      });
+    }
+    picture(id, title, x, "loss", traces);
+  }
+
+  // ---- one configuration ---------------------------------------------------------------------
+
+  function drawChosen() {
+    const place = Number(byId("chosen").value);
+    const c = configurations[place];
+    const own = cells.filter((cell) => cell.configuration === place);
+    waterfall(c);
+    const steps = own.flatMap((cell, run) => cell.steps.map(({ rank, curve: [x, y] }) => ({
+      name: `repeat ${cell.repeat}, rank ${rank}`, mode: "lines", x, y,
+      line: { color: colour(rank), dash: DASHES[run % DASHES.length], width: 1, shape: "hv" } })));
+    const timed = own.find((cell) => cell.timed)?.timed;
+    const flat = steps.flatMap((one) => one.y).filter((y) => y > 0);
+    const wide = flat.length && Math.max(...flat) > 10 * Math.min(...flat);
+    picture("steps", "Step time of every run and rank", "seconds since the first step began", "ms",
+      steps, { height: 420, yaxis: { type: wide ? "log" : "linear" },
+        shapes: timed ? [{ type: "rect", xref: "x", yref: "paper", y0: 0, y1: 1, line: { width: 0 },
+          x0: timed[0], x1: timed[1], fillcolor: "#888", opacity: 0.15 }] : [] });
+    picture("balance", "Spread of the ranks' arrivals (CV)", "step", "%",
+      own.filter((cell) => cell.balance).map((cell, run) => ({
+        name: `repeat ${cell.repeat}`, mode: "lines+markers", x: cell.balance[0],
+        y: cell.balance[1], line: { color: colour(run) } })), { yaxis: { rangemode: "tozero" } });
+    const metric = byId("metric").value;
+    picture("devices", `Devices: ${metric}`, "seconds since the first step began", metric,
+      own.flatMap((cell, run) => cell.devices.filter((d) => d.curves[metric]).map((d, k) => ({
+        name: plain(`repeat ${cell.repeat}, ${d.name}`), mode: "lines+markers",
+        x: d.curves[metric][0], y: d.curves[metric][1], marker: { size: 4 },
+        line: { color: colour(k), dash: DASHES[run % DASHES.length] } }))),
+      { yaxis: { rangemode: "tozero" } });
+  }
+
+  function waterfall(c) {
+    if (!c?.budget || c.budget.ideal === null) { picture("waterfall", "", "", "", []); return; }
+    const { ideal, measured, losses: lost } = c.budget;
+    picture("waterfall", `From the ideal step to the measured one: ${plain(c.label)}`, "", "ms",
+      [{ name: "budget", type: "waterfall", showlegend: false, textposition: "outside",
+        measure: ["absolute", ...lost.map(() => "relative"), "total"],
+        x: ["ideal", ...lost.map((one) => plain(one.name)), "measured"],
+        y: [ideal, ...lost.map((one) => one.ms), measured],
+        text: [ideal, ...lost.map((one) => one.ms), measured].map((v) => v.toPrecision(3)),
+        hovertext: ["", ...lost.map((one) => plain(one.why)), ""],
+        increasing: { marker: { color: COLOURS[5] } }, decreasing: { marker: { color: COLOURS[2] } },
+        totals: { marker: { color: COLOURS[0] } } }], { height: 420 });
+  }
+
+  function makeChoices() {
+    const metrics = [...new Set(cells.flatMap((cell) =>
+      cell.devices.flatMap((d) => Object.keys(d.curves))))];
+    byId("metric").append(...metrics.map((name) => element("option", { textContent: name })));
+    byId("metric").parentElement.hidden = metrics.length === 0;
+    for (const id of ["chosen", "metric"]) byId(id).addEventListener("change", drawChosen);
+  }
+
+  function updateChoices() {
+    const before = byId("chosen").value;
+    const found = visible();
+    byId("chosen").replaceChildren(...found.map((c) =>
+      element("option", { value: c.i, textContent: c.label })));
+    const first = found.find((c) => c.budget && c.budget.ideal !== null) ?? found[0];
+    const kept = found.some((c) => String(c.i) === before);
+    if (first) byId("chosen").value = kept ? before : first.i;
+    drawChosen();
+  }
+
+  // ---- cells ---------------------------------------------------------------------------------
+
+  function rowsOf(rows) {
+    return element("div", { className: "scroll" }, element("table", {}, element("tbody", {},
+      ...rows.map((row) => element("tr", {},
+        ...row.map((text) => element("td", { textContent: text })))))));
+  }
+
+  function cellPage(cell) {
+    const parts = [rowsOf(cell.facts)];
+    if (cell.failure) parts.unshift(element("p", { textContent: cell.failure }));
+    if (cell.differs.length) {
+      parts.push(element("p", { textContent: "Differs from its baseline (here, there):" }),
+        rowsOf(cell.differs));
+    }
+    if (cell.steps.length) {
+      const at = element("figure", { id: `steps-of-${cells.indexOf(cell)}` });
+      parts.push(at);
+      queueMicrotask(() => picture(at.id, "Steps", "seconds since the first step began", "ms",
+        cell.steps.map(({ rank, curve: [x, y] }) => ({ name: `rank ${rank}`, mode: "lines", x, y,
+          line: { color: colour(rank), width: 1, shape: "hv" } })), { height: 300 }));
+    }
+    if (cell.log.length) {
+      parts.push(element("p", { textContent: "End of its log:" }),
+        element("pre", { textContent: cell.log.join("\n") }));
+    }
+    return parts;
+  }
+
+  function drawCells() {
+    const kept = new Set(visible().map((c) => c.i));
+    const found = cells.filter((cell) => kept.has(cell.configuration));
+    const rows = found.slice(0, MOST_CELLS).map((cell) => {
+      const made = element("details", {}, element("summary", {
+        textContent: `${cell.name}: ${cell.state}` }));
+      made.addEventListener("toggle", () => {
+        if (made.open && made.children.length === 1) made.append(...cellPage(cell));
+      });
+      return made;
+    });
+    const more = found.length - rows.length;
+    byId("cells").replaceChildren(...rows);
+    if (more > 0) byId("cells").append(`and ${more} more: choose fewer above`);
+  }
+
+  function filterTables() {
+    // A row begins with its configuration's label, or with its cell's name.
+    const named = [...configurations.map((c) => [c.label, c]),
+      ...cells.map((cell) => [cell.name, configurations[cell.configuration]])];
+    for (const row of document.querySelectorAll("tr[data-row]")) {
+      const own = named.filter(([name]) => row.dataset.row.startsWith(name))
+        .sort(([a], [b]) => b.length - a.length)[0];
+      row.hidden = own !== undefined && !passes(own[1]);
+    }
+  }
+
+  // ---- all of it -----------------------------------------------------------------------------
+
+  function draw() {
+    const found = visible();
+    ratios("speedup", "Speedup over one device", "speedup", (c) => c.speedups, (most) => [1, most]);
+    ratios("efficiency", "Efficiency", "efficiency",
+      (c) => c.speedups.map((s) => s / c.devices), () => [1, 1]);
+    bars("rate", "Samples/s of all devices", "samples/s", (c) => c.rate, (c) => c.rates);
+    if (found.some((c) => c.usd)) bars("cost", "Cost of a million samples", "USD", (c) => c.usd);
+    else bars("cost", "Cost a sample at equal prices", "times that on one device", (c) => c.cost);
+    stacks("budget", "Budget of losses", found.filter((c) => c.budget), losses);
+    stacks("anatomy", "Phases of a step", found.filter((c) => c.anatomy), (c) => c.anatomy.phases);
+    bars("memory", "Peak memory of a device", "MiB", (c) => c.memory);
+    bars("energy", "Energy of a million samples", "J", (c) => c.energy);
+    lossCurves("loss-samples", "over_samples", "Loss over samples", "samples");
+    lossCurves("loss-seconds", "over_seconds", "Loss over time", "seconds since the first step");
+    updateChoices();
+    drawCells();
+    filterTables();
+    document.body.dataset.configurations = found.length;
+  }
+
+  makeFilters();
+  makeChoices();
+  draw();
+  dark.addEventListener("change", draw);
+})();

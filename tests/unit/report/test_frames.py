@@ -1,0 +1,93 @@
+"""A sweep as tables: of the kept records, against the report's own figures and the docs."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import matplotlib
+import pandas as pd
+import pytest
+
+import scalewise
+from scalewise.analysis.run import FIGURES
+from scalewise.report.frames import FIGURE_COLUMNS
+
+ROOT = Path(__file__).parents[3]
+KEPT = ROOT / "docs/results/h200x2_small"
+NAMES = ("cells", "runs", "steps", "devices", "verdicts")
+
+
+@pytest.fixture(scope="module")
+def tables() -> scalewise.report.Tables:
+    return scalewise.load(KEPT)
+
+
+def test_every_figure_of_a_run_has_a_column() -> None:
+    assert FIGURE_COLUMNS.keys() == FIGURES.keys()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_docs_explain_every_column_and_no_other(
+    tables: scalewise.report.Tables, name: str
+) -> None:
+    text = (ROOT / "docs/tables.md").read_text().partition(f"## `{name}`")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
+    assert re.findall("`([a-z0-9_]+)`", " ".join(rows)) != []
+    assert set(re.findall("`([a-z0-9_]+)`", " ".join(rows))) == set(getattr(tables, name).columns)
+
+
+def test_figures_are_those_of_the_report(tables: scalewise.report.Tables) -> None:
+    kept = json.loads((KEPT / "report/results.json").read_text())
+    told = {c["config_id"]: c["comparison"] for c in kept["configurations"] if c["comparison"]}
+    speedups = tables.verdicts.set_index("config_id").speedup_ratio
+    assert speedups.to_dict() == pytest.approx(
+        {config: comparison["speedup"]["value"] for config, comparison in told.items()}
+    )
+    timed = tables.steps[tables.steps.is_timed].groupby("cell").size()
+    runs = tables.runs.set_index("cell")
+    assert timed.to_dict() == (runs.timed_steps * runs.world_size).to_dict()
+
+
+def test_losses_lead_from_the_ideal_step_to_the_measured_one(
+    tables: scalewise.report.Tables,
+) -> None:
+    found = tables.verdicts
+    lost = found.filter(regex="^lost_").sum(axis=1)
+    gap = found.measured_step_time_ms - found.ideal_step_time_ms
+    assert lost.to_list() == pytest.approx(gap.to_list(), rel=1e-6)
+
+
+def test_phases_of_a_step_add_up_to_it(tables: scalewise.report.Tables) -> None:
+    steps = tables.steps_of(tables.cells.cell[0])
+    phases = steps.filter(regex="^host_.*_ms$").drop(columns=["host_step_ms", "host_arrival_ms"])
+    assert phases.sum(axis=1).to_list() == pytest.approx(steps.host_step_ms.to_list(), rel=1e-4)
+
+
+def test_parquet_holds_the_same(tables: scalewise.report.Tables, tmp_path: Path) -> None:
+    written = tables.write_parquet(tmp_path)
+    assert sorted(path.stem for path in written) == sorted(NAMES)
+    for name in NAMES:
+        read = pd.read_parquet(tmp_path / f"{name}.parquet")
+        pd.testing.assert_frame_equal(
+            read, getattr(tables, name), check_dtype=False, check_categorical=False
+        )
+
+
+def test_without_pandas_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match=r"pip install 'scalewise\[tables\]'"):
+        scalewise.load(KEPT)
+
+
+def test_the_notebook_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT / "docs")
+    matplotlib.use("agg")
+    cells = json.loads(Path("tables.ipynb").read_text())["cells"]
+    names: dict[str, object] = {}
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+    assert names["slowest"]

@@ -1,0 +1,107 @@
+"""report.html: what it holds, and that no name of a record is taken for markup."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scalewise.analysis import Analysis, analyse, load_sweep
+from scalewise.report import report_sections
+from scalewise.report.page import render
+from scalewise.report.page_data import MOST_POINTS, page_data, thinned
+
+KEPT = Path(__file__).parents[3] / "docs/results/h200x2_small"
+HOSTILE = "</script><img src=x onerror=alert(1)>$\\alpha$ \x1b[31m@@PLOTLY@@ <!--"
+
+
+@pytest.fixture(scope="module")
+def analysis() -> Analysis:
+    return analyse(load_sweep(KEPT))
+
+
+@pytest.fixture(scope="module")
+def page(analysis: Analysis) -> str:
+    return render("Do more devices pay?", analysis, report_sections(analysis))
+
+
+def _data(page: str) -> dict[str, list[dict[str, object]]]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    loaded: dict[str, list[dict[str, object]]] = json.loads(found[1])
+    return loaded
+
+
+def test_it_is_one_file_that_asks_for_nothing(page: str) -> None:
+    markup = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+    assert not re.findall(r"(?:src|href)\s*=|url\(|@import", markup)
+    assert "default-src 'none'" in markup
+    assert len(page.encode()) < 6e6
+
+
+def test_it_draws_the_figures_of_the_report(page: str, analysis: Analysis) -> None:
+    drawn = {c["label"]: c for c in _data(page)["configurations"]}
+    assert set(drawn) == {c.label for c in analysis.configurations}
+    for pair in analysis.pairs:
+        one = drawn[pair.multi.label]
+        assert one["speedup"]["value"] == pytest.approx(pair.speedup.value, rel=1e-3)
+        assert len(one["speedups"]) == pair.speedup.n[0]
+        assert np.exp(np.log(one["speedups"]).mean()) == pytest.approx(pair.speedup.value, rel=1e-3)
+        budget = one["budget"]
+        lost = sum(loss["ms"] for loss in budget["losses"])
+        assert budget["ideal"] + lost == pytest.approx(budget["measured"], rel=1e-3)
+
+
+def test_every_cell_has_its_steps_devices_and_difference(page: str, analysis: Analysis) -> None:
+    cells = _data(page)["cells"]
+    assert [c["name"] for c in cells] == [
+        cell.planned.name for config in analysis.configurations for cell in config.cells
+    ]
+    for cell in cells:
+        assert len(cell["steps"]) == len(cell["devices"]) > 0
+        if "ddp" in cell["name"]:
+            assert ["strategy.name", "ddp", "single"] in cell["differs"]
+
+
+def test_names_stay_text(analysis: Analysis) -> None:
+    configs = tuple(dataclasses.replace(c, label=HOSTILE) for c in analysis.configurations)
+    sweep = dataclasses.replace(analysis.sweep, command=(HOSTILE,))
+    hostile = dataclasses.replace(analysis, configurations=configs, sweep=sweep)
+    page = render(HOSTILE, hostile, report_sections(hostile))
+    assert page.count("</script>") == 3, "the page's own elements"
+    assert "<img" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+    assert "<!--" not in _data_text(page)
+    assert "\x1b" not in page
+    assert {c["label"] for c in _data(page)["configurations"]} == {HOSTILE}
+
+
+def _data_text(page: str) -> str:
+    return page.partition('id="data">')[2].partition("</script>")[0]
+
+
+def test_a_thinned_curve_keeps_its_spikes() -> None:
+    x = np.arange(100_000, dtype=float)
+    y = np.ones_like(x)
+    y[[1, 54_321]] = 900.0, 1000.0
+    y[77_777] = 0.5
+    at, values = thinned(x, y)
+    assert len(at) <= MOST_POINTS
+    assert (x[1], 900.0) in zip(at, values, strict=True)
+    assert (x[54_321], 1000.0) in zip(at, values, strict=True)
+    assert min(v for v in values if v is not None) == 0.5
+    assert at == sorted(at)
+
+
+def test_few_points_stay_as_they_are() -> None:
+    x = np.array([0.0, 1.0])
+    assert thinned(x, np.array([2.0, np.nan])) == ([0.0, 1.0], [2.0, None])
+
+
+def test_curves_are_bounded(analysis: Analysis) -> None:
+    for cell in page_data(analysis)["cells"]:
+        for series in cell["steps"]:
+            assert len(series["curve"][0]) <= MOST_POINTS

@@ -11,7 +11,7 @@ from rich.console import Console
 from scalewise.analysis import Analysis, analyse, load_sweep
 from scalewise.records import SweepFolder
 from scalewise.report import console as console_module
-from scalewise.report import export
+from scalewise.report import export, page
 from scalewise.report import markdown as markdown_module
 from scalewise.report.balance_tables import load_balance
 from scalewise.report.communication_tables import communication, profiles, sent
@@ -51,6 +51,8 @@ class ReportFiles:
     """The first page."""
     details: Path
     """Every section."""
+    html: Path
+    """Everything on one page, with pictures to filter."""
     json: Path
     csv: Path
     plots: tuple[Path, ...]
@@ -87,7 +89,7 @@ def report_sections(sweep: Source, samples: int | None = None) -> list[Section]:
 
 
 def build(sweep: Source, out: Path | None = None, samples: int | None = None) -> ReportFiles:
-    """Write report.md, details.md, PNG plots, results.json and CSV files into ``<sweep>/report/``.
+    """Write report.html, report.md, details.md, PNG plots, JSON and CSV into ``<sweep>/report/``.
 
     An earlier report is replaced.
 
@@ -113,6 +115,7 @@ def build(sweep: Source, out: Path | None = None, samples: int | None = None) ->
         bool(analysis.invalid),
         folder / "report.md",
         folder / "details.md",
+        folder / "report.html",
         folder / _RESULTS,
         folder / "results.csv",
         tuple(folder / name for name in drawn),
@@ -123,6 +126,7 @@ def build(sweep: Source, out: Path | None = None, samples: int | None = None) ->
         (files.details, _DETAILS, report_sections(analysis, samples)),
     ):
         write_text(path, markdown_module.render(title, sections, drawn))
+    write_text(files.html, page.render(_TITLE, analysis, report_sections(analysis, samples)))
     _write_or_remove(folder / "gpu_summary.txt", memory_summary(analysis))
     _write_or_remove(folder / "gpu_timeline.csv", export.timeline_csv(analysis))
     write_text(files.json, export.results_json(analysis, samples))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from scalewise.analysis.comparability import MIN_RUNS, Difference, differences
 from scalewise.analysis.configuration import (
@@ -135,6 +136,23 @@ class Pair:
     """Other reasons to doubt the speedup; ``judgement`` includes them."""
     invalid: Found = ()
     """Why the verdict is *invalid*; empty for every other verdict."""
+
+    @property
+    def cost_ratio(self) -> RatioEstimate:
+        """Cost of a sample over the single device's at equal prices: 1 / efficiency."""
+        found, n = self.efficiency.interval, self.efficiency.n[::-1]
+        interval = found and replace(found, low=1 / found.high, high=1 / found.low)
+        return replace(self.efficiency, value=1 / self.efficiency.value, n=n, interval=interval)
+
+    @property
+    def money(self) -> Literal["cheaper", "as dear", "dearer", "unknown"]:
+        """What the whole interval of the cost says."""
+        interval = self.cost_ratio.interval
+        if interval is None:
+            return "unknown"
+        if interval.low > 1:
+            return "dearer"
+        return "cheaper" if interval.high < 1 else "unknown"
 
 
 @dataclass(frozen=True)

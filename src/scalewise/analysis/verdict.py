@@ -78,6 +78,16 @@ class Judgement:
 
     verdict: Verdict
     reason: str
+    asked: str = ""
+    """The edge that is open, or that decided: ``2.00x is asked for``."""
+    certain: str = ""
+    """What holds for the whole interval of one that is undecided."""
+    open: str = ""
+    """What its interval leaves open."""
+    more: str = ""
+    """Runs that would probably decide it: ``about 4 more runs of each, 2 min``."""
+    more_runs: int | None = None
+    """Their number; None where it is not known, or beyond what anybody waits for."""
 
 
 def judge(
@@ -105,7 +115,7 @@ def judge(
     if runs < VERDICT_RUNS:
         more = "" if cap else f"; {way_to_get('runs of both', monitored=monitored, runs=runs)}"
         few = f"{figure}, from {count_words(speedup)}: a verdict needs {VERDICT_RUNS}{more}"
-        return Judgement("undecided", few)
+        return Judgement("undecided", few, f"a verdict needs {VERDICT_RUNS} runs of each")
     efficiency = factor(speedup.value / devices)
     figure += f" ({interval_words(speedup)}, {count_words(speedup)}), efficiency {efficiency}"
     if low > BENEFICIAL_FROM and low >= wanted:
@@ -115,14 +125,24 @@ def judge(
     if low >= MARGINAL_FROM and high <= wanted:
         if low > BENEFICIAL_FROM:
             figure += f": faster, but below the efficiency of {min_efficiency:g} asked for"
-        return Judgement("marginal", figure)
+        return Judgement("marginal", figure, f"{factor(wanted)}x is asked for")
     why = f"speedup {factor(speedup.value)}: {_spans(speedup, low, high, wanted)}"
     # Beyond the runs wanted at first, a script is to be run again, not so many times more.
     todo = way_to_get("runs of both", monitored=monitored, runs=max(runs, WANTED_RUNS))
     edges = [edge for edge in (MARGINAL_FROM, wanted) if low <= edge <= high]
     need = more_runs_words(speedup, edges, cap, round_s)
     told = [part for part in ("" if cap else todo, need) if part]
-    return Judgement("undecided", ": ".join([f"{why}, {count_words(speedup)}", *told]))
+    nearest = min(edges, key=lambda edge: abs(math.log(speedup.value / edge)))
+    return Judgement(
+        "undecided",
+        ": ".join([f"{why}, {count_words(speedup)}", *told]),
+        asked="one device may be as fast"
+        if nearest == MARGINAL_FROM
+        else f"{factor(nearest)}x is asked for",
+        certain=f"at least {factor(low)} times as fast" if low > 1 else "",
+        more=need,
+        more_runs=more_runs(speedup, nearest, cap),
+    )
 
 
 def count_words(ratio: RatioEstimate) -> str:

@@ -38,7 +38,6 @@ from scalewise.analysis.verdict import (
     MIN_EFFICIENCY,
     Adaptive,
     Because,
-    Judgement,
     Look,
     adaptive,
     count_pairs,
@@ -122,7 +121,7 @@ def doubted(pair: Pair, budgets: Budgets, sustained: Sustained | None = None) ->
         return pair
     told = pair.judgement
     verdict = "invalid" if invalid else "undecided" if explained else told.verdict
-    judgement = Judgement(verdict, "; ".join([told.reason, *said]))
+    judgement = replace(told, verdict=verdict, reason="; ".join([told.reason, *said]))
     return replace(pair, judgement=judgement, doubts=tuple(doubts), invalid=invalid)
 
 

@@ -48,7 +48,6 @@ from .labels import factor as factor
 from .labels import figure_as_plain as figure_as_plain
 from .labels import interval_words as interval_words
 from .labels import listed as listed
-from .labels import no_bound as no_bound
 from .labels import number as number
 from .labels import ratio as ratio
 from .labels import swept_words as swept_words

@@ -36,7 +36,6 @@ from scalewise.analysis import (
     ladders,
     listed,
     mean_clock_mhz,
-    no_bound,
     number,
     override_holds,
     remedy,
@@ -151,7 +150,7 @@ def _figures(pair: Pair) -> str:
     found = pair.speedup.interval
     interval = f" ({factor(found.low)}-{factor(found.high)})" if found else ""
     if found and bounds_nothing(found):
-        interval = f" ({no_bound(*pair.speedup.n)})"
+        interval = " (no useful bound)"
     speedup = f"{factor(pair.speedup.value)}x{interval}"
     if is_ceiling(pair.multi):
         return f"{speedup} of {pair.devices} independent models: one model reaches no more."
@@ -181,12 +180,14 @@ def _next(analysis: Analysis, pair: Pair) -> str:
     if verdict in ("ceiling", "undecided"):
         again = verdict == "undecided" and pair.statistical.verdict != "undecided"
         return "Next: measure again on a quiet host." if again else ""
-    todo = f"{_deed(analysis, found[1])} ({_gain(analysis, pair.multi, *found)})" if found else ""
+    deed, gain = ("", "")
+    if found:
+        deed, gain = _deed(analysis, found[1]), _gain(analysis, pair.multi, *found)
     if verdict == "prefer single":
         pays = found and _could_pay(pair, found[0])
-        change = f", or {todo}" if pays else "; no single change makes up for it"
+        change = f", or {deed} ({gain})" if pays else "; no single change makes up for it"
         return f"Next: one device{change}."
-    return f"Next: {todo}." if todo else ""
+    return f"Next: {deed} (wins back {gain})." if deed else ""
 
 
 def _decide(analysis: Analysis) -> Iterator[str]:
@@ -263,13 +264,13 @@ def _typed(analysis: Analysis, override: str) -> int | None:
 
 
 def _gain(analysis: Analysis, config: Configuration, loss: Loss, what: Remedy) -> str:
-    """``wins back up to 1.4 of 3.6 ms``: what is lost, and no more."""
+    """``up to 1.4 of 3.6 ms``: what is lost, and no more."""
     budget = analysis.budgets[config.config_id]
     saved = f"up to {number(loss.ms)} of {number(budget.measured_ms)} ms"
     result = config.runs[0].cell.result
     if result is not None and any(map(changes_samples, what.overrides)):
-        return f"wins back {saved} in {result.global_batch_size:,} samples"
-    return f"wins back {saved}"
+        return f"{saved} in {result.global_batch_size:,} samples"
+    return saved
 
 
 def _could_pay(pair: Pair, loss: Loss) -> bool:
@@ -324,15 +325,6 @@ def _doubts(analysis: Analysis, pair: Pair) -> Iterator[str]:
             yield f"of {side} {without.partition(' (')[0]}"
         if count_doubt(config.rank_summaries):
             yield f"the batches of {side} have another size than their loader says"
-        slowed = dict.fromkeys(
-            reason
-            for run in config.runs
-            for device in (run.usage.devices if run.usage else ())
-            for reason in device.throttle_reasons
-            if reason != "power cap"
-        )
-        if slowed:
-            yield f"GPUs of {side} were held back by {', '.join(slowed)}"
     medians = typical_speedup(pair)
     if medians is not None and medians.differs:
         yield f"median steps alone give {factor(medians.of_medians)}x: some steps are long"
@@ -375,7 +367,7 @@ def _of_one(analysis: Analysis, config: Configuration) -> Iterator[str]:
         return
     found = _first_remedy(analysis, config)
     if found is not None and found[0].is_limit:
-        gain = f"{_gain(analysis, config, *found)}, {_SHORT[found[0].cause]}"
+        gain = f"wins back {_gain(analysis, config, *found)}, {_SHORT[found[0].cause]}"
         yield f"Next: {_deed(analysis, found[1])} ({gain})."
         return
     what = None if budget.limits else _untried(analysis, config, work_remedy(config))
@@ -461,7 +453,7 @@ def _found(analysis: Analysis) -> Iterator[str]:
     """What the doctor and the records complain of, and how much there is in the report."""
     for finding in analysis.doctor.findings if analysis.doctor and analysis.measured else ():
         yield f"{finding.severity}: {finding.text}"
-    yield from (f"fault: {line}." for line in faults(analysis).texts[:1])
+    yield from (f"Fault: {line}." for line in faults(analysis).texts[:1])
     parts = {"fault": faults, "finding": disturbances, "doubt": doubts}
     counts = {
         name: sum(
@@ -474,4 +466,4 @@ def _found(analysis: Analysis) -> Iterator[str]:
     told = [f"{count} {plural(count, name)}" for name, count in counts.items() if count]
     if told:
         verb = "is" if sum(counts.values()) == 1 else "are"
-        yield f"{', '.join(told)} {verb} in the report."
+        yield f"{' and '.join(told)} {verb} in the report."

@@ -96,7 +96,8 @@ def _show_rows(block: Lines, key: str, width: int, console: Console) -> None:
     """Lines that are broken between clauses, further rows of one indented."""
     prefix, _ = _PREFIX.get(key, ("", ""))
     tones = {"faint": "dim", "alarm": "bold red", "place": "red"}
-    for i, line in enumerate(block.lines[:_MOST_PLACES] if key == "unfinished" else block.lines):
+    most = _MOST_PLACES if key == "unfinished" else len(block.lines)
+    for i, line in enumerate(block.lines[:most]):
         lead = f"{line.subject}: {line.verdict}. " if line.verdict else f"{prefix}: " * bool(prefix)
         indent = "  " if block.tone == "answer" and i else ""
         for k, row in enumerate(rows(indent + printable(lead + line.text), width)):
@@ -106,9 +107,8 @@ def _show_rows(block: Lines, key: str, width: int, console: Console) -> None:
                 at = len(line.subject) + 2
                 text.stylize(_COLOURS.get(line.verdict, ""), at, at + len(line.verdict))
             console.print(text, soft_wrap=True)
-    left = len(block.lines) - _MOST_PLACES
-    if key == "unfinished" and left > 0:
-        console.print(f"{left} more lines on cells without a result are in the report.")
+    if left := block.lines[most:]:
+        console.print(f"{len(left)} more lines on cells without a result are in the report.")
 
 
 _CLAUSE = re.compile(r"(?<=[.,;]) (?=\S)| (?=\()")
@@ -118,28 +118,24 @@ _PASTED = re.compile(r"^ *(Next|log): |scalewise resume ")
 
 
 def rows(text: str, width: int) -> list[str]:
-    """``text`` broken between its clauses, in one that is too long between words.
+    """``text`` broken between its clauses, or between words where a clause fits no row.
 
-    What is to be pasted, and a path, stays in one piece.
+    What is to be pasted, and the path of a log, stays in one piece.
     """
-    indent = " " * (len(text) - len(text.lstrip()))
-    hanging = indent or "  "
-    found = [""]
-    for clause in _CLAUSE.split(text):
-        joined = f"{found[-1]} {clause}" if found[-1] else clause
-        if len(joined) <= width or not found[-1]:
-            found[-1] = joined
+    hanging = " " * max(2, len(text) - len(text.lstrip()))
+    clauses = _CLAUSE.split(text)
+    pasted = bool(_PASTED.search(text))
+    if not pasted and max(map(len, clauses)) > width - len(hanging):
+        return textwrap.wrap(
+            text, width, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
+        )
+    found = clauses[:1]
+    for clause in clauses[1:]:
+        if len(found[-1]) + 1 + len(clause) <= width:
+            found[-1] += f" {clause}"
         else:
             found.append(hanging + clause)
-    return [part for row in found for part in _broken(row, width, hanging)]
-
-
-def _broken(row: str, width: int, hanging: str) -> list[str]:
-    if len(row) <= width or _PASTED.search(row):
-        return [row]
-    return textwrap.wrap(
-        row, width, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
-    )
+    return found
 
 
 def show_doctor(report: DoctorReport, console: Console) -> None:

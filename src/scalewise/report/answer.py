@@ -185,8 +185,9 @@ def _next(analysis: Analysis, pair: Pair) -> str:
         deed, gain = _deed(analysis, found[1]), _gain(analysis, pair.multi, *found)
     if verdict == "prefer single":
         pays = found and _could_pay(pair, found[0])
-        change = f", or {deed} ({gain})" if pays else "; no single change makes up for it"
-        return f"Next: one device{change}."
+        if pays:
+            return f"Next: one device, or {deed} ({gain})."
+        return "Next: stay with one device; no single change makes up for it."
     return f"Next: {deed} (wins back {gain})." if deed else ""
 
 

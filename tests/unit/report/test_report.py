@@ -148,7 +148,7 @@ def test_a_pipe_has_no_width(
     whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    builder.print_console(whole, open_console())
+    builder.print_console(whole, open_console(), verbose=True)
     text = capsys.readouterr().out
     said = "large ddp x2: beneficial. speedup 1.61 on 2 devices (95 % interval 1.60-1.62, 5 pairs)"
     assert said in text

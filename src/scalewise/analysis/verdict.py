@@ -101,6 +101,8 @@ class Judgement:
     """What keeps it undecided: ``whether efficiency reaches 0.5 is open``."""
     more: str = ""
     """What it would take to leave the nearest edge: ``about 4 more runs of each, 2 min``."""
+    more_runs: int | None = None
+    """Their number; None where it is not known, or beyond what anybody waits for."""
 
 
 def judge(
@@ -133,7 +135,14 @@ def judge(
         needs = f"a verdict needs {VERDICT_RUNS}"
         few = f"{figure}, from {count_words(speedup)}: {needs}{todo}"
         more = _runs_words(VERDICT_RUNS - runs, "at least", round_s)
-        return Judgement("undecided", few, asked, open=f"{needs} runs of each", more=more)
+        return Judgement(
+            "undecided",
+            few,
+            asked,
+            open=f"{needs} runs of each",
+            more=more,
+            more_runs=VERDICT_RUNS - runs,
+        )
     figure += f" ({interval_words(speedup)}, {count_words(speedup)})"
     decided = f"{figure}, efficiency {factor(speedup.value / devices)}"
     if low > BENEFICIAL_FROM and low >= wanted:
@@ -162,6 +171,7 @@ def judge(
         certain,
         open_,
         need,
+        more_runs(speedup, _nearest(speedup, edges), cap),
     )
 
 
@@ -267,12 +277,15 @@ def more_runs_words(
     """``about 4 more runs of each, 2 min``, against the nearest of ``edges``; empty at the cap."""
     if cap is not None and min(ratio.n) >= cap:
         return ""
-    nearest = min(edges, key=lambda edge: abs(math.log(ratio.value / edge)))
-    more = more_runs(ratio, nearest, cap)
+    more = more_runs(ratio, _nearest(ratio, edges), cap)
     if more is None:
         limit = f"{MOST_MORE} more runs" if cap is None else f"the {cap} runs allowed"
         return f"more than {limit} of each"
     return _runs_words(more, "about", round_s)
+
+
+def _nearest(ratio: RatioEstimate, edges: Sequence[float]) -> float:
+    return min(edges, key=lambda edge: abs(math.log(ratio.value / edge)))
 
 
 def _runs_words(more: int, how: str, round_s: float | None) -> str:

@@ -136,7 +136,7 @@ def doubted(
     # What the speedup cannot be believed for, the cost cannot be either.
     told = Judgement("invalid", judgement.reason)
     if explained:
-        whose = "whether the devices or the disturbance gain more than linear is open"
+        whose = "whether it holds without the disturbance is open"
         told = Judgement("undecided", judgement.reason, judgement.asked, open=whose)
     return replace(pair, judgement=told, doubts=tuple(doubts), invalid=invalid, money="unknown")
 

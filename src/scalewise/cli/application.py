@@ -136,7 +136,8 @@ def train(context: click.Context) -> int:
 @application.command()
 @click.argument("folder", type=FOLDER)
 @click.argument("overrides", nargs=-1)
-def resume(folder: Path, overrides: tuple[str, ...]) -> int:
+@click.option("-v", "--verbose", is_flag=True, help="Print every table, loss and doubt.")
+def resume(folder: Path, overrides: tuple[str, ...], verbose: bool) -> int:
     """Finish a sweep: its own command, for what it lacks.
 
     FOLDER is a sweep's, e.g. multirun/<sweep>. OVERRIDES are added to the command, e.g.
@@ -144,7 +145,7 @@ def resume(folder: Path, overrides: tuple[str, ...]) -> int:
     """
     from scalewise.cli import hydra_main
 
-    return hydra_main.resume(folder, overrides)
+    return hydra_main.resume(folder, overrides, verbose=verbose)
 
 
 @application.command()
@@ -160,6 +161,7 @@ def resume(folder: Path, overrides: tuple[str, ...]) -> int:
     help="For --study: epochs left out.",
 )
 @click.option("--datasets", help="For --study: only these, with commas between them.")
+@click.option("-v", "--verbose", is_flag=True, help="Print every table, loss and doubt.")
 def report(
     folder: Path,
     out: Path | None,
@@ -167,8 +169,9 @@ def report(
     study: bool,
     warmup_epochs: int,
     datasets: str | None,
+    verbose: bool,
 ) -> int:
-    """The tables and verdicts of a sweep, and its report anew.
+    """The verdicts of a sweep, and its report anew.
 
     FOLDER is a sweep's, e.g. multirun/<sweep>. Markdown, plots, JSON and CSV are written over what
     is there. No record is changed. Exit status: 0, or 4 if a verdict is invalid.
@@ -182,9 +185,9 @@ def report(
         files = build(analysis, out, target)
     except (ReportFolderError, SamplesError) as error:
         raise click.UsageError(str(error)) from error
-    print_console(analysis, open_console(), target)
+    print_console(analysis, open_console(), target, verbose=verbose)
     done = "written over the earlier one" if files.replaced else "written"
-    sys.stdout.write(f"report: {files.markdown}, {done} with {len(files.plots)} plots beside it\n")
+    sys.stdout.write(f"Report: {files.markdown}, {done}\n")
     problems = list(files.problems)
     if study:
         chosen = tuple(datasets.split(",")) if datasets else ()
@@ -192,6 +195,8 @@ def report(
             paths, more = build_study(analysis, out, warmup_epochs=warmup_epochs, datasets=chosen)
         except ValueError as error:
             raise click.UsageError(str(error)) from error
+        labels = (f"{p.multi.label}: {p.seed_label}" for p in analysis.pairs if not p.invalid)
+        sys.stdout.writelines(f"study's label: {label}\n" for label in labels)
         sys.stdout.writelines(f"study: {path}\n" for path in paths)
         problems += more
     for problem in problems:

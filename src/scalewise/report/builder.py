@@ -13,6 +13,7 @@ from scalewise.records import SweepFolder
 from scalewise.report import console as console_module
 from scalewise.report import export, page
 from scalewise.report import markdown as markdown_module
+from scalewise.report.answer import answers
 from scalewise.report.balance_tables import load_balance
 from scalewise.report.communication_tables import communication, profiles, sent
 from scalewise.report.cost_tables import cost, numbers_of_devices, target
@@ -135,10 +136,21 @@ def build(sweep: Source, out: Path | None = None, samples: int | None = None) ->
 
 
 def print_console(
-    sweep: Source, console: Console | None = None, samples: int | None = None
+    sweep: Source,
+    console: Console | None = None,
+    samples: int | None = None,
+    *,
+    verbose: bool = False,
 ) -> None:
-    """Print the sections of the report to a terminal."""
-    console_module.show(report_sections(sweep, samples), console or Console())
+    """Print the answer to a terminal; ``verbose``: all the sections of the report."""
+    analysis, console = analysis_of(sweep), console or Console()
+    if verbose:
+        console_module.show(report_sections(analysis, samples), console)
+        return
+    parts = (head, unfinished, answers, partial(target, samples=samples), trackers)
+    # What the devices or loaders are is the answer where nothing was trained.
+    more = () if analysis.measured else (examined, loaders)
+    console_module.show_answer([part(analysis) for part in (*parts, *more)], console)
 
 
 def _check_report_folder(folder: Path) -> None:

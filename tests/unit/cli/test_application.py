@@ -216,7 +216,7 @@ def test_the_status_of_a_sweep(
     monkeypatch.setattr(hydra_main, "_say_where_runs_are", lambda _folder: None)
     monkeypatch.setattr(scalewise.analysis, "load_sweep", lambda folder: folder)
     monkeypatch.setattr(scalewise.analysis, "analyse", lambda sweep: sweep)
-    monkeypatch.setattr(scalewise.report, "print_console", lambda *_: None)
+    monkeypatch.setattr(scalewise.report, "print_console", lambda *_, **__: None)
     monkeypatch.setattr(scalewise.report, "build", lambda _analysis: files)
     assert hydra_main.report() == status
 

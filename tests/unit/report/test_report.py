@@ -32,7 +32,7 @@ COMPARED = {"balance.png", "balance_history.png", "gpu_load_balance_analysis.png
 
 def printed(path: Path, width: int = 200) -> str:
     file = StringIO()
-    builder.print_console(path, Console(file=file, width=width))
+    builder.print_console(path, Console(file=file, width=width), verbose=True)
     return file.getvalue()
 
 
@@ -149,7 +149,7 @@ def test_a_pipe_has_no_width(
     whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    builder.print_console(whole, open_console())
+    builder.print_console(whole, open_console(), verbose=True)
     text = capsys.readouterr().out
     said = "large ddp x2: beneficial. speedup 1.61 on 2 devices (95 % interval 1.60-1.62, 5 pairs)"
     assert said in text
@@ -322,9 +322,9 @@ def test_looking_at_kept_records_need_not_touch_them(
     assert listing(sweep) == before
     assert {"report.md", "results.json", "throughput.png"} <= set(listing(out))
     assert any(name.startswith("study/") for name in listing(out))
-    assert f"report: {out}/report.md, written with " in capsys.readouterr().out
+    assert f"Report: {out}/report.md, written\n" in capsys.readouterr().out
     assert main(["report", str(sweep), "--out", str(out)]) == 0
-    assert f"report: {out}/report.md, written over the earlier one with " in capsys.readouterr().out
+    assert f"Report: {out}/report.md, written over the earlier one\n" in capsys.readouterr().out
 
 
 def test_a_folder_that_takes_no_report_is_one_line(

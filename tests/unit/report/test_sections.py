@@ -72,7 +72,7 @@ def noisy(path: Path, *specs: Spec) -> Analysis:
 
 def printed(sweep: Analysis) -> str:
     file = StringIO()
-    builder.print_console(sweep, Console(file=file, width=10_000))
+    builder.print_console(sweep, Console(file=file, width=10_000), verbose=True)
     return file.getvalue()
 
 

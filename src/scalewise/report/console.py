@@ -24,8 +24,8 @@ from scalewise.report.doctor_tables import doctor_sections
 from scalewise.report.sections import Line, Lines, Section, Table, printable
 
 _ORDER = (
-    "head", "scaling", "resources", "numbers_of_devices", "cost", "target", "answer", "unfinished",
-    "doctor", "losses", "loaders", "faults", "disturbances", "doubts", "trackers",
+    "head", "scaling", "resources", "numbers_of_devices", "cost", "target", "answer", "best",
+    "unfinished", "doctor", "losses", "loaders", "faults", "disturbances", "doubts", "trackers",
 )  # fmt: skip
 """Sections of a report that a terminal shows: tables, then answers, then what to doubt."""
 _TITLED = ("target", "doctor_missing", "doctor_findings")

@@ -17,18 +17,12 @@ corrected for that many (Bonferroni), and no winner is taken for granted that no
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import scipy
 
-from scalewise.analysis.choice import (
-    SAMPLES_PER_S,
-    Fastest,
-    Speed,
-    find_fastest,
-    samples_per_s,
-)
+from scalewise.analysis.choice import SAMPLES_PER_S, Speed, find_fastest, samples_per_s
 from scalewise.analysis.comparability import MIN_RUNS, Difference, differences
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.losses import LossCurve, Reached, recent_loss, samples_to
@@ -70,7 +64,9 @@ class Best:
     """The best candidate of one number of devices."""
 
     devices: int
-    found: Fastest
+    config: Configuration
+    rivals: tuple[Configuration, ...]
+    """Not shown to be slower."""
     candidates: int
     speedup: RatioEstimate | None
     """The best of these over the best of one device, whichever those are; None of one device."""
@@ -146,30 +142,28 @@ def _is_asked(group: Sequence[Configuration]) -> bool:
 def _best(
     group: Sequence[Configuration], equal: EqualLoss | None, min_efficiency: float
 ) -> BestOfEach | None:
-    left_out: list[tuple[Configuration, str]] = []
-    not_compared: list[Configuration] = []
+    less: dict[str, str | None] = {}
     if equal is None:
         reference = max((c for c in group if c.devices == 1), key=samples_per_s)
-        for config in group:
-            less = "" if config is reference else _learns_less(config, reference)
-            if less is None:
-                not_compared.append(config)
-            elif less:
-                left_out.append((config, less))
-        out = [config for config, _ in left_out]
-        group = [config for config in group if config not in out]
-    if len({config.devices for config in group}) < 2:
-        return None
+        less = {c.config_id: _learns_less(c, reference) for c in group if c is not reference}
+    left_out = tuple((c, how) for c in group if (how := less.get(c.config_id)))
+    not_compared = tuple(c for c in group if less.get(c.config_id, "") is None)
     speed = SAMPLES_PER_S if equal is None else _time_to_loss(equal)
     by_devices: dict[int, list[Configuration]] = {}
     for config in sorted(group, key=lambda c: c.devices or 0):
-        by_devices.setdefault(config.devices or 0, []).append(config)
+        if not less.get(config.config_id):
+            by_devices.setdefault(config.devices or 0, []).append(config)
+    if len(by_devices) < 2:
+        return None
     rows = []
-    for devices, rows_of in by_devices.items():
-        speedup = None if devices == 1 else _best_over_best(rows_of, by_devices[1], speed)
-        told = None if speedup is None else _judge(speedup, rows_of[0], devices, min_efficiency)
-        rows.append(Best(devices, find_fastest(rows_of, speed), len(rows_of), speedup, told))
-    return BestOfEach(tuple(rows), equal, tuple(left_out), tuple(not_compared))
+    for devices, candidates in by_devices.items():
+        speedup = judgement = None
+        if devices > 1:
+            speedup = _best_over_best(candidates, by_devices[1], speed)
+            judgement = _judge(speedup, candidates[0], devices, min_efficiency)
+        found = find_fastest(candidates, speed)
+        rows.append(Best(devices, found.config, found.rivals, len(candidates), speedup, judgement))
+    return BestOfEach(tuple(rows), equal, left_out, not_compared)
 
 
 def _judge(
@@ -211,6 +205,8 @@ def _learns_less(config: Configuration, reference: Configuration) -> str | None:
     """
     found = loss_at_equal_samples(config, reference)
     if found is not None and found.name.startswith("val"):
+        if found.ratio is None or found.ratio.interval is None:
+            return None
         told = f"{found.name} at {found.where}: {found.multi:.3g} against {found.single:.3g}"
         return told if found.learns_less else ""
     curves = _training_curves([config, reference])
@@ -249,29 +245,28 @@ def _equal_loss(group: Sequence[Configuration]) -> EqualLoss | None:
     curves = _training_curves(group)
     if curves is None or len(trainings) < 2:
         return None
-    ends = [recent_loss(curve) for each in curves for curve in each]
-    if any(end is None for end in ends):
+    # Before its end, so that of every curve as much lies beyond the level.
+    lasts = [recent_loss(c, int(c.samples[-1] / math.sqrt(2))) for each in curves for c in each]
+    if any(last is None for last in lasts):
         return None
-    level = max(end.mean for end in ends if end is not None)
+    level = max(last.mean for last in lasts if last is not None)
     reached: dict[str, list[Reached]] = {}
-    for config, each in zip(group, curves, strict=True):
-        found = [one for curve in each if (one := samples_to(curve, level)) is not None]
-        if len(found) < len(each):
+    for config, own in zip(group, curves, strict=True):
+        found = [one for curve in own if (one := samples_to(curve, level)) is not None]
+        if len(found) < len(own):
             return None
         reached[config.config_id] = found
     pooled: dict[str, Reached] = {}
     for ids in trainings.values():
         # Runs of one seed see the same batches: their noise is one, and no mean lessens it.
-        mean = _mean([one for config_id in ids for one in reached[config_id]])
+        each = [one for config_id in ids for one in reached[config_id]]
+        place, error = (
+            sum(values) / len(each)
+            for values in ([one.log_samples for one in each], [one.error for one in each])
+        )
+        mean = Reached(place, error, min(one.df for one in each))
         pooled |= dict.fromkeys(ids, mean)
     return EqualLoss(curves[0][0].name, level, pooled)
-
-
-def _mean(found: Sequence[Reached]) -> Reached:
-    def mean(read: Callable[[Reached], float]) -> float:
-        return sum(map(read, found)) / len(found)
-
-    return Reached(mean(lambda r: r.log_samples), mean(lambda r: r.error), min(r.df for r in found))
 
 
 def _training(config: Configuration) -> tuple[object, ...]:

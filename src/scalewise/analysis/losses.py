@@ -136,7 +136,7 @@ def longest_loss_curve(
     return max(found, key=lambda curve: len(curve.samples))
 
 
-_FEWEST_LOGGED = 5
+_FEWEST_LOGGED = 3
 """Losses around a level, below which a curve does not tell where it reached it."""
 
 _CLEAR_FALL = 4.0
@@ -153,10 +153,10 @@ class RecentLoss:
     df: float
 
 
-def recent_loss(curve: LossCurve, samples: int | None = None) -> RecentLoss | None:
-    """At ``samples``, else at the end; None where fewer than five were logged there."""
-    end = curve.samples[-1] if samples is None else samples
-    own = [v for s, v in zip(curve.samples, curve.values, strict=True) if end / 2 < s <= end]
+def recent_loss(curve: LossCurve, samples: int) -> RecentLoss | None:
+    """At ``samples``; None where fewer than three were logged there."""
+    logged = zip(curve.samples, curve.values, strict=True)
+    own = [value for at, value in logged if samples / 2 < at <= samples]
     if len(own) < _FEWEST_LOGGED:
         return None
     variance, df = _noise(own)
@@ -187,8 +187,11 @@ def samples_to(curve: LossCurve, level: float) -> Reached | None:
     logged = np.arange(1, len(samples) + 1) - begins
     sums = np.concatenate([[0.0], np.cumsum(values)])
     recent = (sums[1:] - sums[begins]) / logged
-    there = np.flatnonzero((logged >= _FEWEST_LOGGED) & (recent <= level))
-    if not len(there):
+    # The level is a mean of one of the curves, by another order of additions.
+    low = recent <= level + 1e-9 * abs(level)
+    there = np.flatnonzero((logged >= _FEWEST_LOGGED) & low)
+    # Reached at the first place that can tell, it may have been reached before.
+    if not len(there) or there[0] == 0 or logged[there[0] - 1] < _FEWEST_LOGGED:
         return None
     centre = float(samples[there[0]]) / math.sqrt(2)
     near = (samples >= centre / 2) & (samples <= 2 * centre)

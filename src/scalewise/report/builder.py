@@ -14,8 +14,9 @@ from scalewise.report import console as console_module
 from scalewise.report import export
 from scalewise.report import markdown as markdown_module
 from scalewise.report.balance_tables import load_balance
+from scalewise.report.best_tables import best
 from scalewise.report.communication_tables import communication, profiles, sent
-from scalewise.report.cost_tables import best, cost, numbers_of_devices, target
+from scalewise.report.cost_tables import cost, numbers_of_devices, target
 from scalewise.report.device_tables import devices, divided, energy, memory_summary
 from scalewise.report.doctor_tables import examined
 from scalewise.report.doubts import disturbances, doubts, faults

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
 from scalewise.analysis import (
     Analysis,
-    Best,
-    BestOfEach,
     Configuration,
     Cost,
     Estimate,
@@ -19,7 +16,6 @@ from scalewise.analysis import (
     RatioEstimate,
     Target,
     cost_ratio,
-    count_words,
     estimate,
     factor,
     fastest_of_each,
@@ -27,13 +23,11 @@ from scalewise.analysis import (
     interval_words,
     is_ceiling,
     ladders,
-    listed,
     number,
     ratio,
     reach,
     told_apart,
 )
-from scalewise.host import plural
 from scalewise.records import to_plain
 from scalewise.report.scaling_tables import verdict
 from scalewise.report.sections import (
@@ -72,18 +66,8 @@ _DEVICES_NOTE = (
     "it changes nothing. The speedup, the efficiency and the verdict are over one device."
 )
 
-_BEST_NOTE = (
-    "The *speedup one would use* is the best of each number of devices over the best of one, "
-    "whichever those are: its 95 % interval is corrected for the number of candidates "
-    "(docs/method.md). *Left open* are those not shown to be slower than the one named, in "
-    "intervals that hold together at 95 %."
-)
-
 _SAID_BY_THE_SPEEDUP = 2
 """Devices up to which a speedup over one is all there is to say."""
-
-_MOST_NAMED = 2
-"""Configurations named in one line; further ones are counted."""
 
 
 def cost(analysis: Analysis) -> Section:
@@ -301,144 +285,6 @@ def _gain_line(ladder: Ladder) -> str:
         ]
     several = "" if len(best) == len(ladder) else " (the fastest of each number of devices)"
     return f"{_joined(parts)}: {'; '.join(said)}{several}"
-
-
-def best(analysis: Analysis) -> Section:
-    """The best configuration of each number of devices, and the speedup one would use."""
-
-    def seconds(row: _BestRow) -> float | None:
-        return _seconds_to_loss(*row)
-
-    columns = (
-        words("model", "model", lambda row: row[1].found.config.name("model")),
-        Column("devices", "devices", "", lambda row: row[1].devices),
-        words("configuration", "best", lambda row: best_name(row[1].found.config)),
-        Column("candidates", "candidates", "", lambda row: row[1].candidates),
-        words("rivals", "left open",
-              lambda row: ", ".join(map(best_name, row[1].found.rivals)) or None),
-        Column("samples_per_s", "samples/s", "global",
-               lambda row: row[1].found.config.estimate("samples_per_s"), estimate),
-        Column("seconds", "time to the loss all reach", "s", seconds, number),
-        Column("speedup", "speedup one would use", "", lambda row: row[1].speedup, ratio),
-        Column("efficiency", "efficiency", "", lambda row: _best_efficiency(row[1]), ratio),
-        words("verdict", "verdict",
-              lambda row: row[1].judgement.verdict if row[1].judgement else "baseline"),
-    )  # fmt: skip
-    rows = [(one, row) for one in analysis.best for row in one.rows]
-    return section(
-        "best",
-        "Best of each number of devices",
-        lines(best_lines(analysis)),
-        table("best", columns, rows, _BEST_NOTE, where="page"),
-    )
-
-
-_BestRow = tuple[BestOfEach, Best]
-
-
-def best_lines(analysis: Analysis) -> list[str]:
-    """Two lines for each model: what is best and the speedup, then what is not certain of it."""
-    return [line for one in analysis.best for line in (_best_line(one), _best_doubts(one))]
-
-
-def best_name(config: Configuration) -> str:
-    """``ddp batch_size=512``: a candidate beside others of its model and number of devices."""
-    telling = told_apart(config.label)
-    strategy = None if config.devices == 1 and telling else config.name("strategy")
-    return _joined((strategy, *telling))
-
-
-def _best_line(one: BestOfEach) -> str:
-    said = []
-    for row in one.rows:
-        config = row.found.config
-        seconds = _seconds_to_loss(one, row)
-        figure = f"{estimate(config.estimate('samples_per_s'))} samples/s"
-        if one.equal_loss is not None and seconds is not None:
-            level = number(one.equal_loss.level)
-            figure = f"{number(seconds)} s to {one.equal_loss.name} {level} at {figure}"
-        runs = len(config.values("samples_per_s"))
-        devices = f"{row.devices} {plural(row.devices, 'device')}"
-        said.append(
-            f"best on {devices}: {best_name(config)}, {figure} ({runs} {plural(runs, 'run')})"
-        )
-        if row.speedup is not None and row.judgement is not None:
-            bound = f"{interval_words(row.speedup)}, " if row.speedup.interval else ""
-            said.append(
-                f"speedup one would use: {factor(row.speedup.value)} "
-                f"({bound}{count_words(row.speedup)}): {row.judgement.verdict}"
-            )
-    return f"{one.rows[0].found.config.name('model')}: {'; '.join(said)}"
-
-
-def _best_doubts(one: BestOfEach) -> str:
-    """Of which losses, at which level, and which candidates are left open or out."""
-    said = []
-    if one.equal_loss is not None:
-        said.append(f"time to a {one.equal_loss.name} that all candidates reach, of one seed")
-    elif one.not_compared:
-        names = [config.label for config in one.not_compared]
-        said.append(f"loss not compared: {listed(names, _MOST_NAMED)}")
-    else:
-        said.append("none learns clearly less at equal samples")
-    left_out = [f"{config.label} learns less ({how})" for config, how in one.left_out]
-    if left_out:
-        said.append(f"left out: {listed(left_out, _MOST_NAMED)}")
-    said += [
-        f"{best_name(row.found.config)} is not shown to be faster on {row.devices} "
-        f"{plural(row.devices, 'device')} than "
-        f"{listed([best_name(rival) for rival in row.found.rivals], _MOST_NAMED)}"
-        for row in one.rows
-        if row.found.rivals
-    ]
-    apart = [f"{config.label} ({', '.join(fields[:2])})" for config, fields in one.apart]
-    if apart:
-        said.append(f"no candidates, as they differ in more: {listed(apart, _MOST_NAMED)}")
-    return f"{one.rows[0].found.config.name('model')}: {'; '.join(said)}"
-
-
-def _seconds_to_loss(one: BestOfEach, row: Best) -> float | None:
-    """By the mean rate of its timed steps, warm-up and start not counted."""
-    rate = row.found.config.estimate("samples_per_s")
-    if one.equal_loss is None or rate is None:
-        return None
-    return math.exp(one.equal_loss.reached[row.found.config.config_id].log_samples) / rate.value
-
-
-def _best_efficiency(row: Best) -> RatioEstimate | None:
-    return row.speedup and row.speedup.scaled(1 / row.devices)
-
-
-def best_as_plain(analysis: Analysis) -> list[dict[str, Any]]:
-    """The field of ``results.json``: one for each group of candidates."""
-    return [
-        {
-            "model": one.rows[0].found.config.name("model"),
-            "dataset": one.rows[0].found.config.name("dataset"),
-            "equal_loss": to_plain(one.equal_loss),
-            "left_out": [{"config_id": c.config_id, "reason": how} for c, how in one.left_out],
-            "loss_not_compared": [c.config_id for c in one.not_compared],
-            "no_candidates": [
-                {"config_id": c.config_id, "differing": list(fields)} for c, fields in one.apart
-            ],
-            "devices": [
-                {
-                    "devices": row.devices,
-                    "config_id": row.found.config.config_id,
-                    "label": row.found.config.label,
-                    "candidates": row.candidates,
-                    "left_open": [rival.config_id for rival in row.found.rivals],
-                    "seconds_to_equal_loss": _seconds_to_loss(one, row),
-                    "speedup_one_would_use": figure_as_plain(row.speedup),
-                    "efficiency": figure_as_plain(_best_efficiency(row)),
-                    "verdict": row.judgement and row.judgement.verdict,
-                    "reason": row.judgement and row.judgement.reason,
-                }
-                for row in one.rows
-            ],
-        }
-        for one in analysis.best
-    ]
 
 
 def _joined(parts: Iterable[str | None]) -> str:

@@ -133,7 +133,7 @@ def fastest(analysis: Analysis) -> list[str]:
     lie above 1; else it is so only so far. An invalid row is none of them.
     """
     found = []
-    shown = {_workload(one.rows[0].found.config) for one in analysis.best}
+    shown = {_workload(one.rows[0].config) for one in analysis.best}
     for rows in workloads(analysis):
         if _workload(rows[0]) in shown:
             continue  # the best of each number of devices says it

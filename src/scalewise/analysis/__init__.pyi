@@ -5,6 +5,8 @@ from .anatomy import mean_anatomy as mean_anatomy
 from .anatomy import phase_word as phase_word
 from .balance import LoadBalance as LoadBalance
 from .balance import what_says_nothing as what_says_nothing
+from .best import Best as Best
+from .best import BestOfEach as BestOfEach
 from .choice import Fastest as Fastest
 from .choice import Gain as Gain
 from .choice import Ladder as Ladder
@@ -107,6 +109,7 @@ from .verdict import BENEFICIAL_FROM as BENEFICIAL_FROM
 from .verdict import MIN_EFFICIENCY as MIN_EFFICIENCY
 from .verdict import VERDICT_RUNS as VERDICT_RUNS
 from .verdict import WANTED_RUNS as WANTED_RUNS
+from .verdict import count_words as count_words
 from .verdict import estimate_without_outliers as estimate_without_outliers
 from .verdict import outliers as outliers
 from .verdict import stability_warning as stability_warning

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from scalewise.analysis.best import BestOfEach, find_best
 from scalewise.analysis.communication import (
     Communication,
     measure_communication,
@@ -134,6 +135,8 @@ class Analysis(Verdicts):
     """``config_id`` to what a sample costs, of timed configurations that ran."""
     disturbances: tuple[Disturbance, ...] = ()
     """What disturbed each cell, or why that cannot be told, in the order of the plan."""
+    best: tuple[BestOfEach, ...] = ()
+    """The best of each number of devices, where one of them had several candidates."""
 
     @property
     def measured(self) -> tuple[Configuration, ...]:
@@ -198,5 +201,9 @@ def analyse(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Analysis:
         disturbances=(
             *(one for cell in sweep.cells for one in disturbances(cell)),
             *slow_hosts(sweep.cells),
+        ),
+        best=find_best(
+            [c for c in timed_only(configs) if c.runs and c.config_id not in found.invalid],
+            min_efficiency,
         ),
     )

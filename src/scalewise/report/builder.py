@@ -15,6 +15,7 @@ from scalewise.report import export, page
 from scalewise.report import markdown as markdown_module
 from scalewise.report.answer import answers
 from scalewise.report.balance_tables import load_balance
+from scalewise.report.best_tables import best
 from scalewise.report.communication_tables import communication, profiles, sent
 from scalewise.report.cost_tables import cost, numbers_of_devices, target
 from scalewise.report.device_tables import devices, divided, energy, memory_summary
@@ -81,8 +82,8 @@ def report_sections(sweep: Source, samples: int | None = None) -> list[Section]:
     """
     analysis = analysis_of(sweep)
     parts = (
-        head, answer, numbers_of_devices, partial(target, samples=samples), cost, losses, loaders,
-        decisions, batch_sizes, repeats, sent, scaling, resources, disturbances, anatomy,
+        head, answer, best, numbers_of_devices, partial(target, samples=samples), cost, losses,
+        loaders, decisions, batch_sizes, repeats, sent, scaling, resources, disturbances, anatomy,
         communication, profiles, examined, divided, mfu, load_balance, devices, energy, unfinished,
         faults, doubts, trackers, provenance,
     )  # fmt: skip

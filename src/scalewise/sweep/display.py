@@ -24,8 +24,8 @@ _LINE_EVERY_S = 10.0
 _LINE_COLUMNS = 80
 """Of a line of progress where nothing says how wide it may be."""
 _BAR_COLUMNS = range(8, 25)
-_FEWEST_NAME_COLUMNS = 12
-"""Columns in which both ends of a name can still be told."""
+_NAME_COLUMNS = 20
+"""That a name keeps where other facts can give way."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +147,7 @@ class Display:
             return
         width, shown = self._console.width, running[: max(1, self._console.height - 3)]
         facts = [list(map(fact, shown)) for fact in (_devices_of, _rate, _step)]
-        while (taken := _columns_of(facts)) > width - _FEWEST_NAME_COLUMNS and len(facts) > 1:
+        while (taken := _columns_of(facts)) > width - _NAME_COLUMNS and len(facts) > 1:
             del facts[0]
         bar = min(width - taken - max(len(one.name) for one in shown) - 2, _BAR_COLUMNS[-1])
         table = Table.grid(padding=(0, 2, 0, 0))
@@ -165,7 +165,7 @@ class Display:
 
     def _fitted(self, name: str, taken: int) -> str:
         """``name`` in what a line has left beside ``taken`` columns."""
-        return shortened(name, max(self._console.width - taken, _FEWEST_NAME_COLUMNS))
+        return shortened(name, self._console.width - taken)
 
     def note(self, text: str) -> None:
         self._say(text, "yellow")
@@ -216,7 +216,8 @@ def left_words(seconds: float, more_may_come: bool = False) -> str:
 
 
 def shortened(name: str, width: int) -> str:
-    """``name`` in ``width`` columns at most, without its middle: cells differ at both ends."""
+    """``name`` in ``width`` columns, 8 at least, without its middle: cells differ at both ends."""
+    width = max(width, 8)
     if len(name) <= width:
         return name
     tail = (width - 2) // 2
@@ -267,4 +268,4 @@ def _running_words(running: Sequence[Progress], width: int) -> str:
         return said if len(said) <= width else ""
     facts = f" {_step(running[0])} {_rate(running[0])}".rstrip()
     room = width - len(": ") - len(facts)
-    return "" if room < _FEWEST_NAME_COLUMNS else f": {shortened(running[0].name, room)}{facts}"
+    return "" if room < _NAME_COLUMNS else f": {shortened(running[0].name, room)}{facts}"

@@ -102,7 +102,7 @@ def test_a_table_fits_a_terminal_of_any_width(width: int) -> None:
     assert [line.startswith(("gpt2", "done", "3/12 cells")) for line in said] == [True] * len(said)
     for each, step in zip(rows[:2], ("step 84/120", "starting"), strict=True):
         assert re.match(r"gpt2\S*7f4d ", each) and each.endswith(step)
-        assert ("8 devices" in each) is (width > 50)
+        assert ("8 devices" in each) is (width > 60)
 
 
 def test_a_terminal_of_few_lines_keeps_the_counts() -> None:
@@ -128,7 +128,7 @@ def test_a_line_in_a_pipe_is_never_wide(
 
 def test_both_ends_of_a_name_stay() -> None:
     assert shortened("short", 5) == "short"
-    assert shortened("0123456789", 7) == "012..89"
+    assert shortened("0123456789", 1) == "012..789"
 
 
 def test_why_a_cell_failed_is_told_whole(monkeypatch: pytest.MonkeyPatch) -> None:

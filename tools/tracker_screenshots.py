@@ -127,7 +127,7 @@ class Browser:
         if missing := [name for name in shown if name not in text]:
             raise SystemExit(f"{path.name}: {', '.join(missing)} is not on the page")
         with Image.open(path) as picture:
-            picture.convert("RGB").quantize(64).save(path, optimize=True)
+            picture.convert("RGB").quantize(256).save(path, optimize=True)
         if (found := path.stat().st_size) > LARGEST:
             raise SystemExit(f"{path.name}: found {found} bytes; allowed: {LARGEST}")
 

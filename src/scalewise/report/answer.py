@@ -48,6 +48,7 @@ from scalewise.analysis import (
     work_remedy,
 )
 from scalewise.host import plural
+from scalewise.report.best_tables import best_in_brief
 from scalewise.report.doubts import disturbances, doubts, faults
 from scalewise.report.findings import command, fastest_rows
 from scalewise.report.sections import Line, Lines, Section, Verbatim, lines, section
@@ -76,7 +77,7 @@ def answers(analysis: Analysis) -> Section:
         key=lambda config: config.config_id not in analysis.invalid,
     )
     whole = len(judged) <= MOST_WHOLE
-    rest = (_decide, _fastest, _devices, _chosen, _found)
+    rest = (_decide, best_in_brief, _fastest, _devices, _chosen, _found)
     return section(
         "answer",
         "Answer",

@@ -72,6 +72,24 @@ def best_lines(analysis: Analysis) -> list[str]:
     ]
 
 
+def best_in_brief(analysis: Analysis) -> list[str]:
+    """One line for each model: the best of each number of devices, and the speedup."""
+    return [
+        f"{one.rows[0].config.name('model')}, best of each: "
+        f"{'; '.join(_brief(row) for row in one.rows)}."
+        for one in analysis.best
+    ]
+
+
+def _brief(row: Best) -> str:
+    said = f"{_devices(row)} {_name(row.config)}"
+    if row.speedup is None or row.judgement is None:
+        return said
+    interval = row.speedup.interval
+    bound = f" ({factor(interval.low)}-{factor(interval.high)})" if interval else ""
+    return f"{said}, {factor(row.speedup.value)}x{bound}, {row.judgement.verdict}"
+
+
 def best_as_plain(analysis: Analysis) -> list[dict[str, Any]]:
     """The field of ``results.json``: one for each group of candidates."""
     return [

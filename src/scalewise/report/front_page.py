@@ -12,8 +12,9 @@ from pathlib import Path
 from scalewise.analysis import CAUSE_WORDS, Analysis, Budget, Cause, Configuration, number
 from scalewise.config import conf_dir
 from scalewise.host import plural
+from scalewise.report.answer import answers
 from scalewise.report.doubts import doubts, faults
-from scalewise.report.findings import WORTH_SAYING, answer
+from scalewise.report.findings import WORTH_SAYING
 from scalewise.report.markdown import render
 from scalewise.report.run_facts import head
 from scalewise.report.scaling_tables import same_in_every_row, scaling
@@ -55,7 +56,7 @@ def front_page(analysis: Analysis, folder: Path) -> list[Section]:
     facts = tuple(one for one in of_head.blocks if one not in alarms)
     parts = (
         replace(of_head, blocks=alarms),
-        answer(analysis),
+        answers(analysis),
         _unfinished(analysis),
         _scaling(analysis),
         _losses(analysis),

@@ -187,7 +187,7 @@ def report(
         raise click.UsageError(str(error)) from error
     print_console(analysis, open_console(), target, verbose=verbose)
     done = "written over the earlier one" if files.replaced else "written"
-    sys.stdout.write(f"Report: {files.markdown}, {done}\n")
+    sys.stdout.write(f"Report: {files.html}, {done}\n")
     problems = list(files.problems)
     if study:
         chosen = tuple(datasets.split(",")) if datasets else ()

@@ -196,7 +196,7 @@ def _report_sweep(sweep: SweepReport, *, verbose: bool) -> int:
         return Exit.NOT_SHOWN
     for problem in files.problems:
         say(f"warning: {problem}")
-    say(f"Report: {files.markdown}")
+    say(f"Report: {files.html}")
     _say_where_runs_are(sweep.folder)
     return Exit.INVALID if files.invalid else status
 

@@ -40,7 +40,7 @@ _METHOD = Path("docs", "method.md")
 _MEANINGS = {
     "cell": "one training run",
     "speedup": "samples/s over those of one device",
-    "efficiency": "speedup over the number of devices",
+    "efficiency": "samples/s of N devices over N times those of one",
     "imbalance": "ranks arrive at different times",
     "exposed communication": "what a step waits for after its last gradient",
     "compute that did not shrink": "forward and backward beyond their share of one device's",
@@ -166,6 +166,7 @@ def _links(analysis: Analysis, folder: Path) -> Iterator[Note]:
         if count
     )
     yield Note(
+        "- `report.html`: pictures to filter, every step of every rank, the end of each log.\n"
         "- [details.md](details.md): every table, picture and definition."
         f"{f' Weigh first: {said}.' if said else ''}\n"
         "- [results.csv](results.csv): a row a configuration; [results.json](results.json): every "

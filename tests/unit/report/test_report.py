@@ -322,9 +322,9 @@ def test_looking_at_kept_records_need_not_touch_them(
     assert listing(sweep) == before
     assert {"report.md", "results.json", "throughput.png"} <= set(listing(out))
     assert any(name.startswith("study/") for name in listing(out))
-    assert f"Report: {out}/report.md, written\n" in capsys.readouterr().out
+    assert f"Report: {out}/report.html, written\n" in capsys.readouterr().out
     assert main(["report", str(sweep), "--out", str(out)]) == 0
-    assert f"Report: {out}/report.md, written over the earlier one\n" in capsys.readouterr().out
+    assert f"Report: {out}/report.html, written over the earlier one\n" in capsys.readouterr().out
 
 
 def test_a_folder_that_takes_no_report_is_one_line(

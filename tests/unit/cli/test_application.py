@@ -210,7 +210,7 @@ def test_the_status_of_a_sweep(
         for i, state in enumerate(states)
     }
     swept = SweepReport(tmp_path, outcomes)  # type: ignore[arg-type]
-    files = SimpleNamespace(invalid=invalid, problems=(), markdown="report.md")
+    files = SimpleNamespace(invalid=invalid, problems=(), html="report.html")
     monkeypatch.setattr(hydra_main, "sweep_reports", [swept])
     monkeypatch.setattr(hydra_main, "unfinished", lambda *_: ())
     monkeypatch.setattr(hydra_main, "_say_where_runs_are", lambda _folder: None)

@@ -124,7 +124,7 @@ too_few = test "$(MAX_ITERS)" -ge $(LEAST_ITERS) 2>/dev/null || { echo "MAX_ITER
 test-matrix: $(STAMP) ## Train a matrix and print the verdict (MATRIX=small|full MAX_ITERS=<more than its warm-up> TRACKER= GPU_MONITOR=y|n)
 	$(if $(MATRIX_$(MATRIX)),,@echo "MATRIX: found '$(MATRIX)'; allowed: small, full" >&2; exit 2)
 	$(if $(MAX_ITERS),$(if $(filter warmup_steps=%,$(ARGS)),,@$(too_few)))
-	$(BIN)/python train.py -m $(MATRIX_$(MATRIX)) $(OVERRIDES) $(ARGS); status=$$?; $(say_next); exit $$status
+	$(BIN)/python train.py -m $(MATRIX_$(MATRIX)) $(OVERRIDES) $(if $(MAX_ITERS),repeats=3) $(ARGS); status=$$?; $(say_next); exit $$status
 
 test_matrix: test-matrix
 

@@ -38,7 +38,7 @@ def check_decision(run: Finished) -> None:
     result = run.sweep.cell(trained.name).load_result()
     assert result.strategy == decision.chosen
     assert result.ranks[0].steps_completed == STEPS
-    report = (run.sweep.report_path / "report.md").read_text()
+    report = (run.sweep.report_path / "details.md").read_text()
     assert "Strategy chosen by measurement" in report
 
 
@@ -73,5 +73,5 @@ def check_found_batch(run: Finished, ranks: int) -> tuple[BatchSearchRecord, Cel
     assert len(said) == 2
     assert f"batch_size={together} with scaling=strong was found by the search" in said[0]
     assert str(search.path / "find_batch.json") in said[1]
-    assert "Batch size found by search" in (run.sweep.report_path / "report.md").read_text()
+    assert "Batch size found by search" in (run.sweep.report_path / "details.md").read_text()
     return record, trained

@@ -37,7 +37,7 @@ def test_training_that_waits_for_a_planted_loader_is_told_its_ceiling(
     assert ceiling.is_limit, ceiling
     (loss,) = (one for one in budget.limits if one.cause == "loader")
     assert loss is budget.losses[0] and ceiling.words in loss.evidence
-    assert "of its loaders' ceiling" in run.out and "the loader is the limit" in run.out
+    assert "of what its loaders give" in run.out and "waiting for the loader" in run.out
     plain = json.loads((run.sweep.path / "report" / "results.json").read_text())
     told = [one["loader_ceiling"] for one in plain["configurations"] if one["loader_ceiling"]]
     assert [one["cell"] for one in told] == [name]

@@ -333,10 +333,10 @@ def test_a_gpu_that_vanishes_is_noted_and_training_goes_on(train: Train, tmp_pat
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 3 MiB. Only root may mount one."""
+    """A file system of 12 MiB. Only root may mount one."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(folder)]
     if os.getuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
         pytest.skip("a small file system cannot be mounted here")
     yield folder

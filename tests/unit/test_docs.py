@@ -24,3 +24,13 @@ def test_links_and_named_tests_exist(page: Path) -> None:
 def test_the_table_of_faults_names_its_tests() -> None:
     text = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
     assert len(set(NAMED.findall(text))) >= 8
+
+
+def test_the_readme_can_be_read_at_a_sitting() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 200
+
+
+def test_pictures_are_small() -> None:
+    pictures = [*(ROOT / "docs" / "pictures").glob("*.png")]
+    assert pictures
+    assert [path.name for path in pictures if path.stat().st_size > 150_000] == []

@@ -16,7 +16,7 @@ ends of the gain's interval are those of the other.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -227,7 +227,7 @@ def fastest_of_each(rungs: Sequence[Rung]) -> tuple[Rung, ...]:
     best: dict[int, Rung] = {}
     for rung in rungs:
         other = best.get(rung.devices)
-        if other is None or _samples_per_s(rung.config) > _samples_per_s(other.config):
+        if other is None or samples_per_s(rung.config) > samples_per_s(other.config):
             best[rung.devices] = rung
     return tuple(best.values())
 
@@ -248,6 +248,24 @@ def _of_each_added(ratio: RatioEstimate, smaller: int, devices: int) -> RatioEst
     return replace(ratio, value=of_each(ratio.value), interval=interval, p_value=None)
 
 
+def samples_per_s(config: Configuration) -> float:
+    """The mean over runs; 0 where none has it."""
+    found = config.estimate("samples_per_s")
+    return found.value if found is not None else 0.0
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What configurations are ranked by; more is better."""
+
+    of: Callable[[Configuration], float]
+    ratio: Callable[[Configuration, Configuration, float], RatioEstimate]
+    """Of the first over the second, with an interval of this confidence."""
+
+
+SAMPLES_PER_S = Speed(samples_per_s, rate_ratio)
+
+
 @dataclass(frozen=True)
 class Fastest:
     """The configuration with most samples/s, and those that may be as fast."""
@@ -257,24 +275,19 @@ class Fastest:
     """Not shown to be slower, the fastest of them first; empty where it is the fastest."""
 
 
-def find_fastest(rows: Sequence[Configuration]) -> Fastest:
+def find_fastest(rows: Sequence[Configuration], speed: Speed = SAMPLES_PER_S) -> Fastest:
     """Of configurations with samples/s.
 
     A row is beaten if its ratio to the fastest lies below 1 with its whole interval, of three runs
     or more. The intervals hold for all rivals together (Bonferroni).
     """
-    first, *others = sorted(rows, key=_samples_per_s, reverse=True)
+    first, *others = sorted(rows, key=speed.of, reverse=True)
     level = bonferroni(len(others))
 
     def is_beaten(other: Configuration) -> bool:
-        ratio = rate_ratio(first, other, level)
+        ratio = speed.ratio(first, other, level)
         return (
             min(ratio.n) >= VERDICT_RUNS and ratio.interval is not None and ratio.interval.low > 1
         )
 
     return Fastest(first, tuple(other for other in others if not is_beaten(other)))
-
-
-def _samples_per_s(config: Configuration) -> float:
-    found = config.estimate("samples_per_s")
-    return found.value if found is not None else 0.0

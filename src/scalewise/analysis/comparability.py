@@ -117,14 +117,16 @@ def identity(cells: Sequence[CellRecords]) -> Identity:
     }
 
 
-def differences(left: Identity, right: Identity, factor: str = "devices") -> list[Difference]:
-    """The fields that differ although ``factor`` does not excuse them.
+def differences(
+    left: Identity, right: Identity, factor: str = "devices", also: Sequence[str] = ()
+) -> list[Difference]:
+    """The fields that differ although neither ``factor`` nor ``also`` excuses them.
 
     Raises ValueError for a factor that does not exist.
     """
     if factor not in FACTORS:
         raise ValueError(f"factor: found {factor!r}; allowed: {', '.join(FACTORS)}")
-    freed = FACTORS[factor]
+    freed = (*FACTORS[factor], *also)
     found = []
     for name in dict.fromkeys([*left, *right]):
         a, b = left.get(name, "absent"), right.get(name, "absent")

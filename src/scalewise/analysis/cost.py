@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.scaling import Pair
-from scalewise.analysis.statistics import Estimate, Interval, RatioEstimate, estimate_positive
+from scalewise.analysis.statistics import Estimate, RatioEstimate, estimate_positive
 from scalewise.analysis.validity import Found
 from scalewise.config import HardwareConfig, Price, profile_of
 from scalewise.records import DataError, build
@@ -70,23 +70,15 @@ def cost_ratio(pair: Pair, costs: Mapping[str, Cost]) -> RatioEstimate | None:
     """A sample's cost over that on the single device: ``1 / efficiency`` where prices are equal.
 
     Two unknown prices are taken to be equal; None where the price of one side alone is known. The
-    interval is that of the efficiency turned over, so that it says what the verdict was judged on.
+    interval is that of the speedup turned over, so that it says what the verdict was judged on.
     """
     multi, single = (costs.get(c.config_id) for c in (pair.multi, pair.single))
     prices = (multi.price if multi else None, single.price if single else None)
     if prices == (None, None):
-        return _turned_over(pair.efficiency, 1.0)
+        return pair.cost_ratio
     if prices[0] is None or prices[1] is None:
         return None
-    return _turned_over(pair.efficiency, prices[0].usd_per_hour / prices[1].usd_per_hour)
-
-
-def _turned_over(efficiency: RatioEstimate, prices: float) -> RatioEstimate:
-    """``prices / efficiency``, the ends of its interval in order again."""
-    found = efficiency.interval
-    interval = found and Interval(prices / found.high, prices / found.low, found.confidence)
-    value, n = prices / efficiency.value, efficiency.n[::-1]
-    return replace(efficiency, value=value, n=n, interval=interval)
+    return pair.cost_ratio.scaled(prices[0].usd_per_hour / prices[1].usd_per_hour)
 
 
 def _price(config: Configuration, profiles: Sequence[HardwareConfig]) -> Price | str:

@@ -1,4 +1,4 @@
-"""Why a configuration is not faster, and what to try: a budget in ms from the ideal step on.
+"""Why a configuration is not faster: a budget in ms from the ideal step on.
 
 The ideal step is the baseline's, scaled to the samples that each device has: its n-th part where n
 devices share one batch, all of it where each has a batch of its own. Every part of a step is held
@@ -15,17 +15,13 @@ from typing import Final, Literal
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.loader_ceiling import Ceiling
 from scalewise.analysis.run import Run
-from scalewise.analysis.step_parts import Part, StepParts, measure_parts
+from scalewise.analysis.step_parts import LATE_SHARE, Part, StepParts, measure_parts
 
 LIMIT_SHARE: Final = 0.10
 """Share of the step from which a loss is a limit: repeats of a run differ by about as much."""
 
 CLOCKS_SHARE: Final = 0.01
 """Share by which the SM clock lies below the other side's from which time is put down to it."""
-
-LATE_SHARE: Final = 0.75
-"""Share of all waiting that is for one rank, from which that rank is named. Of two healthy ranks on
-a busy host, one was last in 51 to 60 % of the steps."""
 
 Cause = Literal[Part, "clocks", "unexplained"]
 
@@ -264,7 +260,7 @@ def _activity_words(config: Configuration) -> str:
     """``; SMs busy 59 %, tensor cores 35 %`` while the run was timed; empty where not counted."""
     names = {"sm_activity_percent": "SMs busy", "tensor_activity_percent": "tensor cores"}
     known = {words: percent for name, words in names.items()
-             if (percent := _activity(config, name)) is not None}  # fmt: skip
+             if (percent := mean_activity(config, name)) is not None}  # fmt: skip
     told = ", ".join(f"{words} {percent:.0f} %" for words, percent in known.items())
     return f"; {told}" if told else ""
 
@@ -294,99 +290,8 @@ def _reductions_words(config: Configuration) -> str:
     return f"; gradients are reduced {reductions_per_step(config):g} times a step"
 
 
-BUSY_SMS_PERCENT: Final = 80.0
-"""A large matrix product on an H200 reads 95 %, GPT-2 124M 84 to 90 %; small kernels far less."""
-
-BUSY_TENSOR_PERCENT: Final = 50.0
-"""A large bf16 matrix product on an H200 reads 92 %."""
-
-BUSY_DRAM_PERCENT: Final = 60.0
-"""A stream copy on an H200 reads 80 to 90 %: beyond two thirds of that, kernels wait for DRAM."""
-
-_PLAIN: Final = {
-    "loader": "load beside the training (dataset.loader.num_workers=4), ahead of it "
-    "(dataset.loader.device_prefetch=2), or keep the data on the device "
-    "(dataset.loader.device_resident=true)",
-    "copy": "copy ahead (dataset.loader.device_prefetch=2), or keep the data on the device "
-    "(dataset.loader.device_resident=true)",
-    "optimizer": "divide it among the devices (strategy=fsdp), or step less often "
-    "(accumulate_grad_batches=4 with a larger batch)",
-    "between_steps": "log less often (log_every_n_steps), and take work out of callbacks",
-    "stages": "more microbatches (strategy.microbatches), or a cut that balances the stages",
-    "contention": "more cores for each rank, fewer loader workers, or a quieter host",
-    "long_steps": "find what the host does then: validation, checkpoints, logging, other users",
-    "clocks": "cooling and power first; the figures hold for these clocks only",
-    "unexplained": "profile a few steps (profile.trace=true) and look",
-}  # fmt: skip
-
-
-def remedy(config: Configuration, loss: Loss) -> str:
-    """What to change against ``loss``, by what was measured of ``config``."""
-    if loss.cause == "device_work":
-        return work_remedy(config)
-    if loss.cause == "host_late":
-        return (
-            "launch each step as a whole (execution=cudagraph), or give each launch more work "
-            "(a larger batch_size)"
-        )
-    if loss.cause == "transfer":
-        if reduces_redundantly(config):
-            return "strategy.no_sync=true: reduce once an optimizer step"
-        return (
-            "send less (strategy.compression=bf16 or powersgd), or less often (strategy=local_sgd, "
-            "or accumulate_grad_batches=4 with a larger batch); see what the links give: "
-            "scalewise doctor"
-        )
-    if loss.cause == "waiting":
-        if loss.rank is None:
-            return (
-                "a quieter host, or longer steps (a larger batch_size): the ranks differ in turns"
-            )
-        return (
-            f"run without the device of rank {loss.rank} (hardware.gpus=[...]) and compare; or "
-            "give it a share it can keep up with (strategy=heterogeneous)"
-        )
-    return _PLAIN[loss.cause]
-
-
-def work_remedy(config: Configuration) -> str:
-    """What makes forward and backward shorter, by how busy the GPU's parts were while timed."""
-    if _hides_collectives(config):
-        return "strategy=ddp where a device holds the model: these phases hold the collectives too"
-    sms, tensor, dram = (
-        _activity(config, name)
-        for name in ("sm_activity_percent", "tensor_activity_percent", "dram_activity_percent")
-    )
-    quicker = [f"{group}={option}" for group, option in _QUICKER if config.name(group) != option]
-    if quicker and dram is not None and dram > BUSY_DRAM_PERCENT:
-        return f"{' or '.join(quicker)}: the kernels wait for memory"
-    more_each = "a larger batch_size" + ("" if config.devices == 1 else ", or fewer devices")
-    if sms is not None and sms < BUSY_SMS_PERCENT:
-        return f"{more_each}: the kernels are too small to fill the GPU"
-    if quicker and tensor is not None and tensor < BUSY_TENSOR_PERCENT:
-        return f"{' or '.join(quicker)}: the tensor cores are mostly idle"
-    return more_each
-
-
-def _hides_collectives(config: Configuration) -> bool:
-    """Whether ranks exchange tensors inside forward and backward, as those of FSDP do.
-
-    Nothing is known of steps whose phases were not timed, as those replayed in one graph.
-    """
-    timed = [
-        run.anatomy
-        for run in config.runs
-        if run.anatomy is not None and run.anatomy.ranks[-1].phases_ms["forward"] is not None
-    ]
-    return config.devices != 1 and bool(timed) and all(one.communication is None for one in timed)
-
-
-_QUICKER: Final = (("precision", "bf16-mixed"), ("execution", "compile"))
-"""Less traffic and more use of the tensor cores, if not chosen already."""
-
-
-def _activity(config: Configuration, name: str) -> float | None:
-    """Mean percent over the runs that have it."""
+def mean_activity(config: Configuration, name: str) -> float | None:
+    """Mean percent over the runs that have it; None where none has."""
     known = [
         value
         for run in config.runs

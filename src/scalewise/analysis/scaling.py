@@ -10,7 +10,7 @@ samples/s, under strong scaling (same global batch) and weak scaling (same batch
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from scalewise.analysis.comparability import MIN_RUNS, Difference, differences
@@ -20,8 +20,9 @@ from scalewise.analysis.configuration import (
     identity_beside,
 )
 from scalewise.analysis.labels import factor, interval_words
-from scalewise.analysis.losses import equal_samples
+from scalewise.analysis.losses import LossCurve, equal_samples
 from scalewise.analysis.model import is_monitored
+from scalewise.analysis.run import Run
 from scalewise.analysis.statistics import (
     RatioEstimate,
     estimate_positive,
@@ -31,10 +32,13 @@ from scalewise.analysis.validity import Found, Invalid
 from scalewise.analysis.verdict import (
     MIN_EFFICIENCY,
     Judgement,
+    Money,
     SeedLabel,
     adaptive,
     estimate_at,
     judge,
+    judge_money,
+    sample_cost,
     seed_label,
     way_to_get,
 )
@@ -105,6 +109,8 @@ class LossAtEqualSamples:
     """``multi / single`` with its interval over runs; None if a loss is not positive."""
     interpolated: bool = False
     """Whether a run logged no loss at ``samples``: it is on the line between those around."""
+    in_training: bool = False
+    """Whether it is a mean over batches of the training set, as validation was at other samples."""
 
     @property
     def where(self) -> str:
@@ -112,8 +118,11 @@ class LossAtEqualSamples:
 
     @property
     def learns_less(self) -> bool:
-        """Whether several devices reach a higher loss, beyond the interval and 1 %."""
-        interval = self.ratio.interval if self.ratio else None
+        """Whether several devices reach a higher loss, beyond the interval and 1 %.
+
+        Dropout alone moves a mean over few training batches by more, alike in runs of equal seeds.
+        """
+        interval = self.ratio.interval if self.ratio and not self.in_training else None
         return interval is not None and interval.low > 1 + MIN_LOSS_INCREASE
 
 
@@ -126,6 +135,10 @@ class Pair:
     devices: int
     speedup: RatioEstimate
     efficiency: RatioEstimate
+    cost_ratio: RatioEstimate
+    """Cost of a sample over the single device's, at equal prices: ``devices / speedup``."""
+    money: Money
+    """What the whole interval of that says; unknown where the speedup is invalid or a ceiling."""
     judgement: Judgement
     seed_label: SeedLabel
     loss: LossAtEqualSamples | None
@@ -135,6 +148,11 @@ class Pair:
     """Other reasons to doubt the speedup; ``judgement`` includes them."""
     invalid: Found = ()
     """Why the verdict is *invalid*; empty for every other verdict."""
+
+    @property
+    def tells_money(self) -> bool:
+        """Whether the reason of the verdict says what a sample costs, as the speed is open."""
+        return self.judgement.verdict == "undecided" and self.money != "unknown"
 
 
 @dataclass(frozen=True)
@@ -274,12 +292,15 @@ def _build_pair(
     invalid = _find_invalid(multi, single)
     if invalid:
         judgement = Judgement("invalid", "; ".join(one.reason for one in invalid))
+    cost = sample_cost(speedup, devices)
     return Pair(
         multi=multi,
         single=single,
         devices=devices,
         speedup=speedup,
         efficiency=speedup.scaled(1 / devices),
+        cost_ratio=cost,
+        money="unknown" if invalid or is_ceiling(multi) else judge_money(cost),
         judgement=judgement,
         seed_label=seed_label(speedup.value),
         loss=loss,
@@ -314,18 +335,39 @@ def _same_request(single: Configuration, multi: Configuration) -> bool:
 def loss_at_equal_samples(multi: Configuration, single: Configuration) -> LossAtEqualSamples | None:
     """Mean loss over runs at the number of samples of :func:`equal_samples`.
 
-    None for a ceiling: each of its models has seen only its own samples.
+    Runs that time ends score their validation sets at unequal samples: their losses in training
+    are compared. None for a ceiling: each of its models has seen only its own samples.
     """
     if is_ceiling(multi):
         return None
-    curves = [[r.loss for r in c.runs if r.loss is not None] for c in (single, multi)]
+    reached = _compare_losses(multi, single, lambda run: run.loss, LossCurve.at)
+    if reached is not None:
+        return reached
+    lately = _compare_losses(multi, single, lambda run: run.loss_history, LossCurve.lately)
+    if lately is None:
+        return None
+    return replace(lately, name=f"{lately.name} (mean of the last fifth)", in_training=True)
+
+
+def _compare_losses(
+    multi: Configuration,
+    single: Configuration,
+    curve_of: Callable[[Run], LossCurve | None],
+    read: Callable[[LossCurve, int], float | None],
+) -> LossAtEqualSamples | None:
+    """None where a side has no such loss, or none at that number of samples."""
+    curves = [[c for run in side.runs if (c := curve_of(run))] for side in (single, multi)]
     all_curves = [curve for side in curves for curve in side]
     if not all(curves) or len({curve.metric for curve in all_curves}) != 1:
         return None
     samples = equal_samples(all_curves)
     sides = [
-        [(r, v) for r in c.runs if r.loss and (v := r.loss.at(samples)) is not None]
-        for c in (single, multi)
+        [
+            (run, value)
+            for run in side.runs
+            if (curve := curve_of(run)) and (value := read(curve, samples)) is not None
+        ]
+        for side in (single, multi)
     ]
     if not all(sides):
         return None

@@ -87,6 +87,15 @@ class RatioEstimate:
         interval = self.interval and self.interval.scaled(factor)
         return replace(self, value=self.value * factor, interval=interval, p_value=None)
 
+    def inverted(self) -> RatioEstimate:
+        """What was below the line over what was above it, with the ends of the interval in order.
+
+        The test, that the ratio is 1, stays what it was.
+        """
+        found = self.interval
+        interval = found and Interval(1 / found.high, 1 / found.low, found.confidence)
+        return replace(self, value=1 / self.value, n=self.n[::-1], interval=interval)
+
 
 def estimate_mean(values: Values, confidence: float = 0.95) -> Estimate:
     """Mean of runs with its t interval. Raises ValueError for no runs at all."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from scalewise.analysis.best import BestOfEach, find_best
 from scalewise.analysis.communication import (
     Communication,
     measure_communication,
@@ -15,7 +16,7 @@ from scalewise.analysis.communication import (
 )
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.cost import Cost, measure_cost
-from scalewise.analysis.disturbances import Disturbance, disturbances
+from scalewise.analysis.disturbances import Disturbance, disturbances, slow_hosts
 from scalewise.analysis.labels import listed
 from scalewise.analysis.mfu import MfuResult, find_doctor, measure_mfu
 from scalewise.analysis.model import CellRecords, Sweep, is_profiled
@@ -134,6 +135,8 @@ class Analysis(Verdicts):
     """``config_id`` to what a sample costs, of timed configurations that ran."""
     disturbances: tuple[Disturbance, ...] = ()
     """What disturbed each cell, or why that cannot be told, in the order of the plan."""
+    best: tuple[BestOfEach, ...] = ()
+    """The best of each number of devices, where one of them had several candidates."""
 
     @property
     def measured(self) -> tuple[Configuration, ...]:
@@ -195,5 +198,12 @@ def analyse(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Analysis:
             for c in timed_only(configs)
             if c.runs
         },
-        disturbances=tuple(one for cell in sweep.cells for one in disturbances(cell)),
+        disturbances=(
+            *(one for cell in sweep.cells for one in disturbances(cell)),
+            *slow_hosts(sweep.cells),
+        ),
+        best=find_best(
+            [c for c in timed_only(configs) if c.runs and c.config_id not in found.invalid],
+            min_efficiency,
+        ),
     )

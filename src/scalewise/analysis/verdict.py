@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -70,14 +70,39 @@ SeedLabel = Literal["beneficial", "marginal", "single"]
 BENEFICIAL_FROM = 1.1
 MARGINAL_FROM = 0.95
 MIN_EFFICIENCY = 0.5
+BANDS: tuple[Verdict, ...] = ("prefer single", "marginal", "beneficial")
+
+
+def band(speedup: float, devices: int, min_efficiency: float = MIN_EFFICIENCY) -> Verdict:
+    """The verdict on a speedup that were known exactly."""
+    if speedup > BENEFICIAL_FROM and speedup >= min_efficiency * devices:
+        return "beneficial"
+    return "marginal" if speedup >= MARGINAL_FROM else "prefer single"
+
+
+LINEAR_UP_TO = 1.02
+"""Efficiency up to which an interval is not called more than linear: a smaller share of the batch
+that fits a cache gains a little. Within as much of what it costs on one device, a sample is *as
+dear*."""
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """A verdict and why."""
+    """A verdict and why; what is empty has nothing to say."""
 
     verdict: Verdict
     reason: str
+    """The whole sentence; the fields below are its parts, for a shorter one."""
+    asked: str = ""
+    """The edge that is open, or that decided: ``2.00x is asked for``."""
+    certain: str = ""
+    """What an undecided one leaves no doubt of: ``at least 1.99 times as fast``."""
+    open: str = ""
+    """What keeps it undecided: ``whether efficiency reaches 0.5 is open``."""
+    more: str = ""
+    """What it would take to leave the nearest edge: ``about 4 more runs of each, 2 min``."""
+    more_runs: int | None = None
+    """Their number; None where it is not known, or beyond what anybody waits for."""
 
 
 def judge(
@@ -96,33 +121,123 @@ def judge(
     an undecided one is worded for a sweep, with ``monitored`` for a script of one's own, and
     with the ``cap`` of ``repeats=auto`` for a sweep that goes on by itself. A round of both sides
     takes ``round_s``.
+
+    An undecided one says what the interval does tell, of the speed and of the money.
     """
     wanted = max(BENEFICIAL_FROM, min_efficiency * devices)
+    asked = f"{factor(wanted)}x is asked for"
     figure = f"speedup {factor(speedup.value)} on {devices} devices"
     runs, low, high = min(speedup.n), 0.0, math.inf
     if speedup.interval is not None:
         low, high = speedup.interval.low, speedup.interval.high
     if runs < VERDICT_RUNS:
-        more = "" if cap else f"; {way_to_get('runs of both', monitored=monitored, runs=runs)}"
-        few = f"{figure}, from {count_words(speedup)}: a verdict needs {VERDICT_RUNS}{more}"
-        return Judgement("undecided", few)
-    efficiency = factor(speedup.value / devices)
-    figure += f" ({interval_words(speedup)}, {count_words(speedup)}), efficiency {efficiency}"
+        todo = "" if cap else f"; {way_to_get('runs of both', monitored=monitored, runs=runs)}"
+        needs = f"a verdict needs {VERDICT_RUNS}"
+        few = f"{figure}, from {count_words(speedup)}: {needs}{todo}"
+        more = _runs_words(VERDICT_RUNS - runs, "at least", round_s)
+        return Judgement(
+            "undecided",
+            few,
+            asked,
+            open=f"{needs} runs of each",
+            more=more,
+            more_runs=VERDICT_RUNS - runs,
+        )
+    figure += f" ({interval_words(speedup)}, {count_words(speedup)})"
+    decided = f"{figure}, efficiency {factor(speedup.value / devices)}"
     if low > BENEFICIAL_FROM and low >= wanted:
-        return Judgement("beneficial", figure)
+        return Judgement("beneficial", decided, asked)
+    least = f"below {factor(MARGINAL_FROM)}x a single device is preferred"
     if high < MARGINAL_FROM:
-        return Judgement("prefer single", f"{figure}: slower than one device")
+        return Judgement("prefer single", f"{decided}: slower than one device", least)
     if low >= MARGINAL_FROM and high <= wanted:
         if low > BENEFICIAL_FROM:
-            figure += f": faster, but below the efficiency of {min_efficiency:g} asked for"
-        return Judgement("marginal", figure)
-    why = f"speedup {factor(speedup.value)}: {_spans(speedup, low, high, wanted)}"
+            decided += f": faster, but below the efficiency of {min_efficiency:g} asked for"
+        return Judgement("marginal", decided, asked)
     # Beyond the runs wanted at first, a script is to be run again, not so many times more.
     todo = way_to_get("runs of both", monitored=monitored, runs=max(runs, WANTED_RUNS))
-    edges = [edge for edge in (MARGINAL_FROM, wanted) if low <= edge <= high]
+    is_open = {MARGINAL_FROM: low < MARGINAL_FROM, wanted: low <= wanted <= high}
+    edges = [edge for edge, spanned in is_open.items() if spanned]
+    certain = _bound_words(speedup.interval, edges)
+    open_ = _open_words(edges, min_efficiency)
     need = more_runs_words(speedup, edges, cap, round_s)
-    told = [part for part in ("" if cap else todo, need) if part]
-    return Judgement("undecided", ": ".join([f"{why}, {count_words(speedup)}", *told]))
+    money = money_words(sample_cost(speedup, devices), low <= 1 <= high)
+    told = "; ".join(part for part in (certain, open_, money) if part)
+    end = ": ".join(part for part in ("" if cap else todo, need) if part)
+    return Judgement(
+        "undecided",
+        f"{figure}: {told}" + (f"; {end}" if end else ""),
+        asked if wanted in edges else least,
+        certain,
+        open_,
+        need,
+        more_runs(speedup, _nearest(speedup, edges), cap),
+    )
+
+
+def _open_words(edges: Sequence[float], min_efficiency: float) -> str:
+    """``whether it reaches 0.95 or efficiency reaches 0.5 is open``."""
+    speeds = [f"{edge:g}" for edge in edges if edge in (MARGINAL_FROM, BENEFICIAL_FROM)]
+    parts = [f"it reaches {' or '.join(speeds)}"] if speeds else []
+    if len(speeds) < len(edges):
+        parts.append(f"efficiency reaches {min_efficiency:g}")
+    return f"whether {' or '.join(parts)} is open"
+
+
+def _bound_words(interval: Interval | None, open_edges: Sequence[float]) -> str:
+    """The end that bounds the gain where the lower edge is open, else the one that it reaches."""
+    if interval is None or (len(open_edges) > 1 and bounds_nothing(interval)):
+        return ""
+    if MARGINAL_FROM in open_edges:
+        return f"at most {_outwards(interval.high, math.ceil)} times as fast"
+    return f"at least {_outwards(interval.low, math.floor)} times as fast"
+
+
+def _outwards(end: float, to_whole: Callable[[float], int]) -> str:
+    """The end of an interval rounded away from it, so that what is said holds of all of it."""
+    return factor(to_whole(round(100 * end, 9)) / 100)
+
+
+Money = Literal["cheaper", "as dear", "dearer", "unknown"]
+
+
+def sample_cost(speedup: RatioEstimate, devices: int) -> RatioEstimate:
+    """A sample's cost over that on the single device, at equal prices: ``devices / speedup``."""
+    return speedup.scaled(1 / devices).inverted()
+
+
+def judge_money(cost: RatioEstimate) -> Money:
+    """What the whole interval of the cost of a sample says, of three runs or more.
+
+    *As dear* within :data:`LINEAR_UP_TO` either way; *dearer* above 1; *cheaper* only beyond that
+    tolerance, since several devices that are more than linear have to be explained first.
+    """
+    if cost.interval is None or min(cost.n) < VERDICT_RUNS:
+        return "unknown"
+    low, high = cost.interval.low, cost.interval.high
+    if low >= 1 / LINEAR_UP_TO and high <= LINEAR_UP_TO:
+        return "as dear"
+    if low > 1:
+        return "dearer"
+    return "cheaper" if high < 1 / LINEAR_UP_TO else "unknown"
+
+
+def money_words(cost: RatioEstimate, is_speed_open: bool) -> str:
+    """``dearer for certain, faster unknown: at equal prices a sample costs over 1.61 times ...``.
+
+    Empty where nothing is certain of the cost.
+    """
+    money, interval = judge_money(cost), cost.interval
+    if interval is None or money == "unknown":
+        return ""
+    if money == "as dear":
+        said = f"about as much, within {100 * (LINEAR_UP_TO - 1):.0f} %,"
+    elif money == "dearer":
+        said = f"over {_outwards(interval.low, math.floor)} times as much"
+    else:
+        said = f"under {_outwards(interval.high, math.ceil)} times as much"
+    faster = ", faster unknown" if is_speed_open else ""
+    return f"{money} for certain{faster}: at equal prices a sample costs {said} as on one device"
 
 
 def count_words(ratio: RatioEstimate) -> str:
@@ -162,13 +277,20 @@ def more_runs_words(
     """``about 4 more runs of each, 2 min``, against the nearest of ``edges``; empty at the cap."""
     if cap is not None and min(ratio.n) >= cap:
         return ""
-    nearest = min(edges, key=lambda edge: abs(math.log(ratio.value / edge)))
-    more = more_runs(ratio, nearest, cap)
+    more = more_runs(ratio, _nearest(ratio, edges), cap)
     if more is None:
         limit = f"{MOST_MORE} more runs" if cap is None else f"the {cap} runs allowed"
         return f"more than {limit} of each"
+    return _runs_words(more, "about", round_s)
+
+
+def _nearest(ratio: RatioEstimate, edges: Sequence[float]) -> float:
+    return min(edges, key=lambda edge: abs(math.log(ratio.value / edge)))
+
+
+def _runs_words(more: int, how: str, round_s: float | None) -> str:
     time = "" if round_s is None else f", {_duration(more * round_s)}"
-    return f"about {more} more run{'s' if more > 1 else ''} of each{time}"
+    return f"{how} {more} more run{'s' if more > 1 else ''} of each{time}"
 
 
 def _duration(seconds: float) -> str:
@@ -184,18 +306,6 @@ def seed_label(speedup: float) -> SeedLabel:
     if speedup >= BENEFICIAL_FROM:
         return "beneficial"
     return "marginal" if speedup >= MARGINAL_FROM else "single"
-
-
-def _spans(speedup: RatioEstimate, low: float, high: float, wanted: float) -> str:
-    if speedup.interval is not None and bounds_nothing(speedup.interval):
-        return interval_words(speedup)
-    edges = [edge for edge in (MARGINAL_FROM, wanted) if low < edge < high]
-    bands = {0: "touches the edge of a band", 1: "spans two bands", 2: "spans three bands"}
-    at = ", ".join(f"{edge:g}" for edge in edges)
-    return (
-        f"interval {factor(low)}-{factor(high)} {bands[len(edges)]}"
-        f"{f' (edge at {at})' if at else ''}"
-    )
 
 
 LOOKS = (VERDICT_RUNS, 5, 8, 12, 18, 26, 36)

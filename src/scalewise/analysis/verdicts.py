@@ -34,6 +34,8 @@ from scalewise.analysis.scaling import Pair, Refused, is_ceiling, pair_all
 from scalewise.analysis.sustained import Sustained, sustained_by_configuration
 from scalewise.analysis.validity import Found, Invalid, untrained_steps
 from scalewise.analysis.verdict import (
+    BANDS,
+    LINEAR_UP_TO,
     LOOKS,
     MIN_EFFICIENCY,
     Adaptive,
@@ -41,15 +43,12 @@ from scalewise.analysis.verdict import (
     Judgement,
     Look,
     adaptive,
+    band,
     count_pairs,
     decide_alone,
     stop_or_go_on,
 )
 from scalewise.host import plural
-
-LINEAR_UP_TO = 1.02
-"""Efficiency up to which an interval is not called more than linear: a smaller share of the batch
-that fits a cache gains a little."""
 
 Budgets = Mapping[str, Budget]
 """``config_id`` to where its time goes; absent where no run of it was timed."""
@@ -61,7 +60,12 @@ _MOST_LOSSES = 2
 """Losses that an answer names; the report has all of them."""
 
 
-def doubted(pair: Pair, budgets: Budgets, sustained: Sustained | None = None) -> Pair:
+def doubted(
+    pair: Pair,
+    budgets: Budgets,
+    sustained: Sustained | None = None,
+    min_efficiency: float = MIN_EFFICIENCY,
+) -> Pair:
     """The pair with its largest losses and the doubts about its verdict in its reason.
 
     ``sustained`` says whether its configuration is as fast after minutes, where that was tried.
@@ -72,7 +76,8 @@ def doubted(pair: Pair, budgets: Budgets, sustained: Sustained | None = None) ->
     A whole interval beyond linear, after division by the ratio of the SM clocks, is *invalid*:
     something other than the devices made the difference. Beside a disturbed single device it is
     *undecided*, since the disturbance explains it; where that device is short of memory, the
-    devices do gain what they seem to.
+    devices do gain what they seem to. *Undecided* too is what would be another verdict without
+    the time that other processes held the cores of a side.
     """
     if pair.invalid:
         return pair
@@ -97,6 +102,11 @@ def doubted(pair: Pair, budgets: Budgets, sustained: Sustained | None = None) ->
             f"other processes held the cores of {_side(config)} for {found.ms:.3g} ms a step"
             for config, found in disturbed
         )
+        quiet = _without_contention(pair, budgets)
+        stands = pair.judgement.verdict
+        if stands in BANDS and quiet and band(quiet, pair.devices, min_efficiency) != stands:
+            explained = True
+            each += f" (speedup {factor(quiet)} without that)"
         doubts.append(f"{each}: measure again on a quiet host")
     sides = (pair.single, pair.multi)
     without = ((side, untrained_steps(side.rank_summaries)) for side in sides)
@@ -120,10 +130,15 @@ def doubted(pair: Pair, budgets: Budgets, sustained: Sustained | None = None) ->
         said.append(str(sustained))
     if not said:
         return pair
-    told = pair.judgement
-    verdict = "invalid" if invalid else "undecided" if explained else told.verdict
-    judgement = Judgement(verdict, "; ".join([told.reason, *said]))
-    return replace(pair, judgement=judgement, doubts=tuple(doubts), invalid=invalid)
+    judgement = replace(pair.judgement, reason="; ".join([pair.judgement.reason, *said]))
+    if not invalid and not explained:
+        return replace(pair, judgement=judgement, doubts=tuple(doubts))
+    # What the speedup cannot be believed for, the cost cannot be either.
+    told = Judgement("invalid", judgement.reason)
+    if explained:
+        whose = "whether it holds without the disturbance is open"
+        told = Judgement("undecided", judgement.reason, judgement.asked, open=whose)
+    return replace(pair, judgement=told, doubts=tuple(doubts), invalid=invalid, money="unknown")
 
 
 def beside_disturbed(pair: Pair, min_efficiency: float = MIN_EFFICIENCY) -> Pair:
@@ -166,6 +181,18 @@ def _verdict_words(sides: Sequence[Configuration], min_efficiency: float) -> str
     return f"{pairs[0].judgement.verdict}, speedup {factor(speedup.value)}{interval}"
 
 
+def _without_contention(pair: Pair, budgets: Budgets) -> float | None:
+    """The speedup without the time for which other processes held the cores of either side."""
+    single, multi = (budgets.get(side.config_id) for side in (pair.single, pair.multi))
+    if single is None or multi is None or multi.ideal_ms is None:
+        return None
+    ours, theirs = multi.loss("contention"), single.loss("contention")
+    share = theirs.share if theirs else 0.0
+    # That of several devices is counted from their ideal on.
+    left_ms = multi.measured_ms - (ours.ms if ours else 0.0) - share * multi.ideal_ms
+    return pair.speedup.value * (1 - share) * multi.measured_ms / left_ms if left_ms > 0 else None
+
+
 def _limit(config: Configuration, budgets: Budgets, cause: Cause) -> Loss | None:
     """The loss of this cause, if it is a limit."""
     budget = budgets.get(config.config_id)
@@ -181,7 +208,12 @@ def lost_words(budget: Budget | None) -> str:
     if not largest:
         return ""
     each = ", ".join(f"{loss.ms:.3g} {CAUSE_WORDS[loss.cause]}" for loss in largest)
-    return f"lost {budget.measured_ms - budget.ideal_ms:.3g} ms a step: {each}"
+    net_ms = budget.measured_ms - budget.ideal_ms
+    gained_ms = -sum(loss.ms for loss in budget.losses if loss.ms < 0)
+    if gained_ms > WORTH_SAYING * budget.measured_ms:
+        # Without it a single loss could exceed what was lost in all.
+        return f"lost {net_ms + gained_ms:.3g} ms a step and gained {gained_ms:.3g}: {each}"
+    return f"lost {net_ms:.3g} ms a step: {each}"
 
 
 def clock_ratio(pair: Pair) -> float:
@@ -348,7 +380,9 @@ def reach_verdicts(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Verd
     }
     sustained, unsustained = sustained_by_configuration(configs)
     judged = tuple(
-        beside_disturbed(doubted(p, budgets, sustained.get(p.multi.config_id)), min_efficiency)
+        beside_disturbed(
+            doubted(p, budgets, sustained.get(p.multi.config_id), min_efficiency), min_efficiency
+        )
         for p in pairs
     )
     own = {c.config_id: found for c in timed if (found := c.invalid)}

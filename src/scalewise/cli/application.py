@@ -73,8 +73,9 @@ _JOBS = {
     "Answer": ("report", "compare", "doctor"),
     "Watch": ("status", "top"),
     "Trackers": ("trackio-view", "wandb-sync", "mirror"),
-    "Data": ("tokenize", "import", "export"),
+    "Data": ("tokenize", "export"),
 }
+"""What ``--help`` lists; commands for published studies are hidden."""
 
 
 class Commands(click.Group):
@@ -92,10 +93,12 @@ class Commands(click.Group):
         return list(self.commands)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        longest = max(map(len, self.commands))
         for job, names in _JOBS.items():
             with formatter.section(job):
-                rows = [(name, self.commands[name].get_short_help_str(60)) for name in names]
-                formatter.write_dl(rows, col_max=14)
+                formatter.write_dl(
+                    [(n.ljust(longest), self.commands[n].get_short_help_str(60)) for n in names]
+                )
 
 
 class HandedOn(click.Command):
@@ -109,7 +112,11 @@ class HandedOn(click.Command):
 DAY_S = 86_400.0
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="scalewise COMMAND --help has its options.",
+)
 @click.version_option(scalewise.__version__, message="%(prog)s %(version)s")
 def application() -> None:
     """Do more GPUs pay here, why not, and what to do instead?"""
@@ -129,7 +136,8 @@ def train(context: click.Context) -> int:
 @application.command()
 @click.argument("folder", type=FOLDER)
 @click.argument("overrides", nargs=-1)
-def resume(folder: Path, overrides: tuple[str, ...]) -> int:
+@click.option("-v", "--verbose", is_flag=True, help="Print every table, loss and doubt.")
+def resume(folder: Path, overrides: tuple[str, ...], verbose: bool) -> int:
     """Finish a sweep: its own command, for what it lacks.
 
     FOLDER is a sweep's, e.g. multirun/<sweep>. OVERRIDES are added to the command, e.g.
@@ -137,7 +145,7 @@ def resume(folder: Path, overrides: tuple[str, ...]) -> int:
     """
     from scalewise.cli import hydra_main
 
-    return hydra_main.resume(folder, overrides)
+    return hydra_main.resume(folder, overrides, verbose=verbose)
 
 
 @application.command()
@@ -153,6 +161,7 @@ def resume(folder: Path, overrides: tuple[str, ...]) -> int:
     help="For --study: epochs left out.",
 )
 @click.option("--datasets", help="For --study: only these, with commas between them.")
+@click.option("-v", "--verbose", is_flag=True, help="Print every table, loss and doubt.")
 def report(
     folder: Path,
     out: Path | None,
@@ -160,8 +169,9 @@ def report(
     study: bool,
     warmup_epochs: int,
     datasets: str | None,
+    verbose: bool,
 ) -> int:
-    """The tables and verdicts of a sweep, and its report anew.
+    """The verdicts of a sweep, and its report anew.
 
     FOLDER is a sweep's, e.g. multirun/<sweep>. Markdown, plots, JSON and CSV are written over what
     is there. No record is changed. Exit status: 0, or 4 if a verdict is invalid.
@@ -175,9 +185,9 @@ def report(
         files = build(analysis, out, target)
     except (ReportFolderError, SamplesError) as error:
         raise click.UsageError(str(error)) from error
-    print_console(analysis, open_console(), target)
+    print_console(analysis, open_console(), target, verbose=verbose)
     done = "written over the earlier one" if files.replaced else "written"
-    sys.stdout.write(f"report: {files.markdown}, {done} with {len(files.plots)} plots beside it\n")
+    sys.stdout.write(f"Report: {files.html}, {done}\n")
     problems = list(files.problems)
     if study:
         chosen = tuple(datasets.split(",")) if datasets else ()
@@ -185,6 +195,8 @@ def report(
             paths, more = build_study(analysis, out, warmup_epochs=warmup_epochs, datasets=chosen)
         except ValueError as error:
             raise click.UsageError(str(error)) from error
+        labels = (f"{p.multi.label}: {p.seed_label}" for p in analysis.pairs if not p.invalid)
+        sys.stdout.writelines(f"study's label: {label}\n" for label in labels)
         sys.stdout.writelines(f"study: {path}\n" for path in paths)
         problems += more
     for problem in problems:
@@ -495,7 +507,7 @@ def wandb_sync(folders: tuple[Path, ...]) -> int:
     return Exit.DONE if upload_offline(folders) else Exit.FAILED
 
 
-@application.command("import")
+@application.command("import", hidden=True)
 @click.argument("file", type=FOLDER)
 @click.argument("cell", type=FOLDER)
 def import_log(file: Path, cell: Path) -> None:

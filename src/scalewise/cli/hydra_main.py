@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from scalewise.cli.exits import Exit, explain, is_the_hosts_fault, shown
-from scalewise.cli.overrides import overrides_last, with_defaults
+from scalewise.cli.overrides import overrides_last, with_defaults, without_verbose
 from scalewise.config import ConfigError, conf_dir
 from scalewise.host import (
     foreign_launch,
@@ -53,18 +53,19 @@ def train(defaults: bool = True) -> int:
     # Hydra would otherwise print an error itself, over many lines, and exit with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
     interrupt_on_polite_signals()
+    verbose = False
     try:
-        words = with_defaults(sys.argv[1:]) if defaults else sys.argv[1:]
-        sys.argv[1:] = overrides_last(words)
+        typed, verbose = without_verbose(sys.argv[1:])
+        sys.argv[1:] = overrides_last(with_defaults(typed) if defaults else typed)
         _run_hydra()
         sys.stdout.flush()
-        return report()
+        return report(verbose=verbose)
     except KeyboardInterrupt:
         return _interrupted("interrupted")
     except CellFailed as error:
         # Hydra's sweeper gave up; what it got until then is reported all the same.
         say(f"error: {error}")
-        return report() or Exit.FAILED
+        return report(verbose=verbose) or Exit.FAILED
     except (Exception, SystemExit) as error:
         if is_unread(error):
             # A sweep that nobody watches is interrupted; what is only printed, like --help, ends.
@@ -91,7 +92,7 @@ _ONCE = ("sweep.resume", "sweep.rerun", "sweep.extend", "sweep.dry_run")
 """Given again, these would select other cells, or add still more."""
 
 
-def resume(folder: Path, more: Sequence[str]) -> int:
+def resume(folder: Path, more: Sequence[str], *, verbose: bool = False) -> int:
     """Run the command recorded in ``folder`` for what it lacks, and the overrides ``more``.
 
     Raises ConfigError or RecordError for a folder that no such command has made.
@@ -106,6 +107,7 @@ def resume(folder: Path, more: Sequence[str]) -> int:
     words = [word for word in command[1:] if word.partition("=")[0].lstrip("+") not in _ONCE]
     sys.argv = [command[0], *words, *more, f"sweep.resume={folder}"]
     say(f"resumes: {program} {shlex.join(sys.argv[1:])}")
+    sys.argv += ["--verbose"] if verbose else []
     return train(defaults=False)
 
 
@@ -146,12 +148,12 @@ def _run_hydra() -> None:
         raise held[0]
 
 
-def report() -> int:
+def report(*, verbose: bool = False) -> int:
     """Say what the sweeps of this process came to; returns the exit status."""
     if not sweep_reports:
         return Exit.DONE  # --help, --cfg and completion run nothing
     try:
-        statuses = [_report_sweep(sweep) for sweep in sweep_reports]
+        statuses = [_report_sweep(sweep, verbose=verbose) for sweep in sweep_reports]
     finally:
         # A disk that took no record may take no report either.
         _say_what_is_unrecorded()
@@ -169,8 +171,8 @@ def report() -> int:
     return max(statuses)
 
 
-def _report_sweep(sweep: SweepReport) -> int:
-    """Print the table and write the report; returns the exit status that this comes to."""
+def _report_sweep(sweep: SweepReport, *, verbose: bool) -> int:
+    """Print the answer and write the report; returns the exit status that this comes to."""
     if not sweep.count("done") and not sweep.count("failed"):
         return Exit.DONE
     from scalewise.analysis import analyse, load_sweep
@@ -179,7 +181,7 @@ def _report_sweep(sweep: SweepReport) -> int:
     analysis = analyse(load_sweep(sweep.folder))
     # First: it needs no room on the disk, which the report may not find.
     status = Exit.DONE
-    if not shown(lambda: print_console(analysis, open_console())):
+    if not shown(lambda: print_console(analysis, open_console(), verbose=verbose)):
         status = Exit.NOT_SHOWN
     if not sweep.count("done"):
         return status
@@ -194,7 +196,7 @@ def _report_sweep(sweep: SweepReport) -> int:
         return Exit.NOT_SHOWN
     for problem in files.problems:
         say(f"warning: {problem}")
-    say(f"report: {files.markdown}")
+    say(f"Report: {files.html}")
     _say_where_runs_are(sweep.folder)
     return Exit.INVALID if files.invalid else status
 
@@ -218,7 +220,7 @@ def _left_behind(sweep: SweepReport) -> tuple[str, ...]:
 
 
 def _say_where_runs_are(folder: Path) -> None:
-    """How to open what the trackers were given."""
+    """How to open what the trackers were given, in one line."""
     for _, cell in SweepFolder(folder).cells():
         if not cell.is_done():
             continue
@@ -227,10 +229,12 @@ def _say_where_runs_are(folder: Path) -> None:
             continue  # of an examination or a search nothing is handed over
         tracking = config.get("tracking", {})
         trackers, project = tracking.get("trackers", ()), tracking.get("project")
-        if "trackio" in trackers:
-            say(f"Trackio: scalewise trackio-view --project {project}")
-        if "wandb" in trackers:
-            say(f"WandB:   scalewise wandb-sync {folder} (uploads what was recorded offline)")
+        ways = {
+            "trackio": f"scalewise trackio-view --project {project}",
+            "wandb": f"scalewise wandb-sync {folder}",
+        }
+        if known := [ways[name] for name in trackers if name in ways]:
+            say(f"Trackers: {' or '.join(known)}")
         return
 
 

@@ -78,6 +78,12 @@ def with_defaults(arguments: list[str]) -> list[str]:
     return [*defaults, *arguments]
 
 
+def without_verbose(arguments: list[str]) -> tuple[list[str], bool]:
+    """The words without ``-v`` and ``--verbose``, and whether one was there: Hydra has neither."""
+    words = [word for word in arguments if word not in ("-v", "--verbose")]
+    return words, len(words) < len(arguments)
+
+
 def overrides_last(arguments: list[str]) -> list[str]:
     """``a=1 -m b=2`` as ``-m a=1 b=2``: Hydra's parser takes the overrides in one piece only.
 

@@ -1,3 +1,4 @@
+from .cell import DEFAULT_BUDGET_MIN as DEFAULT_BUDGET_MIN
 from .cell import FEWEST_ADAPTIVE_REPEATS as FEWEST_ADAPTIVE_REPEATS
 from .cell import MAX_CELLS as MAX_CELLS
 from .cell import CellConfig as CellConfig

@@ -5,6 +5,7 @@ Building one raises ValueError for what types alone cannot refuse.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
@@ -126,13 +127,17 @@ class MonitorConfig:
     """Seconds between two samples."""
 
 
+DEFAULT_MIN_TIME_S: Mapping[str, float] = {"cuda": 3.0, "cpu": 5.0}
+"""Seconds of timed steps by the kind of device: steps on CPUs are longer, and vary more."""
+
+
 @dataclass(frozen=True)
 class MeasureConfig:
     """The key ``measure``: how long a cell is timed where nobody says how many steps it trains."""
 
     min_time_s: Annotated[float, Field(ge=0.1, le=86400)] | None = None
     """Seconds of timed steps that a run has at least: rank 0 tells the last step by their pace.
-    None, and where steps or epochs were asked for: the run's length is theirs."""
+    None for :data:`DEFAULT_MIN_TIME_S`, and where steps or epochs were asked for."""
     sustained: bool = False
     """Train one cell more, for ``sustained_s``: is it as fast in the end as it was measured?"""
     sustained_s: Annotated[float, Field(ge=5, le=86400)] = 300.0
@@ -181,6 +186,9 @@ class SweepConfig:
     max_cells: PositiveInt = MAX_CELLS
     """The most cells that may be planned, repeats included: a slip of the finger is refused before
     it is multiplied out."""
+    budget_min: PositiveFloat | None = None
+    """Minutes of one command within which ``repeats=auto`` adds rounds, beyond the first three.
+    None: :data:`DEFAULT_BUDGET_MIN` where ``repeats`` was left out too, else no limit."""
     max_gpu_hours: PositiveFloat | None = None
     """Device-hours of the whole sweep, earlier runs of it included; None for no limit."""
     foreign_processes: Literal["wait", "skip", "fail"] = "wait"
@@ -241,6 +249,8 @@ class TrackingConfig:
         require("trackers", list(self.trackers), distinct, "each once")
 
 
+DEFAULT_BUDGET_MIN = 10.0
+"""Minutes after which a sweep that nobody told how often to repeat adds no more rounds."""
 FEWEST_ADAPTIVE_REPEATS = 3
 """Runs of ``repeats=auto`` before the data are looked at: fewer have no interval worth the name."""
 MAX_SEED = 2**32 - 1
@@ -268,7 +278,8 @@ class CellConfig:
     max_steps: Annotated[int, Field(le=MAX_STEPS)] | None
     max_epochs: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None
     warmup_steps: NonNegativeInt
-    repeats: PositiveInt | Literal["auto"]
+    repeats: PositiveInt | Literal["auto"] | None
+    """None: until decided where numbers of devices are compared by time, else once."""
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)]
     deterministic: bool
     validation: Literal["end", "epoch", "never"]
@@ -277,7 +288,7 @@ class CellConfig:
     monitor: MonitorConfig
     sweep: SweepConfig
     precision_percent: Annotated[float, Field(gt=0, le=100)] = 2.0
-    max_repeats: Annotated[int, Field(ge=FEWEST_ADAPTIVE_REPEATS)] = 50
+    max_repeats: Annotated[int, Field(ge=FEWEST_ADAPTIVE_REPEATS)] = 20
     accumulate_grad_batches: PositiveInt = 1
     pruning: PruningConfig = NO_PRUNING
     profile: ProfileConfig = DEFAULT_PROFILE
@@ -301,15 +312,11 @@ class CellConfig:
             self.per_device_batch_size(self.strategy.devices)
 
     def _check_steps(self) -> None:
-        """Steps must end some time, by one rule, and one must be left to time."""
+        """Steps must end by one rule, and one must be left to time."""
         time_s, epochs = self.measure.min_time_s, self.max_epochs
-        counted = self.max_steps is not None or epochs is not None
-        ends = counted or time_s is not None
-        allowed = "one of the two, or measure.min_time_s"
-        require("max_steps", self.max_steps, ends, allowed, "max_epochs=null")
         typed = f"max_steps={self.max_steps}" if epochs is None else f"max_epochs={epochs}"
         require(
-            "measure.min_time_s", time_s, not (counted and time_s is not None),
+            "measure.min_time_s", time_s, not (self.is_counted and time_s is not None),
             "one rule that ends a run: null, or max_steps=null max_epochs=null", typed,
         )  # fmt: skip
         preparing = self.execution.preparing_steps(1 if self.strategy.kind == "single" else 2)
@@ -362,9 +369,16 @@ class CellConfig:
         return self.workload == "train" and not self.profile.profiles
 
     @property
-    def min_time_s(self) -> float | None:
+    def is_counted(self) -> bool:
+        """Whether a number of steps or epochs ends it, and not the time of its steps."""
+        return self.max_steps is not None or self.max_epochs is not None
+
+    def min_time_s(self, device_kind: str) -> float | None:
         """Seconds of timed steps after which the run is to end; None where steps end it."""
-        return None if self.profile.profiles else self.measure.min_time_s
+        if self.profile.profiles or self.is_counted:
+            return None
+        given = self.measure.min_time_s
+        return DEFAULT_MIN_TIME_S[device_kind] if given is None else given
 
     def per_device_batch_size(self, devices: int) -> int:
         """Samples the device with most of them feeds in one batch of one optimizer step's.

@@ -125,7 +125,7 @@ def choose_end(
     plain: dict[str, Any], typed: Sequence[str], written: Sequence[str]
 ) -> dict[str, Any]:
     """``plain`` with one rule that ends a run: what is typed goes before what an experiment file
-    has ``written``, and that before the shipped default. Of equals steps and epochs end it.
+    has ``written``. Of equals steps and epochs end it; without any of them, time does.
 
     Two that are typed stay, and are refused.
     """

@@ -119,7 +119,9 @@ def open_console(stream: TextIO | None = None) -> Console:
     """
     console = Console(file=stream or sys.stdout, highlight=False)
     if console.is_terminal:
-        console.width = console.width or shutil.get_terminal_size().columns
+        # A width that is set stays when the window is resized.
+        if not console.width:
+            console.width = shutil.get_terminal_size().columns
     elif not os.environ.get("COLUMNS", "").isdecimal() or not console.width:
         console.width = _NO_WIDTH
     return console

@@ -11,15 +11,18 @@ from rich.console import Console
 from scalewise.analysis import Analysis, analyse, load_sweep
 from scalewise.records import SweepFolder
 from scalewise.report import console as console_module
-from scalewise.report import export
+from scalewise.report import export, page
 from scalewise.report import markdown as markdown_module
+from scalewise.report.answer import answers
 from scalewise.report.balance_tables import load_balance
+from scalewise.report.best_tables import best
 from scalewise.report.communication_tables import communication, profiles, sent
 from scalewise.report.cost_tables import cost, numbers_of_devices, target
 from scalewise.report.device_tables import devices, divided, energy, memory_summary
 from scalewise.report.doctor_tables import examined
 from scalewise.report.doubts import disturbances, doubts, faults
 from scalewise.report.findings import answer, batch_sizes, decisions, losses, mfu, repeats
+from scalewise.report.front_page import front_page
 from scalewise.report.loader_tables import loaders
 from scalewise.report.plot_style import write_plots
 from scalewise.report.plots import report_plots
@@ -30,6 +33,7 @@ from scalewise.report.sections import Section
 Source = Analysis | Path | str
 """A sweep: its analysis, or its folder."""
 _TITLE = "Do more devices pay?"
+_DETAILS = "Do more devices pay? In detail"
 _RESULTS = "results.json"
 
 
@@ -46,6 +50,11 @@ class ReportFiles:
     invalid: bool
     """Whether any configuration is invalid."""
     markdown: Path
+    """The first page."""
+    details: Path
+    """Every section."""
+    html: Path
+    """Everything on one page, with pictures to filter."""
     json: Path
     csv: Path
     plots: tuple[Path, ...]
@@ -67,14 +76,14 @@ def report_folder(analysis: Analysis, out: Path | None) -> Path:
 
 
 def report_sections(sweep: Source, samples: int | None = None) -> list[Section]:
-    """The sections of a report, in their order on the page, without empty ones.
+    """The sections of details.md, in their order, without empty ones.
 
     ``samples`` is the number of samples to train, whose time and cost are shown.
     """
     analysis = analysis_of(sweep)
     parts = (
-        head, answer, numbers_of_devices, partial(target, samples=samples), cost, losses, loaders,
-        decisions, batch_sizes, repeats, sent, scaling, resources, disturbances, anatomy,
+        head, answer, best, numbers_of_devices, partial(target, samples=samples), cost, losses,
+        loaders, decisions, batch_sizes, repeats, sent, scaling, resources, disturbances, anatomy,
         communication, profiles, examined, divided, mfu, load_balance, devices, energy, unfinished,
         faults, doubts, trackers, provenance,
     )  # fmt: skip
@@ -82,7 +91,7 @@ def report_sections(sweep: Source, samples: int | None = None) -> list[Section]:
 
 
 def build(sweep: Source, out: Path | None = None, samples: int | None = None) -> ReportFiles:
-    """Write report.md with its PNG plots, results.json and CSV files into ``<sweep>/report/``.
+    """Write report.html, report.md, details.md, PNG plots, JSON and CSV into ``<sweep>/report/``.
 
     An earlier report is replaced.
 
@@ -107,14 +116,19 @@ def build(sweep: Source, out: Path | None = None, samples: int | None = None) ->
         replaced,
         bool(analysis.invalid),
         folder / "report.md",
+        folder / "details.md",
+        folder / "report.html",
         folder / _RESULTS,
         folder / "results.csv",
         tuple(folder / name for name in drawn),
         tuple(problems),
     )
-    write_text(
-        files.markdown, markdown_module.render(_TITLE, report_sections(analysis, samples), drawn)
-    )
+    for path, title, sections in (
+        (files.markdown, _TITLE, front_page(analysis, folder)),
+        (files.details, _DETAILS, report_sections(analysis, samples)),
+    ):
+        write_text(path, markdown_module.render(title, sections, drawn))
+    write_text(files.html, page.render(_TITLE, analysis, report_sections(analysis, samples)))
     _write_or_remove(folder / "gpu_summary.txt", memory_summary(analysis))
     _write_or_remove(folder / "gpu_timeline.csv", export.timeline_csv(analysis))
     write_text(files.json, export.results_json(analysis, samples))
@@ -123,10 +137,21 @@ def build(sweep: Source, out: Path | None = None, samples: int | None = None) ->
 
 
 def print_console(
-    sweep: Source, console: Console | None = None, samples: int | None = None
+    sweep: Source,
+    console: Console | None = None,
+    samples: int | None = None,
+    *,
+    verbose: bool = False,
 ) -> None:
-    """Print the sections of the report to a terminal."""
-    console_module.show(report_sections(sweep, samples), console or Console())
+    """Print the answer to a terminal; ``verbose``: all the sections of the report."""
+    analysis, console = analysis_of(sweep), console or Console()
+    if verbose:
+        console_module.show(report_sections(analysis, samples), console)
+        return
+    parts = (head, unfinished, answers, partial(target, samples=samples), trackers)
+    # What the devices or loaders are is the answer where nothing was trained.
+    more = () if analysis.measured else (examined, loaders)
+    console_module.show_answer([part(analysis) for part in (*parts, *more)], console)
 
 
 def _check_report_folder(folder: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
 
 from rich import box
 from rich.console import Console
@@ -21,13 +23,16 @@ from scalewise.analysis import (
 )
 from scalewise.records import DoctorReport
 from scalewise.report.doctor_tables import doctor_sections
-from scalewise.report.sections import Line, Lines, Section, Table, printable
+from scalewise.report.sections import Line, Lines, Section, Table, Tone, printable
+
+_BRIEF = ("head", "doctor", "loaders", "unfinished", "answer", "target", "trackers")
+"""Sections of which a terminal shows what is told without ``-v``, the answer near the end."""
 
 _ORDER = (
-    "head", "scaling", "resources", "numbers_of_devices", "cost", "target", "answer", "unfinished",
-    "doctor", "losses", "loaders", "faults", "disturbances", "doubts", "trackers",
+    "head", "scaling", "resources", "numbers_of_devices", "cost", "target", "answer", "best",
+    "unfinished", "doctor", "losses", "loaders", "faults", "disturbances", "doubts", "trackers",
 )  # fmt: skip
-"""Sections of a report that a terminal shows: tables, then answers, then what to doubt."""
+"""Sections that ``-v`` shows: tables, then answers, then what to doubt."""
 _TITLED = ("target", "doctor_missing", "doctor_findings")
 
 _PREFIX = {
@@ -56,11 +61,81 @@ _FEWEST_LABEL_COLUMNS = 12
 
 
 def show(sections: Iterable[Section], console: Console) -> None:
-    """A report: what a terminal shows of it, in the terminal's order."""
+    """All of a report that a terminal may show, in the terminal's order."""
     found = {one.key: one for one in sections}
     for key in _ORDER:
         if key in found:
             _show_section(found[key], console)
+
+
+_WIDEST = 100
+"""Columns beyond which lines are hard to read, and what a pipe gets."""
+_TOLD: Mapping[str, tuple[Tone, ...]] = {
+    "head": ("plain", "alarm"), "unfinished": ("place",), "trackers": ("list",),
+}  # fmt: skip
+_MOST_PLACES = 6
+"""Lines on cells without a result; the report has all of them."""
+
+
+def show_answer(sections: Iterable[Section], console: Console) -> None:
+    """What a report comes to: its answers, and what failed."""
+    found = {one.key: one for one in sections}
+    width = min(console.width, _WIDEST)
+    for key in _BRIEF:
+        if key in found and key in ("doctor", "loaders", "target"):
+            _show_section(found[key], console)
+            continue
+        for block in found[key].blocks if key in found else ():
+            if not isinstance(block, Lines) or block.where == "page":
+                continue
+            if block.tone in _TOLD.get(key, (block.tone,)):
+                _show_rows(block, key, width, console)
+
+
+def _show_rows(block: Lines, key: str, width: int, console: Console) -> None:
+    """Lines that are broken between clauses, further rows of one indented."""
+    prefix, _ = _PREFIX.get(key, ("", ""))
+    tones = {"faint": "dim", "alarm": "bold red", "place": "red"}
+    most = _MOST_PLACES if key == "unfinished" else len(block.lines)
+    for i, line in enumerate(block.lines[:most]):
+        lead = f"{line.subject}: {line.verdict}. " if line.verdict else f"{prefix}: " * bool(prefix)
+        indent = "  " if block.tone == "answer" and i else ""
+        for k, row in enumerate(rows(indent + printable(lead + line.text), width)):
+            text = Text(row, style=tones.get(block.tone, ""))
+            if line.verdict and k == 0:
+                text.stylize("bold", 0, len(line.subject) + 1)
+                at = len(line.subject) + 2
+                text.stylize(_COLOURS.get(line.verdict, ""), at, at + len(line.verdict))
+            console.print(text, soft_wrap=True)
+    if left := block.lines[most:]:
+        console.print(f"{len(left)} more lines on cells without a result are in the report.")
+
+
+_CLAUSE = re.compile(r"(?<=[.,;]) (?=\S)| (?=\()")
+
+
+_PASTED = re.compile(r"^ *(Next|log): |scalewise resume ")
+
+
+def rows(text: str, width: int) -> list[str]:
+    """``text`` broken between its clauses, or between words where a clause fits no row.
+
+    What is to be pasted, and the path of a log, stays in one piece.
+    """
+    hanging = " " * max(2, len(text) - len(text.lstrip()))
+    clauses = _CLAUSE.split(text)
+    pasted = bool(_PASTED.search(text))
+    if not pasted and max(map(len, clauses)) > width - len(hanging):
+        return textwrap.wrap(
+            text, width, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False
+        )
+    found = clauses[:1]
+    for clause in clauses[1:]:
+        if len(found[-1]) + 1 + len(clause) <= width:
+            found[-1] += f" {clause}"
+        else:
+            found.append(hanging + clause)
+    return found
 
 
 def show_doctor(report: DoctorReport, console: Console) -> None:

@@ -123,29 +123,36 @@ def price_lines(analysis: Analysis) -> list[str]:
 def cost_sentence(analysis: Analysis, pair: Pair) -> str:
     """``2 GPUs cost 1.13 times as much a sample as one and finish 1.77 times as soon``, priced.
 
-    Empty for independent models, which are a bound and nothing one could choose, and where the
-    price of one side alone is known.
+    The price alone where the verdict's reason tells the rest. Empty for independent models, which
+    are a bound and nothing one could choose, and where the price of one side alone is known.
     """
     compared = cost_ratio(pair, analysis.costs)
     if is_ceiling(pair.multi) or compared is None:
         return ""
+    told = pair.tells_money and compared == pair.cost_ratio
+    said = "" if told else _cost_and_time(pair, compared)
+    multi, single = (analysis.costs.get(c.config_id) for c in (pair.multi, pair.single))
+    if multi is None or single is None:
+        return said and f"at equal prices, {said}"
+    if multi.usd_per_million_samples is None or single.usd_per_million_samples is None:
+        missing = f"no cost in USD: {multi.missing or single.missing}"
+        return f"at equal prices, {said} ({missing})" if said else missing
+    usd = number(multi.usd_per_million_samples.value)
+    alone = number(single.usd_per_million_samples.value)
+    prices = " and ".join(dict.fromkeys(map(_price_words, (multi, single))))
+    priced = f"{usd} USD per million samples, single {alone}, at {prices}"
+    return f"{said}: {priced}" if said else priced
+
+
+def _cost_and_time(pair: Pair, compared: RatioEstimate) -> str:
     noun = "devices" if pair.multi.is_cpu else "GPUs"
     interval = f" ({interval_words(compared)})" if compared.interval else ""
     speedup = pair.speedup.value
     finish = f"finish {factor(speedup)} times as soon"
-    said = (
+    return (
         f"{pair.devices} {noun} cost {factor(compared.value)} times as much a sample as one"
         f"{interval} and {finish if speedup >= 1 else f'take {factor(1 / speedup)} times as long'}"
     )
-    multi, single = (analysis.costs.get(c.config_id) for c in (pair.multi, pair.single))
-    if multi is None or single is None:
-        return f"at equal prices, {said}"
-    if multi.usd_per_million_samples is None or single.usd_per_million_samples is None:
-        return f"at equal prices, {said} (no cost in USD: {multi.missing or single.missing})"
-    usd = number(multi.usd_per_million_samples.value)
-    alone = number(single.usd_per_million_samples.value)
-    prices = " and ".join(dict.fromkeys(map(_price_words, (multi, single))))
-    return f"{said}: {usd} USD per million samples, single {alone}, at {prices}"
 
 
 def _price_words(found: Cost) -> str:

@@ -26,6 +26,7 @@ from scalewise.analysis import (
 )
 from scalewise.records import PHASES, TIMELINE_COLUMNS, timeline_rows, to_plain
 from scalewise.report import (
+    best_tables,
     communication_tables,
     cost_tables,
     doubts,
@@ -63,6 +64,7 @@ def results_json(analysis: Analysis, samples: int | None = None) -> str:
         },
         "configurations": [_configuration(analysis, c) for c in analysis.configurations],
         "numbers_of_devices": cost_tables.gains_as_plain(analysis),
+        "best_of_each_number_of_devices": best_tables.best_as_plain(analysis),
         "target": cost_tables.target_as_plain(analysis, samples),
         "unfinished": [
             {"cell": c.planned.name, "state": c.state, "reason": c.failure}
@@ -168,8 +170,8 @@ def _pair(analysis: Analysis, pair: Pair) -> dict[str, Any]:
         "speedup_at_equal_clocks": at_equal_clocks,
         "efficiency": figure_as_plain(pair.efficiency),
         "efficiency_at_equal_clocks": at_equal_clocks and at_equal_clocks / pair.devices,
-        "verdict": pair.judgement.verdict,
-        "reason": pair.judgement.reason,
+        **to_plain(pair.judgement),
+        "money": pair.money,
         "seed_label": pair.seed_label,
         "loss_at_equal_samples": to_plain(pair.loss),
     }

@@ -12,6 +12,7 @@ from scalewise.analysis import (
     Analysis,
     Budget,
     Configuration,
+    Fastest,
     estimate,
     estimate_positive,
     find_fastest,
@@ -109,14 +110,24 @@ def _no_answer(analysis: Analysis) -> str:
     return "No verdict."
 
 
-def command(analysis: Analysis) -> str:
-    """What the user typed, to paste, without the program's folder: that is nobody's business."""
-    typed = analysis.sweep.command
+def command(analysis: Analysis, override: str = "") -> str:
+    """What the user typed, to paste, without folders of the machine: they are nobody's business.
+
+    Of a sweep that was resumed it is the command that would make it anew.
+    With ``override`` in the place of what was typed of its key.
+    """
+    typed = list(analysis.sweep.command)
+    if override:
+        keys = [word.partition("=")[0].lstrip("+") for word in typed]
+        key = override.partition("=")[0]
+        at = keys.index(key) if key in keys else len(typed)
+        typed[at : at + 1] = [override]
     if not typed:
         return ""
     program = PurePath(typed[0]).name
     program = f"python {program}" if program.endswith(".py") else program
-    return f"{program} {shlex.join(typed[1:])}".rstrip()
+    typed_words = [word for word in typed[1:] if not word.startswith("sweep.resume=")]
+    return f"{program} {shlex.join(typed_words)}".rstrip()
 
 
 def counts(analysis: Analysis) -> str:
@@ -127,30 +138,41 @@ def counts(analysis: Analysis) -> str:
 
 
 def fastest(analysis: Analysis) -> list[str]:
-    """For each workload whose values were swept, the fastest row or those that may be it.
+    """For each workload whose values were swept, the fastest row or those that may be it."""
+    return [_fastest_words(found) for found in fastest_rows(analysis)]
+
+
+def fastest_rows(analysis: Analysis) -> Iterator[Fastest]:
+    """For each workload whose values were swept, its fastest row.
 
     A row is the fastest if the intervals of its ratios to all others, which hold together at 95 %,
     lie above 1; else it is so only so far. An invalid row is none of them.
     """
-    found = []
+    shown = {_workload(one.rows[0].config) for one in analysis.best}
     for rows in workloads(analysis):
+        if _workload(rows[0]) in shown:
+            continue  # the best of each number of devices says it
         timed = [row for row in rows if row.estimate("samples_per_s") is not None]
         if len(timed) >= _FEWEST_ROWS and len({told_apart(row.label) for row in timed}) > 1:
             sound = [row for row in timed if row.config_id not in analysis.invalid]
-            found += [_fastest_of(sound)] if len(sound) > 1 else []
-    return found
+            if len(sound) > 1:
+                yield find_fastest(sound)
 
 
 def workloads(analysis: Analysis) -> list[list[Configuration]]:
     """The measured rows by model and dataset."""
     found: dict[tuple[str | None, str | None], list[Configuration]] = {}
     for config in analysis.measured:
-        found.setdefault((config.name("model"), config.name("dataset")), []).append(config)
+        found.setdefault(_workload(config), []).append(config)
     return list(found.values())
 
 
-def _fastest_of(rows: Sequence[Configuration]) -> str:
-    found = find_fastest(rows)
+def _workload(config: Configuration) -> tuple[str | None, str | None]:
+    return config.name("model"), config.name("dataset")
+
+
+def _fastest_words(found: Fastest) -> str:
+    rows = [found.config, *found.rivals]
     figure = found.config.estimate("samples_per_s")
     said = f"{found.config.label} with {estimate(figure)} samples/s"
     if not found.rivals:

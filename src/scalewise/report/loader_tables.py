@@ -30,7 +30,8 @@ def loaders(analysis: Analysis) -> Section:
             continue
         budget = analysis.budgets.get(config.config_id)
         loss = None if budget is None else budget.loss("loader")
-        to_try = "" if loss is None or loss.is_limit else remedy(config, loss)  # the budget has it
+        # Of a limit the budget has it.
+        to_try = "" if loss is None or loss.is_limit else str(remedy(config, loss))
         said += [f"{config.label}: {line}" for line in ceiling.lines(to_try)]
     columns = (
         words("configuration", "loaders", item(0)),

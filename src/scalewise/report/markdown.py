@@ -57,6 +57,8 @@ def _block(block: Block, pictures: Collection[str]) -> Iterator[str]:
 def _lines(block: Lines) -> Iterator[str]:
     if block.tone == "list":
         yield "\n".join(f"- {_line(line)}" for line in block.lines)
+    elif block.tone == "answer":
+        yield " ".join(map(_line, block.lines))
     elif block.tone == "alarm":
         yield from (f"**{_line(line)}.**" for line in block.lines)
     else:

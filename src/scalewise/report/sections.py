@@ -17,7 +17,8 @@ from scalewise.host import plural
 
 Where = Literal["both", "page", "screen"]
 """Who shows a block: every renderer, files alone, or the terminal alone."""
-Tone = Literal["list", "plain", "faint", "alarm", "place"]
+Tone = Literal["list", "plain", "faint", "alarm", "place", "answer"]
+"""``answer``: the lines of one configuration, its verdict first."""
 Read = Callable[[Any], Any]
 
 

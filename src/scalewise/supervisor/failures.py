@@ -96,6 +96,21 @@ def _verdict(process: RankProcess, error: RankError | None) -> Verdict:
     return Verdict("exit", f"rank {rank} exited with status {code}{early}; see logs/", rank, code)
 
 
+_RAISED = re.compile(r"[\w.]+(?:Error|Exception|Interrupt): .+")
+"""The last line of what Python prints of an exception that nobody caught."""
+
+
+def name_uncaught(verdict: Verdict, folder: CellFolder) -> Verdict:
+    """The same, with the exception where a rank could not report it.
+
+    A handler of SIGCHLD, which torch's loaders have, may raise while the report is written.
+    """
+    printed = last_lines(folder, verdict.rank) if verdict.cause == "exit" else ()
+    if not printed or verdict.exit_code != 1 or not _RAISED.fullmatch(printed[-1]):
+        return verdict
+    return replace(verdict, message=f"rank {verdict.rank}: {printed[-1]}")
+
+
 def last_lines(folder: CellFolder, rank: int | None) -> tuple[str, ...]:
     """The end of a rank's stderr; of rank 0's where none is to blame."""
     path = folder.log_path(0 if rank is None else rank, "err")

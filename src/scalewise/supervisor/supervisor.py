@@ -29,7 +29,13 @@ from scalewise.host import (
 )
 from scalewise.records import CellFolder, RunningAttempt, read_heartbeat
 from scalewise.supervisor.attempt import Try, conclude, foreign_processes, prepare
-from scalewise.supervisor.failures import blame, name_absent, name_memory_kill, name_stopped
+from scalewise.supervisor.failures import (
+    blame,
+    name_absent,
+    name_memory_kill,
+    name_stopped,
+    name_uncaught,
+)
 from scalewise.supervisor.job import Job, Outcome, Settings, Verdict, Wakeup, read_line
 from scalewise.supervisor.ranks import Ranks, Starter, spawn
 
@@ -194,7 +200,8 @@ class Supervisor:
     def _blame(self, ranks: Ranks) -> Verdict:
         """The failed rank, or the part of its surroundings, that ended the cell."""
         limit_s = self.job.settings.collective_timeout_s
-        verdict = name_memory_kill(blame(ranks, self.folder), self.memory_kills, oom_kills())
+        verdict = name_uncaught(blame(ranks, self.folder), self.folder)
+        verdict = name_memory_kill(verdict, self.memory_kills, oom_kills())
         verdict = name_absent(verdict, ranks, self.folder, limit_s, self.job.world_size)
         return name_stopped(verdict, ranks.trainers)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scalewise.config import AutoConfig, ConfigError, build_cell
+from scalewise.config import FEWEST_ADAPTIVE_REPEATS, AutoConfig, ConfigError, build_cell
 from scalewise.records import (
     BatchSearchRecord,
     RecordError,
@@ -206,34 +206,74 @@ def adaptive_requests(cells: Sequence[Cell]) -> dict[str, Request]:
     }
 
 
+@dataclass(frozen=True)
+class NextRounds:
+    """What undecided comparisons still need."""
+
+    cells: list[Cell]
+    """In the order in which they are to run."""
+    looked_at: Sequence[Repeats]
+    """Every comparison, decided or not."""
+    left_open: Sequence[Repeats]
+    """Undecided ones whose next rounds would take too long."""
+
+
 def next_rounds(
-    folder: SweepFolder, requests: Mapping[str, Request]
-) -> tuple[list[Cell], Sequence[Repeats]]:
-    """The cells, in order, that undecided comparisons still need, and what was looked at.
+    folder: SweepFolder,
+    requests: Mapping[str, Request],
+    fits: Callable[[Collection[Cell]], bool] = lambda cells: True,
+) -> NextRounds:
+    """The cells that undecided comparisons still need until they are looked at again.
 
     They are whole new rounds: every member of an undecided pair runs in each of them, a single
     device once for all its partners. So a pair that lost a half, or came later, is not completed
     by a run of another time. Rounds that are planned and have not ended count as if they had, so
     that the rounds come to an end whatever keeps them from running.
+
+    ``fits`` says whether there is time for so many cells. What needs fewest is asked first; runs
+    that a verdict needs at least are not asked for.
     """
     from scalewise.analysis import load_sweep, reach_verdicts
 
     found = reach_verdicts(load_sweep(folder.path)).repeats
     undecided = [
-        (one.members, one.wanted - one.runs - _open_rounds(one.members))
+        (one, one.wanted - one.runs - _open_rounds(one.members))
         for one in found
         if one.wanted is not None and all(m.config_id in requests for m in one.members)
     ]
-    known = (c.planned.repeat for members, _ in undecided for m in members for c in m.cells)
+    known = (c.planned.repeat for one, _ in undecided for m in one.members for c in m.cells)
     first = max(known, default=-1) + 1
-    needed = {
-        cell.planned.cell_id: cell
-        for members, rounds in undecided
-        for member in members
-        for repeat in range(first, first + rounds)
-        for cell in [make_cell(requests[member.config_id], repeat)]
-    }
-    return interleaved(list(needed.values())), found
+    needed: dict[str, Cell] = {}
+    left_open: list[Repeats] = []
+    for one, rounds in sorted(undecided, key=lambda each: each[1]):
+        more = {
+            cell.planned.cell_id: cell
+            for member in one.members
+            for repeat in range(first, first + rounds)
+            for cell in [make_cell(requests[member.config_id], repeat)]
+        }
+        if one.runs < FEWEST_ADAPTIVE_REPEATS or fits((needed | more).values()):
+            needed |= more
+        else:
+            left_open.append(one)
+    return NextRounds(interleaved(list(needed.values())), found, left_open)
+
+
+def budget_of_rounds(requests: Iterable[Request]) -> float | None:
+    """Minutes within which rounds are added: the least that was given, None for no limit."""
+    given = (one.cell.sweep.budget_min for one in requests)
+    return min((minutes for minutes in given if minutes is not None), default=None)
+
+
+def describe_rounds(cells: Sequence[Cell]) -> list[str]:
+    """A line on the rounds that follow ``cells`` until their comparisons are decided."""
+    requests = adaptive_requests(cells)
+    if not requests:
+        return []
+    minutes = budget_of_rounds(requests.values())
+    count = len(requests)
+    limit = "" if minutes is None else f", within {minutes:g} min (sweep.budget_min)"
+    return [f"repeats=auto: {count} configurations get more rounds until they are decided{limit}"]
 
 
 def _open_rounds(members: Sequence[Configuration]) -> int:

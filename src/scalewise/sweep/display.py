@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
@@ -21,6 +21,11 @@ from scalewise.supervisor import Outcome
 from scalewise.sweep.plan import Cell
 
 _LINE_EVERY_S = 10.0
+_LINE_COLUMNS = 80
+"""Of a line of progress where nothing says how wide it may be."""
+_BAR_COLUMNS = range(8, 25)
+_NAME_COLUMNS = 20
+"""That a name keeps where other facts can give way."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +47,15 @@ class Tally:
     """How far a sweep is."""
 
     total: int
+    """Cells that are planned so far."""
     done: int = 0
     failed: int = 0
     skipped: int = 0
     interrupted: int = 0
     unstarted: int = 0
     already_done: int = 0
+    round: int | None = None
+    """The latest that has begun, where more cells may come; None where ``total`` is all."""
 
     @property
     def ended(self) -> int:
@@ -57,9 +65,12 @@ class Tally:
         setattr(self, outcome.state, getattr(self, outcome.state) + 1)
 
     def __str__(self) -> str:
-        words = [f"{self.ended}/{self.total} {plural(self.total, 'cell')}", f"{self.done} done"]
+        of_total = "" if self.round is not None else f"/{self.total}"
+        among = self.done if self.round is not None else self.total
+        words = [f"{self.done}{of_total} {plural(among, 'cell')} done"]
         if self.already_done:
-            words[-1] += f" ({self.already_done} before)"
+            words[0] += f" ({self.already_done} before)"
+        words += [] if self.round is None else [f"round {self.round}"]
         for name in ("failed", "skipped", "interrupted", "unstarted"):
             if getattr(self, name):
                 words.append(f"{getattr(self, name)} {name}")
@@ -98,36 +109,63 @@ class Display:
         self._swept: dict[str, str] = {}
         self._last_tick = time.monotonic()
         self._live: Live | None = None
-        if console.is_terminal:
+        if console.is_terminal and not console.is_dumb_terminal:
             self._live = Live(console=console, refresh_per_second=4, transient=True)
             self._live.start()
 
     def started(self, cell: Cell, world_size: int) -> None:
         """A cell has started on ``world_size`` devices; the next tick of a table shows it."""
         if self._live is None:
-            self._say(f"start    {self._name(cell)} on {_devices(world_size)}")
+            where = f" on {_devices(world_size)}"
+            name = self._fitted(self._name(cell), len("start    ") + len(where))
+            self._say(f"start    {name}{where}")
 
     def ended(self, cell: Cell, outcome: Outcome, seconds: float | None) -> None:
-        """A cell has ended for good."""
+        """A cell has ended for good. A message is told whole, however long it is."""
         style = {"done": "green", "failed": "red"}.get(outcome.state, "yellow")
-        self._say(ended_line(self._name(cell), outcome, seconds), style)
+        name = self._name(cell)
+        if not outcome.message:
+            name = self._fitted(name, len(ended_line("", outcome, seconds)))
+        self._say(ended_line(name, outcome, seconds), style)
 
     def tick(self, tally: Tally, running: Sequence[Progress], seconds_left: float | None) -> None:
         """Called about twice a second; a line is written every ten seconds."""
-        left = "" if seconds_left is None else f", {left_words(seconds_left)}"
+        said = str(tally)
+        if seconds_left is not None:
+            said += f", {left_words(seconds_left, more_may_come=tally.round is not None)}"
         if self._live is not None:
-            table = Table.grid(padding=(0, 2))
-            for one in running:
-                total = one.total_steps or 1
-                bar = ProgressBar(total=total, completed=one.step, width=24, pulse=False)
-                table.add_row(
-                    one.name, _devices(one.world_size), bar, _step(one), _rate(one).strip()
-                )
-            self._live.update(Group(table, Text(f"{tally}{left}", style="bold")))
+            line = Text(said, style="bold", no_wrap=True, overflow="ellipsis")
+            self._live.update(Group(*self._rows(running), line))
         elif time.monotonic() - self._last_tick >= _LINE_EVERY_S:
             self._last_tick = time.monotonic()
-            cells = "; ".join(f"{p.name} {_step(p)}{_rate(p)}" for p in running)
-            self._say(f"         {tally}{left}{': ' + cells if cells else ''}")
+            width = min(self._console.width, _LINE_COLUMNS)
+            self._say(f"         {said}{_running_words(running, width - 9 - len(said))}")
+
+    def _rows(self, running: Sequence[Progress]) -> Iterator[Table | Text]:
+        """A row a cell, as far as the terminal reaches; the bar gives way first, the step last."""
+        if not running:
+            return
+        width, shown = self._console.width, running[: max(1, self._console.height - 3)]
+        facts = [list(map(fact, shown)) for fact in (_devices_of, _rate, _step)]
+        while (taken := _columns_of(facts)) > width - _NAME_COLUMNS and len(facts) > 1:
+            del facts[0]
+        bar = min(width - taken - max(len(one.name) for one in shown) - 2, _BAR_COLUMNS[-1])
+        table = Table.grid(padding=(0, 2, 0, 0))
+        names = [self._fitted(one.name, taken) for one in shown]
+        # Without a total it pulses.
+        bars = [ProgressBar(one.total_steps, one.step, width=bar) for one in shown]
+        columns = [names, *([bars] if bar in _BAR_COLUMNS else []), *facts]
+        for _ in columns:
+            table.add_column(no_wrap=True)
+        for row in zip(*columns, strict=True):
+            table.add_row(*row)
+        yield table
+        if len(running) > len(shown):
+            yield Text(f"and {len(running) - len(shown)} more running", no_wrap=True)
+
+    def _fitted(self, name: str, taken: int) -> str:
+        """``name`` in what a line has left beside ``taken`` columns."""
+        return shortened(name, self._console.width - taken)
 
     def note(self, text: str) -> None:
         self._say(text, "yellow")
@@ -170,9 +208,20 @@ def ended_line(name: str, outcome: Outcome, seconds: float | None) -> str:
     return f"done     {name}{took}" + ("" if rate is None else f", {rate:,.0f} samples/s")
 
 
-def left_words(seconds: float) -> str:
+def left_words(seconds: float, more_may_come: bool = False) -> str:
     """``about 4.2 s left``; no figure for less than a second, which no estimate tells."""
+    if more_may_come:
+        return "more may come" if seconds < 1 else f"at least {duration(seconds)} left"
     return "nearly done" if seconds < 1 else f"about {duration(seconds)} left"
+
+
+def shortened(name: str, width: int) -> str:
+    """``name`` in ``width`` columns, 8 at least, without its middle: cells differ at both ends."""
+    width = max(width, 8)
+    if len(name) <= width:
+        return name
+    tail = (width - 2) // 2
+    return f"{name[: width - 2 - tail]}..{name[len(name) - tail :]}"
 
 
 def duration(seconds: float) -> str:
@@ -185,6 +234,15 @@ def duration(seconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02d} s"
     return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def _columns_of(facts: Sequence[Sequence[str]]) -> int:
+    """Of a terminal, each with the two that part it from the next."""
+    return sum(2 + max(map(len, column)) for column in facts)
+
+
+def _devices_of(progress: Progress) -> str:
+    return _devices(progress.world_size)
 
 
 def _devices(count: int) -> str:
@@ -200,4 +258,14 @@ def _step(progress: Progress) -> str:
 
 def _rate(progress: Progress) -> str:
     rate = progress.global_samples_per_s
-    return "" if rate is None else f" {rate:,.0f} samples/s"
+    return "" if rate is None else f"{rate:,.0f} samples/s"
+
+
+def _running_words(running: Sequence[Progress], width: int) -> str:
+    """The cell that runs, or how many do, in ``width`` columns; empty where that is too little."""
+    if len(running) != 1:
+        said = f", {len(running)} running" if running else ""
+        return said if len(said) <= width else ""
+    facts = f" {_step(running[0])} {_rate(running[0])}".rstrip()
+    room = width - len(": ") - len(facts)
+    return "" if room < _NAME_COLUMNS else f": {shortened(running[0].name, room)}{facts}"

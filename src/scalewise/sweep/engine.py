@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,12 +17,13 @@ from typing import Any
 
 from scalewise.config import ConfigError
 from scalewise.gpu import HostMismatch
-from scalewise.host import FileLock, become_subreaper
+from scalewise.host import FileLock, become_subreaper, plural
 from scalewise.records import SweepFolder, planned_cell_state
 from scalewise.supervisor import Outcome, Retries
 from scalewise.sweep.auto import (
     Stages,
     adaptive_requests,
+    budget_of_rounds,
     interleaved,
     later_cells,
     needs_batch_search,
@@ -104,12 +105,15 @@ class Engine:
         self.undecided_requests: tuple[Request, ...] = ()
         """Requests with ``strategy=auto`` or ``batch_size=auto``: the cells to run decide them."""
         self.budget = Budget(None)
+        self._began_s = time.monotonic()
         self._waiting: list[QueuedCell] = []
         self._running: list[RunningCell] = []
         self._announced: set[str] = set()
         """Ids of running cells whose start was shown."""
         self._stages = Stages(self.folder, display.note)
         self._tally = Tally(total=0)
+        self._is_undecided = False
+        """Whether requests with ``auto`` still wait for their first stage."""
         self._durations = Durations()
         self._retries = Retries()
 
@@ -118,6 +122,7 @@ class Engine:
 
         Raises KeyboardInterrupt, once every running cell has ended.
         """
+        self._began_s = time.monotonic()
         lock = FileLock(self.folder.lock_path)
         with lock_folder(self.folder, lock):
             for line in self.remarks:
@@ -136,6 +141,7 @@ class Engine:
         mirror = None
         try:
             later = self._begin(cells)
+            self._is_undecided = bool(self.undecided_requests)
             if self._has_trackers(cells, later):
                 mirror = Mirror(self.folder.path, self.display.note)
             self._loop()
@@ -143,6 +149,7 @@ class Engine:
             probed = [r for r in self.undecided_requests if not needs_batch_search(r)]
             self._second_stage(searched, later)
             self._second_stage(probed, ())
+            self._is_undecided = False
             self._repeat_until_decided()
             if mirror is not None:
                 mirror.finish()
@@ -259,15 +266,41 @@ class Engine:
     def _repeat_until_decided(self) -> None:
         """Add rounds of ``repeats=auto`` until the records decide."""
         requests = adaptive_requests(self.report.cells)
+        budget_min = budget_of_rounds(requests.values())
+
+        def fits(cells: Collection[Cell]) -> bool:
+            if budget_min is None:
+                return True
+            passed_s = time.monotonic() - self._began_s
+            return passed_s + (self._seconds_of(cells) or 0.0) <= 60 * budget_min
+
         while requests:
-            cells, progress = next_rounds(self.folder, requests)
-            for repeats in progress:
+            following = next_rounds(self.folder, requests, fits)
+            for repeats in following.looked_at:
                 self.display.note(f"repeats  {repeats}")
-            if not cells:
+            if not following.cells:
+                if following.left_open and budget_min is not None:
+                    self.display.note(self._out_of_budget(len(following.left_open), budget_min))
                 return
-            self._add_cells(cells)
-            self._admit_all(cells)
+            self._add_cells(following.cells)
+            self._admit_all(following.cells)
             self._loop()
+
+    def _seconds_of(self, cells: Iterable[Cell]) -> float | None:
+        """Expected seconds until all have run; None where none of the sweep has ended."""
+        slots = self.executor.slots()
+        remaining = [
+            Remaining(cell.planned.config_id, cell.planned.devices or slots or 1) for cell in cells
+        ]
+        packed = self.executor.policy == "packed"
+        return self._durations.seconds_left(remaining, slots, packed)
+
+    def _out_of_budget(self, pairs: int, budget_min: float) -> str:
+        return (
+            f"repeats  sweep.budget_min={budget_min:g}: no more rounds for {pairs} undecided "
+            f"{plural(pairs, 'comparison')}; go on: scalewise resume {self.folder.path} "
+            f"sweep.budget_min={2 * budget_min:g}"
+        )
 
     def _add_cells(self, cells: Sequence[Cell]) -> None:
         """Add cells of a later stage to the plan, before they run: a resumed sweep needs them."""
@@ -360,7 +393,15 @@ class Engine:
             remaining.append(Remaining(planned.config_id, world_size, running.age_s, left_s))
         packed = self.executor.policy == "packed"
         left_s = self._durations.seconds_left(remaining, self.executor.slots(), packed)
+        self._tally.round = self._latest_round()
         self.display.tick(self._tally, shown, left_s)
+
+    def _latest_round(self) -> int | None:
+        """Of the running cells, from 1; None where no later stage may add any."""
+        if not (self._is_undecided or adaptive_requests(self.report.cells)):
+            return None
+        begun = (running.cell.planned.repeat + 1 for running in self._running)
+        return max(begun, default=self._tally.round or 1)
 
     # How cells end
 

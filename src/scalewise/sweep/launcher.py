@@ -46,6 +46,7 @@ from scalewise.sweep.plan import (
     make_cell,
     plan,
     request,
+    run_once,
     wrapped,
 )
 from scalewise.sweep.preflight import Cluster, ThisHost, check_files, take_own_batches
@@ -226,6 +227,9 @@ def launch_with(
         request(job, plain, composer.written(job))
         for job, plain in zip(jobs, keep_known_keys(composed), strict=True)
     )
+    if not basic:
+        # What chooses by results asks for one, and for pairs by chance alone.
+        requests = [run_once(one) for one in requests]
     if not basic and any(one.cell.sweep.dry_run for one in requests):
         raise ConfigError(
             f"sweep.dry_run: found true with {sweeper.rpartition('.')[2]}, which chooses "

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from scalewise.config import (
+    DEFAULT_BUDGET_MIN,
     FEWEST_ADAPTIVE_REPEATS,
     MAX_CELLS,
     CellConfig,
@@ -163,6 +164,42 @@ def request(
     return Request(typed, plain, cell)
 
 
+def settle_repeats(requests: Sequence[Request]) -> list[Request]:
+    """``repeats=auto`` within a budget for those that left it out and are compared by time.
+
+    Numbers of devices that train the same are compared. Runs whose length was asked for, or that
+    are saved, are somebody's training and run once.
+    """
+    devices: dict[str, set[int | str]] = {}
+    for one in requests:
+        if _may_repeat(one.cell):
+            devices.setdefault(one.workload_id, set()).add(one.cell.strategy.devices)
+    return [
+        _until_decided(one) if len(devices.get(one.workload_id, ())) > 1 else one
+        for one in requests
+    ]
+
+
+def run_once(one: Request) -> Request:
+    """Run it once where nobody said how often."""
+    if one.cell.repeats is not None:
+        return one
+    return Request(one.overrides, {**one.plain, "repeats": 1}, replace(one.cell, repeats=1))
+
+
+def _may_repeat(cell: CellConfig) -> bool:
+    return cell.repeats is None and not (cell.is_counted or cell.checkpoint.on)
+
+
+def _until_decided(one: Request) -> Request:
+    sweep = one.cell.sweep
+    budget_min = DEFAULT_BUDGET_MIN if sweep.budget_min is None else sweep.budget_min
+    plain = {**one.plain, "repeats": "auto"}
+    plain["sweep"] = {**plain["sweep"], "budget_min": budget_min}
+    cell = replace(one.cell, repeats="auto", sweep=replace(sweep, budget_min=budget_min))
+    return Request(one.overrides, plain, cell)
+
+
 def plan(
     requests: Sequence[Request],
     order_seed: int,
@@ -180,6 +217,7 @@ def plan(
 
     Raises :class:`ConfigError` for more cells than ``sweep.max_cells``, before any is made.
     """
+    requests = settle_repeats(requests)
     single = [one for one in (examination(requests), long_run(requests)) if one is not None]
     beside = [*single, *loader_requests(requests)]
     distinct: dict[str, Request] = {}
@@ -331,7 +369,7 @@ def folded(requests: Sequence[Request]) -> str | None:
 
 def first_repeats(cell: CellConfig) -> int:
     """Repeats that run before anything is looked at."""
-    return FEWEST_ADAPTIVE_REPEATS if cell.repeats == "auto" else cell.repeats
+    return FEWEST_ADAPTIVE_REPEATS if cell.repeats == "auto" else cell.repeats or 1
 
 
 def in_order(cells: Iterable[Cell], order_seed: int) -> list[Cell]:

@@ -9,6 +9,7 @@ from scalewise.config import ConfigError
 from scalewise.host import plural
 from scalewise.records import CellResult, PlannedCell, SweepFolder, planned_cell_state
 from scalewise.supervisor import Outcome
+from scalewise.sweep.auto import describe_rounds
 from scalewise.sweep.display import duration
 from scalewise.sweep.engine import SweepReport, add_sweep_report
 from scalewise.sweep.plan import Cell
@@ -73,6 +74,7 @@ def preview(
     total = len(selection.cells)
     sums = f"{total} {plural(total, 'cell')}: {total - len(to_run)} done, {len(able)} to run"
     lines.append(sums + (f", {len(refused)} this host cannot run" if refused else ""))
+    lines += describe_rounds(selection.cells)
     if not able:
         why = "nothing can run: see above what this host lacks"
         return [*lines, why if to_run else "nothing is left to do"], refused

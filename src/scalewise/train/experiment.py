@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
@@ -76,10 +77,11 @@ def run(
     recorder.brings_optimizer = brings_optimizer(module)
     trainer = build_trainer(cell, rank, recorder, module, data, share)
     execution.attach(trainer, recorder)
-    if cell.min_time_s is not None:
+    min_time_s = cell.min_time_s(rank.device.kind)
+    if min_time_s is not None:
         # Steps of one batch begin together; replicas that seldom meet run ahead of one another.
         apart = execution.steps_per_batch + getattr(cell.strategy, "period", 1)
-        RunLength(cell.min_time_s, rank, recorder, apart, give_up).attach(trainer)
+        RunLength(min_time_s, rank, recorder, apart, give_up).attach(trainer)
     restarts = Restarts(cell.checkpoint, folder, rank, recorder)
     restarts.attach(trainer)
     if rank.world_size > 1:
@@ -184,7 +186,7 @@ def build_trainer(
         callbacks.append(EmptyEpochGuard(cell.dataset.name))
     if cell.fault is not None:
         callbacks.append(instantiate("fault", cell.fault))
-    trainer = pl.Trainer(
+    trainer = CellTrainer(
         accelerator="gpu" if rank.device.kind == "cuda" else "cpu",
         devices=rank.world_size // rank.hosts,
         num_nodes=rank.hosts,
@@ -217,6 +219,22 @@ def build_trainer(
     elif isinstance(module, ExperimentModule):
         trim(trainer, recorder)
     return trainer
+
+
+class CellTrainer(pl.Trainer):
+    """Lightning's, which knows no number of steps where time ends the run."""
+
+    @property
+    def estimated_stepping_batches(self) -> int | float:
+        """Raises :class:`ConfigError` where Lightning gives infinity: no schedule can use that."""
+        total = super().estimated_stepping_batches
+        if math.isinf(total):
+            raise ConfigError(
+                "max_steps: found null, and the module asks how many steps there will be, as "
+                "schedules of learning rates do, which nobody knows where time ends the run; "
+                "allowed: a number, or max_epochs"
+            )
+        return total
 
 
 class EmptyEpochGuard(pl.Callback):

@@ -21,8 +21,8 @@ from scalewise.train.torch_internals import Store, default_store
 
 LEAD_S = 2.0
 """The last step is announced so long before it: four looks of the others, for one to be late."""
-FEWEST_STEPS = 5
-"""Timed steps that tell a pace."""
+FEWEST_STEPS = 3
+"""Timed steps that tell a pace, and that a run has however long they take."""
 _SPARE = 1.1
 """So many times the steps that are missing: a pace that quickens by less leaves it long enough.
 """
@@ -48,7 +48,7 @@ def choose_last_step(
         furthest: steps that a rank may have begun by now.
     """
     ahead_s = min_time_s - timed_s
-    if timed_steps < FEWEST_STEPS or ahead_s > 1.5 * LEAD_S:
+    if timed_steps < FEWEST_STEPS or ahead_s > LEAD_S:
         return None  # the later, the surer the pace
     return furthest + math.ceil(max(_SPARE * ahead_s, LEAD_S) / pace_s)
 

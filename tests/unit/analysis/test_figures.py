@@ -96,7 +96,11 @@ def test_two_runs_that_differ_bound_nothing_and_nothing_reads_0_00() -> None:
     few = "speedup 1.93 on 2 devices, from 2 and 2 runs: a verdict needs 3; add repeats"
     assert found.reason == few
     three = judge(estimate_ratio([10.0, 310.0, 9000.0], [90.0, 92.0, 91.0]), 2)
-    assert three.reason.startswith("speedup 3.33: no useful bound from 3 runs, 3 and 3 runs: add")
+    assert three.reason.startswith(
+        "speedup 3.33 on 2 devices (no useful bound from 3 runs, 3 and 3 runs): "
+        "whether it reaches 0.95 or 1.1 is open; add repeats"
+    )
+    assert three.certain == ""
     assert estimate(estimate_positive([40.0, 210.0])) == "91.7 (no useful bound from 2 runs)"
     uneven = RatioEstimate(1.93, (2, 3), wild.interval, 0.5)
     assert ratio(uneven) == "1.93 (no useful bound from 2 and 3 runs)"
@@ -109,7 +113,8 @@ def test_a_wide_interval_that_still_bounds_keeps_its_digits() -> None:
     wide = RatioEstimate(0.4, (3, 3), Interval(0.0191, 17.6), 0.4)
     assert ratio(wide) == "0.40 [0.019, 17.60]"
     assert judge(wide, 2).reason == (
-        "speedup 0.40: interval 0.019-17.60 spans three bands (edge at 0.95, 1.1), 3 and 3 runs: "
+        "speedup 0.40 on 2 devices (95 % interval 0.019-17.60, 3 and 3 runs): at most 17.60 times "
+        "as fast; whether it reaches 0.95 or 1.1 is open; "
         "add repeats: more than 50 more runs of each"
     )
     slow = RatioEstimate(0.05, (3, 3), Interval(0.004, 0.62), 0.01, paired=True)

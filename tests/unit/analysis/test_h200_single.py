@@ -71,7 +71,7 @@ def test_energy_by_counter_and_by_power_agree_within_two_percent(
 def test_its_report_has_the_energy_the_timeline_and_no_balance(tmp_path: Path) -> None:
     sweep = shutil.copytree(GOLDEN, tmp_path / "sweep")
     files = builder.build(sweep)
-    page = files.markdown.read_text(encoding="utf-8")
+    page = files.details.read_text(encoding="utf-8")
     row = "| medium single x1 | 120 | 0.272 | 2.12 | 1,030 | 1,013 | -1.6 | 78.0 | counter |"
     assert row in page
     assert "## Load balance" not in page

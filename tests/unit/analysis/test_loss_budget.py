@@ -331,6 +331,18 @@ def test_what_others_had_of_the_cores_is_taken_off_the_parts(
     assert ("contention" in named(budget)) == (contention_ms > 1)
 
 
+def test_ranks_that_are_delayed_in_turns_do_not_seem_to_compute_faster() -> None:
+    """The delay of one is waited for by the other: it is no part of what both compute."""
+    single, multi = pair("cpu")
+    late = {"forward": lambda who, step: 6.0 if who == step % 2 else 0.0}
+    config = configuration(replace(multi, host_delay=late))
+    crowded = with_run(config, with_ranks(config.runs[0], *[{"run_queue_ms_per_step": 3.0}] * 2))
+    quiet, budget = (budget_of(one, configuration(single)) for one in (config, crowded))
+    assert causes(budget)["contention"] == pytest.approx(3.0)
+    assert causes(budget)["waiting"] == pytest.approx(causes(quiet)["waiting"] - 3.0)
+    assert causes(budget)["device_work"] == pytest.approx(causes(quiet)["device_work"])
+
+
 def test_a_crowd_beside_a_gpu_takes_nothing_from_what_the_gpu_computes() -> None:
     config, baseline = measured()
     crowded = with_run(config, with_ranks(config.runs[0], *[{"run_queue_ms_per_step": 3.0}] * 2))

@@ -59,13 +59,17 @@ def test_every_cause_has_words() -> None:
 def test_every_cause_has_a_remedy_whose_keys_exist(tmp_path: Path, cause: Cause) -> None:
     config = configuration(tmp_path)
     for rank in (None, 1):
-        text = remedy(config, Loss(cause, 1.0, 0.2, "", rank))
-        assert compose_typed(text) or cause in ("contention", "long_steps", "clocks"), text
+        found = remedy(config, Loss(cause, 1.0, 0.2, "", rank))
+        assert compose_typed(found.words) or cause in ("contention", "long_steps", "clocks")
+        assert found.overrides or found.deed
+        for override in found.overrides:
+            assert compose_typed(override) == [override]
 
 
 def test_a_late_host_is_first_taken_out_of_the_step(tmp_path: Path) -> None:
-    text = remedy(configuration(tmp_path), Loss("host_late", 1.0, 0.2, "", None))
-    assert compose_typed(text) == ["execution=cudagraph", "batch_size"]
+    found = remedy(configuration(tmp_path), Loss("host_late", 1.0, 0.2, "", None))
+    assert found.overrides[0] == "execution=cudagraph"
+    assert compose_typed(found.words) == ["execution=cudagraph", "batch_size"]
 
 
 BUSY = {"sm_activity_percent": 90.0, "tensor_activity_percent": 70.0, "dram_activity_percent": 30.0}
@@ -89,7 +93,7 @@ def test_work_is_made_shorter_by_what_is_not_chosen_already(
 ) -> None:
     measured = configuration(tmp_path, **config)
     run = with_devices(measured.runs[0], **{**BUSY, **activity} if activity else {})
-    assert compose_typed(work_remedy(replace(measured, runs=(run,)))) == keys
+    assert compose_typed(work_remedy(replace(measured, runs=(run,))).words) == keys
 
 
 def test_an_allocator_that_tried_again_is_a_doubt_with_what_helps(tmp_path: Path) -> None:
@@ -115,4 +119,4 @@ def test_only_who_hides_its_collectives_in_timed_phases_is_told_of_ddp(
 ) -> None:
     measured = analyse(load_sweep(RESULTS / sweep)).measured
     (config,) = (one for one in measured if one.label == label)
-    assert work_remedy(config).startswith("strategy=ddp") is told
+    assert (work_remedy(config).overrides[:1] == ("strategy=ddp",)) is told

@@ -1,5 +1,6 @@
 """Pairs, refusals, verdicts and reasons."""
 
+import math
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,7 +29,14 @@ from scalewise.analysis import (
 )
 from scalewise.analysis.devices import Usage
 from scalewise.analysis.scaling import pair_all
-from scalewise.analysis.verdict import Judgement, judge, seed_label
+from scalewise.analysis.verdict import (
+    Judgement,
+    judge,
+    judge_money,
+    money_words,
+    sample_cost,
+    seed_label,
+)
 from scalewise.analysis.verdicts import clock_ratio, doubted
 from scalewise.records import MetricRow, MetricsWriter
 
@@ -166,6 +174,92 @@ def test_a_verdict_needs_its_whole_interval(
 
 
 @pytest.mark.parametrize(
+    ("low", "high", "devices", "certain", "is_open", "asked"),
+    [
+        (1.996, 2.3, 4, "at least 1.99", "efficiency reaches 0.5", "2.00x is asked for"),
+        (1.02, 1.3, 2, "at least 1.02", "it reaches 1.1", "1.10x is asked for"),
+        (0.97, 1.3, 2, "at least 0.97", "it reaches 1.1", "1.10x is asked for"),
+        (0.90, 1.041, 2, "at most 1.05", "it reaches 0.95", "below 0.95x a single device"),
+        (0.90, 1.9, 4, "at most 1.90", "it reaches 0.95", "below 0.95x a single device"),
+        (0.90, 1.2, 2, "at most 1.20", "it reaches 0.95 or 1.1", "1.10x is asked for"),
+        (0.90, 2.2, 4, "at most 2.20", "it reaches 0.95 or efficiency reaches 0.5", "2.00x"),
+        (0.0123, 0.96, 2, "at most 0.96", "it reaches 0.95", "below 0.95x a single device"),
+        (0.0129, 1.996, 2, "at most 2.00", "it reaches 0.95 or 1.1", "1.10x is asked for"),
+    ],
+)
+def test_what_is_undecided_says_what_is_certain_and_what_is_open(
+    low: float, high: float, devices: int, certain: str, is_open: str, asked: str
+) -> None:
+    """The bound is rounded outwards: what is said holds of the whole interval."""
+    ratio = RatioEstimate(math.sqrt(low * high), (5, 5), Interval(low, high), 0.01)
+    found = judge(ratio, devices)
+    assert found.verdict == "undecided"
+    assert found.certain == f"{certain} times as fast"
+    assert found.open == f"whether {is_open} is open"
+    assert found.asked.startswith(asked)
+    assert f": {found.certain}; {found.open}; " in found.reason
+
+
+def test_of_too_few_runs_nothing_is_certain() -> None:
+    ratio = RatioEstimate(1.9, (2, 2), Interval(1.5, 2.4), 0.01, paired=True)
+    found = judge(ratio, 2, round_s=30.0)
+    assert (found.verdict, found.certain) == ("undecided", "")
+    assert found.open == "a verdict needs 3 runs of each"
+    assert found.more == "at least 1 more run of each, 30 s"
+    assert judge_money(sample_cost(ratio, 2)) == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "devices", "money", "said"),
+    [
+        (0.97, 1.25, 2, "dearer", "dearer for certain, faster unknown: at equal prices a sample "
+         "costs over 1.60 times as much as on one device"),
+        (1.05, 1.25, 2, "dearer", "dearer for certain: at equal prices a sample costs over"),
+        (1.99, 2.03, 2, "as dear", "about as much, within 2 %, as on one device"),
+        (1.97, 1.99, 2, "as dear", "about as much, within 2 %, as on one device"),
+        (1.8, 1.99, 2, "dearer", "over 1.00 times as much"),
+        (1.9, 2.1, 2, "unknown", ""),
+        (2.01, 2.2, 2, "unknown", ""),
+        (2.05, 2.2, 2, "cheaper", "cheaper for certain: at equal prices a sample costs under "
+         "0.98 times as much as on one device"),
+        (0.9, 1.9, 1000, "dearer", "dearer for certain, faster unknown"),
+    ],
+)  # fmt: skip
+def test_money_is_judged_apart_from_speed(
+    low: float, high: float, devices: int, money: str, said: str
+) -> None:
+    speedup = RatioEstimate(math.sqrt(low * high), (5, 5), Interval(low, high), 0.01)
+    cost = sample_cost(speedup, devices)
+    assert cost.interval is not None
+    assert cost.value == pytest.approx(devices / speedup.value)
+    assert (cost.interval.low, cost.interval.high) == pytest.approx((devices / high, devices / low))
+    assert judge_money(cost) == money
+    words = money_words(cost, is_speed_open=low <= 1 <= high)
+    assert said in words
+    assert bool(said) == bool(words)
+
+
+def test_the_reason_tells_the_cost_where_the_speed_is_open(tmp_path: Path) -> None:
+    slow = replace(DDP, phases_ms={**DDP_MS, "forward": DDP_MS["forward"] + 3.8})
+    noisy = [*repeats(Spec(), [1.0, 1.1, 0.95]), *repeats(slow, [1.04, 0.99, 1.0])]
+    (pair,) = analysed(tmp_path, *noisy).pairs
+    assert pair.speedup.interval is not None
+    assert pair.speedup.interval.low < 1 < pair.speedup.interval.high
+    assert (pair.judgement.verdict, pair.money) == ("undecided", "dearer")
+    assert "; dearer for certain, faster unknown: at equal prices" in pair.judgement.reason
+    (decided,) = analysed(tmp_path / "fast", *repeats(Spec(), STEADY), *repeats(DDP, STEADY)).pairs
+    assert (decided.judgement.verdict, decided.money) == ("beneficial", "dearer")
+    assert "dearer" not in decided.judgement.reason, "the report tells it beside the verdict"
+
+
+def test_what_the_speed_cannot_be_believed_for_the_cost_cannot_be(tmp_path: Path) -> None:
+    specs = [*repeats(Spec(kind="cpu"), STEADY), *repeats(FASTER_THAN_LINEAR, STEADY)]
+    (pair,) = analysed(tmp_path, *specs).pairs
+    assert (pair.judgement.verdict, pair.money) == ("invalid", "unknown")
+    assert (pair.judgement.certain, pair.judgement.open) == ("", "")
+
+
+@pytest.mark.parametrize(
     ("speedup", "label"),
     [(1.1, "beneficial"), (1.09, "marginal"), (0.95, "marginal"), (0.94, "single")],
 )
@@ -188,6 +282,29 @@ def test_loss_is_compared_at_equal_samples(tmp_path: Path) -> None:
     assert pair.loss is not None
     assert pair.loss.samples == 60 * 128
     assert pair.loss.multi > pair.loss.single  # half the steps
+
+
+def test_runs_that_score_validation_at_unequal_ends_are_compared_by_training(
+    tmp_path: Path,
+) -> None:
+    """The mean of the last fifth of what both fed: of steps 33 to 40."""
+    path = write_sweep(tmp_path, [Spec(), DDP])
+    for cell, last, above in (("000-*", 60, 0.0), ("001-*", 40, 0.2)):
+        for metrics in path.glob(f"{cell}/metrics/rank*.jsonl"):
+            metrics.unlink()
+            writer = MetricsWriter(metrics)
+            for step in range(1, last + 1):
+                loss = {"train_loss": 9 - step / 10 + above}
+                writer.append(MetricRow(0.0, step, 0, 128 * step, loss))
+            writer.append(MetricRow(0.0, last, 0, 128 * last, {"val_loss": 1.0}))
+            writer.close()
+        edit_ranks(path, partial(dict.update, metric_rows=last + 1), cell)
+    (pair,) = analyse(load_sweep(path)).pairs
+    assert pair.loss is not None
+    assert (pair.loss.samples, pair.loss.name) == (40 * 128, "train_loss (mean of the last fifth)")
+    assert pair.loss.single == pytest.approx(9 - 36.5 / 10)
+    assert pair.loss.multi == pytest.approx(pair.loss.single + 0.2)
+    assert not pair.loss.learns_less
 
 
 @pytest.mark.parametrize(
@@ -258,7 +375,7 @@ def test_a_data_module_that_divides_its_batch_scales_strongly(tmp_path: Path) ->
     ("runs", "said"),
     [
         ([1.0], "from 1 and 1 runs: a verdict needs 3; run the script 4 more times on each number"),
-        ([1.0, 1.4, 0.7], "3 and 3 runs: run the script again on each number of devices"),
+        ([1.0, 1.4, 0.7], "is open; run the script again on each number of devices"),
     ],
 )
 def test_a_script_of_ones_own_is_told_to_run_again_not_to_set_repeats(
@@ -378,6 +495,7 @@ def test_without_a_single_device_it_says_how_to_get_one(
     [
         (FASTER_THAN_LINEAR, ["*-single-*"], "undecided", "more than linear: efficiency 2.42; "),
         (replace(DDP, kind="cpu"), ["*-ddp-*", "*-single-*"], "beneficial", ""),
+        (replace(DDP, kind="cpu"), ["*-single-*"], "undecided", ""),
     ],
 )
 def test_a_disturbed_side_is_named_beside_the_verdict(
@@ -389,3 +507,5 @@ def test_a_disturbed_side_is_named_beside_the_verdict(
     assert f"; {beyond}{one}" in found.reason
     assert ("held the cores of 2 devices" in found.reason) == (len(cells) == 2)
     assert ("more than linear" in found.reason) == bool(beyond)
+    assert ("holds without the disturbance" in found.open) == (verdict == "undecided")
+    assert found.certain == ""

@@ -67,6 +67,16 @@ def test_it_ends_by_what_is_reached_first(
     assert found.because == because
 
 
+def test_it_goes_on_for_the_efficiency_of_what_is_faster_for_certain() -> None:
+    """4 devices at an efficiency of about 0.5: that edge decides the verdict like any other."""
+    multi, single = by_round(of_scatter(2.0, 0.02, 5)), by_round([100.0] * 5)
+    judgement = judge(estimate_at(multi, single), 4, cap=CAP)
+    assert judgement.certain == "at least 1.89 times as fast"
+    assert judgement.open == "whether efficiency reaches 0.5 is open"
+    found = decide(list(single.values()), list(multi.values()), devices=4)
+    assert (found.because, found.wanted) == (None, 8)
+
+
 def test_uneven_sides_count_as_the_shorter() -> None:
     found = decide([100.0, 101.0], runs(190, 0.01, 5, 2), devices=2)
     assert found == Look(None, 3, found.reason)
@@ -188,10 +198,12 @@ def test_more_runs_than_anybody_waits_for_are_not_counted() -> None:
     noisy, single = by_round([105.0, 190.0, 60.0, 150.0, 80.0]), by_round([100.0] * 5)
     ratio = estimate_ratio(noisy, single)
     assert more_runs(ratio, 1.1) is None
-    assert judge(ratio, 2).reason.endswith(": add repeats: more than 50 more runs of each")
+    assert judge(ratio, 2).reason.endswith("; add repeats: more than 50 more runs of each")
     auto = judge(estimate_at(noisy, single), 2, cap=8)
-    assert auto.reason.endswith(": more than the 8 runs allowed of each")
-    assert judge(ratio, 2, cap=5).reason.endswith("5 pairs")
+    assert auto.reason.endswith("; more than the 8 runs allowed of each")
+    at_the_cap = judge(ratio, 2, cap=5)
+    assert "more runs" not in at_the_cap.reason
+    assert at_the_cap.more == ""
 
 
 @pytest.mark.parametrize(
@@ -207,4 +219,5 @@ def test_what_more_runs_take_is_said_in_time(round_s: float | None, said: str) -
     ratio = estimate_ratio(by_round(of_scatter(1.15, 0.047, 3)), by_round([100.0] * 3))
     judgement = judge(ratio, 2, round_s=round_s)
     assert judgement.verdict == "undecided"
-    assert judgement.reason.endswith(f", 3 pairs: add repeats: {said}")
+    assert judgement.more == said
+    assert judgement.reason.endswith(f"; add repeats: {said}")

@@ -62,7 +62,7 @@ def test_redundant_reductions_are_named_and_answered(
     config = with_communication(tmp_path, record, DDP)
     found = transfer(config)
     assert ("reduced 4 times a step" in found.evidence) == redundant
-    assert ("strategy.no_sync=true" in remedy(config, found)) == redundant
+    assert (remedy(config, found).overrides == ("strategy.no_sync=true",)) == redundant
 
 
 def test_averaging_of_parameters_is_a_transfer(tmp_path: Path) -> None:

@@ -77,8 +77,15 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
 def test_no_words_get_the_list_of_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == Exit.WRONG_INPUT
     said = capsys.readouterr().out
-    assert all(f"\n  {name} " in said for name in application.commands)
-    assert "..." not in said.partition("Run:")[2]
+    visible = {name: one for name, one in application.commands.items() if not one.hidden}
+    assert set(application.commands) - set(visible) == {"import"}
+    places = [said.index(f"\n{job}:") for job in ("Run", "Answer", "Watch", "Trackers", "Data")]
+    assert places == sorted(places)
+    lines = said[places[0] :].splitlines()
+    for name, one in visible.items():
+        (line,) = (text for text in lines if text.startswith(f"  {name} "))
+        assert len(line) <= 80 and line.endswith(one.get_short_help_str(60))
+    assert "..." not in "".join(lines)
 
 
 WRONG = [
@@ -203,13 +210,13 @@ def test_the_status_of_a_sweep(
         for i, state in enumerate(states)
     }
     swept = SweepReport(tmp_path, outcomes)  # type: ignore[arg-type]
-    files = SimpleNamespace(invalid=invalid, problems=(), markdown="report.md")
+    files = SimpleNamespace(invalid=invalid, problems=(), html="report.html")
     monkeypatch.setattr(hydra_main, "sweep_reports", [swept])
     monkeypatch.setattr(hydra_main, "unfinished", lambda *_: ())
     monkeypatch.setattr(hydra_main, "_say_where_runs_are", lambda _folder: None)
     monkeypatch.setattr(scalewise.analysis, "load_sweep", lambda folder: folder)
     monkeypatch.setattr(scalewise.analysis, "analyse", lambda sweep: sweep)
-    monkeypatch.setattr(scalewise.report, "print_console", lambda *_: None)
+    monkeypatch.setattr(scalewise.report, "print_console", lambda *_, **__: None)
     monkeypatch.setattr(scalewise.report, "build", lambda _analysis: files)
     assert hydra_main.report() == status
 

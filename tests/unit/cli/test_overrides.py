@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.cli.overrides import FILE, overrides_last, save, saved, with_defaults
+from scalewise.cli.overrides import (
+    FILE,
+    overrides_last,
+    save,
+    saved,
+    with_defaults,
+    without_verbose,
+)
 from scalewise.config import ConfigError
 
 
@@ -82,3 +89,10 @@ def test_a_file_that_cannot_be_read_is_one_line() -> None:
 )
 def test_options_may_stand_between_overrides(typed: str, understood: str) -> None:
     assert overrides_last(typed.split()) == understood.split()
+
+
+def test_verbose_is_ours_wherever_it_stands() -> None:
+    typed = ["model=medium", "-v", "-m", "strategy=single,ddp"]
+    assert without_verbose(typed) == (["model=medium", "-m", "strategy=single,ddp"], True)
+    assert without_verbose(["-m", "x=-v"]) == (["-m", "x=-v"], False)
+    assert without_verbose(["--verbose"]) == ([], True)

@@ -170,7 +170,7 @@ def test_print_only_prints_a_script_for_each_demand_and_runs_nothing(
     executor = SlurmExecutor(SlurmConfig(print_only=True))
     sweep = PrintedSweep(tmp_path / "sweep", executor, make_display(io.StringIO()))
     typed = (["strategy=single"], ["strategy=ddp", "strategy.devices=2"])
-    report = sweep.run(plan([asked(*one) for one in typed], 0))
+    report = sweep.run(plan([asked(*one, "repeats=1") for one in typed], 0))
     printed = capsys.readouterr().out
     assert [printed.count(f"--job-name=scalewise-x{devices}") for devices in (1, 2)] == [1, 1]
     assert report.outcomes == {}

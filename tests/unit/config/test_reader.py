@@ -97,7 +97,10 @@ def test_each_value_has_its_range(overrides: str, code: str) -> None:
 REFUSED = [
     ("optimizer.lr=inf", "optimizer.lr: found inf; allowed: a finite number"),
     ("optimizer.lr=-1", "optimizer.lr: found -1; allowed: above 0"),
-    ("max_steps=null", "max_steps: found null with max_epochs=null"),
+    (
+        "max_steps=300 measure.min_time_s=3",
+        "measure.min_time_s: found 3.0 with max_steps=300; allowed: one rule that ends a run",
+    ),
     ("max_steps=20 warmup_steps=20", "max_steps: found 20 with warmup_steps=20; allowed: 21"),
     ("strategy.kind=dpp", "strategy.kind: found 'dpp' (did you mean 'ddp'?); allowed: single | "),
     ("strategy.devices=2", "strategy.devices: found 2 with strategy=single; allowed: 1, "),

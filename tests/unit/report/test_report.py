@@ -32,7 +32,7 @@ COMPARED = {"balance.png", "balance_history.png", "gpu_load_balance_analysis.png
 
 def printed(path: Path, width: int = 200) -> str:
     file = StringIO()
-    builder.print_console(path, Console(file=file, width=width))
+    builder.print_console(path, Console(file=file, width=width), verbose=True)
     return file.getvalue()
 
 
@@ -66,7 +66,7 @@ def test_every_file_is_written(whole: Path, files: builder.ReportFiles) -> None:
         assert data[:8] == b"\x89PNG\r\n\x1a\n"
         width, height = struct.unpack(">II", data[16:24])
         assert 600 < width < 3000 and 200 < height < 4000
-        assert f"]({plot.name})" in files.markdown.read_text()
+        assert f"]({plot.name})" in files.details.read_text()
 
 
 def test_json_holds_every_run_and_the_ratios_follow_from_them(files: builder.ReportFiles) -> None:
@@ -102,8 +102,9 @@ def test_csv_has_units_and_leaves_what_is_missing_empty(files: builder.ReportFil
 def test_page_and_screen_answer_first_and_name_what_went_wrong(
     whole: Path, files: builder.ReportFiles
 ) -> None:
-    page, screen = files.markdown.read_text(), printed(whole, 10_000)
-    assert "**large ddp x2: beneficial.**" in page.partition("## Scaling")[0]
+    page, screen = files.details.read_text(), printed(whole, 10_000)
+    for each in (page, files.markdown.read_text()):
+        assert "**large ddp x2: beneficial.**" in each.partition("## Scaling")[0]
     for needed in ("22 cells: 20 done, 1 failed, 1 skipped", "CUDA out of memory",
                    "wandb incomplete: 12 rows handed over, 9 read back", "20,650 ± 200",
                    "lost 1.2 ms a step: 0.6 exposed communication", "software power cap",
@@ -113,9 +114,9 @@ def test_page_and_screen_answer_first_and_name_what_went_wrong(
 
 
 def test_tables_have_as_many_cells_as_headers(files: builder.ReportFiles) -> None:
-    lines = files.markdown.read_text().splitlines()
+    lines = [*files.markdown.read_text().splitlines(), *files.details.read_text().splitlines()]
     rows = [(i, line) for i, line in enumerate(lines) if line.startswith("|")]
-    assert len(rows) > 20
+    assert len(rows) > 30
     for (i, above), (k, below) in pairwise(rows):
         assert k != i + 1 or len(re.findall(r"(?<!\\)\|", above)) == below.count("|")
 
@@ -148,7 +149,7 @@ def test_a_pipe_has_no_width(
     whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    builder.print_console(whole, open_console())
+    builder.print_console(whole, open_console(), verbose=True)
     text = capsys.readouterr().out
     said = "large ddp x2: beneficial. speedup 1.61 on 2 devices (95 % interval 1.60-1.62, 5 pairs)"
     assert said in text
@@ -167,7 +168,8 @@ def test_names_and_messages_are_text_in_every_form(
     cell.save_rank_error(RankError(0, START + 1, "exception", f"boom\n# {HOSTILE}", trace))
     files = builder.build(path)
     assert not files.problems
-    screen, page = printed(path, 10_000), files.markdown.read_text()
+    screen = printed(path, 10_000)
+    page = files.markdown.read_text() + files.details.read_text()
     assert "\x1b" not in screen + page + files.csv.read_text()
     assert "\\x1b[31m" in screen and "=HYPERLINK(" in screen
     fenced = re.compile(r"^(`{3,})text\n.*?^\1$", re.M | re.S)
@@ -218,7 +220,7 @@ def test_a_picture_that_fails_is_one_line_and_the_report_is_whole(
         ([Spec(), replace(DDP, seed=99)], "not comparable", ALWAYS | DEVICE_PLOTS | COMPARED),
         (
             [Spec(kind="cpu"), replace(DDP, kind="cpu")],
-            "beneficial",
+            "undecided",
             ALWAYS | DEVICE_PLOTS | COMPARED | {"speedup_efficiency.png"},
         ),
     ],
@@ -261,9 +263,9 @@ def test_what_a_line_of_the_machine_says_stays_there(tmp_path: Path) -> None:
     typed = '"/home/someone/train.py", "seed=caf\\udce9"'
     plan.write_text(plan.read_text().replace('"train.py"', typed))
     files = builder.build(path)
-    page = files.markdown.read_text()
-    assert "train.py 'seed=caf\\udce9' -m strategy=single,ddp" in page
-    assert not [f for f in (files.markdown, files.json, files.csv) if "someone" in f.read_text()]
+    written = (files.markdown, files.details, files.json, files.csv)
+    assert "train.py 'seed=caf\\udce9' -m strategy=single,ddp" in files.markdown.read_text()
+    assert not [f for f in written if "someone" in f.read_text()]
 
 
 def test_a_failed_cell_says_at_which_line_and_in_which_log(tmp_path: Path) -> None:
@@ -279,7 +281,7 @@ def test_a_failed_cell_says_at_which_line_and_in_which_log(tmp_path: Path) -> No
         "  raised at /home/user/my_model.py:12",
         f"  log: {folder.log_path(1, 'err')}",
     ]
-    page = builder.build(path).markdown.read_text()
+    page = builder.build(path).details.read_text()
     assert "| my_model.py:12 | 001-large-ddp-r0/logs/rank1.err |" in page
     assert str(tmp_path) not in page.partition("```text\nTraceback")[0]
 
@@ -288,7 +290,7 @@ def test_a_script_of_ones_own_is_advised_what_it_can_do(tmp_path: Path) -> None:
     """It has neither repeats nor strategy to set, in no file of its report."""
     own = {"tracking": {"name": "monitor"}}
     specs = [replace(Spec(), config=own), replace(Spec(), config=own, batch_size=64)]
-    text = builder.build(write_sweep(tmp_path, specs)).markdown.read_text()
+    text = builder.build(write_sweep(tmp_path, specs)).details.read_text()
     assert text.count("into the same folder") == 2
     typed = "python train.py -m strategy=single,ddp repeats=5"  # what the records say was typed
     assert typed in text
@@ -320,9 +322,9 @@ def test_looking_at_kept_records_need_not_touch_them(
     assert listing(sweep) == before
     assert {"report.md", "results.json", "throughput.png"} <= set(listing(out))
     assert any(name.startswith("study/") for name in listing(out))
-    assert f"report: {out}/report.md, written with " in capsys.readouterr().out
+    assert f"Report: {out}/report.html, written\n" in capsys.readouterr().out
     assert main(["report", str(sweep), "--out", str(out)]) == 0
-    assert f"report: {out}/report.md, written over the earlier one with " in capsys.readouterr().out
+    assert f"Report: {out}/report.html, written over the earlier one\n" in capsys.readouterr().out
 
 
 def test_a_folder_that_takes_no_report_is_one_line(

@@ -72,7 +72,7 @@ def noisy(path: Path, *specs: Spec) -> Analysis:
 
 def printed(sweep: Analysis) -> str:
     file = StringIO()
-    builder.print_console(sweep, Console(file=file, width=10_000))
+    builder.print_console(sweep, Console(file=file, width=10_000), verbose=True)
     return file.getvalue()
 
 
@@ -261,7 +261,6 @@ class TestCost:
         ("forward_ms", "verdict", "times", "time"),
         [
             (0.0, "beneficial", RATIO, f"finish {2 / RATIO:.2f} times as soon"),
-            (2.84, "undecided", 1.81, "finish 1.11 times as soon"),
             (6.3, "prefer single", 2.50, "take 1.25 times as long"),
         ],
     )
@@ -277,6 +276,15 @@ class TestCost:
         single = 0.001 * 0.010 / 128 * 1e6
         assert f"{times * single:.3g}"[:4] in reason and f"single {single:.4f}, at " in reason
         assert reason.endswith("at 3.60 USD per device and hour (invoice, 2026-11)")
+
+    def test_a_cost_that_the_verdict_tells_is_not_told_twice(self, tmp_path: Path) -> None:
+        said, reason = answers(analysed(tmp_path, *self.pair(PRICED, 2.84)))["large ddp x2"]
+        assert said == "undecided"
+        assert "; dearer for certain: at equal prices a sample costs over 1.7" in reason
+        assert reason.count("as much") == 1
+        assert "0.141 USD per million samples, single 0.0781, at 3.60 USD" in reason
+        _, plain = answers(analysed(tmp_path / "cpu", *self.pair({}, 2.84, "cpu")))["large ddp x2"]
+        assert plain.endswith("; no cost in USD: a share of a CPU host has no list price")
 
     def test_without_a_price_there_is_a_reason_and_no_figure_in_usd(self, tmp_path: Path) -> None:
         found = analysed(tmp_path, *self.pair({}, kind="cpu"))
@@ -423,7 +431,7 @@ class TestBalance:
         slow = replace(DDP, kind="cpu", device_name="a processor", slow_ranks_ms={1: 5.0})
         alone = replace(Spec(), kind="cpu", device_name="a processor")
         path = write_sweep(tmp_path, [*repeats(alone, FACTORS), *repeats(slow, FACTORS)])
-        text = builder.build(path).markdown.read_text().partition("## Provenance")[0]
+        text = builder.build(path).details.read_text().partition("## Provenance")[0]
         assert re.findall(r"\bGPUs?\b|NCCL|NVML|CUDA|throttl\w*|reads 100 %", text) == []
         assert section(path, "energy") is None
         assert len(figures["gpu_timeline.png"].axes) == 2
@@ -507,9 +515,10 @@ def test_a_stall_of_all_ranks_is_found_and_told(tmp_path: Path) -> None:
     assert {code for code in CODES for line in lines if code in line} == set(CODES)
     (shown,) = [line for line in printed(found).splitlines() if line.startswith("finding: ")]
     assert "common_stall in 1 of 2 runs" in shown
-    clear = [replace(Spec(), kind="cpu"), replace(DDP, kind="cpu")]
+    clear = [*repeats(replace(Spec(), kind="cpu"), [1.0, 1.0]), replace(DDP, kind="cpu")]
     clear_lines = lines_of(analysed(tmp_path / "clear", *clear), "disturbances")
-    assert clear_lines == ["common_stall: none found", "foreign_cpu: none found"]
+    codes = ("common_stall", "foreign_cpu", "slow_host")
+    assert clear_lines == [f"{code}: none found" for code in codes]
 
 
 class TestCommunication:

@@ -16,7 +16,7 @@ import pytest
 from fakes.settings import SETTINGS
 from scalewise.host import is_stopped
 from scalewise.records import CellFolder, HeartbeatWriter
-from scalewise.supervisor.failures import name_memory_kill, name_stopped
+from scalewise.supervisor.failures import name_memory_kill, name_stopped, name_uncaught
 from scalewise.supervisor.job import Verdict
 from scalewise.supervisor.supervisor import Liveness
 
@@ -97,6 +97,25 @@ def test_the_kernels_killer_is_told_from_other_senders_of_sigkill(
 ) -> None:
     verdict = Verdict(cause, "rank 1 ended", 1, exit_code)
     assert name_memory_kill(verdict, before, now).cause == named
+
+
+@pytest.mark.parametrize(
+    ("last", "code", "told"),
+    [
+        ("RuntimeError: DataLoader worker (pid 7) exited", 1, "rank 1: RuntimeError: DataLoader"),
+        ("a warning: of a library", 1, "rank 1 exited"),
+        ("ValueError: printed, and not the end", 3, "rank 1 exited"),
+    ],
+)
+def test_an_exception_that_its_rank_could_not_report_is_named(
+    tmp_path: Path, last: str, code: int, told: str
+) -> None:
+    folder = CellFolder(tmp_path)
+    log = folder.log_path(1, "err")
+    log.parent.mkdir(parents=True)
+    log.write_text(f"Traceback (most recent call last):\n{last}\n")
+    found = name_uncaught(Verdict("exit", "rank 1 exited with status 1", 1, code), folder)
+    assert found.message.startswith(told)
 
 
 @pytest.fixture

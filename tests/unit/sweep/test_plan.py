@@ -164,12 +164,64 @@ def test_a_wrong_argument_of_a_shipped_option_is_still_found_before_any_start() 
         asked("model=medium", "optimizer=adam", "optimizer.lr=-1", "hardware=cpu")
 
 
-def test_a_time_ends_a_run_in_place_of_the_shipped_number_of_steps() -> None:
-    timed = asked("measure.min_time_s=3")
-    assert (timed.cell.max_steps, timed.cell.min_time_s) == (None, 3)
-    assert timed.config_id != asked().config_id
-    counted = asked("max_steps=200")
-    assert counted.config_id == asked().config_id
+@pytest.mark.parametrize(
+    ("words", "on_gpus_s", "on_cpus_s"),
+    [
+        ((), 3, 5),
+        (("measure.min_time_s=4",), 4, 4),
+        (("max_steps=200",), None, None),
+        (("max_epochs=2",), None, None),
+        (("profile.window=true",), None, None),
+    ],
+)
+def test_time_ends_a_run_unless_steps_or_epochs_were_asked_for(
+    words: tuple[str, ...], on_gpus_s: float | None, on_cpus_s: float | None
+) -> None:
+    cell = asked(*words).cell
+    assert (cell.min_time_s("cuda"), cell.min_time_s("cpu")) == (on_gpus_s, on_cpus_s)
+
+
+def test_runs_of_other_lengths_are_other_configurations() -> None:
+    lengths = ((), ("measure.min_time_s=4",), ("max_steps=200",))
+    assert len({asked(*words).config_id for words in lengths}) == 3
+
+
+ON_TWO = ("strategy=ddp", "strategy.devices=2")
+
+
+@pytest.mark.parametrize(
+    ("words", "others", "runs"),
+    [
+        ((), ON_TWO, 3),
+        ((), ("strategy=ddp",), 3),
+        ((), ("batch_size=64",), 1),  # nothing is asked of a number of devices
+        ((), (*ON_TWO, "seed=7"), 1),  # nor are these compared
+        (("max_steps=200",), ON_TWO, 1),
+        (("max_epochs=1",), ON_TWO, 1),
+        (("checkpoint.every_s=60",), ON_TWO, 1),
+        (("repeats=2",), ON_TWO, 2),
+        (("repeats=auto", "max_steps=200"), ON_TWO, 3),
+        (("experiment=agnews_base",), ON_TWO, 1),
+    ],
+)
+def test_what_compares_devices_by_time_is_repeated_until_decided(
+    words: tuple[str, ...], others: tuple[str, ...], runs: int
+) -> None:
+    cells = plan([asked(*words), asked(*words, *others)], 0)
+    assert len(cells) == 2 * runs
+
+
+def test_what_nobody_asked_for_has_a_budget() -> None:
+    def budget_min(*words: str) -> float | None:
+        cell = plan([asked(*words), asked(*words, *ON_TWO)], 0)[0].request
+        assert cell.plain["sweep"]["budget_min"] == cell.cell.sweep.budget_min
+        return cell.cell.sweep.budget_min
+
+    assert budget_min() == 10
+    assert budget_min("experiment=matrix_medium") == 5
+    assert budget_min("sweep.budget_min=2") == 2
+    assert budget_min("repeats=auto") is None
+    assert budget_min("repeats=auto", "sweep.budget_min=2") == 2
 
 
 def test_two_rules_for_the_end_of_a_run_are_refused() -> None:
@@ -186,7 +238,7 @@ def test_a_long_run_is_the_last_cell_of_most_devices_and_most_work() -> None:
     last = cells[-1]
     assert last.request.cell.workload == "sustained"
     assert last.planned.name.startswith("sustained-large-tabular-ddp2-r0-")
-    assert (last.request.cell.min_time_s, last.request.cell.max_steps) == (30, None)
+    assert last.request.cell.min_time_s("cpu") == 30
     assert last.planned.config_id not in {cell.planned.config_id for cell in cells[:-1]}
 
 

@@ -16,7 +16,7 @@ from scalewise.config import ConfigError
 from scalewise.records import CellFolder, SweepFolder, SweepPlan
 from scalewise.supervisor import Outcome
 from scalewise.sweep import Cell, Engine, make_display
-from scalewise.sweep.auto import adaptive_requests, next_rounds
+from scalewise.sweep.auto import adaptive_requests, describe_rounds, next_rounds
 from scalewise.sweep.plan import Request, add_to_plan, make_cell, plan
 from scalewise.sweep.resume import planned_repeats
 
@@ -58,21 +58,21 @@ def test_an_undecided_pair_gets_interleaved_rounds_and_a_decided_one_none(
 ) -> None:
     folder, requests = SweepFolder(tmp_path), adaptive_requests(cells)
     record(folder, cells, {0: 1.0, 1: 1.4, 2: 0.8})
-    more, _ = next_rounds(folder, requests)
+    more = next_rounds(folder, requests).cells
     assert [c.planned.repeat for c in more] == [3, 3, 4, 4]
     for block in (more[:2], more[2:]):
         assert {c.planned.config_id for c in block} == set(requests)
     record(folder, cells, {0: 1.0, 1: 1.01, 2: 0.99})
-    assert next_rounds(folder, requests)[0] == []
+    assert next_rounds(folder, requests).cells == []
 
 
 def test_it_ends_when_everything_wanted_was_planned(tmp_path: Path, cells: list[Cell]) -> None:
     """Whatever keeps the new rounds from running: a budget that is spent, say."""
     folder, requests = SweepFolder(tmp_path), adaptive_requests(cells)
     record(folder, cells, {0: 1.0, 1: 1.4, 2: 0.8})
-    more, _ = next_rounds(folder, requests)
+    more = next_rounds(folder, requests).cells
     add_to_plan(folder, more, "exclusive", 2)
-    assert next_rounds(folder, requests)[0] == []
+    assert next_rounds(folder, requests).cells == []
 
 
 def test_a_lost_half_is_made_up_for_by_a_whole_new_round(tmp_path: Path, cells: list[Cell]) -> None:
@@ -83,9 +83,29 @@ def test_a_lost_half_is_made_up_for_by_a_whole_new_round(tmp_path: Path, cells: 
     folder, requests = SweepFolder(tmp_path), adaptive_requests(cells)
     lost = next(c for c in cells if c.planned.devices == 2 and c.planned.repeat == 1)
     record(folder, cells, {0: 1.0, 1: 1.4, 2: 0.8}, lost=lost)
-    more, (found,) = next_rounds(folder, requests)
+    following = next_rounds(folder, requests)
+    more, (found,) = following.cells, following.looked_at
     assert (found.runs, found.wanted) == (2, 3)
     assert sorted((c.planned.devices, c.planned.repeat) for c in more) == [(1, 3), (2, 3)]
+
+
+def test_a_pair_without_time_for_its_next_rounds_stays_open(
+    tmp_path: Path, cells: list[Cell]
+) -> None:
+    folder, requests = SweepFolder(tmp_path), adaptive_requests(cells)
+    record(folder, cells, {0: 1.0, 1: 1.4, 2: 0.8})
+    following = next_rounds(folder, requests, lambda needed: len(needed) < 4)
+    assert following.cells == []
+    assert following.left_open == list(following.looked_at)
+    assert not next_rounds(folder, requests, lambda needed: len(needed) < 5).left_open
+
+
+def test_the_runs_that_a_verdict_needs_are_made_whatever_they_take(
+    tmp_path: Path, cells: list[Cell]
+) -> None:
+    folder, requests = SweepFolder(tmp_path), adaptive_requests(cells)
+    record(folder, cells, {0: 1.0, 1: 1.4, 2: 0.8}, lost=cells[0])
+    assert len(next_rounds(folder, requests, lambda needed: False).cells) == 2
 
 
 def test_a_pair_that_was_not_asked_for_as_a_whole_gets_no_half_rounds(
@@ -94,7 +114,7 @@ def test_a_pair_that_was_not_asked_for_as_a_whole_gets_no_half_rounds(
     folder, requests = SweepFolder(tmp_path), adaptive_requests(cells)
     record(folder, cells, {0: 1.0, 1: 1.4, 2: 0.8})
     wide = {i: one for i, one in requests.items() if one.cell.strategy.name == "ddp"}
-    assert next_rounds(folder, wide)[0] == []
+    assert next_rounds(folder, wide).cells == []
 
 
 def test_rounds_that_a_configuration_sat_out_stay_out_when_it_is_resumed(
@@ -161,3 +181,34 @@ def test_a_sweep_stopped_between_its_looks_goes_on_where_it_was(tmp_path: Path) 
         started += [cell.planned.cell_id for cell in ran]
     assert len(started) == len(set(started)), "no run is made twice"
     assert set(started) == {cell.planned.cell_id for cell in whole}
+
+
+def test_no_round_is_begun_that_would_end_beyond_the_budget(tmp_path: Path) -> None:
+    """And with another one the same command goes on. Cells are said to take a second each."""
+
+    def requests(minutes: float) -> list[Request]:
+        words = ("max_repeats=8", "tracking=none", f"sweep.budget_min={minutes}")
+        wide = ("strategy=ddp", "strategy.devices=2")
+        return [asked(*words, "strategy=single"), asked(*words, *wide)]
+
+    folder = SweepFolder(tmp_path)
+    engine, ran = recording(folder.path)
+    said: list[str] = []
+    engine.display.note = said.append  # type: ignore[method-assign]
+    engine.run(plan(requests(0.02), 0))
+    assert len(ran) == 6
+    assert said[-1].endswith(f"scalewise resume {folder.path} sweep.budget_min=0.04")
+    assert "no more rounds for 1 undecided comparison;" in said[-1]
+    engine, more = recording(folder.path)
+    engine.run(plan(requests(60), 0, planned_repeats(folder)))
+    assert {cell.planned.repeat for cell in more} == {3, 4, 5, 6, 7}
+
+
+def test_a_preview_says_until_when_rounds_are_added() -> None:
+    single, wide = (
+        request_of("sweep.budget_min=5"),
+        request_of("strategy=ddp", "sweep.budget_min=5"),
+    )
+    (line,) = describe_rounds(plan([single, wide], 0))
+    assert "until they are decided, within 5 min" in line
+    assert describe_rounds(plan([single], 0)) == []

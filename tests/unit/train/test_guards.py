@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from fakes.small_fit import small_trainer
 from scalewise.config import ConfigError
 from scalewise.train import experiment
-from scalewise.train.experiment import EmptyEpochGuard
+from scalewise.train.experiment import CellTrainer, EmptyEpochGuard
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -71,3 +71,11 @@ def test_a_loader_with_batches_in_every_epoch_is_let_be() -> None:
 def test_an_epoch_without_a_batch_is_refused(loader: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         fit(loader)
+
+
+def test_a_schedule_over_all_steps_is_refused_where_time_ends_the_run() -> None:
+    quiet: dict[str, Any] = {"accelerator": "cpu", "logger": False, "enable_checkpointing": False}
+    trainer = CellTrainer(max_steps=-1, max_epochs=-1, **quiet)
+    with pytest.raises(ConfigError, match=r"^max_steps: found null, and the module asks how"):
+        _ = trainer.estimated_stepping_batches
+    assert CellTrainer(max_steps=7, max_epochs=-1, **quiet).estimated_stepping_batches == 7

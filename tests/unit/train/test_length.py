@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from scalewise.records import DeviceInfo
 from scalewise.train import length
-from scalewise.train.length import LEAD_S, RunLength, TooLateError, choose_last_step
+from scalewise.train.length import FEWEST_STEPS, LEAD_S, RunLength, TooLateError, choose_last_step
 from scalewise.train.rank import RankContext
 
 PACE_S = 0.01
@@ -29,8 +29,14 @@ def test_it_lies_far_enough_ahead_of_the_rank_that_leads() -> None:
     assert choose_last_step(1, 5 * slow_s, 5, slow_s, 7) == 8
 
 
+def test_steps_of_minutes_end_a_run_after_a_few() -> None:
+    minute_s = 60.0
+    chosen = choose_last_step(3, FEWEST_STEPS * minute_s, FEWEST_STEPS, minute_s, 23)
+    assert chosen == 24
+
+
 def test_few_steps_tell_no_pace() -> None:
-    assert choose_last_step(1, 2, 4, 0.5, 6) is None
+    assert choose_last_step(1, 2, FEWEST_STEPS - 1, 0.5, 6) is None
 
 
 class Rank:
@@ -147,10 +153,10 @@ def test_a_stop_among_the_first_steps_does_not_shorten_the_run() -> None:
     alone.train(50)
     alone.length.look()
     assert alone.last is None
-    alone.train(100)
+    alone.train(160)
     alone.length.look()
     left_s = 10 - alone.steps.timed[1]
-    assert alone.last is not None and (alone.last - 151) * PACE_S >= left_s
+    assert alone.last is not None and (alone.last - 211) * PACE_S >= left_s
 
 
 def test_modules_whose_steps_lightning_counts_otherwise_end_there_too() -> None:

@@ -1,0 +1,471 @@
+"""The answer on one screen: what a terminal ends with, and a page begins with.
+
+A configuration has four lines at most: its verdict, where its time goes, what to do next, and what
+one must know before trusting that. Everything else stands in the report.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from scalewise.analysis import (
+    BENEFICIAL_FROM,
+    CAUSE_WORDS,
+    VERDICT_RUNS,
+    WANTED_RUNS,
+    WORTH_SAYING,
+    Analysis,
+    Budget,
+    Configuration,
+    Loss,
+    Pair,
+    Remedy,
+    bounds_nothing,
+    changes_samples,
+    count_doubt,
+    estimate,
+    factor,
+    fastest_of_each,
+    is_ceiling,
+    is_disturbed,
+    is_examination,
+    is_monitored,
+    is_refused,
+    ladders,
+    listed,
+    mean_clock_mhz,
+    number,
+    override_holds,
+    remedy,
+    speedup_at_equal_clocks,
+    told_apart,
+    typical_speedup,
+    under_ceiling,
+    untrained_steps,
+    way_to_get,
+    work_remedy,
+)
+from scalewise.host import plural
+from scalewise.report.best_tables import best_in_brief
+from scalewise.report.doubts import disturbances, doubts, faults
+from scalewise.report.findings import command, fastest_rows
+from scalewise.report.sections import Line, Lines, Section, Verbatim, lines, section
+
+MOST_WHOLE = 5
+"""Configurations of which all is said; of more, each has its verdict alone."""
+_MOST_ALONE = 8
+"""Configurations without a partner that are named."""
+_MOST_LINES = 4
+
+_SHORT = {
+    **CAUSE_WORDS,
+    "waiting": "waiting",
+    "stages": "waiting for stages",
+    "contention": "no free core",
+    "copy": "copying batches",
+    "host_late": "idle GPU (host late)",
+}
+"""Causes as a line of 80 columns has them."""
+
+
+def answers(analysis: Analysis) -> Section:
+    """The lines that end the console: a block for each configuration, then what holds for all."""
+    judged = sorted(
+        (c for c in analysis.measured if analysis.pair(c) or c.config_id in analysis.invalid),
+        key=lambda config: config.config_id not in analysis.invalid,
+    )
+    whole = len(judged) <= MOST_WHOLE
+    rest = (_decide, best_in_brief, _fastest, _devices, _chosen, _found)
+    return section(
+        "answer",
+        "Answer",
+        lines(_legend(analysis) if judged else (), "faint"),
+        *(_block(analysis, config, whole=whole) for config in judged),
+        Lines(tuple(_not_comparable(analysis)), "answer"),
+        lines([] if judged or analysis.refused else _alone(analysis), "plain"),
+        lines((line for part in rest for line in part(analysis)), "plain"),
+        Verbatim("\n".join(dict.fromkeys(_commands(analysis))), "To paste"),
+    )
+
+
+def _legend(analysis: Analysis) -> Iterator[str]:
+    """What the figures of every line below are."""
+    pairs = [pair for pair in analysis.pairs if not pair.invalid]
+    if pairs:
+        runs = sorted({min(pair.speedup.n) for pair in pairs})
+        count = " to ".join(map(str, dict.fromkeys((runs[0], runs[-1]))))
+        known = any(pair.speedup.interval for pair in pairs)
+        interval = "95 % CI, " if known else ""
+        yield (
+            f"x is over one device ({interval}{count} {plural(runs[-1], 'run')}); cost is of a "
+            "sample; ms are of a step."
+        )
+
+
+def _block(analysis: Analysis, config: Configuration, *, whole: bool) -> Lines:
+    """All lines of one configuration."""
+    pair, invalid = analysis.pair(config), analysis.invalid.get(config.config_id, ())
+    if invalid or pair is None:
+        of = f" ({len(invalid)} reasons are in the report)" if len(invalid) > 1 else ""
+        first = Line(_sentence(f"{invalid[0].reason}{of}"), config.label, "invalid")
+        return Lines((first,), "answer")
+    told = pair.judgement
+    said = [Line(_figures(pair), config.label, told.verdict)]
+    if whole:
+        # The fewest runs are asked for once, of all.
+        few = told.verdict == "undecided" and min(pair.speedup.n) < VERDICT_RUNS
+        more = [_asked(pair) if not few else "", _lost(analysis, config), _next(analysis, pair)]
+        said += [Line(text) for text in (*more, _doubt(analysis, pair)) if text]
+    return Lines(tuple(said[:_MOST_LINES]), "answer")
+
+
+def _not_comparable(analysis: Analysis) -> Iterator[Line]:
+    """Each reason once, with how many rows it holds for."""
+    rows: dict[str, list[str]] = {}
+    for one in analysis.refused:
+        if one.multi.config_id not in analysis.invalid:
+            rows.setdefault(one.reason, []).append(one.multi.label)
+    for reason, labels in rows.items():
+        yield Line(_sentence(reason), listed(labels, 1), "not comparable")
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
+
+
+def _asked(pair: Pair) -> str:
+    """What an open verdict asks for, and what is certain all the same."""
+    told = pair.judgement
+    dearer = "dearer for certain" if pair.money == "dearer" else ""
+    parts = {
+        "undecided": (told.asked, told.certain or told.open, dearer),
+        "marginal": (told.asked,),
+    }.get(told.verdict, ())
+    return _sentence("; ".join(part for part in parts if part))
+
+
+def _figures(pair: Pair) -> str:
+    """``1.65x (1.52-1.79), efficiency 0.82, cost 1.21x.``"""
+    found = pair.speedup.interval
+    interval = f" ({factor(found.low)}-{factor(found.high)})" if found else ""
+    if found and bounds_nothing(found):
+        interval = " (no useful bound)"
+    speedup = f"{factor(pair.speedup.value)}x{interval}"
+    if is_ceiling(pair.multi):
+        return f"{speedup} of {pair.devices} independent models: one model reaches no more."
+    cost = factor(pair.cost_ratio.value)
+    return f"{speedup}, efficiency {factor(pair.efficiency.value)}, cost {cost}x."
+
+
+def _worth(budget: Budget | None) -> list[Loss]:
+    """Losses worth saying, the largest first."""
+    return [loss for loss in budget.losses if loss.share > WORTH_SAYING] if budget else []
+
+
+def _lost(analysis: Analysis, config: Configuration) -> str:
+    """``Lost 5.76 ms: 3.23 exposed communication, 1.12 no free core.``; empty if nothing is."""
+    budget = analysis.budgets.get(config.config_id)
+    worth = _worth(budget)[:2]
+    if budget is None or budget.ideal_ms is None or not worth:
+        return ""
+    gap = budget.measured_ms - budget.ideal_ms
+    each = ", ".join(f"{number(loss.ms)} {_SHORT[loss.cause]}" for loss in worth)
+    return f"Lost {number(gap)} ms: {each}." if gap > 0 else f"Lost: {each}."
+
+
+def _next(analysis: Analysis, pair: Pair) -> str:
+    """What to do next, and what it gains at most; empty where nothing measured asks for it."""
+    verdict, found = pair.judgement.verdict, _first_remedy(analysis, pair.multi)
+    if verdict in ("ceiling", "undecided"):
+        again = verdict == "undecided" and pair.statistical.verdict != "undecided"
+        return "Next: measure again on a quiet host." if again else ""
+    deed, gain = ("", "")
+    if found:
+        deed, gain = _deed(analysis, found[1]), _gain(analysis, pair.multi, *found)
+    if verdict == "prefer single":
+        pays = found and _could_pay(pair, found[0])
+        if pays:
+            return f"Next: one device, or {deed} ({gain})."
+        return "Next: stay with one device; no single change makes up for it."
+    return f"Next: {deed} (wins back {gain})." if deed else ""
+
+
+def _decide(analysis: Analysis) -> Iterator[str]:
+    """The command that adds runs until the open verdicts are probably decided, once for all."""
+    undecided = [p for p in analysis.pairs if p.judgement.verdict == "undecided"]
+    pairs = [p for p in undecided if p.statistical.verdict == "undecided"]
+    if not pairs:
+        return
+    fewest = min(min(pair.speedup.n) for pair in pairs)
+    few = fewest < VERDICT_RUNS
+    lead = f"A verdict needs {VERDICT_RUNS} runs of each" if few else "Next, to decide"
+    config = pairs[0].multi.cells[0].config or {}
+    if is_monitored(config):
+        yield f"{lead}: {way_to_get('runs of both', monitored=True, runs=fewest)}."
+        return
+    last = max(pairs, key=lambda pair: pair.judgement.more_runs or 0).judgement
+    wanted = max(last.more_runs or 0, WANTED_RUNS - fewest)
+    adapts, hopeless = config.get("repeats") == "auto", not few and last.more_runs is None
+    if adapts and not any(pair.judgement.more for pair in pairs):
+        yield f"Next, to decide: {fewest} runs did not; ask for more with max_repeats=N."
+    elif hopeless:
+        yield f"{_sentence(last.more or 'more runs hardly decide it')}"
+    else:
+        extend = "" if adapts else f" sweep.extend={wanted}"
+        more = f" ({last.more})" if last.more else ""
+        yield f"{lead}: scalewise resume {_folder(analysis)}{extend}{more}."
+
+
+def _folder(analysis: Analysis) -> str:
+    """The sweep's, as it is typed from here; a page may travel, and says no other path."""
+    path, here = analysis.sweep.path.resolve(), Path.cwd()
+    return shlex.quote(str(path.relative_to(here))) if path.is_relative_to(here) else "FOLDER"
+
+
+def _first_remedy(analysis: Analysis, config: Configuration) -> tuple[Loss, Remedy] | None:
+    """Against the largest loss that something helps against, with the one override to try."""
+    budget = analysis.budgets.get(config.config_id)
+    for loss in _worth(budget):
+        found = remedy(config, loss)
+        untried = _untried(analysis, config, found)
+        if untried:
+            return loss, untried
+    return None
+
+
+def _untried(analysis: Analysis, config: Configuration, found: Remedy) -> Remedy | None:
+    """With its first override that no row of the workload has and that is not refused."""
+    alike = [c for c in analysis.measured if c.name("model") == config.name("model")]
+    for override in () if is_monitored(config.cells[0].config) else found.overrides:
+        tried = any(override_holds(one, override) for one in alike)
+        if not tried and not is_refused(config, override):
+            return Remedy(found.words, (override,))
+    return Remedy(found.words, (), found.deed) if found.deed else None
+
+
+def _deed(analysis: Analysis, what: Remedy) -> str:
+    if not what.overrides:
+        return what.deed
+    override = _paired(what.overrides[0])
+    return f"{'set' if _typed(analysis, override) else 'add'} {override}"
+
+
+def _paired(override: str) -> str:
+    """A strategy goes with the single device that it is held against."""
+    key, _, value = override.partition("=")
+    return f"strategy=single,{value}" if key == "strategy" else override
+
+
+def _typed(analysis: Analysis, override: str) -> int | None:
+    """Where the command has the key of ``override``."""
+    keys = [word.partition("=")[0].lstrip("+") for word in analysis.sweep.command]
+    key = override.partition("=")[0]
+    return keys.index(key) if key in keys else None
+
+
+def _gain(analysis: Analysis, config: Configuration, loss: Loss, what: Remedy) -> str:
+    """``up to 1.4 of 3.6 ms``: what is lost, and no more."""
+    budget = analysis.budgets[config.config_id]
+    saved = f"up to {number(loss.ms)} of {number(budget.measured_ms)} ms"
+    result = config.runs[0].cell.result
+    if result is not None and any(map(changes_samples, what.overrides)):
+        return f"{saved} in {result.global_batch_size:,} samples"
+    return saved
+
+
+def _could_pay(pair: Pair, loss: Loss) -> bool:
+    """Whether the devices would pay without all of this loss."""
+    return pair.speedup.value / (1 - loss.share) > BENEFICIAL_FROM
+
+
+def _commands(analysis: Analysis) -> Iterator[str]:
+    """Each remedy as the whole command to paste."""
+    typed = command(analysis)
+    for pair in analysis.pairs if typed else ():
+        found = _first_remedy(analysis, pair.multi)
+        if found and found[1].overrides and not pair.invalid and not is_ceiling(pair.multi):
+            yield command(analysis, _paired(found[1].overrides[0]))
+
+
+def _doubt(analysis: Analysis, pair: Pair) -> str:
+    """The most important one, and how many there are; the report has all."""
+    found = list(_doubts(analysis, pair))
+    of = f" 1 of {len(found)}" if len(found) > 1 else ""
+    return f"Doubt{of}: {found[0]}." if found else ""
+
+
+def _doubts(analysis: Analysis, pair: Pair) -> Iterator[str]:
+    """Doubts about a pair in few words, the gravest first."""
+    sides = [(_side(config), config) for config in (pair.multi, pair.single)]
+    strong = pair.multi.identity.get("scaling") == "strong"
+    if pair.loss and pair.loss.ratio and strong and pair.loss.learns_less:
+        higher = factor(pair.loss.ratio.value)
+        yield f"it learns less: {pair.loss.name} is {higher} times the single device's"
+    for side, config in sides:
+        late = [run.cell.result.ranks[0].execution for run in config.runs if run.cell.result]
+        fell = [one for one in late if one is not None and one.fell_back_because is not None]
+        if fell:
+            yield f"steps of {side} ran {fell[0].ran}, not {fell[0].requested} as asked for"
+    for side, config in sides:
+        budget = analysis.budgets.get(config.config_id)
+        held = budget.loss("contention") if budget else None
+        hit = sum(is_disturbed(run.cell) for run in config.runs)
+        if held is not None and held.is_limit:
+            yield f"others held the cores of {side} for {number(held.ms)} ms a step"
+        elif hit:
+            yield f"others disturbed {hit} of {len(config.runs)} runs of {side}"
+    sustained = analysis.sustained.get(pair.multi.config_id)
+    if sustained is not None and sustained.is_burst:
+        yield str(sustained)
+    if any("more than linear" in doubt for doubt in pair.doubts):
+        yield "it is more than linear, which few trainings are"
+    for side, config in sides:
+        without = untrained_steps(config.rank_summaries)
+        if without:
+            yield f"of {side} {without.partition(' (')[0]}"
+        if count_doubt(config.rank_summaries):
+            yield f"the batches of {side} have another size than their loader says"
+    medians = typical_speedup(pair)
+    if medians is not None and medians.differs:
+        yield f"median steps alone give {factor(medians.of_medians)}x: some steps are long"
+    for side, config in sides:
+        rules = [run.cell.warm_up.rule for run in config.runs if run.cell.warm_up]
+        if "not steady" in rules:
+            unsteady = f"{rules.count('not steady')} of {len(rules)}"
+            yield f"steps of {side} never got steady in {unsteady} runs"
+        if config.aside:
+            count = len(config.runs) + len(config.aside)
+            yield f"{len(config.aside)} of {count} repeats of {side} are set aside"
+    clocks = speedup_at_equal_clocks(analysis, pair)
+    if clocks is not None and clocks != pair.speedup.value:
+        mhz = [f"{mean_clock_mhz(config) or 0.0:,.0f}" for _, config in sides]
+        yield f"it may be {factor(clocks)}x at equal SM clocks ({' against '.join(mhz)} MHz)"
+
+
+def _side(config: Configuration) -> str:
+    return "one device" if config.devices == 1 else f"{config.devices} devices"
+
+
+def _alone(analysis: Analysis) -> Iterator[str]:
+    """Of a sweep in which nothing was judged: the rates, and why there is no verdict."""
+    measured = analysis.measured
+    for config in measured[:_MOST_ALONE]:
+        rate = config.estimate("samples_per_s")
+        why = config.runs[0].missing.get("throughput", "not measured")
+        yield f"{config.label}: {f'{estimate(rate)} samples/s' if rate else f'no rate: {why}'}."
+    if len(measured) > _MOST_ALONE:
+        yield f"{len(measured) - _MOST_ALONE} more configurations are in the report."
+    if len(measured) == 1:
+        yield from _of_one(analysis, measured[0])
+    yield _why_none(analysis)
+
+
+def _of_one(analysis: Analysis, config: Configuration) -> Iterator[str]:
+    """Where the only configuration's time goes, and what makes it faster."""
+    budget = analysis.budgets.get(config.config_id)
+    if budget is None:
+        return
+    found = _first_remedy(analysis, config)
+    if found is not None and found[0].is_limit:
+        gain = f"wins back {_gain(analysis, config, *found)}, {_SHORT[found[0].cause]}"
+        yield f"Next: {_deed(analysis, found[1])} ({gain})."
+        return
+    what = None if budget.limits else _untried(analysis, config, work_remedy(config))
+    if what is not None:
+        yield f"Next: {_deed(analysis, what)} (nothing but work of the device takes time)."
+
+
+def _why_none(analysis: Analysis) -> str:
+    """Why there is no verdict at all, and what to do."""
+    tried = [c for c in analysis.configurations if c.devices != 1]
+    if not analysis.measured and any(c.runs for c in analysis.configurations):
+        if all(is_examination(c.cells[0].config) for c in analysis.configurations):
+            return "Only the devices were examined."
+        return "No training was timed, so there is no verdict."
+    if not analysis.measured:
+        return "No cell finished, so nothing was measured."
+    if tried:
+        return "No cell on several devices finished, so there is nothing to compare."
+    monitored = is_monitored(analysis.measured[0].cells[0].config)
+    return f"Nothing ran on several devices: {way_to_get('several devices', monitored=monitored)}."
+
+
+def _fastest(analysis: Analysis) -> Iterator[str]:
+    for found in fastest_rows(analysis):
+        figure = estimate(found.config.estimate("samples_per_s"))
+        if found.rivals:
+            count = len(found.rivals)
+            rest = f"{count} {plural(count, 'other')} may be as fast"
+            yield f"Fastest so far: {found.config.label}, {figure} samples/s; {rest}."
+        else:
+            yield f"Fastest: {found.config.label}, {figure} samples/s."
+
+
+def _devices(analysis: Analysis) -> Iterator[str]:
+    """Up to which number of devices more of them are faster, where three or more ran."""
+    for ladder in ladders(analysis.pairs):
+        best = fastest_of_each(ladder)
+        steps = [(one.devices, one.gain) for one in best if one.gain is not None]
+        if len(best) < 3 and ladder[-1].devices <= 2:
+            continue
+        config = ladder[-1].config
+        parts = (config.name("model"), config.name("strategy"), *told_apart(config.label))
+        name = " ".join(part for part in parts if part)
+        good = 1
+        for devices, gain in steps:
+            if gain.step != "faster":
+                verb = "are slower than" if gain.step == "slower" else "are not shown to beat"
+                yield f"{name}: {devices} devices {verb} {gain.smaller}."
+                break
+            good = devices
+        else:
+            yield f"{name}: more devices are faster up to {good}."
+
+
+def _chosen(analysis: Analysis) -> Iterator[str]:
+    """What was left to measurement: strategies, batch sizes; and what loaders could give."""
+    decided = {
+        (cell.decision.chosen, cell.decision.reason): cell.planned.name
+        for cell in reversed(analysis.sweep.cells)
+        if cell.decision is not None
+    }
+    for (chosen, reason), name in decided.items():
+        yield f"strategy=auto took {chosen} for {name}: {reason}."
+    for config in analysis.configurations:
+        cell = config.cells[0]
+        if cell.batch_search is not None and cell.config is not None:
+            size = cell.batch_search.batch_size(str(cell.config["scaling"]))
+            yield f"{config.label}: the search found batch_size={size}."
+        ceiling = analysis.ceilings.get(config.config_id)
+        if ceiling is not None and ceiling.reached_share is not None:
+            rate = number(ceiling.warm_samples_per_s)
+            share = f"{ceiling.reached_share:.0%}"
+            yield f"{config.label}: {share} of what its loaders give ({rate} samples/s)."
+        sustained = analysis.sustained.get(config.config_id)
+        if sustained is not None and not sustained.is_burst:
+            yield f"{config.label}: {sustained}."
+        near = under_ceiling(config, analysis.measured)
+        if near is not None:
+            yield f"{config.label}: {factor(near[1].value)} of its ceiling, {near[0].label}."
+
+
+def _found(analysis: Analysis) -> Iterator[str]:
+    """What the doctor and the records complain of, and how much there is in the report."""
+    for finding in analysis.doctor.findings if analysis.doctor and analysis.measured else ():
+        yield f"{finding.severity}: {finding.text}"
+    yield from (f"Fault: {line}." for line in faults(analysis).texts[:1])
+    parts = {"fault": faults, "finding": disturbances, "doubt": doubts}
+    counts = {
+        name: sum(
+            len(block.lines)
+            for block in part(analysis).blocks
+            if isinstance(block, Lines) and block.where != "page"
+        )
+        for name, part in parts.items()
+    }
+    told = [f"{count} {plural(count, name)}" for name, count in counts.items() if count]
+    if told:
+        verb = "is" if sum(counts.values()) == 1 else "are"
+        yield f"{' and '.join(told)} {verb} in the report."

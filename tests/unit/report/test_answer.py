@@ -1,0 +1,165 @@
+"""The lines that end a console: how many, how wide, and the data behind what they say."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from rich.console import Console
+
+from fakes.recorded import DDP, Spec, edit_ranks, repeats, write_sweep
+from scalewise.analysis import Analysis, analyse, is_refused, load_sweep
+from scalewise.config import conf_dir, resolve
+from scalewise.report import builder
+from scalewise.report.answer import MOST_WHOLE, answers
+from scalewise.report.console import rows
+from scalewise.report.sections import Line, Lines, Verbatim
+
+RESULTS = Path(__file__).parents[3] / "docs" / "results"
+STEADY = [1.0, 1.01, 0.99]
+NOISY = [1.0, 1.3, 0.8], [1.0, 0.7, 1.2]
+
+
+def analysed(path: Path, *specs: Spec) -> Analysis:
+    return analyse(load_sweep(write_sweep(path, list(specs))))
+
+
+def with_command(analysis: Analysis, command: str) -> Analysis:
+    return replace(analysis, sweep=replace(analysis.sweep, command=tuple(shlex.split(command))))
+
+
+def blocks(analysis: Analysis) -> list[tuple[Line, ...]]:
+    """The lines of each configuration."""
+    found = answers(analysis).blocks
+    return [one.lines for one in found if isinstance(one, Lines) and one.tone == "answer"]
+
+
+def printed(analysis: Analysis, width: int) -> list[str]:
+    file = StringIO()
+    builder.print_console(analysis, Console(file=file, width=width))
+    return file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("sweep", "most"), [("cpu2_matrix", 11), ("h200x2_small", 14), ("h200x2_gpt2", 7)]
+)
+@pytest.mark.parametrize(("width", "columns"), [(80, 80), (120, 100), (10_000, 100)])
+def test_a_matrix_ends_on_one_screen(sweep: str, most: int, width: int, columns: int) -> None:
+    analysis = analyse(load_sweep(RESULTS / sweep))
+    said = printed(analysis, width)
+    assert len(said) <= most
+    assert max(len(line) for line in said if "scalewise resume" not in line) <= columns
+    for lines in blocks(analysis):
+        assert lines[0].verdict and lines[0].subject
+        assert sum(len(rows(f"  {line.text}", columns)) for line in lines[1:]) <= 3
+        assert all(len(sentence.split()) <= 20 for line in lines for sentence in
+                   line.text.split(". "))  # fmt: skip
+
+
+def test_a_clause_is_not_torn_and_a_command_never_broken() -> None:
+    assert rows("a figure of one, another of two (and more).", 24) == [
+        "a figure of one,", "  another of two", "  (and more).",
+    ]  # fmt: skip
+    command = f"  Next: scalewise resume {'x' * 90} sweep.extend=4"
+    assert rows(f"{command} (2 min).", 80) == [command, "  (2 min)."]
+    assert max(map(len, rows("word " * 60, 80))) <= 80
+
+
+def test_what_to_do_next_is_typed_and_not_tried_before(tmp_path: Path) -> None:
+    found = analysed(tmp_path / "a", *repeats(Spec(), STEADY), *repeats(DDP, STEADY))
+    typed = with_command(found, "train.py -m strategy=single,ddp 'hydra.x=a b'")
+    (lines,) = blocks(typed)
+    assert lines[0].verdict == "beneficial"
+    assert any("add strategy.compression=bf16 (wins back up to" in line.text for line in lines)
+    pasted = [one.text for one in answers(typed).blocks if isinstance(one, Verbatim)]
+    wanted = "python train.py -m strategy=single,ddp 'hydra.x=a b' strategy.compression=bf16"
+    assert pasted == [wanted]
+    known = with_command(found, "train.py -m strategy.compression=none strategy=single,ddp")
+    (block,) = (one.text for one in answers(known).blocks if isinstance(one, Verbatim))
+    assert block == "python train.py -m strategy.compression=bf16 strategy=single,ddp"
+    strategy = {"name": "ddp", "kind": "ddp", "compression": "bf16"}
+    tried = replace(DDP, config={"strategy": strategy})
+    again = analysed(tmp_path / "b", *repeats(Spec(), STEADY), *repeats(tried, STEADY))
+    assert "compression" not in " ".join(line.text for line in blocks(again)[0])
+
+
+@pytest.mark.parametrize(
+    ("strategy", "override", "refused"),
+    [
+        ("fsdp", "execution=cudagraph", True),
+        ("ddp", "execution=cudagraph", False),
+        ("ddp", "strategy.compression=bf16", False),
+        ("fsdp", "strategy.compression=bf16", True),
+        ("ddp", "max_steps=1", True),
+    ],
+)
+def test_a_setting_that_would_be_refused_is_not_offered(
+    tmp_path: Path, strategy: str, override: str, refused: bool
+) -> None:
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        composed = compose(config_name="config", overrides=[f"strategy={strategy}"])
+    found = analysed(tmp_path, Spec(config=resolve(composed)))
+    assert is_refused(found.measured[0], override) is refused
+
+
+def test_more_runs_are_asked_for_once_for_all(tmp_path: Path) -> None:
+    other = replace(DDP, model="medium")
+    found = analysed(
+        tmp_path, *repeats(Spec(), NOISY[0]), *repeats(DDP, NOISY[1]),
+        *repeats(replace(other, strategy="single", devices=1), NOISY[0]),
+        *repeats(other, NOISY[1]),
+    )  # fmt: skip
+    verdicts = [lines[0].verdict for lines in blocks(found)]
+    assert verdicts == ["undecided", "undecided"]
+    said = [text for text in answers(found).texts if "sweep.extend=" in text]
+    assert len(said) == 1
+    most = max(pair.judgement.more_runs or 0 for pair in found.pairs)
+    assert f"sweep.extend={max(2, most)}" in said[0]
+
+
+def test_rows_that_share_a_reason_share_its_line(tmp_path: Path) -> None:
+    found = analysed(tmp_path, DDP, replace(DDP, model="medium"))
+    ((line,),) = blocks(found)
+    assert (line.verdict, line.subject) == ("not comparable", "large ddp x2 and 1 more")
+
+
+def test_of_many_configurations_the_verdicts_are_said(tmp_path: Path) -> None:
+    models = [f"m{i}" for i in range(MOST_WHOLE + 1)]
+    found = analysed(
+        tmp_path, *(replace(spec, model=model) for model in models for spec in (Spec(), DDP))
+    )
+    assert [len(lines) for lines in blocks(found)] == [1] * len(models)
+
+
+@pytest.mark.parametrize(
+    ("specs", "said"),
+    [
+        ([Spec()], "add strategy=single,ddp"),
+        ([replace(Spec(), outcome="failed")], "No cell finished"),
+        ([Spec(config={"tracking": {"name": "monitor"}})], "run the script on several"),
+        ([Spec(), replace(DDP, outcome="failed")], "No cell on several devices finished"),
+    ],
+)
+def test_a_sweep_without_a_comparison_says_why(
+    tmp_path: Path, specs: list[Spec], said: str
+) -> None:
+    texts = answers(analysed(tmp_path, *specs)).texts
+    assert sum(said in text for text in texts) == 1
+
+
+def test_what_is_wrong_is_named_without_being_asked(tmp_path: Path) -> None:
+    found = analysed(tmp_path, Spec(), replace(DDP, outcome="failed"))
+    said = " ".join(printed(found, 80))
+    assert "1 failed" in said and "CUDA out of memory" in said and "wandb incomplete" in said
+
+
+def test_the_gravest_doubt_stands_with_the_number_of_all(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, [*repeats(Spec(), STEADY), *repeats(DDP, STEADY)])
+    edit_ranks(path, lambda rank: rank.update(steps_without_loss=1))
+    (lines,) = blocks(analyse(load_sweep(path)))
+    assert lines[-1].text == "Doubt 1 of 2: of 2 devices 1 of 60 steps trained nothing."
+    assert len(lines) <= 4

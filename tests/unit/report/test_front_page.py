@@ -1,0 +1,115 @@
+"""The first page of a report: short, answer first, and everything it points at is there."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fakes.recorded import DDP, Spec, repeats, write_sweep
+from scalewise.analysis import Analysis, analyse, load_sweep
+from scalewise.report import report_sections
+from scalewise.report.findings import command
+from scalewise.report.front_page import front_page, method_link
+from scalewise.report.markdown import render
+from scalewise.report.sections import Section
+
+ROOT = Path(__file__).parents[3]
+RESULTS = ROOT / "docs" / "results"
+MATRICES = ("cpu2_matrix", "h200x2_small")
+STEADY = [1.0, 1.01, 0.99]
+MOST_WORDS = 800
+
+
+@pytest.fixture(scope="module")
+def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
+    """Two models on one and two devices, a rank that is late, and a cell that failed."""
+    late = replace(DDP, model="medium", slow_ranks_ms={1: 2.0})
+    specs = [
+        *repeats(Spec(), STEADY),
+        *repeats(DDP, STEADY),
+        *repeats(Spec(model="medium"), STEADY),
+        *repeats(late, STEADY),
+        replace(DDP, model="xl", outcome="failed"),
+    ]
+    return analyse(load_sweep(write_sweep(tmp_path_factory.mktemp("sweep"), specs)))
+
+
+def page_of(sections: list[Section]) -> str:
+    return render("", sections, {"speedup_efficiency.png", "throughput.png", "step_anatomy.png"})
+
+
+@pytest.mark.parametrize("name", MATRICES)
+def test_a_matrix_of_two_models_is_told_in_few_words(name: str) -> None:
+    found = analyse(load_sweep(RESULTS / name))
+    text = page_of(front_page(found, RESULTS / name / "report"))
+    assert len(text.split()) < MOST_WORDS < len(page_of(report_sections(found)).split())
+
+
+def test_the_answer_is_first_and_what_is_long_is_in_detail(analysis: Analysis) -> None:
+    first, details = front_page(analysis, ROOT), report_sections(analysis)
+    assert [one.key for one in first] == [
+        "answer", "unfinished", "scaling", "losses", "faults", "made"
+    ]  # fmt: skip
+    keys = [one.key for one in details]
+    assert {one.key for one in first} - {"made"} < set(keys)
+    assert {"anatomy", "communication", "load_balance", "doubts", "provenance"} <= set(keys)
+    assert "study_label" not in [c.key for c in first[2].table("scaling").columns]
+
+
+def test_every_anchor_is_a_heading(analysis: Analysis) -> None:
+    anchors = set(re.findall(r"\(details\.md#([^)]+)\)", page_of(front_page(analysis, ROOT))))
+    titles = {one.title for one in report_sections(analysis)}
+    assert anchors <= {re.sub(r"[^\w -]", "", t).lower().replace(" ", "-") for t in titles}
+    assert {"doubts", "without-a-result", "faults-found"} <= anchors
+
+
+def test_the_parts_of_a_step_add_up_to_it(analysis: Analysis) -> None:
+    table = next(one for one in front_page(analysis, ROOT) if one.key == "losses").table("losses")
+    assert len(table.rows) == 4
+    for _, step, *parts in table.rows:
+        assert sum(part or 0.0 for part in parts) == pytest.approx(step)
+
+
+def test_a_word_is_explained_once_where_it_is_first_used(analysis: Analysis) -> None:
+    pages = [page_of([one]) for one in front_page(analysis, ROOT)]
+    for word in ("Speedup", "Efficiency", "Exposed communication", "Cell"):
+        uses = [word.lower() in page.lower() for page in pages]
+        assert [f"*{word}*: " in page for page in pages].index(True) == uses.index(True), word
+        assert sum(page.count(f"*{word}*: ") for page in pages) == 1, word
+
+
+def test_a_long_list_is_cut_and_says_so(tmp_path: Path) -> None:
+    specs = [replace(DDP, model=f"m{i}", outcome="failed") for i in range(9)]
+    found = analyse(load_sweep(write_sweep(tmp_path, specs)))
+    found = replace(
+        found,
+        sweep=replace(found.sweep, problems=tuple(f"damaged {i}" for i in range(9))),
+    )
+    (faults,) = (one for one in front_page(found, ROOT) if one.key == "faults")
+    assert len(faults.texts) == 6
+    assert "[3 more, and detail](details.md#faults-found)" in page_of([faults])
+
+
+def test_the_method_is_linked_inside_a_checkout_and_named_elsewhere(tmp_path: Path) -> None:
+    for folder in (RESULTS / "cpu2_matrix" / "report", ROOT / "multirun" / "x" / "report"):
+        link = re.fullmatch(r"\[docs/method.md\]\((.*)\)", method_link(folder, ROOT))
+        assert link and (folder / link[1]).resolve() == ROOT / "docs" / "method.md"
+    assert "](" not in method_link(tmp_path, ROOT)
+    assert "](" not in method_link(tmp_path / "x", tmp_path)
+
+
+def test_the_command_can_be_pasted(analysis: Analysis) -> None:
+    typed = ("-m", "tracking.trackers=[trackio,wandb]", "a='b c'", "x=$HOME\\n", "+k={y: 1}")
+    said = command(
+        replace(
+            analysis,
+            sweep=replace(
+                analysis.sweep, command=("/home/me/train.py", *typed, "sweep.resume=/home/me/x")
+            ),
+        )
+    )
+    assert shlex.split(said) == ["python", "train.py", *typed]

@@ -469,11 +469,15 @@ def mirror(folder: Path) -> int:
 
     FOLDER is a sweep's, e.g. multirun/<sweep>. Exit status: 0, or 1 if something is not in them.
     """
+    from scalewise.records import SweepFolder
+    from scalewise.tracking import hand_over_answer
     from scalewise.tracking import main as mirror_main
 
     if not (folder / "sweep.json").is_file():
         raise click.UsageError(f"{folder}: found no sweep.json; allowed: the folder of a sweep")
     missing = mirror_main([str(folder), "--once"])
+    if (SweepFolder(folder).report_path / "results.json").exists():
+        missing = missing or int(not hand_over_answer(folder))
     if not missing:
         sys.stdout.write(f"{folder}: its trackers hold everything\n")
     return missing

@@ -197,7 +197,10 @@ def _report_sweep(sweep: SweepReport, *, verbose: bool) -> int:
     for problem in files.problems:
         say(f"warning: {problem}")
     say(f"Report: {files.html}")
-    _say_where_runs_are(sweep.folder)
+    if _say_where_runs_are(sweep.folder) and analysis.pairs:
+        from scalewise.tracking import hand_over_answer
+
+        hand_over_answer(sweep.folder)
     return Exit.INVALID if files.invalid else status
 
 
@@ -219,8 +222,8 @@ def _left_behind(sweep: SweepReport) -> tuple[str, ...]:
     return unfinished(SweepFolder(sweep.folder), asked)
 
 
-def _say_where_runs_are(folder: Path) -> None:
-    """How to open what the trackers were given, in one line."""
+def _say_where_runs_are(folder: Path) -> bool:
+    """How to open what the trackers were given, in one line; False where there are none."""
     for _, cell in SweepFolder(folder).cells():
         if not cell.is_done():
             continue
@@ -235,7 +238,8 @@ def _say_where_runs_are(folder: Path) -> None:
         }
         if known := [ways[name] for name in trackers if name in ways]:
             say(f"Trackers: {' or '.join(known)}")
-        return
+        return bool(known)
+    return False
 
 
 def _say_how_to_finish() -> None:

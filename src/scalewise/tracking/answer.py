@@ -28,8 +28,11 @@ _OURS = "scalewise: "
 """Begins a line that is meant for the user: trackers write lines of their own."""
 
 
-def hand_over_answer(sweep: Path) -> None:
-    """Give the trackers of a sweep its answer, in a process of its own; says what went wrong."""
+def hand_over_answer(sweep: Path) -> bool:
+    """Give the trackers of a sweep its answer, in a process of its own.
+
+    False where one of them does not have it, which is said.
+    """
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", "scalewise.tracking.answer", str(sweep)],
@@ -38,7 +41,7 @@ def hand_over_answer(sweep: Path) -> None:
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         say(f"tracking: the answer was not handed over within {_WAIT_S:g} s")
-        return
+        return False
     lines = done.stderr.decode(errors="replace").splitlines()
     for line in lines:
         if line.startswith(_OURS):
@@ -46,6 +49,7 @@ def hand_over_answer(sweep: Path) -> None:
     if done.returncode and not any(line.startswith(_OURS) for line in lines):
         why = lines[-1] if lines else f"its process ended with {done.returncode}"
         say(f"tracking: the answer was not handed over: {why}")
+    return done.returncode == 0
 
 
 def read_answer(folder: Path) -> tuple[RunInfo, Answer] | None:

@@ -174,7 +174,7 @@ class TrackioRun:
         )  # fmt: skip
         run.log({**answer.values, "report": trackio.Markdown(answer.page)})
         run.log_artifact(answer.report, f"report-{self._run['run_id']}", "report", overwrite=True)
-        run.finish()
+        run.finish()  # type: ignore[no-untyped-call]
 
     def read_back(self) -> int | None:
         """Rows in the database; None of JSON lines, which nobody counts before their import."""

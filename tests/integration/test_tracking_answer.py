@@ -1,0 +1,54 @@
+"""A sweep's answer as one run in both trackers, handed over twice."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from scalewise.records import SweepFolder
+
+KEPT = Path(__file__).parents[2] / "docs/results/cpu2_matrix"
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    """A kept sweep, with both trackers and its report."""
+    folder = tmp_path / "a_sweep"
+    shutil.copytree(KEPT, folder)
+    for _, cell in SweepFolder(folder).cells():
+        path = cell.path / "config.yaml"
+        config = yaml.safe_load(path.read_text())
+        config["tracking"] = {"name": "both", "trackers": ["trackio", "wandb"], "project": "mine"}
+        path.write_text(yaml.safe_dump(config, sort_keys=False))
+    return folder
+
+
+def test_both_trackers_hold_one_answer(sweep: Path, tmp_path: Path) -> None:
+    environment = {
+        **os.environ, "TRACKIO_DIR": str(tmp_path / "trackio"), "WANDB_MODE": "offline",
+        "WANDB_DATA_DIR": str(tmp_path / "wandb"), "WANDB_CACHE_DIR": str(tmp_path / "wandb"),
+    }  # fmt: skip
+    for _ in range(2):
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "scalewise.tracking.answer", str(sweep)],
+            env=environment, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    (offline,) = (sweep / "wandb").glob("offline-run-*")
+    assert any(b"gpt2_tiny ddp x2/speedup" in path.read_bytes() for path in offline.glob("*.wandb"))
+    with sqlite3.connect(tmp_path / "trackio" / "mine.db") as database:
+        rows = database.execute("select run_name, metrics from metrics").fetchall()
+    ((name, logged),) = rows
+    assert name == "a_sweep answer"
+    text = logged.decode() if isinstance(logged, bytes) else logged
+    for words in ("gpt2_tiny ddp x2/speedup", "medium ddp x2/verdict", "prefer single",
+                  "trackio.markdown"):  # fmt: skip
+        assert words in text
+    assert list((tmp_path / "trackio" / "artifacts" / "mine").rglob("*"))

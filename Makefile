@@ -58,6 +58,7 @@ $(BIN)/python:
 
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing into $(VENV): about 1.2 GB, with CUDA more; a minute or two"
 	$(INSTALL) -e .
 	@touch $@
 

@@ -30,7 +30,7 @@ CAUSE_WORDS: Mapping[Cause, str] = {
     "host_late": "GPU idle, its host late",
     "loader": "waiting for the loader",
     "copy": "copying batches to the device",
-    "transfer": "exposed communication",
+    "transfer": "exposed transfer",
     "waiting": "waiting for the slowest rank",
     "optimizer": "optimizer",
     "between_steps": "callbacks and loops",

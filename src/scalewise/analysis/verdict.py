@@ -189,8 +189,14 @@ def _bound_words(interval: Interval | None, open_edges: Sequence[float]) -> str:
     if interval is None or (len(open_edges) > 1 and bounds_nothing(interval)):
         return ""
     if MARGINAL_FROM in open_edges:
-        return f"at most {_outwards(interval.high, math.ceil)} times as fast"
-    return f"at least {_outwards(interval.low, math.floor)} times as fast"
+        return f"at most {_short_of(interval.high, math.ceil, open_edges)} times as fast"
+    return f"at least {_short_of(interval.low, math.floor, open_edges)} times as fast"
+
+
+def _short_of(end: float, to_whole: Callable[[float], int], edges: Sequence[float]) -> str:
+    """The end of an interval as it is printed, but never rounded onto an edge that it includes."""
+    said = factor(end)
+    return _outwards(end, to_whole) if said in map(factor, edges) else said
 
 
 def _outwards(end: float, to_whole: Callable[[float], int]) -> str:

@@ -254,10 +254,27 @@ class Repeats:
     because: Because | None
     """Why no more are needed; None while they are."""
     reason: str
+    figure: str = ""
+    """``1.15x (1.02-1.29)``; empty for one without a partner."""
 
     @property
     def label(self) -> str:
         return " against ".join(m.label for m in self.members)
+
+    @property
+    def brief(self) -> str:
+        """``gpt2 ddp x2: undecided after 3 rounds, 1.15x (1.02-1.29); next look at 5``."""
+        figure = f", {self.figure}" if self.figure else ""
+        if self.because is None:
+            state = f"undecided after {self.runs}"
+            end = f"; next look at {self.wanted}"
+        else:
+            state, end = {
+                "verdict": "decided after", "precision": "as narrow as asked for after",
+                "cap": "undecided at the most,", "failures": "no more runs after",
+            }[self.because] + f" {self.runs}", ""  # fmt: skip
+        rounds = plural(self.runs, "round")
+        return f"{self.members[0].label}: {state} {rounds}{figure}{end}"
 
     def __str__(self) -> str:
         if self.because is None:
@@ -298,7 +315,9 @@ def _pair(pair: Pair, asked: Adaptive) -> Repeats:
     short = replace(judgement, reason="; ".join([pair.statistical.reason, *pair.doubts]))
     ends = pair.speedup.interval
     found = stop_or_go_on(short, ends, runs, precision=asked.precision, cap=asked.cap)
-    return _repeats(members, runs, found, asked.cap)
+    bound = f" ({factor(ends.low)}-{factor(ends.high)})" if ends is not None else ""
+    figure = f"{factor(pair.speedup.value)}x{bound}"
+    return replace(_repeats(members, runs, found, asked.cap), figure=figure)
 
 
 def _alone(config: Configuration, asked: Adaptive) -> Repeats:

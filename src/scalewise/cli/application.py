@@ -149,7 +149,7 @@ def resume(folder: Path, overrides: tuple[str, ...], verbose: bool) -> int:
 
 
 @application.command()
-@click.argument("folder", type=FOLDER)
+@click.argument("folder", type=FOLDER, required=False)
 @click.option("--out", type=FOLDER, help="Write the report there, not into FOLDER/report.")
 @click.option("--samples", metavar="N", help="Also time and cost of training on N, e.g. 1e9.")
 @click.option("--study", is_flag=True, help="Also write study/ into it: plots, CSV and LaTeX.")
@@ -163,7 +163,7 @@ def resume(folder: Path, overrides: tuple[str, ...], verbose: bool) -> int:
 @click.option("--datasets", help="For --study: only these, with commas between them.")
 @click.option("-v", "--verbose", is_flag=True, help="Print every table, loss and doubt.")
 def report(
-    folder: Path,
+    folder: Path | None,
     out: Path | None,
     samples: str | None,
     study: bool,
@@ -173,15 +173,17 @@ def report(
 ) -> int:
     """The verdicts of a sweep, and its report anew.
 
-    FOLDER is a sweep's, e.g. multirun/<sweep>. Markdown, plots, JSON and CSV are written over what
-    is there. No record is changed. Exit status: 0, or 4 if a verdict is invalid.
+    FOLDER is a sweep's; without it the newest in multirun/ is read. HTML, Markdown, plots, JSON and
+    CSV are written over what is there. No record is changed. Exit status: 0, or 4 if a verdict is
+    invalid.
     """
     from scalewise.analysis import SamplesError, analyse, load_sweep, read_samples
     from scalewise.report import ReportFolderError, build, build_study, print_console
+    from scalewise.sweep import newest_sweep
 
     try:
         target = None if samples is None else read_samples(samples)
-        analysis = analyse(load_sweep(folder))
+        analysis = analyse(load_sweep(folder or newest_sweep(Path("multirun"))))
         files = build(analysis, out, target)
     except (ReportFolderError, SamplesError) as error:
         raise click.UsageError(str(error)) from error

@@ -196,7 +196,7 @@ def _report_sweep(sweep: SweepReport, *, verbose: bool) -> int:
         return Exit.NOT_SHOWN
     for problem in files.problems:
         say(f"warning: {problem}")
-    say(f"Report: {files.html}")
+    say(f"Report: {_from_here(files.html)}")
     if _say_where_runs_are(sweep.folder) and analysis.pairs:
         from scalewise.tracking import hand_over_answer
 
@@ -223,7 +223,7 @@ def _left_behind(sweep: SweepReport) -> tuple[str, ...]:
 
 
 def _say_where_runs_are(folder: Path) -> bool:
-    """How to open what the trackers were given, in one line; False where there are none."""
+    """How to open what the trackers were given; False where there are none."""
     for _, cell in SweepFolder(folder).cells():
         if not cell.is_done():
             continue
@@ -233,13 +233,19 @@ def _say_where_runs_are(folder: Path) -> bool:
         tracking = config.get("tracking", {})
         trackers, project = tracking.get("trackers", ()), tracking.get("project")
         ways = {
-            "trackio": f"scalewise trackio-view --project {project}",
-            "wandb": f"scalewise wandb-sync {folder}",
+            "trackio": f"Trackio: scalewise trackio-view --project {project}",
+            "wandb": f"WandB: scalewise wandb-sync {_from_here(folder)}",
         }
-        if known := [ways[name] for name in trackers if name in ways]:
-            say(f"Trackers: {' or '.join(known)}")
-        return bool(known)
+        for name in trackers:
+            say(ways[name])
+        return bool(trackers)
     return False
+
+
+def _from_here(path: Path) -> Path:
+    """As short as it can be typed in the working folder."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _say_how_to_finish() -> None:

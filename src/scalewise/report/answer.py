@@ -165,7 +165,7 @@ def _worth(budget: Budget | None) -> list[Loss]:
 
 
 def _lost(analysis: Analysis, config: Configuration) -> str:
-    """``Lost 5.76 ms: 3.23 exposed communication, 1.12 no free core.``; empty if nothing is."""
+    """``Lost 5.76 ms: 3.23 exposed transfer, 1.12 no free core.``; empty if nothing is."""
     budget = analysis.budgets.get(config.config_id)
     worth = _worth(budget)[:2]
     if budget is None or budget.ideal_ms is None or not worth:
@@ -285,7 +285,7 @@ def _commands(analysis: Analysis) -> Iterator[str]:
     typed = command(analysis)
     for pair in analysis.pairs if typed else ():
         found = _first_remedy(analysis, pair.multi)
-        if found and found[1].overrides and not pair.invalid and not is_ceiling(pair.multi):
+        if found and found[1].overrides and _paired(found[1].overrides[0]) in _next(analysis, pair):
             yield command(analysis, _paired(found[1].overrides[0]))
 
 

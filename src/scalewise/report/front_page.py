@@ -32,7 +32,9 @@ from scalewise.report.sections import (
     words,
 )
 
-_MOST_CAUSES = 4
+_LARGEST = 2
+"""Causes of loss that every row shows, as the answer does."""
+_MOST_CAUSES = 5
 """Causes of loss with a column of their own; the others share one."""
 _MOST_LINES = 6
 """Lines of a list; details.md has the others."""
@@ -42,7 +44,7 @@ _MEANINGS = {
     "speedup": "samples/s over those of one device",
     "efficiency": "samples/s of N devices over N times those of one",
     "imbalance": "ranks arrive at different times",
-    "exposed communication": "what a step waits for after its last gradient",
+    "exposed transfer": "gradients still travel, nobody is late, and nothing is left to compute",
     "compute that did not shrink": "forward and backward beyond their share of one device's",
     "long steps": "what steps over three medians cost",
 }
@@ -113,14 +115,18 @@ _Row = tuple[Configuration, Budget]
 
 
 def _losses(analysis: Analysis) -> Section:
-    """Where the time of a step goes: a row a configuration, whose parts add up to its step."""
+    """From the ideal step to the measured one: a row a configuration, whose parts add up to it.
+
+    Of a single device only where nothing is held against it: its parts are no losses.
+    """
     rows = [
         (config, budget)
         for config in analysis.measured
         if (budget := analysis.budgets.get(config.config_id)) is not None
     ]
+    rows = [row for row in rows if row[1].ideal_ms is not None] or rows
     shares: dict[Cause, float] = {}
-    for loss in (loss for _, budget in rows for loss in budget.losses):
+    for loss in (loss for _, budget in rows for loss in budget.losses[:_LARGEST]):
         shares[loss.cause] = max(loss.share, shares.get(loss.cause, 0.0))
     shown = [c for c in sorted(shares, key=shares.__getitem__, reverse=True)
              if shares[c] >= WORTH_SAYING][:_MOST_CAUSES]  # fmt: skip
@@ -131,7 +137,10 @@ def _losses(analysis: Analysis) -> Section:
         *(Column(c, CAUSE_WORDS[c], "ms", partial(_lost_ms, cause=c), number) for c in shown),
         Column("rest", "rest", "ms", partial(_rest_ms, shown=shown), number),
     )
-    note = "*Ideal* is the share of one device's step; without a baseline, the step's own work."
+    note = (
+        "A row leads from the *ideal* step to the measured one. Ideal is the step of one device "
+        "for the samples that each device has; without a baseline, the step's own work."
+    )
     return section(
         "losses",
         "Where the time of a step goes",

@@ -13,6 +13,7 @@ from importlib.resources import files
 from typing import Any
 
 from scalewise.analysis import Analysis
+from scalewise.report.answer import answers
 from scalewise.report.page_data import page_data
 from scalewise.report.sections import (
     Block,
@@ -24,16 +25,13 @@ from scalewise.report.sections import (
     printable,
 )
 
-_FIRST = "answer"
 _STATIC = files("scalewise.report") / "static"
 
 
 def render(title: str, analysis: Analysis, sections: Iterable[Section]) -> str:
-    """The whole page; ``sections`` are those of the report."""
-    known = {section.key: section for section in sections}
-    answer = known.pop(_FIRST, None)
-    said = "".join(_block(block) for block in answer.blocks) if answer else ""
-    details = "".join(_section(section) for section in known.values())
+    """The whole page; below its answer stand ``sections``, those of details.md."""
+    said = "".join(map(_block, answers(analysis).blocks))
+    details = "".join(map(_section, sections))
     parts = {
         "TITLE": _text(title),
         "CSS": _static("page.css"),
@@ -81,8 +79,7 @@ def _block(block: Block) -> str:
         case Table() if block.where != "screen":
             return "".join(_table(block))
         case Lines() if block.where != "screen":
-            tag = "ul" if block.tone == "list" else "div"
-            item = "li" if block.tone == "list" else "p"
+            tag, item = ("ul", "li") if block.tone == "list" else ("div", "p")
             rows = "".join(f"<{item}>{_line(line)}</{item}>" for line in block.lines)
             return f'<{tag} class="{block.tone}">{rows}</{tag}>'
         case Verbatim():

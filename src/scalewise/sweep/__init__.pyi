@@ -28,4 +28,5 @@ from .running_cells import job_of as job_of
 from .running_cells import make_attempt as make_attempt
 from .running_cells import memory_advice as memory_advice
 from .running_cells import spawn_supervisor as spawn_supervisor
+from .status_view import newest_sweep as newest_sweep
 from .status_view import show_status as show_status

@@ -277,7 +277,7 @@ class Engine:
         while requests:
             following = next_rounds(self.folder, requests, fits)
             for repeats in following.looked_at:
-                self.display.note(f"repeats  {repeats}")
+                self.display.note(f"repeats  {repeats.brief}")
             if not following.cells:
                 if following.left_open and budget_min is not None:
                     self.display.note(self._out_of_budget(len(following.left_open), budget_min))
@@ -297,9 +297,8 @@ class Engine:
 
     def _out_of_budget(self, pairs: int, budget_min: float) -> str:
         return (
-            f"repeats  sweep.budget_min={budget_min:g}: no more rounds for {pairs} undecided "
-            f"{plural(pairs, 'comparison')}; go on: scalewise resume {self.folder.path} "
-            f"sweep.budget_min={2 * budget_min:g}"
+            f"repeats  no more rounds within sweep.budget_min={budget_min:g}: "
+            f"{pairs} {plural(pairs, 'comparison')} undecided"
         )
 
     def _add_cells(self, cells: Sequence[Cell]) -> None:

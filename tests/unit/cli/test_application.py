@@ -90,7 +90,7 @@ def test_no_words_get_the_list_of_commands(capsys: pytest.CaptureFixture[str]) -
 
 WRONG = [
     ("reprot", "found 'reprot' (did you mean 'report'?); allowed: train, "),
-    ("report", "Missing argument 'FOLDER'"),
+    ("report", "no sweep here; give the folder of one"),
     ("resume {folder}", "{folder}"),
     ("report {folder} --ot x", "No such option '--ot'"),
     ("report {folder}", "{folder}"),
@@ -210,7 +210,7 @@ def test_the_status_of_a_sweep(
         for i, state in enumerate(states)
     }
     swept = SweepReport(tmp_path, outcomes)  # type: ignore[arg-type]
-    files = SimpleNamespace(invalid=invalid, problems=(), html="report.html")
+    files = SimpleNamespace(invalid=invalid, problems=(), html=Path("report.html"))
     monkeypatch.setattr(hydra_main, "sweep_reports", [swept])
     monkeypatch.setattr(hydra_main, "unfinished", lambda *_: ())
     monkeypatch.setattr(hydra_main, "_say_where_runs_are", lambda _folder: None)

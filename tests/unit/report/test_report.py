@@ -107,7 +107,7 @@ def test_page_and_screen_answer_first_and_name_what_went_wrong(
         assert "**large ddp x2: beneficial.**" in each.partition("## Scaling")[0]
     for needed in ("22 cells: 20 done, 1 failed, 1 skipped", "CUDA out of memory",
                    "wandb incomplete: 12 rows handed over, 9 read back", "20,650 ± 200",
-                   "lost 1.2 ms a step: 0.6 exposed communication", "software power cap",
+                   "lost 1.2 ms a step: 0.6 exposed transfer", "software power cap",
                    "a1b2c3d4e5f6"):  # fmt: skip
         assert needed in page and needed in screen, needed
     assert "large ddp x2: beneficial. " in screen

@@ -153,12 +153,12 @@ class TestScaling:
         ideal, largest = rows[0], rows[1]
         assert ideal["part"] == "ideal step"
         assert float(ideal["ms"]) == pytest.approx(budget.ideal_ms, rel=0.01)
-        assert largest["part"] == "exposed communication"
+        assert largest["part"] == "exposed transfer"
         assert float(largest["share"]) == pytest.approx(100 * 4.4 / budget.measured_ms, rel=0.01)
         shown = sum(float(row["ms"]) for row in rows)
         assert shown == pytest.approx(budget.measured_ms, rel=0.02)
         (line,) = [line for line in lines_of(found, "losses") if line.startswith("large ddp x2")]
-        assert "exposed communication: 4.40 of " in line and "strategy.compression=" in line
+        assert "exposed transfer: 4.40 of " in line and "strategy.compression=" in line
         plain = json.loads(export.results_json(found))["configurations"]
         (one,) = [c["budget"] for c in plain if c["label"] == "large ddp x2"]
         assert one["measured_ms"] == pytest.approx(budget.measured_ms)

@@ -11,6 +11,12 @@
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const byId = (id) => document.getElementById(id);
   const colour = (i) => COLOURS[i % COLOURS.length];
+  // A part of a step has one colour in all pictures.
+  const parts = new Map([["ideal step", "#888888"], ["work of the device", "#888888"]]);
+  const colourOf = (part) => {
+    if (!parts.has(part)) parts.set(part, colour(parts.size));
+    return parts.get(part);
+  };
 
   // Plotly reads some HTML in its texts, and LaTeX between dollar signs.
   const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;" };
@@ -171,7 +177,7 @@
     const traces = names.map((name, i) => ({
       name: plain(name), type: "bar", orientation: "h", y: rows,
       x: found.map((c) => parts(c)[name] ?? 0).reverse(),
-      marker: { color: colour(i), pattern: { shape: i < COLOURS.length ? "" : "/" } },
+      marker: { color: colourOf(name), pattern: { shape: i < COLOURS.length ? "" : "/" } },
     }));
     picture(id, title, "ms a step", "", traces,
       { barmode: "relative", height: 120 + 30 * found.length });

@@ -11,11 +11,14 @@
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const byId = (id) => document.getElementById(id);
   const colour = (i) => COLOURS[i % COLOURS.length];
-  // A part of a step has one colour in all pictures.
-  const parts = new Map([["ideal step", "#888888"], ["work of the device", "#888888"]]);
-  const colourOf = (part) => {
-    if (!parts.has(part)) parts.set(part, colour(parts.size));
-    return parts.get(part);
+  // A part of a step looks alike in all pictures: a colour, from the seventh part on with a pattern.
+  const GREY = { color: "#999999", pattern: { shape: "" } };
+  const looks = new Map([["ideal step", GREY], ["work of the device", GREY]]);
+  const lookOf = (part) => {
+    const i = looks.size - 2;
+    const shape = ["", "/", "x", "."][Math.floor(i / 6) % 4];
+    if (!looks.has(part)) looks.set(part, { color: COLOURS[i % 6], pattern: { shape } });
+    return looks.get(part);
   };
 
   // Plotly reads some HTML in its texts, and LaTeX between dollar signs.
@@ -174,10 +177,10 @@
   function stacks(id, title, found, parts) {
     const rows = found.map(plainLabel).reverse();
     const names = [...new Set(found.flatMap((c) => Object.keys(parts(c))))];
-    const traces = names.map((name, i) => ({
+    const traces = names.map((name) => ({
       name: plain(name), type: "bar", orientation: "h", y: rows,
       x: found.map((c) => parts(c)[name] ?? 0).reverse(),
-      marker: { color: colourOf(name), pattern: { shape: i < COLOURS.length ? "" : "/" } },
+      marker: lookOf(name),
     }));
     picture(id, title, "ms a step", "", traces,
       { barmode: "relative", height: 120 + 30 * found.length });

@@ -19,7 +19,7 @@ from scalewise.analysis.configuration import (
     without_disturbed,
 )
 from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, is_disturbed
-from scalewise.analysis.labels import factor, interval_words
+from scalewise.analysis.labels import bounds_nothing, factor, interval_words
 from scalewise.analysis.loader_ceiling import Ceiling, find_ceilings
 from scalewise.analysis.loss_budget import (
     CAUSE_WORDS,
@@ -315,7 +315,8 @@ def _pair(pair: Pair, asked: Adaptive) -> Repeats:
     short = replace(judgement, reason="; ".join([pair.statistical.reason, *pair.doubts]))
     ends = pair.speedup.interval
     found = stop_or_go_on(short, ends, runs, precision=asked.precision, cap=asked.cap)
-    bound = f" ({factor(ends.low)}-{factor(ends.high)})" if ends is not None else ""
+    known = ends is not None and not bounds_nothing(ends)
+    bound = f" ({factor(ends.low)}-{factor(ends.high)})" if ends and known else ""
     figure = f"{factor(pair.speedup.value)}x{bound}"
     return replace(_repeats(members, runs, found, asked.cap), figure=figure)
 

@@ -11,15 +11,11 @@
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const byId = (id) => document.getElementById(id);
   const colour = (i) => COLOURS[i % COLOURS.length];
-  // A part of a step looks alike in all pictures: a colour, from the seventh part on with a pattern.
   const GREY = { color: "#999999", pattern: { shape: "" } };
-  const looks = new Map([["ideal step", GREY], ["work of the device", GREY]]);
-  const lookOf = (part) => {
-    const i = looks.size - 2;
-    const shape = ["", "/", "x", "."][Math.floor(i / 6) % 4];
-    if (!looks.has(part)) looks.set(part, { color: COLOURS[i % 6], pattern: { shape } });
-    return looks.get(part);
-  };
+  const BASES = ["ideal step", "work of the device"];
+  // From the seventh part of a picture on with a pattern.
+  const look = (i) => ({ color: COLOURS[i % 6],
+    pattern: { shape: ["", "/", "x", "."][Math.floor(i / 6) % 4] } });
 
   // Plotly reads some HTML in its texts, and LaTeX between dollar signs.
   const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;" };
@@ -177,10 +173,11 @@
   function stacks(id, title, found, parts) {
     const rows = found.map(plainLabel).reverse();
     const names = [...new Set(found.flatMap((c) => Object.keys(parts(c))))];
+    const coloured = names.filter((name) => !BASES.includes(name));
     const traces = names.map((name) => ({
       name: plain(name), type: "bar", orientation: "h", y: rows,
       x: found.map((c) => parts(c)[name] ?? 0).reverse(),
-      marker: lookOf(name),
+      marker: BASES.includes(name) ? GREY : look(coloured.indexOf(name)),
     }));
     picture(id, title, "ms a step", "", traces,
       { barmode: "relative", height: 120 + 30 * found.length });

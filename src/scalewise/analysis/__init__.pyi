@@ -20,12 +20,14 @@ from .communication import measured_serial_fraction as measured_serial_fraction
 from .communication import seed_rows as seed_rows
 from .communication import timed_only as timed_only
 from .comparability import FACTORS as FACTORS
+from .comparability import flatten as flatten
 from .comparison import Comparison as Comparison
 from .comparison import Match as Match
 from .comparison import compare as compare
 from .comparison import replaced_runs as replaced_runs
 from .configuration import Configuration as Configuration
 from .configuration import configurations as configurations
+from .configuration import device_words as device_words
 from .configuration import pruning_shortfall as pruning_shortfall
 from .configuration import pruning_word as pruning_word
 from .cost import Cost as Cost
@@ -44,6 +46,7 @@ from .disturbances import is_disturbed as is_disturbed
 from .disturbances import step_edges_s as step_edges_s
 from .labels import MISSING as MISSING
 from .labels import bounds_nothing as bounds_nothing
+from .labels import bounds_words as bounds_words
 from .labels import confidence as confidence
 from .labels import estimate as estimate
 from .labels import factor as factor

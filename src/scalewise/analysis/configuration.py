@@ -115,6 +115,11 @@ class Configuration:
         return any(rank.device.kind == "cpu" for rank in self.rank_summaries)
 
 
+def device_words(config: Configuration) -> str:
+    """``one device`` or ``2 devices``: which side of a comparison it is."""
+    return "one device" if config.devices == 1 else f"{config.devices} devices"
+
+
 def with_disturbed(config: Configuration) -> Configuration:
     """With the disturbed runs that others were made in the place of."""
     back = [measure_run(one.cell) for one in config.aside if one.is_disturbed]

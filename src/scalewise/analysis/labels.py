@@ -108,6 +108,15 @@ def ratio(figure: RatioEstimate) -> str:
     return f"{factor(figure.value)} [{factor(figure.interval.low)}, {factor(figure.interval.high)}]"
 
 
+def bounds_words(interval: Interval | None) -> str:
+    """`` (1.57-1.72)`` behind a ratio, or that it bounds nothing; empty without an interval."""
+    if interval is None:
+        return ""
+    if bounds_nothing(interval):
+        return " (no useful bound)"
+    return f" ({factor(interval.low)}-{factor(interval.high)})"
+
+
 def interval_words(figure: RatioEstimate) -> str:
     """``95 % interval 1.57-1.72``, or that it bounds nothing. Raises ValueError without one."""
     if figure.interval is None:

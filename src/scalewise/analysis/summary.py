@@ -24,6 +24,7 @@ from scalewise.analysis.scaling import Pair, Refused
 from scalewise.analysis.verdict import MIN_EFFICIENCY
 from scalewise.analysis.verdicts import Verdicts, reach_verdicts
 from scalewise.config import conf_dir, load_profiles
+from scalewise.host import from_here
 from scalewise.records import Attempt, CellFolder, DoctorReport, RecordError
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
@@ -110,13 +111,9 @@ def fate_lines(fates: Sequence[Fate]) -> Iterator[str]:
         yield f"{state}: {names}: {reason}"
         first = cells[0].blame
         if first.at is not None:
-            yield f"  raised at {_from_here(first.at)}"
+            yield f"  raised at {from_here(first.at)}"
         if first.log is not None:
-            yield f"  log: {_from_here(str(first.log))}"
-
-
-def _from_here(path: str) -> str:
-    return path.removeprefix(f"{Path.cwd()}/")
+            yield f"  log: {from_here(first.log)}"
 
 
 @dataclass(frozen=True)

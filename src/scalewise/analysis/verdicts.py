@@ -14,12 +14,13 @@ from scalewise.analysis.comparability import mixtures
 from scalewise.analysis.configuration import (
     Configuration,
     configurations,
+    device_words,
     read_scaling,
     with_disturbed,
     without_disturbed,
 )
 from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, is_disturbed
-from scalewise.analysis.labels import bounds_nothing, factor, interval_words
+from scalewise.analysis.labels import bounds_words, factor, interval_words
 from scalewise.analysis.loader_ceiling import Ceiling, find_ceilings
 from scalewise.analysis.loss_budget import (
     CAUSE_WORDS,
@@ -99,7 +100,7 @@ def doubted(
         doubts.append(f"more than linear: efficiency {factor(value)}")
     if disturbed:
         each = " and ".join(
-            f"other processes held the cores of {_side(config)} for {found.ms:.3g} ms a step"
+            f"other processes held the cores of {device_words(config)} for {found.ms:.3g} ms a step"
             for config, found in disturbed
         )
         quiet = _without_contention(pair, budgets)
@@ -110,7 +111,7 @@ def doubted(
         doubts.append(f"{each}: measure again on a quiet host")
     sides = (pair.single, pair.multi)
     without = ((side, untrained_steps(side.rank_summaries)) for side in sides)
-    doubts += [f"{_side(side)}: {words}" for side, words in without if words]
+    doubts += [f"{device_words(side)}: {words}" for side, words in without if words]
     doubts += [clause for side in sides if (clause := long_step_clause(side))]
     doubts += [
         f"long steps took {100 * long.share:.0f} % of the time of {side.label}"
@@ -136,8 +137,8 @@ def doubted(
     # What the speedup cannot be believed for, the cost cannot be either.
     told = Judgement("invalid", judgement.reason)
     if explained:
-        whose = "whether it holds without the disturbance is open"
-        told = Judgement("undecided", judgement.reason, judgement.asked, open=whose)
+        open_ = "whether it holds without the disturbance is open"
+        told = Judgement("undecided", judgement.reason, judgement.asked, open=open_)
     return replace(pair, judgement=told, doubts=tuple(doubts), invalid=invalid, money="unknown")
 
 
@@ -151,7 +152,7 @@ def beside_disturbed(pair: Pair, min_efficiency: float = MIN_EFFICIENCY) -> Pair
     whole = [with_disturbed(side) for side in sides]
     rest = [without_disturbed(side) for side in sides]
     said = [
-        f"{hit} of {len(all_.runs)} runs of {_side(side)}"
+        f"{hit} of {len(all_.runs)} runs of {device_words(side)}"
         for side, all_ in zip(sides, whole, strict=True)
         if (hit := sum(is_disturbed(run.cell) for run in all_.runs))
     ]
@@ -233,10 +234,6 @@ def _superlinear(pair: Pair, clocks: float) -> str:
     )
 
 
-def _side(config: Configuration) -> str:
-    return "one device" if config.devices == 1 else f"{config.devices} devices"
-
-
 MOST_FAILURES = 2
 """Runs of a configuration that may fail before no more are added: it would fail for ever."""
 
@@ -265,16 +262,13 @@ class Repeats:
     def brief(self) -> str:
         """``gpt2 ddp x2: undecided after 3 rounds, 1.15x (1.02-1.29); next look at 5``."""
         figure = f", {self.figure}" if self.figure else ""
-        if self.because is None:
-            state = f"undecided after {self.runs}"
-            end = f"; next look at {self.wanted}"
-        else:
-            state, end = {
-                "verdict": "decided after", "precision": "as narrow as asked for after",
-                "cap": "undecided at the most,", "failures": "no more runs after",
-            }[self.because] + f" {self.runs}", ""  # fmt: skip
-        rounds = plural(self.runs, "round")
-        return f"{self.members[0].label}: {state} {rounds}{figure}{end}"
+        following = f"; next look at {self.wanted}" if self.because is None else ""
+        state = {
+            None: "undecided after", "verdict": "decided after", "failures": "no more runs after",
+            "precision": "as narrow as asked for after", "cap": "undecided at the most,",
+        }[self.because]  # fmt: skip
+        rounds = f"{self.runs} {plural(self.runs, 'round')}"
+        return f"{self.members[0].label}: {state} {rounds}{figure}{following}"
 
     def __str__(self) -> str:
         if self.because is None:
@@ -315,9 +309,7 @@ def _pair(pair: Pair, asked: Adaptive) -> Repeats:
     short = replace(judgement, reason="; ".join([pair.statistical.reason, *pair.doubts]))
     ends = pair.speedup.interval
     found = stop_or_go_on(short, ends, runs, precision=asked.precision, cap=asked.cap)
-    known = ends is not None and not bounds_nothing(ends)
-    bound = f" ({factor(ends.low)}-{factor(ends.high)})" if ends and known else ""
-    figure = f"{factor(pair.speedup.value)}x{bound}"
+    figure = f"{factor(pair.speedup.value)}x{bounds_words(ends)}"
     return replace(_repeats(members, runs, found, asked.cap), figure=figure)
 
 

@@ -14,6 +14,7 @@ from scalewise.cli.overrides import overrides_last, with_defaults, without_verbo
 from scalewise.config import ConfigError, conf_dir
 from scalewise.host import (
     foreign_launch,
+    from_here,
     interrupt_on_polite_signals,
     is_unread,
     open_closed_streams,
@@ -196,7 +197,7 @@ def _report_sweep(sweep: SweepReport, *, verbose: bool) -> int:
         return Exit.NOT_SHOWN
     for problem in files.problems:
         say(f"warning: {problem}")
-    say(f"Report: {_from_here(files.html)}")
+    say(f"Report: {from_here(files.html)}")
     if _say_where_runs_are(sweep.folder) and analysis.pairs:
         from scalewise.tracking import hand_over_answer
 
@@ -234,18 +235,12 @@ def _say_where_runs_are(folder: Path) -> bool:
         trackers, project = tracking.get("trackers", ()), tracking.get("project")
         ways = {
             "trackio": f"Trackio: scalewise trackio-view --project {project}",
-            "wandb": f"WandB: scalewise wandb-sync {_from_here(folder)}",
+            "wandb": f"WandB: scalewise wandb-sync {from_here(folder)}",
         }
         for name in trackers:
             say(ways[name])
         return bool(trackers)
     return False
-
-
-def _from_here(path: Path) -> Path:
-    """As short as it can be typed in the working folder."""
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def _say_how_to_finish() -> None:

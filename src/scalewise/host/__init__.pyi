@@ -1,5 +1,6 @@
 from .console import discard as discard
 from .console import escaped as escaped
+from .console import from_here as from_here
 from .console import interrupt_on_polite_signals as interrupt_on_polite_signals
 from .console import is_unread as is_unread
 from .console import open_closed_streams as open_closed_streams

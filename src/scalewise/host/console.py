@@ -9,6 +9,7 @@ import select
 import shutil
 import signal
 import sys
+from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
@@ -21,6 +22,12 @@ _BREAKS_THE_LINE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 def escaped(text: str) -> str:
     """``text`` with its control characters written as Python does: a newline is ``\\n``."""
     return _BREAKS_THE_LINE.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def from_here(path: str | Path) -> str:
+    """``path`` as it is typed in the working folder, whole where it lies outside."""
+    typed, here = Path(path), Path.cwd()
+    return str(typed.relative_to(here) if typed.is_relative_to(here) else typed)
 
 
 def plural(number: int, noun: str) -> str:

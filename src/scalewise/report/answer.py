@@ -22,9 +22,10 @@ from scalewise.analysis import (
     Loss,
     Pair,
     Remedy,
-    bounds_nothing,
+    bounds_words,
     changes_samples,
     count_doubt,
+    device_words,
     estimate,
     factor,
     fastest_of_each,
@@ -47,7 +48,7 @@ from scalewise.analysis import (
     way_to_get,
     work_remedy,
 )
-from scalewise.host import plural
+from scalewise.host import from_here, plural
 from scalewise.report.best_tables import best_in_brief
 from scalewise.report.doubts import disturbances, doubts, faults
 from scalewise.report.findings import command, fastest_rows
@@ -148,11 +149,7 @@ def _asked(pair: Pair) -> str:
 
 def _figures(pair: Pair) -> str:
     """``1.65x (1.52-1.79), efficiency 0.82, cost 1.21x.``"""
-    found = pair.speedup.interval
-    interval = f" ({factor(found.low)}-{factor(found.high)})" if found else ""
-    if found and bounds_nothing(found):
-        interval = " (no useful bound)"
-    speedup = f"{factor(pair.speedup.value)}x{interval}"
+    speedup = f"{factor(pair.speedup.value)}x{bounds_words(pair.speedup.interval)}"
     if is_ceiling(pair.multi):
         return f"{speedup} of {pair.devices} independent models: one model reaches no more."
     cost = factor(pair.cost_ratio.value)
@@ -220,8 +217,8 @@ def _decide(analysis: Analysis) -> Iterator[str]:
 
 def _folder(analysis: Analysis) -> str:
     """The sweep's, as it is typed from here; a page may travel, and says no other path."""
-    path, here = analysis.sweep.path.resolve(), Path.cwd()
-    return shlex.quote(str(path.relative_to(here))) if path.is_relative_to(here) else "FOLDER"
+    path = from_here(analysis.sweep.path.resolve())
+    return "FOLDER" if Path(path).is_absolute() else shlex.quote(path)
 
 
 def _first_remedy(analysis: Analysis, config: Configuration) -> tuple[Loss, Remedy] | None:
@@ -298,7 +295,7 @@ def _doubt(analysis: Analysis, pair: Pair) -> str:
 
 def _doubts(analysis: Analysis, pair: Pair) -> Iterator[str]:
     """Doubts about a pair in few words, the gravest first."""
-    sides = [(_side(config), config) for config in (pair.multi, pair.single)]
+    sides = [(device_words(config), config) for config in (pair.multi, pair.single)]
     strong = pair.multi.identity.get("scaling") == "strong"
     if pair.loss and pair.loss.ratio and strong and pair.loss.learns_less:
         higher = factor(pair.loss.ratio.value)
@@ -342,10 +339,6 @@ def _doubts(analysis: Analysis, pair: Pair) -> Iterator[str]:
     if clocks is not None and clocks != pair.speedup.value:
         mhz = [f"{mean_clock_mhz(config) or 0.0:,.0f}" for _, config in sides]
         yield f"it may be {factor(clocks)}x at equal SM clocks ({' against '.join(mhz)} MHz)"
-
-
-def _side(config: Configuration) -> str:
-    return "one device" if config.devices == 1 else f"{config.devices} devices"
 
 
 def _alone(analysis: Analysis) -> Iterator[str]:

@@ -10,6 +10,7 @@ from scalewise.analysis import (
     Best,
     BestOfEach,
     Configuration,
+    bounds_words,
     count_words,
     estimate,
     factor,
@@ -85,9 +86,8 @@ def _brief(row: Best) -> str:
     said = f"{_devices(row)} {_name(row.config)}"
     if row.speedup is None or row.judgement is None:
         return said
-    interval = row.speedup.interval
-    bound = f" ({factor(interval.low)}-{factor(interval.high)})" if interval else ""
-    return f"{said}, {factor(row.speedup.value)}x{bound}, {row.judgement.verdict}"
+    figure = f"{factor(row.speedup.value)}x{bounds_words(row.speedup.interval)}"
+    return f"{said}, {figure}, {row.judgement.verdict}"
 
 
 def best_as_plain(analysis: Analysis) -> list[dict[str, Any]]:

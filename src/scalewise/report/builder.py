@@ -123,12 +123,13 @@ def build(sweep: Source, out: Path | None = None, samples: int | None = None) ->
         tuple(folder / name for name in drawn),
         tuple(problems),
     )
+    whole = report_sections(analysis, samples)
     for path, title, sections in (
         (files.markdown, _TITLE, front_page(analysis, folder)),
-        (files.details, _DETAILS, report_sections(analysis, samples)),
+        (files.details, _DETAILS, whole),
     ):
         write_text(path, markdown_module.render(title, sections, drawn))
-    write_text(files.html, page.render(_TITLE, analysis, report_sections(analysis, samples)))
+    write_text(files.html, page.render(_TITLE, analysis, whole))
     _write_or_remove(folder / "gpu_summary.txt", memory_summary(analysis))
     _write_or_remove(folder / "gpu_timeline.csv", export.timeline_csv(analysis))
     write_text(files.json, export.results_json(analysis, samples))

@@ -226,10 +226,10 @@ def _csv_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "runs_set_aside": len(config.aside),
         "runs_planned": len(config.cells),
         **_timed_columns(config),
-        **_figure("global_samples_per_s", config.estimate("samples_per_s")),
-        **_figure("step_time_ms", config.estimate("step_time_ms")),
-        **_figure("speedup_ratio", pair.speedup if pair else None),
-        **_figure("efficiency_ratio", pair.efficiency if pair else None),
+        **figure_columns("global_samples_per_s", config.estimate("samples_per_s")),
+        **figure_columns("step_time_ms", config.estimate("step_time_ms")),
+        **figure_columns("speedup_ratio", pair.speedup if pair else None),
+        **figure_columns("efficiency_ratio", pair.efficiency if pair else None),
         "speedup_at_equal_clocks_ratio": at_equal_clocks,
         "efficiency_at_equal_clocks_ratio": (
             at_equal_clocks / pair.devices if pair and at_equal_clocks else None
@@ -286,12 +286,15 @@ def _cost_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
     return {
         "usd_per_device_hour": price.usd_per_hour if price else None,
         "price_source": f"{price.source}, {price.date}" if price else None,
-        **_figure("usd_per_million_samples", found.usd_per_million_samples if found else None),
-        **_figure("sample_cost_ratio", cost_ratio(pair, analysis.costs) if pair else None),
+        **figure_columns(
+            "usd_per_million_samples", found.usd_per_million_samples if found else None
+        ),
+        **figure_columns("sample_cost_ratio", cost_ratio(pair, analysis.costs) if pair else None),
     }
 
 
-def _figure(name: str, figure: Estimate | RatioEstimate | None) -> dict[str, float | None]:
+def figure_columns(name: str, figure: Estimate | RatioEstimate | None) -> dict[str, float | None]:
+    """A figure with the ends of its interval; those that bound nothing are missing."""
     interval = figure.interval if figure else None
     if interval is not None and bounds_nothing(interval):
         interval = None

@@ -42,7 +42,7 @@ from scalewise.report.sections import (
     words,
 )
 
-WORTH_SAYING = 0.01
+WORTH_A_ROW = 0.01
 """Share of the step below which a loss stands in the files alone."""
 _FEWEST_ROWS = 3
 """Rows of one workload below which the reader sees at once which is fastest."""
@@ -207,7 +207,7 @@ def losses(analysis: Analysis) -> Section:
         rows += [
             (config.label, CAUSE_WORDS[loss.cause], loss.ms, budget, loss.evidence)
             for loss in budget.losses
-            if abs(loss.share) >= WORTH_SAYING
+            if abs(loss.share) >= WORTH_A_ROW
         ]
         to_try += [f"{config.label}: {line}" for line in _to_try(config, budget)]
     columns = (

@@ -18,13 +18,13 @@ from scalewise.analysis import (
     Analysis,
     CellRecords,
     Metric,
-    RatioEstimate,
     Run,
     analyse,
     cost_ratio,
     load_sweep,
 )
-from scalewise.records import STEP_DTYPE, WARMUP, DeviceSample
+from scalewise.records import STEP_DTYPE, WARMUP, DeviceSample, StepSeries
+from scalewise.report.export import figure_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,7 +75,7 @@ class Tables:
     @cached_property
     def steps(self) -> pd.DataFrame:
         """One row a step of a rank, warm-up included; :meth:`steps_of` takes less memory."""
-        return _joined([self.steps_of(cell) for cell in self._names()])
+        return _joined(list(map(_steps, self.analysis.sweep.cells)))
 
     @cached_property
     def devices(self) -> pd.DataFrame:
@@ -89,8 +89,7 @@ class Tables:
 
     def steps_of(self, cell: str) -> pd.DataFrame:
         """The rows of :attr:`steps` of one cell, by its name. Raises KeyError for another."""
-        found = {one.planned.name: one for one in self.analysis.sweep.cells}[cell]
-        return _joined([_rank_steps(found, at) for at in range(len(found.steps))])
+        return _steps({one.planned.name: one for one in self.analysis.sweep.cells}[cell])
 
     def write_parquet(self, folder: str | os.PathLike[str]) -> tuple[Path, ...]:
         """Write each table as ``<name>.parquet`` into ``folder``, the steps cell by cell.
@@ -104,11 +103,8 @@ class Tables:
             written.append(out / f"{name}.parquet")
             getattr(self, name).to_parquet(written[-1], index=False)
         written.append(out / "steps.parquet")
-        _write_in_parts(map(self.steps_of, self._names()), written[-1])
+        _write_in_parts(map(_steps, self.analysis.sweep.cells), written[-1])
         return tuple(written)
-
-    def _names(self) -> list[str]:
-        return [cell.planned.name for cell in self.analysis.sweep.cells]
 
 
 def load(folder: str | os.PathLike[str]) -> Tables:
@@ -207,10 +203,13 @@ def _run_row(run: Run, label: str) -> dict[str, Any]:
     }
 
 
-def _rank_steps(cell: CellRecords, at: int) -> pd.DataFrame:
+def _steps(cell: CellRecords) -> pd.DataFrame:
+    return _joined([_rank_steps(cell, series) for series in cell.steps])
+
+
+def _rank_steps(cell: CellRecords, series: StepSeries) -> pd.DataFrame:
     import pandas as pd
 
-    series = cell.steps[at]
     rows = series.rows
     return pd.DataFrame({
         "cell": pd.Categorical([cell.planned.name] * len(rows)),
@@ -257,9 +256,9 @@ def _verdict_rows(analysis: Analysis) -> Iterator[dict[str, Any]]:
             "devices": pair.devices,
             "verdict": pair.judgement.verdict,
             "reason": pair.judgement.reason,
-            **_with_interval("speedup_ratio", pair.speedup),
-            **_with_interval("efficiency_ratio", pair.efficiency),
-            **_with_interval("sample_cost_ratio", cost_ratio(pair, analysis.costs)),
+            **figure_columns("speedup_ratio", pair.speedup),
+            **figure_columns("efficiency_ratio", pair.efficiency),
+            **figure_columns("sample_cost_ratio", cost_ratio(pair, analysis.costs)),
             "runs": min(pair.speedup.n),
             "loss_at_samples": loss and loss.samples,
             "loss": loss and loss.multi,
@@ -275,15 +274,6 @@ def _verdict_rows(analysis: Analysis) -> Iterator[dict[str, Any]]:
             "verdict": "not comparable",
             "reason": refused.reason,
         }
-
-
-def _with_interval(name: str, found: RatioEstimate | None) -> dict[str, float | None]:
-    interval = found.interval if found else None
-    return {
-        name: found.value if found else None,
-        f"{name}_low95": interval.low if interval else None,
-        f"{name}_high95": interval.high if interval else None,
-    }
 
 
 def _budget(analysis: Analysis, config_id: str) -> dict[str, float | None]:

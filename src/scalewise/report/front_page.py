@@ -14,7 +14,7 @@ from scalewise.config import conf_dir
 from scalewise.host import plural
 from scalewise.report.answer import answers
 from scalewise.report.doubts import doubts, faults
-from scalewise.report.findings import WORTH_SAYING
+from scalewise.report.findings import WORTH_A_ROW
 from scalewise.report.markdown import render
 from scalewise.report.run_facts import head
 from scalewise.report.scaling_tables import same_in_every_row, scaling
@@ -129,7 +129,7 @@ def _losses(analysis: Analysis) -> Section:
     for loss in (loss for _, budget in rows for loss in budget.losses[:_LARGEST]):
         shares[loss.cause] = max(loss.share, shares.get(loss.cause, 0.0))
     shown = [c for c in sorted(shares, key=shares.__getitem__, reverse=True)
-             if shares[c] >= WORTH_SAYING][:_MOST_CAUSES]  # fmt: skip
+             if shares[c] >= WORTH_A_ROW][:_MOST_CAUSES]  # fmt: skip
     columns = (
         words("configuration", "configuration", lambda row: row[0].label),
         Column("step", "step", "ms", lambda row: row[1].measured_ms, number),

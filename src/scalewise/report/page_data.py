@@ -27,6 +27,7 @@ from scalewise.analysis import (
     Run,
     bounds_nothing,
     cost_ratio,
+    flatten,
     mean_anatomy,
     phase_word,
     step_edges_s,
@@ -285,22 +286,15 @@ def _facts(cell: CellRecords) -> list[tuple[str, str]]:
 
 def _differences(cell: CellRecords, baseline: CellRecords) -> list[tuple[str, str, str]]:
     """Key, its value here, and that of the baseline, where they differ."""
-    ours, theirs = _flat(cell.config or {}), _flat(baseline.config or {})
+    ours, theirs = (
+        {key: printable(str(value)) for key, value in flatten(one.config or {}).items()}
+        for one in (cell, baseline)
+    )
     return [
         (key, ours.get(key, "-"), theirs.get(key, "-"))
         for key in dict.fromkeys([*ours, *theirs])
         if ours.get(key) != theirs.get(key) and key.partition(".")[0] not in _NOT_A_DIFFERENCE
     ]
-
-
-def _flat(config: Mapping[str, Any], above: str = "") -> dict[str, str]:
-    flat: dict[str, str] = {}
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{above}{key}.")
-        else:
-            flat[f"{above}{key}"] = printable(str(value))
-    return flat
 
 
 def _log_tail(cell: CellRecords) -> list[str]:

@@ -292,8 +292,11 @@ class Engine:
         remaining = [
             Remaining(cell.planned.config_id, cell.planned.devices or slots or 1) for cell in cells
         ]
+        return self._seconds_left(remaining)
+
+    def _seconds_left(self, remaining: Sequence[Remaining]) -> float | None:
         packed = self.executor.policy == "packed"
-        return self._durations.seconds_left(remaining, slots, packed)
+        return self._durations.seconds_left(remaining, self.executor.slots(), packed)
 
     def _out_of_budget(self, pairs: int, budget_min: float) -> str:
         return (
@@ -390,14 +393,14 @@ class Engine:
                 shown.append(progress_of(planned.name, running.folder, world_size))
                 left_s = shown[-1].seconds_left
             remaining.append(Remaining(planned.config_id, world_size, running.age_s, left_s))
-        packed = self.executor.policy == "packed"
-        left_s = self._durations.seconds_left(remaining, self.executor.slots(), packed)
+        left_s = self._seconds_left(remaining)
         self._tally.round = self._latest_round()
         self.display.tick(self._tally, shown, left_s)
 
     def _latest_round(self) -> int | None:
         """Of the running cells, from 1; None where no later stage may add any."""
-        if not (self._is_undecided or adaptive_requests(self.report.cells)):
+        adapts = any(cell.request.cell.repeats == "auto" for cell in self.report.cells)
+        if not (self._is_undecided or adapts):
             return None
         begun = (running.cell.planned.repeat + 1 for running in self._running)
         return max(begun, default=self._tally.round or 1)

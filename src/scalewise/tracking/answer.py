@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,7 @@ from typing import Any
 from scalewise.config import TrackingConfig, in_one_line
 from scalewise.host import say
 from scalewise.records import DataError, RecordError, SweepFolder, build
-from scalewise.tracking.mirror import open_tracker
+from scalewise.tracking.mirror import open_tracker, run_and_exit
 from scalewise.tracking.tracker import Answer, RunInfo
 
 _WAIT_S = 90.0
@@ -138,9 +136,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory(prefix="scalewise-answer-", ignore_cleanup_errors=True) as own:
-        tempfile.tempdir = os.environ["TMPDIR"] = own
-        ended = main()
-    sys.stderr.flush()
-    # Trackers register exit handlers that wait for servers.
-    os._exit(ended)
+    run_and_exit(main)

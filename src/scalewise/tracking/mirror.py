@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 from scalewise.config import in_one_line
 from scalewise.records import (
@@ -388,13 +388,18 @@ class _Run:
             self._cell.save_tracking(TrackingRecord(trackers, number, alerts))
 
 
-if __name__ == "__main__":
+def run_and_exit(work: Callable[[], int]) -> NoReturn:
+    """Be the process of ``work`` and end with its status, whatever trackers still wait for."""
     # WandB makes folders for temporary files when it is imported, and removes them in an exit
     # handler that does not run here.
     with tempfile.TemporaryDirectory(prefix="scalewise-mirror-", ignore_cleanup_errors=True) as own:
         tempfile.tempdir = os.environ["TMPDIR"] = own
-        status = main()
+        status = work()
     sys.stdout.flush()
     sys.stderr.flush()
     # Trackers register exit handlers that wait for servers; everything of ours is on disk.
     os._exit(status)
+
+
+if __name__ == "__main__":
+    run_and_exit(main)

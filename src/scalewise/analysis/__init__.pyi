@@ -73,6 +73,7 @@ from .losses import equal_samples as equal_samples
 from .model import CellRecords as CellRecords
 from .model import is_examination as is_examination
 from .model import is_monitored as is_monitored
+from .model import is_operation as is_operation
 from .model import is_timed as is_timed
 from .remedies import Remedy as Remedy
 from .remedies import changes_samples as changes_samples

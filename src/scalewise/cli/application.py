@@ -197,7 +197,8 @@ def report(
             paths, more = build_study(analysis, out, warmup_epochs=warmup_epochs, datasets=chosen)
         except ValueError as error:
             raise click.UsageError(str(error)) from error
-        labels = (f"{p.multi.label}: {p.seed_label}" for p in analysis.pairs if not p.invalid)
+        judged = (p for p in analysis.pairs if p.seed_label and not p.invalid)
+        labels = (f"{pair.multi.label}: {pair.seed_label}" for pair in judged)
         sys.stdout.writelines(f"study's label: {label}\n" for label in labels)
         sys.stdout.writelines(f"study: {path}\n" for path in paths)
         problems += more

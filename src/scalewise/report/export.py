@@ -227,7 +227,8 @@ def _csv_row(analysis: Analysis, config: Configuration, warmup_epochs: int) -> d
     at_equal_clocks = speedup_at_equal_clocks(analysis, pair) if pair else None
     return {
         "configuration": config.label,
-        **{group: config.name(group) for group in ("model", "dataset", "strategy", "precision")},
+        **{group: config.name(group) for group in ("model", "dataset", "strategy")},
+        "precision": scaling_tables.precision_word(config),
         "devices": config.devices,
         "scaling": result and result.scaling,
         "global_batch_size_samples": result and result.global_batch_size,

@@ -26,6 +26,7 @@ from scalewise.config import (
     Component,
     ConfigError,
     DatasetError,
+    HardwareConfig,
     bind,
     build_cell,
     check_optimizer,
@@ -366,6 +367,13 @@ class ThisHost:
         except HostMismatch as mismatch:
             return Place(None, str(mismatch))
 
+    def devices_of(self, hardware: HardwareConfig) -> int | None:
+        """Devices that a profile has here; None where it has none."""
+        try:
+            return len(self._hosts.of(hardware).slots)
+        except HostMismatch:
+            return None
+
     def slots(self) -> int:
         """The most devices that any cell asked about so far could get."""
         return self._hosts.slots() or 1
@@ -377,6 +385,9 @@ class ThisHost:
 
 class Cluster(ThisHost):
     """Where cells would run on a cluster that nobody has asked yet: what they ask for."""
+
+    def devices_of(self, hardware: HardwareConfig) -> int | None:
+        return None
 
     def __call__(self, cell: Cell) -> Place:
         return Place(cell.planned.devices)

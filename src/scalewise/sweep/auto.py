@@ -71,14 +71,15 @@ def settle_alone(
     settled, said = [], dict[str, None]()
     for one in requests:
         strategy = one.cell.strategy
-        is_open = isinstance(strategy, AutoConfig) and strategy.devices == "auto"
-        if isinstance(strategy, AutoConfig) and is_open and devices_of(one.cell.hardware) == 1:
+        if isinstance(strategy, AutoConfig) and strategy.devices == "auto":
             alone = [own for own in strategy.plain().values() if own.get("kind") == "single"]
-            plain = {**one.plain, "strategy": alone[0]} if alone else one.plain
-            settled.append(Request((*one.overrides, "strategy=single"), plain, build_cell(plain)))
-            said["strategy=auto: this host has one device, so strategy=single is trained"] = None
-        else:
-            settled.append(one)
+            if alone and devices_of(one.cell.hardware) == 1:
+                plain = {**one.plain, "strategy": alone[0]}
+                one = Request((*one.overrides, "strategy=single"), plain, build_cell(plain))
+                said["strategy=auto: this host has one device, so strategy=single is trained"] = (
+                    None
+                )
+        settled.append(one)
     return settled, list(said)
 
 

@@ -83,7 +83,7 @@ def build_study(
         # All of it is ours: a file of an earlier study would show what is no longer there.
         stale.unlink()
     written = []
-    for name, text in (*_benchmarks(analysis), *_summaries(analysis)):
+    for name, text in (*_benchmarks(analysis), *_summaries(analysis, warmup_epochs)):
         write_text(folder / name, text)
         written.append(name)
     drawn, problems = write_plots(study_plots(analysis, warmup_epochs), folder)
@@ -162,6 +162,7 @@ def _run(run: Run) -> dict[str, Any]:
         "utilization_readings": run.utilization_readings,
         "exposed_comm_ms": phases.phases_ms["exposed_comm"] if phases else None,
         "loss": run.loss and {"name": run.loss.name, "final": run.loss.final},
+        "val_accuracy": run.value("accuracy"),
     }
 
 
@@ -210,8 +211,8 @@ def _conclusion(pairs: Sequence[Pair], devices: int) -> str:
     )
 
 
-def _summaries(analysis: Analysis) -> Iterator[tuple[str, str]]:
-    yield "comprehensive_summary.csv", export.results_csv(analysis)
+def _summaries(analysis: Analysis, warmup_epochs: int) -> Iterator[tuple[str, str]]:
+    yield "comprehensive_summary.csv", export.results_csv(analysis, warmup_epochs)
     yield "summary_table.tex", _latex(_summary(analysis))
     yield "performance_report.txt", _performance_report(analysis)
 

@@ -479,7 +479,11 @@ def mirror(folder: Path) -> int:
     if not (folder / "sweep.json").is_file():
         raise click.UsageError(f"{folder}: found no sweep.json; allowed: the folder of a sweep")
     missing = mirror_main([str(folder), "--once"])
-    if (SweepFolder(folder).report_path / "results.json").exists():
+    sweep = SweepFolder(folder)
+    if not missing and not any(cell.load_tracking() for _, cell in sweep.cells()):
+        sys.stdout.write(f"{folder}: no tracker was wanted (tracking=none), or no cell has begun\n")
+        return missing
+    if (sweep.report_path / "results.json").exists():
         missing = missing or int(not hand_over_answer(folder))
     if not missing:
         sys.stdout.write(f"{folder}: its trackers hold everything\n")

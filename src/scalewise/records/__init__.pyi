@@ -56,7 +56,6 @@ from .folders import SweepFolder as SweepFolder
 from .folders import SweepPlan as SweepPlan
 from .folders import current_attempt as current_attempt
 from .folders import drop_checkpoints as drop_checkpoints
-from .folders import find_foreign_writer as find_foreign_writer
 from .folders import has_checkpoints as has_checkpoints
 from .folders import last_checkpoint as last_checkpoint
 from .folders import part_path as part_path

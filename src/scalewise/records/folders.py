@@ -7,13 +7,10 @@ last, with the SHA-256 of every file, and then the folder gets its name.
 
 from __future__ import annotations
 
-import grp
 import hashlib
 import os
-import pwd
 import re
 import shutil
-import stat
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -339,34 +336,6 @@ def last_checkpoint(cell: Path) -> tuple[Path, Checkpoint] | None:
         if all(_sha256(folder / name) == known for name, known in checkpoint.files.items()):
             return folder, checkpoint
     return None
-
-
-def find_foreign_writer(cell: Path) -> str | None:
-    """Describe how another user could have written a cell's checkpoints; None if nobody could.
-
-    Loading a checkpoint can run code in it. As ssh does with its keys, this checks the files and
-    every folder up to the sweep's: whoever may write a folder may replace all below it.
-    """
-    inside = sorted((cell / "checkpoints").rglob("*"))
-    for path in (cell.parent, cell, cell / "checkpoints", *inside):
-        status = path.stat()
-        if status.st_uid not in (0, os.geteuid()):
-            return f"{path} belongs to the user {status.st_uid}, not to {os.geteuid()}"
-        shared = status.st_mode & stat.S_IWGRP and not _is_private_group(status.st_gid)
-        if status.st_mode & stat.S_IWOTH or shared:
-            return f"others can write {path} (mode {stat.S_IMODE(status.st_mode):o})"
-    return None
-
-
-def _is_private_group(gid: int) -> bool:
-    """Whether the user is the only member of the group, which then has the user's name."""
-    try:
-        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
-    except KeyError:
-        return False
-    return (group.gr_gid, group.gr_name) == (user.pw_gid, user.pw_name) and set(group.gr_mem) <= {
-        user.pw_name
-    }
 
 
 def drop_checkpoints(cell: Path) -> None:

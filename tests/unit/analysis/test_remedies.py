@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+
 from fakes.recorded import Spec, analysed, edit_ranks, with_devices, write_sweep
 from fakes.requests import composer
 from fakes.sections import lines_of

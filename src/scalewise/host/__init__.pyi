@@ -44,7 +44,6 @@ from .processes import die_with_parent as die_with_parent
 from .processes import end_descendants as end_descendants
 from .processes import end_orphans as end_orphans
 from .processes import find_below as find_below
-from .processes import is_stopped as is_stopped
 from .processes import keep_answering as keep_answering
 from .processes import kill as kill
 from .processes import reap as reap

@@ -414,7 +414,7 @@ class Engine:
         self._announced.discard(cell.planned.cell_id)
         self.budget.spend(running.world_size, (seconds or 0.0) + ending.lost_s)
         outcome = self._complete_outcome(cell, ending.outcome, seconds)
-        self.executor.examine(running, outcome)
+        self.executor.examine(running)
         why: str | None = None
         if ending.is_preempted:
             why = "no retry is counted"

@@ -36,6 +36,7 @@ from .limits import usable_cores as usable_cores
 from .locks import Colocation as Colocation
 from .locks import FileLock as FileLock
 from .locks import runtime_folder as runtime_folder
+from .mirror import Mirror as Mirror
 from .processes import ENV_SUPERVISOR as ENV_SUPERVISOR
 from .processes import answer_requests as answer_requests
 from .processes import become_subreaper as become_subreaper

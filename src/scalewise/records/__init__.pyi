@@ -45,7 +45,6 @@ from .files import finite_or_none as finite_or_none
 from .files import load_json as load_json
 from .files import load_or_none as load_or_none
 from .files import parse_json as parse_json
-from .files import read_record as read_record
 from .files import save_json as save_json
 from .folders import ALIVE_S as ALIVE_S
 from .folders import CellFolder as CellFolder

@@ -1,8 +1,6 @@
 """One of the ranks that measure planted loaders: ``python -m fakes.loader_ranks <folder>``.
 
-Each case is measured by all ranks of the environment and leaves ``<case>/loader.json``. The ranks
-meet anew for each, at the port that stands in ``<case>.port``: where they met last, the store may
-still be closing.
+All ranks of the environment measure theirs at once; the first leaves ``loader.json``.
 """
 
 from __future__ import annotations
@@ -82,12 +80,8 @@ def slow(workers: int) -> tuple[str, ...]:
 
 
 def main() -> None:
-    for workers in WORKERS:
-        folder = Path(sys.argv[1]) / str(workers)
-        os.environ["MASTER_PORT"] = folder.with_suffix(".port").read_text()
-        measured(folder, *slow(workers))
-        if dist.is_initialized():
-            dist.destroy_process_group()
+    measured(Path(sys.argv[1]), *slow(WORKERS[-1]))
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

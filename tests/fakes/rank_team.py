@@ -7,6 +7,7 @@ They are forked from a process that has imported what training needs: that takes
 
 from __future__ import annotations
 
+import importlib
 import os
 import runpy
 import signal
@@ -15,7 +16,8 @@ import sys
 import traceback
 from pathlib import Path
 
-from scalewise.host import die_with_parent, free_port
+from scalewise.host import die_with_parent, fork_hindrance, free_port
+from scalewise.train import import_training
 
 _TIMEOUT_S = 300
 
@@ -49,6 +51,9 @@ def run_ranks(module: str, folder: Path, count: int) -> None:
 
 def main(module: str, folder: str, count: int) -> int:
     """0 if all ranks succeed. One that fails leaves the others waiting for it: they are ended."""
+    import_training(None)
+    importlib.import_module("fakes.requests")  # Hydra, which some of them compose with
+    assert fork_hindrance(os.environ) is None
     team = os.getpid()
     ranks = {_start(module, folder, rank, team) for rank in range(count)}
     while ranks:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fakes.train_command import listening, wait_for
+from scalewise.cli import main
 from scalewise.config import HardwareConfig, cpu_devices
 from scalewise.gpu import Leases
 from scalewise.host import descendants, usable_cores
@@ -101,18 +102,18 @@ def test_no_rank_outlives_its_examination(
 
 
 def test_devices_in_use_by_another_job_are_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path))
     shares = cpu_devices(HardwareConfig("auto"), usable_cores())
     lease = Leases().try_lease([DeviceInfo("cpu", "any", cores=shares[0])], 1)
     assert lease is not None
-    command = [sys.executable, "-m", "scalewise", "doctor"]
-    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    status = main(["doctor"])
     lease.release()
-    assert done.returncode == 2
-    assert done.stderr.startswith("scalewise doctor: another scalewise job is using one of")
+    assert status == 2
+    said = "scalewise doctor: another scalewise job is using one of"
+    assert capsys.readouterr().err.startswith(said)
 
 
 def _rank_process(folder: Path, parent: int) -> int:

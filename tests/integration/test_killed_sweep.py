@@ -25,11 +25,6 @@ ENDLESS = (
     *("max_epochs=null", "max_steps=1000000", "warmup_steps=2", f"sweep.grace_s={GRACE_S}"),
     *("strategy=ddp", "strategy.devices=2", "hardware=cpu", "hardware.cores_per_device=1"),
 )
-WAYS = {
-    "fresh": ("hydra.launcher.warm=false",),
-    "forked ranks": (),
-}
-"""How supervisor and ranks come to be."""
 
 
 class Started:
@@ -39,10 +34,11 @@ class Started:
         self.folder = SweepFolder(folder)
         self.process = train.start("-m", *ENDLESS, f"hydra.sweep.dir={folder}", *arguments)
         self.supervisor, self.ranks = wait_for(self.training, "two ranks that train", 120)
-        self.family = [
-            self.process.pid,
-            *(c.pid for c in psutil.Process(self.process.pid).children()),
-        ]
+        self.family = self.living()
+
+    def living(self) -> list[int]:
+        """The sweep and those that it started."""
+        return [self.process.pid, *(c.pid for c in psutil.Process(self.process.pid).children())]
 
     def training(self, but: int = 0) -> tuple[int, list[int]] | None:
         """Supervisor, other than ``but``, and ranks, once all have taken steps."""
@@ -104,7 +100,7 @@ def freed(locks: Collection[FileLock], ranks: Collection[int], seconds: float) -
 
 def test_locks_are_held_until_the_last_rank_has_ended(train: Train, tmp_path: Path) -> None:
     """Ranks that are forked: those that start freshly keep a resumed sweep waiting below."""
-    sweep = Started(train, tmp_path / "sweep", *WAYS["forked ranks"])
+    sweep = Started(train, tmp_path / "sweep")
     assert listening(sweep.ranks[:1]) == {"127.0.0.1"}, "no other host can join"
     assert listening(train.processes()) <= {"127.0.0.1", "::1"}
     locks = locks_of(train, sweep.folder)
@@ -146,20 +142,24 @@ def test_a_sweep_that_is_resumed_at_once_waits_for_what_was_killed(
     resumed.communicate(timeout=30)
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_ranks_end_with_everyone_above_them(train: Train, tmp_path: Path, way: str) -> None:
-    """Nobody is left to end them: only the kernel can."""
-    sweep = Started(train, tmp_path / "sweep", *WAYS[way])
-    assert sweep.supervisor in sweep.family
-    assert len(sweep.family) == (2 if way == "fresh" else 3)
+def end_all_above(train: Train, sweep: Started, ranks: Collection[int]) -> None:
+    """Nobody is left to end the ranks: only the kernel can."""
+    family = sweep.living()
     # Stopped first: none of them can act on the end of another.
-    kill(*sweep.family, number=signal.SIGSTOP)
-    kill(*reversed(sweep.family))
-    freed(locks_of(train, sweep.folder), sweep.ranks, 5)
+    kill(*family, number=signal.SIGSTOP)
+    kill(*reversed(family))
+    freed(locks_of(train, sweep.folder), ranks, 5)
+
+
+def test_ranks_end_with_everyone_above_them(train: Train, tmp_path: Path) -> None:
+    """Those that start freshly; forked ones at the end of the next test."""
+    sweep = Started(train, tmp_path / "sweep", "hydra.launcher.warm=false")
+    assert sweep.family == [sweep.process.pid, sweep.supervisor]
+    end_all_above(train, sweep, sweep.ranks)
 
 
 def test_no_rank_outlives_any_one_of_those_above_it(train: Train, tmp_path: Path) -> None:
-    """One after the other is killed: who forks, the supervisor, a rank, the sweep."""
+    """One after the other is killed: who forks, the supervisor, a rank; then all at once."""
     typed = ("repeats=4", "sweep.retries=0")
     sweep = Started(train, tmp_path / "sweep", *typed)
     (server,) = {*sweep.family} - {sweep.process.pid, sweep.supervisor}
@@ -175,6 +175,5 @@ def test_no_rank_outlives_any_one_of_those_above_it(train: Train, tmp_path: Path
     kill(ranks[0])
     wait_for(lambda: alive(ranks) == [], "the end of the other rank", 30)
     _, ranks = wait_for(lambda: sweep.training(supervisor), "the next cell", 120)
-    kill(sweep.process.pid)
-    wait_for(lambda: alive(ranks) == [], "the end of the ranks", 30)
+    end_all_above(train, sweep, ranks)
     wait_for(lambda: train.processes() == {}, "the end of all", 10)

@@ -35,13 +35,3 @@ def test_a_window_stands_beside_the_timed_cell_and_is_never_timed(train: Train) 
     assert cost.window is not None and cost.window.cell == profiled.name
     assert cost.window.cost_ms is not None and cost.window.slower_ms is not None
     assert cost.gradient_bytes == timed.runs[0].cell.result.ranks[0].parameters_trainable * 4
-
-
-def test_what_this_host_cannot_do_is_refused_before_anything_starts(train: Train) -> None:
-    for override, words in (
-        ("profile.nvtx=true", "profile.nvtx: found true, which needs a GPU"),
-        ("hydra.launcher.wrap=no_such_profiler", "hydra.launcher.wrap: found 'no_such_profiler'"),
-    ):
-        run = train(*SMALL, "hardware=cpu", override)
-        assert run.status == 2 and words in run.err, run.err
-        assert len(run.err.strip().splitlines()) == 1

@@ -119,7 +119,6 @@ def test_two_sweeps_in_one_second_share_nothing_and_odd_values_arrive_unharmed(
     [
         (("--cfg", "job", "model=large"), "batch_size: 128"),
         (("--help",), "model: medium, large, mlp_258k"),
-        (("--info", "config"), "strategy"),
     ],
 )
 def test_questions_are_answered_and_nothing_is_run(
@@ -156,21 +155,6 @@ def test_optuna_gets_the_objective_of_every_cell(train: Train) -> None:
     found = yaml.safe_load((run.sweep.path / "optimization_results.yaml").read_text())
     losses = [cell.ranks[0].metrics["val_loss"] for cell in cells]
     assert found["best_value"] == pytest.approx(min(loss for loss in losses if loss is not None))
-
-
-def test_torchrun_around_it_changes_nothing(train: Train) -> None:
-    train.script = (
-        train.script[0],
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node=2",
-        "--master-port=0",
-        train.script[1],
-    )
-    run = train(*SMALL, "strategy=ddp", "max_steps=4", "validation=never")
-    assert run.status == 0, run.err
-    assert run.only_cell().load_result().world_size == 2
-    assert "process 1 of torchrun's 2 stands down" in run.err
 
 
 def test_a_host_that_cannot_run_a_cell_skips_it_and_says_so(train: Train) -> None:

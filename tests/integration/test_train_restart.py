@@ -46,28 +46,3 @@ def test_the_loss_curve_is_that_of_an_uninterrupted_run(train: Train, own_code: 
     for name in ("masks", "movement"):
         assert states[0][name]
         assert all(map(torch.equal, states[0][name], states[1][name])), name
-
-
-def test_a_checkpoint_where_others_can_write_is_not_trusted_by_default(
-    train: Train, own_code: Path
-) -> None:
-    """What it may hold: ``unit/train/test_checkpoint_trust.py``."""
-    command = (*RESTARTING, "+model.fault=sigkill", "monitor.devices=false", "sweep.retries=0")
-    run = train(*command, cwd=own_code)
-    assert run.status == 1, run.err
-    assert run.folder is not None
-    resumed = (*command, f"sweep.resume={run.folder}")
-    cell = run.only_cell()
-    tried = len(list(cell.attempts()))
-
-    run.folder.chmod(0o757)
-    refused = train(*resumed, cwd=own_code)
-    assert refused.status == 2
-    (line,) = refused.err.splitlines()
-    assert "checkpoint.trust=true" in line
-    assert str(run.folder) in line
-    assert len(list(cell.attempts())) == tried
-
-    trusted = train(*resumed, "checkpoint.trust=true", cwd=own_code)
-    assert trusted.status == 0, trusted.err
-    assert run.only_cell().load_rank(1).resumed_at_step == RESUMED_AT

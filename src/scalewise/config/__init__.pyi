@@ -36,7 +36,6 @@ from .errors import require as require
 from .errors import require_at_least as require_at_least
 from .execution import BLOCK_STEPS as BLOCK_STEPS
 from .execution import BLOCKS as BLOCKS
-from .execution import CLOSE_IT as CLOSE_IT
 from .execution import DEFAULT_PROFILE as DEFAULT_PROFILE
 from .execution import FP8_CAPABILITY as FP8_CAPABILITY
 from .execution import CheckpointConfig as CheckpointConfig
@@ -45,7 +44,6 @@ from .execution import ExecutionConfig as ExecutionConfig
 from .execution import PrecisionConfig as PrecisionConfig
 from .execution import ProfileConfig as ProfileConfig
 from .execution import find_compiler as find_compiler
-from .execution import untrusted_checkpoint as untrusted_checkpoint
 from .hardware import HardwareConfig as HardwareConfig
 from .hardware import Price as Price
 from .hardware import choose_gpus as choose_gpus

@@ -41,7 +41,7 @@ class CheckpointConfig:
     keep: bool = False
     """Keep the last checkpoint of a cell that is done."""
     trust: bool = False
-    """Go on from a checkpoint that others could have written, whatever classes it holds."""
+    """Go on from a checkpoint whatever classes it holds: to load it can be to run code."""
 
     def __post_init__(self) -> None:
         one = self.every_n_steps is None or self.every_s is None
@@ -53,18 +53,6 @@ class CheckpointConfig:
 
 
 NO_CHECKPOINTS = CheckpointConfig()
-CLOSE_IT = "chmod go-w on it, a new sweep"
-"""The way out where others could have written a checkpoint."""
-
-
-def untrusted_checkpoint(why: str, instead: str) -> str:
-    """The line that refuses a checkpoint; ``instead`` is a way out."""
-    return (
-        f"checkpoint.trust: found false, and {why}; to load such a checkpoint can be to run code "
-        f"that somebody put there; allowed: {instead}, or checkpoint.trust=true"
-    )
-
-
 CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 EAGER_STEPS_SINGLE = 3
 """Steps run eagerly before one is captured: they create the optimizer's state and the handles of

@@ -27,7 +27,6 @@ from scalewise.records import (
     SampledDevice,
     parse_json,
     read_device_series,
-    read_record,
     timeline_rows,
 )
 
@@ -180,7 +179,7 @@ def import_seed_file(path: Path, folder: CellFolder) -> Path:
 
 def _load(path: Path) -> list[Any]:
     try:
-        text = read_record(path).decode()
+        text = path.read_bytes().decode()
     except (OSError, UnicodeDecodeError) as error:
         raise RecordError(f"{path}: cannot be read: {error}") from error
     try:
@@ -350,7 +349,7 @@ class JsonArrayFile:
 
     def _existing(self) -> bytes:
         try:
-            content = read_record(self.path)
+            content = self.path.read_bytes()
         except FileNotFoundError:
             return _EMPTY
         try:

@@ -36,6 +36,7 @@ from .limits import usable_cores as usable_cores
 from .locks import Colocation as Colocation
 from .locks import FileLock as FileLock
 from .locks import runtime_folder as runtime_folder
+from .mirror import Mirror as Mirror
 from .processes import ENV_SUPERVISOR as ENV_SUPERVISOR
 from .processes import answer_requests as answer_requests
 from .processes import become_subreaper as become_subreaper
@@ -44,7 +45,6 @@ from .processes import die_with_parent as die_with_parent
 from .processes import end_descendants as end_descendants
 from .processes import end_orphans as end_orphans
 from .processes import find_below as find_below
-from .processes import is_stopped as is_stopped
 from .processes import keep_answering as keep_answering
 from .processes import kill as kill
 from .processes import reap as reap

@@ -72,15 +72,6 @@ def _command_line(pid: int) -> list[str]:
         return []  # it ended while we looked
 
 
-def is_stopped(pid: int) -> bool:
-    """Whether a signal or a debugger has stopped a process; False where it is gone."""
-    try:
-        status = psutil.Process(pid).status()
-    except psutil.Error:
-        return False
-    return status in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-
-
 def end_descendants(grace_s: float, limit_s: float = 9.0) -> list[int]:
     """End every process below this one: asked first, then made to. Returns what is left.
 

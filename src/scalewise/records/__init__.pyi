@@ -45,7 +45,6 @@ from .files import finite_or_none as finite_or_none
 from .files import load_json as load_json
 from .files import load_or_none as load_or_none
 from .files import parse_json as parse_json
-from .files import read_record as read_record
 from .files import save_json as save_json
 from .folders import ALIVE_S as ALIVE_S
 from .folders import CellFolder as CellFolder
@@ -56,7 +55,6 @@ from .folders import SweepFolder as SweepFolder
 from .folders import SweepPlan as SweepPlan
 from .folders import current_attempt as current_attempt
 from .folders import drop_checkpoints as drop_checkpoints
-from .folders import find_foreign_writer as find_foreign_writer
 from .folders import has_checkpoints as has_checkpoints
 from .folders import last_checkpoint as last_checkpoint
 from .folders import part_path as part_path

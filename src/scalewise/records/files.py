@@ -6,14 +6,11 @@ its last unit may be torn off at any byte. A parser keeps that end in ``rest`` u
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
-import stat
 import threading
 from collections.abc import Callable, Mapping
-from io import BufferedReader
 from pathlib import Path
 from typing import Annotated, Any, Final, Generic, Protocol, TextIO, TypeVar
 
@@ -25,8 +22,6 @@ from scalewise.records.validation import DataError, build, shown, to_plain
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 SCHEMA_VERSION = 1
-MOST_BYTES = 2**28
-"""Limit of a record that is read whole: ten times a plan of 100,000 cells."""
 Rank = Annotated[int, Field(ge=0, lt=2**16)]
 WorldSize = Annotated[int, Field(ge=1, le=2**16)]
 UnixTime = Annotated[float, Field(ge=0, le=10**11)]
@@ -47,29 +42,6 @@ class AbsentRecordError(RecordError):
 
 class NewerRecordError(RecordError):
     """A record that a newer scalewise wrote."""
-
-
-def open_record(path: Path) -> BufferedReader:
-    """Open a record for reading, at once. Raises OSError, also for what is no regular file.
-
-    A pipe, to open which is to wait for a writer, could otherwise hold up whoever reads a folder.
-    """
-    file = open(  # noqa: SIM115 - whoever asked for it closes it
-        path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)
-    )
-    if stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        return file
-    file.close()
-    raise OSError(errno.EINVAL, "it is no regular file; remove it", str(path))
-
-
-def read_record(path: Path) -> bytes:
-    """All of a record; raises as :func:`open_record` does, and for one that is too large."""
-    with open_record(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size > MOST_BYTES:
-            raise OSError(f"found {size:,} bytes; allowed: up to {MOST_BYTES:,}; remove it")
-        return file.read()
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -124,7 +96,7 @@ def save_json(path: Path, record: object) -> None:
 def load_json(path: Path, cls: type[T]) -> T:
     """Read what :func:`save_json` wrote. Raises :class:`RecordError` naming the file."""
     try:
-        plain = parse_json(read_record(path).decode())
+        plain = parse_json(path.read_bytes().decode())
     except FileNotFoundError:
         raise AbsentRecordError(f"{path}: no such record") from None
     except (OSError, ValueError) as error:
@@ -227,7 +199,7 @@ class LineParser(Generic[T]):
 def parse_series(path: Path, parser: Parser[T]) -> T:
     """All of a series but a torn end, which stays in the parser. Raises :class:`RecordError`."""
     try:
-        return parser.parse(read_record(path))
+        return parser.parse(path.read_bytes())
     except OSError as error:
         raise RecordError(f"{path}: cannot be read: {error}") from error
     except ValueError as error:

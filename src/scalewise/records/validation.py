@@ -30,8 +30,6 @@ _BOUNDS: dict[str, dict[str, Any]] = {
     "list": {"fail_fast": True},
 }
 """Bounds of every value, unless its annotation says something narrower."""
-MAX_DEPTH = 64
-"""Levels of data that no annotation describes."""
 
 _PLAIN_WORDS = {
     r"^\w+ should (be |have )?": "", "a valid integer": "an integer", "a valid number": "a number",
@@ -99,8 +97,6 @@ def _bounded(node: Any) -> Any:
     kept = {"default", "metadata", "serialization", "expected", "config"}
     made = {k: v if k in kept else _bounded(v) for k, v in node.items()}
     kind = made.get("type")
-    if kind == "any":
-        return core_schema.no_info_plain_validator_function(_shallow)
     if kind == "dataclass":
         check, ref = _known_keys(made["cls"]), made.pop("ref", None)
         return core_schema.no_info_before_validator_function(check, cast(Any, made), ref=ref)
@@ -123,15 +119,6 @@ def _known_keys(cls: type) -> Callable[[Any], Any]:
         return {k: v for k, v in value.items() if k in names} if strange else value
 
     return check
-
-
-def _shallow(value: Any, level: int = 0) -> Any:
-    if level > MAX_DEPTH:
-        raise ValueError(f"found more than {MAX_DEPTH} levels of brackets; allowed: fewer")
-    if isinstance(value, (Mapping, list, tuple)):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            _shallow(item, level + 1)
-    return value
 
 
 def _data_error(error: ValidationError, data: Any, at: str) -> DataError:

@@ -6,10 +6,10 @@ import re
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from scalewise.host import is_stopped, memory_limit_mib
+from scalewise.host import memory_limit_mib
 from scalewise.records import (
     Attempt,
     CellFolder,
@@ -94,21 +94,6 @@ def _verdict(process: RankProcess, error: RankError | None) -> Verdict:
         return Verdict("signal", f"rank {rank} was ended by {name}{hint}", rank, code)
     early = " before it had finished" if code == 0 else ""
     return Verdict("exit", f"rank {rank} exited with status {code}{early}; see logs/", rank, code)
-
-
-_RAISED = re.compile(r"[\w.]+(?:Error|Exception|Interrupt): .+")
-"""The last line of what Python prints of an exception that nobody caught."""
-
-
-def name_uncaught(verdict: Verdict, folder: CellFolder) -> Verdict:
-    """The same, with the exception where a rank could not report it.
-
-    A handler of SIGCHLD, which torch's loaders have, may raise while the report is written.
-    """
-    printed = last_lines(folder, verdict.rank) if verdict.cause == "exit" else ()
-    if not printed or verdict.exit_code != 1 or not _RAISED.fullmatch(printed[-1]):
-        return verdict
-    return replace(verdict, message=f"rank {verdict.rank}: {printed[-1]}")
 
 
 def last_lines(folder: CellFolder, rank: int | None) -> tuple[str, ...]:
@@ -202,23 +187,6 @@ def name_memory_kill(verdict: Verdict, before: int | None, now: int | None) -> V
     limit = "" if limit_mib is None else f" (cgroup limit {limit_mib:.0f} MiB)"
     message = f"rank {verdict.rank} was ended by the kernel's out-of-memory killer{limit}"
     return replace(verdict, cause="oom", message=message)
-
-
-def name_stopped(verdict: Verdict, pids: Callable[[], Mapping[int, int]]) -> Verdict:
-    """The same, unless it is a hang for which stopped ranks are to blame: then with their names.
-
-    Args:
-        verdict: why the cell has no result.
-        pids: asked for a hang only: rank to the process that trains.
-    """
-    if verdict.cause != "hang":
-        return verdict
-    stopped = [rank for rank, pid in pids().items() if is_stopped(pid)]
-    if not stopped:
-        return verdict
-    each = ", ".join(map(str, stopped))
-    told = f"rank {each} {'was' if len(stopped) == 1 else 'were'} stopped (SIGSTOP, or a debugger)"
-    return replace(verdict, message=f"{told}: {verdict.message}", rank=stopped[0])
 
 
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGPWR})

@@ -34,8 +34,6 @@ from scalewise.supervisor.failures import (
     blame,
     name_absent,
     name_memory_kill,
-    name_stopped,
-    name_uncaught,
 )
 from scalewise.supervisor.job import Job, Outcome, Settings, Verdict, Wakeup, read_line
 from scalewise.supervisor.ranks import Ranks, Starter, spawn
@@ -203,15 +201,14 @@ class Supervisor:
                 return Verdict("timeout", limit, None, None)
             hang = self.liveness.hang([p.rank for p in ranks.alive])
             if hang is not None:
-                return name_stopped(hang, ranks.trainers)
+                return hang
 
     def _blame(self, ranks: Ranks) -> Verdict:
         """The failed rank, or the part of its surroundings, that ended the cell."""
         limit_s = self.job.settings.collective_timeout_s
-        verdict = name_uncaught(blame(ranks, self.folder), self.folder)
+        verdict = blame(ranks, self.folder)
         verdict = name_memory_kill(verdict, self.memory_kills, oom_kills())
-        verdict = name_absent(verdict, ranks, self.folder, limit_s, self.job.world_size)
-        return name_stopped(verdict, ranks.trainers)
+        return name_absent(verdict, ranks, self.folder, limit_s, self.job.world_size)
 
     def _co_tenants(self, ranks: Collection[int]) -> tuple[str, ...]:
         """Everyone who shared the host at any time, those that started later included.

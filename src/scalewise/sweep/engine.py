@@ -17,7 +17,7 @@ from typing import Any
 
 from scalewise.config import ConfigError
 from scalewise.gpu import HostMismatch
-from scalewise.host import FileLock, become_subreaper, plural
+from scalewise.host import FileLock, Mirror, become_subreaper, plural
 from scalewise.records import SweepFolder, planned_cell_state
 from scalewise.supervisor import Outcome, Retries
 from scalewise.sweep.auto import (
@@ -34,7 +34,6 @@ from scalewise.sweep.auto import (
 from scalewise.sweep.display import Display, Tally, progress_of
 from scalewise.sweep.executor import Ending, Executor, QueuedCell, RunningCell
 from scalewise.sweep.folder_lock import lock_folder
-from scalewise.sweep.mirror import Mirror
 from scalewise.sweep.plan import Cell, Request, add_to_plan
 from scalewise.sweep.progress import Budget, Durations, Remaining, budget_of
 from scalewise.sweep.resume import refuse_newer, set_unreadable_aside
@@ -414,7 +413,7 @@ class Engine:
         self._announced.discard(cell.planned.cell_id)
         self.budget.spend(running.world_size, (seconds or 0.0) + ending.lost_s)
         outcome = self._complete_outcome(cell, ending.outcome, seconds)
-        self.executor.examine(running, outcome)
+        self.executor.examine(running)
         why: str | None = None
         if ending.is_preempted:
             why = "no retry is counted"

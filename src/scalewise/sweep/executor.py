@@ -132,7 +132,7 @@ class Executor(ABC, Generic[R]):
     def poll(self, running: Sequence[R]) -> list[tuple[R, Ending]]:
         """Wait briefly. Returns the tries that have ended."""
 
-    def examine(self, running: R, outcome: Outcome) -> None:
+    def examine(self, running: R) -> None:
         """Look at the records of a try that has ended, for example for bad devices."""
 
     @abstractmethod

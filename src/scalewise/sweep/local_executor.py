@@ -258,13 +258,10 @@ class LocalExecutor(Executor[LocalCell]):
 
     # Bad devices
 
-    def examine(self, running: LocalCell, outcome: Outcome) -> None:
+    def examine(self, running: LocalCell) -> None:
         """Quarantine the devices that the cell's records speak against."""
         if running.cell.request.cell.sweep.quarantine:
-            config_id = running.cell.planned.config_id
-            for device in self._quarantine.examine(
-                running.folder, config_id, running.lease.slots, outcome
-            ):
+            for device in self._quarantine.examine(running.folder, running.lease.slots):
                 self._note(f"quarantine {device}; it gets no more cells of this sweep")
 
     def _usable(self, queued: QueuedCell) -> Sequence[DeviceInfo]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from scalewise.config import CLOSE_IT, ConfigError, SweepConfig, untrusted_checkpoint
+from scalewise.config import ConfigError, SweepConfig
 from scalewise.host import changes, code_changes, data_identity, own_classes, plural, running_code
 from scalewise.records import (
     PROTOCOL,
@@ -25,8 +25,6 @@ from scalewise.records import (
     RecordError,
     State,
     SweepFolder,
-    find_foreign_writer,
-    has_checkpoints,
     is_done,
     planned_cell_state,
 )
@@ -67,7 +65,6 @@ def select(cells: Sequence[Cell], folder: SweepFolder, rerun: str | None) -> Sel
         kept = [c for c in cells if c.planned.cell_id in chosen | done]
         rerun_ids = frozenset(chosen & done)
     refuse_newer(folder, kept)
-    refuse_untrusted(folder, (c for c in kept if c.planned.cell_id not in done))
     return Selection(tuple(kept), rerun_ids)
 
 
@@ -83,20 +80,6 @@ def refuse_newer(folder: SweepFolder, cells: Iterable[Cell]) -> None:
             ) from None
         except RecordError:
             continue
-
-
-def refuse_untrusted(folder: SweepFolder, cells: Iterable[Cell]) -> None:
-    """Raises :class:`ConfigError` for a checkpoint that others than this user can have written.
-
-    ``cells`` have no result yet: they would go on from it.
-    """
-    for cell in cells:
-        checkpoint, path = cell.request.cell.checkpoint, folder.cell(cell.planned.name).path
-        if not checkpoint.on or checkpoint.trust or not has_checkpoints(path):
-            continue
-        why = find_foreign_writer(path)
-        if why is not None:
-            raise ConfigError(untrusted_checkpoint(why, CLOSE_IT))
 
 
 def set_unreadable_aside(folder: CellFolder, planned: PlannedCell) -> str | None:

@@ -34,11 +34,10 @@ from omegaconf import (
 )
 from omegaconf.base import ContainerMetadata, Metadata
 
-from scalewise.config import CLOSE_IT, CheckpointConfig, ConfigError, untrusted_checkpoint
+from scalewise.config import CheckpointConfig, ConfigError
 from scalewise.records import (
     CellFolder,
     Checkpoint,
-    find_foreign_writer,
     last_checkpoint,
     part_path,
     seal_checkpoint,
@@ -73,7 +72,7 @@ class Restarts:
         self._recorder = recorder
         self._from = last_checkpoint(folder.path) if config.on else None
         if self._from is not None and not config.trust:
-            check_trust(folder.path)
+            torch.serialization.add_safe_globals(PLAIN)
         first = 0 if self._from is None else self._from[1].step
         self._saved_at = first
         self._next = first + (config.every_n_steps or _PACE_STEPS)
@@ -217,7 +216,7 @@ def _restore_random(states: dict[str, Any]) -> None:
         torch.cuda.set_rng_state(states["cuda"])
 
 
-_PLAIN: list[Any] = [
+PLAIN: list[Any] = [
     dict, int, list, Any, OrderedDict, defaultdict, PosixPath, Metadata, ContainerMetadata,
     DictConfig, ListConfig, AnyNode, BooleanNode, BytesNode, FloatNode, IntegerNode, PathNode,
     StringNode,
@@ -225,20 +224,11 @@ _PLAIN: list[Any] = [
 """Classes of hyper-parameters allowed beside torch's own: to load them runs no code."""
 
 
-def check_trust(cell: Path) -> None:
-    """Refuse to load what others could have written. Raises :class:`ConfigError`.
-
-    To unpickle a file is to run what it says, and nobody is to choose the weights either. What is
-    loaded then has to be plain values and tensors, which run no code: see :func:`refusal`.
-    """
-    why = find_foreign_writer(cell)
-    if why is not None:
-        raise ConfigError(untrusted_checkpoint(why, CLOSE_IT))
-    torch.serialization.add_safe_globals(_PLAIN)
-
-
 def refusal(error: UnpicklingError) -> ConfigError:
     """What a user reads where torch refuses the content of a checkpoint."""
     lines = str(error).partition("Check the documentation")[0].strip().splitlines()
     why = lines[-1].strip() if lines else "torch refuses to load it"
-    return ConfigError(untrusted_checkpoint(why, "hyper-parameters of plain values"))
+    return ConfigError(
+        f"checkpoint.trust: found false, and {why}; to load such a checkpoint can be to run code; "
+        "allowed: hyper-parameters of plain values, or checkpoint.trust=true"
+    )

@@ -6,19 +6,17 @@ import dataclasses
 import logging
 import os
 import secrets
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytorch_lightning as pl
 import torch
-from pytorch_lightning.utilities import rank_zero_info, rank_zero_warn
+from pytorch_lightning.utilities import rank_zero_info
 
 from scalewise.config import TrackerName
 from scalewise.gpu import MIN_INTERVAL_S, DeviceSampler, GpuDevice, NvmlUnavailable, open_nvml
-from scalewise.host import processor_name, scalewise_version, usable_cores
+from scalewise.host import Mirror, processor_name, scalewise_version, usable_cores
 from scalewise.records import CellFolder, DeviceInfo
 from scalewise.train.monitored_fit import FitRecords, config_id, describe_fit, strategy_name
 from scalewise.train.provenance import collect
@@ -27,8 +25,6 @@ from scalewise.train.recording import CellRecorder, planned_steps
 
 _FEW_STEPS = 10
 """Fewer timed steps say little of how long one takes."""
-_FINISH_S = 90.0
-"""How long the end of a fit waits for the trackers."""
 _TRACKERS = ("trackio", "wandb")
 _log = logging.getLogger(__name__)
 
@@ -95,7 +91,7 @@ class Monitor(CellRecorder):
         self._trackers = tuple(tracking)
         self._name = name
         self._sampler: DeviceSampler | None = None
-        self._mirror: MirrorProcess | None = None
+        self._mirror: Mirror | None = None
         self._records: FitRecords | None = None
         self._devices: tuple[DeviceInfo, ...] = ()
 
@@ -132,7 +128,8 @@ class Monitor(CellRecorder):
         pids = gathered(os.getpid(), trainer.world_size)
         if trainer.is_global_zero:
             self._describe(trainer, pl_module)
-            self._mirror = MirrorProcess(self.sweep_folder) if self._trackers else None
+            if self._trackers:
+                self._mirror = Mirror(self.sweep_folder, _log.warning)
             warmup, planned = self.steps.warmup_steps, planned_steps(trainer)
             rank_zero_info(
                 f"scalewise: records go to {_shown(self.folder.path)}; the first "
@@ -159,8 +156,8 @@ class Monitor(CellRecorder):
             assert self._records is not None
             ranks = tuple(self.folder.load_rank(rank) for rank in range(trainer.world_size))
             self._records.finish(ranks, strategy_name(trainer))
-            if self._mirror is not None and not self._mirror.finish():
-                rank_zero_warn(f"not all of {self.sweep_folder} reached the trackers in time")
+            if self._mirror is not None:
+                self._mirror.finish()
             done = self.steps.steps
             rank_zero_info(
                 f"scalewise: {max(0, done - self.steps.warmup_steps)} of {done} steps were timed: "
@@ -259,31 +256,3 @@ def _driver_and_links(devices: Sequence[DeviceInfo]) -> tuple[str | None, dict[s
             return nvml.driver_version(), nvml.link_matrix(gpus)
     except NvmlUnavailable:
         return None, {}
-
-
-class MirrorProcess:
-    """Runs ``scalewise.tracking.mirror`` beside the training, and ends with this process."""
-
-    def __init__(self, folder: Path) -> None:
-        self._process = subprocess.Popen(
-            # -P: a queue.py where the user stands must not replace the library's.
-            [sys.executable, "-P", "-m", "scalewise.tracking.mirror", str(folder)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-
-    def finish(self) -> bool:
-        """Let it hand over what is left; whether it did in time."""
-        try:
-            self._process.communicate(b"finish\n", timeout=_FINISH_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-            return False
-        return True
-
-    def let_go(self) -> None:
-        """The training broke off: it hands over what it can within seconds, and ends."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from hydra import compose, initialize_config_dir
 
 from fakes.recorded import Spec, analysed, edit_ranks, with_devices, write_sweep
+from fakes.requests import composer
 from fakes.sections import lines_of
 from scalewise.analysis import (
     CAUSE_WORDS,
@@ -21,7 +21,6 @@ from scalewise.analysis import (
     work_remedy,
 )
 from scalewise.analysis.loss_budget import Cause, Loss
-from scalewise.config import conf_dir, resolve
 
 
 def configuration(path: Path, **config: object) -> Configuration:
@@ -39,15 +38,14 @@ FOR_KEY = {
 def compose_typed(text: str) -> list[str]:
     """Every key and ``key=value`` in a remedy. Raises where hydra knows no such key or option."""
     keys = re.findall(r"\b[a-z]+(?:[._][a-z]+)+\b(?:=[\w\-]+)?|\b[a-z]+=[\w\-]+", text)
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        for typed in keys:
-            key, _, value = typed.partition("=")
-            overrides = [FOR_KEY[key]] if key in FOR_KEY else []
-            overrides += [typed] if value else []
-            plain = resolve(compose(config_name="config", overrides=overrides))
-            for name in key.split("."):
-                assert name in plain, typed
-                plain = plain[name]
+    for typed in keys:
+        key, _, value = typed.partition("=")
+        overrides = [FOR_KEY[key]] if key in FOR_KEY else []
+        overrides += [typed] if value else []
+        plain = composer().plain(overrides, 0)
+        for name in key.split("."):
+            assert name in plain, typed
+            plain = plain[name]
     return keys
 
 

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
 import shutil
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from scalewise.records import (
@@ -19,10 +15,7 @@ from scalewise.records import (
     DataError,
     RecordError,
     SweepFolder,
-    files,
     last_checkpoint,
-    read_shard,
-    steps,
 )
 
 KEPT = Path(__file__).parents[2] / "golden" / "stalled" / "h200x2_medium"
@@ -95,57 +88,19 @@ def test_only_a_whole_number_is_a_version(cell: CellFolder, version: object) -> 
         cell.load_result()
 
 
-def test_brackets_in_what_has_no_type_are_counted(cell: CellFolder) -> None:
-    deep: list[Any] = []
-    for _ in range(500):
-        deep = [deep]
-    changed(cell.path / "provenance.json", "code.deep", deep)
-    with pytest.raises(RecordError, match=r"provenance\.json: code\.deep: "):
-        cell.load_provenance()
-
-
-ALIASES = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 50))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [ALIASES, "deep: " + "[" * 100_000 + "]" * 100_000, f"a: {'9' * 6000}", "a: [", "- 1", "3"],
-    ids=["aliases", "brackets", "digits", "torn", "list", "number"],
-)
-def test_a_configuration_stands_for_no_more_than_it_says(cell: CellFolder, text: str) -> None:
+@pytest.mark.parametrize("text", ["a: [", "- 1", "3"], ids=["torn", "list", "number"])
+def test_a_configuration_of_another_kind_is_named(cell: CellFolder, text: str) -> None:
     (cell.path / "config.yaml").write_text(text)
     with pytest.raises(RecordError, match=r"config\.yaml: "):
         cell.load_config()
 
 
-def test_a_record_has_a_largest_size(cell: CellFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MOST_BYTES", 100)
-    with pytest.raises(RecordError, match=r"result\.json: .*allowed: up to 100"):
-        cell.load_result()
-
-
-@pytest.mark.parametrize("shape", [(2**20,), (10**14,)])
-def test_an_audit_unpacks_to_no_more_than_it_may(
-    tmp_path: Path, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(steps, "MOST_UNPACKED", 2**20)
-    header = io.BytesIO()
-    layout = {"descr": "<i8", "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(header, layout)
-    zeros = b"\0" * (8 * 2**20 if shape == (2**20,) else 0)
-    with zipfile.ZipFile(tmp_path / "rank0.npz", "w", zipfile.ZIP_DEFLATED) as packed:
-        packed.writestr("indices.npy", header.getvalue() + zeros)
-    with pytest.raises(RecordError, match=r"rank0\.npz: cannot be read: "):
-        read_shard(tmp_path / "rank0.npz", 0)
-
-
 @pytest.mark.parametrize(
-    "change", [{"step": HUGE}, {"files": {"pipe": "0" * 64}}, {"files": {"../result.json": "0"}}]
+    "change", [{"step": HUGE}, {"files": {"absent": "0" * 64}}, {"files": {"../result.json": "0"}}]
 )
 def test_a_checkpoint_that_cannot_be_is_passed_over(tmp_path: Path, change: dict[str, Any]) -> None:
     folder = tmp_path / "checkpoints" / "step-000000010"
     folder.mkdir(parents=True)
-    os.mkfifo(folder / "pipe")
     whole = {
         "schema_version": 1,
         "step": 10,

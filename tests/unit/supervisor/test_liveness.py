@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,9 +10,8 @@ from typing import Any
 import pytest
 
 from fakes.settings import SETTINGS
-from scalewise.host import is_stopped
 from scalewise.records import CellFolder, HeartbeatWriter
-from scalewise.supervisor.failures import name_memory_kill, name_stopped, name_uncaught
+from scalewise.supervisor.failures import name_memory_kill
 from scalewise.supervisor.job import Verdict
 from scalewise.supervisor.supervisor import Liveness
 
@@ -97,49 +92,3 @@ def test_the_kernels_killer_is_told_from_other_senders_of_sigkill(
 ) -> None:
     verdict = Verdict(cause, "rank 1 ended", 1, exit_code)
     assert name_memory_kill(verdict, before, now).cause == named
-
-
-@pytest.mark.parametrize(
-    ("last", "code", "told"),
-    [
-        ("RuntimeError: DataLoader worker (pid 7) exited", 1, "rank 1: RuntimeError: DataLoader"),
-        ("a warning: of a library", 1, "rank 1 exited"),
-        ("ValueError: printed, and not the end", 3, "rank 1 exited"),
-    ],
-)
-def test_an_exception_that_its_rank_could_not_report_is_named(
-    tmp_path: Path, last: str, code: int, told: str
-) -> None:
-    folder = CellFolder(tmp_path)
-    log = folder.log_path(1, "err")
-    log.parent.mkdir(parents=True)
-    log.write_text(f"Traceback (most recent call last):\n{last}\n")
-    found = name_uncaught(Verdict("exit", "rank 1 exited with status 1", 1, code), folder)
-    assert found.message.startswith(told)
-
-
-@pytest.fixture
-def sleeper() -> Iterator[int]:
-    with subprocess.Popen(["sleep", "60"]) as process:
-        yield process.pid
-        process.kill()
-
-
-def test_a_stopped_rank_is_named(sleeper: int) -> None:
-    hang = Verdict("hang", "no rank made a step for 12 s", None, None)
-    lost_peer = Verdict("exception", "rank 0: RuntimeError: Connection reset by peer", 0, 1)
-    assert name_stopped(hang, lambda: {1: sleeper}) == hang
-    os.kill(sleeper, signal.SIGSTOP)
-    deadline = time.monotonic() + 5
-    while not is_stopped(sleeper) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    told = name_stopped(hang, lambda: {0: os.getpid(), 1: sleeper})
-    assert told.message == f"rank 1 was stopped (SIGSTOP, or a debugger): {hang.message}"
-    assert told.rank == 1
-    assert name_stopped(lost_peer, lambda: {1: sleeper}) == lost_peer
-
-
-def test_a_process_that_is_gone_is_not_stopped() -> None:
-    with subprocess.Popen(["true"]) as process:
-        pass
-    assert not is_stopped(process.pid)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,13 +15,12 @@ from rich.console import Console
 from fakes.nvml.fixture import fake_nvml  # noqa: F401 - a fixture
 from fakes.nvml.scenario import Scenario, gpu_uuid
 from fakes.requests import asked as request_of
-from scalewise.gpu import Host, Lease, Occupancy
-from scalewise.records import CellFolder, DeviceInfo
+from scalewise.gpu import Lease, Occupancy
+from scalewise.records import CellFolder
 from scalewise.supervisor import Outcome
 from scalewise.sweep import QueuedCell, SupervisorProcess, local_engine
 from scalewise.sweep.display import Display
 from scalewise.sweep.plan import Request, plan
-from scalewise.sweep.schedule import LocalDemand, Queue, divide_into_queues
 
 H100, A10G = "NVIDIA H100 80GB HBM3", "NVIDIA A10G"
 
@@ -84,36 +83,3 @@ def test_each_kind_of_gpu_has_its_own_task_at_the_same_time(
     }
     said = (tmp_path / "said").read_text()
     assert f"hardware=a10g leaves out GPU 0 ({H100}), GPU 1 ({H100})" in said
-
-
-def queued(world_size: int, *devices: DeviceInfo) -> QueuedCell:
-    (cell,) = plan([asked()], 0)
-    return QueuedCell(cell, LocalDemand(world_size, Host(devices, None, {})))
-
-
-def slots_of(one: QueuedCell) -> Sequence[DeviceInfo]:
-    slots: Sequence[DeviceInfo] = one.demand.host.slots
-    return slots
-
-
-def test_cells_that_could_want_the_same_device_stand_in_one_queue() -> None:
-    a, b, c, d = (DeviceInfo("cuda", "a GPU", gpu_uuid(i), i) for i in range(4))
-    apart = [queued(1, a), queued(1, c, d), queued(2, a, b)]
-    found = divide_into_queues(apart, slots_of)
-    assert [(queue.cells, queue.slots) for queue in found] == [
-        ((apart[1],), 2),
-        ((apart[0], apart[2]), 2),
-    ]
-    # What takes any GPU joins them, in the order of the plan.
-    joined = [queued(1, a, b), queued(1, c, d), queued(4, a, b, c, d)]
-    (everything,) = divide_into_queues(joined, slots_of)
-    assert everything.cells == tuple(joined)
-    assert everything.slots == 4
-
-
-def test_devices_of_a_cpu_are_counted_as_the_largest_profile_counts_them() -> None:
-    halves = [DeviceInfo("cpu", "a CPU", cores=cores) for cores in ((0, 1), (2, 3))]
-    quarters = [DeviceInfo("cpu", "a CPU", cores=(core,)) for core in range(4)]
-    found = divide_into_queues([queued(1, *halves), queued(1, *quarters)], slots_of)
-    assert [type(queue) for queue in found] == [Queue]
-    assert found[0].slots == 4

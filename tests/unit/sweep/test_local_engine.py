@@ -170,20 +170,6 @@ def test_narrow_cells_go_on_with_what_is_left_unless_quarantine_is_off(
     assert [uuids for _, uuids in supervisors.started] == [("GPU-0",), (second,)]
 
 
-def test_the_rates_of_cells_reach_the_search_for_slow_gpus(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A supervisor tells none: they are read from the records of a cell that is done."""
-    rates: list[float | None] = []
-    measured = Outcome("done", "", None, 100.0)
-    monkeypatch.setattr("scalewise.sweep.engine.load_outcome", lambda *_, **__: measured)
-    monkeypatch.setattr(
-        engine.executor, "examine", lambda cell, outcome: rates.append(outcome.global_samples_per_s)
-    )
-    run(engine, monkeypatch, Supervisors([DONE]))
-    assert rates == [100.0]
-
-
 def test_a_budget_ends_the_sweep_before_the_cell_that_would_exceed_it(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

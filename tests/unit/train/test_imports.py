@@ -1,4 +1,4 @@
-"""What a rank imports to train, and what it leaves out."""
+"""What a rank and a Monitor import to train, and what they leave out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ unused = [n for n in ("scipy.signal", "matplotlib", "transformers") if n in sys.
 from lightning_utilities.core.imports import package_available
 there_again = package_available("scipy") and package_available("matplotlib")
 trains = "scalewise.train.experiment" in sys.modules
-print(json.dumps([unused, trains, there_again, gc.isenabled(), gc.get_freeze_count() > 100_000]))
+frozen = gc.isenabled(), gc.get_freeze_count() > 100_000
+import scalewise.train.monitor
+above = ("scalewise.analysis", "scalewise.sweep", "scalewise.report")
+above = [name for name in sys.modules if name.startswith(above)]
+print(json.dumps([unused, above, trains, there_again, *frozen]))
 """
 
 
@@ -24,7 +28,7 @@ def test_leaves_out_what_nothing_trains_with_and_gives_it_back() -> None:
     answer = subprocess.run(
         [sys.executable, "-c", PROBE], capture_output=True, text=True, check=True, timeout=120
     )
-    assert json.loads(answer.stdout) == [[], True, True, True, True]
+    assert json.loads(answer.stdout) == [[], [], True, True, True, True]
 
 
 def test_own_classes_of_a_user_get_everything() -> None:

@@ -1,4 +1,4 @@
-"""The process that hands a sweep's records to trackers while the sweep runs."""
+"""The process that hands records to trackers while cells or a script of a user's own train."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FINISH_S = 90.0
 
 
 class Mirror:
-    """Runs ``scalewise.tracking.mirror`` beside a sweep.
+    """Runs ``scalewise.tracking.mirror`` beside this process.
 
     It takes idle processor time only, ends with this process whatever happens to it, and every
     line it says about a problem is passed on.
@@ -23,6 +23,7 @@ class Mirror:
     def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
         self._say = say
         self._process = subprocess.Popen(
+            # -P: a queue.py where the user stands must not replace the library's.
             [sys.executable, "-P", "-m", "scalewise.tracking.mirror", str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
@@ -45,7 +46,7 @@ class Mirror:
             self._say(f"{why}; scalewise mirror FOLDER finishes it")
 
     def let_go(self) -> None:
-        """The sweep was interrupted: it hands over what it can within seconds, and ends."""
+        """What is recorded broke off: it hands over what it can within seconds, and ends."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 

@@ -79,8 +79,8 @@ from .model import CellRecords as CellRecords
 from .model import is_examination as is_examination
 from .model import is_monitored as is_monitored
 from .model import is_timed as is_timed
+from .pair_groups import FEWEST_BATCHES as FEWEST_BATCHES
 from .pair_groups import AverageSpeedup as AverageSpeedup
-from .pair_groups import alike as alike
 from .pair_groups import average_speedups as average_speedups
 from .pair_groups import global_batch as global_batch
 from .remedies import Remedy as Remedy

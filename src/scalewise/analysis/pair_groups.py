@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from scalewise.analysis.comparability import differences
 from scalewise.analysis.scaling import Pair, is_ceiling
-from scalewise.analysis.statistics import Estimate, Interval, RatioEstimate
+from scalewise.analysis.statistics import Interval, RatioEstimate, finite_exp
 from scalewise.analysis.verdict import SeedLabel, Verdict, seed_label
 
 
@@ -49,7 +49,7 @@ class AverageSpeedup:
 
     pairs: tuple[Pair, ...]
     """By batch, smallest first."""
-    speedup: Estimate
+    speedup: RatioEstimate
     """Its interval holds the runs' doubt at these batch sizes; it says nothing of others."""
 
     @property
@@ -70,18 +70,23 @@ class AverageSpeedup:
         return found
 
 
+FEWEST_BATCHES = 3
+"""Batch sizes below which their rows say more than their mean."""
+
+
 def average_speedups(pairs: Sequence[Pair]) -> tuple[AverageSpeedup, ...]:
-    """One for each group of two or more batch sizes."""
+    """One for each group of :data:`FEWEST_BATCHES` or more."""
     groups = [sorted(group, key=global_batch) for group in alike(pairs)]
-    return tuple(AverageSpeedup(tuple(g), _mean(g)) for g in groups if len(g) > 1)
+    return tuple(AverageSpeedup(tuple(g), _mean(g)) for g in groups if len(g) >= FEWEST_BATCHES)
 
 
-def _mean(pairs: Sequence[Pair]) -> Estimate:
+def _mean(pairs: Sequence[Pair]) -> RatioEstimate:
     """Of logarithms; each batch has runs of its own, so that their errors are independent."""
-    n = len(pairs)
-    value = math.exp(sum(math.log(p.speedup.value) for p in pairs) / n)
+    count = len(pairs)
+    value = math.exp(sum(math.log(p.speedup.value) for p in pairs) / count)
+    runs = (min(p.speedup.n[0] for p in pairs), min(p.speedup.n[1] for p in pairs))
     halves = [half for p in pairs if (half := log_half(p.speedup)) is not None]
-    if len(halves) < n:
-        return Estimate(value, n, None, None)
-    spread = math.exp(math.hypot(*halves) / n)
-    return Estimate(value, n, None, Interval(value / spread, value * spread))
+    if len(halves) < count:
+        return RatioEstimate(value, runs, None, None)
+    spread = finite_exp(math.hypot(*halves) / count)
+    return RatioEstimate(value, runs, Interval(value / spread, value * spread), None)

@@ -93,18 +93,28 @@ class BreakEven:
         return self.crossings[0].parameters if len(self.crossings) == 1 else None
 
     @property
-    def state(self) -> str:
-        """In a few words, with the sizes measured."""
+    def reached(self) -> str:
+        """The sizes at which it is reached, or that it is not."""
         first, last = self.curve[0], self.curve[-1]
         sizes = f"{size_words(first.parameters)} and {size_words(last.parameters)}"
-        if len(self.crossings) > 1:
-            return f"met {len(self.crossings)} times between {sizes}"
         if self.crossings:
-            return f"faster {'from' if self.crossings[0].rises else 'up to'} there"
+            return " and ".join(self._faster())
         if first.pair.speedup.value >= self.level:
-            return f"exceeded between {sizes}"
+            return f"everywhere between {sizes}"
         told = "" if self.interval is None else ", which the runs do not exclude"
-        return f"not reached between {sizes}{told}"
+        return f"nowhere between {sizes}{told}"
+
+    def _faster(self) -> Iterator[str]:
+        """The ranges of sizes in which the speedup is above the level."""
+        first = None
+        for one in self.crossings:
+            if one.rises:
+                first = one
+            else:
+                start = f"from {size_words(first.parameters)} " if first else ""
+                yield f"{start}{'to' if first else 'up to'} {size_words(one.parameters)}"
+        if self.crossings[-1].rises:
+            yield f"from {size_words(self.crossings[-1].parameters)} on"
 
 
 def size_words(parameters: float) -> str:
@@ -124,8 +134,9 @@ def size_families(pairs: Sequence[Pair]) -> tuple[tuple[SizedPair, ...], ...]:
             result = pair.multi.runs[0].cell.result
             assert result is not None, "a finished run has a result"
             parameters, batch = result.ranks[0].parameters_total, global_batch(pair)
-            one = SizedPair(parameters, batch, pair, threshold_rule(parameters, batch))
-            kinds.setdefault(model_kind(pair), []).append(one)
+            if parameters:  # 0: not counted
+                one = SizedPair(parameters, batch, pair, threshold_rule(parameters, batch))
+                kinds.setdefault(model_kind(pair), []).append(one)
         families += [
             tuple(sorted(rows, key=lambda row: (row.parameters, row.batch)))
             for rows in kinds.values()

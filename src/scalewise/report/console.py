@@ -61,8 +61,8 @@ _COLOURS = {
 }  # fmt: skip
 
 _LEAST_FIRST = (
-    "batch", "study_label", "used", "percentiles", "runs", "efficiency", "energy", "utilization",
-    "peak", "speedup",
+    "p_value", "batch", "study_label", "used", "percentiles", "runs", "efficiency", "energy",
+    "utilization", "peak", "speedup",
 )  # fmt: skip
 """Columns that a narrow terminal shows in a second table, least missed first."""
 _FEWEST_LABEL_COLUMNS = 12

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from scalewise.analysis import (
+    FEWEST_BATCHES,
     Analysis,
     Configuration,
     Pair,
@@ -195,8 +196,12 @@ def _comparison(pairs: Sequence[Pair]) -> list[Section]:
         pairs, key=lambda p: (p.multi.name("dataset") or "", p.devices, _batch(p.multi) or 0)
     )
     means = average_speedups(ordered)
-    alone = [f"{p.multi.label}: one batch size alone, so there is no mean" for p in ordered
-             if not p.invalid and all(p not in one.pairs for one in means)]  # fmt: skip
+    few = f"fewer than {FEWEST_BATCHES} batch sizes are like it, so there is no mean"
+    alone = [
+        f"{pair.multi.label}: {few}"
+        for pair in ordered
+        if not pair.invalid and all(pair not in one.pairs for one in means)
+    ]
     return [
         Section(
             "comparison", "", (Note(_COMPARISON_NOTE), full_table("comparison", columns, ordered))

@@ -45,7 +45,7 @@ _SIZES_NOTE = (
 _BREAK_EVEN_NOTE = (
     "The size at which the speedup meets the level, on a straight line between the two sizes "
     "around it, both axes logarithmic. The 95 % interval holds each size at which the runs do not "
-    "tell the speedup from the level (docs/method.md); a bend between two sizes is not in it."
+    "tell the speedup from the level (docs/studies.md); a bend between two sizes is not in it."
 )
 
 _AVERAGES_NOTE = (
@@ -82,24 +82,28 @@ def sizes(analysis: Analysis) -> Section:
     families = size_families(analysis.pairs)
     rows = [row for family in families for row in family]
     crossings = [one for family in families for one in break_evens(family)]
-    columns = (
+    several = [
         words("model", "model", lambda row: model_kind(row.pair)),
-        Column("parameters", "parameters", "", lambda row: row.parameters, "{:,}".format),
-        Column("batch", "batch", "global", lambda row: row.batch, "{:,}".format),
         Column("devices", "devices", "", lambda row: row.pair.devices),
         words("strategy", "strategy", lambda row: row.pair.multi.name("strategy")),
+    ]
+    columns = (
+        Column("parameters", "parameters", "", lambda row: row.parameters, "{:,}".format),
+        Column("global_batch", "batch", "", lambda row: row.batch, "{:,}".format),
+        # What all rows share is in the lines above.
+        *(column for column in several if len({column.read(row) for row in rows}) > 1),
         Column("speedup", "speedup", "", lambda row: row.pair.speedup, ratio),
         Column("p_value", "p", "", lambda row: row.pair.speedup.p_value, p_words),
         words("verdict", "verdict", lambda row: row.pair.judgement.verdict),
         words("rule", "rule", lambda row: _RULE[row.rule.says]),
-        words("rule_is_right", "rule is right", lambda row: _RIGHT[row.rule_is_right]),
+        words("rule_is_right", "right", lambda row: _RIGHT[row.rule_is_right]),
     )
     return section(
         "sizes",
         "From which size on more devices pay",
         lines([*_hits(rows), *map(_break_even_line, crossings)]),
         table("thresholds", columns, rows, _SIZES_NOTE),
-        table("break_even", _BREAK_EVEN_COLUMNS, crossings, _BREAK_EVEN_NOTE),
+        table("break_even", _BREAK_EVEN_COLUMNS, crossings, _BREAK_EVEN_NOTE, where="page"),
     )
 
 
@@ -109,18 +113,14 @@ _RIGHT = {True: "yes", False: "no", None: "open"}
 
 def _hits(rows: list[SizedPair]) -> Iterator[str]:
     """How often the published rule is right."""
-    if not rows:
-        return
     judged = [row.rule_is_right for row in rows if row.rule_is_right is not None]
     by_rule = sum(row.rule.says == "undecided" for row in rows)
-    by_runs = sum(row.rule.says != "undecided" and row.pays is None for row in rows)
-    said = (
-        f"the published rule is right in {sum(judged)} of {len(judged)} rows that it and the runs "
-        "decide"
-    )
     left = [f"{by_rule} it leaves open"] if by_rule else []
-    left += [f"{by_runs} the runs leave open"] if by_runs else []
-    yield f"{said}; {' and '.join(left)}" if left else said
+    if by_runs := len(rows) - len(judged) - by_rule:
+        left.append(f"{by_runs} the runs leave open")
+    if rows:
+        right = f"right in {sum(judged)} of {len(judged)} decided rows" if judged else "not judged"
+        yield "; ".join([f"the published rule is {right}", *left])
 
 
 def _of(one: BreakEven) -> str:
@@ -135,16 +135,18 @@ _BREAK_EVEN_COLUMNS = (
     Column("level", "speedup", "", lambda one: one.level, factor),
     Column("parameters", "size", "parameters", lambda one: one.parameters, size_words),
     Column("interval", "95 % interval", "parameters", lambda one: one.interval),
-    words("state", "that is", lambda one: one.state),
+    words("reached", "reached", lambda one: one.reached),
 )
 
 
 def _break_even_line(one: BreakEven) -> str:
-    said = f"{_of(one)}: a speedup of {factor(one.level)} is "
-    if one.parameters is None:
-        return f"{said}{one.state}"
-    bound = f" (95 % interval {one.interval})" if one.interval else ""
-    return f"{said}met at {size_words(one.parameters)} parameters{bound}, {one.state}"
+    said = f"{_of(one)}: a speedup of {factor(one.level)} is reached {one.reached}"
+    found = one.interval
+    if found is None or not one.crossings:
+        return said
+    if found.low is None and found.high is None:
+        return f"{said}; the runs leave every size open"
+    return f"{said} (95 % interval {found})"
 
 
 def p_words(p_value: float) -> str:
@@ -159,7 +161,7 @@ def averages(analysis: Analysis) -> Section:
         words("configuration", "configurations", average_name),
         Column("rows", "rows", "", lambda one: len(one.pairs)),
         words("batches", "batches", lambda one: ", ".join(map(str, one.batches))),
-        Column("speedup", "mean speedup", "", lambda one: one.speedup, _mean),
+        Column("speedup", "mean speedup", "", lambda one: one.speedup, ratio),
         words("label", "study's label", lambda one: one.seed_label),
         words("verdicts", "verdicts", _verdicts),
     )
@@ -177,12 +179,6 @@ def average_name(one: AverageSpeedup) -> str:
     return f"{multi.name('model')} {multi.name('strategy')} x{one.pairs[0].devices}"
 
 
-def _mean(figure: Estimate) -> str:
-    if figure.interval is None:
-        return factor(figure.value)
-    return f"{factor(figure.value)} [{factor(figure.interval.low)}, {factor(figure.interval.high)}]"
-
-
 def _verdicts(one: AverageSpeedup) -> str:
     return "; ".join(f"{v} at {', '.join(map(str, at))}" for v, at in one.verdicts.items())
 
@@ -198,7 +194,7 @@ def average_line(one: AverageSpeedup) -> str:
     """The mean with its label, and what follows."""
     multi = one.pairs[0].multi
     said = (
-        f"{average_name(one)}: {_mean(one.speedup)}, the geometric mean of {len(one.pairs)} rows "
+        f"{average_name(one)}: {ratio(one.speedup)}, the geometric mean of {len(one.pairs)} rows "
         f"like {multi.label} that differ in the batch alone: {_CONCLUSIONS[one.seed_label]}"
     )
     return f"{said}; {_verdicts(one)}"

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from scalewise.analysis.comparability import FACTORS, differences
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.cost import MILLION, Cost, usd_per_million_samples
+from scalewise.analysis.labels import told_apart
 from scalewise.analysis.run import Run
 from scalewise.analysis.scaling import Pair, is_ceiling, rate_ratio
 from scalewise.analysis.statistics import Estimate, RatioEstimate, estimate_positive
@@ -261,11 +262,21 @@ def alternatives(
     """
     singles = [c for c in configs if c.devices == 1 and c.values("samples_per_s") and not c.invalid]
     sound = [p for p in pairs if not p.invalid and not is_ceiling(p.multi)]
-    found: list[Alternative] = []
+    options = {
+        one.config_id: [
+            (typed, fields, [c for c in singles if _is_option(one, c, typed, fields)])
+            for typed, fields in _OPTIONS
+        ]
+        for one in singles
+    }
     taken: set[str] = set()
-    for baseline in singles:
-        if baseline.config_id in taken:
-            continue
+    for config_id, listed in options.items():
+        for typed, _, others in listed:
+            # Loaders and GPUs are options of each other: the first of them is the baseline.
+            if config_id not in taken or typed.startswith(("precision", "execution")):
+                taken |= {c.config_id for c in others}
+    found: list[Alternative] = []
+    for baseline in (c for c in singles if c.config_id not in taken):
         rows = []
         for pair in (p for p in sound if p.single.config_id == baseline.config_id):
             what = f"{pair.devices} devices, {pair.multi.name('strategy')}"
@@ -273,9 +284,7 @@ def alternatives(
             usd = None if price is None else price.usd
             rows.append(Alternative(baseline, what, pair.speedup, usd))
         left = []
-        for typed, fields in _OPTIONS:
-            others = [c for c in singles if _is_option(baseline, c, typed, fields)]
-            taken |= {c.config_id for c in others}
+        for typed, fields, others in options[baseline.config_id]:
             rows += [_measured(baseline, other, fields, owned) for other in others]
             if not others and not _is_set(baseline, typed):
                 left.append(Alternative(baseline, typed, None, 0.0 if "=" in typed else None))
@@ -313,7 +322,7 @@ def _measured(
     """A setting costs nothing, another GPU the difference to the one there is."""
     gain = rate_ratio(other, baseline)
     if "device_model" not in fields:
-        return Alternative(baseline, other.label, gain, 0.0)
+        return Alternative(baseline, " ".join(told_apart(other.label)) or other.label, gain, 0.0)
     a, b = owned.get(other.config_id), owned.get(baseline.config_id)
     usd = None if a is None or b is None else a.usd - b.usd
     return Alternative(baseline, other.rank_summaries[0].device.name, gain, usd)

@@ -36,7 +36,7 @@ from scalewise.records import to_plain
 from scalewise.report.sections import Column, Section, Table, lines, section, table, words
 
 _SIZES_NOTE = (
-    "*Rule* is the published study's, by parameters and batch alone: one device under 1 M, and "
+    "*Size* is in millions of parameters. *Rule* is the published study's, by parameters and batch alone: one device under 1 M, and "
     "under batch 128 up to 5 M or batch 64 beyond 10 M; several beyond; open between. It is right "
     "where it says several and the verdict is *beneficial*, or one and the verdict is another. "
     "*p* is of the two-sided t test of pairs that the speedup is 1, of one look at these runs."
@@ -88,7 +88,8 @@ def sizes(analysis: Analysis) -> Section:
         words("strategy", "strategy", lambda row: row.pair.multi.name("strategy")),
     ]
     columns = (
-        Column("parameters", "parameters", "", lambda row: row.parameters, "{:,}".format),
+        Column("parameters", "size", "M", lambda row: row.parameters,
+               lambda count: f"{count / 1e6:.4g}"),
         Column("global_batch", "batch", "", lambda row: row.batch, "{:,}".format),
         # What all rows share is in the lines above.
         *(column for column in several if len({column.read(row) for row in rows}) > 1),
@@ -97,7 +98,7 @@ def sizes(analysis: Analysis) -> Section:
         words("verdict", "verdict", lambda row: row.pair.judgement.verdict),
         words("rule", "rule", lambda row: _RULE[row.rule.says]),
         words("rule_is_right", "right", lambda row: _RIGHT[row.rule_is_right]),
-    )
+    )  # fmt: skip
     return section(
         "sizes",
         "From which size on more devices pay",

@@ -36,11 +36,11 @@ from scalewise.records import to_plain
 from scalewise.report.sections import Column, Section, Table, lines, section, table, words
 
 _SIZES_NOTE = (
-    "*Size* is in millions of parameters. *Rule* is the published study's, by parameters and batch "
-    "alone: one device under 1 M, and under batch 128 up to 5 M or batch 64 beyond 10 M; several beyond; open "
-    "between. It is right where it says several and the verdict is *beneficial*, or one and the "
-    "verdict is another. "
-    "*p* is of the two-sided t test of pairs that the speedup is 1, of one look at these runs."
+    "*Size* is in millions of parameters. *Rule* is the published study's, by parameters and "
+    "batch alone: one device under 1 M, and under batch 128 up to 5 M or batch 64 beyond 10 M; "
+    "several beyond; open between. It is right where it says several and the verdict is "
+    "*beneficial*, or one and the verdict is another. *p* is of the two-sided t test of pairs "
+    "that the speedup is 1, of one look at these runs."
 )
 
 _BREAK_EVEN_NOTE = (

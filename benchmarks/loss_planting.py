@@ -1,6 +1,7 @@
 """Does a planted delay land in its loss of the budget? On two devices, at 1, 5 and 20 ms a step.
 
-    python benchmarks/loss_planting.py [--device cpu|cuda] [--records FOLDER] [--judge]
+    python benchmarks/loss_planting.py [--device cpu|cuda] [--devices 2] [--delays NAME ...]
+                                       [--ms 1 5 20] [--records FOLDER] [--judge]
 
 Pairs without any delay run beside pairs with one, in one sweep in random order. Each delay strikes
 the loader, the host, the device, one rank or both in turns; a stall strikes one step in forty. For
@@ -16,7 +17,7 @@ import argparse
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,7 @@ MAGNITUDES_MS = (1.0, 5.0, 20.0)
 STALL_EVERY = 40
 """One step in so many takes as many times the delay."""
 
-COMMON = ("strategy=ddp", "strategy.devices=2", "validation=never", "tracking=none",
-          "monitor.interval_s=0.25")  # fmt: skip
+COMMON = ("strategy=ddp", "validation=never", "tracking=none", "monitor.interval_s=0.25")
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ HOST_BOUND = (
 
 @dataclass(frozen=True)
 class Workload:
-    """A network on two devices, and the delays that are planted into it."""
+    """A network on several devices, and the delays that are planted into it."""
 
     name: str
     overrides: tuple[str, ...]
@@ -122,7 +122,7 @@ class PlantedDelay(pl.Callback):
         self._steps = 0
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        rank = trainer.global_rank
+        rank, ranks = trainer.global_rank, trainer.world_size
         if self.who == "1" and rank != 1:
             return
         if self.where == "loader":
@@ -134,7 +134,7 @@ class PlantedDelay(pl.Callback):
 
         def strike() -> None:
             self._steps += 1
-            if self.who == "turns" and self._steps % 2 != rank:
+            if self.who == "turns" and self._steps % ranks != rank:
                 return
             if self._steps % self.every == 0:
                 pause()
@@ -150,12 +150,18 @@ def _after(strike: Callable[[], None], inner: Callable[..., Any]) -> Callable[..
     return delayed
 
 
-def cells(workload: Workload, healthy: int) -> Iterator[tuple[str, ...]]:
-    """The overrides of every configuration, the undelayed pair first."""
-    common = (*workload.overrides, *COMMON)
+def cells(
+    workload: Workload,
+    devices: int,
+    healthy: int,
+    names: Sequence[str],
+    magnitudes: Sequence[float],
+) -> Iterator[tuple[str, ...]]:
+    """The overrides of every configuration, the undelayed one first."""
+    common = (*workload.overrides, *COMMON, f"strategy.devices={devices}")
     yield (*common, *workload.steps(0.0), f"repeats={healthy}")
     for delay in workload.delays:
-        for ms in MAGNITUDES_MS:
+        for ms in magnitudes if not names or delay.name in names else ():
             planted = {
                 "_target_": "loss_planting.PlantedDelay", "delay": f"'{delay.name}'", "ms": ms,
                 "where": delay.where, "who": f"'{delay.who}'",
@@ -165,14 +171,15 @@ def cells(workload: Workload, healthy: int) -> Iterator[tuple[str, ...]]:
             yield (*common, *workload.steps(ms), "repeats=1", *each)
 
 
-def run(device: str, folder: Path, healthy: int) -> None:
+def run(options: argparse.Namespace, folder: Path) -> None:
     """Run what is not done yet."""
     paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))  # ranks import the delays
     requests = []
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        for workload in WORKLOADS[device]:
-            for overrides in cells(workload, healthy):
+        for workload in WORKLOADS[options.device]:
+            wanted = (options.devices, options.healthy, options.delays, options.ms)
+            for overrides in cells(workload, *wanted):
                 composed = compose(config_name="config", overrides=list(overrides))
                 requests.append(request(overrides, resolve(composed)))
     local_engine(folder, "exclusive", make_display()).run(plan(requests, order_seed=1))
@@ -183,7 +190,7 @@ def _fault(config: Configuration) -> dict[str, Any]:
     return dict(found) if found else {}
 
 
-def judge(device: str, folder: Path) -> None:
+def judge(device: str, magnitudes: Sequence[float], folder: Path) -> None:
     """Print one line for each delayed run."""
     found = configurations(load_sweep(folder))
     print(f"torch {torch.__version__}; ms a step")
@@ -198,7 +205,7 @@ def judge(device: str, folder: Path) -> None:
             continue
         undelayed = parts(*healthy[0])
         for delay in workload.delays:
-            for ms in MAGNITUDES_MS:
+            for ms in magnitudes:
                 for config, budget in budgets:
                     fault = _fault(config)
                     if (fault.get("delay"), fault.get("ms")) == (delay.name, ms):
@@ -223,14 +230,19 @@ def main() -> None:
     )
     parser.add_argument("--device", choices=tuple(WORKLOADS), default="cpu")
     parser.add_argument("--healthy", type=int, default=3, help="undelayed pairs (default 3)")
+    parser.add_argument("--devices", type=int, default=2, help="two or more (default 2)")
+    names = sorted({d.name for each in WORKLOADS.values() for w in each for d in w.delays})
+    parser.add_argument("--delays", nargs="*", default=[], choices=names, metavar="NAME",
+                        help="these alone: " + ", ".join(names))  # fmt: skip
+    parser.add_argument("--ms", nargs="+", type=float, default=MAGNITUDES_MS, help="each a step")
     parser.add_argument("--records", type=Path, help="keep the sweep here, or finish the one there")
     parser.add_argument("--judge", action="store_true", help="run nothing: judge --records")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="scalewise-delays-") as temporary:
         folder = options.records or Path(temporary)
         if not options.judge:
-            run(options.device, folder, options.healthy)
-        judge(options.device, folder)
+            run(options, folder)
+        judge(options.device, options.ms, folder)
 
 
 if __name__ == "__main__":

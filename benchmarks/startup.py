@@ -1,6 +1,6 @@
 """How long a cell takes to its first step, and its steps, started freshly and forked, in turns.
 
-    python benchmarks/startup.py [--turns 8] [--out FILE] [OVERRIDE ...]
+    python benchmarks/startup.py [--turns 8] [--limit-s 600] [--out FILE] [OVERRIDE ...]
     python benchmarks/startup.py experiment=gpt2_scaling strategy=ddp strategy.devices=2
 
 The real engine runs the real thing, a small one on two cores where none is named: supervisors,
@@ -23,6 +23,7 @@ import resource
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -127,6 +128,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--turns", type=int, default=8)
+    parser.add_argument("--limit-s", type=float, default=math.inf, help="begin no turn after this")
     parser.add_argument("--seed", type=int, default=0, help="of the order of each turn")
     parser.add_argument("--out", type=Path, help="keep every start here, as JSON")
     parser.add_argument("overrides", nargs="*")
@@ -139,7 +141,10 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["SCALEWISE_RUNTIME_DIR"] = f"{folder}/runtime"
         round_of_two = make_cells(arguments.overrides, (1, 2))
+        ends_at = time.monotonic() + arguments.limit_s
         for turn in range(arguments.turns):
+            if turn >= 2 and time.monotonic() > ends_at:
+                break
             for warm in shuffler.sample([False, True], 2):
                 # The last of the round: its twin is the fresh one.
                 todo = round_of_two if warm else round_of_two[-1:]

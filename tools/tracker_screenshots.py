@@ -32,6 +32,9 @@ from pathlib import Path
 import pyte
 from PIL import Image
 
+from scalewise.records import SweepFolder
+from scalewise.tracking.tracker import SweepName
+
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "pictures"
 LARGEST = 150_000
@@ -68,7 +71,9 @@ def main() -> int:
         sweep = folder / "sweep"
         train = [sys.executable, str(ROOT / "train.py"), *TRAINING, f"hydra.sweep.dir={sweep}"]
         subprocess.run(train, env=environment, check=True)
-        runs = [path.name for path in sweep.iterdir() if (path / "result.json").is_file()]
+        plan = SweepFolder(sweep).load_plan()
+        called = SweepName.of(SweepFolder(sweep), plan)
+        runs = [called.run(planned.name, 1) for planned in plan.cells]
         shots = Browser(chromium, folder)
         with dashboard(environment) as url:
             base, _, query = url.partition("?")
@@ -76,8 +81,8 @@ def main() -> int:
             shots.take(curves, out / "trackio_metrics.png", (1400, 640), runs)
             system = f"{base.rstrip('/')}/system?{query}&sidebar=hidden"
             shots.take(system, out / "trackio_system.png", (1400, 540), ["PROCESS 1", *runs])
-        # The second run too, no details at the right, and these curves alone.
-        keys = ["\x1b[B", " ", "]", "/", f"{CURVES[:-2]}|phases/.*)$", "\r"]
+        # The first is the answer: the two runs below it too, no details at the right, these curves.
+        keys = ["\x1b[B", " ", "\x1b[B", " ", "]", "/", f"{CURVES[:-2]}|phases/.*)$", "\r"]
         screen = terminal(
             [sys.executable, "-m", "wandb", "leet", str(sweep / "wandb")], keys, environment
         )

@@ -18,6 +18,7 @@ SETTINGS = Settings(
     grace_s=1.0,
     wrap=None,
     sample_every_s=None,
+    seed_format=False,
     checkpoints=False,
     keep_checkpoints=False,
     allow_mixed=False,

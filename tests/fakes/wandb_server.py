@@ -93,11 +93,12 @@ class WandbServer:
         }
 
     def _upsert(self, variables: dict[str, Any]) -> dict[str, Any]:
-        run_id = str(variables["name"])
+        # Who changes a run that is there names it by what ``_describe`` calls its id.
+        run_id = str(variables.get("name") or variables["id"])
         with self._lock:
             inserted = run_id not in self.runs
             run = self._run(run_id)
-            run.name = variables.get("displayName") or run.name
+            run.name = variables.get("displayName") or variables.get("display_name") or run.name
             run.group = variables.get("groupName") or run.group
             run.tags = variables.get("tags") or run.tags
             run.config |= json.loads(variables.get("config") or "{}")
@@ -120,11 +121,15 @@ class WandbServer:
                 return None
             run = self.runs[run_id]
             return {
-                "id": "bucket",
+                "id": run_id,
                 "projectId": 1,
                 "name": run_id,
                 "displayName": run.name,
                 "tags": run.tags,
+                "group": run.group,
+                "description": "",
+                "notes": "",
+                "jobType": None,
                 "state": "running" if run.exit_code is None else "finished",
                 "config": "{}",
                 "systemMetrics": "{}",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -42,11 +44,22 @@ def test_both_trackers_hold_one_answer(sweep: Path, tmp_path: Path) -> None:
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
     (offline,) = (sweep / "wandb").glob("offline-run-*")
-    assert any(b"gpt2_tiny ddp x2/speedup" in path.read_bytes() for path in offline.glob("*.wandb"))
+    command = [Path(sys.executable).with_name("wandb"), "leet", "inspect", "--json"]
+    (log,) = offline.glob("*.wandb")
+    read = subprocess.run([*command, log], capture_output=True, text=True, check=True).stdout
+    records = [json.loads(line) for line in read.splitlines()]
+    summary = {
+        k: v for r in records if r["type"] == "summary" for k, v in r["summary"]["update"].items()
+    }
+    label = "gpt2_tiny ddp x2"
+    assert summary[f"{label}/verdict"] == "beneficial"
+    for figure in ("speedup", "efficiency", "sample_cost_ratio"):
+        low, high = (summary[f"{label}/{figure}_{end}95"] for end in ("low", "high"))
+        assert low < summary[f"{label}/{figure}"] < high
     with sqlite3.connect(tmp_path / "trackio" / "mine.db") as database:
         rows = database.execute("select run_name, metrics from metrics").fetchall()
     ((name, logged),) = rows
-    assert name == "a_sweep answer"
+    assert re.fullmatch(r"\d\d-\d\d \d\d:\d\d gpt2_tiny,medium answer \w{4}", name)
     text = logged.decode() if isinstance(logged, bytes) else logged
     for words in ("gpt2_tiny ddp x2/speedup", "medium ddp x2/verdict", "prefer single",
                   "trackio.markdown"):  # fmt: skip

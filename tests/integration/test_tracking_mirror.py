@@ -70,8 +70,9 @@ def trackio_rows(environment: dict[str, str], run: str) -> list[dict[str, Any]]:
     connection = sqlite3.connect(path)
     rows = []
     for table in ("metrics", "system_metrics"):
-        query = f"SELECT metrics, timestamp FROM {table} WHERE run_name = ? ORDER BY id"
-        for text, when in connection.execute(query, (run,)):
+        # The sweep's own name heads each run's.
+        query = f"SELECT metrics, timestamp FROM {table} WHERE run_name LIKE ? ORDER BY id"
+        for text, when in connection.execute(query, (f"__-__ __:__ {run}",)):
             rows.append({**json.loads(text), "timestamp": when, "table": table})
     connection.close()
     return rows
@@ -81,7 +82,7 @@ def trackio_alerts(environment: dict[str, str]) -> list[tuple[str, str, str, str
     """Run, title, text and level of every alert, read with nothing but SQL."""
     connection = sqlite3.connect(Path(environment["TRACKIO_DIR"]) / "scalewise.db")
     query = "SELECT run_name, title, text, level FROM alerts ORDER BY id"
-    found = connection.execute(query).fetchall()
+    found = [(run[12:], *rest) for run, *rest in connection.execute(query)]
     connection.close()
     return found
 
@@ -93,7 +94,7 @@ def wandb_records(sweep: Path) -> dict[str, list[dict[str, Any]]]:
         command = [Path(sys.executable).with_name("wandb"), "leet", "inspect", "--json", log]
         text = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         records = [json.loads(line) for line in text.splitlines()]
-        name = next(r["run"]["display_name"] for r in records if r["type"] == "run")
+        name = next(r["run"]["display_name"] for r in records if r["type"] == "run")[12:]
         assert name not in runs, f"two offline runs are called {name}"
         runs[name] = records
     return runs
@@ -129,7 +130,7 @@ def test_two_cells_land_whole_in_both_trackers(
     assert len(trackio_rows(trackers_environment, "alpha")) == failed.expected_rows()
     assert [r["exit"]["exit_code"] for r in logs["alpha"] if r["type"] == "exit"] == [1]
     assert tracking(alpha.folder).attempt == 2
-    for cell, name in ((alpha, "alpha-try2"), (beta, "beta")):
+    for cell, name in ((alpha, "alpha try 2"), (beta, "beta")):
         rows = trackio_rows(trackers_environment, name)
         assert len(rows) == cell.expected_rows()
         assert len(history(logs[name])) == cell.expected_rows()
@@ -144,9 +145,9 @@ def test_two_cells_land_whole_in_both_trackers(
                 None,
             )
 
-    rows = trackio_rows(trackers_environment, "alpha-try2")
+    rows = trackio_rows(trackers_environment, "alpha try 2")
     gpu = [r for r in rows if r["table"] == "system_metrics"]
-    assert gpu[0]["gpu/1/memory_used_mib"] == 12050
+    assert gpu[0]["gpu/1/allocated_memory"] == pytest.approx(12050 / 1024)
     assert gpu[0]["gpu_total_memory"] == 24050
     losses = [r["train_loss"] for r in rows if "train_loss" in r]
     assert len(losses) == 10
@@ -158,10 +159,10 @@ def test_two_cells_land_whole_in_both_trackers(
     beta_rows = trackio_rows(trackers_environment, "beta")
     assert any(r.get("process/1/rss_mib") == 12050 for r in beta_rows)
 
-    run = next(r["run"] for r in logs["alpha-try2"] if r["type"] == "run")
-    assert (run["project"], run["run_group"]) == ("scalewise", "sweep")
+    run = next(r["run"] for r in logs["alpha try 2"] if r["type"] == "run")
+    assert (run["project"], run["run_group"][12:]) == ("scalewise", "alpha,beta")
     assert set(run["tags"]) >= {"medium", "tabular", "ddp", "fp32"}
-    assert history(logs["alpha-try2"])[-1]["summary/val_accuracy"] == 0.9
+    assert history(logs["alpha try 2"])[-1]["summary/val_accuracy"] == 0.9
 
 
 def test_alerts_and_true_times_of_a_cell_mirrored_late(

@@ -10,6 +10,18 @@ from pathlib import Path
 from fakes.recorded_cell import RecordedCell, plan_sweep
 from fakes.wandb_server import WandbServer
 from scalewise.records import SweepFolder, TrackerState
+from scalewise.tracking.tracker import SweepName
+
+ONLY_WANDB = {"tracking": {"name": "wandb", "trackers": ["wandb"]}}
+
+
+def named(server: WandbServer) -> list[tuple[str, str]]:
+    """Name and group of every run, by name."""
+    return sorted((u.name or "", u.group or "") for u in server.runs.values())
+
+
+def group_of(sweep: SweepFolder) -> str:
+    return str(SweepName.of(sweep, sweep.load_plan()))
 
 
 def logged_in(environment: dict[str, str], url: str) -> dict[str, str]:
@@ -36,8 +48,7 @@ def recorded_sweep(folder: Path) -> tuple[SweepFolder, list[RecordedCell]]:
     sweep = plan_sweep(folder, ["alpha", "beta"])
     cells = []
     for name in ("alpha", "beta"):
-        only_wandb = {"tracking": {"name": "wandb", "trackers": ["wandb"]}}
-        cell = RecordedCell(sweep.cell(name), config=only_wandb)
+        cell = RecordedCell(sweep.cell(name), config=ONLY_WANDB)
         cell.train(40)
         cell.succeed()
         cells.append(cell)
@@ -65,9 +76,9 @@ def test_offline_runs_are_uploaded_once_and_by_who_is_logged_in(
         assert "WANDB_API_KEY" in refused.stderr
         done = run(account, "-m", "scalewise", "wandb-sync", sweep.path)
         assert (done.returncode, done.stdout) == (0, "uploaded 2 of 2 runs\n")
-        assert sorted((u.name, u.group) for u in server.runs.values()) == [
-            ("alpha", "sweep"),
-            ("beta", "sweep"),
+        assert [(name.split()[-1], group) for name, group in named(server)] == [
+            ("alpha", group_of(sweep)),
+            ("beta", group_of(sweep)),
         ]
         for upload in server.runs.values():
             assert len(upload.history) == cells[0].expected_rows()
@@ -97,18 +108,28 @@ def test_server_away_leaves_runs_to_upload(
     with WandbServer() as server:
         # The next mirror of this sweep finds the server and completes the runs there.
         assert mirror(logged_in(trackers_environment, server.url), sweep).returncode == 0
-        assert sorted(u.name or "" for u in server.runs.values()) == ["alpha", "beta"]
+        assert [name.split()[-1] for name, _ in named(server)] == ["alpha", "beta"]
         assert {len(u.history) for u in server.runs.values()} == {cells[0].expected_rows()}
         assert all(wandb_state(cell).location.startswith(server.url) for cell in cells)
-    assert {wandb_state(cell).status for cell in cells} == {"synced"}
+        assert {wandb_state(cell).status for cell in cells} == {"synced"}
+        # Run again, the cell's old run leaves its name and its group.
+        cells[0].folder.set_aside()
+        again = RecordedCell(cells[0].folder, config=ONLY_WANDB)
+        again.train(50)
+        again.succeed()
+        done = mirror(logged_in(trackers_environment, server.url), sweep)
+        assert (done.returncode, done.stderr) == (0, "")
+        alpha, _, old = named(server)
+        assert old == (f"superseded {alpha[0]}", f"{alpha[1]} superseded")
+        (tags,) = (u.tags for u in server.runs.values() if u.name == old[0])
+        assert "superseded" in tags
 
 
 def test_killed_mirror_completes_online_without_doubling(
     tmp_path: Path, trackers_environment: dict[str, str]
 ) -> None:
     sweep = plan_sweep(tmp_path / "sweep", ["alpha"])
-    only_wandb = {"tracking": {"name": "wandb", "trackers": ["wandb"]}}
-    cell = RecordedCell(sweep.cell("alpha"), config=only_wandb)
+    cell = RecordedCell(sweep.cell("alpha"), config=ONLY_WANDB)
     cell.train(60)
     with WandbServer() as server:
         account = logged_in(trackers_environment, server.url)

@@ -16,6 +16,7 @@ from .choice import fastest_of_each as fastest_of_each
 from .choice import find_fastest as find_fastest
 from .choice import ladders as ladders
 from .communication import Communication as Communication
+from .communication import SerialFraction as SerialFraction
 from .communication import measured_serial_fraction as measured_serial_fraction
 from .communication import seed_rows as seed_rows
 from .communication import timed_only as timed_only
@@ -78,6 +79,7 @@ from .losses import equal_samples as equal_samples
 from .model import CellRecords as CellRecords
 from .model import is_examination as is_examination
 from .model import is_monitored as is_monitored
+from .model import is_operation as is_operation
 from .model import is_timed as is_timed
 from .pair_groups import FEWEST_BATCHES as FEWEST_BATCHES
 from .pair_groups import AverageSpeedup as AverageSpeedup
@@ -110,6 +112,7 @@ from .statistics import estimate_not_negative as estimate_not_negative
 from .statistics import estimate_positive as estimate_positive
 from .statistics import rarest_seen as rarest_seen
 from .steps import NotMeasuredError as NotMeasuredError
+from .steps import epoch_times_s as epoch_times_s
 from .steps import measure_pipeline as measure_pipeline
 from .steps import measure_throughput as measure_throughput
 from .steps import pipeline_of as pipeline_of

@@ -29,6 +29,8 @@ _NO_FACTOR = (
     "checkpoint.trust",
     "measure.sustained",
     "measure.sustained_s",
+    "monitor.interval_s",
+    "monitor.seed_format",
 )
 
 

@@ -155,6 +155,13 @@ def is_loader(config: Mapping[str, Any] | None) -> bool:
     return bool((config or {}).get("workload") == "loader")
 
 
+def is_operation(config: Mapping[str, Any] | None) -> bool:
+    """Whether its model is an operation, which is only run forward and trains nothing."""
+    model = (config or {}).get("model")
+    target = model.get("_target_") if isinstance(model, Mapping) else None
+    return str(target).startswith("scalewise.operations.")
+
+
 def is_monitored(config: Mapping[str, Any] | None) -> bool:
     """Whether a script of the user's own trained it, under the Monitor callback."""
     tracking = (config or {}).get("tracking")

@@ -25,7 +25,7 @@ from scalewise.analysis.steps import (
     measure_throughput,
 )
 from scalewise.analysis.validity import Invalid, invalid_run
-from scalewise.records import RankSummary, data_shards_of
+from scalewise.records import RankSummary, data_shards_of, last_metrics
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -120,6 +120,15 @@ def _cv_of_devices(metric: str) -> Read:
     return lambda run: run.usage.cv(metric) if run.usage else None
 
 
+_ACCURACIES = ("val_accuracy", "val_acc")
+
+
+def _accuracy(run: Run) -> float | None:
+    """The last validation accuracy, as recorded: our own models record a share of 1."""
+    last = last_metrics(run.ranks)
+    return next((last[name] for name in _ACCURACIES if last.get(name) is not None), None)
+
+
 Metric = str
 """A name in :data:`FIGURES`."""
 Read = Callable[[Run], float | None]
@@ -135,6 +144,11 @@ FIGURES: Mapping[Metric, tuple[Read, Scale]] = {
         "positive",
     ),
     "final_loss": (lambda r: r.loss.final if r.loss else None, "any sign"),
+    "accuracy": (_accuracy, "not negative"),
+    "points_dropped": (
+        lambda r: last_metrics(r.ranks).get("points_dropped_per_batch"),
+        "not negative",
+    ),
     "peak_memory_mib": (_peak_memory_mib, "positive"),
     "memory_used_mib": (_mean_of_devices("memory_used_mib"), "positive"),
     "utilization_percent": (_mean_of_devices("utilization_percent"), "not negative"),

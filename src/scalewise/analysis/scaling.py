@@ -140,7 +140,7 @@ class Pair:
     money: Money
     """What the whole interval of that says; unknown where the speedup is invalid or a ceiling."""
     judgement: Judgement
-    seed_label: SeedLabel
+    seed_label: SeedLabel | None
     loss: LossAtEqualSamples | None
     statistical: Judgement
     """The judgement by the interval alone, also for a ceiling."""
@@ -302,7 +302,7 @@ def _build_pair(
         cost_ratio=cost,
         money="unknown" if invalid or is_ceiling(multi) else judge_money(cost),
         judgement=judgement,
-        seed_label=seed_label(speedup.value),
+        seed_label=None if is_ceiling(multi) else seed_label(speedup.value),
         loss=loss,
         invalid=invalid,
         statistical=statistical,

@@ -198,6 +198,26 @@ def measure_throughput(
     )
 
 
+def epoch_times_s(series: Sequence[StepSeries], warmup_epochs: int) -> dict[int, float]:
+    """Each whole epoch after the first ``warmup_epochs``, and the seconds of training in it.
+
+    The sum of the steps of the rank that took longest, on the host's clock: between epochs the
+    device has nothing to do, and validation is no part of it. An epoch of fewer steps than another
+    was cut off by ``max_steps`` and is left out. Empty where ranks have unlike epochs.
+    """
+    ranks: list[dict[int, float]] = []
+    for one in series:
+        epochs, of_step, steps = np.unique(
+            one.rows["epoch"], return_inverse=True, return_counts=True
+        )
+        sums = np.bincount(of_step, one.column("step", "host")) / 1e3
+        whole = (steps == steps.max(initial=0)) & (epochs >= warmup_epochs)
+        ranks.append(dict(zip(epochs[whole].tolist(), sums[whole].tolist(), strict=True)))
+    if len({tuple(rank) for rank in ranks}) != 1:
+        return {}
+    return {epoch: max(rank[epoch] for rank in ranks) for epoch in ranks[0]}
+
+
 def describe_steps(times_ms: npt.NDArray[np.float64]) -> StepTimes:
     """Mean, median and 99th percentile of step times in ms, shape ``[steps]``."""
     n, (p50, p99) = len(times_ms), np.percentile(times_ms, [50, 99])

@@ -208,7 +208,8 @@ def report(
             paths, more = build_study(analysis, out, warmup_epochs=warmup_epochs, datasets=chosen)
         except ValueError as error:
             raise click.UsageError(str(error)) from error
-        labels = (f"{p.multi.label}: {p.seed_label}" for p in analysis.pairs if not p.invalid)
+        judged = (p for p in analysis.pairs if p.seed_label and not p.invalid)
+        labels = (f"{pair.multi.label}: {pair.seed_label}" for pair in judged)
         sys.stdout.writelines(f"study's label: {label}\n" for label in labels)
         sys.stdout.writelines(f"study: {path}\n" for path in paths)
         problems += more
@@ -489,7 +490,11 @@ def mirror(folder: Path) -> int:
     if not (folder / "sweep.json").is_file():
         raise click.UsageError(f"{folder}: found no sweep.json; allowed: the folder of a sweep")
     missing = mirror_main([str(folder), "--once"])
-    if (SweepFolder(folder).report_path / "results.json").exists():
+    sweep = SweepFolder(folder)
+    if not missing and not any(cell.load_tracking() for _, cell in sweep.cells()):
+        sys.stdout.write(f"{folder}: no tracker was wanted (tracking=none), or no cell has begun\n")
+        return missing
+    if (sweep.report_path / "results.json").exists():
         missing = missing or int(not hand_over_answer(folder))
     if not missing:
         sys.stdout.write(f"{folder}: its trackers hold everything\n")
@@ -546,13 +551,14 @@ def import_log(file: Path, cell: Path) -> None:
 @click.argument("folder", type=FOLDER)
 @click.option("--out", type=FOLDER, help="Write there, a folder a cell; default: into each cell.")
 @click.option("--parquet", is_flag=True, help="Tables of the sweep instead, into its report/.")
-def export(folder: Path, out: Path | None, parquet: bool) -> int:
+@click.option("--steps", is_flag=True, help="Its steps alone: steps.csv, or with --parquet that.")
+def export(folder: Path, out: Path | None, parquet: bool, steps: bool) -> int:
     """Device series as gpu_stats_*.json and gpu_timeline.csv.
 
-    FOLDER is of a cell or of a sweep. docs/tables.md has the columns of --parquet.
+    FOLDER is of a cell or of a sweep; tables are of a sweep, and docs/tables.md has their columns.
     """
-    if parquet:
-        return _export_tables(folder, out)
+    if parquet or steps:
+        return _export_tables(folder, out, steps=steps, parquet=parquet)
     from scalewise.gpu import export_folder
 
     exported = export_folder(folder, out)
@@ -562,13 +568,18 @@ def export(folder: Path, out: Path | None, parquet: bool) -> int:
     return Exit.FAILED if exported.problems else Exit.DONE
 
 
-def _export_tables(folder: Path, out: Path | None) -> int:
+def _export_tables(folder: Path, out: Path | None, *, steps: bool, parquet: bool) -> int:
     from scalewise.records import SweepFolder
     from scalewise.report import load
 
+    target = out or SweepFolder(folder).report_path
     try:
-        written = load(folder).write_parquet(out or SweepFolder(folder).report_path)
+        tables = load(folder)
     except ImportError as error:
-        raise click.UsageError(f"--parquet: {error}") from error
+        raise click.UsageError(f"{'--steps' if steps else '--parquet'}: {error}") from error
+    if steps:
+        written = [tables.write_steps(target / f"steps.{'parquet' if parquet else 'csv'}")]
+    else:
+        written = list(tables.write_parquet(target))
     sys.stdout.writelines(f"{path}\n" for path in written)
     return Exit.DONE

@@ -87,6 +87,8 @@ def _explanation(error: BaseException) -> str | None:
         group, _, option = str(error.missing_cfg_file).rpartition("/")
         options = sorted(error.options)
         more = "; optuna: pip install 'scalewise[optuna]'" if option == "optuna" else ""
+        if group == "strategy" and option.startswith("async"):
+            return _NO_ASYNC.format(option)
         near = closest(option, options)
         return f"{group}: found {option!r}{near}; allowed: {', '.join(options)}{more}"
     if isinstance(error, OverrideParseException):
@@ -98,6 +100,13 @@ def _explanation(error: BaseException) -> str | None:
     frames = [frame.f_globals for frame, _ in traceback.walk_tb(error.__traceback__)]
     theirs = frames and str(frames[-1].get("__name__", "")).startswith(_READERS)
     return in_one_line(error, with_class=True) if theirs else None
+
+
+_NO_ASYNC = (
+    "strategy: found {!r}; updates from stale gradients are left out: no two runs take the same "
+    "steps, so their losses and times compare with nothing; allowed: local_sgd (strategy.period=8 "
+    "exchanges every 8 steps) or another of docs/strategies.md"
+)
 
 
 def _explain_list(said: str) -> str | None:

@@ -123,10 +123,14 @@ class MonitorConfig:
 
     devices: bool = True
     """Sample GPUs or, on a host without any, the ranks' processes."""
-    interval_s: Annotated[float, Field(ge=0.1, le=60)] = 1.0
-    """Seconds between two samples."""
+    interval_s: Annotated[float, Field(ge=0.1, le=60)] | None = None
+    """Seconds between two samples. None: :meth:`CellConfig.sample_every_s` says."""
+    seed_format: bool = False
+    """Write the earlier GPU monitor's two JSON files too, into the cell while it trains."""
 
 
+_FEW_STEPS = 500
+"""Timed steps of small models that may take less than a second: it needs samples close together."""
 DEFAULT_MIN_TIME_S: Mapping[str, float] = {"cuda": 3.0, "cpu": 5.0}
 """Seconds of timed steps by the kind of device: steps on CPUs are longer, and vary more."""
 
@@ -372,6 +376,14 @@ class CellConfig:
     def is_counted(self) -> bool:
         """Whether a number of steps or epochs ends it, and not the time of its steps."""
         return self.max_steps is not None or self.max_epochs is not None
+
+    @property
+    def sample_every_s(self) -> float | None:
+        """Seconds between two samples of the devices; None where none are taken."""
+        if not self.monitor.devices or self.monitor.interval_s is not None:
+            return self.monitor.interval_s if self.monitor.devices else None
+        few = self.max_steps is not None and self.max_steps - self.warmup_steps <= _FEW_STEPS
+        return 0.1 if few else 1.0
 
     def min_time_s(self, device_kind: str) -> float | None:
         """Seconds of timed steps after which the run is to end; None where steps end it."""

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -84,16 +85,19 @@ def save_index(folder: Path, index: TokenIndex) -> None:
     scratch.replace(folder / INDEX)
 
 
-def load_index(folder: Path) -> TokenIndex:
-    """Read the index. Raises :class:`DatasetError` where there is none or it is not one of ours."""
+def load_index(folder: Path, corpus: str | None = None) -> TokenIndex:
+    """Read the index. Raises :class:`DatasetError` where there is none or it is not one of ours.
+
+    ``corpus`` is the one that the folder should hold, for the command that makes it.
+    """
     path = folder / INDEX
     remedy = "write the folder anew with `scalewise tokenize`"
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise DatasetError(
-            f"dataset.path: {path} cannot be read: {error.strerror}; allowed: a folder written by "
-            "`scalewise tokenize`"
+            f"dataset.path: {path} cannot be read: {error.strerror}; allowed: a folder written by: "
+            f"scalewise tokenize {corpus or 'CORPUS'} --out {shlex.quote(str(folder))}"
         ) from error
     except ValueError as error:
         raise DatasetError(f"{path}: found no JSON ({error}); {remedy}") from error

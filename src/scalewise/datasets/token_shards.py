@@ -71,10 +71,11 @@ class TokenShards(DividedData):
         self.sequence_length = sequence_length
         self.max_validation_samples = max_validation_samples
         self.verify = verify
+        self._corpus = corpus
 
     @cached_property
     def _index(self) -> TokenIndex:
-        index = load_index(self.path)
+        index = load_index(self.path, self._corpus)
         (check_sums if self.verify == "sums" else check_sizes)(self.path, index)
         return index
 

@@ -1,5 +1,6 @@
 from .export import export_folder as export_folder
 from .export import import_seed_file as import_seed_file
+from .export import stats_path as stats_path
 from .leases import Host as Host
 from .leases import HostMismatch as HostMismatch
 from .leases import Hosts as Hosts

@@ -89,7 +89,7 @@ def export_cell(folder: CellFolder, target: Path) -> list[Path]:
     for number, series in enumerate(s for s in found if s.source == "nvml"):
         target.mkdir(parents=True, exist_ok=True)
         suffix = f"_{series.host}" if number else ""
-        single = target / f"gpu_stats_{folder.name}{suffix}.json"
+        single = target / stats_path(folder, series.host if number else None).name
         timeline = target / f"gpu_timeline{suffix}.csv"
         first = min(series.devices, key=lambda d: d.index, default=None)
         rows = list(zip(series.times, series.samples, strict=True))
@@ -219,6 +219,12 @@ def _number(row: Mapping[str, Any], name: str) -> float | None:
     return None if value is None else float(value)
 
 
+def stats_path(folder: CellFolder, host: str | None = None) -> Path:
+    """``gpu_stats_<cell>.json`` in a cell's folder; hosts after the first have their id in it."""
+    suffix = f"_{host}" if host else ""
+    return folder.path / f"gpu_stats_{folder.name}{suffix}.json"
+
+
 def multi_gpu_path(path: Path) -> Path:
     """``gpu_stats.json`` to ``gpu_stats_multi_gpu.json``."""
     return path.with_name(f"{path.stem}_multi_gpu{path.suffix}")
@@ -278,6 +284,32 @@ def _aggregate(rows: Sequence[Entry]) -> Entry:
 
 def _timestamp(when: float) -> str:
     return datetime.fromtimestamp(when).isoformat(timespec="milliseconds")
+
+
+class StatsLog:
+    """``FILE`` and ``FILE_multi_gpu`` while they grow, valid JSON at every moment."""
+
+    def __init__(self, path: Path, gpu_index: int | None = None) -> None:
+        """``gpu_index`` chooses the GPU of ``FILE``: by default the first.
+
+        Raises ValueError where a file holds something else than a JSON array, or OSError.
+        """
+        self._gpu_index = gpu_index
+        self._single = JsonArrayFile(path)
+        self._multi = JsonArrayFile(multi_gpu_path(path))
+
+    def append(
+        self, when: float, devices: Sequence[SampledDevice], samples: Mapping[str, DeviceSample]
+    ) -> None:
+        """Add a reading of Unix time ``when``. Raises OSError."""
+        chosen = next((d for d in devices if self._gpu_index in (None, d.index)), None)
+        if chosen is not None and chosen.id in samples:
+            self._single.append(single_entry(when, chosen, samples[chosen.id]))
+        self._multi.append(multi_entry(when, devices, samples))
+
+    def close(self) -> None:
+        self._single.close()
+        self._multi.close()
 
 
 class JsonArrayFile:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from scalewise.config import in_one_line
+from scalewise.gpu.export import StatsLog, multi_gpu_path
 from scalewise.gpu.nvml import open_nvml
 from scalewise.gpu.nvml_queries import NvmlUnavailable
 from scalewise.gpu.readers import GpuReader, ProcessReader, Reading, process_device
@@ -42,11 +43,13 @@ class DeviceSampler:
         gpus: Mapping[str, int | None],
         pids: Pids,
         interval_s: float = 1.0,
+        stats: Path | None = None,
     ) -> None:
         """``gpus`` maps UUIDs to the rank that uses each; empty on a CPU host.
 
         The record begins when ``pids`` knows the ranks. Without GPUs it is asked again at each
-        sample, because ranks start late. ``interval_s`` is at least 0.1.
+        sample, because ranks start late. ``interval_s`` is at least 0.1. ``stats`` and its
+        ``_multi_gpu`` get the samples of GPUs in the earlier monitor's formats too.
         """
         if interval_s < MIN_INTERVAL_S:
             raise ValueError(
@@ -59,7 +62,7 @@ class DeviceSampler:
         self._pids = pids
         self._interval_s = interval_s
         self._recorder = SeriesRecorder(
-            folder.device_series_path(place_id()), interval_s, self.problems
+            folder.device_series_path(place_id()), interval_s, self.problems, stats
         )
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="scalewise-sampler", daemon=True)
@@ -148,9 +151,13 @@ class DeviceSampler:
 class SeriesRecorder:
     """One cell's device series. Never raises: a full disk must not end a training."""
 
-    def __init__(self, path: Path, interval_s: float, problems: list[str]) -> None:
+    def __init__(
+        self, path: Path, interval_s: float, problems: list[str], stats: Path | None = None
+    ) -> None:
         """``problems`` is shared with the owner, who may read it at any time."""
         self._path = path
+        self._stats_path = stats
+        self._stats: StatsLog | None = None
         self._interval_s = interval_s
         self._problems = problems
         self._writer: DeviceSeriesWriter | None = None
@@ -170,6 +177,10 @@ class SeriesRecorder:
             self._writer = DeviceSeriesWriter(
                 self._path, host_id(), source, self._interval_s, tuple(devices), {}
             )
+            if self._stats_path is not None and source == "nvml":
+                for stale in (self._stats_path, multi_gpu_path(self._stats_path)):
+                    stale.unlink(missing_ok=True)  # of an earlier try
+                self._stats = StatsLog(self._stats_path)
         except OSError as error:
             self._give_up(error)
 
@@ -185,6 +196,7 @@ class SeriesRecorder:
                     self._alert(self._alerts.happened(reading.time, self._devices[uuid], event))
         if reading.samples:
             self._write(DeviceSeriesWriter.append, reading.time, reading.samples, reading.cost_ms)
+            self._write_stats(reading)
         for uuid, sample in reading.samples.items():
             if uuid in self._devices:
                 self._alert(self._alerts.check(reading.time, self._devices[uuid], sample))
@@ -205,6 +217,8 @@ class SeriesRecorder:
     def close(self) -> None:
         self._write(DeviceSeriesWriter.close)
         self._writer = None
+        if self._stats is not None:
+            self._stats.close()
 
     def _alert(self, alerts: Iterable[Alert]) -> None:
         for alert in alerts:
@@ -217,6 +231,15 @@ class SeriesRecorder:
                 write(self._writer, *arguments)
             except OSError as error:
                 self._give_up(error)
+
+    def _write_stats(self, reading: Reading) -> None:
+        """The same in the earlier monitor's formats: whole files, until one cannot be written."""
+        if self._stats is not None:
+            try:
+                self._stats.append(reading.time, tuple(self._devices.values()), reading.samples)
+            except OSError as error:
+                self._stats = None
+                self.note(f"gpu_stats are no longer written: {error}")
 
     def _give_up(self, error: OSError) -> None:
         self._writer = None

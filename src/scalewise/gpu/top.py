@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.live import Live
 
 from scalewise.config import ConfigError
-from scalewise.gpu.export import JsonArrayFile, multi_entry, multi_gpu_path, single_entry
+from scalewise.gpu.export import StatsLog
 from scalewise.gpu.nvml import open_nvml
 from scalewise.gpu.readers import GpuReader
 from scalewise.gpu.top_view import Frame, Owner, TopState, balance_of, identify, render
@@ -66,7 +66,7 @@ def show_gpus(
 def _show_once(source: LiveFrames, log: StatsLog | None, *, as_json: bool) -> None:
     frame = source.once()
     if log is not None:
-        log.write(frame)
+        log.append(frame.time, frame.devices, frame.samples)
     if as_json:
         sys.stdout.write(json.dumps(frame_json(frame, source.title), indent=2) + "\n")
         return
@@ -103,7 +103,7 @@ def _run_lines(source: LiveFrames, interval_s: float, log: StatsLog | None) -> N
     while True:
         frame = source.next()
         if log is not None:
-            log.write(frame)
+            log.append(frame.time, frame.devices, frame.samples)
         else:
             sys.stdout.write(json.dumps(frame_json(frame, source.title)) + "\n")
             sys.stdout.flush()
@@ -120,7 +120,7 @@ def _run_screen(source: LiveFrames, state: TopState, log: StatsLog | None) -> No
                 frame = source.next()
                 state.add(frame)
                 if log is not None:
-                    log.write(frame)
+                    log.append(frame.time, frame.devices, frame.samples)
                 due = max(due + state.interval_s, time.monotonic())
             live.update(render(state, console.width, console.height), refresh=True)
             wait_s = 0.5 if state.paused else min(0.5, due - time.monotonic())
@@ -180,26 +180,6 @@ def _filled(sample: DeviceSample, last: DeviceSample | None) -> DeviceSample:
         return sample
     missing = [f.name for f in fields(sample) if getattr(sample, f.name) is None]
     return replace(sample, **{name: getattr(last, name) for name in missing})
-
-
-class StatsLog:
-    """``--log FILE``: the earlier GPU monitor's two files, valid JSON at every moment."""
-
-    def __init__(self, path: Path, gpu_index: int | None) -> None:
-        self._gpu_index = gpu_index
-        self._single = JsonArrayFile(path)
-        self._multi = JsonArrayFile(multi_gpu_path(path))
-
-    def write(self, frame: Frame) -> None:
-        """Append a frame. Raises OSError."""
-        chosen = next((d for d in frame.devices if self._gpu_index in (None, d.index)), None)
-        if chosen is not None and chosen.id in frame.samples:
-            self._single.append(single_entry(frame.time, chosen, frame.samples[chosen.id]))
-        self._multi.append(multi_entry(frame.time, frame.devices, frame.samples))
-
-    def close(self) -> None:
-        self._single.close()
-        self._multi.close()
 
 
 @contextlib.contextmanager

@@ -78,7 +78,7 @@ def answers(analysis: Analysis) -> Section:
         key=lambda config: config.config_id not in analysis.invalid,
     )
     whole = len(judged) <= MOST_WHOLE
-    rest = (_decide, best_in_brief, _fastest, _devices, _chosen, _found)
+    rest = (_decide, best_in_brief, _fastest, _devices, _chosen, _accuracy, _found)
     return section(
         "answer",
         "Answer",
@@ -442,6 +442,15 @@ def _chosen(analysis: Analysis) -> Iterator[str]:
         near = under_ceiling(config, analysis.measured)
         if near is not None:
             yield f"{config.label}: {factor(near[1].value)} of its ceiling, {near[0].label}."
+
+
+def _accuracy(analysis: Analysis) -> Iterator[str]:
+    """How good what was trained is, where a validation set was scored for it."""
+    known = [(c.label, found) for c in analysis.measured if (found := c.estimate("accuracy"))]
+    said = [f"{label} {number(found.value)}" for label, found in known[:_MOST_ALONE]]
+    more = len(known) - len(said)
+    if said:
+        yield f"val_accuracy: {', '.join(said)}{f', {more} more in the report' * bool(more)}."
 
 
 def _found(analysis: Analysis) -> Iterator[str]:

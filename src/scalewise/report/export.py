@@ -16,11 +16,15 @@ from scalewise.analysis import (
     Pair,
     RatioEstimate,
     Run,
+    SerialFraction,
     bounds_nothing,
     cost_ratio,
+    epoch_times_s,
+    estimate_positive,
     figure_as_plain,
     mean_anatomy,
     measure_run,
+    measured_serial_fraction,
     outliers,
     speedup_at_equal_clocks,
     typical_speedup,
@@ -45,6 +49,8 @@ _FIGURES = {
     "step_time_ms": "step_time_ms",
     "peak_memory_mib": "peak_memory_mib",
     "loss": "final_loss",
+    "val_accuracy": "accuracy",
+    "points_dropped_per_batch": "points_dropped",
     "energy_j_per_million_samples": "joules_per_million_samples",
     "energy_j_per_step": "joules_per_step",
     "energy_j_per_run": "energy_j",
@@ -91,9 +97,12 @@ def results_json(analysis: Analysis, samples: int | None = None) -> str:
     return json.dumps(plain, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def results_csv(analysis: Analysis) -> str:
-    """``results.csv``: a row a configuration, units in the header, empty where not measured."""
-    rows = [_csv_row(analysis, config) for config in analysis.configurations]
+def results_csv(analysis: Analysis, warmup_epochs: int = 1) -> str:
+    """``results.csv``: a row a configuration, units in the header, empty where not measured.
+
+    The first ``warmup_epochs`` of a run are in no epoch time.
+    """
+    rows = [_csv_row(analysis, config, warmup_epochs) for config in analysis.configurations]
     return _csv([list(rows[0]), *(list(row.values()) for row in rows)]) if rows else ""
 
 
@@ -220,6 +229,7 @@ def _run(run: Run) -> dict[str, Any]:
         "energy_j_per_step": run.value("joules_per_step"),
         "energy_j": run.value("energy_j"),
         "loss": run.loss and {"name": run.loss.name, "final": run.loss.final},
+        "val_accuracy": run.value("accuracy"),
         "sent_by_the_busiest_rank": to_plain(
             cell.result and communication_tables.busiest(cell.result.ranks)
         ),
@@ -229,7 +239,7 @@ def _run(run: Run) -> dict[str, Any]:
     }
 
 
-def _csv_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
+def _csv_row(analysis: Analysis, config: Configuration, warmup_epochs: int) -> dict[str, Any]:
     pair = analysis.sound_pair(config)
     result = config.runs[0].cell.result if config.runs else None
     anatomy = mean_anatomy(config)
@@ -239,7 +249,8 @@ def _csv_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
     at_equal_clocks = speedup_at_equal_clocks(analysis, pair) if pair else None
     return {
         "configuration": config.label,
-        **{group: config.name(group) for group in ("model", "dataset", "strategy", "precision")},
+        **{group: config.name(group) for group in ("model", "dataset", "strategy")},
+        "precision": scaling_tables.precision_word(config),
         "devices": config.devices,
         "scaling": result and result.scaling,
         "global_batch_size_samples": result and result.global_batch_size,
@@ -264,6 +275,10 @@ def _csv_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "arrival_cv_percent": _value(config.estimate("arrival_cv_percent")),
         "loss_name": scaling_tables.loss_name(config),
         "loss_reached": _value(config.estimate("final_loss")),
+        "val_accuracy_reached": _value(config.estimate("accuracy")),
+        "points_dropped_per_batch": _value(config.estimate("points_dropped")),
+        "epoch_time_s": _mean_epoch_s(config, warmup_epochs),
+        **_communication_row(analysis, config),
         "energy_j_per_million_samples": _value(config.estimate("joules_per_million_samples")),
         "energy_j_per_step": _value(config.estimate("joules_per_step")),
         "energy_j_per_run": _value(config.estimate("energy_j")),
@@ -277,6 +292,22 @@ def _csv_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "verdict": scaling_tables.verdict(analysis, config),
         "seed_label": pair.seed_label if pair else None,
         "reason": _reason(analysis, config),
+    }
+
+
+def _mean_epoch_s(config: Configuration, warmup_epochs: int) -> float | None:
+    runs = [epoch_times_s(run.cell.steps, warmup_epochs) for run in config.runs]
+    means = [sum(each.values()) / len(each) for each in runs if each]
+    return estimate_positive(means).value if means else None
+
+
+def _communication_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
+    cost, pair = analysis.communication.get(config.config_id), analysis.sound_pair(config)
+    serial = measured_serial_fraction(pair) if pair else None
+    return {
+        "compute_to_communication_ratio": cost.compute_to_communication if cost else None,
+        "compute_to_communication_of": cost.against if cost else None,
+        "amdahl_serial_fraction": serial.value if isinstance(serial, SerialFraction) else None,
     }
 
 

@@ -13,6 +13,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
 from scalewise.analysis import (
     CAUSE_WORDS,
     Analysis,
@@ -34,6 +37,8 @@ FIGURE_COLUMNS: Mapping[Metric, str] = {
     "samples_per_s": "global_samples_per_s",
     "step_time_ms": "step_time_ms",
     "final_loss": "loss_reached",
+    "accuracy": "val_accuracy_reached",
+    "points_dropped": "points_dropped_per_batch",
     "peak_memory_mib": "peak_memory_per_device_mib",
     "memory_used_mib": "memory_used_per_device_mib",
     "utilization_percent": "utilization_per_device_percent",
@@ -91,6 +96,21 @@ class Tables:
         """The rows of :attr:`steps` of one cell, by its name. Raises KeyError for another."""
         return _steps({one.planned.name: one for one in self.analysis.sweep.cells}[cell])
 
+    def write_steps(self, path: Path) -> Path:
+        """Write :attr:`steps` into ``path``, whose ending says CSV or Parquet, cell by cell.
+
+        Raises OSError where it cannot be written.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        frames = map(_steps, self.analysis.sweep.cells)
+        if path.suffix == ".parquet":
+            _write_in_parts(frames, path)
+            return path
+        with path.open("w", encoding="utf-8", newline="") as file:
+            for number, frame in enumerate(frame for frame in frames if len(frame)):
+                frame.to_csv(file, header=number == 0, index=False, lineterminator="\n")
+        return path
+
     def write_parquet(self, folder: str | os.PathLike[str]) -> tuple[Path, ...]:
         """Write each table as ``<name>.parquet`` into ``folder``, the steps cell by cell.
 
@@ -102,9 +122,7 @@ class Tables:
         for name in ("cells", "runs", "devices", "verdicts"):
             written.append(out / f"{name}.parquet")
             getattr(self, name).to_parquet(written[-1], index=False)
-        written.append(out / "steps.parquet")
-        _write_in_parts(map(_steps, self.analysis.sweep.cells), written[-1])
-        return tuple(written)
+        return (*written, self.write_steps(out / "steps.parquet"))
 
 
 def load(folder: str | os.PathLike[str]) -> Tables:
@@ -211,16 +229,41 @@ def _rank_steps(cell: CellRecords, series: StepSeries) -> pd.DataFrame:
     import pandas as pd
 
     rows = series.rows
+    start_s = (rows["start_ns"] + series.epoch_offset_ns) / 1e9
+    device_ms = rows["device_step_ms"]
+    step_ms = np.where(np.isnan(device_ms), rows["host_step_ms"], device_ms)
     return pd.DataFrame({
         "cell": pd.Categorical([cell.planned.name] * len(rows)),
         "rank": series.rank,
         "step": rows["step"],
-        "start_unix_s": (rows["start_ns"] + series.epoch_offset_ns) / 1e9,
+        "start_unix_s": start_s,
         "epoch": rows["epoch"],
         "samples_of_rank": rows["samples"],
         "is_timed": (rows["flags"] & WARMUP) == 0,
+        "samples_per_s_of_rank": rows["samples"] / (step_ms / 1e3),
+        **_readings_at(cell, series.rank, start_s + rows["host_step_ms"] / 1e3),
         **{name: rows[name] for name in _STEP_TIMES},
     })  # fmt: skip
+
+
+_BESIDE_STEPS = ("memory_used_mib", "utilization_percent")
+
+
+def _readings_at(
+    cell: CellRecords, rank: int, when: npt.NDArray[np.float64]
+) -> dict[str, npt.NDArray[np.float64]]:
+    """What was last read of a rank's device at each Unix time; NaN two intervals later."""
+    found = {name: np.full(len(when), np.nan) for name in _BESIDE_STEPS}
+    for series in cell.devices:
+        for device in (one for one in series.devices if one.rank == rank):
+            at = np.array(series.times)
+            last = np.searchsorted(at, when, side="right") - 1
+            known = last >= 0
+            known[known] = when[known] - at[last[known]] <= 2 * series.interval_s
+            for name in _BESIDE_STEPS:
+                values = np.array(series.values(device.id, name), dtype=float)
+                found[name][known] = values[last[known]]
+    return found
 
 
 def _device_rows(cell: CellRecords) -> Iterator[dict[str, Any]]:

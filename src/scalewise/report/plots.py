@@ -196,9 +196,13 @@ Curve = tuple[Sequence[int], Sequence[float]]
 
 
 def draw_curves(
-    axes: Axes, title: str, curves: Sequence[tuple[str, Sequence[Curve]]], what: str
+    axes: Axes,
+    title: str,
+    curves: Sequence[tuple[str, Sequence[Curve]]],
+    what: str,
+    over: str = "samples fed by all devices",
 ) -> None:
-    """Curves over samples fed: a colour a configuration, a line a run."""
+    """Curves over samples fed or ``over``: a colour a configuration, a line a run."""
     for i, (label, runs) in enumerate(curves):
         for j, (samples, values) in enumerate(runs):
             lonely = plot_style.marker(i) if len(samples) < 3 else None
@@ -206,7 +210,7 @@ def draw_curves(
                       alpha=0.9 if len(runs) == 1 else 0.6, marker=lonely,
                       ls=("-", "--", "-.", ":")[i % 4],
                       label=label if j == 0 else None)  # fmt: skip
-    axes.set(xlabel="samples fed by all devices", ylabel=what)
+    axes.set(xlabel=over, ylabel=what)
     axes.set_title(title, loc="left", fontsize=11)
     plot_style.group_thousands(axes, "x")
     axes.xaxis.set_major_locator(MaxNLocator(5))

@@ -186,10 +186,10 @@ def trackers(analysis: Analysis) -> Section:
 
 def _where(cell: CellRecords, tracker: str, state: TrackerState) -> MirrorPlace:
     """``synced`` in a record says that every row was read back, not from where."""
-    if tracker == "trackio":
-        return "this machine"
     if "://" in state.location:
         return "online"
+    if tracker == "trackio":
+        return "this machine"
     name = PurePath(state.location).name
     # Beside the cells, wherever the sweep has been moved to; WandB marks what it has uploaded.
     folders = (Path(state.location), cell.path.parent / "wandb" / name)

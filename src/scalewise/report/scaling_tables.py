@@ -15,6 +15,7 @@ from scalewise.analysis import (
     estimate,
     estimate_not_negative,
     estimate_positive,
+    is_operation,
     is_timed,
     mean_anatomy,
     number,
@@ -139,6 +140,20 @@ def _in_every_row(analysis: Analysis, fact: Fact) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
+def precision_word(config: Configuration) -> str | None:
+    """The precision of training; of an operation, which has none, the data's number format."""
+    plain = config.cells[0].config or {}
+    if not is_operation(plain):
+        return config.name("precision")
+    dataset = plain.get("dataset")
+    return str(dataset.get("dtype", "fp32")) if isinstance(dataset, Mapping) else None
+
+
+def _precision(config: Configuration) -> str | None:
+    word = precision_word(config)
+    return None if word is None else f"precision={word}"
+
+
 def _group(group: str) -> Fact:
     return lambda config: None if config.name(group) is None else f"{group}={config.name(group)}"
 
@@ -149,6 +164,14 @@ def _identity(key: str, words: str) -> Fact:
         return None if value is None else words.format(value)
 
     return fact
+
+
+def _of_training(fact: Fact) -> Fact:
+    return lambda config: None if is_operation(config.cells[0].config) else fact(config)
+
+
+def _forward_only(config: Configuration) -> str | None:
+    return "forward only" if is_operation(config.cells[0].config) else None
 
 
 def _is_weak(config: Configuration) -> bool:
@@ -172,8 +195,12 @@ def _steps(config: Configuration) -> str | None:
 
 
 _FACTS: tuple[Fact, ...] = (
-    *map(_group, ("dataset", "precision", "execution", "optimizer")),
-    _identity("optimizer.lr", "lr={}"),
+    _group("dataset"),
+    _precision,
+    _group("execution"),
+    _forward_only,
+    _of_training(_group("optimizer")),
+    _of_training(_identity("optimizer.lr", "lr={}")),
     pruning_word,
     _batch,
     _steps,
@@ -213,7 +240,10 @@ def _resource_table(analysis: Analysis) -> Table:
                lambda c: counted(c, "utilization_percent", mean_number)),
         Column("arrival_cv", "arrival CV", "%", of("arrival_cv_percent"),
                lambda figure: cv_text(figure.value)),
+        Column("accuracy", "val_accuracy reached", "", of("accuracy"), estimate),
         Column("loss", reached, "", lambda c: _loss(c, several=several)),
+        Column("dropped", "points outside the grid", "a batch of a rank", of("points_dropped"),
+               mean_number),
         Column("energy", "energy", "J per 1,000 samples", joules_per_1000, estimate),
         Column("optimizer_state", "optimizer state per rank", "MiB",
                of("optimizer_memory_mib") if state else lambda _: None, mean_number),

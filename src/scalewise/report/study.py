@@ -87,7 +87,8 @@ def build_study(
         stale.unlink()
     written = []
     tables = ((f"{one.key}.csv", export.table_csv(one)) for one in tables_of(studies(analysis)))
-    for name, text in (*_benchmarks(analysis), *_summaries(analysis), *tables):
+    summaries = _summaries(analysis, warmup_epochs)
+    for name, text in (*_benchmarks(analysis), *summaries, *tables):
         write_text(folder / name, text)
         written.append(name)
     drawn, problems = write_plots(study_plots(analysis, warmup_epochs), folder)
@@ -166,6 +167,7 @@ def _run(run: Run) -> dict[str, Any]:
         "utilization_readings": run.utilization_readings,
         "exposed_comm_ms": phases.phases_ms["exposed_comm"] if phases else None,
         "loss": run.loss and {"name": run.loss.name, "final": run.loss.final},
+        "val_accuracy": run.value("accuracy"),
     }
 
 
@@ -210,8 +212,8 @@ def _comparison(pairs: Sequence[Pair]) -> list[Section]:
     ]
 
 
-def _summaries(analysis: Analysis) -> Iterator[tuple[str, str]]:
-    yield "comprehensive_summary.csv", export.results_csv(analysis)
+def _summaries(analysis: Analysis, warmup_epochs: int) -> Iterator[tuple[str, str]]:
+    yield "comprehensive_summary.csv", export.results_csv(analysis, warmup_epochs)
     yield "summary_table.tex", _latex(_summary(analysis))
     yield "performance_report.txt", _performance_report(analysis)
 

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from scalewise.analysis import (
     Analysis,
     Configuration,
     Estimate,
     Run,
+    epoch_times_s,
     equal_samples,
     estimate_mean,
-    estimate_positive,
 )
 from scalewise.report import plot_style
 from scalewise.report.plot_style import Draw
@@ -60,40 +60,23 @@ def file_part(name: str) -> str:
 
 
 def epoch_time(dataset: str, configs: Sequence[Configuration], warmup_epochs: int) -> Figure | None:
-    """Seconds an epoch, a bar a configuration, with 95 % intervals over runs."""
-    bars = []
+    """Seconds of each epoch, a line a run; the first ``warmup_epochs`` are left out."""
+    curves: list[tuple[str, list[Curve]]] = []
     for config in configs:
-        times = [each for run in config.runs if (each := epoch_times_s(run, warmup_epochs))]
-        means = [sum(each) / len(each) for each in times]
-        if means:
-            bars.append((config, estimate_positive(means), means))
-    if not bars:
+        times = [epoch_times_s(run.cell.steps, warmup_epochs) for run in config.runs]
+        found: list[Curve] = [(list(each), list(each.values())) for each in times if each]
+        if found:
+            curves.append((config.label, found))
+    if not curves:
         return None
     left_out = f", the first {warmup_epochs} left out" if warmup_epochs else ""
-    made, (axes,) = plot_style.stacked_panels([len(bars)])
-    plot_style.interval_bars(axes, f"{dataset}: time of an epoch{left_out}", bars)
-    axes.set_xlabel("s an epoch (bar and number: mean, line: 95 % interval, dots: runs)")
+    made = plot_style.figure(8, 4.6)
+    axes = made.subplots()
+    title = f"{dataset}: time of each epoch{left_out}"
+    draw_curves(axes, title, curves, "s an epoch", "epoch, from 0")
+    axes.set_ylim(0)
+    axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
     return made
-
-
-def epoch_times_s(run: Run, warmup_epochs: int) -> tuple[float, ...]:
-    """Seconds of training in each whole epoch after the first ``warmup_epochs``.
-
-    The sum of the steps of the rank that took longest, on the host's clock: between epochs the
-    device has nothing to do, and validation is no part of it. An epoch of fewer steps than another
-    was cut off by ``max_steps`` and is left out.
-    """
-    ranks = []
-    for series in run.cell.steps:
-        epochs, of_step, steps = np.unique(
-            series.rows["epoch"], return_inverse=True, return_counts=True
-        )
-        sums = np.bincount(of_step, series.column("step", "host")) / 1e3
-        whole = (steps == steps.max()) & (epochs >= warmup_epochs) if len(steps) else steps > 0
-        ranks.append(sums[whole])
-    if not ranks or len({len(times) for times in ranks}) != 1:
-        return ()
-    return tuple(float(t) for t in np.max(ranks, axis=0))
 
 
 def accuracy_curves(dataset: str, configs: Sequence[Configuration]) -> Figure | None:

@@ -75,6 +75,8 @@ class Settings:
     wrap: str | None
     sample_every_s: float | None
     """Seconds between two samples of the devices; None where the sweep's process takes them."""
+    seed_format: bool
+    """Whether they are written in the earlier GPU monitor's formats too."""
     checkpoints: bool
     keep_checkpoints: bool
     allow_mixed: bool

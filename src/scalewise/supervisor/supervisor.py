@@ -24,6 +24,7 @@ from scalewise.host import (
     become_subreaper,
     descendants,
     end_descendants,
+    host_id,
     keep_from_children,
     oom_kills,
 )
@@ -160,11 +161,18 @@ class Supervisor:
             running = RunningAttempt(one.number, one.started_at, self.job.slots, pids)
             self.folder.save_running(running)
             return None
-        from scalewise.gpu import DeviceSampler
+        from scalewise.gpu import DeviceSampler, stats_path
 
         first = self.job.first_rank
+        stats = stats_path(self.folder, host_id() if first else None)
         gpus = {slot.uuid: rank for rank, slot in enumerate(self.job.slots, first) if slot.uuid}
-        sampler = DeviceSampler(self.folder, gpus, ranks.trainers, interval_s)
+        sampler = DeviceSampler(
+            self.folder,
+            gpus,
+            ranks.trainers,
+            interval_s,
+            stats if self.job.settings.seed_format else None,
+        )
         sampler.start()
         return sampler
 

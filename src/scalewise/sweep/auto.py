@@ -12,7 +12,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scalewise.config import FEWEST_ADAPTIVE_REPEATS, AutoConfig, ConfigError, build_cell
+from scalewise.config import (
+    FEWEST_ADAPTIVE_REPEATS,
+    AutoConfig,
+    ConfigError,
+    HardwareConfig,
+    build_cell,
+)
 from scalewise.records import (
     BatchSearchRecord,
     RecordError,
@@ -52,6 +58,29 @@ def undecided_requests(requests: Iterable[Request]) -> tuple[Request, ...]:
         r for r in requests if needs_batch_search(r) or isinstance(r.cell.strategy, AutoConfig)
     ]
     return tuple({one.config_id: one for one in found}.values())
+
+
+def settle_alone(
+    requests: Iterable[Request], devices_of: Callable[[HardwareConfig], int | None]
+) -> tuple[list[Request], list[str]]:
+    """Put ``single`` in place of ``strategy=auto`` where there is one device: nothing to choose.
+
+    ``devices_of`` counts the devices of a profile; None where nobody knows. Returns the requests,
+    and a line where that was done. A number of devices that was typed stays, to be refused.
+    """
+    settled, said = [], dict[str, None]()
+    for one in requests:
+        strategy = one.cell.strategy
+        if isinstance(strategy, AutoConfig) and strategy.devices == "auto":
+            alone = [own for own in strategy.plain().values() if own.get("kind") == "single"]
+            if alone and devices_of(one.cell.hardware) == 1:
+                plain = {**one.plain, "strategy": alone[0]}
+                one = Request((*one.overrides, "strategy=single"), plain, build_cell(plain))
+                said["strategy=auto: this host has one device, so strategy=single is trained"] = (
+                    None
+                )
+        settled.append(one)
+    return settled, list(said)
 
 
 def first_stage(requests: Iterable[Request], folder: SweepFolder) -> Iterator[Request]:

@@ -33,7 +33,13 @@ from scalewise.records import (
     load_batch_search,
 )
 from scalewise.supervisor import CellFailed, Outcome
-from scalewise.sweep.auto import describe_later, first_stage, search_for, undecided_requests
+from scalewise.sweep.auto import (
+    describe_later,
+    first_stage,
+    search_for,
+    settle_alone,
+    undecided_requests,
+)
 from scalewise.sweep.compose import Composer, compose_cell, sweep_folder, written_keys
 from scalewise.sweep.display import make_display
 from scalewise.sweep.engine import Engine, SweepReport, add_sweep_report
@@ -173,15 +179,17 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
         )
     local = local_config(HydraConfig.get().launcher)
     written = written_keys(GlobalHydra.instance().config_loader(), HydraConfig.get().runtime)
-    (one,), lines = take_own_batches(
+    own, lines = take_own_batches(
         [request(overrides, wrapped(resolve(composed), local.wrap), written)]
     )
+    host = ThisHost()
+    (one,), more = settle_alone(own, host.devices_of)
     report = _run(
         folder,
         [one],
-        ThisHost(),
+        host,
         lambda f: local_engine(f, "exclusive", make_display(folder=f), warm=local.warm),
-        lines,
+        [*lines, *more],
     )
     return None if report is None else objective_over(report.outcomes_of(one.config_id))
 
@@ -227,6 +235,8 @@ def launch_with(
         request(job, plain, composer.written(job))
         for job, plain in zip(jobs, keep_known_keys(composed), strict=True)
     )
+    host = ThisHost() if local else Cluster()
+    requests, more = settle_alone(requests, host.devices_of)
     if not basic:
         # What chooses by results asks for one, and for pairs by chance alone.
         requests = [run_once(one) for one in requests]
@@ -238,9 +248,9 @@ def launch_with(
     report = _run(
         folder,
         requests,
-        ThisHost() if local else Cluster(),
+        host,
         make_engine,
-        lines,
+        [*lines, *more],
         packed=launcher.get("policy") == "packed",
         # Optuna asks in batches, and so does a sweeper with max_batch_size.
         whole=basic and master.hydra.sweeper.get("max_batch_size") is None,

@@ -26,6 +26,7 @@ from scalewise.config import (
     Component,
     ConfigError,
     DatasetError,
+    HardwareConfig,
     bind,
     build_cell,
     check_optimizer,
@@ -59,7 +60,7 @@ def check_files(requests: Iterable[Request]) -> None:
 def _check(dataset: Component) -> None:
     path, root = dataset.arguments.get("path"), dataset.arguments.get("root")
     if path and dataset.target == "scalewise.datasets.token_shards.TokenShards":
-        check_sizes(Path(path), load_index(Path(path)))
+        check_sizes(Path(path), load_index(Path(path), dataset.arguments.get("corpus")))
         return
     for key, place, what in (("path", path, "a file"), ("root", root, "a folder")):
         why = _unreachable(place) if isinstance(place, str) and place else None
@@ -114,6 +115,7 @@ def devices_for(cell: CellConfig, host: Host) -> int:
             raise HostMismatch(
                 f"{key}: found {found}, which needs {needed}; allowed here: {allowed}"
             )
+    _check_cap(cell.hardware.memory_cap_gib, host)
     available = len(host.slots)
     devices, strategy = cell.strategy.devices, cell.strategy.name
     wanted = max(2, available) if devices == "auto" else devices
@@ -124,6 +126,23 @@ def devices_for(cell: CellConfig, host: Host) -> int:
     except ValueError as error:
         raise HostMismatch(str(error)) from None
     return wanted
+
+
+def _check_cap(cap_gib: float | None, host: Host) -> None:
+    """Raises :class:`HostMismatch` for a cap on memory that none of the devices could keep."""
+    if cap_gib is None:
+        return
+    if any(slot.kind == "cpu" for slot in host.slots):
+        raise HostMismatch(
+            f"hardware.memory_cap_gib: found {cap_gib:g} on a CPU, whose memory is not capped; "
+            "allowed here: null"
+        )
+    known = [slot.memory_total_mib / 1024 for slot in host.slots if slot.memory_total_mib]
+    if known and cap_gib > min(known):
+        raise HostMismatch(
+            f"hardware.memory_cap_gib: found {cap_gib:g}, but a GPU here has {min(known):.1f} GiB; "
+            "allowed: at most that, or null for no cap"
+        )
 
 
 def explain_differences(cell: CellConfig, devices: int, host: Host) -> Iterator[str]:
@@ -366,6 +385,13 @@ class ThisHost:
         except HostMismatch as mismatch:
             return Place(None, str(mismatch))
 
+    def devices_of(self, hardware: HardwareConfig) -> int | None:
+        """Devices that a profile has here; None where it has none."""
+        try:
+            return len(self._hosts.of(hardware).slots)
+        except HostMismatch:
+            return None
+
     def slots(self) -> int:
         """The most devices that any cell asked about so far could get."""
         return self._hosts.slots() or 1
@@ -377,6 +403,9 @@ class ThisHost:
 
 class Cluster(ThisHost):
     """Where cells would run on a cluster that nobody has asked yet: what they ask for."""
+
+    def devices_of(self, hardware: HardwareConfig) -> int | None:
+        return None
 
     def __call__(self, cell: Cell) -> Place:
         return Place(cell.planned.devices)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scalewise.config import CellConfig, ConfigError
-from scalewise.gpu import DeviceSampler, Host
+from scalewise.gpu import DeviceSampler, Host, stats_path
 from scalewise.host import find_below, worker_command
 from scalewise.records import (
     Attempt,
@@ -136,13 +136,14 @@ def start_sampler(
     Call it before the cell's supervisor starts, to tell its ranks from an earlier try's. When
     this process dies, its supervisors end their cells: nobody has to take over.
     """
-    if not config.monitor.devices:
+    if config.sample_every_s is None:
         return None
     sampler = DeviceSampler(
         folder,
         {slot.uuid: rank for rank, slot in enumerate(slots) if slot.uuid},
         _trainers_of(folder, is_wrapped=config.sweep.wrap is not None),
-        config.monitor.interval_s,
+        config.sample_every_s,
+        stats_path(folder) if config.monitor.seed_format else None,
     )
     sampler.start()
     return sampler
@@ -261,7 +262,8 @@ def settings_of(cell: CellConfig, world_size: int) -> Settings:
         collective_timeout_s=sweep.collective_timeout_s,
         grace_s=sweep.grace_s,
         wrap=sweep.wrap,
-        sample_every_s=cell.monitor.interval_s if cell.monitor.devices else None,
+        sample_every_s=cell.sample_every_s,
+        seed_format=cell.monitor.seed_format,
         checkpoints=cell.checkpoint.on,
         keep_checkpoints=cell.checkpoint.keep,
         allow_mixed=sweep.allow_mixed,

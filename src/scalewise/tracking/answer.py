@@ -19,7 +19,7 @@ from scalewise.config import TrackingConfig, in_one_line
 from scalewise.host import say
 from scalewise.records import DataError, RecordError, SweepFolder, build
 from scalewise.tracking.mirror import open_tracker, run_and_exit
-from scalewise.tracking.tracker import Answer, RunInfo
+from scalewise.tracking.tracker import Answer, RunInfo, SweepName, TrackerError
 
 _WAIT_S = 90.0
 _OURS = "scalewise: "
@@ -67,11 +67,13 @@ def read_answer(folder: Path) -> tuple[RunInfo, Answer] | None:
         raise RecordError(f"{report}: no report to hand over: {in_one_line(error)}") from error
     if tracking is None or not values:
         return None
-    path = folder.resolve()
+    path, called = folder.resolve(), SweepName.of(sweep, sweep.load_plan())
+    run_id = hashlib.sha256(f"{path}\nanswer".encode()).hexdigest()[:12]
     info = RunInfo(
-        run_id=hashlib.sha256(f"{path}\nanswer".encode()).hexdigest()[:12],
-        name=f"{path.name} answer",
-        group=path.name,
+        run_id=run_id,
+        # Two sweeps may begin in one minute; an answer takes the place of that of its name.
+        name=f"{called} answer {run_id[:4]}",
+        group=str(called),
         tags=("answer", *tracking.tags),
         folder=folder,
         config={"command": results["sweep"]["command"], "folder": str(path)},
@@ -127,9 +129,11 @@ def main() -> int:
     info, answer = found
     for name in info.tracking.trackers:
         try:
-            open_tracker(name).start_run(info).log_answer(answer)
+            tracker = open_tracker(name)
+            tracker.start_run(info).log_answer(answer)
+            tracker.publish(info.tracking.project)
         except Exception as error:  # the seam to third-party trackers
-            words = in_one_line(error, with_class=True)
+            words = in_one_line(error, with_class=not isinstance(error, TrackerError))
             sys.stderr.write(f"{_OURS}{name}: {words} (the report is not affected)\n")
             status = 1
     return status

@@ -39,11 +39,13 @@ from scalewise.records import (
 from scalewise.tracking.rows import CellRows
 from scalewise.tracking.tracker import (
     RunInfo,
+    SweepName,
     Tracker,
     TrackerError,
     TrackerRun,
     run_info,
     run_summary,
+    superseded_runs,
 )
 
 _TRACKERS = ("trackio", "wandb")
@@ -51,6 +53,7 @@ _POLL_S = 1.0
 _FINISH_S = 60.0
 """How long the trackers may take for the rest."""
 _ORPHANED_S = 5.0
+_UNHARMED = "training and the records are not affected"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -178,6 +181,10 @@ class TrackerMirror:
         self.name = name
         self.sweep = SweepFolder(folder)
         self.say = say
+        self.called = SweepName("", "")
+        """Known once the plan was read."""
+        self.projects: set[str] = set()
+        """Where runs were begun."""
         self.is_complete = False
         """Whether the last row was handed over, or a problem said."""
         self._opener = opener
@@ -196,6 +203,11 @@ class TrackerMirror:
         self._follow_plan()
         for cell in self._cells.values():
             cell.close()
+        for project in self.projects:
+            try:
+                self.tracker.publish(project)
+            except Exception as error:  # the seam to third-party trackers
+                self.say(f"{self.name}: {in_one_line(error, with_class=True)} ({_UNHARMED})")
         self.is_complete = True
 
     def poll(self) -> None:
@@ -215,6 +227,7 @@ class TrackerMirror:
             self.say(f"tracking: {error}")
             return
         self._plan_mtime_ns = mtime_ns
+        self.called = SweepName.of(self.sweep, plan)
         for planned in plan.cells:
             if planned.name not in self._cells:
                 self._cells[planned.name] = _CellMirror(self, planned)
@@ -274,7 +287,8 @@ class _CellMirror:
     def _start(self, attempt: CurrentAttempt) -> _Run | None:
         """Begin a run, unless the tracker is not wanted or holds all of this try already."""
         config = self._cell.load_config()
-        info = run_info(self._cell, config, attempt, self._planned, self._mirror.sweep.path)
+        called, sweep = self._mirror.called, self._mirror.sweep.path
+        info = run_info(self._cell, config, attempt, self._planned, sweep, called)
         record = self._cell.load_tracking()
         states = record.trackers if record and record.attempt == attempt.number else {}
         state = states.get(self._mirror.name)
@@ -283,7 +297,8 @@ class _CellMirror:
             self._settled = attempt.result is not None
             return None
         rows = CellRows(self._cell, config, info.tracking.system_interval_s)
-        return _Run(self._mirror, self._cell, attempt, info, rows)
+        older = tuple(superseded_runs(self._cell, info, called))
+        return _Run(self._mirror, self._cell, attempt, info, rows, older)
 
     def _finish(self, attempt: CurrentAttempt, problem: str | None) -> None:
         run, self._run = self._run, None
@@ -305,7 +320,9 @@ class _Run:
         attempt: CurrentAttempt,
         info: RunInfo,
         rows: CellRows,
+        older: Sequence[RunInfo],
     ) -> None:
+        """``older``: runs of the same cell that this one takes the place of."""
         self.attempt = attempt
         self.is_done = False
         """Whether its result was there at the last poll."""
@@ -320,7 +337,10 @@ class _Run:
         self._save("incomplete", None)
         self._problem = None
         with self._failing_alone():
+            for old in older:
+                mirror.tracker.supersede(old)
             self._handle = mirror.tracker.start_run(info)
+            mirror.projects.add(info.tracking.project)
 
     @contextlib.contextmanager
     def _failing_alone(self) -> Iterator[None]:
@@ -331,8 +351,7 @@ class _Run:
             is_theirs = not isinstance(error, TrackerError)
             self._problem = in_one_line(error, with_class=is_theirs)
             # A tracker that is broken breaks every cell in the same words.
-            unharmed = "(training and the records are not affected)"
-            self._mirror.say(f"{self._mirror.name}: {self._problem} {unharmed}")
+            self._mirror.say(f"{self._mirror.name}: {self._problem} ({_UNHARMED})")
 
     def hand_over(self, *, final: bool) -> str | None:
         """Log new rows. Returns what is wrong with the records, if anything is."""

@@ -62,8 +62,6 @@ class DeviceRows:
         elif "devices" in line and self._is_due(float(line["time"])):
             samples = [build(DeviceSample, plain) for plain in line["devices"]]
             values = self._values([s for s in samples if s.id in self._devices])
-            if values and line.get("cost_ms") is not None:
-                values["sampler/cost_ms"] = float(line["cost_ms"])
             return (float(line["time"]), values) if values else None
         return None
 
@@ -145,6 +143,8 @@ class StepWindows:
 
     every_n_steps: int
     world_size: int
+    on_gpus: bool = False
+    """Whether there are names ``gpu_...``."""
     _rows: dict[int, npt.NDArray[np.void]] = field(default_factory=dict)
     _samples: dict[int, int] = field(default_factory=dict)
     _total_ms: dict[int, float] = field(default_factory=dict)
@@ -172,7 +172,7 @@ class StepWindows:
                 inside = rows["step"] <= end
                 taken[rank] = rows[inside]
                 self._rows[rank] = rows[~inside]
-            yield _summarise(end, taken)
+            yield _summarise(end, taken, self.on_gpus)
 
     def _window_end(self, final: bool) -> int | None:
         rows = self._rows.get(0, _NO_ROWS)
@@ -195,7 +195,7 @@ def _timeline(rows: npt.NDArray[np.void]) -> str:
     return "host" if np.isnan(rows["device_step_ms"]).any() else "device"
 
 
-def _summarise(end: int, ranks: dict[int, npt.NDArray[np.void]]) -> WindowRow:
+def _summarise(end: int, ranks: dict[int, npt.NDArray[np.void]], on_gpus: bool) -> WindowRow:
     lead = ranks[0]
     # A rank cut off earlier than the others has no say in this window.
     whole = {rank: rows for rank, rows in ranks.items() if len(rows) == len(lead)}
@@ -213,11 +213,11 @@ def _summarise(end: int, ranks: dict[int, npt.NDArray[np.void]]) -> WindowRow:
         if not np.isnan(times).all():
             values[f"phases/{phase}_ms"] = float(np.nanmean(times.astype(np.float64)))
     arrival_ms = {r: float(np.mean(rows[f"{line}_arrival_ms"])) for r, rows in whole.items()}
-    values.update(_balance(arrival_ms))
+    values.update(_balance(arrival_ms, on_gpus))
     return WindowRow(end, int(lead["start_ns"][-1]), values)
 
 
-def _balance(arrival_ms: dict[int, float]) -> dict[str, float]:
+def _balance(arrival_ms: dict[int, float], on_gpus: bool) -> dict[str, float]:
     """Time to the last gradient of each rank, and its CV across ranks in percent."""
     times = list(arrival_ms.values())
     if len(times) < 2 or not np.isfinite(times).all() or sum(times) <= 0:
@@ -228,6 +228,6 @@ def _balance(arrival_ms: dict[int, float]) -> dict[str, float]:
         "balance/arrival_cv_percent": cv,
         # The name that dashboards made for the earlier GPU monitor look for; arrival, because
         # memory cannot show a straggler.
-        "gpu_load_balance_cv": cv,
+        **({"gpu_load_balance_cv": cv} if on_gpus else {}),
         **by_rank,
     }

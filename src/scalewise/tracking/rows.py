@@ -13,6 +13,7 @@ import numpy.typing as npt
 from scalewise.records import (
     Alert,
     CellFolder,
+    DeviceInfo,
     LineParser,
     MetricRow,
     RowKey,
@@ -43,7 +44,8 @@ class CellRows:
         """``config`` is the cell's, resolved."""
         self._cell = cell
         self._system_interval_s = system_interval_s
-        self._ranks = _world_size(cell)
+        devices = _devices(cell)
+        self._ranks = max(1, len(devices))
         strategy = config.get("strategy")
         kind = strategy.get("kind") if isinstance(strategy, Mapping) else None
         # Models that never meet have no mean.
@@ -56,7 +58,9 @@ class CellRows:
         every = config.get("log_every_n_steps")
         if not isinstance(every, int) or every < 1:
             every = _LOG_EVERY_N_STEPS
-        self.windows = StepWindows(every, self._ranks)
+        self.windows = StepWindows(
+            every, self._ranks, on_gpus=any(d.kind == "cuda" for d in devices)
+        )
         self._imbalance = ImbalanceWatch()
         self._last_step = 0
 
@@ -143,10 +147,10 @@ class CellRows:
         return Row("alert", name, alert.time, self._last_step, {}, alert)
 
 
-def _world_size(cell: CellFolder) -> int:
-    """Ranks of the cell as far as the records say so by now; at least 1."""
+def _devices(cell: CellFolder) -> tuple[DeviceInfo, ...]:
+    """A device a rank, as far as the records say so by now."""
     found = load_or_none(cell.load_provenance)
-    return 1 if found is None else max(1, len(found.devices))
+    return () if found is None else found.devices
 
 
 class RankMeans:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import os
+import re
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
+from urllib.parse import urlparse
 
 from scalewise.config import TrackingConfig
 from scalewise.records import (
@@ -17,6 +22,8 @@ from scalewise.records import (
     DataError,
     PlannedCell,
     RecordError,
+    SweepFolder,
+    SweepPlan,
     build,
     last_metrics,
     load_or_none,
@@ -53,7 +60,7 @@ class RunInfo:
     """The same each time the same attempt at the same cell is mirrored."""
     name: str
     group: str
-    """The sweep's folder name."""
+    """The sweep's name."""
     tags: tuple[str, ...]
     folder: Path
     """Where a tracker that writes files may put its own folder."""
@@ -71,6 +78,8 @@ class RunSummary:
     """``summary/...`` to one number each; may be empty."""
     config: Mapping[str, Any]
     """Known only at the end: provenance, outcome."""
+    logs: Mapping[str, str] = field(default_factory=dict)
+    """``rank0.err`` to what the rank wrote there; streams in which it wrote nothing are absent."""
 
 
 @dataclass(frozen=True)
@@ -114,6 +123,63 @@ class Tracker(Protocol):
     def start_run(self, info: RunInfo) -> TrackerRun:
         """Begin a run, or begin it again: rows it already holds are not doubled."""
 
+    def supersede(self, old: RunInfo) -> None:
+        """Mark a run whose cell has run again, if it is there. Twice is as good as once.
+
+        The mark keeps it apart from its sweep, so that nobody counts the cell twice.
+        """
+
+    def publish(self, project: str) -> None:
+        """The runs of a sweep, or its answer, are complete: bring them where readers look."""
+
+
+def server_answers(url: str, timeout_s: float) -> bool:
+    """Whether anybody listens at ``url``. Behind a proxy only who uses it can tell: True."""
+    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY")):
+        return True
+    parts = urlparse(url)
+    port = parts.port or (80 if parts.scheme == "http" else 443)
+    try:
+        with socket.create_connection((parts.hostname or "", port), timeout=timeout_s):
+            return True
+    except OSError:
+        return False
+
+
+@dataclass(frozen=True)
+class SweepName:
+    """What a sweep and its runs are called in the trackers."""
+
+    began: str
+    """When, as its folder says; of a folder that does not, as its plan does."""
+    models: str
+
+    @classmethod
+    def of(cls, folder: SweepFolder, plan: SweepPlan) -> SweepName:
+        match = _STAMP.match(folder.path.resolve().name)
+        began = time.strftime("%m-%d %H:%M", time.localtime(plan.created_at))
+        if match:
+            began = "{}-{} {}:{}".format(*match.groups())
+        firsts = {planned.name.partition("-")[0] for planned in plan.cells}
+        models = sorted(firsts - {"loader", "doctor"} or firsts)
+        more = f",+{len(models) - _MOST_MODELS}" if len(models) > _MOST_MODELS else ""
+        return cls(began, ",".join(models[:_MOST_MODELS]) + more)
+
+    def __str__(self) -> str:
+        return f"{self.began} {self.models}".strip()
+
+    def run(self, cell: str, attempt: int) -> str:
+        """The name of a try. Lists cut names at 28 letters: what differs most comes first."""
+        parts = cell.split("-")
+        if len(parts) == 5:
+            model, dataset, strategy, repeat, identity = parts
+            cell = f"{model} {strategy}-{repeat} {dataset} {identity}"
+        return f"{self.began} {cell}" + (f" try {attempt}" if attempt > 1 else "")
+
+
+_STAMP = re.compile(r"\d{4}-(\d\d)-(\d\d)_(\d\d)-(\d\d)-\d\d")
+_MOST_MODELS = 3
+
 
 def metric_name(name: str) -> str:
     """As every tracker takes it: a user may log under no name, or one that no encoding has.
@@ -123,6 +189,7 @@ def metric_name(name: str) -> str:
     return name.encode(errors="backslashreplace").decode() or "(no name)"
 
 
+_LOG_BYTES = 256 << 10
 _TAG_GROUPS = ("model", "dataset", "strategy", "precision", "execution", "optimizer", "experiment")
 
 
@@ -132,6 +199,7 @@ def run_info(
     attempt: CurrentAttempt,
     planned: PlannedCell,
     sweep: Path,
+    called: SweepName,
 ) -> RunInfo:
     """Facts about a try at a cell that trackers get before its first row.
 
@@ -146,16 +214,32 @@ def run_info(
         "attempt": attempt.number,
         **to_plain(planned),
     }
-    identity = f"{cell.path.resolve()}\n{attempt.number}\n{attempt.stamp}"
     return RunInfo(
-        run_id=hashlib.sha256(identity.encode()).hexdigest()[:12],
-        name=cell.name if attempt.number == 1 else f"{cell.name}-try{attempt.number}",
-        group=sweep.resolve().name,
+        run_id=_run_id(cell, attempt.number, attempt.stamp),
+        name=called.run(cell.name, attempt.number),
+        group=str(called),
         tags=_tags(config, tracking),
         folder=sweep,
         config={**config, "cell": about, **_provenance(cell)},
         tracking=tracking,
     )
+
+
+def superseded_runs(cell: CellFolder, info: RunInfo, called: SweepName) -> Iterator[RunInfo]:
+    """The runs of results of ``cell`` that were set aside before the run ``info``."""
+    for folder in sorted((cell.path / "earlier").glob("*")):
+        earlier = CellFolder(folder)
+        record = load_or_none(earlier.load_tracking)
+        provenance = folder / "provenance.json"
+        if record is not None and provenance.exists():
+            run_id = _run_id(cell, record.attempt, provenance.stat().st_mtime_ns)
+            name = called.run(cell.name, record.attempt)
+            yield replace(info, run_id=run_id, name=f"superseded {name}")
+
+
+def _run_id(cell: CellFolder, attempt: int, stamp: int) -> str:
+    identity = f"{cell.path.resolve()}\n{attempt}\n{stamp}"
+    return hashlib.sha256(identity.encode()).hexdigest()[:12]
 
 
 def run_summary(
@@ -183,7 +267,24 @@ def run_summary(
             **{k: getattr(attempt.failure, k) for k in ("outcome", "cause", "rank", "message")},
         }
     state = outcome["state"]
-    return RunSummary(state, values, {"outcome": outcome, **used, **_provenance(cell)})
+    config = {"outcome": outcome, **used, **_provenance(cell)}
+    return RunSummary(state, values, config, _logs(cell, attempt.number))
+
+
+def _logs(cell: CellFolder, attempt: int) -> dict[str, str]:
+    """What the ranks of a try wrote, of each stream the last :data:`_LOG_BYTES`."""
+    # A retry that has begun has moved them.
+    kept = cell.path / "attempts" / f"{attempt}.logs"
+    logs = {}
+    for path in sorted((kept if kept.exists() else cell.path / "logs").glob("rank*.*")):
+        with path.open("rb") as file:
+            left_out = max(0, path.stat().st_size - _LOG_BYTES)
+            file.seek(left_out)
+            text = file.read(_LOG_BYTES).decode(errors="replace")
+        if text:
+            before = f"({left_out} bytes before this are in {path})\n" if left_out else ""
+            logs[path.name] = before + text
+    return logs
 
 
 def _result_values(result: CellResult) -> dict[str, float]:

@@ -3,33 +3,74 @@
 Rows go through Trackio's storage layer rather than through ``trackio.init().log()``, for three
 reasons: a row may carry its true time and an id, so that mirroring it again changes nothing; a full
 disk or a read-only folder raises instead of being lost in silence; and any number of runs may be
-open at once.
+open at once. What is written there goes to a server too, where the user has chosen one.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import trackio
 from trackio import alerts, fragments, utils
+from trackio.media import get_project_media_path
 from trackio.sqlite_storage import SQLiteStorage
 
-from scalewise.tracking.tracker import Answer, Row, RunInfo, RunSummary
+from scalewise.tracking.tracker import Answer, Row, RunInfo, RunSummary, TrackerError
+from scalewise.tracking.trackio_server import Parcel, TrackioServer, local_only
 
 _MOST_ROWS = 500
 """Rows that are written at once."""
 _RESERVED = frozenset(utils.RESERVED_KEYS)
+_OF_A_GPU: Final[Mapping[str, tuple[str, float]]] = {
+    "utilization_percent": ("utilization", 1),
+    "memory_used_mib": ("allocated_memory", 1 / 1024),
+    "power_w": ("power", 1),
+    "temperature_c": ("temp", 1),
+    "sm_clock_mhz": ("sm_clock", 1),
+    "memory_clock_mhz": ("memory_clock", 1),
+    "pcie_tx_mib_per_s": ("pcie_tx", 1),
+    "pcie_rx_mib_per_s": ("pcie_rx", 1),
+    "ecc_corrected": ("corrected_memory_errors", 1),
+    "ecc_uncorrected": ("uncorrected_memory_errors", 1),
+}
+"""Ours to Trackio's own name of the same reading, and its unit in ours."""
+_OF_ALL_GPUS: Final[Mapping[str, tuple[str, float]]] = {
+    "gpus/mean_utilization_percent": ("gpu/mean_utilization", 1),
+    "gpus/total_memory_used_mib": ("gpu/total_allocated_memory", 1 / 1024),
+    "gpus/total_power_w": ("gpu/total_power", 1),
+}
+_GPU: Final = re.compile(r"(gpu/[^/]+)/(.+)")
 
 
 class TrackioTracker:
-    """The projects under ``TRACKIO_DIR``."""
+    """The projects under ``TRACKIO_DIR``, and the server that Trackio's variables name."""
+
+    def __init__(self) -> None:
+        self._server = TrackioServer.from_environment()
 
     def start_run(self, info: RunInfo) -> TrackioRun:
         SQLiteStorage.validate_project_name(info.tracking.project)
-        return TrackioRun(info)
+        return TrackioRun(info, self._server)
+
+    def supersede(self, old: RunInfo) -> None:
+        project, run_id = old.tracking.project, old.run_id
+        for run in SQLiteStorage.get_run_records(project):
+            if run["id"] == run_id and run["name"] != old.name:
+                SQLiteStorage.rename_run(project, str(run["name"]), old.name, run_id)
+        if self._server is None or self._server.is_static():
+            return
+        for run in self._server.ask("/get_runs_for_project", project=project):
+            if run["id"] == run_id and run["name"] != old.name:
+                names = {"old_name": run["name"], "new_name": old.name}
+                self._server.ask("/rename_run", project=project, run_id=run_id, **names)
+
+    def publish(self, project: str) -> None:
+        if self._server is not None:
+            self._server.publish(project)
 
 
 class TrackioRun:
@@ -38,7 +79,11 @@ class TrackioRun:
     Trackio keeps JSON lines on a network disk, until a dashboard imports them.
     """
 
-    def __init__(self, info: RunInfo) -> None:
+    def __init__(self, info: RunInfo, server: TrackioServer | None = None) -> None:
+        self._server = server
+        self._folder = info.folder
+        self._parcels: list[Parcel] = []
+        """What the server has not taken yet."""
         self._run = {"project": info.tracking.project, "run": info.name, "run_id": info.run_id}
         self._lines = fragments.FragmentWriter() if utils.get_storage_mode() == "jsonl" else None
         self._config: dict[str, Any] = {
@@ -53,7 +98,10 @@ class TrackioRun:
 
     @property
     def location(self) -> str:
-        return f"{self._run['project']}/{self._run['run']} in {utils.TRACKIO_DIR}"
+        where = str(utils.TRACKIO_DIR)
+        if self._server is not None and not self._server.is_static():
+            where = self._server.name
+        return f"{self._run['project']}/{self._run['run']} in {where}"
 
     def log(self, rows: Sequence[Row]) -> None:
         self._last_step = max([self._last_step, *(row.step for row in rows)])
@@ -63,13 +111,14 @@ class TrackioRun:
             system = [self._entry(row) for row in some if row.kind == "system"]
             said = [self._alert(row) for row in some if row.alert is not None]
             write = self._write_database if self._lines is None else self._write_lines
-            write(metrics, system, said, self._config if self._config_is_new else None)
+            config = self._config if self._config_is_new else None
+            write(metrics, system, said, config)
+            self._send(metrics, system, said, config)
             self._config_is_new = self._config_is_new and not metrics
             self._tell_webhook(said)
 
     def _entry(self, row: Row) -> dict[str, Any]:
-        # Trackio keeps the reserved names for itself: ours would be renamed or hidden.
-        values = {f"value/{k}" if k in _RESERVED else k: v for k, v in row.values.items()}
+        values = dict(map(as_trackio_says, row.values, row.values.values()))
         return {
             **self._run,
             "metrics": values,
@@ -142,6 +191,26 @@ class TrackioRun:
             ]
         )
 
+    def _send(
+        self,
+        metrics: Sequence[dict[str, Any]],
+        system: Sequence[dict[str, Any]],
+        said: Sequence[dict[str, Any]],
+        config: Mapping[str, Any] | None,
+    ) -> None:
+        """The same to the server, which stamps metrics with the time at which they come."""
+        if self._server is None or self._server.is_static():
+            return
+        plain = utils.to_json_safe(config)  # type: ignore[no-untyped-call]
+        with_config = [{**e, "config": plain if i == 0 else None} for i, e in enumerate(metrics)]
+        parcels: tuple[tuple[str, str, Sequence[dict[str, Any]]], ...] = (
+            ("/bulk_log", "logs", with_config),
+            ("/bulk_log_system", "logs", system),
+            ("/bulk_alert", "alerts", said),
+        )
+        self._parcels += [(api, {name: list(entries)}) for api, name, entries in parcels if entries]
+        self._server.send(self._parcels)
+
     def _tell_webhook(self, said: Sequence[dict[str, Any]]) -> None:
         """As ``trackio.alert`` does, where the user asked for it."""
         url = os.environ.get("TRACKIO_WEBHOOK_URL")
@@ -162,11 +231,42 @@ class TrackioRun:
         if summary.values:
             now = datetime.now(UTC).timestamp()
             self.log([Row("metrics", "summary", now, self._last_step, summary.values)])
+        self._keep_logs(summary.logs)
+
+    def _keep_logs(self, logs: Mapping[str, str]) -> None:
+        """Trackio has no page of logs; that of a project's files shows texts."""
+        project, name, run_id = self._run.values()
+        # A cell that runs again has another run of its name.
+        place = f"logs/{name} {run_id[:4]}"
+        for stream, text in logs.items():
+            path = get_project_media_path(project, relative_path=place) / f"{stream}.log"
+            path.write_text(text, encoding="utf-8")
+            if self._server is not None and not self._server.is_static():
+                file = {"path": str(path), "meta": {"_type": "gradio.FileData"}}
+                upload = {
+                    "project": project, "run": None, "step": None,
+                    # A server gives project files names of its own: the folder tells which.
+                    "relative_path": f"{place}/{stream}", "uploaded_file": file,
+                }  # fmt: skip
+                self._parcels.append(("/bulk_upload_media", {"uploads": [upload]}))
+        if self._server is not None:
+            self._server.send(self._parcels)
 
     def log_answer(self, answer: Answer) -> None:
         """Through Trackio's own run: pages and artifacts have no other way in."""
         project, name, _ = self._run.values()
         SQLiteStorage.delete_run(project, name)
+        with local_only():
+            self._log_answer(answer)
+        if self._server is None or self._server.is_static():
+            return
+        self._server.ask("/delete_run", project=project, run=name)
+        self._log_answer(answer)
+        if not self._server.ask("/get_run_summary", project=project, run=name)["num_logs"]:
+            raise TrackerError(f"{self._server.name} did not take it")
+
+    def _log_answer(self, answer: Answer) -> None:
+        project, name, _ = self._run.values()
         run = trackio.init(
             project, name, group=self._config["_Group"],
             config={k: v for k, v in self._config.items() if not k.startswith("_")},
@@ -177,12 +277,39 @@ class TrackioRun:
         run.finish()  # type: ignore[no-untyped-call]
 
     def read_back(self) -> int | None:
-        """Rows in the database; None of JSON lines, which nobody counts before their import."""
-        if self._lines is not None:
-            return None
+        """Rows on the server, else in the database.
+
+        None of JSON lines, which nobody counts before their import.
+        """
         project, run, run_id = self._run.values()
-        rows = SQLiteStorage.get_log_count(project, run, run_id)
-        return rows + len(SQLiteStorage.get_system_logs(project, run, run_id))
+        rows = None
+        if self._lines is None:
+            rows = SQLiteStorage.get_log_count(project, run, run_id)
+            rows += len(SQLiteStorage.get_system_logs(project, run, run_id))
+        if self._server is None or self._server.is_static():
+            return rows
+        if self._parcels:
+            raise TrackerError(
+                f"{self._server.name}: {self._server.problem}; the rows are in the local project "
+                f"{project} alone: scalewise mirror {self._folder} sends them"
+            )
+        there = self._server.ask("/get_run_summary", **self._run)["num_logs"]
+        there += len(self._server.ask("/get_system_logs", **self._run))
+        return int(there)
+
+
+def as_trackio_says(name: str, value: float) -> tuple[str, float]:
+    """A series under the name and in the unit that Trackio's own readings have, if it is one."""
+    if name in _RESERVED:  # ours would be renamed or hidden
+        return f"value/{name}", value
+    if name in _OF_ALL_GPUS:
+        theirs, unit = _OF_ALL_GPUS[name]
+        return theirs, value * unit
+    match = _GPU.fullmatch(name)
+    if match and match[2] in _OF_A_GPU:
+        theirs, unit = _OF_A_GPU[match[2]]
+        return f"{match[1]}/{theirs}", value * unit
+    return name, value
 
 
 def _timestamp(unix_time: float) -> str:

@@ -10,18 +10,24 @@ from __future__ import annotations
 import netrc
 import os
 import shutil
-import socket
 from collections.abc import Sequence
 from pathlib import Path
 from time import sleep
 from time import time as now
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlparse
 
 import wandb
 
 from scalewise.config import TrackingConfig
-from scalewise.tracking.tracker import Answer, Row, RunInfo, RunSummary, TrackerError
+from scalewise.tracking.tracker import (
+    Answer,
+    Row,
+    RunInfo,
+    RunSummary,
+    TrackerError,
+    server_answers,
+)
 
 _CONNECT_S = 5.0
 _SETTLE_S = 10.0
@@ -70,8 +76,11 @@ class WandbTracker:
         _remove_unfinished(info)
         if mode == "offline":
             return WandbRun(_init(info, "offline"), "offline")
+        # Asked before WandB is: a run that failed to start online keeps its id in use, so that it
+        # cannot be started offline instead.
         if self._server_is_away is None:
-            self._server_is_away = not _server_answers()
+            url = str(wandb.setup().settings.base_url)
+            self._server_is_away = not server_answers(url, _CONNECT_S)
         if self._server_is_away:
             # What is offline can be uploaded later; nothing is lost but the time until then.
             return WandbRun(_init(info, "offline"), "offline", away=True)
@@ -82,22 +91,23 @@ class WandbTracker:
             self._server_is_away = True
             raise
 
+    def supersede(self, old: RunInfo) -> None:
+        """Offline, its folder gets another name, which neither uploads nor leet take for a run."""
+        for folder in (old.folder / "wandb").glob(f"offline-run-*-{old.run_id}"):
+            folder.rename(folder.with_name(folder.name.replace("offline-run", "superseded-run")))
+        if resolve_mode(old.tracking) != "online" or self._server_is_away:
+            return
+        entity = f"{old.tracking.entity}/" if old.tracking.entity else ""
+        try:
+            run: Any = wandb.Api(timeout=10).run(f"{entity}{old.tracking.project}/{old.run_id}")
+        except (ValueError, wandb.errors.CommError):
+            return  # it was never there
+        run.name, run.group = old.name, f"{old.group} superseded"
+        run.tags = sorted({*run.tags, "superseded"})
+        run.update()
 
-def _server_answers() -> bool:
-    """Whether anybody listens where WandB would send runs.
-
-    Asked before WandB is, because a run that failed to start online keeps its id in use, so
-    that it cannot be started offline instead. Behind a proxy only WandB itself can tell.
-    """
-    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY")):
-        return True
-    url = urlparse(str(wandb.setup().settings.base_url))
-    port = url.port or (80 if url.scheme == "http" else 443)
-    try:
-        with socket.create_connection((url.hostname or _DEFAULT_HOST, port), timeout=_CONNECT_S):
-            return True
-    except OSError:
-        return False
+    def publish(self, project: str) -> None:
+        """Nothing is left to do: WandB has sent every run by itself."""
 
 
 def _init(info: RunInfo, mode: Literal["offline", "online"]) -> wandb.Run:
@@ -176,6 +186,9 @@ class WandbRun:
         self._run.config.update(config, allow_val_change=True)  # type: ignore[no-untyped-call]
         if summary.values:
             self.log([Row("metrics", "summary", now(), self._last_step, summary.values)])
+        for name, text in summary.logs.items() if hasattr(self._run, "write_logs") else ():
+            for line in text.splitlines():
+                self._run.write_logs(f"[{name}] {line}")
         self._run.finish(exit_code=0 if summary.state == "finished" else 1)
 
     def log_answer(self, answer: Answer) -> None:

@@ -91,6 +91,7 @@ def test_independent_replicas_are_a_ceiling_and_no_verdict(tmp_path: Path) -> No
     assert pair is not None
     assert pair.judgement.verdict == "ceiling"
     assert "2 independent models, not one" in pair.judgement.reason
+    assert pair.seed_label is None, "a study about training says nothing of it"
     near = under_ceiling(labels["large ddp x2"], analysis.measured)
     assert near is not None
     assert near[0] is ceiling

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 import scalewise.analysis
 import scalewise.report
+from fakes.recorded_cell import RecordedCell, plan_sweep
 from scalewise.analysis import FACTORS
 from scalewise.cli import hydra_main, main
 from scalewise.cli.application import application
@@ -233,3 +235,17 @@ def test_the_page_lists_every_status() -> None:
     table = page.partition("| exit status | |")[2].partition("\n\n")[0]
     listed = [int(row.split("|")[1]) for row in table.splitlines()[2:]]
     assert listed == sorted(Exit)
+
+
+def test_a_mirror_of_a_sweep_without_trackers_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging, "raiseExceptions", logging.raiseExceptions)
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    sweep = plan_sweep(tmp_path / "sweep", ["alpha"])
+    none = {"tracking": {"name": "none", "trackers": []}}
+    cell = RecordedCell(sweep.cell("alpha"), config=none)
+    cell.train(20)
+    cell.succeed()
+    assert main(["mirror", str(sweep.path)]) == Exit.DONE
+    assert "tracking=none" in capsys.readouterr().out

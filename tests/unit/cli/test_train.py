@@ -124,6 +124,15 @@ WRONG = {
         ("-m", "hydra/launcher=basic"),
         "hydra/launcher: found BasicLauncher, which knows nothing of cells; allowed: local, ",
     ),
+    "asynchronous updates": (
+        ("-m", "strategy=single,async_sgd"),
+        "strategy: found 'async_sgd'; updates from stale gradients are left out: ",
+    ),
+    "shards that nobody has made": (
+        ("model=gpt2_tiny", "dataset=fineweb_edu"),
+        "dataset.path: data/fineweb_edu/index.json cannot be read: No such file or directory; "
+        "allowed: a folder written by: scalewise tokenize fineweb_edu --out data/fineweb_edu",
+    ),
     "one wrong cell of two": (("-m", "batch_size=64,0"), "batch_size: found 0; allowed: "),
 }
 
@@ -271,7 +280,8 @@ def test_help_names_the_launchers_and_sweepers_there_are(
 OF_STUDIES = {
     "hardware": {"seed000"},
     "experiment": {
-        "agnews_base", "agnews_optimized", "agnews_small", "gpt2_finewebedu_a10gx4", "imdb",
+        "agnews_base", "agnews_optimized", "agnews_remedies", "agnews_small",
+        "gpt2_finewebedu_a10gx4", "imdb",
         "robocache_scaling", "tensorflow_study", "threshold_study", "threshold_study_cpu",
     },
 }  # fmt: skip

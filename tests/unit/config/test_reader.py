@@ -172,6 +172,20 @@ def test_strong_scaling_keeps_the_global_batch_and_weak_the_devices(
     assert cell.global_batch_size(devices) == together
 
 
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ((), 1.0),
+        (("max_steps=110", "warmup_steps=10"), 0.1),
+        (("max_steps=110", "warmup_steps=10", "monitor.interval_s=2"), 2.0),
+        (("max_steps=110", "warmup_steps=10", "monitor.devices=false"), None),
+        (("max_steps=5000",), 1.0),
+    ],
+)
+def test_few_steps_are_sampled_more_often(typed: tuple[str, ...], expected: float | None) -> None:
+    assert build_cell(composed(*typed)).sample_every_s == expected
+
+
 def test_an_id_is_of_what_determines_the_result() -> None:
     plain = composed()
     same = composed("sweep.timeout_s=5", "tracking=none", "monitor.interval_s=2", "repeats=3")

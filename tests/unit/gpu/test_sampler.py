@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -21,7 +22,8 @@ from fakes.nvml.scenario import (
     gpu_uuid,
     mig_uuid,
 )
-from scalewise.gpu import DeviceSampler, open_nvml, readers
+from scalewise.gpu import DeviceSampler, open_nvml, readers, stats_path
+from scalewise.gpu.export import export_cell, multi_gpu_path
 from scalewise.records import CellFolder, DeviceSeries, read_device_series
 
 Use = Callable[[Scenario], Path]
@@ -95,6 +97,24 @@ def test_a_series_has_each_group_at_its_pace_and_what_happened(
         ("error", gpu_uuid(3), "GPU 3: lost", lost),
     }
     assert len([a for a in series.alerts if a.condition == "xid"]) == 3
+
+
+def test_the_earlier_monitors_files_grow_while_a_cell_trains(
+    fake_nvml: Use, tmp_path: Path
+) -> None:
+    fake_nvml(Scenario().h200(2))
+    folder = CellFolder(tmp_path / "cell")
+    paths = [stats_path(folder), multi_gpu_path(stats_path(folder))]
+    folder.path.mkdir()
+    paths[0].write_text("[1]")  # of an earlier try
+    with DeviceSampler(folder, _gpus(2), dict, 0.1, stats_path(folder)):
+        time.sleep(0.35)
+        grown = [json.loads(path.read_text()) for path in paths]
+    assert all(len(entries) >= 2 for entries in grown)
+    assert grown[0][0]["utilization"] == 88 and grown[1][0]["aggregate_stats"]["gpu_count"] == 2
+    live = [path.read_text() for path in paths]
+    export_cell(folder, folder.path)
+    assert live == [path.read_text() for path in paths], "what scalewise export writes"
 
 
 def test_slow_groups_are_read_one_gpu_after_another(

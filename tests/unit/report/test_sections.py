@@ -101,6 +101,22 @@ class TestScaling:
         shown = values(path, "resources", "resources", "loss")
         assert [re.sub(r"[\d.]+", "N", text) for text in shown] == ["N (train)", "N (val)"]
 
+    def test_an_operation_has_no_optimizer_and_the_format_of_its_data(self, tmp_path: Path) -> None:
+        config = {
+            "model": {"name": "fusion", "_target_": "scalewise.operations.fusion.Fusion"},
+            "dataset": {"name": "sensor_streams", "dtype": "bf16"},
+            "precision": {"name": "fp32"},
+            "optimizer": {"name": "adam", "lr": 0.1},
+        }
+        trained = {k: v for k, v in config.items() if k in ("precision", "optimizer")}
+        path = write_sweep(tmp_path / "operation", [Spec(model="fusion", config=config)])
+        (line,) = lines_of(analyse(load_sweep(path)), "scaling")[:1]
+        assert "forward only" in line and "precision=bf16" in line
+        assert "adam" not in line and "fp32" not in line
+        path = write_sweep(tmp_path / "training", [Spec(config=trained)])
+        (line,) = lines_of(analyse(load_sweep(path)), "scaling")[:1]
+        assert "optimizer=adam" in line and "precision=fp32" in line
+
     def test_optimizer_state_is_a_column_where_optimizers_are_compared(
         self, tmp_path: Path
     ) -> None:

@@ -90,19 +90,44 @@ def test_the_report_says_what_to_try(texts: dict[str, str]) -> None:
     assert "ms a step. To try: " in " ".join(texts["performance_report.txt"].split())
 
 
-def test_epoch_times_leave_out_the_first_and_the_unfinished(
+def test_each_epoch_is_drawn_but_the_first_and_the_unfinished(
     analysis: Analysis, texts: dict[str, str], figures: dict[str, Figure]
 ) -> None:
-    assert texts
     config = next(c for c in analysis.configurations if c.label == "medium single x1")
     # 8,000 training samples in batches of 128: 62 steps an epoch, 400 steps are 6.5 epochs.
-    expected = []
-    for run in config.runs:
-        ms = run.cell.steps[0].column("step", "host")[2 * 62 : 6 * 62]
-        expected.append(float(ms.sum()) / 4 / 1e3)
+    expected = [
+        [
+            float(run.cell.steps[0].column("step", "host")[e * 62 : (e + 1) * 62].sum()) / 1e3
+            for e in range(2, 6)
+        ]
+        for run in config.runs
+    ]
     (axes,) = figures["tabular_epoch_time_detailed.png"].axes
-    drawn = [dots.get_xdata() for dots in axes.get_lines() if dots.get_marker() == "o"]
-    assert any(list(x) == pytest.approx(expected) for x in drawn)
+    drawn = [list(line.get_ydata()) for line in axes.get_lines()]
+    assert all(any(y == pytest.approx(each) for y in drawn) for each in expected)
+    assert list(axes.get_lines()[0].get_xdata()) == [2, 3, 4, 5]
+    rows = csv.DictReader(io.StringIO(texts["comprehensive_summary.csv"]))
+    (row,) = [r for r in rows if r["configuration"] == config.label]
+    mean = geometric_mean([sum(each) / 4 for each in expected])
+    assert float(row["epoch_time_s"]) == pytest.approx(mean)
+
+
+def test_the_summary_has_the_ratio_and_the_serial_fraction(
+    analysis: Analysis, texts: dict[str, str]
+) -> None:
+    rows = {r["configuration"]: r for r in csv.DictReader(
+        io.StringIO(texts["comprehensive_summary.csv"])
+    )}  # fmt: skip
+    pair = next(p for p in analysis.pairs if p.multi.name("model") == "gpt2_tiny")
+    row = rows[pair.multi.label]
+    # Karp and Flatt on two devices: 2/S - 1.
+    assert float(row["amdahl_serial_fraction"]) == pytest.approx(2 / pair.speedup.value - 1)
+    cost = analysis.communication[pair.multi.config_id]
+    assert float(row["compute_to_communication_ratio"]) == cost.compute_to_communication
+    assert rows[pair.single.label]["amdahl_serial_fraction"] == ""
+    scored = [run.cell.result.ranks[0].metrics["val_accuracy"] for run in pair.multi.runs
+              if run.cell.result]  # fmt: skip
+    assert float(row["val_accuracy_reached"]) == pytest.approx(sum(scored) / len(scored))
 
 
 def test_one_data_set_alone(analysis: Analysis, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from fakes.recorded import DDP, Spec, write_cell
 from scalewise.config import ConfigError
 from scalewise.records import StrategyDecision, SweepFolder, SweepPlan, load_decision, save_decision
 from scalewise.sweep import Cell
-from scalewise.sweep.auto import choose, first_stage, undecided_requests
+from scalewise.sweep.auto import choose, first_stage, settle_alone, undecided_requests
 from scalewise.sweep.plan import Request, plan
 
 
@@ -70,6 +70,15 @@ def test_the_better_one_is_trained_as_if_it_had_been_asked_for(
     assert chosen.evidence.chosen == trained
     save_decision(tmp_path, chosen.evidence)
     assert load_decision(tmp_path) == chosen.evidence
+
+
+def test_one_device_alone_trains_at_once(auto: Request) -> None:
+    left_open = asked("strategy=auto", "repeats=2")
+    (settled,), said = settle_alone([left_open], lambda hardware: 1)
+    assert settled.config_id == asked("strategy=single", "repeats=2").config_id
+    assert len(said) == 1
+    for request, devices in ((left_open, 2), (left_open, None), (auto, 1)):
+        assert settle_alone([request], lambda hardware, n=devices: n) == ([request], [])
 
 
 def test_nothing_is_trained_where_nothing_was_measured(tmp_path: Path, auto: Request) -> None:

@@ -121,6 +121,7 @@ def test_cores_of_gpus_are_shared_out_and_bound_to_the_near_ones() -> None:
     assert [slot.cores for slot in slots] == [(0, 1), (2, 3), (0, 1, 2, 3), (0, 1, 2, 3)]
 
 
+SMALL = Host((DeviceInfo("cuda", "a GPU", "u0", memory_total_mib=16_376.0),), None, {})
 CPU = Host((DeviceInfo("cpu", "some CPU", cores=(0,)),), None, {})
 
 
@@ -132,6 +133,7 @@ def gpus(count: int, capability: tuple[int, int] = (9, 0)) -> Host:
 def test_a_cell_takes_all_devices_or_those_it_names() -> None:
     assert devices_for(asked("strategy=ddp").cell, gpus(4)) == 4
     assert devices_for(asked("strategy=ddp", "strategy.devices=2").cell, gpus(4)) == 2
+    assert devices_for(asked("hardware.memory_cap_gib=15").cell, SMALL) == 1
 
 
 @pytest.mark.parametrize(
@@ -145,6 +147,8 @@ def test_a_cell_takes_all_devices_or_those_it_names() -> None:
         ("profile.nvtx=true", CPU, "profile.nvtx: found true, which needs a GPU"),
         ("execution=cudagraph", CPU, "execution: found cudagraph, which needs a GPU"),
         ("execution=compile", gpus(1), "execution: found compile, which needs a C++ compiler"),
+        ("hardware.memory_cap_gib=12", CPU, "hardware.memory_cap_gib: found 12 on a CPU"),
+        ("hardware.memory_cap_gib=99", SMALL, "hardware.memory_cap_gib: found 99, but a GPU here"),
     ],
 )
 def test_what_a_host_cannot_do_is_refused_and_not_replaced(

@@ -10,6 +10,7 @@ from fakes.recorded_cell import RecordedCell
 from scalewise.records import CellFolder, MetricRow, MetricsWriter, current_attempt
 from scalewise.tracking.rows import CellRows
 from scalewise.tracking.tracker import run_summary
+from scalewise.tracking.trackio import as_trackio_says
 
 NO_ENCODING = "loss\ud800"
 
@@ -38,3 +39,27 @@ def test_a_summary_has_names_that_can_be_written(tmp_path: Path) -> None:
     values = run_summary(cell.folder, named, None).values
     assert any(r"loss\ud800" in name for name in values)
     json.dumps(dict(values), ensure_ascii=False).encode()
+
+
+def test_trackio_has_readings_of_gpus_under_its_own_names() -> None:
+    found = dict(
+        as_trackio_says(name, value)
+        for name, value in {
+            "gpu/2/utilization_percent": 80.0,
+            "gpu/2/memory_used_mib": 2048.0,
+            "gpu/beef-2/power_w": 300.0,
+            "gpu/2/sm_activity_percent": 70.0,
+            "gpus/total_memory_used_mib": 4096.0,
+            "process/0/rss_mib": 1.0,
+            "step": 1.0,
+        }.items()
+    )
+    assert found == {
+        "gpu/2/utilization": 80.0,
+        "gpu/2/allocated_memory": 2.0,
+        "gpu/beef-2/power": 300.0,
+        "gpu/2/sm_activity_percent": 70.0,
+        "gpu/total_allocated_memory": 4.0,
+        "process/0/rss_mib": 1.0,
+        "value/step": 1.0,
+    }

@@ -12,7 +12,7 @@ import pytest
 from fakes.recorded_cell import RecordedCell, plan_sweep
 from scalewise.records import Alert, TrackerState
 from scalewise.tracking.mirror import SweepMirror
-from scalewise.tracking.tracker import Row, RunInfo, RunSummary, Tracker, TrackerRun
+from scalewise.tracking.tracker import Row, RunInfo, RunSummary, SweepName, Tracker, TrackerRun
 
 
 class ListTracker:
@@ -22,11 +22,20 @@ class ListTracker:
         self.runs: dict[str, ListRun] = {}
         self.fault: Callable[[str], None] = lambda call: None
         self.lost: int | None = 0
+        self.superseded: list[RunInfo] = []
+        self.published: list[str] = []
 
     def start_run(self, info: RunInfo) -> TrackerRun:
         self.fault("start")
-        self.runs[info.name] = run = ListRun(info, self)
+        # By its cell and try: the sweep's own name heads each.
+        self.runs[info.name.split(maxsplit=2)[2]] = run = ListRun(info, self)
         return run
+
+    def supersede(self, old: RunInfo) -> None:
+        self.superseded.append(old)
+
+    def publish(self, project: str) -> None:
+        self.published.append(project)
 
 
 class ListRun:
@@ -121,7 +130,9 @@ def test_all_of_a_cell_arrives(bench: Bench) -> None:
     assert run.summary.values["summary/global_samples_per_s"] == pytest.approx(320)
     assert run.summary.values["summary/parameters_total"] == 54403
     assert "summary/train_loss" not in run.summary.values  # not finite, so missing
-    assert run.info.group == "sweep"
+    began = time.strftime("%m-%d %H:%M", time.localtime(bench.sweep.load_plan().created_at))
+    assert (run.info.name, run.info.group) == (f"{began} alpha", f"{began} alpha,beta")
+    assert bench.trackers["wandb"].published == ["scalewise"]
     assert run.info.tags == ("medium", "tabular", "ddp", "fp32", "strong scaling")
     assert not (bench.sweep.cell("beta").path / "tracking.json").exists()
 
@@ -204,14 +215,51 @@ def test_a_retry_is_another_run(bench: Bench) -> None:
     second.succeed(attempt=2)
     assert bench.finish(mirror) == 0
     runs = bench.trackers["trackio"].runs
-    assert sorted(runs) == ["alpha", "alpha-try2"]
-    failed, retried = runs["alpha"], runs["alpha-try2"]
+    assert sorted(runs) == ["alpha", "alpha try 2"]
+    failed, retried = runs["alpha"], runs["alpha try 2"]
     assert failed.info.run_id != retried.info.run_id
     assert failed.summary is not None and retried.summary is not None
     assert failed.summary.state == "failed"
     assert failed.summary.config["outcome"]["cause"] == "oom"
     assert len(failed.rows) + 1 == first.expected_rows()
     assert len(retried.rows) + 1 == second.expected_rows()
+
+
+def test_a_sweep_is_called_by_its_folder_and_its_models(tmp_path: Path) -> None:
+    cell = "gpt2_tiny-stdlib-ddp-r0-895c1ea7"
+    sweep = plan_sweep(tmp_path / "2026-11-23_14-05-09-ab12", [cell, "medium-tabular-ddp-r0-1"])
+    called = SweepName.of(sweep, sweep.load_plan())
+    assert str(called) == "11-23 14:05 gpt2_tiny,medium"
+    assert called.run(cell, 1) == "11-23 14:05 gpt2_tiny ddp-r0 stdlib 895c1ea7"
+    assert called.run(cell, 2) == called.run(cell, 1) + " try 2"
+
+
+def test_a_cell_run_again_marks_the_run_of_its_old_result(bench: Bench) -> None:
+    bench.cell("alpha", 30).succeed()
+    assert bench.finish() == 0
+    old = bench.trackers["wandb"].runs["alpha"].info
+    bench.sweep.cell("alpha").set_aside()
+    bench.cell("alpha", 40).succeed()
+    assert bench.finish() == 0
+    (marked,) = bench.trackers["wandb"].superseded
+    new = bench.trackers["wandb"].runs["alpha"].info
+    assert marked.run_id == old.run_id != new.run_id
+    assert marked.name not in (old.name, new.name)
+
+
+def test_what_the_ranks_wrote_is_handed_over(bench: Bench) -> None:
+    cell = bench.cell("alpha", 30)
+    for stream, text in (("out", ""), ("err", "x" * (300 << 10) + "\nlast words")):
+        path = cell.folder.log_path(1, stream)  # type: ignore[arg-type]
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    cell.succeed()
+    assert bench.finish() == 0
+    summary = bench.trackers["trackio"].runs["alpha"].summary
+    assert summary is not None
+    assert list(summary.logs) == ["rank1.err"]
+    assert summary.logs["rank1.err"].endswith("\nlast words")
+    assert len(summary.logs["rank1.err"]) < 270 << 10
 
 
 def test_a_retry_that_overtakes_the_mirror_is_said(bench: Bench) -> None:
@@ -224,7 +272,7 @@ def test_a_retry_that_overtakes_the_mirror_is_said(bench: Bench) -> None:
     second.succeed(attempt=2)
     assert bench.finish(mirror) == 1
     assert any("a retry began before all its records were mirrored" in s for s in bench.said)
-    retried = bench.trackers["wandb"].runs["alpha-try2"]
+    retried = bench.trackers["wandb"].runs["alpha try 2"]
     assert len(retried.rows) + 1 == second.expected_rows()
     assert {s.status for s in bench.states("alpha").values()} == {"synced"}
 

@@ -9,7 +9,7 @@ import pytest
 from fakes.recorded_cell import RecordedCell, own_loss
 from scalewise.records import CellFolder, MetricRow, PlannedCell, current_attempt
 from scalewise.tracking.rows import CellRows, RankMeans
-from scalewise.tracking.tracker import Row, RunSummary, run_info, run_summary
+from scalewise.tracking.tracker import Row, RunSummary, SweepName, run_info, run_summary
 
 PLANNED = PlannedCell("id", "config", "cell", (), 0, 2)
 
@@ -102,10 +102,8 @@ def test_the_tracker_is_told_what_a_module_trained_with(tmp_path: Path) -> None:
     cell.succeed()
     attempt = current_attempt(cell.folder)
     assert attempt is not None
-    assert (
-        "adam"
-        not in run_info(cell.folder, cell.folder.load_config(), attempt, PLANNED, tmp_path).tags
-    )
+    config, called = cell.folder.load_config(), SweepName("11-23 14:05", "net")
+    assert "adam" not in run_info(cell.folder, config, attempt, PLANNED, tmp_path, called).tags
     assert "optimizer" not in summed(cell).config
     result = cell.folder.path / "result.json"
     said = '"own_optimizer": null'

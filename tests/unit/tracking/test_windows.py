@@ -54,7 +54,7 @@ def test_known_times_two_ranks_the_slowest_counts() -> None:
     assert row.values["step_time_ms"] == pytest.approx(125)
     assert row.values["global_samples_per_s"] == pytest.approx(2 * 8 / 0.125)
     assert row.values["balance/arrival_cv_percent"] == pytest.approx(25)
-    assert row.values["gpu_load_balance_cv"] == row.values["balance/arrival_cv_percent"]
+    assert not any(name.startswith("gpu_") for name in row.values), "it has no GPU"
     assert row.values["balance/rank_1_arrival_ms"] == pytest.approx(50)
 
 

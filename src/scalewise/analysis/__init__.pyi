@@ -45,6 +45,12 @@ from .disturbances import Disturbance as Disturbance
 from .disturbances import DisturbanceCode as DisturbanceCode
 from .disturbances import is_disturbed as is_disturbed
 from .disturbances import step_edges_s as step_edges_s
+from .investment import Alternative as Alternative
+from .investment import Bounded as Bounded
+from .investment import Owned as Owned
+from .investment import Return as Return
+from .investment import alternatives as alternatives
+from .investment import electricity_missing as electricity_missing
 from .labels import MISSING as MISSING
 from .labels import bounds_nothing as bounds_nothing
 from .labels import bounds_words as bounds_words
@@ -75,6 +81,10 @@ from .model import is_examination as is_examination
 from .model import is_monitored as is_monitored
 from .model import is_operation as is_operation
 from .model import is_timed as is_timed
+from .pair_groups import FEWEST_BATCHES as FEWEST_BATCHES
+from .pair_groups import AverageSpeedup as AverageSpeedup
+from .pair_groups import average_speedups as average_speedups
+from .pair_groups import global_batch as global_batch
 from .remedies import Remedy as Remedy
 from .remedies import changes_samples as changes_samples
 from .remedies import is_refused as is_refused
@@ -88,6 +98,12 @@ from .scaling import Pair as Pair
 from .scaling import is_ceiling as is_ceiling
 from .scaling import typical_speedup as typical_speedup
 from .scaling import under_ceiling as under_ceiling
+from .sizes import BreakEven as BreakEven
+from .sizes import SizedPair as SizedPair
+from .sizes import break_evens as break_evens
+from .sizes import model_kind as model_kind
+from .sizes import size_families as size_families
+from .sizes import size_words as size_words
 from .statistics import Estimate as Estimate
 from .statistics import Interval as Interval
 from .statistics import RatioEstimate as RatioEstimate

@@ -40,14 +40,17 @@ class Cost:
 
 
 def measure_cost(
-    config: Configuration, profiles: Sequence[HardwareConfig], invalid: Found = ()
+    config: Configuration,
+    profiles: Sequence[HardwareConfig],
+    invalid: Found = (),
+    rent: Price | None = None,
 ) -> Cost:
     """What a million samples cost at the price of its devices; nothing where ``invalid`` says why.
 
-    The price is the one that the runs recorded with their configuration, the user's own above
-    all; else that of the profile made for their GPU.
+    The price is ``rent``; else the one that the runs recorded with their configuration, the user's
+    own above all; else that of the profile made for their GPU.
     """
-    price = _price(config, profiles)
+    price = _price(config, profiles, rent)
     if isinstance(price, str):
         return Cost(None, None, price)
     if invalid:
@@ -81,13 +84,17 @@ def cost_ratio(pair: Pair, costs: Mapping[str, Cost]) -> RatioEstimate | None:
     return pair.cost_ratio.scaled(prices[0].usd_per_hour / prices[1].usd_per_hour)
 
 
-def _price(config: Configuration, profiles: Sequence[HardwareConfig]) -> Price | str:
+def _price(
+    config: Configuration, profiles: Sequence[HardwareConfig], rent: Price | None
+) -> Price | str:
     """Of one device of a configuration, or why it is not known."""
     if not config.runs:
         return "no run"
     emulated = _emulated(config)
     if emulated:
         return f"no price is known of the host that is emulated ({emulated})"
+    if rent is not None:
+        return rent
     try:
         recorded = {_recorded(run.cell.config, profiles) for run in config.runs}
     except DataError as error:

@@ -17,13 +17,14 @@ from scalewise.analysis.communication import (
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.cost import Cost, measure_cost
 from scalewise.analysis.disturbances import Disturbance, disturbances, slow_hosts
+from scalewise.analysis.investment import Owned, Return, measure_owned, measure_return
 from scalewise.analysis.labels import listed
 from scalewise.analysis.mfu import MfuResult, find_doctor, measure_mfu
 from scalewise.analysis.model import CellRecords, Sweep, is_profiled
 from scalewise.analysis.scaling import Pair, Refused
 from scalewise.analysis.verdict import MIN_EFFICIENCY
 from scalewise.analysis.verdicts import Verdicts, reach_verdicts
-from scalewise.config import conf_dir, load_profiles
+from scalewise.config import Prices, conf_dir, load_profiles, read_prices
 from scalewise.host import from_here
 from scalewise.records import Attempt, CellFolder, DoctorReport, RecordError
 
@@ -130,6 +131,12 @@ class Analysis(Verdicts):
     """The examination of the devices that lies beside the cells."""
     costs: Mapping[str, Cost] = field(default_factory=dict)
     """``config_id`` to what a sample costs, of timed configurations that ran."""
+    prices: Prices = field(default_factory=Prices)
+    """What devices cost to buy and to feed."""
+    owned: Mapping[str, Owned] = field(default_factory=dict)
+    """``config_id`` to what it costs on devices of one's own, where their price is known."""
+    returns: Mapping[str, Return] = field(default_factory=dict)
+    """``config_id`` of several devices to what the added ones bring in."""
     disturbances: tuple[Disturbance, ...] = ()
     """What disturbed each cell, or why that cannot be told, in the order of the plan."""
     best: tuple[BestOfEach, ...] = ()
@@ -169,8 +176,11 @@ def speedup_at_equal_clocks(analysis: Analysis, pair: Pair) -> float | None:
     return None if factor is None else factor * pair.speedup.value
 
 
-def analyse(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Analysis:
-    """Measure every finished cell and compare what may be compared."""
+def analyse(
+    sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY, prices: Prices | None = None
+) -> Analysis:
+    """Measure every finished cell and compare what may be compared, at the shipped prices."""
+    prices = prices or read_prices(conf_dir() / "prices.yaml")
     found = reach_verdicts(sweep, min_efficiency)
     configs = found.configurations
     doctor = find_doctor(sweep.path)
@@ -184,23 +194,38 @@ def analyse(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Analysis:
         for c in timed_only(configs)
         if (cost := measure_communication(c, seen.get(c.config_id), doctor)) is not None
     }
+    measured = [c for c in timed_only(configs) if c.runs]
+    costs = {
+        c.config_id: measure_cost(c, profiles, found.invalid.get(c.config_id, ()), prices.rent)
+        for c in measured
+    }
+    owned = {
+        c.config_id: one
+        for c in measured
+        if c.config_id not in found.invalid
+        and (one := measure_owned(c, prices, profiles, costs[c.config_id])) is not None
+    }
+    returns = {
+        p.multi.config_id: back
+        for p in found.pairs
+        if (back := measure_return(p, owned, costs, prices)) is not None
+    }
     return Analysis(
         **vars(found),
         sweep=sweep,
         mfu=mfu,
         communication=communication,
         doctor=doctor,
-        costs={
-            c.config_id: measure_cost(c, profiles, found.invalid.get(c.config_id, ()))
-            for c in timed_only(configs)
-            if c.runs
-        },
+        costs=costs,
+        prices=prices,
+        owned=owned,
+        returns=returns,
         disturbances=(
             *(one for cell in sweep.cells for one in disturbances(cell)),
             *slow_hosts(sweep.cells),
         ),
         best=find_best(
-            [c for c in timed_only(configs) if c.runs and c.config_id not in found.invalid],
+            [c for c in measured if c.config_id not in found.invalid],
             min_efficiency,
         ),
     )

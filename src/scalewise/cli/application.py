@@ -152,6 +152,13 @@ def resume(folder: Path, overrides: tuple[str, ...], verbose: bool) -> int:
 @click.argument("folder", type=FOLDER, required=False)
 @click.option("--out", type=FOLDER, help="Write the report there, not into FOLDER/report.")
 @click.option("--samples", metavar="N", help="Also time and cost of training on N, e.g. 1e9.")
+@click.option(
+    "--price",
+    "prices",
+    multiple=True,
+    metavar="KEY=N",
+    help="A price of yours, e.g. purchase_usd=30000; once for each.",
+)
 @click.option("--study", is_flag=True, help="Also write study/ into it: plots, CSV and LaTeX.")
 @click.option(
     "--warmup-epochs",
@@ -166,6 +173,7 @@ def report(
     folder: Path | None,
     out: Path | None,
     samples: str | None,
+    prices: tuple[str, ...],
     study: bool,
     warmup_epochs: int,
     datasets: str | None,
@@ -178,14 +186,17 @@ def report(
     invalid.
     """
     from scalewise.analysis import SamplesError, analyse, load_sweep, read_samples
+    from scalewise.config import ConfigError, conf_dir, read_prices
     from scalewise.report import ReportFolderError, build, build_study, print_console
     from scalewise.sweep import newest_sweep
 
     try:
         target = None if samples is None else read_samples(samples)
-        analysis = analyse(load_sweep(folder or newest_sweep(Path("multirun"))))
+        priced = read_prices(conf_dir() / "prices.yaml", prices)
+        sweep = load_sweep(folder or newest_sweep(Path("multirun")))
+        analysis = analyse(sweep, prices=priced)
         files = build(analysis, out, target)
-    except (ReportFolderError, SamplesError) as error:
+    except (ConfigError, ReportFolderError, SamplesError) as error:
         raise click.UsageError(str(error)) from error
     print_console(analysis, open_console(), target, verbose=verbose)
     done = "written over the earlier one" if files.replaced else "written"

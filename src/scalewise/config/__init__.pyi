@@ -53,6 +53,9 @@ from .hardware import device_kind as device_kind
 from .hardware import load_profiles as load_profiles
 from .hardware import profile_of as profile_of
 from .hardware import set_in as set_in
+from .prices import Prices as Prices
+from .prices import Quote as Quote
+from .prices import read_prices as read_prices
 from .reader import ENDS as ENDS
 from .reader import build_cell as build_cell
 from .reader import choose_end as choose_end

@@ -29,6 +29,7 @@ from scalewise.report.plots import report_plots
 from scalewise.report.run_facts import head, provenance, trackers, unfinished
 from scalewise.report.scaling_tables import anatomy, resources, scaling
 from scalewise.report.sections import Section
+from scalewise.report.study_tables import alternative, averages, investment, sizes
 
 Source = Analysis | Path | str
 """A sweep: its analysis, or its folder."""
@@ -82,10 +83,10 @@ def report_sections(sweep: Source, samples: int | None = None) -> list[Section]:
     """
     analysis = analysis_of(sweep)
     parts = (
-        head, answer, best, numbers_of_devices, partial(target, samples=samples), cost, losses,
-        loaders, decisions, batch_sizes, repeats, sent, scaling, resources, disturbances, anatomy,
-        communication, profiles, examined, divided, mfu, load_balance, devices, energy, unfinished,
-        faults, doubts, trackers, provenance,
+        head, answer, best, sizes, averages, numbers_of_devices, partial(target, samples=samples),
+        cost, investment, alternative, losses, loaders, decisions, batch_sizes, repeats, sent,
+        scaling, resources, disturbances, anatomy, communication, profiles, examined, divided, mfu,
+        load_balance, devices, energy, unfinished, faults, doubts, trackers, provenance,
     )  # fmt: skip
     return [section for part in parts if (section := part(analysis)).blocks]
 

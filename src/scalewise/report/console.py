@@ -29,11 +29,20 @@ _BRIEF = ("head", "doctor", "loaders", "unfinished", "answer", "target", "tracke
 """Sections of which a terminal shows what is told without ``-v``, the answer near the end."""
 
 _ORDER = (
-    "head", "scaling", "resources", "numbers_of_devices", "cost", "target", "answer", "best",
-    "unfinished", "doctor", "losses", "loaders", "faults", "disturbances", "doubts", "trackers",
+    "head", "scaling", "resources", "sizes", "averages", "numbers_of_devices", "cost",
+    "investment", "alternatives", "target", "answer", "best", "unfinished", "doctor", "losses",
+    "loaders", "faults", "disturbances", "doubts", "trackers",
 )  # fmt: skip
 """Sections that ``-v`` shows: tables, then answers, then what to doubt."""
-_TITLED = ("target", "doctor_missing", "doctor_findings")
+_TITLED = (
+    "sizes",
+    "averages",
+    "investment",
+    "alternatives",
+    "target",
+    "doctor_missing",
+    "doctor_findings",
+)
 
 _PREFIX = {
     "doctor": ("doctor", "cyan"),
@@ -52,8 +61,8 @@ _COLOURS = {
 }  # fmt: skip
 
 _LEAST_FIRST = (
-    "batch", "study_label", "used", "percentiles", "runs", "efficiency", "energy", "utilization",
-    "peak", "speedup",
+    "p_value", "batch", "study_label", "used", "percentiles", "runs", "efficiency", "energy",
+    "utilization", "peak", "speedup",
 )  # fmt: skip
 """Columns that a narrow terminal shows in a second table, least missed first."""
 _FEWEST_LABEL_COLUMNS = 12

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import json
 from collections.abc import Iterable, Sequence
@@ -38,8 +39,9 @@ from scalewise.report import (
     loader_tables,
     run_facts,
     scaling_tables,
+    study_tables,
 )
-from scalewise.report.sections import printable
+from scalewise.report.sections import Table, printable
 
 FORMAT_VERSION = 1
 _FIGURES = {
@@ -71,6 +73,7 @@ def results_json(analysis: Analysis, samples: int | None = None) -> str:
         "configurations": [_configuration(analysis, c) for c in analysis.configurations],
         "numbers_of_devices": cost_tables.gains_as_plain(analysis),
         "best_of_each_number_of_devices": best_tables.best_as_plain(analysis),
+        "studies": study_tables.studies_as_plain(analysis),
         "target": cost_tables.target_as_plain(analysis, samples),
         "unfinished": [
             {"cell": c.planned.name, "state": c.state, "reason": c.failure}
@@ -101,6 +104,25 @@ def results_csv(analysis: Analysis, warmup_epochs: int = 1) -> str:
     """
     rows = [_csv_row(analysis, config, warmup_epochs) for config in analysis.configurations]
     return _csv([list(rows[0]), *(list(row.values()) for row in rows)]) if rows else ""
+
+
+def table_csv(found: Table) -> str:
+    """A table of the report: figures as numbers, with the ends of their intervals."""
+    rows: list[dict[str, Any]] = [{} for _ in found.rows]
+    head: dict[str, None] = {}
+    # Column by column, so that a missing first value does not move its column to the end.
+    for at, column in enumerate(found.columns):
+        for row, values in zip(rows, found.rows, strict=True):
+            value = values[at]
+            if isinstance(value, Estimate | RatioEstimate):
+                cells: dict[str, Any] = dict(figure_columns(column.key, value))
+            elif dataclasses.is_dataclass(value):
+                cells = {f"{column.key}_{k}": v for k, v in to_plain(value).items()}
+            else:
+                cells = {} if value is None else {column.key: value}
+            row |= cells
+            head |= dict.fromkeys(cells)
+    return _csv([list(head), *([row.get(key) for key in head] for row in rows)])
 
 
 def timeline_csv(analysis: Analysis) -> str:
@@ -240,6 +262,7 @@ def _csv_row(analysis: Analysis, config: Configuration, warmup_epochs: int) -> d
         **figure_columns("global_samples_per_s", config.estimate("samples_per_s")),
         **figure_columns("step_time_ms", config.estimate("step_time_ms")),
         **figure_columns("speedup_ratio", pair.speedup if pair else None),
+        "speedup_p_value": pair.speedup.p_value if pair else None,
         **figure_columns("efficiency_ratio", pair.efficiency if pair else None),
         "speedup_at_equal_clocks_ratio": at_equal_clocks,
         "efficiency_at_equal_clocks_ratio": (

@@ -7,7 +7,6 @@ of the report itself; what was not measured is empty, never zero.
 from __future__ import annotations
 
 import json
-import math
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -15,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from scalewise.analysis import (
+    FEWEST_BATCHES,
     Analysis,
     Configuration,
     Pair,
     Run,
+    average_speedups,
     estimate,
     figure_as_plain,
-    number,
     ratio,
 )
 from scalewise.records import to_plain
@@ -40,9 +40,11 @@ from scalewise.report.sections import (
     full_table,
     lines,
     printable,
+    section,
     words,
 )
 from scalewise.report.study_plots import by_name, file_part, study_plots
+from scalewise.report.study_tables import average_line, p_words, studies, tables_of
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
@@ -56,7 +58,8 @@ _COMPARISON_NOTE = (
     "Global samples/s, mean over runs with 95 % intervals. Recommendation is the published "
     "rule (speedup of 1.1 or more beneficial, 0.95 or more marginal, else single), which "
     "looks at neither the number of devices nor the doubt; the verdict needs its whole "
-    "interval and an efficiency of at least 0.5."
+    "interval and an efficiency of at least 0.5. *p* is of the two-sided t test of pairs that the "
+    "speedup is 1."
 )
 
 
@@ -83,7 +86,9 @@ def build_study(
         # All of it is ours: a file of an earlier study would show what is no longer there.
         stale.unlink()
     written = []
-    for name, text in (*_benchmarks(analysis), *_summaries(analysis, warmup_epochs)):
+    tables = ((f"{one.key}.csv", export.table_csv(one)) for one in tables_of(studies(analysis)))
+    summaries = _summaries(analysis, warmup_epochs)
+    for name, text in (*_benchmarks(analysis), *summaries, *tables):
         write_text(folder / name, text)
         written.append(name)
     drawn, problems = write_plots(study_plots(analysis, warmup_epochs), folder)
@@ -179,36 +184,32 @@ def _comparison(pairs: Sequence[Pair]) -> list[Section]:
         return lambda pair: getattr(pair, side).estimate("samples_per_s")
 
     columns = (
+        words("configuration", "configuration", lambda pair: pair.multi.label),
         words("dataset", "dataset", lambda pair: pair.multi.name("dataset")),
         Column("batch", "batch", "", lambda pair: _batch(pair.multi)),
-        Column("devices", "devices", "", lambda pair: pair.devices),
         Column("single", "single", "", rate("single"), estimate),
         Column("multi", "multi", "", rate("multi"), estimate),
         Column("speedup", "speedup", "", lambda pair: pair.speedup, ratio),
+        Column("p_value", "p", "", lambda pair: pair.speedup.p_value, p_words),
         words("recommendation", "recommendation", lambda pair: pair.seed_label),
         words("verdict", "verdict", lambda pair: pair.judgement.verdict),
     )
     ordered = sorted(
         pairs, key=lambda p: (p.multi.name("dataset") or "", p.devices, _batch(p.multi) or 0)
     )
-    said = [_conclusion([p for p in ordered if p.devices == devices], devices)
-            for devices in sorted({p.devices for p in ordered})]  # fmt: skip
-    compared = full_table("comparison", columns, ordered)
-    return [
-        Section("comparison", "", (Note(_COMPARISON_NOTE), compared)),
-        Section("conclusion", "Average and conclusion", (lines(said),)),
+    means = average_speedups(ordered)
+    few = f"fewer than {FEWEST_BATCHES} batch sizes are like it, so there is no mean"
+    alone = [
+        f"{pair.multi.label}: {few}"
+        for pair in ordered
+        if not pair.invalid and all(pair not in one.pairs for one in means)
     ]
-
-
-def _conclusion(pairs: Sequence[Pair], devices: int) -> str:
-    # Speedups are ratios: their mean is the geometric one.
-    mean = math.exp(sum(math.log(p.speedup.value) for p in pairs) / len(pairs))
-    verdicts = [p.judgement.verdict for p in pairs]
-    counted = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts))
-    return (
-        f"On {devices} devices: average speedup {number(mean)} (geometric mean of {len(pairs)}); "
-        f"verdicts: {counted}."
-    )
+    return [
+        Section(
+            "comparison", "", (Note(_COMPARISON_NOTE), full_table("comparison", columns, ordered))
+        ),
+        section("conclusion", "Average and conclusion", lines([*map(average_line, means), *alone])),
+    ]
 
 
 def _summaries(analysis: Analysis, warmup_epochs: int) -> Iterator[tuple[str, str]]:

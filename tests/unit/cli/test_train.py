@@ -282,7 +282,7 @@ OF_STUDIES = {
     "experiment": {
         "agnews_base", "agnews_optimized", "agnews_remedies", "agnews_small",
         "gpt2_finewebedu_a10gx4", "imdb",
-        "robocache_scaling", "tensorflow_study", "threshold_study",
+        "robocache_scaling", "tensorflow_study", "threshold_study", "threshold_study_cpu",
     },
 }  # fmt: skip
 """Options that the first page leaves to docs/workloads.md."""

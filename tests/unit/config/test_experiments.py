@@ -18,7 +18,7 @@ from scalewise.sweep.plan import request
 CONF = Path(__file__).parents[3] / "conf"
 COMPARED_BY_TIME = (
     "doctor", "full_matrix", "gpt2_scaling", "matrix_gpt2_tiny", "matrix_medium",
-    "precision_and_execution", "strong_scaling", "weak_scaling",
+    "precision_and_execution", "strong_scaling", "threshold_study_cpu", "weak_scaling",
 )  # fmt: skip
 """Of ours. Published studies keep their steps and epochs, and so do those that compare losses."""
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))
@@ -60,7 +60,7 @@ def test_the_published_study_has_its_batch_sizes() -> None:
     )}  # fmt: skip
     expected = {
         (f"model={model}", f"strategy={strategy}", f"batch_size={batch}")
-        for model, batches in (("medium", (8, 16, 32, 64, 128)), ("large", (4, 8, 16, 32, 64)))
+        for model, batches in (("medium", (8, 16, 32, 64, 128)), ("large", (4, 8, 16, 32, 64, 128)))
         for strategy, batch in itertools.product(("single", "ddp"), batches)
     }
     assert found == expected

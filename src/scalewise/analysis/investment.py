@@ -1,0 +1,328 @@
+"""What devices cost to own, whether more of them pay back, and what else the money would buy.
+
+One measurement, two prices: a device is rented by the hour, or bought, kept for some years and fed
+with electricity. With N devices bought for ``C`` USD that draw ``W`` watts, at rent ``r`` and
+``e`` USD per kWh,
+
+    own USD per hour      = C / lifetime hours + W / 1000 * e
+    break-even hours      = C / (N r - W / 1000 * e)         training from which owning is cheaper
+
+The devices added to one are worth what the work they add would cost on a rented one. With the
+speedup ``S``, their price ``C`` and the watts ``W`` that they add,
+
+    worth per hour   = (S - 1) r - W / 1000 * e
+    payback hours    = C / worth per hour
+    return           = worth per hour * lifetime hours / C - 1
+    least rent       = (C / lifetime hours + W / 1000 * e) / (S - 1)       at which the return is 0
+
+The intervals are those of the speedup, put through these; watts are means over runs. Start-up,
+hours that are paid and not used, hosting, repairs, interest and resale are in none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scalewise.analysis.comparability import FACTORS, differences
+from scalewise.analysis.configuration import Configuration
+from scalewise.analysis.cost import MILLION, Cost, usd_per_million_samples
+from scalewise.analysis.labels import told_apart
+from scalewise.analysis.run import Run
+from scalewise.analysis.scaling import Pair, is_ceiling, rate_ratio
+from scalewise.analysis.statistics import Estimate, RatioEstimate, estimate_positive
+from scalewise.config import HardwareConfig, Prices, Quote, profile_of
+
+_J_PER_KWH = 3.6e6
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """A figure whose interval may have no upper end: hours after which something never pays."""
+
+    value: float | None
+    """None where it never does."""
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Owned:
+    """A configuration on devices that are bought."""
+
+    config: Configuration
+    quote: Quote
+    """Price of one device."""
+    usd: float
+    """Of all devices, with what the added ones need beside them."""
+    watts: Estimate | None
+    """Of all devices, over runs; None where neither measured nor given."""
+    usd_per_million_samples: Estimate | None
+    """None without a lifetime."""
+    break_even_hours: Bounded | None
+    """None where no rent is known; its interval is that of the watts."""
+
+
+@dataclass(frozen=True)
+class Return:
+    """What the devices added to one bring in."""
+
+    pair: Pair
+    usd: float
+    """Price of the added devices."""
+    worth_usd_per_hour: Bounded | None
+    """Of training; this and the next two are None where no rent is known."""
+    payback_hours: Bounded | None
+    roi: Bounded | None
+    """Over the lifetime, as a share of the price: 0 is money back."""
+    least_usd_per_hour: Bounded | None
+    """Rent of one device above which they pay within the lifetime."""
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Something else to change, beside the same single device."""
+
+    baseline: Configuration
+    what: str
+    gain: RatioEstimate | None
+    """Samples/s over the baseline's; None where this sweep did not measure it."""
+    usd: float | None
+    """Its price; None where that is not known."""
+
+
+def measure_owned(
+    config: Configuration,
+    prices: Prices,
+    profiles: Sequence[HardwareConfig],
+    cost: Cost | None,
+) -> Owned | None:
+    """What the configuration costs on devices of one's own; None without a price to buy them."""
+    quote = _purchase(config, prices, profiles)
+    if quote is None:
+        return None
+    devices = config.runs[0].world_size
+    extra = prices.extra_usd.value if prices.extra_usd is not None and devices > 1 else 0.0
+    usd = devices * quote.value + extra
+    watts = _watts(config, prices)
+    rent = cost.price.usd_per_hour if cost is not None and cost.price is not None else None
+    hours = None
+    if rent is not None:
+        hours = _falling([_over(usd, devices * rent - _electricity(w, prices))
+                          for w in _ends(watts)[::-1]])  # fmt: skip
+    return Owned(
+        config,
+        quote,
+        usd,
+        watts,
+        _owned_per_million(config, usd, prices),
+        hours,
+    )
+
+
+def _purchase(
+    config: Configuration, prices: Prices, profiles: Sequence[HardwareConfig]
+) -> Quote | None:
+    """Price of one device; none is known of a host that is emulated."""
+    emulated = any(p.emulated for run in config.runs if (p := run.cell.provenance) is not None)
+    if emulated or not config.values("samples_per_s"):
+        return None
+    if prices.purchase_usd is not None:
+        return prices.purchase_usd
+    names = sorted({rank.device.name for rank in config.rank_summaries})
+    profile = profile_of(names[0], profiles) if len(names) == 1 else None
+    return prices.purchase_usd_of.get(profile.name) if profile is not None else None
+
+
+def _watts(config: Configuration, prices: Prices) -> Estimate | None:
+    """Of all devices: measured, else as given."""
+    known = [watts for run in config.runs if (watts := _run_watts(run)) is not None]
+    if known and len(known) == len(config.runs):
+        return estimate_positive(known)
+    given = prices.device_watts
+    return (
+        None if given is None else Estimate(given.value * config.runs[0].world_size, 0, None, None)
+    )
+
+
+def _ends(figure: Estimate | None) -> tuple[float | None, ...]:
+    """The lower end of its interval, the figure and the upper end; the figure alone without one."""
+    if figure is None:
+        return (None,)
+    if figure.interval is None:
+        return (figure.value,)
+    return figure.interval.low, figure.value, figure.interval.high
+
+
+def _run_watts(run: Run) -> float | None:
+    joules, rate = run.value("joules_per_million_samples"), run.samples_per_s
+    return None if joules is None or rate is None else joules * rate / MILLION
+
+
+def _electricity(watts: float | None, prices: Prices) -> float:
+    """USD an hour; 0 where it cannot be told, which :func:`electricity_missing` says."""
+    if watts is None or prices.usd_per_kwh is None:
+        return 0.0
+    return watts / 1000 * prices.usd_per_kwh.value
+
+
+def electricity_missing(owned: Owned, prices: Prices) -> str | None:
+    """Why no electricity is in the figures; None where it is."""
+    if prices.usd_per_kwh is None:
+        return "electricity is not in it (--price usd_per_kwh=N)"
+    if owned.watts is None:
+        return "electricity is not in it: no energy was measured (--price device_watts=N)"
+    return None
+
+
+def _owned_per_million(config: Configuration, usd: float, prices: Prices) -> Estimate | None:
+    """Run by run: its interval is that of the throughput, and of the energy where measured."""
+    hours = prices.lifetime_hours
+    if hours is None:
+        return None
+    given = prices.device_watts
+    found = []
+    for run in config.runs:
+        rate = run.samples_per_s
+        if rate is None:
+            continue
+        watts = _run_watts(run)
+        if watts is None and given is not None:
+            watts = given.value * run.world_size
+        per_hour = usd / hours + _electricity(watts, prices)
+        found.append(usd_per_million_samples(1, per_hour, rate))
+    return estimate_positive(found)
+
+
+def measure_return(pair: Pair, owned: Mapping[str, Owned], costs: Mapping[str, Cost],
+                   prices: Prices) -> Return | None:  # fmt: skip
+    """What the added devices bring in; None where their price is not known, or of a bound."""
+    multi, single = (owned.get(c.config_id) for c in (pair.multi, pair.single))
+    if multi is None or single is None or pair.invalid or is_ceiling(pair.multi):
+        return None
+    usd = multi.usd - single.usd
+    if usd <= 0:
+        return None
+    watts = multi.watts.value - single.watts.value if multi.watts and single.watts else None
+    electricity = _electricity(watts, prices)
+    hours = prices.lifetime_hours
+    cost = costs.get(pair.single.config_id)
+    rent = cost.price.usd_per_hour if cost is not None and cost.price is not None else None
+    interval = pair.speedup.interval
+    # From the lower end of the speedup to its upper one.
+    gains = [s - 1 for s in ((interval.low, pair.speedup.value, interval.high) if interval
+                             else (pair.speedup.value,))]  # fmt: skip
+    least = worth = payback = roi = None
+    if hours is not None:
+        least = _falling([_over(usd / hours + electricity, gain) for gain in gains])
+    if rent is not None:
+        worths = [gain * rent - electricity for gain in gains]
+        worth = _rising(worths)
+        payback = _falling([_over(usd, one) for one in worths])
+        roi = None if hours is None else _rising([one * hours / usd - 1 for one in worths])
+    return Return(pair, usd, worth, payback, roi, least)
+
+
+def _over(above: float, below: float) -> float | None:
+    return above / below if below > 0 else None
+
+
+def _rising(values: Sequence[float]) -> Bounded:
+    if len(values) == 1:
+        return Bounded(values[0], None, None)
+    return Bounded(values[1], values[0], values[2])
+
+
+def _falling(values: Sequence[float | None]) -> Bounded:
+    if len(values) == 1:
+        return Bounded(values[0], None, None)
+    return Bounded(values[1], values[2], values[0])
+
+
+_OPTIONS = (
+    ("precision=bf16-mixed", ("precision",)),
+    ("execution=compile", ("execution",)),
+    ("execution=cudagraph", ("execution",)),
+    ("dataset.loader.num_workers=4", ("dataset.loader",)),
+    ("another GPU", FACTORS["gpu"]),
+)
+"""What to type, and the fields of identity that it changes."""
+
+
+def alternatives(
+    configs: Sequence[Configuration],
+    pairs: Sequence[Pair],
+    returns: Mapping[str, Return],
+    owned: Mapping[str, Owned],
+) -> tuple[Alternative, ...]:
+    """Beside each single device: more devices, then each option, measured in this sweep or not.
+
+    A baseline with neither several devices nor an option measured has none, nor has one that is an
+    option of another.
+    """
+    singles = [c for c in configs if c.devices == 1 and c.values("samples_per_s") and not c.invalid]
+    sound = [p for p in pairs if not p.invalid and not is_ceiling(p.multi)]
+    options = {
+        one.config_id: [
+            (typed, fields, [c for c in singles if _is_option(one, c, typed, fields)])
+            for typed, fields in _OPTIONS
+        ]
+        for one in singles
+    }
+    taken: set[str] = set()
+    for config_id, listed in options.items():
+        for typed, _, others in listed:
+            # Loaders and GPUs are options of each other: the first of them is the baseline.
+            if config_id not in taken or typed.startswith(("precision", "execution")):
+                taken |= {c.config_id for c in others}
+    found: list[Alternative] = []
+    for baseline in (c for c in singles if c.config_id not in taken):
+        rows = []
+        for pair in (p for p in sound if p.single.config_id == baseline.config_id):
+            what = f"{pair.devices} devices, {pair.multi.name('strategy')}"
+            price = returns.get(pair.multi.config_id)
+            usd = None if price is None else price.usd
+            rows.append(Alternative(baseline, what, pair.speedup, usd))
+        left = []
+        for typed, fields, others in options[baseline.config_id]:
+            rows += [_measured(baseline, other, fields, owned) for other in others]
+            if not others and not _is_set(baseline, typed):
+                left.append(Alternative(baseline, typed, None, 0.0 if "=" in typed else None))
+        found += [*rows, *left] if rows else []
+    return tuple(found)
+
+
+def _is_set(config: Configuration, typed: str) -> bool:
+    """Whether it runs so already."""
+    key, _, value = typed.partition("=")
+    return value in (config.name(key), config.identity.get(key)) if value else False
+
+
+def _is_option(
+    baseline: Configuration, other: Configuration, typed: str, fields: Sequence[str]
+) -> bool:
+    if other is baseline or differences(baseline.identity, other.identity, also=fields):
+        return False
+    key, _, value = typed.partition("=")
+    if key in ("precision", "execution"):
+        return other.name(key) == value != baseline.name(key)
+    told = "device_model" if "device_model" in fields else fields[0]
+    names = {*baseline.identity, *other.identity}
+    return any(
+        baseline.identity.get(name) != other.identity.get(name)
+        for name in names
+        if name.startswith(told)
+    )
+
+
+def _measured(
+    baseline: Configuration, other: Configuration, fields: Sequence[str],
+    owned: Mapping[str, Owned],
+) -> Alternative:  # fmt: skip
+    """A setting costs nothing, another GPU the difference to the one there is."""
+    gain = rate_ratio(other, baseline)
+    if "device_model" not in fields:
+        return Alternative(baseline, " ".join(told_apart(other.label)) or other.label, gain, 0.0)
+    a, b = owned.get(other.config_id), owned.get(baseline.config_id)
+    usd = None if a is None or b is None else a.usd - b.usd
+    return Alternative(baseline, other.rank_summaries[0].device.name, gain, usd)

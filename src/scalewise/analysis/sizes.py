@@ -1,0 +1,213 @@
+"""From how many parameters on more devices pay, beside the published rule of thumb.
+
+One *curve* is one kind of model at one batch size, whose pairs differ in nothing but the model's
+size. Between two measured sizes the logarithm of the speedup is taken to be linear in that of the
+parameters, ``y(w) = (1 - w) y0 + w y1``, with the error ``h(w)^2 = ((1 - w) h0)^2 + (w h1)^2`` of
+two independent pairs. The interval of a break-even size holds every size at which the runs do not
+tell the speedup from the level: ``|y(w) - log level| <= h(w)``, as Fieller's does. It bounds what
+the scatter of runs leaves open, not a bend of the curve between two sizes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from scalewise.analysis.choice import threshold_rule
+from scalewise.analysis.pair_groups import alike, global_batch, log_half
+from scalewise.analysis.scaling import Pair
+from scalewise.analysis.verdict import BENEFICIAL_FROM
+from scalewise.records import ThresholdRule
+
+LEVELS = (1.0, BENEFICIAL_FROM)
+"""Speedups whose sizes are looked for: as fast as one device, and *beneficial*."""
+
+
+@dataclass(frozen=True)
+class SizedPair:
+    """A model of so many parameters, with the rule's word and the measurement's."""
+
+    parameters: int
+    batch: int
+    """Samples a step of all devices."""
+    pair: Pair
+    rule: ThresholdRule
+
+    @property
+    def pays(self) -> bool | None:
+        """Whether the verdict is *beneficial*; None where it is undecided."""
+        verdict = self.pair.judgement.verdict
+        return None if verdict == "undecided" else verdict == "beneficial"
+
+    @property
+    def rule_is_right(self) -> bool | None:
+        """None where the rule or the measurement leaves it open."""
+        if self.rule.says == "undecided" or self.pays is None:
+            return None
+        return (self.rule.says == "ddp") == self.pays
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A size at which the curve meets the level."""
+
+    parameters: float
+    rises: bool
+
+
+@dataclass(frozen=True)
+class SizeInterval:
+    """Sizes at which the runs do not tell the speedup from the level."""
+
+    low: float | None
+    """None where the smallest size measured is one of them."""
+    high: float | None
+    """None where the largest size measured is one of them."""
+    smallest: int
+    """Measured, as is ``largest``."""
+    largest: int
+
+    def __str__(self) -> str:
+        low = f"under {size_words(self.smallest)}" if self.low is None else size_words(self.low)
+        high = f"over {size_words(self.largest)}" if self.high is None else size_words(self.high)
+        return f"{low} to {high}"
+
+
+@dataclass(frozen=True)
+class BreakEven:
+    """Where the speedup of one curve meets one level."""
+
+    curve: tuple[SizedPair, ...]
+    """Smallest model first."""
+    level: float
+    crossings: tuple[Crossing, ...]
+    interval: SizeInterval | None
+    """None where every size is told from the level, and where a pair has one run alone."""
+
+    @property
+    def parameters(self) -> float | None:
+        """The break-even size; None where the curve meets the level never or several times."""
+        return self.crossings[0].parameters if len(self.crossings) == 1 else None
+
+    @property
+    def reached(self) -> str:
+        """The sizes at which it is reached, or that it is not."""
+        first, last = self.curve[0], self.curve[-1]
+        sizes = f"{size_words(first.parameters)} and {size_words(last.parameters)}"
+        if self.crossings:
+            return " and ".join(self._faster())
+        if first.pair.speedup.value >= self.level:
+            return f"everywhere between {sizes}"
+        told = "" if self.interval is None else ", which the runs do not exclude"
+        return f"nowhere between {sizes}{told}"
+
+    def _faster(self) -> Iterator[str]:
+        """The ranges of sizes in which the speedup is above the level."""
+        first = None
+        for one in self.crossings:
+            if one.rises:
+                first = one
+            else:
+                start = f"from {size_words(first.parameters)} " if first else ""
+                yield f"{start}{'to' if first else 'up to'} {size_words(one.parameters)}"
+        if self.crossings[-1].rises:
+            yield f"from {size_words(self.crossings[-1].parameters)} on"
+
+
+def size_words(parameters: float) -> str:
+    """``1.23 M``: three digits in millions."""
+    return f"{float(f'{parameters / 1e6:.3g}'):,.10g} M"
+
+
+def size_families(pairs: Sequence[Pair]) -> tuple[tuple[SizedPair, ...], ...]:
+    """Pairs of one kind of model in two sizes or more, sorted by size, then by batch.
+
+    In a family nothing but model and batch differs.
+    """
+    families = []
+    for group in alike(pairs, "model"):
+        kinds: dict[str, list[SizedPair]] = {}
+        for pair in group:
+            result = pair.multi.runs[0].cell.result
+            assert result is not None, "a finished run has a result"
+            parameters, batch = result.ranks[0].parameters_total, global_batch(pair)
+            if parameters:  # 0: not counted
+                one = SizedPair(parameters, batch, pair, threshold_rule(parameters, batch))
+                kinds.setdefault(model_kind(pair), []).append(one)
+        families += [
+            tuple(sorted(rows, key=lambda row: (row.parameters, row.batch)))
+            for rows in kinds.values()
+            if len({row.parameters for row in rows}) > 1
+        ]
+    return tuple(families)
+
+
+def model_kind(pair: Pair) -> str:
+    """The class of its model, else the model's name."""
+    config: Mapping[str, Any] = pair.multi.cells[0].config or {}
+    model = config.get("model")
+    target = model.get("_target_") if isinstance(model, Mapping) else None
+    return str(target or pair.multi.name("model")).rpartition(".")[2]
+
+
+def break_evens(family: Sequence[SizedPair]) -> Iterator[BreakEven]:
+    """Of each batch size in turn, at each of :data:`LEVELS`.
+
+    None of a batch size at which one size ran once, or two models have equally many parameters.
+    """
+    for batch in sorted({row.batch for row in family}):
+        curve = tuple(row for row in family if row.batch == batch)
+        sizes = {row.parameters for row in curve}
+        if 1 < len(sizes) == len(curve):
+            yield from (_break_even(curve, level) for level in LEVELS)
+
+
+def _break_even(curve: tuple[SizedPair, ...], level: float) -> BreakEven:
+    x = [math.log(row.parameters) for row in curve]
+    y = [math.log(row.pair.speedup.value / level) for row in curve]
+    h = [log_half(row.pair.speedup) for row in curve]
+    crossings, left_open = [], []
+    for (x0, y0, h0), (x1, y1, h1) in pairwise(zip(x, y, h, strict=True)):
+        if (y0 < 0) != (y1 < 0):
+            place = math.exp(x0 + (x1 - x0) * y0 / (y0 - y1))
+            crossings.append(Crossing(place, y0 < 0))
+        if h0 is not None and h1 is not None:
+            shares = _left_open(y0, y1, h0, h1)
+            # The ends of the curve are met to the last bit: nothing lies beyond them.
+            left_open += [x0 if w == 0 else x1 if w == 1 else x0 + (x1 - x0) * w for w in shares]
+    return BreakEven(curve, level, tuple(crossings), _interval(curve, left_open))
+
+
+def _interval(curve: Sequence[SizedPair], logs: Sequence[float]) -> SizeInterval | None:
+    """Around the logarithms of sizes that are left open."""
+    first, last = curve[0].parameters, curve[-1].parameters
+    if not logs or any(row.pair.speedup.interval is None for row in curve):
+        return None
+    low, high = min(logs), max(logs)
+    return SizeInterval(
+        math.exp(low) if low > math.log(first) else None,
+        math.exp(high) if high < math.log(last) else None,
+        first,
+        last,
+    )
+
+
+def _left_open(y0: float, y1: float, h0: float, h1: float) -> list[float]:
+    """Ends of the shares ``w`` of the way at which ``y(w)^2 <= h(w)^2``; empty where at none."""
+
+    def excess(w: float) -> float:
+        return ((1 - w) * y0 + w * y1) ** 2 - ((1 - w) * h0) ** 2 - (w * h1) ** 2
+
+    ends = [w for w in (0.0, 1.0) if excess(w) <= 0]
+    # excess(w) = a w^2 + b w + c
+    a = (y1 - y0) ** 2 - h0**2 - h1**2
+    b = 2 * (y0 * (y1 - y0) + h0**2)
+    c = y0**2 - h0**2
+    root = b * b - 4 * a * c
+    if a and root >= 0:
+        roots = ((-b + sign * math.sqrt(root)) / (2 * a) for sign in (-1, 1))
+        ends += [w for w in roots if 0 < w < 1]
+    return ends

@@ -1,0 +1,313 @@
+"""Tables of the published studies: sizes, batches, return and alternatives, from measurement.
+
+Each is data once: the console, details.md, report.html, ``results.json`` and the study's CSV files
+show the same :class:`~scalewise.report.sections.Table`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from scalewise.analysis import (
+    Analysis,
+    AverageSpeedup,
+    Bounded,
+    BreakEven,
+    Estimate,
+    Owned,
+    RatioEstimate,
+    SizedPair,
+    alternatives,
+    average_speedups,
+    break_evens,
+    electricity_missing,
+    estimate,
+    factor,
+    figure_as_plain,
+    model_kind,
+    number,
+    ratio,
+    size_families,
+    size_words,
+)
+from scalewise.config import Quote
+from scalewise.records import to_plain
+from scalewise.report.sections import Column, Section, Table, lines, section, table, words
+
+_SIZES_NOTE = (
+    "*Size* is in millions of parameters. *Rule* is the published study's, by parameters and "
+    "batch alone: one device under 1 M, and under batch 128 up to 5 M or batch 64 beyond 10 M; "
+    "several beyond; open between. It is right where it says several and the verdict is "
+    "*beneficial*, or one and the verdict is another. *p* is of the two-sided t test of pairs "
+    "that the speedup is 1, of one look at these runs."
+)
+
+_BREAK_EVEN_NOTE = (
+    "The size at which the speedup meets the level, on a straight line between the two sizes "
+    "around it, both axes logarithmic. The 95 % interval holds each size at which the runs do not "
+    "tell the speedup from the level (docs/studies.md); a bend between two sizes is not in it."
+)
+
+_AVERAGES_NOTE = (
+    "Geometric means of rows that differ in the batch alone. The 95 % interval is of the runs at "
+    "these batch sizes, and says nothing of others."
+)
+
+_RETURN_NOTE = (
+    "The added devices are worth what the work that they add would cost on a rented one. Hours "
+    "are of training. *Return* is over the lifetime: 0 is money back, -1 all of it lost. *Pays "
+    "from* is the rent of one device above which it is positive. Intervals are the speedup's."
+)
+
+_OWNED_NOTE = (
+    "One measurement at two prices, of the timed steps alone. *Cheaper from* is how many hours "
+    "must be trained in all until owning is cheaper than renting as many devices for as long. "
+    "Hosting, repairs, interest and resale are in neither."
+)
+
+_ALTERNATIVES_NOTE = (
+    "Samples/s over those of the same single device, each at 95 % on its own. A setting has no "
+    "price; what it does to the loss is in the tables above. `KEY=PRESENT,NEW` in the sweep's "
+    "command measures one; `scalewise compare A B --factor gpu` another GPU."
+)
+
+
+def studies(analysis: Analysis) -> list[Section]:
+    """The four of them; what the sweep cannot tell has no blocks."""
+    return [sizes(analysis), averages(analysis), investment(analysis), alternative(analysis)]
+
+
+def sizes(analysis: Analysis) -> Section:
+    """From how many parameters on more devices pay, where one model ran in several sizes."""
+    families = size_families(analysis.pairs)
+    rows = [row for family in families for row in family]
+    crossings = [one for family in families for one in break_evens(family)]
+    several = [
+        words("model", "model", lambda row: model_kind(row.pair)),
+        Column("devices", "devices", "", lambda row: row.pair.devices),
+        words("strategy", "strategy", lambda row: row.pair.multi.name("strategy")),
+    ]
+    columns = (
+        Column("parameters", "size", "M", lambda row: row.parameters,
+               lambda count: f"{count / 1e6:.4g}"),
+        Column("global_batch", "batch", "", lambda row: row.batch, "{:,}".format),
+        # What all rows share is in the lines above.
+        *(column for column in several if len({column.read(row) for row in rows}) > 1),
+        Column("speedup", "speedup", "", lambda row: row.pair.speedup, ratio),
+        Column("p_value", "p", "", lambda row: row.pair.speedup.p_value, p_words),
+        words("verdict", "verdict", lambda row: row.pair.judgement.verdict),
+        words("rule", "rule", lambda row: _RULE[row.rule.says]),
+        words("rule_is_right", "right", lambda row: _RIGHT[row.rule_is_right]),
+    )  # fmt: skip
+    return section(
+        "sizes",
+        "From which size on more devices pay",
+        lines([*_hits(rows), *map(_break_even_line, crossings)]),
+        table("thresholds", columns, rows, _SIZES_NOTE),
+        table("break_even", _BREAK_EVEN_COLUMNS, crossings, _BREAK_EVEN_NOTE, where="page"),
+    )
+
+
+_RULE = {"single": "one device", "ddp": "several", "undecided": "open"}
+_RIGHT = {True: "yes", False: "no", None: "open"}
+
+
+def _hits(rows: list[SizedPair]) -> Iterator[str]:
+    """How often the published rule is right."""
+    judged = [row.rule_is_right for row in rows if row.rule_is_right is not None]
+    by_rule = sum(row.rule.says == "undecided" for row in rows)
+    left = [f"{by_rule} it leaves open"] if by_rule else []
+    if by_runs := len(rows) - len(judged) - by_rule:
+        left.append(f"{by_runs} the runs leave open")
+    if rows:
+        right = f"right in {sum(judged)} of {len(judged)} decided rows" if judged else "not judged"
+        yield "; ".join([f"the published rule is {right}", *left])
+
+
+def _of(one: BreakEven) -> str:
+    """``SizedMlp, batch 64, ddp x2``."""
+    row = one.curve[0]
+    pair = row.pair
+    return f"{model_kind(pair)}, batch {row.batch}, {pair.multi.name('strategy')} x{pair.devices}"
+
+
+_BREAK_EVEN_COLUMNS = (
+    words("curve", "curve", _of),
+    Column("level", "speedup", "", lambda one: one.level, factor),
+    Column("parameters", "size", "parameters", lambda one: one.parameters, size_words),
+    Column("interval", "95 % interval", "parameters", lambda one: one.interval),
+    words("reached", "reached", lambda one: one.reached),
+)
+
+
+def _break_even_line(one: BreakEven) -> str:
+    said = f"{_of(one)}: a speedup of {factor(one.level)} is reached {one.reached}"
+    found = one.interval
+    if found is None or not one.crossings:
+        return said
+    if found.low is None and found.high is None:
+        return f"{said}; the runs leave every size open"
+    return f"{said} (95 % interval {found})"
+
+
+def p_words(p_value: float) -> str:
+    """Two digits, none below a thousandth."""
+    return "<0.001" if p_value < 0.001 else f"{p_value:.2g}"
+
+
+def averages(analysis: Analysis) -> Section:
+    """The mean speedup over batch sizes, of rows that differ in nothing else."""
+    found = average_speedups(analysis.pairs)
+    columns = (
+        words("configuration", "configurations", average_name),
+        Column("rows", "rows", "", lambda one: len(one.pairs)),
+        words("batches", "batches", lambda one: ", ".join(map(str, one.batches))),
+        Column("speedup", "mean speedup", "", lambda one: one.speedup, ratio),
+        words("label", "study's label", lambda one: one.seed_label),
+        words("verdicts", "verdicts", _verdicts),
+    )
+    return section(
+        "averages",
+        "Mean speedup over batch sizes",
+        lines(map(average_line, found)),
+        table("averages", columns, found, _AVERAGES_NOTE, where="page"),
+    )
+
+
+def average_name(one: AverageSpeedup) -> str:
+    """``large ddp x2``: what its rows share."""
+    multi = one.pairs[0].multi
+    return f"{multi.name('model')} {multi.name('strategy')} x{one.pairs[0].devices}"
+
+
+def _verdicts(one: AverageSpeedup) -> str:
+    return "; ".join(f"{v} at {', '.join(map(str, at))}" for v, at in one.verdicts.items())
+
+
+_CONCLUSIONS = {
+    "beneficial": "on average several devices are faster",
+    "marginal": "on average the difference is marginal",
+    "single": "on average one device is faster",
+}
+
+
+def average_line(one: AverageSpeedup) -> str:
+    """The mean with its label, and what follows."""
+    multi = one.pairs[0].multi
+    said = (
+        f"{average_name(one)}: {ratio(one.speedup)}, the geometric mean of {len(one.pairs)} rows "
+        f"like {multi.label} that differ in the batch alone: {_CONCLUSIONS[one.seed_label]}"
+    )
+    return f"{said}; {_verdicts(one)}"
+
+
+def investment(analysis: Analysis) -> Section:
+    """What the added devices return, and owning beside renting, where a price to buy is known."""
+    owned = [one for c in analysis.measured if (one := analysis.owned.get(c.config_id))]
+    returns = list(analysis.returns.values())
+
+    def rented(one: Owned) -> Estimate | None:
+        cost = analysis.costs.get(one.config.config_id)
+        return cost.usd_per_million_samples if cost is not None else None
+
+    of_returns = (
+        words("configuration", "configuration", lambda one: one.pair.multi.label),
+        Column("usd", "price", "USD", lambda one: one.usd, number),
+        Column("speedup", "speedup", "", lambda one: one.pair.speedup, ratio),
+        Column("worth", "worth", "USD an hour", lambda one: one.worth_usd_per_hour, bounded),
+        Column("payback", "paid back after", "hours", lambda one: one.payback_hours, bounded),
+        Column("roi", "return", "x price", lambda one: one.roi, bounded),
+        Column("least", "pays from", "USD an hour", lambda one: one.least_usd_per_hour, bounded),
+    )
+    of_owned = (
+        words("configuration", "configuration", lambda one: one.config.label),
+        Column("usd", "price", "USD", lambda one: one.usd, number),
+        Column("watts", "power", "W", lambda one: one.watts, estimate),
+        Column("rented", "rented", "USD per million samples", rented, estimate),
+        Column("own", "own", "USD per million samples",
+               lambda one: one.usd_per_million_samples, estimate),
+        Column("hours", "cheaper from", "hours", lambda one: one.break_even_hours, bounded),
+    )  # fmt: skip
+    return section(
+        "investment",
+        "Buying more devices, and renting",
+        lines(_price_lines(analysis, owned)),
+        table("returns", of_returns, returns, _RETURN_NOTE),
+        table("owned", of_owned, owned, _OWNED_NOTE),
+    )
+
+
+def bounded(figure: Bounded) -> str:
+    """``3,400 [3,100, never]``; a payback without an end is never."""
+
+    def one(value: float | None) -> str:
+        return "never" if value is None else number(value)
+
+    if figure.low is None and figure.high is None:
+        return one(figure.value)
+    return f"{one(figure.value)} [{one(figure.low)}, {one(figure.high)}]"
+
+
+def _price_lines(analysis: Analysis, owned: list[Owned]) -> Iterator[str]:
+    """Each price with its source and date, and what is missing."""
+    if not owned:
+        return
+    prices = analysis.prices
+    named: tuple[tuple[str, str, Quote | None], ...] = (
+        *(("one device", "USD", one.quote) for one in owned),
+        ("board and power supply", "USD", prices.extra_usd),
+        ("lifetime", "years", prices.lifetime_years),
+        ("training", "hours a year", prices.hours_per_year),
+        ("electricity", "USD per kWh", prices.usd_per_kwh),
+    )
+    for what, unit, quote in dict.fromkeys(named):
+        if quote is not None:
+            yield f"{what}: {quote.value:,.10g} {unit} ({quote.source}, {quote.date})"
+    yield from dict.fromkeys(m for one in owned if (m := electricity_missing(one, prices)))
+    for one in owned:
+        cost = analysis.costs.get(one.config.config_id)
+        if cost is not None and cost.price is None:
+            yield f"no rent is known (--price usd_per_hour=N): {cost.missing}"
+            return
+
+
+def alternative(analysis: Analysis) -> Section:
+    """What else the same single device would gain from."""
+    found = alternatives(analysis.measured, analysis.pairs, analysis.returns, analysis.owned)
+    if not any(one.gain is not None and one.usd == 0 for one in found) and not analysis.returns:
+        return section("alternatives", "")
+    columns = (
+        words("configuration", "instead of", lambda one: one.baseline.label),
+        words("what", "change", lambda one: one.what),
+        Column("gain", "samples/s", "x", lambda one: one.gain or "not measured",
+               lambda gain: gain if isinstance(gain, str) else ratio(gain)),
+        Column("usd", "price", "USD", lambda one: one.usd, number),
+    )  # fmt: skip
+    return section(
+        "alternatives",
+        "What else to change",
+        table("alternatives", columns, found, _ALTERNATIVES_NOTE),
+    )
+
+
+def tables_of(sections: Iterable[Section]) -> list[Table]:
+    """Their tables, in order."""
+    return [block for one in sections for block in one.blocks if isinstance(block, Table)]
+
+
+def studies_as_plain(analysis: Analysis) -> dict[str, list[dict[str, Any]]]:
+    """The field of ``results.json``: of each table its rows, a key a column."""
+    return {
+        one.key: [
+            {column.key: _plain(value) for column, value in zip(one.columns, row, strict=True)}
+            for row in one.rows
+        ]
+        for one in tables_of(studies(analysis))
+    }
+
+
+def _plain(value: Any) -> Any:
+    return (
+        figure_as_plain(value) if isinstance(value, Estimate | RatioEstimate) else to_plain(value)
+    )

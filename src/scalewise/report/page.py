@@ -57,8 +57,22 @@ def _text(text: str) -> str:
 
 
 def _json(value: Any) -> str:
-    """JSON that ends no script and begins no comment."""
-    return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    """JSON that ends no script and begins no comment, of printable texts."""
+    return json.dumps(_printable(value), allow_nan=False, separators=(",", ":")).replace(
+        "<", "\\u003c"
+    )
+
+
+def _printable(value: Any) -> Any:
+    match value:
+        case str():
+            return printable(value)
+        case dict():
+            return {printable(key): _printable(one) for key, one in value.items()}
+        case list() | tuple() if value and not isinstance(value[0], float):
+            return [_printable(one) for one in value]
+        case _:
+            return value
 
 
 def _script(source: str) -> str:

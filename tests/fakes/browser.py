@@ -74,7 +74,7 @@ class Browser:
     def open(
         self, page: Path, fragment: str = "", size: tuple[int, int] = (1400, 1000), scheme: str = ""
     ) -> float:
-        """Show a page, scrolled through once; returns the seconds until its load event."""
+        """Show a page; returns the seconds until its load event."""
         self.said.clear()
         self.call("Emulation.setDeviceMetricsOverride", width=size[0], height=size[1],
                   deviceScaleFactor=1, mobile=size[0] < 600)  # fmt: skip
@@ -84,14 +84,16 @@ class Browser:
         begin = time.monotonic()
         self.call("Page.navigate", url=page.as_uri() + fragment)
         self.until("document.readyState === 'complete' && location.protocol === 'file:'")
-        took = time.monotonic() - begin
+        return time.monotonic() - begin
+
+    def scroll(self) -> None:
+        """Down the page and up again: what waits to come into view is drawn."""
         self.evaluate("""(async () => {
             for (let y = 0; y < document.body.scrollHeight; y += 500) {
                 scrollTo(0, y); await new Promise((done) => setTimeout(done, 60));
             }
             scrollTo(0, 0);
         })()""")
-        return took
 
     def evaluate(self, script: str) -> Any:
         """The value of an expression in the page. Raises AssertionError for its exception."""

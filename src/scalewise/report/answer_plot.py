@@ -114,10 +114,12 @@ def _title(pairs: Sequence[Pair]) -> str:
     if len(pairs) == 1:
         (pair,) = pairs
         interval = pair.speedup.interval
-        known = interval is not None and not bounds_nothing(interval)
-        bounds = f" ({factor(interval.low)} to {factor(interval.high)})" if known else ""  # type: ignore[union-attr]
+        bounds = ""
+        if interval is not None and not bounds_nothing(interval):
+            bounds = f" ({factor(interval.low)} to {factor(interval.high)})"
         verdict, speedup = pair.judgement.verdict, factor(pair.speedup.value)
-        return f"{plot_style.drawn(pair.multi.label, 2 * _LONGEST_NAME)}: {verdict}, {speedup}x{bounds}"
+        name = plot_style.drawn(pair.multi.label, 2 * _LONGEST_NAME)
+        return f"{name}: {verdict}, {speedup}x{bounds}"
     counts = Counter(pair.judgement.verdict for pair in pairs)
     told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     shown = f"; the first {_MOST_ROWS} are shown" if len(pairs) > _MOST_ROWS else ""

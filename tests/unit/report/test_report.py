@@ -26,8 +26,8 @@ from scalewise.report import builder, study
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
 ALWAYS = {"throughput.png", "step_times.png", "step_anatomy.png", "loss.png"}
-DEVICE_PLOTS = {"gpu_memory_comparison.png", "per_gpu_memory_breakdown.png", "gpu_timeline.png"}
-COMPARED = {"balance.png", "balance_history.png", "gpu_load_balance_analysis.png"}
+DEVICE_PLOTS = {"device_memory.png", "gpu_timeline.png"}
+COMPARED = {"answer.png", "balance.png", "balance_history.png"}
 
 
 def printed(path: Path, width: int = 200) -> str:

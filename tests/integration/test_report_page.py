@@ -18,8 +18,8 @@ from scalewise.report.page import render
 
 KEPT = Path(__file__).parents[2] / "docs/results/h200x2_small"
 HOSTILE = (
-    "=cmd|' calc'!A0 <img src=x onerror=alert(1)></script><script>fetch('http://x.test/')</script>"
-    "$\\input{x}$ <a href='javascript:alert(2)'>l</a> \x1b[2J [red] \u202eevil\u200f " + "long" * 60
+    "=1+$\\input{x}$ <img src=x onerror=alert(1)></script><script>fetch('http://x.test/')</script>"
+    "<a href='javascript:alert(2)'>l</a> \x1b[2J [red] \u202eevil\u200f " + "long" * 60
 )
 
 pytestmark = [
@@ -119,8 +119,9 @@ def test_hostile_names_and_texts_stay_text(browser: Browser, tmp_path: Path) -> 
     failed.save_rank_error(RankError(0, START + 1, "exception", HOSTILE, trace))
     (attempt,) = failed.attempts()
     failed.save_attempt(replace(attempt, message=HOSTILE, last_lines=(HOSTILE,)))
+    page = _page(sweep, tmp_path / "report.html")
     for size in ((1400, 1000), (390, 844)):
-        browser.open(_page(sweep, tmp_path / "report.html"), size=size)
+        browser.open(page, size=size)
         browser.evaluate(
             "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
         )

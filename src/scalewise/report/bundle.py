@@ -21,12 +21,12 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import yaml
 
-from scalewise import __version__
 from scalewise.config import TrackingConfig, conf_dir
 from scalewise.host import plural
 from scalewise.records import CellFolder, RecordError
@@ -134,7 +134,7 @@ def write_bundle(
                 to.writestr(_entry("/".join(map(names.words, inside))), data)
             total = Counter(what for what, _ in files)
             left_out = tuple(f"{count} of {total[what]} {what}" for what, count in lost.items())
-            told = {"scalewise": __version__, "left_out": left_out}
+            told = {"scalewise": version("scalewise"), "left_out": left_out}
             to.writestr(_entry(_MANIFEST), json.dumps(told))
     except FileExistsError:
         raise BundleError(f"{out}: found a file; allowed: a new one") from None
@@ -283,11 +283,11 @@ class _Names:
             case list():
                 return [self.value(one, key) for one in found]
             case str():
-                version = key in _VERSIONS
+                is_version = key in _VERSIONS
                 is_place = key == "location" and "://" not in found and found
-                at = (found, version)
+                at = (found, is_version)
                 if at not in self._known:
-                    self._known[at] = self.words(found) if version else self.text(found)
+                    self._known[at] = self.words(found) if is_version else self.text(found)
                 return self._hash(found, "place") if is_place else self._known[at]
             case _:
                 return found

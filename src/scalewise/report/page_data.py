@@ -38,7 +38,7 @@ from scalewise.report.scaling_tables import run_speedups, verdict
 MOST_POINTS = 500
 _FEWEST_POINTS = 60
 _POINTS_OF_A_PAGE = 80_000
-"""Of all steps together, and as many of all devices: 100 cells stay below 8 MB."""
+"""Of all steps together, and as many of all devices: 100 cells stay near 4 MB."""
 _LOG_LINES = 30
 _LOG_BYTES = 4000
 _DEVICE_METRICS = {

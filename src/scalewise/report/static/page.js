@@ -246,7 +246,7 @@
     const most = flat.reduce((a, b) => Math.max(a, b), 0);
     const wide = most > 10 * flat.reduce((a, b) => Math.min(a, b), Infinity);
     picture(id, title, "seconds since the first step began", "ms", steps,
-      { height, yaxis: { type: wide ? "log" : "linear", dtick: wide ? 1 : undefined },
+      { height, yaxis: { type: wide ? "log" : "linear", dtick: wide ? "D2" : undefined },
         shapes: timed ? [{ type: "rect", xref: "x", yref: "paper", y0: 0, y1: 1, line: { width: 0 },
           x0: timed[0], x1: timed[1], fillcolor: "#888", opacity: 0.15 }] : [] });
   }

@@ -3,62 +3,85 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fakes.browser import CHROMIUM, Browser
+from fakes.recorded import DDP, START, Spec, repeats, write_sweep
 from scalewise.analysis import analyse, load_sweep
+from scalewise.records import CellFolder, RankError
 from scalewise.report import report_sections
 from scalewise.report.page import render
 
 KEPT = Path(__file__).parents[2] / "docs/results/h200x2_small"
-_BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
+HOSTILE = (
+    "=1+$\\input{x}$ <img src=x onerror=alert(1)></script><script>fetch('http://x.test/')</script>"
+    "<a href='javascript:alert(2)'>l</a> \x1b[2J [red] \u202eevil\u200f " + "long" * 60
+)
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(_BROWSER is None, reason="chromium is not installed"),
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
 ]
 
 
 @pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    with Browser(tmp_path_factory.mktemp("profile")) as started:
+        yield started
+
+
+def _page(sweep: Path, to: Path) -> Path:
+    analysis = analyse(load_sweep(sweep))
+    to.write_text(render("Do more devices pay?", analysis, report_sections(analysis)))
+    return to
+
+
+@pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("page") / "report.html"
-    analysis = analyse(load_sweep(KEPT))
-    path.write_text(render("Do more devices pay?", analysis, report_sections(analysis)))
-    return path
+    return _page(KEPT, tmp_path_factory.mktemp("page") / "report.html")
 
 
-def _shown(page: Path, fragment: str, profile: Path, size: str = "1400,6000") -> str:
-    """The page's elements after its scripts have run; its console stays silent."""
-    assert _BROWSER is not None
-    command = [
-        _BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic",
-        "--no-first-run", "--disable-background-networking", "--disable-component-update",
-        "--disable-sync", "--enable-logging=stderr", f"--user-data-dir={profile}",
-        f"--window-size={size}", "--virtual-time-budget=8000", "--dump-dom",
-        f"{page.as_uri()}{fragment}",
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=True)
-    said = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
-    # What the page's policy forbids to fetch would be said there too.
-    assert said == []
-    return re.sub(r"<script.*?</script>", "", done.stdout, flags=re.DOTALL)
+def _drawn(browser: Browser) -> str:
+    """The page after its scripts have run, without them; nothing was said or fetched meanwhile."""
+    browser.until("document.body.dataset.configurations !== undefined")
+    browser.scroll()
+    assert browser.said == []
+    shown: str = browser.evaluate("document.documentElement.outerHTML")
+    return re.sub(r"<script.*?</script>", "", shown, flags=re.DOTALL)
 
 
-def test_every_picture_is_drawn(page: Path, tmp_path: Path) -> None:
-    shown = _shown(page, "", tmp_path)
+def _overflow(browser: Browser) -> int:
+    """Pixels by which the page is wider than its window."""
+    found: int = browser.evaluate("document.documentElement.scrollWidth - innerWidth")
+    return found
+
+
+def test_every_picture_is_drawn(browser: Browser, page: Path) -> None:
+    browser.open(page, scheme="dark")
+    shown = _drawn(browser)
     assert 'data-configurations="4"' in shown
-    for title in ("Speedup over one device", "Budget of losses", "Phases of a step",
-                  "Step time of every run and rank", "Loss over samples",
+    for title in ("Speedup over one device", "Efficiency", "Samples/s of all devices",
+                  "Budget of losses", "Phases of a step", "Peak memory of a device",
+                  "Energy of a million samples", "Cost of a million samples",
+                  "Step time of every run and rank", "Spread of the ranks", "Devices: ",
+                  "Loss over samples", "Loss over time",
                   "From the ideal step to the measured one"):  # fmt: skip
-        assert f">{title}" in shown
-    assert shown.count("<svg") >= 12
+        assert f">{title}" in shown, title
+    assert shown.count('class="main-svg"') >= 28
+    # What is drawn in dark mode has its colours: the intervals too.
+    assert browser.evaluate(
+        "getComputedStyle(document.querySelector('#rate .xerror')).stroke"
+    ) == "rgb(236, 236, 236)"  # fmt: skip
 
 
-def test_a_filter_leaves_out_what_was_not_chosen(page: Path, tmp_path: Path) -> None:
-    shown = _shown(page, "#model=gpt2_tiny&strategy=ddp&strategy=single", tmp_path, "500,6000")
+def test_a_filter_leaves_out_what_was_not_chosen(browser: Browser, page: Path) -> None:
+    browser.open(page, "#model=gpt2_tiny&strategy=ddp&strategy=single", (390, 844))
+    shown = _drawn(browser)
+    assert _overflow(browser) <= 0
     assert 'data-configurations="2"' in shown
     drawn = "".join(re.findall(r"<svg.*?</svg>", shown, re.DOTALL))
     assert "gpt2_tiny" in drawn
@@ -66,3 +89,47 @@ def test_a_filter_leaves_out_what_was_not_chosen(page: Path, tmp_path: Path) -> 
     rows = re.findall(r'<tr data-row="(medium [^"]+)"([^>]*)>', shown)
     assert rows
     assert all("hidden" in attributes for _, attributes in rows)
+    # By keyboard alone: the first box is the model that the address left out.
+    browser.press("Tab")
+    browser.press(" ")
+    browser.until("document.body.dataset.configurations === '4'")
+
+
+def test_a_cell_has_its_steps_provenance_and_difference(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    _drawn(browser)
+    browser.evaluate("document.querySelector('#cells details:nth-of-type(4)').open = true")
+    browser.until("document.querySelector('#cells figure') !== null")
+    browser.evaluate("document.querySelector('#cells figure').scrollIntoView()")
+    browser.until("document.querySelector('#cells figure .main-svg') !== null")
+    told = browser.evaluate("document.querySelector('#cells details[open]').textContent")
+    for part in ("strategy.name", "torch 2.11.0", "Step time of every rank", "timed from step"):
+        assert part in told
+    assert browser.said == []
+
+
+def test_hostile_names_and_texts_stay_text(browser: Browser, tmp_path: Path) -> None:
+    one = Spec(model="a", dataset="b", config={"model": {"name": HOSTILE}})
+    two = replace(DDP, model="a", dataset="b", config={"model": {"name": HOSTILE}})
+    specs = [*repeats(one, [1, 1.1, 0.9]), *repeats(two, [1, 1.1, 0.9]), Spec(outcome="failed")]
+    sweep = write_sweep(tmp_path / "sweep", specs)
+    failed = CellFolder(next(sweep.glob("006-*")))
+    trace = f"Traceback\n{HOSTILE}"
+    failed.save_rank_error(RankError(0, START + 1, "exception", HOSTILE, trace))
+    (attempt,) = failed.attempts()
+    failed.save_attempt(replace(attempt, message=HOSTILE, last_lines=(HOSTILE,)))
+    page = _page(sweep, tmp_path / "report.html")
+    for size in ((1400, 1000), (390, 844)):
+        browser.open(page, size=size)
+        browser.evaluate(
+            "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
+        )
+        shown = _drawn(browser)
+        assert _overflow(browser) <= 0
+        assert "&lt;img src=x" in shown
+        assert (
+            browser.evaluate("document.querySelectorAll('img, main a[href], iframe').length") == 0
+        )
+        assert not re.search("[\x1b\u202e\u200f]", shown)
+        # Plotly shows a `$` and an entity as they were.
+        assert "$\\input" in browser.evaluate("document.querySelector('#waterfall').textContent")

@@ -128,6 +128,7 @@ from .validity import count_doubt as count_doubt
 from .validity import invalid_ranks as invalid_ranks
 from .validity import untrained_steps as untrained_steps
 from .verdict import BENEFICIAL_FROM as BENEFICIAL_FROM
+from .verdict import MARGINAL_FROM as MARGINAL_FROM
 from .verdict import MIN_EFFICIENCY as MIN_EFFICIENCY
 from .verdict import VERDICT_RUNS as VERDICT_RUNS
 from .verdict import WANTED_RUNS as WANTED_RUNS

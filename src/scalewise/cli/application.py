@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import click
@@ -70,7 +71,7 @@ def _run(words: list[str]) -> int:
 
 _JOBS = {
     "Run": ("train", "resume", "find-batch", "defconfig"),
-    "Answer": ("report", "compare", "doctor"),
+    "Answer": ("report", "bundle", "compare", "doctor"),
     "Watch": ("status", "top"),
     "Trackers": ("trackio-view", "wandb-sync", "mirror"),
     "Data": ("tokenize", "export"),
@@ -181,22 +182,36 @@ def report(
 ) -> int:
     """The verdicts of a sweep, and its report anew.
 
-    FOLDER is a sweep's; without it the newest in multirun/ is read. HTML, Markdown, plots, JSON and
-    CSV are written over what is there. No record is changed. Exit status: 0, or 4 if a verdict is
-    invalid.
+    FOLDER is a sweep's, or an archive that `scalewise bundle` wrote; without it the newest in
+    multirun/ is read. HTML, Markdown, plots, JSON and CSV are written over what is there. No record
+    is changed. Exit status: 0, or 4 if a verdict is invalid.
     """
     from scalewise.analysis import SamplesError, analyse, load_sweep, read_samples
     from scalewise.config import ConfigError, conf_dir, read_prices
-    from scalewise.report import ReportFolderError, build, build_study, print_console
+    from scalewise.report import (
+        BundleError,
+        ReportFolderError,
+        build,
+        build_study,
+        print_console,
+        unpack_bundle,
+    )
     from scalewise.sweep import newest_sweep
 
     try:
         target = None if samples is None else read_samples(samples)
         priced = read_prices(conf_dir() / "prices.yaml", prices)
-        sweep = load_sweep(folder or newest_sweep(Path("multirun")))
-        analysis = analyse(sweep, prices=priced)
+        folder = folder or newest_sweep(Path("multirun"))
+        if folder.is_file():
+            if out is None:
+                raise click.UsageError(f"{folder} is no folder: give --out DIR")
+            unpacked = click.get_current_context().with_resource(TemporaryDirectory())
+            for lost in unpack_bundle(folder, Path(unpacked)):
+                say(f"warning: the bundle had no room for {lost}")
+            folder = Path(unpacked)
+        analysis = analyse(load_sweep(folder), prices=priced)
         files = build(analysis, out, target)
-    except (ConfigError, ReportFolderError, SamplesError) as error:
+    except (BundleError, ConfigError, ReportFolderError, SamplesError) as error:
         raise click.UsageError(str(error)) from error
     print_console(analysis, open_console(), target, verbose=verbose)
     done = "written over the earlier one" if files.replaced else "written"
@@ -216,6 +231,27 @@ def report(
     for problem in problems:
         say(f"warning: {problem}")
     return Exit.INVALID if files.invalid else Exit.DONE
+
+
+@application.command()
+@click.argument("folder", type=FOLDER)
+@click.option("--out", type=FOLDER, help="A new .zip; default: named as FOLDER, here.")
+@click.option("--hash-names", is_flag=True, help="Also names of models, data sets, strategies.")
+@click.option("--hide", multiple=True, metavar="WORD", help="One more word to hash; repeatable.")
+def bundle(folder: Path, out: Path | None, hash_names: bool, hide: tuple[str, ...]) -> None:
+    """A sweep as one archive to send, without names of yours.
+
+    Holds the records, under 20 MB: no data, checkpoints, logs or trackers' files. Hosts, users,
+    projects, accounts and paths are hashed. `scalewise report FILE --out DIR` has its figures.
+    """
+    from scalewise.report import BundleError, described, write_bundle
+
+    try:
+        name = f"{folder.resolve().name}-bundle.zip"
+        written = write_bundle(folder, out or Path(name), hash_names=hash_names, hide=hide)
+    except BundleError as error:
+        raise click.UsageError(str(error)) from error
+    sys.stdout.writelines(f"{line}\n" for line in described(written))
 
 
 @application.command()

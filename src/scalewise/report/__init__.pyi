@@ -2,6 +2,10 @@ from .builder import ReportFolderError as ReportFolderError
 from .builder import build as build
 from .builder import print_console as print_console
 from .builder import report_sections as report_sections
+from .bundle import BundleError as BundleError
+from .bundle import described as described
+from .bundle import unpack_bundle as unpack_bundle
+from .bundle import write_bundle as write_bundle
 from .console import comparison_text as comparison_text
 from .console import show_doctor as show_doctor
 from .export import results_json as results_json

@@ -41,15 +41,29 @@ Memory = Mapping[str, Sequence[DeviceMemory]]
 
 def device_plots(analysis: Analysis) -> dict[str, Draw]:
     """File name to what draws it."""
-    memory = {c.config_id: device_memory(c) for c in analysis.measured}
-    configs = [c for c in analysis.measured if memory[c.config_id]]
+    # An earlier report may have them.
+    of_studies: dict[str, Draw] = dict.fromkeys(memory_plots(analysis), lambda: None)
     return {
+        **of_studies,
         "balance.png": lambda: balance(analysis),
         "balance_history.png": lambda: balance_history(analysis),
+        "device_memory.png": lambda: device_memory_plot(*_memory(analysis)),
+        "gpu_timeline.png": lambda: timeline(analysis),
+    }
+
+
+def _memory(analysis: Analysis) -> tuple[list[Configuration], Memory]:
+    memory = {c.config_id: device_memory(c) for c in analysis.measured}
+    return [c for c in analysis.measured if memory[c.config_id]], memory
+
+
+def memory_plots(analysis: Analysis) -> dict[str, Draw]:
+    """The pictures of memory that published studies have, by their names."""
+    configs, memory = _memory(analysis)
+    return {
         "per_gpu_memory_breakdown.png": lambda: memory_breakdown(configs),
         "gpu_load_balance_analysis.png": lambda: load_balance(configs, memory),
         "gpu_memory_comparison.png": lambda: memory_comparison(configs, memory),
-        "gpu_timeline.png": lambda: timeline(analysis),
     }
 
 
@@ -237,6 +251,30 @@ def _device_bars(axes: Axes, row: int, devices: Sequence[DeviceMemory]) -> None:
                   color=plot_style.colour(0), error_kw={"lw": 1})  # fmt: skip
         if height > 0.15:
             axes.text(0, at, f"  {device.label}", va="center", fontsize=7, color="white")
+
+
+def device_memory_plot(configs: Sequence[Configuration], memory: Memory) -> Figure | None:
+    """A bar a configuration, as long as the mean of its devices, and a dot a device."""
+    if not configs:
+        return None
+    made = plot_style.figure(plot_style.WIDTH_IN, 1.3 + 0.38 * len(configs))
+    axes = made.subplots()
+    for row, config in enumerate(configs):
+        used = [device.mean_mib for device in memory[config.config_id]]
+        axes.barh(row, sum(used) / len(used), height=0.65, alpha=0.5,
+                  color=plot_style.colour(1 if len(used) > 1 else 0))  # fmt: skip
+        axes.plot(used, row + np.linspace(-0.2, 0.2, len(used) + 2)[1:-1], "o", ms=4,
+                  color="black", mfc="white")  # fmt: skip
+        low, high = f"{min(used):,.0f}", f"{max(used):,.0f}"
+        each = low if low == high else f"{low} to {high}"
+        axes.text(max(used), row, f"   {len(used)} x {each} MiB", va="center", fontsize=8)
+    plot_style.name_rows(axes, [c.label for c in configs])
+    axes.set_xlim(0, axes.get_xlim()[1] * 1.3)
+    kind = "resident memory of a rank" if configs[0].is_cpu else "memory used on a GPU"
+    axes.set_xlabel(f"{kind} (MiB; bar: mean of the devices, dot: a device)")
+    plot_style.group_thousands(axes, "x")
+    plot_style.tidy(axes)
+    return made
 
 
 def memory_comparison(configs: Sequence[Configuration], memory: Memory) -> Figure | None:

@@ -93,10 +93,7 @@ def devices(analysis: Analysis) -> Section:
         Verbatim(memory_summary(analysis).rstrip()),
         Note(_MEMORY_NOTE),
         lines(_sustained(analysis)),
-        Picture("per_gpu_memory_breakdown.png", "Memory of each device over time"),
-        Picture("gpu_load_balance_analysis.png",
-                "Memory of each device, and the CVs of memory and arrival"),
-        Picture("gpu_memory_comparison.png", "Memory of all devices together"),
+        Picture("device_memory.png", "Memory of each device"),
         Picture("gpu_timeline.png", "What every device did over time"),
     )  # fmt: skip
 

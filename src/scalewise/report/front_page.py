@@ -58,7 +58,7 @@ def front_page(analysis: Analysis, folder: Path) -> list[Section]:
     facts = tuple(one for one in of_head.blocks if one not in alarms)
     parts = (
         replace(of_head, blocks=alarms),
-        answers(analysis),
+        _pictured(answers(analysis)),
         _unfinished(analysis),
         _scaling(analysis),
         _losses(analysis),
@@ -66,6 +66,11 @@ def front_page(analysis: Analysis, folder: Path) -> list[Section]:
         section("made", "Where the rest is", *facts, *_links(analysis, folder)),
     )
     return list(_explained([part for part in parts if part.blocks]))
+
+
+def _pictured(answer: Section) -> Section:
+    picture = Picture("answer.png", "Speedup of every run in the bands of its verdict, and cost")
+    return replace(answer, blocks=(*answer.blocks, picture)) if answer.blocks else answer
 
 
 def _explained(sections: Sequence[Section]) -> Iterator[Section]:

@@ -8,7 +8,7 @@ text, which the page never takes for markup.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -22,7 +22,6 @@ from scalewise.analysis import (
     CellRecords,
     Configuration,
     Estimate,
-    Pair,
     RatioEstimate,
     Run,
     bounds_nothing,
@@ -34,13 +33,12 @@ from scalewise.analysis import (
 )
 from scalewise.records import WARMUP, CellFolder, DeviceSeries, StepSeries
 from scalewise.report.cost_tables import usd_per_million
-from scalewise.report.scaling_tables import verdict
-from scalewise.report.sections import printable
+from scalewise.report.scaling_tables import run_speedups, verdict
 
 MOST_POINTS = 500
 _FEWEST_POINTS = 60
 _POINTS_OF_A_PAGE = 80_000
-"""Of all steps together, and as many of all devices: 100 cells stay below 8 MB."""
+"""Of all steps together, and as many of all devices: 100 cells stay near 4 MB."""
 _LOG_LINES = 30
 _LOG_BYTES = 4000
 _DEVICE_METRICS = {
@@ -104,7 +102,7 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "rate": _figure(config.estimate("samples_per_s")),
         "rates": [_round(rate) for rate in config.values("samples_per_s")],
         "speedup": _figure(pair.speedup) if pair else None,
-        "speedups": _speedups(pair) if pair else [],
+        "speedups": [_round(one) for one in run_speedups(pair)] if pair else [],
         "efficiency": _figure(pair.efficiency) if pair else None,
         "cost": _figure(cost_ratio(pair, analysis.costs)) if pair else None,
         "usd": _figure(usd_per_million(analysis, config)),
@@ -126,14 +124,6 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
             "phases": {phase_word(config, name): _round(ms) for name, ms in anatomy[0].items()},
         },
     }
-
-
-def _speedups(pair: Pair) -> list[float | None]:
-    """Of each round that both sides ran in; empty for runs without rounds."""
-    above, below = (side.rounds("samples_per_s") for side in (pair.multi, pair.single))
-    if not isinstance(above, Mapping) or not isinstance(below, Mapping):
-        return []
-    return [_round(above[at] / below[at]) for at in sorted(above.keys() & below.keys())]
 
 
 def _figure(found: Estimate | RatioEstimate | None) -> dict[str, float | None] | None:
@@ -281,13 +271,13 @@ def _facts(cell: CellRecords) -> list[tuple[str, str]]:
             "software": f"Python {known.python}, torch {known.packages.get('torch', 'unknown')}",
         }
     found |= {f"problem {i}": problem for i, problem in enumerate(cell.problems, 1)}
-    return [(name, printable(text)) for name, text in found.items()]
+    return list(found.items())
 
 
 def _differences(cell: CellRecords, baseline: CellRecords) -> list[tuple[str, str, str]]:
     """Key, its value here, and that of the baseline, where they differ."""
     ours, theirs = (
-        {key: printable(str(value)) for key, value in flatten(one.config or {}).items()}
+        {key: str(value) for key, value in flatten(one.config or {}).items()}
         for one in (cell, baseline)
     )
     return [
@@ -307,8 +297,9 @@ def _log_tail(cell: CellRecords) -> list[str]:
             file.seek(max(0, file.tell() - _LOG_BYTES))
             text = file.read().decode("utf-8", "replace")
     except OSError:
-        return []
-    return [printable(line) for line in text.splitlines()[-_LOG_LINES:]]
+        # Logs do not travel in a bundle.
+        return list(cell.attempts[-1].last_lines) if cell.attempts else []
+    return text.splitlines()[-_LOG_LINES:]
 
 
 def _round(value: float | None) -> float | None:

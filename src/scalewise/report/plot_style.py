@@ -11,8 +11,10 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from scalewise.analysis import Configuration, Estimate, number
+from scalewise.report.sections import printable
 
 # Okabe and Ito (2008): distinguishable with every common colour vision deficiency.
 PALETTE = (
@@ -22,6 +24,10 @@ GREY = "#888888"
 WIDTH_IN = 9.0
 WIDEST = 1.6
 """Length of an axis in its largest figure: few wild runs have intervals that dwarf all others."""
+BEYOND = "interval reaches beyond the scale"
+_LONGEST = 110
+_LONGEST_NAME = 60
+"""Letters of a line of text, and of a row's name."""
 _MARKERS = "osD^vP*X"
 Draw = Callable[[], Figure | None]
 
@@ -41,6 +47,8 @@ def write_plots(draws: Mapping[str, Draw], folder: Path) -> tuple[list[str], lis
                 path.unlink(missing_ok=True)
                 made = draw()
                 if made is not None:
+                    for text in made.findobj(Text):
+                        text.set_text(drawn(text.get_text()))
                     made.savefig(path)
                     written.append(name)
             except Exception as error:
@@ -63,6 +71,22 @@ def colour(index: int) -> str:
 def marker(index: int) -> str:
     """A marker; a ninth series repeats a colour, so the marker changes with it."""
     return _MARKERS[(index + index // len(PALETTE)) % len(_MARKERS)]
+
+
+def beyond(axes: Axes, x: float, y: float, direction: str, colour: str) -> None:
+    """A triangle at the end of the scale, in the colour and place of its series."""
+    told = axes.get_legend_handles_labels()[1]
+    label = None if BEYOND in told else BEYOND
+    axes.plot([x], [y], direction, color=colour, ms=7, clip_on=False, ls="", zorder=5, label=label)
+
+
+def drawn(text: str, longest: int = _LONGEST) -> str:
+    """A text as pictures show it: without control characters, a long one without its middle."""
+    lines = [printable(line) for line in text.split("\n")]
+    return "\n".join(
+        line if len(line) <= longest else f"{line[: longest // 2]}…{line[-longest // 2 :]}"
+        for line in lines
+    )
 
 
 def tidy(axes: Axes, grid: str = "x") -> None:
@@ -111,7 +135,7 @@ def stacked_panels(rows: Sequence[int]) -> tuple[Figure, list[Axes]]:
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
     """Names beside the rows, the first on top."""
-    axes.set_yticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), [drawn(name, _LONGEST_NAME) for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
 
 
@@ -147,9 +171,9 @@ def interval_bars(axes: Axes, title: str, bars: Sequence[Bar]) -> None:
         axes.plot(values, [row] * len(values), "o", ms=3, mfc="white", mec="black", mew=0.8)
     most = max(max(mean.value, *values) for _, mean, values in bars)
     limit = min(axes.get_xlim()[1], WIDEST * most)
-    for row, (_, mean, _) in enumerate(bars):
+    for row, (config, mean, _) in enumerate(bars):
         if mean.interval and mean.interval.high > limit:
-            axes.plot([limit], [row], ">", color="black", ms=6, clip_on=False)
+            beyond(axes, limit, row, ">", colour(0 if config.devices == 1 else 1))
     axes.set_xlim(0, limit)
     # Before the bar: at the end of an interval the mean would be read as that end's value.
     name_rows(axes, [f"{short_label(c)}:  {number(mean.value)}" for c, mean, _ in bars])

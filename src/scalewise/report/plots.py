@@ -29,6 +29,7 @@ from scalewise.analysis import (
 )
 from scalewise.records import PHASES, WARMUP, StepSeries
 from scalewise.report import device_plots, plot_style
+from scalewise.report.answer_plot import answer_plot
 from scalewise.report.plot_style import Draw
 
 _MOST_PANELS: Final = 12
@@ -43,6 +44,7 @@ def report_plots(analysis: Analysis) -> dict[str, Draw]:
     beneficial = f"efficiency of {MIN_EFFICIENCY:g}: the least that is called beneficial"
     scaled = partial(speedup_efficiency, analysis.pairs, "", MIN_EFFICIENCY, beneficial)
     return {
+        "answer.png": lambda: answer_plot(analysis),
         "throughput.png": lambda: throughput(analysis.measured),
         "speedup_efficiency.png": scaled,
         "step_times.png": lambda: step_times(analysis),
@@ -65,6 +67,7 @@ def throughput(configs: Sequence[Configuration]) -> Figure | None:
     panels[-1].set_xlabel(
         "samples/s of all devices (bar and number: mean, line: 95 % interval, dots: runs)"
     )
+    plot_style.legend_below(made, plot_style.entries_of(*panels), 1)
     return made
 
 
@@ -86,10 +89,13 @@ def speedup_efficiency(
     )
     titles = ("speedup over one device", "efficiency")
     panels = plot_style.grid_of_panels(made, 1, 2, 2)
+    found: dict[Axes, list[tuple[float, RatioEstimate, str]]] = {axes: [] for axes in panels}
     for axes, read, words in zip(panels, readers, titles, strict=True):
         for i, (name, members) in enumerate(curves.items()):
             shift = 0.03 * most * (i - (len(curves) - 1) / 2) / max(len(curves) - 1, 1)
-            _ratio_points(axes, sorted(members, key=lambda p: p.devices), read, name, i, shift)
+            points = [(p.devices + shift, read(p)) for p in sorted(members, key=_devices_of)]
+            _ratio_points(axes, points, name, i)
+            found[axes] += [(x, ratio, plot_style.colour(i)) for x, ratio in points]
         axes.set(xlabel="devices", title=f"{title}{words}")
         axes.set_xticks(sorted({1, *(p.devices for p in pairs)}))
         axes.set_xlim(1 - 0.06 * most, most * 1.08)
@@ -99,40 +105,43 @@ def speedup_efficiency(
     speedup.plot([1, most], [1, most], "--", color=plot_style.GREY, label="ideal")
     efficiency.axhline(1, ls="--", color=plot_style.GREY)
     efficiency.axhline(threshold, ls=":", color=plot_style.GREY, label=threshold_words)
-    _limit_ratios(speedup, [(p.devices, p.speedup) for p in pairs], most)
-    _limit_ratios(efficiency, [(p.devices, p.efficiency) for p in pairs], 1.0)
+    _limit_ratios(speedup, found[speedup], most)
+    _limit_ratios(efficiency, found[efficiency], 1.0)
     plot_style.legend_below(made, plot_style.entries_of(*panels), 2)
     return made
 
 
 def _ratio_points(
     axes: Axes,
-    pairs: Sequence[Pair],
-    read: Callable[[Pair], RatioEstimate],
+    points: Sequence[tuple[float, RatioEstimate]],
     name: str,
     index: int,
-    shift: float,
 ) -> None:
     """A marker a pair with its interval, and a line through them from 1 on one device."""
-    ratios = [read(pair) for pair in pairs]
+    x, ratios = [at for at, _ in points], [ratio for _, ratio in points]
     values = [r.value for r in ratios]
     low = [r.value - r.interval.low if r.interval else 0.0 for r in ratios]
     high = [r.interval.high - r.value if r.interval else 0.0 for r in ratios]
-    x = [pair.devices + shift for pair in pairs]
     colour = plot_style.colour(index)
     axes.plot([1, *x], [1, *values], color=colour, lw=1, alpha=0.6)
     axes.errorbar(x, values, yerr=[low, high], fmt=plot_style.marker(index), ms=6, capsize=3,
                   color=colour, label=name)  # fmt: skip
 
 
-def _limit_ratios(axes: Axes, points: Sequence[tuple[int, RatioEstimate]], ideal: float) -> None:
-    """Intervals that dwarf every ratio leave the axes, with an arrow; the ``ideal`` stays."""
-    limit = plot_style.WIDEST * max(ideal, *(figure.value for _, figure in points))
+def _devices_of(pair: Pair) -> int:
+    return pair.devices
+
+
+def _limit_ratios(
+    axes: Axes, points: Sequence[tuple[float, RatioEstimate, str]], ideal: float
+) -> None:
+    """Intervals that dwarf every ratio leave the axes, with a triangle; the ``ideal`` stays."""
+    limit = plot_style.WIDEST * max(ideal, *(figure.value for _, figure, _ in points))
     if axes.get_ylim()[1] <= limit:
         return
-    for devices, figure in points:
+    for x, figure, colour in points:
         if figure.interval and figure.interval.high > limit:
-            axes.plot([devices], [limit], "^", color="black", ms=6, clip_on=False)
+            plot_style.beyond(axes, x, limit, "^", colour)
     axes.set_ylim(0, limit)
 
 

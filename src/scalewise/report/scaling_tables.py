@@ -12,6 +12,7 @@ from scalewise.analysis import (
     Configuration,
     Estimate,
     Metric,
+    Pair,
     estimate,
     estimate_not_negative,
     estimate_positive,
@@ -99,6 +100,15 @@ def scaling(analysis: Analysis) -> Section:
 def of(metric: Metric) -> Read:
     """Reads an estimate over the runs of a configuration."""
     return lambda config: config.estimate(metric)
+
+
+def run_speedups(pair: Pair) -> list[float]:
+    """Of each round that both sides ran in; without rounds, of each run over the mean of one."""
+    above, below = (side.rounds("samples_per_s") for side in (pair.multi, pair.single))
+    if isinstance(above, Mapping) and isinstance(below, Mapping):
+        return [above[at] / below[at] for at in sorted(above.keys() & below.keys())]
+    mean = pair.single.estimate("samples_per_s")
+    return [one / mean.value for one in pair.multi.values("samples_per_s")] if mean else []
 
 
 def verdict(analysis: Analysis, config: Configuration) -> str | None:

@@ -215,7 +215,7 @@ def by_text(found: Iterable[tuple[str, str]], noun: str = "cell") -> list[str]:
 
 def printable(text: str) -> str:
     """One line without control characters: an escape sequence is shown, not obeyed."""
-    return re.sub(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]", _shown, text)
+    return re.sub(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]", _shown, text)
 
 
 def _shown(found: re.Match[str]) -> str:

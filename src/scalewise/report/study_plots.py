@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,16 +20,19 @@ from scalewise.analysis import (
     estimate_mean,
 )
 from scalewise.report import plot_style
+from scalewise.report.device_plots import memory_plots
 from scalewise.report.plot_style import Draw
 from scalewise.report.plots import Curve, draw_curves, speedup_efficiency, throughput
 
+_LONGEST_PART = 150
+"""Bytes of a name in a file's name; a letter has up to four."""
 _GOOD_EFFICIENCY = 0.8
 """The published plots' line for "good"."""
 
 
 def study_plots(analysis: Analysis, warmup_epochs: int) -> dict[str, Draw]:
     """File name to what draws it, for every data set."""
-    draws: dict[str, Draw] = {}
+    draws = memory_plots(analysis)
     good = f"good: efficiency of {_GOOD_EFFICIENCY:g}"
     for dataset, configs in by_name(analysis, "dataset").items():
         name = file_part(dataset)
@@ -56,7 +60,9 @@ def by_name(analysis: Analysis, group: str) -> dict[str, list[Configuration]]:
 
 def file_part(name: str) -> str:
     """A name as a part of a file's name."""
-    return "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
+    part = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
+    digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:8]
+    return part if len(part.encode()) <= _LONGEST_PART else f"{part[: _LONGEST_PART // 6]}_{digest}"
 
 
 def epoch_time(dataset: str, configs: Sequence[Configuration], warmup_epochs: int) -> Figure | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from rich.console import Console
 
 from fakes.recorded import DDP, DDP_MS, SINGLE_MS, START, Spec, repeats, write_sweep
@@ -26,8 +27,9 @@ from scalewise.report import builder, study
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
 ALWAYS = {"throughput.png", "step_times.png", "step_anatomy.png", "loss.png"}
-DEVICE_PLOTS = {"gpu_memory_comparison.png", "per_gpu_memory_breakdown.png", "gpu_timeline.png"}
-COMPARED = {"balance.png", "balance_history.png", "gpu_load_balance_analysis.png"}
+DEVICE_PLOTS = {"device_memory.png", "gpu_timeline.png"}
+COMPARED = {"balance.png", "balance_history.png"}
+PAIRED = {"answer.png", "speedup_efficiency.png"}
 
 
 def printed(path: Path, width: int = 200) -> str:
@@ -59,14 +61,16 @@ def files(whole: Path) -> builder.ReportFiles:
 def test_every_file_is_written(whole: Path, files: builder.ReportFiles) -> None:
     assert files.markdown == whole / "report" / "report.md"
     names = {p.name for p in files.plots}
-    assert names == ALWAYS | COMPARED | DEVICE_PLOTS | {"speedup_efficiency.png"}
+    assert names == ALWAYS | COMPARED | DEVICE_PLOTS | PAIRED
     assert not files.problems
+    shown = files.markdown.read_text() + files.details.read_text()
+    assert shown.index("](answer.png)") < min(shown.index(f"]({one})") for one in ALWAYS)
     for plot in files.plots:
         data = plot.read_bytes()
         assert data[:8] == b"\x89PNG\r\n\x1a\n"
         width, height = struct.unpack(">II", data[16:24])
         assert 600 < width < 3000 and 200 < height < 4000
-        assert f"]({plot.name})" in files.details.read_text()
+        assert f"]({plot.name})" in shown
 
 
 def test_json_holds_every_run_and_the_ratios_follow_from_them(files: builder.ReportFiles) -> None:
@@ -155,13 +159,15 @@ def test_a_pipe_has_no_width(
     assert said in text
 
 
-HOSTILE = "=HYPERLINK(a$x^^y$ <script> ](javascript:x) ``` |b| \x1b[31m"
+HOSTILE = "=HYPERLINK(a$x^^y$ <script> ](javascript:x) ``` |b| \x1b[31m [red]\u200f" + "long" * 60
 
 
 def test_names_and_messages_are_text_in_every_form(
     tmp_path: Path, figures: dict[str, Figure]
 ) -> None:
-    specs = [Spec(model=HOSTILE), replace(DDP, model=HOSTILE), replace(Spec(), outcome="failed")]
+    named = {"model": {"name": HOSTILE}}
+    specs = [Spec(model="a", config=named), replace(DDP, model="a", config=named),
+             replace(Spec(), outcome="failed")]  # fmt: skip
     path = write_sweep(tmp_path, specs)
     cell = CellFolder(next(path.glob("002-*")))
     trace = f"Traceback\n```\n<script>\n{HOSTILE}\nboom"
@@ -182,6 +188,11 @@ def test_names_and_messages_are_text_in_every_form(
     assert {"throughput.png", "speedup_efficiency.png"} <= set(figures)
     _, problems = study.build_study(path)
     assert not problems
+    # A picture has no control character, and no name that leaves it no room.
+    for figure in figures.values():
+        texts = [text.get_text() for text in figure.findobj(Text)]
+        assert not any("\x1b" in text or "\u200f" in text for text in texts)
+        assert max(map(len, texts)) < 200
 
 
 def test_a_dollar_in_a_name_is_drawn_as_it_is(
@@ -221,7 +232,7 @@ def test_a_picture_that_fails_is_one_line_and_the_report_is_whole(
         (
             [Spec(kind="cpu"), replace(DDP, kind="cpu")],
             "undecided",
-            ALWAYS | DEVICE_PLOTS | COMPARED | {"speedup_efficiency.png"},
+            ALWAYS | DEVICE_PLOTS | COMPARED | PAIRED,
         ),
     ],
 )

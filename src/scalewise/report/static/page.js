@@ -5,7 +5,8 @@
   const { configurations, cells } = data;
   // Okabe and Ito's colours: told apart by colour-blind readers, in light and dark mode.
   const COLOURS = ["#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#999999"];
-  const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "x", "star"];
+  const SYMBOLS = ["circle", "square", "diamond", "triangle-up", "cross", "x", "star",
+    "hexagram"];
   const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
   const MOST_CELLS = 200;
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
@@ -19,7 +20,11 @@
 
   // Plotly reads some HTML in its texts, and LaTeX between dollar signs.
   const ENTITIES = { "&": "&amp;", "<": "&lt;", ">": "&gt;", "$": "&#36;" };
-  const plain = (text) => String(text).replace(/[&<>$]/g, (c) => ENTITIES[c]);
+  const MOST_LETTERS = 60;
+  const short = (text) => (text.length > MOST_LETTERS
+    ? `${text.slice(0, MOST_LETTERS / 2)}…${text.slice(-MOST_LETTERS / 2)}` : text);
+  const escaped = (text) => String(text).replace(/[&<>$]/g, (c) => ENTITIES[c]);
+  const plain = (text) => escaped(short(String(text)));
 
   function element(tag, properties = {}, ...children) {
     const made = Object.assign(document.createElement(tag), properties);
@@ -82,13 +87,14 @@
     }
   }, { rootMargin: "400px" });
 
+  const styled = (name) =>
+    getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
   function layout(title, x, y, traces, more) {
-    const style = getComputedStyle(document.documentElement);
-    const of = (name) => style.getPropertyValue(name).trim();
-    const axis = { gridcolor: of("--line"), zerolinecolor: of("--line"), automargin: true };
+    const axis = { gridcolor: styled("--line"), zerolinecolor: styled("--line"), automargin: true };
     return {
       title: { text: title, x: 0.01, xanchor: "left", font: { size: 15 } },
-      font: { color: of("--ink"), family: "system-ui, sans-serif", size: 12 },
+      font: { color: styled("--ink"), family: "system-ui, sans-serif", size: 12 },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       margin: { l: 60, r: 15, t: 45, b: 55 + legendHeight(traces) }, hovermode: "closest",
       legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom" }, ...more,
@@ -116,7 +122,7 @@
   }
 
   const errors = (figures) => ({
-    type: "data", symmetric: false, thickness: 1.5, width: 4,
+    type: "data", symmetric: false, thickness: 1.5, width: 4, color: styled("--ink"),
     array: figures.map((f) => (f.high === null ? 0 : f.high - f.value)),
     arrayminus: figures.map((f) => (f.low === null ? 0 : f.value - f.low)),
   });
@@ -128,14 +134,17 @@
     const traces = [];
     [...lines].forEach(([name, members], i) => {
       members.sort((a, b) => a.devices - b.devices);
+      // Side by side, so that no interval covers another.
+      const shift = (0.05 * most * (i - (lines.size - 1) / 2)) / Math.max(lines.size - 1, 1);
       const marker = { color: colour(i), symbol: SYMBOLS[i % SYMBOLS.length], size: 9 };
       traces.push({ name: plain(name), mode: "lines+markers", marker, line: { width: 1 },
-        legendgroup: String(i), x: members.map((c) => c.devices),
-        y: members.map((c) => c[key].value), error_y: errors(members.map((c) => c[key])) });
+        legendgroup: String(i), x: [1, ...members.map((c) => c.devices + shift)],
+        y: [1, ...members.map((c) => c[key].value)],
+        error_y: errors([{ value: 1, low: 1, high: 1 }, ...members.map((c) => c[key])]) });
       const each = members.flatMap((c) => dots(c).map((y) => [c.devices, y]));
       if (each.length) {
         traces.push({ name: "rounds", mode: "markers", showlegend: false, legendgroup: String(i),
-          x: each.map(([x]) => x + 0.03 * most), y: each.map(([, y]) => y), hoverinfo: "y",
+          x: each.map(([x]) => x + shift + 0.015 * most), y: each.map(([, y]) => y), hoverinfo: "y",
           marker: { color: colour(i), size: 5, opacity: 0.55 } });
       }
     });
@@ -167,7 +176,8 @@
       { name: "runs", mode: "markers", showlegend: false, hoverinfo: "x",
         x: each.map(([x]) => x), y: each.map(([, y]) => y),
         marker: { color: COLOURS[1], size: 6 } },
-    ], { height: 120 + 30 * found.length, xaxis: { rangemode: "tozero" } });
+    ], { height: 120 + 30 * found.length, xaxis: { rangemode: "tozero" },
+      yaxis: { range: [-0.6, found.length - 0.4] } });
   }
 
   function stacks(id, title, found, parts) {
@@ -213,16 +223,7 @@
     const c = configurations[place];
     const own = cells.filter((cell) => cell.configuration === place);
     waterfall(c);
-    const steps = own.flatMap((cell, run) => cell.steps.map(({ rank, curve: [x, y] }) => ({
-      name: `repeat ${cell.repeat}, rank ${rank}`, mode: "lines", x, y,
-      line: { color: colour(rank), dash: DASHES[run % DASHES.length], width: 1, shape: "hv" } })));
-    const timed = own.find((cell) => cell.timed)?.timed;
-    const flat = steps.flatMap((one) => one.y).filter((y) => y > 0);
-    const wide = flat.length && Math.max(...flat) > 10 * Math.min(...flat);
-    picture("steps", "Step time of every run and rank", "seconds since the first step began", "ms",
-      steps, { height: 420, yaxis: { type: wide ? "log" : "linear" },
-        shapes: timed ? [{ type: "rect", xref: "x", yref: "paper", y0: 0, y1: 1, line: { width: 0 },
-          x0: timed[0], x1: timed[1], fillcolor: "#888", opacity: 0.15 }] : [] });
+    stepTimes("steps", "Step time of every run and rank", own, 420);
     picture("balance", "Spread of the ranks' arrivals (CV)", "step", "%",
       own.filter((cell) => cell.balance).map((cell, run) => ({
         name: `repeat ${cell.repeat}`, mode: "lines+markers", x: cell.balance[0],
@@ -236,16 +237,31 @@
       { yaxis: { rangemode: "tozero" } });
   }
 
+  function stepTimes(id, title, own, height) {
+    const steps = own.flatMap((cell, run) => cell.steps.map(({ rank, curve: [x, y] }) => ({
+      name: `repeat ${cell.repeat}, rank ${rank}`, mode: "lines", x, y,
+      line: { color: colour(rank), dash: DASHES[run % DASHES.length], width: 1, shape: "hv" } })));
+    const timed = own.find((cell) => cell.timed)?.timed;
+    const flat = steps.flatMap((one) => one.y).filter((y) => y > 0);
+    const most = flat.reduce((a, b) => Math.max(a, b), 0);
+    const wide = most > 10 * flat.reduce((a, b) => Math.min(a, b), Infinity);
+    picture(id, title, "seconds since the first step began", "ms", steps,
+      { height, yaxis: { type: wide ? "log" : "linear", dtick: wide ? "D2" : undefined },
+        shapes: timed ? [{ type: "rect", xref: "x", yref: "paper", y0: 0, y1: 1, line: { width: 0 },
+          x0: timed[0], x1: timed[1], fillcolor: "#888", opacity: 0.15 }] : [] });
+  }
+
   function waterfall(c) {
     if (!c?.budget || c.budget.ideal === null) { picture("waterfall", "", "", "", []); return; }
-    const { ideal, measured, losses: lost } = c.budget;
+    const { ideal, measured, losses } = c.budget;
+    const lost = losses.filter((one) => Math.abs(one.ms) > 1e-4 * measured);
     picture("waterfall", `From the ideal step to the measured one: ${plain(c.label)}`, "", "ms",
       [{ name: "budget", type: "waterfall", showlegend: false, textposition: "outside",
         measure: ["absolute", ...lost.map(() => "relative"), "total"],
         x: ["ideal", ...lost.map((one) => plain(one.name)), "measured"],
         y: [ideal, ...lost.map((one) => one.ms), measured],
         text: [ideal, ...lost.map((one) => one.ms), measured].map((v) => v.toPrecision(3)),
-        hovertext: ["", ...lost.map((one) => plain(one.why)), ""],
+        hovertext: ["", ...lost.map((one) => escaped(one.why)), ""],
         increasing: { marker: { color: COLOURS[5] } }, decreasing: { marker: { color: COLOURS[2] } },
         totals: { marker: { color: COLOURS[0] } } }], { height: 420 });
   }
@@ -287,9 +303,7 @@
     if (cell.steps.length) {
       const at = element("figure", { id: `steps-of-${cells.indexOf(cell)}` });
       parts.push(at);
-      queueMicrotask(() => picture(at.id, "Steps", "seconds since the first step began", "ms",
-        cell.steps.map(({ rank, curve: [x, y] }) => ({ name: `rank ${rank}`, mode: "lines", x, y,
-          line: { color: colour(rank), width: 1, shape: "hv" } })), { height: 300 }));
+      queueMicrotask(() => stepTimes(at.id, "Step time of every rank", [cell], 300));
     }
     if (cell.log.length) {
       parts.push(element("p", { textContent: "End of its log:" }),
@@ -347,8 +361,21 @@
     document.body.dataset.configurations = found.length;
   }
 
+  async function unpackPlotly() {
+    const packed = Uint8Array.from(atob(byId("plotly").textContent), (c) => c.charCodeAt(0));
+    const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
+    document.head.append(element("script", { textContent: await new Response(stream).text() }));
+    byId("plotly").remove();
+  }
+
   makeFilters();
   makeChoices();
-  draw();
-  dark.addEventListener("change", draw);
+  if (window.DecompressionStream === undefined) {
+    byId("filters").append("Found a browser from before 2023, which draws no picture of this page.");
+  } else {
+    unpackPlotly().then(() => {
+      draw();
+      dark.addEventListener("change", draw);
+    });
+  }
 })();

@@ -61,8 +61,8 @@ def test_a_run_that_trained_nothing_is_doubted(
 def test_a_comparison_with_few_such_steps_says_so(tmp_path: Path) -> None:
     (pair,) = analysed(tmp_path, *SIDES, without=3).pairs
     (doubt,) = pair.doubts
-    assert doubt.startswith("one device: 3 of 60 steps trained nothing")
-    assert doubt in pair.judgement.reason
+    assert doubt.text.startswith("one device: 3 of 60 steps trained nothing")
+    assert doubt.text in pair.judgement.reason
 
 
 def test_its_comparisons_are_invalid(untrained: Analysis) -> None:

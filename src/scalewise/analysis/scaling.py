@@ -149,11 +149,6 @@ class Pair:
     invalid: Found = ()
     """Why the verdict is *invalid*; empty for every other verdict."""
 
-    @property
-    def tells_money(self) -> bool:
-        """Whether the reason of the verdict says what a sample costs, as the speed is open."""
-        return self.judgement.verdict == "undecided" and self.money != "unknown"
-
 
 @dataclass(frozen=True)
 class Refused:

@@ -281,6 +281,9 @@ class Repeats:
             "precision": "as narrow as asked for after", "cap": "undecided at the most,",
         }[self.because]  # fmt: skip
         rounds = f"{self.runs} {plural(self.runs, 'round')}"
+        if aside := [one for member in self.members for one in member.aside]:
+            why = ", others used the cores" if all(one.is_disturbed for one in aside) else ""
+            rounds += f" ({len(aside)} {plural(len(aside), 'run')} set aside{why})"
         return f"{self.members[0].label}: {state} {rounds}{figure}{following}"
 
     def __str__(self) -> str:

@@ -30,6 +30,9 @@ _LOOK_AGAIN_S = 0.1
 """While somebody may be just about to vanish: devices lie idle meanwhile."""
 
 
+_OWN_LEFT = "a process of an earlier cell that has not ended"
+
+
 class HostMismatch(ValueError):  # noqa: N818 - it says what is wrong, as ValueError does
     """This host cannot run the cell: one line with what was asked, what there is, what to do."""
 
@@ -201,7 +204,8 @@ class Leases:
         locks = [FileLock(runtime_folder() / f"{unit}.lock") for unit in wanted]
         for lock in locks:
             if not lock.try_acquire(self.name):
-                self.holder = lock.holder() or "another sweep"
+                said = lock.holder() or "another sweep"
+                self.holder = _OWN_LEFT if said == self.name else said
                 for taken in locks:
                     taken.release()
                 return None

@@ -27,23 +27,21 @@ from scalewise.analysis import (
     changes_samples,
     estimate,
     factor,
-    fastest_of_each,
     is_ceiling,
     is_examination,
     is_monitored,
     is_refused,
-    ladders,
     listed,
     number,
     override_holds,
     remedy,
-    told_apart,
     under_ceiling,
     way_to_get,
     work_remedy,
 )
 from scalewise.host import from_here, plural
 from scalewise.report.best_tables import best_in_brief
+from scalewise.report.cost_tables import gain_lines
 from scalewise.report.doubts import counts_in_report, faults, find_doubts
 from scalewise.report.findings import command, fastest_rows
 from scalewise.report.sections import Line, Lines, Section, Verbatim, lines, section
@@ -72,7 +70,7 @@ def answers(analysis: Analysis) -> Section:
         key=lambda config: config.config_id not in analysis.invalid,
     )
     whole, found = len(judged) <= MOST_WHOLE, find_doubts(analysis)
-    rest = (_decide, best_in_brief, _fastest, _devices, _chosen, _found)
+    rest = (_decide, best_in_brief, fastest_in_brief, gain_lines, _chosen, _found)
     return section(
         "answer",
         "Answer",
@@ -83,6 +81,37 @@ def answers(analysis: Analysis) -> Section:
         lines((line for part in rest for line in part(analysis)), "plain"),
         Verbatim("\n".join(dict.fromkeys(_commands(analysis))), "To paste"),
     )
+
+
+def in_detail(analysis: Analysis) -> Section:
+    """Every verdict with its whole reason, what is invalid first, or why there is none."""
+    found = tuple(Line(reason, label, verdict) for label, verdict, reason in reasons(analysis))
+    return section(
+        "answer",
+        "Answer",
+        Lines(found),
+        lines([] if found else [_why_none(analysis)], "plain"),
+        lines(fastest_in_brief(analysis), "plain"),
+    )
+
+
+def reasons(analysis: Analysis) -> list[tuple[str, str, str]]:
+    """``(configuration, verdict, reason)`` for all on several devices, and all that is invalid."""
+    found: list[tuple[str, str, str]] = []
+    for config in analysis.measured:
+        pair, refused = analysis.pair(config), analysis.refusal(config)
+        invalid = analysis.invalid.get(config.config_id, ())
+        if invalid:
+            found.append((config.label, "invalid", "; ".join(one.reason for one in invalid)))
+        elif pair:
+            reason, loss = pair.judgement.reason, pair.loss
+            if loss:
+                sides = f"{number(loss.multi)} (single: {number(loss.single)})"
+                reason += f"; {loss.name} at {loss.where}: {sides}"
+            found.append((config.label, pair.judgement.verdict, reason))
+        elif refused:
+            found.append((config.label, "not comparable", refused.reason))
+    return sorted(found, key=lambda answer: answer[1] != "invalid")
 
 
 def _legend(analysis: Analysis) -> Iterator[str]:
@@ -335,7 +364,7 @@ def _why_none(analysis: Analysis) -> str:
     return f"Nothing ran on several devices: {way_to_get('several devices', monitored=monitored)}."
 
 
-def _fastest(analysis: Analysis) -> Iterator[str]:
+def fastest_in_brief(analysis: Analysis) -> Iterator[str]:
     for found in fastest_rows(analysis):
         figure = estimate(found.config.estimate("samples_per_s"))
         if found.rivals:
@@ -344,27 +373,6 @@ def _fastest(analysis: Analysis) -> Iterator[str]:
             yield f"Fastest so far: {found.config.label}, {figure} samples/s; {rest}."
         else:
             yield f"Fastest: {found.config.label}, {figure} samples/s."
-
-
-def _devices(analysis: Analysis) -> Iterator[str]:
-    """Up to which number of devices more of them are faster, where three or more ran."""
-    for ladder in ladders(analysis.pairs):
-        best = fastest_of_each(ladder)
-        steps = [(one.devices, one.gain) for one in best if one.gain is not None]
-        if len(best) < 3 and ladder[-1].devices <= 2:
-            continue
-        config = ladder[-1].config
-        parts = (config.name("model"), config.name("strategy"), *told_apart(config.label))
-        name = " ".join(part for part in parts if part)
-        good = 1
-        for devices, gain in steps:
-            if gain.step != "faster":
-                verb = "are slower than" if gain.step == "slower" else "are not shown to beat"
-                yield f"{name}: {devices} devices {verb} {gain.smaller}."
-                break
-            good = devices
-        else:
-            yield f"{name}: more devices are faster up to {good}."
 
 
 def _chosen(analysis: Analysis) -> Iterator[str]:

@@ -29,10 +29,10 @@ _BRIEF = ("head", "doctor", "loaders", "unfinished", "answer", "target", "tracke
 """Sections of which a terminal shows what is told without ``-v``, the answer near the end."""
 
 _ORDER = (
-    "head", "scaling", "resources", "numbers_of_devices", "cost", "target", "answer", "best",
-    "unfinished", "doctor", "losses", "loaders", "faults", "disturbances", "doubts", "trackers",
+    "scaling", "resources", "numbers_of_devices", "cost", "best", "doctor", "losses", "loaders",
+    "faults", "disturbances", "doubts",
 )  # fmt: skip
-"""Sections that ``-v`` shows: tables, then answers, then what to doubt."""
+"""Sections that ``-v`` shows above the answer: tables, then what to doubt."""
 _TITLED = ("target", "doctor_missing", "doctor_findings")
 
 _PREFIX = {
@@ -61,7 +61,7 @@ _FEWEST_LABEL_COLUMNS = 12
 
 
 def show(sections: Iterable[Section], console: Console) -> None:
-    """All of a report that a terminal may show, in the terminal's order."""
+    """The tables, losses and doubts of a report, in the terminal's order."""
     found = {one.key: one for one in sections}
     for key in _ORDER:
         if key in found:

@@ -276,4 +276,4 @@ def test_the_report_has_a_row_for_each_number_of_devices(tmp_path: Path) -> None
     rows = cells(found, "best", "best")
     assert [row["devices"] for row in rows] == ["1", "2"]
     assert [row["best"] for row in rows] == ["batch_size=128", "ddp batch_size=128"]
-    assert not [line for line in lines_of(found, "answer") if line.startswith("fastest")]
+    assert not [line for line in lines_of(found, "answer") if line.startswith("Fastest")]

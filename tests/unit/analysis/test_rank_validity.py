@@ -96,7 +96,7 @@ def test_it_is_not_the_fastest(tmp_path: Path) -> None:
     for result in list(tmp_path.glob("00[012]-*/result.json")):
         text = result.read_text()
         result.write_text(text.replace('"steps_without_loss": null', '"steps_without_loss": 60'))
-    (named,) = [line for line in lines_of(tmp_path, "answer") if line.startswith("fastest: ")]
+    (named,) = [line for line in lines_of(tmp_path, "answer") if line.startswith("Fastest: ")]
     assert "batch_size=512" in named and "batch_size=64" not in named
 
 

@@ -154,7 +154,10 @@ def _not_comparable(analysis: Analysis) -> Iterator[Line]:
         if one.multi.config_id not in analysis.invalid:
             rows.setdefault(one.reason, []).append(one.multi.label)
     for reason, labels in rows.items():
-        yield Line(_sentence(reason), listed(labels, 1), "not comparable")
+        # The label of a baseline keeps its letters.
+        named = any(reason.startswith(one.label) for one in analysis.configurations)
+        text = f"{reason.rstrip('.')}." if named else _sentence(reason)
+        yield Line(text, listed(labels, 1), "not comparable")
 
 
 def _sentence(text: str) -> str:

@@ -143,7 +143,7 @@ def test_names_of_rows_fold_before_a_figure_does(tmp_path: Path) -> None:
     path = write_sweep(tmp_path, [*repeats(Spec(model=name), STEADY)])
     text = printed(path, width=60)
     assert "12,800 ± 130" in text
-    assert max(map(len, text.partition("3 cells: ")[0].splitlines())) <= 60
+    assert max(map(len, text.partition("done.\n")[0].splitlines())) <= 60
 
 
 def test_a_pipe_has_no_width(

@@ -44,7 +44,8 @@ _EXCLUDED = (
 _USD_NOTE = f"USD are {_EXCLUDED} (`+hardware.price=...` gives your own). "
 _COST_NOTE = (
     "*Cost of a sample* is over that on the single device: 1 / efficiency at one price. "
-    "Verdicts weigh time, not money: from an efficiency of 0.5 a *beneficial* configuration may cost twice as much a sample."
+    "Verdicts weigh time, not money: from an efficiency of 0.5 a *beneficial* configuration may "
+    "cost twice as much a sample."
 )
 
 _TARGET_NOTE = (

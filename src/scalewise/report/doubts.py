@@ -291,9 +291,10 @@ def _of_runs(config: Configuration, whose: str) -> Iterator[Doubt]:
     brief = f"steps of {whose} never got steady in {len(unsteady)} of {len(config.runs)} runs"
     for run in unsteady:
         yield Doubt("unsteady", str(run.cell.warm_up), brief, run.cell.planned.name)
-    aside = f"{len(config.aside)} of {len(config.runs) + len(config.aside)} repeats"
-    for one in config.aside:
-        text = f"{one.cell.planned.name} is set aside, {aside}: it {one.reason}"
+    if config.aside:
+        aside = f"{len(config.aside)} of {len(config.runs) + len(config.aside)} repeats"
+        whys = [f"{one.cell.planned.name} {one.reason}" for one in config.aside]
+        text = f"{aside} are set aside: {listed(whys, _MOST_ALIKE)}"
         yield Doubt("set_aside", text, f"{aside} of {whose} are set aside", config.label)
 
 

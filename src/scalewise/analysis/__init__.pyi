@@ -123,6 +123,8 @@ from .summary import analyse as analyse
 from .summary import blame_last as blame_last
 from .summary import fate_lines as fate_lines
 from .summary import speedup_at_equal_clocks as speedup_at_equal_clocks
+from .validity import Doubt as Doubt
+from .validity import DoubtCode as DoubtCode
 from .validity import check_published as check_published
 from .validity import count_doubt as count_doubt
 from .validity import invalid_ranks as invalid_ranks

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from scalewise.analysis.labels import named
 from scalewise.analysis.model import CellRecords
@@ -27,6 +26,9 @@ from scalewise.records import (
     weights_of,
 )
 
+_FEWEST_LOGGED = 3
+"""Losses in a mean, below which a curve does not tell where it reached a level."""
+_CLEAR_FALL = 4.0
 _PREFERRED = ("val_loss", "train_loss", "loss")
 
 
@@ -61,6 +63,28 @@ class LossCurve:
         fed, values = np.array(self.samples), np.array(self.values)
         late = values[(fed > 0.8 * samples) & (fed <= samples)]
         return float(late.mean()) if len(late) else self.at(samples)
+
+    def samples_to(self, level: float) -> float | None:
+        """After how many samples the loss, as :meth:`lately`, first was ``level``.
+
+        None where the curve does not tell: fewer than three losses are logged there, or the loss
+        had not fallen clearly since half of those samples, beyond four standard errors of such
+        means (from how far losses logged one after another lie apart: von Neumann's variance).
+        """
+        fed, values = np.array(self.samples, dtype=float), np.array(self.values)
+        recent = np.array([self.lately(samples) for samples in self.samples])
+        logged = np.arange(1, len(fed) + 1) - np.searchsorted(fed, 0.8 * fed, side="right")
+        # The level is a mean of one of the curves.
+        low = np.flatnonzero((recent <= level + 1e-9 * abs(level)) & (logged >= _FEWEST_LOGGED))
+        if not len(low) or low[0] == 0 or logged[low[0] - 1] < _FEWEST_LOGGED:
+            return None  # or it was reached before the first place that can tell
+        at = low[0]
+        before = self.lately(int(fed[at] / 2))
+        noise = np.diff(values[fed >= fed[at] / 2]).std() / math.sqrt(logged[at])
+        if before is None or before - level < _CLEAR_FALL * noise:
+            return None
+        ends = slice(at - 1, at + 1)
+        return float(np.exp(np.interp(-level, -recent[ends], np.log(fed[ends]))))
 
 
 def equal_samples(curves: Sequence[LossCurve]) -> int:
@@ -145,85 +169,6 @@ def longest_loss_curve(
     if not found:
         return loss_curve(rows, said=said)
     return max(found, key=lambda curve: len(curve.samples))
-
-
-_FEWEST_LOGGED = 3
-"""Losses around a level, below which a curve does not tell where it reached it."""
-
-_CLEAR_FALL = 4.0
-"""Standard errors that the fall of a loss takes to be told from the noise of its batches."""
-
-
-@dataclass(frozen=True)
-class RecentLoss:
-    """The mean of the losses logged in the second half of the samples so far."""
-
-    mean: float
-    error: float
-    """Standard error, from how far losses logged one after another lie apart."""
-    df: float
-
-
-def recent_loss(curve: LossCurve, samples: int) -> RecentLoss | None:
-    """At ``samples``; None where fewer than three were logged there."""
-    logged = zip(curve.samples, curve.values, strict=True)
-    own = [value for at, value in logged if samples / 2 < at <= samples]
-    if len(own) < _FEWEST_LOGGED:
-        return None
-    variance, df = _noise(own)
-    return RecentLoss(float(np.mean(own)), math.sqrt(variance / len(own)), df)
-
-
-@dataclass(frozen=True)
-class Reached:
-    """After how many samples a run reached a loss."""
-
-    log_samples: float
-    """Natural logarithm."""
-    error: float
-    """Its standard error, from the noise of the batches."""
-    df: float
-
-
-def samples_to(curve: LossCurve, level: float) -> Reached | None:
-    """When the training loss fell to ``level``; None where the curve does not tell.
-
-    A loss logged in one step is that of one batch. So the place is found by :func:`recent_loss`,
-    and read off the line, over the logarithm of samples, through all losses logged within a factor
-    of two of it. Noise is taken from neighbours' differences, not from the line's residuals: few
-    points would now and then lie on a line by chance, and those are the curves that would be told.
-    """
-    samples, values = np.array(curve.samples, dtype=float), np.array(curve.values)
-    begins = np.searchsorted(samples, samples / 2, side="right")
-    logged = np.arange(1, len(samples) + 1) - begins
-    sums = np.concatenate([[0.0], np.cumsum(values)])
-    recent = (sums[1:] - sums[begins]) / logged
-    # The level is a mean of one of the curves, by another order of additions.
-    low = recent <= level + 1e-9 * abs(level)
-    there = np.flatnonzero((logged >= _FEWEST_LOGGED) & low)
-    # Reached at the first place that can tell, it may have been reached before.
-    if not len(there) or there[0] == 0 or logged[there[0] - 1] < _FEWEST_LOGGED:
-        return None
-    centre = float(samples[there[0]]) / math.sqrt(2)
-    near = (samples >= centre / 2) & (samples <= 2 * centre)
-    x, y = np.log(samples[near]), values[near]
-    spread = float(((x - x.mean()) ** 2).sum())
-    slope = float(((x - x.mean()) * y).sum()) / spread
-    variance, df = _noise(values[samples >= centre / 2])
-    if slope >= -_CLEAR_FALL * math.sqrt(variance / spread):
-        return None
-    place = (level - float(y.mean())) / slope
-    error = math.sqrt(variance * (1 / len(x) + place**2 / spread)) / -slope
-    return Reached(place + float(x.mean()), error, df)
-
-
-def _noise(values: Sequence[float] | npt.NDArray[np.float64]) -> tuple[float, float]:
-    """Variance of losses logged one after another, by von Neumann's successive differences.
-
-    With its degrees of freedom, two thirds of the differences.
-    """
-    steps = np.diff(values)
-    return float((steps**2).mean()) / 2, 2 * len(steps) / 3
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from scalewise.analysis.statistics import (
     estimate_positive,
     estimate_ratio,
 )
-from scalewise.analysis.validity import Found, Invalid
+from scalewise.analysis.validity import Doubt, Found, Invalid
 from scalewise.analysis.verdict import (
     MIN_EFFICIENCY,
     Judgement,
@@ -144,15 +144,10 @@ class Pair:
     loss: LossAtEqualSamples | None
     statistical: Judgement
     """The judgement by the interval alone, also for a ceiling."""
-    doubts: tuple[str, ...] = ()
+    doubts: tuple[Doubt, ...] = ()
     """Other reasons to doubt the speedup; ``judgement`` includes them."""
     invalid: Found = ()
     """Why the verdict is *invalid*; empty for every other verdict."""
-
-    @property
-    def tells_money(self) -> bool:
-        """Whether the reason of the verdict says what a sample costs, as the speed is open."""
-        return self.judgement.verdict == "undecided" and self.money != "unknown"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scalewise.analysis.model import CellRecords
-from scalewise.records import PHASES, PipelineRecord, StepSeries, data_shards_of, sum_over_shards
+from scalewise.records import PHASES, PipelineRecord, StepSeries, sum_over_shards
 
 LONG_STEP_S = 2.0
 """A step below this is not long, however short the others are."""
@@ -352,12 +352,6 @@ class PipelineIdle:
 def pipeline_of(cell: CellRecords) -> PipelineRecord | None:
     """The schedule of the first rank; None where there is no pipeline."""
     return cell.result.ranks[0].pipeline if cell.result and cell.result.ranks else None
-
-
-def shares_samples(cell: CellRecords) -> bool:
-    """Whether ranks divide the model and not the batch: several of them feed the same samples."""
-    shards = data_shards_of(cell.result.ranks) if cell.result else ()
-    return len(set(shards)) < len(shards)
 
 
 def measure_pipeline(cell: CellRecords, anatomy: Anatomy | None) -> PipelineIdle | None:

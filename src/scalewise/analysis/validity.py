@@ -97,6 +97,29 @@ class Invalid:
     reason: str
 
 
+DoubtCode = Literal[
+    "learns_less", "fell_back", "contention", "disturbed", "burst", "superlinear", "untrained",
+    "batch_size", "medians", "long_step", "long_steps", "unsteady", "mixed", "set_aside", "clocks",
+    "quarantined", "replaced", "few_runs", "unequal_samples", "pruning", "allocator", "outliers",
+    "fp8", "missing", "power_cap", "unseen",
+]  # fmt: skip
+"""The gravest first: a terminal names the first doubt about a configuration."""
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """A reason not to take a figure as it stands: one for the terminal and for every file."""
+
+    code: DoubtCode
+    text: str
+    brief: str = ""
+    """In a few words, for the terminal; what has none is counted there, and told in files."""
+    of: str = ""
+    """A cell, or the label of a configuration; empty where ``text`` names its own."""
+    about: tuple[str, ...] = ()
+    """``config_id`` of those whose figure is doubted; empty: no single one's."""
+
+
 Found = tuple[Invalid, ...]
 
 

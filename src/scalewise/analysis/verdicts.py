@@ -33,7 +33,7 @@ from scalewise.analysis.loss_budget import (
 from scalewise.analysis.model import Sweep
 from scalewise.analysis.scaling import Pair, Refused, is_ceiling, pair_all
 from scalewise.analysis.sustained import Sustained, sustained_by_configuration
-from scalewise.analysis.validity import Found, Invalid, untrained_steps
+from scalewise.analysis.validity import Doubt, Found, Invalid, untrained_steps
 from scalewise.analysis.verdict import (
     BANDS,
     LINEAR_UP_TO,
@@ -56,6 +56,8 @@ Budgets = Mapping[str, Budget]
 
 WORTH_SAYING = 0.02
 """Share of the step below which a loss is not told in an answer."""
+
+_MORE_THAN_LINEAR = "it is more than linear, which few trainings are"
 
 _MOST_LOSSES = 2
 """Losses that an answer names; the report has all of them."""
@@ -94,10 +96,12 @@ def doubted(
     thrashes = any(rank.allocation_retries for rank in pair.single.rank_summaries)
     if beyond and not explained and not is_ceiling(pair.multi) and not thrashes:
         invalid = (Invalid("superlinear", _superlinear(pair, clocks)),)
-    doubts = [one.reason for one in invalid]
+    about = (pair.multi.config_id,)
+    doubts = [Doubt("superlinear", one.reason, _MORE_THAN_LINEAR, about=about) for one in invalid]
     # A point beyond linear is within the noise unless there is a reason to doubt it.
     if not invalid and (beyond or (disturbed and value > LINEAR_UP_TO)):
-        doubts.append(f"more than linear: efficiency {factor(value)}")
+        more = f"more than linear: efficiency {factor(value)}"
+        doubts.append(Doubt("superlinear", more, _MORE_THAN_LINEAR, about=about))
     if disturbed:
         each = " and ".join(
             f"other processes held the cores of {device_words(config)} for {found.ms:.3g} ms a step"
@@ -108,25 +112,33 @@ def doubted(
         if stands in BANDS and quiet and band(quiet, pair.devices, min_efficiency) != stands:
             explained = True
             each += f" (speedup {factor(quiet)} without that)"
-        doubts.append(f"{each}: measure again on a quiet host")
+        held = ((device_words(config), f"{found.ms:.3g}") for config, found in disturbed)
+        whose, ms = (" and ".join(words) for words in zip(*held, strict=True))
+        brief = f"others held the cores of {whose} for {ms} ms a step"
+        text = f"{each}: measure again on a quiet host"
+        doubts.append(Doubt("contention", text, brief, about=about))
     sides = (pair.single, pair.multi)
-    without = ((side, untrained_steps(side.rank_summaries)) for side in sides)
-    doubts += [f"{device_words(side)}: {words}" for side, words in without if words]
-    doubts += [clause for side in sides if (clause := long_step_clause(side))]
-    doubts += [
-        f"long steps took {100 * long.share:.0f} % of the time of {side.label}"
-        for side in sides
-        if (long := _limit(side, budgets, "long_steps"))
-    ]
+    for side in sides:
+        own, whose = (side.config_id,), device_words(side)
+        if words := untrained_steps(side.rank_summaries):
+            brief = f"of {whose} {words.partition(' (')[0]}"
+            doubts.append(Doubt("untrained", f"{whose}: {words}", brief, about=own))
+        if clause := long_step_clause(side):
+            doubts.append(Doubt("long_step", clause, about=own))
+        if long := _limit(side, budgets, "long_steps"):
+            took = f"long steps took {100 * long.share:.0f} % of the time of"
+            brief = f"{took} {whose}"
+            doubts.append(Doubt("long_steps", f"{took} {side.label}", brief, about=own))
     doubts += dict.fromkeys(
-        f"its repeats are of several {name}: {told}"
+        Doubt("mixed", f"its repeats are of several {name}: {told}",
+              f"its repeats are of several {name}", about=about)
         for side in sides
         for name, told in mixtures([r.cell for r in side.runs], ("code", "data_file")).items()
-    )
+    )  # fmt: skip
     lost = lost_words(budgets.get(pair.multi.config_id))
     if sustained is not None and sustained.is_burst:
-        doubts.append(str(sustained))
-    said = [*([lost] if lost else []), *doubts]
+        doubts.append(Doubt("burst", str(sustained), str(sustained), about=about))
+    said = [*([lost] if lost else []), *(doubt.text for doubt in doubts)]
     if sustained is not None and not sustained.is_burst:
         said.append(str(sustained))
     if not said:
@@ -158,9 +170,8 @@ def beside_disturbed(pair: Pair, min_efficiency: float = MIN_EFFICIENCY) -> Pair
     ]
     if pair.invalid or not said:
         return pair
-    doubt = (
-        f"others had more than {100 * FOREIGN_CPU_UP_TO:g} % of the cores of {' and '.join(said)}"
-    )
+    whose = " and ".join(said)
+    doubt = f"others had more than {100 * FOREIGN_CPU_UP_TO:g} % of the cores of {whose}"
     left = [len(a.runs) - len(b.runs) for a, b in zip(whole, rest, strict=True)]
     if any(left):
         told = [_verdict_words(each, min_efficiency) for each in (whole, rest)]
@@ -169,7 +180,9 @@ def beside_disturbed(pair: Pair, min_efficiency: float = MIN_EFFICIENCY) -> Pair
     else:
         doubt += ": more than a quarter, so that none is left out"
     judgement = replace(pair.judgement, reason=f"{pair.judgement.reason}; {doubt}")
-    return replace(pair, judgement=judgement, doubts=(*pair.doubts, doubt))
+    about = (pair.multi.config_id,)
+    found = Doubt("disturbed", doubt, f"others disturbed {whose}", about=about)
+    return replace(pair, judgement=judgement, doubts=(*pair.doubts, found))
 
 
 def _verdict_words(sides: Sequence[Configuration], min_efficiency: float) -> str:
@@ -268,6 +281,9 @@ class Repeats:
             "precision": "as narrow as asked for after", "cap": "undecided at the most,",
         }[self.because]  # fmt: skip
         rounds = f"{self.runs} {plural(self.runs, 'round')}"
+        if aside := [one for member in self.members for one in member.aside]:
+            why = ", others used the cores" if all(one.is_disturbed for one in aside) else ""
+            rounds += f" ({len(aside)} {plural(len(aside), 'run')} set aside{why})"
         return f"{self.members[0].label}: {state} {rounds}{figure}{following}"
 
     def __str__(self) -> str:
@@ -306,7 +322,8 @@ def _pair(pair: Pair, asked: Adaptive) -> Repeats:
     runs = count_pairs(*(m.rounds("samples_per_s") for m in members))
     # What is no verdict about a training job, a ceiling, is measured until its interval would be.
     judgement = pair.statistical if pair.judgement.verdict == "ceiling" else pair.judgement
-    short = replace(judgement, reason="; ".join([pair.statistical.reason, *pair.doubts]))
+    doubts = [doubt.text for doubt in pair.doubts]
+    short = replace(judgement, reason="; ".join([pair.statistical.reason, *doubts]))
     ends = pair.speedup.interval
     found = stop_or_go_on(short, ends, runs, precision=asked.precision, cap=asked.cap)
     figure = f"{factor(pair.speedup.value)}x{bounds_words(ends)}"

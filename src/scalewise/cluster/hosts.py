@@ -201,8 +201,7 @@ def leased(
             raise HostMismatch(f"stopped while it waited for {world_size} devices of this host")
         if time.monotonic() > deadline:
             raise HostMismatch(
-                f"{world_size} devices were granted here, but another scalewise process on this "
-                "host uses them; end it"
+                f"{world_size} devices were granted here, but {leases.holder} has them; end it"
             )
         time.sleep(_LOOK_S)
     try:

@@ -30,6 +30,9 @@ _LOOK_AGAIN_S = 0.1
 """While somebody may be just about to vanish: devices lie idle meanwhile."""
 
 
+_OWN_LEFT = "a process of an earlier cell that has not ended"
+
+
 class HostMismatch(ValueError):  # noqa: N818 - it says what is wrong, as ValueError does
     """This host cannot run the cell: one line with what was asked, what there is, what to do."""
 
@@ -152,6 +155,10 @@ class Leases:
         self._in_use: set[str] = set()
         """Units of the slots in use."""
         self._occupancy = occupancy
+        self.name = f"process {os.getpid()}"
+        """Who leases, as another one that waits is told."""
+        self.holder = ""
+        """Who has a device that the last try wanted; empty where it is one of ours."""
         self.foreign: dict[str, str] = {}
         """Users by UUID of the devices that the last try found in use by other people."""
         self.foreign_settles = False
@@ -161,7 +168,7 @@ class Leases:
         """``count`` slots that nobody else uses, or None while there are not as many."""
         taken: list[DeviceInfo] = []
         locks: list[FileLock] = []
-        self.foreign, self.foreign_settles = {}, False
+        self.foreign, self.foreign_settles, self.holder = {}, False, ""
         for slot in slots:
             if len(taken) == count:
                 break
@@ -195,11 +202,14 @@ class Leases:
         if not self._in_use.isdisjoint(wanted):
             return None
         locks = [FileLock(runtime_folder() / f"{unit}.lock") for unit in wanted]
-        if all(lock.try_acquire() for lock in locks):
-            return locks
         for lock in locks:
-            lock.release()
-        return None
+            if not lock.try_acquire(self.name):
+                said = lock.holder() or "another sweep"
+                self.holder = _OWN_LEFT if said == self.name else said
+                for taken in locks:
+                    taken.release()
+                return None
+        return locks
 
 
 def units(slot: DeviceInfo) -> tuple[str, ...]:

@@ -72,8 +72,15 @@ class FileLock:
         """Descriptors of the lock: a process that inherits one holds it, too. None while free."""
         return () if self._descriptor is None else (self._descriptor,)
 
-    def try_acquire(self) -> bool:
-        """Take the lock if nobody holds it. Raises OSError if the file cannot be opened."""
+    def holder(self) -> str:
+        """What its holder has written into the file of a lock that another has; may be empty."""
+        return self.path.read_text(encoding="utf-8", errors="replace")
+
+    def try_acquire(self, holder: str = "") -> bool:
+        """Take the lock if nobody holds it, and say there who does, for those who wait.
+
+        Raises OSError if the file cannot be opened.
+        """
         if self._descriptor is not None:
             return True
         # No link: where others can write the folder, it may lead to any file of this user.
@@ -85,6 +92,9 @@ class FileLock:
             os.close(descriptor)
             return False
         self._descriptor = descriptor
+        if holder:
+            os.truncate(descriptor, 0)
+            os.pwrite(descriptor, holder.encode(errors="replace"), 0)
         return True
 
     def release(self) -> None:

@@ -7,7 +7,7 @@ one must know before trusting that. Everything else stands in the report.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from scalewise.analysis import (
@@ -19,38 +19,30 @@ from scalewise.analysis import (
     Analysis,
     Budget,
     Configuration,
+    Doubt,
     Loss,
     Pair,
     Remedy,
     bounds_words,
     changes_samples,
-    count_doubt,
-    device_words,
     estimate,
     factor,
-    fastest_of_each,
     is_ceiling,
-    is_disturbed,
     is_examination,
     is_monitored,
     is_refused,
-    ladders,
     listed,
-    mean_clock_mhz,
     number,
     override_holds,
     remedy,
-    speedup_at_equal_clocks,
-    told_apart,
-    typical_speedup,
     under_ceiling,
-    untrained_steps,
     way_to_get,
     work_remedy,
 )
 from scalewise.host import from_here, plural
 from scalewise.report.best_tables import best_in_brief
-from scalewise.report.doubts import disturbances, doubts, faults
+from scalewise.report.cost_tables import gain_lines
+from scalewise.report.doubts import counts_in_report, faults, find_doubts
 from scalewise.report.findings import command, fastest_rows
 from scalewise.report.sections import Line, Lines, Section, Verbatim, lines, section
 
@@ -77,22 +69,53 @@ def answers(analysis: Analysis) -> Section:
         (c for c in analysis.measured if analysis.pair(c) or c.config_id in analysis.invalid),
         key=lambda config: config.config_id not in analysis.invalid,
     )
-    whole = len(judged) <= MOST_WHOLE
-    rest = (_decide, best_in_brief, _fastest, _devices, _chosen, _accuracy, _found)
+    whole, found = len(judged) <= MOST_WHOLE, find_doubts(analysis)
+    rest = (_decide, best_in_brief, fastest_in_brief, gain_lines, _chosen, _accuracy, _found)
     return section(
         "answer",
         "Answer",
-        lines(_legend(analysis) if judged else (), "faint"),
-        *(_block(analysis, config, whole=whole) for config in judged),
+        *(_block(analysis, config, found, whole=whole) for config in judged),
         Lines(tuple(_not_comparable(analysis)), "answer"),
+        lines(_legend(analysis) if judged else (), "faint"),
         lines([] if judged or analysis.refused else _alone(analysis), "plain"),
         lines((line for part in rest for line in part(analysis)), "plain"),
         Verbatim("\n".join(dict.fromkeys(_commands(analysis))), "To paste"),
     )
 
 
+def in_detail(analysis: Analysis) -> Section:
+    """Every verdict with its whole reason, what is invalid first, or why there is none."""
+    found = tuple(Line(reason, label, verdict) for label, verdict, reason in reasons(analysis))
+    return section(
+        "answer",
+        "Answer",
+        Lines(found),
+        lines([] if found else [_why_none(analysis)], "plain"),
+        lines(fastest_in_brief(analysis), "plain"),
+    )
+
+
+def reasons(analysis: Analysis) -> list[tuple[str, str, str]]:
+    """``(configuration, verdict, reason)`` for all on several devices, and all that is invalid."""
+    found: list[tuple[str, str, str]] = []
+    for config in analysis.measured:
+        pair, refused = analysis.pair(config), analysis.refusal(config)
+        invalid = analysis.invalid.get(config.config_id, ())
+        if invalid:
+            found.append((config.label, "invalid", "; ".join(one.reason for one in invalid)))
+        elif pair:
+            reason, loss = pair.judgement.reason, pair.loss
+            if loss:
+                sides = f"{number(loss.multi)} (single: {number(loss.single)})"
+                reason += f"; {loss.name} at {loss.where}: {sides}"
+            found.append((config.label, pair.judgement.verdict, reason))
+        elif refused:
+            found.append((config.label, "not comparable", refused.reason))
+    return sorted(found, key=lambda answer: answer[1] != "invalid")
+
+
 def _legend(analysis: Analysis) -> Iterator[str]:
-    """What the figures of every line below are."""
+    """What the figures of every line above are."""
     pairs = [pair for pair in analysis.pairs if not pair.invalid]
     if pairs:
         runs = sorted({min(pair.speedup.n) for pair in pairs})
@@ -105,7 +128,9 @@ def _legend(analysis: Analysis) -> Iterator[str]:
         )
 
 
-def _block(analysis: Analysis, config: Configuration, *, whole: bool) -> Lines:
+def _block(
+    analysis: Analysis, config: Configuration, found: Sequence[Doubt], *, whole: bool
+) -> Lines:
     """All lines of one configuration."""
     pair, invalid = analysis.pair(config), analysis.invalid.get(config.config_id, ())
     if invalid or pair is None:
@@ -118,7 +143,7 @@ def _block(analysis: Analysis, config: Configuration, *, whole: bool) -> Lines:
         # The fewest runs are asked for once, of all.
         few = told.verdict == "undecided" and min(pair.speedup.n) < VERDICT_RUNS
         more = [_asked(pair) if not few else "", _lost(analysis, config), _next(analysis, pair)]
-        said += [Line(text) for text in (*more, _doubt(analysis, pair)) if text]
+        said += [Line(text) for text in (*more, _doubt(found, pair)) if text]
     return Lines(tuple(said[:_MOST_LINES]), "answer")
 
 
@@ -129,7 +154,10 @@ def _not_comparable(analysis: Analysis) -> Iterator[Line]:
         if one.multi.config_id not in analysis.invalid:
             rows.setdefault(one.reason, []).append(one.multi.label)
     for reason, labels in rows.items():
-        yield Line(_sentence(reason), listed(labels, 1), "not comparable")
+        # The label of a baseline keeps its letters.
+        named = any(reason.startswith(one.label) for one in analysis.configurations)
+        text = f"{reason.rstrip('.')}." if named else _sentence(reason)
+        yield Line(text, listed(labels, 1), "not comparable")
 
 
 def _sentence(text: str) -> str:
@@ -286,59 +314,13 @@ def _commands(analysis: Analysis) -> Iterator[str]:
             yield command(analysis, _paired(found[1].overrides[0]))
 
 
-def _doubt(analysis: Analysis, pair: Pair) -> str:
-    """The most important one, and how many there are; the report has all."""
-    found = list(_doubts(analysis, pair))
-    of = f" 1 of {len(found)}" if len(found) > 1 else ""
-    return f"Doubt{of}: {found[0]}." if found else ""
-
-
-def _doubts(analysis: Analysis, pair: Pair) -> Iterator[str]:
-    """Doubts about a pair in few words, the gravest first."""
-    sides = [(device_words(config), config) for config in (pair.multi, pair.single)]
-    strong = pair.multi.identity.get("scaling") == "strong"
-    if pair.loss and pair.loss.ratio and strong and pair.loss.learns_less:
-        higher = factor(pair.loss.ratio.value)
-        yield f"it learns less: {pair.loss.name} is {higher} times the single device's"
-    for side, config in sides:
-        late = [run.cell.result.ranks[0].execution for run in config.runs if run.cell.result]
-        fell = [one for one in late if one is not None and one.fell_back_because is not None]
-        if fell:
-            yield f"steps of {side} ran {fell[0].ran}, not {fell[0].requested} as asked for"
-    for side, config in sides:
-        budget = analysis.budgets.get(config.config_id)
-        held = budget.loss("contention") if budget else None
-        hit = sum(is_disturbed(run.cell) for run in config.runs)
-        if held is not None and held.is_limit:
-            yield f"others held the cores of {side} for {number(held.ms)} ms a step"
-        elif hit:
-            yield f"others disturbed {hit} of {len(config.runs)} runs of {side}"
-    sustained = analysis.sustained.get(pair.multi.config_id)
-    if sustained is not None and sustained.is_burst:
-        yield str(sustained)
-    if any("more than linear" in doubt for doubt in pair.doubts):
-        yield "it is more than linear, which few trainings are"
-    for side, config in sides:
-        without = untrained_steps(config.rank_summaries)
-        if without:
-            yield f"of {side} {without.partition(' (')[0]}"
-        if count_doubt(config.rank_summaries):
-            yield f"the batches of {side} have another size than their loader says"
-    medians = typical_speedup(pair)
-    if medians is not None and medians.differs:
-        yield f"median steps alone give {factor(medians.of_medians)}x: some steps are long"
-    for side, config in sides:
-        rules = [run.cell.warm_up.rule for run in config.runs if run.cell.warm_up]
-        if "not steady" in rules:
-            unsteady = f"{rules.count('not steady')} of {len(rules)}"
-            yield f"steps of {side} never got steady in {unsteady} runs"
-        if config.aside:
-            count = len(config.runs) + len(config.aside)
-            yield f"{len(config.aside)} of {count} repeats of {side} are set aside"
-    clocks = speedup_at_equal_clocks(analysis, pair)
-    if clocks is not None and clocks != pair.speedup.value:
-        mhz = [f"{mean_clock_mhz(config) or 0.0:,.0f}" for _, config in sides]
-        yield f"it may be {factor(clocks)}x at equal SM clocks ({' against '.join(mhz)} MHz)"
+def _doubt(found: Sequence[Doubt], pair: Pair) -> str:
+    """The gravest about either side, and how many there are; the report has all."""
+    sides = {pair.multi.config_id, pair.single.config_id}
+    own = [one for one in found if sides & {*one.about}]
+    gravest = next((one.brief for one in own if one.brief), "")
+    of = f" 1 of {len(own)}" if len(own) > 1 else ""
+    return f"Doubt{of}: {gravest}." if gravest else ""
 
 
 def _alone(analysis: Analysis) -> Iterator[str]:
@@ -385,7 +367,7 @@ def _why_none(analysis: Analysis) -> str:
     return f"Nothing ran on several devices: {way_to_get('several devices', monitored=monitored)}."
 
 
-def _fastest(analysis: Analysis) -> Iterator[str]:
+def fastest_in_brief(analysis: Analysis) -> Iterator[str]:
     for found in fastest_rows(analysis):
         figure = estimate(found.config.estimate("samples_per_s"))
         if found.rivals:
@@ -394,27 +376,6 @@ def _fastest(analysis: Analysis) -> Iterator[str]:
             yield f"Fastest so far: {found.config.label}, {figure} samples/s; {rest}."
         else:
             yield f"Fastest: {found.config.label}, {figure} samples/s."
-
-
-def _devices(analysis: Analysis) -> Iterator[str]:
-    """Up to which number of devices more of them are faster, where three or more ran."""
-    for ladder in ladders(analysis.pairs):
-        best = fastest_of_each(ladder)
-        steps = [(one.devices, one.gain) for one in best if one.gain is not None]
-        if len(best) < 3 and ladder[-1].devices <= 2:
-            continue
-        config = ladder[-1].config
-        parts = (config.name("model"), config.name("strategy"), *told_apart(config.label))
-        name = " ".join(part for part in parts if part)
-        good = 1
-        for devices, gain in steps:
-            if gain.step != "faster":
-                verb = "are slower than" if gain.step == "slower" else "are not shown to beat"
-                yield f"{name}: {devices} devices {verb} {gain.smaller}."
-                break
-            good = devices
-        else:
-            yield f"{name}: more devices are faster up to {good}."
 
 
 def _chosen(analysis: Analysis) -> Iterator[str]:
@@ -458,16 +419,9 @@ def _found(analysis: Analysis) -> Iterator[str]:
     for finding in analysis.doctor.findings if analysis.doctor and analysis.measured else ():
         yield f"{finding.severity}: {finding.text}"
     yield from (f"Fault: {line}." for line in faults(analysis).texts[:1])
-    parts = {"fault": faults, "finding": disturbances, "doubt": doubts}
-    counts = {
-        name: sum(
-            len(block.lines)
-            for block in part(analysis).blocks
-            if isinstance(block, Lines) and block.where != "page"
-        )
-        for name, part in parts.items()
-    }
-    told = [f"{count} {plural(count, name)}" for name, count in counts.items() if count]
+    counts = {noun: count for noun, (count, _) in counts_in_report(analysis).items()}
+    told = [f"{count} {plural(count, noun)}" for noun, count in counts.items()]
     if told:
         verb = "is" if sum(counts.values()) == 1 else "are"
-        yield f"{' and '.join(told)} {verb} in the report."
+        *first, last = told
+        yield f"{', '.join(first)}{' and ' if first else ''}{last} {verb} in the report."

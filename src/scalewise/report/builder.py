@@ -13,7 +13,7 @@ from scalewise.records import SweepFolder
 from scalewise.report import console as console_module
 from scalewise.report import export, page
 from scalewise.report import markdown as markdown_module
-from scalewise.report.answer import answers
+from scalewise.report.answer import answers, in_detail
 from scalewise.report.balance_tables import load_balance
 from scalewise.report.best_tables import best
 from scalewise.report.communication_tables import communication, profiles, sent
@@ -21,7 +21,7 @@ from scalewise.report.cost_tables import cost, numbers_of_devices, target
 from scalewise.report.device_tables import devices, divided, energy, memory_summary
 from scalewise.report.doctor_tables import examined
 from scalewise.report.doubts import disturbances, doubts, faults
-from scalewise.report.findings import answer, batch_sizes, decisions, losses, mfu, repeats
+from scalewise.report.findings import batch_sizes, decisions, losses, mfu, repeats
 from scalewise.report.front_page import front_page
 from scalewise.report.loader_tables import loaders
 from scalewise.report.plot_style import write_plots
@@ -83,8 +83,8 @@ def report_sections(sweep: Source, samples: int | None = None) -> list[Section]:
     """
     analysis = analysis_of(sweep)
     parts = (
-        head, answer, best, sizes, averages, numbers_of_devices, partial(target, samples=samples),
-        cost, investment, alternative, losses, loaders, decisions, batch_sizes, repeats, sent,
+        head, in_detail, best, sizes, averages, numbers_of_devices,
+        partial(target, samples=samples), cost, investment, alternative, losses, loaders, decisions, batch_sizes, repeats, sent,
         scaling, resources, disturbances, anatomy, communication, profiles, examined, divided, mfu,
         load_balance, devices, energy, unfinished, faults, doubts, trackers, provenance,
     )  # fmt: skip
@@ -145,14 +145,13 @@ def print_console(
     *,
     verbose: bool = False,
 ) -> None:
-    """Print the answer to a terminal; ``verbose``: all the sections of the report."""
+    """Print the answer to a terminal; ``verbose``: below tables, losses and doubts."""
     analysis, console = analysis_of(sweep), console or Console()
     if verbose:
         console_module.show(report_sections(analysis, samples), console)
-        return
     parts = (head, unfinished, answers, partial(target, samples=samples), trackers)
     # What the devices or loaders are is the answer where nothing was trained.
-    more = () if analysis.measured else (examined, loaders)
+    more = () if analysis.measured or verbose else (examined, loaders)
     console_module.show_answer([part(analysis) for part in (*parts, *more)], console)
 
 

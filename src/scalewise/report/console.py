@@ -29,20 +29,14 @@ _BRIEF = ("head", "doctor", "loaders", "unfinished", "answer", "target", "tracke
 """Sections of which a terminal shows what is told without ``-v``, the answer near the end."""
 
 _ORDER = (
-    "head", "scaling", "resources", "sizes", "averages", "numbers_of_devices", "cost",
-    "investment", "alternatives", "target", "answer", "best", "unfinished", "doctor", "losses",
-    "loaders", "faults", "disturbances", "doubts", "trackers",
+    "scaling", "resources", "sizes", "averages", "numbers_of_devices", "cost", "investment",
+    "alternatives", "best", "doctor", "losses", "loaders", "faults", "disturbances", "doubts",
 )  # fmt: skip
-"""Sections that ``-v`` shows: tables, then answers, then what to doubt."""
+"""Sections that ``-v`` shows above the answer: tables, then what to doubt."""
 _TITLED = (
-    "sizes",
-    "averages",
-    "investment",
-    "alternatives",
-    "target",
-    "doctor_missing",
+    "sizes", "averages", "investment", "alternatives", "target", "doctor_missing",
     "doctor_findings",
-)
+)  # fmt: skip
 
 _PREFIX = {
     "doctor": ("doctor", "cyan"),
@@ -70,7 +64,7 @@ _FEWEST_LABEL_COLUMNS = 12
 
 
 def show(sections: Iterable[Section], console: Console) -> None:
-    """All of a report that a terminal may show, in the terminal's order."""
+    """The tables, losses and doubts of a report, in the terminal's order."""
     found = {one.key: one for one in sections}
     for key in _ORDER:
         if key in found:

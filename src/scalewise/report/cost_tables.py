@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
 from scalewise.analysis import (
@@ -10,20 +10,14 @@ from scalewise.analysis import (
     Configuration,
     Cost,
     Estimate,
-    Gain,
-    Ladder,
-    Pair,
     RatioEstimate,
     Target,
     cost_ratio,
     estimate,
-    factor,
     fastest_of_each,
     figure_as_plain,
-    interval_words,
     is_ceiling,
     ladders,
-    number,
     ratio,
     reach,
     told_apart,
@@ -43,14 +37,15 @@ from scalewise.report.sections import (
 )
 
 _EXCLUDED = (
-    "of the timed steps alone: start-up, warm-up, GPUs of the host that stand idle, storage and "
+    "of the timed steps alone: start-up, warm-up, devices of the host that stand idle, storage and "
     "traffic are not in it, and a list price is not what you pay"
 )
 
+_USD_NOTE = f"USD are {_EXCLUDED} (`+hardware.price=...` gives your own). "
 _COST_NOTE = (
-    f"USD are {_EXCLUDED} (`+hardware.price=...` gives your own). *Cost of a sample* is over that "
-    "on the single device: 1 / efficiency at one price. Verdicts weigh time, not money: from an "
-    "efficiency of 0.5 a *beneficial* configuration may cost twice as much a sample."
+    "*Cost of a sample* is over that on the single device: 1 / efficiency at one price. "
+    "Verdicts weigh time, not money: from an efficiency of 0.5 a *beneficial* configuration may "
+    "cost twice as much a sample."
 )
 
 _TARGET_NOTE = (
@@ -71,12 +66,8 @@ _SAID_BY_THE_SPEEDUP = 2
 
 
 def cost(analysis: Analysis) -> Section:
-    """Cost of a million samples; the reasons alone where no price is known."""
-    costs, prices = _cost_table(analysis), price_lines(analysis)
-    screen = [*prices, f"USD are {_EXCLUDED}"] if costs.rows else []
-    return section(
-        "cost", "Cost", lines(prices, where="page"), costs, lines(screen, "faint", "screen")
-    )
+    """Cost of a sample over that on one device, and of a million in USD where prices are known."""
+    return section("cost", "Cost", lines(price_lines(analysis)), _cost_table(analysis))
 
 
 def _cost_table(analysis: Analysis) -> Table:
@@ -92,9 +83,9 @@ def _cost_table(analysis: Analysis) -> Table:
         Column("usd", "USD per million samples", "", usd, estimate),
         Column("cost_ratio", "cost of a sample", "x single", compared, ratio),
     )
-    # No row at all where no price is known.
-    rows = analysis.measured if any(map(usd, analysis.measured)) else ()
-    return table("cost", columns, rows, _COST_NOTE)
+    priced = any(map(usd, analysis.measured))
+    rows = analysis.measured if priced or any(map(compared, analysis.measured)) else ()
+    return table("cost", columns, rows, (_USD_NOTE if priced else "") + _COST_NOTE)
 
 
 def usd_per_million(analysis: Analysis, config: Configuration) -> Estimate | None:
@@ -118,41 +109,6 @@ def price_lines(analysis: Analysis) -> list[str]:
     if len(labels) == 1:
         return list(labels)
     return [f"{', '.join(names)}: {line}" for line, names in labels.items()]
-
-
-def cost_sentence(analysis: Analysis, pair: Pair) -> str:
-    """``2 GPUs cost 1.13 times as much a sample as one and finish 1.77 times as soon``, priced.
-
-    The price alone where the verdict's reason tells the rest. Empty for independent models, which
-    are a bound and nothing one could choose, and where the price of one side alone is known.
-    """
-    compared = cost_ratio(pair, analysis.costs)
-    if is_ceiling(pair.multi) or compared is None:
-        return ""
-    told = pair.tells_money and compared == pair.cost_ratio
-    said = "" if told else _cost_and_time(pair, compared)
-    multi, single = (analysis.costs.get(c.config_id) for c in (pair.multi, pair.single))
-    if multi is None or single is None:
-        return said and f"at equal prices, {said}"
-    if multi.usd_per_million_samples is None or single.usd_per_million_samples is None:
-        missing = f"no cost in USD: {multi.missing or single.missing}"
-        return f"at equal prices, {said} ({missing})" if said else missing
-    usd = number(multi.usd_per_million_samples.value)
-    alone = number(single.usd_per_million_samples.value)
-    prices = " and ".join(dict.fromkeys(map(_price_words, (multi, single))))
-    priced = f"{usd} USD per million samples, single {alone}, at {prices}"
-    return f"{said}: {priced}" if said else priced
-
-
-def _cost_and_time(pair: Pair, compared: RatioEstimate) -> str:
-    noun = "devices" if pair.multi.is_cpu else "GPUs"
-    interval = f" ({interval_words(compared)})" if compared.interval else ""
-    speedup = pair.speedup.value
-    finish = f"finish {factor(speedup)} times as soon"
-    return (
-        f"{pair.devices} {noun} cost {factor(compared.value)} times as much a sample as one"
-        f"{interval} and {finish if speedup >= 1 else f'take {factor(1 / speedup)} times as long'}"
-    )
 
 
 def _price_words(found: Cost) -> str:
@@ -194,8 +150,6 @@ def target(analysis: Analysis, samples: int | None) -> Section:
         f"Time and cost of {samples:,} samples",
         lines(prices if rows else (), "list", "page"),
         table("target", columns, rows, _TARGET_NOTE),
-        # Prices of a cost table are not said twice.
-        lines(() if _cost_table(analysis).rows or not rows else prices, "faint", "screen"),
     )
 
 
@@ -255,7 +209,7 @@ def numbers_of_devices(analysis: Analysis) -> Section:
         "numbers_of_devices",
         "Numbers of devices side by side",
         table("numbers_of_devices", columns, rows, _DEVICES_NOTE),
-        lines(map(_gain_line, shown)),
+        lines(gain_lines(analysis) if shown else ()),
     )
 
 
@@ -275,39 +229,20 @@ def gains_as_plain(analysis: Analysis) -> list[dict[str, Any]]:
     ]
 
 
-def _gain_line(ladder: Ladder) -> str:
-    """Up to which number of devices those that are added make it faster."""
-    config = ladder[-1].config
-    parts = (config.name("model"), config.name("strategy"), *told_apart(config.label))
-    best = fastest_of_each(ladder)
-    steps = [(rung.devices, rung.gain) for rung in best if rung.gain is not None]
-    faster = 0
-    while faster < len(steps) and steps[faster][1].step == "faster":
-        faster += 1
-    said = [_gain_clause(*step) for step in steps]
-    if faster > 1:
-        said[:faster] = [
-            f"up to {steps[faster - 1][0]} devices each number makes more samples/s than the next "
-            "smaller one"
-        ]
-    several = "" if len(best) == len(ladder) else " (the fastest of each number of devices)"
-    return f"{_joined(parts)}: {'; '.join(said)}{several}"
-
-
-def _joined(parts: Iterable[str | None]) -> str:
-    return " ".join(part for part in parts if part)
-
-
-def _gain_clause(devices: int, gain: Gain) -> str:
-    words = {
-        "faster": "make more samples/s than",
-        "slower": "make fewer samples/s than",
-        "not shown": "are not shown to make more samples/s than",
-    }
-    more = devices - gain.smaller
-    each = "the one added brings" if more == 1 else f"each of the {more} added brings"
-    before = "one alone" if gain.smaller == 1 else f"one of the {gain.smaller} before"
-    return (
-        f"{devices} devices {words[gain.step]} {gain.smaller}: {each} {ratio(gain.added)} of what "
-        f"{before} does"
-    )
+def gain_lines(analysis: Analysis) -> Iterator[str]:
+    """Up to which number of devices more of them are faster, where three or more ran."""
+    for ladder in ladders(analysis.pairs):
+        best = fastest_of_each(ladder)
+        if len(best) < 3 and ladder[-1].devices <= _SAID_BY_THE_SPEEDUP:
+            continue
+        config, good = ladder[-1].config, 1
+        parts = (config.name("model"), config.name("strategy"), *told_apart(config.label))
+        name = " ".join(part for part in parts if part)
+        for devices, gain in ((one.devices, one.gain) for one in best if one.gain is not None):
+            if gain.step != "faster":
+                verb = "are slower than" if gain.step == "slower" else "are not shown to beat"
+                yield f"{name}: {devices} devices {verb} {gain.smaller}."
+                break
+            good = devices
+        else:
+            yield f"{name}: more devices are faster up to {good}."

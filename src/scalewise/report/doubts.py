@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import get_args
 
 from scalewise.analysis import (
     CODES,
@@ -12,9 +14,12 @@ from scalewise.analysis import (
     Configuration,
     Disturbance,
     DisturbanceCode,
+    Doubt,
+    DoubtCode,
     Pair,
     check_published,
     count_doubt,
+    device_words,
     estimate,
     estimate_without_outliers,
     factor,
@@ -35,12 +40,32 @@ from scalewise.analysis import (
 from scalewise.host import plural
 from scalewise.records import advice
 from scalewise.report.findings import workloads
-from scalewise.report.sections import Note, Picture, Section, by_text, lines, section
+from scalewise.report.sections import Lines, Note, Picture, Section, by_text, lines, section
 
 _POWER_CAP = "power cap"
 """As the device series name it."""
+_GRAVEST_FIRST: tuple[DoubtCode, ...] = get_args(DoubtCode)
+_MOST_ALIKE = 2
+"""Cells or configurations that are named where a doubt concerns several."""
+_MORE_RUNS = (5, 8, 12, 36)
+"""Runs beside which it is told what those at hand cannot see."""
 _LAYERS_NAMED = 3
 """Layers that are named; the ranks' records have all of them."""
+
+
+def counts_in_report(analysis: Analysis) -> dict[str, tuple[int, str]]:
+    """How many faults, findings and doubts there are, and where details.md has them."""
+    found = (
+        ("fault", faults(analysis), "faults-found"),
+        ("finding", disturbances(analysis), "processes-memory-and-stalls"),
+        ("doubt", doubts(analysis), "doubts"),
+    )
+    return {
+        noun: (count, anchor)
+        for noun, part, anchor in found
+        if (count := sum(len(block.lines) for block in part.blocks
+                         if isinstance(block, Lines) and block.where != "page"))
+    }  # fmt: skip
 
 
 def faults(analysis: Analysis) -> Section:
@@ -148,122 +173,134 @@ def _found(analysis: Analysis, code: DisturbanceCode) -> Iterator[str]:
 
 
 def doubts(analysis: Analysis) -> Section:
-    """Doubts about the figures, one line each."""
-    found = [f"quarantined: {device}" for device in analysis.sweep.quarantined]
-    found += replaced_runs(analysis.sweep)
-    found += by_text(_unstable(analysis), "configuration")
-    found += [line for pair in analysis.pairs for line in _two_speedups(pair)]
-    found += [line for pair in analysis.pairs for line in _clocks(analysis, pair)]
-    for config in analysis.measured:
-        found += [line for run in config.runs if (line := long_step_line(run))]
-        found += [
-            f"{run.cell.planned.name}: {run.cell.warm_up}"
-            for run in config.runs
-            if run.cell.warm_up is not None and run.cell.warm_up.rule == "not steady"
-        ]
-        found += [f"{config.label}: {text}" for text in _of_one(config)]
-    capped = [one for config in analysis.measured for one in _held_back(config, at_power_cap=True)]
-    found += by_text(capped)
-    found += _unequal_samples(analysis)
-    found += _unseen(analysis)
-    return section("doubts", "Doubts", lines(found))
+    """All doubts about the figures, one line each, the gravest first."""
+    said = (f"{one.of}: {one.text}" if one.of else one.text for one in find_doubts(analysis))
+    return section("doubts", "Doubts", lines(said))
 
 
-def _of_one(config: Configuration) -> Iterator[str]:
-    """Doubts about one configuration."""
-    yield from _set_aside(config)
-    yield from _fallbacks(config)
-    yield from _fp8_layers(config)
-    ranks = config.rank_summaries
-    for doubt in (pruning_shortfall(config), count_doubt(ranks), untrained_steps(ranks)):
-        if doubt:
-            yield doubt
-    retries = {r.rank: r.allocation_retries for r in ranks if r.allocation_retries}
-    if retries:
-        each = ", ".join(f"rank {rank}: {count}" for rank, count in sorted(retries.items()))
-        yield (
-            f"the allocator emptied its cache and tried again ({each} times); a smaller "
-            "batch_size, execution.activation_checkpointing=true or strategy=fsdp needs none"
+def find_doubts(analysis: Analysis) -> list[Doubt]:
+    """Each doubt once, with all whom it concerns; the gravest first."""
+    found = [Doubt("quarantined", f"quarantined: {one}") for one in analysis.sweep.quarantined]
+    found += [Doubt("replaced", text) for text in replaced_runs(analysis.sweep)]
+    for pair in analysis.pairs:
+        # The others are told of each configuration.
+        own = (one for one in pair.doubts if one.code not in ("untrained", "long_step"))
+        found += [replace(one, of="" if pair.multi.label in one.text else pair.multi.label)
+                  for one in own]  # fmt: skip
+        found += _of_pair(analysis, pair)
+    # Of what is true of both sides of a pair, the terminal names several devices.
+    for config in sorted(analysis.measured, key=lambda config: -(config.devices or 0)):
+        found += [replace(one, about=(config.config_id,)) for one in _of_one(config)]
+    found += [*_unequal_samples(analysis), *_unseen(analysis)]
+    alike: dict[tuple[DoubtCode, str], list[Doubt]] = {}
+    for one in sorted(found, key=lambda one: _GRAVEST_FIRST.index(one.code)):
+        alike.setdefault((one.code, one.text), []).append(one)
+    return [
+        replace(
+            same[0],
+            of=listed(list(dict.fromkeys(one.of for one in same)), _MOST_ALIKE),
+            about=tuple(dict.fromkeys(config_id for one in same for config_id in one.about)),
         )
-    yield from _outlying(config)
-    yield from _missing(config)
+        for same in alike.values()
+    ]
 
 
-def _two_speedups(pair: Pair) -> Iterator[str]:
-    """Of means and of medians, and which side's long steps pull them apart."""
-    found = typical_speedup(pair)
-    if found is not None and found.differs:
-        yield (
-            f"{pair.multi.label}: speedup {factor(found.of_means)} by mean steps, "
-            f"{factor(found.of_medians)} by median ones: long steps make the mean "
-            f"{factor(found.multi_mean_over_median)} medians on {pair.devices} devices and "
-            f"{factor(found.single_mean_over_median)} on one; verdict and cost are of the mean"
+def _of_pair(analysis: Analysis, pair: Pair) -> Iterator[Doubt]:
+    """What its loss, its median steps and its clocks say against a speedup."""
+    about, label = (pair.multi.config_id,), pair.multi.label
+    strong = pair.multi.identity.get("scaling") == "strong"
+    if pair.loss and pair.loss.ratio and strong and pair.loss.learns_less:
+        higher = f"{factor(pair.loss.ratio.value)} times the single device's"
+        text = f"it learns less: {pair.loss.name} at {pair.loss.where} is {higher}"
+        brief = f"it learns less: {pair.loss.name} is {higher}"
+        yield Doubt("learns_less", text, brief, label, about)
+    typical = typical_speedup(pair)
+    if typical is not None and typical.differs:
+        medians = factor(typical.of_medians)
+        text = (
+            f"speedup {factor(typical.of_means)} by mean steps, {medians} by median ones: long "
+            f"steps make the mean {factor(typical.multi_mean_over_median)} medians on "
+            f"{pair.devices} devices and {factor(typical.single_mean_over_median)} on one; verdict "
+            "and cost are of the mean"
         )
-
-
-def _clocks(analysis: Analysis, pair: Pair) -> Iterator[str]:
-    """The speedup at equal clocks, where those of the two sides differ by 1 % or more."""
-    found = speedup_at_equal_clocks(analysis, pair)
-    if found is not None and found != pair.speedup.value:
+        brief = f"median steps alone give {medians}x: some steps are long"
+        yield Doubt("medians", text, brief, label, about)
+    clocks = speedup_at_equal_clocks(analysis, pair)
+    if clocks is not None and clocks != pair.speedup.value:
         single, multi = (mean_clock_mhz(side) or 0.0 for side in (pair.single, pair.multi))
-        yield (
-            f"{pair.multi.label}: speedup {factor(pair.speedup.value)} as measured, "
-            f"{'up' if found > pair.speedup.value else 'down'} to {factor(found)} at equal SM "
+        text = (
+            f"speedup {factor(pair.speedup.value)} as measured, "
+            f"{'up' if clocks > pair.speedup.value else 'down'} to {factor(clocks)} at equal SM "
             f"clocks ({single:,.0f} MHz on one device, {multi:,.0f} on {pair.devices}), less far "
             "where kernels wait for memory"
         )
-
-
-_MORE_RUNS = (5, 8, 12, 36)
-"""Runs beside which it is told what those at hand cannot see."""
-
-
-def _unseen(analysis: Analysis) -> Iterator[str]:
-    """What no interval of the fewest runs that a verdict was reached with can tell."""
-    runs = min((n for p in analysis.pairs if (n := min(p.speedup.n)) >= VERDICT_RUNS), default=None)
-    if runs is not None:
-        more = (f"{n}: {100 * rarest_seen(n):.0f}" for n in _MORE_RUNS if n > runs)
-        others = ", ".join(more)
-        yield (
-            f"{runs} runs cannot see a slow mode rarer than {100 * rarest_seen(runs):.0f} %"
-            f"{f' ({others})' if others else ''}"
+        brief = (
+            f"it may be {factor(clocks)}x at equal SM clocks ({multi:,.0f} against {single:,.0f} "
+            "MHz)"
         )
+        yield Doubt("clocks", text, brief, label, about)
 
 
-def _unstable(analysis: Analysis) -> Iterator[tuple[str, str]]:
-    for config in analysis.measured:
-        figure = config.estimate("samples_per_s")
-        monitored = is_monitored(config.cells[0].config)
-        warning = stability_warning(figure, monitored) if figure else None
-        if warning:
-            yield config.label, warning
-
-
-def _unequal_samples(analysis: Analysis) -> Iterator[str]:
-    """For each workload whose losses were reached after unequal numbers of samples."""
-    for rows in workloads(analysis):
-        seen = [run.loss.samples[-1] for row in rows for run in row.runs if run.loss]
-        if len(rows) > 1 and len(set(seen)) > 1:
-            names = (rows[0].name("model"), rows[0].name("dataset"))
-            yield (
-                f"{' on '.join(name for name in names if name)}: losses were reached at unequal "
-                f"samples ({min(seen):,} to {max(seen):,}): they do not rank the rows"
-            )
-
-
-def _set_aside(config: Configuration) -> Iterator[str]:
-    """Repeats that are not compared, each with its reason."""
-    finished = len(config.runs) + len(config.aside)
-    for one in config.aside:
-        yield (
-            f"{one.cell.planned.name} is set aside, {len(config.aside)} of "
-            f"{finished} repeats: it {one.reason}"
+def _of_one(config: Configuration) -> Iterator[Doubt]:
+    """Doubts about one configuration."""
+    whose, label, ranks = device_words(config), config.label, config.rank_summaries
+    figure = config.estimate("samples_per_s")
+    monitored = is_monitored(config.cells[0].config)
+    if figure and (warning := stability_warning(figure, monitored)):
+        yield Doubt("few_runs", warning, of=label)
+    yield from _of_runs(config, whose)
+    yield from _fallbacks(config, whose)
+    yield from _fp8_layers(config)
+    if text := pruning_shortfall(config):
+        yield Doubt("pruning", text, of=label)
+    if text := count_doubt(ranks):
+        brief = f"the batches of {whose} have another size than their loader says"
+        yield Doubt("batch_size", text, brief, label)
+    if text := untrained_steps(ranks):
+        yield Doubt("untrained", text, f"of {whose} {text.partition(' (')[0]}", label)
+    retries = {r.rank: r.allocation_retries for r in ranks if r.allocation_retries}
+    if retries:
+        each = ", ".join(f"rank {rank}: {count}" for rank, count in sorted(retries.items()))
+        yield Doubt(
+            "allocator",
+            f"the allocator emptied its cache and tried again ({each} times); a smaller "
+            "batch_size, execution.activation_checkpointing=true or strategy=fsdp needs none",
+            of=label,
         )
+    values = config.values("samples_per_s")
+    flagged, without = outliers(values), estimate_without_outliers(values)
+    if flagged and without:
+        yield Doubt(
+            "outliers",
+            f"{len(flagged)} of {len(values)} runs lie far out (modified Z-score beyond 3.5); "
+            f"with them {estimate(config.estimate('samples_per_s'))} samples/s, without "
+            f"{estimate(without)}",
+            of=label,
+        )
+    yield from _missing(config)
+    held = _held_back(config, at_power_cap=True)
+    yield from (Doubt("power_cap", text, of=name) for name, text in held)
 
 
-def _fallbacks(config: Configuration) -> Iterator[str]:
+def _of_runs(config: Configuration, whose: str) -> Iterator[Doubt]:
+    """Single long steps, runs that never got steady, and repeats that are not compared."""
+    for run in config.runs:
+        if text := long_step_line(run):
+            yield Doubt("long_step", text, f"single steps of {whose} took seconds")
+    unsteady = [r for r in config.runs if r.cell.warm_up and r.cell.warm_up.rule == "not steady"]
+    brief = f"steps of {whose} never got steady in {len(unsteady)} of {len(config.runs)} runs"
+    for run in unsteady:
+        yield Doubt("unsteady", str(run.cell.warm_up), brief, run.cell.planned.name)
+    if config.aside:
+        aside = f"{len(config.aside)} of {len(config.runs) + len(config.aside)} repeats"
+        whys = [f"{one.cell.planned.name} {one.reason}" for one in config.aside]
+        text = f"{aside} are set aside: {listed(whys, _MOST_ALIKE)}"
+        yield Doubt("set_aside", text, f"{aside} of {whose} are set aside", config.label)
+
+
+def _fallbacks(config: Configuration, whose: str) -> Iterator[Doubt]:
     """Each reason why a run did not execute as requested."""
-    reasons: dict[str, int] = {}
+    reasons: dict[tuple[str, str], int] = {}
     for run in config.runs:
         result = run.cell.result
         executed = result.ranks[0].execution if result is not None else None
@@ -272,14 +309,14 @@ def _fallbacks(config: Configuration) -> Iterator[str]:
                 f"execution={executed.requested} was asked for, but the steps ran "
                 f"{executed.ran}: {executed.fell_back_because}"
             )
-            reasons[line] = reasons.get(line, 0) + 1
-    for line, count in reasons.items():
-        yield line + (
-            f" (in {count} of {len(config.runs)} runs)" if count < len(config.runs) else ""
-        )
+            brief = f"steps of {whose} ran {executed.ran}, not {executed.requested} as asked for"
+            reasons[line, brief] = reasons.get((line, brief), 0) + 1
+    for (line, brief), count in reasons.items():
+        some = f" (in {count} of {len(config.runs)} runs)" if count < len(config.runs) else ""
+        yield Doubt("fell_back", line + some, brief, config.label)
 
 
-def _fp8_layers(config: Configuration) -> Iterator[str]:
+def _fp8_layers(config: Configuration) -> Iterator[Doubt]:
     """How many linear layers multiplied in fp8, and which did not."""
     result = config.runs[0].cell.result
     fp8 = result.ranks[0].fp8 if result is not None else None
@@ -287,21 +324,11 @@ def _fp8_layers(config: Configuration) -> Iterator[str]:
         return
     others, count = fp8.other_layers, len(fp8.fp8_layers)
     names = f": not {listed(others, _LAYERS_NAMED)}" if others else ""
-    yield f"{count} of {count + len(others)} linear layers ran in fp8{names}"
+    text = f"{count} of {count + len(others)} linear layers ran in fp8{names}"
+    yield Doubt("fp8", text, of=config.label)
 
 
-def _outlying(config: Configuration) -> Iterator[str]:
-    values = config.values("samples_per_s")
-    flagged, without = outliers(values), estimate_without_outliers(values)
-    if flagged and without:
-        yield (
-            f"{len(flagged)} of {len(values)} runs lie far out (modified Z-score "
-            f"beyond 3.5); with them {estimate(config.estimate('samples_per_s'))} samples/s, "
-            f"without {estimate(without)}"
-        )
-
-
-def _missing(config: Configuration) -> Iterator[str]:
+def _missing(config: Configuration) -> Iterator[Doubt]:
     # One device has no balance, and that is no loss; nor have stages that take turns.
     unequal = config.devices != 1 and not any(pipeline_of(run.cell) for run in config.runs)
     for name in dict.fromkeys(name for run in config.runs for name in run.missing):
@@ -309,4 +336,26 @@ def _missing(config: Configuration) -> Iterator[str]:
         if name != "balance" or unequal:
             some = len(reasons) < len(config.runs)
             where = f" in {len(reasons)} of {len(config.runs)} runs" if some else ""
-            yield f"{name} is missing{where}: {reasons[-1]}"
+            yield Doubt("missing", f"{name} is missing{where}: {reasons[-1]}", of=config.label)
+
+
+def _unequal_samples(analysis: Analysis) -> Iterator[Doubt]:
+    """For each workload whose losses were reached after unequal numbers of samples."""
+    for rows in workloads(analysis):
+        seen = [run.loss.samples[-1] for row in rows for run in row.runs if run.loss]
+        if len(rows) > 1 and len(set(seen)) > 1:
+            names = (rows[0].name("model"), rows[0].name("dataset"))
+            text = (
+                f"losses were reached at unequal samples ({min(seen):,} to {max(seen):,}): they "
+                "do not rank the rows"
+            )
+            yield Doubt("unequal_samples", text, of=" on ".join(name for name in names if name))
+
+
+def _unseen(analysis: Analysis) -> Iterator[Doubt]:
+    """What no interval of the fewest runs that a verdict was reached with can tell."""
+    runs = min((n for p in analysis.pairs if (n := min(p.speedup.n)) >= VERDICT_RUNS), default=None)
+    if runs is not None:
+        others = ", ".join(f"{n}: {100 * rarest_seen(n):.0f}" for n in _MORE_RUNS if n > runs)
+        rarest = f"{runs} runs cannot see a slow mode rarer than {100 * rarest_seen(runs):.0f} %"
+        yield Doubt("unseen", rarest + (f" ({others})" if others else ""))

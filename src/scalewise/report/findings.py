@@ -1,14 +1,13 @@
-"""What a sweep found: answers, the fastest row, limits, MFU, and what was chosen for it."""
+"""What a sweep found: the fastest row, limits, MFU, and what was chosen for it."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import PurePath
 
 from scalewise.analysis import (
     CAUSE_WORDS,
-    VERDICT_RUNS,
     Analysis,
     Budget,
     Configuration,
@@ -16,23 +15,15 @@ from scalewise.analysis import (
     estimate,
     estimate_positive,
     find_fastest,
-    is_monitored,
-    listed,
     number,
-    ratio,
     remedy,
     timed_only,
     told_apart,
-    under_ceiling,
-    way_to_get,
     work_remedy,
 )
 from scalewise.host import plural
-from scalewise.report.cost_tables import cost_sentence
 from scalewise.report.sections import (
     Column,
-    Line,
-    Lines,
     Section,
     by_text,
     item,
@@ -46,68 +37,6 @@ WORTH_A_ROW = 0.01
 """Share of the step below which a loss stands in the files alone."""
 _FEWEST_ROWS = 3
 """Rows of one workload below which the reader sees at once which is fastest."""
-_MOST_NAMED = 3
-"""Rows named in one line; further ones are counted."""
-
-
-def answer(analysis: Analysis) -> Section:
-    """Verdicts with their reasons, or why there is none, and the fastest rows."""
-    found = tuple(Line(reason, label, verdict) for label, verdict, reason in answers(analysis))
-    return section(
-        "answer",
-        "Answer",
-        Lines(found),
-        lines(() if found else [_no_answer(analysis)], "plain"),
-        lines(fastest(analysis), "plain"),
-    )
-
-
-def answers(analysis: Analysis) -> list[tuple[str, str, str]]:
-    """``(configuration, verdict, reason)`` for all on several devices, and all that is invalid.
-
-    What is invalid comes first.
-    """
-    found: list[tuple[str, str, str]] = []
-    for config in analysis.measured:
-        pair, refused = analysis.pair(config), analysis.refusal(config)
-        invalid = analysis.invalid.get(config.config_id, ())
-        if invalid:
-            found.append((config.label, "invalid", "; ".join(one.reason for one in invalid)))
-        elif pair:
-            reason = pair.judgement.reason
-            if pair.loss:
-                reason += (
-                    f"; {pair.loss.name} at {pair.loss.where}: "
-                    f"{number(pair.loss.multi)} (single: {number(pair.loss.single)})"
-                )
-            near = under_ceiling(config, analysis.measured)
-            if near:
-                reason += f"; {ratio(near[1])} of the ceiling, {near[0].label}"
-            costs = cost_sentence(analysis, pair)
-            reason += f"; {costs}" if costs else ""
-            found.append((config.label, pair.judgement.verdict, reason))
-        elif refused:
-            found.append((config.label, "not comparable", refused.reason))
-    return sorted(found, key=lambda answer: answer[1] != "invalid")
-
-
-def _no_answer(analysis: Analysis) -> str:
-    """Why there is no verdict at all, and what to do."""
-    if not analysis.measured and any(c.runs for c in analysis.configurations):
-        return (
-            "No cell was timed: they examined the devices, tried batch sizes, ran loaders without "
-            "a model, or ran under a profiler."
-        )
-    if not analysis.measured:
-        return "No cell finished, so nothing was measured: see the reasons below."
-    if all(c.devices == 1 for c in analysis.measured):
-        tried = [c for c in analysis.configurations if c.devices != 1]
-        if tried:
-            return "No cell on several devices finished, so there is nothing to compare: see below."
-        monitored = is_monitored(analysis.measured[0].cells[0].config)
-        todo = way_to_get("several devices", monitored=monitored)
-        return f"Nothing ran on several devices, so there is nothing to compare: {todo}."
-    return "No verdict."
 
 
 def command(analysis: Analysis, override: str = "") -> str:
@@ -137,11 +66,6 @@ def counts(analysis: Analysis) -> str:
     return f"{len(states)} {plural(len(states), 'cell')}: {', '.join(each) or 'none'}"
 
 
-def fastest(analysis: Analysis) -> list[str]:
-    """For each workload whose values were swept, the fastest row or those that may be it."""
-    return [_fastest_words(found) for found in fastest_rows(analysis)]
-
-
 def fastest_rows(analysis: Analysis) -> Iterator[Fastest]:
     """For each workload whose values were swept, its fastest row.
 
@@ -169,25 +93,6 @@ def workloads(analysis: Analysis) -> list[list[Configuration]]:
 
 def _workload(config: Configuration) -> tuple[str | None, str | None]:
     return config.name("model"), config.name("dataset")
-
-
-def _fastest_words(found: Fastest) -> str:
-    rows = [found.config, *found.rivals]
-    figure = found.config.estimate("samples_per_s")
-    said = f"{found.config.label} with {estimate(figure)} samples/s"
-    if not found.rivals:
-        return f"fastest: {said}"
-    rivals = _together([row.label for row in found.rivals])
-    few = min(len(row.values("samples_per_s")) for row in rows) < VERDICT_RUNS
-    more = way_to_get("runs", monitored=is_monitored(rows[0].cells[0].config), runs=1)
-    todo = f": {VERDICT_RUNS} runs of each are needed: {more}" if few else ""
-    return f"fastest so far: {said}, not shown to be faster than {rivals}{todo}"
-
-
-def _together(names: Sequence[str]) -> str:
-    if len(names) > _MOST_NAMED or len(names) == 1:
-        return listed(names, _MOST_NAMED)
-    return f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def losses(analysis: Analysis) -> Section:

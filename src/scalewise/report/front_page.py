@@ -13,7 +13,7 @@ from scalewise.analysis import CAUSE_WORDS, Analysis, Budget, Cause, Configurati
 from scalewise.config import conf_dir
 from scalewise.host import plural
 from scalewise.report.answer import answers
-from scalewise.report.doubts import doubts, faults
+from scalewise.report.doubts import counts_in_report, faults
 from scalewise.report.findings import WORTH_A_ROW
 from scalewise.report.markdown import render
 from scalewise.report.run_facts import head
@@ -169,15 +169,10 @@ def _rest_ms(row: _Row, shown: Sequence[Cause]) -> float:
 
 
 def _links(analysis: Analysis, folder: Path) -> Iterator[Note]:
-    disturbed = {one.cell for one in analysis.disturbances if one.status == "found"}
-    weighed = (
-        (len(doubts(analysis).texts), "doubt", "doubts"),
-        (len(disturbed), "disturbed cell", "processes-memory-and-stalls"),
-    )
     said = " and ".join(
         f"[{count} {plural(count, noun)}](details.md#{anchor})"
-        for count, noun, anchor in weighed
-        if count
+        for noun, (count, anchor) in counts_in_report(analysis).items()
+        if noun != "fault"
     )
     yield Note(
         "- `report.html`: pictures to filter, every step of every rank, the end of each log.\n"

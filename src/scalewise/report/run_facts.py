@@ -44,7 +44,6 @@ def head(analysis: Analysis) -> Section:
         lines([f"{counts(analysis)}."], "plain"),
         lines((f"Planned {time:%Y-%m-%d %H:%M} UTC." for time in when), "plain", "page"),
         Verbatim(command(analysis)),
-        lines(_facts_in_lines(_code(_records(analysis))), "faint", "screen"),
         lines(_labels(analysis), "alarm"),
     )
 

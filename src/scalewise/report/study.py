@@ -26,6 +26,7 @@ from scalewise.analysis import (
 )
 from scalewise.records import to_plain
 from scalewise.report import export, findings, markdown
+from scalewise.report.answer import reasons
 from scalewise.report.builder import Source, analysis_of, report_folder, write_text
 from scalewise.report.doubts import doubts, faults
 from scalewise.report.plot_style import write_plots
@@ -259,7 +260,7 @@ def latex_escape(text: str) -> str:
 
 def _performance_report(analysis: Analysis) -> str:
     """What limits each configuration, with its evidence, its test, and what follows from it."""
-    answers = [f"{n}: {v}. {why}" for n, v, why in findings.answers(analysis)]
+    answers = [f"{n}: {v}. {why}" for n, v, why in reasons(analysis)]
     text = ["PERFORMANCE REPORT", "", f"command: {findings.command(analysis) or 'unknown'}"]
     text += [findings.counts(analysis), "", *_part("Answers", answers)]
     text += _part("Where the time goes, and what to try", findings.losses(analysis).texts)

@@ -108,6 +108,7 @@ class Display:
         self._folder = folder
         self._swept: dict[str, str] = {}
         self._last_tick = time.monotonic()
+        self._last_row = ""
         self._live: Live | None = None
         if console.is_terminal and not console.is_dumb_terminal:
             self._live = Live(console=console, refresh_per_second=4, transient=True)
@@ -129,7 +130,8 @@ class Display:
         self._say(ended_line(name, outcome, seconds), style)
 
     def tick(self, tally: Tally, running: Sequence[Progress], seconds_left: float | None) -> None:
-        """Called about twice a second; a line is written every ten seconds."""
+        """Called about twice a second; a line is written every ten seconds,
+        unless it would say what the last one said."""
         said = str(tally)
         if seconds_left is not None:
             said += f", {left_words(seconds_left, more_may_come=tally.round is not None)}"
@@ -139,7 +141,10 @@ class Display:
         elif time.monotonic() - self._last_tick >= _LINE_EVERY_S:
             self._last_tick = time.monotonic()
             width = min(self._console.width, _LINE_COLUMNS)
-            self._say(f"         {said}{_running_words(running, width - 9 - len(said))}")
+            row = f"         {said}{_running_words(running, width - 9 - len(said))}"
+            if row != self._last_row:
+                self._last_row = row
+                self._say(row)
 
     def _rows(self, running: Sequence[Progress]) -> Iterator[Table | Text]:
         """A row a cell, as far as the terminal reaches; the bar gives way first, the step last."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import selectors
 import subprocess
 import time
@@ -134,6 +135,7 @@ class LocalExecutor(Executor[LocalCell]):
         self, folder: SweepFolder, locks: tuple[int, ...], note: Callable[[str], None]
     ) -> None:
         self._folder, self._locks, self._note = folder.path, locks, note
+        self._leases.name = f"the sweep in {folder.path.resolve()} (process {os.getpid()})"
         self._hosts = Hosts(note)
         self._device_wait = DeviceWait(note)
         self._quarantine = DeviceQuarantine(folder.path)

@@ -81,7 +81,7 @@ class DeviceWait:
         who = "; ".join(leases.foreign.values())
         if not who:
             if not others_run:
-                self._say("waiting: another sweep holds this host's devices")
+                self._say(f"waiting: {leases.holder or 'another sweep'} holds this host's devices")
             return None
         if leases.foreign_settles:
             return None

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from scalewise.host import open_console, plural
 from scalewise.records import UNFINISHED, RecordError, to_plain
-from scalewise.sweep.display import duration, left_words
+from scalewise.sweep.display import duration, left_words, shortened
 from scalewise.sweep.status import CellStatus, StatusReader, SweepStatus
 
 if TYPE_CHECKING:
@@ -33,8 +33,11 @@ _COLUMNS: Final[tuple[tuple[str, JustifyMethod], ...]] = (
     ("samples/s", "right"),
     ("time", "right"),
     ("left", "right"),
-    ("memory (MiB)", "left"),
+    ("MiB each", "left"),
 )
+_SWEPT = 2
+_MOST_WORD = 24
+"""Columns up to which a swept word is not broken."""
 _MOST_DEVICES = 4
 """Devices of a cell whose memory is shown one by one."""
 _SHOWN = 60
@@ -58,9 +61,9 @@ def show_status(folder: Path | None, every_s: float | None, *, as_json: bool) ->
                 sys.stdout.write(to_json(status) + "\n")
                 sys.stdout.flush()
             elif table is None:
-                console.print(render(status, whole_lines=True), crop=False)
+                console.print(render(status, console.width, whole_lines=True), crop=False)
             else:
-                table.update(render(status), refresh=True)
+                table.update(render(status, console.width), refresh=True)
 
 
 def _readings(reader: StatusReader, every_s: float | None) -> Iterator[SweepStatus]:
@@ -120,8 +123,8 @@ def _is_monitored(status: SweepStatus) -> bool:
     return all(cell.cell_id == cell.name for cell in status.cells)
 
 
-def render(status: SweepStatus, *, whole_lines: bool = False) -> RenderableType:
-    """The table of cells; below it what went wrong, the counts and the estimate.
+def render(status: SweepStatus, width: int, *, whole_lines: bool = False) -> RenderableType:
+    """The table of cells in ``width`` columns; below it what went wrong, counts and the estimate.
 
     ``whole_lines`` leaves the breaking of long lines to the terminal, so that a path can be
     copied; what is redrawn in place has to know its own height.
@@ -130,13 +133,13 @@ def render(status: SweepStatus, *, whole_lines: bool = False) -> RenderableType:
 
     shown = _worth_showing(status.cells)
     rows = [_row(cell) for cell in shown]
-    used = [i for i in range(len(_COLUMNS)) if i < 2 or any(row[i] for row in rows)]
+    used, name_columns = _fitted(rows, width)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for i in used:
         name, justify = _COLUMNS[i]
-        foldable = name in ("cell", "swept", "memory (MiB)")
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=not foldable)
-    for cell, row in zip(shown, rows, strict=True):
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=i != _SWEPT)
+    for cell, (name, *facts) in zip(shown, rows, strict=True):
+        row = (Text(shortened(name, name_columns)), *map(Text, facts))
         table.add_row(*(row[i] for i in used), style=_STYLES.get(cell.state, "yellow"))
     counts = ", ".join(f"{n} {state}" for state, n in sorted(status.count().items()))
     hidden = len(status.cells) - len(shown)
@@ -150,6 +153,17 @@ def render(status: SweepStatus, *, whole_lines: bool = False) -> RenderableType:
         *(_line(f"quarantined: {device}", "red", whole_lines) for device in status.quarantined),
     ]
     return Group(table, *lines, Text(summary, style="bold"))
+
+
+def _fitted(rows: Sequence[tuple[str, ...]], width: int) -> tuple[list[int], int]:
+    """The columns to show in ``width``, and what the names have: the memory gives way first."""
+    widths = [max(map(len, column)) for column in zip(*rows, [n for n, _ in _COLUMNS], strict=True)]
+    words = [word for row in rows for word in row[_SWEPT].split()]
+    widths[_SWEPT] = max(5, min(_MOST_WORD, max(map(len, words), default=0)))
+    used = [i for i in range(len(_COLUMNS)) if i < 2 or any(row[i] for row in rows)]
+    if sum(widths[i] + 2 for i in used) - 2 > width and used[-1] == len(_COLUMNS) - 1:
+        used.pop()
+    return used, min(widths[0], width - sum(widths[i] + 2 for i in used[1:]))
 
 
 def _line(text: str, style: str, whole: bool) -> Text:
@@ -200,13 +214,11 @@ def _row(cell: CellStatus) -> tuple[str, ...]:
 
 
 def _memory(cell: CellStatus) -> str:
-    """Device by device, a dash where it was not read; of many the least and the most."""
+    """Of each device, a dash where it was not read; of many the least and the most."""
     known = [m.used_mib for m in cell.memory if m.used_mib is not None]
     if len(cell.memory) > _MOST_DEVICES and known:
         return f"{len(known)} of {min(known):,.0f} to {max(known):,.0f}"
     if not known:
         return ""
-    return ", ".join(
-        f"{m.device}: {'-' if m.used_mib is None else format(m.used_mib, ',.0f')}"
-        for m in cell.memory
-    )
+    each = ("-" if m.used_mib is None else f"{m.used_mib:,.0f}" for m in cell.memory)
+    return " / ".join(each)

@@ -23,7 +23,7 @@ from scalewise.analysis import (
 )
 from scalewise.analysis.best import _best_over_best
 from scalewise.analysis.choice import Speed
-from scalewise.analysis.losses import LossCurve, recent_loss, samples_to
+from scalewise.analysis.losses import LossCurve
 from scalewise.analysis.statistics import Interval, estimate_ratio
 from scalewise.records import CellFolder, MetricRow, MetricsWriter
 
@@ -157,15 +157,11 @@ def test_it_is_not_said_of_one_candidate_each(tmp_path: Path) -> None:
     assert analysed(tmp_path / "several", several).best == (), "no single device"
 
 
-def test_what_differs_in_more_is_no_candidate_and_is_named(tmp_path: Path) -> None:
+def test_what_differs_in_more_is_no_candidate(tmp_path: Path) -> None:
     faster = one(256, 8.0, seed=8)
-    found = analysed(tmp_path, (*BATCHES, faster))
-    (best,) = found.best
+    best = found(tmp_path, (*BATCHES, faster))
     assert batches(best) == [128, 128]
-    ((config, fields),) = best.apart
-    assert config.label.endswith("seed=8") or "batch_size=256" in config.label
-    assert fields == ("seed",)
-    assert any("no candidates" in line and "(seed)" in line for line in lines_of(found, "best"))
+    assert [row.candidates for row in best.rows] == [2, 2]
 
 
 def with_losses(path: Path, losses: dict[int, float], every: int = 1) -> None:
@@ -203,10 +199,10 @@ def test_time_to_equal_loss_counts_where_it_is_told(tmp_path: Path) -> None:
     assert batches(best) == [64, 64]
     assert best.rows[1].speedup
     assert best.rows[1].speedup.value == pytest.approx(8.0 / 7.0, rel=1e-3)
-    # The same training on both: no noise of a batch widens its interval.
-    places = {r.log_samples for r in best.equal_loss.reached.values()}
+    # The same training on both numbers of devices: one place for both.
+    places = {*best.equal_loss.samples.values()}
     assert len(places) == 2
-    assert max(places) - min(places) == pytest.approx(math.log(3.0), abs=0.02)
+    assert max(places) / min(places) == pytest.approx(3.0, rel=0.02)
 
 
 def test_a_larger_batch_may_reach_it_sooner_all_the_same(tmp_path: Path) -> None:
@@ -215,9 +211,11 @@ def test_a_larger_batch_may_reach_it_sooner_all_the_same(tmp_path: Path) -> None
     assert batches(best) == [64, 128]
     assert best.rows[1].speedup
     assert best.rows[1].speedup.value == pytest.approx(16_000 / 1.2 / 8_000, rel=0.02)
-    said = lines_of(found, "best")
-    assert len(said) == 2
-    assert "s to equal loss at" in said[0] and "all reach train_loss" in said[1]
+    (said,) = lines_of(found, "best")
+    assert "train_loss" in said
+    seconds = [row.seconds_to_loss for row in best.rows]
+    assert seconds[0] and seconds[1]
+    assert seconds[0] / seconds[1] == pytest.approx(best.rows[1].speedup.value)
 
 
 def test_what_learns_clearly_less_is_not_best(tmp_path: Path) -> None:
@@ -227,18 +225,10 @@ def test_what_learns_clearly_less_is_not_best(tmp_path: Path) -> None:
     (best,) = found.best
     assert best.equal_loss is None
     assert batches(best) == [128, 128]
-    ((config, how),) = best.left_out
+    (config,) = best.left_out
     assert config.label == "large ddp x2 batch_size=256"
-    assert how.startswith("train_loss towards ")
-    assert "learns less: large ddp x2 batch_size=256" in lines_of(found, "best")[1]
-
-
-def test_a_missing_loss_is_said(tmp_path: Path) -> None:
-    found = analysed(tmp_path, BATCHES)
-    (best,) = found.best
-    assert best.equal_loss is None
-    assert len(best.not_compared) == 3
-    assert "loss not compared: " in lines_of(found, "best")[1]
+    (said,) = lines_of(found, "best")
+    assert said.endswith(config.label)
 
 
 def test_another_precision_is_a_candidate_by_its_loss_alone(tmp_path: Path) -> None:
@@ -252,35 +242,33 @@ def test_another_precision_is_a_candidate_by_its_loss_alone(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("slower", [1.0, 2.5])
 def test_samples_to_a_loss_are_read_through_the_noise_of_batches(slower: float) -> None:
-    """How many times the samples of the other it takes is within the stated error."""
-    generator, held, times = np.random.default_rng(5), 0, 100
+    """How many times the samples of the other it takes is found within 15 %, mostly."""
+    generator, found, times = np.random.default_rng(5), 0, 100
 
     def curve(batch: int, slower: float) -> LossCurve:
         at = tuple(range(10 * batch, 610 * batch, 10 * batch))
         values = 0.45 + 0.5 * (np.array(at) / slower / 2000) ** -0.7
-        noise = generator.normal(0, 0.1 / math.sqrt(batch), len(at))
+        noise = generator.normal(0, 0.05 / math.sqrt(batch), len(at))
         return LossCurve("train_loss", "train_loss", at, tuple(values + noise))
 
     for _ in range(times):
         curves = curve(64, 1.0), curve(256, slower)
-        last = recent_loss(curves[0], int(curves[0].samples[-1] / math.sqrt(2)))
-        assert last
-        quick, slow = (samples_to(one, last.mean) for one in curves)
+        level = curves[0].lately(curves[0].samples[-1])
+        assert level
+        quick, slow = (one.samples_to(level) for one in curves)
         assert quick and slow
-        error = math.hypot(quick.error, slow.error)
-        held += abs(slow.log_samples - quick.log_samples - math.log(slower)) < 2 * error
-    assert held >= 0.9 * times
+        found += abs(math.log(slow / quick / slower)) < math.log(1.15)
+    assert found >= 0.9 * times
 
 
 def test_a_curve_that_hardly_falls_tells_no_place() -> None:
     at = tuple(range(640, 640 * 61, 640))
     noise = np.random.default_rng(6).normal(0, 0.05, len(at))
     curve = LossCurve("train_loss", "train_loss", at, tuple(0.5 + noise))
-    recent = recent_loss(curve, at[40])
-    assert recent
-    assert samples_to(curve, recent.mean) is None
-    assert samples_to(curve, 0.1) is None
-    assert recent_loss(curve, at[1]) is None
+    level = curve.lately(at[40])
+    assert level
+    assert curve.samples_to(level) is None
+    assert curve.samples_to(0.1) is None
 
 
 def test_the_report_has_a_row_for_each_number_of_devices(tmp_path: Path) -> None:
@@ -288,4 +276,4 @@ def test_the_report_has_a_row_for_each_number_of_devices(tmp_path: Path) -> None
     rows = cells(found, "best", "best")
     assert [row["devices"] for row in rows] == ["1", "2"]
     assert [row["best"] for row in rows] == ["batch_size=128", "ddp batch_size=128"]
-    assert not [line for line in lines_of(found, "answer") if line.startswith("fastest")]
+    assert not [line for line in lines_of(found, "answer") if line.startswith("Fastest")]

@@ -84,8 +84,8 @@ def test_a_mixture_that_is_allowed_is_averaged_and_doubted(tmp_path: Path) -> No
     (pair,) = analyse(swept(tmp_path, *sides)).pairs
     assert pair.speedup.n == (3, 3)
     (doubt,) = pair.doubts
-    assert "code.file.mine.py" in doubt
-    assert doubt in pair.judgement.reason
+    assert "code.file.mine.py" in doubt.text
+    assert doubt.text in pair.judgement.reason
 
 
 def test_a_comparison_of_sweeps_says_which_repeats_it_leaves_out(tmp_path: Path) -> None:

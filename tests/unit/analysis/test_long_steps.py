@@ -80,7 +80,7 @@ def test_a_long_step_is_a_doubt_at_the_verdict(tmp_path: Path) -> None:
     multi = replace(pair.multi, runs=(pair.multi.runs[0], run, pair.multi.runs[2]))
     told = doubted(replace(pair, multi=multi), {})
     expected = f"long_step: {run.cell.planned.name}: step 120 took 20.0 s on rank 0"
-    assert told.doubts == (expected,)
+    assert [(one.code, one.text) for one in told.doubts] == [("long_step", expected)]
     assert told.judgement.reason.endswith(expected)
     assert told.judgement.verdict == pair.judgement.verdict
 

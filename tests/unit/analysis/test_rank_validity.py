@@ -61,8 +61,8 @@ def test_a_run_that_trained_nothing_is_doubted(
 def test_a_comparison_with_few_such_steps_says_so(tmp_path: Path) -> None:
     (pair,) = analysed(tmp_path, *SIDES, without=3).pairs
     (doubt,) = pair.doubts
-    assert doubt.startswith("one device: 3 of 60 steps trained nothing")
-    assert doubt in pair.judgement.reason
+    assert doubt.text.startswith("one device: 3 of 60 steps trained nothing")
+    assert doubt.text in pair.judgement.reason
 
 
 def test_its_comparisons_are_invalid(untrained: Analysis) -> None:
@@ -96,7 +96,7 @@ def test_it_is_not_the_fastest(tmp_path: Path) -> None:
     for result in list(tmp_path.glob("00[012]-*/result.json")):
         text = result.read_text()
         result.write_text(text.replace('"steps_without_loss": null', '"steps_without_loss": 60'))
-    (named,) = [line for line in lines_of(tmp_path, "answer") if line.startswith("fastest: ")]
+    (named,) = [line for line in lines_of(tmp_path, "answer") if line.startswith("Fastest: ")]
     assert "batch_size=512" in named and "batch_size=64" not in named
 
 

@@ -31,7 +31,7 @@ def test_one_repeat_with_a_neighbour_is_set_aside_and_the_others_are_compared(
     assert (len(pair.multi.runs), len(pair.multi.aside)) == (4, 1)
     (line,) = [w for w in lines_of(found, "doubts") if "set aside" in w]
     assert line == (
-        "large ddp x2: 008-large-ddp-r3 is set aside, 1 of 5 repeats: it shared the host with "
+        "large ddp x2: 1 of 5 repeats are set aside: 008-large-ddp-r3 shared the host with "
         "pid 4711 (python)"
     )
     assert '"reason": "shared the host with pid 4711 (python)"' in results_json(found)

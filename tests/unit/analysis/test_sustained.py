@@ -88,7 +88,7 @@ def test_steps_that_slow_down_after_a_minute_make_the_verdict_a_burst(burst: Ana
     (pair,) = burst.pairs
     (found,) = burst.sustained.values()
     assert found.ratio == pytest.approx(1.05, abs=0.005)
-    assert found.is_burst and str(found) in pair.doubts
+    assert found.is_burst and str(found) in [one.text for one in pair.doubts]
     assert str(found).startswith("burst: after ")
     assert str(found).endswith("% longer (1,980 -> 1,905 MHz)")
     assert str(found) in pair.judgement.reason

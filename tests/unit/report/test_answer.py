@@ -17,6 +17,7 @@ from scalewise.config import conf_dir, resolve
 from scalewise.report import builder
 from scalewise.report.answer import MOST_WHOLE, answers
 from scalewise.report.console import rows
+from scalewise.report.doubts import doubts, find_doubts
 from scalewise.report.sections import Line, Lines, Verbatim
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
@@ -160,6 +161,24 @@ def test_what_is_wrong_is_named_without_being_asked(tmp_path: Path) -> None:
 def test_the_gravest_doubt_stands_with_the_number_of_all(tmp_path: Path) -> None:
     path = write_sweep(tmp_path, [*repeats(Spec(), STEADY), *repeats(DDP, STEADY)])
     edit_ranks(path, lambda rank: rank.update(steps_without_loss=1))
-    (lines,) = blocks(analyse(load_sweep(path)))
-    assert lines[-1].text == "Doubt 1 of 2: of 2 devices 1 of 60 steps trained nothing."
+    found = analyse(load_sweep(path))
+    (lines,) = blocks(found)
+    assert lines[-1].text == "Doubt: of 2 devices 1 of 60 steps trained nothing."
     assert len(lines) <= 4
+    both, unseen = doubts(found).texts
+    assert both.startswith("large ddp x2, large single x1: ") and "slow mode" in unseen
+    assert answers(found).texts[-1].endswith("2 doubts are in the report.")
+
+
+def test_of_several_doubts_the_report_has_as_many_lines() -> None:
+    """The terminal counts them a configuration and in all; the report lists them."""
+    found = analyse(load_sweep(RESULTS / "cpu2_matrix"))
+    listed = find_doubts(found)
+    for config, lines in zip(("gpt2_tiny", "medium"), blocks(found), strict=True):
+        (pair,) = (p for p in found.pairs if p.multi.name("model") == config)
+        sides = {pair.multi.config_id, pair.single.config_id}
+        own = [one for one in listed if sides & {*one.about}]
+        said = [line.text for line in lines if line.text.startswith("Doubt")]
+        assert [text.startswith(f"Doubt 1 of {len(own)}: ") for text in said] == [True] * bool(own)
+    assert len(doubts(found).texts) == len(listed)
+    assert f"{len(listed)} doubts" in answers(found).texts[-1]

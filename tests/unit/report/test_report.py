@@ -111,9 +111,10 @@ def test_page_and_screen_answer_first_and_name_what_went_wrong(
         assert "**large ddp x2: beneficial.**" in each.partition("## Scaling")[0]
     for needed in ("22 cells: 20 done, 1 failed, 1 skipped", "CUDA out of memory",
                    "wandb incomplete: 12 rows handed over, 9 read back", "20,650 ± 200",
-                   "lost 1.2 ms a step: 0.6 exposed transfer", "software power cap",
-                   "a1b2c3d4e5f6"):  # fmt: skip
+                   "software power cap"):  # fmt: skip
         assert needed in page and needed in screen, needed
+    for needed in ("lost 1.2 ms a step: 0.6 exposed transfer", "a1b2c3d4e5f6"):
+        assert needed in page, needed
     assert "large ddp x2: beneficial. " in screen
 
 
@@ -146,7 +147,7 @@ def test_names_of_rows_fold_before_a_figure_does(tmp_path: Path) -> None:
     path = write_sweep(tmp_path, [*repeats(Spec(model=name), STEADY)])
     text = printed(path, width=60)
     assert "12,800 ± 130" in text
-    assert max(map(len, text.partition("Nothing ran")[0].splitlines())) <= 60
+    assert max(map(len, text.partition("done.\n")[0].splitlines())) <= 60
 
 
 def test_a_pipe_has_no_width(
@@ -155,8 +156,7 @@ def test_a_pipe_has_no_width(
     monkeypatch.delenv("COLUMNS", raising=False)
     builder.print_console(whole, open_console(), verbose=True)
     text = capsys.readouterr().out
-    said = "large ddp x2: beneficial. speedup 1.61 on 2 devices (95 % interval 1.60-1.62, 5 pairs)"
-    assert said in text
+    assert max(map(len, text.splitlines())) > 120
 
 
 HOSTILE = "=HYPERLINK(a$x^^y$ <script> ](javascript:x) ``` |b| \x1b[31m [red]\u200f" + "long" * 60
@@ -287,11 +287,9 @@ def test_a_failed_cell_says_at_which_line_and_in_which_log(tmp_path: Path) -> No
     folder.log_path(1, "err").parent.mkdir()
     folder.log_path(1, "err").touch()
     lines = printed(path, width=60).splitlines()
-    (at,) = [i for i, line in enumerate(lines) if line.startswith("failed: 001-large-ddp-r0: rank")]
-    assert lines[at + 1 : at + 3] == [
-        "  raised at /home/user/my_model.py:12",
-        f"  log: {folder.log_path(1, 'err')}",
-    ]
+    assert any(line.startswith("failed: 001-large-ddp-r0: rank") for line in lines)
+    at = lines.index("  raised at /home/user/my_model.py:12")
+    assert lines[at + 1] == f"  log: {folder.log_path(1, 'err')}"
     page = builder.build(path).details.read_text()
     assert "| my_model.py:12 | 001-large-ddp-r0/logs/rank1.err |" in page
     assert str(tmp_path) not in page.partition("```text\nTraceback")[0]

@@ -168,11 +168,12 @@ def test_waiting_is_said_once_and_has_an_end(gpus: Gpus) -> None:
 
 
 def test_another_sweep_is_waited_for_without_end(gpus: Gpus) -> None:
-    other = Leases().try_lease(GPUS, 2)
-    assert other is not None
+    others = Leases()
+    others.name = "the sweep in /theirs (process 4711)"
+    assert others.try_lease(GPUS, 2) is not None
     assert gpus.lease(1) is None
     assert gpus.outcome(foreign_processes="fail") is None
-    assert gpus.said == ["waiting: another sweep holds this host's devices"]
+    assert gpus.said == [f"waiting: {others.name} holds this host's devices"]
 
 
 def test_who_else_computed_beside_a_cell_is_in_its_record(tmp_path: Path) -> None:

@@ -8,9 +8,11 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from fakes.recorded_cell import RecordedCell, plan_sweep
 from fakes.step_files import BLOCK_BYTES
@@ -25,7 +27,7 @@ from scalewise.records import (
     SweepPlan,
 )
 from scalewise.sweep.status import CellStatus, StatusReader
-from scalewise.sweep.status_view import estimate_line
+from scalewise.sweep.status_view import estimate_line, render
 
 
 @pytest.fixture
@@ -99,8 +101,8 @@ def test_the_command_prints_a_table_and_json(
     assert main(["status"]) == 0
     out = capsys.readouterr().out
     assert "4 cells: 1 done, 1 failed, 1 running, 1 waiting" in out
-    assert "0: 12,000, 1: 12,050" in out
-    assert "memory (MiB)" in out
+    assert "12,000 / 12,050" in out
+    assert "MiB each" in out
 
 
 def test_a_failed_cell_tells_where_to_look_and_nothing_is_cut(
@@ -174,7 +176,7 @@ def test_a_rank_that_ended_before_the_last_sample_keeps_its_memory(
     assert [(m.device, m.used_mib) for m in cell.memory] == [("0", 12000.0), ("1", None)]
     monkeypatch.setenv("COLUMNS", "160")
     assert main(["status", str(sweep.path)]) == 0
-    assert "0: 12,000, 1: -" in capsys.readouterr().out
+    assert "12,000 / -" in capsys.readouterr().out
 
 
 def test_a_cell_with_a_torn_result_shows_what_is_left_of_it(sweep: SweepFolder) -> None:
@@ -272,3 +274,16 @@ def test_a_damaged_list_of_quarantined_devices_hides_no_cell(
     assert "which devices are quarantined is not known" in shown
     assert "quarantine.json" in shown
     assert all(name in shown for name in states(sweep))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_no_name_and_no_swept_value_is_broken(width: int) -> None:
+    kept = Path(__file__).parents[3] / "docs" / "results"
+    for sweep in ("cpu2_matrix", "h200_fp8/sweep"):
+        status, file = StatusReader(kept / sweep).read(), StringIO()
+        Console(file=file, width=width).print(render(status, width))
+        words = {word for line in file.getvalue().splitlines() for word in line.split()}
+        for cell in status.cells:
+            assert {*cell.swept.split()} <= words
+            assert any(cell.name[:4] == word[:4] and cell.name[-4:] == word[-4:] for word in words)
+        assert max(map(len, file.getvalue().splitlines())) <= width

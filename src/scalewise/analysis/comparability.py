@@ -141,6 +141,39 @@ def differences(
     return found
 
 
+def place(cell: CellRecords) -> dict[str, str]:
+    """What a finished cell ran on: cells of other devices are no repeats of it.
+
+    Hosts of one kind are the same place: their spread is part of the spread over runs. Empty for a
+    cell without a result.
+    """
+    result = cell.result
+    if result is None:
+        return {}
+    config = cell.config or {}
+    devices = [rank.device for rank in result.ranks]
+    kinds = sorted({"CPU" if d.kind == "cpu" else short_device(d.name) for d in devices})
+    found = {"device.name": "+".join(kinds)}
+    processors = sorted({short_device(d.name) for d in devices if d.kind == "cpu"})
+    if processors:
+        found["device.processor"] = "+".join(processors)
+        found["device.cores"] = "+".join(map(str, sorted({len(d.cores) for d in devices})))
+    marks = [mark.split()[0] for mark in cell.provenance.emulated] if cell.provenance else []
+    typed = flatten(config.get("hardware") or {})
+    if unsaid := [mark for mark in marks if f"nccl.{mark.partition('=')[0]}" not in typed]:
+        found["emulated"] = "+".join(unsaid)
+    strategy = config.get("strategy")
+    if isinstance(strategy, Mapping) and strategy.get("kind") == "heterogeneous":
+        fed = [round(rank.samples_fed / max(1, rank.steps_completed)) for rank in result.ranks]
+        found["split"] = "+".join(map(str, fed))
+    return found
+
+
+def short_device(name: str) -> str:
+    """``H200`` of ``NVIDIA H200``."""
+    return "-".join(name.removeprefix("NVIDIA ").split())
+
+
 def code_and_data_fields(cell: CellRecords) -> Identity:
     """The known fields on the code that a finished cell ran and the files it read."""
     fields = _from_provenance(cell).items()

@@ -89,8 +89,15 @@ def results_json(analysis: Analysis, samples: int | None = None) -> str:
 
 
 def results_csv(analysis: Analysis) -> str:
-    """``results.csv``: a row a configuration, units in the header, empty where not measured."""
-    rows = [_csv_row(analysis, config) for config in analysis.configurations]
+    """``results.csv``: a row a configuration, units in the header, empty where not measured.
+
+    The last columns are the leaves of the configuration that differ between rows.
+    """
+    leaves = dict.fromkeys(name for c in analysis.configurations for name in c.leaves)
+    rows = [
+        {**_csv_row(analysis, config), **{name: config.leaves.get(name) for name in leaves}}
+        for config in analysis.configurations
+    ]
     return _csv([list(rows[0]), *(list(row.values()) for row in rows)]) if rows else ""
 
 
@@ -127,6 +134,7 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "label": config.label,
         "devices": config.devices,
         "cells": len(config.cells),
+        "differing": dict(config.leaves),
         "identity": dict(config.identity),
         **{key: figure_as_plain(config.estimate(metric)) for key, metric in _FIGURES.items()},
         **cost_tables.cost_as_plain(analysis, config),

@@ -45,6 +45,7 @@ FACTORS: Mapping[str, tuple[str, ...]] = {
     "devices": ("devices", "strategy"),
     "strategy": ("strategy",),
     "gpu": ("device_model", "hardware", "driver", "host"),
+    "link": ("emulated", "hardware", "driver", "host"),
     "code": ("code",),
     "versions": ("torch", "lightning", "driver", "cuda"),
     "model": ("model",),
@@ -57,6 +58,22 @@ FACTORS: Mapping[str, tuple[str, ...]] = {
     "seed": ("seed",),
 }
 """The factors a comparison may declare, each with the fields that may then differ."""
+
+
+def factor_fields(factor: str) -> tuple[str, ...]:
+    """The fields that ``factor`` frees, of several with commas between them.
+
+    Raises ValueError for a factor that does not exist.
+    """
+    names = factor.split(",") if factor else []
+    if unknown := [name for name in names if name not in FACTORS]:
+        raise ValueError(f"factor: found {unknown[0]!r}; allowed: {', '.join(FACTORS)}")
+    return tuple(field for name in names for field in FACTORS[name])
+
+
+def within(field: str, freed: Sequence[str]) -> bool:
+    """Whether a field of identity is one of ``freed``, or lies below one."""
+    return any(field == one or field.startswith(f"{one}.") for one in freed)
 
 UNKNOWN = "unknown"
 
@@ -122,15 +139,13 @@ def differences(
 ) -> list[Difference]:
     """The fields that differ although neither ``factor`` nor ``also`` excuses them.
 
-    Raises ValueError for a factor that does not exist.
+    ``factor`` is one of :data:`FACTORS`, or several with commas between them. Raises ValueError for a factor that does not exist.
     """
-    if factor not in FACTORS:
-        raise ValueError(f"factor: found {factor!r}; allowed: {', '.join(FACTORS)}")
-    freed = (*FACTORS[factor], *also)
+    freed = (*factor_fields(factor), *also)
     found = []
     for name in dict.fromkeys([*left, *right]):
         a, b = left.get(name, "absent"), right.get(name, "absent")
-        excused = any(name == field or name.startswith(field + ".") for field in freed)
+        excused = within(name, freed)
         # A key that one side's code did not know yet differs because the code does.
         excused |= "code" in freed and name not in _RECORDED and "absent" in (a, b)
         # Old records have no such fields, nor have datasets and models without files.
@@ -191,7 +206,7 @@ def mixtures(cells: Sequence[CellRecords], fields: Sequence[str]) -> dict[str, s
     found = {}
     for name in dict.fromkeys(name for one in each for name in one):
         values = sorted({one[name] for one in each if name in one})
-        if len(values) > 1 and any(name == f or name.startswith(f"{f}.") for f in fields):
+        if len(values) > 1 and within(name, fields):
             found[name] = _abbreviate(_VALUE_SEPARATOR.join(values))
     return found
 

@@ -2,7 +2,10 @@ from .builder import ReportFolderError as ReportFolderError
 from .builder import build as build
 from .builder import print_console as print_console
 from .builder import report_sections as report_sections
-from .console import comparison_text as comparison_text
+from .comparison_tables import comparison_lines as comparison_lines
+from .comparison_tables import comparison_text as comparison_text
+from .comparison_tables import side_by_side as side_by_side
+from .console import show_comparison as show_comparison
 from .console import show_doctor as show_doctor
 from .export import results_json as results_json
 from .frames import Tables as Tables

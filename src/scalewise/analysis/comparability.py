@@ -44,7 +44,7 @@ _NOT_IDENTITY = (
 FACTORS: Mapping[str, tuple[str, ...]] = {
     "devices": ("devices", "strategy"),
     "strategy": ("strategy",),
-    "gpu": ("device_model", "hardware", "driver", "host"),
+    "gpu": ("device_model", "cores_per_device", "hardware", "driver", "host"),
     "link": ("emulated", "hardware", "driver", "host"),
     "code": ("code",),
     "versions": ("torch", "lightning", "driver", "cuda"),
@@ -74,6 +74,7 @@ def factor_fields(factor: str) -> tuple[str, ...]:
 def within(field: str, freed: Sequence[str]) -> bool:
     """Whether a field of identity is one of ``freed``, or lies below one."""
     return any(field == one or field.startswith(f"{one}.") for one in freed)
+
 
 UNKNOWN = "unknown"
 

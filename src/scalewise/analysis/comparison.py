@@ -321,7 +321,11 @@ def _match(
     if not before:
         return Unmatched(config.label, "no configuration of A has a run")
     nearest = min(before, key=lambda c: len(differences(c.identity, config.identity, factor)))
-    differing = tuple(differences(nearest.identity, config.identity, factor))
+    found = differences(nearest.identity, config.identity, factor)
+    # What no factor frees stands first: nothing that one types helps there.
+    differing = tuple(
+        sorted(found, key=lambda d: any(within(d.field, f) for f in FACTORS.values()))
+    )
     if differing:
         words = "; ".join(map(str, differing[:4]))
         fields = [difference.field for difference in differing]

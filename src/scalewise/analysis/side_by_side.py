@@ -18,11 +18,21 @@ from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.disturbances import step_edges_s
 from scalewise.analysis.run import Run
 from scalewise.analysis.scaling import is_ceiling
-from scalewise.analysis.statistics import Estimate, RatioEstimate, estimate_positive, estimate_ratio
+from scalewise.analysis.statistics import (
+    Estimate,
+    RatioEstimate,
+    bonferroni,
+    estimate_positive,
+    estimate_ratio,
+)
 from scalewise.analysis.summary import Analysis
 
 _MAY_DIFFER = "devices,gpu,link,versions,code"
-_ALSO = ("cores_per_device", "started", "co_tenancy")
+_HOW_LONG = (
+    "max_steps", "max_epochs", "measure", "warmup_steps", "log_every_n_steps", "validation",
+    "started", "monitor",
+)  # fmt: skip
+"""Fields on how long and how closely a run is watched."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +46,9 @@ class Entry:
 
     @property
     def name(self) -> str:
-        """``A gpt2 ddp x2``."""
-        return f"{self.side} {self.config.label}"
+        """``A ddp x2``; the model is that of all rows beside it."""
+        model, label = self.config.name("model"), self.config.label
+        return f"{self.side} {label.removeprefix(f'{model} ')}"
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -78,16 +89,20 @@ def _usd(entry: Entry, run: Run) -> float | None:
 
 def _device_s(_: Entry, run: Run) -> float | None:
     rate = run.samples_per_s
-    return run.world_size / rate * 1e6 if rate else None
+    return run.world_size / rate * 1e3 if rate else None
+
+
+def _joules(_: Entry, run: Run) -> float | None:
+    joules = run.value("joules_per_million_samples")
+    return joules and joules / 1e6
 
 
 METRICS = (
     Metric("samples_per_s", "samples/s", "", lambda _, r: r.samples_per_s, more_is_better=True),
-    Metric("latency", "latency", "ms, p50 of a step", _p50_ms),
-    Metric("memory", "memory", "MiB a device, peak", lambda _, r: r.value("peak_memory_mib")),
-    Metric("energy", "energy", "J per million samples",
-           lambda _, r: r.value("joules_per_million_samples")),
-)  # fmt: skip
+    Metric("latency", "median step", "ms", _p50_ms),
+    Metric("memory", "peak memory", "MiB/device", lambda _, r: r.value("peak_memory_mib")),
+    Metric("energy", "energy", "J/sample", _joules),
+)
 """All but the cost, which :func:`cost_metric` chooses."""
 
 
@@ -98,8 +113,8 @@ def cost_metric(entries: Sequence[Entry]) -> Metric:
     """
     kinds = {entry.config.identity.get("device_model") for entry in entries}
     if len(kinds) == 1 and any(entry.usd_per_hour is None for entry in entries):
-        return Metric("cost", "cost", "device-seconds per million samples", _device_s)
-    return Metric("cost", "cost", "USD per million samples", _usd)
+        return Metric("cost", "cost", "device-ms/sample", _device_s)
+    return Metric("cost", "cost", "USD/M samples", _usd)
 
 
 @dataclass(frozen=True)
@@ -111,7 +126,7 @@ class Winner:
     rivals: tuple[Entry, ...]
     """Those that may be the best, the best by its mean first; empty where one has won."""
     advantage: RatioEstimate | None
-    """How many times as good as the second the best is by its mean, 1 or more."""
+    """How many times as good the best is by its mean as the first rival, else as the second."""
     unmeasured: tuple[Entry, ...]
     """Entries without the metric, which are not compared."""
     reason: str = ""
@@ -140,7 +155,7 @@ def works(analyses: Sequence[Analysis]) -> tuple[Work, ...]:
             entry = Entry(side, analysis, config)
             for group in groups:
                 theirs = group[0].config.identity
-                if not differences(theirs, config.identity, _MAY_DIFFER, _ALSO):
+                if not differences(theirs, config.identity, _MAY_DIFFER, _HOW_LONG):
                     group.append(entry)
                     break
             else:
@@ -188,13 +203,14 @@ def _winner(metric: Metric, entries: Sequence[Entry]) -> Winner:
     speed = Speed(of, ratio)
     fastest = find_fastest([entry.config for entry in known.values()], speed)
     best = known[id(fastest.config)]
-    ranked = sorted((entry.config for entry in known.values()), key=of, reverse=True)
+    others = sorted((c.config for c in known.values() if c is not best), key=of, reverse=True)
     rivals = tuple(known[id(config)] for config in fastest.rivals)
+    second = fastest.rivals[0] if rivals else others[0]
     return Winner(
         metric,
         None if rivals else best,
         (best, *rivals) if rivals else (),
-        ratio(ranked[0], ranked[1], 1 - 0.05 / (len(ranked) - 1)),
+        ratio(best.config, second, bonferroni(len(others))),
         without,
     )
 

@@ -12,6 +12,7 @@ from scalewise.analysis import (
     Comparison,
     Entry,
     Match,
+    RatioEstimate,
     Together,
     Winner,
     Work,
@@ -34,9 +35,8 @@ from scalewise.report.scaling_tables import mean_number, verdict
 from scalewise.report.sections import (
     Block,
     Column,
-    Line,
-    Lines,
     Section,
+    by_text,
     lines,
     printable,
     section,
@@ -63,17 +63,17 @@ def comparison_lines(comparison: Comparison, folders: Sequence[str] = ("A", "B")
             f"Type --factor {found} for the ratio of all of them together",
         ]
     declared = "what differs" if comparison.chosen else "what may differ"
-    said = [
-        f"global samples/s of {folders[1]} over {folders[0]}; {declared}: "
-        f"{found or 'nothing on record'}"
-    ]
+    same = "nothing on record" if comparison.matches else "more than any factor"
+    said = [f"global samples/s of {folders[1]} over {folders[0]}; {declared}: {found or same}"]
     said += _links(comparison, folders) if "link" in found.split(",") else []
     said += _changes(comparison)
     for match in comparison.matches:
         said += [_match_line(match), *(f"{match.label}: {mixture}" for mixture in match.mixed)]
     said += [f"{side}: {line}" for side, line in comparison.replaced]
     said += [f"{one.side}, {one.cell}: left out: {one.fault}" for one in comparison.left_out]
-    said += [f"{one.label}: not comparable: {one.reason}" for one in comparison.unmatched]
+    said += by_text(
+        ((one.label, f"not comparable: {one.reason}") for one in comparison.unmatched), "row"
+    )
     if comparison.gate is not None:
         gate = comparison.gate
         passed = "passed, WARNING" if gate.blind else "passed"
@@ -114,9 +114,7 @@ def _match_line(match: Match) -> str:
 def side_by_side(analyses: Sequence[Analysis]) -> list[Section]:
     """Each sweep in a line, then a section a work: its rows, the winners, what to take."""
     letters = sides(len(analyses))
-    head = lines(
-        (_sweep_line(*one) for one in zip(letters, analyses, strict=True)), "plain"
-    )
+    head = lines((_sweep_line(*one) for one in zip(letters, analyses, strict=True)), "plain")
     found = works(analyses)
     parts = [section("sides", "", head)]
     parts += [_work(one) for one in found]
@@ -152,49 +150,72 @@ def _work(work: Work) -> Section:
     batch = first.identity.get("batch")
     weak = first.identity.get("scaling") == "weak"
     parts = [first.name(group) for group in ("model", "dataset", "precision")]
-    title = ", ".join([*(p for p in parts if p), f"{batch} samples a {'device' if weak else 'step'}"])
+    runs = sorted({len(entry.config.runs) for entry in work.entries})
+    count = " to ".join(map(str, dict.fromkeys((runs[0], runs[-1]))))
+    samples = f"{batch} samples a {'device' if weak else 'step'}"
+    title = ", ".join(
+        [*(p for p in parts if p), samples, f"{count} {plural(runs[-1], 'run')} each"]
+    )
     by_key = {winner.metric.key: winner.metric for winner in work.winners}
 
     def pair(figure: str, entry: Entry) -> object:
         return getattr(entry.analysis.sound_pair(entry.config), figure, None)
 
-    columns = [
-        words("row", "row", lambda entry: entry.name),
-        Column("runs", "runs", "", lambda entry: len(entry.config.runs), str),
+    row = words("row", "row", lambda entry: entry.name)
+    speed = (
+        row,
+        Column("samples_per_s", "samples/s", "", by_key.pop("samples_per_s").estimate, estimate),
+        Column("speedup", "speedup", "", partial(pair, "speedup"), ratio),
+        Column("efficiency", "efficiency", "", partial(pair, "efficiency"), _value),
+        words("verdict", "verdict", lambda entry: verdict(entry.analysis, entry.config)),
+    )
+    use = (
+        row,
         *(
-            Column(key, metric.words, metric.unit, metric.estimate, _figure(key))
+            Column(key, metric.words, metric.unit, metric.estimate, mean_number)
             for key, metric in by_key.items()
         ),
-        Column("speedup", "speedup", "", partial(pair, "speedup"), ratio),
-        Column("efficiency", "efficiency", "", partial(pair, "efficiency"), ratio),
-        words("verdict", "verdict", lambda entry: verdict(entry.analysis, entry.config)),
-    ]
+    )
     blocks: list[Block] = [
-        table("work", columns, work.entries, title=title),
-        Lines(tuple(_winner_line(winner) for winner in work.winners), "plain"),
+        table("speed", speed, work.entries, title=title),
+        table("use", use, work.entries),
+        lines(map(_winner_line, work.winners), "plain"),
         lines([_advice(work)], "plain"),
     ]
     return section("work", "", *blocks)
 
 
-def _figure(key: str):  # type: ignore[no-untyped-def]
-    return estimate if key == "samples_per_s" else mean_number
+def _value(figure: RatioEstimate) -> str:
+    return factor(figure.value)
 
 
-def _winner_line(winner: Winner) -> Line:
+def _winner_line(winner: Winner) -> str:
     metric, found = winner.metric, winner.advantage
-    subject = f"{metric.words} ({metric.unit})" if metric.unit else metric.words
-    left = f"; not measured: {listed([e.name for e in winner.unmeasured], 2)}"
-    left = left if winner.unmeasured else ""
+    without = listed([entry.name for entry in winner.unmeasured], 2)
+    left = f"; without {without}, not measured" if without else ""
     if found is None:
-        return Line(f"{subject}: no winner: {winner.reason}{left}.")
-    gap = f"{factor(found.value)}x{bounds_words(found.interval)}"
+        return f"{metric.words}: no winner, {winner.reason}{left}."
+    if found.interval and found.interval.low == found.interval.high == 1:
+        equal = " and ".join(entry.name for entry in winner.rivals[:2])
+        return f"{metric.words}: no winner, {equal} are equal{left}."
+    gap = _gap(found)
     if winner.entry is not None:
-        return Line(f"{subject}: {winner.entry.name} wins, {gap} the next{left}.")
-    names = listed([entry.name for entry in winner.rivals], _MOST_NAMED)
-    runs = min(len(winner.metric.values(entry)) for entry in winner.rivals)
-    few = f"; {VERDICT_RUNS} runs of each are needed" if runs < VERDICT_RUNS else ""
-    return Line(f"{subject}: no winner: {names} ({gap} between the first two{few}){left}.")
+        return f"{metric.words}: {winner.entry.name} wins by {gap}{left}."
+    first, *others = (entry.name for entry in winner.rivals)
+    few = min(found.n) < VERDICT_RUNS
+    why = f"{VERDICT_RUNS} runs of each are needed" if few else "a tie is not excluded"
+    beside = listed(others, _MOST_NAMED)
+    return f"{metric.words}: no winner, {first} leads {beside} by {gap}, {why}{left}."
+
+
+def _gap(ratio: RatioEstimate) -> str:
+    """``1.81x (1.80-1.82)``; in percent below a twentieth: ``0.21 % (0.11 to 0.32)``."""
+    if ratio.value >= 1.05 or ratio.interval is None or bounds_nothing(ratio.interval):
+        return f"{factor(ratio.value)}x{bounds_words(ratio.interval)}"
+    value, low, high = (
+        f"{100 * (end - 1):.2g}" for end in (ratio.value, ratio.interval.low, ratio.interval.high)
+    )
+    return f"{value} % ({low} to {high})"
 
 
 def _advice(work: Work) -> str:
@@ -202,11 +223,13 @@ def _advice(work: Work) -> str:
     fastest, cheapest = work.winner("samples_per_s").entry, work.winner("cost").entry
     if fastest is not None and fastest is cheapest:
         return f"Take {fastest.name}: fastest and cheapest."
+    if not fastest and not cheapest:
+        return "Take none yet: nothing is shown to be fastest or cheapest; add repeats."
     said = [
-        f"{entry.name} for {what}" if entry else f"nothing is shown for {what}"
+        f"for {what} {entry.name if entry else 'none yet (add repeats)'}"
         for entry, what in ((fastest, "time"), (cheapest, "cost"))
     ]
-    return f"Take {said[0]}, {said[1]}." if fastest or cheapest else "Take none yet: add repeats."
+    return f"Take {'; '.join(said)}."
 
 
 def _together_line(one: Together) -> str:

@@ -215,16 +215,17 @@ def _rich(table: Table, console: Console | None) -> RichTable:
 
 
 def show_comparison(texts: Sequence[str], sections: Sequence[Section], console: Console) -> None:
-    """Lines broken between clauses, then sections as they are."""
+    """Sections, then ``texts``: a line each in a pipe, else broken between their clauses."""
     width = min(console.width, _WIDEST)
     for one in sections:
         for block in one.blocks:
             if isinstance(block, Lines):
                 _show_rows(block, one.key, width, console)
             elif isinstance(block, Table):
-                console.print(_text(block.title, "bold"))
+                if block.title:
+                    console.print(_text(f"\n{block.title}", "bold"))
                 for part in _fitted(block, console):
                     console.print(part)
     for text in texts:
-        for row in rows(text, width):
+        for row in rows(text, console.width):
             console.print(_text(row), soft_wrap=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from scalewise.analysis.choice import Speed, find_fastest
 from scalewise.analysis.comparability import differences
@@ -252,7 +253,7 @@ def trained_together(side: str, analysis: Analysis) -> tuple[Together, ...]:
     ]
     moments = sorted({moment for _, _, ends, _ in runs for moment in (ends[0], ends[-1])})
     sums: dict[tuple[tuple[str, str], ...], list[float]] = {}
-    for begin, end in zip(moments, moments[1:], strict=False):
+    for begin, end in pairwise(moments):
         active = [run for run in runs if run[2][0] <= begin and run[2][-1] >= end]
         steps = [sum(begin < moment <= end for moment in run[2][1:]) for run in active]
         if len(active) < 2 or min(steps) < _FEWEST_STEPS:

@@ -140,7 +140,8 @@ def differences(
 ) -> list[Difference]:
     """The fields that differ although neither ``factor`` nor ``also`` excuses them.
 
-    ``factor`` is one of :data:`FACTORS`, or several with commas between them. Raises ValueError for a factor that does not exist.
+    ``factor`` is one of :data:`FACTORS`, or several with commas between them.
+    Raises ValueError for a factor that does not exist.
     """
     freed = (*factor_fields(factor), *also)
     found = []

@@ -398,7 +398,7 @@ class TestBalance:
     ) -> None:
         found = analysed(tmp_path, Spec(), *repeats(self.SLOW, [1.0, 1.1]))
         first, second = cells(found, "load_balance", "balance_runs")
-        assert first["run"] == "large ddp x4, repeat 0"
+        assert first["run"] == "large ddp x4 device=CPU, repeat 0"
         assert (first["slowest_rank"], first["last_in"]) == ("2", "100")
         assert float(first["behind_ms"]) == pytest.approx(3.0, abs=0.01)
         # A step takes 9.2 ms: 6.2 and the wait for rank 2.

@@ -223,7 +223,8 @@ def show_comparison(texts: Sequence[str], sections: Sequence[Section], console: 
                 _show_rows(block, one.key, width, console)
             elif isinstance(block, Table):
                 if block.title:
-                    console.print(_text(f"\n{block.title}", "bold"))
+                    console.print()
+                    console.print(_text(block.title, "bold"))
                 for part in _fitted(block, console):
                     console.print(part)
     for text in texts:

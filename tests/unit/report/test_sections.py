@@ -406,9 +406,9 @@ class TestBalance:
         fast, slow = (float(row["samples_per_s"].replace(",", "")) for row in (first, second))
         assert fast / slow == pytest.approx(1.1, rel=0.01)
         (line,) = lines_of(found, "load_balance")
-        assert line.startswith("large ddp x4 (poor): rank 2 ")
+        assert line.startswith("large ddp x4 device=CPU (poor): rank 2 ")
         (line,) = lines_of(replace(found, budgets={}), "load_balance")
-        assert line.startswith("large ddp x4 (poor)") and "rank 2" not in line
+        assert line.startswith("large ddp x4 device=CPU (poor)") and "rank 2" not in line
         builder.build(found)
         right = figures["balance_history.png"].axes[1]
         (points,) = [line for line in right.get_lines() if line.get_label() == "large ddp x4"]

@@ -411,7 +411,8 @@ class TestBalance:
         assert line.startswith("large ddp x4 device=CPU (poor)") and "rank 2" not in line
         builder.build(found)
         right = figures["balance_history.png"].axes[1]
-        (points,) = [line for line in right.get_lines() if line.get_label() == "large ddp x4"]
+        label = "large ddp x4 device=CPU"
+        (points,) = [line for line in right.get_lines() if line.get_label() == label]
         assert sorted(points.get_ydata()) == pytest.approx([100 / 1.1, 100], rel=0.01)
 
     def test_the_grade_is_of_the_mean_wherever_it_stands(self, tmp_path: Path) -> None:

@@ -119,7 +119,7 @@ def _train_all(folder: Path, rank: int) -> None:
     from scalewise.train import RankContext, experiment
     from scalewise.train.execution import ExperimentModule
     from scalewise.train.rank import join
-    from scalewise.train.strategies import ddp
+    from scalewise.train.strategies import device_speeds
 
     torch.set_num_threads(1)
     variants = json.loads((folder / "variants.json").read_text())
@@ -137,14 +137,14 @@ def _train_all(folder: Path, rank: int) -> None:
             local_rank = 0 if hosts == 2 else rank
             os.environ |= {"NODE_RANK": str(rank - local_rank), "LOCAL_RANK": str(local_rank)}
             place = RankContext(rank, local_rank, RANKS, device, hosts)
-            measure = ddp.probe_samples_per_s
+            measure = device_speeds.probe_samples_per_s
             if name.startswith(THREE_TO_ONE):
-                ddp.probe_samples_per_s = _three_to_one
+                device_speeds.probe_samples_per_s = _three_to_one
             step = ExperimentModule.training_step
             if name.startswith(JITTERED) and rank == 1:
                 ExperimentModule.training_step = _late(step)  # type: ignore[method-assign]
             experiment.run(cell, CellFolder(folder / name), place)
-            ddp.probe_samples_per_s = measure
+            device_speeds.probe_samples_per_s = measure
             ExperimentModule.training_step = step  # type: ignore[method-assign]
 
 
@@ -158,8 +158,8 @@ def _late(step: Callable[..., Any]) -> Callable[..., Any]:
     return late
 
 
-def _three_to_one(strategy: Any, setting: Any) -> float:
-    return (300.0, 100.0)[setting.rank]
+def _three_to_one(*_: Any) -> list[float]:
+    return [(300.0, 100.0)[int(os.environ["RANK"])]] * 3
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from .comparability import flatten as flatten
 from .comparison import Comparison as Comparison
 from .comparison import Match as Match
 from .comparison import compare as compare
+from .comparison import find_link as find_link
 from .comparison import replaced_runs as replaced_runs
 from .configuration import Configuration as Configuration
 from .configuration import configurations as configurations
@@ -98,6 +99,14 @@ from .scaling import Pair as Pair
 from .scaling import is_ceiling as is_ceiling
 from .scaling import typical_speedup as typical_speedup
 from .scaling import under_ceiling as under_ceiling
+from .side_by_side import Entry as Entry
+from .side_by_side import Together as Together
+from .side_by_side import Winner as Winner
+from .side_by_side import Work as Work
+from .side_by_side import devices_of as devices_of
+from .side_by_side import sides as sides
+from .side_by_side import trained_together as trained_together
+from .side_by_side import works as works
 from .sizes import BreakEven as BreakEven
 from .sizes import SizedPair as SizedPair
 from .sizes import break_evens as break_evens

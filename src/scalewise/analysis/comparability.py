@@ -46,7 +46,8 @@ _NOT_IDENTITY = (
 FACTORS: Mapping[str, tuple[str, ...]] = {
     "devices": ("devices", "strategy"),
     "strategy": ("strategy",),
-    "gpu": ("device_model", "hardware", "driver", "host"),
+    "gpu": ("device_model", "cores_per_device", "hardware", "driver", "host"),
+    "link": ("emulated", "hardware", "driver", "host"),
     "code": ("code",),
     "versions": ("torch", "lightning", "driver", "cuda"),
     "model": ("model",),
@@ -59,6 +60,23 @@ FACTORS: Mapping[str, tuple[str, ...]] = {
     "seed": ("seed",),
 }
 """The factors a comparison may declare, each with the fields that may then differ."""
+
+
+def factor_fields(factor: str) -> tuple[str, ...]:
+    """The fields that ``factor`` frees, of several with commas between them.
+
+    Raises ValueError for a factor that does not exist.
+    """
+    names = factor.split(",") if factor else []
+    if unknown := [name for name in names if name not in FACTORS]:
+        raise ValueError(f"factor: found {unknown[0]!r}; allowed: {', '.join(FACTORS)}")
+    return tuple(field for name in names for field in FACTORS[name])
+
+
+def within(field: str, freed: Sequence[str]) -> bool:
+    """Whether a field of identity is one of ``freed``, or lies below one."""
+    return any(field == one or field.startswith(f"{one}.") for one in freed)
+
 
 UNKNOWN = "unknown"
 
@@ -124,15 +142,14 @@ def differences(
 ) -> list[Difference]:
     """The fields that differ although neither ``factor`` nor ``also`` excuses them.
 
+    ``factor`` is one of :data:`FACTORS`, or several with commas between them.
     Raises ValueError for a factor that does not exist.
     """
-    if factor not in FACTORS:
-        raise ValueError(f"factor: found {factor!r}; allowed: {', '.join(FACTORS)}")
-    freed = (*FACTORS[factor], *also)
+    freed = (*factor_fields(factor), *also)
     found = []
     for name in dict.fromkeys([*left, *right]):
         a, b = left.get(name, "absent"), right.get(name, "absent")
-        excused = any(name == field or name.startswith(field + ".") for field in freed)
+        excused = within(name, freed)
         # A key that one side's code did not know yet differs because the code does.
         excused |= "code" in freed and name not in _RECORDED and "absent" in (a, b)
         # Old records have no such fields, nor have datasets and models without files.
@@ -141,6 +158,39 @@ def differences(
         if not excused and (a != b or UNKNOWN in a.split(_VALUE_SEPARATOR)):
             found.append(Difference(name, a, b))
     return found
+
+
+def place(cell: CellRecords) -> dict[str, str]:
+    """What a finished cell ran on: cells of other devices are no repeats of it.
+
+    Hosts of one kind are the same place: their spread is part of the spread over runs. Empty for a
+    cell without a result.
+    """
+    result = cell.result
+    if result is None:
+        return {}
+    config = cell.config or {}
+    devices = [rank.device for rank in result.ranks]
+    kinds = sorted({"CPU" if d.kind == "cpu" else short_device(d.name) for d in devices})
+    found = {"device.name": "+".join(kinds)}
+    processors = sorted({short_device(d.name) for d in devices if d.kind == "cpu"})
+    if processors:
+        found["device.processor"] = "+".join(processors)
+        found["device.cores"] = "+".join(map(str, sorted({len(d.cores) for d in devices})))
+    marks = [mark.split()[0] for mark in cell.provenance.emulated] if cell.provenance else []
+    typed = flatten(config.get("hardware") or {})
+    if unsaid := [mark for mark in marks if f"nccl.{mark.partition('=')[0]}" not in typed]:
+        found["emulated"] = "+".join(unsaid)
+    strategy = config.get("strategy")
+    if isinstance(strategy, Mapping) and strategy.get("kind") == "heterogeneous":
+        fed = [round(rank.samples_fed / max(1, rank.steps_completed)) for rank in result.ranks]
+        found["split"] = "+".join(map(str, fed))
+    return found
+
+
+def short_device(name: str) -> str:
+    """``H200`` of ``NVIDIA H200``."""
+    return "-".join(name.removeprefix("NVIDIA ").split())
 
 
 def code_and_data_fields(cell: CellRecords) -> Identity:
@@ -160,7 +210,7 @@ def mixtures(cells: Sequence[CellRecords], fields: Sequence[str]) -> dict[str, s
     found = {}
     for name in dict.fromkeys(name for one in each for name in one):
         values = sorted({one[name] for one in each if name in one})
-        if len(values) > 1 and any(name == f or name.startswith(f"{f}.") for f in fields):
+        if len(values) > 1 and within(name, fields):
             found[name] = _abbreviate(_VALUE_SEPARATOR.join(values))
     return found
 

@@ -18,14 +18,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Literal
 
 from scalewise.analysis.comparability import (
     FACTORS,
     Difference,
     differences,
+    factor_fields,
     mixing_allowed,
     mixtures,
+    within,
 )
 from scalewise.analysis.configuration import Configuration, configurations
 from scalewise.analysis.labels import bounds_nothing, confidence, listed
@@ -40,7 +43,8 @@ from scalewise.analysis.verdict import VERDICT_RUNS
 from scalewise.host import plural
 from scalewise.records import CellFolder
 
-Change = Literal["faster", "slower", "no difference shown"]
+Change = Literal["faster", "slower", "no difference shown", "undecided"]
+"""``undecided``: fewer runs than a verdict needs, whatever their interval says."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +54,16 @@ class Match:
     label: str
     ratio: RatioEstimate
     """Global samples/s of B over A. Its interval is at the level on which ``change`` was decided:
-    it excludes 1 if and only if a change is shown. None with fewer than three runs on a side."""
+    of what is not undecided, it excludes 1 if and only if a change is shown."""
     change: Change
     detectable: float | None
     """The smallest ratio above 1 that such runs would show four times in five, at that level."""
     mixed: tuple[str, ...] = ()
     """Fields of the declared factor in which repeats of one side differ, in words."""
+    changed: tuple[Difference, ...] = ()
+    """Fields of the declared factor in which the sides differ."""
+    links: tuple[str, str] | None = None
+    """How the GPUs of A and of B are joined; None where one device, or nothing, is known."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +134,9 @@ def judge_gate(matches: Sequence[Match], unmatched: Sequence[Unmatched], limit: 
 def _least(match: Match) -> float:
     """The smallest ratio that is not excluded; 0 where nothing bounds it."""
     interval = match.ratio.interval
-    return 0.0 if interval is None or bounds_nothing(interval) else interval.low
+    if match.change == "undecided" or interval is None or bounds_nothing(interval):
+        return 0.0
+    return interval.low
 
 
 def _not_excluded(match: Match) -> str:
@@ -184,6 +194,7 @@ class Comparison:
     """What :func:`compare` found."""
 
     factor: str
+    """What may differ; several have commas between them, and nothing is the empty word."""
     matches: tuple[Match, ...]
     unmatched: tuple[Unmatched, ...]
     gate: Gate | None
@@ -192,6 +203,13 @@ class Comparison:
     """Cells of both sweeps that ended and whose figures are not in ``matches``."""
     replaced: tuple[tuple[Side, str], ...] = ()
     """Of each side, what is to be known of runs whose earlier results were set aside."""
+    chosen: bool = False
+    """Whether ``factor`` is what was found to differ, and nobody's choice."""
+
+    @property
+    def is_one_factor(self) -> bool:
+        """Whether the ratios are of one factor alone; else they are of all that differs at once."""
+        return "," not in self.factor
 
 
 @dataclass(frozen=True)
@@ -203,19 +221,29 @@ class _Found:
     """Global samples/s of the runs in B."""
     below: Sequence[float]
     mixed: tuple[str, ...]
+    changed: tuple[Difference, ...]
+    links: tuple[str, str] | None
 
 
-def compare(a: Sweep, b: Sweep, factor: str, fail_if: str | None = None) -> Comparison:
+def compare(
+    a: Sweep, b: Sweep, factor: str | None = None, fail_if: str | None = None
+) -> Comparison:
     """Compare sweep ``b`` with ``a``, which may differ in ``factor`` only.
 
-    ``fail_if`` is a limit such as ``slower=3%``. Raises ValueError for a factor or a limit that
-    does not exist.
+    Without ``factor`` it is what differs: the fewest factors with which most configurations of B
+    have a counterpart in A. ``fail_if`` is a limit such as ``slower=3%``. Raises ValueError for a
+    factor or a limit that does not exist, and for a limit where several factors differ.
     """
-    if factor not in FACTORS:
-        raise ValueError(f"factor: found {factor!r}; allowed: {', '.join(FACTORS)}")
     limit = parse_limit(fail_if) if fail_if is not None else None
     all_a, all_b = configurations(a), configurations(b)
     before = [c for c in map(_sound, all_a) if c.values("samples_per_s")]
+    chosen = factor is None
+    if factor is None:
+        factor = find_factors(before, [c for c in map(_sound, all_b) if c.values("samples_per_s")])
+        if limit is not None and "," in factor:
+            raise ValueError(f"--fail-if: found several factors that differ; allowed: "
+                             f"one, or --factor {factor} for all of them")  # fmt: skip
+    factor_fields(factor)
     paired: list[_Found] = []
     unmatched: list[Unmatched] = []
     for config in map(_sound, all_b):
@@ -229,7 +257,39 @@ def compare(a: Sweep, b: Sweep, factor: str, fail_if: str | None = None) -> Comp
     left_out = (*_left_out("A", a, all_a), *_left_out("B", b, all_b))
     sides: tuple[tuple[Side, Sweep], ...] = (("A", a), ("B", b))
     replaced = tuple((side, line) for side, sweep in sides for line in replaced_runs(sweep))
-    return Comparison(factor, judged, tuple(unmatched), gate, left_out, replaced)
+    return Comparison(factor, judged, tuple(unmatched), gate, left_out, replaced, chosen)
+
+
+_MOST_FACTORS = 4
+
+
+def find_factors(before: Sequence[Configuration], after: Sequence[Configuration]) -> str:
+    """The fewest factors that leave most of ``after`` with a counterpart in ``before``.
+
+    With commas between them; empty where nothing has to be freed, or nothing helps. Of equally
+    many the ones that free fewest fields.
+    """
+    each = [[differences(old.identity, new.identity, "") for old in before] for new in after]
+    useful = [
+        name
+        for name, fields in FACTORS.items()
+        if any(within(d.field, fields) for one in each for found in one for d in found)
+    ]
+    best, most = "", -1
+    for count in range(min(_MOST_FACTORS, len(useful)) + 1):
+        for names in sorted(
+            combinations(useful, count), key=lambda names: len(factor_fields(",".join(names)))
+        ):
+            factor = ",".join(names)
+            matched = sum(
+                any(not differences(old.identity, new.identity, factor) for old in before)
+                for new in after
+            )
+            if matched > most:
+                best, most = factor, matched
+        if most == len(after):
+            break
+    return best
 
 
 def _sound(config: Configuration) -> Configuration:
@@ -261,7 +321,11 @@ def _match(
     if not before:
         return Unmatched(config.label, "no configuration of A has a run")
     nearest = min(before, key=lambda c: len(differences(c.identity, config.identity, factor)))
-    differing = tuple(differences(nearest.identity, config.identity, factor))
+    found = differences(nearest.identity, config.identity, factor)
+    # What no factor frees stands first: nothing that one types helps there.
+    differing = tuple(
+        sorted(found, key=lambda d: any(within(d.field, f) for f in FACTORS.values()))
+    )
     if differing:
         words = "; ".join(map(str, differing[:4]))
         fields = [difference.field for difference in differing]
@@ -272,9 +336,35 @@ def _match(
         invalid = one.invalid
         if invalid:
             return Unmatched(config.label, f"in {side}, {invalid[0].reason}")
-    freed = FACTORS[factor]
+    freed = factor_fields(factor)
     mixed = (*_mixtures("A", nearest, freed), *_mixtures("B", config, freed))
-    return _Found(config.label, values, nearest.values("samples_per_s"), mixed)
+    changed = tuple(differences(nearest.identity, config.identity, ""))
+    links = find_link(nearest), find_link(config)
+    return _Found(
+        config.label,
+        values,
+        nearest.values("samples_per_s"),
+        mixed,
+        changed,
+        (links[0], links[1]) if links[0] and links[1] else None,
+    )
+
+
+def find_link(config: Configuration) -> str:
+    """``NVLink (NV18)``; empty for one device, and where nobody recorded how they are joined."""
+    kinds: dict[str, None] = {}
+    off = False
+    for run in config.runs:
+        known, result = run.cell.provenance, run.cell.result
+        if known is None or result is None or result.world_size < 2:
+            continue
+        off |= bool(known.emulated)
+        used = {str(rank.device.index) for rank in result.ranks}
+        for pair, kind in known.topology.items():
+            if set(pair.split("-")) <= used:
+                kinds[kind] = None
+    names = [f"{'NVLink' if kind.startswith('NV') else 'PCIe'} ({kind})" for kind in kinds]
+    return " and ".join(names) + (" with peer-to-peer off, an emulated PCIe" if off else "")
 
 
 def _mixtures(side: Side, config: Configuration, fields: Sequence[str]) -> list[str]:
@@ -291,18 +381,18 @@ def _leave(config: Configuration) -> str:
 
 
 def _judged(paired: Sequence[_Found]) -> tuple[Match, ...]:
-    """Fewer than three runs on a side have a ratio, and nothing to judge it by."""
+    """Fewer than three runs on a side have a ratio and its interval, and no verdict."""
     enough = [min(len(one.above), len(one.below)) >= VERDICT_RUNS for one in paired]
     level = bonferroni(sum(enough))
     matches = []
     for one, judged in zip(paired, enough, strict=True):
         ratio, detectable = estimate_ratio(one.above, one.below, level), None
-        change: Change = "no difference shown"
-        if not judged:
-            ratio = replace(ratio, interval=None, p_value=None)
-        elif ratio.interval is not None:
+        change: Change = "no difference shown" if judged else "undecided"
+        if judged and ratio.interval is not None:
             detectable = detectable_effect(ratio, 1 - level)
             if not ratio.interval.low <= 1 <= ratio.interval.high:
                 change = "faster" if ratio.value > 1 else "slower"
-        matches.append(Match(one.label, ratio, change, detectable, one.mixed))
+        matches.append(
+            Match(one.label, ratio, change, detectable, one.mixed, one.changed, one.links)
+        )
     return tuple(matches)

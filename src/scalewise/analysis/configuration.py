@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from scalewise.analysis.comparability import (
@@ -11,10 +11,11 @@ from scalewise.analysis.comparability import (
     SetAside,
     differences,
     identity,
+    place,
     split_repeats,
 )
 from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, are_replaced, may_be_left_out
-from scalewise.analysis.labels import configuration_labels, named, swept_order
+from scalewise.analysis.labels import named, swept_order, tell_apart
 from scalewise.analysis.model import CellRecords, Sweep, is_monitored
 from scalewise.analysis.run import FIGURES, Metric, Run, Scale, measure_run
 from scalewise.analysis.statistics import (
@@ -36,9 +37,11 @@ _ESTIMATES: Mapping[Scale, Callable[[Sequence[float]], Estimate]] = {
 
 @dataclass(frozen=True)
 class Configuration:
-    """All cells that differ in nothing but the repeat."""
+    """All cells that differ in nothing but the repeat, on equal devices."""
 
     config_id: str
+    """Its own among the rows: of one configuration on several kinds of device, the row with most
+    runs keeps the configuration's, the others' ends with what they ran on."""
     label: str
     """Short and unique within the sweep."""
     cells: tuple[CellRecords, ...]
@@ -47,6 +50,10 @@ class Configuration:
     identity: Identity
     aside: tuple[SetAside, ...] = ()
     """Finished cells whose figures are not mixed with the others'."""
+    leaves: Mapping[str, str] = field(default_factory=dict)
+    """Dotted leaves of the configuration that differ between rows, and what it ran on."""
+    elsewhere: tuple[CellRecords, ...] = ()
+    """Cells of the same configuration on other devices: rows of their own."""
 
     @property
     def devices(self) -> int | None:
@@ -135,18 +142,33 @@ def without_disturbed(config: Configuration) -> Configuration:
 
 
 def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
-    """The cells of a sweep grouped by ``config_id``.
+    """The cells of a sweep grouped by ``config_id`` and by what they ran on.
 
     Workloads in the order of the plan, within them swept values, numbers from small to large, and
     within those single device first, so that it stands above what is compared with it.
     """
-    groups: dict[str, list[CellRecords]] = {}
+    asked: dict[str, list[CellRecords]] = {}
     for cell in sweep.cells:
-        groups.setdefault(cell.planned.config_id, []).append(cell)
+        asked.setdefault(cell.planned.config_id, []).append(cell)
+    groups = {key: cells for one in asked.values() for key, cells in _by_place(one).items()}
     for cells in groups.values():
         cells.sort(key=lambda c: c.planned.repeat)
-    labels = configuration_labels({key: cells[0] for key, cells in groups.items()})
-    found = [_configuration(key, labels[key], cells) for key, cells in groups.items()]
+    ran = {key: next((p for p in map(place, cells) if p), None) for key, cells in groups.items()}
+    first = next((found for found in ran.values() if found), {})
+    # A row that never ran is not told apart by that.
+    usual = {name: word for name, word in first.items() if name != "split"}
+    told = tell_apart(
+        {key: cells[0] for key, cells in groups.items()},
+        {key: found or usual for key, found in ran.items()},
+    )
+    found = [
+        replace(
+            _configuration(key, told.labels[key], cells),
+            leaves=told.leaves[key],
+            elsewhere=tuple(c for c in asked[cells[0].planned.config_id] if c not in cells),
+        )
+        for key, cells in groups.items()
+    ]
     ordered: list[Configuration] = []
     for workload in dict.fromkeys(map(_workload, found)):
         rows = [c for c in found if _workload(c) == workload]
@@ -154,6 +176,19 @@ def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
         swept = swept_order([c.label for c in rows])
         ordered += sorted(rows, key=lambda c: swept[c.label])
     return tuple(ordered)
+
+
+def _by_place(cells: Sequence[CellRecords]) -> dict[str, list[CellRecords]]:
+    """Cells of one ``config_id`` by the key of their row; those without a result with the most."""
+    places: dict[str, list[CellRecords]] = {}
+    for cell in cells:
+        if cell.result is not None:
+            where = (str(cell.result.world_size), *place(cell).values())
+            places.setdefault(" ".join(where), []).append(cell)
+    most, *others = sorted(places, key=lambda p: len(places[p]), reverse=True) or [""]
+    config_id = cells[0].planned.config_id
+    first = [*places.get(most, ()), *(cell for cell in cells if cell.result is None)]
+    return {config_id: first, **{f"{config_id} {name}": places[name] for name in others}}
 
 
 def _configuration(config_id: str, label: str, cells: Sequence[CellRecords]) -> Configuration:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from scalewise.analysis.comparability import flatten, is_factor
@@ -169,27 +170,134 @@ Fields = Mapping[str, Any]
 """Dotted key to value."""
 
 
-def configuration_labels(firsts: Mapping[str, CellRecords]) -> dict[str, str]:
-    """``model strategy xN``, and whatever else is needed to tell two of them apart.
+@dataclass(frozen=True)
+class Told:
+    """What the rows of a table are called, and what differs between them."""
 
-    ``firsts`` holds a cell of each configuration by its id. What the user swept comes first,
-    then names of groups, then keys of the top level, then the rest: as many as it takes.
+    labels: Mapping[str, str]
+    """``model strategy xN`` and ``leaf=value`` of all that differs within the model, by row."""
+    leaves: Mapping[str, Mapping[str, str]]
+    """Row to the dotted leaves of its configuration that differ between any rows, models too."""
+
+
+def tell_apart(
+    firsts: Mapping[str, CellRecords], recorded: Mapping[str, Fields] | None = None
+) -> Told:
+    """Name every leaf of the configuration in which rows differ.
+
+    A leaf is left out where another word says it: one that comes with the name of its group, one
+    that only repeats the value of another, and one that is there with others of its group alone.
+    A label has what differs within the rows of its model; ``leaves`` has the rest as well.
+
+    Args:
+        firsts: a cell of each row by the row's key.
+        recorded: what ran, beside the configuration, by the row's key: the devices, for example.
     """
-    swept = {key for cell in firsts.values() for key in _typed(cell.planned)}
+    typed = {key for cell in firsts.values() for key in _typed(cell.planned)}
+    fields: dict[str, Fields] = {
+        key: {**(recorded or {}).get(key, {}), **flatten(cell.config or {})}
+        for key, cell in firsts.items()
+    }
     base = {key: _base_label(cell) for key, cell in firsts.items()}
-    fields = {key: flatten(cell.config or {}) for key, cell in firsts.items()}
-    labels = {}
-    for alike in _alike(base).values():
-        words = _telling({key: fields[key] for key in alike}, swept)
-        for key in alike:
-            own = words[key] or ([key[:8]] if len(alike) > 1 else [])
-            labels[key] = " ".join([base[key], *own])
+    scopes = _alike({key: _scope(cell) for key, cell in firsts.items()})
+    chosen = {
+        scope: _chosen({k: fields[k] for k in keys}, {k: base[k] for k in keys}, typed)
+        for scope, keys in scopes.items()
+    }
+    # What differs between models alone: their own leaves come with the model's name.
+    within = dict.fromkeys(name for names in chosen.values() for name in names)
+    between = [
+        name
+        for name in (_chosen(fields, base, typed) if len(scopes) > 1 else ())
+        if name not in within and name.partition(".")[0] != "model"
+    ]
+    short = _shortened(list(within))
+    labels = {
+        # What a cell does not have tells it apart by not being there.
+        key: " ".join(
+            [base[key], *(f"{short[n]}={_word(own, n)}" for n in chosen[scope] if n in own)]
+        )
+        for scope, keys in scopes.items()
+        for key, own in ((key, fields[key]) for key in keys)
+    }
     # Nothing tells them apart, not even what one of them lacks: their ids do.
     doubles = {key for alike in _alike(labels).values() if len(alike) > 1 for key in alike}
-    return {
-        key: f"{label} {key[:8]}" if key in doubles and key[:8] not in label else label
-        for key, label in labels.items()
+    return Told(
+        {k: f"{labels[k]} {k[:8]}" if k in doubles else labels[k] for k in firsts},
+        {
+            key: {n: _word(fields[key], n) for n in (*chosen[s], *between) if n in fields[key]}
+            for s, keys in scopes.items()
+            for key in keys
+        },
+    )
+
+
+def _scope(cell: CellRecords) -> str:
+    """The rows that are told apart from one another: of one model and one kind of work."""
+    config = cell.config or {}
+    kind = str(config.get("workload", "train"))
+    work = [] if kind == "train" else [kind]
+    name = named(config, "dataset" if is_loader(config) else "model") or cell.planned.name
+    return " ".join([*work, name, *(["under the profiler"] if is_profiled(config) else [])])
+
+
+def _chosen(rows: Mapping[str, Fields], base: Mapping[str, str], typed: set[str]) -> list[str]:
+    """The leaves to name, what the user typed first, then names of groups, then top-level keys."""
+    names = dict.fromkeys(name for fields in rows.values() for name in fields)
+    differ = {
+        name: values
+        for name in names
+        if is_factor(name)
+        and len(set(values := tuple(_word(fields, name) for fields in rows.values()))) > 1
     }
+    heads = {name.partition(".")[0] for name in differ if "." in name}
+    named_by = {head: _group_name(head, names, differ) for head in heads}
+    found: dict[str, tuple[str, ...]] = {}
+    for name in sorted(differ, key=lambda name: _priority(name, typed)):
+        values, head = differ[name], name.partition(".")[0]
+        if head == "strategy" and _follows(values, tuple(base.values())):
+            continue  # the label has its name and the number of devices
+        if head == "model" and name.endswith(".name"):
+            continue
+        name_of = named_by.get(head)
+        if name_of not in (None, name) and _follows(values, differ[name_of or ""]):
+            constant = len({value for value in values if value}) <= 1
+            if constant or _priority(name, typed):
+                continue  # it comes with the group's name
+        copied = values in found.values() and not set(values) & {"true", "false", "null"}
+        if copied and _priority(name, typed):
+            continue  # it repeats another, as by interpolation
+        found[name] = values
+    return [name for name in found if not _is_only_there(name, found)]
+
+
+def _group_name(
+    head: str, names: Mapping[str, None], differ: Mapping[str, tuple[str, ...]]
+) -> str | None:
+    """The leaf that names what was chosen of a group; None where that does not differ."""
+    leaf = next((f"{head}.{n}" for n in ("name", "_target_") if f"{head}.{n}" in names), None)
+    return leaf if leaf in differ else None
+
+
+def _follows(values: tuple[str, ...], others: tuple[str, ...]) -> bool:
+    """Whether ``values`` are a function of ``others``, row by row."""
+    return len(set(zip(values, others, strict=True))) == len(set(others))
+
+
+def _is_only_there(name: str, found: Mapping[str, tuple[str, ...]]) -> bool:
+    """Whether it has one value, in the rows where another of its group is that has several."""
+    there = [bool(value) for value in found[name]]
+    return (
+        len(set(filter(None, found[name]))) == 1
+        and "." in name
+        and any(
+            other != name
+            and other.partition(".")[0] == name.partition(".")[0]
+            and [bool(value) for value in values] == there
+            and len(set(filter(None, values))) > 1
+            for other, values in found.items()
+        )
+    )
 
 
 def told_apart(label: str) -> tuple[str, ...]:
@@ -236,11 +344,18 @@ def swept_words(planned: Sequence[PlannedCell]) -> dict[str, str]:
     """
     stems = {cell.cell_id: re.sub(r"-r\d+-[0-9a-f]+$", "", cell.name) for cell in planned}
     typed = {cell.cell_id: _typed(cell) for cell in planned}
-    return {
-        key: " ".join(words)
-        for alike in _alike(stems).values()
-        for key, words in _telling({k: typed[k] for k in alike}, set()).items()
-    }
+    found = {}
+    for alike in _alike(stems).values():
+        rows = {key: typed[key] for key in alike}
+        names = [
+            name
+            for name in dict.fromkeys(name for fields in rows.values() for name in fields)
+            if is_factor(name) and len({_word(fields, name) for fields in rows.values()}) > 1
+        ]
+        short = _shortened(names)
+        for key, fields in rows.items():
+            found[key] = " ".join(f"{short[n]}={_word(fields, n)}" for n in names if n in fields)
+    return found
 
 
 def named(config: Mapping[str, Any], group: str) -> str | None:
@@ -287,29 +402,6 @@ def _alike(words: Mapping[str, str]) -> dict[str, list[str]]:
     return groups
 
 
-def _telling(alike: Mapping[str, Fields], swept: set[str]) -> dict[str, list[str]]:
-    """``field=value`` of the fewest fields that tell ``alike`` apart, for each of them."""
-    names = dict.fromkeys(name for fields in alike.values() for name in fields)
-    differ = [
-        name
-        for name in names
-        if is_factor(name) and len({_word(fields, name) for fields in alike.values()}) > 1
-    ]
-    chosen: list[str] = []
-    parts = 1
-    for name in sorted(differ, key=lambda name: _priority(name, swept)):
-        found = len({tuple(_word(f, n) for n in (*chosen, name)) for f in alike.values()})
-        if found > parts:  # else it only repeats what others have said
-            chosen.append(name)
-            parts = found
-    short = _shortened(chosen)
-    # What a cell does not have tells it apart by not being there.
-    return {
-        key: [f"{short[name]}={_word(fields, name)}" for name in chosen if name in fields]
-        for key, fields in alike.items()
-    }
-
-
 def _priority(name: str, swept: set[str]) -> int:
     if name in swept or name.removesuffix(".name") in swept:
         return 0
@@ -325,7 +417,9 @@ def _word(fields: Fields, name: str) -> str:
     value = fields[name]
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    return str(value)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"[{','.join(map(str, value))}]"
+    return "_".join(str(value).split())
 
 
 def _shortened(names: Sequence[str]) -> dict[str, str]:

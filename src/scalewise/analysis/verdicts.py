@@ -353,6 +353,8 @@ def _all_spent(members: Sequence[Configuration], cap: int) -> str | None:
     """A neighbour that never goes away, or a file that changes again and again, would have repeats
     set aside and made up for, for ever."""
     for member in members:
+        if member.elsewhere and len(member.cells) + len(member.elsewhere) >= cap:
+            return f"{len(member.elsewhere)} runs of {member.label} had other devices or shares"
         if member.aside and len(member.runs) + len(member.aside) >= cap:
             remedies = " and ".join(dict.fromkeys(a.remedy for a in member.aside))
             return (

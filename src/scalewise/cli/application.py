@@ -272,37 +272,48 @@ def status(folder: Path | None, watch: bool, every: float, as_json: bool) -> Non
 
 
 @application.command()
-@click.argument("a", type=FOLDER)
-@click.argument("b", type=FOLDER)
+@click.argument("folders", type=FOLDER, nargs=-1, required=True)
 @click.option(
     "--factor",
-    required=True,
-    help="What may differ: devices, strategy, gpu, code, versions, model, dataset, optimizer, "
-    "precision, execution, batch, measuring or seed.",
+    help="What may differ: devices, strategy, gpu, link, code, versions, model, dataset, "
+    "optimizer, precision, execution, batch, measuring or seed; several with commas between.",
 )
 @click.option("--fail-if", metavar="slower=PERCENT%", help="For example slower=3%.")
-def compare(a: Path, b: Path, factor: str, fail_if: str | None) -> int:
-    """Sweep B against A, one factor changed; a gate for CI.
+def compare(folders: tuple[Path, ...], factor: str | None, fail_if: str | None) -> int:
+    """Sweeps side by side, or B against A, one factor changed; a gate for CI.
 
-    A and B are folders of sweeps, B the newer. Exit status: 0, or 1 if --fail-if holds or nothing
-    could be compared under it.
+    FOLDERS are of sweeps, A, B and so on; the first is the older one. Without --factor it prints
+    their rows, a winner for each metric, and what differs. Exit status: 0, or 1 if --fail-if holds
+    or nothing could be compared under it.
 
     \b
     Example: scalewise compare A B --factor code --fail-if slower=3%
     """
-    from scalewise.analysis import compare, load_sweep
-    from scalewise.report import comparison_text
+    from scalewise.analysis import analyse, compare, load_sweep
+    from scalewise.report import comparison_lines, show_comparison, side_by_side
 
+    gated = factor is not None or fail_if is not None
+    if gated and len(folders) != 2:
+        raise click.UsageError(f"found {len(folders)} folders; allowed with --factor: two, A and B")
+    sweeps = [load_sweep(folder) for folder in folders]
     try:
-        found = compare(load_sweep(a), load_sweep(b), factor, fail_if)
+        if gated:
+            found = compare(sweeps[0], sweeps[1], factor, fail_if)
+            texts, sections = comparison_lines(found), []
+        else:
+            sections = side_by_side([analyse(sweep) for sweep in sweeps])
+            texts = [
+                line
+                for letter, sweep in zip("BCDEFGHIJKLMNOPQRSTUVWXYZ", sweeps[1:], strict=False)
+                for line in comparison_lines(compare(sweeps[0], sweep), ("A", letter))
+            ]
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    text = comparison_text(found)
-    if found.gate is None or not found.gate.failed:
-        sys.stdout.write(text)
+    if not gated or found.gate is None or not found.gate.failed:
+        show_comparison(texts, sections, open_console())
         return Exit.DONE
     # The gate decides the status, whether its evidence could be printed or not.
-    shown(lambda: sys.stdout.write(text))
+    shown(lambda: show_comparison(texts, sections, open_console()))
     raise click.ClickException(found.gate.reason)
 
 

@@ -240,8 +240,11 @@ class RankSummary:
     """Which part of each global batch it fed: samples of ranks that share one count once. None: a
     part of its own."""
     probed_samples_per_s: float | None = None
-    """Forward and backward of its device alone, measured before training to share out batches; None
+    """Forward and backward of its device, measured before training to share out batches; None
     where nobody asked."""
+    probed_ratio: tuple[float, float, float] | None = None
+    """That over the fastest device's, with the ends of the interval by which shares differ or not;
+    None too in older records."""
     communication: CommunicationRecord | None = None
     """Its collectives; None where it trained alone or nothing could count them."""
     run_queue_ms_per_step: float | None = None

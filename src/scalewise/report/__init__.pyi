@@ -6,7 +6,10 @@ from .bundle import BundleError as BundleError
 from .bundle import described as described
 from .bundle import unpack_bundle as unpack_bundle
 from .bundle import write_bundle as write_bundle
-from .console import comparison_text as comparison_text
+from .comparison_tables import comparison_lines as comparison_lines
+from .comparison_tables import comparison_text as comparison_text
+from .comparison_tables import side_by_side as side_by_side
+from .console import show_comparison as show_comparison
 from .console import show_doctor as show_doctor
 from .export import results_json as results_json
 from .frames import Tables as Tables

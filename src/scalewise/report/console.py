@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from rich import box
 from rich.console import Console
@@ -12,15 +12,6 @@ from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from scalewise.analysis import (
-    VERDICT_RUNS,
-    Comparison,
-    Match,
-    bounds_nothing,
-    confidence,
-    factor,
-    ratio,
-)
 from scalewise.records import DoctorReport
 from scalewise.report.doctor_tables import doctor_sections
 from scalewise.report.sections import Line, Lines, Section, Table, Tone, printable
@@ -226,29 +217,19 @@ def _rich(table: Table, console: Console | None) -> RichTable:
     return made
 
 
-def comparison_text(comparison: Comparison) -> str:
-    """One line a configuration, what could not be compared and why, and the gate's answer."""
-    said = [f"global samples/s of B over A; what may differ: {comparison.factor}"]
-    for match in comparison.matches:
-        said += [_match_line(match), *(f"{match.label}: {mixture}" for mixture in match.mixed)]
-    said += [f"{side}: {line}" for side, line in comparison.replaced]
-    said += [f"{one.side}, {one.cell}: left out: {one.fault}" for one in comparison.left_out]
-    said += [f"{one.label}: not comparable: {one.reason}" for one in comparison.unmatched]
-    if comparison.gate is not None:
-        gate = comparison.gate
-        passed = "passed, WARNING" if gate.blind else "passed"
-        said.append(f"gate {'failed' if gate.failed else passed}: {gate.reason}")
-    return "".join(f"{printable(line)}\n" for line in said)
-
-
-def _match_line(match: Match) -> str:
-    runs = " and ".join(map(str, reversed(match.ratio.n)))
-    interval = match.ratio.interval
-    # 95 % for one configuration, more for several: all of them together are at 95 %.
-    bound = interval is not None and not bounds_nothing(interval)
-    level = f" ({confidence(interval)} interval)" if interval is not None and bound else ""
-    seen = f"; a verdict needs {VERDICT_RUNS} of each" if interval is None else ""
-    if match.change == "no difference shown" and match.detectable is not None:
-        change = factor(match.detectable)
-        seen = f"; a change beyond {change} would be seen four times in five"
-    return f"{match.label}: {match.change}: {ratio(match.ratio)}{level} from {runs} runs{seen}"
+def show_comparison(texts: Sequence[str], sections: Sequence[Section], console: Console) -> None:
+    """Sections, then ``texts``: a line each in a pipe, else broken between their clauses."""
+    width = min(console.width, _WIDEST)
+    for one in sections:
+        for block in one.blocks:
+            if isinstance(block, Lines):
+                _show_rows(block, one.key, width, console)
+            elif isinstance(block, Table):
+                if block.title:
+                    console.print()
+                    console.print(_text(block.title, "bold"))
+                for part in _fitted(block, console):
+                    console.print(part)
+    for text in texts:
+        for row in rows(text, console.width):
+            console.print(_text(row), soft_wrap=True)

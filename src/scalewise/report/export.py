@@ -100,9 +100,15 @@ def results_json(analysis: Analysis, samples: int | None = None) -> str:
 def results_csv(analysis: Analysis, warmup_epochs: int = 1) -> str:
     """``results.csv``: a row a configuration, units in the header, empty where not measured.
 
-    The first ``warmup_epochs`` of a run are in no epoch time.
+    The first ``warmup_epochs`` of a run are in no epoch time. The last columns are the leaves of
+    the configuration that differ between rows.
     """
-    rows = [_csv_row(analysis, config, warmup_epochs) for config in analysis.configurations]
+    leaves = dict.fromkeys(name for c in analysis.configurations for name in c.leaves)
+    rows = [
+        _csv_row(analysis, config, warmup_epochs)
+        | {name: config.leaves.get(name) for name in leaves}
+        for config in analysis.configurations
+    ]
     return _csv([list(rows[0]), *(list(row.values()) for row in rows)]) if rows else ""
 
 
@@ -158,6 +164,7 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         "label": config.label,
         "devices": config.devices,
         "cells": len(config.cells),
+        "differing": dict(config.leaves),
         "identity": dict(config.identity),
         **{key: figure_as_plain(config.estimate(metric)) for key, metric in _FIGURES.items()},
         **cost_tables.cost_as_plain(analysis, config),

@@ -128,10 +128,25 @@ def verdict(analysis: Analysis, config: Configuration) -> str | None:
 
 
 def same_in_every_row(analysis: Analysis) -> list[str]:
-    """One line of what all rows share; none where they share nothing."""
+    """A line of what all rows share, and a line a model of what differs between models alone."""
     words = [_in_every_row(analysis, fact) for fact in _FACTS]
     shared = ", ".join(word for word in words if word)
-    return [f"the same in every row: {shared}"] if shared else []
+    return [*([f"the same in every row: {shared}"] if shared else []), *_by_model(analysis)]
+
+
+def _by_model(analysis: Analysis) -> Iterator[str]:
+    """What each model ran with, of what is the same in all its rows and no other model's."""
+    leaves: dict[str, dict[str, set[str]]] = {}
+    for config in analysis.measured:
+        own = leaves.setdefault(config.name("model") or config.label, {})
+        for name, word in config.leaves.items():
+            own.setdefault(name, set()).add(word)
+    several = {name for own in leaves.values() for name, found in own.items() if len(found) > 1}
+    for model, own in leaves.items():
+        told = {name: found for name, found in own.items() if name not in several}
+        if len(leaves) > 1 and told:
+            words = (f"{n.removesuffix('.name')}={min(found)}" for n, found in told.items())
+            yield f"{model}: {', '.join(words)}"
 
 
 def _later_starts(analysis: Analysis) -> Iterator[str]:

@@ -270,7 +270,12 @@ def next_rounds(
         for one in found
         if one.wanted is not None and all(m.config_id in requests for m in one.members)
     ]
-    known = (c.planned.repeat for one, _ in undecided for m in one.members for c in m.cells)
+    known = (
+        c.planned.repeat
+        for one, _ in undecided
+        for m in one.members
+        for c in (*m.cells, *m.elsewhere)
+    )
     first = max(known, default=-1) + 1
     needed: dict[str, Cell] = {}
     left_open: list[Repeats] = []

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fakes.recorded import DDP, Spec, swept
+from fakes.recorded import DDP, Spec, analysed, repeats, swept, write_sweep
 from scalewise.analysis import configurations, load_sweep, swept_words
-from scalewise.analysis.labels import configuration_labels, swept_order
+from scalewise.analysis.labels import swept_order
 from scalewise.records import PlannedCell
 
 
@@ -63,22 +64,81 @@ def test_labels_tell_what_was_swept(tmp_path: Path, specs: list[Spec], expected:
     assert labels(tmp_path, *specs) == expected
 
 
-def test_what_the_user_typed_tells_before_what_follows_from_it(tmp_path: Path) -> None:
-    specs = [Spec(config={**adam(lr), "rounds": lr * 10}) for lr in (0.1, 0.2)]
-    sweep = swept(tmp_path, *specs)
-    firsts = {cell.planned.config_id: cell for cell in sweep.cells}
-    assert {x.rpartition(" ")[2] for x in configuration_labels(firsts).values()} == {
-        "rounds=1.0", "rounds=2.0"
-    }  # fmt: skip
-    plan = sweep.path / "sweep.json"
-    for spec in specs:
-        lr = spec.config["optimizer"]["lr"]
-        text = plan.read_text().replace('"model=large"', f'"optimizer.lr={lr}"', 1)
-        plan.write_text(text)
-    firsts = {cell.planned.config_id: cell for cell in load_sweep(tmp_path).cells}
-    assert {x.rpartition(" ")[2] for x in configuration_labels(firsts).values()} == {
-        "lr=0.1", "lr=0.2"
-    }  # fmt: skip
+def test_every_leaf_that_differs_is_named_though_fewer_would_tell_rows_apart(
+    tmp_path: Path,
+) -> None:
+    """batch_size=64 beside batch_size=128 in bf16: no row named the precision."""
+    bf16 = {"precision": {"name": "bf16-mixed", "lightning": "bf16"}}
+    graph = [{"strategy": {"name": "ddp", "static_graph": on}} for on in (False, True)]
+    assert labels(
+        tmp_path,
+        replace(DDP, batch_size=64, config=graph[0]),
+        replace(DDP, batch_size=128, config={**bf16, **graph[1]}),
+        Spec(batch_size=64),
+    ) == {
+        "large ddp x2 precision=fp32 batch_size=64 static_graph=false",
+        "large ddp x2 precision=bf16-mixed batch_size=128 static_graph=true",
+        "large single x1 precision=fp32 batch_size=64",
+    }
+
+
+def test_what_differs_between_models_alone_is_in_no_label_and_in_the_leaves(
+    tmp_path: Path,
+) -> None:
+    found = configurations(swept(tmp_path, Spec(batch_size=64), Spec(model="medium", seed=8)))
+    assert [c.label for c in found] == ["large single x1", "medium single x1"]
+    assert [dict(c.leaves) for c in found] == [
+        {"batch_size": "64", "seed": "7"}, {"batch_size": "128", "seed": "8"}
+    ]  # fmt: skip
+
+
+def test_modes_and_points_of_one_model_are_both_named(tmp_path: Path) -> None:
+    specs = [
+        Spec(
+            model="voxel",
+            config={
+                "model": {"name": "voxel", "mode": mode},
+                "dataset": {"name": "point_clouds", "points": n},
+            },
+        )
+        for mode, n in (("count", 500), ("mean", 500), ("max", 1000), ("count", 1000))
+    ]
+    assert {label.partition("x1 ")[2] for label in labels(tmp_path, *specs)} == {
+        f"mode={mode} points={n}"
+        for mode, n in (("count", 500), ("mean", 500), ("max", 1000), ("count", 1000))
+    }
+
+
+def test_cells_of_unlike_devices_are_rows_of_their_own(tmp_path: Path) -> None:
+    """One configuration on an H200 and on a CPU: "6 of 6" runs, one mean, no doubt."""
+    specs = [
+        replace(spec, kind=kind, repeat=i + 3 * (kind == "cpu"), run_factor=f)
+        for spec in (Spec(), DDP)
+        for kind in ("cuda", "cpu")
+        for i, f in enumerate((1.0, 1.01, 0.99))
+    ]
+    found = analysed(tmp_path, *specs)
+    assert {c.label: len(c.runs) for c in found.measured} == {
+        f"large {of} device={device}": 3
+        for of in ("single x1", "ddp x2")
+        for device in ("H200", "CPU")
+    }
+    sides = [(p.multi.leaves["device.name"], p.single.leaves["device.name"]) for p in found.pairs]
+    assert sides == [("H200", "H200"), ("CPU", "CPU")]
+    assert len({c.config_id for c in found.measured}) == 4
+    assert all(len(c.elsewhere) == 3 for c in found.measured)
+
+
+def test_repeats_of_unlike_splits_are_rows_of_their_own(tmp_path: Path) -> None:
+    strategy = {"strategy": {"name": "heterogeneous", "kind": "heterogeneous", "shares": "auto"}}
+    write_sweep(tmp_path, repeats(replace(DDP, config=strategy), [1.0, 1.0, 1.0]))
+    for rank, samples in ((0, 41), (1, 87)):
+        path = next(tmp_path.glob("*-r2")) / "result.json"
+        told = json.loads(path.read_text())
+        told["ranks"][rank]["samples_fed"] = samples * told["ranks"][rank]["steps_completed"]
+        path.write_text(json.dumps(told))
+    found = configurations(load_sweep(tmp_path))
+    assert [(c.leaves["split"], len(c.runs)) for c in found] == [("64+64", 2), ("41+87", 1)]
 
 
 def test_cells_of_one_name_are_told_apart_by_what_was_typed() -> None:

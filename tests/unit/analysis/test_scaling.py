@@ -476,7 +476,7 @@ def test_batches_that_differ_say_whose_they_are_and_what_would_compare(
 ) -> None:
     multi = replace(DDP, scaling=scaling, batch_size=batch)
     (refused,) = analysed(tmp_path, Spec(scaling=scaling, batch_size=64), multi).refused
-    assert refused.reason == f"large single x1 differs in {words}"
+    assert refused.reason == f"large single x1 batch_size=64 differs in {words}"
     assert [d.field for d in refused.differing] == ["batch"]
 
 

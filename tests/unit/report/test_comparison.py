@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.recorded import DDP, Spec, repeats, write_sweep
+from fakes.recorded import DDP, Spec, repeats, step_ms, write_sweep
 from scalewise.cli import main
 
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
@@ -59,7 +59,7 @@ def test_a_pass_that_excludes_nothing_warns_and_keeps_the_status_of_a_pass(
         write_sweep(tmp_path / name, [one for spec in specs for one in repeats(spec, factors)])
     words = ["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--factor", "code"]
     assert main([*words, "--fail-if", "slower=3%"]) == 0
-    first, *_, gate = capsys.readouterr().out.splitlines()[1:]
+    first, *_, gate = capsys.readouterr().out.splitlines()[2:]
     found = re.search(
         r"no difference shown: 0\.44 \[(.*), (.*)\] \(97\.5 % interval\) from 3 and 3 runs; "
         r"a change beyond (.*) would be seen",
@@ -95,5 +95,16 @@ def test_wrong_use_exits_with_2(
     assert "--fail-if: found 'slow=3'; allowed: slower=<percent>%" in capsys.readouterr().err
     assert main(["compare", before, str(tmp_path / "nowhere"), "--factor", "code"]) == 2
     assert "no such folder" in capsys.readouterr().err
-    for words in ([], [before, before], [before, before, "--factor", "weather"]):
+    for words in ([], [before, "--factor", "code"], [before, before, "--factor", "weather"]):
         assert main(["compare", *words]) == 2
+
+
+def test_without_a_factor_rows_winners_and_the_factor_that_differs_are_printed(
+    tmp_path: Path, before: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    after = sweep(tmp_path / "b", 2.0, "bbbbbbbbbbbb")
+    assert main(["compare", before, after]) == 0
+    said = capsys.readouterr().out
+    assert f"samples/s: A ddp x2 wins by {step_ms(Spec()) / step_ms(DDP):.2f}x" in said
+    assert "what differs: code" in said
+    assert "large ddp x2: slower: 0.50" in said

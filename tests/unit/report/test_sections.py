@@ -402,7 +402,7 @@ class TestBalance:
     ) -> None:
         found = analysed(tmp_path, Spec(), *repeats(self.SLOW, [1.0, 1.1]))
         first, second = cells(found, "load_balance", "balance_runs")
-        assert first["run"] == "large ddp x4, repeat 0"
+        assert first["run"] == "large ddp x4 device=CPU, repeat 0"
         assert (first["slowest_rank"], first["last_in"]) == ("2", "100")
         assert float(first["behind_ms"]) == pytest.approx(3.0, abs=0.01)
         # A step takes 9.2 ms: 6.2 and the wait for rank 2.
@@ -410,12 +410,13 @@ class TestBalance:
         fast, slow = (float(row["samples_per_s"].replace(",", "")) for row in (first, second))
         assert fast / slow == pytest.approx(1.1, rel=0.01)
         (line,) = lines_of(found, "load_balance")
-        assert line.startswith("large ddp x4 (poor): rank 2 ")
+        assert line.startswith("large ddp x4 device=CPU (poor): rank 2 ")
         (line,) = lines_of(replace(found, budgets={}), "load_balance")
-        assert line.startswith("large ddp x4 (poor)") and "rank 2" not in line
+        assert line.startswith("large ddp x4 device=CPU (poor)") and "rank 2" not in line
         builder.build(found)
         right = figures["balance_history.png"].axes[1]
-        (points,) = [line for line in right.get_lines() if line.get_label() == "large ddp x4"]
+        label = "large ddp x4 device=CPU"
+        (points,) = [line for line in right.get_lines() if line.get_label() == label]
         assert sorted(points.get_ydata()) == pytest.approx([100 / 1.1, 100], rel=0.01)
 
     def test_the_grade_is_of_the_mean_wherever_it_stands(self, tmp_path: Path) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -27,7 +26,8 @@ from scalewise.config import (
     whole_samples,
 )
 from scalewise.train.recording import BatchSizes, GradientHook
-from scalewise.train.torch_internals import GradBucket, copy_all
+from scalewise.train.strategies import device_speeds
+from scalewise.train.torch_internals import GradBucket
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,8 @@ class OwnStreamDDP(DDPStrategy):
 
     probed_samples_per_s: float | None = None
     """How fast this device was found to be, where batches are shared out by that."""
+    probed_ratio: tuple[float, float, float] | None = None
+    """That over the fastest device's, with the ends of its interval."""
 
     def __init__(self, config: DdpConfig, setting: Setting) -> None:
         # Any other buffer than batch statistics is a constant, alike on all ranks.
@@ -175,13 +177,24 @@ class HeterogeneousDDP(OwnStreamDDP):
         return super()._setup_model(model)
 
     def _settle_shares(self, setting: Setting) -> None:
-        """Measure every device on its own, and share out the batch in proportion."""
-        own = self.probed_samples_per_s = probe_samples_per_s(self, setting)
-        speeds = torch.zeros(setting.world_size, dtype=torch.float64, device=self.root_device)
-        speeds[setting.rank] = own
-        torch.distributed.all_reduce(speeds)
+        """Measure every device beside the others, and share out the batch by what they differ."""
         sizes = setting.batch_sizes
-        sizes.settle(whole_samples(sizes.total, speeds.tolist()))
+        own = device_speeds.probe_samples_per_s(
+            setting.module,
+            self.batch_to_device(setting.sample_batch(sizes[setting.rank])),
+            sizes[setting.rank],
+            self.root_device,
+            self.precision_plugin.forward_context,
+        )
+        rates = torch.zeros(
+            setting.world_size, len(own), dtype=torch.float64, device=self.root_device
+        )
+        rates[setting.rank] = torch.tensor(own)
+        torch.distributed.all_reduce(rates)
+        speeds = device_speeds.compare(rates.tolist())
+        self.probed_samples_per_s = speeds.samples_per_s[setting.rank]
+        self.probed_ratio = speeds.ratios[setting.rank]
+        sizes.settle(whole_samples(sizes.total, speeds.weights))
 
 
 def weighted_hook(sizes: BatchSizes, rank: int) -> GradientHook:
@@ -196,36 +209,3 @@ def weighted_hook(sizes: BatchSizes, rank: int) -> GradientHook:
         return future
 
     return GradientHook(reduce, sizes, lambda bucket: bucket.buffer().nbytes)
-
-
-_PROBE_WARMUP = 3
-_PROBE_STEPS = 10
-
-
-def probe_samples_per_s(strategy: DDPStrategy, setting: Setting) -> float:
-    """Samples/s of forward and backward on this device alone, on an equal share of a batch.
-
-    Nothing of the module changes: gradients are dropped, buffers and random numbers restored.
-    """
-    module, device = setting.module, strategy.root_device
-    batch = strategy.batch_to_device(setting.sample_batch(setting.batch_sizes[setting.rank]))
-    kept = [buffer.clone() for buffer in module.buffers()]
-    devices = [device] if device.type == "cuda" else []
-
-    def run(steps: int) -> float:
-        begin = time.perf_counter()
-        for step in range(steps):
-            with strategy.precision_plugin.forward_context():
-                output: Any = module.training_step(batch, step)
-            (output["loss"] if isinstance(output, Mapping) else output).backward()
-            module.zero_grad()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        return time.perf_counter() - begin
-
-    with torch.random.fork_rng(devices):
-        run(_PROBE_WARMUP)
-        seconds = run(_PROBE_STEPS)
-    if kept:
-        copy_all(list(module.buffers()), kept)
-    return _PROBE_STEPS * setting.batch_sizes[setting.rank] / seconds

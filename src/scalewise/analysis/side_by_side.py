@@ -1,0 +1,295 @@
+"""Rows of several sweeps, or of several kinds of device, side by side: who wins at what?
+
+Rows are of one work where they agree in all of the configuration but the strategy and the hardware,
+so that equal samples were trained on. A metric has a winner only where the intervals of its ratios
+to all others exclude a tie, all together at 95 % (Bonferroni), from three runs a side. Runs of one
+sweep are paired by round, those of two sweeps are two samples.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from scalewise.analysis.choice import Speed, find_fastest
+from scalewise.analysis.comparability import differences
+from scalewise.analysis.configuration import Configuration
+from scalewise.analysis.disturbances import step_edges_s
+from scalewise.analysis.run import Run
+from scalewise.analysis.scaling import is_ceiling
+from scalewise.analysis.statistics import (
+    Estimate,
+    RatioEstimate,
+    bonferroni,
+    estimate_positive,
+    estimate_ratio,
+)
+from scalewise.analysis.summary import Analysis
+
+_MAY_DIFFER = "devices,gpu,link,versions,code"
+_HOW_LONG = (
+    "max_steps", "max_epochs", "measure", "warmup_steps", "log_every_n_steps", "validation",
+    "started", "monitor",
+)  # fmt: skip
+"""Fields on how long and how closely a run is watched."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A configuration of one of the sweeps."""
+
+    side: str
+    """``A`` for the first sweep that was named, and so on."""
+    analysis: Analysis
+    config: Configuration
+
+    @property
+    def name(self) -> str:
+        """``A ddp x2``; the model is that of all rows beside it."""
+        model, label = self.config.name("model"), self.config.label
+        return f"{self.side} {label.removeprefix(f'{model} ')}"
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """Of one device; None where no price is known."""
+        found = self.analysis.costs.get(self.config.config_id)
+        return found.price.usd_per_hour if found and found.price else None
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What entries can win at."""
+
+    key: str
+    words: str
+    unit: str
+    read: Callable[[Entry, Run], float | None]
+    more_is_better: bool = False
+
+    def values(self, entry: Entry) -> list[tuple[Run, float]]:
+        """Of each run that has it and is above 0."""
+        each = ((run, self.read(entry, run)) for run in entry.config.runs)
+        return [(run, value) for run, value in each if value]
+
+    def estimate(self, entry: Entry) -> Estimate | None:
+        """Over runs; None where no run has it."""
+        values = [value for _, value in self.values(entry)]
+        return estimate_positive(values) if values else None
+
+
+def _p50_ms(_: Entry, run: Run) -> float | None:
+    return run.throughput.step_time_ms.p50 if run.throughput else None
+
+
+def _usd(entry: Entry, run: Run) -> float | None:
+    price, rate = entry.usd_per_hour, run.samples_per_s
+    return run.world_size * price / 3600 / rate * 1e6 if price and rate else None
+
+
+def _device_s(_: Entry, run: Run) -> float | None:
+    rate = run.samples_per_s
+    return run.world_size / rate * 1e3 if rate else None
+
+
+def _joules(_: Entry, run: Run) -> float | None:
+    joules = run.value("joules_per_million_samples")
+    return joules and joules / 1e6
+
+
+METRICS = (
+    Metric("samples_per_s", "samples/s", "", lambda _, r: r.samples_per_s, more_is_better=True),
+    Metric("latency", "median step", "ms", _p50_ms),
+    Metric("memory", "peak memory", "MiB/device", lambda _, r: r.value("peak_memory_mib")),
+    Metric("energy", "energy", "J/sample", _joules),
+)
+"""All but the cost, which :func:`cost_metric` chooses."""
+
+
+def cost_metric(entries: Sequence[Entry]) -> Metric:
+    """USD where every device has a price; device-seconds where no device has one and all are equal.
+
+    Devices of several kinds without prices have no common unit: their USD are missing.
+    """
+    kinds = {entry.config.identity.get("device_model") for entry in entries}
+    if len(kinds) == 1 and any(entry.usd_per_hour is None for entry in entries):
+        return Metric("cost", "cost", "device-ms/sample", _device_s)
+    return Metric("cost", "cost", "USD/M samples", _usd)
+
+
+@dataclass(frozen=True)
+class Winner:
+    """The best at one metric; ``entry`` is None where none is shown to be."""
+
+    metric: Metric
+    entry: Entry | None
+    rivals: tuple[Entry, ...]
+    """Those that may be the best, the best by its mean first; empty where one has won."""
+    advantage: RatioEstimate | None
+    """How many times as good the best is by its mean as the first rival, else as the second."""
+    unmeasured: tuple[Entry, ...]
+    """Entries without the metric, which are not compared."""
+    reason: str = ""
+    """Why nothing can be compared; empty where it can."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """Entries that train on equal samples in the same way."""
+
+    entries: tuple[Entry, ...]
+    winners: tuple[Winner, ...]
+
+    def winner(self, key: str) -> Winner:
+        """Of a metric by its key."""
+        return next(winner for winner in self.winners if winner.metric.key == key)
+
+
+def works(analyses: Sequence[Analysis]) -> tuple[Work, ...]:
+    """The entries of all sweeps by their work, without those that are alone with it."""
+    groups: list[list[Entry]] = []
+    for side, analysis in zip(sides(len(analyses)), analyses, strict=True):
+        for config in analysis.measured:
+            if config.config_id in analysis.invalid or not config.values("samples_per_s"):
+                continue
+            entry = Entry(side, analysis, config)
+            for group in groups:
+                theirs = group[0].config.identity
+                if not differences(theirs, config.identity, _MAY_DIFFER, _HOW_LONG):
+                    group.append(entry)
+                    break
+            else:
+                groups.append([entry])
+    return tuple(Work(tuple(g), tuple(_winners(g))) for g in groups if len(g) > 1)
+
+
+def sides(count: int) -> list[str]:
+    """``A``, ``B`` and so on. Raises ValueError for more sweeps than letters."""
+    if count > len(string.ascii_uppercase):
+        raise ValueError(f"found {count} folders; allowed: {len(string.ascii_uppercase)} at most")
+    return list(string.ascii_uppercase[:count])
+
+
+def _winners(entries: Sequence[Entry]) -> Iterator[Winner]:
+    trained = [entry for entry in entries if not is_ceiling(entry.config)]
+    for metric in (*METRICS, cost_metric(trained)):
+        yield _winner(metric, trained)
+
+
+def _winner(metric: Metric, entries: Sequence[Entry]) -> Winner:
+    known = {id(entry.config): entry for entry in entries if metric.values(entry)}
+    without = tuple(entry for entry in entries if id(entry.config) not in known)
+    kinds = {entry.config.is_cpu for entry in known.values()}
+    if len(known) < 2 or (metric.key == "memory" and len(kinds) > 1):
+        unlike = len(known) > 1
+        why = "of CPUs and of GPUs it is another memory" if unlike else "fewer than two have it"
+        return Winner(metric, None, (), None, without, why)
+
+    def of(config: Configuration) -> float:
+        found = metric.estimate(known[id(config)])
+        assert found is not None
+        return found.value if metric.more_is_better else 1 / found.value
+
+    def ratio(best: Configuration, other: Configuration, confidence: float) -> RatioEstimate:
+        pair = known[id(best)], known[id(other)]
+        above, below = (
+            entry.config.by_round(metric.values(entry))
+            if pair[0].side == pair[1].side
+            else [value for _, value in metric.values(entry)]
+            for entry in (pair if metric.more_is_better else pair[::-1])
+        )
+        return estimate_ratio(above, below, confidence)
+
+    speed = Speed(of, ratio)
+    fastest = find_fastest([entry.config for entry in known.values()], speed)
+    best = known[id(fastest.config)]
+    others = sorted((c.config for c in known.values() if c is not best), key=of, reverse=True)
+    rivals = tuple(known[id(config)] for config in fastest.rivals)
+    second = fastest.rivals[0] if rivals else others[0]
+    return Winner(
+        metric,
+        None if rivals else best,
+        (best, *rivals) if rivals else (),
+        ratio(best.config, second, bonferroni(len(others))),
+        without,
+    )
+
+
+@dataclass(frozen=True)
+class Together:
+    """Cells of several tasks that trained at the same time."""
+
+    side: str
+    tasks: tuple[str, ...]
+    """Labels, one a cell; of independent models in one cell, its own."""
+    samples_per_s: Estimate
+    """Of all together, while all of them trained: over rounds, or over times that they met."""
+    seconds: float
+    """How long they trained beside each other."""
+
+
+_FEWEST_STEPS = 5
+"""Steps of each cell in a time that is counted: fewer are no rate."""
+
+
+def trained_together(side: str, analysis: Analysis) -> tuple[Together, ...]:
+    """What cells of a sweep that overlapped in time did in all, and cells of several models.
+
+    Between any two moments at which one of them began or ended its timed steps, the same cells
+    train. Samples count where their step ends; times with the same tasks are joined, and each set
+    of runs is one value.
+    """
+    found = [
+        Together(side, (config.label,), figure, sum(_seconds(run) for run in config.runs))
+        for config in analysis.measured
+        if is_ceiling(config) and (figure := config.estimate("samples_per_s"))
+    ]
+    runs = [
+        (config.label, run.cell.planned.name, ends, run.throughput.samples / run.throughput.steps)
+        for config in analysis.measured
+        for run in config.runs
+        if run.throughput and (ends := _timed_edges(run))
+    ]
+    moments = sorted({moment for _, _, ends, _ in runs for moment in (ends[0], ends[-1])})
+    sums: dict[tuple[tuple[str, str], ...], list[float]] = {}
+    for begin, end in pairwise(moments):
+        active = [run for run in runs if run[2][0] <= begin and run[2][-1] >= end]
+        steps = [sum(begin < moment <= end for moment in run[2][1:]) for run in active]
+        if len(active) < 2 or min(steps) < _FEWEST_STEPS:
+            continue
+        key = tuple(sorted((label, name) for label, name, _, _ in active))
+        total = sums.setdefault(key, [0.0, 0.0])
+        total[0] += sum(n * run[3] for n, run in zip(steps, active, strict=True))
+        total[1] += end - begin
+    met: dict[tuple[str, ...], list[list[float]]] = {}
+    for key, total in sums.items():
+        met.setdefault(tuple(label for label, _ in key), []).append(total)
+    for labels, totals in met.items():
+        rates = estimate_positive([samples / seconds for samples, seconds in totals])
+        found.append(Together(side, labels, rates, sum(seconds for _, seconds in totals)))
+    return tuple(found)
+
+
+def _seconds(run: Run) -> float:
+    return run.throughput.seconds if run.throughput else 0.0
+
+
+def _timed_edges(run: Run) -> list[float]:
+    """Unix time at which rank 0's first timed step began and each of them ended."""
+    warm_up = run.cell.warm_up
+    if not run.cell.steps or warm_up is None:
+        return []
+    edges = step_edges_s(run.cell.steps[0])
+    return [float(moment) for moment in edges[warm_up.timed_from :]]
+
+
+def devices_of(analysis: Analysis) -> Mapping[str, int]:
+    """Kind of device to the most that one cell had of it."""
+    found: dict[str, int] = {}
+    for config in analysis.measured:
+        for run in config.runs:
+            names = [rank.device.name for rank in run.ranks]
+            for name in dict.fromkeys(names):
+                found[name] = max(found.get(name, 0), names.count(name))
+    return found

@@ -280,7 +280,7 @@ def status(folder: Path | None, watch: bool, every: float, as_json: bool) -> Non
 )
 @click.option("--fail-if", metavar="slower=PERCENT%", help="For example slower=3%.")
 def compare(folders: tuple[Path, ...], factor: str | None, fail_if: str | None) -> int:
-    """Sweeps side by side, or B against A, one factor changed; a gate for CI.
+    """Sweeps side by side, or one factor's ratio; a gate for CI.
 
     FOLDERS are of sweeps, A, B and so on; the first is the older one. Without --factor it prints
     their rows, a winner for each metric, and what differs. Exit status: 0, or 1 if --fail-if holds

@@ -86,7 +86,8 @@ def report_sections(sweep: Source, samples: int | None = None) -> list[Section]:
         head, in_detail, best, sizes, averages, numbers_of_devices,
         partial(target, samples=samples), cost, investment, alternative, losses, loaders,
         decisions, batch_sizes, repeats, sent, scaling, resources, disturbances, anatomy,
-        communication, profiles, examined, divided, mfu, load_balance, devices, energy, unfinished, faults, doubts, trackers, provenance,
+        communication, profiles, examined, divided, mfu, load_balance, devices, energy,
+        unfinished, faults, doubts, trackers, provenance,
     )  # fmt: skip
     return [section for part in parts if (section := part(analysis)).blocks]
 

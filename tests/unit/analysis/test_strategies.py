@@ -20,7 +20,7 @@ from fakes.recorded import (
     with_ranks,
     write_sweep,
 )
-from fakes.sections import answers, lines_of
+from fakes.sections import lines_of
 from scalewise.analysis import (
     Configuration,
     UndecidedError,
@@ -97,8 +97,6 @@ def test_independent_replicas_are_a_ceiling_and_no_verdict(tmp_path: Path) -> No
     assert near[0] is ceiling
     assert near[1].value < 1
     assert under_ceiling(ceiling, analysis.measured) is None
-    _, reason = answers(analysis)["large ddp x2"]
-    assert "of the ceiling, large task_parallel x2" in reason
 
 
 def test_parts_of_one_replica_have_to_feed_the_same_samples() -> None:

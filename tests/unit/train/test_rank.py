@@ -12,7 +12,7 @@ from scalewise.config import DdpConfig
 from scalewise.doctor.host_facts import host_facts
 from scalewise.host import foreign_launch, rendezvous, scrubbed
 from scalewise.records import PROTOCOL, CellFolder, CurrentAttempt, DeviceInfo, PlannedCell
-from scalewise.tracking.tracker import run_info
+from scalewise.tracking.tracker import SweepName, run_info
 from scalewise.train import collect
 from scalewise.train.provenance import emulations
 
@@ -90,7 +90,9 @@ def test_what_may_be_a_secret_is_neither_recorded_nor_handed_to_a_tracker(
     folder.save_provenance(dataclasses.replace(found, devices=tuple(recorded.devices)))
     planned = PlannedCell("id", "config", "cell", (), 0, 2)
     attempt = CurrentAttempt(1, 0, None, None)
-    told = run_info(folder, folder.load_config(), attempt, planned, tmp_path)
+    told = run_info(
+        folder, folder.load_config(), attempt, planned, tmp_path, SweepName("11-23 14:05", "net")
+    )
     assert told.config["provenance"]["environment"] == dict(found.environment)
     written = (folder.path / "provenance.json").read_text()
     assert "hunter2" not in written + str(told) + str(host_facts())

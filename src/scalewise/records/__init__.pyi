@@ -47,6 +47,7 @@ from .files import load_or_none as load_or_none
 from .files import parse_json as parse_json
 from .files import read_record as read_record
 from .files import save_json as save_json
+from .files import write_atomically as write_atomically
 from .folders import ALIVE_S as ALIVE_S
 from .folders import CellFolder as CellFolder
 from .folders import Checkpoint as Checkpoint
@@ -124,6 +125,7 @@ from .steps import WARMUP as WARMUP
 from .steps import OperationTime as OperationTime
 from .steps import ShardIndices as ShardIndices
 from .steps import StepParser as StepParser
+from .steps import StepRows as StepRows
 from .steps import StepSeries as StepSeries
 from .steps import StepWriter as StepWriter
 from .steps import WindowProfile as WindowProfile

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -114,9 +115,9 @@ def _edit(path: Path, planned: PlannedCell, steps: int) -> None:
     path.write_text(json.dumps(result))
 
 
-def measure(command: Sequence[str]) -> tuple[float, float]:
-    """Seconds and the largest sampled RssAnon in MiB of a command and its children."""
-    begin, most = time.monotonic(), 0
+def measure(command: Sequence[str]) -> tuple[float, float, float]:
+    """Seconds, CPU seconds, and the largest sampled RssAnon in MiB of a command."""
+    begin, cpu, most = time.monotonic(), _children_cpu_s(), 0
     process = psutil.Popen(command, stdout=subprocess.DEVNULL)
     while process.poll() is None:
         most = max(most, _rss_anon_kib(process))
@@ -124,7 +125,12 @@ def measure(command: Sequence[str]) -> tuple[float, float]:
     seconds = time.monotonic() - begin
     if process.returncode not in (0, 4):
         raise SystemExit(f"exit status {process.returncode}: {' '.join(command)}")
-    return seconds, most / 1024
+    return seconds, _children_cpu_s() - cpu, most / 1024
+
+
+def _children_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _rss_anon_kib(process: psutil.Process) -> int:
@@ -196,8 +202,8 @@ def main() -> int:
             continue
         if name == "new":
             add_cell(folder)
-        seconds, mib = measure(command)
-        print(f"{name}: {seconds:.1f} s, RssAnon at most {mib:,.0f} MiB", flush=True)
+        seconds, cpu_s, mib = measure(command)
+        print(f"{name}: {seconds:.1f} s, CPU {cpu_s:.1f} s, RssAnon at most {mib:,.0f} MiB")
     return 0
 
 

@@ -198,7 +198,9 @@ def _steps(ranks: Sequence[StepSeries], line: str, *, meet: bool) -> _Steps:
 
 def _stacked(ranks: Sequence[StepSeries], name: str, line: str) -> Floats:
     """Shape ``[ranks, steps]``; what was not timed is 0 and so ends up in ``untimed``."""
-    return np.nan_to_num(np.stack([one.column(name, line) for one in ranks]))
+    times = np.stack([one.column(name, line) for one in ranks])
+    np.copyto(times, 0.0, where=np.isnan(times))
+    return times
 
 
 def _ran_dry(on_device: Floats, on_host: Floats, line: str) -> npt.NDArray[np.bool_]:

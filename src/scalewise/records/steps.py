@@ -166,7 +166,9 @@ class StepRows:
             first += len(block)
             count = np.count_nonzero(kept)
             if count:
-                yield block if count == len(block) else block[kept]
+                begin = int(kept.argmax())
+                together = bool(kept[begin : begin + count].all())
+                yield block[begin : begin + count] if together else block[kept]
 
     def copy(self) -> npt.NDArray[np.void]:
         """All rows in one array of ``STEP_DTYPE``."""

@@ -81,7 +81,7 @@ def write_cell(
     picks: npt.NDArray[np.int64] | None = None
     for rank in ranks:
         series = read_steps(source.steps_path(rank), rank)
-        timed = series.timed().rows
+        timed = series.timed().rows.copy()
         if picks is None:
             picks = random.integers(0, len(timed), each)
         writer = StepWriter(cell.steps_path(rank), series.epoch_offset_ns)

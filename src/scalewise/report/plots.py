@@ -200,7 +200,10 @@ Curve = tuple[Sequence[int], Sequence[float]]
 def draw_curves(
     axes: Axes, title: str, curves: Sequence[tuple[str, Sequence[Curve]]], what: str
 ) -> None:
-    """Curves over samples fed: a colour a configuration, a line a run."""
+    """Curves over samples fed: a colour a configuration, a line a run; of the first ones only."""
+    if len(curves) > _MOST_PANELS:
+        title += f" (the first {_MOST_PANELS} of {len(curves)})"
+        curves = curves[:_MOST_PANELS]
     for i, (label, runs) in enumerate(curves):
         for j, (samples, values) in enumerate(runs):
             lonely = plot_style.marker(i) if len(samples) < 3 else None

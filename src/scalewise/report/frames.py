@@ -23,7 +23,7 @@ from scalewise.analysis import (
     cost_ratio,
     load_sweep,
 )
-from scalewise.records import STEP_DTYPE, WARMUP, DeviceSample, StepSeries
+from scalewise.records import STEP_DTYPE, DeviceSample, StepSeries
 from scalewise.report.export import figure_columns
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def _rank_steps(cell: CellRecords, series: StepSeries) -> pd.DataFrame:
         "start_unix_s": (rows["start_ns"] + series.epoch_offset_ns) / 1e9,
         "epoch": rows["epoch"],
         "samples_of_rank": rows["samples"],
-        "is_timed": (rows["flags"] & WARMUP) == 0,
+        "is_timed": series.is_timed,
         **{name: rows[name] for name in _STEP_TIMES},
     })  # fmt: skip
 

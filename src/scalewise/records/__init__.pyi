@@ -46,6 +46,7 @@ from .files import load_json as load_json
 from .files import load_or_none as load_or_none
 from .files import parse_json as parse_json
 from .files import save_json as save_json
+from .files import write_atomically as write_atomically
 from .folders import ALIVE_S as ALIVE_S
 from .folders import CellFolder as CellFolder
 from .folders import Checkpoint as Checkpoint
@@ -122,6 +123,7 @@ from .steps import WARMUP as WARMUP
 from .steps import OperationTime as OperationTime
 from .steps import ShardIndices as ShardIndices
 from .steps import StepParser as StepParser
+from .steps import StepRows as StepRows
 from .steps import StepSeries as StepSeries
 from .steps import StepWriter as StepWriter
 from .steps import WindowProfile as WindowProfile

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,24 +17,26 @@ import numpy.typing as npt
 
 from scalewise.analysis import (
     CAUSE_WORDS,
+    MOST_POINTS,
     Analysis,
     CellRecords,
     Configuration,
     Estimate,
+    RankSteps,
     RatioEstimate,
     Run,
     bounds_nothing,
     cost_ratio,
+    extremes,
+    figures_of,
     flatten,
     mean_anatomy,
     phase_word,
-    step_edges_s,
 )
-from scalewise.records import WARMUP, CellFolder, DeviceSeries, StepSeries
+from scalewise.records import CellFolder, DeviceSeries
 from scalewise.report.cost_tables import usd_per_million
 from scalewise.report.scaling_tables import run_speedups, verdict
 
-MOST_POINTS = 500
 _FEWEST_POINTS = 60
 _POINTS_OF_A_PAGE = 80_000
 """Of all steps together, and as many of all devices: 100 cells stay near 4 MB."""
@@ -146,9 +147,8 @@ def _cell(
     run: Run | None,
     points: Points,
 ) -> dict[str, Any]:
-    steps = tuple(series for series in cell.steps if len(series))
-    edges = [step_edges_s(series) for series in steps]
-    start = min((float(each[0]) for each in edges), default=0.0)
+    steps = [(one, one.edges_s[0]) for one in figures_of(cell).ranks if one.edges_s is not None]
+    start = min((begin for _, begin in steps), default=0.0)
     baseline = analysis.pair(config)
     return {
         "name": cell.planned.name,
@@ -157,10 +157,10 @@ def _cell(
         "state": cell.state,
         "failure": cell.failure,
         "steps": [
-            {"rank": series.rank, "curve": _step_curve(series, each - start, points.steps)}
-            for series, each in zip(steps, edges, strict=True)
+            {"rank": one.rank, "curve": _step_curve(one, begin - start, points.steps)}
+            for one, begin in steps
         ],
-        "timed": _timed(steps, edges, start),
+        "timed": _timed([one.timed_s for one, _ in steps if one.timed_s is not None], start),
         "balance": _balance(run),
         "devices": [
             device for series in cell.devices for device in _devices(series, start, points.devices)
@@ -172,46 +172,27 @@ def _cell(
     }
 
 
-def _step_curve(series: StepSeries, edges_s: npt.NDArray[np.float64], most: int) -> Curve:
+def _step_curve(steps: RankSteps, begin_s: float, most: int) -> Curve:
     """Step times in ms over the seconds at which the steps began."""
-    times = series.column("step")
-    known = ~np.isnan(times)
-    return thinned(edges_s[:-1][known], times[known], most)
+    return thinned(begin_s + np.array(steps.began_s), np.array(steps.step_ms), most)
 
 
 def thinned(
     x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], most: int = MOST_POINTS
 ) -> Curve:
-    """The same points if they are few, else the lowest and highest of each of equal bins of x.
-
-    ``x`` rises, both have shape ``[points]``.
-    """
-    if len(x) > most:
-        bounds = np.linspace(x[0], x[-1], most // 2 + 1)
-        cuts = [0, *np.searchsorted(x, bounds[1:-1]), len(x)]
-        ends = [
-            place
-            for first, last in pairwise(cuts)
-            if last > first
-            for place in {first + int(y[first:last].argmin()), first + int(y[first:last].argmax())}
-        ]
-        kept = np.array(sorted(ends))
-        x, y = x[kept], y[kept]
+    """The lowest and highest of bins of x, as numbers of few digits; ``x`` rises."""
+    x, y = extremes(x, y, most)
     return [_digits(v, 6) for v in x.tolist()], [_digits(v, 4) for v in y.tolist()]
 
 
-def _timed(
-    steps: Sequence[StepSeries], edges: Sequence[npt.NDArray[np.float64]], start: float
-) -> list[float | None] | None:
+def _timed(spans: Sequence[tuple[float, float]], start: float) -> list[float | None] | None:
     """First and last second of the steady window."""
-    spans = [
-        (float(each[at[0]]) - start, float(each[at[-1] + 1]) - start)
-        for series, each in zip(steps, edges, strict=True)
-        if len(at := np.flatnonzero((series.rows["flags"] & WARMUP) == 0))
-    ]
     if not spans:
         return None
-    return [_digits(min(b for b, _ in spans), 6), _digits(max(e for _, e in spans), 6)]
+    return [
+        _digits(min(b for b, _ in spans) - start, 6),
+        _digits(max(e for _, e in spans) - start, 6),
+    ]
 
 
 def _balance(run: Run | None) -> Curve | None:

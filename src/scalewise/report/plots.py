@@ -17,24 +17,26 @@ from matplotlib.ticker import LogFormatter, MaxNLocator
 from scalewise.analysis import (
     IDLE,
     MIN_EFFICIENCY,
+    MOST_POINTS,
     Analysis,
     Configuration,
     Pair,
+    RankSteps,
     RatioEstimate,
     Run,
+    figures_of,
     mean_anatomy,
     number,
     phase_word,
-    step_edges_s,
 )
-from scalewise.records import PHASES, WARMUP, StepSeries
+from scalewise.records import PHASES
 from scalewise.report import device_plots, plot_style
 from scalewise.report.answer_plot import answer_plot
 from scalewise.report.plot_style import Draw
 
 _MOST_PANELS: Final = 12
-_BINS: Final = 600
-"""About the pixels of a panel's width: each shows its longest step, so that no spike is lost."""
+_BINS: Final = MOST_POINTS // 2
+"""Each shows its longest step, so that no spike is lost."""
 _LOG_FROM: Final = 10.0
 _RANKS_NAMED: Final = 8
 
@@ -211,7 +213,10 @@ def draw_curves(
     what: str,
     over: str = "samples fed by all devices",
 ) -> None:
-    """Curves over samples fed or ``over``: a colour a configuration, a line a run."""
+    """Curves over samples fed or ``over``: a colour a configuration, a line a run; of the first."""
+    if len(curves) > _MOST_PANELS:
+        title += f" (the first {_MOST_PANELS} of {len(curves)})"
+        curves = curves[:_MOST_PANELS]
     for i, (label, runs) in enumerate(curves):
         for j, (samples, values) in enumerate(runs):
             lonely = plot_style.marker(i) if len(samples) < 3 else None
@@ -229,7 +234,7 @@ def draw_curves(
 
 def step_times(analysis: Analysis) -> Figure | None:
     """Every step of every run and rank, a panel a configuration; the timed window is shaded."""
-    configs = [c for c in analysis.measured if any(_series(run) for run in c.runs)]
+    configs = [c for c in analysis.measured if any(_ranks(run) for run in c.runs)]
     if not configs:
         return None
     shown, left_out = configs[:_MOST_PANELS], configs[_MOST_PANELS:]
@@ -239,7 +244,7 @@ def step_times(analysis: Analysis) -> Figure | None:
     panels = plot_style.grid_of_panels(made, rows, columns, len(shown))
     for axes, config in zip(panels, shown, strict=True):
         _draw_steps(axes, config)
-    ranks = max(one.rank for c in shown for run in c.runs for one in run.cell.steps) + 1
+    ranks = max(one.rank for c in shown for run in c.runs for one in _ranks(run)) + 1
     entries: dict[str, Artist] = {
         f"rank {rank}": Line2D([], [], color=plot_style.colour(rank))
         for rank in range(min(ranks, _RANKS_NAMED))
@@ -255,20 +260,18 @@ def step_times(analysis: Analysis) -> Figure | None:
 def _draw_steps(axes: Axes, config: Configuration) -> None:
     lowest, highest = np.inf, 0.0
     for run in config.runs:
-        series = _series(run)
-        if not series:
-            continue
-        edges = [step_edges_s(one) for one in series]
-        start = min(float(each[0]) for each in edges)
-        _shade(axes, series, edges, start, alpha=0.3 / len(config.runs))
-        for one, each in zip(series, edges, strict=True):
-            steps = one.column("step")
-            known = ~np.isnan(steps)
-            at, ms = _longest_of_each_bin(each[:-1][known] - start, steps[known])
+        ranks = _ranks(run)
+        edges = [one.edges_s for one in ranks if one.edges_s is not None]
+        start = min((each[0] for each in edges), default=0.0)
+        _shade(axes, ranks, start, alpha=0.3 / len(config.runs))
+        for one, each in zip(ranks, edges, strict=True):
+            at, ms = np.array(one.began_s) + each[0] - start, np.array(one.step_ms)
+            if one.steps > MOST_POINTS:
+                at, ms = _longest_of_each_bin(at, ms)
             if len(ms):
                 lowest, highest = min(lowest, float(ms.min())), max(highest, float(ms.max()))
                 # A step lasts until the next one: a long one is as wide as it is high.
-                until = np.append(at, each[-1] - start)
+                until = np.append(at, each[2] - start)
                 axes.plot(until, np.append(ms, ms[-1]), color=plot_style.colour(one.rank), lw=0.8,
                           alpha=0.8, drawstyle="steps-post")  # fmt: skip
     if lowest > 0 and highest > _LOG_FROM * lowest:
@@ -286,33 +289,22 @@ def _draw_steps(axes: Axes, config: Configuration) -> None:
     plot_style.tidy(axes, "both")
 
 
-def _series(run: Run) -> tuple[StepSeries, ...]:
-    return tuple(one for one in run.cell.steps if len(one))
+def _ranks(run: Run) -> list[RankSteps]:
+    return [one for one in figures_of(run.cell).ranks if one.steps]
 
 
-def _shade(
-    axes: Axes,
-    series: Sequence[StepSeries],
-    edges: Sequence[npt.NDArray[np.float64]],
-    start: float,
-    alpha: float,
-) -> None:
+def _shade(axes: Axes, ranks: Sequence[RankSteps], start: float, alpha: float) -> None:
     """The time in which any rank's steps were timed."""
-    timed = [np.flatnonzero((one.rows["flags"] & WARMUP) == 0) for one in series]
-    known = [(each[at[0]], each[at[-1] + 1]) for each, at in zip(edges, timed, strict=True)
-             if len(at)]  # fmt: skip
+    known = [one.timed_s for one in ranks if one.timed_s is not None]
     if known:
         begin, end = min(b for b, _ in known), max(e for _, e in known)
-        axes.axvspan(float(begin) - start, float(end) - start, color=plot_style.GREY, alpha=alpha,
-                     lw=0)  # fmt: skip
+        axes.axvspan(begin - start, end - start, color=plot_style.GREY, alpha=alpha, lw=0)
 
 
 def _longest_of_each_bin(
     at: npt.NDArray[np.float64], ms: npt.NDArray[np.float64]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """The same points if they are few, else the highest of each of ``_BINS`` equal times."""
-    if len(ms) <= _BINS:
-        return at, ms
+    """The highest of each of ``_BINS`` equal times."""
     bins = np.minimum((at - at[0]) / max(at[-1] - at[0], 1e-9) * _BINS, _BINS - 1).astype(int)
     order = np.lexsort((ms, bins))
     last = np.append(np.diff(bins[order]) > 0, True)

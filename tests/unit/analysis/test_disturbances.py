@@ -25,12 +25,12 @@ from fakes.recorded import (
 )
 from scalewise.analysis import CellRecords, Disturbance, Pair, load_sweep, reach_verdicts
 from scalewise.analysis.disturbances import (
-    common_stalls,
     disturbances,
     foreign_cpu_share,
     slow_hosts,
 )
 from scalewise.analysis.load import load_cell
+from scalewise.analysis.stalls import common_stalls
 from scalewise.analysis.steps import NotMeasuredError
 from scalewise.gpu import DeviceSampler
 from scalewise.host import CoreUse

@@ -22,13 +22,12 @@ from scalewise.records import DeviceSeries, RankSummary
 
 DisturbanceCode = Literal[
     "rank_on_other_gpu", "foreign_process", "extra_memory_on_gpu0", "common_stall", "foreign_cpu",
-    "slow_host",
 ]  # fmt: skip
 DEVICE_CODES: Final[tuple[DisturbanceCode, ...]] = (
     "rank_on_other_gpu", "foreign_process", "extra_memory_on_gpu0",
 )  # fmt: skip
 CODES: Final[tuple[DisturbanceCode, ...]] = (
-    *DEVICE_CODES, "common_stall", "foreign_cpu", "slow_host",
+    *DEVICE_CODES, "common_stall", "foreign_cpu",
 )  # fmt: skip
 
 EXTRA_MEMORY_MIB: Final = 200.0
@@ -360,56 +359,6 @@ def _foreign_cpu_findings(cell: CellRecords) -> Iterator[Disturbance]:
     if share > FOREIGN_CPU_UP_TO:
         text = f"processes outside the cell had {100 * share:.0f} % of its cores"
         yield Disturbance("foreign_cpu", "found", name, text, {"share_percent": 100 * share})
-
-
-SLOW_HOST_BY: Final = 0.3
-"""By how much more than the median a probe takes on a slow host. Of 150 on two shared cores 117
-took up to 29 % more, 33 took 34 to 82 % more, and none between."""
-
-_PROBED_RUNS = 3
-"""Fewer runs on a host have no median to be slower than."""
-
-
-def slow_hosts(cells: Sequence[CellRecords]) -> tuple[Disturbance, ...]:
-    """Runs whose host was slower just before they trained than before the others on that host.
-
-    By the slowest rank, against the median of all ranks. It names runs; no figure is made of it.
-    """
-    found = []
-    by_host: dict[str, list[tuple[str, list[RankSummary]]]] = {}
-    for cell in cells:
-        if cell.result is None or not cell.steps or cell.provenance is None:
-            continue
-        name, all_ranks = cell.planned.name, cell.result.ranks
-        probed = [rank for rank in all_ranks if rank.host_probe and rank.rank == rank.local_rank]
-        if probed:  # of a cell on several hosts, those of the host that is known
-            by_host.setdefault(cell.provenance.host, []).append((name, probed))
-        else:
-            reason = all_ranks[0].missing.get("host_probe", "it was not recorded")
-            found.append(_untold("slow_host", name, reason))
-    for runs in by_host.values():
-        if len(runs) < _PROBED_RUNS:
-            reason = f"fewer than {_PROBED_RUNS} runs on its host were probed"
-            found += [_untold("slow_host", name, reason) for name, _ in runs]
-            continue
-        usual_us = statistics.median(_loop_us(rank) for _, ranks in runs for rank in ranks)
-        for name, ranks in runs:
-            slowest = max(ranks, key=_loop_us)
-            slower = _loop_us(slowest) / usual_us - 1
-            if slower > SLOW_HOST_BY:
-                text = (
-                    f"the host was {100 * slower:.0f} % slower before it than in the median of "
-                    f"{len(runs)} runs: a Python loop of rank {slowest.rank} took "
-                    f"{_loop_us(slowest):,.0f} us, not {usual_us:,.0f}"
-                )
-                figures = {"slower_percent": 100 * slower, "rank": slowest.rank}
-                found.append(Disturbance("slow_host", "found", name, text, figures))
-    return tuple(found)
-
-
-def _loop_us(rank: RankSummary) -> float:
-    assert rank.host_probe is not None
-    return rank.host_probe.loop_us
 
 
 def _training(steps: StepFigures) -> tuple[float, float]:

@@ -92,7 +92,6 @@ from .model import CommunicationRecord as CommunicationRecord
 from .model import DeviceInfo as DeviceInfo
 from .model import ExecutionRecord as ExecutionRecord
 from .model import Fp8Record as Fp8Record
-from .model import HostProbe as HostProbe
 from .model import LengthRecord as LengthRecord
 from .model import PipelineRecord as PipelineRecord
 from .model import Provenance as Provenance

@@ -289,8 +289,10 @@ def _of_runs(config: Configuration, whose: str) -> Iterator[Doubt]:
             yield Doubt("long_step", text, f"single steps of {whose} took seconds")
     unsteady = [r for r in config.runs if r.cell.warm_up and r.cell.warm_up.rule == "not steady"]
     brief = f"steps of {whose} never got steady in {len(unsteady)} of {len(config.runs)} runs"
+    many = len(unsteady) > _MOST_ALIKE
     for run in unsteady:
-        yield Doubt("unsteady", str(run.cell.warm_up), brief, run.cell.planned.name)
+        text = brief if many else str(run.cell.warm_up)
+        yield Doubt("unsteady", text, brief, run.cell.planned.name)
     if config.aside:
         aside = f"{len(config.aside)} of {len(config.runs) + len(config.aside)} repeats"
         whys = [f"{one.cell.planned.name} {one.reason}" for one in config.aside]

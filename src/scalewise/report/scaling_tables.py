@@ -149,12 +149,23 @@ def _by_model(analysis: Analysis) -> Iterator[str]:
             yield f"{model}: {', '.join(words)}"
 
 
+_MOST_STARTS = 3
+"""Runs of a configuration whose first timed steps are named one by one."""
+
+
 def _later_starts(analysis: Analysis) -> Iterator[str]:
-    """Each run of which more than ``warmup_steps`` is left out."""
-    for run in (run for config in analysis.measured for run in config.runs):
-        warm_up = run.cell.warm_up
-        if warm_up is not None and warm_up.is_later:
-            yield f"{run.cell.planned.name} is {warm_up}"
+    """Each run of which more than ``warmup_steps`` is left out; many share a line."""
+    for config in analysis.measured:
+        runs = [(run.cell.planned.name, run.cell.warm_up) for run in config.runs]
+        later = [(name, found) for name, found in runs if found is not None and found.is_later]
+        if len(later) <= _MOST_STARTS:
+            yield from (f"{name} is {found}" for name, found in later)
+            continue
+        steps = sorted(found.timed_from for _, found in later)
+        yield (
+            f"{config.label}: {len(later)} of {len(runs)} runs are timed from steps {steps[0]} to "
+            f"{steps[-1]} ({later[0][1].rule}), not from {later[0][1].least}"
+        )
 
 
 Fact = Callable[[Configuration], str | None]

@@ -161,6 +161,14 @@ def test_the_record_says_where_timing_begins(sides: tuple[Analysis, Analysis]) -
             assert (row["timed_steps"], row["warmup_rule"]) == ("150", "MSER-5")
 
 
+def test_many_runs_that_begin_later_are_one_line(tmp_path: Path) -> None:
+    specs = [replace(Spec(), steps=200, warmup=WARM, repeat=at) for at in range(4)]
+    found = analyse(load_sweep(unflagged(write_sweep(tmp_path / "found", specs), 10)))
+    lines = [line for line in lines_of(found, "scaling") if "MSER-5" in line]
+    assert len(lines) == 1
+    assert "4 of 4 runs are timed from steps 50 to 50" in lines[0]
+
+
 def test_a_run_that_was_not_steady_is_doubted_and_timed_whole(tmp_path: Path) -> None:
     path = unflagged(write_sweep(tmp_path, [Spec(steps=200, warmup=150)]), 10)
     (config,) = (found := analyse(load_sweep(path))).measured

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -212,7 +212,8 @@ def draw_curves(
     over: str = "samples fed by all devices",
 ) -> None:
     """Curves over samples fed or ``over``: a colour a configuration, a line a run."""
-    for i, (label, runs) in enumerate(curves):
+    labels = plot_style.told_apart([label for label, _ in curves])
+    for i, (label, (_, runs)) in enumerate(zip(labels, curves, strict=True)):
         for j, (samples, values) in enumerate(runs):
             lonely = plot_style.marker(i) if len(samples) < 3 else None
             axes.plot(samples, values, color=plot_style.colour(i), lw=1.4,
@@ -223,7 +224,11 @@ def draw_curves(
     axes.set_title(title, loc="left", fontsize=11)
     plot_style.group_thousands(axes, "x")
     axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.legend(frameon=False, fontsize=8)
+    legend: dict[str, Any] = {"frameon": False, "fontsize": 8}
+    if labels != [label for label, _ in curves]:  # still long: below, where nothing is hidden
+        legend |= {"title": "else as most", "title_fontsize": 8, "alignment": "left",
+                   "loc": "upper left", "bbox_to_anchor": (0, -0.3)}  # fmt: skip
+    axes.legend(**legend)
     plot_style.tidy(axes, "both")
 
 

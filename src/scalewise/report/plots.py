@@ -226,8 +226,8 @@ def draw_curves(
     axes.xaxis.set_major_locator(MaxNLocator(5))
     legend: dict[str, Any] = {"frameon": False, "fontsize": 8}
     if labels != [label for label, _ in curves]:  # still long: below, where nothing is hidden
-        legend |= {"title": "else as most", "title_fontsize": 8, "alignment": "left",
-                   "loc": "upper left", "bbox_to_anchor": (0, -0.3)}  # fmt: skip
+        legend |= {"title": "else as most", "title_fontsize": 7, "fontsize": 7, "alignment": "left",
+                   "loc": "upper left", "bbox_to_anchor": (0, -0.2)}  # fmt: skip
     axes.legend(**legend)
     plot_style.tidy(axes, "both")
 

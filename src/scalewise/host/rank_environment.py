@@ -72,18 +72,19 @@ def rendezvous(rank: int, local_rank: int, world_size: int, port: int) -> dict[s
 
 
 def foreign_launch(environment: Mapping[str, str] = os.environ) -> tuple[str, int, int] | None:
-    """(launcher, rank, processes) when torchrun or srun started this process as one of several."""
-    for launcher, rank, size in (
-        ("torchrun", "RANK", "WORLD_SIZE"),
-        ("srun", "SLURM_PROCID", "SLURM_NTASKS"),
-    ):
-        if launcher == "srun" and "SLURM_STEP_ID" not in environment:
-            continue
-        if launcher == "torchrun" and "TORCHELASTIC_RUN_ID" not in environment:
-            continue
-        if rank in environment and size in environment:
-            return launcher, int(environment[rank]), int(environment[size])
-    return None
+    """(launcher, rank, processes) when torchrun or srun started this process as one of several.
+
+    Where both did, tasks of srun that each start torchrun, it is the one it is not the first of.
+    """
+    found = [
+        (launcher, int(environment[rank]), int(environment[size]))
+        for launcher, run, rank, size in (
+            ("torchrun", "TORCHELASTIC_RUN_ID", "RANK", "WORLD_SIZE"),
+            ("srun", "SLURM_STEP_ID", "SLURM_PROCID", "SLURM_NTASKS"),
+        )
+        if {run, rank, size} <= environment.keys()
+    ]
+    return max(found, key=lambda one: one[1], default=None)
 
 
 def listen(port: int = 0) -> socket.socket:

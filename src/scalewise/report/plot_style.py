@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,21 @@ def drawn(text: str, longest: int = _LONGEST) -> str:
         line if len(line) <= longest else f"{line[: longest // 2]}…{line[-longest // 2 :]}"
         for line in lines
     )
+
+
+def told_apart(labels: Sequence[str]) -> list[str]:
+    """Long labels without the settings that most of them share, where they then still differ."""
+    if max(map(len, labels), default=0) <= _LONGEST_NAME:
+        return list(labels)
+    often = Counter(word for label in labels for word in set(label.split()))
+    short = [
+        drawn(
+            " ".join(w for w in label.split() if "=" not in w or 2 * often[w] <= len(labels)),
+            _LONGEST_NAME,
+        )
+        for label in labels
+    ]
+    return short if len(set(short)) == len(labels) else list(labels)
 
 
 def tidy(axes: Axes, grid: str = "x") -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -217,7 +217,8 @@ def draw_curves(
     if len(curves) > _MOST_PANELS:
         title += f" (the first {_MOST_PANELS} of {len(curves)})"
         curves = curves[:_MOST_PANELS]
-    for i, (label, runs) in enumerate(curves):
+    labels = plot_style.told_apart([label for label, _ in curves])
+    for i, (label, (_, runs)) in enumerate(zip(labels, curves, strict=True)):
         for j, (samples, values) in enumerate(runs):
             lonely = plot_style.marker(i) if len(samples) < 3 else None
             axes.plot(samples, values, color=plot_style.colour(i), lw=1.4,
@@ -228,7 +229,11 @@ def draw_curves(
     axes.set_title(title, loc="left", fontsize=11)
     plot_style.group_thousands(axes, "x")
     axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.legend(frameon=False, fontsize=8)
+    legend: dict[str, Any] = {"frameon": False, "fontsize": 8}
+    if labels != [label for label, _ in curves]:  # still long: below, where nothing is hidden
+        legend |= {"title": "else as most", "title_fontsize": 7, "fontsize": 7, "alignment": "left",
+                   "loc": "upper left", "bbox_to_anchor": (0, -0.2)}  # fmt: skip
+    axes.legend(**legend)
     plot_style.tidy(axes, "both")
 
 

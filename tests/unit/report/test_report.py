@@ -22,7 +22,7 @@ from scalewise.cli import main
 from scalewise.cli.exits import explain, is_the_hosts_fault
 from scalewise.host import open_console
 from scalewise.records import CellFolder, RankError, RecordError
-from scalewise.report import builder, study
+from scalewise.report import builder, plot_style, study
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
@@ -369,3 +369,12 @@ def test_a_disk_without_room_for_the_report_is_the_hosts_fault_in_one_line(
         builder.build(sweep)
     assert is_the_hosts_fault(raised.value)
     assert explain(raised.value) == "report.md: No space left on device"
+
+
+def test_long_labels_keep_what_tells_them_apart() -> None:
+    shared = " ".join(f"setting_{i}=of_most" for i in range(6))
+    labels = [f"ddp x2 {shared} a=1", f"ddp x2 {shared} a=1 b=2", f"ddp x2 {shared} a=3"]
+    assert plot_style.told_apart(labels) == ["ddp x2", "ddp x2 b=2", "ddp x2 a=3"]
+    assert plot_style.told_apart(["x a=1", "x a=1 b=2"]) == ["x a=1", "x a=1 b=2"]
+    same = [labels[0], labels[0]]
+    assert plot_style.told_apart(same) == same

@@ -45,6 +45,17 @@ def test_what_we_set_is_what_we_scrub() -> None:
         ({"RANK": "1", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "a"}, ("torchrun", 1, 2)),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, None),
         ({"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"}, ("srun", 3, 4)),
+        (
+            {
+                "SLURM_PROCID": "3",
+                "SLURM_NTASKS": "4",
+                "SLURM_STEP_ID": "0",
+                "RANK": "0",
+                "WORLD_SIZE": "4",
+                "TORCHELASTIC_RUN_ID": "a",
+            },
+            ("srun", 3, 4),
+        ),
     ],
 )
 def test_a_foreign_launch_is_recognised(

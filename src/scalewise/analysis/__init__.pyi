@@ -22,6 +22,7 @@ from .communication import seed_rows as seed_rows
 from .communication import timed_only as timed_only
 from .comparability import FACTORS as FACTORS
 from .comparability import flatten as flatten
+from .comparability import grouped as grouped
 from .comparison import Comparison as Comparison
 from .comparison import Match as Match
 from .comparison import compare as compare

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 import scipy
 
 from scalewise.analysis.choice import SAMPLES_PER_S, Speed, find_fastest, samples_per_s
-from scalewise.analysis.comparability import MIN_RUNS, differences
+from scalewise.analysis.comparability import MIN_RUNS, differences, grouped, grouped_alike
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.model import is_monitored
 from scalewise.analysis.scaling import is_ceiling, loss_at_equal_samples, rate_ratio
@@ -99,15 +99,8 @@ def _is_candidate(config: Configuration) -> bool:
 
 def _groups(configs: Sequence[Configuration], learnt: Sequence[str]) -> list[list[Configuration]]:
     """Candidates beside each other, of one device and others, several of some number."""
-    groups: list[list[Configuration]] = []
-    for config in configs:
-        alike = (g for g in groups if not differences(
-            g[0].identity, config.identity, also=(*_HOW_IT_RUNS, *learnt)))  # fmt: skip
-        found = next(alike, None)
-        if found is None:
-            groups.append([config])
-        else:
-            found.append(config)
+    groups = grouped_alike(configs, lambda a, b: not differences(
+        a.identity, b.identity, also=(*_HOW_IT_RUNS, *learnt)))  # fmt: skip
     return [g for g in groups if 1 < len({c.devices for c in g}) < len(g) and _alone(g)]
 
 
@@ -124,10 +117,8 @@ def _best(
         beside = ((c, loss_at_equal_samples(c, reference)) for c in group if c is not reference)
         left_out = tuple(c for c, loss in beside if loss is not None and loss.learns_less)
     speed = SAMPLES_PER_S if equal is None else _time_to_loss(equal)
-    by_devices: dict[int, list[Configuration]] = {}
-    for config in sorted(group, key=lambda c: c.devices or 0):
-        if config not in left_out:
-            by_devices.setdefault(config.devices or 0, []).append(config)
+    kept = (config for config in group if config not in left_out)
+    by_devices = dict(sorted(grouped(kept, lambda c: c.devices or 0).items()))
     if len(by_devices) < 2:
         return None
     rows = []
@@ -179,9 +170,7 @@ def _equal_loss(group: Sequence[Configuration]) -> EqualLoss | None:
 
     None too where all train alike: then samples/s say it, without the noise of the batches.
     """
-    trainings: dict[tuple[object, ...], list[Configuration]] = {}
-    for config in group:
-        trainings.setdefault(_training(config), []).append(config)
+    trainings = grouped(group, _training)
     runs = [run for config in group for run in config.runs]
     # Damaged metrics have a history, and no loss that was reached.
     curves = [run.loss_history for run in runs if run.loss and run.loss_history]

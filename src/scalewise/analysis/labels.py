@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scalewise.analysis.comparability import flatten, is_factor
+from scalewise.analysis.comparability import flatten, grouped, is_factor
 from scalewise.analysis.model import (
     CellRecords,
     is_examination,
@@ -396,10 +396,7 @@ def _typed(cell: PlannedCell) -> dict[str, str]:
 
 def _alike(words: Mapping[str, str]) -> dict[str, list[str]]:
     """Word to the keys that have it."""
-    groups: dict[str, list[str]] = {}
-    for key, word in words.items():
-        groups.setdefault(word, []).append(key)
-    return groups
+    return grouped(words, words.__getitem__)
 
 
 def _priority(name: str, swept: set[str]) -> int:

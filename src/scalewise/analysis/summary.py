@@ -14,6 +14,7 @@ from scalewise.analysis.communication import (
     timed_only,
     windows,
 )
+from scalewise.analysis.comparability import grouped
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.cost import Cost, measure_cost
 from scalewise.analysis.disturbances import Disturbance, disturbances, slow_hosts
@@ -104,10 +105,7 @@ class Fate:
 
 def fate_lines(fates: Sequence[Fate]) -> Iterator[str]:
     """Cells of one fate in one line, then the line of code and the log of the first of them."""
-    alike: dict[tuple[str, str], list[Fate]] = {}
-    for fate in fates:
-        alike.setdefault((fate.state, fate.reason), []).append(fate)
-    for (state, reason), cells in alike.items():
+    for (state, reason), cells in grouped(fates, lambda f: (f.state, f.reason)).items():
         names = listed([cell.name for cell in cells], _MOST_NAMED)
         yield f"{state}: {names}: {reason}"
         first = cells[0].blame

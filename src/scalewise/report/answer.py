@@ -27,6 +27,7 @@ from scalewise.analysis import (
     changes_samples,
     estimate,
     factor,
+    grouped,
     is_ceiling,
     is_examination,
     is_monitored,
@@ -149,15 +150,12 @@ def _block(
 
 def _not_comparable(analysis: Analysis) -> Iterator[Line]:
     """Each reason once, with how many rows it holds for."""
-    rows: dict[str, list[str]] = {}
-    for one in analysis.refused:
-        if one.multi.config_id not in analysis.invalid:
-            rows.setdefault(one.reason, []).append(one.multi.label)
-    for reason, labels in rows.items():
+    told = (one for one in analysis.refused if one.multi.config_id not in analysis.invalid)
+    for reason, rows in grouped(told, lambda one: one.reason).items():
         # The label of a baseline keeps its letters.
         named = any(reason.startswith(one.label) for one in analysis.configurations)
         text = f"{reason.rstrip('.')}." if named else _sentence(reason)
-        yield Line(text, listed(labels, 1), "not comparable")
+        yield Line(text, listed([one.multi.label for one in rows], 1), "not comparable")
 
 
 def _sentence(text: str) -> str:

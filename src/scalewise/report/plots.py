@@ -22,6 +22,7 @@ from scalewise.analysis import (
     Pair,
     RatioEstimate,
     Run,
+    grouped,
     mean_anatomy,
     number,
     phase_word,
@@ -77,10 +78,7 @@ def speedup_efficiency(
     """Speedup and efficiency over devices, with intervals, ideal and threshold lines."""
     if not pairs:
         return None
-    curves: dict[str, list[Pair]] = {}
-    for pair in pairs:
-        name = pair.multi.label.replace(f" x{pair.devices}", "", 1)
-        curves.setdefault(name, []).append(pair)
+    curves = grouped(pairs, lambda p: p.multi.label.replace(f" x{p.devices}", "", 1))
     made = plot_style.figure(plot_style.WIDTH_IN + 1, 4.6 + 0.22 * len(curves))
     most = max(p.devices for p in pairs)
     readers: tuple[Callable[[Pair], RatioEstimate], ...] = (

@@ -16,6 +16,7 @@ from scalewise.analysis import (
     estimate,
     estimate_not_negative,
     estimate_positive,
+    grouped,
     is_operation,
     is_timed,
     mean_anatomy,
@@ -332,11 +333,10 @@ def _optimizers_are_compared(configs: Sequence[Configuration]) -> bool:
 
     With one alone its state is part of the memory; among several it is the question.
     """
-    kinds: dict[tuple[str | None, str | None], set[tuple[str | None, str | None]]] = {}
-    for config in configs:
-        workload = (config.name("model"), config.name("dataset"))
-        kinds.setdefault(workload, set()).add((config.name("optimizer"), config.name("pruning")))
-    return any(len(found) > 1 for found in kinds.values())
+    return any(
+        len({(one.name("optimizer"), one.name("pruning")) for one in same}) > 1
+        for same in grouped(configs, lambda config: config.workload).values()
+    )
 
 
 def _allocator_table(analysis: Analysis) -> Table:

@@ -54,8 +54,7 @@ from .investment import Return as Return
 from .investment import alternatives as alternatives
 from .investment import electricity_missing as electricity_missing
 from .labels import MISSING as MISSING
-from .labels import bounds_nothing as bounds_nothing
-from .labels import bounds_words as bounds_words
+from .labels import bounding as bounding
 from .labels import confidence as confidence
 from .labels import estimate as estimate
 from .labels import factor as factor
@@ -65,6 +64,7 @@ from .labels import listed as listed
 from .labels import number as number
 from .labels import ratio as ratio
 from .labels import swept_words as swept_words
+from .labels import times as times
 from .labels import told_apart as told_apart
 from .load import load_sweep as load_sweep
 from .load import no_sweep as no_sweep

@@ -22,7 +22,7 @@ from typing import Literal
 
 from scalewise.analysis.comparability import differences, grouped
 from scalewise.analysis.configuration import Configuration
-from scalewise.analysis.labels import bounds_nothing, factor, interval_words
+from scalewise.analysis.labels import bounding, factor, interval_words
 from scalewise.analysis.scaling import Pair, is_ceiling, rate_ratio
 from scalewise.analysis.statistics import Interval, RatioEstimate, bonferroni
 from scalewise.analysis.verdict import VERDICT_RUNS
@@ -241,7 +241,7 @@ def _of_each_added(ratio: RatioEstimate, smaller: int, devices: int) -> RatioEst
     def of_each(value: float) -> float:
         return (value - 1) * smaller / (devices - smaller)
 
-    found = None if ratio.interval and bounds_nothing(ratio.interval) else ratio.interval
+    found = bounding(ratio)
     interval = found and Interval(of_each(found.low), of_each(found.high), found.confidence)
     return replace(ratio, value=of_each(ratio.value), interval=interval, p_value=None)
 

@@ -109,13 +109,14 @@ def ratio(figure: RatioEstimate) -> str:
     return f"{factor(figure.value)} [{factor(figure.interval.low)}, {factor(figure.interval.high)}]"
 
 
-def bounds_words(interval: Interval | None) -> str:
-    """`` (1.57-1.72)`` behind a ratio, or that it bounds nothing; empty without an interval."""
+def times(figure: RatioEstimate) -> str:
+    """``1.65x (1.57-1.72)``, or that it bounds nothing; the value alone without an interval."""
+    interval, value = figure.interval, f"{factor(figure.value)}x"
     if interval is None:
-        return ""
+        return value
     if bounds_nothing(interval):
-        return " (no useful bound)"
-    return f" ({factor(interval.low)}-{factor(interval.high)})"
+        return f"{value} (no useful bound)"
+    return f"{value} ({factor(interval.low)}-{factor(interval.high)})"
 
 
 def interval_words(figure: RatioEstimate) -> str:
@@ -142,6 +143,12 @@ def bounds_nothing(interval: Interval) -> bool:
     measured, and an interval that bounds nothing is called that.
     """
     return interval.low > 0 and interval.high > UNBOUNDED * interval.low
+
+
+def bounding(figure: Estimate | RatioEstimate | None) -> Interval | None:
+    """Its interval; None too for one that bounds nothing."""
+    found = figure.interval if figure is not None else None
+    return None if found is None or bounds_nothing(found) else found
 
 
 def figure_as_plain(figure: Estimate | RatioEstimate | None) -> dict[str, Any] | None:

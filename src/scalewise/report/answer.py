@@ -23,7 +23,6 @@ from scalewise.analysis import (
     Loss,
     Pair,
     Remedy,
-    bounds_words,
     changes_samples,
     estimate,
     factor,
@@ -36,6 +35,7 @@ from scalewise.analysis import (
     number,
     override_holds,
     remedy,
+    times,
     under_ceiling,
     way_to_get,
     work_remedy,
@@ -175,7 +175,7 @@ def _asked(pair: Pair) -> str:
 
 def _figures(pair: Pair) -> str:
     """``1.65x (1.52-1.79), efficiency 0.82, cost 1.21x.``"""
-    speedup = f"{factor(pair.speedup.value)}x{bounds_words(pair.speedup.interval)}"
+    speedup = times(pair.speedup)
     if is_ceiling(pair.multi):
         return f"{speedup} of {pair.devices} independent models: one model reaches no more."
     cost = factor(pair.cost_ratio.value)

@@ -17,7 +17,7 @@ from scalewise.analysis import (
     RatioEstimate,
     Run,
     SerialFraction,
-    bounds_nothing,
+    bounding,
     cost_ratio,
     epoch_times_s,
     estimate_positive,
@@ -356,9 +356,7 @@ def _cost_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
 
 def figure_columns(name: str, figure: Estimate | RatioEstimate | None) -> dict[str, float | None]:
     """A figure with the ends of its interval; those that bound nothing are missing."""
-    interval = figure.interval if figure else None
-    if interval is not None and bounds_nothing(interval):
-        interval = None
+    interval = bounding(figure)
     return {
         name: figure.value if figure else None,
         f"{name}_low95": interval.low if interval else None,

@@ -24,7 +24,7 @@ from scalewise.analysis import (
     Estimate,
     RatioEstimate,
     Run,
-    bounds_nothing,
+    bounding,
     cost_ratio,
     flatten,
     mean_anatomy,
@@ -129,8 +129,7 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
 def _figure(found: Estimate | RatioEstimate | None) -> dict[str, float | None] | None:
     if found is None:
         return None
-    interval = found.interval
-    known = interval if interval is not None and not bounds_nothing(interval) else None
+    known = bounding(found)
     return {
         "value": _round(found.value),
         "low": _round(known.low) if known else None,

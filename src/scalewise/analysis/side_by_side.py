@@ -16,6 +16,7 @@ from itertools import pairwise
 from scalewise.analysis.choice import Speed, find_fastest
 from scalewise.analysis.comparability import differences, grouped, grouped_alike
 from scalewise.analysis.configuration import Configuration
+from scalewise.analysis.cost import usd_per_million_samples
 from scalewise.analysis.disturbances import step_edges_s
 from scalewise.analysis.run import Run
 from scalewise.analysis.scaling import is_ceiling
@@ -54,8 +55,7 @@ class Entry:
     @property
     def usd_per_hour(self) -> float | None:
         """Of one device; None where no price is known."""
-        found = self.analysis.costs.get(self.config.config_id)
-        return found.price.usd_per_hour if found and found.price else None
+        return self.analysis.cost(self.config).rent
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _p50_ms(_: Entry, run: Run) -> float | None:
 
 def _usd(entry: Entry, run: Run) -> float | None:
     price, rate = entry.usd_per_hour, run.samples_per_s
-    return run.world_size * price / 3600 / rate * 1e6 if price and rate else None
+    return usd_per_million_samples(run.world_size, price, rate) if price and rate else None
 
 
 def _device_s(_: Entry, run: Run) -> float | None:

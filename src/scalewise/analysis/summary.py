@@ -16,7 +16,7 @@ from scalewise.analysis.communication import (
 )
 from scalewise.analysis.comparability import grouped
 from scalewise.analysis.configuration import Configuration
-from scalewise.analysis.cost import Cost, measure_cost
+from scalewise.analysis.cost import NO_COST, Cost, measure_cost
 from scalewise.analysis.disturbances import Disturbance, disturbances, slow_hosts
 from scalewise.analysis.investment import Owned, Return, measure_owned, measure_return
 from scalewise.analysis.labels import listed
@@ -154,6 +154,10 @@ class Analysis(Verdicts):
     def unfinished(self) -> tuple[CellRecords, ...]:
         """Cells without a result."""
         return tuple(c for c in self.sweep.cells if c.state != "done")
+
+    def cost(self, config: Configuration) -> Cost:
+        """What a sample costs, or why that is not known."""
+        return self.costs.get(config.config_id, NO_COST)
 
     def pair(self, config: Configuration) -> Pair | None:
         return next((p for p in self.pairs if p.multi.config_id == config.config_id), None)

@@ -342,14 +342,12 @@ def _sustained(analysis: Analysis, config: Configuration) -> dict[str, float | N
 
 
 def _cost_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
-    found, pair = analysis.costs.get(config.config_id), analysis.sound_pair(config)
-    price = found.price if found else None
+    found, pair = analysis.cost(config), analysis.sound_pair(config)
+    price = found.price
     return {
         "usd_per_device_hour": price.usd_per_hour if price else None,
         "price_source": f"{price.source}, {price.date}" if price else None,
-        **figure_columns(
-            "usd_per_million_samples", found.usd_per_million_samples if found else None
-        ),
+        **figure_columns("usd_per_million_samples", found.usd_per_million_samples),
         **figure_columns("sample_cost_ratio", cost_ratio(pair, analysis.costs) if pair else None),
     }
 

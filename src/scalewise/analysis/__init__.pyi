@@ -56,6 +56,7 @@ from .investment import electricity_missing as electricity_missing
 from .labels import MISSING as MISSING
 from .labels import bounding as bounding
 from .labels import confidence as confidence
+from .labels import count_range as count_range
 from .labels import estimate as estimate
 from .labels import factor as factor
 from .labels import figure_as_plain as figure_as_plain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,6 +165,12 @@ def figure_as_plain(figure: Estimate | RatioEstimate | None) -> dict[str, Any] |
 def no_bound(*runs: int) -> str:
     """``no useful bound from 2 runs``; of both sides where they have unequal numbers."""
     return f"no useful bound from {' and '.join(map(str, dict.fromkeys(runs)))} runs"
+
+
+def count_range(counts: Iterable[int]) -> str:
+    """``3``, or ``3 to 5``: the smallest and the largest."""
+    found = sorted(counts)
+    return " to ".join(map(str, dict.fromkeys((found[0], found[-1]))))
 
 
 def listed(names: Sequence[str], most: int) -> str:

@@ -24,6 +24,7 @@ from scalewise.analysis import (
     Pair,
     Remedy,
     changes_samples,
+    count_range,
     estimate,
     factor,
     grouped,
@@ -119,13 +120,12 @@ def _legend(analysis: Analysis) -> Iterator[str]:
     """What the figures of every line above are."""
     pairs = [pair for pair in analysis.pairs if not pair.invalid]
     if pairs:
-        runs = sorted({min(pair.speedup.n) for pair in pairs})
-        count = " to ".join(map(str, dict.fromkeys((runs[0], runs[-1]))))
+        runs = {min(pair.speedup.n) for pair in pairs}
         known = any(pair.speedup.interval for pair in pairs)
         interval = "95 % CI, " if known else ""
         yield (
-            f"x is over one device ({interval}{count} {plural(runs[-1], 'run')}); cost is of a "
-            "sample; ms are of a step."
+            f"x is over one device ({interval}{count_range(runs)} {plural(max(runs), 'run')}); "
+            "cost is of a sample; ms are of a step."
         )
 
 

@@ -18,6 +18,7 @@ from scalewise.analysis import (
     Work,
     bounding,
     confidence,
+    count_range,
     devices_of,
     estimate,
     factor,
@@ -149,11 +150,10 @@ def _work(work: Work) -> Section:
     batch = first.identity.get("batch")
     weak = first.identity.get("scaling") == "weak"
     parts = [first.name(group) for group in ("model", "dataset", "precision")]
-    runs = sorted({len(entry.config.runs) for entry in work.entries})
-    count = " to ".join(map(str, dict.fromkeys((runs[0], runs[-1]))))
+    runs = {len(entry.config.runs) for entry in work.entries}
     samples = f"{batch} samples a {'device' if weak else 'step'}"
     title = ", ".join(
-        [*(p for p in parts if p), samples, f"{count} {plural(runs[-1], 'run')} each"]
+        [*(p for p in parts if p), samples, f"{count_range(runs)} {plural(max(runs), 'run')} each"]
     )
     by_key = {winner.metric.key: winner.metric for winner in work.winners}
 

@@ -18,6 +18,7 @@ from scalewise.analysis import (
     Pair,
     check_published,
     count_doubt,
+    count_range,
     device_words,
     estimate,
     estimate_without_outliers,
@@ -118,10 +119,8 @@ def _held_back(config: Configuration, *, at_power_cap: bool) -> Iterator[tuple[s
                 found = (run.cell.planned.name, device.throttled_share, device.samples)
                 seen.setdefault(text, []).append(found)
     for text, cells in seen.items():
-        percents = sorted(
-            {f"{100 * share:.0f}" for _, share, _ in cells if share is not None}, key=int
-        )
-        ends = " to ".join(dict.fromkeys((percents[0], percents[-1]))) if percents else ""
+        percents = {round(100 * share) for _, share, _ in cells if share is not None}
+        ends = count_range(percents) if percents else ""
         samples = sum(count for _, _, count in cells)
         often = f" in {ends} % of its samples (n={samples})" if ends else ""
         no_fault = ", no fault in a GPU that works hard" if at_power_cap else ""

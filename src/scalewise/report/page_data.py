@@ -54,6 +54,7 @@ _NOT_A_DIFFERENCE = ("repeats", "tracking", "sweep", "hydra", "experiment")
 
 Curve = tuple[list[float | None], list[float | None]]
 """x and y."""
+Values = npt.NDArray[np.float64]
 
 
 def page_data(analysis: Analysis) -> dict[str, Any]:
@@ -148,7 +149,7 @@ def _cell(
     steps = tuple(series for series in cell.steps if len(series))
     edges = [step_edges_s(series) for series in steps]
     start = min((float(each[0]) for each in edges), default=0.0)
-    baseline = analysis.pair(config)
+    baseline, timed = analysis.pair(config), timed_window(steps, edges, start)
     return {
         "name": cell.planned.name,
         "configuration": place,
@@ -159,7 +160,7 @@ def _cell(
             {"rank": series.rank, "curve": _step_curve(series, each - start, points.steps)}
             for series, each in zip(steps, edges, strict=True)
         ],
-        "timed": _timed(steps, edges, start),
+        "timed": timed and [_digits(edge, 6) for edge in timed],
         "balance": _balance(run),
         "devices": [
             device for series in cell.devices for device in _devices(series, start, points.devices)
@@ -171,16 +172,20 @@ def _cell(
     }
 
 
-def _step_curve(series: StepSeries, edges_s: npt.NDArray[np.float64], most: int) -> Curve:
+def _step_curve(series: StepSeries, edges_s: Values, most: int) -> Curve:
     """Step times in ms over the seconds at which the steps began."""
     times = series.column("step")
     known = ~np.isnan(times)
     return thinned(edges_s[:-1][known], times[known], most)
 
 
-def thinned(
-    x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], most: int = MOST_POINTS
-) -> Curve:
+def thinned(x: Values, y: Values, most: int = MOST_POINTS) -> Curve:
+    """As :func:`extremes`, in few digits."""
+    x, y = extremes(x, y, most)
+    return [_digits(v, 6) for v in x.tolist()], [_digits(v, 4) for v in y.tolist()]
+
+
+def extremes(x: Values, y: Values, most: int) -> tuple[Values, Values]:
     """The same points if they are few, else the lowest and highest of each of equal bins of x.
 
     ``x`` rises, both have shape ``[points]``.
@@ -196,21 +201,19 @@ def thinned(
         ]
         kept = np.array(sorted(ends))
         x, y = x[kept], y[kept]
-    return [_digits(v, 6) for v in x.tolist()], [_digits(v, 4) for v in y.tolist()]
+    return x, y
 
 
-def _timed(
-    steps: Sequence[StepSeries], edges: Sequence[npt.NDArray[np.float64]], start: float
-) -> list[float | None] | None:
-    """First and last second of the steady window."""
-    spans = [
+def timed_window(
+    steps: Sequence[StepSeries], edges: Sequence[Values], start: float
+) -> tuple[float, float] | None:
+    """From the first to the last second after ``start`` in which a rank's steps were timed."""
+    known = [
         (float(each[at[0]]) - start, float(each[at[-1] + 1]) - start)
         for series, each in zip(steps, edges, strict=True)
         if len(at := np.flatnonzero((series.rows["flags"] & WARMUP) == 0))
     ]
-    if not spans:
-        return None
-    return [_digits(min(b for b, _ in spans), 6), _digits(max(e for _, e in spans), 6)]
+    return (min(b for b, _ in known), max(e for _, e in known)) if known else None
 
 
 def _balance(run: Run | None) -> Curve | None:

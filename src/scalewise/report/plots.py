@@ -7,7 +7,6 @@ from functools import partial
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -28,14 +27,15 @@ from scalewise.analysis import (
     phase_word,
     step_edges_s,
 )
-from scalewise.records import PHASES, WARMUP, StepSeries
+from scalewise.records import PHASES, StepSeries
 from scalewise.report import device_plots, plot_style
 from scalewise.report.answer_plot import answer_plot
+from scalewise.report.page_data import extremes, timed_window
 from scalewise.report.plot_style import Draw
 
 _MOST_PANELS: Final = 12
-_BINS: Final = 600
-"""About the pixels of a panel's width: each shows its longest step, so that no spike is lost."""
+_POINTS: Final = 1200
+"""Of a rank: about two for each pixel of a panel's width."""
 _LOG_FROM: Final = 10.0
 _RANKS_NAMED: Final = 8
 
@@ -258,17 +258,17 @@ def _draw_steps(axes: Axes, config: Configuration) -> None:
             continue
         edges = [step_edges_s(one) for one in series]
         start = min(float(each[0]) for each in edges)
-        _shade(axes, series, edges, start, alpha=0.3 / len(config.runs))
+        if (timed := timed_window(series, edges, start)) is not None:
+            axes.axvspan(*timed, color=plot_style.GREY, alpha=0.3 / len(config.runs), lw=0)
         for one, each in zip(series, edges, strict=True):
             steps = one.column("step")
             known = ~np.isnan(steps)
-            at, ms = _longest_of_each_bin(each[:-1][known] - start, steps[known])
+            at, ms = extremes(each[:-1][known] - start, steps[known], _POINTS)
             if len(ms):
                 lowest, highest = min(lowest, float(ms.min())), max(highest, float(ms.max()))
                 # A step lasts until the next one: a long one is as wide as it is high.
-                until = np.append(at, each[-1] - start)
-                axes.plot(until, np.append(ms, ms[-1]), color=plot_style.colour(one.rank), lw=0.8,
-                          alpha=0.8, drawstyle="steps-post")  # fmt: skip
+                axes.plot(np.append(at, each[-1] - start), np.append(ms, ms[-1]), lw=0.8, alpha=0.8,
+                          color=plot_style.colour(one.rank), drawstyle="steps-post")  # fmt: skip
     if lowest > 0 and highest > _LOG_FROM * lowest:
         axes.set_yscale("log")
         # The default formatters write mathematics.
@@ -286,33 +286,3 @@ def _draw_steps(axes: Axes, config: Configuration) -> None:
 
 def _series(run: Run) -> tuple[StepSeries, ...]:
     return tuple(one for one in run.cell.steps if len(one))
-
-
-def _shade(
-    axes: Axes,
-    series: Sequence[StepSeries],
-    edges: Sequence[npt.NDArray[np.float64]],
-    start: float,
-    alpha: float,
-) -> None:
-    """The time in which any rank's steps were timed."""
-    timed = [np.flatnonzero((one.rows["flags"] & WARMUP) == 0) for one in series]
-    known = [(each[at[0]], each[at[-1] + 1]) for each, at in zip(edges, timed, strict=True)
-             if len(at)]  # fmt: skip
-    if known:
-        begin, end = min(b for b, _ in known), max(e for _, e in known)
-        axes.axvspan(float(begin) - start, float(end) - start, color=plot_style.GREY, alpha=alpha,
-                     lw=0)  # fmt: skip
-
-
-def _longest_of_each_bin(
-    at: npt.NDArray[np.float64], ms: npt.NDArray[np.float64]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """The same points if they are few, else the highest of each of ``_BINS`` equal times."""
-    if len(ms) <= _BINS:
-        return at, ms
-    bins = np.minimum((at - at[0]) / max(at[-1] - at[0], 1e-9) * _BINS, _BINS - 1).astype(int)
-    order = np.lexsort((ms, bins))
-    last = np.append(np.diff(bins[order]) > 0, True)
-    kept = order[last]
-    return at[kept], ms[kept]

@@ -47,7 +47,6 @@ from .disturbances import Disturbance as Disturbance
 from .disturbances import DisturbanceCode as DisturbanceCode
 from .disturbances import is_disturbed as is_disturbed
 from .disturbances import step_edges_s as step_edges_s
-from .investment import Alternative as Alternative
 from .investment import Bounded as Bounded
 from .investment import Owned as Owned
 from .investment import Return as Return
@@ -71,7 +70,6 @@ from .load import load_sweep as load_sweep
 from .load import no_sweep as no_sweep
 from .load import read_rank_steps as read_rank_steps
 from .load import sweep_folder as sweep_folder
-from .loader_ceiling import Ceiling as Ceiling
 from .loss_budget import CAUSE_WORDS as CAUSE_WORDS
 from .loss_budget import Budget as Budget
 from .loss_budget import Cause as Cause
@@ -145,7 +143,6 @@ from .verdict import MARGINAL_FROM as MARGINAL_FROM
 from .verdict import MIN_EFFICIENCY as MIN_EFFICIENCY
 from .verdict import VERDICT_RUNS as VERDICT_RUNS
 from .verdict import WANTED_RUNS as WANTED_RUNS
-from .verdict import count_words as count_words
 from .verdict import estimate_without_outliers as estimate_without_outliers
 from .verdict import outliers as outliers
 from .verdict import stability_warning as stability_warning

@@ -25,10 +25,14 @@ import scipy
 from scalewise.analysis.choice import SAMPLES_PER_S, Speed, find_fastest, samples_per_s
 from scalewise.analysis.comparability import MIN_RUNS, differences, grouped, grouped_alike
 from scalewise.analysis.configuration import Configuration
-from scalewise.analysis.model import is_monitored
-from scalewise.analysis.scaling import is_ceiling, loss_at_equal_samples, rate_ratio
+from scalewise.analysis.scaling import (
+    is_ceiling,
+    judge_config,
+    loss_at_equal_samples,
+    rate_ratio,
+)
 from scalewise.analysis.statistics import Interval, RatioEstimate, bonferroni
-from scalewise.analysis.verdict import Judgement, adaptive, judge
+from scalewise.analysis.verdict import Judgement
 
 _HOW_IT_RUNS = (
     "execution", "batch", "scaling", "accumulate_grad_batches", "dataset.loader", "max_steps",
@@ -126,21 +130,12 @@ def _best(
         speedup = judgement = None
         if devices > 1:
             speedup = _best_over_best(candidates, by_devices[1], speed)
-            judgement = _judge(speedup, candidates[0], devices, min_efficiency)
+            judgement = judge_config(candidates[0], speedup, min_efficiency, None)
         found = find_fastest(candidates, speed)
         seconds = 1 / speed.of(found.config) if equal else None
         rows.append(Best(devices, found.config, found.rivals, len(candidates), speedup, judgement,
                          seconds))  # fmt: skip
     return BestOfEach(tuple(rows), equal, left_out)
-
-
-def _judge(
-    speedup: RatioEstimate, config: Configuration, devices: int, min_efficiency: float
-) -> Judgement:
-    asked = config.cells[0].config
-    repeats = adaptive(asked)
-    cap = None if repeats is None else repeats.cap
-    return judge(speedup, devices, min_efficiency, monitored=is_monitored(asked), cap=cap)
 
 
 def _best_over_best(

@@ -72,6 +72,12 @@ class Configuration:
         return None if config is None else named(config, group)
 
     @property
+    def global_batch(self) -> int | None:
+        """Samples a step of all devices; None if it never ran."""
+        result = self.runs[0].cell.result if self.runs else None
+        return result.global_batch_size if result else None
+
+    @property
     def workload(self) -> tuple[str | None, str | None]:
         """Its model and dataset."""
         return self.name("model"), self.name("dataset")

@@ -221,16 +221,14 @@ def _over(above: float, below: float) -> float | None:
     return above / below if below > 0 else None
 
 
-def _rising(values: Sequence[float]) -> Bounded:
+def _rising(values: Sequence[float | None]) -> Bounded:
     if len(values) == 1:
         return Bounded(values[0], None, None)
     return Bounded(values[1], values[0], values[2])
 
 
 def _falling(values: Sequence[float | None]) -> Bounded:
-    if len(values) == 1:
-        return Bounded(values[0], None, None)
-    return Bounded(values[1], values[2], values[0])
+    return _rising(values[::-1])
 
 
 _OPTIONS = (

@@ -31,9 +31,8 @@ def log_half(speedup: RatioEstimate) -> float | None:
 
 def global_batch(pair: Pair) -> int:
     """Samples a step of all devices of the several ones."""
-    result = pair.multi.runs[0].cell.result
-    assert result is not None, "a finished run has a result"
-    return result.global_batch_size
+    assert pair.multi.global_batch is not None, "a pair has runs"
+    return pair.multi.global_batch
 
 
 @dataclass(frozen=True)

@@ -292,9 +292,8 @@ def _gain(analysis: Analysis, config: Configuration, loss: Loss, what: Remedy) -
     """``up to 1.4 of 3.6 ms``: what is lost, and no more."""
     budget = analysis.budgets[config.config_id]
     saved = f"up to {number(loss.ms)} of {number(budget.measured_ms)} ms"
-    result = config.runs[0].cell.result
-    if result is not None and any(map(changes_samples, what.overrides)):
-        return f"{saved} in {result.global_batch_size:,} samples"
+    if any(map(changes_samples, what.overrides)):
+        return f"{saved} in {config.global_batch:,} samples"
     return saved
 
 

@@ -74,14 +74,12 @@ def scaling(analysis: Analysis) -> Section:
     def pair(figure: str) -> Read:
         return lambda c: getattr(analysis.sound_pair(c), figure, None)
 
-    def batch(config: Configuration) -> int | None:
-        result = config.runs[0].cell.result
-        return result.global_batch_size if result and not shared else None
-
     columns = (
         NAME,
         Column("runs", "runs", "", lambda c: f"{len(c.runs)} of {len(c.cells)}"),
-        Column("batch", "batch", "global", batch, "{:,}".format),
+        Column(
+            "batch", "batch", "global", lambda c: None if shared else c.global_batch, "{:,}".format
+        ),
         Column("samples_per_s", "samples/s", "global", of("samples_per_s"), estimate),
         Column("speedup", "speedup", "", pair("speedup"), ratio),
         Column("efficiency", "efficiency", "", pair("efficiency"), ratio),

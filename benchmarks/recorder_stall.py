@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scalewise.analysis import Run, analyse, load_sweep, step_edges_s
-from scalewise.analysis.disturbances import common_stalls
+from scalewise.analysis.stalls import common_stalls
 from scalewise.analysis.statistics import estimate_ratio
 from scalewise.report import plot_style
 

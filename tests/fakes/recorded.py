@@ -24,7 +24,6 @@ from scalewise.records import (
     DeviceInfo,
     DeviceSample,
     DeviceSeriesWriter,
-    HostProbe,
     MetricRow,
     MetricsWriter,
     PlannedCell,
@@ -93,8 +92,6 @@ class Spec:
     warmup: int = 10
     foreign_cpu: float = 0.01
     """Share of its cores that others had, 0 to 1."""
-    loop_us: float = 150.0
-    """What its host took for the probe before it."""
     outcome: str = "done"
     sharded: bool = True
     commit: str | None = "a1b2c3d4e5f6"
@@ -401,7 +398,6 @@ def _sample(spec: Spec, device_id: str, index: int, i: int) -> DeviceSample:
 def _summary(spec: Spec, rank: int) -> RankSummary:
     reached = _values(spec, rank, spec.steps // 5 * 5)
     alone = {"gradient_bytes": None, "gradient_buckets": None} if spec.devices == 1 else {}
-    gpu = spec.kind == "cuda"
     return rank_summary(
         rank,
         _device(spec, rank),
@@ -410,7 +406,6 @@ def _summary(spec: Spec, rank: int) -> RankSummary:
         metrics={name: finite_or_none(value) for name, value in reached.items()},
         metric_rows=spec.steps // 5,
         core_use=replace(QUIET, busy_s=QUIET.own_s + QUIET.window_s * spec.foreign_cpu),
-        host_probe=HostProbe(spec.loop_us, spec.loop_us, 1.0, 400, 2e5 if gpu else None),
         **alone,
     )
 

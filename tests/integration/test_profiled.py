@@ -27,9 +27,7 @@ def test_a_window_stands_beside_the_timed_cell_and_is_never_timed(train: Train) 
     analysis = analyse(load_sweep(profiled.path.parent))
     (timed,) = analysis.measured
     assert timed.values("samples_per_s") and len(timed.runs) == 2
-    assert all(rank.host_probe and rank.host_probe.loops > 1 for rank in timed.rank_summaries)
     (under,) = analysis.profiled
-    assert [r.host_probe for r in under.rank_summaries] == [None, None]
     assert under.runs[0].throughput is None
     cost = analysis.communication[timed.config_id]
     assert cost.window is not None and cost.window.cell == profiled.name

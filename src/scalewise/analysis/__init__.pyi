@@ -46,7 +46,6 @@ from .disturbances import DEVICE_CODES as DEVICE_CODES
 from .disturbances import Disturbance as Disturbance
 from .disturbances import DisturbanceCode as DisturbanceCode
 from .disturbances import is_disturbed as is_disturbed
-from .disturbances import step_edges_s as step_edges_s
 from .investment import Bounded as Bounded
 from .investment import Owned as Owned
 from .investment import Return as Return
@@ -68,7 +67,7 @@ from .labels import times as times
 from .labels import told_apart as told_apart
 from .load import load_sweep as load_sweep
 from .load import no_sweep as no_sweep
-from .load import read_rank_steps as read_rank_steps
+from .load import read_cell_steps as read_cell_steps
 from .load import sweep_folder as sweep_folder
 from .loss_budget import CAUSE_WORDS as CAUSE_WORDS
 from .loss_budget import Budget as Budget
@@ -113,6 +112,7 @@ from .sizes import break_evens as break_evens
 from .sizes import model_kind as model_kind
 from .sizes import size_families as size_families
 from .sizes import size_words as size_words
+from .stalls import step_edges_s as step_edges_s
 from .statistics import Estimate as Estimate
 from .statistics import Interval as Interval
 from .statistics import RatioEstimate as RatioEstimate
@@ -120,6 +120,11 @@ from .statistics import estimate_mean as estimate_mean
 from .statistics import estimate_not_negative as estimate_not_negative
 from .statistics import estimate_positive as estimate_positive
 from .statistics import rarest_seen as rarest_seen
+from .step_figures import MOST_POINTS as MOST_POINTS
+from .step_figures import CellSteps as CellSteps
+from .step_figures import RankSteps as RankSteps
+from .step_figures import extremes as extremes
+from .step_figures import figures_of as figures_of
 from .steps import NotMeasuredError as NotMeasuredError
 from .steps import epoch_times_s as epoch_times_s
 from .steps import measure_pipeline as measure_pipeline

@@ -6,14 +6,8 @@ from collections.abc import Mapping
 
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.run import Run
-from scalewise.analysis.steps import (
-    LONG_STEP_S,
-    MAX_ASIDE,
-    LongSteps,
-    NotMeasuredError,
-    long_steps,
-    pipeline_of,
-)
+from scalewise.analysis.step_figures import figures_of
+from scalewise.analysis.steps import LONG_STEP_S, MAX_ASIDE, LongSteps, pipeline_of
 from scalewise.records import PHASES
 
 PHASE_WORDS: Mapping[str, str] = {
@@ -84,11 +78,8 @@ def long_step_clause(config: Configuration) -> str | None:
 
 def _long_steps_of(run: Run) -> LongSteps | None:
     """None where there are none, or no step."""
-    try:
-        long = long_steps(run.cell.steps, run.world_size)
-    except NotMeasuredError:
-        return None
-    return long if long.found else None
+    long = figures_of(run.cell).long
+    return long if long is not None and long.found else None
 
 
 def _named(run: Run, long: LongSteps) -> str:

@@ -88,7 +88,13 @@ def measure_balance(series: Sequence[StepSeries], world_size: int) -> LoadBalanc
     """
     if world_size < 2:
         raise NotMeasuredError("one rank: there is nothing to balance")
-    ranks = common_steps(series, world_size)
+    return balance_of(common_steps(series, world_size))
+
+
+def balance_of(ranks: Sequence[StepSeries]) -> LoadBalance:
+    """As :func:`measure_balance`, from the common steps of all ranks."""
+    if len(ranks) < 2:
+        raise NotMeasuredError("one rank: there is nothing to balance")
     line = timeline(ranks)
     arrivals = np.stack([one.column("arrival", line) for one in ranks])
     known = ~np.isnan(arrivals).any(axis=0)

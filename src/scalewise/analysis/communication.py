@@ -109,6 +109,7 @@ def _window(config: Configuration) -> Window | None:
     totals = [r.communication_ms for r in ranks if r.communication_ms is not None]
     if not totals or len(totals) != config.runs[-1].world_size:
         return None
+    steps = tuple(cell.steps)
     return Window(
         cell=cell.planned.name,
         timeline=ranks[0].timeline,
@@ -120,9 +121,9 @@ def _window(config: Configuration) -> Window | None:
         overlapped_ms=_mean([r.overlapped_ms or 0.0 for r in ranks]),
         least_total_ms=min(totals),
         transfer_ms=_transfer_ms(ranks),
-        on_ms=_median_step(cell.steps, ranks[0].reduced_steps),
-        off_ms=_median_step(cell.steps, ranks[0].unreduced_steps),
-        slower_ms=_later(cell.steps, ranks[0].reduced_steps, ranks[0].unreduced_steps),
+        on_ms=_median_step(steps, ranks[0].reduced_steps),
+        off_ms=_median_step(steps, ranks[0].unreduced_steps),
+        slower_ms=_later(steps, ranks[0].reduced_steps, ranks[0].unreduced_steps),
     )
 
 

@@ -11,9 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from scalewise.analysis.steps import NotMeasuredError, mean_of_known
-from scalewise.records import DeviceSample, DeviceSeries, SampledDevice, StepSeries, cv_percent
+from scalewise.records import DeviceSample, DeviceSeries, SampledDevice, cv_percent
 
 Floats = npt.NDArray[np.float64]
+Span = tuple[float, float]
+"""Begin and end in Unix seconds."""
 _MIN_IDLE_SAMPLES = 3
 
 
@@ -232,7 +234,9 @@ class Usage:
         return sum(total) if total and len(total) == len(self.devices) else None
 
 
-def measure_usage(series: Sequence[DeviceSeries], steps: Sequence[StepSeries]) -> Usage:
+def measure_usage(
+    series: Sequence[DeviceSeries], everything: Span | None, timed: Span | None
+) -> Usage:
     """Means over the time of the timed steps, or of all steps where that holds no sample.
 
     The time of a long step stays in, energy included, though its samples count nowhere: the line
@@ -242,9 +246,9 @@ def measure_usage(series: Sequence[DeviceSeries], steps: Sequence[StepSeries]) -
     """
     if not series:
         raise NotMeasuredError("no device series was recorded")
-    if not any(len(s) for s in steps):
+    if everything is None:
         raise NotMeasuredError("no steps were recorded, so no sample can be placed in time")
-    everything, timed = _window(steps), _window([s.timed() for s in steps])
+    timed = timed or (0.0, 0.0)
     for name, window in (("timed steps", timed), ("all steps", everything)):
         devices = [
             _usage(one, device, window, timed, everything[0])
@@ -257,19 +261,6 @@ def measure_usage(series: Sequence[DeviceSeries], steps: Sequence[StepSeries]) -
         f"no device sample fell inside the {everything[1] - everything[0]:.1f} s of training "
         f"(one every {series[0].interval_s:g} s)"
     )
-
-
-def _window(steps: Sequence[StepSeries]) -> tuple[float, float]:
-    """Unix time of the first start and the last end among the steps."""
-    starts, ends = [], []
-    for one in steps:
-        if len(one):
-            first, last = one.rows[0], one.rows[-1]
-            tail_ms = float(last["host_step_ms"])
-            starts.append((int(first["start_ns"]) + one.epoch_offset_ns) / 1e9)
-            end = (int(last["start_ns"]) + one.epoch_offset_ns) / 1e9
-            ends.append(end + (0.0 if np.isnan(tail_ms) else tail_ms / 1e3))
-    return (min(starts), max(ends)) if starts else (0.0, 0.0)
 
 
 def _usage(

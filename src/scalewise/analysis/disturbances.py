@@ -7,120 +7,27 @@ over wall time show it. A finding never makes a run invalid.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-import numpy as np
-import numpy.typing as npt
-
 from scalewise.analysis.labels import listed
 from scalewise.analysis.model import CellRecords, is_profiled
+from scalewise.analysis.step_figures import StepFigures, figures_of
 from scalewise.analysis.steps import NotMeasuredError
 from scalewise.host import CoreUse, plural
-from scalewise.records import WARMUP, DeviceSeries, RankSummary, StepSeries
-
-LONG_STEP_MEDIANS: Final = 2.0
-
-STALL_MS: Final = 100.0
-"""Time beyond the median step. In the 31 runs on several H200s that a second context stalled, the
-stall took 133 to 447 ms; steps of all ranks that were long for another reason took at most 66 ms,
-on one GPU and on CPUs at most 17. Three medians would miss the stalls of slow steps: 2.6 medians
-in a pipeline of 82 ms a step."""
-
-
-@dataclass(frozen=True)
-class CommonStall:
-    """A time in which every rank was inside a long step."""
-
-    begin_s: float
-    """Since the first step began."""
-    length_ms: float
-    median_step_ms: float
-    in_warmup: bool
-
-
-def common_stalls(series: Sequence[StepSeries], prepare_steps: int = 0) -> tuple[CommonStall, ...]:
-    """Times in which every rank was inside a long step, warm-up included, the first step not.
-
-    Nor are the first ``prepare_steps``, in which a step is compiled or captured on every rank.
-    Ranks may be a step apart in number, so steps are compared by when they ran.
-    """
-    medians = [np.nanmedian(_durations_ms(one)[1:]) for one in series if len(one) > 1]
-    if len(medians) < len(series) or np.isnan(medians).any():
-        return ()
-    median = float(np.median(medians))
-    common: list[tuple[float, float, bool]] | None = None
-    for one in series:
-        long = _long_steps(one, median, max(1, prepare_steps))
-        common = long if common is None else list(_overlaps(common, long))
-    start = min(float(step_edges_s(one)[0]) for one in series)
-    found = (
-        CommonStall(begin - start, 1e3 * (end - begin), median, warmup)
-        for begin, end, warmup in common or ()
-    )
-    return tuple(stall for stall in found if stall.length_ms - median >= STALL_MS)
-
-
-def step_edges_s(series: StepSeries) -> npt.NDArray[np.float64]:
-    """Unix time at which each step began, and the last one's end, on the better timeline.
-
-    The device has no clock of its own: its steps follow one another from where the host began,
-    and gaps between steps of the host (validation, checkpoints) are gaps of the device too.
-    """
-    starts = (series.rows["start_ns"] + series.epoch_offset_ns) / 1e9
-    host_s = np.nan_to_num(series.column("step", "host")) / 1e3
-    gaps = np.append(np.maximum(np.diff(starts) - host_s[:-1], 0.0), 0.0)
-    steps = np.nan_to_num(_durations_ms(series)) / 1e3
-    edges: npt.NDArray[np.float64] = starts[0] + np.append(0.0, np.cumsum(steps + gaps))
-    return edges
-
-
-def _durations_ms(series: StepSeries) -> npt.NDArray[np.float64]:
-    """How long each step took on the better timeline, on the host's where that one has none."""
-    best, host = series.column("step"), series.column("step", "host")
-    return np.where(np.isnan(best), host, best)
-
-
-def _long_steps(
-    series: StepSeries, median_ms: float, left_out: int
-) -> list[tuple[float, float, bool]]:
-    """Begin, end and whether it is warm-up of each long step but the first ones."""
-    edges, steps = step_edges_s(series), _durations_ms(series)
-    flags = series.rows["flags"]
-    is_long = steps > LONG_STEP_MEDIANS * median_ms
-    is_long[:left_out] = False
-    return [
-        (float(edges[i]), float(edges[i] + steps[i] / 1e3), bool(flags[i] & WARMUP))
-        for i in np.flatnonzero(is_long)
-    ]
-
-
-def _overlaps(
-    a: Sequence[tuple[float, float, bool]], b: Sequence[tuple[float, float, bool]]
-) -> Iterator[tuple[float, float, bool]]:
-    """Times in both; each list is in order and its times lie apart."""
-    i = j = 0
-    while i < len(a) and j < len(b):
-        begin, end = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
-        if begin < end:
-            yield begin, end, a[i][2] and b[j][2]
-        if a[i][1] < b[j][1]:
-            i += 1
-        else:
-            j += 1
-
+from scalewise.records import DeviceSeries, RankSummary
 
 DisturbanceCode = Literal[
     "rank_on_other_gpu", "foreign_process", "extra_memory_on_gpu0", "common_stall", "foreign_cpu",
-    "slow_host",
 ]  # fmt: skip
 DEVICE_CODES: Final[tuple[DisturbanceCode, ...]] = (
     "rank_on_other_gpu", "foreign_process", "extra_memory_on_gpu0",
 )  # fmt: skip
 CODES: Final[tuple[DisturbanceCode, ...]] = (
-    *DEVICE_CODES, "common_stall", "foreign_cpu", "slow_host",
+    *DEVICE_CODES, "common_stall", "foreign_cpu",
 )  # fmt: skip
 
 EXTRA_MEMORY_MIB: Final = 200.0
@@ -171,7 +78,7 @@ def _device_findings(cell: CellRecords) -> Iterator[Disturbance]:
     ranks = [rank for rank in cell.result.ranks if rank.device.kind == "cuda"]
     if not ranks:
         return
-    training = _training(cell.steps)
+    training = _training(figures_of(cell))
     found: list[Disturbance] = []
     seen: set[int] = set()
     for series in cell.devices:
@@ -363,8 +270,7 @@ def _stall_findings(cell: CellRecords) -> Iterator[Disturbance]:
     if len(cell.steps) < cell.result.world_size:
         yield _untold("common_stall", name, "the steps of some ranks are missing")
         return
-    prepared = [rank.execution.prepare_steps for rank in cell.result.ranks if rank.execution]
-    stalls = common_stalls(cell.steps, max(prepared, default=0))
+    stalls = figures_of(cell).stalls
     if not stalls:
         return
     named = listed([f"{one.length_ms:,.0f} ms at {one.begin_s:.2f} s" for one in stalls], 3)
@@ -455,65 +361,15 @@ def _foreign_cpu_findings(cell: CellRecords) -> Iterator[Disturbance]:
         yield Disturbance("foreign_cpu", "found", name, text, {"share_percent": 100 * share})
 
 
-SLOW_HOST_BY: Final = 0.3
-"""By how much more than the median a probe takes on a slow host. Of 150 on two shared cores 117
-took up to 29 % more, 33 took 34 to 82 % more, and none between."""
-
-_PROBED_RUNS = 3
-"""Fewer runs on a host have no median to be slower than."""
-
-
-def slow_hosts(cells: Sequence[CellRecords]) -> tuple[Disturbance, ...]:
-    """Runs whose host was slower just before they trained than before the others on that host.
-
-    By the slowest rank, against the median of all ranks. It names runs; no figure is made of it.
-    """
-    found = []
-    by_host: dict[str, list[tuple[str, list[RankSummary]]]] = {}
-    for cell in cells:
-        if cell.result is None or not cell.steps or cell.provenance is None:
-            continue
-        name, all_ranks = cell.planned.name, cell.result.ranks
-        probed = [rank for rank in all_ranks if rank.host_probe and rank.rank == rank.local_rank]
-        if probed:  # of a cell on several hosts, those of the host that is known
-            by_host.setdefault(cell.provenance.host, []).append((name, probed))
-        else:
-            reason = all_ranks[0].missing.get("host_probe", "it was not recorded")
-            found.append(_untold("slow_host", name, reason))
-    for runs in by_host.values():
-        if len(runs) < _PROBED_RUNS:
-            reason = f"fewer than {_PROBED_RUNS} runs on its host were probed"
-            found += [_untold("slow_host", name, reason) for name, _ in runs]
-            continue
-        usual_us = statistics.median(_loop_us(rank) for _, ranks in runs for rank in ranks)
-        for name, ranks in runs:
-            slowest = max(ranks, key=_loop_us)
-            slower = _loop_us(slowest) / usual_us - 1
-            if slower > SLOW_HOST_BY:
-                text = (
-                    f"the host was {100 * slower:.0f} % slower before it than in the median of "
-                    f"{len(runs)} runs: a Python loop of rank {slowest.rank} took "
-                    f"{_loop_us(slowest):,.0f} us, not {usual_us:,.0f}"
-                )
-                figures = {"slower_percent": 100 * slower, "rank": slowest.rank}
-                found.append(Disturbance("slow_host", "found", name, text, figures))
-    return tuple(found)
-
-
-def _loop_us(rank: RankSummary) -> float:
-    assert rank.host_probe is not None
-    return rank.host_probe.loop_us
-
-
-def _training(series: Sequence[StepSeries]) -> tuple[float, float]:
+def _training(steps: StepFigures) -> tuple[float, float]:
     """From the end of every rank's first step to the end of the first rank's last one.
 
     During its first step a rank still grows.
     """
-    edges = [step_edges_s(one) for one in series if len(one) > 1]
+    edges = [one.edges_s for one in steps.ranks if one.edges_s is not None and one.steps > 1]
     if not edges:
-        return (-np.inf, np.inf)
-    return max(float(e[1]) for e in edges), min(float(e[-1]) for e in edges)
+        return (-math.inf, math.inf)
+    return max(e[1] for e in edges), min(e[2] for e in edges)
 
 
 def _untold(code: DisturbanceCode, cell: str, reason: str) -> Disturbance:

@@ -6,14 +6,19 @@ never fails because one cell is damaged: the rest of the sweep still has to be r
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
-from scalewise.analysis.model import CellRecords, CellState, Sweep, WarmUp
+from scalewise.analysis.kept_figures import figures_key, find_figures, keep_figures
+from scalewise.analysis.model import CellRecords, CellState, Sweep
+from scalewise.analysis.step_figures import CellSteps, StepFigures, measure_steps
 from scalewise.analysis.warmup import leave_out_warmup
+from scalewise.host import usable_cores
 from scalewise.records import (
     ALIVE_S,
     Attempt,
@@ -131,29 +136,49 @@ def read_config(folder: CellFolder) -> dict[str, Any]:
     return config
 
 
-def read_rank_steps(
-    folder: CellFolder, result: CellResult | None, problems: list[str]
-) -> tuple[tuple[StepSeries, ...], WarmUp | None]:
-    """One series a rank, in the order of ranks, and which of their steps are warm-up.
+def read_cell_steps(folder: CellFolder, result: CellResult | None) -> CellSteps:
+    """The steps of a cell with their figures, and which of them are warm-up.
 
-    Ranks whose file cannot be used are absent.
+    Ranks whose file cannot be used are absent. The rows of one that was read before stay unread.
     """
-    series: list[StepSeries] = []
+    key = ""
+    with contextlib.suppress(OSError):
+        key = figures_key(folder, result)
+    figures = find_figures(folder, key) if key else None
+    if figures is None:
+        figures = _measured(folder, result)
+        if key:
+            keep_figures(folder, key, figures)
+    return CellSteps(folder, figures)
+
+
+def _measured(folder: CellFolder, result: CellResult | None) -> StepFigures:
+    faults: list[str] = []
+    series: Sequence[StepSeries] = tuple(_read_ranks(folder, result, faults))
+    warm_up = None
+    if result is not None:
+        series, warm_up = leave_out_warmup(series, result.world_size)
+    told = [fault.replace(f"{folder.path}/", "") for fault in faults]
+    return measure_steps(series, result, warm_up, told)
+
+
+def _read_ranks(
+    folder: CellFolder, result: CellResult | None, problems: list[str]
+) -> Iterator[StepSeries]:
     ranks = set(folder.ranks_with_steps())
     for rank in sorted(ranks):
-        one = attempt(problems, read_steps, folder.steps_path(rank), rank)
+        path = folder.steps_path(rank)
+        one = attempt(problems, read_steps, path, rank)
         if one is not None:
-            path = folder.steps_path(rank)
-            series.append(one)
             if one.torn_bytes:
                 problems.append(f"{path}: a torn end of {one.torn_bytes} bytes was dropped")
             problems += _row_faults(path, len(one), result, rank, "step_rows")
+            yield one
     # Not of a cell that took no step at all: an examination of the devices.
     stepped = result is not None and any(rank.step_rows for rank in result.ranks)
     absent = sorted(set(range(result.world_size)) - ranks) if result and stepped else []
     if absent:
         problems.append(f"no step records of rank {', '.join(map(str, absent))}")
-    return leave_out_warmup(series, result.world_size) if result else (tuple(series), None)
 
 
 def _row_faults(
@@ -245,7 +270,7 @@ def load_sweep(path: Path | str) -> Sweep:
         return _single_cell(CellFolder(folder.path))
     plan = attempt(problems, folder.load_plan)
     if plan is not None:
-        cells = name_own_optimizers(load_cell(cell, planned) for planned, cell in folder.cells())
+        cells = _load_cells((cell, one) for one, cell in folder.cells())
         aside = attempt(problems, load_quarantine, folder.path) or Quarantine()
         return Sweep(
             folder.path,
@@ -262,15 +287,26 @@ def load_sweep(path: Path | str) -> Sweep:
     if not found:
         raise RecordError(no_sweep(path))
     problems.append("the plan is lost: cells that never started are not listed")
-    cells = name_own_optimizers(load_cell(CellFolder(p), None) for p in found)
+    cells = _load_cells((CellFolder(p), None) for p in found)
     said = tuple(problem.replace(f"{folder.path}/", "") for problem in problems)
     return Sweep(folder.path, (), None, None, cells, said)
+
+
+_MOST_THREADS = 4
+"""Each holds the columns of a cell: some 200 bytes a row."""
+
+
+def _load_cells(
+    cells: Iterable[tuple[CellFolder, PlannedCell | None]],
+) -> tuple[CellRecords, ...]:
+    """Cells side by side: numpy and zlib let other threads run meanwhile."""
+    with ThreadPoolExecutor(min(_MOST_THREADS, len(usable_cores()))) as pool:
+        return name_own_optimizers(pool.map(lambda each: load_cell(*each), cells))
 
 
 def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
     """Read one cell; ``planned`` is None where no plan tells what was asked for."""
     problems: list[str] = []
-    of_steps: list[str] = []
     of_metrics: list[str] = []
     found = cell_state(folder, planned.cell_id if planned else None, time.time())
     attempts, result = read_attempts(folder, problems), found.result
@@ -285,7 +321,8 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
     started = (folder.path / "provenance.json").exists() or result is not None
     config = attempt(problems, read_config, folder)
     tracking = attempt(problems, folder.load_tracking)
-    steps, warm_up = read_rank_steps(folder, result, of_steps)
+    steps = read_cell_steps(folder, result)
+    of_steps = steps.figures.faults
     metrics = read_rank_metrics(folder, result, of_metrics)
     for rank, line in absent_metrics(folder, result):
         # Without the other ranks no figure is in doubt: a loss of rank 0 alone is called so.
@@ -303,7 +340,7 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
         result=result,
         provenance=attempt(problems, folder.load_provenance) if started else None,
         steps=steps,
-        warm_up=warm_up,
+        warm_up=steps.figures.warm_up,
         devices=read_devices(folder, problems),
         metrics=metrics,
         shards=read_rank_shards(folder, problems),

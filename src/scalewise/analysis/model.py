@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -74,7 +74,7 @@ class CellRecords:
     result: CellResult | None
     """Present if and only if ``state`` is ``done``."""
     provenance: Provenance | None
-    steps: tuple[StepSeries, ...] = ()
+    steps: Sequence[StepSeries] = ()
     """One series a rank, in the order of ranks; ranks whose file is unreadable are absent."""
     warm_up: WarmUp | None = None
     """Which steps are flagged as warm-up; None where no step can be timed."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, ParamSpec, TypeVar
 
-from scalewise.analysis.balance import LoadBalance, ShardAudit, audit_shards, measure_balance
+from scalewise.analysis.balance import LoadBalance, ShardAudit, audit_shards
 from scalewise.analysis.devices import Usage, measure_usage
 from scalewise.analysis.losses import (
     LossCurve,
@@ -16,16 +16,15 @@ from scalewise.analysis.losses import (
     run_losses,
 )
 from scalewise.analysis.model import CellRecords
+from scalewise.analysis.step_figures import StepFigures, figures_of
 from scalewise.analysis.steps import (
     Anatomy,
     NotMeasuredError,
     Throughput,
     mean_of_known,
-    measure_anatomy,
-    measure_throughput,
 )
 from scalewise.analysis.validity import Invalid, invalid_run
-from scalewise.records import RankSummary, data_shards_of, last_metrics
+from scalewise.records import RankSummary, last_metrics
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -173,7 +172,8 @@ def measure_run(cell: CellRecords) -> Run:
     if cell.result is None:
         raise ValueError(f"{cell.planned.name}: only a finished cell can be measured")
     world_size = cell.result.world_size
-    missing: dict[str, str] = {}
+    steps = figures_of(cell)
+    missing = dict(steps.missing)
 
     def take(name: str, measure: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
         try:
@@ -187,20 +187,14 @@ def measure_run(cell: CellRecords) -> Run:
     return Run(
         cell=cell,
         world_size=world_size,
-        throughput=take(
-            "throughput",
-            measure_throughput,
-            cell.steps,
-            world_size,
-            data_shards_of(cell.result.ranks),
-        ),
-        anatomy=take("anatomy", measure_anatomy, cell.steps, world_size),
-        balance=take("balance", _measure_balance, cell, world_size),
-        usage=take("usage", measure_usage, cell.devices, cell.steps),
+        throughput=steps.throughput,
+        anatomy=steps.anatomy,
+        balance=take("balance", _balance, cell, steps),
+        usage=take("usage", measure_usage, cell.devices, steps.all_s, steps.timed_s),
         loss_history=take("loss", longest_loss_curve, losses.rows, losses.said),
         loss=take("loss", _final_loss, cell, losses),
         shards=shards,
-        invalid=tuple(invalid_run(cell, shards, losses.rows)),
+        invalid=tuple(invalid_run(cell, shards, losses.rows, steps.contradiction)),
         missing=missing,
     )
 
@@ -212,9 +206,9 @@ def _final_loss(cell: CellRecords, losses: RunLosses) -> LossCurve:
     return loss_curve(losses.rows, said=losses.said)
 
 
-def _measure_balance(cell: CellRecords, world_size: int) -> LoadBalance:
+def _balance(cell: CellRecords, steps: StepFigures) -> LoadBalance | None:
     ranks = cell.result.ranks if cell.result else ()
     reasons = [rank.missing["arrival"] for rank in ranks if "arrival" in rank.missing]
     if reasons:
         raise NotMeasuredError(reasons[0])
-    return measure_balance(cell.steps, world_size)
+    return steps.balance

@@ -17,9 +17,9 @@ from scalewise.analysis.choice import Speed, find_fastest
 from scalewise.analysis.comparability import differences, grouped, grouped_alike
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.cost import usd_per_million_samples
-from scalewise.analysis.disturbances import step_edges_s
 from scalewise.analysis.run import Run
 from scalewise.analysis.scaling import is_ceiling
+from scalewise.analysis.stalls import step_edges_s
 from scalewise.analysis.statistics import (
     Estimate,
     RatioEstimate,

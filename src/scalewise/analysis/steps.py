@@ -9,7 +9,7 @@ alike: a process that was stopped, a host that froze. Time and samples of such a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -98,12 +98,16 @@ def common_steps(series: Sequence[StepSeries], world_size: int) -> tuple[StepSer
     Long steps that are set aside are not among them. Raises :class:`NotMeasuredError` if a rank is
     missing or no step is left.
     """
-    ranks = _timed_steps(series, world_size)
-    long = _long_steps(ranks)
+    ranks = timed_steps(series, world_size)
+    return without(ranks, find_long_steps(ranks))
+
+
+def without(ranks: Sequence[StepSeries], long: LongSteps) -> tuple[StepSeries, ...]:
+    """The aligned steps of ``ranks`` but for the ``long`` ones, where these are set aside."""
     if not long.are_set_aside:
-        return ranks
-    aside = [one.step for one in long.found]
-    return tuple(replace(s, rows=s.rows[~np.isin(s.rows["step"], aside)]) for s in ranks)
+        return tuple(ranks)
+    kept = ~np.isin(ranks[0].rows["step"], [one.step for one in long.found])
+    return tuple(one.select(kept) for one in ranks)
 
 
 def long_steps(series: Sequence[StepSeries], world_size: int) -> LongSteps:
@@ -111,14 +115,16 @@ def long_steps(series: Sequence[StepSeries], world_size: int) -> LongSteps:
 
     Raises :class:`NotMeasuredError` as :func:`common_steps`.
     """
-    return _long_steps(_timed_steps(series, world_size))
+    return find_long_steps(timed_steps(series, world_size))
 
 
-def _timed_steps(series: Sequence[StepSeries], world_size: int) -> tuple[StepSeries, ...]:
+def timed_steps(series: Sequence[StepSeries], world_size: int) -> tuple[StepSeries, ...]:
+    """As :func:`common_steps`, with the long steps."""
     return aligned_steps([one.timed() for one in series], world_size, timeline(series))
 
 
-def _long_steps(ranks: Sequence[StepSeries]) -> LongSteps:
+def find_long_steps(ranks: Sequence[StepSeries]) -> LongSteps:
+    """The long ones among the aligned steps of all ranks."""
     line = timeline(ranks)
     times_ms = np.stack([one.column("step", line) for one in ranks])
     slowest_ms = times_ms.max(axis=0)
@@ -146,17 +152,20 @@ def aligned_steps(
     if found != list(range(world_size)):
         names = ", ".join(map(str, found)) or "none"
         raise NotMeasuredError(f"step records of rank {names} found, of {world_size} ranks")
-    kept: list[StepSeries] = []
-    for one in sorted(series, key=lambda s: s.rank):
-        rows = one.rows[~np.isnan(one.column("step", line))]
-        kept.append(StepSeries(one.rank, rows, one.epoch_offset_ns, one.torn_bytes))
-    shared = kept[0].rows["step"]
-    for one in kept[1:]:
-        shared = np.intersect1d(shared, one.rows["step"])
+    kept = [
+        one.select(~np.isnan(one.column("step", line)))
+        for one in sorted(series, key=lambda s: s.rank)
+    ]
+    steps = [one.rows["step"] for one in kept]
+    shared = steps[0]
+    for own in steps[1:]:
+        if not np.array_equal(shared, own):
+            shared = np.intersect1d(shared, own)
     if len(shared) == 0:
         raise NotMeasuredError("no timed step: every recorded step is warm-up or has no time")
     return tuple(
-        StepSeries(s.rank, s.rows[np.isin(s.rows["step"], shared)], s.epoch_offset_ns) for s in kept
+        one if len(own) == len(shared) else one.select(np.isin(own, shared))
+        for one, own in zip(kept, steps, strict=True)
     )
 
 
@@ -175,7 +184,13 @@ def measure_throughput(
 
     Raises :class:`NotMeasuredError` with the reason where the records do not carry it.
     """
-    ranks = common_steps(series, world_size)
+    return throughput_of(common_steps(series, world_size), data_shards)
+
+
+def throughput_of(
+    ranks: Sequence[StepSeries], data_shards: Sequence[int] | None = None
+) -> Throughput:
+    """As :func:`measure_throughput`, from the common steps of all ranks."""
     line = timeline(ranks)
     times = [one.column("step", line) for one in ranks]
     totals_ms = [float(t.sum()) for t in times]
@@ -275,7 +290,11 @@ def measure_anatomy(series: Sequence[StepSeries], world_size: int) -> Anatomy:
 
     Raises :class:`NotMeasuredError`.
     """
-    ranks = common_steps(series, world_size)
+    return anatomy_of(common_steps(series, world_size))
+
+
+def anatomy_of(ranks: Sequence[StepSeries]) -> Anatomy:
+    """As :func:`measure_anatomy`, from the common steps of all ranks."""
     lines = ["host"] + (["device"] if all(r.timeline == "device" for r in ranks) else [])
     anatomies = tuple(
         RankAnatomy(
@@ -306,7 +325,8 @@ def exposed_communication(ranks: Sequence[StepSeries], line: str) -> ExposedComm
 
 
 def _present_mean(values: npt.NDArray[np.float64]) -> float | None:
-    present = values[~np.isnan(values)]
+    absent = np.isnan(values)
+    present = values[~absent] if absent.any() else values
     return float(present.mean()) if present.size else None
 
 

@@ -17,7 +17,7 @@ from scalewise.analysis.communication import (
 from scalewise.analysis.comparability import grouped
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.cost import NO_COST, Cost, measure_cost
-from scalewise.analysis.disturbances import Disturbance, disturbances, slow_hosts
+from scalewise.analysis.disturbances import Disturbance, disturbances
 from scalewise.analysis.investment import Owned, Return, measure_owned, measure_return
 from scalewise.analysis.labels import listed
 from scalewise.analysis.mfu import MfuResult, find_doctor, measure_mfu
@@ -222,10 +222,7 @@ def analyse(
         prices=prices,
         owned=owned,
         returns=returns,
-        disturbances=(
-            *(one for cell in sweep.cells for one in disturbances(cell)),
-            *slow_hosts(sweep.cells),
-        ),
+        disturbances=(*(one for cell in sweep.cells for one in disturbances(cell)),),
         best=find_best(
             [c for c in measured if c.config_id not in found.invalid],
             min_efficiency,

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from scalewise.analysis.model import WarmUp, WarmUpRule
 from scalewise.analysis.steps import NotMeasuredError, aligned_steps, timeline
-from scalewise.records import WARMUP, StepSeries
+from scalewise.records import StepSeries
 
 LEAST_STEPS: Final = 50
 """Steps after ``warmup_steps`` below which there is nothing to search in."""
@@ -40,7 +40,7 @@ Floats = npt.NDArray[np.float64]
 def leave_out_warmup(
     series: Sequence[StepSeries], world_size: int
 ) -> tuple[tuple[StepSeries, ...], WarmUp | None]:
-    """The series of a run's ranks, with all steps before the first timed one flagged as warm-up.
+    """The series of a run's ranks, with all steps before the first timed one taken as warm-up.
 
     As they are, and None, where no step can be timed.
     """
@@ -50,7 +50,7 @@ def leave_out_warmup(
     except NotMeasuredError:
         return tuple(series), None
     steps = ranks[0].rows["step"]
-    is_timed = np.all([(one.rows["flags"] & WARMUP) == 0 for one in ranks], axis=0)
+    is_timed = np.all([one.is_timed for one in ranks], axis=0)
     if not is_timed.any():
         return tuple(series), None
     least = int(is_timed.argmax())
@@ -61,13 +61,7 @@ def leave_out_warmup(
     found = WarmUp(rule, least_step, timed_from, steady_from, int(steps[-1]) + 1)
     if first == least:
         return tuple(series), found
-    return tuple(_flagged(one, timed_from) for one in series), found
-
-
-def _flagged(series: StepSeries, timed_from: int) -> StepSeries:
-    rows = series.rows.copy()
-    rows["flags"][rows["step"] < timed_from] |= WARMUP
-    return replace(series, rows=rows)
+    return tuple(replace(one, timed_from=timed_from) for one in series), found
 
 
 def find_first(step_ms: Floats, least: int) -> tuple[WarmUpRule, int, int]:

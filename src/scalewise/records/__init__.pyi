@@ -46,6 +46,7 @@ from .files import load_json as load_json
 from .files import load_or_none as load_or_none
 from .files import parse_json as parse_json
 from .files import save_json as save_json
+from .files import write_atomically as write_atomically
 from .folders import ALIVE_S as ALIVE_S
 from .folders import CellFolder as CellFolder
 from .folders import Checkpoint as Checkpoint
@@ -91,7 +92,6 @@ from .model import CommunicationRecord as CommunicationRecord
 from .model import DeviceInfo as DeviceInfo
 from .model import ExecutionRecord as ExecutionRecord
 from .model import Fp8Record as Fp8Record
-from .model import HostProbe as HostProbe
 from .model import LengthRecord as LengthRecord
 from .model import PipelineRecord as PipelineRecord
 from .model import Provenance as Provenance
@@ -122,6 +122,7 @@ from .steps import WARMUP as WARMUP
 from .steps import OperationTime as OperationTime
 from .steps import ShardIndices as ShardIndices
 from .steps import StepParser as StepParser
+from .steps import StepRows as StepRows
 from .steps import StepSeries as StepSeries
 from .steps import StepWriter as StepWriter
 from .steps import WindowProfile as WindowProfile

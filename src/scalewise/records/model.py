@@ -65,21 +65,6 @@ class LengthRecord:
 
 
 @dataclass(frozen=True)
-class HostProbe:
-    """How fast a rank's host was just before its training, by work that is always the same."""
-
-    loop_us: Annotated[float, Field(gt=0)]
-    """Median time of a fixed Python loop."""
-    loop_mean_us: Annotated[float, Field(gt=0)]
-    """The mean is far above the median where others had the core meanwhile."""
-    loop_iqr_us: NonNegativeFloat
-    """Between the quartiles of its times."""
-    loops: PositiveInt
-    launches_per_s: Annotated[float, Field(gt=0)] | None
-    """Of empty kernels, by the median of rows of them; None on a CPU host."""
-
-
-@dataclass(frozen=True)
 class Fp8Record:
     """The linear layers of one rank, read off the live module after training."""
 
@@ -270,10 +255,10 @@ class RankSummary:
     """Which linear layers multiplied in fp8; None where none did."""
     length: LengthRecord | None = None
     """None where steps or epochs were asked for, and in older records."""
-    host_probe: HostProbe | None = None
-    """None where ``missing`` says why, and in older records."""
 
-    FORMER_KEYS: ClassVar[frozenset[str]] = frozenset({"standstills", "loader_samples_per_step"})
+    FORMER_KEYS: ClassVar[frozenset[str]] = frozenset(
+        {"host_probe", "standstills", "loader_samples_per_step"}
+    )
 
 
 @dataclass(frozen=True)

@@ -13,14 +13,17 @@ timelines, never mixed: ``host_*`` from ``time.perf_counter_ns`` and ``device_*`
 from __future__ import annotations
 
 import json
+import mmap
+import os
 import struct
 import time
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO, Final, Literal
+from typing import Any, BinaryIO, Final, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +33,6 @@ from scalewise.records.files import (
     is_version,
     load_json,
     parse_json,
-    parse_series,
     save_json,
 )
 from scalewise.records.folders import CellFolder, numbered_files
@@ -118,27 +120,92 @@ class StepWriter:
         self._file.close()
 
 
+Selection = slice | npt.NDArray[np.bool_]
+_LEAST_ROWS: Final = 64
+"""Of a block in the mean, if it is looked at where it lies: smaller ones are copied together."""
+_MOST_JOINED: Final = 256
+
+
+class StepRows:
+    """Rows of a step file in the blocks in which they lie: only columns are ever copied."""
+
+    def __init__(self, blocks: Sequence[npt.NDArray[np.void]]) -> None:
+        self._blocks = tuple(blocks)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._blocks))
+
+    @overload
+    def __getitem__(self, key: str) -> npt.NDArray[Any]: ...
+    @overload
+    def __getitem__(self, key: Selection) -> StepRows: ...
+    @overload
+    def __getitem__(self, key: int) -> np.void: ...
+    def __getitem__(self, key: str | Selection | int) -> npt.NDArray[Any] | StepRows | np.void:
+        """A column by its name, one row, or the rows that are selected."""
+        if isinstance(key, str):
+            return np.concatenate([b[key] for b in self._blocks] or [np.empty(0, STEP_DTYPE)[key]])
+        if isinstance(key, slice):
+            selected = np.zeros(len(self), dtype=bool)
+            selected[key] = True
+            return self[selected]
+        if isinstance(key, np.ndarray):
+            return StepRows(list(self._selected(key)))
+        at = range(len(self))[key]
+        for block in self._blocks:
+            if at < len(block):
+                return block[at]  # type: ignore[no-any-return]
+            at -= len(block)
+        raise IndexError(key)
+
+    def _selected(self, mask: npt.NDArray[np.bool_]) -> Iterator[npt.NDArray[np.void]]:
+        first = 0
+        for block in self._blocks:
+            kept = mask[first : first + len(block)]
+            first += len(block)
+            count = np.count_nonzero(kept)
+            if count:
+                begin = int(kept.argmax())
+                together = bool(kept[begin : begin + count].all())
+                yield block[begin : begin + count] if together else block[kept]
+
+    def copy(self) -> npt.NDArray[np.void]:
+        """All rows in one array of ``STEP_DTYPE``."""
+        return np.concatenate([np.empty(0, STEP_DTYPE), *self._blocks])
+
+
 @dataclass(frozen=True)
 class StepSeries:
     """The steps of one rank."""
 
     rank: int
-    rows: npt.NDArray[np.void]
-    """Structured array of ``STEP_DTYPE``, one element a step, in order."""
+    rows: npt.NDArray[np.void] | StepRows
+    """Rows of ``STEP_DTYPE``, one a step, in order."""
     epoch_offset_ns: int
     """Add to ``start_ns`` for Unix time."""
     torn_bytes: int = 0
     """Bytes of a last block that was cut off and dropped."""
+    timed_from: int = 0
+    """Steps before this one are warm-up too, whatever their flags say."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
+    @cached_property
+    def is_timed(self) -> npt.NDArray[np.bool_]:
+        """Whether each step is no warm-up, shape ``[steps]``."""
+        known: npt.NDArray[np.bool_] = (self.rows["flags"] & WARMUP) == 0
+        return known & (self.rows["step"] >= self.timed_from) if self.timed_from else known
+
+    def select(self, kept: npt.NDArray[np.bool_]) -> StepSeries:
+        """The same series with the steps of the mask alone; itself where that is all of them."""
+        return self if kept.all() else replace(self, rows=self.rows[kept])
+
     def timed(self) -> StepSeries:
         """The same series without its warm-up steps."""
-        kept = self.rows[(self.rows["flags"] & WARMUP) == 0]
-        return StepSeries(self.rank, kept, self.epoch_offset_ns, self.torn_bytes)
+        return self.select(self.is_timed)
 
-    @property
+    @cached_property
     def timeline(self) -> str:
         """``device`` where the device was timed, else ``host``."""
         has_device = len(self.rows) > 0 and not np.isnan(self.rows["device_step_ms"]).all()
@@ -179,22 +246,9 @@ class StepParser:
 
     def _parse_header(self) -> None:
         line, newline, body = self.rest.partition(b"\n")
-        if not newline:
-            return
-        try:
-            header = parse_json(line)
-            version, layout = header["schema_version"], [tuple(f) for f in header["dtype"]]
-            offset = int(header["epoch_offset_ns"])
-            if abs(offset) >= 2**62:
-                raise ValueError(f"epoch_offset_ns: found {shown(offset)}; allowed: below 2**62")
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"the header is not a step header: {error}") from error
-        known = is_version(version, _WITHOUT_BLOCKS, STEP_SCHEMA_VERSION)
-        if not known or layout != STEP_DTYPE.descr:
-            reads = f"this scalewise reads {STEP_SCHEMA_VERSION} and {_WITHOUT_BLOCKS}"
-            raise ValueError(f"schema version {shown(version)}; {reads}")
-        self._version, self._sum, self.rest = version, zlib.crc32(line + newline), body
-        self.epoch_offset_ns = offset
+        if newline:
+            self._version, self.epoch_offset_ns = _parse_header(line)
+            self._sum, self.rest = zlib.crc32(line + newline), body
 
     def _take_rows(self) -> bytes:
         whole = len(self.rest) - len(self.rest) % STEP_DTYPE.itemsize
@@ -202,26 +256,55 @@ class StepParser:
         return rows
 
     def _take_blocks(self) -> bytes:
-        blocks: list[bytes] = []
-        at = 0
-        while at + _BLOCK.size <= len(self.rest):
-            count, checksum = _BLOCK.unpack_from(self.rest, at)
-            if not 0 < count <= _MOST_IN_BLOCK:
-                raise ValueError("a block of rows has an impossible length")
-            begin, end = at + _BLOCK.size, at + _BLOCK.size + count * STEP_DTYPE.itemsize
-            if end > len(self.rest):
-                break
-            rows = self.rest[begin:end]
-            self._sum = _checksum(count, rows, self._sum)
-            if checksum != self._sum:
-                raise ValueError("a checksum shows that rows were changed after they were written")
-            blocks.append(rows)
-            at = end
-        self.rest = self.rest[at:]
+        found = _Blocks(self.rest, 0, self._sum)
+        blocks = [self.rest[begin:end] for begin, end in found]
+        self._sum, self.rest = found.sum, self.rest[found.end :]
         return b"".join(blocks)
 
 
-def _checksum(count: int, rows: bytes, before: int) -> int:
+def _parse_header(line: bytes) -> tuple[int, int]:
+    """Schema version and clock offset. Raises ValueError."""
+    try:
+        header = parse_json(line)
+        version, layout = header["schema_version"], [tuple(f) for f in header["dtype"]]
+        offset = int(header["epoch_offset_ns"])
+        if abs(offset) >= 2**62:
+            raise ValueError(f"epoch_offset_ns: found {shown(offset)}; allowed: below 2**62")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"the header is not a step header: {error}") from error
+    known = is_version(version, _WITHOUT_BLOCKS, STEP_SCHEMA_VERSION)
+    if not known or layout != STEP_DTYPE.descr:
+        reads = f"this scalewise reads {STEP_SCHEMA_VERSION} and {_WITHOUT_BLOCKS}"
+        raise ValueError(f"schema version {shown(version)}; {reads}")
+    return version, offset
+
+
+class _Blocks:
+    """Begin and end of the rows of each whole block in ``data``, once its checksum is right."""
+
+    def __init__(self, data: bytes | mmap.mmap, begin: int, checksum: int) -> None:
+        self._data = memoryview(data)
+        self.end, self.sum = begin, checksum
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """Raises ValueError for a block that no training wrote or that was changed."""
+        data = self._data
+        while self.end + _BLOCK.size <= len(data):
+            count, checksum = _BLOCK.unpack_from(data, self.end)
+            if not 0 < count <= _MOST_IN_BLOCK:
+                raise ValueError("a block of rows has an impossible length")
+            begin = self.end + _BLOCK.size
+            end = begin + count * STEP_DTYPE.itemsize
+            if end > len(data):
+                break
+            self.sum = _checksum(count, data[begin:end], self.sum)
+            if checksum != self.sum:
+                raise ValueError("a checksum shows that rows were changed after they were written")
+            self.end = end
+            yield begin, end
+
+
+def _checksum(count: int, rows: bytes | memoryview, before: int) -> int:
     """CRC of a block and of all ``before``: a block lost from the middle shows."""
     return zlib.crc32(rows, zlib.crc32(count.to_bytes(4, "little"), before))
 
@@ -229,20 +312,57 @@ def _checksum(count: int, rows: bytes, before: int) -> int:
 def read_steps(path: Path, rank: int) -> StepSeries:
     """Read the steps of a rank; a torn last block is dropped and counted in ``torn_bytes``.
 
+    A large file is mapped: its rows take page cache, and no memory of the process.
+
     Raises :class:`RecordError` for rows that no training writes or that were changed: one of them
     tells nothing of how many others are wrong.
     """
-    parser = StepParser()
-    rows = parse_series(path, parser)
-    if parser.epoch_offset_ns is None:
-        raise RecordError(f"{path}: the header is torn")
-    fault = _fault(rows)
-    if fault:
-        raise RecordError(f"{path}: {fault}; they are left out")
-    return StepSeries(rank, rows, parser.epoch_offset_ns, len(parser.rest))
+    try:
+        data = _mapped(path)
+        begin = data.find(b"\n") + 1
+        if not begin:
+            raise ValueError("the header is torn")
+        line = bytes(data[:begin])
+        version, offset = _parse_header(line.rstrip(b"\n"))
+        rows, end = _rows(data, begin, version, zlib.crc32(line))
+        fault = _fault(rows)
+        if fault:
+            raise ValueError(f"{fault}; they are left out")
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read: {error}") from error
+    except ValueError as error:
+        raise RecordError(f"{path}: {error}") from error
+    return StepSeries(rank, rows, offset, len(data) - end)
 
 
-def _fault(rows: npt.NDArray[np.void]) -> str:
+_MAPPED_FROM: Final = 2**25
+"""Bytes: to copy a smaller file takes less time than its page faults."""
+
+
+def _mapped(path: Path) -> bytes | mmap.mmap:
+    """All bytes of a file. Raises OSError."""
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size < _MAPPED_FROM:
+            return file.read()
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _rows(data: bytes | mmap.mmap, begin: int, version: int, checksum: int) -> tuple[StepRows, int]:
+    """All whole rows after the header, and where they end. Raises ValueError."""
+    if version == _WITHOUT_BLOCKS:
+        count = (len(data) - begin) // STEP_DTYPE.itemsize
+        rows = np.frombuffer(data, STEP_DTYPE, count, begin)
+        return StepRows([rows]), begin + rows.nbytes
+    found = _Blocks(data, begin, checksum)
+    size = STEP_DTYPE.itemsize
+    blocks = [np.frombuffer(data, STEP_DTYPE, (end - at) // size, at) for at, end in found]
+    if sum(map(len, blocks)) < _LEAST_ROWS * len(blocks):
+        joined = range(0, len(blocks), _MOST_JOINED)
+        blocks = [np.concatenate(blocks[first : first + _MOST_JOINED]) for first in joined]
+    return StepRows(blocks), found.end
+
+
+def _fault(rows: StepRows) -> str:
     """The fault of rows that no training writes; empty for sound ones."""
     if len(rows) and (np.diff(rows["step"]) != 1).any():
         return "the steps do not follow one another"
@@ -250,7 +370,8 @@ def _fault(rows: npt.NDArray[np.void]) -> str:
         return "steps fed less than no sample"
     for name in (f"{line}_step_ms" for line in ("host", "device")):
         # Absent times are NaN, and neither.
-        if (np.isinf(rows[name]) | (rows[name] < 0)).any():
+        times = rows[name]
+        if ((times < 0) | (times == np.inf)).any():
             return f"{name} is negative or infinite"
     return ""
 

@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scalewise.analysis import Analysis, Configuration, LoadBalance, Run, number
+from scalewise.analysis import Analysis, Configuration, LoadBalance, Run, figures_of, number
 from scalewise.records import GRADES, DeviceSeries, SampledDevice, cv_percent, cv_text, grade
 from scalewise.report import plot_style
 from scalewise.report.balance_tables import balanced_runs
@@ -373,12 +373,10 @@ def timeline(analysis: Analysis) -> Figure | None:
             axes.plot(times, values, color=plot_style.colour(i), ms=3, lw=1.2,
                       marker=plot_style.marker(i) if len(times) < 60 else None,
                       label=f"{'GPU' if on_gpus else 'rank'} {device.index}")  # fmt: skip
-        for steps in run.cell.steps[:1]:
-            timed = steps.timed().rows
-            if len(timed):
-                ends = [(int(timed[i]["start_ns"]) + steps.epoch_offset_ns) / 1e9 - series.times[0]
-                        for i in (0, -1)]  # fmt: skip
-                axes.axvspan(*ends, color="#dddddd", alpha=0.5, lw=0)
+        timed = figures_of(run.cell).timed_s
+        if timed is not None:
+            begin, end = (at - series.times[0] for at in timed)
+            axes.axvspan(begin, end, color="#dddddd", alpha=0.5, lw=0)
         axes.set_ylim(0, axes.get_ylim()[1] * 1.1)
         axes.set_ylabel(words, fontsize=8)
         plot_style.tidy(axes, "both")

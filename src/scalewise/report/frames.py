@@ -25,7 +25,7 @@ from scalewise.analysis import (
     cost_ratio,
     load_sweep,
 )
-from scalewise.records import STEP_DTYPE, WARMUP, DeviceSample, StepSeries
+from scalewise.records import STEP_DTYPE, DeviceSample, StepSeries
 from scalewise.report.export import FIGURE_COLUMNS, figure_columns
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ def _rank_steps(cell: CellRecords, series: StepSeries) -> pd.DataFrame:
         "start_unix_s": start_s,
         "epoch": rows["epoch"],
         "samples_of_rank": rows["samples"],
-        "is_timed": (rows["flags"] & WARMUP) == 0,
+        "is_timed": series.is_timed,
         "samples_per_s_of_rank": rows["samples"] / (step_ms / 1e3),
         **_readings_at(cell, series.rank, start_s + rows["host_step_ms"] / 1e3),
         **{name: rows[name] for name in _STEP_TIMES},

@@ -8,9 +8,8 @@ text, which the page never takes for markup.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,24 +17,26 @@ import numpy.typing as npt
 
 from scalewise.analysis import (
     CAUSE_WORDS,
+    MOST_POINTS,
     Analysis,
     CellRecords,
     Configuration,
     Estimate,
+    RankSteps,
     RatioEstimate,
     Run,
     bounding,
     cost_ratio,
+    extremes,
+    figures_of,
     flatten,
     mean_anatomy,
     phase_word,
-    step_edges_s,
 )
-from scalewise.records import WARMUP, CellFolder, DeviceSeries, StepSeries
+from scalewise.records import CellFolder, DeviceSeries
 from scalewise.report.cost_tables import usd_per_million
 from scalewise.report.scaling_tables import run_speedups, verdict
 
-MOST_POINTS = 500
 _FEWEST_POINTS = 60
 _POINTS_OF_A_PAGE = 80_000
 """Of all steps together, and as many of all devices: 100 cells stay near 4 MB."""
@@ -146,10 +147,9 @@ def _cell(
     run: Run | None,
     points: Points,
 ) -> dict[str, Any]:
-    steps = tuple(series for series in cell.steps if len(series))
-    edges = [step_edges_s(series) for series in steps]
-    start = min((float(each[0]) for each in edges), default=0.0)
-    baseline, timed = analysis.pair(config), timed_window(steps, edges, start)
+    steps = [(one, one.edges_s[0]) for one in figures_of(cell).ranks if one.edges_s is not None]
+    start = min((begin for _, begin in steps), default=0.0)
+    baseline, timed = analysis.pair(config), timed_window((one for one, _ in steps), start)
     return {
         "name": cell.planned.name,
         "configuration": place,
@@ -157,8 +157,8 @@ def _cell(
         "state": cell.state,
         "failure": cell.failure,
         "steps": [
-            {"rank": series.rank, "curve": _step_curve(series, each - start, points.steps)}
-            for series, each in zip(steps, edges, strict=True)
+            {"rank": one.rank, "curve": _step_curve(one, begin - start, points.steps)}
+            for one, begin in steps
         ],
         "timed": timed and [_digits(edge, 6) for edge in timed],
         "balance": _balance(run),
@@ -172,48 +172,21 @@ def _cell(
     }
 
 
-def _step_curve(series: StepSeries, edges_s: Values, most: int) -> Curve:
+def _step_curve(steps: RankSteps, begin_s: float, most: int) -> Curve:
     """Step times in ms over the seconds at which the steps began."""
-    times = series.column("step")
-    known = ~np.isnan(times)
-    return thinned(edges_s[:-1][known], times[known], most)
+    return thinned(begin_s + np.array(steps.began_s), np.array(steps.step_ms), most)
 
 
 def thinned(x: Values, y: Values, most: int = MOST_POINTS) -> Curve:
-    """As :func:`extremes`, in few digits."""
+    """The lowest and highest of bins of x, as numbers of few digits; ``x`` rises."""
     x, y = extremes(x, y, most)
     return [_digits(v, 6) for v in x.tolist()], [_digits(v, 4) for v in y.tolist()]
 
 
-def extremes(x: Values, y: Values, most: int) -> tuple[Values, Values]:
-    """The same points if they are few, else the lowest and highest of each of equal bins of x.
-
-    ``x`` rises, both have shape ``[points]``.
-    """
-    if len(x) > most:
-        bounds = np.linspace(x[0], x[-1], most // 2 + 1)
-        cuts = [0, *np.searchsorted(x, bounds[1:-1]), len(x)]
-        ends = [
-            place
-            for first, last in pairwise(cuts)
-            if last > first
-            for place in {first + int(y[first:last].argmin()), first + int(y[first:last].argmax())}
-        ]
-        kept = np.array(sorted(ends))
-        x, y = x[kept], y[kept]
-    return x, y
-
-
-def timed_window(
-    steps: Sequence[StepSeries], edges: Sequence[Values], start: float
-) -> tuple[float, float] | None:
+def timed_window(ranks: Iterable[RankSteps], start: float) -> tuple[float, float] | None:
     """From the first to the last second after ``start`` in which a rank's steps were timed."""
-    known = [
-        (float(each[at[0]]) - start, float(each[at[-1] + 1]) - start)
-        for series, each in zip(steps, edges, strict=True)
-        if len(at := np.flatnonzero((series.rows["flags"] & WARMUP) == 0))
-    ]
-    return (min(b for b, _ in known), max(e for _, e in known)) if known else None
+    known = [one.timed_s for one in ranks if one.timed_s is not None]
+    return (min(b for b, _ in known) - start, max(e for _, e in known) - start) if known else None
 
 
 def _balance(run: Run | None) -> Curve | None:

@@ -19,23 +19,22 @@ from scalewise.analysis import (
     Analysis,
     Configuration,
     Pair,
+    RankSteps,
     RatioEstimate,
     Run,
+    figures_of,
     grouped,
     mean_anatomy,
     number,
     phase_word,
-    step_edges_s,
 )
-from scalewise.records import PHASES, StepSeries
+from scalewise.records import PHASES
 from scalewise.report import device_plots, plot_style
 from scalewise.report.answer_plot import answer_plot
-from scalewise.report.page_data import extremes, timed_window
+from scalewise.report.page_data import timed_window
 from scalewise.report.plot_style import Draw
 
 _MOST_PANELS: Final = 12
-_POINTS: Final = 1200
-"""Of a rank: about two for each pixel of a panel's width."""
 _LOG_FROM: Final = 10.0
 _RANKS_NAMED: Final = 8
 
@@ -209,7 +208,10 @@ def draw_curves(
     what: str,
     over: str = "samples fed by all devices",
 ) -> None:
-    """Curves over samples fed or ``over``: a colour a configuration, a line a run."""
+    """Curves over samples fed or ``over``: a colour a configuration, a line a run; of the first."""
+    if len(curves) > _MOST_PANELS:
+        title += f" (the first {_MOST_PANELS} of {len(curves)})"
+        curves = curves[:_MOST_PANELS]
     for i, (label, runs) in enumerate(curves):
         for j, (samples, values) in enumerate(runs):
             lonely = plot_style.marker(i) if len(samples) < 3 else None
@@ -227,7 +229,7 @@ def draw_curves(
 
 def step_times(analysis: Analysis) -> Figure | None:
     """Every step of every run and rank, a panel a configuration; the timed window is shaded."""
-    configs = [c for c in analysis.measured if any(_series(run) for run in c.runs)]
+    configs = [c for c in analysis.measured if any(_ranks(run) for run in c.runs)]
     if not configs:
         return None
     shown, left_out = configs[:_MOST_PANELS], configs[_MOST_PANELS:]
@@ -237,7 +239,7 @@ def step_times(analysis: Analysis) -> Figure | None:
     panels = plot_style.grid_of_panels(made, rows, columns, len(shown))
     for axes, config in zip(panels, shown, strict=True):
         _draw_steps(axes, config)
-    ranks = max(one.rank for c in shown for run in c.runs for one in run.cell.steps) + 1
+    ranks = max(one.rank for c in shown for run in c.runs for one in _ranks(run)) + 1
     entries: dict[str, Artist] = {
         f"rank {rank}": Line2D([], [], color=plot_style.colour(rank))
         for rank in range(min(ranks, _RANKS_NAMED))
@@ -253,21 +255,17 @@ def step_times(analysis: Analysis) -> Figure | None:
 def _draw_steps(axes: Axes, config: Configuration) -> None:
     lowest, highest = np.inf, 0.0
     for run in config.runs:
-        series = _series(run)
-        if not series:
-            continue
-        edges = [step_edges_s(one) for one in series]
-        start = min(float(each[0]) for each in edges)
-        if (timed := timed_window(series, edges, start)) is not None:
+        ranks = _ranks(run)
+        edges = [one.edges_s for one in ranks if one.edges_s is not None]
+        start = min((each[0] for each in edges), default=0.0)
+        if (timed := timed_window(ranks, start)) is not None:
             axes.axvspan(*timed, color=plot_style.GREY, alpha=0.3 / len(config.runs), lw=0)
-        for one, each in zip(series, edges, strict=True):
-            steps = one.column("step")
-            known = ~np.isnan(steps)
-            at, ms = extremes(each[:-1][known] - start, steps[known], _POINTS)
+        for one, each in zip(ranks, edges, strict=True):
+            at, ms = np.array(one.began_s) + each[0] - start, np.array(one.step_ms)
             if len(ms):
                 lowest, highest = min(lowest, float(ms.min())), max(highest, float(ms.max()))
                 # A step lasts until the next one: a long one is as wide as it is high.
-                axes.plot(np.append(at, each[-1] - start), np.append(ms, ms[-1]), lw=0.8, alpha=0.8,
+                axes.plot(np.append(at, each[2] - start), np.append(ms, ms[-1]), lw=0.8, alpha=0.8,
                           color=plot_style.colour(one.rank), drawstyle="steps-post")  # fmt: skip
     if lowest > 0 and highest > _LOG_FROM * lowest:
         axes.set_yscale("log")
@@ -284,5 +282,5 @@ def _draw_steps(axes: Axes, config: Configuration) -> None:
     plot_style.tidy(axes, "both")
 
 
-def _series(run: Run) -> tuple[StepSeries, ...]:
-    return tuple(one for one in run.cell.steps if len(one))
+def _ranks(run: Run) -> list[RankSteps]:
+    return [one for one in figures_of(run.cell).ranks if one.steps]

@@ -23,7 +23,6 @@ from scalewise.records import (
     DeviceInfo,
     PlannedCell,
     RankSummary,
-    data_shards_of,
     last_metrics,
 )
 from scalewise.supervisor import Job, Origin, Outcome, Settings, supervisor_command
@@ -190,14 +189,10 @@ def make_attempt(
 
 def throughput_of(folder: CellFolder, result: CellResult) -> float | None:
     """Global samples/s of a run; None where its records do not carry it."""
-    from scalewise.analysis import NotMeasuredError, measure_throughput, read_rank_steps
+    from scalewise.analysis import read_cell_steps
 
-    series, _ = read_rank_steps(folder, result, [])
-    try:
-        measured = measure_throughput(series, len(result.ranks), data_shards_of(result.ranks))
-    except NotMeasuredError:
-        return None
-    return measured.global_samples_per_s
+    measured = read_cell_steps(folder, result).figures.throughput
+    return None if measured is None else measured.global_samples_per_s
 
 
 def load_outcome(folder: CellFolder, cell_id: str, objective: str, was_reported: bool) -> Outcome:

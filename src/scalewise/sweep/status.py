@@ -20,7 +20,6 @@ from scalewise.records import (
     State,
     SweepFolder,
     cell_state,
-    data_shards_of,
     load_quarantine,
     read_latest_sample,
 )
@@ -106,18 +105,16 @@ def _with_result(cell: CellStatus, folder: CellFolder, result: CellResult) -> Ce
 
 def _measured(folder: CellFolder, result: CellResult) -> tuple[float | None, str]:
     """Global samples/s, and why a cell that took steps has none, or a doubtful one."""
-    from scalewise.analysis import NotMeasuredError, measure_throughput, read_rank_steps
+    from scalewise.analysis import read_cell_steps
 
     # The same reading and the same words as those of a report.
-    faults: list[str] = []
-    series, _ = read_rank_steps(folder, result, faults)
-    told = "; ".join(fault.replace(f"{folder.path}/", "") for fault in faults)
-    try:
-        shards = data_shards_of(result.ranks)
-        rate = measure_throughput(series, len(result.ranks), shards).global_samples_per_s
-    except NotMeasuredError as error:
+    figures = read_cell_steps(folder, result).figures
+    told = "; ".join(figures.faults)
+    if figures.throughput is None:
         stepped = any(rank.step_rows for rank in result.ranks)
-        return None, f"samples/s are not known: {told or error}" if stepped else told
+        reason = told or figures.missing["throughput"]
+        return None, f"samples/s are not known: {reason}" if stepped else told
+    rate = figures.throughput.global_samples_per_s
     return rate, f"samples/s are in doubt: {told}" if told else ""
 
 

@@ -56,11 +56,6 @@ def default_store() -> Store:
     return distributed_c10d._get_default_store()
 
 
-def empty_kernel() -> None:
-    """Launch a kernel that does nothing and needs no memory. Not tried on a GPU yet."""
-    torch.cuda._sleep(0)
-
-
 def compiled_graphs() -> int:
     """Graphs that this process has compiled so far. Tried on torch 2.11 and 2.13."""
     from torch._dynamo.utils import counters

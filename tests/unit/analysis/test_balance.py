@@ -1,5 +1,6 @@
 """Arrival finds the straggler that step time, memory and utilisation hide."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,8 +10,14 @@ import pytest
 from fakes.recorded import DDP, Spec, swept
 from scalewise.analysis import CellRecords, NotMeasuredError
 from scalewise.analysis.balance import measure_balance
-from scalewise.analysis.devices import measure_usage
-from scalewise.records import DeviceSample, advice, cv_percent, cv_text, grade
+from scalewise.analysis.devices import Usage, measure_usage
+from scalewise.analysis.step_figures import figures_of
+from scalewise.records import DeviceSample, DeviceSeries, advice, cv_percent, cv_text, grade
+
+
+def usage_of(devices: Sequence[DeviceSeries], cell: CellRecords) -> Usage:
+    steps = figures_of(cell)
+    return measure_usage(devices, steps.all_s, steps.timed_s)
 
 
 def recorded(path: Path, spec: Spec) -> CellRecords:
@@ -30,7 +37,7 @@ def test_a_rank_sleeping_20_ms_a_step_is_named_although_all_steps_take_equally_l
     assert balance.behind_ms == pytest.approx(20.0, rel=0.01)
     assert balance.grade == "poor"
     assert "rank 1" in advice(balance.grade, balance.slowest_rank, on_cpu=True)
-    usage = measure_usage(cell.devices, cell.steps)
+    usage = usage_of(cell.devices, cell)
     memory_cv = usage.cv("memory_used_mib")
     assert memory_cv is not None
     assert memory_cv < 1  # it cannot see the straggler
@@ -96,7 +103,7 @@ def test_what_has_no_balance_says_why(tmp_path: Path) -> None:
 
 def test_usage_is_taken_inside_the_timed_steps_only(tmp_path: Path) -> None:
     cell = recorded(tmp_path, DDP)
-    usage = measure_usage(cell.devices, cell.steps)
+    usage = usage_of(cell.devices, cell)
     assert usage.window == "timed steps"
     assert [d.samples for d in usage.devices] == [8, 8]
     assert usage.devices[1].utilization_percent == pytest.approx(89.0)
@@ -108,9 +115,9 @@ def test_too_short_a_run_has_no_usage_and_says_so(tmp_path: Path) -> None:
     cell = recorded(tmp_path, DDP)
     late = replace(cell.devices[0], times=tuple(t + 1e6 for t in cell.devices[0].times))
     with pytest.raises(NotMeasuredError, match="no device sample fell inside"):
-        measure_usage([late], cell.steps)
+        usage_of([late], cell)
     with pytest.raises(NotMeasuredError, match="no device series"):
-        measure_usage([], cell.steps)
+        usage_of([], cell)
 
 
 def test_gpm_counts_only_where_half_of_its_time_lies_in_the_window(tmp_path: Path) -> None:
@@ -125,7 +132,7 @@ def test_gpm_counts_only_where_half_of_its_time_lies_in_the_window(tmp_path: Pat
         rows = tuple({d.id: DeviceSample(d.id, sm_activity_percent=sm) for d in series.devices}
                      for sm in shares.values())  # fmt: skip
         times = tuple(start + share * length for share in shares)
-        usage = measure_usage([replace(series, times=times, samples=rows)], cell.steps)
+        usage = usage_of([replace(series, times=times, samples=rows)], cell)
         return usage.mean("sm_activity_percent")
 
     # The first reading has no value: it only begins the time of the second.
@@ -146,7 +153,7 @@ def test_energy_is_of_the_timed_steps_even_where_no_sample_fell_among_them(tmp_p
          for d in series.devices}
         for t in times
     )  # fmt: skip
-    usage = measure_usage([replace(series, times=times, samples=samples)], cell.steps)
+    usage = usage_of([replace(series, times=times, samples=samples)], cell)
     assert usage.window == "all steps"
     energy = usage.devices[0].energy
     assert energy is not None

@@ -17,7 +17,6 @@ from fakes.recorded import (
     QUIET,
     START,
     Spec,
-    edit_ranks,
     rank_summary,
     repeats,
     swept,
@@ -25,12 +24,11 @@ from fakes.recorded import (
 )
 from scalewise.analysis import CellRecords, Disturbance, Pair, load_sweep, reach_verdicts
 from scalewise.analysis.disturbances import (
-    common_stalls,
     disturbances,
     foreign_cpu_share,
-    slow_hosts,
 )
 from scalewise.analysis.load import load_cell
+from scalewise.analysis.stalls import common_stalls
 from scalewise.analysis.steps import NotMeasuredError
 from scalewise.gpu import DeviceSampler
 from scalewise.host import CoreUse
@@ -517,58 +515,3 @@ def test_a_crowded_cell_is_named_with_its_share(tmp_path: Path) -> None:
         assert [one.code for one in found if one.status == "found"] == ["foreign_cpu"] * named
         if named:
             assert found[0].detail == "processes outside the cell had 33 % of its cores"
-
-
-# The host's speed
-
-
-def slow(path: Path, *specs: Spec) -> dict[str, str]:
-    """Names of cells without their number, and what is said of their host."""
-    return {one.cell[4:]: one.detail for one in slow_hosts(swept(path, *specs).cells)}
-
-
-def with_loops(spec: Spec, *loops_us: float) -> list[Spec]:
-    return [replace(spec, repeat=i, loop_us=us) for i, us in enumerate(loops_us)]
-
-
-def test_a_run_on_a_slow_host_is_named_by_how_much(tmp_path: Path) -> None:
-    """Healthy runs differ by a sixth; one core of two is enough to slow a step."""
-    healthy = with_loops(SINGLE, 140, 150, 170, 150)
-    assert slow(tmp_path / "healthy", *healthy, *with_loops(TWO, 150, 145)) == {}
-    write_sweep(tmp_path / "slow", [*healthy, *with_loops(TWO, 150, 145)])
-    edit_ranks(
-        tmp_path / "slow",
-        lambda rank: rank["host_probe"].update(loop_us=240.0) if rank["rank"] == 1 else None,
-        cells="*-ddp-r1",
-    )
-    (found,) = slow_hosts(load_sweep(tmp_path / "slow").cells)
-    assert (found.code, found.status) == ("slow_host", "found")
-    assert found.cell.endswith("-ddp-r1")
-    assert found.figures == {"slower_percent": pytest.approx(60), "rank": 1}
-    assert found.detail == (
-        "the host was 60 % slower before it than in the median of 6 runs: a Python loop of rank 1 "
-        "took 240 us, not 150"
-    )
-
-
-def test_runs_are_slow_only_beside_enough_others_of_their_host(tmp_path: Path) -> None:
-    elsewhere = replace(SINGLE, host="dmi-ffffffffffff")
-    few = "fewer than 3 runs on its host were probed"
-    found = slow(tmp_path, *with_loops(SINGLE, 150, 150, 150), *with_loops(elsewhere, 150, 300))
-    assert set(found.values()) == {few}
-    assert len(found) == 2
-
-
-def test_a_run_without_a_probe_says_why(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [SINGLE, *with_loops(TWO, 150)])
-    edit_ranks(tmp_path, lambda rank: rank.pop("host_probe"))
-    edit_ranks(tmp_path, lambda rank: rank["missing"].update(host_probe="profiled"), "*ddp*")
-    told = [one.detail for one in slow_hosts(load_sweep(tmp_path).cells)]
-    assert told == ["it was not recorded", "profiled"]
-
-
-def test_a_slow_host_moves_no_figure(tmp_path: Path) -> None:
-    specs = [*repeats(SINGLE, STEADY), *repeats(TWO, STEADY)]
-    as_fast = pair_of(tmp_path / "fast", specs)
-    slowed = pair_of(tmp_path / "slow", [*specs[:-1], replace(specs[-1], loop_us=300.0)])
-    assert (slowed.speedup, slowed.judgement) == (as_fast.speedup, as_fast.judgement)

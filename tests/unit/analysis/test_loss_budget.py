@@ -210,7 +210,13 @@ def measured(one: Spec = DDP, baseline: Spec | None = ALONE) -> tuple[Configurat
     """Recorded runs with known phases, and their baseline."""
     with tempfile.TemporaryDirectory() as folder:
         specs = [one] if baseline is None else [one, replace(baseline, kind=one.kind)]
-        return tuple(analysed(Path(folder), spec).measured[0] for spec in specs)
+        return tuple(with_rows(analysed(Path(folder), spec).measured[0]) for spec in specs)
+
+
+def with_rows(config: Configuration) -> Configuration:
+    """With its steps in memory, since its folder is removed."""
+    cells = ((run, replace(run.cell, steps=tuple(run.cell.steps))) for run in config.runs)
+    return replace(config, runs=tuple(replace(run, cell=cell) for run, cell in cells))
 
 
 def budget_of(*configs: Configuration) -> Budget:

@@ -166,8 +166,8 @@ def test_each_step_has_its_row_and_what_is_inside_a_replay_is_missing(tmp_path: 
     assert set(rows["samples"]) == {BATCH}
     assert list(rows["epoch"]) == [0] * 12 + [1] * 12
     assert (rows["host_step_ms"] > 0).all()
-    inside = rows[[f"host_{p}_ms" for p in ("forward", "backward", "optimizer", "arrival")]]
-    seen = np.array([[not np.isnan(value) for value in row] for row in inside.tolist()])
+    inside = ("forward", "backward", "optimizer", "arrival")
+    seen = np.array([~np.isnan(rows[f"host_{name}_ms"]) for name in inside]).T
     assert seen[:EAGER].all() and not seen[EAGER:].any()
     # A batch of four is waited for once, by its first step.
     waited = rows["host_data_wait_ms"][EAGER + 1 :] > 0

@@ -19,12 +19,10 @@ from scalewise.records import (
     DeviceInfo,
     ExecutionRecord,
     HeartbeatWriter,
-    HostProbe,
     LengthRecord,
     RankSummary,
 )
 from scalewise.train.recording.background import BackgroundDrain
-from scalewise.train.recording.host_probe import NoTurnsError, probe_host
 from scalewise.train.recording.metrics import MetricsRecorder
 from scalewise.train.recording.profiler import ProfiledSteps
 from scalewise.train.recording.shards import OWN_SHARE, DataShare, ShardRecorder
@@ -82,7 +80,6 @@ class CellRecorder(pl.Callback):
         self._run_queue_ms: float | None = None
         self._other_threads_cpu_ms: float | None = None
         self._sums_before: list[float] | None = None
-        self._host_probe: HostProbe | None = None
         self._heartbeat: HeartbeatWriter | None = None
         self._background: BackgroundDrain | None = None
 
@@ -91,23 +88,6 @@ class CellRecorder(pl.Callback):
             self.shards.setup(trainer)
         if self._heartbeat is None:
             self._heartbeat = HeartbeatWriter(self.folder.heartbeat_path(trainer.global_rank))
-        if stage == "fit":
-            # Before any loader's worker starts: alike for whatever is trained.
-            self._probe_host(trainer)
-
-    def _probe_host(self, trainer: pl.Trainer) -> None:
-        if self._profiled is not None:
-            self.steps.missing["host_probe"] = "a profiler watches the steps, so none is timed"
-            return
-        try:
-            self._host_probe = probe_host(
-                str(self.folder.path),
-                trainer.global_rank,
-                trainer.world_size,
-                on_gpu=trainer.strategy.root_device.type == "cuda",
-            )
-        except NoTurnsError as reason:
-            self.steps.missing["host_probe"] = str(reason)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._sums_before = parameter_sums(trainer, pl_module)
@@ -268,7 +248,6 @@ class CellRecorder(pl.Callback):
             core_use=self._core_use,
             execution=self.execution() if self.execution is not None else None,
             length=self.length() if self.length is not None else None,
-            host_probe=self._host_probe,
             own_optimizer=class_names(trainer.optimizers) if self.brings_optimizer else None,
         )
 

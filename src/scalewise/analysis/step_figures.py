@@ -1,0 +1,211 @@
+"""All that a report takes from the step rows of a cell, measured in one go.
+
+Rows grow with a run and these figures do not: what judges, draws and explains a run has them, and
+no rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Final, ParamSpec, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from scalewise.analysis.balance import LoadBalance, balance_of, measure_balance
+from scalewise.analysis.contradictions import contradiction
+from scalewise.analysis.devices import Span
+from scalewise.analysis.model import CellRecords, WarmUp
+from scalewise.analysis.stalls import CommonStall, common_stalls, step_edges_s
+from scalewise.analysis.step_path import StepMeans, path_of
+from scalewise.analysis.steps import (
+    Anatomy,
+    LongSteps,
+    NotMeasuredError,
+    Throughput,
+    anatomy_of,
+    find_long_steps,
+    throughput_of,
+    timed_steps,
+    without,
+)
+from scalewise.records import CellFolder, CellResult, StepSeries, data_shards_of, read_steps
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Floats = npt.NDArray[np.float64]
+
+MOST_POINTS: Final = 500
+"""Of a curve."""
+
+
+@dataclass(frozen=True)
+class RankSteps:
+    """When the steps of one rank ran, and how long they took."""
+
+    rank: int
+    steps: int
+    edges_s: tuple[float, float, float] | None
+    """Unix time at which the first step began, at which it ended, and at which the last one did;
+    None without a step."""
+    timed_s: Span | None
+    """From the first to the last timed step, on the better timeline; None where none is timed."""
+    began_s: tuple[float, ...]
+    """When steps began, since the first one did: of the shortest and the longest of each of 250
+    equal times, or all of at most 500."""
+    step_ms: tuple[float, ...]
+    """How long those took."""
+
+
+@dataclass(frozen=True)
+class StepFigures:
+    """The step rows of one cell; None and absent figures have their reason in ``missing``."""
+
+    ranks: tuple[RankSteps, ...] = ()
+    """In their order; those whose file cannot be used are absent."""
+    faults: tuple[str, ...] = ()
+    """What is wrong with step files, a line each."""
+    warm_up: WarmUp | None = None
+    all_s: Span | None = None
+    """From the first start of a step to the last end, on the hosts' clocks."""
+    timed_s: Span | None = None
+    """The same of timed steps."""
+    throughput: Throughput | None = None
+    anatomy: Anatomy | None = None
+    balance: LoadBalance | None = None
+    long: LongSteps | None = None
+    path: StepMeans | None = None
+    contradiction: str | None = None
+    stalls: tuple[CommonStall, ...] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+
+def measure_steps(
+    series: Sequence[StepSeries],
+    result: CellResult | None,
+    warm_up: WarmUp | None = None,
+    faults: Sequence[str] = (),
+) -> StepFigures:
+    """Measure the steps of a cell; of one without a ``result`` only when they ran."""
+    missing: dict[str, str] = {}
+
+    def take(name: str, measure: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        try:
+            return measure(*args, **kwargs)
+        except NotMeasuredError as reason:
+            missing[name] = str(reason)
+            return None
+
+    known = [one for one in series if len(one)]
+    when = StepFigures(
+        ranks=tuple(map(_rank_steps, series)),
+        faults=tuple(faults),
+        warm_up=warm_up,
+        all_s=span_of(known),
+        timed_s=span_of([one.timed() for one in known]),
+        missing=missing,
+    )
+    if result is None:
+        return when
+    prepared = [rank.execution.prepare_steps for rank in result.ranks if rank.execution]
+    when = replace(
+        when,
+        contradiction=contradiction(series),
+        stalls=common_stalls(series, max(prepared, default=0)) if series else (),
+    )
+    try:
+        timed = timed_steps(series, result.world_size)
+    except NotMeasuredError as reason:
+        missing |= dict.fromkeys(("throughput", "anatomy"), str(reason))
+        take("balance", measure_balance, series, result.world_size)
+        return when
+    long = find_long_steps(timed)
+    common = without(timed, long)
+    return replace(
+        when,
+        throughput=take("throughput", throughput_of, common, data_shards_of(result.ranks)),
+        anatomy=take("anatomy", anatomy_of, common),
+        balance=take("balance", balance_of, common),
+        long=long,
+        path=path_of(common),
+    )
+
+
+def figures_of(cell: CellRecords) -> StepFigures:
+    """The figures of a cell's steps, as they were measured when it was read."""
+    if isinstance(cell.steps, CellSteps):
+        return cell.steps.figures
+    return measure_steps(cell.steps, cell.result, cell.warm_up)
+
+
+def span_of(series: Sequence[StepSeries]) -> Span | None:
+    """From the first start to the last end among the steps; None without any."""
+    starts, ends = [], []
+    for one in series:
+        if len(one):
+            begin_ns, tail_ms = one.rows["start_ns"], float(one.rows[-1]["host_step_ms"])
+            starts.append((int(begin_ns[0]) + one.epoch_offset_ns) / 1e9)
+            end = (int(begin_ns[-1]) + one.epoch_offset_ns) / 1e9
+            ends.append(end + (0.0 if np.isnan(tail_ms) else tail_ms / 1e3))
+    return (min(starts), max(ends)) if starts else None
+
+
+def _rank_steps(series: StepSeries) -> RankSteps:
+    if not len(series):
+        return RankSteps(series.rank, 0, None, None, (), ())
+    edges, timed, step_ms = step_edges_s(series), series.is_timed, series.column("step")
+    known = ~np.isnan(step_ms)
+    began_s, step_ms = extremes((edges[:-1] - edges[0])[known], step_ms[known])
+    first, last = int(timed.argmax()), len(timed) - 1 - int(timed[::-1].argmax())
+    return RankSteps(
+        series.rank,
+        len(series),
+        (float(edges[0]), float(edges[1]), float(edges[-1])),
+        (float(edges[first]), float(edges[last + 1])) if timed.any() else None,
+        tuple(began_s.tolist()),
+        tuple(step_ms.tolist()),
+    )
+
+
+def extremes(x: Floats, y: Floats, most: int = MOST_POINTS) -> tuple[Floats, Floats]:
+    """The same points if they are few, else the lowest and highest of each of equal bins of x.
+
+    ``x`` rises, both have shape ``[points]``.
+    """
+    if len(x) <= most:
+        return x, y
+    bounds = np.linspace(x[0], x[-1], most // 2 + 1)
+    cuts = [0, *np.searchsorted(x, bounds[1:-1]).tolist(), len(x)]
+    kept = sorted(
+        place
+        for first, last in pairwise(cuts)
+        if last > first
+        for place in {first + int(y[first:last].argmin()), first + int(y[first:last].argmax())}
+    )
+    return x[kept], y[kept]
+
+
+class CellSteps(Sequence[StepSeries]):
+    """The steps of a cell, one series a rank: read from disk each time one is asked for."""
+
+    def __init__(self, folder: CellFolder, figures: StepFigures) -> None:
+        self._folder, self.figures = folder, figures
+
+    def __len__(self) -> int:
+        return len(self.figures.ranks)
+
+    @overload
+    def __getitem__(self, key: int) -> StepSeries: ...
+    @overload
+    def __getitem__(self, key: slice) -> Sequence[StepSeries]: ...
+    def __getitem__(self, key: int | slice) -> StepSeries | Sequence[StepSeries]:
+        """Raises :class:`RecordError` where the file was damaged since."""
+        if isinstance(key, slice):
+            return [self[at] for at in range(len(self))[key]]
+        rank, warm_up = self.figures.ranks[key].rank, self.figures.warm_up
+        series = read_steps(self._folder.steps_path(rank), rank)
+        if warm_up is None or not warm_up.is_later:
+            return series
+        return replace(series, timed_from=warm_up.timed_from)

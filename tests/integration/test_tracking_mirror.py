@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from fakes.recorded_cell import RecordedCell, plan_sweep
-from fakes.train_command import ROOT, wait_for
+from fakes.train_command import wait_for
 from scalewise.host import descendants
 from scalewise.records import Alert, CellFolder, TrackingRecord
 
@@ -250,28 +250,6 @@ def test_killed_mirror_completes_later_without_doubling(
     late = "rank 1 holds the others back"
     told = [title for run, title, _, _ in trackio_alerts(trackers_environment) if run == "alpha"]
     assert sorted(told) == [ecc.title, late]
-
-
-def test_broken_import_is_said_once_for_all_cells(tmp_path: Path, start: Start) -> None:
-    broken = tmp_path / "broken"
-    (broken / "wandb").mkdir(parents=True)
-    (broken / "wandb" / "__init__.py").write_text("raise OSError('libssl is missing')")
-    sweep = plan_sweep(tmp_path / "sweep", ["alpha", "beta"])
-    for name in ("alpha", "beta"):
-        cell = RecordedCell(sweep.cell(name))
-        cell.train(20)
-        cell.succeed()
-    path = f"{broken}{os.pathsep}{ROOT / 'src'}"
-    status, errors = finish(start(sweep.path, PYTHONPATH=path))
-    assert status == 1
-    assert errors.splitlines() == [
-        "wandb: the package cannot be imported: libssl is missing "
-        "(training and the records are not affected)"
-    ]
-    for _, folder in sweep.cells():
-        states = tracking(folder).trackers
-        assert states["trackio"].status == "synced"
-        assert states["wandb"].status == "failed"
 
 
 def test_dead_sweep_ends_the_mirror_and_its_children(tmp_path: Path, start: Start) -> None:

@@ -23,12 +23,16 @@ from dataclasses import dataclass, replace
 import scipy
 
 from scalewise.analysis.choice import SAMPLES_PER_S, Speed, find_fastest, samples_per_s
-from scalewise.analysis.comparability import MIN_RUNS, differences
+from scalewise.analysis.comparability import MIN_RUNS, differences, grouped, grouped_alike
 from scalewise.analysis.configuration import Configuration
-from scalewise.analysis.model import is_monitored
-from scalewise.analysis.scaling import is_ceiling, loss_at_equal_samples, rate_ratio
+from scalewise.analysis.scaling import (
+    is_ceiling,
+    judge_config,
+    loss_at_equal_samples,
+    rate_ratio,
+)
 from scalewise.analysis.statistics import Interval, RatioEstimate, bonferroni
-from scalewise.analysis.verdict import Judgement, adaptive, judge
+from scalewise.analysis.verdict import Judgement
 
 _HOW_IT_RUNS = (
     "execution", "batch", "scaling", "accumulate_grad_batches", "dataset.loader", "max_steps",
@@ -99,15 +103,8 @@ def _is_candidate(config: Configuration) -> bool:
 
 def _groups(configs: Sequence[Configuration], learnt: Sequence[str]) -> list[list[Configuration]]:
     """Candidates beside each other, of one device and others, several of some number."""
-    groups: list[list[Configuration]] = []
-    for config in configs:
-        alike = (g for g in groups if not differences(
-            g[0].identity, config.identity, also=(*_HOW_IT_RUNS, *learnt)))  # fmt: skip
-        found = next(alike, None)
-        if found is None:
-            groups.append([config])
-        else:
-            found.append(config)
+    groups = grouped_alike(configs, lambda a, b: not differences(
+        a.identity, b.identity, also=(*_HOW_IT_RUNS, *learnt)))  # fmt: skip
     return [g for g in groups if 1 < len({c.devices for c in g}) < len(g) and _alone(g)]
 
 
@@ -124,10 +121,8 @@ def _best(
         beside = ((c, loss_at_equal_samples(c, reference)) for c in group if c is not reference)
         left_out = tuple(c for c, loss in beside if loss is not None and loss.learns_less)
     speed = SAMPLES_PER_S if equal is None else _time_to_loss(equal)
-    by_devices: dict[int, list[Configuration]] = {}
-    for config in sorted(group, key=lambda c: c.devices or 0):
-        if config not in left_out:
-            by_devices.setdefault(config.devices or 0, []).append(config)
+    kept = (config for config in group if config not in left_out)
+    by_devices = dict(sorted(grouped(kept, lambda c: c.devices or 0).items()))
     if len(by_devices) < 2:
         return None
     rows = []
@@ -135,21 +130,12 @@ def _best(
         speedup = judgement = None
         if devices > 1:
             speedup = _best_over_best(candidates, by_devices[1], speed)
-            judgement = _judge(speedup, candidates[0], devices, min_efficiency)
+            judgement = judge_config(candidates[0], speedup, min_efficiency, None)
         found = find_fastest(candidates, speed)
         seconds = 1 / speed.of(found.config) if equal else None
         rows.append(Best(devices, found.config, found.rivals, len(candidates), speedup, judgement,
                          seconds))  # fmt: skip
     return BestOfEach(tuple(rows), equal, left_out)
-
-
-def _judge(
-    speedup: RatioEstimate, config: Configuration, devices: int, min_efficiency: float
-) -> Judgement:
-    asked = config.cells[0].config
-    repeats = adaptive(asked)
-    cap = None if repeats is None else repeats.cap
-    return judge(speedup, devices, min_efficiency, monitored=is_monitored(asked), cap=cap)
 
 
 def _best_over_best(
@@ -179,9 +165,7 @@ def _equal_loss(group: Sequence[Configuration]) -> EqualLoss | None:
 
     None too where all train alike: then samples/s say it, without the noise of the batches.
     """
-    trainings: dict[tuple[object, ...], list[Configuration]] = {}
-    for config in group:
-        trainings.setdefault(_training(config), []).append(config)
+    trainings = grouped(group, _training)
     runs = [run for config in group for run in config.runs]
     # Damaged metrics have a history, and no loss that was reached.
     curves = [run.loss_history for run in runs if run.loss and run.loss_history]

@@ -20,9 +20,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from scalewise.analysis.comparability import differences
+from scalewise.analysis.comparability import differences, grouped
 from scalewise.analysis.configuration import Configuration
-from scalewise.analysis.labels import bounds_nothing, factor, interval_words
+from scalewise.analysis.labels import bounding, factor, interval_words
 from scalewise.analysis.scaling import Pair, is_ceiling, rate_ratio
 from scalewise.analysis.statistics import Interval, RatioEstimate, bonferroni
 from scalewise.analysis.verdict import VERDICT_RUNS
@@ -193,11 +193,9 @@ def ladders(pairs: Sequence[Pair]) -> tuple[Ladder, ...]:
     Independent models are left out: they are a bound, and nothing that one could choose. So are
     invalid pairs.
     """
-    groups: dict[tuple[str, Fields], list[Pair]] = {}
-    for pair in pairs:
-        if not is_ceiling(pair.multi) and not pair.invalid:
-            groups.setdefault((pair.single.config_id, _same(pair.multi)), []).append(pair)
-    return tuple(_ladder(group) for group in groups.values())
+    sound = (pair for pair in pairs if not is_ceiling(pair.multi) and not pair.invalid)
+    groups = grouped(sound, lambda pair: (pair.single.config_id, _same(pair.multi)))
+    return tuple(map(_ladder, groups.values()))
 
 
 def _same(config: Configuration) -> Fields:
@@ -243,7 +241,7 @@ def _of_each_added(ratio: RatioEstimate, smaller: int, devices: int) -> RatioEst
     def of_each(value: float) -> float:
         return (value - 1) * smaller / (devices - smaller)
 
-    found = None if ratio.interval and bounds_nothing(ratio.interval) else ratio.interval
+    found = bounding(ratio)
     interval = found and Interval(of_each(found.low), of_each(found.high), found.confidence)
     return replace(ratio, value=of_each(ratio.value), interval=interval, p_value=None)
 

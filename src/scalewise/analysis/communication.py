@@ -18,7 +18,7 @@ import numpy.typing as npt
 from scalewise.analysis.anatomy import mean_anatomy
 from scalewise.analysis.comparability import differences
 from scalewise.analysis.configuration import Configuration
-from scalewise.analysis.labels import bounds_nothing, factor
+from scalewise.analysis.labels import bounding, factor
 from scalewise.analysis.model import is_monitored, is_profiled, is_timed
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.steps import ExposedCommunication, mean_of_known
@@ -330,13 +330,13 @@ def measured_serial_fraction(pair: Pair) -> SerialFraction | str:
     result = pair.multi.runs[0].cell.result
     if result is None or result.scaling != "strong":
         return "Amdahl's law is about a fixed batch: scaling=strong"
-    interval, value = pair.speedup.interval, pair.speedup.value
+    interval, value = bounding(pair.speedup), pair.speedup.value
     if value < 1:
         return f"not defined: slower than one device (speedup {factor(value)})"
     if value > pair.devices:
         return f"not defined: more than linear (speedup {factor(value)} on {pair.devices} devices)"
     of: Callable[[float], float] = lambda s: serial_fraction(s, pair.devices)  # noqa: E731
-    if interval is None or bounds_nothing(interval):
+    if interval is None:
         return SerialFraction(of(value), None, None)
     # What lies beyond 0 and 1 cannot be true of a fraction, as an interval of a CV ends at 0.
     return SerialFraction(of(value), max(0.0, of(interval.high)), min(1.0, of(interval.low)))

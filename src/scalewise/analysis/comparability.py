@@ -9,12 +9,15 @@ which of them a run got is part of the spread over runs.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from scalewise.analysis.model import CellRecords
 from scalewise.host import CLASS_FILES, SOURCE_SHA256, WORKING_DIRECTORY
+
+K = TypeVar("K")
+T = TypeVar("T")
 
 # Keys that say how often and by what a configuration is run, not what is run.
 _NO_FACTOR = (
@@ -158,6 +161,26 @@ def differences(
         if not excused and (a != b or UNKNOWN in a.split(_VALUE_SEPARATOR)):
             found.append(Difference(name, a, b))
     return found
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """Items by their key; keys and items keep their order."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
+def grouped_alike(items: Iterable[T], are_alike: Callable[[T, T], bool]) -> list[list[T]]:
+    """Each item beside those whose first one it is alike."""
+    groups: list[list[T]] = []
+    for item in items:
+        found = next((group for group in groups if are_alike(group[0], item)), None)
+        if found is None:
+            groups.append([item])
+        else:
+            found.append(item)
+    return groups
 
 
 def place(cell: CellRecords) -> dict[str, str]:

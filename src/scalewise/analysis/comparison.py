@@ -31,7 +31,7 @@ from scalewise.analysis.comparability import (
     within,
 )
 from scalewise.analysis.configuration import Configuration, configurations
-from scalewise.analysis.labels import bounds_nothing, confidence, listed
+from scalewise.analysis.labels import bounding, confidence, listed
 from scalewise.analysis.model import CellRecords, Sweep
 from scalewise.analysis.statistics import (
     RatioEstimate,
@@ -133,10 +133,8 @@ def judge_gate(matches: Sequence[Match], unmatched: Sequence[Unmatched], limit: 
 
 def _least(match: Match) -> float:
     """The smallest ratio that is not excluded; 0 where nothing bounds it."""
-    interval = match.ratio.interval
-    if match.change == "undecided" or interval is None or bounds_nothing(interval):
-        return 0.0
-    return interval.low
+    interval = bounding(match.ratio)
+    return 0.0 if match.change == "undecided" or interval is None else interval.low
 
 
 def _not_excluded(match: Match) -> str:

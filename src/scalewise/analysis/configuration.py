@@ -10,6 +10,7 @@ from scalewise.analysis.comparability import (
     Identity,
     SetAside,
     differences,
+    grouped,
     identity,
     place,
     split_repeats,
@@ -69,6 +70,17 @@ class Configuration:
         """``name("model")`` is the chosen model's name."""
         config = self.cells[0].config
         return None if config is None else named(config, group)
+
+    @property
+    def global_batch(self) -> int | None:
+        """Samples a step of all devices; None if it never ran."""
+        result = self.runs[0].cell.result if self.runs else None
+        return result.global_batch_size if result else None
+
+    @property
+    def workload(self) -> tuple[str | None, str | None]:
+        """Its model and dataset."""
+        return self.name("model"), self.name("dataset")
 
     def values(self, metric: Metric) -> list[float]:
         """``metric`` of every run that has it."""
@@ -147,9 +159,7 @@ def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
     Workloads in the order of the plan, within them swept values, numbers from small to large, and
     within those single device first, so that it stands above what is compared with it.
     """
-    asked: dict[str, list[CellRecords]] = {}
-    for cell in sweep.cells:
-        asked.setdefault(cell.planned.config_id, []).append(cell)
+    asked = grouped(sweep.cells, lambda cell: cell.planned.config_id)
     groups = {key: cells for one in asked.values() for key, cells in _by_place(one).items()}
     for cells in groups.values():
         cells.sort(key=lambda c: c.planned.repeat)
@@ -170,8 +180,7 @@ def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
         for key, cells in groups.items()
     ]
     ordered: list[Configuration] = []
-    for workload in dict.fromkeys(map(_workload, found)):
-        rows = [c for c in found if _workload(c) == workload]
+    for rows in grouped(found, lambda config: config.workload).values():
         rows.sort(key=lambda c: c.devices or 1 << 30)
         swept = swept_order([c.label for c in rows])
         ordered += sorted(rows, key=lambda c: swept[c.label])
@@ -180,11 +189,12 @@ def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
 
 def _by_place(cells: Sequence[CellRecords]) -> dict[str, list[CellRecords]]:
     """Cells of one ``config_id`` by the key of their row; those without a result with the most."""
-    places: dict[str, list[CellRecords]] = {}
-    for cell in cells:
-        if cell.result is not None:
-            where = (str(cell.result.world_size), *place(cell).values())
-            places.setdefault(" ".join(where), []).append(cell)
+
+    def where(cell: CellRecords) -> str:
+        devices = cell.result.world_size if cell.result else 0
+        return " ".join([str(devices), *place(cell).values()])
+
+    places = grouped((cell for cell in cells if cell.result is not None), where)
     most, *others = sorted(places, key=lambda p: len(places[p]), reverse=True) or [""]
     config_id = cells[0].planned.config_id
     first = [*places.get(most, ()), *(cell for cell in cells if cell.result is None)]
@@ -202,10 +212,6 @@ def _configuration(config_id: str, label: str, cells: Sequence[CellRecords]) -> 
     return Configuration(
         config_id, label, tuple(cells), runs, identity(kept or cells), tuple(aside)
     )
-
-
-def _workload(config: Configuration) -> tuple[str | None, str | None]:
-    return config.name("model"), config.name("dataset")
 
 
 def read_scaling(configs: Sequence[Configuration]) -> tuple[Configuration, ...]:

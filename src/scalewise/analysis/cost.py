@@ -38,6 +38,14 @@ class Cost:
     """Of all devices together, over the timed steps."""
     missing: str | None = None
 
+    @property
+    def rent(self) -> float | None:
+        """USD per hour of one device."""
+        return self.price.usd_per_hour if self.price is not None else None
+
+
+NO_COST = Cost(None, None)
+
 
 def measure_cost(
     config: Configuration,
@@ -55,13 +63,16 @@ def measure_cost(
         return Cost(None, None, price)
     if invalid:
         return Cost(price, None, f"invalid: {invalid[0].reason}")
-    rates = [(run.world_size, run.samples_per_s) for run in config.runs]
-    known = [(devices, rate) for devices, rate in rates if rate]
-    if not known:
-        why = config.runs[0].missing.get("throughput", "no throughput") if config.runs else "no run"
-        return Cost(price, None, why)
-    usd = [usd_per_million_samples(devices, price.usd_per_hour, rate) for devices, rate in known]
-    return Cost(price, estimate_positive(usd))
+    usd = [
+        usd_per_million_samples(run.world_size, price.usd_per_hour, rate)
+        for run in config.runs
+        if (rate := run.samples_per_s)
+    ]
+    return Cost(price, estimate_positive(usd)) if usd else Cost(price, None, _no_rate(config))
+
+
+def _no_rate(config: Configuration) -> str:
+    return config.runs[0].missing.get("throughput", "no throughput") if config.runs else "no run"
 
 
 def usd_per_million_samples(devices: int, usd_per_hour: float, samples_per_s: float) -> float:
@@ -75,13 +86,10 @@ def cost_ratio(pair: Pair, costs: Mapping[str, Cost]) -> RatioEstimate | None:
     Two unknown prices are taken to be equal; None where the price of one side alone is known. The
     interval is that of the speedup turned over, so that it says what the verdict was judged on.
     """
-    multi, single = (costs.get(c.config_id) for c in (pair.multi, pair.single))
-    prices = (multi.price if multi else None, single.price if single else None)
-    if prices == (None, None):
+    multi, single = (costs.get(c.config_id, NO_COST).rent for c in (pair.multi, pair.single))
+    if multi is None and single is None:
         return pair.cost_ratio
-    if prices[0] is None or prices[1] is None:
-        return None
-    return pair.cost_ratio.scaled(prices[0].usd_per_hour / prices[1].usd_per_hour)
+    return None if multi is None or single is None else pair.cost_ratio.scaled(multi / single)
 
 
 def _price(
@@ -90,8 +98,7 @@ def _price(
     """Of one device of a configuration, or why it is not known."""
     if not config.runs:
         return "no run"
-    emulated = _emulated(config)
-    if emulated:
+    if emulated := emulated_host(config):
         return f"no price is known of the host that is emulated ({emulated})"
     if rent is not None:
         return rent
@@ -108,7 +115,8 @@ def _price(
     return found
 
 
-def _emulated(config: Configuration) -> str:
+def emulated_host(config: Configuration) -> str:
+    """What of its runs' hosts is emulated; empty for nothing."""
     marks = [p.emulated for run in config.runs if (p := run.cell.provenance) is not None]
     return ", ".join(dict.fromkeys(mark for each in marks for mark in each))
 
@@ -142,8 +150,7 @@ def _by_whom(price: Price, config: Configuration, profiles: Sequence[HardwareCon
 
 def _of_profile(config: Configuration, profiles: Sequence[HardwareConfig]) -> Price | str:
     """Of the one kind of GPU that all runs used."""
-    results = [run.cell.result for run in config.runs]
-    devices = [rank.device for result in results if result for rank in result.ranks]
+    devices = [rank.device for rank in config.rank_summaries]
     names = sorted({device.name for device in devices})
     if not devices:
         return "its devices are not known"
@@ -189,7 +196,7 @@ def read_samples(typed: str) -> int:
     return int(value)
 
 
-def reach(samples: int, config: Configuration, cost: Cost | None) -> Target:
+def reach(samples: int, config: Configuration, cost: Cost) -> Target:
     """Time and cost of ``samples`` on the devices of ``config``, at the rate of its timed steps.
 
     hours = samples / (global samples per second) / 3600 USD = samples / 10^6 * (USD per million
@@ -204,9 +211,8 @@ def reach(samples: int, config: Configuration, cost: Cost | None) -> Target:
         return Target(None, None, invalid[0].reason)
     rates = config.values("samples_per_s")
     if not rates:
-        why = config.runs[0].missing.get("throughput", "no throughput") if config.runs else "no run"
-        return Target(None, None, why)
+        return Target(None, None, _no_rate(config))
     hours = estimate_positive([samples / rate / SECONDS_PER_HOUR for rate in rates])
-    if cost is None or cost.usd_per_million_samples is None:
-        return Target(hours, None, cost.missing if cost else "no price was looked for")
+    if cost.usd_per_million_samples is None:
+        return Target(hours, None, cost.missing or "no price was looked for")
     return Target(hours, cost.usd_per_million_samples.scaled(samples / MILLION))

@@ -26,7 +26,13 @@ from dataclasses import dataclass
 
 from scalewise.analysis.comparability import FACTORS, differences
 from scalewise.analysis.configuration import Configuration
-from scalewise.analysis.cost import MILLION, Cost, usd_per_million_samples
+from scalewise.analysis.cost import (
+    MILLION,
+    NO_COST,
+    Cost,
+    emulated_host,
+    usd_per_million_samples,
+)
 from scalewise.analysis.labels import told_apart
 from scalewise.analysis.run import Run
 from scalewise.analysis.scaling import Pair, is_ceiling, rate_ratio
@@ -95,7 +101,7 @@ def measure_owned(
     config: Configuration,
     prices: Prices,
     profiles: Sequence[HardwareConfig],
-    cost: Cost | None,
+    cost: Cost,
 ) -> Owned | None:
     """What the configuration costs on devices of one's own; None without a price to buy them."""
     quote = _purchase(config, prices, profiles)
@@ -105,27 +111,18 @@ def measure_owned(
     extra = prices.extra_usd.value if prices.extra_usd is not None and devices > 1 else 0.0
     usd = devices * quote.value + extra
     watts = _watts(config, prices)
-    rent = cost.price.usd_per_hour if cost is not None and cost.price is not None else None
     hours = None
-    if rent is not None:
-        hours = _falling([_over(usd, devices * rent - _electricity(w, prices))
+    if cost.rent is not None:
+        hours = _falling([_over(usd, devices * cost.rent - _electricity(w, prices))
                           for w in _ends(watts)[::-1]])  # fmt: skip
-    return Owned(
-        config,
-        quote,
-        usd,
-        watts,
-        _owned_per_million(config, usd, prices),
-        hours,
-    )
+    return Owned(config, quote, usd, watts, _owned_per_million(config, usd, prices), hours)
 
 
 def _purchase(
     config: Configuration, prices: Prices, profiles: Sequence[HardwareConfig]
 ) -> Quote | None:
     """Price of one device; none is known of a host that is emulated."""
-    emulated = any(p.emulated for run in config.runs if (p := run.cell.provenance) is not None)
-    if emulated or not config.values("samples_per_s"):
+    if emulated_host(config) or not config.values("samples_per_s"):
         return None
     if prices.purchase_usd is not None:
         return prices.purchase_usd
@@ -145,7 +142,7 @@ def _watts(config: Configuration, prices: Prices) -> Estimate | None:
     )
 
 
-def _ends(figure: Estimate | None) -> tuple[float | None, ...]:
+def _ends(figure: Estimate | RatioEstimate | None) -> tuple[float | None, ...]:
     """The lower end of its interval, the figure and the upper end; the figure alone without one."""
     if figure is None:
         return (None,)
@@ -206,12 +203,9 @@ def measure_return(pair: Pair, owned: Mapping[str, Owned], costs: Mapping[str, C
     watts = multi.watts.value - single.watts.value if multi.watts and single.watts else None
     electricity = _electricity(watts, prices)
     hours = prices.lifetime_hours
-    cost = costs.get(pair.single.config_id)
-    rent = cost.price.usd_per_hour if cost is not None and cost.price is not None else None
-    interval = pair.speedup.interval
+    rent = costs.get(pair.single.config_id, NO_COST).rent
     # From the lower end of the speedup to its upper one.
-    gains = [s - 1 for s in ((interval.low, pair.speedup.value, interval.high) if interval
-                             else (pair.speedup.value,))]  # fmt: skip
+    gains = [end - 1 for end in _ends(pair.speedup) if end is not None]
     least = worth = payback = roi = None
     if hours is not None:
         least = _falling([_over(usd / hours + electricity, gain) for gain in gains])
@@ -227,16 +221,14 @@ def _over(above: float, below: float) -> float | None:
     return above / below if below > 0 else None
 
 
-def _rising(values: Sequence[float]) -> Bounded:
+def _rising(values: Sequence[float | None]) -> Bounded:
     if len(values) == 1:
         return Bounded(values[0], None, None)
     return Bounded(values[1], values[0], values[2])
 
 
 def _falling(values: Sequence[float | None]) -> Bounded:
-    if len(values) == 1:
-        return Bounded(values[0], None, None)
-    return Bounded(values[1], values[2], values[0])
+    return _rising(values[::-1])
 
 
 _OPTIONS = (

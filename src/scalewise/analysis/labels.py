@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scalewise.analysis.comparability import flatten, is_factor
+from scalewise.analysis.comparability import flatten, grouped, is_factor
 from scalewise.analysis.model import (
     CellRecords,
     is_examination,
@@ -109,13 +109,14 @@ def ratio(figure: RatioEstimate) -> str:
     return f"{factor(figure.value)} [{factor(figure.interval.low)}, {factor(figure.interval.high)}]"
 
 
-def bounds_words(interval: Interval | None) -> str:
-    """`` (1.57-1.72)`` behind a ratio, or that it bounds nothing; empty without an interval."""
+def times(figure: RatioEstimate) -> str:
+    """``1.65x (1.57-1.72)``, or that it bounds nothing; the value alone without an interval."""
+    interval, value = figure.interval, f"{factor(figure.value)}x"
     if interval is None:
-        return ""
+        return value
     if bounds_nothing(interval):
-        return " (no useful bound)"
-    return f" ({factor(interval.low)}-{factor(interval.high)})"
+        return f"{value} (no useful bound)"
+    return f"{value} ({factor(interval.low)}-{factor(interval.high)})"
 
 
 def interval_words(figure: RatioEstimate) -> str:
@@ -144,6 +145,12 @@ def bounds_nothing(interval: Interval) -> bool:
     return interval.low > 0 and interval.high > UNBOUNDED * interval.low
 
 
+def bounding(figure: Estimate | RatioEstimate | None) -> Interval | None:
+    """Its interval; None too for one that bounds nothing."""
+    found = figure.interval if figure is not None else None
+    return None if found is None or bounds_nothing(found) else found
+
+
 def figure_as_plain(figure: Estimate | RatioEstimate | None) -> dict[str, Any] | None:
     """For JSON: an interval that bounds nothing is None, with the reason beside it."""
     if figure is None:
@@ -158,6 +165,12 @@ def figure_as_plain(figure: Estimate | RatioEstimate | None) -> dict[str, Any] |
 def no_bound(*runs: int) -> str:
     """``no useful bound from 2 runs``; of both sides where they have unequal numbers."""
     return f"no useful bound from {' and '.join(map(str, dict.fromkeys(runs)))} runs"
+
+
+def count_range(counts: Iterable[int]) -> str:
+    """``3``, or ``3 to 5``: the smallest and the largest."""
+    found = sorted(counts)
+    return " to ".join(map(str, dict.fromkeys((found[0], found[-1]))))
 
 
 def listed(names: Sequence[str], most: int) -> str:
@@ -396,10 +409,7 @@ def _typed(cell: PlannedCell) -> dict[str, str]:
 
 def _alike(words: Mapping[str, str]) -> dict[str, list[str]]:
     """Word to the keys that have it."""
-    groups: dict[str, list[str]] = {}
-    for key, word in words.items():
-        groups.setdefault(word, []).append(key)
-    return groups
+    return grouped(words, words.__getitem__)
 
 
 def _priority(name: str, swept: set[str]) -> int:

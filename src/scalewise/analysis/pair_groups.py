@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scalewise.analysis.comparability import differences
+from scalewise.analysis.comparability import differences, grouped, grouped_alike
 from scalewise.analysis.scaling import Pair, is_ceiling
 from scalewise.analysis.statistics import Interval, RatioEstimate, finite_exp
 from scalewise.analysis.verdict import SeedLabel, Verdict, seed_label
@@ -17,17 +17,10 @@ def alike(pairs: Sequence[Pair], *free: str) -> list[list[Pair]]:
 
     Bounds of independent models are in none. A field that is not known equals nothing.
     """
-    groups: list[list[Pair]] = []
-    for pair in pairs:
-        if pair.invalid or is_ceiling(pair.multi):
-            continue
-        for group in groups:
-            if not differences(group[0].multi.identity, pair.multi.identity, "batch", free):
-                group.append(pair)
-                break
-        else:
-            groups.append([pair])
-    return groups
+    sound = (pair for pair in pairs if not pair.invalid and not is_ceiling(pair.multi))
+    return grouped_alike(
+        sound, lambda a, b: not differences(a.multi.identity, b.multi.identity, "batch", free)
+    )
 
 
 def log_half(speedup: RatioEstimate) -> float | None:
@@ -38,9 +31,8 @@ def log_half(speedup: RatioEstimate) -> float | None:
 
 def global_batch(pair: Pair) -> int:
     """Samples a step of all devices of the several ones."""
-    result = pair.multi.runs[0].cell.result
-    assert result is not None, "a finished run has a result"
-    return result.global_batch_size
+    assert pair.multi.global_batch is not None, "a pair has runs"
+    return pair.multi.global_batch
 
 
 @dataclass(frozen=True)
@@ -64,10 +56,8 @@ class AverageSpeedup:
     @property
     def verdicts(self) -> dict[Verdict, list[int]]:
         """Each verdict with the batch sizes that have it."""
-        found: dict[Verdict, list[int]] = {}
-        for pair in self.pairs:
-            found.setdefault(pair.judgement.verdict, []).append(global_batch(pair))
-        return found
+        found = grouped(self.pairs, lambda pair: pair.judgement.verdict)
+        return {verdict: list(map(global_batch, pairs)) for verdict, pairs in found.items()}
 
 
 FEWEST_BATCHES = 3

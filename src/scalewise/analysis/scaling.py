@@ -207,17 +207,25 @@ def _pair(
         if not side.values("samples_per_s"):
             why = side.runs[0].missing.get("throughput", "not measured")
             return Refused(multi, f"{side.label} has no throughput: {why}")
-    speedup, config = rate_ratio(multi, single), multi.cells[0].config
-    repeats = adaptive(config)
-    judgement = judge(
-        speedup,
-        multi.runs[0].world_size,
-        min_efficiency,
-        monitored=is_monitored(config),
-        cap=None if repeats is None else repeats.cap,
-        round_s=round_s(multi, single),
-    )
+    speedup = rate_ratio(multi, single)
+    judgement = judge_config(multi, speedup, min_efficiency, round_s(multi, single))
     return _build_pair(multi, single, speedup, judgement)
+
+
+def judge_config(
+    config: Configuration, speedup: RatioEstimate, min_efficiency: float, round_s: float | None
+) -> Judgement:
+    """The verdict on ``speedup``, in words for how ``config`` was run and repeated."""
+    asked = config.cells[0].config
+    repeats = adaptive(asked)
+    return judge(
+        speedup,
+        config.runs[0].world_size,
+        min_efficiency,
+        monitored=is_monitored(asked),
+        cap=None if repeats is None else repeats.cap,
+        round_s=round_s,
+    )
 
 
 def _find_invalid(multi: Configuration, single: Configuration) -> Found:

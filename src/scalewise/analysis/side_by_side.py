@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from scalewise.analysis.choice import Speed, find_fastest
-from scalewise.analysis.comparability import differences
+from scalewise.analysis.comparability import differences, grouped, grouped_alike
 from scalewise.analysis.configuration import Configuration
+from scalewise.analysis.cost import usd_per_million_samples
 from scalewise.analysis.run import Run
 from scalewise.analysis.scaling import is_ceiling
 from scalewise.analysis.stalls import step_edges_s
@@ -54,8 +55,7 @@ class Entry:
     @property
     def usd_per_hour(self) -> float | None:
         """Of one device; None where no price is known."""
-        found = self.analysis.costs.get(self.config.config_id)
-        return found.price.usd_per_hour if found and found.price else None
+        return self.analysis.cost(self.config).rent
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _p50_ms(_: Entry, run: Run) -> float | None:
 
 def _usd(entry: Entry, run: Run) -> float | None:
     price, rate = entry.usd_per_hour, run.samples_per_s
-    return run.world_size * price / 3600 / rate * 1e6 if price and rate else None
+    return usd_per_million_samples(run.world_size, price, rate) if price and rate else None
 
 
 def _device_s(_: Entry, run: Run) -> float | None:
@@ -148,19 +148,14 @@ class Work:
 
 def works(analyses: Sequence[Analysis]) -> tuple[Work, ...]:
     """The entries of all sweeps by their work, without those that are alone with it."""
-    groups: list[list[Entry]] = []
-    for side, analysis in zip(sides(len(analyses)), analyses, strict=True):
-        for config in analysis.measured:
-            if config.config_id in analysis.invalid or not config.values("samples_per_s"):
-                continue
-            entry = Entry(side, analysis, config)
-            for group in groups:
-                theirs = group[0].config.identity
-                if not differences(theirs, config.identity, _MAY_DIFFER, _HOW_LONG):
-                    group.append(entry)
-                    break
-            else:
-                groups.append([entry])
+    entries = (
+        Entry(side, analysis, config)
+        for side, analysis in zip(sides(len(analyses)), analyses, strict=True)
+        for config in analysis.measured
+        if config.config_id not in analysis.invalid and config.values("samples_per_s")
+    )
+    groups = grouped_alike(entries, lambda a, b: not differences(
+        a.config.identity, b.config.identity, _MAY_DIFFER, _HOW_LONG))  # fmt: skip
     return tuple(Work(tuple(g), tuple(_winners(g))) for g in groups if len(g) > 1)
 
 
@@ -262,10 +257,9 @@ def trained_together(side: str, analysis: Analysis) -> tuple[Together, ...]:
         total = sums.setdefault(key, [0.0, 0.0])
         total[0] += sum(n * run[3] for n, run in zip(steps, active, strict=True))
         total[1] += end - begin
-    met: dict[tuple[str, ...], list[list[float]]] = {}
-    for key, total in sums.items():
-        met.setdefault(tuple(label for label, _ in key), []).append(total)
-    for labels, totals in met.items():
+    met = grouped(sums, lambda key: tuple(label for label, _ in key))
+    for labels, keys in met.items():
+        totals = [sums[key] for key in keys]
         rates = estimate_positive([samples / seconds for samples, seconds in totals])
         found.append(Together(side, labels, rates, sum(seconds for _, seconds in totals)))
     return tuple(found)

@@ -17,6 +17,7 @@ from itertools import pairwise
 from typing import Any
 
 from scalewise.analysis.choice import threshold_rule
+from scalewise.analysis.comparability import grouped
 from scalewise.analysis.pair_groups import alike, global_batch, log_half
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.verdict import BENEFICIAL_FROM
@@ -129,17 +130,16 @@ def size_families(pairs: Sequence[Pair]) -> tuple[tuple[SizedPair, ...], ...]:
     """
     families = []
     for group in alike(pairs, "model"):
-        kinds: dict[str, list[SizedPair]] = {}
-        for pair in group:
-            result = pair.multi.runs[0].cell.result
-            assert result is not None, "a finished run has a result"
-            parameters, batch = result.ranks[0].parameters_total, global_batch(pair)
-            if parameters:  # 0: not counted
-                one = SizedPair(parameters, batch, pair, threshold_rule(parameters, batch))
-                kinds.setdefault(model_kind(pair), []).append(one)
+        sized = [
+            SizedPair(parameters, batch, pair, threshold_rule(parameters, batch))
+            for pair in group
+            # 0: not counted
+            if (parameters := pair.multi.rank_summaries[0].parameters_total)
+            and (batch := global_batch(pair))
+        ]
         families += [
             tuple(sorted(rows, key=lambda row: (row.parameters, row.batch)))
-            for rows in kinds.values()
+            for rows in grouped(sized, lambda row: model_kind(row.pair)).values()
             if len({row.parameters for row in rows}) > 1
         ]
     return tuple(families)

@@ -14,8 +14,9 @@ from scalewise.analysis.communication import (
     timed_only,
     windows,
 )
+from scalewise.analysis.comparability import grouped
 from scalewise.analysis.configuration import Configuration
-from scalewise.analysis.cost import Cost, measure_cost
+from scalewise.analysis.cost import NO_COST, Cost, measure_cost
 from scalewise.analysis.disturbances import Disturbance, disturbances
 from scalewise.analysis.investment import Owned, Return, measure_owned, measure_return
 from scalewise.analysis.labels import listed
@@ -104,10 +105,7 @@ class Fate:
 
 def fate_lines(fates: Sequence[Fate]) -> Iterator[str]:
     """Cells of one fate in one line, then the line of code and the log of the first of them."""
-    alike: dict[tuple[str, str], list[Fate]] = {}
-    for fate in fates:
-        alike.setdefault((fate.state, fate.reason), []).append(fate)
-    for (state, reason), cells in alike.items():
+    for (state, reason), cells in grouped(fates, lambda f: (f.state, f.reason)).items():
         names = listed([cell.name for cell in cells], _MOST_NAMED)
         yield f"{state}: {names}: {reason}"
         first = cells[0].blame
@@ -156,6 +154,10 @@ class Analysis(Verdicts):
     def unfinished(self) -> tuple[CellRecords, ...]:
         """Cells without a result."""
         return tuple(c for c in self.sweep.cells if c.state != "done")
+
+    def cost(self, config: Configuration) -> Cost:
+        """What a sample costs, or why that is not known."""
+        return self.costs.get(config.config_id, NO_COST)
 
     def pair(self, config: Configuration) -> Pair | None:
         return next((p for p in self.pairs if p.multi.config_id == config.config_id), None)

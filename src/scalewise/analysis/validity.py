@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from scalewise.analysis.balance import ShardAudit
+from scalewise.analysis.comparability import grouped
 from scalewise.analysis.losses import divergence
 from scalewise.analysis.model import CellRecords
 from scalewise.records import ImportedResult, MetricRow, RankSummary
@@ -131,13 +132,9 @@ def _untrained_words(rank: RankSummary) -> str:
 
 
 def _shared_device(ranks: Sequence[RankSummary]) -> str | None:
-    users: dict[str, list[int]] = {}
-    for rank in ranks:
-        if rank.device.uuid is not None:
-            users.setdefault(rank.device.uuid, []).append(rank.rank)
-    for uuid, sharing in users.items():
-        if len(sharing) > 1:
-            each = " and ".join(map(str, sorted(sharing)))
+    for uuid, sharing in grouped(ranks, lambda rank: rank.device.uuid).items():
+        if uuid is not None and len(sharing) > 1:
+            each = " and ".join(map(str, sorted(rank.rank for rank in sharing)))
             return f"ranks {each} computed on one GPU ({uuid})"
     return None
 

@@ -20,7 +20,7 @@ from scalewise.analysis.configuration import (
     without_disturbed,
 )
 from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, is_disturbed
-from scalewise.analysis.labels import bounds_words, factor, interval_words
+from scalewise.analysis.labels import factor, interval_words, times
 from scalewise.analysis.loader_ceiling import Ceiling, find_ceilings
 from scalewise.analysis.loss_budget import (
     CAUSE_WORDS,
@@ -326,8 +326,7 @@ def _pair(pair: Pair, asked: Adaptive) -> Repeats:
     short = replace(judgement, reason="; ".join([pair.statistical.reason, *doubts]))
     ends = pair.speedup.interval
     found = stop_or_go_on(short, ends, runs, precision=asked.precision, cap=asked.cap)
-    figure = f"{factor(pair.speedup.value)}x{bounds_words(ends)}"
-    return replace(_repeats(members, runs, found, asked.cap), figure=figure)
+    return replace(_repeats(members, runs, found, asked.cap), figure=times(pair.speedup))
 
 
 def _alone(config: Configuration, asked: Adaptive) -> Repeats:

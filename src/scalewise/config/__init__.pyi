@@ -70,7 +70,6 @@ from .strategies import DividedConfig as DividedConfig
 from .strategies import FsdpConfig as FsdpConfig
 from .strategies import PipelineConfig as PipelineConfig
 from .strategies import TensorConfig as TensorConfig
-from .strategies import strategy_config as strategy_config
 from .strategy_choice import as_typed as as_typed
 from .strategy_choice import keep_known_keys as keep_known_keys
 from .strategy_choice import open_keys as open_keys

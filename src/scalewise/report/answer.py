@@ -23,10 +23,11 @@ from scalewise.analysis import (
     Loss,
     Pair,
     Remedy,
-    bounds_words,
     changes_samples,
+    count_range,
     estimate,
     factor,
+    grouped,
     is_ceiling,
     is_examination,
     is_monitored,
@@ -35,6 +36,7 @@ from scalewise.analysis import (
     number,
     override_holds,
     remedy,
+    times,
     under_ceiling,
     way_to_get,
     work_remedy,
@@ -118,13 +120,12 @@ def _legend(analysis: Analysis) -> Iterator[str]:
     """What the figures of every line above are."""
     pairs = [pair for pair in analysis.pairs if not pair.invalid]
     if pairs:
-        runs = sorted({min(pair.speedup.n) for pair in pairs})
-        count = " to ".join(map(str, dict.fromkeys((runs[0], runs[-1]))))
+        runs = {min(pair.speedup.n) for pair in pairs}
         known = any(pair.speedup.interval for pair in pairs)
         interval = "95 % CI, " if known else ""
         yield (
-            f"x is over one device ({interval}{count} {plural(runs[-1], 'run')}); cost is of a "
-            "sample; ms are of a step."
+            f"x is over one device ({interval}{count_range(runs)} {plural(max(runs), 'run')}); "
+            "cost is of a sample; ms are of a step."
         )
 
 
@@ -149,15 +150,12 @@ def _block(
 
 def _not_comparable(analysis: Analysis) -> Iterator[Line]:
     """Each reason once, with how many rows it holds for."""
-    rows: dict[str, list[str]] = {}
-    for one in analysis.refused:
-        if one.multi.config_id not in analysis.invalid:
-            rows.setdefault(one.reason, []).append(one.multi.label)
-    for reason, labels in rows.items():
+    told = (one for one in analysis.refused if one.multi.config_id not in analysis.invalid)
+    for reason, rows in grouped(told, lambda one: one.reason).items():
         # The label of a baseline keeps its letters.
         named = any(reason.startswith(one.label) for one in analysis.configurations)
         text = f"{reason.rstrip('.')}." if named else _sentence(reason)
-        yield Line(text, listed(labels, 1), "not comparable")
+        yield Line(text, listed([one.multi.label for one in rows], 1), "not comparable")
 
 
 def _sentence(text: str) -> str:
@@ -177,7 +175,7 @@ def _asked(pair: Pair) -> str:
 
 def _figures(pair: Pair) -> str:
     """``1.65x (1.52-1.79), efficiency 0.82, cost 1.21x.``"""
-    speedup = f"{factor(pair.speedup.value)}x{bounds_words(pair.speedup.interval)}"
+    speedup = times(pair.speedup)
     if is_ceiling(pair.multi):
         return f"{speedup} of {pair.devices} independent models: one model reaches no more."
     cost = factor(pair.cost_ratio.value)
@@ -294,9 +292,8 @@ def _gain(analysis: Analysis, config: Configuration, loss: Loss, what: Remedy) -
     """``up to 1.4 of 3.6 ms``: what is lost, and no more."""
     budget = analysis.budgets[config.config_id]
     saved = f"up to {number(loss.ms)} of {number(budget.measured_ms)} ms"
-    result = config.runs[0].cell.result
-    if result is not None and any(map(changes_samples, what.overrides)):
-        return f"{saved} in {result.global_batch_size:,} samples"
+    if any(map(changes_samples, what.overrides)):
+        return f"{saved} in {config.global_batch:,} samples"
     return saved
 
 

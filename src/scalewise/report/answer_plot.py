@@ -19,7 +19,7 @@ from scalewise.analysis import (
     Analysis,
     Pair,
     RatioEstimate,
-    bounds_nothing,
+    bounding,
     cost_ratio,
     factor,
 )
@@ -85,7 +85,7 @@ def _wanted(pair: Pair) -> float:
 def _limit(figures: Sequence[RatioEstimate], least: Sequence[float]) -> float:
     """End of an axis that holds every figure, and every interval that is not far beyond them."""
     most = max([*least, *(figure.value for figure in figures)])
-    ends = [f.interval.high for f in figures if f.interval and not bounds_nothing(f.interval)]
+    ends = [found.high for figure in figures if (found := bounding(figure))]
     return 1.06 * max(most, min(max(ends, default=0.0), plot_style.WIDEST * most))
 
 
@@ -98,8 +98,8 @@ def _bands(axes: Axes, row: int, wanted: float, limit: float) -> None:
 def _figure(axes: Axes, row: int, found: RatioEstimate, limit: float) -> None:
     """The mean, its interval and its number."""
     ink, at = plot_style.colour(0), row - 0.08
-    interval = found.interval
-    if interval is not None and not bounds_nothing(interval):
+    interval = bounding(found)
+    if interval is not None:
         high = min(interval.high, limit)
         axes.plot([interval.low, high], [at, at], color=ink, lw=2)
         if interval.high > limit:
@@ -113,10 +113,8 @@ def _title(pairs: Sequence[Pair]) -> str:
     """The verdict; of many, how many of each, and how many are shown."""
     if len(pairs) == 1:
         (pair,) = pairs
-        interval = pair.speedup.interval
-        bounds = ""
-        if interval is not None and not bounds_nothing(interval):
-            bounds = f" ({factor(interval.low)} to {factor(interval.high)})"
+        interval = bounding(pair.speedup)
+        bounds = f" ({factor(interval.low)} to {factor(interval.high)})" if interval else ""
         verdict, speedup = pair.judgement.verdict, factor(pair.speedup.value)
         name = plot_style.drawn(pair.multi.label, 2 * _LONGEST_NAME)
         return f"{name}: {verdict}, {speedup}x{bounds}"

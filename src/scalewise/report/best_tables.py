@@ -9,13 +9,12 @@ from scalewise.analysis import (
     Analysis,
     Best,
     Configuration,
-    bounds_words,
     estimate,
-    factor,
     figure_as_plain,
     listed,
     number,
     ratio,
+    times,
     told_apart,
 )
 from scalewise.host import plural
@@ -85,8 +84,7 @@ def _brief(row: Best) -> str:
     said = f"{row.devices} {plural(row.devices, 'device')} {_name(row.config)}"
     if row.speedup is None or row.judgement is None:
         return said
-    figure = f"{factor(row.speedup.value)}x{bounds_words(row.speedup.interval)}"
-    return f"{said}, {figure}, {row.judgement.verdict}"
+    return f"{said}, {times(row.speedup)}, {row.judgement.verdict}"
 
 
 def best_as_plain(analysis: Analysis) -> list[dict[str, Any]]:

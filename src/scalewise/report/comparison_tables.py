@@ -16,9 +16,9 @@ from scalewise.analysis import (
     Together,
     Winner,
     Work,
-    bounds_nothing,
-    bounds_words,
+    bounding,
     confidence,
+    count_range,
     devices_of,
     estimate,
     factor,
@@ -27,6 +27,7 @@ from scalewise.analysis import (
     number,
     ratio,
     sides,
+    times,
     trained_together,
     works,
 )
@@ -99,10 +100,9 @@ def _changes(comparison: Comparison) -> list[str]:
 
 def _match_line(match: Match) -> str:
     runs = " and ".join(map(str, reversed(match.ratio.n)))
-    interval = match.ratio.interval
+    interval = bounding(match.ratio)
     # 95 % for one configuration, more for several: all of them together are at 95 %.
-    bound = interval is not None and not bounds_nothing(interval)
-    level = f" ({confidence(interval)} interval)" if interval is not None and bound else ""
+    level = f" ({confidence(interval)} interval)" if interval else ""
     few = match.change == "undecided"
     seen = f"; a verdict needs {VERDICT_RUNS} of each" if few else ""
     if match.change == "no difference shown" and match.detectable is not None:
@@ -150,11 +150,10 @@ def _work(work: Work) -> Section:
     batch = first.identity.get("batch")
     weak = first.identity.get("scaling") == "weak"
     parts = [first.name(group) for group in ("model", "dataset", "precision")]
-    runs = sorted({len(entry.config.runs) for entry in work.entries})
-    count = " to ".join(map(str, dict.fromkeys((runs[0], runs[-1]))))
+    runs = {len(entry.config.runs) for entry in work.entries}
     samples = f"{batch} samples a {'device' if weak else 'step'}"
     title = ", ".join(
-        [*(p for p in parts if p), samples, f"{count} {plural(runs[-1], 'run')} each"]
+        [*(p for p in parts if p), samples, f"{count_range(runs)} {plural(max(runs), 'run')} each"]
     )
     by_key = {winner.metric.key: winner.metric for winner in work.winners}
 
@@ -210,10 +209,11 @@ def _winner_line(winner: Winner) -> str:
 
 def _gap(ratio: RatioEstimate) -> str:
     """``1.81x (1.80-1.82)``; in percent below a twentieth: ``0.21 % (0.11 to 0.32)``."""
-    if ratio.value >= 1.05 or ratio.interval is None or bounds_nothing(ratio.interval):
-        return f"{factor(ratio.value)}x{bounds_words(ratio.interval)}"
+    interval = bounding(ratio)
+    if ratio.value >= 1.05 or interval is None:
+        return times(ratio)
     value, low, high = (
-        f"{100 * (end - 1):.2g}" for end in (ratio.value, ratio.interval.low, ratio.interval.high)
+        f"{100 * (end - 1):.2g}" for end in (ratio.value, interval.low, interval.high)
     )
     return f"{value} % ({low} to {high})"
 

@@ -143,13 +143,17 @@ def _show_section(section: Section, console: Console) -> None:
         console.print(_text(section.title, "bold"))
     for block in section.blocks:
         if isinstance(block, Table) and block.where != "page":
-            if block.title:
-                console.print(_text(block.title, "italic"))
-            for part in _fitted(block, console):
-                console.print(part)
+            _show_table(block, console, "italic")
         elif isinstance(block, Lines) and block.where != "page":
             for line in block.lines:
                 _show_line(line, block, section.key, console)
+
+
+def _show_table(table: Table, console: Console, style: str) -> None:
+    if table.title:
+        console.print(_text(table.title, style))
+    for part in _fitted(table, console):
+        console.print(part)
 
 
 def _show_line(line: Line, block: Lines, key: str, console: Console) -> None:
@@ -227,9 +231,7 @@ def show_comparison(texts: Sequence[str], sections: Sequence[Section], console: 
             elif isinstance(block, Table):
                 if block.title:
                     console.print()
-                    console.print(_text(block.title, "bold"))
-                for part in _fitted(block, console):
-                    console.print(part)
+                _show_table(block, console, "bold")
     for text in texts:
         for row in rows(text, console.width):
             console.print(_text(row), soft_wrap=True)

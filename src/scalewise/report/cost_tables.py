@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 from scalewise.analysis import (
@@ -71,12 +72,11 @@ def cost(analysis: Analysis) -> Section:
 
 
 def _cost_table(analysis: Analysis) -> Table:
+    usd = partial(usd_per_million, analysis)
+
     def compared(config: Configuration) -> RatioEstimate | None:
         pair = analysis.sound_pair(config)
         return cost_ratio(pair, analysis.costs) if pair else None
-
-    def usd(config: Configuration) -> Estimate | None:
-        return usd_per_million(analysis, config)
 
     columns = (
         NAME,
@@ -90,8 +90,7 @@ def _cost_table(analysis: Analysis) -> Table:
 
 def usd_per_million(analysis: Analysis, config: Configuration) -> Estimate | None:
     """USD per million samples; None without a price."""
-    found = analysis.costs.get(config.config_id)
-    return found.usd_per_million_samples if found else None
+    return analysis.cost(config).usd_per_million_samples
 
 
 def price_lines(analysis: Analysis) -> list[str]:
@@ -123,12 +122,12 @@ def _price_words(found: Cost) -> str:
 
 def cost_as_plain(analysis: Analysis, config: Configuration) -> dict[str, Any]:
     """The fields of a configuration in ``results.json``."""
-    found, pair = analysis.costs.get(config.config_id), analysis.sound_pair(config)
+    found, pair = analysis.cost(config), analysis.sound_pair(config)
     return {
         "usd_per_million_samples": figure_as_plain(usd_per_million(analysis, config)),
         "sample_cost_ratio": figure_as_plain(cost_ratio(pair, analysis.costs) if pair else None),
-        "price_of_one_device": to_plain(found and found.price),
-        "cost_missing": found and found.missing,
+        "price_of_one_device": to_plain(found.price),
+        "cost_missing": found.missing,
     }
 
 
@@ -176,7 +175,7 @@ def target_as_plain(analysis: Analysis, samples: int | None) -> dict[str, Any] |
 def _targets(analysis: Analysis, samples: int) -> list[tuple[Configuration, Target]]:
     """Independent models are a bound, and no way to train one: they are left out."""
     return [
-        (config, reach(samples, config, analysis.costs.get(config.config_id)))
+        (config, reach(samples, config, analysis.cost(config)))
         for config in analysis.measured
         if not is_ceiling(config)
     ]

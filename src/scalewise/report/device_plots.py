@@ -7,7 +7,7 @@ parallelism, so the balance plots show arrival beside it.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -255,12 +255,8 @@ def _device_bars(axes: Axes, row: int, devices: Sequence[DeviceMemory]) -> None:
 
 def device_memory_plot(configs: Sequence[Configuration], memory: Memory) -> Figure | None:
     """A bar a configuration, as long as the mean of its devices, and a dot a device."""
-    if not configs:
-        return None
-    made = plot_style.figure(plot_style.WIDTH_IN, 1.3 + 0.38 * len(configs))
-    axes = made.subplots()
-    for row, config in enumerate(configs):
-        used = [device.mean_mib for device in memory[config.config_id]]
+
+    def draw(axes: Axes, row: int, used: Sequence[float]) -> None:
         axes.barh(row, sum(used) / len(used), height=0.65, alpha=0.5,
                   color=plot_style.colour(1 if len(used) > 1 else 0))  # fmt: skip
         axes.plot(used, row + np.linspace(-0.2, 0.2, len(used) + 2)[1:-1], "o", ms=4,
@@ -268,31 +264,41 @@ def device_memory_plot(configs: Sequence[Configuration], memory: Memory) -> Figu
         low, high = f"{min(used):,.0f}", f"{max(used):,.0f}"
         each = low if low == high else f"{low} to {high}"
         axes.text(max(used), row, f"   {len(used)} x {each} MiB", va="center", fontsize=8)
-    plot_style.name_rows(axes, [c.label for c in configs])
-    axes.set_xlim(0, axes.get_xlim()[1] * 1.3)
-    kind = "resident memory of a rank" if configs[0].is_cpu else "memory used on a GPU"
-    axes.set_xlabel(f"{kind} (MiB; bar: mean of the devices, dot: a device)")
-    plot_style.group_thousands(axes, "x")
-    plot_style.tidy(axes)
-    return made
+
+    kinds = "resident memory of a rank", "memory used on a GPU"
+    return _memory_rows(configs, memory, draw, kinds, "; bar: mean of the devices, dot: a device")
 
 
 def memory_comparison(configs: Sequence[Configuration], memory: Memory) -> Figure | None:
     """Memory of all devices together, configuration by configuration."""
+
+    def draw(axes: Axes, row: int, used: Sequence[float]) -> None:
+        total, several = sum(used), len(used) > 1
+        axes.barh(row, total, height=0.65, color=plot_style.colour(1 if several else 0))
+        count = f"{len(used)} x {total / len(used):,.0f}" if several else "1 device"
+        axes.text(total, row, f"  {total:,.0f} MiB ({count})", va="center", fontsize=8)
+
+    kinds = "resident memory of all ranks", "memory used on all GPUs"
+    return _memory_rows(configs, memory, draw, kinds, "")
+
+
+def _memory_rows(
+    configs: Sequence[Configuration],
+    memory: Memory,
+    draw: Callable[[Axes, int, Sequence[float]], None],
+    kinds: tuple[str, str],
+    how: str,
+) -> Figure | None:
+    """A row a configuration, drawn by ``draw``; ``kinds`` of memory on a CPU host and on GPUs."""
     if not configs:
         return None
-    made = plot_style.figure(9.0, 1.3 + 0.38 * len(configs))
+    made = plot_style.figure(plot_style.WIDTH_IN, 1.3 + 0.38 * len(configs))
     axes = made.subplots()
     for row, config in enumerate(configs):
-        devices = memory[config.config_id]
-        total, several = sum(d.mean_mib for d in devices), len(devices) > 1
-        axes.barh(row, total, height=0.65, color=plot_style.colour(1 if several else 0))
-        count = f"{len(devices)} x {total / len(devices):,.0f}" if several else "1 device"
-        axes.text(total, row, f"  {total:,.0f} MiB ({count})", va="center", fontsize=8)
+        draw(axes, row, [device.mean_mib for device in memory[config.config_id]])
     plot_style.name_rows(axes, [c.label for c in configs])
     axes.set_xlim(0, axes.get_xlim()[1] * 1.3)
-    kind = "resident memory of all ranks" if configs[0].is_cpu else "memory used on all GPUs"
-    axes.set_xlabel(f"{kind} (MiB)")
+    axes.set_xlabel(f"{kinds[0 if configs[0].is_cpu else 1]} (MiB{how})")
     plot_style.group_thousands(axes, "x")
     plot_style.tidy(axes)
     return made

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from scalewise.analysis import Analysis, number
+from scalewise.analysis import Analysis, grouped, number
 from scalewise.records import (
     Backend,
-    CollectiveRate,
     DoctorReport,
     PairRate,
     RankMeasurements,
@@ -177,9 +176,8 @@ def _collectives(report: DoctorReport, backend: Backend, *, few: bool = False) -
     rates = [rate for rate in report.collectives if rate.backend == backend]
     ranks = max((rate.ranks for rate in rates), default=0)
     if few:
-        by_kind: dict[str, list[CollectiveRate]] = {}
-        for rate in sorted(rates, key=lambda rate: rate.bytes):
-            by_kind.setdefault(rate.collective, []).append(rate)
+        rates.sort(key=lambda rate: rate.bytes)
+        by_kind = grouped(rates, lambda rate: rate.collective)
         rates = [found[at] for found in by_kind.values()
                  for at in dict.fromkeys((0, (len(found) - 1) // 2, len(found) - 1))]  # fmt: skip
     columns = (

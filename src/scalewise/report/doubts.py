@@ -12,17 +12,18 @@ from scalewise.analysis import (
     VERDICT_RUNS,
     Analysis,
     Configuration,
-    Disturbance,
     DisturbanceCode,
     Doubt,
     DoubtCode,
     Pair,
     check_published,
     count_doubt,
+    count_range,
     device_words,
     estimate,
     estimate_without_outliers,
     factor,
+    grouped,
     is_monitored,
     listed,
     long_step_line,
@@ -118,10 +119,8 @@ def _held_back(config: Configuration, *, at_power_cap: bool) -> Iterator[tuple[s
                 found = (run.cell.planned.name, device.throttled_share, device.samples)
                 seen.setdefault(text, []).append(found)
     for text, cells in seen.items():
-        percents = sorted(
-            {f"{100 * share:.0f}" for _, share, _ in cells if share is not None}, key=int
-        )
-        ends = " to ".join(dict.fromkeys((percents[0], percents[-1]))) if percents else ""
+        percents = {round(100 * share) for _, share, _ in cells if share is not None}
+        ends = count_range(percents) if percents else ""
         samples = sum(count for _, _, count in cells)
         often = f" in {ends} % of its samples (n={samples})" if ends else ""
         no_fault = ", no fault in a GPU that works hard" if at_power_cap else ""
@@ -158,10 +157,8 @@ def disturbances(analysis: Analysis) -> Section:
 
 def _found(analysis: Analysis, code: DisturbanceCode) -> Iterator[str]:
     """``gpt2 ddp, common_stall in 3 of 3 runs: ...``, with the details of the first run."""
-    by_cell: dict[str, list[Disturbance]] = {}
-    for one in analysis.disturbances:
-        if (one.code, one.status) == (code, "found"):
-            by_cell.setdefault(one.cell, []).append(one)
+    own = (one for one in analysis.disturbances if (one.code, one.status) == (code, "found"))
+    by_cell = grouped(own, lambda one: one.cell)
     for config in analysis.configurations:
         names = [cell.planned.name for cell in config.cells if cell.result is not None]
         hit = [name for name in names if name in by_cell]
@@ -192,16 +189,14 @@ def find_doubts(analysis: Analysis) -> list[Doubt]:
     for config in sorted(analysis.measured, key=lambda config: -(config.devices or 0)):
         found += [replace(one, about=(config.config_id,)) for one in _of_one(config)]
     found += [*_unequal_samples(analysis), *_unseen(analysis)]
-    alike: dict[tuple[DoubtCode, str], list[Doubt]] = {}
-    for one in sorted(found, key=lambda one: _GRAVEST_FIRST.index(one.code)):
-        alike.setdefault((one.code, one.text), []).append(one)
+    found.sort(key=lambda one: _GRAVEST_FIRST.index(one.code))
     return [
         replace(
             same[0],
             of=listed(list(dict.fromkeys(one.of for one in same)), _MOST_ALIKE),
             about=tuple(dict.fromkeys(config_id for one in same for config_id in one.about)),
         )
-        for same in alike.values()
+        for same in grouped(found, lambda one: (one.code, one.text)).values()
     ]
 
 
@@ -346,12 +341,11 @@ def _unequal_samples(analysis: Analysis) -> Iterator[Doubt]:
     for rows in workloads(analysis):
         seen = [run.loss.samples[-1] for row in rows for run in row.runs if run.loss]
         if len(rows) > 1 and len(set(seen)) > 1:
-            names = (rows[0].name("model"), rows[0].name("dataset"))
             text = (
                 f"losses were reached at unequal samples ({min(seen):,} to {max(seen):,}): they "
                 "do not rank the rows"
             )
-            yield Doubt("unequal_samples", text, of=" on ".join(name for name in names if name))
+            yield Doubt("unequal_samples", text, of=" on ".join(filter(None, rows[0].workload)))
 
 
 def _unseen(analysis: Analysis) -> Iterator[Doubt]:

@@ -6,18 +6,19 @@ import csv
 import dataclasses
 import io
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from scalewise.analysis import (
     Analysis,
     Configuration,
     Estimate,
+    Metric,
     Pair,
     RatioEstimate,
     Run,
     SerialFraction,
-    bounds_nothing,
+    bounding,
     cost_ratio,
     epoch_times_s,
     estimate_positive,
@@ -56,6 +57,27 @@ _FIGURES = {
     "energy_j_per_run": "energy_j",
 }
 """Key of a configuration in ``results.json`` to the figure that stands there."""
+FIGURE_COLUMNS: Mapping[Metric, str] = {
+    "samples_per_s": "global_samples_per_s",
+    "step_time_ms": "step_time_ms",
+    "final_loss": "loss_reached",
+    "accuracy": "val_accuracy_reached",
+    "points_dropped": "points_dropped_per_batch",
+    "peak_memory_mib": "peak_memory_per_device_mib",
+    "memory_used_mib": "memory_used_per_device_mib",
+    "utilization_percent": "utilization_per_device_percent",
+    "arrival_cv_percent": "arrival_cv_percent",
+    "memory_cv_percent": "memory_cv_percent",
+    "utilization_cv_percent": "utilization_cv_percent",
+    "power_cv_percent": "power_cv_percent",
+    "sm_activity_cv_percent": "sm_activity_cv_percent",
+    "joules_per_step": "energy_j_per_step",
+    "energy_j": "energy_j_per_run",
+    "joules_per_million_samples": "energy_j_per_million_samples",
+    "optimizer_memory_mib": "optimizer_memory_mib",
+    "pruned_share": "pruned_share",
+}
+"""A figure to its column in CSV files and data frames."""
 _MOST_TIMES = 1000
 """Times of a cell in the timeline: a report stays small, ``scalewise export`` writes all."""
 
@@ -275,20 +297,14 @@ def _csv_row(analysis: Analysis, config: Configuration, warmup_epochs: int) -> d
         "efficiency_at_equal_clocks_ratio": (
             at_equal_clocks / pair.devices if pair and at_equal_clocks else None
         ),
-        "peak_memory_per_device_mib": _value(config.estimate("peak_memory_mib")),
-        "memory_used_per_device_mib": _value(config.estimate("memory_used_mib")),
-        "utilization_per_device_percent": _value(config.estimate("utilization_percent")),
+        **_means(config, "peak_memory_mib", "memory_used_mib", "utilization_percent"),
         "utilization_readings": sum(run.utilization_readings for run in config.runs),
-        "arrival_cv_percent": _value(config.estimate("arrival_cv_percent")),
+        **_means(config, "arrival_cv_percent"),
         "loss_name": scaling_tables.loss_name(config),
-        "loss_reached": _value(config.estimate("final_loss")),
-        "val_accuracy_reached": _value(config.estimate("accuracy")),
-        "points_dropped_per_batch": _value(config.estimate("points_dropped")),
+        **_means(config, "final_loss", "accuracy", "points_dropped"),
         "epoch_time_s": _mean_epoch_s(config, warmup_epochs),
         **_communication_row(analysis, config),
-        "energy_j_per_million_samples": _value(config.estimate("joules_per_million_samples")),
-        "energy_j_per_step": _value(config.estimate("joules_per_step")),
-        "energy_j_per_run": _value(config.estimate("energy_j")),
+        **_means(config, "joules_per_million_samples", "joules_per_step", "energy_j"),
         **_cost_row(analysis, config),
         **{f"{phase}_ms": phases.get(phase) for phase in PHASES},
         "timeline": anatomy[2] if anatomy else None,
@@ -342,23 +358,19 @@ def _sustained(analysis: Analysis, config: Configuration) -> dict[str, float | N
 
 
 def _cost_row(analysis: Analysis, config: Configuration) -> dict[str, Any]:
-    found, pair = analysis.costs.get(config.config_id), analysis.sound_pair(config)
-    price = found.price if found else None
+    found, pair = analysis.cost(config), analysis.sound_pair(config)
+    price = found.price
     return {
         "usd_per_device_hour": price.usd_per_hour if price else None,
         "price_source": f"{price.source}, {price.date}" if price else None,
-        **figure_columns(
-            "usd_per_million_samples", found.usd_per_million_samples if found else None
-        ),
+        **figure_columns("usd_per_million_samples", found.usd_per_million_samples),
         **figure_columns("sample_cost_ratio", cost_ratio(pair, analysis.costs) if pair else None),
     }
 
 
 def figure_columns(name: str, figure: Estimate | RatioEstimate | None) -> dict[str, float | None]:
     """A figure with the ends of its interval; those that bound nothing are missing."""
-    interval = figure.interval if figure else None
-    if interval is not None and bounds_nothing(interval):
-        interval = None
+    interval = bounding(figure)
     return {
         name: figure.value if figure else None,
         f"{name}_low95": interval.low if interval else None,
@@ -366,8 +378,9 @@ def figure_columns(name: str, figure: Estimate | RatioEstimate | None) -> dict[s
     }
 
 
-def _value(figure: Estimate | None) -> float | None:
-    return figure.value if figure else None
+def _means(config: Configuration, *metrics: Metric) -> dict[str, float | None]:
+    found = {metric: config.estimate(metric) for metric in metrics}
+    return {FIGURE_COLUMNS[name]: one.value if one else None for name, one in found.items()}
 
 
 def _reason(analysis: Analysis, config: Configuration) -> str | None:

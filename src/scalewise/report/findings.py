@@ -15,6 +15,7 @@ from scalewise.analysis import (
     estimate,
     estimate_positive,
     find_fastest,
+    grouped,
     number,
     remedy,
     timed_only,
@@ -72,9 +73,9 @@ def fastest_rows(analysis: Analysis) -> Iterator[Fastest]:
     A row is the fastest if the intervals of its ratios to all others, which hold together at 95 %,
     lie above 1; else it is so only so far. An invalid row is none of them.
     """
-    shown = {_workload(one.rows[0].config) for one in analysis.best}
+    shown = {one.rows[0].config.workload for one in analysis.best}
     for rows in workloads(analysis):
-        if _workload(rows[0]) in shown:
+        if rows[0].workload in shown:
             continue  # the best of each number of devices says it
         timed = [row for row in rows if row.estimate("samples_per_s") is not None]
         if len(timed) >= _FEWEST_ROWS and len({told_apart(row.label) for row in timed}) > 1:
@@ -85,14 +86,7 @@ def fastest_rows(analysis: Analysis) -> Iterator[Fastest]:
 
 def workloads(analysis: Analysis) -> list[list[Configuration]]:
     """The measured rows by model and dataset."""
-    found: dict[tuple[str | None, str | None], list[Configuration]] = {}
-    for config in analysis.measured:
-        found.setdefault(_workload(config), []).append(config)
-    return list(found.values())
-
-
-def _workload(config: Configuration) -> tuple[str | None, str | None]:
-    return config.name("model"), config.name("dataset")
+    return list(grouped(analysis.measured, lambda config: config.workload).values())
 
 
 def losses(analysis: Analysis) -> Section:

@@ -20,40 +20,18 @@ from scalewise.analysis import (
     CAUSE_WORDS,
     Analysis,
     CellRecords,
-    Metric,
     Run,
     analyse,
     cost_ratio,
     load_sweep,
 )
 from scalewise.records import STEP_DTYPE, DeviceSample, StepSeries
-from scalewise.report.export import figure_columns
+from scalewise.report.export import FIGURE_COLUMNS, figure_columns
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _GROUPS = ("model", "dataset", "strategy", "precision", "execution", "optimizer")
-FIGURE_COLUMNS: Mapping[Metric, str] = {
-    "samples_per_s": "global_samples_per_s",
-    "step_time_ms": "step_time_ms",
-    "final_loss": "loss_reached",
-    "accuracy": "val_accuracy_reached",
-    "points_dropped": "points_dropped_per_batch",
-    "peak_memory_mib": "peak_memory_per_device_mib",
-    "memory_used_mib": "memory_used_per_device_mib",
-    "utilization_percent": "utilization_per_device_percent",
-    "arrival_cv_percent": "arrival_cv_percent",
-    "memory_cv_percent": "memory_cv_percent",
-    "utilization_cv_percent": "utilization_cv_percent",
-    "power_cv_percent": "power_cv_percent",
-    "sm_activity_cv_percent": "sm_activity_cv_percent",
-    "joules_per_step": "energy_j_per_step",
-    "energy_j": "energy_j_per_run",
-    "joules_per_million_samples": "energy_j_per_million_samples",
-    "optimizer_memory_mib": "optimizer_memory_mib",
-    "pruned_share": "pruned_share",
-}
-"""A figure of a run to its column, named as in results.csv."""
 _STEP_TIMES = tuple(name for name in STEP_DTYPE.names or () if name.endswith("_ms"))
 _READINGS = tuple(f.name for f in fields(DeviceSample) if f.name not in ("id", "processes"))
 

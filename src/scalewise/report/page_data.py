@@ -8,7 +8,7 @@ text, which the page never takes for markup.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from scalewise.analysis import (
     RankSteps,
     RatioEstimate,
     Run,
-    bounds_nothing,
+    bounding,
     cost_ratio,
     extremes,
     figures_of,
@@ -55,6 +55,7 @@ _NOT_A_DIFFERENCE = ("repeats", "tracking", "sweep", "hydra", "experiment")
 
 Curve = tuple[list[float | None], list[float | None]]
 """x and y."""
+Values = npt.NDArray[np.float64]
 
 
 def page_data(analysis: Analysis) -> dict[str, Any]:
@@ -130,8 +131,7 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
 def _figure(found: Estimate | RatioEstimate | None) -> dict[str, float | None] | None:
     if found is None:
         return None
-    interval = found.interval
-    known = interval if interval is not None and not bounds_nothing(interval) else None
+    known = bounding(found)
     return {
         "value": _round(found.value),
         "low": _round(known.low) if known else None,
@@ -149,7 +149,7 @@ def _cell(
 ) -> dict[str, Any]:
     steps = [(one, one.edges_s[0]) for one in figures_of(cell).ranks if one.edges_s is not None]
     start = min((begin for _, begin in steps), default=0.0)
-    baseline = analysis.pair(config)
+    baseline, timed = analysis.pair(config), timed_window((one for one, _ in steps), start)
     return {
         "name": cell.planned.name,
         "configuration": place,
@@ -160,7 +160,7 @@ def _cell(
             {"rank": one.rank, "curve": _step_curve(one, begin - start, points.steps)}
             for one, begin in steps
         ],
-        "timed": _timed([one.timed_s for one, _ in steps if one.timed_s is not None], start),
+        "timed": timed and [_digits(edge, 6) for edge in timed],
         "balance": _balance(run),
         "devices": [
             device for series in cell.devices for device in _devices(series, start, points.devices)
@@ -177,22 +177,16 @@ def _step_curve(steps: RankSteps, begin_s: float, most: int) -> Curve:
     return thinned(begin_s + np.array(steps.began_s), np.array(steps.step_ms), most)
 
 
-def thinned(
-    x: npt.NDArray[np.float64], y: npt.NDArray[np.float64], most: int = MOST_POINTS
-) -> Curve:
+def thinned(x: Values, y: Values, most: int = MOST_POINTS) -> Curve:
     """The lowest and highest of bins of x, as numbers of few digits; ``x`` rises."""
     x, y = extremes(x, y, most)
     return [_digits(v, 6) for v in x.tolist()], [_digits(v, 4) for v in y.tolist()]
 
 
-def _timed(spans: Sequence[tuple[float, float]], start: float) -> list[float | None] | None:
-    """First and last second of the steady window."""
-    if not spans:
-        return None
-    return [
-        _digits(min(b for b, _ in spans) - start, 6),
-        _digits(max(e for _, e in spans) - start, 6),
-    ]
+def timed_window(ranks: Iterable[RankSteps], start: float) -> tuple[float, float] | None:
+    """From the first to the last second after ``start`` in which a rank's steps were timed."""
+    known = [one.timed_s for one in ranks if one.timed_s is not None]
+    return (min(b for b, _ in known) - start, max(e for _, e in known) - start) if known else None
 
 
 def _balance(run: Run | None) -> Curve | None:

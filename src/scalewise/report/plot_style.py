@@ -14,7 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from scalewise.analysis import Configuration, Estimate, number
+from scalewise.analysis import Configuration, Estimate, grouped, number
 from scalewise.report.sections import printable
 
 # Okabe and Ito (2008): distinguishable with every common colour vision deficiency.
@@ -157,12 +157,8 @@ def name_rows(axes: Axes, names: Sequence[str]) -> None:
 
 def by_workload(configs: Sequence[Configuration]) -> dict[str, list[Configuration]]:
     """Configurations by model and dataset: a panel each."""
-    groups: dict[str, list[Configuration]] = {}
-    for config in configs:
-        model, dataset = config.name("model"), config.name("dataset")
-        name = f"{model} on {dataset}" if model and dataset else config.label
-        groups.setdefault(name, []).append(config)
-    return groups
+    return grouped(configs, lambda c: " on ".join(filter(None, c.workload))
+                   if all(c.workload) else c.label)  # fmt: skip
 
 
 def short_label(config: Configuration) -> str:

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -17,7 +16,6 @@ from matplotlib.ticker import LogFormatter, MaxNLocator
 from scalewise.analysis import (
     IDLE,
     MIN_EFFICIENCY,
-    MOST_POINTS,
     Analysis,
     Configuration,
     Pair,
@@ -25,6 +23,7 @@ from scalewise.analysis import (
     RatioEstimate,
     Run,
     figures_of,
+    grouped,
     mean_anatomy,
     number,
     phase_word,
@@ -32,11 +31,10 @@ from scalewise.analysis import (
 from scalewise.records import PHASES
 from scalewise.report import device_plots, plot_style
 from scalewise.report.answer_plot import answer_plot
+from scalewise.report.page_data import timed_window
 from scalewise.report.plot_style import Draw
 
 _MOST_PANELS: Final = 12
-_BINS: Final = MOST_POINTS // 2
-"""Each shows its longest step, so that no spike is lost."""
 _LOG_FROM: Final = 10.0
 _RANKS_NAMED: Final = 8
 
@@ -79,10 +77,7 @@ def speedup_efficiency(
     """Speedup and efficiency over devices, with intervals, ideal and threshold lines."""
     if not pairs:
         return None
-    curves: dict[str, list[Pair]] = {}
-    for pair in pairs:
-        name = pair.multi.label.replace(f" x{pair.devices}", "", 1)
-        curves.setdefault(name, []).append(pair)
+    curves = grouped(pairs, lambda p: p.multi.label.replace(f" x{p.devices}", "", 1))
     made = plot_style.figure(plot_style.WIDTH_IN + 1, 4.6 + 0.22 * len(curves))
     most = max(p.devices for p in pairs)
     readers: tuple[Callable[[Pair], RatioEstimate], ...] = (
@@ -268,17 +263,15 @@ def _draw_steps(axes: Axes, config: Configuration) -> None:
         ranks = _ranks(run)
         edges = [one.edges_s for one in ranks if one.edges_s is not None]
         start = min((each[0] for each in edges), default=0.0)
-        _shade(axes, ranks, start, alpha=0.3 / len(config.runs))
+        if (timed := timed_window(ranks, start)) is not None:
+            axes.axvspan(*timed, color=plot_style.GREY, alpha=0.3 / len(config.runs), lw=0)
         for one, each in zip(ranks, edges, strict=True):
             at, ms = np.array(one.began_s) + each[0] - start, np.array(one.step_ms)
-            if one.steps > MOST_POINTS:
-                at, ms = _longest_of_each_bin(at, ms)
             if len(ms):
                 lowest, highest = min(lowest, float(ms.min())), max(highest, float(ms.max()))
                 # A step lasts until the next one: a long one is as wide as it is high.
-                until = np.append(at, each[2] - start)
-                axes.plot(until, np.append(ms, ms[-1]), color=plot_style.colour(one.rank), lw=0.8,
-                          alpha=0.8, drawstyle="steps-post")  # fmt: skip
+                axes.plot(np.append(at, each[2] - start), np.append(ms, ms[-1]), lw=0.8, alpha=0.8,
+                          color=plot_style.colour(one.rank), drawstyle="steps-post")  # fmt: skip
     if lowest > 0 and highest > _LOG_FROM * lowest:
         axes.set_yscale("log")
         # The default formatters write mathematics.
@@ -296,22 +289,3 @@ def _draw_steps(axes: Axes, config: Configuration) -> None:
 
 def _ranks(run: Run) -> list[RankSteps]:
     return [one for one in figures_of(run.cell).ranks if one.steps]
-
-
-def _shade(axes: Axes, ranks: Sequence[RankSteps], start: float, alpha: float) -> None:
-    """The time in which any rank's steps were timed."""
-    known = [one.timed_s for one in ranks if one.timed_s is not None]
-    if known:
-        begin, end = min(b for b, _ in known), max(e for _, e in known)
-        axes.axvspan(begin - start, end - start, color=plot_style.GREY, alpha=alpha, lw=0)
-
-
-def _longest_of_each_bin(
-    at: npt.NDArray[np.float64], ms: npt.NDArray[np.float64]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """The highest of each of ``_BINS`` equal times."""
-    bins = np.minimum((at - at[0]) / max(at[-1] - at[0], 1e-9) * _BINS, _BINS - 1).astype(int)
-    order = np.lexsort((ms, bins))
-    last = np.append(np.diff(bins[order]) > 0, True)
-    kept = order[last]
-    return at[kept], ms[kept]

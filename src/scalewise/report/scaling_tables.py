@@ -16,6 +16,7 @@ from scalewise.analysis import (
     estimate,
     estimate_not_negative,
     estimate_positive,
+    grouped,
     is_operation,
     is_timed,
     mean_anatomy,
@@ -73,14 +74,12 @@ def scaling(analysis: Analysis) -> Section:
     def pair(figure: str) -> Read:
         return lambda c: getattr(analysis.sound_pair(c), figure, None)
 
-    def batch(config: Configuration) -> int | None:
-        result = config.runs[0].cell.result
-        return result.global_batch_size if result and not shared else None
-
     columns = (
         NAME,
         Column("runs", "runs", "", lambda c: f"{len(c.runs)} of {len(c.cells)}"),
-        Column("batch", "batch", "global", batch, "{:,}".format),
+        Column(
+            "batch", "batch", "global", lambda c: None if shared else c.global_batch, "{:,}".format
+        ),
         Column("samples_per_s", "samples/s", "global", of("samples_per_s"), estimate),
         Column("speedup", "speedup", "", pair("speedup"), ratio),
         Column("efficiency", "efficiency", "", pair("efficiency"), ratio),
@@ -343,11 +342,10 @@ def _optimizers_are_compared(configs: Sequence[Configuration]) -> bool:
 
     With one alone its state is part of the memory; among several it is the question.
     """
-    kinds: dict[tuple[str | None, str | None], set[tuple[str | None, str | None]]] = {}
-    for config in configs:
-        workload = (config.name("model"), config.name("dataset"))
-        kinds.setdefault(workload, set()).add((config.name("optimizer"), config.name("pruning")))
-    return any(len(found) > 1 for found in kinds.values())
+    return any(
+        len({(one.name("optimizer"), one.name("pruning")) for one in same}) > 1
+        for same in grouped(configs, lambda config: config.workload).values()
+    )
 
 
 def _allocator_table(analysis: Analysis) -> Table:

@@ -144,7 +144,7 @@ def _configuration(config: Configuration) -> dict[str, Any]:
         "strategy": config.name("strategy"),
         "devices": config.devices,
         "device_name": result.ranks[0].device.name if result else None,
-        "global_batch_size_samples": _batch(config),
+        "global_batch_size_samples": config.global_batch,
         "global_samples_per_s": figure_as_plain(config.estimate("samples_per_s")),
         "step_time_ms": figure_as_plain(config.estimate("step_time_ms")),
         "runs": [_run(run) for run in config.runs],
@@ -172,12 +172,6 @@ def _run(run: Run) -> dict[str, Any]:
     }
 
 
-def _batch(config: Configuration) -> int | None:
-    """Global samples a step."""
-    result = config.runs[0].cell.result
-    return result.global_batch_size if result else None
-
-
 def _comparison(pairs: Sequence[Pair]) -> list[Section]:
     """One device against several, batch by batch, and what follows on average."""
 
@@ -187,7 +181,7 @@ def _comparison(pairs: Sequence[Pair]) -> list[Section]:
     columns = (
         words("configuration", "configuration", lambda pair: pair.multi.label),
         words("dataset", "dataset", lambda pair: pair.multi.name("dataset")),
-        Column("batch", "batch", "", lambda pair: _batch(pair.multi)),
+        Column("batch", "batch", "", lambda pair: pair.multi.global_batch),
         Column("single", "single", "", rate("single"), estimate),
         Column("multi", "multi", "", rate("multi"), estimate),
         Column("speedup", "speedup", "", lambda pair: pair.speedup, ratio),
@@ -196,7 +190,7 @@ def _comparison(pairs: Sequence[Pair]) -> list[Section]:
         words("verdict", "verdict", lambda pair: pair.judgement.verdict),
     )
     ordered = sorted(
-        pairs, key=lambda p: (p.multi.name("dataset") or "", p.devices, _batch(p.multi) or 0)
+        pairs, key=lambda p: (p.multi.name("dataset") or "", p.devices, p.multi.global_batch or 0)
     )
     means = average_speedups(ordered)
     few = f"fewer than {FEWEST_BATCHES} batch sizes are like it, so there is no mean"
@@ -232,7 +226,7 @@ def _summary(analysis: Analysis) -> Table:
     columns = (
         words("dataset", "dataset", lambda config: config.name("dataset")),
         NAME,
-        Column("batch", "batch", "", _batch),
+        Column("batch", "batch", "", lambda config: config.global_batch),
         Column("samples_per_s", "samples/s", "", of("samples_per_s"), estimate),
         Column("speedup", "speedup", "", pair("speedup"), ratio),
         Column("efficiency", "efficiency", "", pair("efficiency"), ratio),
@@ -272,9 +266,7 @@ def _performance_report(analysis: Analysis) -> str:
 def _part(title: str, entries: Sequence[str]) -> list[str]:
     if not entries:
         return []
-    wrapped = [line for entry in entries for line in _wrapped(entry, "")]
+    wrapped = [
+        line for entry in entries for line in textwrap.wrap(entry, _WIDTH, subsequent_indent="  ")
+    ]
     return [title, "-" * len(title), "", *wrapped, ""]
-
-
-def _wrapped(text: str, indent: str) -> list[str]:
-    return textwrap.wrap(text, _WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ")

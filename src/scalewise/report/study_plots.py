@@ -18,6 +18,7 @@ from scalewise.analysis import (
     epoch_times_s,
     equal_samples,
     estimate_mean,
+    grouped,
 )
 from scalewise.report import plot_style
 from scalewise.report.device_plots import memory_plots
@@ -52,10 +53,7 @@ def study_plots(analysis: Analysis, warmup_epochs: int) -> dict[str, Draw]:
 
 def by_name(analysis: Analysis, group: str) -> dict[str, list[Configuration]]:
     """Measured configurations by the name of their model or data set."""
-    found: dict[str, list[Configuration]] = {}
-    for config in analysis.measured:
-        found.setdefault(config.name(group) or "unnamed", []).append(config)
-    return found
+    return grouped(analysis.measured, lambda config: config.name(group) or "unnamed")
 
 
 def file_part(name: str) -> str:

@@ -206,11 +206,6 @@ def investment(analysis: Analysis) -> Section:
     """What the added devices return, and owning beside renting, where a price to buy is known."""
     owned = [one for c in analysis.measured if (one := analysis.owned.get(c.config_id))]
     returns = list(analysis.returns.values())
-
-    def rented(one: Owned) -> Estimate | None:
-        cost = analysis.costs.get(one.config.config_id)
-        return cost.usd_per_million_samples if cost is not None else None
-
     of_returns = (
         words("configuration", "configuration", lambda one: one.pair.multi.label),
         Column("usd", "price", "USD", lambda one: one.usd, number),
@@ -224,7 +219,8 @@ def investment(analysis: Analysis) -> Section:
         words("configuration", "configuration", lambda one: one.config.label),
         Column("usd", "price", "USD", lambda one: one.usd, number),
         Column("watts", "power", "W", lambda one: one.watts, estimate),
-        Column("rented", "rented", "USD per million samples", rented, estimate),
+        Column("rented", "rented", "USD per million samples",
+               lambda one: analysis.cost(one.config).usd_per_million_samples, estimate),
         Column("own", "own", "USD per million samples",
                lambda one: one.usd_per_million_samples, estimate),
         Column("hours", "cheaper from", "hours", lambda one: one.break_even_hours, bounded),
@@ -266,8 +262,8 @@ def _price_lines(analysis: Analysis, owned: list[Owned]) -> Iterator[str]:
             yield f"{what}: {quote.value:,.10g} {unit} ({quote.source}, {quote.date})"
     yield from dict.fromkeys(m for one in owned if (m := electricity_missing(one, prices)))
     for one in owned:
-        cost = analysis.costs.get(one.config.config_id)
-        if cost is not None and cost.price is None:
+        cost = analysis.cost(one.config)
+        if cost.price is None:
             yield f"no rent is known (--price usd_per_hour=N): {cost.missing}"
             return
 

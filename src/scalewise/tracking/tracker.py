@@ -139,8 +139,13 @@ def server_answers(url: str, timeout_s: float) -> bool:
         return True
     parts = urlparse(url)
     port = parts.port or (80 if parts.scheme == "http" else 443)
+    return listens(parts.hostname or "", port, timeout_s)
+
+
+def listens(host: str, port: int, timeout_s: float) -> bool:
+    """Whether a connection is taken."""
     try:
-        with socket.create_connection((parts.hostname or "", port), timeout=timeout_s):
+        with socket.create_connection((host, port), timeout=timeout_s):
             return True
     except OSError:
         return False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import socket
 import subprocess
 import sys
 import threading
@@ -14,6 +13,7 @@ from urllib.parse import quote
 
 from scalewise.config import ConfigError
 from scalewise.host import say
+from scalewise.tracking.tracker import listens
 
 
 def show_dashboard(project: str, host: str, port: int, *, url_only: bool) -> None:
@@ -26,7 +26,7 @@ def show_dashboard(project: str, host: str, port: int, *, url_only: bool) -> Non
     url = f"http://{host}:{port}/?project={quote(project)}"
     if url_only:
         _print(url)
-        if not _somebody_listens(host, port):
+        if not listens(host, port, 1.0):
             say(f"nothing listens there: start it with scalewise trackio-view --project {project}")
         return
     import trackio
@@ -83,14 +83,6 @@ def upload_offline(folders: Sequence[Path]) -> bool:
 def _is_synced(log: Path) -> bool:
     # WandB leaves this file beside the log once the server has all of it.
     return log.with_name(f"{log.name}.synced").exists()
-
-
-def _somebody_listens(host: str, port: int) -> bool:
-    try:
-        with socket.create_connection((host, port), timeout=1.0):
-            return True
-    except OSError:
-        return False
 
 
 def _print(line: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import scalewise
 from scalewise.analysis.run import FIGURES
-from scalewise.report.frames import FIGURE_COLUMNS
+from scalewise.report.export import FIGURE_COLUMNS
 
 ROOT = Path(__file__).parents[3]
 KEPT = ROOT / "docs/results/h200x2_small"

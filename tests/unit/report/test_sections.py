@@ -290,6 +290,10 @@ class TestCost:
         assert single == pytest.approx(0.001 * 0.010 / 128 * 1e6, rel=0.01)
         assert multi == pytest.approx(times * single, rel=0.01)
         assert lines_of(found, "cost") == ["price: 3.60 USD per device and hour (invoice, 2026-11)"]
+        one, two = json.loads(export.results_json(found))["configurations"]
+        assert one["price_of_one_device"] == two["price_of_one_device"] == OWN
+        assert (one["sample_cost_ratio"], one["usd_per_million_samples"]["value"]) == (None, single)
+        assert two["sample_cost_ratio"]["value"] == ratio.value
 
     def test_without_a_price_there_is_a_reason_and_no_figure_in_usd(self, tmp_path: Path) -> None:
         found = analysed(tmp_path, *self.pair({}, kind="cpu"))
@@ -311,17 +315,6 @@ class TestCost:
         assert priced.startswith("large single x1, large ddp x2: price: 3.60 USD")
         assert unpriced.startswith("medium single x1: no cost in USD: ")
         assert [u is None for u in values(found, "cost", "cost", "usd")] == [False, False, True]
-
-    def test_programs_read_cost_with_its_interval(self, tmp_path: Path) -> None:
-        found = analysed(tmp_path, *self.pair(PRICED))
-        configs = json.loads(export.results_json(found))["configurations"]
-        for config in configs:
-            usd, rate = config["usd_per_million_samples"], config["global_samples_per_s"]["value"]
-            assert usd["value"] == pytest.approx(config["devices"] * 0.001 / rate * 1e6)
-            assert usd["interval"]["low"] < usd["value"] < usd["interval"]["high"]
-            assert config["price_of_one_device"] == OWN
-        assert configs[0]["sample_cost_ratio"] is None
-        assert configs[1]["sample_cost_ratio"]["value"] == pytest.approx(RATIO, rel=1e-3)
 
     def test_a_target_has_hours_and_usd_where_somebody_asked(self, tmp_path: Path) -> None:
         unpriced = replace(Spec(model="medium"), device_name="Some GPU")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -11,8 +12,16 @@ import pytest
 
 from fakes.recorded_cell import RecordedCell, plan_sweep
 from scalewise.records import Alert, TrackerState
-from scalewise.tracking.mirror import SweepMirror
-from scalewise.tracking.tracker import Row, RunInfo, RunSummary, SweepName, Tracker, TrackerRun
+from scalewise.tracking.mirror import SweepMirror, open_tracker
+from scalewise.tracking.tracker import (
+    Row,
+    RunInfo,
+    RunSummary,
+    SweepName,
+    Tracker,
+    TrackerError,
+    TrackerRun,
+)
 
 
 class ListTracker:
@@ -317,3 +326,9 @@ def test_a_sweep_without_a_plan_is_said_once(tmp_path: Path) -> None:
     assert SweepMirror(tmp_path, said.append).run(lambda: 1) == 1
     assert len(said) == 1
     assert "sweep.json" in said[0]
+
+
+def test_a_package_that_cannot_be_imported_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scalewise.tracking.wandb", None)
+    with pytest.raises(TrackerError, match="the package cannot be imported"):
+        open_tracker("wandb")

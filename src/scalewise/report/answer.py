@@ -22,6 +22,7 @@ from scalewise.analysis import (
     Doubt,
     Loss,
     Pair,
+    Refused,
     Remedy,
     bounds_words,
     changes_samples,
@@ -149,15 +150,23 @@ def _block(
 
 def _not_comparable(analysis: Analysis) -> Iterator[Line]:
     """Each reason once, with how many rows it holds for."""
-    rows: dict[str, list[str]] = {}
+    rows: dict[str, list[Refused]] = {}
     for one in analysis.refused:
         if one.multi.config_id not in analysis.invalid:
-            rows.setdefault(one.reason, []).append(one.multi.label)
-    for reason, labels in rows.items():
+            rows.setdefault(one.reason, []).append(one)
+    for reason, refused in rows.items():
+        labels = [one.multi.label for one in refused]
         # The label of a baseline keeps its letters.
         named = any(reason.startswith(one.label) for one in analysis.configurations)
         text = f"{reason.rstrip('.')}." if named else _sentence(reason)
         yield Line(text, listed(labels, 1), "not comparable")
+        fields = [difference.field for difference in refused[0].differing]
+        # Of these two the reason itself says what compares them.
+        says_how = fields == ["host"] or (
+            fields == ["batch"] and refused[0].multi.identity.get("scaling") == "weak"
+        )
+        if fields and not says_how:
+            yield Line(f"Next: run both in one sweep, with equal {listed(fields, 4)}.")
 
 
 def _sentence(text: str) -> str:
@@ -190,13 +199,19 @@ def _worth(budget: Budget | None) -> list[Loss]:
 
 
 def _lost(analysis: Analysis, config: Configuration) -> str:
-    """``Lost 5.76 ms: 3.23 exposed transfer, 1.12 no free core.``; empty if nothing is."""
+    """``Lost 5.76 ms: 3.23 exposed transfer, 1.12 no free core.``; empty if nothing is.
+
+    Where these parts are more than the whole, the largest gain follows.
+    """
     budget = analysis.budgets.get(config.config_id)
     worth = _worth(budget)[:2]
     if budget is None or budget.ideal_ms is None or not worth:
         return ""
     gap = budget.measured_ms - budget.ideal_ms
     each = ", ".join(f"{number(loss.ms)} {_SHORT[loss.cause]}" for loss in worth)
+    least = min(budget.losses, key=lambda loss: loss.ms)
+    if least.ms < 0 and sum(loss.ms for loss in worth) > gap:
+        each += f", less {number(-least.ms)} gained in {_SHORT[least.cause]}"
     return f"Lost {number(gap)} ms: {each}." if gap > 0 else f"Lost: {each}."
 
 

@@ -251,7 +251,7 @@ def _decide(analysis: Analysis) -> Iterator[str]:
     if adapts and not any(pair.judgement.more for pair in pairs):
         yield f"Next, to decide: {fewest} runs did not; ask for more with max_repeats=N."
     elif hopeless:
-        yield f"{_sentence(last.more or 'more runs hardly decide it')}"
+        yield f"To decide takes {last.more}." if last.more else "More runs hardly decide it."
     else:
         extend = "" if adapts else f" sweep.extend={wanted}"
         more = f" ({last.more})" if last.more else ""

@@ -95,6 +95,7 @@ from .run import Metric as Metric
 from .run import Run as Run
 from .run import measure_run as measure_run
 from .scaling import Pair as Pair
+from .scaling import Refused as Refused
 from .scaling import is_ceiling as is_ceiling
 from .scaling import typical_speedup as typical_speedup
 from .scaling import under_ceiling as under_ceiling

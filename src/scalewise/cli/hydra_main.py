@@ -98,7 +98,9 @@ def resume(folder: Path, more: Sequence[str], *, verbose: bool = False) -> int:
 
     Raises ConfigError or RecordError for a folder that no such command has made.
     """
-    command = SweepFolder(folder).load_plan().command
+    from scalewise.analysis import sweep_folder
+
+    command = sweep_folder(folder).load_plan().command
     program = PurePath(command[0]).name if command else "nothing"
     if program not in ("train.py", "scalewise train") or _is_monitored(folder):
         raise ConfigError(

@@ -156,6 +156,13 @@ def _not_comparable(analysis: Analysis) -> Iterator[Line]:
         named = any(reason.startswith(one.label) for one in analysis.configurations)
         text = f"{reason.rstrip('.')}." if named else _sentence(reason)
         yield Line(text, listed([one.multi.label for one in rows], 1), "not comparable")
+        fields = [difference.field for difference in rows[0].differing]
+        # Of these two the reason itself says what compares them.
+        says_how = fields == ["host"] or (
+            fields == ["batch"] and rows[0].multi.identity.get("scaling") == "weak"
+        )
+        if fields and not says_how:
+            yield Line(f"Next: run both in one sweep, with equal {listed(fields, 4)}.")
 
 
 def _sentence(text: str) -> str:
@@ -188,13 +195,19 @@ def _worth(budget: Budget | None) -> list[Loss]:
 
 
 def _lost(analysis: Analysis, config: Configuration) -> str:
-    """``Lost 5.76 ms: 3.23 exposed transfer, 1.12 no free core.``; empty if nothing is."""
+    """``Lost 5.76 ms: 3.23 exposed transfer, 1.12 no free core.``; empty if nothing is.
+
+    Where these parts are more than the whole, the largest gain follows.
+    """
     budget = analysis.budgets.get(config.config_id)
     worth = _worth(budget)[:2]
     if budget is None or budget.ideal_ms is None or not worth:
         return ""
     gap = budget.measured_ms - budget.ideal_ms
     each = ", ".join(f"{number(loss.ms)} {_SHORT[loss.cause]}" for loss in worth)
+    least = min(budget.losses, key=lambda loss: loss.ms)
+    if least.ms < 0 and sum(loss.ms for loss in worth) > gap:
+        each += f", less {number(-least.ms)} gained in {_SHORT[least.cause]}"
     return f"Lost {number(gap)} ms: {each}." if gap > 0 else f"Lost: {each}."
 
 
@@ -234,7 +247,7 @@ def _decide(analysis: Analysis) -> Iterator[str]:
     if adapts and not any(pair.judgement.more for pair in pairs):
         yield f"Next, to decide: {fewest} runs did not; ask for more with max_repeats=N."
     elif hopeless:
-        yield f"{_sentence(last.more or 'more runs hardly decide it')}"
+        yield f"To decide takes {last.more}." if last.more else "More runs hardly decide it."
     else:
         extend = "" if adapts else f" sweep.extend={wanted}"
         more = f" ({last.more})" if last.more else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TextIO
 
@@ -109,6 +109,7 @@ class Display:
         self._swept: dict[str, str] = {}
         self._last_tick = time.monotonic()
         self._last_row = ""
+        self._last_message = ""
         self._live: Live | None = None
         if console.is_terminal and not console.is_dumb_terminal:
             self._live = Live(console=console, refresh_per_second=4, transient=True)
@@ -127,6 +128,10 @@ class Display:
         name = self._name(cell)
         if not outcome.message:
             name = self._fitted(name, len(ended_line("", outcome, seconds)))
+        if outcome.state == "skipped" and outcome.message == self._last_message:
+            outcome = replace(outcome, message="for the same reason")
+        else:
+            self._last_message = outcome.message
         self._say(ended_line(name, outcome, seconds), style)
 
     def tick(self, tally: Tally, running: Sequence[Progress], seconds_left: float | None) -> None:

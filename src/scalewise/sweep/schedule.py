@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from scalewise.gpu import Host, Leases, units
 from scalewise.records import DeviceInfo
 from scalewise.supervisor import Outcome
+from scalewise.sweep.display import duration
 from scalewise.sweep.executor import QueuedCell
 from scalewise.sweep.plan import Cell
 
@@ -67,11 +68,13 @@ class DeviceWait:
         self._note = note
         self._clock = clock
         self._since: float | None = None
-        self._said = False
+        self._waits_since: float | None = None
 
     def end(self) -> None:
-        """Something could be leased."""
-        self._since, self._said = None, False
+        """Something could be leased; says how long was waited."""
+        if self._waits_since is not None:
+            self._note(f"waited   {duration(self._clock() - self._waits_since)} for devices")
+        self._since = self._waits_since = None
 
     def outcome(self, cell: Cell, leases: Leases, others_run: bool) -> Outcome | None:
         """How the cell ends without a try; None while it waits.
@@ -99,6 +102,6 @@ class DeviceWait:
         return None
 
     def _say(self, text: str) -> None:
-        if not self._said:
-            self._said = True
+        if self._waits_since is None:
+            self._waits_since = self._clock()
             self._note(text)

@@ -12,7 +12,8 @@ from hydra import compose, initialize_config_dir
 from rich.console import Console
 
 from fakes.recorded import DDP, Spec, edit_ranks, repeats, write_sweep
-from scalewise.analysis import Analysis, analyse, is_refused, load_sweep
+from scalewise.analysis import Analysis, Loss, Refused, analyse, is_refused, load_sweep
+from scalewise.analysis.comparability import Difference
 from scalewise.config import conf_dir, resolve
 from scalewise.report import builder
 from scalewise.report.answer import MOST_WHOLE, answers
@@ -120,6 +121,33 @@ def test_more_runs_are_asked_for_once_for_all(tmp_path: Path) -> None:
     assert len(said) == 1
     most = max(pair.judgement.more_runs or 0 for pair in found.pairs)
     assert f"sweep.extend={max(2, most)}" in said[0]
+
+
+def test_a_gain_is_told_where_the_losses_exceed_the_whole(tmp_path: Path) -> None:
+    found = analysed(tmp_path, *repeats(Spec(), STEADY), *repeats(DDP, STEADY))
+    ((name, budget),) = ((p.multi.config_id, found.budgets[p.multi.config_id]) for p in found.pairs)
+    losses = (
+        Loss("transfer", 2.34, 0.1, ""), Loss("long_steps", 0.3, 0.02, ""),
+        Loss("optimizer", -1.5, -0.1, ""),
+    )  # fmt: skip
+
+    def said(measured_ms: float) -> str:
+        made = replace(budget, ideal_ms=20.0, measured_ms=measured_ms, losses=losses)
+        (lines,) = blocks(replace(found, budgets={**found.budgets, name: made}))
+        return next(line.text for line in lines if line.text.startswith("Lost"))
+
+    assert said(21.14).endswith(", less 1.50 gained in optimizer.")
+    assert "1.50" not in said(23.0)
+
+
+def test_rows_that_cannot_be_compared_say_what_to_equal(tmp_path: Path) -> None:
+    found = analysed(tmp_path, *repeats(Spec(), STEADY), *repeats(DDP, STEADY))
+    refused = Refused(
+        found.pairs[0].multi, "it differs", (Difference("precision", "fp32", "bf16"),)
+    )
+    told = [line.text for block in blocks(replace(found, pairs=(), refused=(refused,)))
+            for line in block]  # fmt: skip
+    assert "Next: run both in one sweep, with equal precision." in told
 
 
 def test_rows_that_share_a_reason_share_its_line(tmp_path: Path) -> None:

@@ -314,7 +314,14 @@ def assess(configs: Sequence[Configuration], pairs: Sequence[Pair]) -> tuple[Rep
     paired = {m.config_id for p in adapting for m in (p.multi, p.single)}
     found = [_pair(p, asked[p.multi.config_id]) for p in adapting]
     alone = [c for c in configs if c.config_id in asked and c.config_id not in paired]
-    return (*found, *(_alone(c, asked[c.config_id]) for c in alone))
+    return (*found, *(_alone(c, asked[c.config_id], _partners(c, configs)) for c in alone))
+
+
+def _partners(config: Configuration, configs: Sequence[Configuration]) -> list[Configuration]:
+    """What one device was to be compared with: the same workload on several."""
+    if config.devices != 1:
+        return []
+    return [c for c in configs if c.workload == config.workload and c.devices != 1]
 
 
 def _pair(pair: Pair, asked: Adaptive) -> Repeats:
@@ -329,9 +336,12 @@ def _pair(pair: Pair, asked: Adaptive) -> Repeats:
     return replace(_repeats(members, runs, found, asked.cap), figure=times(pair.speedup))
 
 
-def _alone(config: Configuration, asked: Adaptive) -> Repeats:
+def _alone(config: Configuration, asked: Adaptive, partners: Sequence[Configuration]) -> Repeats:
     values = config.values("samples_per_s")
-    if not values:
+    lost = [_failure((partner,)) for partner in partners]
+    if partners and all(lost):
+        found = Look("failures", None, f"it has nothing to be compared with: {lost[0]}")
+    elif not values:
         found = Look(None, LOOKS[0], f"0 runs a side; the next look is at {LOOKS[0]}")
     else:
         found = decide_alone(values, precision=asked.precision, cap=asked.cap)

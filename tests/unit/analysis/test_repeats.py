@@ -124,6 +124,16 @@ def test_runs_that_fail_are_not_repeated_for_ever(tmp_path: Path) -> None:
     assert "out of memory" in found.reason
 
 
+@pytest.mark.parametrize(("outcome", "because"), [("skipped", "failures"), ("done", None)])
+def test_one_device_is_not_repeated_for_partners_that_never_run(
+    tmp_path: Path, outcome: str, because: str | None
+) -> None:
+    """Four devices were asked for, on a host that has two."""
+    lost = [replace(auto(DDP), repeat=i, outcome=outcome) for i in range(3)]
+    found = assessed(tmp_path, *repeats(auto(Spec()), NOISY[:3]), *lost)
+    assert {one.because for one in found} == {because}
+
+
 def test_a_fixed_number_of_repeats_is_nobodys_business(tmp_path: Path) -> None:
     assert assessed(tmp_path, *repeats(Spec(), STEADY), *repeats(DDP, STEADY)) == ()
 

@@ -19,19 +19,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
 
 import scipy
 
 from scalewise.analysis.choice import SAMPLES_PER_S, Speed, find_fastest, samples_per_s
 from scalewise.analysis.comparability import MIN_RUNS, differences, grouped, grouped_alike
 from scalewise.analysis.configuration import Configuration
+from scalewise.analysis.losses import Reached
 from scalewise.analysis.scaling import (
     is_ceiling,
     judge_config,
     loss_at_equal_samples,
     rate_ratio,
 )
-from scalewise.analysis.statistics import Interval, RatioEstimate, bonferroni
+from scalewise.analysis.statistics import Interval, RatioEstimate, bonferroni, finite_exp
 from scalewise.analysis.verdict import Judgement
 
 _HOW_IT_RUNS = (
@@ -53,7 +55,7 @@ class EqualLoss:
 
     name: str
     level: float
-    samples: Mapping[str, float]
+    reached: Mapping[str, Reached]
     """``config_id`` to its samples; one and the same of candidates with the same training."""
 
 
@@ -173,17 +175,20 @@ def _equal_loss(group: Sequence[Configuration]) -> EqualLoss | None:
     if len(trainings) < 2 or len(curves) < len(runs) or len(metrics) > 1:
         return None
     level = max(curve.lately(curve.samples[-1]) or math.inf for curve in curves)
-    samples: dict[str, float] = {}
+    reached: dict[str, Reached] = {}
     for same in trainings.values():
         # Runs of one seed see the same batches: their noise is one, and no mean lessens it.
-        own = (run.loss_history for config in same for run in config.runs)
-        places = [curve.samples_to(level) for curve in own if curve]
-        known = [math.log(place) for place in places if place]
-        if len(known) < len(places):
+        own = [run.loss_history for config in same for run in config.runs]
+        places = [place for curve in own if curve and (place := curve.samples_to(level))]
+        if len(places) < len(own):
             return None
-        mean = math.exp(sum(known) / len(known))
-        samples |= dict.fromkeys((config.config_id for config in same), mean)
-    return EqualLoss(curves[0].name, level, samples)
+        mean = Reached(
+            math.exp(fmean(math.log(place.samples) for place in places)),
+            fmean(place.log_error for place in places),
+            min(place.df for place in places),
+        )
+        reached |= dict.fromkeys((config.config_id for config in same), mean)
+    return EqualLoss(curves[0].name, level, reached)
 
 
 def _training(config: Configuration) -> tuple[object, ...]:
@@ -203,12 +208,23 @@ def _training(config: Configuration) -> tuple[object, ...]:
 def _time_to_loss(equal: EqualLoss) -> Speed:
     """How often a second the loss would be reached: samples/s over the samples that it takes.
 
-    Its intervals are of the samples/s: how soon a loss is reached is of one seed, and has none.
+    Its intervals hold the noise of the batches of one seed; other seeds scatter more.
     """
-    taken = equal.samples
-    return Speed(
-        lambda config: samples_per_s(config) / taken[config.config_id],
-        lambda above, below, confidence: rate_ratio(above, below, confidence).scaled(
-            taken[below.config_id] / taken[above.config_id]
-        ),
-    )
+    reached = equal.reached
+
+    def ratio(above: Configuration, below: Configuration, confidence: float) -> RatioEstimate:
+        rates = rate_ratio(above, below, confidence)
+        a, b = reached[above.config_id], reached[below.config_id]
+        if a is b or rates.interval is None:
+            return rates.scaled(b.samples / a.samples)
+        # The rates' half as they state it, which is wider under repeats=auto.
+        halves = [math.log(rates.interval.high / rates.value)]
+        halves += [
+            float(scipy.stats.t.ppf(0.5 + confidence / 2, place.df)) * place.log_error
+            for place in (a, b)
+        ]
+        value, spread = rates.value * b.samples / a.samples, finite_exp(math.hypot(*halves))
+        interval = Interval(value / spread, value * spread, confidence)
+        return replace(rates, value=value, interval=interval, p_value=None)
+
+    return Speed(lambda config: samples_per_s(config) / reached[config.config_id].samples, ratio)

@@ -33,6 +33,17 @@ _PREFERRED = ("val_loss", "train_loss", "loss")
 
 
 @dataclass(frozen=True)
+class Reached:
+    """After how many samples a loss was reached."""
+
+    samples: float
+    log_error: float
+    """Standard error of their logarithm, from the noise of the batches of one seed."""
+    df: float
+    """Degrees of freedom of that."""
+
+
+@dataclass(frozen=True)
 class LossCurve:
     """A loss over samples fed by all ranks together."""
 
@@ -64,12 +75,13 @@ class LossCurve:
         late = values[(fed > 0.8 * samples) & (fed <= samples)]
         return float(late.mean()) if len(late) else self.at(samples)
 
-    def samples_to(self, level: float) -> float | None:
+    def samples_to(self, level: float) -> Reached | None:
         """After how many samples the loss, as :meth:`lately`, first was ``level``.
 
         None where the curve does not tell: fewer than three losses are logged there, or the loss
         had not fallen clearly since half of those samples, beyond four standard errors of such
         means (from how far losses logged one after another lie apart: von Neumann's variance).
+        The error of the place is that of the mean over the fall since then.
         """
         fed, values = np.array(self.samples, dtype=float), np.array(self.values)
         recent = np.array([self.lately(samples) for samples in self.samples])
@@ -80,11 +92,13 @@ class LossCurve:
             return None  # or it was reached before the first place that can tell
         at = low[0]
         before = self.lately(int(fed[at] / 2))
-        noise = np.diff(values[fed >= fed[at] / 2]).std() / math.sqrt(logged[at])
+        apart = np.diff(values[fed >= fed[at] / 2])
+        noise = float(apart.std()) / math.sqrt(logged[at])
         if before is None or before - level < _CLEAR_FALL * noise:
             return None
         ends = slice(at - 1, at + 1)
-        return float(np.exp(np.interp(-level, -recent[ends], np.log(fed[ends]))))
+        place = math.exp(np.interp(-level, -recent[ends], np.log(fed[ends])))
+        return Reached(place, noise * math.log(2) / (before - level), 2 * len(apart) / 3)
 
 
 def equal_samples(curves: Sequence[LossCurve]) -> int:

@@ -251,11 +251,34 @@ class CellFolder:
         return load_optional(self.path / "tracking.json", TrackingRecord)
 
 
+_MOST_BY_C = 10_000
+"""Characters of a configuration: ours have two thousand."""
+_MOST_VALUES = 1_000_000
+
+
 def _load_yaml(text: str) -> Any:
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast where it was built
-    return yaml.load(text, loader)
+    # Ten times as fast where it was built; nested 20,000 deep it ends the process.
+    fast = len(text) < _MOST_BY_C and getattr(yaml, "CSafeLoader", None)
+    try:
+        config = yaml.load(text, fast or yaml.SafeLoader)
+        if _written_out(config, {}) <= _MOST_VALUES:
+            return config
+    except RecursionError:
+        pass
+    raise ValueError(f"found values nested deeply; allowed: {_MOST_VALUES:,} without aliases")
+
+
+def _written_out(value: Any, known: dict[int, int]) -> int:
+    """How many values it would have with each alias written out."""
+    if not isinstance(value, (dict, list)):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = _MOST_VALUES  # of one that holds itself
+        inner = value.values() if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_written_out(one, known) for one in inner)
+    return known[id(value)]
 
 
 def numbered_files(folder: Path, prefix: str, suffix: str) -> list[tuple[int, Path]]:

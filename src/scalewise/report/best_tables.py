@@ -63,8 +63,8 @@ def _losses(analysis: Analysis) -> Iterator[str]:
         if loss is not None:
             level = f"{loss.name} {number(loss.level)}"
             yield (
-                f"{model}: the best is the first at {level}, which all reach; intervals are of the "
-                "speed alone: how soon a loss is reached is of one seed"
+                f"{model}: the best is the first at {level}, which all reach; intervals hold the "
+                "noise of the batches of one seed: other seeds scatter more"
             )
         if one.left_out:
             less = listed([config.label for config in one.left_out], _MOST_NAMED)

@@ -28,12 +28,14 @@ from typing import Any, Final
 import yaml
 
 from scalewise.config import TrackingConfig, conf_dir
-from scalewise.host import plural
+from scalewise.host import CLASS_FILES, plural
 from scalewise.records import CellFolder, RecordError
 
 MOST_BYTES: Final = 20 * 10**6
-_MOST_UNPACKED: Final = 2 * 10**9
-_MOST_FILES: Final = 200_000
+_MOST_UNPACKED: Final = 200 * 10**6
+_MOST_FILES: Final = 20_000
+"""Whoever reads a bundle needs about five times its bytes of memory, and a file each."""
+_READ_WHOLE: Final = (".json", ".yaml")
 _ENTRY_BYTES: Final = 400
 """What a file's name takes in the archive, twice, at most."""
 _MANIFEST: Final = "bundle.json"
@@ -65,6 +67,12 @@ _URL = re.compile(r"(\w+)://[^\s'\"<>]+")
 _MAIL = re.compile(r"[\w.+-]+@[\w-]+\.[\w.-]+")
 _QUOTED_PATH = re.compile(r"(?<=')[^'\n]*/[^'\n]*(?=')|(?<=\")[^\"\n]*/[^\"\n]*(?=\")")
 _SLASHED = re.compile(r"[^\s=,:;|'\"()\[\]{}<>]*/[^\s=,:;|'\"()\[\]{}<>]*")
+_SECRET = re.compile(
+    r"(?i)((?:token|secret|passw(?:or)?d|api_?key)['\"]?\s*[=:]\s*['\"]?)"
+    r"(?!\d+\b)([^\s'\",;&]{6,})|\b(?:hf_|sk-|gh[pousr]_|AKIA)\w{10,}"
+)
+"""What a message gives as a token or a password, and what has the form of a known one."""
+_SECRET_NAME = re.compile(r"(?i)(token|secret|password|key)$")
 _UUID = re.compile(r"\b(GPU|MIG)-[0-9a-fA-F-]{4,}")
 _ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b")
 _NO_PATH = re.compile(
@@ -117,6 +125,7 @@ def write_bundle(
         raise BundleError(f"{folder}: found no record; allowed: the folder of a sweep or of a cell")
     names = _Names(folder, [path for _, path in files], hash_names, hide)
     lost: Counter[str] = Counter()
+    unpacked = 0
     try:
         # Beside its place first: a bundle that was cut off is none.
         part = out.with_name(f"{out.name}.part")
@@ -127,9 +136,15 @@ def write_bundle(
             for count, (what, path) in enumerate(files):
                 data = _clean(path, names)
                 room = MOST_BYTES - to.start_dir - _ENTRY_BYTES * (count + 2)
-                if len(data) > room and len(zlib.compress(data, 9)) > room:
+                full = (
+                    unpacked + len(data) > _MOST_UNPACKED - _ENTRY_BYTES
+                    or count + 1 >= _MOST_FILES
+                    or (len(data) > MOST_BYTES and path.suffix in _READ_WHOLE)
+                )
+                if full or (len(data) > room and len(zlib.compress(data, 9)) > room):
                     lost[what] += 1
                     continue
+                unpacked += len(data)
                 inside = path.relative_to(folder).parts
                 to.writestr(_entry("/".join(map(names.words, inside))), data)
             total = Counter(what for what, _ in files)
@@ -159,7 +174,7 @@ def unpack_bundle(path: Path, into: Path) -> tuple[str, ...]:
             entries = archive.infolist()
             _check(path, entries)
             archive.extractall(into)
-            left_out = json.loads(archive.read(_MANIFEST))["left_out"]
+            left_out = tuple(map(str, json.loads(archive.read(_MANIFEST))["left_out"]))
     except (zipfile.BadZipFile, zlib.error, ValueError, KeyError, TypeError, EOFError,
             NotImplementedError, RuntimeError) as error:  # fmt: skip
         if isinstance(error, BundleError):
@@ -169,7 +184,7 @@ def unpack_bundle(path: Path, into: Path) -> tuple[str, ...]:
         ) from error
     for running in into.rglob("running.json"):
         os.utime(running, (0, 0))  # nobody runs it here
-    return tuple(map(str, left_out))
+    return left_out
 
 
 def _check(path: Path, entries: Sequence[zipfile.ZipInfo]) -> None:
@@ -182,6 +197,11 @@ def _check(path: Path, entries: Sequence[zipfile.ZipInfo]) -> None:
     for entry in entries:
         inside = PurePosixPath(entry.filename)
         kind = stat.S_IFMT(entry.external_attr >> 16)
+        if entry.file_size > MOST_BYTES and inside.suffix in _READ_WHOLE:
+            raise BundleError(
+                f"{path}: found {entry.filename!r} of {entry.file_size:,} bytes; allowed: "
+                f"records of up to {MOST_BYTES:,}"
+            )
         if inside.is_absolute() or ".." in inside.parts or kind not in (0, stat.S_IFREG):
             raise BundleError(
                 f"{path}: found {entry.filename!r}; allowed: plain files inside the bundle"
@@ -244,6 +264,11 @@ class _Names:
         found |= {str(one): "path" for one in (folder.resolve(), Path.cwd(), Path.home())}
         found[folder.resolve().name] = "path"
         found |= dict.fromkeys(_users(folder), "user")
+        found |= {
+            value: "secret"
+            for name, value in os.environ.items()
+            if _SECRET_NAME.search(name) and len(value) > 5
+        }
         host = socket.gethostname()
         found |= {host: "host", host.partition(".")[0]: "host"}
         vocabulary: set[str] = set()
@@ -256,6 +281,8 @@ class _Names:
                 if path.suffix == ".yaml":
                     subjects = _subjects(record)
                     found |= subjects if hash_names else {}
+                elif hash_names and isinstance(record, dict):
+                    found |= _modules(record)
                     vocabulary.update(() if hash_names else subjects)
         wanted = {word: kind for word, kind in found.items() if word not in _NAMES_NOBODY}
         self.kept = tuple(sorted(
@@ -298,6 +325,9 @@ class _Names:
 
     def text(self, text: str) -> str:
         """Any text without names, paths and addresses."""
+        text = _SECRET.sub(
+            lambda m: (m[1] or "") + self._hash(m[2] if m[1] else m[0], "secret"), text
+        )
         text = _URL.sub(lambda m: f"{m[1]}://{self._hash(m[0], 'url')}", text)
         text = _MAIL.sub(lambda m: self._hash(m[0], "mail"), text)
         text = _UUID.sub(lambda m: f"{m[1]}-{self._hash(m[0], 'device')[-8:]}", text)
@@ -390,6 +420,14 @@ def _subjects(config: Any) -> dict[str, str]:
             ours = {path.stem for path in (conf_dir() / group).glob("*.yaml")}
             found = {word: kind for word, kind in found.items() if word not in ours}
     return found
+
+
+def _modules(provenance: dict[str, Any]) -> dict[str, str]:
+    """The user's own modules, as files and as names."""
+    code = provenance.get("code")
+    files = code.get(CLASS_FILES) if isinstance(code, dict) else None
+    named = map(PurePosixPath, files if isinstance(files, dict) else ())
+    return {word: "module" for path in named for word in (str(path.with_suffix("")), path.stem)}
 
 
 def described(bundle: Bundle) -> Iterator[str]:

@@ -54,6 +54,17 @@ def test_every_record_comes_back_as_it_was_written(folder: CellFolder) -> None:
     assert folder.load_config() == {"a": 1, "text": "ü, = '\" \n", "list": [1, None]}
 
 
+@pytest.mark.parametrize("text", ["[" * 60_000, "a: &a [*a]"])
+def test_a_configuration_that_nests_without_end_is_one_error(tmp_path: Path, text: str) -> None:
+    bomb = "x0: &x0 [0, 0]\n" + "".join(
+        f"x{i}: &x{i} [*x{i - 1}, *x{i - 1}]\n" for i in range(1, 40)
+    )
+    for each in (text, bomb):
+        (tmp_path / "config.yaml").write_text(each)
+        with pytest.raises(RecordError, match="nested"):
+            CellFolder(tmp_path).load_config()
+
+
 def test_a_key_that_earlier_versions_wrote_is_skipped(folder: CellFolder) -> None:
     folder.save_result(RESULT)
     path = folder.path / "result.json"

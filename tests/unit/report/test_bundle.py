@@ -17,16 +17,17 @@ import pytest
 from fakes.recorded import DDP, START, Spec, repeats, write_sweep
 from scalewise.analysis import analyse, load_sweep
 from scalewise.cli import main
+from scalewise.host import CLASS_FILES
 from scalewise.records import CellFolder, RankError
 from scalewise.report import BundleError, bundle, results_json, unpack_bundle, write_bundle
 
 HOST = "gpu-9f8e7d6c5b4a"
 SECRETS = ("jane.doe", "acme_labs", "node17.acme", "/mnt/vault", "my data", "10.1.2.3", HOST,
-           "9f8e7d6c5b4a", "moonshot", "GPU-0000", "hush")  # fmt: skip
+           "9f8e7d6c5b4a", "moonshot", "GPU-0000", "hush", "zq81", "qv93")  # fmt: skip
 TRACE = """Traceback (most recent call last):
   File "/home/jane.doe/work/train.py", line 3, in <module>
   File "/home/jane.doe/venv/lib/python3.11/site-packages/torch/nn/module.py", line 9, in call
-OSError: /mnt/vault/my data: hush on node17.acme (10.1.2.3)"""
+OSError: /mnt/vault/my data: hush on node17.acme (10.1.2.3), token=zq81-secret, by qv93-secret"""
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +49,10 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("logs/rank0.err", "checkpoints/last.pt", "wandb/run.wandb", "notes.json"):
         (failed.path / name).parent.mkdir(exist_ok=True)
         (failed.path / name).write_text("hush")
+    done = CellFolder(next(folder.glob("*ddp*")))
+    known = done.load_provenance()
+    files = {CLASS_FILES: {"bluebird/nets.py": "0" * 64}}
+    done.save_provenance(replace(known, code={**known.code, **files}))
     return folder
 
 
@@ -55,6 +60,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def sent(sweep: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket, "gethostname", lambda: "node17.acme")
+        patch.setenv("ACME_API_KEY", "qv93-secret")
         out = tmp_path_factory.mktemp("sent") / "b.zip"
         return write_bundle(sweep, out, hide=["hush"]).path
 
@@ -97,7 +103,7 @@ def test_nothing_in_it_names_a_person_or_a_machine(sweep: Path, sent: Path) -> N
 
 def test_names_of_the_subject_are_hashed_on_request(sweep: Path, tmp_path: Path) -> None:
     written = write_bundle(sweep, tmp_path / "b.zip", hash_names=True)
-    assert not re.search(r"\b(large|own)\b", _content(written.path))
+    assert not re.search(r"\b(large|own|bluebird|nets)\b", _content(written.path))
     assert written.hidden["model"] == 2
     unpack_bundle(written.path, tmp_path / "there")
     (pair,) = analyse(load_sweep(tmp_path / "there")).pairs
@@ -115,6 +121,18 @@ def test_it_stays_below_its_limit_and_says_so(
     assert unpack_bundle(written.path, tmp_path / "there") == written.left_out
     with pytest.raises(BundleError, match="allowed: a new one"):
         write_bundle(sweep, written.path)
+
+
+@pytest.mark.parametrize(
+    ("limit", "most"), [("MOST_BYTES", 100), ("_MOST_UNPACKED", 1000), ("_MOST_FILES", 2)]
+)
+def test_an_archive_that_would_fill_the_memory_is_refused(
+    sent: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
+) -> None:
+    monkeypatch.setattr(bundle, limit, most)
+    with pytest.raises(BundleError, match=r"allowed: (records of )?up to"):
+        unpack_bundle(sent, tmp_path / "there")
+    assert not (tmp_path / "there").exists()
 
 
 @pytest.mark.parametrize("name", ["../out.json", "/out.json", "link"])

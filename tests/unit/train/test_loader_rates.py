@@ -61,7 +61,7 @@ def rows(tmp_path: Path) -> Path:
 
 def test_a_cold_pass_begins_without_the_files_and_reads_them(tmp_path: Path, rows: Path) -> None:
     rows.read_bytes()
-    assert resident_share([rows]) == 1
+    assert resident_share([rows]) > 0.9  # the kernel may drop a page at any time
     record = measured(tmp_path / "cell", ROWS, f"+dataset.path={rows}")
     assert record is not None and record.cold is not None and record.warm is not None, record
     (found,) = record.dropped

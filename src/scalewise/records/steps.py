@@ -16,6 +16,7 @@ import json
 import mmap
 import os
 import struct
+import threading
 import time
 import zipfile
 import zlib
@@ -412,11 +413,16 @@ def write_shard(path: Path, shard: ShardIndices) -> None:
     )
 
 
+_ONE_AT_A_TIME: Final = threading.Lock()
+"""numpy parses an array's header as Python, which threads of Python 3.11 cannot do side by side
+(CPython issue 106905)."""
+
+
 def read_shard(path: Path, rank: int) -> ShardIndices:
     """Raises :class:`RecordError` for an archive that is damaged or unpacks to too much."""
     try:
         # Opened here, because numpy leaves a file it cannot read open.
-        with path.open("rb") as file, np.load(file) as data:
+        with path.open("rb") as file, _ONE_AT_A_TIME, np.load(file) as data:
             # Older records have no part: ranks could not share one.
             part = int(data["data_shard"]) if "data_shard" in data else -1
             return ShardIndices(

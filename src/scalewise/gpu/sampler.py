@@ -13,16 +13,18 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from scalewise.config import in_one_line
-from scalewise.gpu.export import StatsLog, multi_gpu_path
 from scalewise.gpu.nvml import open_nvml
 from scalewise.gpu.nvml_queries import NvmlUnavailable
 from scalewise.gpu.readers import GpuReader, ProcessReader, Reading, process_device
 from scalewise.gpu.xid import DeviceAlerts
 from scalewise.host import host_id, place_id
 from scalewise.records import Alert, CellFolder, DeviceSeriesWriter, SampledDevice
+
+if TYPE_CHECKING:
+    from scalewise.gpu.export import StatsLog
 
 MIN_INTERVAL_S = 0.1
 
@@ -178,6 +180,8 @@ class SeriesRecorder:
                 self._path, host_id(), source, self._interval_s, tuple(devices), {}
             )
             if self._stats_path is not None and source == "nvml":
+                from scalewise.gpu.export import StatsLog, multi_gpu_path
+
                 for stale in (self._stats_path, multi_gpu_path(self._stats_path)):
                     stale.unlink(missing_ok=True)  # of an earlier try
                 self._stats = StatsLog(self._stats_path)

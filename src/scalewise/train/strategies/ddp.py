@@ -26,7 +26,6 @@ from scalewise.config import (
     whole_samples,
 )
 from scalewise.train.recording import BatchSizes, GradientHook
-from scalewise.train.strategies import device_speeds
 from scalewise.train.torch_internals import GradBucket
 
 
@@ -178,6 +177,8 @@ class HeterogeneousDDP(OwnStreamDDP):
 
     def _settle_shares(self, setting: Setting) -> None:
         """Measure every device beside the others, and share out the batch by what they differ."""
+        from scalewise.train.strategies import device_speeds  # few ranks need it
+
         sizes = setting.batch_sizes
         own = device_speeds.probe_samples_per_s(
             setting.module,

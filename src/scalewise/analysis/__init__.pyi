@@ -49,7 +49,6 @@ from .disturbances import is_disturbed as is_disturbed
 from .investment import Bounded as Bounded
 from .investment import Owned as Owned
 from .investment import Return as Return
-from .investment import alternatives as alternatives
 from .investment import electricity_missing as electricity_missing
 from .labels import MISSING as MISSING
 from .labels import bounding as bounding

@@ -152,13 +152,15 @@ def differences(
     found = []
     for name in dict.fromkeys([*left, *right]):
         a, b = left.get(name, "absent"), right.get(name, "absent")
+        # An unknown value cannot be shown to be equal.
+        if a == b and UNKNOWN not in a.split(_VALUE_SEPARATOR):
+            continue
         excused = within(name, freed)
         # A key that one side's code did not know yet differs because the code does.
         excused |= "code" in freed and name not in _RECORDED and "absent" in (a, b)
         # Old records have no such fields, nor have datasets and models without files.
         excused |= name.startswith((DATA_FILE, CLASS_FILE)) and "absent" in (a, b)
-        # An unknown value cannot be shown to be equal.
-        if not excused and (a != b or UNKNOWN in a.split(_VALUE_SEPARATOR)):
+        if not excused:
             found.append(Difference(name, a, b))
     return found
 

@@ -241,7 +241,7 @@ _OPTIONS = (
 """What to type, and the fields of identity that it changes."""
 
 
-def alternatives(
+def find_alternatives(
     configs: Sequence[Configuration],
     pairs: Sequence[Pair],
     returns: Mapping[str, Return],
@@ -293,11 +293,14 @@ def _is_set(config: Configuration, typed: str) -> bool:
 def _is_option(
     baseline: Configuration, other: Configuration, typed: str, fields: Sequence[str]
 ) -> bool:
+    key, _, value = typed.partition("=")
+    is_named = key in ("precision", "execution")
+    if is_named and not other.name(key) == value != baseline.name(key):
+        return False
     if other is baseline or differences(baseline.identity, other.identity, also=fields):
         return False
-    key, _, value = typed.partition("=")
-    if key in ("precision", "execution"):
-        return other.name(key) == value != baseline.name(key)
+    if is_named:
+        return True
     told = "device_model" if "device_model" in fields else fields[0]
     names = {*baseline.identity, *other.identity}
     return any(

@@ -18,7 +18,14 @@ from scalewise.analysis.comparability import grouped
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.cost import NO_COST, Cost, measure_cost
 from scalewise.analysis.disturbances import Disturbance, disturbances
-from scalewise.analysis.investment import Owned, Return, measure_owned, measure_return
+from scalewise.analysis.investment import (
+    Alternative,
+    Owned,
+    Return,
+    find_alternatives,
+    measure_owned,
+    measure_return,
+)
 from scalewise.analysis.labels import listed
 from scalewise.analysis.mfu import MfuResult, find_doctor, measure_mfu
 from scalewise.analysis.model import CellRecords, Sweep, is_profiled
@@ -137,6 +144,8 @@ class Analysis(Verdicts):
     """``config_id`` of several devices to what the added ones bring in."""
     disturbances: tuple[Disturbance, ...] = ()
     """What disturbed each cell, or why that cannot be told, in the order of the plan."""
+    alternatives: tuple[Alternative, ...] = ()
+    """What else a single device would gain from, and what that costs."""
     best: tuple[BestOfEach, ...] = ()
     """The best of each number of devices, where one of them had several candidates."""
 
@@ -222,7 +231,8 @@ def analyse(
         prices=prices,
         owned=owned,
         returns=returns,
-        disturbances=(*(one for cell in sweep.cells for one in disturbances(cell)),),
+        disturbances=tuple(one for cell in sweep.cells for one in disturbances(cell)),
+        alternatives=find_alternatives(measured, found.pairs, returns, owned),
         best=find_best(
             [c for c in measured if c.config_id not in found.invalid],
             min_efficiency,

@@ -18,7 +18,6 @@ from scalewise.analysis import (
     Owned,
     RatioEstimate,
     SizedPair,
-    alternatives,
     average_speedups,
     break_evens,
     electricity_missing,
@@ -270,7 +269,7 @@ def _price_lines(analysis: Analysis, owned: list[Owned]) -> Iterator[str]:
 
 def alternative(analysis: Analysis) -> Section:
     """What else the same single device would gain from."""
-    found = alternatives(analysis.measured, analysis.pairs, analysis.returns, analysis.owned)
+    found = analysis.alternatives
     if not any(one.gain is not None and one.usd == 0 for one in found) and not analysis.returns:
         return section("alternatives", "")
     columns = (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fakes.recorded import DDP, Spec, repeats, step_ms, swept
-from scalewise.analysis import Analysis, alternatives, analyse
+from scalewise.analysis import Analysis, analyse
 from scalewise.config import ConfigError, conf_dir, read_prices
 from scalewise.report import results_json
 from scalewise.report.study_tables import studies, tables_of
@@ -128,7 +128,7 @@ def test_an_alternative_is_measured_or_said_not_to_be(tmp_path: Path) -> None:
     bf16 = Spec(phases_ms=half, config={"precision": {"name": "bf16-mixed"}})
     workers = Spec(config={"dataset": {"name": "tabular", "loader": {"num_workers": 4}}})
     analysis = priced(tmp_path, *OWN, specs=(Spec(), DDP, bf16, workers))
-    found = alternatives(analysis.measured, analysis.pairs, analysis.returns, analysis.owned)
+    found = analysis.alternatives
     told = {one.what: one for one in found}
     assert all(one.baseline.label == found[0].baseline.label for one in found)
     (devices,) = (one for what, one in told.items() if what.startswith("2 devices"))

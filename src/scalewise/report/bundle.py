@@ -281,12 +281,11 @@ class _Names:
                 if path.suffix == ".yaml":
                     subjects = _subjects(record)
                     found |= subjects if hash_names else {}
+                    vocabulary.update(() if hash_names else subjects)
                 elif hash_names and isinstance(record, dict):
                     found |= _modules(record)
-                    vocabulary.update(() if hash_names else subjects)
         wanted = {word: kind for word, kind in found.items() if word not in _NAMES_NOBODY}
-        self.kept = tuple(sorted(
-            word for word in wanted if word in vocabulary))  # fmt: skip
+        self.kept = tuple(sorted(vocabulary & wanted.keys()))
         self._kinds = {w: kind for w, kind in wanted.items() if w not in self.kept}
         longest = sorted(self._kinds, key=len, reverse=True)
         self._pattern = re.compile(

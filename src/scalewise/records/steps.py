@@ -419,7 +419,7 @@ _ONE_AT_A_TIME: Final = threading.Lock()
 
 
 def read_shard(path: Path, rank: int) -> ShardIndices:
-    """Raises :class:`RecordError` for an archive that is damaged or unpacks to too much."""
+    """Raises :class:`RecordError` for an archive that is damaged."""
     try:
         # Opened here, because numpy leaves a file it cannot read open.
         with path.open("rb") as file, _ONE_AT_A_TIME, np.load(file) as data:

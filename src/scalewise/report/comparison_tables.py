@@ -235,8 +235,8 @@ def _advice(work: Work) -> str:
 def _together_line(one: Together) -> str:
     counts = {task: one.tasks.count(task) for task in one.tasks}
     tasks = " + ".join(f"{n} of {task}" if n > 1 else task for task, n in counts.items())
-    times = f"{one.samples_per_s.n} {plural(one.samples_per_s.n, 'time')}"
+    met = f"{one.samples_per_s.n} {plural(one.samples_per_s.n, 'time')}"
     return (
         f"{one.side}, side by side: {tasks}: {estimate(one.samples_per_s)} samples/s in all, "
-        f"over {number(one.seconds) if one.seconds else MISSING} s, {times}."
+        f"over {number(one.seconds) if one.seconds else MISSING} s, {met}."
     )

@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import trackio
 from trackio import alerts, fragments, utils
@@ -61,16 +61,36 @@ class TrackioTracker:
         for run in SQLiteStorage.get_run_records(project):
             if run["id"] == run_id and run["name"] != old.name:
                 SQLiteStorage.rename_run(project, str(run["name"]), old.name, run_id)
-        if self._server is None or self._server.is_static():
+        server = _taking_rows(self._server)
+        if server is None:
             return
-        for run in self._server.ask("/get_runs_for_project", project=project):
+        for run in server.ask("/get_runs_for_project", project=project):
             if run["id"] == run_id and run["name"] != old.name:
                 names = {"old_name": run["name"], "new_name": old.name}
-                self._server.ask("/rename_run", project=project, run_id=run_id, **names)
+                server.ask("/rename_run", project=project, run_id=run_id, **names)
 
     def publish(self, project: str) -> None:
         if self._server is not None:
             self._server.publish(project)
+
+
+def _taking_rows(server: TrackioServer | None) -> TrackioServer | None:
+    """The server; None for a static Space, which takes whole projects."""
+    return None if server is None or server.is_static() else server
+
+
+class _Batch(NamedTuple):
+    """Rows that are written at once, as Trackio's storage takes them."""
+
+    metrics: list[dict[str, Any]]
+    system: list[dict[str, Any]]
+    alerts: list[dict[str, Any]]
+    config: Mapping[str, Any] | None
+    """The run's, if it is not there yet."""
+
+    def with_config(self, config: Mapping[str, Any] | None) -> list[dict[str, Any]]:
+        """The metrics, the first with ``config``."""
+        return [{**e, "config": None if i else config} for i, e in enumerate(self.metrics)]
 
 
 class TrackioRun:
@@ -98,24 +118,25 @@ class TrackioRun:
 
     @property
     def location(self) -> str:
-        where = str(utils.TRACKIO_DIR)
-        if self._server is not None and not self._server.is_static():
-            where = self._server.name
+        server = _taking_rows(self._server)
+        where = server.name if server else utils.TRACKIO_DIR
         return f"{self._run['project']}/{self._run['run']} in {where}"
 
     def log(self, rows: Sequence[Row]) -> None:
         self._last_step = max([self._last_step, *(row.step for row in rows)])
         for first in range(0, len(rows), _MOST_ROWS):
             some = rows[first : first + _MOST_ROWS]
-            metrics = [self._entry(row) for row in some if row.kind == "metrics"]
-            system = [self._entry(row) for row in some if row.kind == "system"]
-            said = [self._alert(row) for row in some if row.alert is not None]
+            batch = _Batch(
+                [self._entry(row) for row in some if row.kind == "metrics"],
+                [self._entry(row) for row in some if row.kind == "system"],
+                [self._alert(row) for row in some if row.alert is not None],
+                self._config if self._config_is_new else None,
+            )
             write = self._write_database if self._lines is None else self._write_lines
-            config = self._config if self._config_is_new else None
-            write(metrics, system, said, config)
-            self._send(metrics, system, said, config)
-            self._config_is_new = self._config_is_new and not metrics
-            self._tell_webhook(said)
+            write(batch)
+            self._send(batch)
+            self._config_is_new = self._config_is_new and not batch.metrics
+            self._tell_webhook(batch.alerts)
 
     def _entry(self, row: Row) -> dict[str, Any]:
         values = dict(map(as_trackio_says, row.values, row.values.values()))
@@ -139,77 +160,58 @@ class TrackioRun:
             "alert_id": f"{self._run['run_id']}:{row.id}",
         }
 
-    def _write_database(
-        self,
-        metrics: Sequence[dict[str, Any]],
-        system: Sequence[dict[str, Any]],
-        said: Sequence[dict[str, Any]],
-        config: Mapping[str, Any] | None,
-    ) -> None:
+    def _write_database(self, batch: _Batch) -> None:
         """A row whose id the database holds already changes nothing."""
-        if metrics:
+        if batch.metrics:
             SQLiteStorage.bulk_log(
                 **self._run,
-                metrics_list=[e["metrics"] for e in metrics],
-                steps=[e["step"] for e in metrics],
-                timestamps=[e["timestamp"] for e in metrics],
-                log_ids=[e["log_id"] for e in metrics],
-                config=None if config is None else dict(config),
+                metrics_list=[e["metrics"] for e in batch.metrics],
+                steps=[e["step"] for e in batch.metrics],
+                timestamps=[e["timestamp"] for e in batch.metrics],
+                log_ids=[e["log_id"] for e in batch.metrics],
+                config=None if batch.config is None else dict(batch.config),
             )
-        if system:
+        if batch.system:
             SQLiteStorage.bulk_log_system(
                 **self._run,
-                metrics_list=[e["metrics"] for e in system],
-                timestamps=[e["timestamp"] for e in system],
-                log_ids=[e["log_id"] for e in system],
+                metrics_list=[e["metrics"] for e in batch.system],
+                timestamps=[e["timestamp"] for e in batch.system],
+                log_ids=[e["log_id"] for e in batch.system],
             )
-        if said:
+        if batch.alerts:
             SQLiteStorage.bulk_alert(
                 **self._run,
-                titles=[e["title"] for e in said],
-                texts=[e["text"] for e in said],
-                levels=[e["level"] for e in said],
-                steps=[e["step"] for e in said],
-                timestamps=[e["timestamp"] for e in said],
-                alert_ids=[e["alert_id"] for e in said],
+                titles=[e["title"] for e in batch.alerts],
+                texts=[e["text"] for e in batch.alerts],
+                levels=[e["level"] for e in batch.alerts],
+                steps=[e["step"] for e in batch.alerts],
+                timestamps=[e["timestamp"] for e in batch.alerts],
+                alert_ids=[e["alert_id"] for e in batch.alerts],
             )
 
-    def _write_lines(
-        self,
-        metrics: Sequence[dict[str, Any]],
-        system: Sequence[dict[str, Any]],
-        said: Sequence[dict[str, Any]],
-        config: Mapping[str, Any] | None,
-    ) -> None:
+    def _write_lines(self, batch: _Batch) -> None:
         assert self._lines is not None
-        with_config = [{**e, "config": config if i == 0 else None} for i, e in enumerate(metrics)]
         self._lines.write_local(
             [
-                *map(fragments.metric_record, with_config),
-                *map(fragments.system_metric_record, system),
-                *map(fragments.alert_record, said),
+                *map(fragments.metric_record, batch.with_config(batch.config)),
+                *map(fragments.system_metric_record, batch.system),
+                *map(fragments.alert_record, batch.alerts),
             ]
         )
 
-    def _send(
-        self,
-        metrics: Sequence[dict[str, Any]],
-        system: Sequence[dict[str, Any]],
-        said: Sequence[dict[str, Any]],
-        config: Mapping[str, Any] | None,
-    ) -> None:
+    def _send(self, batch: _Batch) -> None:
         """The same to the server, which stamps metrics with the time at which they come."""
-        if self._server is None or self._server.is_static():
+        server = _taking_rows(self._server)
+        if server is None:
             return
-        plain = utils.to_json_safe(config)  # type: ignore[no-untyped-call]
-        with_config = [{**e, "config": plain if i == 0 else None} for i, e in enumerate(metrics)]
-        parcels: tuple[tuple[str, str, Sequence[dict[str, Any]]], ...] = (
-            ("/bulk_log", "logs", with_config),
-            ("/bulk_log_system", "logs", system),
-            ("/bulk_alert", "alerts", said),
+        plain = utils.to_json_safe(batch.config)  # type: ignore[no-untyped-call]
+        parcels = (
+            ("/bulk_log", "logs", batch.with_config(plain)),
+            ("/bulk_log_system", "logs", batch.system),
+            ("/bulk_alert", "alerts", batch.alerts),
         )
-        self._parcels += [(api, {name: list(entries)}) for api, name, entries in parcels if entries]
-        self._server.send(self._parcels)
+        self._parcels += [(api, {name: entries}) for api, name, entries in parcels if entries]
+        server.send(self._parcels)
 
     def _tell_webhook(self, said: Sequence[dict[str, Any]]) -> None:
         """As ``trackio.alert`` does, where the user asked for it."""
@@ -241,7 +243,7 @@ class TrackioRun:
         for stream, text in logs.items():
             path = get_project_media_path(project, relative_path=place) / f"{stream}.log"
             path.write_text(text, encoding="utf-8")
-            if self._server is not None and not self._server.is_static():
+            if _taking_rows(self._server):
                 file = {"path": str(path), "meta": {"_type": "gradio.FileData"}}
                 upload = {
                     "project": project, "run": None, "step": None,
@@ -258,12 +260,13 @@ class TrackioRun:
         SQLiteStorage.delete_run(project, name)
         with local_only():
             self._log_answer(answer)
-        if self._server is None or self._server.is_static():
+        server = _taking_rows(self._server)
+        if server is None:
             return
-        self._server.ask("/delete_run", project=project, run=name)
+        server.ask("/delete_run", project=project, run=name)
         self._log_answer(answer)
-        if not self._server.ask("/get_run_summary", project=project, run=name)["num_logs"]:
-            raise TrackerError(f"{self._server.name} did not take it")
+        if not server.ask("/get_run_summary", project=project, run=name)["num_logs"]:
+            raise TrackerError(f"{server.name} did not take it")
 
     def _log_answer(self, answer: Answer) -> None:
         project, name, _ = self._run.values()
@@ -286,15 +289,16 @@ class TrackioRun:
         if self._lines is None:
             rows = SQLiteStorage.get_log_count(project, run, run_id)
             rows += len(SQLiteStorage.get_system_logs(project, run, run_id))
-        if self._server is None or self._server.is_static():
+        server = _taking_rows(self._server)
+        if server is None:
             return rows
         if self._parcels:
             raise TrackerError(
-                f"{self._server.name}: {self._server.problem}; the rows are in the local project "
+                f"{server.name}: {server.problem}; the rows are in the local project "
                 f"{project} alone: scalewise mirror {self._folder} sends them"
             )
-        there = self._server.ask("/get_run_summary", **self._run)["num_logs"]
-        there += len(self._server.ask("/get_system_logs", **self._run))
+        there = server.ask("/get_run_summary", **self._run)["num_logs"]
+        there += len(server.ask("/get_system_logs", **self._run))
         return int(there)
 
 

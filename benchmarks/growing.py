@@ -169,7 +169,8 @@ def add_cell(folder: Path) -> None:
     new = replace(last, cell_id=cell_id, repeat=last.repeat + 1, name=name)
     source, cell = sweep.cell(last.name), sweep.cell(name)
     rows = source.load_result().ranks[0].step_rows * len(source.ranks_with_steps())
-    write_cell(source, cell, new, rows, 1, np.random.default_rng())
+    lr = int(last.overrides[-1].rpartition("-")[2])
+    write_cell(source, cell, new, rows, lr, np.random.default_rng())
     sweep.save_plan(replace(plan, cells=(*plan.cells, new)))
 
 

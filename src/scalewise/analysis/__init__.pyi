@@ -126,7 +126,6 @@ from .step_figures import RankSteps as RankSteps
 from .step_figures import extremes as extremes
 from .step_figures import figures_of as figures_of
 from .steps import NotMeasuredError as NotMeasuredError
-from .steps import epoch_times_s as epoch_times_s
 from .steps import measure_pipeline as measure_pipeline
 from .steps import measure_throughput as measure_throughput
 from .steps import pipeline_of as pipeline_of

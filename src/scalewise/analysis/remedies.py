@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -203,7 +204,13 @@ def _setting(config: Configuration, key: str) -> Any:
 def override_holds(config: Configuration, override: str) -> bool:
     """Whether ``config`` was run as ``override`` has it."""
     key, _, text = override.partition("=")
-    return bool(_setting(config, key) == yaml.safe_load(text))
+    return bool(_setting(config, key) == _parsed(text))
+
+
+@functools.cache
+def _parsed(text: str) -> Any:
+    """A large sweep asks for each of few values thousands of times."""
+    return yaml.safe_load(text)
 
 
 def is_refused(config: Configuration, override: str) -> bool:

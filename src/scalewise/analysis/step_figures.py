@@ -26,6 +26,7 @@ from scalewise.analysis.steps import (
     NotMeasuredError,
     Throughput,
     anatomy_of,
+    epoch_times_s,
     find_long_steps,
     throughput_of,
     timed_steps,
@@ -72,6 +73,8 @@ class StepFigures:
     """From the first start of a step to the last end, on the hosts' clocks."""
     timed_s: Span | None = None
     """The same of timed steps."""
+    epochs_s: tuple[tuple[int, float], ...] = ()
+    """Whole epochs, and the seconds of training in each."""
     throughput: Throughput | None = None
     anatomy: Anatomy | None = None
     balance: LoadBalance | None = None
@@ -105,6 +108,7 @@ def measure_steps(
         warm_up=warm_up,
         all_s=span_of(known),
         timed_s=span_of([one.timed() for one in known]),
+        epochs_s=epoch_times_s(series),
         missing=missing,
     )
     if result is None:

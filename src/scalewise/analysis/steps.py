@@ -213,8 +213,8 @@ def throughput_of(
     )
 
 
-def epoch_times_s(series: Sequence[StepSeries], warmup_epochs: int) -> dict[int, float]:
-    """Each whole epoch after the first ``warmup_epochs``, and the seconds of training in it.
+def epoch_times_s(series: Sequence[StepSeries]) -> tuple[tuple[int, float], ...]:
+    """Each whole epoch, and the seconds of training in it.
 
     The sum of the steps of the rank that took longest, on the host's clock: between epochs the
     device has nothing to do, and validation is no part of it. An epoch of fewer steps than another
@@ -222,15 +222,17 @@ def epoch_times_s(series: Sequence[StepSeries], warmup_epochs: int) -> dict[int,
     """
     ranks: list[dict[int, float]] = []
     for one in series:
-        epochs, of_step, steps = np.unique(
-            one.rows["epoch"], return_inverse=True, return_counts=True
+        epoch = one.rows["epoch"]
+        firsts = np.flatnonzero(np.diff(epoch, prepend=-1))
+        steps = np.diff(firsts, append=len(epoch))
+        seconds = (
+            np.add.reduceat(one.column("step", "host"), firsts) / 1e3 if len(epoch) else firsts
         )
-        sums = np.bincount(of_step, one.column("step", "host")) / 1e3
-        whole = (steps == steps.max(initial=0)) & (epochs >= warmup_epochs)
-        ranks.append(dict(zip(epochs[whole].tolist(), sums[whole].tolist(), strict=True)))
+        whole = steps == steps.max(initial=0)
+        ranks.append(dict(zip(epoch[firsts][whole].tolist(), seconds[whole].tolist(), strict=True)))
     if len({tuple(rank) for rank in ranks}) != 1:
-        return {}
-    return {epoch: max(rank[epoch] for rank in ranks) for epoch in ranks[0]}
+        return ()
+    return tuple((epoch, max(rank[epoch] for rank in ranks)) for epoch in ranks[0])
 
 
 def describe_steps(times_ms: npt.NDArray[np.float64]) -> StepTimes:

@@ -20,9 +20,9 @@ from scalewise.analysis import (
     SerialFraction,
     bounding,
     cost_ratio,
-    epoch_times_s,
     estimate_positive,
     figure_as_plain,
+    figures_of,
     mean_anatomy,
     measure_run,
     measured_serial_fraction,
@@ -319,8 +319,11 @@ def _csv_row(analysis: Analysis, config: Configuration, warmup_epochs: int) -> d
 
 
 def _mean_epoch_s(config: Configuration, warmup_epochs: int) -> float | None:
-    runs = [epoch_times_s(run.cell.steps, warmup_epochs) for run in config.runs]
-    means = [sum(each.values()) / len(each) for each in runs if each]
+    runs = [
+        [seconds for epoch, seconds in figures_of(run.cell).epochs_s if epoch >= warmup_epochs]
+        for run in config.runs
+    ]
+    means = [sum(each) / len(each) for each in runs if each]
     return estimate_positive(means).value if means else None
 
 

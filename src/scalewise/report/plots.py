@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -35,6 +36,8 @@ from scalewise.report.page_data import timed_window
 from scalewise.report.plot_style import Draw
 
 _MOST_PANELS: Final = 12
+_MOST_DRAWN: Final = 40
+"""Configurations."""
 _LOG_FROM: Final = 10.0
 _RANKS_NAMED: Final = 8
 
@@ -42,16 +45,38 @@ _RANKS_NAMED: Final = 8
 def report_plots(analysis: Analysis) -> dict[str, Draw]:
     """File name to what draws it, for every plot there may be."""
     beneficial = f"efficiency of {MIN_EFFICIENCY:g}: the least that is called beneficial"
-    scaled = partial(speedup_efficiency, analysis.pairs, "", MIN_EFFICIENCY, beneficial)
-    return {
-        "answer.png": lambda: answer_plot(analysis),
-        "throughput.png": lambda: throughput(analysis.measured),
-        "speedup_efficiency.png": scaled,
-        "step_times.png": lambda: step_times(analysis),
-        "step_anatomy.png": lambda: step_anatomy(analysis),
-        "loss.png": lambda: loss(analysis),
-        **device_plots.device_plots(analysis),
+    few, of = _first(analysis), len(analysis.measured)
+    shown = len(few.measured)
+    note = f"{shown} of {of} configurations; report.html has all" if shown < of else ""
+    draws: dict[str, Draw] = {
+        "throughput.png": lambda: throughput(few.measured),
+        "speedup_efficiency.png": partial(
+            speedup_efficiency, few.pairs, "", MIN_EFFICIENCY, beneficial
+        ),
+        "step_times.png": lambda: step_times(few),
+        "step_anatomy.png": lambda: step_anatomy(few),
+        "loss.png": lambda: loss(few),
+        **device_plots.device_plots(few),
     }
+    noted: dict[str, Draw] = {name: partial(_noted, draw, note) for name, draw in draws.items()}
+    return {"answer.png": lambda: answer_plot(analysis), **noted}
+
+
+def _first(analysis: Analysis) -> Analysis:
+    """With no more configurations than a picture can hold, those that are compared first."""
+    pairs = analysis.pairs[: _MOST_DRAWN // 2]
+    compared = [config for pair in pairs for config in (pair.single, pair.multi)]
+    wanted = dict.fromkeys(c.config_id for c in (*compared, *analysis.measured))
+    drawn = {*list(wanted)[:_MOST_DRAWN]}
+    configs = tuple(c for c in analysis.configurations if c.config_id in drawn)
+    return replace(analysis, configurations=configs, pairs=pairs)
+
+
+def _noted(draw: Draw, note: str) -> Figure | None:
+    made = draw()
+    if made is not None and note:
+        made.suptitle("; ".join(filter(None, (note, made.get_suptitle()))), fontsize=9, wrap=True)
+    return made
 
 
 def throughput(configs: Sequence[Configuration]) -> Figure | None:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from fakes.recorded import DDP, Spec, analysed, repeats
-from scalewise.report import plot_style
+from scalewise.report import plot_style, plots
 from scalewise.report.answer_plot import answer_plot
-from scalewise.report.plots import speedup_efficiency
+from scalewise.report.plots import report_plots, speedup_efficiency
 
 
 def test_it_has_the_verdict_every_run_and_the_cost(tmp_path: Path) -> None:
@@ -49,3 +49,19 @@ def test_a_triangle_has_the_colour_and_place_of_its_series(tmp_path: Path) -> No
 
 def test_no_comparison_is_no_picture(tmp_path: Path) -> None:
     assert answer_plot(analysed(tmp_path, Spec())) is None
+
+
+def test_a_picture_of_many_says_that_it_shows_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plots, "_MOST_DRAWN", 2)
+    other = Spec(model="other")
+    found = analysed(tmp_path, *repeats(Spec(), [1, 1.01]), *repeats(DDP, [1, 1.01]), other)
+    draws = report_plots(found)
+    figure = draws["throughput.png"]()
+    assert figure is not None
+    assert figure.get_suptitle().startswith("2 of 3 configurations")
+    assert len(figure.axes) == 1
+    whole = draws["answer.png"]()
+    assert whole is not None
+    assert "configurations" not in whole.get_suptitle()

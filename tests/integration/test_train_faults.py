@@ -222,7 +222,7 @@ def test_ctrl_c_keeps_what_is_done_and_resume_runs_the_rest(train: Train, own_co
     assert time.monotonic() - pressed < 10
     assert sweep.returncode == 130
     assert train.processes() == {}
-    assert f"finish it: scalewise resume {folder.path}" in err
+    assert f"finish it: scalewise resume {folder.path.relative_to(own_code)}\n" in err
     assert "Traceback" not in err
     # Looked at now: a cell may have ended while the keys were pressed.
     finished = {p.parent.name: p.stat().st_mtime_ns for p in folder.path.glob("*/result.json")}

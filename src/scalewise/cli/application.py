@@ -155,7 +155,8 @@ def run_training() -> int:
     open_closed_streams()
     words, launched = sys.argv[1:], foreign_launch()
     asks = any(w.startswith("-") and w not in _RUNNING for w in words)  # --help, --cfg, --dry-run
-    if not asks and "sweep.dry_run=true" not in words and (launched is None or not launched[1]):
+    asks = asks or "sweep.dry_run=true" in map(str.lower, words)
+    if not asks and (launched is None or not launched[1]):
         say("prepare  composes and checks the cells, then imports torch")
     try:
         from scalewise.cli import hydra_main

@@ -364,4 +364,4 @@ def test_what_cannot_be_written_at_the_end_or_on_resume_is_named(
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     refused = train(*SMALL, f"sweep.resume={sweep}")
     assert refused.status == 1, refused.err
-    assert refused.err.startswith(f"error: {sweep}/")
+    assert refused.err.splitlines()[1].startswith(f"error: {sweep}/")

@@ -3,7 +3,7 @@
 import sys
 
 try:
-    from scalewise.cli.hydra_main import train
+    from scalewise.cli.application import run_training
 except ModuleNotFoundError as missing:
     if missing.name != "scalewise":
         raise
@@ -14,4 +14,4 @@ except ModuleNotFoundError as missing:
     raise SystemExit(2) from None
 
 if __name__ == "__main__":
-    raise SystemExit(train())
+    raise SystemExit(run_training())

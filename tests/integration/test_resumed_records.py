@@ -66,7 +66,7 @@ def test_a_result_of_a_newer_scalewise_is_refused(shared_train: Train, finished:
         before = sums(cell.path)
         again = resume(shared_train, finished, "sweep.rerun=all")
         assert again.status == 2
-        (line,) = again.err.splitlines()
+        _, line = again.err.splitlines()  # what is prepared, and the error
         for told in (str(path), "version 2", "reads 1"):
             assert told in line
         assert sums(cell.path) == before

@@ -222,7 +222,7 @@ def test_ctrl_c_keeps_what_is_done_and_resume_runs_the_rest(train: Train, own_co
     assert time.monotonic() - pressed < 10
     assert sweep.returncode == 130
     assert train.processes() == {}
-    assert f"finish it: scalewise resume {folder.path}" in err
+    assert f"finish it: scalewise resume {folder.path.relative_to(own_code)}\n" in err
     assert "Traceback" not in err
     # Looked at now: a cell may have ended while the keys were pressed.
     finished = {p.parent.name: p.stat().st_mtime_ns for p in folder.path.glob("*/result.json")}
@@ -364,4 +364,4 @@ def test_what_cannot_be_written_at_the_end_or_on_resume_is_named(
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     refused = train(*SMALL, f"sweep.resume={sweep}")
     assert refused.status == 1, refused.err
-    assert refused.err.startswith(f"error: {sweep}/")
+    assert refused.err.splitlines()[1].startswith(f"error: {sweep}/")

@@ -17,13 +17,15 @@ from scalewise.cli.exits import WRONG_INPUT, Exit, shown
 from scalewise.host import (
     discard,
     escaped,
+    foreign_launch,
+    from_here,
     is_unread,
     open_closed_streams,
     open_console,
     say,
     silence_unread,
 )
-from scalewise.records import closest
+from scalewise.records import RecordError, closest
 
 FOLDER = click.Path(path_type=Path)
 
@@ -38,7 +40,8 @@ def main(words: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return status if words else Exit.WRONG_INPUT
     except click.ClickException as error:
-        say(f"{name}: {escaped(' '.join(error.format_message().split()))}")
+        said = " ".join(error.format_message().split()) + _example(error)
+        say(f"{name}: {escaped(said)}")
         return error.exit_code
     except WRONG_INPUT as error:
         say(f"{name}: {error}")
@@ -59,6 +62,21 @@ def main(words: Sequence[str] | None = None) -> int:
         discard(1)
         say(f"{name}: {error.strerror}")
         return Exit.NOT_SHOWN
+
+
+def _example(error: click.ClickException) -> str:
+    """Where a folder is missing, the command with the newest sweep here."""
+    if not isinstance(error, click.MissingParameter) or error.ctx is None or error.param is None:
+        return ""
+    if error.param.type is not FOLDER or isinstance(error.param, click.Option):
+        return ""
+    from scalewise.sweep import newest_sweep
+
+    try:
+        folder = from_here(newest_sweep(Path("multirun")))
+    except RecordError:
+        folder = "multirun/<sweep>"
+    return f" For example: {error.ctx.command_path} {folder}"
 
 
 def _run(words: list[str]) -> int:
@@ -127,11 +145,29 @@ def application() -> None:
 @click.pass_context
 def train(context: click.Context) -> int:
     """One cell or, with -m, a sweep: what train.py does."""
-    from scalewise.cli import hydra_main
-
     # Hydra reads sys.argv itself.
     sys.argv = ["scalewise train", *context.args]
+    return run_training()
+
+
+def run_training() -> int:
+    """``train.py``: says at once what happens in the seconds before the first cell starts."""
+    open_closed_streams()
+    words, launched = sys.argv[1:], foreign_launch()
+    asks = any(w.startswith("-") and w not in _RUNNING for w in words)  # --help, --cfg, --dry-run
+    asks = asks or "sweep.dry_run=true" in map(str.lower, words)
+    if not asks and (launched is None or not launched[1]):
+        say("prepare  composes and checks the cells, then imports torch")
+    try:
+        from scalewise.cli import hydra_main
+    except KeyboardInterrupt:
+        say("interrupted: nothing had begun")
+        return Exit.INTERRUPTED
     return hydra_main.train()
+
+
+_RUNNING = ("-m", "--multirun", "-v", "--verbose")
+"""Options with which cells run."""
 
 
 @application.command()

@@ -92,6 +92,8 @@ def _explanation(error: BaseException) -> str | None:
         near = closest(option, options)
         return f"{group}: found {option!r}{near}; allowed: {', '.join(options)}{more}"
     if isinstance(error, OverrideParseException):
+        if "=" not in str(error.override):
+            return f"{error.override}: found a word without '='; allowed: KEY=VALUE"
         return f"{error.override}: {in_one_line(error)}"
     if isinstance(error, (HydraException, OmegaConfBaseException)):
         cause = error if isinstance(error, OmegaConfBaseException) else error.__cause__
@@ -123,6 +125,8 @@ def _explain_list(said: str) -> str | None:
 
 _ELSEWHERE = {"gpus": "devices", "epochs": "max_epochs", "steps": "max_steps"}
 """Keys of other programs that have another name here."""
+_MOST_KEYS = 10
+"""That one line can list."""
 
 
 def _explain_unknown_key(error: Any, said: str) -> str | None:
@@ -145,6 +149,10 @@ def _explain_unknown_key(error: Any, said: str) -> str | None:
         if meant:
             exact = meant[:1] if "." not in meant[0] else meant[:3]
             return f"{name}: unknown key; allowed: {' or '.join(exact)}"
+    if len(allowed) > _MOST_KEYS:
+        return (
+            f"{name}: unknown key{closest(last, allowed)}; allowed: the keys that --cfg job shows"
+        )
     hint = f"; allowed: {', '.join(allowed)}" if allowed else ""
     return f"{name}: unknown key{closest(last, allowed)}{hint}"
 

@@ -250,7 +250,7 @@ def _say_how_to_finish() -> None:
     for sweep in sweep_reports:
         if any(_may_end_better(outcome) for outcome in sweep.outcomes.values()):
             more = " sweep.max_gpu_hours=MORE" if sweep.count("unstarted") else ""
-            say(f"finish it: scalewise resume {sweep.folder}{more}")
+            say(f"finish it: scalewise resume {from_here(sweep.folder)}{more}")
 
 
 def _may_end_better(outcome: Outcome) -> bool:

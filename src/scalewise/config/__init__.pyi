@@ -71,6 +71,7 @@ from .strategies import FsdpConfig as FsdpConfig
 from .strategies import PipelineConfig as PipelineConfig
 from .strategies import TensorConfig as TensorConfig
 from .strategy_choice import as_typed as as_typed
+from .strategy_choice import devices_as_typed as devices_as_typed
 from .strategy_choice import keep_known_keys as keep_known_keys
 from .strategy_choice import open_keys as open_keys
 from .strategy_choice import place_on_devices as place_on_devices

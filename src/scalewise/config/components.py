@@ -105,7 +105,11 @@ def load_target(key: str, component: Component) -> Any:
             f"{key}._target_: found {component.target!r}; importing {module_name} failed: {error}"
         ) from error
     if not hasattr(module, class_name):
-        public = [n for n in vars(module) if n[0].isupper()]
+        public = [
+            name
+            for name, value in vars(module).items()
+            if name[0].isupper() or (inspect.isfunction(value) and value.__module__ == module_name)
+        ]
         raise ConfigError(
             f"{key}._target_: found {component.target!r}; {module_name} has no {class_name!r}"
             f"{closest(class_name, public)}; allowed: {', '.join(public) or 'nothing public'}"

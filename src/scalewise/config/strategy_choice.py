@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
@@ -55,6 +56,13 @@ def place_on_devices(plain: Mapping[str, Any], overrides: Sequence[str]) -> dict
     elif strategy.get("kind") == "single":
         strategy = _option("ddp") | _keys_typed(of_strategy, strategy)
     return {**placed, "strategy": {**strategy, "devices": devices}}
+
+
+def devices_as_typed(message: str, overrides: Iterable[str]) -> str:
+    """An error about ``strategy.devices``, of ``devices`` where ``overrides`` name it so."""
+    if any(text.lstrip("+").startswith("devices=") for text in overrides):
+        return re.sub(r"^strategy\.(?=devices:)", "", message)
+    return message
 
 
 def _keys_typed(typed: Mapping[str, str], strategy: Mapping[str, Any]) -> dict[str, Any]:

@@ -128,10 +128,11 @@ class Display:
         name = self._name(cell)
         if not outcome.message:
             name = self._fitted(name, len(ended_line("", outcome, seconds)))
-        if outcome.state == "skipped" and outcome.message == self._last_message:
-            outcome = replace(outcome, message="for the same reason")
-        else:
-            self._last_message = outcome.message
+        if outcome.state == "skipped":
+            if outcome.message == self._last_message:
+                outcome = replace(outcome, message="for the same reason")
+            else:
+                self._last_message = outcome.message
         self._say(ended_line(name, outcome, seconds), style)
 
     def tick(self, tally: Tally, running: Sequence[Progress], seconds_left: float | None) -> None:

@@ -151,7 +151,7 @@ class LocalExecutor(Executor[LocalCell]):
 
     def demand(self, cell: Cell) -> LocalDemand:
         host = self._hosts.of(cell.request.cell.hardware)
-        demand = LocalDemand(devices_for(cell.request.cell, host), host)
+        demand = LocalDemand(devices_for(cell.request, host), host)
         self._not_forked = self._not_forked or cell_hindrance(cell.request.plain, cell.request.cell)
         if self._warm is None and any(slot.kind != "cpu" for slot in host.slots):
             self._not_forked = self._not_forked or "on GPUs only with hydra.launcher.warm=true"

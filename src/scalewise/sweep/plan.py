@@ -25,6 +25,7 @@ from scalewise.config import (
     check_module,
     choose_end,
     config_id,
+    devices_as_typed,
     instantiate,
     is_shipped,
     keep_own_arguments,
@@ -149,7 +150,10 @@ def request(
     typed = tuple(as_typed(tuple(overrides)))
     own = keep_own_arguments(plain, typed, written)
     whole = choose_end(place_on_devices(own, typed), typed, written)
-    cell = build_cell(whole)  # what leaves no trace is wrong all the same if it is typed wrong
+    try:
+        cell = build_cell(whole)  # what leaves no trace is wrong all the same if it is typed wrong
+    except ConfigError as error:
+        raise ConfigError(devices_as_typed(str(error), typed)) from error
     plain = without_absent_groups(whole)
     if cell.workload == "loader":
         plain = _for_loader(plain)

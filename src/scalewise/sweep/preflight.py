@@ -30,6 +30,7 @@ from scalewise.config import (
     bind,
     build_cell,
     check_optimizer,
+    devices_as_typed,
     find_compiler,
     in_one_line,
     load_target,
@@ -84,12 +85,13 @@ def _unreachable(path: str) -> str | None:
     return None if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else "neither a file nor a folder"
 
 
-def devices_for(cell: CellConfig, host: Host) -> int:
+def devices_for(one: Request, host: Host) -> int:
     """Number of devices that the cell takes of ``host``.
 
     Raises :class:`HostMismatch` where the cell cannot run there, and where Lightning would silently
     replace its number format by another.
     """
+    cell = one.cell
     on_gpus = not all(slot.kind == "cpu" for slot in host.slots)
     capable = all(
         host.capabilities.get(slot.uuid or "", FP8_CAPABILITY) >= FP8_CAPABILITY
@@ -120,11 +122,12 @@ def devices_for(cell: CellConfig, host: Host) -> int:
     devices, strategy = cell.strategy.devices, cell.strategy.name
     wanted = max(2, available) if devices == "auto" else devices
     try:
-        allowed = f"at most {available}, the devices of this host (strategy=single uses one)"
+        fewer = " (strategy=single uses one)" if devices == "auto" else ""
+        allowed = f"at most {available}, the devices of this host{fewer}"
         require("strategy.devices", wanted, wanted <= available, allowed, f"strategy={strategy}")
         cell.per_device_batch_size(wanted)
     except ValueError as error:
-        raise HostMismatch(str(error)) from None
+        raise HostMismatch(devices_as_typed(str(error), one.overrides)) from None
     return wanted
 
 
@@ -379,9 +382,9 @@ class ThisHost:
         self._hosts = Hosts()
 
     def __call__(self, cell: Cell) -> Place:
-        config = cell.request.cell
+        one = cell.request
         try:
-            return Place(devices_for(config, self._hosts.of(config.hardware)))
+            return Place(devices_for(one, self._hosts.of(one.cell.hardware)))
         except HostMismatch as mismatch:
             return Place(None, str(mismatch))
 

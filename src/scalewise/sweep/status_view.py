@@ -53,7 +53,7 @@ def show_status(folder: Path | None, every_s: float | None, *, as_json: bool) ->
     reader = _reader(folder or newest_sweep(Path("multirun")))
     console = open_console()
     live: AbstractContextManager[Live | None] = nullcontext(None)
-    if every_s is not None and not as_json:
+    if every_s is not None and not as_json and console.is_terminal:
         live = Live(console=console, auto_refresh=False)
     with suppress(KeyboardInterrupt), live as table:
         for status in _readings(reader, every_s):

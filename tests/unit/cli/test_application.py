@@ -148,6 +148,37 @@ def test_train_gets_its_words_as_they_are(monkeypatch: pytest.MonkeyPatch) -> No
     assert sys.argv == ["scalewise train", *words]
 
 
+@pytest.mark.parametrize(
+    ("words", "says"), [(["-m", "a=1"], True), (["--cfg", "job"], False), (["--dry-run"], False)]
+)
+def test_only_what_trains_says_what_it_begins_with(
+    words: list[str],
+    says: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(hydra_main, "train", lambda: Exit.DONE)
+    assert main(["train", *words]) == Exit.DONE
+    assert capsys.readouterr().err.startswith("prepare ") == says
+
+
+@pytest.mark.parametrize("command", ["resume", "compare", "export"])
+def test_a_missing_folder_is_told_with_the_newest_sweep(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("multirun/<sweep>", "multirun/new"):
+        assert main([command]) == Exit.WRONG_INPUT
+        said = capsys.readouterr().err
+        assert said.endswith(f" scalewise {command} {folder}\n") and said.count("\n") == 1
+        (tmp_path / "multirun/new").mkdir(parents=True, exist_ok=True)
+        recorded(tmp_path / "multirun/new")
+
+
 def recorded(folder: Path, *command: str) -> Path:
     sweep = SweepFolder(folder)
     sweep.save_plan(SweepPlan(1.0, command, 0, ()))

@@ -55,7 +55,10 @@ def train(
 
 WRONG = {
     "unknown option of Hydra": (("--sweep",), "unrecognized arguments: --sweep; "),
-    "unknown key": (("batchsize=3",), "batchsize: unknown key (did you mean 'batch_size'?)"),
+    "unknown key": (
+        ("batchsize=3",),
+        "batchsize: unknown key (did you mean 'batch_size'?); allowed: the keys that --cfg ",
+    ),
     "unknown option": (
         ("model=larg",),
         "model: found 'larg' (did you mean 'large'?); allowed: fusion, gpt2, ",
@@ -95,7 +98,7 @@ WRONG = {
         ("devices=2", "strategy=single"),
         "devices: found 2 with strategy=single; allowed: 1, or ddp",
     ),
-    "no value": (("batch_size",), "batch_size: Error parsing override"),
+    "no value": (("batch_size",), "batch_size: found a word without '='; allowed: KEY=VALUE"),
     "unknown config": (("--config-name=nope",), "Cannot find primary config 'nope'"),
     "nothing to resume": (("sweep.resume=nowhere",), "sweep.resume: found 'nowhere', which holds"),
     "a file that is not given": (

@@ -39,6 +39,14 @@ def test_cells_are_named_with_what_was_swept(tmp_path: Path) -> None:
     ]
 
 
+def test_a_reason_is_told_once_whatever_ended_in_between() -> None:
+    said, why = io.StringIO(), Outcome("skipped", "too few devices")
+    display = make_display(said)
+    for outcome in (why, Outcome("done", ""), why):
+        display.ended(cell(0, 0.1), outcome, None)
+    assert said.getvalue().count(why.message) == 1
+
+
 def test_no_columns_at_all_silence_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "0")
     said = io.StringIO()

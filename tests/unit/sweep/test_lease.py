@@ -131,9 +131,9 @@ def gpus(count: int, capability: tuple[int, int] = (9, 0)) -> Host:
 
 
 def test_a_cell_takes_all_devices_or_those_it_names() -> None:
-    assert devices_for(asked("strategy=ddp").cell, gpus(4)) == 4
-    assert devices_for(asked("strategy=ddp", "strategy.devices=2").cell, gpus(4)) == 2
-    assert devices_for(asked("hardware.memory_cap_gib=15").cell, SMALL) == 1
+    assert devices_for(asked("strategy=ddp"), gpus(4)) == 4
+    assert devices_for(asked("strategy=ddp", "strategy.devices=2"), gpus(4)) == 2
+    assert devices_for(asked("hardware.memory_cap_gib=15"), SMALL) == 1
 
 
 @pytest.mark.parametrize(
@@ -141,6 +141,7 @@ def test_a_cell_takes_all_devices_or_those_it_names() -> None:
     [
         ("strategy=ddp", gpus(1), "strategy.devices: found 2 with strategy=ddp; allowed: at most"),
         ("strategy=ddp strategy.devices=16", gpus(8), "strategy.devices: found 16 with strategy"),
+        ("devices=16", gpus(8), "devices: found 16 with strategy=ddp; allowed: at most 8"),
         ("precision=fp16-mixed", CPU, "precision: found fp16-mixed, which needs a GPU"),
         ("precision=fp8", CPU, "precision: found fp8, which needs a GPU of compute capability 8.9"),
         ("precision=fp8", gpus(1, (8, 0)), "precision: found fp8, which needs a GPU of compute"),
@@ -157,7 +158,7 @@ def test_what_a_host_cannot_do_is_refused_and_not_replaced(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     with pytest.raises(HostMismatch) as refused:
-        devices_for(asked(*overrides.split()).cell, host)
+        devices_for(asked(*overrides.split()), host)
     assert str(refused.value).startswith(refusal)
 
 
@@ -166,11 +167,11 @@ def test_compiling_needs_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     compiler.write_text("#!/bin/sh\n")
     compiler.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert devices_for(asked("execution=compile").cell, gpus(1)) == 1
+    assert devices_for(asked("execution=compile"), gpus(1)) == 1
 
 
 def test_fp8_needs_a_gpu_that_has_it_and_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    cell = asked("precision=fp8").cell
+    cell = asked("precision=fp8")
     monkeypatch.setattr("scalewise.sweep.preflight.find_spec", lambda name: None)
     with pytest.raises(HostMismatch, match="precision: found fp8, which needs torchao"):
         devices_for(cell, gpus(1))

@@ -94,6 +94,7 @@ WRONG = [
     ("reprot", "found 'reprot' (did you mean 'report'?); allowed: train, "),
     ("report", "no sweep here; give the folder of one"),
     ("resume {folder}", "{folder}"),
+    ("bundle {loop}", "{loop}"),
     ("report {folder} --ot x", "No such option '--ot'"),
     ("report {folder}", "{folder}"),
     ("report {folder} --warmup-epochs -1", "'--warmup-epochs': -1"),
@@ -122,7 +123,8 @@ def test_wrong_use_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
-    places = {"folder": tmp_path / "empty", "small": SMALL}
+    (tmp_path / "loop").symlink_to("loop")
+    places = {"folder": tmp_path / "empty", "small": SMALL, "loop": tmp_path / "loop"}
     words = typed.format(**places).split()
     assert main(words) == Exit.WRONG_INPUT
     said = capsys.readouterr().err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -283,7 +284,7 @@ def bundle(folder: Path, out: Path | None, hash_names: bool, hide: tuple[str, ..
     from scalewise.report import BundleError, described, write_bundle
 
     try:
-        name = f"{folder.resolve().name}-bundle.zip"
+        name = f"{Path(os.path.realpath(folder)).name}-bundle.zip"  # resolve() refuses a loop
         written = write_bundle(folder, out or Path(name), hash_names=hash_names, hide=hide)
     except BundleError as error:
         raise click.UsageError(str(error)) from error

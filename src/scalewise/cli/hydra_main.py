@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -89,8 +90,10 @@ def find_own_code() -> None:
         sys.path.append(str(Path.cwd()))
 
 
-_ONCE = ("sweep.resume", "sweep.rerun", "sweep.extend", "sweep.dry_run")
-"""Given again, these would select other cells, or add still more."""
+_ONCE = ("sweep.resume", "sweep.rerun", "sweep.extend", "sweep.dry_run",
+         "hydra.sweep.dir", "hydra.run.dir")  # fmt: skip
+"""Given again, these would select other cells, add still more, or train in the place that a folder
+was moved from."""
 
 
 def resume(folder: Path, more: Sequence[str], *, verbose: bool = False) -> int:
@@ -108,7 +111,10 @@ def resume(folder: Path, more: Sequence[str], *, verbose: bool = False) -> int:
             "train; run a script of your own again itself"
         )
     words = [word for word in command[1:] if word.partition("=")[0].lstrip("+") not in _ONCE]
-    sys.argv = [command[0], *words, *more, f"sweep.resume={folder}"]
+    name = str(folder)
+    if not re.fullmatch(r"[\w/.+-]*", name, re.ASCII):  # to Hydra, [a] is a list and a,b a choice
+        name = "'{}'".format(name.replace("'", r"\'"))
+    sys.argv = [command[0], *words, *more, f"sweep.resume={name}"]
     say(f"resumes: {program} {shlex.join(sys.argv[1:])}")
     sys.argv += ["--verbose"] if verbose else []
     return train(defaults=False)

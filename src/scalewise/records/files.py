@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Generic, Protocol, TextIO, TypeVar
 from pydantic import Field
 
 from scalewise.host import escaped
-from scalewise.records.validation import DataError, build, shown, to_plain
+from scalewise.records.validation import MOST_FLOAT, DataError, build, shown, to_plain
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -132,8 +132,8 @@ def load_or_none(load: Callable[..., T], *arguments: object) -> T | None:
 
 
 def finite_or_none(value: float | None) -> float | None:
-    """JSON has no NaN and no infinity: a diverged loss is recorded as None."""
-    return value if value is not None and math.isfinite(value) else None
+    """JSON has no NaN and no infinity: a loss that diverged, or is about to, is None."""
+    return value if value is not None and abs(value) <= MOST_FLOAT else None
 
 
 class LineWriter:

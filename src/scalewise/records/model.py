@@ -361,6 +361,12 @@ class CellResult:
 
     FORMER_KEYS: ClassVar[frozenset[str]] = frozenset({"objective"})
 
+    def __post_init__(self) -> None:
+        found = sorted(one.rank for one in self.ranks)
+        if found != list(range(self.world_size)):
+            told = ", ".join(map(str, found[:8]))
+            raise ValueError(f"ranks: found {told}; allowed: each of {self.world_size} once")
+
     @property
     def took_s(self) -> float:
         """Seconds from start to end; by the time of day where nothing better is known."""

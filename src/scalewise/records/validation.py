@@ -13,16 +13,19 @@ import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, SchemaValidator, core_schema
 
 T = TypeVar("T")
 
+MOST_FLOAT: Final = 1e40
+"""What 32 bits hold, and somewhat more: a sum or a product of such numbers is finite."""
+
 _BOUNDS: dict[str, dict[str, Any]] = {
     "int": {"strict": True, "ge": -(2**64), "le": 2**64},
-    "float": {"strict": True, "allow_inf_nan": False},
+    "float": {"strict": True, "allow_inf_nan": False, "ge": -MOST_FLOAT, "le": MOST_FLOAT},
     "bool": {"strict": True},
     "str": {"strict": True},
     # One error is enough: a million of them take gigabytes.

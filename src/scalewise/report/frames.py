@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +40,7 @@ _READINGS = tuple(f.name for f in fields(DeviceSample) if f.name not in ("id", "
 class Tables:
     """The tables of one sweep. Each is made when it is first asked for."""
 
-    analysis: Analysis
+    analysis: Analysis = field(repr=False)
 
     @cached_property
     def cells(self) -> pd.DataFrame:
@@ -82,7 +82,8 @@ class Tables:
         path.parent.mkdir(parents=True, exist_ok=True)
         frames = map(_steps, self.analysis.sweep.cells)
         if path.suffix == ".parquet":
-            _write_in_parts(frames, path)
+            with path.open("wb") as sink:
+                _write_in_parts(frames, sink)
             return path
         with path.open("w", encoding="utf-8", newline="") as file:
             for number, frame in enumerate(frame for frame in frames if len(frame)):
@@ -99,7 +100,8 @@ class Tables:
         written = []
         for name in ("cells", "runs", "devices", "verdicts"):
             written.append(out / f"{name}.parquet")
-            getattr(self, name).to_parquet(written[-1], index=False)
+            with written[-1].open("wb") as sink:  # pyarrow's own errors name no file
+                getattr(self, name).to_parquet(sink, index=False)
         return (*written, self.write_steps(out / "steps.parquet"))
 
 
@@ -134,7 +136,7 @@ def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(known, ignore_index=True) if known else pd.DataFrame()
 
 
-def _write_in_parts(frames: Iterator[pd.DataFrame], path: Path) -> None:
+def _write_in_parts(frames: Iterator[pd.DataFrame], sink: BinaryIO) -> None:
     """One row group a frame, so that no more than one is held."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -145,13 +147,13 @@ def _write_in_parts(frames: Iterator[pd.DataFrame], path: Path) -> None:
             if not len(frame):
                 continue
             table = pa.Table.from_pandas(frame, preserve_index=False)
-            writer = writer or pq.ParquetWriter(path, table.schema)
+            writer = writer or pq.ParquetWriter(sink, table.schema)
             writer.write_table(table)
     finally:
         if writer is not None:
             writer.close()
     if writer is None:
-        pq.write_table(pa.table({}), path)
+        pq.write_table(pa.table({}), sink)
 
 
 def _identity(cell: CellRecords) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def sweep_folder(overrides: Sequence[str]) -> str:
     """
     for override in overrides:
         key, _, value = override.partition("=")
-        value = value.strip("'\"")
+        value = value.strip("'\"").replace(r"\'", "'")
         # Any other value is refused once the whole configuration is known.
         if key.lstrip("+") == "sweep.resume" and SweepFolder(value).plan_path.exists():
             return value

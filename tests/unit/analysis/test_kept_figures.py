@@ -80,6 +80,18 @@ def test_other_records_are_measured_anew(sweep: Path, changed: str) -> None:
     assert not first.faults and again.faults
 
 
+def test_a_time_that_was_restored_after_an_edit_deceives_nobody(sweep: Path) -> None:
+    first = figures(sweep)
+    (record,) = sweep.glob("*/steps/rank1.bin")
+    before = record.stat()
+    data = bytearray(record.read_bytes())
+    data[-1] ^= 1
+    record.write_bytes(data)
+    os.utime(record, ns=(before.st_atime_ns, before.st_mtime_ns))
+    again = figures(sweep)
+    assert not first.faults and again.faults
+
+
 def test_a_folder_that_cannot_be_written_is_read(
     sweep: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

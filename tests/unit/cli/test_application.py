@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import scalewise.analysis
 import scalewise.report
@@ -20,7 +21,7 @@ from scalewise.cli import hydra_main, main
 from scalewise.cli.application import application
 from scalewise.cli.exits import Exit
 from scalewise.records import SweepFolder, SweepPlan
-from scalewise.sweep import SweepReport
+from scalewise.sweep import SweepReport, sweep_folder
 
 SMALL = Path(__file__).resolve().parents[3] / "docs" / "results" / "h200x2_small"
 CORPORA = ("fineweb_edu", "openwebtext", "tinystories")
@@ -94,6 +95,7 @@ WRONG = [
     ("reprot", "found 'reprot' (did you mean 'report'?); allowed: train, "),
     ("report", "no sweep here; give the folder of one"),
     ("resume {folder}", "{folder}"),
+    ("bundle {loop}", "{loop}"),
     ("report {folder} --ot x", "No such option '--ot'"),
     ("report {folder}", "{folder}"),
     ("report {folder} --warmup-epochs -1", "'--warmup-epochs': -1"),
@@ -122,7 +124,8 @@ def test_wrong_use_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
-    places = {"folder": tmp_path / "empty", "small": SMALL}
+    (tmp_path / "loop").symlink_to("loop")
+    places = {"folder": tmp_path / "empty", "small": SMALL, "loop": tmp_path / "loop"}
     words = typed.format(**places).split()
     assert main(words) == Exit.WRONG_INPUT
     said = capsys.readouterr().err
@@ -195,6 +198,19 @@ def test_resume_runs_the_command_of_the_folder(
     assert main(["resume", str(folder), "sweep.rerun=failed"]) == Exit.FAILED
     again = [*words[:3], "sweep.rerun=failed", f"sweep.resume={folder}"]
     assert sys.argv == ["/home/me/train.py", *again]
+
+
+def test_a_sweep_that_was_moved_is_resumed_where_it_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(hydra_main, "train", lambda defaults: Exit.DONE)
+    (tmp_path / "tom's [1], x").mkdir()
+    folder = recorded(tmp_path / "tom's [1], x", "train.py", "-m", "hydra.sweep.dir=before")
+    assert main(["resume", str(folder)]) == Exit.DONE
+    asked = OverridesParser.create().parse_override(sys.argv[-1])
+    assert (sys.argv[:-1], asked.value()) == (["train.py", "-m"], str(folder))
+    assert sweep_folder(sys.argv[1:]) == str(folder)
 
 
 @pytest.mark.parametrize("command", [(), ("/home/me/script.py", "3"), ("scalewise", "find-batch")])

@@ -46,6 +46,8 @@ def changed(path: Path, keys: str, value: object) -> None:
         ("result.json", "world_size", 0, "greater_than_equal"),
         ("result.json", "ranks", [], "too_short"),
         ("result.json", "ranks.0.rank", 10**9, "less_than"),
+        ("result.json", "ranks.1.rank", 0, "value_error"),
+        ("result.json", "world_size", 3, "value_error"),
         ("result.json", "ranks.0.steps_completed", HUGE, "less_than_equal"),
         ("result.json", "ranks.0.flops_per_sample", 1e308, "less_than_equal"),
         ("result.json", "global_batch_size", HUGE, "less_than_equal"),

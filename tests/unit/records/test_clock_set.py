@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.recorded import rank_summary
 from fakes.settings import SETTINGS
 from scalewise.records import (
     CellFolder,
@@ -30,8 +31,9 @@ def set_back(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def result(elapsed_s: float | None, finished_at: float = 110.0) -> CellResult:
+    rank = rank_summary(0, DeviceInfo("cpu", "a processor"), 1, 1, metric_rows=0)
     return CellResult(
-        "c", "a", "cell", 0, 1, 100.0, finished_at, 1, "ddp", "weak", 1, 1, (), (), 1,
+        "c", "a", "cell", 0, 1, 100.0, finished_at, 1, "ddp", "weak", 1, 1, (), (rank,), 1,
         elapsed_s,
     )  # fmt: skip
 

@@ -56,6 +56,7 @@ SAMPLE = {"time": 1.0, "devices": []}
         (HEADER, {"time": 1.0, "devices": 5}),
         (HEADER, {"time": 1.0, "devices": [5]}),
         (HEADER, {"time": "noon", "devices": []}),
+        (HEADER, {"time": 1.0, "devices": [{"id": "rank0", "energy_j": 1e308}]}),
     ],
 )
 @pytest.mark.parametrize("read", [read_device_series, read_latest_sample])

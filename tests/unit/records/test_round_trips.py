@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -69,10 +68,10 @@ def test_a_record_is_read_as_it_was_written(record: Any) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.dictionaries(TEXT, st.floats()))
-def test_metrics_that_are_no_finite_number_are_read_as_none(values: dict[str, float]) -> None:
+def test_metrics_of_no_size_are_read_as_none(values: dict[str, float]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         writer = MetricsWriter(Path(folder) / "rank0.jsonl")
         writer.append(MetricRow(1.0, 2, 3, 4, values))
         writer.close()
         (row,) = read_metrics(Path(folder) / "rank0.jsonl")
-    assert row.values == {k: v if math.isfinite(v) else None for k, v in values.items()}
+    assert row.values == {k: v if abs(v) <= 1e40 else None for k, v in values.items()}

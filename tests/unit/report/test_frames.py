@@ -25,6 +25,10 @@ def tables() -> scalewise.report.Tables:
     return scalewise.load(KEPT)
 
 
+def test_a_sweep_shown_by_itself_is_short(tables: scalewise.report.Tables) -> None:
+    assert len(repr(tables)) < 80
+
+
 def test_every_figure_of_a_run_has_a_column() -> None:
     assert FIGURE_COLUMNS.keys() == FIGURES.keys()
 
@@ -74,6 +78,19 @@ def test_parquet_holds_the_same(tables: scalewise.report.Tables, tmp_path: Path)
         pd.testing.assert_frame_equal(
             read, getattr(tables, name), check_dtype=False, check_categorical=False
         )
+
+
+def test_a_table_that_cannot_be_written_is_named(
+    tables: scalewise.report.Tables, tmp_path: Path
+) -> None:
+    for name in ("cells.parquet", "steps.parquet"):
+        (tmp_path / name).mkdir(parents=True)
+    with pytest.raises(OSError, match=r"cells\.parquet") as caught:
+        tables.write_parquet(tmp_path)
+    assert caught.value.filename == str(tmp_path / "cells.parquet")
+    with pytest.raises(OSError, match=r"steps\.parquet") as caught:
+        tables.write_steps(tmp_path / "steps.parquet")
+    assert caught.value.filename == str(tmp_path / "steps.parquet")
 
 
 def test_without_pandas_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,10 +92,7 @@ def _ratio_lines(comparison: Comparison) -> list[str]:
     said += _links(comparison) if "link" in found.split(",") else []
     said += _changes(comparison)
     for match in comparison.matches:
-        said += [
-            _match_line(match, (b, a)),
-            *(f"{match.label}: {mixture}" for mixture in match.mixed),
-        ]
+        said += [_match_line(match, b, a), *(f"{match.label}: {one}" for one in match.mixed)]
     said += [f"{side}: {line}" for side, line in comparison.replaced]
     said += [f"{one.side}, {one.cell}: left out: {one.fault}" for one in comparison.left_out]
     said += by_text(
@@ -119,7 +116,7 @@ def _changes(comparison: Comparison) -> list[str]:
     return [f"differs: {listed(list(changed), _MOST_CHANGES)}"] if changed else []
 
 
-def _match_line(match: Match, sides: tuple[str, str]) -> str:
+def _match_line(match: Match, *sides: str) -> str:
     runs = " and ".join(map(str, reversed(match.ratio.n)))
     interval = bounding(match.ratio)
     # 95 % for one configuration, more for several: all of them together are at 95 %.
@@ -343,7 +340,8 @@ def _choice(winner: Winner) -> str:
     if winner.advantage is None:
         return f"no answer, {winner.reason}"
     first, second, *_ = (entry.name for entry in winner.rivals)
-    return f"{first} or {second}, equal" if _is_tie(winner) else f"{first} leads"
+    interval = bounding(winner.advantage)
+    return f"{first} leads" if interval and interval.low > 1 else f"{first} or {second}, open"
 
 
 def _next(found: Sequence[Work]) -> list[str]:
@@ -353,7 +351,7 @@ def _next(found: Sequence[Work]) -> list[str]:
         open_ = () if _is_tie(winner) else winner.rivals
         for entry in [e for e in open_ if _runs(e) < VERDICT_RUNS] or open_:
             fewest[entry.side] = min(fewest.get(entry.side, entry), entry, key=_runs)
-    return [_more_runs(fewest[side]) for side in sorted(fewest)]
+    return [*dict.fromkeys(_more_runs(fewest[side]) for side in sorted(fewest))]
 
 
 def _runs(entry: Entry) -> int:
@@ -364,7 +362,8 @@ def _more_runs(entry: Entry) -> str:
     config, runs = entry.config.cells[0].config or {}, _runs(entry)
     if is_monitored(config):
         return f"Next, for {entry.side}: {way_to_get('runs', monitored=True, runs=runs)}."
-    extend = f" sweep.extend={max(1, WANTED_RUNS - runs)}"
+    wanted = VERDICT_RUNS if runs < VERDICT_RUNS else WANTED_RUNS
+    extend = f" sweep.extend={max(1, wanted - runs)}"
     path = shlex.quote(from_here(entry.analysis.sweep.path.resolve()))
     return f"Next: scalewise resume {path}{extend if config.get('repeats') != 'auto' else ''}"
 

@@ -138,6 +138,19 @@ def test_wrong_use_exits_with_2(
         assert main(["compare", *words]) == 2
 
 
+def test_an_open_answer_ends_with_the_command_that_adds_the_runs_it_lacks(
+    tmp_path: Path, before: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, runs in (("two", 2), ("four", 4)):
+        each = [one for s in (Spec(), DDP) for one in repeats(s, STEADY[:runs])]
+        write_sweep(tmp_path / name, each)
+    assert main(["compare", "a", "two", "four"]) == 0
+    said = capsys.readouterr().out
+    # Four runs are enough for a verdict: two of B are what it waits for first.
+    assert said.splitlines()[-1] == "Next: scalewise resume two sweep.extend=1"
+
+
 def test_without_a_factor_rows_winners_and_the_factor_that_differs_are_printed(
     tmp_path: Path, before: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -146,4 +159,5 @@ def test_without_a_factor_rows_winners_and_the_factor_that_differs_are_printed(
     said = capsys.readouterr().out
     assert f"samples/s: A ddp x2 wins by {step_ms(Spec()) / step_ms(DDP):.2f}x" in said
     assert "what differs: code" in said
+    assert said.splitlines()[-1].startswith("large: for time take A ddp x2; for cost take ")
     assert "large ddp x2: slower: 0.50" in said

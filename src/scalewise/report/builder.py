@@ -192,7 +192,7 @@ def _check_report_folder(folder: Path, kept: str) -> None:
         what = "which holds other files" if folder.is_dir() else "which is no folder"
         raise ReportFolderError(
             f"--out: found {folder}, {what}; allowed: a new or an empty folder, or one with an "
-            "earlier report"
+            f"earlier {kept}"
         )
 
 

@@ -175,14 +175,11 @@ def replaced_runs(sweep: Sweep) -> list[str]:
     ]
 
 
-Side = Literal["A", "B"]
-
-
 @dataclass(frozen=True)
 class LeftOut:
     """A cell that ended but is not counted, for its records are damaged or it is set aside."""
 
-    side: Side
+    side: str
     cell: str
     fault: str
 
@@ -199,10 +196,12 @@ class Comparison:
     """None where no limit was asked for."""
     left_out: tuple[LeftOut, ...] = ()
     """Cells of both sweeps that ended and whose figures are not in ``matches``."""
-    replaced: tuple[tuple[Side, str], ...] = ()
+    replaced: tuple[tuple[str, str], ...] = ()
     """Of each side, what is to be known of runs whose earlier results were set aside."""
     chosen: bool = False
     """Whether ``factor`` is what was found to differ, and nobody's choice."""
+    sides: tuple[str, str] = ("A", "B")
+    """What the sweeps are called."""
 
     @property
     def is_one_factor(self) -> bool:
@@ -224,7 +223,11 @@ class _Found:
 
 
 def compare(
-    a: Sweep, b: Sweep, factor: str | None = None, fail_if: str | None = None
+    a: Sweep,
+    b: Sweep,
+    factor: str | None = None,
+    fail_if: str | None = None,
+    sides: tuple[str, str] = ("A", "B"),
 ) -> Comparison:
     """Compare sweep ``b`` with ``a``, which may differ in ``factor`` only.
 
@@ -245,17 +248,17 @@ def compare(
     paired: list[_Found] = []
     unmatched: list[Unmatched] = []
     for config in map(_sound, all_b):
-        found = _match(config, before, factor)
+        found = _match(config, before, factor, sides)
         if isinstance(found, _Found):
             paired.append(found)
         else:
             unmatched.append(found)
     judged = _judged(paired)
     gate = None if limit is None else judge_gate(judged, unmatched, limit)
-    left_out = (*_left_out("A", a, all_a), *_left_out("B", b, all_b))
-    sides: tuple[tuple[Side, Sweep], ...] = (("A", a), ("B", b))
-    replaced = tuple((side, line) for side, sweep in sides for line in replaced_runs(sweep))
-    return Comparison(factor, judged, tuple(unmatched), gate, left_out, replaced, chosen)
+    left_out = (*_left_out(sides[0], a, all_a), *_left_out(sides[1], b, all_b))
+    named = zip(sides, (a, b), strict=True)
+    replaced = tuple((side, line) for side, sweep in named for line in replaced_runs(sweep))
+    return Comparison(factor, judged, tuple(unmatched), gate, left_out, replaced, chosen, sides)
 
 
 _MOST_FACTORS = 4
@@ -295,7 +298,7 @@ def _sound(config: Configuration) -> Configuration:
     return replace(config, runs=tuple(r for r in config.runs if not r.cell.step_faults))
 
 
-def _left_out(side: Side, sweep: Sweep, configs: Sequence[Configuration]) -> list[LeftOut]:
+def _left_out(side: str, sweep: Sweep, configs: Sequence[Configuration]) -> list[LeftOut]:
     aside = {one.cell.planned.name: f"it {one.reason}" for c in configs for one in c.aside}
     found = [(c.planned.name, _fault(c) or aside.get(c.planned.name)) for c in sweep.cells]
     return [LeftOut(side, name, why) for name, why in found if why]
@@ -309,15 +312,16 @@ def _fault(cell: CellRecords) -> str:
 
 
 def _match(
-    config: Configuration, before: Sequence[Configuration], factor: str
+    config: Configuration, before: Sequence[Configuration], factor: str, sides: tuple[str, str]
 ) -> _Found | Unmatched:
+    a, b = sides
     values = config.values("samples_per_s")
     if not values:
         last = config.cells[-1]
         why = last.failure or _fault(last) or "its throughput was not measured"
-        return Unmatched(config.label, f"no run in B: {why}")
+        return Unmatched(config.label, f"no run in {b}: {why}")
     if not before:
-        return Unmatched(config.label, "no configuration of A has a run")
+        return Unmatched(config.label, f"no configuration of {a} has a run")
     nearest = min(before, key=lambda c: len(differences(c.identity, config.identity, factor)))
     found = differences(nearest.identity, config.identity, factor)
     # What no factor frees stands first: nothing that one types helps there.
@@ -327,15 +331,15 @@ def _match(
     if differing:
         words = "; ".join(map(str, differing[:4]))
         fields = [difference.field for difference in differing]
-        mixtures = (*_mixtures("A", nearest, fields), *_mixtures("B", config, fields))
+        mixtures = (*_mixtures(a, nearest, fields), *_mixtures(b, config, fields))
         why = "".join(f"; {mixture}" for mixture in mixtures)
-        return Unmatched(config.label, f"the nearest in A differs in {words}{why}", differing)
-    for side, one in (("A", nearest), ("B", config)):
+        return Unmatched(config.label, f"the nearest in {a} differs in {words}{why}", differing)
+    for side, one in ((a, nearest), (b, config)):
         invalid = one.invalid
         if invalid:
             return Unmatched(config.label, f"in {side}, {invalid[0].reason}")
     freed = factor_fields(factor)
-    mixed = (*_mixtures("A", nearest, freed), *_mixtures("B", config, freed))
+    mixed = (*_mixtures(a, nearest, freed), *_mixtures(b, config, freed))
     changed = tuple(differences(nearest.identity, config.identity, ""))
     links = find_link(nearest), find_link(config)
     return _Found(
@@ -365,7 +369,7 @@ def find_link(config: Configuration) -> str:
     return " and ".join(names) + (" with peer-to-peer off, an emulated PCIe" if off else "")
 
 
-def _mixtures(side: Side, config: Configuration, fields: Sequence[str]) -> list[str]:
+def _mixtures(side: str, config: Configuration, fields: Sequence[str]) -> list[str]:
     """Those of ``fields``, and of what lies below them, in which the runs differ, in words."""
     found = mixtures([run.cell for run in config.runs], fields).items()
     return [

@@ -8,6 +8,7 @@ sweep are paired by round, those of two sweeps are two samples.
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,6 +68,13 @@ class Metric:
     unit: str
     read: Callable[[Entry, Run], float | None]
     more_is_better: bool = False
+
+    @property
+    def column(self) -> str:
+        """``median_step_ms``, ``cost_usd_per_m_samples``: what files call it."""
+        return re.sub(
+            r"\W+", "_", f"{self.words} {self.unit}".replace("/", " per ").lower().strip()
+        )
 
     def values(self, entry: Entry) -> list[tuple[Run, float]]:
         """Of each run that has it and is above 0."""
@@ -178,7 +186,10 @@ def _winner(metric: Metric, entries: Sequence[Entry]) -> Winner:
     kinds = {entry.config.is_cpu for entry in known.values()}
     if len(known) < 2 or (metric.key == "memory" and len(kinds) > 1):
         unlike = len(known) > 1
-        why = "of CPUs and of GPUs it is another memory" if unlike else "fewer than two have it"
+        what = "a price (hardware.price)" if metric.key == "cost" else "it"
+        why = (
+            "of CPUs and of GPUs it is another memory" if unlike else f"fewer than two have {what}"
+        )
         return Winner(metric, None, (), None, without, why)
 
     def of(config: Configuration) -> float:

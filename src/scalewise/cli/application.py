@@ -316,42 +316,57 @@ def status(folder: Path | None, watch: bool, every: float, as_json: bool) -> Non
     "optimizer, precision, execution, batch, measuring or seed; several with commas between.",
 )
 @click.option("--fail-if", metavar="slower=PERCENT%", help="For example slower=3%.")
-def compare(folders: tuple[Path, ...], factor: str | None, fail_if: str | None) -> int:
+@click.option("--out", type=FOLDER, help="Also write comparison.html, .md, .json and .csv there.")
+def compare(
+    folders: tuple[Path, ...], factor: str | None, fail_if: str | None, out: Path | None
+) -> int:
     """Sweeps side by side, or one factor's ratio; a gate for CI.
 
     FOLDERS are of sweeps, A, B and so on; the first is the older one. Without --factor it prints
-    their rows, a winner for each metric, and what differs. Exit status: 0, or 1 if --fail-if holds
-    or nothing could be compared under it.
+    what differs, their rows, a winner for each metric, and what to take or to run next; what --out
+    writes always has all of that. Exit status: 0, or 1 if --fail-if holds or nothing could be
+    compared under it.
 
     \b
     Example: scalewise compare A B --factor code --fail-if slower=3%
     """
-    from scalewise.analysis import analyse, compare, load_sweep
-    from scalewise.report import comparison_lines, show_comparison, side_by_side
+    from scalewise.analysis import analyse, compare, load_sweep, sides
+    from scalewise.report import (
+        build_comparison,
+        comparison_section,
+        show_comparison,
+        side_by_side,
+    )
 
     gated = factor is not None or fail_if is not None
     if gated and len(folders) != 2:
         raise click.UsageError(f"found {len(folders)} folders; allowed with --factor: two, A and B")
     sweeps = [load_sweep(folder) for folder in folders]
     try:
-        if gated:
-            found = compare(sweeps[0], sweeps[1], factor, fail_if)
-            texts, sections = comparison_lines(found), []
-        else:
-            sections = side_by_side([analyse(sweep) for sweep in sweeps])
-            texts = [
-                line
-                for letter, sweep in zip("BCDEFGHIJKLMNOPQRSTUVWXYZ", sweeps[1:], strict=False)
-                for line in comparison_lines(compare(sweeps[0], sweep), ("A", letter))
-            ]
+        first, *others = sides(len(sweeps))
+        ratios = [
+            compare(sweeps[0], sweep, factor, fail_if, (first, letter))
+            for letter, sweep in zip(others, sweeps[1:], strict=True)
+        ]
+        analyses = [] if gated and out is None else [analyse(sweep) for sweep in sweeps]
+        whole = side_by_side(analyses, ratios) if analyses else []
+        sections = [*map(comparison_section, ratios)] if gated else whole
+        page = out and build_comparison(whole, analyses, ratios, out)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    if not gated or found.gate is None or not found.gate.failed:
-        show_comparison(texts, sections, open_console())
+
+    def show() -> None:
+        show_comparison(sections, open_console())
+        if page:
+            sys.stdout.write(f"Comparison: {page}, written\n")
+
+    gate = ratios[0].gate if gated else None
+    if gate is None or not gate.failed:
+        show()
         return Exit.DONE
     # The gate decides the status, whether its evidence could be printed or not.
-    shown(lambda: show_comparison(texts, sections, open_console()))
-    raise click.ClickException(found.gate.reason)
+    shown(show)
+    raise click.ClickException(gate.reason)
 
 
 @application.command()

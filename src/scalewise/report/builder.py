@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
-from scalewise.analysis import Analysis, analyse, load_sweep
+from scalewise.analysis import Analysis, Comparison, analyse, load_sweep
 from scalewise.records import SweepFolder
 from scalewise.report import console as console_module
 from scalewise.report import export, page
@@ -17,6 +18,7 @@ from scalewise.report.answer import answers, in_detail
 from scalewise.report.balance_tables import load_balance
 from scalewise.report.best_tables import best
 from scalewise.report.communication_tables import communication, profiles, sent
+from scalewise.report.comparison_tables import comparison_csv, comparison_json
 from scalewise.report.cost_tables import cost, numbers_of_devices, target
 from scalewise.report.device_tables import devices, divided, energy, memory_summary
 from scalewise.report.doctor_tables import examined
@@ -36,6 +38,8 @@ Source = Analysis | Path | str
 _TITLE = "Do more devices pay?"
 _DETAILS = "Do more devices pay? In detail"
 _RESULTS = "results.json"
+_SIDES = "Sweeps side by side"
+_COMPARISON = "comparison.json"
 
 
 class ReportFolderError(ValueError):
@@ -108,7 +112,7 @@ def build(sweep: Source, out: Path | None = None, samples: int | None = None) ->
         OSError: a file cannot be written.
     """
     if out is not None:
-        _check_report_folder(out)
+        _check_report_folder(out, _RESULTS)
     analysis = analysis_of(sweep)
     folder = report_folder(analysis, out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -139,6 +143,27 @@ def build(sweep: Source, out: Path | None = None, samples: int | None = None) ->
     return files
 
 
+def build_comparison(
+    sections: Sequence[Section],
+    analyses: Sequence[Analysis],
+    ratios: Sequence[Comparison],
+    out: Path,
+) -> Path:
+    """Write comparison.html, .md, .json and .csv into ``out``; returns the page.
+
+    The last of ``sections``, what to take, comes first. An earlier comparison is replaced. Raises
+    :class:`ReportFolderError` where ``out`` has other files, and OSError where none can be written.
+    """
+    _check_report_folder(out, _COMPARISON)
+    sections, page_path = [sections[-1], *sections[:-1]], out / "comparison.html"
+    out.mkdir(parents=True, exist_ok=True)
+    write_text(page_path, page.render_open(_SIDES, sections))
+    write_text(out / "comparison.md", markdown_module.render(_SIDES, sections))
+    write_text(out / "comparison.csv", comparison_csv(analyses))
+    write_text(out / _COMPARISON, comparison_json(analyses, ratios))
+    return page_path
+
+
 def print_console(
     sweep: Source,
     console: Console | None = None,
@@ -156,18 +181,18 @@ def print_console(
     console_module.show_answer([part(analysis) for part in (*parts, *more)], console)
 
 
-def _check_report_folder(folder: Path) -> None:
+def _check_report_folder(folder: Path, kept: str) -> None:
     """Refuse a folder with other files, since plots of an earlier report are removed from it.
 
-    Raises :class:`ReportFolderError`.
+    ``kept`` is the file by which an earlier one is known. Raises :class:`ReportFolderError`.
     """
-    if not folder.exists() or (folder / _RESULTS).exists():
+    if not folder.exists() or (folder / kept).exists():
         return
     if not folder.is_dir() or any(folder.iterdir()):
         what = "which holds other files" if folder.is_dir() else "which is no folder"
         raise ReportFolderError(
             f"--out: found {folder}, {what}; allowed: a new or an empty folder, or one with an "
-            "earlier report"
+            f"earlier {kept}"
         )
 
 

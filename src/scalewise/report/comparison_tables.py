@@ -1,13 +1,20 @@
-"""``scalewise compare``: what differs, rows side by side, who wins at what, and what to take."""
+"""``scalewise compare``: what differs, rows side by side, who wins at what, and what to take.
+
+As sections, and as JSON and CSV.
+"""
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any
 
 from scalewise.analysis import (
     MISSING,
     VERDICT_RUNS,
+    WANTED_RUNS,
     Analysis,
     Comparison,
     Entry,
@@ -22,16 +29,26 @@ from scalewise.analysis import (
     devices_of,
     estimate,
     factor,
+    figure_as_plain,
     find_link,
+    is_monitored,
     listed,
     number,
     ratio,
     sides,
     times,
     trained_together,
+    way_to_get,
     works,
 )
 from scalewise.host import from_here, plural
+from scalewise.records import to_plain
+from scalewise.report.export import (
+    FORMAT_VERSION,
+    configuration_as_plain,
+    configuration_rows,
+    rows_csv,
+)
 from scalewise.report.scaling_tables import mean_number, verdict
 from scalewise.report.sections import (
     Block,
@@ -49,27 +66,33 @@ _MOST_NAMED = 3
 _MOST_CHANGES = 4
 
 
-def comparison_lines(comparison: Comparison, folders: Sequence[str] = ("A", "B")) -> list[str]:
+def comparison_section(comparison: Comparison) -> Section:
     """What differs, a line a configuration, what could not be compared, and the gate's answer.
 
     Of several factors that nobody declared only their names, and what to type.
     """
-    found = comparison.factor
+    a, b = comparison.sides
+    return section("ratio", f"{b} over {a}", lines(_ratio_lines(comparison), "plain"))
+
+
+def _ratio_lines(comparison: Comparison) -> list[str]:
+    found, (a, b) = comparison.factor, comparison.sides
     if comparison.chosen and not comparison.is_one_factor:
         each = found.split(",")
         return [
-            f"{folders[1]} against {folders[0]}: {len(each)} factors differ, and no ratio is of "
+            f"{b} against {a}: {len(each)} factors differ, and no ratio is of "
             f"one of them: {', '.join(each)}",
             *_changes(comparison),
             f"Type --factor {found} for the ratio of all of them together",
         ]
     declared = "what differs" if comparison.chosen else "what may differ"
-    same = "nothing on record" if comparison.matches else "more than any factor"
-    said = [f"global samples/s of {folders[1]} over {folders[0]}; {declared}: {found or same}"]
-    said += _links(comparison, folders) if "link" in found.split(",") else []
+    said = [f"global samples/s of {b} over {a}; {declared}: {found or 'nothing on record'}"]
+    if comparison.chosen and not comparison.matches:
+        said = ["no ratio: what differs is more than any --factor frees"]
+    said += _links(comparison) if "link" in found.split(",") else []
     said += _changes(comparison)
     for match in comparison.matches:
-        said += [_match_line(match), *(f"{match.label}: {mixture}" for mixture in match.mixed)]
+        said += [_match_line(match, b, a), *(f"{match.label}: {one}" for one in match.mixed)]
     said += [f"{side}: {line}" for side, line in comparison.replaced]
     said += [f"{one.side}, {one.cell}: left out: {one.fault}" for one in comparison.left_out]
     said += by_text(
@@ -82,15 +105,10 @@ def comparison_lines(comparison: Comparison, folders: Sequence[str] = ("A", "B")
     return [printable(line) for line in said]
 
 
-def comparison_text(comparison: Comparison) -> str:
-    """:func:`comparison_lines`, one a row."""
-    return "".join(f"{line}\n" for line in comparison_lines(comparison))
-
-
-def _links(comparison: Comparison, folders: Sequence[str]) -> Iterator[str]:
-    pairs = dict.fromkeys(match.links for match in comparison.matches if match.links)
-    for pair in pairs:
-        yield "; ".join(f"{side}: {link}" for side, link in zip(folders, pair, strict=False))
+def _links(comparison: Comparison) -> Iterator[str]:
+    a, b = comparison.sides
+    for pair in dict.fromkeys(match.links for match in comparison.matches if match.links):
+        yield f"{a}: {pair[0]}; {b}: {pair[1]}"
 
 
 def _changes(comparison: Comparison) -> list[str]:
@@ -98,26 +116,28 @@ def _changes(comparison: Comparison) -> list[str]:
     return [f"differs: {listed(list(changed), _MOST_CHANGES)}"] if changed else []
 
 
-def _match_line(match: Match) -> str:
+def _match_line(match: Match, *sides: str) -> str:
     runs = " and ".join(map(str, reversed(match.ratio.n)))
     interval = bounding(match.ratio)
     # 95 % for one configuration, more for several: all of them together are at 95 %.
     level = f" ({confidence(interval)} interval)" if interval else ""
     few = match.change == "undecided"
-    seen = f"; a verdict needs {VERDICT_RUNS} of each" if few else ""
+    lack = ((VERDICT_RUNS - n, side) for n, side in zip(match.ratio.n, sides, strict=True))
+    needed = " and ".join(f"{n} more of {side}" for n, side in lack if n > 0)
+    seen = f"; a verdict needs {needed}" if few else ""
     if match.change == "no difference shown" and match.detectable is not None:
         change = factor(match.detectable)
         seen = f"; a change beyond {change} would be seen four times in five"
     return f"{match.label}: {match.change}: {ratio(match.ratio)}{level} from {runs} runs{seen}"
 
 
-def side_by_side(analyses: Sequence[Analysis]) -> list[Section]:
-    """Each sweep in a line, then a section a work: its rows, the winners, what to take."""
+def side_by_side(analyses: Sequence[Analysis], ratios: Sequence[Comparison]) -> list[Section]:
+    """Each sweep in a line, ``ratios``, a section a work: its rows and winners; last what to do."""
     letters = sides(len(analyses))
     head = lines((_sweep_line(*one) for one in zip(letters, analyses, strict=True)), "plain")
     found = works(analyses)
-    parts = [section("sides", "", head)]
-    parts += [_work(one) for one in found]
+    parts = [section("sides", "Folders", head, lines([_LEGEND] if found else [], "faint"))]
+    parts += [*map(comparison_section, ratios), *map(_work, found)]
     shared = {id(entry.config) for one in found for entry in one.entries}
     alone = [
         f"{side} {config.label}"
@@ -125,16 +145,90 @@ def side_by_side(analyses: Sequence[Analysis]) -> list[Section]:
         for config in analysis.measured
         if id(config) not in shared
     ]
-    met = [
-        one
-        for side, analysis in zip(letters, analyses, strict=True)
-        for one in trained_together(side, analysis)
-    ]
-    rest = [*map(_together_line, met)]
+    rest = [*map(_together_line, _together(analyses))]
     if alone:
         rest.append(f"Beside no row of the same work: {listed(alone, _MOST_NAMED)}.")
-    parts.append(section("rest", "", lines(rest, "plain")))
+    parts.append(section("rest", "Beside these", lines(rest, "plain")))
+    none = "Nothing to take: no two rows train the same work. Name sweeps that do."
+    advice = [*map(_advice, found), *_next(found)] or [none]
+    parts.append(section("advice", "What to take", lines(advice, "plain")))
     return [part for part in parts if part.blocks]
+
+
+_LEGEND = (
+    "Speedup, efficiency and verdict are over one device of the same folder; "
+    "\u00b1 and [ ] are 95 % intervals over runs."
+)
+
+
+def _together(analyses: Sequence[Analysis]) -> list[Together]:
+    named = zip(sides(len(analyses)), analyses, strict=True)
+    return [one for side, analysis in named for one in trained_together(side, analysis)]
+
+
+def comparison_csv(analyses: Sequence[Analysis]) -> str:
+    """A row a configuration and side, in the columns of ``results.csv``."""
+    return rows_csv(
+        [
+            {"side": side, "folder": from_here(analysis.sweep.path)} | row
+            for side, analysis in zip(sides(len(analyses)), analyses, strict=True)
+            for row in configuration_rows(analysis)
+        ]
+    )
+
+
+def comparison_json(analyses: Sequence[Analysis], ratios: Sequence[Comparison]) -> str:
+    """Every configuration as in ``results.json``, works with their winners, and ``ratios``."""
+    found = works(analyses)
+    plain = {
+        "format_version": FORMAT_VERSION,
+        "sides": {
+            side: {
+                "folder": from_here(analysis.sweep.path),
+                "devices": devices_of(analysis),
+                "configurations": [
+                    configuration_as_plain(analysis, config) for config in analysis.configurations
+                ],
+            }
+            for side, analysis in zip(sides(len(analyses)), analyses, strict=True)
+        },
+        "works": [_work_as_plain(one) for one in found],
+        "next": _next(found),
+        "side_by_side": [
+            to_plain(one) | {"samples_per_s": figure_as_plain(one.samples_per_s)}
+            for one in _together(analyses)
+        ],
+        "global_samples_per_s_ratios": [
+            to_plain(one)
+            | {"matches": [to_plain(m) | {"ratio": figure_as_plain(m.ratio)} for m in one.matches]}
+            for one in ratios
+        ],
+    }
+    return json.dumps(plain, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def _work_as_plain(work: Work) -> dict[str, Any]:
+    """Rows by side and ``config_id``, their figures, and the winner of each metric."""
+
+    def name(entry: Entry) -> str:
+        return f"{entry.side} {entry.config.config_id}"
+
+    return {
+        "title": _title(work),
+        "rows": {name(entry): entry.name for entry in work.entries},
+        "metrics": {
+            one.metric.column: {
+                "figures": {name(e): figure_as_plain(one.metric.estimate(e)) for e in work.entries},
+                "winner": one.entry and name(one.entry),
+                "may_be_best": [*map(name, one.rivals)],
+                "advantage_ratio": figure_as_plain(one.advantage),
+                "missing": [*map(name, one.unmeasured)],
+                "reason": one.reason,
+            }
+            for one in work.winners
+        },
+        "advice": _advice(work),
+    }
 
 
 def _sweep_line(side: str, analysis: Analysis) -> str:
@@ -145,16 +239,20 @@ def _sweep_line(side: str, analysis: Analysis) -> str:
     )
 
 
-def _work(work: Work) -> Section:
+def _title(work: Work) -> str:
     first = work.entries[0].config
     batch = first.identity.get("batch")
     weak = first.identity.get("scaling") == "weak"
     parts = [first.name(group) for group in ("model", "dataset", "precision")]
     runs = {len(entry.config.runs) for entry in work.entries}
     samples = f"{batch} samples a {'device' if weak else 'step'}"
-    title = ", ".join(
-        [*(p for p in parts if p), samples, f"{count_range(runs)} {plural(max(runs), 'run')} each"]
-    )
+    each = f"{count_range(runs)} {plural(max(runs), 'run')} each"
+    named = {entry.side for entry in work.entries}
+    alone = [f"of {named.pop()} alone"] if len(named) == 1 else []
+    return ", ".join([*(p for p in parts if p), samples, each, *alone])
+
+
+def _work(work: Work) -> Section:
     by_key = {winner.metric.key: winner.metric for winner in work.winners}
 
     def pair(figure: str, entry: Entry) -> object:
@@ -176,12 +274,11 @@ def _work(work: Work) -> Section:
         ),
     )
     blocks: list[Block] = [
-        table("speed", speed, work.entries, title=title),
+        table("speed", speed, work.entries),
         table("use", use, work.entries),
-        lines(map(_winner_line, work.winners), "plain"),
-        lines([_advice(work)], "plain"),
+        lines(map(_winner_line, work.winners)),
     ]
-    return section("work", "", *blocks)
+    return section("work", _title(work), *blocks)
 
 
 def _value(figure: RatioEstimate) -> str:
@@ -191,20 +288,30 @@ def _value(figure: RatioEstimate) -> str:
 def _winner_line(winner: Winner) -> str:
     metric, found = winner.metric, winner.advantage
     without = listed([entry.name for entry in winner.unmeasured], 2)
-    left = f"; without {without}, not measured" if without else ""
+    lack = "without a price" if metric.key == "cost" else "not measured"
+    left = f"; {without} {lack}" if without else ""
     if found is None:
         return f"{metric.words}: no winner, {winner.reason}{left}."
-    if found.interval and found.interval.low == found.interval.high == 1:
+    if _is_tie(winner):
         equal = " and ".join(entry.name for entry in winner.rivals[:2])
         return f"{metric.words}: no winner, {equal} are equal{left}."
     gap = _gap(found)
     if winner.entry is not None:
         return f"{metric.words}: {winner.entry.name} wins by {gap}{left}."
-    first, *others = (entry.name for entry in winner.rivals)
-    few = min(found.n) < VERDICT_RUNS
-    why = f"{VERDICT_RUNS} runs of each are needed" if few else "a tie is not excluded"
-    beside = listed(others, _MOST_NAMED)
-    return f"{metric.words}: no winner, {first} leads {beside} by {gap}, {why}{left}."
+    first, second, *others = (entry.name for entry in winner.rivals)
+    few = f"{min(found.n)} of the {VERDICT_RUNS} runs needed are there"
+    why = few if min(found.n) < VERDICT_RUNS else "a tie is not excluded"
+    more = f" and {len(others)} more" if others else ""
+    return (
+        f"{metric.words}: no winner yet, {first} leads; open against {second}{more}: "
+        f"{gap}, {why}{left}."
+    )
+
+
+def _is_tie(winner: Winner) -> bool:
+    """Whether the first two are equal in every run."""
+    interval = winner.advantage and winner.advantage.interval
+    return bool(interval and interval.low == interval.high == 1)
 
 
 def _gap(ratio: RatioEstimate) -> str:
@@ -219,17 +326,46 @@ def _gap(ratio: RatioEstimate) -> str:
 
 
 def _advice(work: Work) -> str:
-    """The row to take for time and for money; which rows to repeat where that is open."""
-    fastest, cheapest = work.winner("samples_per_s").entry, work.winner("cost").entry
-    if fastest is not None and fastest is cheapest:
-        return f"Take {fastest.name}: fastest and cheapest."
-    if not fastest and not cheapest:
-        return "Take none yet: nothing is shown to be fastest or cheapest; add repeats."
-    said = [
-        f"for {what} {entry.name if entry else 'none yet (add repeats)'}"
-        for entry, what in ((fastest, "time"), (cheapest, "cost"))
-    ]
-    return f"Take {'; '.join(said)}."
+    """The row to take for time and for money, or which one leads."""
+    speed, cost = work.winner("samples_per_s"), work.winner("cost")
+    said = f"for time {_choice(speed)}; for cost {_choice(cost)}"
+    if speed.entry is not None and speed.entry is cost.entry:
+        said = f"take {speed.entry.name}, fastest and cheapest"
+    return f"{work.entries[0].config.name('model') or 'the model'}: {said}."
+
+
+def _choice(winner: Winner) -> str:
+    if winner.entry is not None:
+        return f"take {winner.entry.name}"
+    if winner.advantage is None:
+        return f"no answer, {winner.reason}"
+    first, second, *_ = (entry.name for entry in winner.rivals)
+    interval = bounding(winner.advantage)
+    return f"{first} leads" if interval and interval.low > 1 else f"{first} or {second}, open"
+
+
+def _next(found: Sequence[Work]) -> list[str]:
+    """How each folder whose rows leave an answer open gets more runs."""
+    fewest: dict[str, Entry] = {}
+    for winner in (work.winner(key) for work in found for key in ("samples_per_s", "cost")):
+        open_ = () if _is_tie(winner) else winner.rivals
+        for entry in [e for e in open_ if _runs(e) < VERDICT_RUNS] or open_:
+            fewest[entry.side] = min(fewest.get(entry.side, entry), entry, key=_runs)
+    return [*dict.fromkeys(_more_runs(fewest[side]) for side in sorted(fewest))]
+
+
+def _runs(entry: Entry) -> int:
+    return len(entry.config.runs)
+
+
+def _more_runs(entry: Entry) -> str:
+    config, runs = entry.config.cells[0].config or {}, _runs(entry)
+    if is_monitored(config):
+        return f"Next, for {entry.side}: {way_to_get('runs', monitored=True, runs=runs)}."
+    wanted = VERDICT_RUNS if runs < VERDICT_RUNS else WANTED_RUNS
+    extend = f" sweep.extend={max(1, wanted - runs)}"
+    path = shlex.quote(from_here(entry.analysis.sweep.path.resolve()))
+    return f"Next: scalewise resume {path}{extend if config.get('repeats') != 'auto' else ''}"
 
 
 def _together_line(one: Together) -> str:

@@ -221,17 +221,16 @@ def _rich(table: Table, console: Console | None) -> RichTable:
     return made
 
 
-def show_comparison(texts: Sequence[str], sections: Sequence[Section], console: Console) -> None:
-    """Sections, then ``texts``: a line each in a pipe, else broken between their clauses."""
-    width = min(console.width, _WIDEST)
-    for one in sections:
+def show_comparison(sections: Sequence[Section], console: Console) -> None:
+    """Open sections; a ratio is a line in a pipe, all else is broken between clauses."""
+    for i, one in enumerate(sections):
+        if i:
+            console.print()
+        if sections[1:]:
+            console.print(_text(one.title, "bold"))
+        width = console.width if one.key == "ratio" else min(console.width, _WIDEST)
         for block in one.blocks:
             if isinstance(block, Lines):
                 _show_rows(block, one.key, width, console)
             elif isinstance(block, Table):
-                if block.title:
-                    console.print()
                 _show_table(block, console, "bold")
-    for text in texts:
-        for row in rows(text, console.width):
-            console.print(_text(row), soft_wrap=True)

@@ -92,7 +92,7 @@ def results_json(analysis: Analysis, samples: int | None = None) -> str:
             "created_at": analysis.sweep.created_at,
             "problems": list(analysis.sweep.problems),
         },
-        "configurations": [_configuration(analysis, c) for c in analysis.configurations],
+        "configurations": [configuration_as_plain(analysis, c) for c in analysis.configurations],
         "numbers_of_devices": cost_tables.gains_as_plain(analysis),
         "best_of_each_number_of_devices": best_tables.best_as_plain(analysis),
         "studies": study_tables.studies_as_plain(analysis),
@@ -125,13 +125,21 @@ def results_csv(analysis: Analysis, warmup_epochs: int = 1) -> str:
     The first ``warmup_epochs`` of a run are in no epoch time. The last columns are the leaves of
     the configuration that differ between rows.
     """
-    leaves = dict.fromkeys(name for c in analysis.configurations for name in c.leaves)
-    rows = [
-        _csv_row(analysis, config, warmup_epochs)
-        | {name: config.leaves.get(name) for name in leaves}
+    return rows_csv(configuration_rows(analysis, warmup_epochs))
+
+
+def configuration_rows(analysis: Analysis, warmup_epochs: int = 1) -> list[dict[str, Any]]:
+    """The rows of :func:`results_csv`, by column."""
+    return [
+        _csv_row(analysis, config, warmup_epochs) | dict(config.leaves)
         for config in analysis.configurations
     ]
-    return _csv([list(rows[0]), *(list(row.values()) for row in rows)]) if rows else ""
+
+
+def rows_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows by column; empty where a row has none of that name."""
+    head = dict.fromkeys(key for row in rows for key in row)
+    return _csv([list(head), *([row.get(key) for key in head] for row in rows)]) if rows else ""
 
 
 def table_csv(found: Table) -> str:
@@ -179,7 +187,8 @@ def _csv_cell(value: Any) -> Any:
     return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
 
 
-def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
+def configuration_as_plain(analysis: Analysis, config: Configuration) -> dict[str, Any]:
+    """One of ``configurations`` in ``results.json``: figures over runs, verdict, every run."""
     pair, refused = analysis.pair(config), analysis.refusal(config)
     return {
         "config_id": config.config_id,

@@ -1,6 +1,6 @@
 """report.html: a sweep on one page that needs neither a server nor a network.
 
-The page has the report's sections, and draws :mod:`scalewise.report.page_data` with plotly's
+It has the report's sections, and draws :mod:`scalewise.report.page_data` with plotly's
 script, which stands in it once. Record text is escaped in :func:`_text` and :func:`_json` alone.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -35,8 +35,6 @@ def render(title: str, analysis: Analysis, sections: Iterable[Section]) -> str:
     said = "".join(map(_block, answers(analysis).blocks))
     details = "".join(map(_section, sections))
     parts = {
-        "TITLE": _text(title),
-        "CSS": _static("page.css"),
         "COMMAND": _text(" ".join(analysis.sweep.command)),
         "ANSWER": said,
         "DETAILS": details,
@@ -44,9 +42,23 @@ def render(title: str, analysis: Analysis, sections: Iterable[Section]) -> str:
         "PLOTLY": _packed((files("plotly") / "package_data/plotly.min.js").read_bytes()),
         "SCRIPT": _script(_static("page.js")),
     }
-    # Filled in once and in pieces: no text that is filled in is looked through again.
-    template = _static("page.html").split("@@")
-    return "".join(parts.get(piece, piece) for piece in template)
+    return _filled("page.html", title, parts)
+
+
+def render_open(title: str, sections: Iterable[Section]) -> str:
+    """A page without pictures and scripts, whose sections stand open; the first is its answer."""
+    answer, *rest = sections
+    parts = {
+        "ANSWER": "".join(map(_block, answer.blocks)),
+        "DETAILS": "".join(map(_open_section, rest)),
+    }
+    return _filled("open.html", title, parts)
+
+
+def _filled(template: str, title: str, parts: Mapping[str, str]) -> str:
+    """Filled in once and in pieces: no text that is filled in is looked through again."""
+    known = {"TITLE": _text(title), "CSS": _static("page.css"), **parts}
+    return "".join(known.get(piece, piece) for piece in _static(template).split("@@"))
 
 
 def _static(name: str) -> str:
@@ -93,6 +105,11 @@ def _section(section: Section) -> str:
     body = "".join(_block(block) for block in section.blocks)
     title = _text(section.title or "This sweep")
     return f"<details><summary>{title}</summary>{body}</details>\n" if body else ""
+
+
+def _open_section(section: Section) -> str:
+    body = "".join(map(_block, section.blocks))
+    return f"<section><h2>{_text(section.title)}</h2>{body}</section>\n"
 
 
 def _block(block: Block) -> str:

@@ -12,7 +12,7 @@ from scalewise.analysis.comparison import parse_limit
 from scalewise.analysis.model import Sweep
 from scalewise.analysis.statistics import estimate_ratio
 from scalewise.records import SweepFolder
-from scalewise.report import comparison_text
+from scalewise.report import comparison_section
 
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
 
@@ -43,7 +43,7 @@ def test_two_runs_a_side_decide_nothing_however_far_apart(tmp_path: Path) -> Non
     assert {m.change for m in found.matches} == {"undecided"}
     assert found.gate is not None
     assert (found.gate.failed, found.gate.blind) == (False, True)
-    text = comparison_text(found)
+    text = "\n".join(comparison_section(found).texts)
     assert ": undecided: 0.33 [0.32, 0.34] (95 % interval) from 2 and 2 runs; a verdict" in text
 
 
@@ -73,7 +73,7 @@ def test_a_mixture_in_the_declared_factor_is_compared_and_said(tmp_path: Path) -
     (match,) = found.matches
     (said,) = match.mixed
     assert said.endswith("code.commit: x | y (sweep.allow_mixed=true)")
-    assert f"{match.label}: {match.mixed[0]}\n" in comparison_text(found)
+    assert f"{match.label}: {match.mixed[0]}" in comparison_section(found).texts
     assert compare(b, b, "code").matches[0].mixed == ()
 
 
@@ -156,7 +156,7 @@ def test_a_run_whose_steps_are_cut_off_is_named_and_not_counted(tmp_path: Path) 
     (left_out,) = found.left_out
     assert (left_out.side, left_out.cell) == ("B", planned.name)
     assert left_out.fault == "steps/rank0.bin: 20 of 60 step rows are there"
-    assert f"B, {planned.name}: left out: {left_out.fault}\n" in comparison_text(found)
+    assert f"B, {planned.name}: left out: {left_out.fault}" in comparison_section(found).texts
     assert compare(load_sweep(tmp_path / "b"), a, "code").left_out[0].side == "A"
 
 

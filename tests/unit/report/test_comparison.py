@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -89,6 +91,42 @@ def test_a_replaced_run_is_told_beside_the_figures_it_is_in(
     assert "\nA: " not in said
 
 
+HOSTILE = "=1+1 <img src=x> |b| ](javascript:x) \x1b[31m"
+
+
+def test_what_out_writes_has_the_same_numbers_and_no_name_is_more_than_text(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, named = tmp_path / "out", {"model": {"name": HOSTILE}}
+    for folder, slower in (("a", 1.0), ("b", 2.0)):
+        specs = [replace(s, config=named, commit=folder * 12) for s in (Spec(), DDP)]
+        each = [one for s in specs for one in repeats(s, [f * slower for f in STEADY[:3]])]
+        write_sweep(tmp_path / folder, each)
+    words = ["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--factor", "code"]
+    assert main([*words, "--fail-if", "slower=3%", "--out", str(out)]) == 1  # and it is written
+    plain = json.loads((out / "comparison.json").read_text())
+    (work,), (ratio,) = plain["works"], plain["global_samples_per_s_ratios"]
+    speed = work["metrics"]["samples_per_s"]
+    assert work["rows"][speed["winner"]] == "A ddp x2"
+    assert {"median_step_ms", "peak_memory_mib_per_device"} < set(work["metrics"])
+    assert [match["ratio"]["n"] for match in ratio["matches"]] == [[3, 3]] * 2
+    assert ratio["matches"][0]["ratio"]["value"] == pytest.approx(0.5, rel=0.01)
+    rows = list(csv.DictReader((out / "comparison.csv").read_text().splitlines()))
+    assert [row["side"] for row in rows] == list("AABB")
+    means = [figure["value"] for figure in speed["figures"].values()]
+    assert [float(row["global_samples_per_s"]) for row in rows] == pytest.approx(means)
+    assert not any(value.startswith("=") for row in rows for value in row.values())
+    page, markdown = ((out / f"comparison.{end}").read_text() for end in ("html", "md"))
+    assert "What to take" in markdown.splitlines()[2]
+    assert "=1+1 &lt;img" in page and not re.search("<img|\x1b", page)
+    assert not re.search(r"(?<!\\)<img|(?<!\\)\]\(java|\x1b", markdown)
+    assert not re.search(r"https?:|<script|<link|src=[\"']", page)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "notes").touch()
+    assert main([*words, "--out", str(tmp_path / "mine")]) == 2
+    assert "which holds other files" in capsys.readouterr().err
+
+
 def test_wrong_use_exits_with_2(
     tmp_path: Path, before: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,6 +138,19 @@ def test_wrong_use_exits_with_2(
         assert main(["compare", *words]) == 2
 
 
+def test_an_open_answer_ends_with_the_command_that_adds_the_runs_it_lacks(
+    tmp_path: Path, before: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, runs in (("two", 2), ("four", 4)):
+        each = [one for s in (Spec(), DDP) for one in repeats(s, STEADY[:runs])]
+        write_sweep(tmp_path / name, each)
+    assert main(["compare", "a", "two", "four"]) == 0
+    said = capsys.readouterr().out
+    # Four runs are enough for a verdict: two of B are what it waits for first.
+    assert said.splitlines()[-1] == "Next: scalewise resume two sweep.extend=1"
+
+
 def test_without_a_factor_rows_winners_and_the_factor_that_differs_are_printed(
     tmp_path: Path, before: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,4 +159,5 @@ def test_without_a_factor_rows_winners_and_the_factor_that_differs_are_printed(
     said = capsys.readouterr().out
     assert f"samples/s: A ddp x2 wins by {step_ms(Spec()) / step_ms(DDP):.2f}x" in said
     assert "what differs: code" in said
+    assert said.splitlines()[-1].startswith("large: for time take A ddp x2; for cost take ")
     assert "large ddp x2: slower: 0.50" in said

@@ -149,12 +149,16 @@ def differences(
     Raises ValueError for a factor that does not exist.
     """
     freed = (*factor_fields(factor), *also)
+    differing = {name for name, _ in left.items() ^ right.items()}
+    # An unknown value cannot be shown to be equal.
+    differing |= {
+        name
+        for name, value in left.items()
+        if UNKNOWN in value and UNKNOWN in value.split(_VALUE_SEPARATOR)
+    }
     found = []
-    for name in dict.fromkeys([*left, *right]):
+    for name in sorted(differing, key=[*left, *right].index):
         a, b = left.get(name, "absent"), right.get(name, "absent")
-        # An unknown value cannot be shown to be equal.
-        if a == b and UNKNOWN not in a.split(_VALUE_SEPARATOR):
-            continue
         excused = within(name, freed)
         # A key that one side's code did not know yet differs because the code does.
         excused |= "code" in freed and name not in _RECORDED and "absent" in (a, b)

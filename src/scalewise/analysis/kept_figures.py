@@ -13,6 +13,8 @@ import json
 from importlib.resources import files
 from typing import Final
 
+from pydantic_core import to_json
+
 from scalewise.analysis.step_figures import StepFigures
 from scalewise.records import (
     CellFolder,
@@ -20,7 +22,6 @@ from scalewise.records import (
     build,
     data_shards_of,
     parse_json,
-    to_plain,
     write_atomically,
 )
 
@@ -70,7 +71,7 @@ def keep_figures(folder: CellFolder, key: str, figures: StepFigures) -> None:
     """Keep them for the next reader, if they are of many rows."""
     if sum(rank.steps for rank in figures.ranks) < _LEAST_ROWS:
         return
-    body = json.dumps(to_plain(figures), separators=(",", ":")).encode()
+    body = to_json(figures)
     head = f"{key} {hashlib.sha256(body).hexdigest()}\n".encode()
     with contextlib.suppress(OSError):  # a folder that is read-only is measured every time
         write_atomically(folder.path / KEPT_FILE, head + body)

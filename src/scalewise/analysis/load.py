@@ -7,6 +7,7 @@ never fails because one cell is damaged: the rest of the sweep still has to be r
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -292,6 +293,7 @@ def load_sweep(path: Path | str) -> Sweep:
     return Sweep(folder.path, (), None, None, cells, said)
 
 
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _MOST_THREADS = 4
 """Each holds the columns of a cell: some 200 bytes a row."""
 
@@ -300,8 +302,21 @@ def _load_cells(
     cells: Iterable[tuple[CellFolder, PlannedCell | None]],
 ) -> tuple[CellRecords, ...]:
     """Cells side by side: numpy and zlib let other threads run meanwhile."""
+    _keep_freed_memory()
     with ThreadPoolExecutor(min(_MOST_THREADS, len(usable_cores()))) as pool:
         return name_own_optimizers(pool.map(lambda each: load_cell(*each), cells))
+
+
+def _keep_freed_memory() -> None:
+    """Let glibc use the memory of one cell's columns for the next one's.
+
+    Else it takes fresh pages for each column: a fifth of the time. Settings are those of
+    ``mallopt(3)``; another C library has none.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        mallopt(_M_MMAP_THRESHOLD, 2**25)
+        mallopt(_M_TRIM_THRESHOLD, 2**26)
 
 
 def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:

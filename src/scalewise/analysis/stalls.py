@@ -45,10 +45,12 @@ def common_stalls(series: Sequence[StepSeries], prepare_steps: int = 0) -> tuple
     for one in series:
         long = _long_steps(one, median, max(1, prepare_steps))
         common = long if common is None else list(_overlaps(common, long))
+    if not common:
+        return ()
     start = min(float(step_edges_s(one)[0]) for one in series)
     found = (
         CommonStall(begin - start, 1e3 * (end - begin), median, warmup)
-        for begin, end, warmup in common or ()
+        for begin, end, warmup in common
     )
     return tuple(stall for stall in found if stall.length_ms - median >= STALL_MS)
 

@@ -122,9 +122,9 @@ def fate_lines(fates: Sequence[Fate]) -> Iterator[str]:
             yield f"  log: {from_here(first.log)}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Analysis(Verdicts):
-    """A sweep with its configurations measured and paired."""
+    """A sweep with its configurations measured and paired; equal to itself alone."""
 
     sweep: Sweep
     mfu: Mapping[str, tuple[MfuResult, ...]] = field(default_factory=dict)

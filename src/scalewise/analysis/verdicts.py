@@ -386,7 +386,7 @@ def _failure(members: Sequence[Configuration]) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Verdicts:
     """The configurations of a sweep, and what they say about one another."""
 

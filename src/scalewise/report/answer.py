@@ -6,9 +6,9 @@ one must know before trusting that. Everything else stands in the report.
 
 from __future__ import annotations
 
+import functools
 import shlex
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from scalewise.analysis import (
     BENEFICIAL_FROM,
@@ -65,6 +65,7 @@ _SHORT = {
 """Causes as a line of 80 columns has them."""
 
 
+@functools.lru_cache(maxsize=1)
 def answers(analysis: Analysis) -> Section:
     """The lines that end the console: a block for each configuration, then what holds for all."""
     judged = sorted(
@@ -255,9 +256,8 @@ def _decide(analysis: Analysis) -> Iterator[str]:
 
 
 def _folder(analysis: Analysis) -> str:
-    """The sweep's, as it is typed from here; a page may travel, and says no other path."""
-    path = from_here(analysis.sweep.path.resolve())
-    return "FOLDER" if Path(path).is_absolute() else shlex.quote(path)
+    """The sweep's, as it is typed from here."""
+    return shlex.quote(from_here(analysis.sweep.path.resolve()))
 
 
 def _first_remedy(analysis: Analysis, config: Configuration) -> tuple[Loss, Remedy] | None:

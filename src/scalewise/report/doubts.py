@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import get_args
@@ -175,7 +176,8 @@ def doubts(analysis: Analysis) -> Section:
     return section("doubts", "Doubts", lines(said))
 
 
-def find_doubts(analysis: Analysis) -> list[Doubt]:
+@functools.lru_cache(maxsize=1)
+def find_doubts(analysis: Analysis) -> tuple[Doubt, ...]:
     """Each doubt once, with all whom it concerns; the gravest first."""
     found = [Doubt("quarantined", f"quarantined: {one}") for one in analysis.sweep.quarantined]
     found += [Doubt("replaced", text) for text in replaced_runs(analysis.sweep)]
@@ -190,14 +192,14 @@ def find_doubts(analysis: Analysis) -> list[Doubt]:
         found += [replace(one, about=(config.config_id,)) for one in _of_one(config)]
     found += [*_unequal_samples(analysis), *_unseen(analysis)]
     found.sort(key=lambda one: _GRAVEST_FIRST.index(one.code))
-    return [
+    return tuple(
         replace(
             same[0],
             of=listed(list(dict.fromkeys(one.of for one in same)), _MOST_ALIKE),
             about=tuple(dict.fromkeys(config_id for one in same for config_id in one.about)),
         )
         for same in grouped(found, lambda one: (one.code, one.text)).values()
-    ]
+    )
 
 
 def _of_pair(analysis: Analysis, pair: Pair) -> Iterator[Doubt]:

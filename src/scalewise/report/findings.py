@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 from pathlib import PurePath
+from typing import Final
 
 from scalewise.analysis import (
     CAUSE_WORDS,
@@ -40,6 +41,10 @@ _FEWEST_ROWS = 3
 """Rows of one workload below which the reader sees at once which is fastest."""
 
 
+_OF_ITS_FOLDER: Final = ("sweep.resume=", "hydra.sweep.dir=", "hydra.run.dir=")
+"""A command to paste makes a folder of its own."""
+
+
 def command(analysis: Analysis, override: str = "") -> str:
     """What the user typed, to paste, without folders of the machine: they are nobody's business.
 
@@ -56,7 +61,7 @@ def command(analysis: Analysis, override: str = "") -> str:
         return ""
     program = PurePath(typed[0]).name
     program = f"python {program}" if program.endswith(".py") else program
-    typed_words = [word for word in typed[1:] if not word.startswith("sweep.resume=")]
+    typed_words = [word for word in typed[1:] if not word.startswith(_OF_ITS_FOLDER)]
     return f"{program} {shlex.join(typed_words)}".rstrip()
 
 

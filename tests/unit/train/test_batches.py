@@ -41,7 +41,7 @@ class AtMost:
         (
             DataLoader(DATA, batch_sampler=GlobalBatchSampler(40, BatchSizes.equal(4, 2), 0, 0, 3)),
             2,
-            12,
+            4,
         ),
         ([DataLoader(DATA, 8)], 5, None),
     ],

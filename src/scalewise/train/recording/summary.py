@@ -98,7 +98,7 @@ def _local(value: Tensor) -> Tensor:
 
 
 def loader_batch_size(trainer: pl.Trainer) -> int | None:
-    """Samples of a batch as this rank's loader says itself.
+    """Samples of a step's batch as this rank's loader says itself, which may hand over several.
 
     None where it does not say (a list of loaders, a loader without batching, a batch sampler of
     the user's own, whose ``batch_size`` may be the most it gives), and where an epoch has one
@@ -106,9 +106,7 @@ def loader_batch_size(trainer: pl.Trainer) -> int | None:
     """
     loader = trainer.train_dataloader
     sampler: Any = getattr(loader, "batch_sampler", None)
-    own = hasattr(sampler, "samples_per_step")
-    told = sampler.samples_per_step * sampler.steps_per_batch if own else None
-    told = getattr(loader, "batch_size", None) if told is None else told
+    told = getattr(sampler, "samples_per_step", getattr(loader, "batch_size", None))
     return told if isinstance(told, int) and trainer.num_training_batches > 1 else None
 
 

@@ -33,11 +33,14 @@ _STATIC = files("scalewise.report") / "static"
 def render(title: str, analysis: Analysis, sections: Iterable[Section]) -> str:
     """The whole page; below its answer stand ``sections``, those of details.md."""
     said = "".join(map(_block, answers(analysis).blocks))
-    details = "".join(map(_section, sections))
+    made = [(one.key, _section(one)) for one in sections]
+    # Why cells have no result is part of the answer, and all of it where none has one.
+    lost = "".join(text for key, text in made if key == "unfinished")
+    said += lost if analysis.measured else lost.replace("<details>", "<details open>", 1)
     parts = {
         "COMMAND": _text(" ".join(analysis.sweep.command)),
         "ANSWER": said,
-        "DETAILS": details,
+        "DETAILS": "".join(text for key, text in made if key != "unfinished"),
         "DATA": _json(page_data(analysis)),
         "PLOTLY": _packed((files("plotly") / "package_data/plotly.min.js").read_bytes()),
         "SCRIPT": _script(_static("page.js")),

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fakes.recorded import Spec, analysed
 from scalewise.analysis import Analysis, analyse, load_sweep
 from scalewise.report import report_sections
 from scalewise.report.page import render
@@ -106,3 +107,12 @@ def test_curves_are_bounded(analysis: Analysis) -> None:
     for cell in page_data(analysis)["cells"]:
         for series in cell["steps"]:
             assert len(series["curve"][0]) <= MOST_POINTS
+
+
+def test_why_nothing_was_measured_stands_on_top(tmp_path: Path) -> None:
+    failed = analysed(tmp_path, Spec(outcome="failed"))
+    shown = render("t", failed, report_sections(failed))
+    (told,) = re.findall(r"<details open>.*?</details>", shown, re.DOTALL)
+    assert "CUDA out of memory" in told
+    assert shown.index(told) < shown.index('id="filters"')
+    assert shown.count("<summary>Without a result</summary>") == 1

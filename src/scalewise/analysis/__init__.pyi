@@ -76,10 +76,10 @@ from .loss_budget import make_budget as make_budget
 from .loss_budget import mean_clock_mhz as mean_clock_mhz
 from .losses import equal_samples as equal_samples
 from .model import CellRecords as CellRecords
-from .model import is_examination as is_examination
 from .model import is_monitored as is_monitored
 from .model import is_operation as is_operation
 from .model import is_timed as is_timed
+from .model import workload as workload
 from .pair_groups import FEWEST_BATCHES as FEWEST_BATCHES
 from .pair_groups import AverageSpeedup as AverageSpeedup
 from .pair_groups import average_speedups as average_speedups
@@ -126,6 +126,7 @@ from .step_figures import RankSteps as RankSteps
 from .step_figures import extremes as extremes
 from .step_figures import figures_of as figures_of
 from .steps import NotMeasuredError as NotMeasuredError
+from .steps import common_steps as common_steps
 from .steps import measure_pipeline as measure_pipeline
 from .steps import measure_throughput as measure_throughput
 from .steps import pipeline_of as pipeline_of

@@ -103,7 +103,8 @@ def make_budget(
     if not ours:
         return None
     scale = _scale(config, baseline) if baseline is not None and theirs else None
-    parts, ideal = _means(ours), _scaled(_means(theirs), scale or 0.0)
+    parts = _means(ours)
+    ideal = {name: (scale or 0.0) * ms for name, ms in _means(theirs).items()}
     causes: dict[Cause, float] = {
         ("unexplained" if name == "untimed" else name): parts.get(name, 0.0) - ideal.get(name, 0.0)
         for name in {**parts, **ideal}
@@ -155,10 +156,6 @@ def _means(measured: Measured) -> dict[Part, float]:
     return {name: mean(one.ms.get(name, 0.0) for _, one in measured) for name in names}
 
 
-def _scaled(parts: Mapping[Part, float], scale: float) -> dict[Part, float]:
-    return {name: scale * ms for name, ms in parts.items()}
-
-
 def _scale(config: Configuration, baseline: Configuration) -> float | None:
     """Samples that each device of ``config`` has in a step over those of the baseline's."""
     ours, theirs = config.runs[0].cell.result, baseline.runs[0].cell.result
@@ -189,10 +186,7 @@ def _lost_to_clocks(parts: Mapping[Part, float], ratio: float) -> float:
 
 def mean_clock_mhz(config: Configuration) -> float | None:
     """SM clock, mean over runs and devices; None where it was not read."""
-    known = [
-        mhz for run in config.runs if run.usage and (mhz := run.usage.mean("sm_clock_mhz"))
-    ]  # fmt: skip
-    return mean(known) if known else None
+    return mean_of_devices(config, "sm_clock_mhz") or None
 
 
 def _explained(
@@ -260,7 +254,7 @@ def _activity_words(config: Configuration) -> str:
     """``; SMs busy 59 %, tensor cores 35 %`` while the run was timed; empty where not counted."""
     names = {"sm_activity_percent": "SMs busy", "tensor_activity_percent": "tensor cores"}
     known = {words: percent for name, words in names.items()
-             if (percent := mean_activity(config, name)) is not None}  # fmt: skip
+             if (percent := mean_of_devices(config, name)) is not None}  # fmt: skip
     told = ", ".join(f"{words} {percent:.0f} %" for words, percent in known.items())
     return f"; {told}" if told else ""
 
@@ -290,8 +284,8 @@ def _reductions_words(config: Configuration) -> str:
     return f"; gradients are reduced {reductions_per_step(config):g} times a step"
 
 
-def mean_activity(config: Configuration, name: str) -> float | None:
-    """Mean percent over the runs that have it; None where none has."""
+def mean_of_devices(config: Configuration, name: str) -> float | None:
+    """A figure of :class:`DeviceUsage`, mean over devices and the runs that have it; else None."""
     known = [
         value
         for run in config.runs

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from scalewise.analysis.labels import named
-from scalewise.analysis.model import CellRecords
+from scalewise.analysis.model import CellRecords, setting
 from scalewise.analysis.steps import NotMeasuredError
 from scalewise.records import (
     CellResult,
@@ -273,6 +273,5 @@ def _of_models(name: str, cell: CellRecords, models: int) -> str:
 
 def _drifts_apart(cell: CellRecords) -> bool:
     """Whether its ranks have parameters of their own between two exchanges."""
-    strategy = (cell.config or {}).get("strategy")
-    kind = strategy.get("kind") if isinstance(strategy, Mapping) else None
-    return (kind or named(cell.config or {}, "strategy")) == "local_sgd"
+    kind = setting(cell.config, "strategy.kind") or named(cell.config or {}, "strategy")
+    return bool(kind == "local_sgd")

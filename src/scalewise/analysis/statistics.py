@@ -239,7 +239,7 @@ def rarest_seen(runs: int, confidence: float = 0.95) -> float:
     return 1 - float((1 - confidence) ** (1 / runs))
 
 
-def minimum_detectable_effect(
+def detectable_effect(
     ratio: RatioEstimate, alpha: float = 0.05, power: float = 0.8
 ) -> float | None:
     """The smallest true ratio above 1 that as many new runs would show with this ``power``.
@@ -255,17 +255,13 @@ def minimum_detectable_effect(
     as far as the other; of unequally many, which Welch's degrees of freedom flatter, less: 77 %
     with 3 and 5, 68 % with 2 and 5.
 
-    None with one run on a side, and for runs that are all equal: they bound nothing.
+    None with one run on a side, for runs that are all equal, since they bound nothing, and where it
+    is out of reach.
     """
     if not ratio.log_error or ratio.df is None:
         return None
-    return finite_exp(_errors_to_be_seen(ratio.df, alpha, power) * ratio.log_error)
-
-
-def detectable_effect(ratio: RatioEstimate, alpha: float = 0.05) -> float | None:
-    """:func:`minimum_detectable_effect`; None too where it is out of reach."""
-    least = minimum_detectable_effect(ratio, alpha)
-    return None if least is None or least > LARGEST_EFFECT else least
+    least = finite_exp(_errors_to_be_seen(ratio.df, alpha, power) * ratio.log_error)
+    return None if least > LARGEST_EFFECT else least
 
 
 LARGEST_EFFECT = 100.0

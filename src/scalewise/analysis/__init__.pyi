@@ -45,7 +45,6 @@ from .disturbances import CODES as CODES
 from .disturbances import DEVICE_CODES as DEVICE_CODES
 from .disturbances import Disturbance as Disturbance
 from .disturbances import DisturbanceCode as DisturbanceCode
-from .disturbances import is_disturbed as is_disturbed
 from .investment import Bounded as Bounded
 from .investment import Owned as Owned
 from .investment import Return as Return
@@ -121,7 +120,6 @@ from .statistics import estimate_not_negative as estimate_not_negative
 from .statistics import estimate_positive as estimate_positive
 from .statistics import rarest_seen as rarest_seen
 from .step_figures import MOST_POINTS as MOST_POINTS
-from .step_figures import CellSteps as CellSteps
 from .step_figures import RankSteps as RankSteps
 from .step_figures import extremes as extremes
 from .step_figures import figures_of as figures_of

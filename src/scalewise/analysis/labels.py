@@ -186,9 +186,7 @@ class Told:
     """Row to the dotted leaves of its configuration that differ between any rows, models too."""
 
 
-def tell_apart(
-    firsts: Mapping[str, CellRecords], recorded: Mapping[str, Fields] | None = None
-) -> Told:
+def tell_apart(firsts: Mapping[str, CellRecords], recorded: Mapping[str, Fields]) -> Told:
     """Name every leaf of the configuration in which rows differ.
 
     A leaf is left out where another word says it: one that comes with the name of its group, one
@@ -201,8 +199,7 @@ def tell_apart(
     """
     typed = {key for cell in firsts.values() for key in _typed(cell.planned)}
     fields: dict[str, Fields] = {
-        key: {**(recorded or {}).get(key, {}), **flatten(cell.config or {})}
-        for key, cell in firsts.items()
+        key: {**recorded.get(key, {}), **flatten(cell.config or {})} for key, cell in firsts.items()
     }
     base = {key: _base_label(cell) for key, cell in firsts.items()}
     scopes = _alike({key: _scope(cell) for key, cell in firsts.items()})

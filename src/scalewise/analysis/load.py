@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -80,7 +81,7 @@ def _named(cell: CellRecords, own: str | None) -> CellRecords:
     if own is None or cell.config is None:
         return cell
     name = f"the module's own ({own})"
-    asked = [word for word in cell.planned.overrides if _is_of_optimizer(word)]
+    asked = [word for word in cell.planned.overrides if _OF_OPTIMIZER.match(word)]
     unused = f"{' '.join(asked)} was not used: the model built its own optimizer ({own})"
     return replace(
         cell,
@@ -89,13 +90,9 @@ def _named(cell: CellRecords, own: str | None) -> CellRecords:
     )
 
 
-def _is_of_optimizer(override: str) -> bool:
-    key = override.partition("=")[0].lstrip("+~")
-    return key == "optimizer" or key.startswith("optimizer.")
-
-
 P = ParamSpec("P")
 T = TypeVar("T")
+_OF_OPTIMIZER = re.compile(r"[+~]*optimizer(\.|=|$)")
 RowCount = Literal["step_rows", "metric_rows"]
 
 _IN_EVERY_CONFIG = ("model", "dataset", "strategy", "precision", "tracking")
@@ -218,15 +215,6 @@ def read_rank_metrics(
     return rows
 
 
-def absent_metrics(folder: CellFolder, result: CellResult | None) -> Iterator[tuple[int, str]]:
-    """Each rank whose file is gone, and a line that says so."""
-    for one in result.ranks if result else ():
-        path = folder.metrics_path(one.rank)
-        if not path.exists():
-            for line in _row_faults(path, 0, result, one.rank, "metric_rows"):
-                yield one.rank, line
-
-
 def read_rank_shards(folder: CellFolder, problems: list[str]) -> tuple[ShardIndices, ...]:
     """One of every rank that left an audit."""
     paths = numbered_files(folder.path / "audit", "rank", ".npz")
@@ -334,9 +322,12 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
     steps = read_cell_steps(folder, result)
     of_steps = steps.figures.faults
     metrics = read_rank_metrics(folder, result, of_metrics)
-    for rank, line in absent_metrics(folder, result):
-        # Without the other ranks no figure is in doubt: a loss of rank 0 alone is called so.
-        (problems if rank else of_metrics).append(line)
+    for rank in range(result.world_size) if result else ():
+        path = folder.metrics_path(rank)
+        if not path.exists():
+            # Without the other ranks no figure is in doubt: a loss of rank 0 alone is called so.
+            gone = problems if rank else of_metrics
+            gone += _row_faults(path, 0, result, rank, "metric_rows")
 
     return CellRecords(
         planned=planned or _as_planned(folder, result),

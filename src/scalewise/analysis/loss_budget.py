@@ -8,7 +8,7 @@ against the same part of that ideal, so the losses add up to the difference.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import mean
 from typing import Final, Literal
 
@@ -129,7 +129,7 @@ def make_budget(
     else:
         causes.pop("device_work", None)
     losses = [
-        replace(_explained(cause, ms, config, ours, ideal, ceiling), share=ms / measured_ms)
+        _explained(cause, ms, ms / measured_ms, config, ours, ideal, ceiling)
         for cause, ms in causes.items()
         if ms != 0.0
     ]
@@ -192,6 +192,7 @@ def mean_clock_mhz(config: Configuration) -> float | None:
 def _explained(
     cause: Cause,
     ms: float,
+    share: float,
     config: Configuration,
     measured: Measured,
     ideal: Mapping[Part, float],
@@ -219,7 +220,7 @@ def _explained(
         "clocks": f"the SMs run at {mean_clock_mhz(config) or 0.0:.0f} MHz",
         "unexplained": "no measurement names it",
     }[cause]
-    return Loss(cause, ms, 0.0, evidence, rank)
+    return Loss(cause, ms, share, evidence, rank)
 
 
 def _part(cause: Cause) -> Part:

@@ -20,7 +20,7 @@ from scalewise.analysis.labels import named
 from scalewise.analysis.model import setting
 from scalewise.analysis.run import Run
 from scalewise.config import HardwareConfig, data_sheet, profile_of
-from scalewise.records import DOCTOR_FILE, DeviceInfo, DoctorReport, RecordError, load_doctor
+from scalewise.records import DOCTOR_FILE, DeviceInfo, DoctorReport, load_doctor, load_or_none
 
 Peak = Literal["data sheet", "measured GEMM"]
 
@@ -87,11 +87,9 @@ def measure_mfu(
 def find_doctor(sweep: Path) -> DoctorReport | None:
     """The examination that lies beside a sweep's cells or in one of them; None without one."""
     for folder in (sweep, *sorted(p.parent for p in sweep.glob(f"*/{DOCTOR_FILE}"))):
-        if (folder / DOCTOR_FILE).exists():
-            try:
-                return load_doctor(folder)
-            except RecordError:
-                continue
+        found = load_or_none(load_doctor, folder)
+        if found is not None:
+            return found
     return None
 
 

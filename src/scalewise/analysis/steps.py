@@ -342,24 +342,17 @@ class PipelineIdle:
 
     schedule: PipelineRecord
     """Of the rank with the first stage."""
-    bubble_share: float
-    """By the formula, 0 to 1."""
     idle_share: tuple[float, ...]
     """Measured, 0 to 1, one value a rank."""
-    idle_ms: tuple[float, ...]
-    """Mean ms a step, one value a rank."""
-
-    @property
-    def mean_idle_share(self) -> float:
-        return sum(self.idle_share) / len(self.idle_share)
 
     def __str__(self) -> str:
         p, m = self.schedule.stages, self.schedule.microbatches
         each = ", ".join(f"rank {r}: {share:.0%}" for r, share in enumerate(self.idle_share))
+        mean = sum(self.idle_share) / len(self.idle_share)
         return (
             f"{self.schedule.schedule} with {p} stages and {m} microbatches idles "
-            f"{self.mean_idle_share:.0%} of its schedule ({each}); the bubble alone, "
-            f"(p - 1) / (m + p - 1), is {self.bubble_share:.0%}"
+            f"{mean:.0%} of its schedule ({each}); the bubble alone, "
+            f"(p - 1) / (m + p - 1), is {self.schedule.bubble_share:.0%}"
         )
 
 
@@ -374,12 +367,11 @@ def measure_pipeline(cell: CellRecords, anatomy: Anatomy | None) -> PipelineIdle
     if schedule is None or anatomy is None:
         return None
     line = anatomy.ranks[-1].timeline
-    shares, idle = [], []
+    shares = []
     for rank in (r for r in anatomy.ranks if r.timeline == line):
         forward, backward = rank.phases_ms["forward"], rank.phases_ms["backward"]
         other = rank.phases_ms["other"]
         if forward is None or backward is None or other is None:
             return None
         shares.append(other / (forward + backward + other))
-        idle.append(other)
-    return PipelineIdle(schedule, schedule.bubble_share, tuple(shares), tuple(idle))
+    return PipelineIdle(schedule, tuple(shares))

@@ -115,7 +115,6 @@ from .steps import WARMUP as WARMUP
 from .steps import OperationTime as OperationTime
 from .steps import ShardIndices as ShardIndices
 from .steps import StepParser as StepParser
-from .steps import StepRows as StepRows
 from .steps import StepSeries as StepSeries
 from .steps import StepWriter as StepWriter
 from .steps import WindowProfile as WindowProfile

@@ -125,7 +125,7 @@ def _data_sheet(
         return "the precision has no peak of its own"
     peak = setting(run.cell.config, "hardware.peak")
     # A profile that was allowed not to describe the device has no say about it.
-    if peak and not setting(run.cell.config, "hardware.allow_mismatch"):
+    if isinstance(peak, Mapping) and not setting(run.cell.config, "hardware.allow_mismatch"):
         rate = peak.get(f"{number_format}_tflops")
         if rate is not None:
             return float(rate), f"{peak.get('source')}, {peak.get('date')}"

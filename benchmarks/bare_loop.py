@@ -114,12 +114,12 @@ def one_run(workload: str, arm: str, timed: int, folder: Path) -> float:
 
 
 def recorded_ms(folder: Path) -> float:
-    from scalewise.analysis import measure_throughput
+    from scalewise.analysis import common_steps, measure_throughput
     from scalewise.records import SweepFolder, read_steps
 
     _, cell = next(SweepFolder(folder).cells())
     series = read_steps(cell.steps_path(0), 0)
-    return measure_throughput([series], 1).step_time_ms.mean
+    return measure_throughput(common_steps([series], 1)).step_time_ms.mean
 
 
 def run_arm(arm: str, config: Path) -> float:

@@ -32,7 +32,7 @@ import numpy as np
 import scipy.stats
 from hydra import compose, initialize_config_dir
 
-from scalewise.analysis import measure_throughput
+from scalewise.analysis import common_steps, measure_throughput
 from scalewise.analysis.statistics import estimate_ratio
 from scalewise.config import conf_dir, resolve
 from scalewise.records import CellFolder, read_heartbeat, read_steps
@@ -95,7 +95,7 @@ def measure(folder: CellFolder, way: str, cpu_s: float) -> Start:
     series = [read_steps(folder.steps_path(r), r) for r in range(result.world_size)]
     first = series[0].rows[0]
     ended_at = (first["start_ns"] + series[0].epoch_offset_ns) / 1e9 + first["host_step_ms"] / 1e3
-    timed = measure_throughput(series, result.world_size)
+    timed = measure_throughput(common_steps(series, result.world_size))
     return Start(
         way=way,
         first_step_s=float(ended_at - asked_at),

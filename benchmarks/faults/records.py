@@ -11,8 +11,8 @@ from scalewise.records import (
     SampledDevice,
     StepSeries,
     read_steps,
+    save_record,
 )
-from scalewise.records.decisions import save_imported
 
 TOP_MHZ = 1980.0
 """The highest SM clock of an H200."""
@@ -31,7 +31,7 @@ def leave_records(fault: FaultConfig, folder: CellFolder, world_size: int) -> No
     if fault.kind == "throttled_replay":
         replay_throttled(folder, steps, world_size, fault.mhz)
     else:
-        save_imported(folder.path, published_per_replica(steps, world_size, fault.digits))
+        save_record(folder.path, published_per_replica(steps, world_size, fault.digits))
 
 
 def replay_throttled(folder: CellFolder, steps: StepSeries, world_size: int, mhz: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fakes.train_command import LEAN, SMALL, Finished
-from scalewise.records import BatchSearchRecord, CellFolder, load_batch_search, load_decision
+from scalewise.records import BatchSearchRecord, CellFolder, StrategyDecision, find_record
 
 STEPS = 15
 AUTO_STRATEGY = (
@@ -28,7 +28,9 @@ def check_decision(run: Finished) -> None:
     assert run.status == 0, run.err
     said = [s for s in (run.out + run.err).splitlines() if s.startswith("strategy ")]
     assert len(said) == 3
-    decisions = [(c, load_decision(folder.path)) for c, folder in run.cells().values()]
+    decisions = [
+        (c, find_record(folder.path, StrategyDecision)) for c, folder in run.cells().values()
+    ]
     probes = [cell for cell, decision in decisions if decision is None]
     ((trained, decision),) = [(c, d) for c, d in decisions if d is not None]
     assert sorted(cell.devices or 0 for cell in probes) == [1, 2]
@@ -57,8 +59,8 @@ def check_found_batch(run: Finished, ranks: int) -> tuple[BatchSearchRecord, Cel
     cells = run.cells()
     (search,) = (folder for name, (_, folder) in cells.items() if name.startswith("find_batch-"))
     (trained,) = (folder for _, folder in cells.values() if folder.path != search.path)
-    record = load_batch_search(trained.path)
-    assert record is not None and record == load_batch_search(search.path)
+    record = find_record(trained.path, BatchSearchRecord)
+    assert record is not None and record == find_record(search.path, BatchSearchRecord)
     each, together = record.per_device_batch_size, record.global_batch_size
     assert (record.world_size, together) == (ranks, ranks * each)
     assert record.limit_mib is not None and record.peak_mib is not None

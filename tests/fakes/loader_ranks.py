@@ -19,7 +19,7 @@ from torch import distributed as dist
 from torch.utils.data import Dataset
 
 from fakes.requests import asked
-from scalewise.records import CellFolder, DeviceInfo, LoaderRecord, load_loader
+from scalewise.records import CellFolder, DeviceInfo, LoaderRecord, find_record
 from scalewise.train import RankContext
 from scalewise.train.loader_rates import measure_loader
 
@@ -67,7 +67,7 @@ def measured(folder: Path, *overrides: str) -> LoaderRecord | None:
         warnings.simplefilter("ignore")
         context = RankContext(rank, rank, size, DeviceInfo("cpu", "a processor"))
         measure_loader(cell, CellFolder(folder), context, _PASS_S)
-    return load_loader(folder) if rank == 0 else None
+    return find_record(folder, LoaderRecord) if rank == 0 else None
 
 
 def slow(workers: int) -> tuple[str, ...]:

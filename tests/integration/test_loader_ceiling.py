@@ -9,7 +9,7 @@ import pytest
 
 from fakes.train_command import LEAN, Train
 from scalewise.analysis import analyse, load_sweep
-from scalewise.records import load_loader
+from scalewise.records import LoaderRecord, find_record
 
 BATCH_S = 0.1
 BATCH_SIZE = 16
@@ -28,7 +28,7 @@ def test_training_that_waits_for_a_planted_loader_is_told_its_ceiling(
     )  # fmt: skip
     assert run.status == 0, run.err
     (name,) = (name for name in run.cells() if name.startswith("loader-"))
-    record = load_loader(run.cells()[name][1].path)
+    record = find_record(run.cells()[name][1].path, LoaderRecord)
     assert record is not None and record.warm is not None and record.cold is None
     assert record.warm.global_samples_per_s == pytest.approx(PLANTED, rel=0.1)
     found = analyse(load_sweep(run.sweep.path))

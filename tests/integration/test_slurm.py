@@ -28,7 +28,7 @@ from fakes.train_command import (
 )
 from scalewise.analysis import load_sweep, measure_throughput
 from scalewise.analysis.balance import audit_shards
-from scalewise.analysis.steps import long_steps
+from scalewise.analysis.steps import common_steps, find_long_steps, timed_steps
 from scalewise.config import config_id, repeat_id
 from scalewise.records import (
     CellFolder,
@@ -318,10 +318,10 @@ def test_a_suspended_cell_goes_on_and_its_pause_is_a_long_step(slurm: Train) -> 
     result = folder.load_result()
     assert (result.attempt, result.ranks[0].steps_completed) == (1, STEPS)
     (cell,) = load_sweep(folder.path.parent).cells
-    long = long_steps(cell.steps, 2)
+    long = find_long_steps(timed_steps(cell.steps, 2))
     assert pause_s - 1 < sum(one.seconds for one in long.found) < 2 * pause_s + 5
     timed = len(cell.steps[0].timed())
-    assert measure_throughput(cell.steps, 2).steps == timed - len(long.found)
+    assert measure_throughput(common_steps(cell.steps, 2)).steps == timed - len(long.found)
 
 
 def test_one_task_of_an_array_is_preempted_and_the_other_goes_on(slurm: Train) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from fakes.train_command import SMALL, Train, wait_for
 from scalewise.analysis import load_sweep, measure_throughput
-from scalewise.analysis.steps import long_steps
+from scalewise.analysis.steps import common_steps, find_long_steps, timed_steps
 from scalewise.records import CellFolder, SweepFolder, read_heartbeat
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
@@ -63,11 +63,11 @@ def test_a_pause_of_a_rank_is_a_long_step_that_is_set_aside_and_said(train: Trai
     _, err = head.communicate(timeout=60)
     assert head.returncode == 0, err
     (cell,) = load_sweep(folder.path.parent).cells
-    long = long_steps(cell.steps, 2)
+    long = find_long_steps(timed_steps(cell.steps, 2))
     assert long.are_set_aside
     longest = max(long.found, key=lambda one: one.seconds)
     assert STOP_S - 0.5 < longest.seconds < STOP_S + 2
-    measured = measure_throughput(cell.steps, 2)
+    measured = measure_throughput(common_steps(cell.steps, 2))
     assert measured.steps == len(cell.steps[0].timed()) - len(long.found)
     whole_s = max(one.timed().column("step").sum() for one in cell.steps) / 1e3
     assert measured.seconds < whole_s - STOP_S + 0.5

@@ -7,6 +7,7 @@ import pytest
 
 from fakes.train_command import LEAN, Train, copy_own_code
 from scalewise.analysis.balance import measure_balance
+from scalewise.analysis.steps import common_steps
 from scalewise.records import PHASES, StepSeries, read_steps
 
 INJECTED_MS = {
@@ -63,6 +64,6 @@ def test_the_phases_add_up_to_the_step(delayed: tuple[StepSeries, StepSeries]) -
 
 
 def test_a_slow_rank_is_found_by_its_arrival(delayed: tuple[StepSeries, StepSeries]) -> None:
-    assert measure_balance(delayed, 2).slowest_rank == 1
+    assert measure_balance(common_steps(delayed, 2)).slowest_rank == 1
     waits = [float(np.median(one.timed().column("exposed_comm"))) for one in delayed]
     assert waits[0] > waits[1]

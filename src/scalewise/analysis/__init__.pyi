@@ -45,7 +45,6 @@ from .disturbances import CODES as CODES
 from .disturbances import DEVICE_CODES as DEVICE_CODES
 from .disturbances import Disturbance as Disturbance
 from .disturbances import DisturbanceCode as DisturbanceCode
-from .disturbances import is_disturbed as is_disturbed
 from .investment import Bounded as Bounded
 from .investment import Owned as Owned
 from .investment import Return as Return
@@ -76,10 +75,10 @@ from .loss_budget import make_budget as make_budget
 from .loss_budget import mean_clock_mhz as mean_clock_mhz
 from .losses import equal_samples as equal_samples
 from .model import CellRecords as CellRecords
-from .model import is_examination as is_examination
 from .model import is_monitored as is_monitored
 from .model import is_operation as is_operation
 from .model import is_timed as is_timed
+from .model import workload as workload
 from .pair_groups import FEWEST_BATCHES as FEWEST_BATCHES
 from .pair_groups import AverageSpeedup as AverageSpeedup
 from .pair_groups import average_speedups as average_speedups
@@ -121,11 +120,11 @@ from .statistics import estimate_not_negative as estimate_not_negative
 from .statistics import estimate_positive as estimate_positive
 from .statistics import rarest_seen as rarest_seen
 from .step_figures import MOST_POINTS as MOST_POINTS
-from .step_figures import CellSteps as CellSteps
 from .step_figures import RankSteps as RankSteps
 from .step_figures import extremes as extremes
 from .step_figures import figures_of as figures_of
 from .steps import NotMeasuredError as NotMeasuredError
+from .steps import common_steps as common_steps
 from .steps import measure_pipeline as measure_pipeline
 from .steps import measure_throughput as measure_throughput
 from .steps import pipeline_of as pipeline_of

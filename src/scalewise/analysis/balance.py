@@ -14,7 +14,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from scalewise.analysis.steps import NotMeasuredError, common_steps, timeline
+from scalewise.analysis.comparability import grouped
+from scalewise.analysis.steps import NotMeasuredError, timeline
 from scalewise.records import Grade, ShardIndices, StepSeries, cv_text, grade
 
 _WINDOWS = 20
@@ -81,20 +82,16 @@ class LoadBalance:
         )
 
 
-def measure_balance(series: Sequence[StepSeries], world_size: int) -> LoadBalance:
-    """Load balance of one run.
+ONE_RANK = "one rank: there is nothing to balance"
+
+
+def measure_balance(ranks: Sequence[StepSeries]) -> LoadBalance:
+    """Load balance of one run, from the common steps of all its ranks.
 
     Raises :class:`NotMeasuredError` for one rank, or where the last bucket was not timed.
     """
-    if world_size < 2:
-        raise NotMeasuredError("one rank: there is nothing to balance")
-    return balance_of(common_steps(series, world_size))
-
-
-def balance_of(ranks: Sequence[StepSeries]) -> LoadBalance:
-    """As :func:`measure_balance`, from the common steps of all ranks."""
     if len(ranks) < 2:
-        raise NotMeasuredError("one rank: there is nothing to balance")
+        raise NotMeasuredError(ONE_RANK)
     line = timeline(ranks)
     arrivals = np.stack([one.column("arrival", line) for one in ranks])
     known = ~np.isnan(arrivals).any(axis=0)
@@ -191,10 +188,13 @@ def audit_shards(
         have = ", ".join(str(s.rank) for s in shards) or "none"
         return ShardAudit("not judged", f"indices of rank {have} were recorded, of {world_size}")
     size = shards[0].dataset_size
-    different = _different_within_a_shard(shards)
-    if different is not None:
-        return ShardAudit("not the same", different, size)
-    shards = _one_rank_a_shard(shards)
+    parts = grouped(shards, lambda one: one.rank if one.data_shard is None else one.data_shard)
+    for first, *others in parts.values():
+        for other in others:
+            if not np.array_equal(other.indices, first.indices):
+                text = f"rank {other.rank} and rank {first.rank} hold parts of one replica, but "
+                return ShardAudit("not the same", f"{text}fed it different samples", size)
+    shards = [same[0] for same in parts.values()]
     world_size = len(shards)
     if world_size == 1:
         text = "all ranks fed the same samples, as this strategy means them to"
@@ -210,28 +210,6 @@ def audit_shards(
     complete = all(s.epoch_complete for s in shards)
     coverage = len(seen) / size if complete else None
     return _judge(shards, overlap, len(seen), size, coverage, global_batch_size)
-
-
-def _one_rank_a_shard(shards: Sequence[ShardIndices]) -> list[ShardIndices]:
-    first: dict[int, ShardIndices] = {}
-    for one in shards:
-        first.setdefault(one.rank if one.data_shard is None else one.data_shard, one)
-    return list(first.values())
-
-
-def _different_within_a_shard(shards: Sequence[ShardIndices]) -> str | None:
-    """What is wrong where ranks that hold parts of one model did not feed it the same samples."""
-    first: dict[int, ShardIndices] = {}
-    for one in shards:
-        if one.data_shard is None:
-            continue
-        other = first.setdefault(one.data_shard, one)
-        if not np.array_equal(one.indices, other.indices):
-            return (
-                f"rank {one.rank} and rank {other.rank} hold parts of one replica, but fed it "
-                "different samples"
-            )
-    return None
 
 
 def _judge(

@@ -222,12 +222,8 @@ def fastest_of_each(rungs: Sequence[Rung]) -> tuple[Rung, ...]:
     Of two with as many (other GPUs of the host) neither is the other's next, and nobody who adds
     devices would begin with the slower one.
     """
-    best: dict[int, Rung] = {}
-    for rung in rungs:
-        other = best.get(rung.devices)
-        if other is None or samples_per_s(rung.config) > samples_per_s(other.config):
-            best[rung.devices] = rung
-    return tuple(best.values())
+    each = grouped(rungs, lambda rung: rung.devices).values()
+    return tuple(max(same, key=lambda rung: samples_per_s(rung.config)) for same in each)
 
 
 def _gain(pair: Pair, below: Rung) -> Gain | None:

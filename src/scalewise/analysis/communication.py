@@ -57,7 +57,7 @@ class Window:
     """Mean over ranks, of merged intervals."""
     total_ms: float | None
     """Communication, mean over ranks, waiting inside the collectives included; this and the two
-    below are None where the profiler made ranks wait (:meth:`without_waiting`)."""
+    below are None where the profiler made ranks wait."""
     overlapped_ms: float | None
     """The part of ``total_ms`` beside which something was computed."""
     least_total_ms: float | None
@@ -79,10 +79,6 @@ class Window:
         if self.total_ms is None or self.overlapped_ms is None:
             return None
         return self.total_ms - self.overlapped_ms
-
-    def without_waiting(self) -> Window:
-        """The same without the figures that waiting inside collectives is part of."""
-        return replace(self, total_ms=None, overlapped_ms=None, least_total_ms=None)
 
     @property
     def cost_ms(self) -> float | None:
@@ -283,7 +279,7 @@ def measure_communication(
     exposed = _exposed(config)
     doubted = _why_doubted(window, exposed)
     if window is not None and doubted is not None:
-        window = window.without_waiting()
+        window = replace(window, total_ms=None, overlapped_ms=None, least_total_ms=None)
         missing["total and overlapped"] = doubted
     known = curve if isinstance(curve, AllReduceCurve) else None
     at_bucket = payload / buckets if payload and buckets else None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from scalewise.analysis.model import CellRecords
+from scalewise.analysis.model import CellRecords, setting
 from scalewise.host import CLASS_FILES, SOURCE_SHA256, WORKING_DIRECTORY
 
 K = TypeVar("K")
@@ -77,7 +77,7 @@ def factor_fields(factor: str) -> tuple[str, ...]:
 
 
 def within(field: str, freed: Sequence[str]) -> bool:
-    """Whether a field of identity is one of ``freed``, or lies below one."""
+    """Whether a dotted field is one of ``freed``, or lies below one."""
     return any(field == one or field.startswith(f"{one}.") for one in freed)
 
 
@@ -198,7 +198,6 @@ def place(cell: CellRecords) -> dict[str, str]:
     result = cell.result
     if result is None:
         return {}
-    config = cell.config or {}
     devices = [rank.device for rank in result.ranks]
     kinds = sorted({"CPU" if d.kind == "cpu" else short_device(d.name) for d in devices})
     found = {"device.name": "+".join(kinds)}
@@ -207,11 +206,10 @@ def place(cell: CellRecords) -> dict[str, str]:
         found["device.processor"] = "+".join(processors)
         found["device.cores"] = "+".join(map(str, sorted({len(d.cores) for d in devices})))
     marks = [mark.split()[0] for mark in cell.provenance.emulated] if cell.provenance else []
-    typed = flatten(config.get("hardware") or {})
+    typed = flatten(setting(cell.config, "hardware") or {})
     if unsaid := [mark for mark in marks if f"nccl.{mark.partition('=')[0]}" not in typed]:
         found["emulated"] = "+".join(unsaid)
-    strategy = config.get("strategy")
-    if isinstance(strategy, Mapping) and strategy.get("kind") == "heterogeneous":
+    if setting(cell.config, "strategy.kind") == "heterogeneous":
         fed = [round(rank.samples_fed / max(1, rank.steps_completed)) for rank in result.ranks]
         found["split"] = "+".join(map(str, fed))
     return found
@@ -249,7 +247,7 @@ def is_factor(name: str) -> bool:
 
     ``repeats`` is no factor: a sweep that is resumed with more of them runs the same cells.
     """
-    return not _matches(name.replace("/", "."), _NO_FACTOR)
+    return not within(name.replace("/", "."), _NO_FACTOR)
 
 
 def _identity(cell: CellRecords) -> dict[str, str]:
@@ -268,7 +266,7 @@ def _from_config(config: Mapping[str, Any] | None) -> dict[str, str]:
     wrap = flat.get("sweep.wrap")
     # The only key on how a cell is run that changes how long it takes.
     wrapper = {"wrap": str(wrap)} if wrap else {}
-    return wrapper | {k: str(v) for k, v in flat.items() if not _matches(k, _NOT_IDENTITY)}
+    return wrapper | {k: str(v) for k, v in flat.items() if not within(k, _NOT_IDENTITY)}
 
 
 def _from_result(cell: CellRecords) -> dict[str, str]:
@@ -336,10 +334,6 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         else:
             flat[f"{prefix}{key}"] = value
     return flat
-
-
-def _matches(name: str, roots: Sequence[str]) -> bool:
-    return any(name == root or name.startswith(root + ".") for root in roots)
 
 
 MIN_RUNS = 2
@@ -450,5 +444,4 @@ def _describe_neighbours(cell: CellRecords) -> str:
 
 def mixing_allowed(cells: Iterable[CellRecords]) -> bool:
     """Whether any of these cells was started with ``sweep.allow_mixed``."""
-    sweeps = [(cell.config or {}).get("sweep") for cell in cells]
-    return any(isinstance(s, Mapping) and s.get("allow_mixed") is True for s in sweeps)
+    return any(setting(cell.config, "sweep.allow_mixed") is True for cell in cells)

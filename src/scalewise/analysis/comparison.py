@@ -372,14 +372,8 @@ def find_link(config: Configuration) -> str:
 def _mixtures(side: str, config: Configuration, fields: Sequence[str]) -> list[str]:
     """Those of ``fields``, and of what lies below them, in which the runs differ, in words."""
     found = mixtures([run.cell for run in config.runs], fields).items()
-    return [
-        f"the repeats in {side} are of several {name}: {told}{_leave(config)}"
-        for name, told in found
-    ]
-
-
-def _leave(config: Configuration) -> str:
-    return " (sweep.allow_mixed=true)" if mixing_allowed(config.cells) else ""
+    leave = " (sweep.allow_mixed=true)" if mixing_allowed(config.cells) else ""
+    return [f"the repeats in {side} are of several {name}: {told}{leave}" for name, told in found]
 
 
 def _judged(paired: Sequence[_Found]) -> tuple[Match, ...]:

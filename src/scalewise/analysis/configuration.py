@@ -17,7 +17,7 @@ from scalewise.analysis.comparability import (
 )
 from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, are_replaced, may_be_left_out
 from scalewise.analysis.labels import named, swept_order, tell_apart
-from scalewise.analysis.model import CellRecords, Sweep, is_monitored
+from scalewise.analysis.model import CellRecords, Sweep, is_monitored, setting
 from scalewise.analysis.run import FIGURES, Metric, Run, Scale, measure_run
 from scalewise.analysis.statistics import (
     Estimate,
@@ -278,8 +278,7 @@ def _has_own_batches(config: Configuration) -> bool:
     asked = config.cells[0].config or {}
     if is_monitored(asked):
         return True
-    dataset = asked.get("dataset")
-    target = dataset.get("_target_") if isinstance(dataset, Mapping) else None
+    target = setting(asked, "dataset._target_")
     own = isinstance(target, str) and not target.startswith("scalewise.")
     given = {r.cell.result.per_device_batch_size for r in config.runs if r.cell.result}
     return own and asked.get("scaling") == "weak" and given != {asked.get("batch_size")}

@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from scalewise.analysis.configuration import Configuration
+from scalewise.analysis.model import setting
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.statistics import Estimate, RatioEstimate, estimate_positive
 from scalewise.analysis.validity import Found
@@ -123,15 +124,13 @@ def emulated_host(config: Configuration) -> str:
 
 def _recorded(config: Mapping[str, Any] | None, profiles: Sequence[HardwareConfig]) -> Price | None:
     """The price in a run's configuration. Raises DataError for one that is none."""
-    hardware: Any = (config or {}).get("hardware") or {}
-    plain = hardware.get("price")
+    plain = setting(config, "hardware.price")
     if plain is None:
         return None
     price = build(Price, plain, "hardware.price")
     # A profile that was allowed not to describe the device has no say; the user's own price has.
-    if hardware.get("allow_mismatch") and any(profile.price == price for profile in profiles):
-        return None
-    return price
+    unfit = setting(config, "hardware.allow_mismatch")
+    return None if unfit and any(profile.price == price for profile in profiles) else price
 
 
 def _by_whom(price: Price, config: Configuration, profiles: Sequence[HardwareConfig]) -> Price:

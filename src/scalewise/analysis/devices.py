@@ -74,10 +74,9 @@ def measure_energy(
         run_s = float(counted_at[-1] - counted_at[0])
         run_integrated_j = integrate(power_at, power_w, counted_at[0], counted_at[-1])
     scaled = _scaled_to_counter(power_at, power_w, counted_at, counted_j, *timed)
+    plain = None
     if scaled is None and np.sum((power_at >= timed[0]) & (power_at <= timed[1])) >= 2:
         plain = integrate(power_at, power_w, *timed)
-    else:
-        plain = None
     idle_w, why_not = _idle(series, device, first_step)
     if why_not:
         missing.append(f"idle power: {why_not}")
@@ -105,8 +104,8 @@ def _scaled_to_counter(
     if len(counted_at) < 2 or start < counted_at[0] or end > counted_at[-1]:
         return None
     total = 0.0
-    for i in range(len(counted_at) - 1):
-        low, high = counted_at[i], counted_at[i + 1]
+    counted = zip(counted_at, counted_j, strict=True)
+    for (low, low_j), (high, high_j) in pairwise(counted):
         begin, finish = max(start, low), min(end, high)
         if finish <= begin:
             continue
@@ -114,7 +113,7 @@ def _scaled_to_counter(
         part = integrate(power_at, power_w, begin, finish)
         # Without power samples the energy is spread evenly.
         share = part / whole if whole and part is not None else (finish - begin) / (high - low)
-        total += float(counted_j[i + 1] - counted_j[i]) * share
+        total += float(high_j - low_j) * share
     return total
 
 

@@ -11,7 +11,7 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from scalewise.analysis.labels import listed
 from scalewise.analysis.model import CellRecords, is_profiled
@@ -21,14 +21,11 @@ from scalewise.host import CoreUse, plural
 from scalewise.records import DeviceSeries, RankSummary
 
 DisturbanceCode = Literal[
-    "rank_on_other_gpu", "foreign_process", "extra_memory_on_gpu0", "common_stall", "foreign_cpu",
+    "rank_on_other_gpu", "foreign_process", "extra_memory_on_gpu0",  # of devices
+    "common_stall", "foreign_cpu",
 ]  # fmt: skip
-DEVICE_CODES: Final[tuple[DisturbanceCode, ...]] = (
-    "rank_on_other_gpu", "foreign_process", "extra_memory_on_gpu0",
-)  # fmt: skip
-CODES: Final[tuple[DisturbanceCode, ...]] = (
-    *DEVICE_CODES, "common_stall", "foreign_cpu",
-)  # fmt: skip
+CODES: Final[tuple[DisturbanceCode, ...]] = get_args(DisturbanceCode)
+DEVICE_CODES: Final = CODES[:3]
 
 EXTRA_MEMORY_MIB: Final = 200.0
 """A CUDA context takes 520 MiB on an H200; replicas differ by less than 10 beyond their

@@ -39,8 +39,6 @@ from scalewise.analysis.scaling import Pair, is_ceiling, rate_ratio
 from scalewise.analysis.statistics import Estimate, RatioEstimate, estimate_positive
 from scalewise.config import HardwareConfig, Prices, Quote, profile_of
 
-_J_PER_KWH = 3.6e6
-
 
 @dataclass(frozen=True)
 class Bounded:

@@ -9,14 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from scalewise.analysis.comparability import flatten, grouped, is_factor
-from scalewise.analysis.model import (
-    CellRecords,
-    is_examination,
-    is_loader,
-    is_profiled,
-    is_search,
-    is_sustained,
-)
+from scalewise.analysis.model import CellRecords, is_profiled, workload
 from scalewise.analysis.statistics import Estimate, Interval, RatioEstimate
 from scalewise.records import PlannedCell, to_plain
 
@@ -193,9 +186,7 @@ class Told:
     """Row to the dotted leaves of its configuration that differ between any rows, models too."""
 
 
-def tell_apart(
-    firsts: Mapping[str, CellRecords], recorded: Mapping[str, Fields] | None = None
-) -> Told:
+def tell_apart(firsts: Mapping[str, CellRecords], recorded: Mapping[str, Fields]) -> Told:
     """Name every leaf of the configuration in which rows differ.
 
     A leaf is left out where another word says it: one that comes with the name of its group, one
@@ -208,8 +199,7 @@ def tell_apart(
     """
     typed = {key for cell in firsts.values() for key in _typed(cell.planned)}
     fields: dict[str, Fields] = {
-        key: {**(recorded or {}).get(key, {}), **flatten(cell.config or {})}
-        for key, cell in firsts.items()
+        key: {**recorded.get(key, {}), **flatten(cell.config or {})} for key, cell in firsts.items()
     }
     base = {key: _base_label(cell) for key, cell in firsts.items()}
     scopes = _alike({key: _scope(cell) for key, cell in firsts.items()})
@@ -248,9 +238,9 @@ def tell_apart(
 def _scope(cell: CellRecords) -> str:
     """The rows that are told apart from one another: of one model and one kind of work."""
     config = cell.config or {}
-    kind = str(config.get("workload", "train"))
+    kind = workload(config)
     work = [] if kind == "train" else [kind]
-    name = named(config, "dataset" if is_loader(config) else "model") or cell.planned.name
+    name = named(config, "dataset" if kind == "loader" else "model") or cell.planned.name
     return " ".join([*work, name, *(["under the profiler"] if is_profiled(config) else [])])
 
 
@@ -387,16 +377,17 @@ def _base_label(cell: CellRecords) -> str:
         return cell.planned.name
     devices = cell.result.world_size if cell.result else cell.planned.devices
     parts = [named(config, "model"), named(config, "strategy")]
-    if is_examination(config):
-        parts = ["doctor"]
-    elif is_loader(config):
-        parts = ["loader", named(config, "dataset")]
-    elif is_search(config):
-        parts.insert(0, "find batch")
-    elif is_sustained(config):
-        parts.append("sustained")
-    elif is_profiled(config):
-        parts.append("under the profiler")
+    match workload(config):
+        case "doctor":
+            parts = ["doctor"]
+        case "loader":
+            parts = ["loader", named(config, "dataset")]
+        case "find_batch":
+            parts.insert(0, "find batch")
+        case "sustained":
+            parts.append("sustained")
+        case _ if is_profiled(config):
+            parts.append("under the profiler")
     many = [f"({cell.result.models} models)"] if cell.result and cell.result.models > 1 else []
     return " ".join([*(p for p in parts if p), f"x{devices}" if devices else "xall", *many])
 

@@ -8,38 +8,40 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, ParamSpec, TypeVar
 
 from scalewise.analysis.kept_figures import figures_key, find_figures, keep_figures
-from scalewise.analysis.model import CellRecords, CellState, Sweep
+from scalewise.analysis.model import CellRecords, Sweep
 from scalewise.analysis.step_figures import CellSteps, StepFigures, measure_steps
 from scalewise.analysis.warmup import leave_out_warmup
 from scalewise.host import usable_cores
 from scalewise.records import (
     ALIVE_S,
     Attempt,
+    BatchSearchRecord,
     CellFolder,
     CellResult,
     DeviceSeries,
+    ImportedResult,
+    LoaderRecord,
     MetricRow,
     PlannedCell,
     Quarantine,
     RecordError,
     ShardIndices,
     StepSeries,
+    StrategyDecision,
     SweepFolder,
     cell_state,
-    load_batch_search,
-    load_decision,
-    load_imported,
-    load_loader,
+    find_record,
     load_profiles,
-    load_quarantine,
+    numbered_files,
     read_device_series,
     read_heartbeat,
     read_metrics,
@@ -79,7 +81,7 @@ def _named(cell: CellRecords, own: str | None) -> CellRecords:
     if own is None or cell.config is None:
         return cell
     name = f"the module's own ({own})"
-    asked = [word for word in cell.planned.overrides if _is_of_optimizer(word)]
+    asked = [word for word in cell.planned.overrides if _OF_OPTIMIZER.match(word)]
     unused = f"{' '.join(asked)} was not used: the model built its own optimizer ({own})"
     return replace(
         cell,
@@ -88,21 +90,14 @@ def _named(cell: CellRecords, own: str | None) -> CellRecords:
     )
 
 
-def _is_of_optimizer(override: str) -> bool:
-    key = override.partition("=")[0].lstrip("+~")
-    return key == "optimizer" or key.startswith("optimizer.")
-
-
 P = ParamSpec("P")
 T = TypeVar("T")
+_OF_OPTIMIZER = re.compile(r"[+~]*optimizer(\.|=|$)")
 RowCount = Literal["step_rows", "metric_rows"]
 
 _IN_EVERY_CONFIG = ("model", "dataset", "strategy", "precision", "tracking")
 """Groups that every recorded configuration has, in their order: half a file is valid YAML too."""
 
-_STATES: Mapping[str, CellState] = {
-    "done": "done", "failed": "failed", "skipped": "skipped", "interrupted": "interrupted",
-}  # fmt: skip
 _UNTOLD = "no record of its end: still running, not started, or nothing could be written"
 
 
@@ -159,8 +154,7 @@ def _measured(folder: CellFolder, result: CellResult | None) -> StepFigures:
     warm_up = None
     if result is not None:
         series, warm_up = leave_out_warmup(series, result.world_size)
-    told = [fault.replace(f"{folder.path}/", "") for fault in faults]
-    return measure_steps(series, result, warm_up, told)
+    return measure_steps(series, result, warm_up, _without_path(folder.path, faults))
 
 
 def _read_ranks(
@@ -212,7 +206,8 @@ def read_rank_metrics(
 ) -> dict[int, tuple[MetricRow, ...]]:
     """Rank to its rows; of a finished cell, rows that are lost are noted."""
     rows: dict[int, tuple[MetricRow, ...]] = {}
-    for rank, path in _by_rank(folder.path / "metrics", "jsonl"):
+    for rank in folder.ranks_with_metrics():
+        path = folder.metrics_path(rank)
         one = attempt(problems, read_metrics, path)
         if one is not None:
             rows[rank] = tuple(one)
@@ -220,28 +215,11 @@ def read_rank_metrics(
     return rows
 
 
-def absent_metrics(folder: CellFolder, result: CellResult | None) -> Iterator[tuple[int, str]]:
-    """Each rank whose file is gone, and a line that says so."""
-    for one in result.ranks if result else ():
-        path = folder.metrics_path(one.rank)
-        if not path.exists():
-            for line in _row_faults(path, 0, result, one.rank, "metric_rows"):
-                yield one.rank, line
-
-
 def read_rank_shards(folder: CellFolder, problems: list[str]) -> tuple[ShardIndices, ...]:
     """One of every rank that left an audit."""
-    read = [
-        attempt(problems, read_shard, path, rank)
-        for rank, path in _by_rank(folder.path / "audit", "npz")
-    ]
+    paths = numbered_files(folder.path / "audit", "rank", ".npz")
+    read = [attempt(problems, read_shard, path, rank) for rank, path in paths]
     return tuple(shard for shard in read if shard is not None)
-
-
-def _by_rank(folder: Path, suffix: str) -> list[tuple[int, Path]]:
-    """``rank<r>.<suffix>`` files of a folder with their ranks, in order."""
-    names = [(p.stem.removeprefix("rank"), p) for p in folder.glob(f"rank*.{suffix}")]
-    return sorted((int(number), path) for number, path in names if number.isdecimal())
 
 
 def sweep_folder(path: Path | str) -> SweepFolder:
@@ -272,7 +250,7 @@ def load_sweep(path: Path | str) -> Sweep:
     plan = attempt(problems, folder.load_plan)
     if plan is not None:
         cells = _load_cells((cell, one) for one, cell in folder.cells())
-        aside = attempt(problems, load_quarantine, folder.path) or Quarantine()
+        aside = attempt(problems, find_record, folder.path, Quarantine) or Quarantine()
         return Sweep(
             folder.path,
             plan.command,
@@ -289,8 +267,13 @@ def load_sweep(path: Path | str) -> Sweep:
         raise RecordError(no_sweep(path))
     problems.append("the plan is lost: cells that never started are not listed")
     cells = _load_cells((CellFolder(p), None) for p in found)
-    said = tuple(problem.replace(f"{folder.path}/", "") for problem in problems)
+    said = _without_path(folder.path, problems)
     return Sweep(folder.path, (), None, None, cells, said)
+
+
+def _without_path(folder: Path, problems: Sequence[str]) -> tuple[str, ...]:
+    """By the folder's own paths: a report may travel, the machine's folders stay here."""
+    return tuple(problem.replace(f"{folder}/", "") for problem in problems)
 
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -339,18 +322,17 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
     steps = read_cell_steps(folder, result)
     of_steps = steps.figures.faults
     metrics = read_rank_metrics(folder, result, of_metrics)
-    for rank, line in absent_metrics(folder, result):
-        # Without the other ranks no figure is in doubt: a loss of rank 0 alone is called so.
-        (problems if rank else of_metrics).append(line)
-
-    def told(found: Sequence[str]) -> tuple[str, ...]:
-        # By the cell's own paths: a report may travel, the machine's folders stay here.
-        return tuple(problem.replace(f"{folder.path}/", "") for problem in found)
+    for rank in range(result.world_size) if result else ():
+        path = folder.metrics_path(rank)
+        if not path.exists():
+            # Without the other ranks no figure is in doubt: a loss of rank 0 alone is called so.
+            gone = problems if rank else of_metrics
+            gone += _row_faults(path, 0, result, rank, "metric_rows")
 
     return CellRecords(
         planned=planned or _as_planned(folder, result),
         path=folder.path,
-        state=_STATES.get(found.state, "unfinished"),
+        state="unfinished" if found.state == "running" or found.state == "waiting" else found.state,
         config=config,
         result=result,
         provenance=attempt(problems, folder.load_provenance) if started else None,
@@ -362,15 +344,15 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
         attempts=attempts,
         failure="" if result is not None else failure,
         tracking=tracking,
-        imported=attempt(problems, load_imported, folder.path),
-        decision=attempt(problems, load_decision, folder.path),
-        batch_search=attempt(problems, load_batch_search, folder.path),
-        loader=attempt(problems, load_loader, folder.path),
+        imported=attempt(problems, find_record, folder.path, ImportedResult),
+        decision=attempt(problems, find_record, folder.path, StrategyDecision),
+        batch_search=attempt(problems, find_record, folder.path, BatchSearchRecord),
+        loader=attempt(problems, find_record, folder.path, LoaderRecord),
         profiles=attempt(problems, load_profiles, folder) or (),
-        problems=told([*of_result, *problems, *of_steps, *of_metrics]),
+        problems=_without_path(folder.path, [*of_result, *problems, *of_steps, *of_metrics]),
         result_fault=found.result_fault,
-        step_faults=told(of_steps),
-        metric_faults=told(of_metrics),
+        step_faults=_without_path(folder.path, of_steps),
+        metric_faults=_without_path(folder.path, of_metrics),
     )
 
 

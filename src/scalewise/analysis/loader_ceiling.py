@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from scalewise.analysis.communication import timed_only
-from scalewise.analysis.comparability import Identity, differences
+from scalewise.analysis.comparability import differences
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.labels import number
-from scalewise.analysis.model import is_loader
-from scalewise.records import LoaderRate
+from scalewise.analysis.model import workload
 
 NEAR: Final = 0.1
 """Share of the ceiling by which training may lie below it where its loader is the limit."""
@@ -65,7 +64,7 @@ class Ceiling:
 
 def find_ceilings(configs: Sequence[Configuration]) -> dict[str, Ceiling]:
     """``config_id`` to ceiling, of timed configurations whose loaders a cell measured."""
-    measured = [c for c in configs if c.runs and is_loader(c.cells[0].config)]
+    measured = [c for c in configs if c.runs and workload(c.cells[0].config) == "loader"]
     found = {}
     for config in timed_only(configs) if measured else ():
         loader = next((c for c in measured if _same_loader(c, config)), None)
@@ -77,12 +76,11 @@ def find_ceilings(configs: Sequence[Configuration]) -> dict[str, Ceiling]:
 def _same_loader(loader: Configuration, config: Configuration) -> bool:
     if not config.runs or _batch(loader) != _batch(config):
         return False
-    left, right = (_fields(one.identity) for one in (loader, config))
+    left, right = (
+        {name: value for name, value in one.identity.items() if name.startswith(_SAME)}
+        for one in (loader, config)
+    )
     return not differences(left, right, "seed")
-
-
-def _fields(identity: Identity) -> Identity:
-    return {name: value for name, value in identity.items() if name.startswith(_SAME)}
 
 
 def _batch(config: Configuration) -> tuple[int, int, int]:
@@ -103,11 +101,8 @@ def _ceiling(loader: Configuration, config: Configuration) -> Ceiling:
     cell, trained = loader.runs[0].cell, config.estimate("samples_per_s")
     record = cell.loader
     missing = {"record": "its loader.json is gone"} if record is None else record.missing
-    warm, cold = (_rate(one) for one in ((record.warm, record.cold) if record else (None, None)))
+    rates = (record.warm, record.cold) if record else (None, None)
+    warm, cold = (one.global_samples_per_s if one else None for one in rates)
     rate = None if trained is None else trained.value
     reached = rate / warm if rate is not None and warm is not None else None
     return Ceiling(cell.planned.name, warm, cold, rate, reached, missing)
-
-
-def _rate(rate: LoaderRate | None) -> float | None:
-    return None if rate is None else rate.global_samples_per_s

@@ -8,7 +8,7 @@ against the same part of that ideal, so the losses add up to the difference.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import mean
 from typing import Final, Literal
 
@@ -103,7 +103,8 @@ def make_budget(
     if not ours:
         return None
     scale = _scale(config, baseline) if baseline is not None and theirs else None
-    parts, ideal = _means(ours), _scaled(_means(theirs), scale or 0.0)
+    parts = _means(ours)
+    ideal = {name: (scale or 0.0) * ms for name, ms in _means(theirs).items()}
     causes: dict[Cause, float] = {
         ("unexplained" if name == "untimed" else name): parts.get(name, 0.0) - ideal.get(name, 0.0)
         for name in {**parts, **ideal}
@@ -128,7 +129,7 @@ def make_budget(
     else:
         causes.pop("device_work", None)
     losses = [
-        replace(_explained(cause, ms, config, ours, ideal, ceiling), share=ms / measured_ms)
+        _explained(cause, ms, ms / measured_ms, config, ours, ideal, ceiling)
         for cause, ms in causes.items()
         if ms != 0.0
     ]
@@ -153,10 +154,6 @@ def _measured(runs: Iterable[Run]) -> list[tuple[Run, StepParts]]:
 def _means(measured: Measured) -> dict[Part, float]:
     names = dict.fromkeys(name for _, one in measured for name in one.ms)
     return {name: mean(one.ms.get(name, 0.0) for _, one in measured) for name in names}
-
-
-def _scaled(parts: Mapping[Part, float], scale: float) -> dict[Part, float]:
-    return {name: scale * ms for name, ms in parts.items()}
 
 
 def _scale(config: Configuration, baseline: Configuration) -> float | None:
@@ -189,15 +186,13 @@ def _lost_to_clocks(parts: Mapping[Part, float], ratio: float) -> float:
 
 def mean_clock_mhz(config: Configuration) -> float | None:
     """SM clock, mean over runs and devices; None where it was not read."""
-    known = [
-        mhz for run in config.runs if run.usage and (mhz := run.usage.mean("sm_clock_mhz"))
-    ]  # fmt: skip
-    return mean(known) if known else None
+    return mean_of_devices(config, "sm_clock_mhz") or None
 
 
 def _explained(
     cause: Cause,
     ms: float,
+    share: float,
     config: Configuration,
     measured: Measured,
     ideal: Mapping[Part, float],
@@ -225,7 +220,7 @@ def _explained(
         "clocks": f"the SMs run at {mean_clock_mhz(config) or 0.0:.0f} MHz",
         "unexplained": "no measurement names it",
     }[cause]
-    return Loss(cause, ms, 0.0, evidence, rank)
+    return Loss(cause, ms, share, evidence, rank)
 
 
 def _part(cause: Cause) -> Part:
@@ -260,7 +255,7 @@ def _activity_words(config: Configuration) -> str:
     """``; SMs busy 59 %, tensor cores 35 %`` while the run was timed; empty where not counted."""
     names = {"sm_activity_percent": "SMs busy", "tensor_activity_percent": "tensor cores"}
     known = {words: percent for name, words in names.items()
-             if (percent := mean_activity(config, name)) is not None}  # fmt: skip
+             if (percent := mean_of_devices(config, name)) is not None}  # fmt: skip
     told = ", ".join(f"{words} {percent:.0f} %" for words, percent in known.items())
     return f"; {told}" if told else ""
 
@@ -290,8 +285,8 @@ def _reductions_words(config: Configuration) -> str:
     return f"; gradients are reduced {reductions_per_step(config):g} times a step"
 
 
-def mean_activity(config: Configuration, name: str) -> float | None:
-    """Mean percent over the runs that have it; None where none has."""
+def mean_of_devices(config: Configuration, name: str) -> float | None:
+    """A figure of :class:`DeviceUsage`, mean over devices and the runs that have it; else None."""
     known = [
         value
         for run in config.runs

@@ -9,13 +9,13 @@ one of them speaks for all.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from scalewise.analysis.labels import named
-from scalewise.analysis.model import CellRecords
+from scalewise.analysis.model import CellRecords, setting
 from scalewise.analysis.steps import NotMeasuredError
 from scalewise.records import (
     CellResult,
@@ -148,12 +148,17 @@ def divergence(rows: Sequence[MetricRow]) -> str | None:
     Beside the loss that is trained or validated on, another metric with "loss" in its name may be
     not finite without harm: the best one so far, or a term that a batch has no samples for.
     """
-    names = dict.fromkeys(key for row in rows for key in row.values if "loss" in key)
+    names = _losses_in(rows)
     for name in [n for n in _PREFERRED if n in names] or names:
         own = [row for row in rows if name in row.values]
         if own[-1].values[name] is None:
             return _not_finite_since(name, own)
     return None
+
+
+def _losses_in(rows: Iterable[MetricRow]) -> dict[str, None]:
+    """Names of all recorded losses, in their order."""
+    return dict.fromkeys(key for row in rows for key in row.values if "loss" in key)
 
 
 def _not_finite_since(name: str, rows: Sequence[MetricRow]) -> str:
@@ -173,9 +178,8 @@ def longest_loss_curve(
 
     Raises :class:`NotMeasuredError` like :func:`loss_curve`.
     """
-    names = dict.fromkeys(key for row in rows for key in row.values if "loss" in key)
     found: list[LossCurve] = []
-    for name in names:
+    for name in _losses_in(rows):
         try:
             found.append(loss_curve(rows, name, said))
         except NotMeasuredError:
@@ -199,16 +203,9 @@ def run_losses(cell: CellRecords) -> RunLosses:
     """The losses of a finished cell. Raises ValueError for a cell without a result."""
     if cell.result is None:
         raise ValueError(f"{cell.planned.name}: only a finished cell has reached a loss")
-    names = dict.fromkeys(
-        key
-        for _, rows in sorted(cell.metrics.items())
-        for row in rows
-        for key in row.values
-        if "loss" in key
-    )
     rows: list[MetricRow] = []
     said: dict[str, str] = {}
-    for name in names:
+    for name in _losses_in(row for _, rows in sorted(cell.metrics.items()) for row in rows):
         found, called = _over_ranks(name, cell, cell.result)
         rows += found
         said |= {name: called} if called != name else {}
@@ -273,6 +270,5 @@ def _of_models(name: str, cell: CellRecords, models: int) -> str:
 
 def _drifts_apart(cell: CellRecords) -> bool:
     """Whether its ranks have parameters of their own between two exchanges."""
-    strategy = (cell.config or {}).get("strategy")
-    kind = strategy.get("kind") if isinstance(strategy, Mapping) else None
-    return (kind or named(cell.config or {}, "strategy")) == "local_sgd"
+    kind = setting(cell.config, "strategy.kind") or named(cell.config or {}, "strategy")
+    return bool(kind == "local_sgd")

@@ -14,11 +14,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from scalewise.analysis.labels import named
+from scalewise.analysis.model import setting
 from scalewise.analysis.run import Run
 from scalewise.config import HardwareConfig, data_sheet, profile_of
-from scalewise.records import DOCTOR_FILE, DeviceInfo, DoctorReport, RecordError, load_doctor
+from scalewise.records import DOCTOR_FILE, DeviceInfo, DoctorReport, load_doctor, load_or_none
 
 Peak = Literal["data sheet", "measured GEMM"]
 
@@ -64,7 +66,7 @@ def measure_mfu(
     name none, being older than the profile.
     """
     achieved = _achieved_tflops(run)
-    number_format = _number_format(run.cell.config)
+    number_format = _FORMATS.get(str(named(run.cell.config or {}, "precision")))
     found: list[Mfu] = []
     missing: dict[Peak, str] = {}
     peaks: tuple[tuple[Peak, tuple[float, str] | str], ...] = (
@@ -85,11 +87,9 @@ def measure_mfu(
 def find_doctor(sweep: Path) -> DoctorReport | None:
     """The examination that lies beside a sweep's cells or in one of them; None without one."""
     for folder in (sweep, *sorted(p.parent for p in sweep.glob(f"*/{DOCTOR_FILE}"))):
-        if (folder / DOCTOR_FILE).exists():
-            try:
-                return load_doctor(folder)
-            except RecordError:
-                continue
+        found = load_or_none(load_doctor, folder)
+        if found is not None:
+            return found
     return None
 
 
@@ -97,19 +97,12 @@ def _achieved_tflops(run: Run) -> float | str:
     """Of one device, in 10^12 operations a second, or why it is not known."""
     if run.throughput is None:
         return run.missing.get("throughput", "no throughput")
-    ranks = run.cell.result.ranks if run.cell.result else ()
-    declared = {rank.flops_per_sample for rank in ranks}
+    declared = {rank.flops_per_sample for rank in run.ranks}
     if len(declared) != 1 or None in declared:
         return "the model declares no FLOPs (flops_per_sample)"
     (flops,) = declared
     assert flops is not None
     return flops * run.throughput.global_samples_per_s / run.world_size / 1e12
-
-
-def _number_format(config: Mapping[str, Any] | None) -> str | None:
-    precision = (config or {}).get("precision")
-    name = precision.get("name") if isinstance(precision, Mapping) else precision
-    return _FORMATS.get(str(name))
 
 
 def _mixture(run: Run) -> str:
@@ -128,12 +121,11 @@ def _mixture(run: Run) -> str:
 def _data_sheet(
     run: Run, number_format: str | None, profiles: Sequence[HardwareConfig]
 ) -> tuple[float, str] | str:
-    hardware: Any = (run.cell.config or {}).get("hardware") or {}
     if number_format is None:
         return "the precision has no peak of its own"
-    peak = hardware.get("peak") if isinstance(hardware, Mapping) else None
+    peak = setting(run.cell.config, "hardware.peak")
     # A profile that was allowed not to describe the device has no say about it.
-    if isinstance(peak, Mapping) and not hardware.get("allow_mismatch"):
+    if isinstance(peak, Mapping) and not setting(run.cell.config, "hardware.allow_mismatch"):
         rate = peak.get(f"{number_format}_tflops")
         if rate is not None:
             return float(rate), f"{peak.get('source')}, {peak.get('date')}"
@@ -193,7 +185,7 @@ def _same(measured: DeviceInfo, used: DeviceInfo) -> bool:
 
 
 def _devices(run: Run) -> list[DeviceInfo]:
-    return [rank.device for rank in run.cell.result.ranks] if run.cell.result else []
+    return [rank.device for rank in run.ranks]
 
 
 def _names(devices: list[DeviceInfo]) -> str:

@@ -124,45 +124,35 @@ class Sweep:
     """Devices that the sweep put aside, with the evidence, one line each."""
 
 
+def setting(config: Mapping[str, Any] | None, key: str) -> Any:
+    """The value of a dotted key, as ``strategy.kind``; None where there is none."""
+    found: Any = config
+    for name in key.split("."):
+        found = found.get(name) if isinstance(found, Mapping) else None
+    return found
+
+
+def workload(config: Mapping[str, Any] | None) -> str:
+    """``train``; ``doctor`` examines devices, ``find_batch`` tries which batch sizes fit,
+    ``sustained`` trains for minutes, ``loader`` runs loaders without a model."""
+    return str((config or {}).get("workload", "train"))
+
+
 def is_timed(config: Mapping[str, Any] | None) -> bool:
     """Whether a cell of this configuration trains to be compared, and without a profiler."""
-    return not is_profiled(config) and (config or {}).get("workload", "train") == "train"
+    return not is_profiled(config) and workload(config) == "train"
 
 
 def is_profiled(config: Mapping[str, Any] | None) -> bool:
     """Whether it runs under torch's profiler."""
-    profile = (config or {}).get("profile")
-    return isinstance(profile, Mapping) and bool(profile.get("window") or profile.get("trace"))
-
-
-def is_examination(config: Mapping[str, Any] | None) -> bool:
-    """Whether the doctor examines the devices in it."""
-    return bool((config or {}).get("workload") == "doctor")
-
-
-def is_search(config: Mapping[str, Any] | None) -> bool:
-    """Whether it only tries which batch sizes fit."""
-    return bool((config or {}).get("workload") == "find_batch")
-
-
-def is_sustained(config: Mapping[str, Any] | None) -> bool:
-    """Whether it trains for minutes, to be compared with its own beginning."""
-    return bool((config or {}).get("workload") == "sustained")
-
-
-def is_loader(config: Mapping[str, Any] | None) -> bool:
-    """Whether its loaders run without a model."""
-    return bool((config or {}).get("workload") == "loader")
+    return bool(setting(config, "profile.window") or setting(config, "profile.trace"))
 
 
 def is_operation(config: Mapping[str, Any] | None) -> bool:
     """Whether its model is an operation, which is only run forward and trains nothing."""
-    model = (config or {}).get("model")
-    target = model.get("_target_") if isinstance(model, Mapping) else None
-    return str(target).startswith("scalewise.operations.")
+    return str(setting(config, "model._target_")).startswith("scalewise.operations.")
 
 
 def is_monitored(config: Mapping[str, Any] | None) -> bool:
     """Whether a script of the user's own trained it, under the Monitor callback."""
-    tracking = (config or {}).get("tracking")
-    return isinstance(tracking, Mapping) and tracking.get("name") == "monitor"
+    return bool(setting(config, "tracking.name") == "monitor")

@@ -10,7 +10,8 @@ from typing import Any, Final
 import yaml
 
 from scalewise.analysis.configuration import Configuration
-from scalewise.analysis.loss_budget import Loss, mean_activity, reduces_redundantly
+from scalewise.analysis.loss_budget import Loss, mean_of_devices, reduces_redundantly
+from scalewise.analysis.model import setting
 from scalewise.config import ConfigError, build_cell, conf_dir
 
 BUSY_SMS_PERCENT: Final = 80.0
@@ -143,7 +144,7 @@ def work_remedy(config: Configuration) -> Remedy:
             ("strategy=ddp",),
         )
     sms, tensor, dram = (
-        mean_activity(config, name)
+        mean_of_devices(config, name)
         for name in ("sm_activity_percent", "tensor_activity_percent", "dram_activity_percent")
     )
     quicker = tuple(
@@ -195,9 +196,7 @@ def _larger(config: Configuration, key: str) -> tuple[str, ...]:
 
 def _setting(config: Configuration, key: str) -> Any:
     """The recorded value of a dotted key, of a group its option; None where there is none."""
-    found: Any = config.cells[0].config
-    for name in key.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
+    found = setting(config.cells[0].config, key)
     return found.get("name") if isinstance(found, Mapping) else found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, ParamSpec, TypeVar
+from typing import Literal
 
 from scalewise.analysis.balance import LoadBalance, ShardAudit, audit_shards
 from scalewise.analysis.devices import Usage, measure_usage
@@ -17,17 +17,9 @@ from scalewise.analysis.losses import (
 )
 from scalewise.analysis.model import CellRecords
 from scalewise.analysis.step_figures import StepFigures, figures_of
-from scalewise.analysis.steps import (
-    Anatomy,
-    NotMeasuredError,
-    Throughput,
-    mean_of_known,
-)
+from scalewise.analysis.steps import Anatomy, NotMeasuredError, Throughput, mean_of_known, take
 from scalewise.analysis.validity import Invalid, invalid_run
 from scalewise.records import RankSummary, last_metrics
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -56,10 +48,6 @@ class Run:
     @property
     def samples_per_s(self) -> float | None:
         return self.value("samples_per_s")
-
-    @property
-    def final_loss(self) -> float | None:
-        return self.value("final_loss")
 
     @property
     def utilization_readings(self) -> int:
@@ -174,14 +162,6 @@ def measure_run(cell: CellRecords) -> Run:
     world_size = cell.result.world_size
     steps = figures_of(cell)
     missing = dict(steps.missing)
-
-    def take(name: str, measure: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-        try:
-            return measure(*args, **kwargs)
-        except NotMeasuredError as reason:
-            missing[name] = str(reason)
-            return None
-
     batch, losses = cell.result.global_batch_size, run_losses(cell)
     shards = audit_shards(cell.shards, world_size, batch) if world_size > 1 else None
     return Run(
@@ -189,10 +169,10 @@ def measure_run(cell: CellRecords) -> Run:
         world_size=world_size,
         throughput=steps.throughput,
         anatomy=steps.anatomy,
-        balance=take("balance", _balance, cell, steps),
-        usage=take("usage", measure_usage, cell.devices, steps.all_s, steps.timed_s),
-        loss_history=take("loss", longest_loss_curve, losses.rows, losses.said),
-        loss=take("loss", _final_loss, cell, losses),
+        balance=take(missing, "balance", _balance, cell, steps),
+        usage=take(missing, "usage", measure_usage, cell.devices, steps.all_s, steps.timed_s),
+        loss_history=take(missing, "loss", longest_loss_curve, losses.rows, losses.said),
+        loss=take(missing, "loss", _final_loss, cell, losses),
         shards=shards,
         invalid=tuple(invalid_run(cell, shards, losses.rows, steps.contradiction)),
         missing=missing,

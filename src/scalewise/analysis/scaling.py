@@ -228,15 +228,6 @@ def judge_config(
     )
 
 
-def _find_invalid(multi: Configuration, single: Configuration) -> Found:
-    """Why a pair may not be judged: its configuration or its baseline is invalid."""
-    baseline = tuple(
-        Invalid("invalid_baseline", f"its baseline {single.label} is invalid: {invalid.reason}")
-        for invalid in single.invalid
-    )
-    return multi.invalid or baseline[:1]
-
-
 def _find_differences(single: Configuration, multi: Configuration) -> tuple[Difference, ...]:
     return tuple(differences(identity_beside(single, multi), multi.identity))
 
@@ -292,7 +283,10 @@ def _build_pair(
         less = _describe_higher_loss(multi, speedup, loss)
         reasons = [judgement.reason, less, describe_inferred_scaling(multi)]
         judgement = replace(judgement, reason="; ".join(r for r in reasons if r))
-    invalid = _find_invalid(multi, single)
+    invalid = multi.invalid
+    if single.invalid and not invalid:
+        why = f"its baseline {single.label} is invalid: {single.invalid[0].reason}"
+        invalid = (Invalid("invalid_baseline", why),)
     if invalid:
         judgement = Judgement("invalid", "; ".join(one.reason for one in invalid))
     cost = sample_cost(speedup, devices)

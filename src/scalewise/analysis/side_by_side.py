@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import string
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -247,7 +248,12 @@ def trained_together(side: str, analysis: Analysis) -> tuple[Together, ...]:
     of runs is one value.
     """
     found = [
-        Together(side, (config.label,), figure, sum(_seconds(run) for run in config.runs))
+        Together(
+            side,
+            (config.label,),
+            figure,
+            sum(run.throughput.seconds for run in config.runs if run.throughput),
+        )
         for config in analysis.measured
         if is_ceiling(config) and (figure := config.estimate("samples_per_s"))
     ]
@@ -276,10 +282,6 @@ def trained_together(side: str, analysis: Analysis) -> tuple[Together, ...]:
     return tuple(found)
 
 
-def _seconds(run: Run) -> float:
-    return run.throughput.seconds if run.throughput else 0.0
-
-
 def _timed_edges(run: Run) -> list[float]:
     """Unix time at which rank 0's first timed step began and each of them ended."""
     warm_up = run.cell.warm_up
@@ -291,10 +293,8 @@ def _timed_edges(run: Run) -> list[float]:
 
 def devices_of(analysis: Analysis) -> Mapping[str, int]:
     """Kind of device to the most that one cell had of it."""
-    found: dict[str, int] = {}
+    found: Counter[str] = Counter()
     for config in analysis.measured:
         for run in config.runs:
-            names = [rank.device.name for rank in run.ranks]
-            for name in dict.fromkeys(names):
-                found[name] = max(found.get(name, 0), names.count(name))
+            found |= Counter(rank.device.name for rank in run.ranks)
     return found

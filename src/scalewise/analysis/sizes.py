@@ -11,13 +11,13 @@ the scatter of runs leaves open, not a bend of the curve between two sizes.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 from scalewise.analysis.choice import threshold_rule
 from scalewise.analysis.comparability import grouped
+from scalewise.analysis.model import setting
 from scalewise.analysis.pair_groups import alike, global_batch, log_half
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.verdict import BENEFICIAL_FROM
@@ -147,9 +147,7 @@ def size_families(pairs: Sequence[Pair]) -> tuple[tuple[SizedPair, ...], ...]:
 
 def model_kind(pair: Pair) -> str:
     """The class of its model, else the model's name."""
-    config: Mapping[str, Any] = pair.multi.cells[0].config or {}
-    model = config.get("model")
-    target = model.get("_target_") if isinstance(model, Mapping) else None
+    target = setting(pair.multi.cells[0].config, "model._target_")
     return str(target or pair.multi.name("model")).rpartition(".")[2]
 
 

@@ -192,11 +192,11 @@ def finite_exp(logarithm: float) -> float:
     return math.exp(min(max(logarithm, -_LARGEST_LOG), _LARGEST_LOG))
 
 
-def checked_runs(values: Values, name: str, at_least: int = 1) -> npt.NDArray[np.float64]:
-    """The values of runs, shape ``[runs]``. Raises ValueError for too few, or one not finite."""
+def checked_runs(values: Values, name: str) -> npt.NDArray[np.float64]:
+    """The values of runs, shape ``[runs]``. Raises ValueError for none, or one not finite."""
     runs = np.asarray(values, dtype=np.float64)
-    if runs.ndim != 1 or len(runs) < at_least or not np.isfinite(runs).all():
-        raise ValueError(f"{name}: found {runs!r}; allowed: {at_least} or more finite numbers")
+    if runs.ndim != 1 or not len(runs) or not np.isfinite(runs).all():
+        raise ValueError(f"{name}: found {runs!r}; allowed: 1 or more finite numbers")
     return runs
 
 
@@ -221,25 +221,25 @@ def two_sided_p(difference: float, error: float, df: float) -> float:
     return float(2 * scipy.stats.t.sf(abs(difference) / error, df))
 
 
-def bonferroni(comparisons: int, confidence: float = 0.95) -> float:
-    """The confidence of each of several intervals that together are wrong as rarely as one.
+def bonferroni(comparisons: int) -> float:
+    """The confidence of each of several intervals that together are wrong as rarely as one at 95 %.
 
     For a choice among many, where one wrong line makes the answer wrong: the fastest of several
     rows, and a gate that fails on any slowdown. Holm's steps would decide a little more often, but
     the interval of a row would then depend on all other rows.
     """
-    return 1 - (1 - confidence) / max(1, comparisons)
+    return 1 - (1 - 0.95) / max(1, comparisons)
 
 
-def rarest_seen(runs: int, confidence: float = 0.95) -> float:
-    """The share of runs that a slow mode needs to show in ``runs`` of them with ``confidence``.
+def rarest_seen(runs: int) -> float:
+    """The share of runs that a slow mode needs to show in ``runs`` of them at 95 % confidence.
 
-    ``1 - (1 - confidence)^(1 / runs)``: a rarer one may be in none, and no interval tells of it.
+    ``1 - (1 - 0.95)^(1 / runs)``: a rarer one may be in none, and no interval tells of it.
     """
-    return 1 - float((1 - confidence) ** (1 / runs))
+    return 1 - float((1 - 0.95) ** (1 / runs))
 
 
-def minimum_detectable_effect(
+def detectable_effect(
     ratio: RatioEstimate, alpha: float = 0.05, power: float = 0.8
 ) -> float | None:
     """The smallest true ratio above 1 that as many new runs would show with this ``power``.
@@ -255,17 +255,13 @@ def minimum_detectable_effect(
     as far as the other; of unequally many, which Welch's degrees of freedom flatter, less: 77 %
     with 3 and 5, 68 % with 2 and 5.
 
-    None with one run on a side, and for runs that are all equal: they bound nothing.
+    None with one run on a side, for runs that are all equal, since they bound nothing, and where it
+    is out of reach.
     """
     if not ratio.log_error or ratio.df is None:
         return None
-    return finite_exp(_errors_to_be_seen(ratio.df, alpha, power) * ratio.log_error)
-
-
-def detectable_effect(ratio: RatioEstimate, alpha: float = 0.05) -> float | None:
-    """:func:`minimum_detectable_effect`; None too where it is out of reach."""
-    least = minimum_detectable_effect(ratio, alpha)
-    return None if least is None or least > LARGEST_EFFECT else least
+    least = finite_exp(_errors_to_be_seen(ratio.df, alpha, power) * ratio.log_error)
+    return None if least > LARGEST_EFFECT else least
 
 
 LARGEST_EFFECT = 100.0

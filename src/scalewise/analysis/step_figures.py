@@ -6,15 +6,15 @@ no rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Final, ParamSpec, TypeVar, overload
+from typing import Final, overload
 
 import numpy as np
 import numpy.typing as npt
 
-from scalewise.analysis.balance import LoadBalance, balance_of, measure_balance
+from scalewise.analysis.balance import ONE_RANK, LoadBalance, measure_balance
 from scalewise.analysis.contradictions import contradiction
 from scalewise.analysis.devices import Span
 from scalewise.analysis.model import CellRecords, WarmUp
@@ -25,17 +25,16 @@ from scalewise.analysis.steps import (
     LongSteps,
     NotMeasuredError,
     Throughput,
-    anatomy_of,
     epoch_times_s,
     find_long_steps,
-    throughput_of,
+    measure_anatomy,
+    measure_throughput,
+    take,
     timed_steps,
     without,
 )
 from scalewise.records import CellFolder, CellResult, StepSeries, data_shards_of, read_steps
 
-P = ParamSpec("P")
-T = TypeVar("T")
 Floats = npt.NDArray[np.float64]
 
 MOST_POINTS: Final = 500
@@ -93,14 +92,6 @@ def measure_steps(
 ) -> StepFigures:
     """Measure the steps of a cell; of one without a ``result`` only when they ran."""
     missing: dict[str, str] = {}
-
-    def take(name: str, measure: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-        try:
-            return measure(*args, **kwargs)
-        except NotMeasuredError as reason:
-            missing[name] = str(reason)
-            return None
-
     known = [one for one in series if len(one)]
     when = StepFigures(
         ranks=tuple(map(_rank_steps, series)),
@@ -122,16 +113,19 @@ def measure_steps(
     try:
         timed = timed_steps(series, result.world_size)
     except NotMeasuredError as reason:
-        missing |= dict.fromkeys(("throughput", "anatomy"), str(reason))
-        take("balance", measure_balance, series, result.world_size)
+        missing |= dict.fromkeys(("throughput", "anatomy", "balance"), str(reason))
+        if result.world_size == 1:
+            missing["balance"] = ONE_RANK
         return when
     long = find_long_steps(timed)
     common = without(timed, long)
     return replace(
         when,
-        throughput=take("throughput", throughput_of, common, data_shards_of(result.ranks)),
-        anatomy=take("anatomy", anatomy_of, common),
-        balance=take("balance", balance_of, common),
+        throughput=take(
+            missing, "throughput", measure_throughput, common, data_shards_of(result.ranks)
+        ),
+        anatomy=take(missing, "anatomy", measure_anatomy, common),
+        balance=take(missing, "balance", measure_balance, common),
         long=long,
         path=path_of(common),
     )

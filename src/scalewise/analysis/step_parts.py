@@ -186,10 +186,9 @@ def _latest(steps: StepMeans) -> tuple[int | None, float]:
 
 def _take_averaging(run: Run, parts: dict[Part, float]) -> None:
     """Parameters that are averaged after a step are a transfer, whose time lies in ``other``."""
-    ranks = run.cell.result.ranks if run.cell.result else ()
     each = [
         r.communication.ms_per_step
-        for r in ranks
+        for r in run.ranks
         if r.communication is not None
         and r.communication.what == "parameters"
         and r.communication.ms_per_step is not None
@@ -231,9 +230,8 @@ def contention_ms_by_rank(run: Run) -> dict[int, float]:
     have held all of them for no longer than their CPU time over the number of cores; what is left
     of the delay was somebody else's. Ranks that counted it only.
     """
-    ranks = run.cell.result.ranks if run.cell.result else ()
     found = {}
-    for rank in ranks:
+    for rank in run.ranks:
         if rank.run_queue_ms_per_step is not None:
             own = (rank.other_threads_cpu_ms_per_step or 0.0) / max(1, len(rank.device.cores))
             found[rank.rank] = max(0.0, rank.run_queue_ms_per_step - own)

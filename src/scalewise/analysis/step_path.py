@@ -184,6 +184,9 @@ def _steps(ranks: Sequence[StepSeries], line: str, *, meet: bool) -> _Steps:
     lateness = times["data_wait"] + times["h2d"] + times["forward"] - exposed
     first, last = lateness.argmin(axis=0), lateness.argmax(axis=0)
     host = {name: _stacked(ranks, name, "host") for name in _OWN}
+    # The host marks the begin and the end of fetching in the stream. A GPU with work queued passes
+    # both marks at once; one that has caught up with its host passes them as late as the host does.
+    dry = times["data_wait"] > CAUGHT_UP * host["data_wait"]
     return _Steps(
         step=times["step"][last, at],
         own={name: times[name][last, at] for name in _OWN},
@@ -191,7 +194,7 @@ def _steps(ranks: Sequence[StepSeries], line: str, *, meet: bool) -> _Steps:
         waits_too=exposed[last, at] - exposed.min(axis=0),
         late={name: times[name][last, at] - times[name][first, at] for name in _OWN},
         host_late={name: host[name][last, at] - host[name][first, at] for name in _OWN},
-        ran_dry=_ran_dry(times["data_wait"][last, at], host["data_wait"][last, at], line),
+        ran_dry=dry[last, at] & (line == "device"),
         last=last,
     )
 
@@ -201,13 +204,3 @@ def _stacked(ranks: Sequence[StepSeries], name: str, line: str) -> Floats:
     times = np.stack([one.column(name, line) for one in ranks])
     np.copyto(times, 0.0, where=np.isnan(times))
     return times
-
-
-def _ran_dry(on_device: Floats, on_host: Floats, line: str) -> npt.NDArray[np.bool_]:
-    """Steps that a GPU began with nothing queued, by how long it and its host took to fetch.
-
-    The host marks the begin and the end of fetching in the stream. A GPU with work queued passes
-    both marks at once; one that has caught up with its host passes them as late as the host does.
-    """
-    found: npt.NDArray[np.bool_] = on_device > CAUGHT_UP * on_host
-    return found if line == "device" else np.zeros_like(found)

@@ -8,14 +8,18 @@ alike: a process that was stopped, a host that froze. Time and samples of such a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from scalewise.analysis.model import CellRecords
 from scalewise.records import PHASES, PipelineRecord, StepSeries, sum_over_shards
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 LONG_STEP_S = 2.0
 """A step below this is not long, however short the others are."""
@@ -34,6 +38,17 @@ LEAST_FOR_P99 = 100
 
 class NotMeasuredError(Exception):
     """A number that the records do not carry; the message says why."""
+
+
+def take(
+    missing: dict[str, str], name: str, measure: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+) -> T | None:
+    """What ``measure`` gives; None where it is not measured, with the reason in ``missing``."""
+    try:
+        return measure(*args, **kwargs)
+    except NotMeasuredError as reason:
+        missing[name] = str(reason)
+        return None
 
 
 @dataclass(frozen=True)
@@ -110,14 +125,6 @@ def without(ranks: Sequence[StepSeries], long: LongSteps) -> tuple[StepSeries, .
     return tuple(one.select(kept) for one in ranks)
 
 
-def long_steps(series: Sequence[StepSeries], world_size: int) -> LongSteps:
-    """The long steps of a run with ``world_size`` ranks.
-
-    Raises :class:`NotMeasuredError` as :func:`common_steps`.
-    """
-    return find_long_steps(timed_steps(series, world_size))
-
-
 def timed_steps(series: Sequence[StepSeries], world_size: int) -> tuple[StepSeries, ...]:
     """As :func:`common_steps`, with the long steps."""
     return aligned_steps([one.timed() for one in series], world_size, timeline(series))
@@ -175,22 +182,15 @@ def timeline(series: Sequence[StepSeries]) -> str:
 
 
 def measure_throughput(
-    series: Sequence[StepSeries], world_size: int, data_shards: Sequence[int] | None = None
+    ranks: Sequence[StepSeries], data_shards: Sequence[int] | None = None
 ) -> Throughput:
-    """Global samples/s and step times of a run with ``world_size`` ranks.
+    """Global samples/s and step times of a run, from the common steps of all its ranks.
 
     ``data_shards`` is the part of the data each rank fed, in the order of ranks: samples of ranks
     that share one count once. None: each fed a part of its own.
 
     Raises :class:`NotMeasuredError` with the reason where the records do not carry it.
     """
-    return throughput_of(common_steps(series, world_size), data_shards)
-
-
-def throughput_of(
-    ranks: Sequence[StepSeries], data_shards: Sequence[int] | None = None
-) -> Throughput:
-    """As :func:`measure_throughput`, from the common steps of all ranks."""
     line = timeline(ranks)
     times = [one.column("step", line) for one in ranks]
     totals_ms = [float(t.sum()) for t in times]
@@ -287,16 +287,8 @@ class Anatomy:
         return RankAnatomy(-1, line, phases, mean_of_known([r.step_ms for r in ranks]))
 
 
-def measure_anatomy(series: Sequence[StepSeries], world_size: int) -> Anatomy:
-    """Mean ms a step for every phase, timeline and rank, over the steps all ranks timed.
-
-    Raises :class:`NotMeasuredError`.
-    """
-    return anatomy_of(common_steps(series, world_size))
-
-
-def anatomy_of(ranks: Sequence[StepSeries]) -> Anatomy:
-    """As :func:`measure_anatomy`, from the common steps of all ranks."""
+def measure_anatomy(ranks: Sequence[StepSeries]) -> Anatomy:
+    """Mean ms a step for every phase, timeline and rank, over the common steps of all ranks."""
     lines = ["host"] + (["device"] if all(r.timeline == "device" for r in ranks) else [])
     anatomies = tuple(
         RankAnatomy(
@@ -350,24 +342,17 @@ class PipelineIdle:
 
     schedule: PipelineRecord
     """Of the rank with the first stage."""
-    bubble_share: float
-    """By the formula, 0 to 1."""
     idle_share: tuple[float, ...]
     """Measured, 0 to 1, one value a rank."""
-    idle_ms: tuple[float, ...]
-    """Mean ms a step, one value a rank."""
-
-    @property
-    def mean_idle_share(self) -> float:
-        return sum(self.idle_share) / len(self.idle_share)
 
     def __str__(self) -> str:
         p, m = self.schedule.stages, self.schedule.microbatches
         each = ", ".join(f"rank {r}: {share:.0%}" for r, share in enumerate(self.idle_share))
+        mean = sum(self.idle_share) / len(self.idle_share)
         return (
             f"{self.schedule.schedule} with {p} stages and {m} microbatches idles "
-            f"{self.mean_idle_share:.0%} of its schedule ({each}); the bubble alone, "
-            f"(p - 1) / (m + p - 1), is {self.bubble_share:.0%}"
+            f"{mean:.0%} of its schedule ({each}); the bubble alone, "
+            f"(p - 1) / (m + p - 1), is {self.schedule.bubble_share:.0%}"
         )
 
 
@@ -382,12 +367,11 @@ def measure_pipeline(cell: CellRecords, anatomy: Anatomy | None) -> PipelineIdle
     if schedule is None or anatomy is None:
         return None
     line = anatomy.ranks[-1].timeline
-    shares, idle = [], []
+    shares = []
     for rank in (r for r in anatomy.ranks if r.timeline == line):
         forward, backward = rank.phases_ms["forward"], rank.phases_ms["backward"]
         other = rank.phases_ms["other"]
         if forward is None or backward is None or other is None:
             return None
         shares.append(other / (forward + backward + other))
-        idle.append(other)
-    return PipelineIdle(schedule, schedule.bubble_share, tuple(shares), tuple(idle))
+    return PipelineIdle(schedule, tuple(shares))

@@ -34,7 +34,7 @@ from scalewise.analysis.verdict import MIN_EFFICIENCY
 from scalewise.analysis.verdicts import Verdicts, reach_verdicts
 from scalewise.config import Prices, conf_dir, load_profiles, read_prices
 from scalewise.host import from_here
-from scalewise.records import Attempt, CellFolder, DoctorReport, RecordError
+from scalewise.records import Attempt, CellFolder, DoctorReport, load_or_none
 
 _FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
 _INSTALLED = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d|^<")
@@ -54,13 +54,10 @@ class Blame:
     """Standard error of the rank that failed first."""
 
 
-NOBODY = Blame(None, None)
-
-
 def blame_last(cell: Path, attempts: Sequence[Attempt]) -> Blame:
     """Of the last try, unless it was skipped: then there is nothing to look into."""
     if not attempts or attempts[-1].outcome == "skipped":
-        return NOBODY
+        return Blame(None, None)
     return blame(cell, attempts[-1])
 
 
@@ -78,10 +75,7 @@ def blame(cell: Path, attempt: Attempt) -> Blame:
 
 def _traceback(folder: CellFolder, rank: int, attempt: Attempt) -> str:
     """The rank's own words if they are of this try, else the end of its log."""
-    try:
-        error = folder.load_rank_error(rank)
-    except RecordError:
-        error = None  # torn by the fault itself
+    error = load_or_none(folder.load_rank_error, rank)  # None too if the fault itself tore it
     if error is not None and attempt.started_at <= error.time <= attempt.finished_at:
         return error.traceback
     return "\n".join(attempt.last_lines)

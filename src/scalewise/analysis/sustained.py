@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scalewise.analysis.configuration import Configuration
-from scalewise.analysis.model import CellRecords, is_sustained, is_timed
+from scalewise.analysis.model import CellRecords, is_timed, workload
 from scalewise.analysis.steps import NotMeasuredError, common_steps, mean_of_known
 from scalewise.records import StepSeries
 
@@ -112,7 +112,7 @@ def sustained_by_configuration(
     found: dict[str, Sustained] = {}
     missing: list[str] = []
     for long in configs:
-        for run in long.runs if is_sustained(long.cells[0].config) else ():
+        for run in long.runs if workload(long.cells[0].config) == "sustained" else ():
             alike = [c for c in configs if _is_checked_by(c, run.cell)]
             seconds = [r.throughput.seconds for c in alike for r in c.runs if r.throughput]
             try:

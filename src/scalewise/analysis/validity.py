@@ -25,6 +25,9 @@ Code = Literal[
     "untrained",
     "superlinear",
     "invalid_baseline",
+    "per_replica_throughput",
+    "inflated_throughput",
+    "unsynchronised_timing",
 ]
 
 UNTRAINED_UP_TO = 0.05
@@ -177,15 +180,7 @@ PUBLISHED_TOLERANCE: Final = 0.05
 """Relative difference up to which two figures count as the same: published ones are rounded."""
 
 
-@dataclass(frozen=True)
-class Contradiction:
-    """One contradiction of published figures that lie beside a run's records."""
-
-    code: Literal["per_replica_throughput", "inflated_throughput", "unsynchronised_timing"]
-    reason: str
-
-
-def check_published(result: ImportedResult) -> tuple[Contradiction, ...]:
+def check_published(result: ImportedResult) -> tuple[Invalid, ...]:
     """What the figures contradict; empty where they agree.
 
     A throughput that was computed from the wrong batch looks like bad (or wonderful) scaling. The
@@ -200,7 +195,7 @@ def check_published(result: ImportedResult) -> tuple[Contradiction, ...]:
     )
     if n > 1 and _same(counted, result.global_batch_size / n):
         found.append(
-            Contradiction(
+            Invalid(
                 "per_replica_throughput",
                 f"{figures}: one replica's share of a global batch of {result.global_batch_size}; "
                 f"the throughput of all is {n} times higher",
@@ -208,7 +203,7 @@ def check_published(result: ImportedResult) -> tuple[Contradiction, ...]:
         )
     elif n > 1 and _same(counted, result.global_batch_size * n):
         found.append(
-            Contradiction(
+            Invalid(
                 "inflated_throughput",
                 f"{figures}, {n} times the global batch: a global figure was multiplied by the "
                 "devices once more",
@@ -219,7 +214,7 @@ def check_published(result: ImportedResult) -> tuple[Contradiction, ...]:
         1 + PUBLISHED_TOLERANCE
     ):
         found.append(
-            Contradiction(
+            Invalid(
                 "unsynchronised_timing",
                 f"{communication:.3g} ms of communication stand inside a step of "
                 f"{result.step_time_ms:.3g} ms: the timer enclosed other work, or did not wait",

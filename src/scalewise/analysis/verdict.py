@@ -478,7 +478,7 @@ def outliers(values: Values) -> tuple[int, ...] | None:
     return tuple(int(i) for i in np.flatnonzero(np.abs(modified_z_scores(values)) > OUTLIER_SCORE))
 
 
-def estimate_without_outliers(values: Values, confidence: float = 0.95) -> Estimate | None:
+def estimate_without_outliers(values: Values) -> Estimate | None:
     """The mean of a positive quantity without flagged runs, to stand *beside* that of all.
 
     None if none is flagged.
@@ -486,7 +486,7 @@ def estimate_without_outliers(values: Values, confidence: float = 0.95) -> Estim
     flagged = outliers(values)
     if not flagged:
         return None
-    return estimate_positive([v for i, v in enumerate(values) if i not in flagged], confidence)
+    return estimate_positive([v for i, v in enumerate(values) if i not in flagged])
 
 
 def stability_warning(figure: Estimate, monitored: bool = False) -> str | None:

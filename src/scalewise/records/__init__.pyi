@@ -1,4 +1,3 @@
-from .decisions import NAME as NAME
 from .decisions import BatchSearchRecord as BatchSearchRecord
 from .decisions import BatchTrial as BatchTrial
 from .decisions import CandidateEvidence as CandidateEvidence
@@ -8,13 +7,6 @@ from .decisions import QuarantinedDevice as QuarantinedDevice
 from .decisions import Reason as Reason
 from .decisions import StrategyDecision as StrategyDecision
 from .decisions import ThresholdRule as ThresholdRule
-from .decisions import load_batch_search as load_batch_search
-from .decisions import load_decision as load_decision
-from .decisions import load_imported as load_imported
-from .decisions import load_quarantine as load_quarantine
-from .decisions import save_batch_search as save_batch_search
-from .decisions import save_decision as save_decision
-from .decisions import save_quarantine as save_quarantine
 from .doctor import DOCTOR_FILE as DOCTOR_FILE
 from .doctor import Backend as Backend
 from .doctor import Collective as Collective
@@ -41,11 +33,13 @@ from .files import LineParser as LineParser
 from .files import NewerRecordError as NewerRecordError
 from .files import RecordError as RecordError
 from .files import Tail as Tail
+from .files import find_record as find_record
 from .files import finite_or_none as finite_or_none
 from .files import load_json as load_json
 from .files import load_or_none as load_or_none
 from .files import parse_json as parse_json
 from .files import save_json as save_json
+from .files import save_record as save_record
 from .files import write_atomically as write_atomically
 from .folders import ALIVE_S as ALIVE_S
 from .folders import CellFolder as CellFolder
@@ -58,6 +52,7 @@ from .folders import current_attempt as current_attempt
 from .folders import drop_checkpoints as drop_checkpoints
 from .folders import has_checkpoints as has_checkpoints
 from .folders import last_checkpoint as last_checkpoint
+from .folders import numbered_files as numbered_files
 from .folders import part_path as part_path
 from .folders import seal_checkpoint as seal_checkpoint
 from .heartbeat import Heartbeat as Heartbeat
@@ -67,8 +62,6 @@ from .loader import DroppedFiles as DroppedFiles
 from .loader import LoaderPass as LoaderPass
 from .loader import LoaderRate as LoaderRate
 from .loader import LoaderRecord as LoaderRecord
-from .loader import load_loader as load_loader
-from .loader import save_loader as save_loader
 from .metrics import GRADES as GRADES
 from .metrics import Grade as Grade
 from .metrics import MetricRow as MetricRow
@@ -122,7 +115,6 @@ from .steps import WARMUP as WARMUP
 from .steps import OperationTime as OperationTime
 from .steps import ShardIndices as ShardIndices
 from .steps import StepParser as StepParser
-from .steps import StepRows as StepRows
 from .steps import StepSeries as StepSeries
 from .steps import StepWriter as StepWriter
 from .steps import WindowProfile as WindowProfile

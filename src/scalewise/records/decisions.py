@@ -8,14 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
-from scalewise.records.files import UnixTime, WorldSize, load_optional, save_json
-
-NAME = "find_batch.json"
+from scalewise.records.files import UnixTime, WorldSize
 
 
 @dataclass(frozen=True)
@@ -36,8 +33,9 @@ class BatchTrial:
 
 @dataclass(frozen=True)
 class BatchSearchRecord:
-    """The batch size found, and every trial that led there."""
+    """The batch size found, and every trial that led there; absent where it was typed."""
 
+    FILE: ClassVar[str] = "find_batch.json"
     per_device_batch_size: int
     """The largest that fits, less the margin: what to use."""
     global_batch_size: int
@@ -86,23 +84,6 @@ class BatchSearchRecord:
         return f"; {self.largest_that_fits} took {self.peak_mib:,.0f}{most} MiB a device"
 
 
-def save_batch_search(folder: Path, record: BatchSearchRecord) -> Path:
-    """Write the record into a cell's folder, and say where."""
-    save_json(folder / NAME, record)
-    return folder / NAME
-
-
-def load_batch_search(folder: Path) -> BatchSearchRecord | None:
-    """The search that a cell is, or that its batch size came from; None if that was typed.
-
-    Raises RecordError for a damaged record.
-    """
-    return load_optional(folder / NAME, BatchSearchRecord)
-
-
-_DECISION = "decision.json"
-_IMPORTED = "imported.json"
-_QUARANTINE = "quarantine.json"
 _LOPSIDED = 0.05
 """How far from the middle of its interval, in halves of it, a figure is still written with ±; as
 reports write theirs."""
@@ -149,8 +130,9 @@ class ThresholdRule:
 
 @dataclass(frozen=True)
 class StrategyDecision:
-    """The strategy chosen, and what it was chosen by."""
+    """The strategy chosen, and what it was chosen by; absent where it was asked for by name."""
 
+    FILE: ClassVar[str] = "decision.json"
     chosen: str
     reason: str
     speedup: float | None
@@ -201,23 +183,11 @@ def _rate(samples_per_s: float) -> str:
     return f"{samples_per_s:,.0f}" if samples_per_s >= 10 else f"{samples_per_s:.2g}"
 
 
-def save_decision(cell: Path, decision: StrategyDecision) -> None:
-    """Write the decision into a cell's folder."""
-    save_json(cell / _DECISION, decision)
-
-
-def load_decision(cell: Path) -> StrategyDecision | None:
-    """The decision a cell came from; None if its strategy was asked for by name.
-
-    Raises RecordError for a damaged record.
-    """
-    return load_optional(cell / _DECISION, StrategyDecision)
-
-
 @dataclass(frozen=True)
 class ImportedResult:
-    """One published line. None is "not published"."""
+    """One published line beside the records of a cell. None is "not published"."""
 
+    FILE: ClassVar[str] = "imported.json"
     devices: WorldSize
     global_batch_size: PositiveInt
     step_time_ms: PositiveFloat
@@ -230,19 +200,6 @@ class ImportedResult:
     def counted_batch(self) -> float:
         """The samples a step that the published throughput stands for."""
         return self.samples_per_s * self.step_time_ms / 1e3
-
-
-def save_imported(cell: Path, line: ImportedResult) -> None:
-    """Write the line into a cell's folder."""
-    save_json(cell / _IMPORTED, line)
-
-
-def load_imported(cell: Path) -> ImportedResult | None:
-    """The line beside the records of the cell in folder ``cell``; None where there is none.
-
-    Raises :class:`~scalewise.records.files.RecordError`.
-    """
-    return load_optional(cell / _IMPORTED, ImportedResult)
 
 
 Reason = Literal["errors", "throttling", "slow"]
@@ -272,23 +229,11 @@ class QuarantinedDevice:
 
 @dataclass(frozen=True)
 class Quarantine:
-    """All devices that a sweep has put aside."""
+    """All devices that a sweep has put aside; absent where there are none."""
 
+    FILE: ClassVar[str] = "quarantine.json"
     devices: tuple[QuarantinedDevice, ...] = ()
 
     @property
     def uuids(self) -> frozenset[str]:
         return frozenset(device.uuid for device in self.devices)
-
-
-def load_quarantine(sweep: Path) -> Quarantine:
-    """The list of the sweep in this folder; an empty one where nothing was put aside.
-
-    Raises :class:`~scalewise.records.RecordError` for a file that cannot be read.
-    """
-    return load_optional(sweep / _QUARANTINE, Quarantine) or Quarantine()
-
-
-def save_quarantine(sweep: Path, quarantine: Quarantine) -> None:
-    """Write the list into the sweep's folder."""
-    save_json(sweep / _QUARANTINE, quarantine)

@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Generic, Protocol, TextIO, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Generic, Protocol, TextIO, TypeVar
 
 from pydantic import Field
 
@@ -121,6 +121,27 @@ def load_optional(path: Path, cls: type[T]) -> T | None:
         return load_json(path, cls)
     except AbsentRecordError:
         return None
+
+
+class FiledRecord(Protocol):
+    """A record that lies in a folder of its own under one name."""
+
+    FILE: ClassVar[str]
+
+
+R = TypeVar("R", bound=FiledRecord)
+
+
+def save_record(folder: Path, record: FiledRecord) -> Path:
+    """Write the record into the folder of its cell or sweep, and say where."""
+    path = folder / record.FILE
+    save_json(path, record)
+    return path
+
+
+def find_record(folder: Path, cls: type[R]) -> R | None:
+    """The record of this class in a folder; None where none is. Raises :class:`RecordError`."""
+    return load_optional(folder / cls.FILE, cls)
 
 
 def load_or_none(load: Callable[..., T], *arguments: object) -> T | None:

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from scalewise.records.files import load_optional, save_json
-
-_LOADER_FILE = "loader.json"
 _Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -56,6 +52,7 @@ class DroppedFiles:
 class LoaderRecord:
     """The ceiling that loaders put on training; None has its reason in ``missing``."""
 
+    FILE: ClassVar[str] = "loader.json"
     batch_sizes: tuple[PositiveInt, ...]
     """Each rank's share of a batch."""
     steps_per_batch: PositiveInt
@@ -67,13 +64,3 @@ class LoaderRecord:
     dropped: tuple[DroppedFiles, ...]
     """One a host."""
     missing: Mapping[str, str] = field(default_factory=dict)
-
-
-def save_loader(folder: Path, record: LoaderRecord) -> None:
-    """Write the record into a cell's folder."""
-    save_json(folder / _LOADER_FILE, record)
-
-
-def load_loader(folder: Path) -> LoaderRecord | None:
-    """None where no loader was measured. Raises RecordError for a damaged record."""
-    return load_optional(folder / _LOADER_FILE, LoaderRecord)

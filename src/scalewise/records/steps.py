@@ -505,13 +505,6 @@ class WindowProfile:
     """File name of the Chrome trace beside this record; None where none was asked for."""
     missing: Mapping[str, str] = field(default_factory=dict)
 
-    @property
-    def not_overlapped_ms(self) -> float | None:
-        """Communication with nothing computed beside it, a step."""
-        if self.communication_ms is None or self.overlapped_ms is None:
-            return None
-        return self.communication_ms - self.overlapped_ms
-
 
 def trace_name(rank: int) -> str:
     """File name of a rank's Chrome trace within the cell's folder ``profile``."""

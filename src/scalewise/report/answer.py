@@ -29,7 +29,6 @@ from scalewise.analysis import (
     factor,
     grouped,
     is_ceiling,
-    is_examination,
     is_monitored,
     is_refused,
     listed,
@@ -40,6 +39,7 @@ from scalewise.analysis import (
     under_ceiling,
     way_to_get,
     work_remedy,
+    workload,
 )
 from scalewise.host import from_here, plural
 from scalewise.report.best_tables import best_in_brief
@@ -366,7 +366,7 @@ def _why_none(analysis: Analysis) -> str:
     """Why there is no verdict at all, and what to do."""
     tried = [c for c in analysis.configurations if c.devices != 1]
     if not analysis.measured and any(c.runs for c in analysis.configurations):
-        if all(is_examination(c.cells[0].config) for c in analysis.configurations):
+        if all(workload(c.cells[0].config) == "doctor" for c in analysis.configurations):
             return "Only the devices were examined."
         return "No training was timed, so there is no verdict."
     if not analysis.measured:

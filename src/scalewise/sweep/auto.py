@@ -24,10 +24,9 @@ from scalewise.records import (
     RecordError,
     StrategyDecision,
     SweepFolder,
+    find_record,
     is_done,
-    load_batch_search,
-    save_batch_search,
-    save_decision,
+    save_record,
 )
 from scalewise.sweep.plan import Cell, Request, check_samples, in_order, make_cell, plan
 from scalewise.sweep.resume import is_rerun, planned_repeats
@@ -194,7 +193,7 @@ def resolve(folder: SweepFolder, asked: Request) -> Decided:
     planned = make_cell(search_for(asked), 0).planned
     cell = folder.cell(planned.name)
     try:
-        record = load_batch_search(cell.path) if is_done(folder, planned) else None
+        record = find_record(cell.path, BatchSearchRecord) if is_done(folder, planned) else None
         if record is None:
             attempts = list(cell.attempts())
             why = attempts[-1].message if attempts else "its search has not ended"
@@ -203,7 +202,7 @@ def resolve(folder: SweepFolder, asked: Request) -> Decided:
     except (RecordError, ConfigError) as error:
         return Decided((f"not found for {_name(asked)}: {error}",))
     said = f"{_name(asked)}: {record.line(asked.cell.scaling)}"
-    return Decided((said, f"evidence: {cell.path / 'find_batch.json'}"), trained, record)
+    return Decided((said, f"evidence: {cell.path / record.FILE}"), trained, record)
 
 
 def is_search(cell: Cell) -> bool:
@@ -355,10 +354,8 @@ class Stages:
         """Leave in a cell's folder why it is trained as it is; nothing where that was typed."""
         path = self._folder.cell(cell.planned.name).path
         evidence = self._evidence.get(cell.planned.config_id)
-        if isinstance(evidence, StrategyDecision):
-            save_decision(path, evidence)
-        elif evidence is not None:
-            save_batch_search(path, evidence)
+        if evidence is not None:
+            save_record(path, evidence)
 
 
 def split(cells: Sequence[Cell]) -> tuple[Sequence[Cell], Sequence[Cell]]:

@@ -23,9 +23,9 @@ from scalewise.records import (
     QuarantinedDevice,
     Reason,
     RecordError,
-    load_quarantine,
+    find_record,
     read_device_series,
-    save_quarantine,
+    save_record,
 )
 
 HARMLESS = frozenset({"power cap", "sync boost", "application clocks", "display clock setting"})
@@ -84,7 +84,7 @@ class DeviceQuarantine:
 
     def __init__(self, sweep: Path) -> None:
         self._sweep = sweep
-        self.quarantine = load_quarantine(sweep)
+        self.quarantine = find_record(sweep, Quarantine) or Quarantine()
 
     def examine(self, folder: CellFolder, slots: Sequence[DeviceInfo]) -> list[QuarantinedDevice]:
         """Put aside what the cell's records speak against; returns what is new."""
@@ -98,7 +98,7 @@ class DeviceQuarantine:
                 new[one.uuid] = _put_aside(slot, one, folder.name)
         if new:
             self.quarantine = Quarantine((*self.quarantine.devices, *new.values()))
-            save_quarantine(self._sweep, self.quarantine)
+            save_record(self._sweep, self.quarantine)
         return list(new.values())
 
     def usable(self, slots: Sequence[DeviceInfo]) -> tuple[DeviceInfo, ...]:

@@ -24,13 +24,12 @@ from scalewise.config import (
 )
 from scalewise.host import wrap_command
 from scalewise.records import (
-    NAME,
     BatchSearchRecord,
     BatchTrial,
     DataError,
     SweepFolder,
     build,
-    load_batch_search,
+    find_record,
 )
 from scalewise.supervisor import CellFailed, Outcome
 from scalewise.sweep.auto import (
@@ -84,12 +83,12 @@ def find_batch_size(overrides: Sequence[str]) -> str:
     engine = local_engine(folder, "exclusive", make_display())
     outcome = engine.run([cell]).outcomes[cell.planned.cell_id]
     path = engine.folder.cell(cell.planned.name).path
-    record = load_batch_search(path) if outcome.state == "done" else None
+    record = find_record(path, BatchSearchRecord) if outcome.state == "done" else None
     if record is None:
         if outcome.cause == "config":
             raise ConfigError(outcome.message)
         raise SearchFailed(f"{outcome.message}; see {path}")
-    return f"{as_text(record, asked.cell.scaling)}evidence: {path / NAME}\n"
+    return f"{as_text(record, asked.cell.scaling)}evidence: {path / record.FILE}\n"
 
 
 def as_text(found: BatchSearchRecord, scaling: str) -> str:

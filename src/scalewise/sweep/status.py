@@ -15,12 +15,13 @@ from scalewise.records import (
     CellResult,
     CellState,
     PlannedCell,
+    Quarantine,
     QuarantinedDevice,
     RecordError,
     State,
     SweepFolder,
     cell_state,
-    load_quarantine,
+    find_record,
     read_latest_sample,
 )
 from scalewise.sweep.display import progress_of
@@ -226,7 +227,7 @@ class StatusReader:
         quarantined: tuple[QuarantinedDevice, ...] = ()
         problems: tuple[str, ...] = ()
         try:
-            quarantined = load_quarantine(self.sweep.path).devices
+            quarantined = (find_record(self.sweep.path, Quarantine) or Quarantine()).devices
         except RecordError as error:
             problems = (f"which devices are quarantined is not known: {error}",)
         return SweepStatus(

@@ -32,7 +32,7 @@ from scalewise.records import (
     CellFolder,
     HeartbeatWriter,
     RankSummary,
-    save_batch_search,
+    save_record,
 )
 from scalewise.train.build import build_module
 from scalewise.train.execution import Execution, ExperimentModule, apply_precision
@@ -106,7 +106,7 @@ def search_batch(
         raise ConfigError(str(error)) from error
     record = _record(cell, plain, found, rank, most, None if limit == float("inf") else limit)
     if rank.is_first:
-        save_batch_search(folder.path, record)
+        save_record(folder.path, record)
     summary = untrained_summary(
         rank,
         {"per_device_batch_size": float(record.per_device_batch_size)},

@@ -26,7 +26,7 @@ from scalewise.records import (
     LoaderRate,
     LoaderRecord,
     RankSummary,
-    save_loader,
+    save_record,
 )
 from scalewise.train.build import build_data, data_share
 from scalewise.train.data import make_loader
@@ -105,7 +105,7 @@ def measure_loader(
     }
     if rank.is_first:
         record = LoaderRecord(sizes, together, rates["warm"], rates["cold"], hosts, missing)
-        save_loader(folder.path, record)
+        save_record(folder.path, record)
     figures = {
         name: None if (rate := rates[state]) is None else rate.global_samples_per_s
         for name, state in (("loader_samples_per_s", "warm"), ("loader_cold_samples_per_s", "cold"))

@@ -12,6 +12,7 @@ from scalewise.analysis import CellRecords, NotMeasuredError
 from scalewise.analysis.balance import measure_balance
 from scalewise.analysis.devices import Usage, measure_usage
 from scalewise.analysis.step_figures import figures_of
+from scalewise.analysis.steps import common_steps
 from scalewise.records import DeviceSample, DeviceSeries, advice, cv_percent, cv_text, grade
 
 
@@ -32,7 +33,7 @@ def test_a_rank_sleeping_20_ms_a_step_is_named_although_all_steps_take_equally_l
     cell = recorded(tmp_path, spec)
     steps = [float(np.nanmean(s.timed().column("step"))) for s in cell.steps]
     assert cv_percent(steps) < 0.001
-    balance = measure_balance(cell.steps, 2)
+    balance = measure_balance(common_steps(cell.steps, 2))
     assert balance.slowest_rank == 1
     assert balance.behind_ms == pytest.approx(20.0, rel=0.01)
     assert balance.grade == "poor"
@@ -51,14 +52,16 @@ def test_ranks_that_are_late_in_turns_are_as_uneven_as_one_that_is_always_late(
     for rank, one in enumerate(rows):
         one["host_arrival_ms"] = 10.0
         one["host_arrival_ms"][rank::2] += 7.0
-    turns = measure_balance([replace(s, rows=r) for s, r in zip(cell.steps, rows, strict=True)], 2)
+    turns = measure_balance(
+        common_steps([replace(s, rows=r) for s, r in zip(cell.steps, rows, strict=True)], 2)
+    )
     assert turns.cv_percent == pytest.approx(cv_percent([10.0, 17.0]))
     assert turns.grade == "poor"
     assert turns.behind_ms == pytest.approx(0.0)
 
 
 def test_even_ranks_are_excellent(tmp_path: Path) -> None:
-    balance = measure_balance(recorded(tmp_path, DDP).steps, 2)
+    balance = measure_balance(common_steps(recorded(tmp_path, DDP).steps, 2))
     assert balance.grade == "excellent"
     assert balance.cv_percent == pytest.approx(0.0, abs=1e-6)
 
@@ -94,11 +97,11 @@ def test_cv_is_over_all_ranks_there_are() -> None:
 def test_what_has_no_balance_says_why(tmp_path: Path) -> None:
     single = recorded(tmp_path / "a", Spec())
     with pytest.raises(NotMeasuredError, match="one rank"):
-        measure_balance(single.steps, 1)
+        measure_balance(common_steps(single.steps, 1))
     without = {k: v for k, v in DDP.phases_ms.items() if k != "exposed_comm"}
     untimed = recorded(tmp_path / "b", replace(DDP, phases_ms=without))
     with pytest.raises(NotMeasuredError, match="arrival was not timed"):
-        measure_balance(untimed.steps, 2)
+        measure_balance(common_steps(untimed.steps, 2))
 
 
 def test_usage_is_taken_inside_the_timed_steps_only(tmp_path: Path) -> None:

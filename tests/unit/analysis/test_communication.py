@@ -15,7 +15,7 @@ from scalewise.analysis.communication import (
     bus_factor,
     serial_fraction,
 )
-from scalewise.analysis.model import is_examination, is_profiled
+from scalewise.analysis.model import is_profiled, workload
 from scalewise.analysis.steps import ExposedCommunication
 from scalewise.records import STEP_DTYPE, StepSeries, WindowProfile
 
@@ -131,5 +131,5 @@ def test_without_a_window_the_all_reduce_row_says_that_it_is_the_exposed_part() 
 def test_kinds_of_cells(
     config: dict[str, object] | None, timed: bool, profiled: bool, examination: bool
 ) -> None:
-    found = (is_timed(config), is_profiled(config), is_examination(config))
+    found = (is_timed(config), is_profiled(config), workload(config) == "doctor")
     assert found == (timed, profiled, examination)

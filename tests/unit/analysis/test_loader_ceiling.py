@@ -19,8 +19,8 @@ from scalewise.records import (
     LoaderRate,
     LoaderRecord,
     RecordError,
-    load_loader,
-    save_loader,
+    find_record,
+    save_record,
 )
 from scalewise.report.export import results_json
 
@@ -46,7 +46,7 @@ def sweep(
 ) -> Path:
     write_sweep(path, [loader, trained])
     if found is not None:
-        save_loader(next(path.glob("000-*")), found)
+        save_record(next(path.glob("000-*")), found)
     return path
 
 
@@ -137,7 +137,7 @@ def test_a_lost_record_says_so_and_a_damaged_one_is_a_fault(tmp_path: Path) -> N
     (file,) = path.glob("*/loader.json")
     file.write_text(file.read_text().replace("13900", "-1"))
     with pytest.raises(RecordError, match="global_samples_per_s"):
-        load_loader(file.parent)
+        find_record(file.parent, LoaderRecord)
     assert any("loader.json" in line for line in lines_of(path, "faults"))
 
 

@@ -8,8 +8,7 @@ import pytest
 from fakes.recorded import DDP, write_sweep
 from fakes.sections import lines_of
 from scalewise.analysis import check_published
-from scalewise.records import DataError, ImportedResult, SweepFolder, build
-from scalewise.records.decisions import save_imported
+from scalewise.records import DataError, ImportedResult, SweepFolder, build, save_record
 
 RIGHT = ImportedResult(2, 128, 9.4, 128 / 9.4e-3)
 
@@ -39,7 +38,7 @@ def test_figures_that_contradict_each_other_are_a_fault(
     assert [one.code for one in found] == codes
     write_sweep(tmp_path, [replace(DDP, kind="cpu")])
     ((_, folder),) = SweepFolder(tmp_path).cells()
-    save_imported(folder.path, result)
+    save_record(folder.path, result)
     faults = lines_of(tmp_path, "faults")
     assert len(faults) == len(codes)
     assert all(one.reason in line for one, line in zip(found, faults, strict=True))

@@ -11,7 +11,6 @@ from scalewise.analysis.statistics import (
     bonferroni,
     detectable_effect,
     estimate_ratio,
-    minimum_detectable_effect,
     rarest_seen,
 )
 
@@ -184,7 +183,7 @@ def test_modified_z_score_worked_by_hand() -> None:
 def test_what_is_detectable_is_the_mean_of_noncentral_t(sd: tuple[float, float], runs: int) -> None:
     """Its power over the scatter that these runs leave open, by scipy's distributions."""
     above, below = (np.exp(_scatter(one, runs)) for one in sd)
-    ratio = minimum_detectable_effect(estimate_ratio(above, below))
+    ratio = detectable_effect(estimate_ratio(above, below))
     assert ratio is not None
     error, df = statistics.welch_error(np.log(above), np.log(below))
     critical = stats.t.ppf(0.975, df)
@@ -205,9 +204,9 @@ def _scatter(sd: float, runs: int) -> np.ndarray:
 def test_what_is_detectable_lies_beyond_the_interval_of_the_same_level() -> None:
     """Two runs of 84 % and two of 100 %: 1.19 was not seen, and 1.08 was said to be."""
     above, below = [0.8401, 0.8399], [1.02, 0.98]
-    for level in (0.05, 0.05 / 3, 0.05 / 1000):
+    for level in (0.05, 0.05 / 3):
         ratio = statistics.estimate_ratio(above, below, 1 - level)
-        least = minimum_detectable_effect(ratio, level)
+        least = detectable_effect(ratio, level)
         assert ratio.interval is not None
         assert least is not None
         assert least > math.sqrt(ratio.interval.high / ratio.interval.low)
@@ -215,19 +214,14 @@ def test_what_is_detectable_lies_beyond_the_interval_of_the_same_level() -> None
 
 
 def test_what_cannot_be_detected_has_no_number() -> None:
-    assert minimum_detectable_effect(estimate_ratio([1.0], [1.0, 2.0])) is None
-    assert minimum_detectable_effect(estimate_ratio([1.0, 1.0], [2.0, 2.0])) is None
+    assert detectable_effect(estimate_ratio([1.0], [1.0, 2.0])) is None
+    assert detectable_effect(estimate_ratio([1.0, 1.0], [2.0, 2.0])) is None
     # Beyond what a float holds: the interval and the effect end before it.
     wild, steady = [1.0, 9.0], [1.0, 1.0001]
     ratio = statistics.estimate_ratio(wild, steady, 1 - 0.05 / 1000)
-    least = minimum_detectable_effect(ratio, 0.05 / 1000)
     assert ratio.interval is not None
-    assert least is not None
     assert 0 < ratio.interval.low < ratio.interval.high < math.inf
-    assert 1e300 < least < math.inf
     assert detectable_effect(ratio, 0.05 / 1000) is None
-    near = estimate_ratio([1.0, 1.01], [1.0, 1.01])
-    assert detectable_effect(near) == minimum_detectable_effect(near)
 
 
 def test_noisy_runs_carry_a_warning_and_steady_ones_do_not() -> None:

@@ -7,7 +7,12 @@ import pytest
 
 from fakes.recorded import DDP, SINGLE_MS, Spec, step_ms, swept
 from scalewise.analysis import NotMeasuredError, measure_throughput
-from scalewise.analysis.steps import common_steps, long_steps, measure_anatomy
+from scalewise.analysis.steps import (
+    common_steps,
+    find_long_steps,
+    measure_anatomy,
+    timed_steps,
+)
 from scalewise.records import STEP_DTYPE, WARMUP, StepSeries
 
 
@@ -41,7 +46,7 @@ def fed(one: StepSeries, last: int) -> StepSeries:
 def test_samples_of_all_ranks_over_the_time_of_the_slowest(
     ranks: list[StepSeries], rate: float, steps: int, slowest: int
 ) -> None:
-    measured = measure_throughput(ranks, len(ranks))
+    measured = measure_throughput(common_steps(ranks, len(ranks)))
     assert measured.global_samples_per_s == pytest.approx(rate)
     assert (measured.steps, measured.slowest_rank) == (steps, slowest)
 
@@ -49,13 +54,15 @@ def test_samples_of_all_ranks_over_the_time_of_the_slowest(
 def test_a_rank_cut_off_early_does_not_make_the_run_look_faster() -> None:
     whole = [series(0, [10.0] * 20, 32), series(1, [10.0] * 20, 32)]
     torn = [whole[0], series(1, [10.0] * 7, 32)]
-    expected = measure_throughput(whole, 2).global_samples_per_s
-    assert measure_throughput(torn, 2).global_samples_per_s == pytest.approx(expected)
+    expected = measure_throughput(common_steps(whole, 2)).global_samples_per_s
+    assert measure_throughput(common_steps(torn, 2)).global_samples_per_s == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("steps", "p99"), [(100, 99.01), (99, None)])
 def test_a_99th_percentile_needs_100_steps(steps: int, p99: float | None) -> None:
-    times = measure_throughput([series(0, [float(t + 1) for t in range(steps)], 1)], 1).step_time_ms
+    times = measure_throughput(
+        common_steps([series(0, [float(t + 1) for t in range(steps)], 1)], 1)
+    ).step_time_ms
     assert (times.n, times.p50) == (steps, pytest.approx((steps + 1) / 2))
     assert times.p99 == (p99 and pytest.approx(p99))
     assert ("p99" in times.missing) == (p99 is None)
@@ -76,7 +83,7 @@ def test_what_cannot_be_measured_says_why(
     ranks: list[StepSeries], world_size: int, words: str
 ) -> None:
     with pytest.raises(NotMeasuredError, match=words):
-        measure_throughput(ranks, world_size)
+        measure_throughput(common_steps(ranks, world_size))
 
 
 @pytest.mark.parametrize("spec", [Spec(), DDP, Spec(kind="cpu")])
@@ -84,14 +91,14 @@ def test_a_recorded_run_gives_the_throughput_it_was_written_with(
     tmp_path: Path, spec: Spec
 ) -> None:
     cell = swept(tmp_path, spec).cells[0]
-    measured = measure_throughput(cell.steps, spec.devices)
+    measured = measure_throughput(common_steps(cell.steps, spec.devices))
     assert measured.global_samples_per_s == pytest.approx(128 / step_ms(spec) * 1e3, rel=1e-5)
     assert measured.timeline == ("host" if spec.kind == "cpu" else "device")
 
 
 def test_anatomy_gives_every_phase_and_none_where_nothing_was_reduced(tmp_path: Path) -> None:
     cell = swept(tmp_path, Spec()).cells[0]
-    anatomy = measure_anatomy(cell.steps, 1)
+    anatomy = measure_anatomy(common_steps(cell.steps, 1))
     for line in ("host", "device"):
         mean = anatomy.mean(line)
         assert mean is not None
@@ -104,7 +111,7 @@ def test_anatomy_gives_every_phase_and_none_where_nothing_was_reduced(tmp_path: 
 def test_waiting_is_separated_from_the_transfer_by_comparing_ranks(tmp_path: Path) -> None:
     slow = Spec(strategy="ddp", devices=2, phases_ms=DDP.phases_ms, slow_ranks_ms={1: 4.0})
     cell = swept(tmp_path, slow).cells[0]
-    communication = measure_anatomy(cell.steps, 2).communication
+    communication = measure_anatomy(common_steps(cell.steps, 2)).communication
     assert communication is not None
     assert communication.transfer_ms == pytest.approx(0.6, rel=1e-5)
     assert communication.wait_ms == pytest.approx(2.0, rel=1e-5)  # 4 ms on one rank of two
@@ -124,11 +131,11 @@ def rank_with(rank: int, long_ms: dict[int, float], steps: int = 1000) -> StepSe
 def test_a_long_step_is_set_aside_with_its_samples(flags: int) -> None:
     one = rank_with(0, {507: 20_000.0})
     one.rows["flags"][507] = flags
-    measured = measure_throughput([one], 1)
+    measured = measure_throughput(common_steps([one], 1))
     assert measured.global_samples_per_s == pytest.approx(32 / STEP_MS * 1e3, rel=0.01)
     assert measured.step_time_ms.mean == pytest.approx(STEP_MS, rel=0.01)
     assert (measured.steps, measured.samples) == (999, 999 * 32)
-    (found,) = long_steps([one], 1).found
+    (found,) = find_long_steps(timed_steps([one], 1)).found
     assert (found.step, found.rank, found.seconds) == (507, 0, 20.0)
 
 
@@ -136,11 +143,13 @@ def test_a_long_step_of_one_rank_is_set_aside_on_all() -> None:
     """Rank 0 waits for rank 1 in the step before: they are not in the same one."""
     ranks = [rank_with(0, {506: 19_500.0}), rank_with(1, {507: 20_000.0})]
     assert [len(one) for one in common_steps(ranks, 2)] == [998, 998]
-    found = long_steps(ranks, 2)
+    found = find_long_steps(timed_steps(ranks, 2))
     assert found.are_set_aside
     assert [(one.step, one.rank) for one in found.found] == [(506, 0), (507, 1)]
     expected = 2 * 32 / STEP_MS * 1e3
-    assert measure_throughput(ranks, 2).global_samples_per_s == pytest.approx(expected, rel=0.01)
+    assert measure_throughput(common_steps(ranks, 2)).global_samples_per_s == pytest.approx(
+        expected, rel=0.01
+    )
 
 
 @pytest.mark.parametrize(
@@ -158,10 +167,10 @@ def test_long_steps_that_are_not_rare_stay_in_every_figure(
     long: range, steps: int, aside: bool
 ) -> None:
     ranks = [rank_with(0, dict.fromkeys(long, 20_000.0), steps)]
-    found = long_steps(ranks, 1)
+    found = find_long_steps(timed_steps(ranks, 1))
     assert (len(found.found), found.steps, found.are_set_aside) == (len(long), steps, aside)
     kept = steps - len(long) if aside else steps
-    measured = measure_throughput(ranks, 1)
+    measured = measure_throughput(common_steps(ranks, 1))
     assert (measured.steps, measured.samples) == (kept, 32 * kept)
 
 
@@ -179,4 +188,4 @@ def test_a_long_step_takes_two_seconds_and_fifty_medians(
     step_ms: float, long_ms: float, warmup: int, found: int
 ) -> None:
     times = [long_ms] + [step_ms] * 199
-    assert len(long_steps([series(0, times, 32, warmup)], 1).found) == found
+    assert len(find_long_steps(timed_steps([series(0, times, 32, warmup)], 1)).found) == found

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 
 from fakes.recorded import DDP, Spec, write_cell
 from scalewise.config import ConfigError
-from scalewise.records import StrategyDecision, SweepFolder, SweepPlan, load_decision, save_decision
+from scalewise.records import StrategyDecision, SweepFolder, SweepPlan, find_record, save_record
 from scalewise.sweep import Cell
 from scalewise.sweep.auto import choose, first_stage, settle_alone, undecided_requests
 from scalewise.sweep.plan import Request, plan
@@ -68,8 +68,8 @@ def test_the_better_one_is_trained_as_if_it_had_been_asked_for(
     assert [cell.planned.repeat for cell in plan([chosen.trained], 0)] == [0, 1]
     assert len(chosen.lines) == 3
     assert chosen.evidence.chosen == trained
-    save_decision(tmp_path, chosen.evidence)
-    assert load_decision(tmp_path) == chosen.evidence
+    save_record(tmp_path, chosen.evidence)
+    assert find_record(tmp_path, StrategyDecision) == chosen.evidence
 
 
 def test_one_device_alone_trains_at_once(auto: Request) -> None:

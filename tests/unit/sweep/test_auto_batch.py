@@ -23,8 +23,8 @@ from scalewise.records import (
     BatchTrial,
     CellFolder,
     SweepFolder,
-    load_batch_search,
-    save_batch_search,
+    find_record,
+    save_record,
 )
 from scalewise.supervisor import Outcome
 from scalewise.sweep import Cell, Engine, make_attempt
@@ -64,7 +64,7 @@ class Pretended(Engine):
             return Outcome("failed", "no memory at all")
         world = cell.planned.devices or 1
         if is_search(cell):
-            save_batch_search(folder.path, found(world=world))
+            save_record(folder.path, found(world=world))
         asked_for = cell.request.cell
         spec = Spec(
             devices=world,
@@ -130,7 +130,9 @@ def test_it_is_searched_once_and_trained_as_if_the_size_had_been_typed(
         cells = done.report.cells_of(one.config_id)
         assert [cell.planned.repeat for cell in cells] == [0, 1]
         for cell in cells:
-            assert load_batch_search(done.folder.cell(cell.planned.name).path) == found(world=2)
+            assert find_record(
+                done.folder.cell(cell.planned.name).path, BatchSearchRecord
+            ) == found(world=2)
     assert len(done.said) == 2, "once for both seeds"
     assert f"batch_size={size} with scaling={scaling} was found by the search" in done.said[0]
     assert "50 took 900 of 1,024 MiB a device" in done.said[0]
@@ -146,14 +148,14 @@ def test_a_sweep_that_goes_on_does_not_search_again(tmp_path: Path) -> None:
     assert [cell.planned.cell_id for cell in second.ran] == [trained.planned.cell_id]
     more = sweep(tmp_path, [asked("batch_size=auto", f"sweep.resume={tmp_path}", "sweep.extend=1")])
     assert [cell.planned.repeat for cell in more.ran] == [1]
-    assert load_batch_search(tmp_path / more.ran[0].planned.name) == found()
+    assert find_record(tmp_path / more.ran[0].planned.name, BatchSearchRecord) == found()
     again = sweep(
         tmp_path, [asked("batch_size=auto", f"sweep.resume={tmp_path}", "sweep.rerun=all")]
     )
     assert [cell.planned.cell_id for cell in again.ran] == [
         cell.planned.cell_id for cell in (search, trained, more.ran[0])
     ]
-    assert load_batch_search(tmp_path / trained.planned.name) == found()
+    assert find_record(tmp_path / trained.planned.name, BatchSearchRecord) == found()
 
 
 def test_the_devices_are_examined_once_and_before_anything_is_timed(tmp_path: Path) -> None:

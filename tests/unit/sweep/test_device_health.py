@@ -16,8 +16,9 @@ from scalewise.records import (
     DeviceSample,
     DeviceSeries,
     DeviceSeriesWriter,
+    Quarantine,
     SampledDevice,
-    load_quarantine,
+    find_record,
 )
 from scalewise.sweep.device_health import DeviceQuarantine, find_faulty_gpus
 
@@ -84,7 +85,7 @@ def test_a_quarantine_keeps_what_it_put_aside_and_says_who_cannot_run(tmp_path: 
     assert quarantine.examine(folder, SLOTS) == [], "said once"
 
     again = DeviceQuarantine(tmp_path)
-    assert load_quarantine(tmp_path).devices == (device,)
+    assert (find_record(tmp_path, Quarantine) or Quarantine()).devices == (device,)
     assert [slot.uuid for slot in again.usable(SLOTS)] == [A, C]
     assert again.refusal(2, SLOTS) is None
     refusal = again.refusal(3, SLOTS)

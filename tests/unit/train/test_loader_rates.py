@@ -13,7 +13,7 @@ from fakes.loader_ranks import WORKERS, measured, planted_rate, slow
 from fakes.rank_team import run_ranks
 from fakes.small_fit import composed_cell
 from scalewise.config import ConfigError, LoaderConfig
-from scalewise.records import LoaderRecord, load_loader
+from scalewise.records import LoaderRecord, find_record
 from scalewise.train.loader_rates import run_pass
 from scalewise.train.page_cache import drop_from_page_cache, named_files, resident_share
 
@@ -35,7 +35,7 @@ def test_one_rank_finds_a_planted_ceiling(tmp_path: Path, workers: int) -> None:
 
 def test_two_ranks_find_theirs_together(tmp_path: Path) -> None:
     run_ranks("fakes.loader_ranks", tmp_path, 2)
-    record = load_loader(tmp_path)
+    record = find_record(tmp_path, LoaderRecord)
     assert warm_rate(record) == pytest.approx(planted_rate(WORKERS[-1]), rel=0.1)
     assert record is not None and record.batch_sizes == (8, 8)
 

@@ -29,7 +29,7 @@ from scalewise.records import (
     read_device_series,
     read_heartbeat,
 )
-from scalewise.supervisor import Job, Outcome
+from scalewise.supervisor import Job, Origin, Outcome
 
 OWN = (*LEAN, "dataset._target_=mine.Data", "batch_size=16")
 FAULTY = (*OWN, "model._target_=mine.Faulty")
@@ -271,9 +271,7 @@ def supervise(
         PlannedCell("id", "config", folder.name, (), 0, 1),
         settings_of(build_cell(plain), 1),
         (DeviceInfo("cpu", "a CPU", uuid, cores=cores),),
-        str(train.cwd),
-        tuple(filter(None, sys.path)),
-        ("train.py",),
+        Origin(str(train.cwd), tuple(filter(None, sys.path)), ("train.py",)),
     )
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "scalewise.supervisor.supervisor"],

@@ -380,8 +380,10 @@ class CellConfig:
     @property
     def sample_every_s(self) -> float | None:
         """Seconds between two samples of the devices; None where none are taken."""
-        if not self.monitor.devices or self.monitor.interval_s is not None:
-            return self.monitor.interval_s if self.monitor.devices else None
+        if not self.monitor.devices:
+            return None
+        if self.monitor.interval_s is not None:
+            return self.monitor.interval_s
         few = self.max_steps is not None and self.max_steps - self.warmup_steps <= _FEW_STEPS
         return 0.1 if few else 1.0
 

@@ -99,16 +99,13 @@ class StrategyConfig:
         return (batch_size // shards,) * shards
 
 
-_OWN_MODELS = "scalewise.models."
-
-
 def _settings(cell: CellConfig) -> dict[str, tuple[object, str]]:
     """Settings that a strategy may refuse: each with its value, and its name in a message.
 
     A model of the user's is asked where it is built.
     """
     model = cell.model.target.rpartition(".")[2]
-    ours = cell.model.target.startswith(_OWN_MODELS)
+    ours = cell.model.target.startswith("scalewise.models.")
     batches = cell.accumulate_grad_batches
     return {
         "execution": (cell.execution.kind, cell.execution.name),

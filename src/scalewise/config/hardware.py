@@ -6,7 +6,7 @@ A profile is data (``conf/hardware/*.yaml``); every figure in it names its sourc
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -152,27 +152,20 @@ def device_kind(config: HardwareConfig, present: Sequence[DeviceInfo]) -> Litera
     return "cpu" if config.kind == "cpu" or not present else "cuda"
 
 
-def choose_gpus(
-    config: HardwareConfig, present: Sequence[DeviceInfo]
-) -> tuple[tuple[DeviceInfo, ...], HardwareConfig]:
-    """The GPUs to use, in the order the profile names them, and the profile that holds for them.
+def choose_gpus(config: HardwareConfig, present: Sequence[DeviceInfo]) -> tuple[DeviceInfo, ...]:
+    """The GPUs to use, in the order the profile names them.
 
     On a host with GPUs of several kinds, a profile that names none of them has those it describes.
     Raises ValueError for a GPU that is not there and for one the profile does not describe, unless
-    ``allow_mismatch``: then the profile comes back without its figures.
+    ``allow_mismatch``.
     """
     chosen = _named_gpus(config, present)
     strangers = sorted({gpu.name for gpu in chosen if not describes(config, gpu.name)})
-    if not strangers:
-        return chosen, config
+    if not strangers or config.allow_mismatch:
+        return chosen
     described = tuple(gpu for gpu in chosen if describes(config, gpu.name))
-    if described and config.gpus == "all" and not config.allow_mismatch:
-        return described, config
-    if config.allow_mismatch:
-        figures = dict.fromkeys(
-            ("peak", "memory_gib", "memory_bandwidth_gb_s", "memory_source", "link", "price")
-        )
-        return chosen, replace(config, **figures)  # type: ignore[arg-type]
+    if described and config.gpus == "all":
+        return described
     without = f" without {', '.join(config.match_not)}" if config.match_not else ""
     raise ValueError(
         f"hardware={config.name}: found {', '.join(strangers)}; allowed: GPUs named "

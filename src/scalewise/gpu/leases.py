@@ -68,7 +68,7 @@ def discover(hardware: HardwareConfig) -> Host:
         present, driver, topology, reason = (), None, {}, str(error)
     try:
         if device_kind(hardware, present) == "cuda":
-            chosen, _ = choose_gpus(hardware, present)
+            chosen = choose_gpus(hardware, present)
             others = () if hardware.gpus != "all" else tuple(g for g in present if g not in chosen)
             return Host(chosen, driver, topology, None, capabilities, others)
         if hardware.gpus != "all":

@@ -18,17 +18,18 @@ Read = Callable[[Any], Any]
 GPM_MIN_INTERVAL_S = 0.1
 """NVML asks for GPM samples more than 100 ms apart."""
 
-GPM_METRICS = (
-    "sm_activity_percent",
-    "sm_occupancy_percent",
-    "tensor_activity_percent",
-    "dram_activity_percent",
-    "engine_activity_percent",
-    "pcie_tx_mib_per_s",
-    "pcie_rx_mib_per_s",
-    "nvlink_tx_mib_per_s",
-    "nvlink_rx_mib_per_s",
-)
+GPM_METRICS = {
+    "sm_activity_percent": "SM_UTIL",
+    "sm_occupancy_percent": "SM_OCCUPANCY",
+    "tensor_activity_percent": "ANY_TENSOR_UTIL",
+    "dram_activity_percent": "DRAM_BW_UTIL",
+    "engine_activity_percent": "GRAPHICS_UTIL",
+    "pcie_tx_mib_per_s": "PCIE_TX_PER_SEC",
+    "pcie_rx_mib_per_s": "PCIE_RX_PER_SEC",
+    "nvlink_tx_mib_per_s": "NVLINK_TOTAL_TX_PER_SEC",
+    "nvlink_rx_mib_per_s": "NVLINK_TOTAL_RX_PER_SEC",
+}
+"""Our name to the end of NVML's: ``NVML_GPM_METRIC_...``."""
 
 _ALL_LINKS = 0xFFFFFFFF
 """Scope of an NVLink field: the sum over all links."""
@@ -161,22 +162,11 @@ class GpmGroup:
         self._api, self._handle, self._instance = api, handle, gpu_instance
         if not api.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
             raise api.NVMLError(api.NVML_ERROR_NOT_SUPPORTED)
-        ids = (
-            api.NVML_GPM_METRIC_SM_UTIL,
-            api.NVML_GPM_METRIC_SM_OCCUPANCY,
-            api.NVML_GPM_METRIC_ANY_TENSOR_UTIL,
-            api.NVML_GPM_METRIC_DRAM_BW_UTIL,
-            api.NVML_GPM_METRIC_GRAPHICS_UTIL,
-            api.NVML_GPM_METRIC_PCIE_TX_PER_SEC,
-            api.NVML_GPM_METRIC_PCIE_RX_PER_SEC,
-            api.NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC,
-            api.NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC,
-        )
         self._query = api.c_nvmlGpmMetricsGet_t()
         self._query.version = api.NVML_GPM_METRICS_GET_VERSION
-        self._query.numMetrics = len(ids)
-        for slot, metric_id in enumerate(ids):
-            self._query.metrics[slot].metricId = metric_id
+        self._query.numMetrics = len(GPM_METRICS)
+        for slot, name in enumerate(GPM_METRICS.values()):
+            self._query.metrics[slot].metricId = getattr(api, f"NVML_GPM_METRIC_{name}")
         self._old, self._new = api.nvmlGpmSampleAlloc(), api.nvmlGpmSampleAlloc()
         self._taken_at: float | None = None
 

@@ -18,7 +18,6 @@ from scalewise.gpu.nvml_queries import (
     peer_access,
     words,
 )
-from scalewise.gpu.xid import XidWatch
 from scalewise.records import DeviceProcess, DeviceSample
 
 
@@ -86,10 +85,6 @@ class Nvml(NvmlCalls):
     def all_devices(self) -> tuple[GpuDevice, ...]:
         """Every GPU, each followed by its MIG instances."""
         return tuple(d for gpu in self.devices() for d in (gpu, *find_mig_instances(self, gpu)))
-
-    def watch_xids(self, devices: Sequence[GpuDevice]) -> XidWatch:
-        """Subscribe to the XIDs of whole GPUs; MIG instances hear of their parent's."""
-        return XidWatch(self, devices)
 
     def sample(self, device: GpuDevice, *, slow: bool = False, gpm: bool = False) -> DeviceSample:
         """The core group, microseconds a GPU, and the slow and the GPM group if asked for.

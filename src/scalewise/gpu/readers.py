@@ -12,7 +12,7 @@ import psutil
 
 from scalewise.gpu.nvml import Nvml
 from scalewise.gpu.nvml_queries import GpuLost
-from scalewise.gpu.xid import DeviceEvent, xid_words
+from scalewise.gpu.xid import DeviceEvent, XidWatch, xid_words
 from scalewise.records import DeviceSample, SampledDevice
 
 SLOW_INTERVAL_S = 10.0
@@ -48,7 +48,7 @@ class GpuReader:
     def __init__(self, nvml: Nvml) -> None:
         self.nvml = nvml
         self.devices = {d.uuid: d for d in nvml.all_devices()}
-        self._xids = nvml.watch_xids(tuple(self.devices.values()))
+        self._xids = XidWatch(nvml, self.devices.values())
         self._lost: set[str] = set()
         self._slow_at: dict[str, float] = {}
         self._gpm_at = -1e9

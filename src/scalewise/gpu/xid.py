@@ -83,6 +83,7 @@ def xid_words(xid: int) -> str:
 class XidWatch:
     """Subscribes to the XIDs of some GPUs; asking for them never waits.
 
+    MIG instances hear of their parent's.
     What the driver refuses (permission, a container) stands in ``calls.unavailable["xid"]``.
     """
 

@@ -13,6 +13,7 @@ import stat
 import tempfile
 import uuid
 import weakref
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -93,8 +94,9 @@ class FileLock:
             return False
         self._descriptor = descriptor
         if holder:
-            os.truncate(descriptor, 0)
-            os.pwrite(descriptor, holder.encode(errors="replace"), 0)
+            with suppress(OSError):  # a full disk: who waits is told less
+                os.truncate(descriptor, 0)
+                os.pwrite(descriptor, holder.encode(errors="replace"), 0)
         return True
 
     def release(self) -> None:

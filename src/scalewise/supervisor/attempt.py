@@ -52,13 +52,14 @@ def _unfit(checkpoint: Checkpoint, folder: CellFolder, job: Job) -> str | None:
         return f"its checkpoint is from {', '.join(checkpoint.devices)}, this is {models[0]}"
     if job.settings.allow_mixed:
         return None
+    cwd = Path(job.origin.cwd)
     # A try that did not get so far as to record it has none.
     provenance = load_or_none(folder.load_provenance)
     if provenance is not None:
-        now = data_identity(job.settings.dataset_arguments, Path(job.cwd))
+        now = data_identity(job.settings.dataset_arguments, cwd)
         for argument, words in changes(provenance.data, now).items():
             return f"its checkpoint is of other data: dataset.{argument}: {words}"
-    code = running_code(Path(job.cwd), own_classes(folder.load_config()), job.python_path)
+    code = running_code(cwd, own_classes(folder.load_config()), job.origin.python_path)
     differing = next(code_changes(checkpoint.code, code), None)
     if differing is not None:
         return f"its checkpoint is of other {differing} (sweep.allow_mixed=true uses any)"

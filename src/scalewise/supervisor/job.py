@@ -11,9 +11,20 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from scalewise.records import Cause, DeviceInfo, PlannedCell, build, parse_json, to_plain
+
+
+class JsonLine:
+    """A dataclass that travels between two processes as one line of JSON."""
+
+    def to_line(self) -> bytes:
+        return json.dumps(to_plain(self)).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> Self:
+        return build(cls, parse_json(line))
 
 
 class CellFailed(RuntimeError):  # noqa: N818 - what Hydra's sweepers see of a cell without result
@@ -87,7 +98,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Job:
+class Job(JsonLine):
     """One attempt at one cell."""
 
     folder: str
@@ -95,11 +106,7 @@ class Job:
     settings: Settings
     slots: tuple[DeviceInfo, ...]
     """The leased devices, one a rank of this host."""
-    cwd: str
-    """Where the user started the sweep: relative paths in the configuration mean this folder."""
-    python_path: tuple[str, ...]
-    """Where the sweep's process found its modules, the user's own among them."""
-    command: tuple[str, ...]
+    origin: Origin
     driver: str | None = None
     topology: Mapping[str, str] = field(default_factory=dict)
     co_tenants: tuple[str, ...] = ()
@@ -118,13 +125,6 @@ class Job:
         """The first rank of this host."""
         return 0 if self.nodes is None else self.nodes.index * len(self.slots)
 
-    def to_line(self) -> bytes:
-        return json.dumps(to_plain(self)).encode() + b"\n"
-
-    @classmethod
-    def from_line(cls, line: bytes) -> Job:
-        return build(cls, parse_json(line))
-
 
 @dataclass(frozen=True)
 class Verdict:
@@ -140,7 +140,7 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Outcome(JsonLine):
     """How an attempt ended."""
 
     state: Literal["done", "failed", "skipped", "interrupted", "unstarted"]
@@ -154,13 +154,6 @@ class Outcome:
     """Cause of a try that failed; None where nobody could tell."""
     is_recorded: bool = True
     """False where the cell's folder could not take how it ended."""
-
-    def to_line(self) -> bytes:
-        return json.dumps(to_plain(self)).encode() + b"\n"
-
-    @classmethod
-    def from_line(cls, line: bytes) -> Outcome:
-        return build(cls, parse_json(line))
 
 
 def read_line() -> tuple[bytes, bytes]:

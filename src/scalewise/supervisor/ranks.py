@@ -186,7 +186,7 @@ class Ranks:
                 environment[ENV_LISTENER] = str(listener.fileno())
             environment[ENV_INHERITED] = ",".join(map(str, inherited))
             pid, child = self._starter(
-                RankStart(command, environment, self._job.cwd, out, err, inherited)
+                RankStart(command, environment, self._job.origin.cwd, out, err, inherited)
             )
             if rank == 0 and listener is not None:
                 listener.close()  # neither this process nor another rank is to keep it open
@@ -249,7 +249,7 @@ class Ranks:
             **job.settings.environment,
             **rendezvous(rank, local_rank, job.world_size, port),
             **_between_hosts(job),
-            "PYTHONPATH": os.pathsep.join(job.python_path),
+            "PYTHONPATH": os.pathsep.join(job.origin.python_path),
             "OMP_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
             ENV_SUPERVISOR: str(os.getpid()),
@@ -258,7 +258,7 @@ class Ranks:
             "SCALEWISE_DEVICES": json.dumps(to_plain(job.slots)),
             "SCALEWISE_TOPOLOGY": json.dumps(dict(job.topology)),
             "SCALEWISE_HOSTS": str(1 if job.nodes is None else job.nodes.count),
-            "SCALEWISE_COMMAND": json.dumps(list(job.command)),
+            "SCALEWISE_COMMAND": json.dumps(list(job.origin.command)),
             # The ranks see their own devices and no others.
             "CUDA_VISIBLE_DEVICES": ",".join(slot.uuid for slot in job.slots if slot.uuid),
         }

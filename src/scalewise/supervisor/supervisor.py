@@ -86,7 +86,9 @@ class Supervisor:
             if self.is_first:
                 one = self.this_try
                 self.folder.save_running(RunningAttempt(one.number, one.started_at, self.job.slots))
-                self._prepare_checkpoint()
+                why = prepare(self.folder, self.job) if self.job.settings.checkpoints else None
+                if why is not None:
+                    sys.stderr.write(f"{self.job.cell.name} starts from the beginning: {why}\n")
             verdict = self._train()
             if self.is_first and self._superseded:
                 message = f"{self.job.cell.name}: a later try has begun; this one records nothing"
@@ -118,13 +120,6 @@ class Supervisor:
             return True
         own = self.this_try
         return (running.number, running.started_at) != (own.number, own.started_at)
-
-    def _prepare_checkpoint(self) -> None:
-        if not self.job.settings.checkpoints:
-            return
-        why = prepare(self.folder, self.job)
-        if why is not None:
-            sys.stderr.write(f"{self.job.cell.name} starts from the beginning: {why}\n")
 
     @property
     def is_first(self) -> bool:

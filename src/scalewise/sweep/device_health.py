@@ -46,33 +46,19 @@ class FaultyGpu:
 
 def find_faulty_gpus(series: DeviceSeries) -> Iterator[FaultyGpu]:
     """GPUs that a cell's device series speaks against; several findings of one GPU may come."""
-    if series.source == "nvml":
-        yield from _erring(series)
-        yield from _throttling(series)
-
-
-def _erring(series: DeviceSeries) -> Iterator[FaultyGpu]:
+    if series.source != "nvml":
+        return
     for alert in series.alerts:
         if alert.level == "error" and alert.condition in ("xid", "ecc", "lost"):
             yield FaultyGpu(alert.device_id, "errors", alert.text)
-
-
-def _throttling(series: DeviceSeries) -> Iterator[FaultyGpu]:
     for device in series.devices:
-        read = _reasons(series, device.id)
+        rows = [sample[device.id] for sample in series.samples if device.id in sample]
+        read = [row.throttle_reasons for row in rows if row.throttle_reasons is not None]
         for reason in sorted({word for reasons in read for word in reasons} - HARMLESS):
             held = sum(reason in reasons for reasons in read)
             if held >= FEWEST_SAMPLES and held >= THROTTLED_SHARE * len(read):
-                yield FaultyGpu(
-                    device.id,
-                    "throttling",
-                    f"held back by {reason} in {held} of {len(read)} samples",
-                )
-
-
-def _reasons(series: DeviceSeries, device: str) -> list[tuple[str, ...]]:
-    rows = [sample[device] for sample in series.samples if device in sample]
-    return [row.throttle_reasons for row in rows if row.throttle_reasons is not None]
+                evidence = f"held back by {reason} in {held} of {len(read)} samples"
+                yield FaultyGpu(device.id, "throttling", evidence)
 
 
 class DeviceQuarantine:
@@ -95,7 +81,10 @@ class DeviceQuarantine:
         for one in _found_in(folder):
             slot = gpus.get(one.uuid)
             if slot is not None and one.uuid not in self.quarantine.uuids | new.keys():
-                new[one.uuid] = _put_aside(slot, one, folder.name)
+                new[one.uuid] = QuarantinedDevice(
+                    one.uuid, slot.index, slot.name, host_id(), one.reason, one.evidence,
+                    folder.name, time.time(),
+                )  # fmt: skip
         if new:
             self.quarantine = Quarantine((*self.quarantine.devices, *new.values()))
             save_record(self._sweep, self.quarantine)
@@ -127,9 +116,3 @@ def _found_in(folder: CellFolder) -> list[FaultyGpu]:
         except RecordError:
             continue  # cut off with its sampler; the report names the file
     return found
-
-
-def _put_aside(slot: DeviceInfo, one: FaultyGpu, cell: str) -> QuarantinedDevice:
-    return QuarantinedDevice(
-        one.uuid, slot.index, slot.name, host_id(), one.reason, one.evidence, cell, time.time()
-    )

@@ -270,38 +270,32 @@ class Engine:
         def fits(cells: Collection[Cell]) -> bool:
             if budget_min is None:
                 return True
+            slots = self.executor.slots() or 1
+            left_s = self._seconds_left(
+                [Remaining(one.planned.config_id, one.planned.devices or slots) for one in cells]
+            )  # None where no cell of the sweep has ended
             passed_s = time.monotonic() - self._began_s
-            return passed_s + (self._seconds_of(cells) or 0.0) <= 60 * budget_min
+            return passed_s + (left_s or 0.0) <= 60 * budget_min
 
         while requests:
             following = next_rounds(self.folder, requests, fits)
             for repeats in following.looked_at:
                 self.display.note(f"repeats  {repeats.brief}")
             if not following.cells:
-                if following.left_open and budget_min is not None:
-                    self.display.note(self._out_of_budget(len(following.left_open), budget_min))
+                pairs = len(following.left_open)
+                if pairs and budget_min is not None:
+                    self.display.note(
+                        f"repeats  no more rounds within sweep.budget_min={budget_min:g}: "
+                        f"{pairs} {plural(pairs, 'comparison')} undecided"
+                    )
                 return
             self._add_cells(following.cells)
             self._admit_all(following.cells)
             self._loop()
 
-    def _seconds_of(self, cells: Iterable[Cell]) -> float | None:
-        """Expected seconds until all have run; None where none of the sweep has ended."""
-        slots = self.executor.slots()
-        remaining = [
-            Remaining(cell.planned.config_id, cell.planned.devices or slots or 1) for cell in cells
-        ]
-        return self._seconds_left(remaining)
-
     def _seconds_left(self, remaining: Sequence[Remaining]) -> float | None:
         packed = self.executor.policy == "packed"
         return self._durations.seconds_left(remaining, self.executor.slots(), packed)
-
-    def _out_of_budget(self, pairs: int, budget_min: float) -> str:
-        return (
-            f"repeats  no more rounds within sweep.budget_min={budget_min:g}: "
-            f"{pairs} {plural(pairs, 'comparison')} undecided"
-        )
 
     def _add_cells(self, cells: Sequence[Cell]) -> None:
         """Add cells of a later stage to the plan, before they run: a resumed sweep needs them."""
@@ -351,23 +345,20 @@ class Engine:
             self._announce(started)
         return has_left
 
-    def _expected_s(self, cell: Cell) -> float | None:
-        """Expected seconds of a cell, by those that have ended; None if unknown."""
-        return self._durations.of(cell.planned.config_id)
-
     def _is_within_budget(self, queued: QueuedCell) -> bool:
         """Whether ``sweep.max_gpu_hours`` lets a cell start beside the running ones.
 
         A cell of unknown duration counts with the executor's time limit, if there is one.
         """
-        if self.budget.limit_hours is None:
-            return True
-        limit_s = self.executor.limit_s
+        limit_s, mean_s = self.executor.limit_s, self._durations.of
         ahead = [
-            (cell.world_size, max(cell.age_s or 0.0, self._expected_s(cell.cell) or limit_s or 0.0))
-            for cell in self._running
+            (
+                one.world_size,
+                max(one.age_s or 0.0, mean_s(one.cell.planned.config_id) or limit_s or 0.0),
+            )
+            for one in self._running
         ]
-        expected_s = self._expected_s(queued.cell)
+        expected_s = mean_s(queued.cell.planned.config_id)
         if expected_s is None and ahead:
             expected_s = limit_s
         return self.budget.allows(queued.world_size, expected_s, ahead)

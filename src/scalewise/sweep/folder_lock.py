@@ -36,22 +36,17 @@ def lock_folder(folder: SweepFolder, lock: FileLock | None = None) -> Iterator[N
         folder.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"hydra.sweep.dir: {folder.path} cannot be made: {error}") from error
-    if not lock.try_acquire():
+    if not lock.try_acquire(_own_name()):
         _wait_for(lock, folder.path)
     try:
-        _sign(lock)
         yield
     finally:
         lock.release()
 
 
-def _sign(lock: FileLock) -> None:
-    """Write into the lock who took it last: into the very file that is locked, never by its name,
-    which somebody else may by now have given to another file."""
-    with suppress(OSError):  # a full disk: a sweep that waits is told less
-        for descriptor in lock.descriptors:
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+def _own_name() -> str:
+    """What the lock holds of the process that took it last, dead or alive."""
+    return f"{os.getpid()}\n"
 
 
 def _wait_for(lock: FileLock, folder: Path) -> None:
@@ -60,11 +55,11 @@ def _wait_for(lock: FileLock, folder: Path) -> None:
     while True:
         # Looked up before the lock is tried: none of these can have let go unnoticed.
         pids = _processes_with(lock.path)
-        if lock.try_acquire():
+        if lock.try_acquire(_own_name()):
             return
         waited_s = time.monotonic() - begun
         # Where nobody is seen, the sweep runs on another host or for another user.
-        runs = not pids or _last_holder(lock.path) in pids
+        runs = not pids or lock.holder().strip() in map(str, pids)
         if runs and waited_s > _ASK_S:
             raise SweepBusy(
                 f"sweep.resume: another process is running a sweep in {folder}; "
@@ -76,12 +71,6 @@ def _wait_for(lock: FileLock, folder: Path) -> None:
                 f"(process ids: {', '.join(map(str, pids))}); end it first"
             )
         time.sleep(_LOOK_S)
-
-
-def _last_holder(path: Path) -> int | None:
-    """The process that took the lock last, dead or alive."""
-    text = path.read_text(encoding="ascii", errors="replace").strip()
-    return int(text) if text.isdecimal() else None
 
 
 def _processes_with(path: Path) -> list[int]:

@@ -203,7 +203,7 @@ class LocalExecutor(Executor[LocalCell]):
     ) -> SupervisorProcess:
         """Start a cell's supervisor, which starts its ranks on the leased devices."""
         cell, errors = queued.cell, folder.path / "supervisor.err"
-        locks = (*lease.descriptors, *self._locks)
+        locks, origin = (*lease.descriptors, *self._locks), Origin.of_this_process()
         job = job_of(
             cell.request.cell,
             folder,
@@ -211,12 +211,12 @@ class LocalExecutor(Executor[LocalCell]):
             queued.world_size,
             queued.demand.host,
             lease.slots,
-            Origin.of_this_process(),
+            origin,
             samples_devices=False,  # this process samples them
         )
         trains = cell.request.cell.workload == "train"
         if trains and self._not_forked is None:
-            server = self._server_of(cell.planned.repeat, job.python_path)
+            server = self._server_of(cell.planned.repeat, origin.python_path)
             try:
                 return SupervisorProcess(job, server.fork_supervisor(errors, locks), errors)
             except NotWarmError as error:

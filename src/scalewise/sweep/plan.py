@@ -176,8 +176,9 @@ def settle_repeats(requests: Sequence[Request]) -> list[Request]:
     """
     devices: dict[str, set[int | str]] = {}
     for one in requests:
-        if _may_repeat(one.cell):
-            devices.setdefault(one.workload_id, set()).add(one.cell.strategy.devices)
+        cell = one.cell
+        if cell.repeats is None and not (cell.is_counted or cell.checkpoint.on):
+            devices.setdefault(one.workload_id, set()).add(cell.strategy.devices)
     return [
         _until_decided(one) if len(devices.get(one.workload_id, ())) > 1 else one
         for one in requests
@@ -189,10 +190,6 @@ def run_once(one: Request) -> Request:
     if one.cell.repeats is not None:
         return one
     return Request(one.overrides, {**one.plain, "repeats": 1}, replace(one.cell, repeats=1))
-
-
-def _may_repeat(cell: CellConfig) -> bool:
-    return cell.repeats is None and not (cell.is_counted or cell.checkpoint.on)
 
 
 def _until_decided(one: Request) -> Request:

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from scalewise.config import SweepConfig
-from scalewise.records import CellFolder, CellResult, RecordError, SweepFolder, load_json
+from scalewise.records import (
+    CellFolder,
+    CellResult,
+    RecordError,
+    SweepFolder,
+    load_json,
+    load_or_none,
+)
 
 
 class Budget:
@@ -53,18 +59,19 @@ def budget_of(folder: SweepFolder, sweeps: Iterable[SweepConfig]) -> Budget:
     """The narrowest limit of any cell, and what the folder's cells have used of it."""
     given = [one.max_gpu_hours for one in sweeps if one.max_gpu_hours is not None]
     # Reading every record of a folder takes time that a sweep without a limit need not spend.
-    return Budget(min(given), used_device_s(folder)) if given else Budget(None)
+    if not given:
+        return Budget(None)
+    cells = folder.cells() if folder.plan_path.exists() else ()
+    return Budget(min(given), sum(_used_s(cell, planned.devices or 1) for planned, cell in cells))
 
 
-def used_device_s(folder: SweepFolder) -> float:
-    """Device-seconds of every try that the folder records, set-aside ones included."""
-    if not folder.plan_path.exists():
-        return 0.0
-    return sum(_used_by(cell, planned.devices or 1) for planned, cell in folder.cells())
-
-
-def _used_by(cell: CellFolder, planned_world_size: int) -> float:
-    results = [*_results(cell.path), *_results(*cell.path.glob("earlier/*"))]
+def _used_s(cell: CellFolder, planned_world_size: int) -> float:
+    """Device-seconds of every try at a cell that its records tell of, set-aside ones included."""
+    found = (
+        load_or_none(load_json, folder / "result.json", CellResult)
+        for folder in (cell.path, *cell.path.glob("earlier/*"))
+    )
+    results: list[CellResult] = [result for result in found if result is not None]
     used = sum(r.world_size * r.took_s for r in results)
     world_size = results[0].world_size if results else planned_world_size
     try:
@@ -72,16 +79,6 @@ def _used_by(cell: CellFolder, planned_world_size: int) -> float:
     except RecordError:
         failed = 0.0  # torn by a crash: the report names the file
     return used + world_size * failed
-
-
-def _results(*folders: Path) -> list[CellResult]:
-    found = []
-    for folder in folders:
-        try:
-            found.append(load_json(folder / "result.json", CellResult))
-        except RecordError:
-            continue
-    return found
 
 
 class Remaining(NamedTuple):

@@ -21,11 +21,11 @@ from scalewise.records import (
     CellFolder,
     NewerRecordError,
     PlannedCell,
-    Provenance,
     RecordError,
     State,
     SweepFolder,
     is_done,
+    load_or_none,
     planned_cell_state,
 )
 from scalewise.sweep.plan import Cell
@@ -149,32 +149,21 @@ def differing(
         gpus: models of the devices that cells would run on now; empty if unknown.
         data: of each cell's id, the files it would learn from now, as far as they are known.
     """
-    found: dict[str, int] = {}
+    found = Counter[str]()
     for planned in kept:
-        try:
-            provenance = folder.cell(planned.name).load_provenance()
-        except RecordError:
+        there = load_or_none(folder.cell(planned.name).load_provenance)
+        if there is None:
             continue  # what nobody recorded cannot be compared
-        for line in _differences(provenance, code, gpus, data.get(planned.cell_id, {})):
-            found[line] = found.get(line, 0) + 1
+        if there.protocol != PROTOCOL:
+            found[f"protocol of timing: {there.protocol} there, {PROTOCOL} here"] += 1
+        if code:
+            found.update(code_changes(there.code, code))
+        models = {device.name for device in there.devices}
+        if gpus and not models <= gpus:
+            found[f"device: {', '.join(sorted(models))} there, {', '.join(sorted(gpus))} here"] += 1
+        now = changes(there.data, data.get(planned.cell_id, {}))
+        found.update(f"data: dataset.{argument}: {words}" for argument, words in now.items())
     return [f"{line} (in {count} {plural(count, 'cell')})" for line, count in found.items()]
-
-
-def _differences(
-    provenance: Provenance,
-    code: Mapping[str, object],
-    gpus: set[str],
-    data: Mapping[str, str],
-) -> Iterable[str]:
-    if provenance.protocol != PROTOCOL:
-        yield f"protocol of timing: {provenance.protocol} there, {PROTOCOL} here"
-    if code:
-        yield from code_changes(provenance.code, code)
-    models = {device.name for device in provenance.devices}
-    if gpus and not models <= gpus:
-        yield f"device: {', '.join(sorted(models))} there, {', '.join(sorted(gpus))} here"
-    for argument, words in changes(provenance.data, data).items():
-        yield f"data: dataset.{argument}: {words}"
 
 
 def current_code(cells: Iterable[Cell]) -> dict[str, Any]:

@@ -119,9 +119,7 @@ def job_of(
         cell=planned,
         settings=settings if samples_devices else replace(settings, sample_every_s=None),
         slots=slots,
-        cwd=origin.cwd,
-        python_path=origin.python_path,
-        command=origin.command,
+        origin=origin,
         driver=host.driver,
         topology=host.topology,
     )

@@ -83,15 +83,12 @@ def read_cell(
         message=found.message,
         problem=found.problem,
     )
-    if found.result is None:
+    result = found.result
+    if result is None:
         return _without_result(cell, planned, folder, found, now), None
-    return _with_result(cell, folder, found.result), found.result
-
-
-def _with_result(cell: CellStatus, folder: CellFolder, result: CellResult) -> CellStatus:
     rate, problem = _measured(folder, result)
     steps = result.ranks[0].steps_completed if result.ranks else None
-    return replace(
+    done = replace(
         cell,
         devices=result.world_size,
         step=steps,
@@ -102,6 +99,7 @@ def _with_result(cell: CellStatus, folder: CellFolder, result: CellResult) -> Ce
         memory=_memory(folder),
         problem=problem,
     )
+    return done, result
 
 
 def _measured(folder: CellFolder, result: CellResult) -> tuple[float | None, str]:

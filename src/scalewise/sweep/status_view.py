@@ -131,7 +131,9 @@ def render(status: SweepStatus, width: int, *, whole_lines: bool = False) -> Ren
     """
     from scalewise.analysis import fate_lines
 
-    shown = _worth_showing(status.cells)
+    shown = list(status.cells)
+    if len(shown) > _SHOWN:
+        shown = sorted(shown, key=lambda cell: cell.state in ("done", "waiting"))[:_SHOWN]
     rows = [_row(cell) for cell in shown]
     used, name_columns = _fitted(rows, width)
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -184,14 +186,6 @@ def _fates(cells: Sequence[CellStatus]) -> list[Fate]:
         for cell in cells
         if cell.message
     ]
-
-
-def _worth_showing(cells: Sequence[CellStatus]) -> list[CellStatus]:
-    if len(cells) <= _SHOWN:
-        return list(cells)
-    first = [c for c in cells if c.state not in ("done", "waiting")]
-    rest = [c for c in cells if c.state in ("done", "waiting")]
-    return [*first, *rest][:_SHOWN]
 
 
 def _row(cell: CellStatus) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ import numpy.typing as npt
 from scalewise.records import (
     Alert,
     CellFolder,
-    DeviceInfo,
     LineParser,
     MetricRow,
     RowKey,
@@ -44,7 +43,8 @@ class CellRows:
         """``config`` is the cell's, resolved."""
         self._cell = cell
         self._system_interval_s = system_interval_s
-        devices = _devices(cell)
+        provenance = load_or_none(cell.load_provenance)
+        devices = () if provenance is None else provenance.devices  # one a rank, if known by now
         self._ranks = max(1, len(devices))
         strategy = config.get("strategy")
         kind = strategy.get("kind") if isinstance(strategy, Mapping) else None
@@ -145,12 +145,6 @@ class CellRows:
         # Numbers would depend on how far each series was read when: mirrored again, they differ.
         name = f"alert:{alert.device_id}:{alert.title}"
         return Row("alert", name, alert.time, self._last_step, {}, alert)
-
-
-def _devices(cell: CellFolder) -> tuple[DeviceInfo, ...]:
-    """A device a rank, as far as the records say so by now."""
-    found = load_or_none(cell.load_provenance)
-    return () if found is None else found.devices
 
 
 class RankMeans:

@@ -164,30 +164,22 @@ class TrackioRun:
         """A row whose id the database holds already changes nothing."""
         if batch.metrics:
             SQLiteStorage.bulk_log(
-                **self._run,
+                **self._columns(batch.metrics, "step", "timestamp", "log_id"),
                 metrics_list=[e["metrics"] for e in batch.metrics],
-                steps=[e["step"] for e in batch.metrics],
-                timestamps=[e["timestamp"] for e in batch.metrics],
-                log_ids=[e["log_id"] for e in batch.metrics],
                 config=None if batch.config is None else dict(batch.config),
             )
         if batch.system:
             SQLiteStorage.bulk_log_system(
-                **self._run,
+                **self._columns(batch.system, "timestamp", "log_id"),
                 metrics_list=[e["metrics"] for e in batch.system],
-                timestamps=[e["timestamp"] for e in batch.system],
-                log_ids=[e["log_id"] for e in batch.system],
             )
         if batch.alerts:
-            SQLiteStorage.bulk_alert(
-                **self._run,
-                titles=[e["title"] for e in batch.alerts],
-                texts=[e["text"] for e in batch.alerts],
-                levels=[e["level"] for e in batch.alerts],
-                steps=[e["step"] for e in batch.alerts],
-                timestamps=[e["timestamp"] for e in batch.alerts],
-                alert_ids=[e["alert_id"] for e in batch.alerts],
-            )
+            keys = ("title", "text", "level", "step", "timestamp", "alert_id")
+            SQLiteStorage.bulk_alert(**self._columns(batch.alerts, *keys))
+
+    def _columns(self, entries: Sequence[Mapping[str, Any]], *keys: str) -> dict[str, Any]:
+        """The run's names, and ``steps=[1, 2]``: the values of each key, under its plural."""
+        return {**self._run, **{f"{key}s": [entry[key] for entry in entries] for key in keys}}
 
     def _write_lines(self, batch: _Batch) -> None:
         assert self._lines is not None

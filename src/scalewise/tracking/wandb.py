@@ -73,7 +73,10 @@ class WandbTracker:
             raise TrackerError(
                 "WANDB_MODE=disabled; unset it, or choose tracking=trackio to leave WandB out"
             )
-        _remove_unfinished(info)
+        # What a mirror that was killed left of this run: an offline run cannot be resumed, and the
+        # records hold every row of it.
+        for unfinished in (info.folder / "wandb").glob(f"offline-run-*-{info.run_id}"):
+            shutil.rmtree(unfinished)
         if mode == "offline":
             return WandbRun(_init(info, "offline"), "offline")
         # Asked before WandB is: a run that failed to start online keeps its id in use, so that it
@@ -218,12 +221,3 @@ class WandbRun:
         remote = wandb.Api(timeout=10).run(str(self._run.path))
         # Every row took one step of WandB's own, counted from 0.
         return int(remote.lastHistoryStep) + 1
-
-
-def _remove_unfinished(info: RunInfo) -> None:
-    """Drop what a mirror that was killed left of this run: an offline run cannot be resumed.
-
-    The records hold every row of it, and they are about to be mirrored from the first.
-    """
-    for folder in (info.folder / "wandb").glob(f"offline-run-*-{info.run_id}"):
-        shutil.rmtree(folder)

@@ -57,10 +57,7 @@ def run(
     _silence_warnings()
     pl.seed_everything(cell.seed, workers=True, verbose=False)
     apply_precision(cell.precision)
-    try:
-        settle_device(rank, cell.hardware.memory_cap_gib, cell.execution.device_check)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    settle_device(rank, cell.hardware.memory_cap_gib, cell.execution.device_check)
     module = build_module(cell, rank)
     execution = Execution(cell, rank)
     execution.change(module)

@@ -55,10 +55,7 @@ def measure_loader(
     Raises ConfigError for data whose loaders scalewise does not build.
     """
     pl.seed_everything(cell.seed, workers=True, verbose=False)
-    try:
-        settle_device(rank, cell.hardware.memory_cap_gib, cell.execution.device_check)
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+    settle_device(rank, cell.hardware.memory_cap_gib, cell.execution.device_check)
     team = Team(rank.rank, rank.world_size, cell.sweep.collective_timeout_s)
     share = data_share(cell, rank)
     assert share.sizes is not None and share.shard is not None

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from scalewise.config import first_line
+from scalewise.config import ConfigError, first_line
 from scalewise.host import ENV_LISTENER, LOOPBACK, listen
 from scalewise.records import DeviceInfo
 from scalewise.train.torch_internals import Store
@@ -151,7 +151,7 @@ class DeviceError(RuntimeError):
 def settle_device(rank: RankContext, memory_cap_gib: float | None, check: bool) -> None:
     """Make the rank's GPU current, cap its memory, and prove that it computes.
 
-    Nothing happens on a CPU. Raises ValueError for a cap beyond the GPU's memory, and
+    Nothing happens on a CPU. Raises ConfigError for a cap beyond the GPU's memory, and
     :class:`DeviceError` where the check fails.
     """
     if rank.device.kind != "cuda":
@@ -166,11 +166,11 @@ def settle_device(rank: RankContext, memory_cap_gib: float | None, check: bool) 
 def cap_memory(cap_gib: float) -> None:
     """Let torch's allocator take ``cap_gib`` of the current GPU; more is "out of memory".
 
-    The CUDA context and NCCL's buffers come on top. Raises ValueError beyond what the GPU has.
+    The CUDA context and NCCL's buffers come on top. Raises ConfigError beyond what the GPU has.
     """
     total_gib = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory / 2**30
     if cap_gib > total_gib:
-        raise ValueError(
+        raise ConfigError(
             f"hardware.memory_cap_gib: found {cap_gib:g}, but the GPU has {total_gib:.1f} GiB; "
             "allowed: at most that, or null for no limit"
         )

@@ -17,7 +17,7 @@ from scalewise.records import (
     PlannedCell,
     read_heartbeat,
 )
-from scalewise.supervisor import Job
+from scalewise.supervisor import Job, Origin
 from scalewise.supervisor.attempt import Try
 from scalewise.supervisor.job import Verdict
 from scalewise.train.monitored_fit import FitRecords
@@ -48,7 +48,7 @@ def test_a_try_takes_as_long_as_it_takes(tmp_path: Path, monkeypatch: pytest.Mon
     folder = CellFolder(tmp_path / "sweep" / "cell")
     slot = DeviceInfo("cpu", "a processor")
     planned = PlannedCell("id", "config", "cell", (), 0, 1)
-    job = Job(str(folder.path), planned, SETTINGS, (slot,), str(tmp_path), (), ())
+    job = Job(str(folder.path), planned, SETTINGS, (slot,), Origin(str(tmp_path), (), ()))
     own = Try(job, folder, 1, time.time(), time.monotonic())
     set_back(monkeypatch)
     own.record_failure(Verdict("exit", "it left", None, 1))

@@ -12,7 +12,7 @@ import pytest
 
 from fakes.settings import SETTINGS
 from scalewise.records import CellFolder, DeviceInfo, PlannedCell, RunningAttempt
-from scalewise.supervisor import Job, Nodes, Settings, announce, meet
+from scalewise.supervisor import Job, Nodes, Origin, Settings, announce, meet
 from scalewise.supervisor.attempt import conclude
 from scalewise.supervisor.job import Verdict, Wakeup
 from scalewise.supervisor.supervisor import Supervisor
@@ -31,7 +31,7 @@ def supervised(tmp_path: Path, settings: Settings = SETTINGS, wakeup: Any = None
     folder = CellFolder(tmp_path / "sweep" / "cell")
     folder.path.mkdir(parents=True)
     planned = PlannedCell("id", "config", "cell", (), 0, 1)
-    job = Job(str(folder.path), planned, settings, (SLOT,), str(tmp_path), (), ())
+    job = Job(str(folder.path), planned, settings, (SLOT,), Origin(str(tmp_path), (), ()))
     return Supervisor(job, cast(Wakeup, wakeup))
 
 

@@ -152,7 +152,6 @@ class _Job:
     """Stands in for a job that no supervisor reads."""
 
     not_forked: str | None = None
-    python_path: tuple[str, ...] = ()
     to_line = bytes
 
 

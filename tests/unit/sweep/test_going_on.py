@@ -19,7 +19,7 @@ from scalewise.records import (
     part_path,
     seal_checkpoint,
 )
-from scalewise.supervisor import Job
+from scalewise.supervisor import Job, Origin
 from scalewise.supervisor.attempt import prepare
 from scalewise.sweep.compose import compose_cell
 
@@ -42,7 +42,7 @@ def begun(
     seal_checkpoint(part, Checkpoint(10, 10, 1, (40,), (SLOT.name,), code, {}))
     settings = replace(SETTINGS, checkpoints=True, dataset_arguments={"path": "t.txt"})
     planned = PlannedCell("id", "config", folder.name, (), 0, 1)
-    return cell, Job(str(folder), planned, settings, (SLOT,), str(cwd), python_path, ())
+    return cell, Job(str(folder), planned, settings, (SLOT,), Origin(str(cwd), python_path, ()))
 
 
 def test_a_checkpoint_of_other_data_is_moved_away(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from fakes.settings import SETTINGS
 from scalewise.config import build_cell, without_absent_groups
 from scalewise.records import CellFolder, DeviceInfo, PlannedCell
-from scalewise.supervisor import Job
+from scalewise.supervisor import Job, Origin
 from scalewise.supervisor.attempt import Try
 from scalewise.supervisor.job import Verdict
 from scalewise.sweep import memory_advice
@@ -64,7 +64,7 @@ def test_only_of_memory_that_ran_out_is_it_said(
 ) -> None:
     settings = replace(SETTINGS, memory_advice="less of it")
     planned = PlannedCell("id", "config", "cell", (), 0, 1)
-    job = Job(str(tmp_path), planned, settings, (DeviceInfo("cpu", "p"),), ".", (), ())
+    job = Job(str(tmp_path), planned, settings, (DeviceInfo("cpu", "p"),), Origin(".", (), ()))
     only = Try(job, CellFolder(tmp_path), 1, 0.0, 0.0)
     outcome = only.record_failure(Verdict(cause, "rank 0 was ended", 0, -9))
     (attempt,) = only.folder.attempts()

@@ -11,7 +11,7 @@ import pytest
 
 from fakes.settings import SETTINGS
 from scalewise.records import CellFolder, DeviceInfo, PlannedCell, RankSummary
-from scalewise.supervisor import Job, Outcome
+from scalewise.supervisor import Job, Origin, Outcome
 from scalewise.supervisor.attempt import Try
 from scalewise.sweep import running_cells
 from scalewise.sweep.running_cells import load_outcome
@@ -47,7 +47,7 @@ def ended(tmp_path: Path, *summaries: RankSummary, batch: int | None = None) -> 
     """A cell of two ranks that leave these behind, recorded."""
     folder = CellFolder(tmp_path / "sweep" / "cell")
     planned = PlannedCell("id", "config", "cell", (), 0, 2)
-    job = Job(str(folder.path), planned, SETTINGS, (SLOT, SLOT), str(tmp_path), (), ())
+    job = Job(str(folder.path), planned, SETTINGS, (SLOT, SLOT), Origin(str(tmp_path), (), ()))
     for one in summaries:
         folder.save_rank(replace(one, largest_step_samples=batch))
     only = Try(job, folder, 1, started_at=0.0, began_s=time.monotonic() - 70.0)

@@ -20,7 +20,7 @@ LOSS = torch.tensor(0.5)
 DATA: Any = torch.zeros(40, 3)
 
 
-OURS = GlobalBatchSampler(40, BatchSizes.equal(4, 2), 0, 0, 3)
+OURS = GlobalBatchSampler(40, BatchSizes((4,) * 2), 0, 0, 3)
 
 
 class AtMost:
@@ -39,7 +39,7 @@ class AtMost:
         (DataLoader(DATA, 64), 1, None),
         (DataLoader(DATA, batch_sampler=AtMost()), 2, None),  # type: ignore[arg-type]
         (
-            DataLoader(DATA, batch_sampler=GlobalBatchSampler(40, BatchSizes.equal(4, 2), 0, 0, 3)),
+            DataLoader(DATA, batch_sampler=GlobalBatchSampler(40, BatchSizes((4,) * 2), 0, 0, 3)),
             2,
             4,
         ),

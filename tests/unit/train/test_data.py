@@ -14,7 +14,7 @@ def batches(world: int, epoch: int = 0, seed: int = 7) -> list[list[list[int]]]:
     """For each rank, its batches of an epoch."""
     ranks = []
     for rank in range(world):
-        sampler = GlobalBatchSampler(SIZE, BatchSizes.equal(BATCH // world, world), rank, seed)
+        sampler = GlobalBatchSampler(SIZE, BatchSizes((BATCH // world,) * world), rank, seed)
         sampler.sampler.set_epoch(epoch)
         ranks.append(list(sampler))
         assert len(ranks[-1]) == len(sampler)
@@ -37,7 +37,7 @@ def test_an_epoch_feeds_each_sample_at_most_once_and_drops_the_incomplete_batch(
 
 def test_a_batch_larger_than_the_data_is_refused() -> None:
     with pytest.raises(ValueError, match="batch_size: found 104 samples a step, but the training"):
-        GlobalBatchSampler(SIZE, BatchSizes.equal(52, 2), 0, 0)
+        GlobalBatchSampler(SIZE, BatchSizes((52,) * 2), 0, 0)
 
 
 @pytest.mark.parametrize("size", [1, 10, 101])

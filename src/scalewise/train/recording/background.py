@@ -19,12 +19,11 @@ class DeviceThread(threading.Thread):
 
     Args:
         target: what the thread runs.
-        name: what debuggers and ``ps`` show.
         device: the rank's device; None for a thread that touches no GPU.
     """
 
-    def __init__(self, target: Callable[[], None], name: str, device: torch.device | None) -> None:
-        super().__init__(name=name, daemon=True)
+    def __init__(self, target: Callable[[], None], device: torch.device | None) -> None:
+        super().__init__(name="scalewise-records", daemon=True)
         self._body = target
         self._device = device
 
@@ -86,7 +85,7 @@ class BackgroundDrain:
         self._error: BaseException | None = None
         self._worked_s = 0.0
         """CPU time of the thread when its present piece of work began."""
-        self._thread = DeviceThread(self._run, "scalewise-records", device)
+        self._thread = DeviceThread(self._run, device)
         self._thread.start()
 
     def check(self) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from scalewise.config import DEFAULT_PROFILE, ProfileConfig
-from scalewise.host import CoreUse, CoreUseMeter, RunQueue
+from scalewise.host import CoreUseMeter, RunQueue
 from scalewise.records import (
     CellFolder,
     DeviceInfo,
@@ -76,9 +76,8 @@ class CellRecorder(pl.Callback):
         """Whether the module builds its own, so that the configuration's is not used."""
         self._run_queue = RunQueue()
         self._core_meter = CoreUseMeter()
-        self._core_use: CoreUse | None = None
-        self._run_queue_ms: float | None = None
-        self._other_threads_cpu_ms: float | None = None
+        self._host_figures: dict[str, Any] = {}
+        """What the two meters told at the end of training, by field of the summary."""
         self._sums_before: list[float] | None = None
         self._heartbeat: HeartbeatWriter | None = None
         self._background: BackgroundDrain | None = None
@@ -174,9 +173,12 @@ class CellRecorder(pl.Callback):
         self.metrics.append_logged(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._core_use = self._core_meter.end()
-        self._run_queue_ms = self._run_queue.ms_per_step(self.steps.steps)
-        self._other_threads_cpu_ms = self._run_queue.other_threads_cpu_ms_per_step(self.steps.steps)
+        steps, queue = self.steps.steps, self._run_queue
+        self._host_figures = {
+            "core_use": self._core_meter.end(),
+            "run_queue_ms_per_step": queue.ms_per_step(steps),
+            "other_threads_cpu_ms_per_step": queue.other_threads_cpu_ms_per_step(steps),
+        }
         if self._profiled is not None:
             self._profiled.end(trainer)
 
@@ -243,9 +245,7 @@ class CellRecorder(pl.Callback):
             summary,
             missing=missing,
             parameters_changed=None if self._sums_before is None else sums != self._sums_before,
-            run_queue_ms_per_step=self._run_queue_ms,
-            other_threads_cpu_ms_per_step=self._other_threads_cpu_ms,
-            core_use=self._core_use,
+            **self._host_figures,
             execution=self.execution() if self.execution is not None else None,
             length=self.length() if self.length is not None else None,
             own_optimizer=class_names(trainer.optimizers) if self.brings_optimizer else None,

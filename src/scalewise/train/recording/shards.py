@@ -25,11 +25,6 @@ class BatchSizes:
     def __init__(self, sizes: Sequence[int]) -> None:
         self._sizes = tuple(sizes)
 
-    @classmethod
-    def equal(cls, size: int, shards: int) -> BatchSizes:
-        """``size`` samples for each of ``shards``."""
-        return cls((size,) * shards)
-
     def __len__(self) -> int:
         return len(self._sizes)
 

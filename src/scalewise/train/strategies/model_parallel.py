@@ -35,6 +35,7 @@ from scalewise.config import DividedConfig, FsdpConfig, TensorConfig
 from scalewise.models import SplitsMatrices, TensorCuts
 from scalewise.train.execution import LeanSteps
 from scalewise.train.strategies.ddp import Setting, group_arguments
+from scalewise.train.strategies.replicas import average
 from scalewise.train.torch_internals import limit_waiting, multiply_all, norms_of_all
 
 ALL_TOGETHER = "the ranks wait for one another inside forward and backward, so all arrive together"
@@ -227,17 +228,9 @@ class Replicas:
 
     def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
         """Replace every gradient by its mean over the replicas, all of one format at once."""
-        if self.count == 1:
-            return
-        gradients = [local(p.grad) for p in parameters if p.grad is not None]
-        for dtype in {g.dtype for g in gradients}:
-            alike = [g for g in gradients if g.dtype == dtype]
-            joined = torch.cat([g.reshape(-1) for g in alike])
-            distributed.all_reduce(joined, group=self.across)
-            joined /= self.count
-            parts = torch.split(joined, [g.numel() for g in alike])
-            for gradient, part in zip(alike, parts, strict=True):
-                gradient.copy_(part.view_as(gradient))
+        if self.count > 1:
+            gradients = [local(p.grad) for p in parameters if p.grad is not None]
+            average(gradients, self.count, self.across)
 
     def clip(
         self,

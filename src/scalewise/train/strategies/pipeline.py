@@ -208,6 +208,8 @@ class PipelineStrategy(DividedStrategy):
     ties: Ties
     stage: Stage
     pipeline_record: PipelineRecord
+    loss_of: Callable[[Tensor, Tensor], Tensor]
+    """The network's loss over one microbatch."""
 
     def __init__(self, config: PipelineConfig, setting: Setting) -> None:
         super().__init__(config, setting)
@@ -227,7 +229,7 @@ class PipelineStrategy(DividedStrategy):
         self.stage.to(self.root_device)
         move_rest(module, network, self.root_device)
         self._relay = Relay(replicas, self.root_device)
-        self._loss_of: Callable[[Tensor, Tensor], Tensor] = cast(TrainableModel, network).loss
+        self.loss_of = cast(TrainableModel, network).loss
         self.pipeline_record = PipelineRecord(
             self._config.schedule, self._stages, replicas.place, self._config.microbatches
         )
@@ -251,10 +253,6 @@ class PipelineStrategy(DividedStrategy):
         return stage, _SCHEDULES[self._config.schedule](
             stage, self._config.microbatches, loss_fn=loss
         )
-
-    def loss_of(self, output: Tensor, target: Tensor) -> Tensor:
-        """The network's loss over one microbatch."""
-        return self._loss_of(output, target)
 
     def share_loss(self, losses: list[Tensor]) -> Tensor:
         """The mean over microbatches, which the last stage knows, on every rank of the replica."""

@@ -128,18 +128,22 @@ class LocalSgd(UnwrappedReplicas):
         )
 
 
-def average(tensors: Sequence[Tensor], world_size: int) -> int:
-    """Replace each tensor by its mean over the ranks; one all-reduce for each dtype.
+def average(
+    tensors: Sequence[Tensor], world_size: int, group: torch.distributed.ProcessGroup | None = None
+) -> int:
+    """Replace each tensor by its mean over the ranks of ``group``, else over all.
+
+    One all-reduce for each dtype.
 
     Returns the bytes handed to the collectives.
     """
     payload = 0
     with torch.no_grad():
         by_dtype = sorted(tensors, key=lambda t: str(t.dtype))
-        for _, group in itertools.groupby(by_dtype, key=lambda t: t.dtype):
-            alike = list(group)
+        for _, of_dtype in itertools.groupby(by_dtype, key=lambda t: t.dtype):
+            alike = list(of_dtype)
             flat = torch.cat([tensor.reshape(-1) for tensor in alike])
-            torch.distributed.all_reduce(flat)
+            torch.distributed.all_reduce(flat, group=group)
             flat.div_(world_size)
             parts = torch.split(flat, [tensor.numel() for tensor in alike])
             copy_all(alike, [part.view_as(t) for part, t in zip(parts, alike, strict=True)])

@@ -263,9 +263,10 @@ def _work(work: Work) -> Section:
         row,
         Column("samples_per_s", "samples/s", "", by_key.pop("samples_per_s").estimate, estimate),
         Column("speedup", "speedup", "", partial(pair, "speedup"), ratio),
-        Column("efficiency", "efficiency", "", partial(pair, "efficiency"), _value),
+        Column("efficiency", "efficiency", "", partial(pair, "efficiency"),
+               lambda figure: factor(figure.value)),
         words("verdict", "verdict", lambda entry: verdict(entry.analysis, entry.config)),
-    )
+    )  # fmt: skip
     use = (
         row,
         *(
@@ -279,10 +280,6 @@ def _work(work: Work) -> Section:
         lines(map(_winner_line, work.winners)),
     ]
     return section("work", _title(work), *blocks)
-
-
-def _value(figure: RatioEstimate) -> str:
-    return factor(figure.value)
 
 
 def _winner_line(winner: Winner) -> str:

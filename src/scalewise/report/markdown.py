@@ -82,8 +82,4 @@ def _fenced(text: str) -> str:
     """A fence longer than any in the text, so that no line of it ends the block."""
     longest = max((len(ticks) for ticks in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
-    return f"{fence}text\n{_lines_of(text)}\n{fence}"
-
-
-def _lines_of(text: str) -> str:
-    return "\n".join(map(printable, text.split("\n")))
+    return "\n".join([f"{fence}text", *map(printable, text.split("\n")), fence])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 
 from scalewise.analysis import (
     IDLE,
@@ -376,17 +375,17 @@ def _largest(config: Configuration, read: Callable[[RankSummary], float | None])
     return [max(values) for values in known if values]
 
 
-def _phase_ms(phase: str, row: tuple[str, str, Mapping[str, float], float]) -> float | None:
-    return row[2].get(phase)
-
-
 def anatomy(analysis: Analysis) -> Section:
     """Mean ms of each phase over runs and ranks."""
-    phases = (*(PHASE_WORDS[phase] for phase in PHASES), IDLE)
+
+    def of_phase(name: str) -> Column:
+        return Column(name, name, "", lambda row: row[2].get(name), number)
+
     columns = (
         words("configuration", "configuration", item(0)),
         words("timeline", "timeline", item(1)),
-        *(Column(p, p, "", partial(_phase_ms, p), number) for p in phases),
+        *(of_phase(PHASE_WORDS[phase]) for phase in PHASES),
+        of_phase(IDLE),
         Column("step", "step", "", item(3), number),
     )
     rows = []

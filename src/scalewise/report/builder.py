@@ -18,7 +18,6 @@ from scalewise.report.answer import answers, in_detail
 from scalewise.report.balance_tables import load_balance
 from scalewise.report.best_tables import best
 from scalewise.report.communication_tables import communication, profiles, sent
-from scalewise.report.comparison_tables import comparison_csv, comparison_json
 from scalewise.report.cost_tables import cost, numbers_of_devices, target
 from scalewise.report.device_tables import devices, divided, energy, memory_summary
 from scalewise.report.doctor_tables import examined
@@ -155,6 +154,9 @@ def build_comparison(
     :class:`ReportFolderError` where ``out`` has other files, and OSError where none can be written.
     """
     _check_report_folder(out, _COMPARISON)
+    # No sweep's own report needs these.
+    from scalewise.report.comparison_tables import comparison_csv, comparison_json
+
     sections, page_path = [sections[-1], *sections[:-1]], out / "comparison.html"
     out.mkdir(parents=True, exist_ok=True)
     write_text(page_path, page.render_open(_SIDES, sections))

@@ -121,6 +121,7 @@ from .statistics import estimate_positive as estimate_positive
 from .statistics import rarest_seen as rarest_seen
 from .step_figures import MOST_POINTS as MOST_POINTS
 from .step_figures import RankSteps as RankSteps
+from .step_figures import epochs_after as epochs_after
 from .step_figures import extremes as extremes
 from .step_figures import figures_of as figures_of
 from .steps import NotMeasuredError as NotMeasuredError

@@ -84,6 +84,11 @@ class StepFigures:
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
+def epochs_after(cell: CellRecords, warmup: int) -> list[tuple[int, float]]:
+    """Whole epochs but the first ``warmup`` ones, and the seconds of training in each."""
+    return [each for each in figures_of(cell).epochs_s if each[0] >= warmup]
+
+
 def measure_steps(
     series: Sequence[StepSeries],
     result: CellResult | None,

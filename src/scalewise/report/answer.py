@@ -7,7 +7,6 @@ one must know before trusting that. Everything else stands in the report.
 from __future__ import annotations
 
 import functools
-import shlex
 from collections.abc import Iterator, Sequence
 
 from scalewise.analysis import (
@@ -41,11 +40,11 @@ from scalewise.analysis import (
     work_remedy,
     workload,
 )
-from scalewise.host import from_here, plural
+from scalewise.host import plural
 from scalewise.report.best_tables import best_in_brief
 from scalewise.report.cost_tables import gain_lines
 from scalewise.report.doubts import counts_in_report, faults, find_doubts
-from scalewise.report.findings import command, fastest_rows
+from scalewise.report.findings import command, fastest_rows, folder_to_type
 from scalewise.report.sections import Line, Lines, Section, Verbatim, lines, section
 
 MOST_WHOLE = 5
@@ -252,12 +251,7 @@ def _decide(analysis: Analysis) -> Iterator[str]:
     else:
         extend = "" if adapts else f" sweep.extend={wanted}"
         more = f" ({last.more})" if last.more else ""
-        yield f"{lead}: scalewise resume {_folder(analysis)}{extend}{more}."
-
-
-def _folder(analysis: Analysis) -> str:
-    """The sweep's, as it is typed from here."""
-    return shlex.quote(from_here(analysis.sweep.path.resolve()))
+        yield f"{lead}: scalewise resume {folder_to_type(analysis)}{extend}{more}."
 
 
 def _first_remedy(analysis: Analysis, config: Configuration) -> tuple[Loss, Remedy] | None:

@@ -6,7 +6,6 @@ As sections, and as JSON and CSV.
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -49,6 +48,7 @@ from scalewise.report.export import (
     configuration_rows,
     rows_csv,
 )
+from scalewise.report.findings import folder_to_type
 from scalewise.report.scaling_tables import mean_number, verdict
 from scalewise.report.sections import (
     Block,
@@ -361,8 +361,8 @@ def _more_runs(entry: Entry) -> str:
         return f"Next, for {entry.side}: {way_to_get('runs', monitored=True, runs=runs)}."
     wanted = VERDICT_RUNS if runs < VERDICT_RUNS else WANTED_RUNS
     extend = f" sweep.extend={max(1, wanted - runs)}"
-    path = shlex.quote(from_here(entry.analysis.sweep.path.resolve()))
-    return f"Next: scalewise resume {path}{extend if config.get('repeats') != 'auto' else ''}"
+    folder = folder_to_type(entry.analysis)
+    return f"Next: scalewise resume {folder}{extend if config.get('repeats') != 'auto' else ''}"
 
 
 def _together_line(one: Together) -> str:

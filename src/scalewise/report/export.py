@@ -20,9 +20,9 @@ from scalewise.analysis import (
     SerialFraction,
     bounding,
     cost_ratio,
+    epochs_after,
     estimate_positive,
     figure_as_plain,
-    figures_of,
     mean_anatomy,
     measure_run,
     measured_serial_fraction,
@@ -328,11 +328,8 @@ def _csv_row(analysis: Analysis, config: Configuration, warmup_epochs: int) -> d
 
 
 def _mean_epoch_s(config: Configuration, warmup_epochs: int) -> float | None:
-    runs = [
-        [seconds for epoch, seconds in figures_of(run.cell).epochs_s if epoch >= warmup_epochs]
-        for run in config.runs
-    ]
-    means = [sum(each) / len(each) for each in runs if each]
+    runs = [epochs_after(run.cell, warmup_epochs) for run in config.runs]
+    means = [sum(seconds for _, seconds in each) / len(each) for each in runs if each]
     return estimate_positive(means).value if means else None
 
 

@@ -23,7 +23,7 @@ from scalewise.analysis import (
     told_apart,
     work_remedy,
 )
-from scalewise.host import plural
+from scalewise.host import from_here, plural
 from scalewise.report.sections import (
     Column,
     Section,
@@ -63,6 +63,11 @@ def command(analysis: Analysis, override: str = "") -> str:
     program = f"python {program}" if program.endswith(".py") else program
     typed_words = [word for word in typed[1:] if not word.startswith(_OF_ITS_FOLDER)]
     return f"{program} {shlex.join(typed_words)}".rstrip()
+
+
+def folder_to_type(analysis: Analysis) -> str:
+    """The sweep's folder, as it is typed from here."""
+    return shlex.quote(from_here(analysis.sweep.path.resolve()))
 
 
 def counts(analysis: Analysis) -> str:

@@ -38,6 +38,10 @@ def render(title: str, analysis: Analysis, sections: Iterable[Section]) -> str:
     lost = "".join(text for key, text in made if key == "unfinished")
     said += lost if analysis.measured else lost.replace("<details>", "<details open>", 1)
     parts = {
+        "POLICY": (
+            "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+            "img-src data: blob:"
+        ),
         "COMMAND": _text(" ".join(analysis.sweep.command)),
         "ANSWER": said,
         "DETAILS": "".join(text for key, text in made if key != "unfinished"),
@@ -52,6 +56,7 @@ def render_open(title: str, sections: Iterable[Section]) -> str:
     """A page without pictures and scripts, whose sections stand open; the first is its answer."""
     answer, *rest = sections
     parts = {
+        "POLICY": "default-src 'none'; style-src 'unsafe-inline'",
         "ANSWER": "".join(map(_block, answer.blocks)),
         "DETAILS": "".join(map(_open_section, rest)),
     }
@@ -61,7 +66,8 @@ def render_open(title: str, sections: Iterable[Section]) -> str:
 def _filled(template: str, title: str, parts: Mapping[str, str]) -> str:
     """Filled in once and in pieces: no text that is filled in is looked through again."""
     known = {"TITLE": _text(title), "CSS": _static("page.css"), **parts}
-    return "".join(known.get(piece, piece) for piece in _static(template).split("@@"))
+    pieces = (_static("head.html") + _static(template)).split("@@")
+    return "".join(known.get(piece, piece) for piece in pieces)
 
 
 def _static(name: str) -> str:

@@ -15,9 +15,9 @@ from scalewise.analysis import (
     Configuration,
     Estimate,
     Run,
+    epochs_after,
     equal_samples,
     estimate_mean,
-    figures_of,
     grouped,
 )
 from scalewise.report import plot_style
@@ -67,10 +67,7 @@ def epoch_time(dataset: str, configs: Sequence[Configuration], warmup_epochs: in
     """Seconds of each epoch, a line a run; the first ``warmup_epochs`` are left out."""
     curves: list[tuple[str, list[Curve]]] = []
     for config in configs:
-        times = [
-            [each for each in figures_of(run.cell).epochs_s if each[0] >= warmup_epochs]
-            for run in config.runs
-        ]
+        times = [epochs_after(run.cell, warmup_epochs) for run in config.runs]
         found: list[Curve] = [
             ([epoch for epoch, _ in each], [seconds for _, seconds in each])
             for each in times

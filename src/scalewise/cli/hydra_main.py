@@ -18,7 +18,6 @@ from scalewise.host import (
     from_here,
     interrupt_on_polite_signals,
     is_unread,
-    open_closed_streams,
     open_console,
     say,
     silence_unread,
@@ -44,7 +43,6 @@ def train(defaults: bool = True) -> int:
     Args:
         defaults: add those of ``.defconfig``.
     """
-    open_closed_streams()
     launched = foreign_launch()
     if launched is not None and launched[1] != 0:
         launcher, rank, size = launched

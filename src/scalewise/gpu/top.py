@@ -5,27 +5,23 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import os
-import select
-import shutil
 import signal
 import sys
-import termios
 import time
-import tty
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.live import Live
 
 from scalewise.config import ConfigError
 from scalewise.gpu.export import StatsLog
 from scalewise.gpu.nvml import open_nvml
 from scalewise.gpu.readers import GpuReader
-from scalewise.gpu.top_view import Frame, Owner, TopState, balance_of, identify, render
+from scalewise.gpu.top_view import Frame, Owner, balance_of, identify, render
 from scalewise.host import open_console
 from scalewise.records import DeviceProcess, DeviceSample, to_plain
 
@@ -57,8 +53,8 @@ def show_gpus(
         # Both signals leave the blocks below, which put the terminal and the log in order.
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         opened.enter_context(contextlib.suppress(KeyboardInterrupt))
-        if sys.stdout.isatty() and sys.stdin.isatty():
-            _run_screen(source, TopState(source.title, interval_s), stats)
+        if sys.stdout.isatty():
+            _run_screen(source, interval_s, stats)
         else:
             _run_lines(source, interval_s, stats)
 
@@ -70,11 +66,8 @@ def _show_once(source: LiveFrames, log: StatsLog | None, *, as_json: bool) -> No
     if as_json:
         sys.stdout.write(json.dumps(frame_json(frame, source.title), indent=2) + "\n")
         return
-    state = TopState(source.title, 0.0)
-    state.add(frame)
-    console = Console()
-    console.width = console.width or shutil.get_terminal_size().columns  # COLUMNS=0 is no width
-    console.print(render(state, console.width, 10_000))
+    console = open_console()
+    console.print(render(frame, source.title, console.width))
 
 
 def frame_json(frame: Frame, title: str) -> dict[str, Any]:
@@ -97,40 +90,32 @@ def frame_json(frame: Frame, title: str) -> dict[str, Any]:
     return {"time": frame.time, "source": title, "devices": devices, "balance": balance}
 
 
-def _run_lines(source: LiveFrames, interval_s: float, log: StatsLog | None) -> None:
-    """Not a terminal: one line a reading, and nothing but the log where there is one."""
+def _frames(source: LiveFrames, interval_s: float, log: StatsLog | None) -> Iterator[Frame]:
+    """A frame every ``interval_s``, which stands in the log before it is handed out."""
     due = time.monotonic()
     while True:
         frame = source.next()
         if log is not None:
             log.append(frame.time, frame.devices, frame.samples)
-        else:
-            sys.stdout.write(json.dumps(frame_json(frame, source.title)) + "\n")
-            sys.stdout.flush()
+        yield frame
         due = max(due + interval_s, time.monotonic())
         time.sleep(max(0.0, due - time.monotonic()))
 
 
-def _run_screen(source: LiveFrames, state: TopState, log: StatsLog | None) -> None:
+def _run_lines(source: LiveFrames, interval_s: float, log: StatsLog | None) -> None:
+    """Not a terminal: one line a reading, and nothing but the log where there is one."""
+    for frame in _frames(source, interval_s, log):
+        if log is None:
+            sys.stdout.write(json.dumps(frame_json(frame, source.title)) + "\n")
+            sys.stdout.flush()
+
+
+def _run_screen(source: LiveFrames, interval_s: float, log: StatsLog | None) -> None:
     console = open_console()
-    with _single_keys(), Live(console=console, screen=True, auto_refresh=False) as live:
-        due = time.monotonic()
-        while True:
-            if not state.paused and time.monotonic() >= due:
-                frame = source.next()
-                state.add(frame)
-                if log is not None:
-                    log.append(frame.time, frame.devices, frame.samples)
-                due = max(due + state.interval_s, time.monotonic())
-            live.update(render(state, console.width, console.height), refresh=True)
-            wait_s = 0.5 if state.paused else min(0.5, due - time.monotonic())
-            key = _pressed_key(max(0.0, wait_s))
-            if key == "q":
-                return
-            if key == "p":
-                state.paused = not state.paused
-            if key == "s":
-                state.next_sort()
+    title = f"{source.title}, every {interval_s:g} s"
+    with Live(console=console, auto_refresh=False) as live:
+        for frame in _frames(source, interval_s, log):
+            live.update(render(frame, title, console.width), refresh=True)
 
 
 class LiveFrames:
@@ -144,6 +129,7 @@ class LiveFrames:
         self.title = f"driver {self._reader.nvml.driver_version()}"
         self._owners: dict[int, Owner] = {}
         self._samples: dict[str, DeviceSample] = {}
+        self._notes: deque[str] = deque(maxlen=3)
 
     def once(self) -> Frame:
         """A frame with every group; GPM compares two readings, so this takes 0.15 s."""
@@ -158,12 +144,14 @@ class LiveFrames:
         notes = [f"{where}: {reason}" for where, reason in reader.nvml.faults.items()]
         reader.nvml.faults.clear()
         notes += [event.text for event in itertools.chain(*reading.events.values())]
+        stamp = datetime.fromtimestamp(reading.time).strftime("%H:%M:%S")
+        self._notes.extend(f"{stamp} {note}" for note in notes)
         self._samples = {u: _filled(s, self._samples.get(u)) for u, s in reading.samples.items()}
         owners = {
             uuid: tuple(self._owner(process) for process in sample.processes or ())
             for uuid, sample in self._samples.items()
         }
-        return Frame(reading.time, self._devices, self._samples, owners, tuple(notes))
+        return Frame(reading.time, self._devices, self._samples, owners, tuple(self._notes))
 
     def close(self) -> None:
         self._reader.close()
@@ -180,21 +168,3 @@ def _filled(sample: DeviceSample, last: DeviceSample | None) -> DeviceSample:
         return sample
     missing = [f.name for f in fields(sample) if getattr(sample, f.name) is None]
     return replace(sample, **{name: getattr(last, name) for name in missing})
-
-
-@contextlib.contextmanager
-def _single_keys() -> Iterator[None]:
-    """Single key presses, without echo and without Enter."""
-    before = termios.tcgetattr(sys.stdin)
-    tty.setcbreak(sys.stdin)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
-
-
-def _pressed_key(timeout_s: float) -> str | None:
-    """A key pressed within ``timeout_s``; ``q`` when the terminal is gone."""
-    if not select.select([sys.stdin], [], [], timeout_s)[0]:
-        return None
-    return os.read(sys.stdin.fileno(), 1).decode(errors="replace").lower() or "q"

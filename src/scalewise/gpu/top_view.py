@@ -1,10 +1,9 @@
-"""The screen of ``scalewise top``: a row a device, the most telling columns that fit the width."""
+"""The screen of ``scalewise top``: a row a GPU, the most telling columns that fit the width."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -13,24 +12,17 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from scalewise.gpu.export import multi_entry
 from scalewise.records import DeviceSample, SampledDevice, cv_percent
 
-HISTORY = 120
-_SORT_METRIC = {
-    "utilization": "utilization_percent",
-    "memory": "memory_used_mib",
-    "power": "power_w",
-    "temperature": "temperature_c",
-}
-SORTS = ("index", *_SORT_METRIC)
 _BALANCE = {
     "sm_activity_percent": "SM",
     "utilization_percent": "util",
     "memory_used_mib": "memory",
     "power_w": "power",
 }
-_BLOCKS = "▁▂▃▄▅▆▇█"
-_MIN_HISTORY = 8
+_GAP = 2
+"""Blanks between two columns."""
 _WORKER_MODULE = "scalewise.sweep.worker"
 
 
@@ -58,47 +50,7 @@ class Frame:
     owners: Mapping[str, tuple[Owner, ...]]
     """Processes by device id."""
     notes: tuple[str, ...] = ()
-    """Events, in words."""
-
-
-@dataclass
-class TopState:
-    """The memory of the view between frames."""
-
-    title: str
-    interval_s: float
-    """0 for a single reading."""
-    sort: str = "index"
-    paused: bool = False
-    frame: Frame | None = None
-    history: dict[str, deque[float | None]] = field(default_factory=dict)
-    """Utilisation by device id, the newest last."""
-    notes: deque[str] = field(default_factory=lambda: deque(maxlen=3))
-
-    def add(self, frame: Frame) -> None:
-        self.frame = frame
-        for device in frame.devices:
-            sample = frame.samples.get(device.id)
-            row = self.history.setdefault(device.id, deque(maxlen=HISTORY))
-            row.append(None if sample is None else sample.utilization_percent)
-        stamp = datetime.fromtimestamp(frame.time).strftime("%H:%M:%S")
-        self.notes.extend(f"{stamp} {note}" for note in frame.notes)
-
-    def next_sort(self) -> None:
-        self.sort = SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)]
-
-
-def render(state: TopState, width: int, height: int) -> RenderableType:
-    """The whole screen, at most ``height`` lines of ``width`` columns."""
-    frame = state.frame
-    if frame is None:
-        return Text("waiting for the first reading", no_wrap=True)
-    notes = [_line(("note  ", "bold red"), note) for note in state.notes]
-    below = [*_totals(frame), *_throttled(frame), *notes]
-    keys = [_line((f"s sort: {state.sort}  p pause  q quit", "dim"))] if state.interval_s else []
-    room = height - 2 - len(frame.devices) - len(below) - len(keys)
-    table = _devices(state, frame, width)
-    return Group(_header(state, frame, width), table, *below, *_processes(frame, room), *keys)
+    """The last events, in words."""
 
 
 def balance_of(samples: Sequence[DeviceSample]) -> Mapping[str, float]:
@@ -136,42 +88,31 @@ def identify(pid: int) -> Owner:
     return Owner(pid, name, int(rank) if rank.isdecimal() else None, cell, None)
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column: what it shows, how wide it is, and how soon it has to go."""
-
-    title: str
-    width: int
-    rank: int
-    """Columns with a higher one are left out first."""
-    cell: Callable[[SampledDevice, DeviceSample], Text | str]
+def render(frame: Frame, title: str, width: int) -> RenderableType:
+    """A row a device in ``width`` columns; below them totals, balance, events and processes."""
+    stamp = datetime.fromtimestamp(frame.time).strftime("%H:%M:%S")
+    return Group(
+        _line("scalewise top", f"{title}, {stamp}"),
+        _devices(frame, width),
+        *_totals(frame),
+        *_throttled(frame),
+        *(_line("note", note, "bold red") for note in frame.notes),
+        *_processes(frame),
+    )
 
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.0f}"
 
 
-def _share(part: float | None, whole: float | None) -> float | None:
-    return None if part is None or not whole else 100 * part / whole
-
-
-def _of(value: float | None, limit: float | None) -> str:
+def _of(value: float | None, limit: float | None, digits: int = 0) -> str:
     if value is None or limit is None:
-        return _number(value)
-    return f"{value:.0f}/{limit:.0f}"
+        return "-" if value is None else f"{value:.{digits}f}"
+    return f"{value:.{digits}f}/{limit:.0f}"
 
 
-def _memory(device: SampledDevice, sample: DeviceSample) -> Text | str:
-    used, total = sample.memory_used_mib, device.memory_total_mib
-    if used is None or total is None:
-        return "-" if used is None else f"{used / 1024:.1f}"
-    words = f"{used / 1024:.1f}/{total / 1024:.0f}"
-    return Text(words, "red") if used > 0.95 * total else words
-
-
-def _hot(value: float | None) -> Text | str:
-    words = _number(value)
-    return Text(words, "red") if value is not None and value >= 85 else words
+def _gib(mib: float | None) -> float | None:
+    return None if mib is None else mib / 1024
 
 
 def _pair(sample: DeviceSample, link: str) -> str:
@@ -182,158 +123,101 @@ def _pair(sample: DeviceSample, link: str) -> str:
     return f"{sent / 1024:.1f}/{received / 1024:.1f}"
 
 
-_COLUMNS = (
-    Column("GPU", 3, 0, lambda d, s: str(d.index)),
-    Column("name", 10, 3, lambda d, s: d.name.removeprefix("NVIDIA ")),
-    Column("util%", 5, 0, lambda d, s: _number(s.utilization_percent)),
-    Column("memory GiB", 12, 0, _memory),
-    Column("mem%", 4, 5, lambda d, s: _number(_share(s.memory_used_mib, d.memory_total_mib))),
-    Column("power W", 8, 1, lambda d, s: _of(s.power_w, d.power_limit_w)),
-    Column("°C", 3, 1, lambda d, s: _hot(s.temperature_c)),
-    Column("SM%", 4, 2, lambda d, s: _number(s.sm_activity_percent)),
-    Column("tens%", 5, 2, lambda d, s: _number(s.tensor_activity_percent)),
-    Column("DRAM%", 5, 2, lambda d, s: _number(s.dram_activity_percent)),
-    Column("occ%", 4, 6, lambda d, s: _number(s.sm_occupancy_percent)),
-    Column("SM MHz", 6, 4, lambda d, s: _number(s.sm_clock_mhz)),
-    Column("mem MHz", 7, 8, lambda d, s: _number(s.memory_clock_mhz)),
-    Column("NVLink GiB/s", 12, 7, lambda d, s: _pair(s, "nvlink")),
-    Column("PCIe GiB/s", 10, 9, lambda d, s: _pair(s, "pcie")),
-)
+_COLUMNS: Mapping[str, Callable[[SampledDevice, DeviceSample], str]] = {
+    "GPU": lambda d, s: str(d.index),
+    "name": lambda d, s: d.name.removeprefix("NVIDIA "),
+    "util%": lambda d, s: _number(s.utilization_percent),
+    "memory GiB": lambda d, s: _of(_gib(s.memory_used_mib), _gib(d.memory_total_mib), 1),
+    "power W": lambda d, s: _of(s.power_w, d.power_limit_w),
+    "°C": lambda d, s: _number(s.temperature_c),
+    "SM%": lambda d, s: _number(s.sm_activity_percent),
+    "tensor%": lambda d, s: _number(s.tensor_activity_percent),
+    "DRAM%": lambda d, s: _number(s.dram_activity_percent),
+    "SM MHz": lambda d, s: _number(s.sm_clock_mhz),
+    "NVLink GiB/s": lambda d, s: _pair(s, "nvlink"),
+    "occupancy%": lambda d, s: _number(s.sm_occupancy_percent),
+    "memory MHz": lambda d, s: _number(s.memory_clock_mhz),
+    "PCIe GiB/s": lambda d, s: _pair(s, "pcie"),
+}
+"""By title, as many from the left as fit."""
 
 
-def _fitting_columns(frame: Frame, width: int) -> list[Column]:
-    """The most telling columns that leave room for the history, in their order."""
-    shown = [(d, frame.samples[d.id]) for d in frame.devices if d.id in frame.samples]
-    # A column that is empty for every device (no GPM on this GPU) only takes room.
-    columns = [c for c in _COLUMNS if c.rank == 0 or any(str(c.cell(*one)) != "-" for one in shown)]
-    while sum(c.width + 1 for c in columns) + _MIN_HISTORY > width:
-        columns.remove(max(columns, key=lambda c: c.rank))
-    return columns
-
-
-def _devices(state: TopState, frame: Frame, width: int) -> Table:
-    columns = _fitting_columns(frame, width)
-    spare = width - sum(c.width + 1 for c in columns)
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold dim")
-    for column in columns:
-        justify = "left" if column.title == "name" else "right"
-        table.add_column(
-            column.title,
-            width=column.width,
-            no_wrap=True,
-            justify=justify,  # type: ignore[arg-type]
-        )
-    table.add_column("history", width=min(spare, HISTORY), no_wrap=True, justify="right")
-    for device in _sorted(state, frame):
-        sample = frame.samples.get(device.id)
-        if sample is None:
-            lost: list[str | Text] = [str(device.index), *[Text("-", "dim")] * (len(columns) - 1)]
-            table.add_row(*lost, Text("lost", "red"))
-            continue
-        cells = [c.cell(device, sample) for c in columns]
-        table.add_row(*cells, _sparkline(state.history[device.id], min(spare, HISTORY)))
+def _devices(frame: Frame, width: int) -> Table:
+    readings = [(d, frame.samples.get(d.id)) for d in frame.devices]
+    columns: dict[str, list[str]] = {}
+    for title, cell in _COLUMNS.items():
+        column = [cell(device, sample or DeviceSample(device.id)) for device, sample in readings]
+        if set(column) == {"-"}:
+            continue  # as on GPUs without GPM: it would only take room
+        width -= max(map(len, (title, *column))) + _GAP
+        if width + _GAP < 0:
+            break
+        columns[title] = column
+    table = _table(columns, left="name")
+    for (device, sample), row in zip(readings, zip(*columns.values(), strict=True), strict=True):
+        table.add_row(*row, style="red" if _is_alarming(device, sample) else None)
     return table
 
 
-def _sorted(state: TopState, frame: Frame) -> list[SampledDevice]:
-    if state.sort == "index":
-        return sorted(frame.devices, key=lambda d: d.index)
-
-    def key(device: SampledDevice) -> float:
-        sample = frame.samples.get(device.id)
-        value = None if sample is None else getattr(sample, _SORT_METRIC[state.sort])
-        return float("inf") if value is None else -value
-
-    return sorted(frame.devices, key=key)
+def _table(titles: Iterable[str], left: str) -> Table:
+    """An empty table of numbers, and one column of words."""
+    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold dim")
+    for title in titles:
+        table.add_column(title, justify="left" if title == left else "right", no_wrap=True)
+    return table
 
 
-def _sparkline(values: Sequence[float | None], width: int) -> Text:
-    """0 to 100 percent, the newest at the right; a gap where nothing was read."""
-    text = Text()
-    for value in list(values)[-width:]:
-        if value is None:
-            text.append(" ")
-        else:
-            level = min(len(_BLOCKS) - 1, int(value / 100 * len(_BLOCKS)))
-            text.append(_BLOCKS[level], "cyan")
-    return text
+def _is_alarming(device: SampledDevice, sample: DeviceSample | None) -> bool:
+    """Whether a device is lost, hot or nearly full."""
+    if sample is None:
+        return True
+    used, capacity = sample.memory_used_mib, device.memory_total_mib
+    is_full = used is not None and capacity is not None and used > 0.95 * capacity
+    return is_full or (sample.temperature_c or 0) >= 85
 
 
-def _line(*parts: str | tuple[str, str]) -> Text:
-    return Text.assemble(*parts, no_wrap=True, overflow="ellipsis")
+def _line(label: str, words: str, style: str = "bold dim") -> Text:
+    return Text.assemble((f"{label}  ", style), words, no_wrap=True, overflow="ellipsis")
 
 
-def _header(state: TopState, frame: Frame, width: int) -> Text:
-    stamp = datetime.fromtimestamp(frame.time).strftime("%H:%M:%S")
-    count = len(frame.devices)
-    left = f"scalewise top  {state.title}, {count} device{'s' * (count != 1)}"
-    if state.interval_s == 0:
-        right = f"{stamp}  once"
-    else:
-        right = f"{stamp}  " + ("PAUSED" if state.paused else f"every {state.interval_s:g} s")
-    gap = max(2, width - len(left) - len(right))
-    return _line((left, "bold"), " " * gap, (right, "bold red" if state.paused else "dim"))
+_TOTALS = {
+    "total_memory_used": "memory {:,.0f} MiB",
+    "total_power": "power {:.0f} W",
+    "average_utilization": "utilisation {:.0f} % on average",
+    "max_temperature": "hottest {:.0f} °C",
+}
 
 
 def _totals(frame: Frame) -> list[Text]:
-    samples = [frame.samples[d.id] for d in frame.devices if d.id in frame.samples]
-    if not samples:
-        return [_line(("no device answers", "red"))]
-
-    def known(metric: str) -> list[float]:
-        return [value for s in samples if (value := getattr(s, metric)) is not None]
-
-    parts: list[str] = []
-    if used := known("memory_used_mib"):
-        parts.append(f"memory {sum(used) / 1024:.1f} GiB")
-    if power := known("power_w"):
-        parts.append(f"power {sum(power):.0f} W")
-    if busy := known("utilization_percent"):
-        parts.append(f"utilisation {sum(busy) / len(busy):.0f} % on average")
-    if hot := known("temperature_c"):
-        parts.append(f"hottest {max(hot):.0f} °C")
-    lines = [_line(("all  ", "bold dim"), ", ".join(parts))]
-    if found := balance_of(samples):
+    lost = [str(d.index) for d in frame.devices if d.id not in frame.samples]
+    lines = [_line("lost", f"GPU {', '.join(lost)}", "bold red")] if lost else []
+    total = multi_entry(frame.time, frame.devices, frame.samples)["aggregate_stats"]
+    known = [text.format(total[name]) for name, text in _TOTALS.items() if total[name] is not None]
+    lines += [_line("all", ", ".join(known))] if known else []
+    if found := balance_of(list(frame.samples.values())):
         cvs = ", ".join(f"{_BALANCE[metric]} {cv:.1f} %" for metric, cv in found.items())
-        lines.append(_line(("CV   ", "bold dim"), cvs))
+        lines.append(_line("CV", cvs))
     return lines
 
 
-def _throttled(frame: Frame) -> list[Text]:
+def _throttled(frame: Frame) -> Iterator[Text]:
     """The throttled GPUs; those with the same reasons share a line."""
-    groups: dict[tuple[str, ...], list[int]] = {}
+    groups: dict[tuple[str, ...], list[str]] = {}
     for device in frame.devices:
         sample = frame.samples.get(device.id)
         if sample is not None and sample.throttle_reasons:
-            groups.setdefault(sample.throttle_reasons, []).append(device.index)
-    return [
-        _line(
-            ("held back  ", "bold yellow"),
-            f"GPU {', '.join(map(str, indices))}: {', '.join(reasons)}",
-        )
-        for reasons, indices in groups.items()
-    ]
+            groups.setdefault(sample.throttle_reasons, []).append(str(device.index))
+    for reasons, indices in groups.items():
+        yield _line("held back", f"GPU {', '.join(indices)}: {', '.join(reasons)}", "bold yellow")
 
 
-def _processes(frame: Frame, room: int) -> list[Text]:
-    rows = [
-        (device.index, owner)
-        for device in frame.devices
-        for owner in frame.owners.get(device.id, ())
-    ]
-    if not rows or room < 2:
+def _processes(frame: Frame) -> list[Table]:
+    rows = [(d.index, owner) for d in frame.devices for owner in frame.owners.get(d.id, ())]
+    if not rows:
         return []
-    title = f"{'GPU':>3} {'pid':>8} {'rank':>4} {'memory GiB':>10}  process"
-    lines = [_line((title, "bold dim"))]
-    shown = rows if len(rows) <= room - 1 else rows[: room - 2]
-    lines += [_line(_process(index, owner)) for index, owner in shown]
-    if len(shown) < len(rows):
-        lines.append(_line((f"and {len(rows) - len(shown)} more", "dim")))
-    return lines
-
-
-def _process(index: int, owner: Owner) -> str:
-    memory = "-" if owner.memory_mib is None else f"{owner.memory_mib / 1024:.1f}"
-    rank = "-" if owner.rank is None else str(owner.rank)
-    what = f"cell {owner.cell}" if owner.cell else owner.name
-    return f"{index:>3} {owner.pid:>8} {rank:>4} {memory:>10}  {what}"
+    table = _table(("GPU", "pid", "rank", "memory GiB", "process"), left="process")
+    for index, owner in rows:
+        rank = "-" if owner.rank is None else str(owner.rank)
+        what = f"cell {owner.cell}" if owner.cell else owner.name
+        table.add_row(str(index), str(owner.pid), rank, _of(_gib(owner.memory_mib), None, 1), what)
+    return [table]

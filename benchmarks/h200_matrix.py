@@ -4,7 +4,7 @@
                                      [--go-on ARCHIVE] [--ag-news FILE] [PART ...]
     python benchmarks/h200_matrix.py --out FOLDER --rehearse --devices 1,2,4,8
 
-The parts run in the order of their value. After each, ``FOLDER/matrix.tar.gz`` holds all records
+The parts run in the order of their value. After each, ``FOLDER/results.tar.gz`` holds all records
 and what every part printed. ``--go-on`` takes the archive of an earlier call: parts that ended
 well are not run again, and a sweep that was cut off runs what it lacks. The records are then
 checked: no stall, no context of one rank on another rank's GPU, samples shared out without
@@ -17,18 +17,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tarfile
 import time
 from pathlib import Path
 
-from on_gpus import P2P_OFF, ROOT, Part, run
+from on_gpus import P2P_OFF, Part, run
 
 import scalewise
+from scalewise.analysis import configurations, load_sweep
+from scalewise.analysis.disturbances import disturbances
 
-LIMIT_MIB = 60.0
-"""Of the archive: what a rented host lets one carry home."""
 WORKLOADS = {
     "gpt2": "experiment=gpt2_scaling batch_size=32",
     "gpt2_8": "experiment=gpt2_scaling batch_size=8",
@@ -72,21 +71,9 @@ def make_parts(devices: str, text: str, rehearse: bool) -> dict[str, Part]:
         "agnews_base": sweep("agnews_base", eager),
         "mlp": sweep("mlp", eager),
     }
-    if rehearse:
-        delay = "--device cpu --delays 'one rank' --healthy 1"
-    else:
-        delay = "--device cuda --delays 'one rank' --healthy 3"
-        side = f"benchmarks/execution.py --devices {most} --data device --rounds 5 --limit-s 240"
+    if not rehearse:
         parts |= {
-            "gpt2_bare": Part(
-                most, 300, f"{side} --workloads gpt2 --arms bare eager --out {{out}}/runs.json"
-            ),
             "mlp_cudagraph": sweep("mlp", f"execution=cudagraph {both}"),
-            "mlp_bare": Part(
-                most, 300,
-                f"{side} --workloads medium large --arms bare hand eager cudagraph"
-                " --out {out}/runs.json",
-            ),
             "gpt2_p2p_off": sweep("gpt2", eager, **off),
             "medium_p2p_off": sweep("medium", eager, 300, **off),
             "gpt2_compile": sweep("gpt2", f"execution=compile {both}"),
@@ -98,9 +85,9 @@ def make_parts(devices: str, text: str, rehearse: bool) -> dict[str, Part]:
             ),
         }  # fmt: skip
     parts["one_slow_rank"] = Part(
-        most, 560,
-        f"benchmarks/loss_planting.py --devices {most} {delay} --ms 5 10 20"
-        " --records {out}/sweep",
+        2, 560,
+        f"benchmarks/self_test.py --device {'cpu' if rehearse else 'cuda'} --only slow_rank"
+        " --healthy 3 --records {out}/sweep --out {out}",
     )  # fmt: skip
     return parts
 
@@ -109,21 +96,17 @@ def check(name: str, folder: Path) -> list[str]:
     """What is wrong with the records of a part; nothing where it keeps none."""
     if not (folder / "sweep").is_dir():
         return []
-    wrong = []
-    census = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks/stall_census.py"), str(folder / "sweep")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if census.returncode:
-        named = [line for line in census.stdout.splitlines() if "[" in line]
-        wrong += [f"{name}: {line}" for line in named or census.stderr.splitlines()[-1:]]
     tables = scalewise.load(folder / "sweep")
-    for cell in tables.cells.itertuples():
-        if cell.state != "done":
-            wrong.append(f"{name}: {cell.cell} is {cell.state}")
-    for one in tables.runs.itertuples():
-        if isinstance(one.invalid, str):
-            wrong.append(f"{name}: {one.cell} is invalid: {one.invalid}")
+    wrong = [
+        f"{name}: {cell.cell} is {cell.state}"
+        for cell in tables.cells.itertuples()
+        if cell.state != "done"
+    ]
+    for timed in (t for c in configurations(load_sweep(folder / "sweep")) for t in c.runs):
+        found = [one for one in disturbances(timed.cell) if one.status == "found"]
+        told = [f"{one.code}: {one.detail}" for one in found]
+        told += [f"{one.code}: {one.reason}" for one in timed.invalid]
+        wrong += [f"{name}: {timed.cell.path.name}: {line}" for line in told]
     return wrong
 
 

@@ -1,4 +1,4 @@
-"""Everything that docs/results keeps from real GPUs, in parts that fit into a rented half hour.
+"""What real GPUs must show again after a change, in parts that fit into a rented half hour.
 
     python benchmarks/on_gpus.py --list
     python benchmarks/on_gpus.py --out FOLDER [--limit-s 580] PART [PART ...]
@@ -48,20 +48,11 @@ PARTS: dict[str, Part] = {
     "exposed_p2p_off": Part(
         2, 150, "benchmarks/exposed_comm.py --p2p-off --out {out}/exposed.json"
     ),
-    "injection_device": Part(2, 150, "benchmarks/anatomy_injection.py --out {out}/injection.json"),
-    "injection_host": Part(
-        2, 150, "benchmarks/anatomy_injection.py --host --workload large --out {out}/injection.json"
-    ),
     "overhead_gpt2": Part(
         2, 560, "benchmarks/overhead.py --workload gpt2 --budget-s 520 --out {out}/gpt2.json"
     ),
     "overhead_mlp": Part(
         2, 560, "benchmarks/overhead.py --workload large --budget-s 520 --out {out}/large.json"
-    ),
-    "overhead_arms": Part(
-        2, 240,
-        "benchmarks/overhead.py --workload gpt2 --everything 0 --parts 0 --execution 60"
-        " --budget-s 200 --out {out}/gpt2_execution.json",
     ),
     "self_test": Part(
         2, 530,
@@ -70,19 +61,10 @@ PARTS: dict[str, Part] = {
     ),
     "anatomy": Part(2, 200, f"{TRAIN} {ANATOMY} repeats=2"),
     "anatomy_p2p_off": Part(2, 200, f"{TRAIN} {ANATOMY} repeats=2", P2P_OFF),
-    "sampler_mlp": Part(
-        2, 120, "benchmarks/sampler_cost.py --parts windows --pairs 60 --out {out}/cost.json"
+    "bare_loop": Part(
+        1, 500,
+        "benchmarks/bare_loop.py --workloads medium large gpt2 --out {out}/bare_loop.json",
     ),
-    "execution_1": Part(
-        1, 500, "benchmarks/execution.py --rounds 3 --limit-s 420 --out {out}/one_gpu.json"
-    ),
-    "execution_2": Part(
-        2, 300,
-        "benchmarks/execution.py --devices 2 --data device --rounds 3 --limit-s 240"
-        " --out {out}/two_gpus.json",
-    ),
-    "weak_scaling": Part(2, 200, "benchmarks/weak_scaling.py --out {out}/weak_scaling.json"),
-    "strategies": Part(2, 200, "benchmarks/strategies.py --out {out}/strategies.json"),
     "fp8": Part(
         1, 280,
         f"{TRAIN} experiment=gpt2_scaling strategy=single precision=bf16-mixed,fp8"
@@ -90,11 +72,6 @@ PARTS: dict[str, Part] = {
     ),
     "gpu_tests": Part(
         2, 560, "-m pytest tests/gpu -m gpu -q --maxfail=4 --durations=0 --basetemp={out}/tmp"
-    ),
-    "startup": Part(
-        2, 500,
-        "benchmarks/startup.py --turns 12 --out {out}/startup.json"
-        " experiment=gpt2_scaling strategy=ddp strategy.devices=2 batch_size=64",
     ),
     "soak": Part(
         0, 590, "benchmarks/soak.py --kills 200 --soaks 8 --limit-s 540 --out {out}/soak.json"

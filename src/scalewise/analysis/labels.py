@@ -240,7 +240,7 @@ def _scope(cell: CellRecords) -> str:
     config = cell.config or {}
     kind = workload(config)
     work = [] if kind == "train" else [kind]
-    name = named(config, "dataset" if kind == "loader" else "model") or cell.planned.name
+    name = named(config, "model") or cell.planned.name
     return " ".join([*work, name, *(["under the profiler"] if is_profiled(config) else [])])
 
 
@@ -380,8 +380,6 @@ def _base_label(cell: CellRecords) -> str:
     match workload(config):
         case "doctor":
             parts = ["doctor"]
-        case "loader":
-            parts = ["loader", named(config, "dataset")]
         case "find_batch":
             parts.insert(0, "find batch")
         case "sustained":

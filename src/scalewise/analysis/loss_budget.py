@@ -13,7 +13,6 @@ from statistics import mean
 from typing import Final, Literal
 
 from scalewise.analysis.configuration import Configuration
-from scalewise.analysis.loader_ceiling import Ceiling
 from scalewise.analysis.run import Run
 from scalewise.analysis.step_parts import LATE_SHARE, Part, StepParts, measure_parts
 
@@ -90,13 +89,10 @@ class Budget:
         return next((loss for loss in self.losses if loss.cause == cause), None)
 
 
-def make_budget(
-    config: Configuration, baseline: Configuration | None = None, ceiling: Ceiling | None = None
-) -> Budget | None:
+def make_budget(config: Configuration, baseline: Configuration | None = None) -> Budget | None:
     """The budget of ``config`` against ``baseline``; None where no run of it was timed.
 
     Without a baseline, or with one that was not timed, there is no ideal to be held against.
-    ``ceiling`` is what its loaders could give.
     """
     ours = _measured(config.runs)
     theirs = _measured(baseline.runs) if baseline is not None else []
@@ -129,7 +125,7 @@ def make_budget(
     else:
         causes.pop("device_work", None)
     losses = [
-        _explained(cause, ms, ms / measured_ms, config, ours, ideal, ceiling)
+        _explained(cause, ms, ms / measured_ms, config, ours, ideal)
         for cause, ms in causes.items()
         if ms != 0.0
     ]
@@ -196,7 +192,6 @@ def _explained(
     config: Configuration,
     measured: Measured,
     ideal: Mapping[Part, float],
-    ceiling: Ceiling | None,
 ) -> Loss:
     parts = [one for _, one in measured]
     whole = _means(measured).get(_part(cause), 0.0)
@@ -206,8 +201,7 @@ def _explained(
         + (f", ideally {ideal['device_work']:.3g} ms" if ideal.get("device_work") else "")
         + _activity_words(config),
         "host_late": f"the GPU has no kernel for {whole:.3g} ms a step while its host launches",
-        "loader": f"each step waits {whole:.3g} ms for its batch"
-        + (f"; {ceiling.words}" if ceiling is not None and ceiling.words else ""),
+        "loader": f"each step waits {whole:.3g} ms for its batch",
         "copy": f"copying a batch takes {whole:.3g} ms",
         "transfer": f"{whole:.3g} ms pass after the last gradient even where nobody is late"
         + _reductions_words(config),

@@ -13,7 +13,6 @@ from scalewise.records import (
     CellResult,
     DeviceSeries,
     ImportedResult,
-    LoaderRecord,
     MetricRow,
     PlannedCell,
     Provenance,
@@ -94,8 +93,6 @@ class CellRecords:
     """Why it was trained with this strategy; None where that was asked for by name."""
     batch_search: BatchSearchRecord | None = None
     """The search that it is, or that found its batch size; None where that was typed."""
-    loader: LoaderRecord | None = None
-    """What its loaders gave, in a cell that measures just that."""
     profiles: tuple[WindowProfile, ...] = ()
     """What a profiler saw, one a rank, in cells made for it."""
     problems: tuple[str, ...] = ()
@@ -134,7 +131,7 @@ def setting(config: Mapping[str, Any] | None, key: str) -> Any:
 
 def workload(config: Mapping[str, Any] | None) -> str:
     """``train``; ``doctor`` examines devices, ``find_batch`` tries which batch sizes fit,
-    ``sustained`` trains for minutes, ``loader`` runs loaders without a model."""
+    ``sustained`` trains for minutes."""
     return str((config or {}).get("workload", "train"))
 
 

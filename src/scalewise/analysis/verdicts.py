@@ -21,7 +21,6 @@ from scalewise.analysis.configuration import (
 )
 from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, is_disturbed
 from scalewise.analysis.labels import factor, interval_words, times
-from scalewise.analysis.loader_ceiling import Ceiling, find_ceilings
 from scalewise.analysis.loss_budget import (
     CAUSE_WORDS,
     Budget,
@@ -394,8 +393,6 @@ class Verdicts:
     pairs: tuple[Pair, ...]
     refused: tuple[Refused, ...]
     budgets: Budgets
-    ceilings: Mapping[str, Ceiling]
-    """``config_id`` to what its loaders give without a model, where a cell measured that."""
     invalid: Mapping[str, Found]
     """``config_id`` to why its figures mean nothing; sound configurations are absent."""
     repeats: tuple[Repeats, ...]
@@ -412,11 +409,10 @@ def reach_verdicts(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Verd
     timed = timed_only(configs)
     pairs, refused = pair_all(timed, min_efficiency)
     baselines = {pair.multi.config_id: pair.single for pair in pairs}
-    ceilings = find_ceilings(configs)
     budgets = {
         i: budget
         for i, c in ((c.config_id, c) for c in configs)
-        if (budget := make_budget(c, baselines.get(i), ceilings.get(i))) is not None
+        if (budget := make_budget(c, baselines.get(i))) is not None
     }
     sustained, unsustained = sustained_by_configuration(configs)
     judged = tuple(
@@ -429,6 +425,4 @@ def reach_verdicts(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Verd
     invalid = {p.multi.config_id: p.invalid for p in judged if p.invalid}
     invalid |= own
     repeats = assess(timed, judged)
-    return Verdicts(
-        configs, judged, refused, budgets, ceilings, invalid, repeats, sustained, unsustained
-    )
+    return Verdicts(configs, judged, refused, budgets, invalid, repeats, sustained, unsustained)

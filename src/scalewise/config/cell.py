@@ -205,8 +205,6 @@ class SweepConfig:
     """Lease no device again that errs, throttles, or is slower than others at the same cell."""
     doctor: bool = False
     """Examine the devices in a cell of its own before the others; the report compares with it."""
-    loader_ceiling: bool = False
-    """Measure each distinct loader in a cell of its own, without a model, before the others."""
     wrap: str | None = None
     """Command that runs each rank's, as typed in ``hydra.launcher.wrap``: a profiler. ``{rank}``,
     ``{local_rank}`` and ``{folder}`` (the cell's) are filled in."""
@@ -297,11 +295,10 @@ class CellConfig:
     pruning: PruningConfig = NO_PRUNING
     profile: ProfileConfig = DEFAULT_PROFILE
     measure: MeasureConfig = DEFAULT_MEASURE
-    workload: Literal["train", "sustained", "doctor", "find_batch", "loader"] = "train"
+    workload: Literal["train", "sustained", "doctor", "find_batch"] = "train"
     """``sustained``: train for ``measure.sustained_s`` and be compared with nothing but itself;
     ``doctor``: examine the devices of the cell as ``scalewise doctor`` does, train nothing;
-    ``find_batch``: try which batch sizes fit on them; ``loader``: run the loaders of the ranks
-    without a model."""
+    ``find_batch``: try which batch sizes fit on them."""
     batch_search: BatchSearchConfig = DEFAULT_SEARCH
     checkpoint: CheckpointConfig = NO_CHECKPOINTS
     fault: Component | None = None

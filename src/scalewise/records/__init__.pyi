@@ -58,10 +58,6 @@ from .folders import seal_checkpoint as seal_checkpoint
 from .heartbeat import Heartbeat as Heartbeat
 from .heartbeat import HeartbeatWriter as HeartbeatWriter
 from .heartbeat import read_heartbeat as read_heartbeat
-from .loader import DroppedFiles as DroppedFiles
-from .loader import LoaderPass as LoaderPass
-from .loader import LoaderRate as LoaderRate
-from .loader import LoaderRecord as LoaderRecord
 from .metrics import GRADES as GRADES
 from .metrics import Grade as Grade
 from .metrics import MetricRow as MetricRow

@@ -383,7 +383,7 @@ def fastest_in_brief(analysis: Analysis) -> Iterator[str]:
 
 
 def _chosen(analysis: Analysis) -> Iterator[str]:
-    """What was left to measurement: strategies, batch sizes; and what loaders could give."""
+    """What was left to measurement: strategies and batch sizes."""
     decided = {
         (cell.decision.chosen, cell.decision.reason): cell.planned.name
         for cell in reversed(analysis.sweep.cells)
@@ -396,11 +396,6 @@ def _chosen(analysis: Analysis) -> Iterator[str]:
         if cell.batch_search is not None and cell.config is not None:
             size = cell.batch_search.batch_size(str(cell.config["scaling"]))
             yield f"{config.label}: the search found batch_size={size}."
-        ceiling = analysis.ceilings.get(config.config_id)
-        if ceiling is not None and ceiling.reached_share is not None:
-            rate = number(ceiling.warm_samples_per_s)
-            share = f"{ceiling.reached_share:.0%}"
-            yield f"{config.label}: {share} of what its loaders give ({rate} samples/s)."
         sustained = analysis.sustained.get(config.config_id)
         if sustained is not None and not sustained.is_burst:
             yield f"{config.label}: {sustained}."

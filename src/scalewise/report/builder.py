@@ -24,7 +24,6 @@ from scalewise.report.doctor_tables import examined
 from scalewise.report.doubts import disturbances, doubts, faults
 from scalewise.report.findings import batch_sizes, decisions, losses, mfu, repeats
 from scalewise.report.front_page import front_page
-from scalewise.report.loader_tables import loaders
 from scalewise.report.plot_style import write_plots
 from scalewise.report.plots import report_plots
 from scalewise.report.run_facts import head, provenance, trackers, unfinished
@@ -87,7 +86,7 @@ def report_sections(sweep: Source, samples: int | None = None) -> list[Section]:
     analysis = analysis_of(sweep)
     parts = (
         head, in_detail, best, sizes, averages, numbers_of_devices,
-        partial(target, samples=samples), cost, investment, alternative, losses, loaders,
+        partial(target, samples=samples), cost, investment, alternative, losses,
         decisions, batch_sizes, repeats, sent, scaling, resources, disturbances, anatomy,
         communication, profiles, examined, divided, mfu, load_balance, devices, energy,
         unfinished, faults, doubts, trackers, provenance,
@@ -178,8 +177,8 @@ def print_console(
     if verbose:
         console_module.show(report_sections(analysis, samples), console)
     parts = (head, unfinished, answers, partial(target, samples=samples), trackers)
-    # What the devices or loaders are is the answer where nothing was trained.
-    more = () if analysis.measured or verbose else (examined, loaders)
+    # What the devices are is the answer where nothing was trained.
+    more = () if analysis.measured or verbose else (examined,)
     console_module.show_answer([part(analysis) for part in (*parts, *more)], console)
 
 

@@ -42,7 +42,7 @@ _MANIFEST: Final = "bundle.json"
 _RECORDS: Final = tuple(
     f"{name}.json"
     for name in ("sweep", "quarantine", "provenance", "result", "running", "tracking", "decision",
-                 "imported", "find_batch", "loader", "doctor")
+                 "imported", "find_batch", "doctor")
 )  # fmt: skip
 _PARTS: Final = (
     ("records", (*_RECORDS, "config.yaml", "ranks/*.json", "ranks/*.err", "attempts/*.json")),

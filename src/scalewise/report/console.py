@@ -16,12 +16,12 @@ from scalewise.records import DoctorReport
 from scalewise.report.doctor_tables import doctor_sections
 from scalewise.report.sections import Line, Lines, Section, Table, Tone, printable
 
-_BRIEF = ("head", "doctor", "loaders", "unfinished", "answer", "target", "trackers")
+_BRIEF = ("head", "doctor", "unfinished", "answer", "target", "trackers")
 """Sections of which a terminal shows what is told without ``-v``, the answer near the end."""
 
 _ORDER = (
     "scaling", "resources", "sizes", "averages", "numbers_of_devices", "cost", "investment",
-    "alternatives", "best", "doctor", "losses", "loaders", "faults", "disturbances", "doubts",
+    "alternatives", "best", "doctor", "losses", "faults", "disturbances", "doubts",
 )  # fmt: skip
 """Sections that ``-v`` shows above the answer: tables, then what to doubt."""
 _TITLED = (
@@ -32,7 +32,6 @@ _TITLED = (
 _PREFIX = {
     "doctor": ("doctor", "cyan"),
     "losses": ("time", "yellow"),
-    "loaders": ("loader", "yellow"),
     "faults": ("fault", "yellow"),
     "disturbances": ("finding", "yellow"),
     "doubts": ("doubt", "yellow"),
@@ -76,7 +75,7 @@ def show_answer(sections: Iterable[Section], console: Console) -> None:
     found = {one.key: one for one in sections}
     width = min(console.width, _WIDEST)
     for key in _BRIEF:
-        if key in found and key in ("doctor", "loaders", "target"):
+        if key in found and key in ("doctor", "target"):
             _show_section(found[key], console)
             continue
         for block in found[key].blocks if key in found else ():

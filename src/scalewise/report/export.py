@@ -37,7 +37,6 @@ from scalewise.report import (
     cost_tables,
     doubts,
     findings,
-    loader_tables,
     run_facts,
     scaling_tables,
     study_tables,
@@ -205,7 +204,6 @@ def configuration_as_plain(analysis: Analysis, config: Configuration) -> dict[st
         "comparison": _pair(analysis, pair) if pair else None,
         "refused": refused and {"reason": refused.reason, "differing": to_plain(refused.differing)},
         "budget": to_plain(analysis.budgets.get(config.config_id)),
-        **loader_tables.loaders_as_plain(analysis, config),
         "mfu": [
             {"cell": run.cell.planned.name, **to_plain(result)}
             for run, result in zip(config.runs, analysis.mfu[config.config_id], strict=True)

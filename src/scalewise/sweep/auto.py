@@ -376,7 +376,7 @@ def later_cells(
     decided = [one for one in requests if one.config_id not in known]
     seed = decided[0].cell.sweep.order_seed if decided else 0
     planned = plan(decided, seed, planned_repeats(folder))
-    # The devices were examined with the first stage, and so may have been the loaders.
+    # The devices were examined with the first stage.
     return [
         cell
         for cell in planned

@@ -19,7 +19,6 @@ from scalewise.config import (
     CellConfig,
     Component,
     ConfigError,
-    SweepConfig,
     as_typed,
     build_cell,
     check_module,
@@ -82,7 +81,7 @@ def check_samples(cell: CellConfig) -> None:
     arguments = dataset.arguments
     samples = arguments.get("train_samples", arguments.get("samples"))
     ours = dataset.target.startswith("scalewise.") and isinstance(samples, int)
-    if not ours or cell.workload not in ("train", "loader") or cell.batch_size == "auto":
+    if not ours or cell.workload != "train" or cell.batch_size == "auto":
         return
     found = cell.batch_of(1 if devices == "auto" else devices) * cell.accumulate_grad_batches
     if found > samples:
@@ -155,9 +154,6 @@ def request(
     except ConfigError as error:
         raise ConfigError(devices_as_typed(str(error), typed)) from error
     plain = without_absent_groups(whole)
-    if cell.workload == "loader":
-        plain = _for_loader(plain)
-        cell = build_cell(plain)
     if not cell.is_timed:
         # Repeats are samples of a time, and here none is taken.
         plain = {**plain, "repeats": 1}
@@ -213,14 +209,12 @@ def plan(
 
     Repeats are interleaved in rounds (:func:`in_order`), so that a drift of the host meets all
     configurations alike. An examination of the devices (``sweep.doctor``) comes before all of
-    them, then loaders without a model (``sweep.loader_ceiling``) and the searches for batch sizes;
-    the long run (``measure.sustained``) comes last.
+    them, then the searches for batch sizes; the long run (``measure.sustained``) comes last.
 
     Raises :class:`ConfigError` for more cells than ``sweep.max_cells``, before any is made.
     """
     requests = settle_repeats(requests)
-    single = [one for one in (examination(requests), long_run(requests)) if one is not None]
-    beside = [*single, *loader_requests(requests)]
+    beside = [one for one in (examination(requests), long_run(requests)) if one is not None]
     distinct: dict[str, Request] = {}
     for one in requests:
         known = distinct.setdefault(one.config_id, one)
@@ -306,51 +300,6 @@ def _work(one: Request) -> int:
     return parameters * one.cell.batch_of(1 if devices == "auto" else devices)
 
 
-_NO_PART_IN_LOADING: dict[str, Any] = {
-    "max_steps": 1000, "max_epochs": None, "warmup_steps": 0, "validation": "never",
-    "accumulate_grad_batches": 1,
-}  # fmt: skip
-"""Settings alike in all loader cells, so that one stands for many configurations."""
-
-
-def _for_loader(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration whose loaders run without a model."""
-    left_out = ("profile", "measure", "checkpoint", "fault", "experiment")
-    kept = {k: v for k, v in plain.items() if k not in left_out} | _NO_PART_IN_LOADING
-    kept["tracking"] = {**kept["tracking"], "name": "none", "trackers": []}
-    if kept["sweep"]["objective"] == SweepConfig.objective:  # it trains nothing that has a loss
-        kept["sweep"] = {**kept["sweep"], "objective": "loader_samples_per_s"}
-    return kept
-
-
-def loader_requests(requests: Sequence[Request]) -> list[Request]:
-    """A loader cell for each distinct loader that a sweep with ``sweep.loader_ceiling`` trains on.
-
-    Those that a sweep asks for by name are not made again. A batch that is still searched has none.
-    """
-    known = {_loader_of(one) for one in requests if one.cell.workload == "loader"}
-    found: list[Request] = []
-    for one in requests:
-        cell = one.cell
-        asked = cell.sweep.loader_ceiling and cell.is_timed and cell.batch_size != "auto"
-        if asked and (loader := _loader_of(one)) not in known:
-            known.add(loader)
-            plain = {**one.plain, "workload": "loader"}
-            found.append(request((*one.overrides, "workload=loader"), plain))
-    return found
-
-
-def _loader_of(one: Request) -> str:
-    """What the loaders of all ranks depend on."""
-    cell, devices = one.cell, one.cell.strategy.devices
-    if devices != "auto":
-        sizes: tuple[object, ...] = cell.shard_batch_sizes(devices)
-    else:  # of all devices of a host, these strategies make fewer replicas
-        sizes = (cell.batch_size, cell.scaling, cell.strategy.kind in ("tensor", "pipeline"))
-    together = cell.execution.kind == "cudagraph" and cell.execution.steps_per_batch
-    return repr((one.plain["dataset"], one.plain["hardware"], devices, sizes, together))
-
-
 def folded(requests: Sequence[Request]) -> str | None:
     """A line about requests that ask for the same configuration, which runs once; None if none do.
 
@@ -408,7 +357,7 @@ def make_cell(one: Request, repeat: int) -> Cell:
     trains = one.cell.workload == "train"
     parts = [
         *(() if trains else (one.cell.workload,)),
-        *(() if one.cell.workload in ("doctor", "loader") else (one.cell.model.name,)),
+        *(() if one.cell.workload == "doctor" else (one.cell.model.name,)),
         *(() if one.cell.workload == "doctor" else (one.cell.dataset.name,)),
         one.cell.strategy.name + ("" if devices in ("auto", 1) else str(devices)),
         f"r{repeat}",

@@ -215,12 +215,6 @@ def take_own_batches(requests: Iterable[Request]) -> tuple[list[Request], list[s
                 cell.per_device_batch_size(cell.strategy.devices)
             taken.append(one)
             continue
-        if cell.workload == "loader" or cell.sweep.loader_ceiling:
-            key = "workload=loader" if cell.workload == "loader" else "sweep.loader_ceiling=true"
-            raise ConfigError(
-                f"{key}: found dataset._target_={cell.dataset.target}, a LightningDataModule, whose"
-                " loaders are its own; allowed: a dataset whose batches scalewise shares out"
-            )
         plain = {**one.plain, "scaling": "weak"}
         if isinstance(batch, int):
             plain["batch_size"] = batch

@@ -103,10 +103,6 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
         from scalewise.train import search_batch
 
         search_batch(cell, plain, folder, context, host_cores)
-    elif cell.workload == "loader":
-        from scalewise.train import measure_loader
-
-        measure_loader(cell, folder, context)
     else:
         run(cell, folder, context, lambda error: os._exit(_report(folder, rank, error)))
 

@@ -166,7 +166,7 @@ class SweepName:
         if match:
             began = "{}-{} {}:{}".format(*match.groups())
         firsts = {planned.name.partition("-")[0] for planned in plan.cells}
-        models = sorted(firsts - {"loader", "doctor"} or firsts)
+        models = sorted(firsts - {"doctor"} or firsts)
         more = f",+{len(models) - _MOST_MODELS}" if len(models) > _MOST_MODELS else ""
         return cls(began, ",".join(models[:_MOST_MODELS]) + more)
 

@@ -6,7 +6,6 @@ from .failure import failure_line as failure_line
 from .imports import import_for_building as import_for_building
 from .imports import import_training as import_training
 from .imports import is_ours as is_ours
-from .loader_rates import measure_loader as measure_loader
 from .monitor import Monitor as Monitor
 from .provenance import collect as collect
 from .rank import RankContext as RankContext

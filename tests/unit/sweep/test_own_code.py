@@ -266,12 +266,6 @@ def test_what_a_data_module_decides_itself_is_refused_beside_it(data: None, type
     assert line.endswith(f"+dataset.{key.rpartition('.')[2]}={value}")
 
 
-@pytest.mark.parametrize("typed", ["workload=loader", "sweep.loader_ceiling=true"])
-def test_loaders_of_a_data_module_are_not_measured_alone(data: None, typed: str) -> None:
-    with pytest.raises(ConfigError, match=f"^{typed}: found dataset._target_=data.Data, a Light"):
-        take_own_batches([data_module(typed)])
-
-
 def test_batches_are_those_of_the_loader_without_a_download(data: None) -> None:
     asked_for = [
         data_module("devices=3"),

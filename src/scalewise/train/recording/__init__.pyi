@@ -7,6 +7,5 @@ from .shards import BatchesInPlace as BatchesInPlace
 from .shards import BatchSizes as BatchSizes
 from .shards import DataShare as DataShare
 from .step_phases import Mark as Mark
-from .step_timer import count_samples as count_samples
 from .summary import Pruning as Pruning
 from .summary import untrained_summary as untrained_summary

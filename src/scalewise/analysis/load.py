@@ -46,6 +46,7 @@ from scalewise.records import (
     read_metrics,
     read_shard,
     read_steps,
+    unpacked,
 )
 
 
@@ -238,11 +239,17 @@ def no_sweep(path: Path | str) -> str:
 
 
 def load_sweep(path: Path | str) -> Sweep:
-    """Read the sweep (or the single cell) in the folder ``path``.
+    """Read the sweep (or the single cell) in the folder or the archive ``path``.
 
     Raises :class:`RecordError` only where there is nothing to read at all.
     """
-    folder = sweep_folder(path)
+    given = Path(path)
+    found = unpacked(given)
+    sweep = _load_folder(sweep_folder(found), given)
+    return sweep if found == given else replace(sweep, archive=given)
+
+
+def _load_folder(folder: SweepFolder, given: Path) -> Sweep:
     problems: list[str] = []
     if not folder.plan_path.exists() and (folder.path / "config.yaml").exists():
         return _single_cell(CellFolder(folder.path))
@@ -263,7 +270,7 @@ def load_sweep(path: Path | str) -> Sweep:
     if not found and folder.plan_path.exists():
         raise RecordError(f"{problems[0]}; and no cell lies beside it")
     if not found:
-        raise RecordError(no_sweep(path))
+        raise RecordError(no_sweep(given))
     problems.append("the plan is lost: cells that never started are not listed")
     cells = _load_cells((CellFolder(p), None) for p in found)
     said = _without_path(folder.path, problems)

@@ -119,6 +119,13 @@ class Sweep:
     problems: tuple[str, ...] = ()
     quarantined: tuple[str, ...] = ()
     """Devices that the sweep put aside, with the evidence, one line each."""
+    archive: Path | None = None
+    """What ``path`` was unpacked from; None where it was given itself."""
+
+    @property
+    def given(self) -> Path:
+        """What a user gave: the folder, or the archive."""
+        return self.archive or self.path
 
 
 def setting(config: Mapping[str, Any] | None, key: str) -> Any:

@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import click
@@ -219,36 +218,26 @@ def report(
 ) -> int:
     """The verdicts of a sweep, and its report anew.
 
-    FOLDER is a sweep's, or an archive that `scalewise bundle` wrote; without it the newest in
-    multirun/ is read. HTML, Markdown, plots, JSON and CSV are written over what is there. No record
-    is changed. Exit status: 0, or 4 if a verdict is invalid.
+    FOLDER is a sweep's, or a zip of `scalewise bundle`; without it the newest in multirun/ is read.
+    HTML, Markdown, plots, JSON and CSV are written over what is there, for A.zip into A/report.
+    No record is changed. Exit status: 0, or 4 if a verdict is invalid.
     """
     from scalewise.analysis import SamplesError, analyse, load_sweep, read_samples
     from scalewise.config import ConfigError, conf_dir, read_prices
     from scalewise.report import (
-        BundleError,
         ReportFolderError,
         build,
         build_study,
         print_console,
-        unpack_bundle,
     )
     from scalewise.sweep import newest_sweep
 
     try:
         target = None if samples is None else read_samples(samples)
         priced = read_prices(conf_dir() / "prices.yaml", prices)
-        folder = folder or newest_sweep(Path("multirun"))
-        if folder.is_file():
-            if out is None:
-                raise click.UsageError(f"{folder} is no folder: give --out DIR")
-            unpacked = click.get_current_context().with_resource(TemporaryDirectory())
-            for lost in unpack_bundle(folder, Path(unpacked)):
-                say(f"warning: the bundle had no room for {lost}")
-            folder = Path(unpacked)
-        analysis = analyse(load_sweep(folder), prices=priced)
+        analysis = analyse(load_sweep(folder or newest_sweep(Path("multirun"))), prices=priced)
         files = build(analysis, out, target)
-    except (BundleError, ConfigError, ReportFolderError, SamplesError) as error:
+    except (ConfigError, ReportFolderError, SamplesError) as error:
         raise click.UsageError(str(error)) from error
     print_console(analysis, open_console(), target, verbose=verbose)
     done = "written over the earlier one" if files.replaced else "written"
@@ -273,22 +262,18 @@ def report(
 @application.command()
 @click.argument("folder", type=FOLDER)
 @click.option("--out", type=FOLDER, help="A new .zip; default: named as FOLDER, here.")
-@click.option("--hash-names", is_flag=True, help="Also names of models, data sets, strategies.")
-@click.option("--hide", multiple=True, metavar="WORD", help="One more word to hash; repeatable.")
-def bundle(folder: Path, out: Path | None, hash_names: bool, hide: tuple[str, ...]) -> None:
-    """A sweep as one archive to send, without names of yours.
+def bundle(folder: Path, out: Path | None) -> None:
+    """A sweep as one archive, to keep or to send.
 
-    Holds the records, under 20 MB: no data, checkpoints, logs or trackers' files. Hosts, users,
-    projects, accounts and paths are hashed. `scalewise report FILE --out DIR` has its figures.
+    Holds the records that `scalewise report FILE` reads: no data, checkpoints, logs or trackers'
+    files. Names of hosts, users, projects and paths are in it as they were recorded, and so are
+    messages and tracebacks of failed cells: look before you send it.
     """
-    from scalewise.report import BundleError, described, write_bundle
+    from scalewise.records import write_archive
 
-    try:
-        name = f"{Path(os.path.realpath(folder)).name}-bundle.zip"  # resolve() refuses a loop
-        written = write_bundle(folder, out or Path(name), hash_names=hash_names, hide=hide)
-    except BundleError as error:
-        raise click.UsageError(str(error)) from error
-    sys.stdout.writelines(f"{line}\n" for line in described(written))
+    out = out or Path(f"{Path(os.path.realpath(folder)).name}.zip")  # resolve() refuses a loop
+    files = write_archive(folder, out)
+    sys.stdout.write(f"{out}: {files} files, {out.stat().st_size / 1e6:.2f} MB\n")
 
 
 @application.command()
@@ -322,10 +307,10 @@ def compare(
 ) -> int:
     """Sweeps side by side, or one factor's ratio; a gate for CI.
 
-    FOLDERS are of sweeps, A, B and so on; the first is the older one. Without --factor it prints
-    what differs, their rows, a winner for each metric, and what to take or to run next; what --out
-    writes always has all of that. Exit status: 0, or 1 if --fail-if holds or nothing could be
-    compared under it.
+    FOLDERS are of sweeps or their zips, A, B and so on; the first is the older one. Without
+    --factor it prints what differs, their rows, a winner for each metric, and what to take or to
+    run next; what --out writes always has all of that. Exit status: 0, or 1 if --fail-if holds or
+    nothing could be compared under it.
 
     \b
     Example: scalewise compare A B --factor code --fail-if slower=3%
@@ -654,7 +639,8 @@ def import_log(file: Path, cell: Path) -> None:
 def export(folder: Path, out: Path | None, parquet: bool, steps: bool) -> int:
     """Device series as gpu_stats_*.json and gpu_timeline.csv.
 
-    FOLDER is of a cell or of a sweep; tables are of a sweep, and docs/tables.md has their columns.
+    FOLDER is of a cell or of a sweep, or its zip; of A.zip they go to A. Tables are of a sweep:
+    docs/tables.md has their columns.
     """
     if parquet or steps:
         return _export_tables(folder, out, steps=steps, parquet=parquet)
@@ -668,14 +654,13 @@ def export(folder: Path, out: Path | None, parquet: bool, steps: bool) -> int:
 
 
 def _export_tables(folder: Path, out: Path | None, *, steps: bool, parquet: bool) -> int:
-    from scalewise.records import SweepFolder
-    from scalewise.report import load
+    from scalewise.report import load, report_folder
 
-    target = out or SweepFolder(folder).report_path
     try:
         tables = load(folder)
     except ImportError as error:
         raise click.UsageError(f"{'--steps' if steps else '--parquet'}: {error}") from error
+    target = report_folder(tables.analysis, out)
     if steps:
         written = [tables.write_steps(target / f"steps.{'parquet' if parquet else 'csv'}")]
     else:

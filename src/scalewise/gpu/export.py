@@ -28,6 +28,7 @@ from scalewise.records import (
     parse_json,
     read_device_series,
     timeline_rows,
+    unpacked,
 )
 
 Entry = dict[str, Any]
@@ -48,9 +49,11 @@ def export_folder(path: Path, target: Path | None) -> Exported:
     """Export the cell in ``path``, or every cell of the sweep there.
 
     A cell is exported into its own folder, or with ``target`` into that folder, where the cells of
-    a sweep get a folder each. Cells without GPUs are passed over. Raises
-    :class:`~scalewise.records.RecordError` where no GPU was sampled at all.
+    a sweep get a folder each; those of an archive ``A.zip`` go to ``A``. Cells without GPUs are
+    passed over. Raises :class:`~scalewise.records.RecordError` where no GPU was sampled at all.
     """
+    if path.is_file():
+        path, target = unpacked(path), target or path.with_suffix("")
     if (path / "config.yaml").exists():
         cells = {path: target or path}
     else:

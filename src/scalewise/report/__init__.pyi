@@ -2,11 +2,8 @@ from .builder import ReportFolderError as ReportFolderError
 from .builder import build as build
 from .builder import build_comparison as build_comparison
 from .builder import print_console as print_console
+from .builder import report_folder as report_folder
 from .builder import report_sections as report_sections
-from .bundle import BundleError as BundleError
-from .bundle import described as described
-from .bundle import unpack_bundle as unpack_bundle
-from .bundle import write_bundle as write_bundle
 from .comparison_tables import comparison_section as comparison_section
 from .comparison_tables import side_by_side as side_by_side
 from .console import show_comparison as show_comparison

@@ -32,7 +32,7 @@ from scalewise.report.sections import Section
 from scalewise.report.study_tables import alternative, averages, investment, sizes
 
 Source = Analysis | Path | str
-"""A sweep: its analysis, or its folder."""
+"""A sweep: its analysis, or its folder or archive."""
 _TITLE = "Do more devices pay?"
 _DETAILS = "Do more devices pay? In detail"
 _RESULTS = "results.json"
@@ -74,8 +74,10 @@ def analysis_of(sweep: Source) -> Analysis:
 
 
 def report_folder(analysis: Analysis, out: Path | None) -> Path:
-    """``out``, or the folder of the sweep's own report."""
-    return out or SweepFolder(analysis.sweep.path).report_path
+    """``out``, or the folder of the sweep's own report: of ``A.zip`` that of ``A``."""
+    sweep = analysis.sweep
+    home = sweep.path if sweep.archive is None else sweep.archive.with_suffix("")
+    return out or SweepFolder(home).report_path
 
 
 def report_sections(sweep: Source, samples: int | None = None) -> list[Section]:

@@ -106,7 +106,7 @@ class Tables:
 
 
 def load(folder: str | os.PathLike[str]) -> Tables:
-    """Read a sweep's folder and analyse it.
+    """Read a sweep's folder, or its archive, and analyse it.
 
     Raises :class:`~scalewise.records.RecordError` if it holds no sweep, and ImportError where
     pandas or pyarrow is missing.

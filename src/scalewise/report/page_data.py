@@ -272,7 +272,7 @@ def _log_tail(cell: CellRecords) -> list[str]:
             file.seek(max(0, file.tell() - _LOG_BYTES))
             text = file.read().decode("utf-8", "replace")
     except OSError:
-        # Logs do not travel in a bundle.
+        # An archive has no logs.
         return list(cell.attempts[-1].last_lines) if cell.attempts else []
     return text.splitlines()[-_LOG_LINES:]
 

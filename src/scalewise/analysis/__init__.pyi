@@ -111,7 +111,6 @@ from .sizes import break_evens as break_evens
 from .sizes import model_kind as model_kind
 from .sizes import size_families as size_families
 from .sizes import size_words as size_words
-from .stalls import step_edges_s as step_edges_s
 from .statistics import Estimate as Estimate
 from .statistics import Interval as Interval
 from .statistics import RatioEstimate as RatioEstimate
@@ -124,6 +123,7 @@ from .step_figures import RankSteps as RankSteps
 from .step_figures import epochs_after as epochs_after
 from .step_figures import extremes as extremes
 from .step_figures import figures_of as figures_of
+from .step_path import step_edges_s as step_edges_s
 from .steps import NotMeasuredError as NotMeasuredError
 from .steps import common_steps as common_steps
 from .steps import measure_pipeline as measure_pipeline

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.run import Run
 from scalewise.analysis.step_figures import figures_of
-from scalewise.analysis.steps import LONG_STEP_S, MAX_ASIDE, LongSteps, pipeline_of
+from scalewise.analysis.steps import ASIDE_S, MAX_ASIDE, LongSteps, pipeline_of
 from scalewise.records import PHASES
 
 PHASE_WORDS: Mapping[str, str] = {
@@ -87,5 +87,5 @@ def _named(run: Run, long: LongSteps) -> str:
     longest = sorted(long.found, key=lambda one: -one.seconds)[:MAX_ASIDE]
     each = [f"step {one.step} took {one.seconds:.1f} s on rank {one.rank}" for one in longest]
     more = len(long.found) - len(longest)
-    each += [f"and {more} more of more than {LONG_STEP_S:g} s"] if more else []
+    each += [f"and {more} more of more than {ASIDE_S:g} s"] if more else []
     return f"{run.cell.planned.name}: {', '.join(each)}"

@@ -21,7 +21,6 @@ from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.cost import usd_per_million_samples
 from scalewise.analysis.run import Run
 from scalewise.analysis.scaling import is_ceiling
-from scalewise.analysis.stalls import step_edges_s
 from scalewise.analysis.statistics import (
     Estimate,
     RatioEstimate,
@@ -29,6 +28,7 @@ from scalewise.analysis.statistics import (
     estimate_positive,
     estimate_ratio,
 )
+from scalewise.analysis.step_path import step_edges_s
 from scalewise.analysis.summary import Analysis
 
 _MAY_DIFFER = "devices,gpu,link,versions,code"

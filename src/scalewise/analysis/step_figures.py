@@ -18,8 +18,13 @@ from scalewise.analysis.balance import ONE_RANK, LoadBalance, measure_balance
 from scalewise.analysis.contradictions import contradiction
 from scalewise.analysis.devices import Span
 from scalewise.analysis.model import CellRecords, WarmUp
-from scalewise.analysis.stalls import CommonStall, common_stalls, step_edges_s
-from scalewise.analysis.step_path import StepMeans, path_of
+from scalewise.analysis.step_path import (
+    CommonStall,
+    StepMeans,
+    common_stalls,
+    path_of,
+    step_edges_s,
+)
 from scalewise.analysis.steps import (
     Anatomy,
     LongSteps,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,11 +21,16 @@ from scalewise.records import PHASES, PipelineRecord, StepSeries, sum_over_shard
 P = ParamSpec("P")
 T = TypeVar("T")
 
-LONG_STEP_S = 2.0
-"""A step below this is not long, however short the others are."""
+LONG_MEDIANS: Final = 3.0
+"""A step beyond so many medians is long, and a loss: noise of single steps stays below it."""
 
-LONG_STEP_MEDIANS = 50.0
-"""A step below so many medians of its run is not long, however slow the run is."""
+STALL_MS: Final = 100.0
+"""What a long step of every rank at once takes beyond the median to be a stall of all ranks. In the
+31 runs on several H200s that a second context stalled, the stall took 133 to 447 ms; steps of all
+ranks that were long for another reason took at most 66 ms, on one GPU and on CPUs at most 17."""
+
+ASIDE_S: Final = 2.0
+"""A long step beyond this is set aside: a process that was stopped, a host that froze."""
 
 MAX_ASIDE = 3
 
@@ -83,7 +88,7 @@ class Throughput:
 
 @dataclass(frozen=True)
 class LongStep:
-    """A timed step of more than two seconds and fifty medians of its run."""
+    """A timed step of more than two seconds and three medians of its run."""
 
     step: int
     rank: int
@@ -136,7 +141,7 @@ def find_long_steps(ranks: Sequence[StepSeries]) -> LongSteps:
     times_ms = np.stack([one.column("step", line) for one in ranks])
     slowest_ms = times_ms.max(axis=0)
     median_ms = float(np.median(slowest_ms))
-    at = np.flatnonzero(slowest_ms > max(1e3 * LONG_STEP_S, LONG_STEP_MEDIANS * median_ms))
+    at = np.flatnonzero(slowest_ms > max(1e3 * ASIDE_S, LONG_MEDIANS * median_ms))
     found = tuple(
         LongStep(
             int(ranks[0].rows["step"][i]),

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scalewise.analysis.model import WarmUp, WarmUpRule
-from scalewise.analysis.steps import NotMeasuredError, aligned_steps, timeline
+from scalewise.analysis.steps import LONG_MEDIANS, NotMeasuredError, aligned_steps, timeline
 from scalewise.records import StepSeries
 
 LEAST_STEPS: Final = 50
@@ -26,8 +26,6 @@ LEAST_STEPS: Final = 50
 BATCH: Final = 5
 _LAST_BATCHES: Final = 5
 """Batches that are never the first: of so few the standard error is small by chance."""
-_LONG: Final = 3.0
-"""A step of so many medians of its surroundings is a stall, as in the budget of losses."""
 _SAME_LEVEL: Final = 0.03
 """Share by which levels differ at least: less is not worth its steps."""
 _MIDDLE: Final = (10.0, 90.0)
@@ -82,9 +80,9 @@ def find_first(step_ms: Floats, least: int) -> tuple[WarmUpRule, int, int]:
     reached = max(first, int(((levels >= low) & (levels <= high)).argmax()))
     most = first + int(_MOST_SHARE * (len(levels) - first))
     timed = step_ms[least : offset + BATCH * len(levels)]
-    stalls = np.flatnonzero(timed > _LONG * np.repeat(levels[first:], BATCH))
-    if len(stalls):
-        most = min(most, first + int(stalls[0]) // BATCH)
+    long = np.flatnonzero(timed > LONG_MEDIANS * np.repeat(levels[first:], BATCH))
+    if len(long):
+        most = min(most, first + int(long[0]) // BATCH)
     steady = offset + BATCH * reached
     return ("MSER-5", steady, steady) if reached <= most else ("not steady", least, steady)
 

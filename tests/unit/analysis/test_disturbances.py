@@ -28,7 +28,7 @@ from scalewise.analysis.disturbances import (
     foreign_cpu_share,
 )
 from scalewise.analysis.load import load_cell
-from scalewise.analysis.stalls import common_stalls
+from scalewise.analysis.step_path import common_stalls
 from scalewise.analysis.steps import NotMeasuredError
 from scalewise.gpu import DeviceSampler
 from scalewise.host import CoreUse

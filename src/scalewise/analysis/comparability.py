@@ -30,8 +30,6 @@ _NO_FACTOR = (
     "allow_faults",
     "repeat",
     "checkpoint.trust",
-    "measure.sustained",
-    "measure.sustained_s",
     "monitor.interval_s",
     "monitor.seed_format",
 )

@@ -382,8 +382,6 @@ def _base_label(cell: CellRecords) -> str:
             parts = ["doctor"]
         case "find_batch":
             parts.insert(0, "find batch")
-        case "sustained":
-            parts.append("sustained")
         case _ if is_profiled(config):
             parts.append("under the profiler")
     many = [f"({cell.result.models} models)"] if cell.result and cell.result.models > 1 else []

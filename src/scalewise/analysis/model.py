@@ -137,8 +137,7 @@ def setting(config: Mapping[str, Any] | None, key: str) -> Any:
 
 
 def workload(config: Mapping[str, Any] | None) -> str:
-    """``train``; ``doctor`` examines devices, ``find_batch`` tries which batch sizes fit,
-    ``sustained`` trains for minutes."""
+    """``train``; ``doctor`` examines devices, ``find_batch`` tries which batch sizes fit."""
     return str((config or {}).get("workload", "train"))
 
 

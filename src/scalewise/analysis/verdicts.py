@@ -31,7 +31,6 @@ from scalewise.analysis.loss_budget import (
 )
 from scalewise.analysis.model import Sweep
 from scalewise.analysis.scaling import Pair, Refused, is_ceiling, pair_all
-from scalewise.analysis.sustained import Sustained, sustained_by_configuration
 from scalewise.analysis.validity import Doubt, Found, Invalid, untrained_steps
 from scalewise.analysis.verdict import (
     BANDS,
@@ -62,15 +61,8 @@ _MOST_LOSSES = 2
 """Losses that an answer names; the report has all of them."""
 
 
-def doubted(
-    pair: Pair,
-    budgets: Budgets,
-    sustained: Sustained | None = None,
-    min_efficiency: float = MIN_EFFICIENCY,
-) -> Pair:
+def doubted(pair: Pair, budgets: Budgets, min_efficiency: float = MIN_EFFICIENCY) -> Pair:
     """The pair with its largest losses and the doubts about its verdict in its reason.
-
-    ``sustained`` says whether its configuration is as fast after minutes, where that was tried.
 
     Intervals over runs see noise between runs. A crowd that slows every run of one side alike moves
     the speedup without widening its interval, and more than linear scaling is what that looks like.
@@ -135,11 +127,7 @@ def doubted(
         for name, told in mixtures([r.cell for r in side.runs], ("code", "data_file")).items()
     )  # fmt: skip
     lost = lost_words(budgets.get(pair.multi.config_id))
-    if sustained is not None and sustained.is_burst:
-        doubts.append(Doubt("burst", str(sustained), str(sustained), about=about))
     said = [*([lost] if lost else []), *(doubt.text for doubt in doubts)]
-    if sustained is not None and not sustained.is_burst:
-        said.append(str(sustained))
     if not said:
         return pair
     judgement = replace(pair.judgement, reason="; ".join([pair.judgement.reason, *said]))
@@ -397,10 +385,6 @@ class Verdicts:
     """``config_id`` to why its figures mean nothing; sound configurations are absent."""
     repeats: tuple[Repeats, ...]
     """Who needs how many runs under ``repeats=auto``, and why."""
-    sustained: Mapping[str, Sustained]
-    """``config_id`` to whether it is as fast after minutes; absent where that was not tried."""
-    unsustained: tuple[str, ...]
-    """Why a long run does not tell that, one line each."""
 
 
 def reach_verdicts(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Verdicts:
@@ -414,15 +398,11 @@ def reach_verdicts(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Verd
         for i, c in ((c.config_id, c) for c in configs)
         if (budget := make_budget(c, baselines.get(i))) is not None
     }
-    sustained, unsustained = sustained_by_configuration(configs)
     judged = tuple(
-        beside_disturbed(
-            doubted(p, budgets, sustained.get(p.multi.config_id), min_efficiency), min_efficiency
-        )
-        for p in pairs
+        beside_disturbed(doubted(p, budgets, min_efficiency), min_efficiency) for p in pairs
     )
     own = {c.config_id: found for c in timed if (found := c.invalid)}
     invalid = {p.multi.config_id: p.invalid for p in judged if p.invalid}
     invalid |= own
     repeats = assess(timed, judged)
-    return Verdicts(configs, judged, refused, budgets, invalid, repeats, sustained, unsustained)
+    return Verdicts(configs, judged, refused, budgets, invalid, repeats)

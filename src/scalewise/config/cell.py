@@ -142,10 +142,6 @@ class MeasureConfig:
     min_time_s: Annotated[float, Field(ge=0.1, le=86400)] | None = None
     """Seconds of timed steps that a run has at least: rank 0 tells the last step by their pace.
     None for :data:`DEFAULT_MIN_TIME_S`, and where steps or epochs were asked for."""
-    sustained: bool = False
-    """Train one cell more, for ``sustained_s``: is it as fast in the end as it was measured?"""
-    sustained_s: Annotated[float, Field(ge=5, le=86400)] = 300.0
-    """Seconds of timed steps of that cell: until power, temperatures and clocks have settled."""
 
 
 DEFAULT_MEASURE = MeasureConfig()
@@ -295,9 +291,8 @@ class CellConfig:
     pruning: PruningConfig = NO_PRUNING
     profile: ProfileConfig = DEFAULT_PROFILE
     measure: MeasureConfig = DEFAULT_MEASURE
-    workload: Literal["train", "sustained", "doctor", "find_batch"] = "train"
-    """``sustained``: train for ``measure.sustained_s`` and be compared with nothing but itself;
-    ``doctor``: examine the devices of the cell as ``scalewise doctor`` does, train nothing;
+    workload: Literal["train", "doctor", "find_batch"] = "train"
+    """``doctor``: examine the devices of the cell as ``scalewise doctor`` does, train nothing;
     ``find_batch``: try which batch sizes fit on them."""
     batch_search: BatchSearchConfig = DEFAULT_SEARCH
     checkpoint: CheckpointConfig = NO_CHECKPOINTS
@@ -344,10 +339,6 @@ class CellConfig:
             # Captured steps cannot start in the middle.
             ("checkpoint", "an interval", not (saves and captures),
              "execution=eager or compile", execution),
-            ("measure.sustained", True, not (self.measure.sustained and kind == "auto"),
-             "false, or a strategy of your choice", strategy),
-            ("measure.sustained", True, not (self.measure.sustained and searched),
-             "false, or a number", "batch_size=auto"),
             # torchao says nothing of strategies that cut layers or weight ranks, nor of captures.
             ("precision", self.precision.name, not fp8 or kind in ("single", "ddp", "fsdp", "auto"),
              "strategy=single, ddp or fsdp, or precision=bf16-mixed", strategy),

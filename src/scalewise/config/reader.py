@@ -157,10 +157,6 @@ def config_id(plain: Mapping[str, Any]) -> str:
         # Whom a resumed sweep trusts makes no other cell of one that was begun.
         relevant["checkpoint"] = {**checkpoint, "trust": False}
         relevant = without_absent_groups(relevant)
-    measure = relevant.pop("measure", None)
-    if isinstance(measure, Mapping) and measure.get("min_time_s") is not None:
-        # A cell more in the sweep makes no other cells of the rest.
-        relevant["measure"] = {"min_time_s": measure["min_time_s"]}
     text = json.dumps(relevant, sort_keys=True, separators=(",", ":"), default=to_plain)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

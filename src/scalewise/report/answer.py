@@ -396,9 +396,6 @@ def _chosen(analysis: Analysis) -> Iterator[str]:
         if cell.batch_search is not None and cell.config is not None:
             size = cell.batch_search.batch_size(str(cell.config["scaling"]))
             yield f"{config.label}: the search found batch_size={size}."
-        sustained = analysis.sustained.get(config.config_id)
-        if sustained is not None and not sustained.is_burst:
-            yield f"{config.label}: {sustained}."
         near = under_ceiling(config, analysis.measured)
         if near is not None:
             yield f"{config.label}: {factor(near[1].value)} of its ceiling, {near[0].label}."

@@ -93,7 +93,6 @@ def devices(analysis: Analysis) -> Section:
         "Devices",
         Verbatim(memory_summary(analysis).rstrip()),
         Note(_MEMORY_NOTE),
-        lines(_sustained(analysis)),
         Picture("device_memory.png", "Memory of each device"),
         Picture("gpu_timeline.png", "What every device did over time"),
     )  # fmt: skip
@@ -123,14 +122,6 @@ def memory_summary(analysis: Analysis) -> str:
             text.append(f"    Load: arrival CV {cv}% ({grade(arrival.value)}), mean over runs")
         blocks.append("\n".join(text))
     return "\n\n".join(blocks) + ("\n" if blocks else "")
-
-
-def _sustained(analysis: Analysis) -> Iterator[str]:
-    """What devices and steps did at the beginning and at the end of each long run."""
-    for config in analysis.measured:
-        if config.config_id in analysis.sustained:
-            yield f"{config.label}: {analysis.sustained[config.config_id].details}"
-    yield from (f"not told whether speed holds: {why}" for why in analysis.unsustained)
 
 
 def _equals(cv: float) -> str:

@@ -208,8 +208,6 @@ def configuration_as_plain(analysis: Analysis, config: Configuration) -> dict[st
             {"cell": run.cell.planned.name, **to_plain(result)}
             for run, result in zip(config.runs, analysis.mfu[config.config_id], strict=True)
         ],
-        **_sustained(analysis, config),
-        "sustained": to_plain(analysis.sustained.get(config.config_id)),
         "communication": communication_tables.communication_as_plain(analysis, config),
         "profiles": [
             {
@@ -318,7 +316,6 @@ def _csv_row(analysis: Analysis, config: Configuration, warmup_epochs: int) -> d
         "ideal_step_time_ms": budget and budget.ideal_ms,
         "main_limit": limits[0].cause if limits else None,
         "main_limit_ms": limits[0].ms if limits else None,
-        **_sustained(analysis, config),
         "verdict": scaling_tables.verdict(analysis, config),
         "seed_label": pair.seed_label if pair else None,
         "reason": _reason(analysis, config),
@@ -353,14 +350,6 @@ def _timed_columns(config: Configuration) -> dict[str, str | None]:
     return {
         name: ", ".join(map(str, values if len(set(values)) > 1 else values[:1])) or None
         for name, values in columns.items()
-    }
-
-
-def _sustained(analysis: Analysis, config: Configuration) -> dict[str, float | None]:
-    found = analysis.sustained.get(config.config_id)
-    return {
-        "sustained_ratio": found.ratio if found else None,
-        "sustained_s": found.seconds if found else None,
     }
 
 

@@ -377,11 +377,7 @@ def later_cells(
     seed = decided[0].cell.sweep.order_seed if decided else 0
     planned = plan(decided, seed, planned_repeats(folder))
     # The devices were examined with the first stage.
-    return [
-        cell
-        for cell in planned
-        if cell.request.cell.workload != "doctor" and cell.planned.config_id not in known
-    ]
+    return [cell for cell in planned if cell.request.cell.workload != "doctor"]
 
 
 def reruns(folder: SweepFolder, cells: Sequence[Cell]) -> frozenset[str]:

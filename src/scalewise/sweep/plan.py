@@ -209,12 +209,12 @@ def plan(
 
     Repeats are interleaved in rounds (:func:`in_order`), so that a drift of the host meets all
     configurations alike. An examination of the devices (``sweep.doctor``) comes before all of
-    them, then the searches for batch sizes; the long run (``measure.sustained``) comes last.
+    them, then the searches for batch sizes.
 
     Raises :class:`ConfigError` for more cells than ``sweep.max_cells``, before any is made.
     """
     requests = settle_repeats(requests)
-    beside = [one for one in (examination(requests), long_run(requests)) if one is not None]
+    examined = examination(requests)
     distinct: dict[str, Request] = {}
     for one in requests:
         known = distinct.setdefault(one.config_id, one)
@@ -238,7 +238,9 @@ def plan(
         for part in parts
         for repeat in part
     ]
-    return in_order([*(make_cell(one, 0) for one in beside), *cells], order_seed)
+    if examined is not None:
+        cells.append(make_cell(examined, 0))
+    return in_order(cells, order_seed)
 
 
 def examination(requests: Sequence[Request]) -> Request | None:
@@ -259,45 +261,9 @@ def examination(requests: Sequence[Request]) -> Request | None:
     return request((*largest.overrides, "workload=doctor"), plain)
 
 
-def long_run(requests: Sequence[Request]) -> Request | None:
-    """The cell that trains for minutes in a sweep with ``measure.sustained``.
-
-    It is of the configuration of most devices, and of those the one with most work a step. None
-    where nobody asked for it.
-    """
-    asked = [one for one in requests if one.cell.measure.sustained and one.cell.is_timed]
-    if not asked:
-        return None
-    most = max(map(_devices, asked))
-    widest = [one for one in asked if _devices(one) == most]
-    hardest = max(widest, key=_work) if len(widest) > 1 else widest[0]
-    plain = {
-        **hardest.plain,
-        "workload": "sustained",
-        "repeats": 1,
-        "max_steps": None,
-        "max_epochs": None,
-        "measure": {"min_time_s": hardest.cell.measure.sustained_s},
-    }
-    return request((*hardest.overrides, "workload=sustained"), plain)
-
-
 def _devices(one: Request) -> float:
     devices = one.cell.strategy.devices
     return math.inf if devices == "auto" else devices
-
-
-def _work(one: Request) -> int:
-    """Parameters of a shipped model times the samples of a step; 0 for a model of the user's."""
-    model, devices = one.cell.model, one.cell.strategy.devices
-    if not model.target.startswith("scalewise."):
-        return 0
-    import_for_building()
-    import torch
-
-    with torch.device("meta"):
-        parameters: int = sum(p.numel() for p in instantiate("model", model).parameters())
-    return parameters * one.cell.batch_of(1 if devices == "auto" else devices)
 
 
 def folded(requests: Sequence[Request]) -> str | None:
@@ -326,18 +292,16 @@ def in_order(cells: Iterable[Cell], order_seed: int) -> list[Cell]:
     """Examinations and searches, then round by round, each in a random order of its own.
 
     A round is a block in time: repeat k of every configuration. Ratios are taken within it, so
-    what is compared, the cells of one workload, follow one another there. A long run comes last:
-    the sweep's answer does not wait for it, nor is a cell warmer for it.
+    what is compared, the cells of one workload, follow one another there.
     """
     ordered: list[Cell] = []
-    long: list[Cell] = []
     rounds: dict[int, dict[str, list[Cell]]] = {}
     for cell in cells:
         if cell.request.cell.workload == "train":
             workloads = rounds.setdefault(cell.planned.repeat, {})
             workloads.setdefault(cell.request.workload_id, []).append(cell)
         else:
-            (long if cell.request.cell.workload == "sustained" else ordered).append(cell)
+            ordered.append(cell)
     for repeat, workloads in sorted(rounds.items()):
         # Of its own seed, so that a round has the same order whatever runs before it. Sorted
         # first, so that the order depends on the seed and not on how it was typed.
@@ -347,7 +311,7 @@ def in_order(cells: Iterable[Cell], order_seed: int) -> list[Cell]:
         for block in blocks:
             shuffler.shuffle(block)
             ordered += block
-    return ordered + long
+    return ordered
 
 
 def make_cell(one: Request, repeat: int) -> Cell:

@@ -227,26 +227,3 @@ def test_what_nobody_asked_for_has_a_budget() -> None:
 def test_two_rules_for_the_end_of_a_run_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"measure.min_time_s: found 3\.0 with max_steps=500.*"):
         asked("measure.min_time_s=3", "max_steps=500")
-
-
-def test_a_long_run_is_the_last_cell_of_most_devices_and_most_work() -> None:
-    words = ("measure.sustained=true", "measure.sustained_s=30", "repeats=2")
-    wide = ("strategy=ddp", "strategy.devices=2")
-    small, large = asked(*words, *wide), asked(*words, *wide, "model=large")
-    cells = plan([asked(*words, "model=large"), large, small], 0)
-    assert len(cells) == 7
-    last = cells[-1]
-    assert last.request.cell.workload == "sustained"
-    assert last.planned.name.startswith("sustained-large-tabular-ddp2-r0-")
-    assert last.request.cell.min_time_s("cpu") == 30
-    assert last.planned.config_id not in {cell.planned.config_id for cell in cells[:-1]}
-
-
-def test_a_long_run_makes_no_other_cells_of_the_rest() -> None:
-    assert asked("measure.sustained=true").config_id == asked().config_id
-    assert len(plan([asked()], 0)) == 1
-
-
-def test_a_long_run_of_what_is_yet_to_be_found_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"measure\.sustained: found true"):
-        asked("measure.sustained=true", "batch_size=auto")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -65,25 +67,25 @@ class Net(nn.Module):
 
 
 class Slowing(torch.autograd.Function):
-    """Passes values on and sleeps when their gradient comes by."""
+    """Passes values on and pauses when their gradient comes by."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, seconds: float) -> Tensor:
-        ctx.seconds = seconds
+    def forward(ctx: Any, x: Tensor, pause: Callable[[], None]) -> Tensor:
+        ctx.pause = pause
         return x.clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        time.sleep(ctx.seconds)
+        ctx.pause()
         return gradients[0], None
 
 
 class SlowSgd(torch.optim.SGD):
-    seconds = 0.0
+    pause: Callable[[], None]
 
     def step(self, closure: Any = None) -> Any:
         loss = super().step(closure)
-        time.sleep(self.seconds)
+        self.pause()
         return loss
 
 
@@ -102,31 +104,64 @@ class SlowModule(pl.LightningModule):
         super().__init__()
         self.layer = nn.Linear(FEATURES, CLASSES)
         mine = rank in (-1, RANK)
-        self.sleeps = {
-            "forward": forward_ms * mine / 1e3,
-            "backward": backward_ms * mine / 1e3,
-            "optimizer": optimizer_ms * mine / 1e3,
-            "other": other_ms * mine / 1e3,
-            "h2d": h2d_ms * mine / 1e3,
+        self.pauses_ms = {
+            "forward": forward_ms * mine,
+            "backward": backward_ms * mine,
+            "optimizer": optimizer_ms * mine,
+            "other": other_ms * mine,
+            "h2d": h2d_ms * mine,
         }
+
+    def pause(self, phase: str) -> None:
+        time.sleep(self.pauses_ms[phase] / 1e3)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         x, y = batch
-        time.sleep(self.sleeps["forward"])
-        output = Slowing.apply(self.layer(x), self.sleeps["backward"])
+        self.pause("forward")
+        output = Slowing.apply(self.layer(x), functools.partial(self.pause, "backward"))
         return nn.functional.cross_entropy(output, y)
 
     def transfer_batch_to_device(self, batch: Any, device: Any, dataloader_idx: int) -> Any:
-        time.sleep(self.sleeps["h2d"])
+        self.pause("h2d")
         return super().transfer_batch_to_device(batch, device, dataloader_idx)
 
     def on_train_batch_end(self, *args: Any) -> None:
-        time.sleep(self.sleeps["other"])
+        self.pause("other")
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         optimizer = SlowSgd(self.parameters(), lr=0.01)
-        optimizer.seconds = self.sleeps["optimizer"]
+        optimizer.pause = functools.partial(self.pause, "optimizer")
         return optimizer
+
+
+class SpinModule(SlowModule):
+    """Keeps its GPU busy in each phase, in every second step for twice as long.
+
+    The data set is a :class:`SpinData`. ``spins.json`` has the ms of each kernel, by phase. Its
+    length counts cycles of a clock that falls under load, so two events tell it.
+    """
+
+    cycles_per_ms = 1_900_000  # of an H200: about
+
+    def __init__(self, data_wait_ms: float, **pauses_ms: float) -> None:
+        super().__init__(**pauses_ms)
+        self.pauses_ms["data_wait"] = data_wait_ms
+        self.spins: dict[str, list[tuple[Any, Any]]] = {phase: [] for phase in self.pauses_ms}
+        SpinSamples.pause = functools.partial(self.pause, "data_wait")
+
+    def pause(self, phase: str) -> None:
+        spins = self.spins[phase]
+        times = 1 + len(spins) % 2
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        torch.cuda._sleep(round(times * self.pauses_ms[phase] * self.cycles_per_ms))
+        end.record()
+        spins.append((begin, end))
+
+    def on_train_end(self) -> None:
+        torch.cuda.synchronize()
+        told = {p: [b.elapsed_time(e) for b, e in spins] for p, spins in self.spins.items()}
+        Path("spins.json").write_text(json.dumps(told))
 
 
 class SlowSamples(Dataset[Any]):
@@ -142,6 +177,19 @@ class SlowSamples(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return self.inner[index]
+
+
+class SpinSamples(SlowSamples):
+    pause: Callable[[], None]
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        type(self).pause()
+        return super().__getitems__(indices)
+
+
+class SpinData:
+    def __init__(self) -> None:
+        self.train = SpinSamples(samples(3200, 0), 0)
 
 
 class SlowData:

@@ -1,4 +1,7 @@
-"""A delay put into a phase appears in that phase, and nowhere else."""
+"""A delay put into a phase appears in that phase, and nowhere else.
+
+On a GPU's own timeline: ``tests/gpu/test_anatomy.py``.
+"""
 
 from __future__ import annotations
 
@@ -50,11 +53,13 @@ def delayed(
 
 @pytest.mark.parametrize("phase", INJECTED_MS)
 def test_a_delay_appears_in_its_phase(delayed: tuple[StepSeries, StepSeries], phase: str) -> None:
-    """A sleep is never shorter than asked, however busy the host is.
+    """A sleep is never shorter than asked; one step in fifteen is undisturbed on a busy host too.
 
-    How much of it lands elsewhere: ``benchmarks/anatomy_injection.py``.
+    The phases add up to the step, so what each has beyond its own sleep came from nowhere else.
     """
-    assert (delayed[1].timed().column(phase) >= INJECTED_MS[phase]).all()
+    found = delayed[1].timed().column(phase)
+    assert (found >= INJECTED_MS[phase]).all()
+    assert found.min() <= 1.1 * INJECTED_MS[phase]
 
 
 def test_the_phases_add_up_to_the_step(delayed: tuple[StepSeries, StepSeries]) -> None:

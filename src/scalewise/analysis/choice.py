@@ -22,7 +22,7 @@ from typing import Literal
 
 from scalewise.analysis.comparability import differences, grouped
 from scalewise.analysis.configuration import Configuration
-from scalewise.analysis.labels import bounding, factor, interval_words
+from scalewise.analysis.figures import bounding, factor, interval_words
 from scalewise.analysis.scaling import Pair, is_ceiling, rate_ratio
 from scalewise.analysis.statistics import Interval, RatioEstimate, bonferroni
 from scalewise.analysis.verdict import VERDICT_RUNS

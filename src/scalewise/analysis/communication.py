@@ -18,7 +18,7 @@ import numpy.typing as npt
 from scalewise.analysis.anatomy import mean_anatomy
 from scalewise.analysis.comparability import differences
 from scalewise.analysis.configuration import Configuration
-from scalewise.analysis.labels import bounding, factor
+from scalewise.analysis.figures import bounding, factor
 from scalewise.analysis.model import is_monitored, is_profiled, is_timed
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.steps import ExposedCommunication, mean_of_known

@@ -31,7 +31,7 @@ from scalewise.analysis.comparability import (
     within,
 )
 from scalewise.analysis.configuration import Configuration, configurations
-from scalewise.analysis.labels import bounding, confidence, listed
+from scalewise.analysis.figures import bounding, confidence, listed
 from scalewise.analysis.model import CellRecords, Sweep
 from scalewise.analysis.statistics import (
     RatioEstimate,

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
-from scalewise.analysis.labels import listed
+from scalewise.analysis.figures import listed
 from scalewise.analysis.model import CellRecords, is_profiled
 from scalewise.analysis.step_figures import StepFigures, figures_of
 from scalewise.analysis.steps import NotMeasuredError

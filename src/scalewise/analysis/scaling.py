@@ -19,7 +19,7 @@ from scalewise.analysis.configuration import (
     describe_inferred_scaling,
     identity_beside,
 )
-from scalewise.analysis.labels import factor, interval_words
+from scalewise.analysis.figures import factor, interval_words
 from scalewise.analysis.losses import LossCurve, equal_samples
 from scalewise.analysis.model import is_monitored
 from scalewise.analysis.run import Run

@@ -18,6 +18,7 @@ from scalewise.analysis.comparability import grouped
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.cost import NO_COST, Cost, measure_cost
 from scalewise.analysis.disturbances import Disturbance, disturbances
+from scalewise.analysis.figures import listed
 from scalewise.analysis.investment import (
     Alternative,
     Owned,
@@ -26,7 +27,6 @@ from scalewise.analysis.investment import (
     measure_owned,
     measure_return,
 )
-from scalewise.analysis.labels import listed
 from scalewise.analysis.mfu import MfuResult, find_doctor, measure_mfu
 from scalewise.analysis.model import CellRecords, Sweep, is_profiled
 from scalewise.analysis.scaling import Pair, Refused

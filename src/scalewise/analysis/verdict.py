@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
-from scalewise.analysis.labels import bounds_nothing, estimate, factor, interval_words
+from scalewise.analysis.figures import bounds_nothing, estimate, factor, interval_words
 from scalewise.analysis.statistics import (
     Estimate,
     Interval,

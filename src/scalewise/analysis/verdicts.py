@@ -20,7 +20,7 @@ from scalewise.analysis.configuration import (
     without_disturbed,
 )
 from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, is_disturbed
-from scalewise.analysis.labels import factor, interval_words, times
+from scalewise.analysis.figures import factor, interval_words, times
 from scalewise.analysis.loss_budget import (
     CAUSE_WORDS,
     Budget,

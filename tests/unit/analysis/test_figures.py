@@ -20,7 +20,7 @@ from scalewise.analysis import (
     ratio,
 )
 from scalewise.analysis.choice import _judge
-from scalewise.analysis.labels import no_bound
+from scalewise.analysis.figures import no_bound
 from scalewise.analysis.statistics import estimate_ratio
 from scalewise.analysis.verdict import judge
 

@@ -1,0 +1,168 @@
+"""How a figure and its doubt are written: read at a glance, and never more than is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from scalewise.analysis.statistics import Estimate, Interval, RatioEstimate
+from scalewise.records import to_plain
+
+MISSING = "-"
+
+UNBOUNDED = 1e3
+"""Upper over lower end from which an interval says nothing: three orders of magnitude."""
+
+_LOPSIDED = 0.05
+"""How far from the middle of its interval, in halves of it, a figure is still written with ±."""
+
+_EQUAL = 1e-9
+"""Half width, in parts of the figure, below which runs are called equal: rounding makes as much."""
+
+_MOST_DIGITS = 5
+"""Significant digits of a figure; a doubt below the last of them is called that."""
+
+
+def number(value: float | None) -> str:
+    """Three significant digits, thousands grouped; a dash for None."""
+    if value is None:
+        return MISSING
+    if value == 0:
+        return "0"
+    magnitude = math.floor(math.log10(abs(float(f"{value:.3g}"))))
+    if not -3 <= magnitude < 7:
+        return f"{value:.2e}"
+    return f"{value:,.{max(0, 2 - magnitude)}f}"
+
+
+def factor(value: float) -> str:
+    """A ratio: two decimals from 0.1 to 1,000, beyond two or three significant digits."""
+    if 0.1 <= abs(value) < 1000:
+        return f"{value:.2f}"
+    return f"{value:.2g}" if abs(value) < 0.1 else number(value)
+
+
+def estimate(figure: Estimate | None) -> str:
+    """``mean ± half width``, the half width to two digits; the mean alone for one run.
+
+    ``mean [low, high]`` where the halves differ by more than a tenth. Runs that agree to the last
+    bit, as repeats of one seed may, tell nothing of how far others would lie from them: they are
+    said to be equal, and not to be certain.
+    """
+    if figure is None:
+        return MISSING
+    if figure.interval is None:
+        return number(figure.value)
+    if bounds_nothing(figure.interval):
+        return f"{number(figure.value)} ({no_bound(figure.n)})"
+    half = (figure.interval.high - figure.interval.low) / 2
+    if half <= _EQUAL * abs(figure.value):
+        which = "both" if figure.n == 2 else f"all {figure.n}"
+        return f"{number(figure.value)} (equal in {which} runs)"
+    middle = (figure.interval.high + figure.interval.low) / 2
+    if abs(middle - figure.value) > _LOPSIDED * half:
+        ends = (figure.value, figure.interval.low, figure.interval.high)
+        value, low, high = (number(float(f"{end:.3g}")) for end in ends)
+        return f"{value} [{low}, {high}]"
+    return _with_half_width(figure.value, half)
+
+
+def _with_half_width(value: float, half: float) -> str:
+    """Both to one place: of the second digit of ``half``, but of no digit of ``value`` beyond."""
+    first = _place(value) if value else _place(half)
+    place = min(max(_place(float(f"{half:.1e}")) - 1, first - _MOST_DIGITS + 1), first)
+    if place < -6:
+        return f"{number(value)} ± {half:.1e}"
+    doubt = _to_place(half, place)
+    if round(half, -place) == 0:
+        doubt = f"<{_to_place(10.0**place, place)}"
+    return f"{_to_place(value, place)} ± {doubt}"
+
+
+def _place(value: float) -> int:
+    """The power of ten of the first digit."""
+    return math.floor(math.log10(abs(value)))
+
+
+def _to_place(value: float, place: int) -> str:
+    return f"{round(value, -place):,.{max(0, -place)}f}"
+
+
+def ratio(figure: RatioEstimate) -> str:
+    """``value [low, high]``; ratios are not symmetric around their value."""
+    if figure.interval is None:
+        return factor(figure.value)
+    if bounds_nothing(figure.interval):
+        return f"{factor(figure.value)} ({no_bound(*figure.n)})"
+    return f"{factor(figure.value)} [{factor(figure.interval.low)}, {factor(figure.interval.high)}]"
+
+
+def times(figure: RatioEstimate) -> str:
+    """``1.65x (1.57-1.72)``, or that it bounds nothing; the value alone without an interval."""
+    interval, value = figure.interval, f"{factor(figure.value)}x"
+    if interval is None:
+        return value
+    if bounds_nothing(interval):
+        return f"{value} (no useful bound)"
+    return f"{value} ({factor(interval.low)}-{factor(interval.high)})"
+
+
+def interval_words(figure: RatioEstimate) -> str:
+    """``95 % interval 1.57-1.72``, or that it bounds nothing. Raises ValueError without one."""
+    if figure.interval is None:
+        raise ValueError("a ratio of single runs has no interval")
+    if bounds_nothing(figure.interval):
+        return no_bound(*figure.n)
+    ends = f"{factor(figure.interval.low)}-{factor(figure.interval.high)}"
+    return f"{confidence(figure.interval)} interval {ends}"
+
+
+def confidence(interval: Interval) -> str:
+    """``95 %``; of a corrected level, two digits of what is missing from 100: ``98.3 %``."""
+    missing = float(f"{100 * (1 - interval.confidence):.2g}")
+    return f"{100 - missing:.10g} %"
+
+
+def bounds_nothing(interval: Interval) -> bool:
+    """Whether an interval of a positive quantity is too wide to say anything.
+
+    Intervals of rates and ratios come from logarithms. Those of two or three runs may reach over
+    many powers of ten: small ends keep their digits, since 0.00 would be a bound that nobody
+    measured, and an interval that bounds nothing is called that.
+    """
+    return interval.low > 0 and interval.high > UNBOUNDED * interval.low
+
+
+def bounding(figure: Estimate | RatioEstimate | None) -> Interval | None:
+    """Its interval; None too for one that bounds nothing."""
+    found = figure.interval if figure is not None else None
+    return None if found is None or bounds_nothing(found) else found
+
+
+def figure_as_plain(figure: Estimate | RatioEstimate | None) -> dict[str, Any] | None:
+    """For JSON: an interval that bounds nothing is None, with the reason beside it."""
+    if figure is None:
+        return None
+    plain: dict[str, Any] = to_plain(figure)
+    if figure.interval is not None and bounds_nothing(figure.interval):
+        runs = (figure.n,) if isinstance(figure.n, int) else figure.n
+        plain |= {"interval": None, "interval_missing": no_bound(*runs)}
+    return plain
+
+
+def no_bound(*runs: int) -> str:
+    """``no useful bound from 2 runs``; of both sides where they have unequal numbers."""
+    return f"no useful bound from {' and '.join(map(str, dict.fromkeys(runs)))} runs"
+
+
+def count_range(counts: Iterable[int]) -> str:
+    """``3``, or ``3 to 5``: the smallest and the largest."""
+    found = sorted(counts)
+    return " to ".join(map(str, dict.fromkeys((found[0], found[-1]))))
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """``a, b and 3 more``: the first ``most`` names, and how many others there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")

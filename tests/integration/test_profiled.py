@@ -26,7 +26,7 @@ def test_a_window_stands_beside_the_timed_cell_and_is_never_timed(train: Train) 
     assert any(o.name == "gloo:all_reduce" and o.calls >= 3 for o in first.operations)
     analysis = analyse(load_sweep(profiled.path.parent))
     (timed,) = analysis.measured
-    assert timed.values("samples_per_s") and len(timed.runs) == 2
+    assert timed.values("global_samples_per_s") and len(timed.runs) == 2
     (under,) = analysis.profiled
     assert under.runs[0].throughput is None
     cost = analysis.communication[timed.config_id]

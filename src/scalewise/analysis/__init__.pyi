@@ -89,6 +89,7 @@ from .remedies import is_refused as is_refused
 from .remedies import override_holds as override_holds
 from .remedies import remedy as remedy
 from .remedies import work_remedy as work_remedy
+from .run import FIGURES as FIGURES
 from .run import Metric as Metric
 from .run import Run as Run
 from .run import measure_run as measure_run

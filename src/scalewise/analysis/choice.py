@@ -105,7 +105,7 @@ def _evidence(name: str, config: Configuration) -> CandidateEvidence:
     invalid = config.invalid
     if invalid:
         return CandidateEvidence(name, None, 0, None, problem=invalid[0].reason)
-    figure = config.estimate("samples_per_s")
+    figure = config.estimate("global_samples_per_s")
     if figure is None:
         failed = [c.failure for c in config.cells if c.failure]
         unmeasured = [r.missing.get("throughput", "not measured") for r in config.runs]
@@ -115,7 +115,7 @@ def _evidence(name: str, config: Configuration) -> CandidateEvidence:
     return CandidateEvidence(
         name,
         config.devices,
-        len(config.values("samples_per_s")),
+        len(config.values("global_samples_per_s")),
         figure.value,
         interval.low if interval else None,
         interval.high if interval else None,
@@ -244,7 +244,7 @@ def _of_each_added(ratio: RatioEstimate, smaller: int, devices: int) -> RatioEst
 
 def samples_per_s(config: Configuration) -> float:
     """The mean over runs; 0 where none has it."""
-    found = config.estimate("samples_per_s")
+    found = config.estimate("global_samples_per_s")
     return found.value if found is not None else 0.0
 
 

@@ -237,10 +237,12 @@ def compare(
     """
     limit = parse_limit(fail_if) if fail_if is not None else None
     all_a, all_b = configurations(a), configurations(b)
-    before = [c for c in map(_sound, all_a) if c.values("samples_per_s")]
+    before = [c for c in map(_sound, all_a) if c.values("global_samples_per_s")]
     chosen = factor is None
     if factor is None:
-        factor = find_factors(before, [c for c in map(_sound, all_b) if c.values("samples_per_s")])
+        factor = find_factors(
+            before, [c for c in map(_sound, all_b) if c.values("global_samples_per_s")]
+        )
         if limit is not None and "," in factor:
             raise ValueError(f"--fail-if: found several factors that differ; allowed: "
                              f"one, or --factor {factor} for all of them")  # fmt: skip
@@ -315,7 +317,7 @@ def _match(
     config: Configuration, before: Sequence[Configuration], factor: str, sides: tuple[str, str]
 ) -> _Found | Unmatched:
     a, b = sides
-    values = config.values("samples_per_s")
+    values = config.values("global_samples_per_s")
     if not values:
         last = config.cells[-1]
         why = last.failure or _fault(last) or "its throughput was not measured"
@@ -345,7 +347,7 @@ def _match(
     return _Found(
         config.label,
         values,
-        nearest.values("samples_per_s"),
+        nearest.values("global_samples_per_s"),
         mixed,
         changed,
         (links[0], links[1]) if links[0] and links[1] else None,

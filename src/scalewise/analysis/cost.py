@@ -208,7 +208,7 @@ def reach(samples: int, config: Configuration, cost: Cost) -> Target:
     invalid = config.invalid
     if invalid:
         return Target(None, None, invalid[0].reason)
-    rates = config.values("samples_per_s")
+    rates = config.values("global_samples_per_s")
     if not rates:
         return Target(None, None, _no_rate(config))
     hours = estimate_positive([samples / rate / SECONDS_PER_HOUR for rate in rates])

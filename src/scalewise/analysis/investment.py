@@ -120,7 +120,7 @@ def _purchase(
     config: Configuration, prices: Prices, profiles: Sequence[HardwareConfig]
 ) -> Quote | None:
     """Price of one device; none is known of a host that is emulated."""
-    if emulated_host(config) or not config.values("samples_per_s"):
+    if emulated_host(config) or not config.values("global_samples_per_s"):
         return None
     if prices.purchase_usd is not None:
         return prices.purchase_usd
@@ -150,7 +150,7 @@ def _ends(figure: Estimate | RatioEstimate | None) -> tuple[float | None, ...]:
 
 
 def _run_watts(run: Run) -> float | None:
-    joules, rate = run.value("joules_per_million_samples"), run.samples_per_s
+    joules, rate = run.value("energy_j_per_million_samples"), run.samples_per_s
     return None if joules is None or rate is None else joules * rate / MILLION
 
 
@@ -250,7 +250,9 @@ def find_alternatives(
     A baseline with neither several devices nor an option measured has none, nor has one that is an
     option of another.
     """
-    singles = [c for c in configs if c.devices == 1 and c.values("samples_per_s") and not c.invalid]
+    singles = [
+        c for c in configs if c.devices == 1 and c.values("global_samples_per_s") and not c.invalid
+    ]
     sound = [p for p in pairs if not p.invalid and not is_ceiling(p.multi)]
     options = {
         one.config_id: [

@@ -47,7 +47,7 @@ class Run:
 
     @property
     def samples_per_s(self) -> float | None:
-        return self.value("samples_per_s")
+        return self.value("global_samples_per_s")
 
     @property
     def utilization_readings(self) -> int:
@@ -122,7 +122,7 @@ Read = Callable[[Run], float | None]
 Scale = Literal["positive", "not negative", "any sign"]
 
 FIGURES: Mapping[Metric, tuple[Read, Scale]] = {
-    "samples_per_s": (
+    "global_samples_per_s": (
         lambda r: r.throughput.global_samples_per_s if r.throughput else None,
         "positive",
     ),
@@ -130,23 +130,23 @@ FIGURES: Mapping[Metric, tuple[Read, Scale]] = {
         lambda r: r.throughput.step_time_ms.mean if r.throughput else None,
         "positive",
     ),
-    "final_loss": (lambda r: r.loss.final if r.loss else None, "any sign"),
-    "accuracy": (_accuracy, "not negative"),
-    "points_dropped": (
+    "loss_reached": (lambda r: r.loss.final if r.loss else None, "any sign"),
+    "val_accuracy_reached": (_accuracy, "not negative"),
+    "points_dropped_per_batch": (
         lambda r: last_metrics(r.ranks).get("points_dropped_per_batch"),
         "not negative",
     ),
-    "peak_memory_mib": (_peak_memory_mib, "positive"),
-    "memory_used_mib": (_mean_of_devices("memory_used_mib"), "positive"),
-    "utilization_percent": (_mean_of_devices("utilization_percent"), "not negative"),
+    "peak_memory_per_device_mib": (_peak_memory_mib, "positive"),
+    "memory_used_per_device_mib": (_mean_of_devices("memory_used_mib"), "positive"),
+    "utilization_per_device_percent": (_mean_of_devices("utilization_percent"), "not negative"),
     "arrival_cv_percent": (lambda r: r.balance.cv_percent if r.balance else None, "not negative"),
     "memory_cv_percent": (_cv_of_devices("memory_used_mib"), "not negative"),
     "utilization_cv_percent": (_cv_of_devices("utilization_percent"), "not negative"),
     "power_cv_percent": (_cv_of_devices("power_w"), "not negative"),
     "sm_activity_cv_percent": (_cv_of_devices("sm_activity_percent"), "not negative"),
-    "joules_per_step": (_joules_per_step, "positive"),
-    "energy_j": (_energy_j, "positive"),
-    "joules_per_million_samples": (_joules_per_million_samples, "positive"),
+    "energy_j_per_step": (_joules_per_step, "positive"),
+    "energy_j_per_run": (_energy_j, "positive"),
+    "energy_j_per_million_samples": (_joules_per_million_samples, "positive"),
     "optimizer_memory_mib": (_optimizer_memory_mib, "not negative"),
     "pruned_share": (lambda r: mean_of_known([k.pruned_share for k in r.ranks]), "not negative"),
 }

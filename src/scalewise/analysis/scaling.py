@@ -57,11 +57,11 @@ def under_ceiling(
 
     The ratio is samples/s of ``config`` over those of the ceiling. None if there is no ceiling.
     """
-    rates = config.rounds("samples_per_s")
+    rates = config.rounds("global_samples_per_s")
     if is_ceiling(config) or (config.devices or 1) < 2 or config.invalid or not rates:
         return None
     for ceiling in configs:
-        ceiling_rates = ceiling.rounds("samples_per_s")
+        ceiling_rates = ceiling.rounds("global_samples_per_s")
         if not ceiling_rates or not is_ceiling(ceiling) or ceiling.invalid:
             continue
         if not differences(config.identity, ceiling.identity, "strategy"):
@@ -76,7 +76,7 @@ def rate_ratio(
 
     With ``repeats=auto`` the interval is wider, since the runs were looked at several times.
     """
-    rates = above.rounds("samples_per_s"), below.rounds("samples_per_s")
+    rates = above.rounds("global_samples_per_s"), below.rounds("global_samples_per_s")
     repeats = adaptive(above.cells[0].config)
     if repeats is None:
         return estimate_ratio(*rates, confidence)
@@ -204,7 +204,7 @@ def _pair(
         if side.aside and len(side.runs) < MIN_RUNS:
             return Refused(multi, explain_too_few_runs(side))
     for side in (multi, single):
-        if not side.values("samples_per_s"):
+        if not side.values("global_samples_per_s"):
             why = side.runs[0].missing.get("throughput", "not measured")
             return Refused(multi, f"{side.label} has no throughput: {why}")
     speedup = rate_ratio(multi, single)

@@ -103,14 +103,16 @@ def _device_s(_: Entry, run: Run) -> float | None:
 
 
 def _joules(_: Entry, run: Run) -> float | None:
-    joules = run.value("joules_per_million_samples")
+    joules = run.value("energy_j_per_million_samples")
     return joules and joules / 1e6
 
 
 METRICS = (
     Metric("samples_per_s", "samples/s", "", lambda _, r: r.samples_per_s, more_is_better=True),
     Metric("latency", "median step", "ms", _p50_ms),
-    Metric("memory", "peak memory", "MiB/device", lambda _, r: r.value("peak_memory_mib")),
+    Metric(
+        "memory", "peak memory", "MiB/device", lambda _, r: r.value("peak_memory_per_device_mib")
+    ),
     Metric("energy", "energy", "J/sample", _joules),
 )
 """All but the cost, which :func:`cost_metric` chooses."""
@@ -161,7 +163,7 @@ def works(analyses: Sequence[Analysis]) -> tuple[Work, ...]:
         Entry(side, analysis, config)
         for side, analysis in zip(sides(len(analyses)), analyses, strict=True)
         for config in analysis.measured
-        if config.config_id not in analysis.invalid and config.values("samples_per_s")
+        if config.config_id not in analysis.invalid and config.values("global_samples_per_s")
     )
     groups = grouped_alike(entries, lambda a, b: not differences(
         a.config.identity, b.config.identity, _MAY_DIFFER, _HOW_LONG))  # fmt: skip
@@ -255,7 +257,7 @@ def trained_together(side: str, analysis: Analysis) -> tuple[Together, ...]:
             sum(run.throughput.seconds for run in config.runs if run.throughput),
         )
         for config in analysis.measured
-        if is_ceiling(config) and (figure := config.estimate("samples_per_s"))
+        if is_ceiling(config) and (figure := config.estimate("global_samples_per_s"))
     ]
     runs = [
         (config.label, run.cell.planned.name, ends, run.throughput.samples / run.throughput.steps)

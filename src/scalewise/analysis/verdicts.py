@@ -313,7 +313,7 @@ def _partners(config: Configuration, configs: Sequence[Configuration]) -> list[C
 
 def _pair(pair: Pair, asked: Adaptive) -> Repeats:
     members = (pair.multi, pair.single)
-    runs = count_pairs(*(m.rounds("samples_per_s") for m in members))
+    runs = count_pairs(*(m.rounds("global_samples_per_s") for m in members))
     # What is no verdict about a training job, a ceiling, is measured until its interval would be.
     judgement = pair.statistical if pair.judgement.verdict == "ceiling" else pair.judgement
     doubts = [doubt.text for doubt in pair.doubts]
@@ -324,7 +324,7 @@ def _pair(pair: Pair, asked: Adaptive) -> Repeats:
 
 
 def _alone(config: Configuration, asked: Adaptive, partners: Sequence[Configuration]) -> Repeats:
-    values = config.values("samples_per_s")
+    values = config.values("global_samples_per_s")
     lost = [_failure((partner,)) for partner in partners]
     if partners and all(lost):
         found = Look("failures", None, f"it has nothing to be compared with: {lost[0]}")

@@ -331,7 +331,7 @@ def _alone(analysis: Analysis) -> Iterator[str]:
     """Of a sweep in which nothing was judged: the rates, and why there is no verdict."""
     measured = analysis.measured
     for config in measured[:_MOST_ALONE]:
-        rate = config.estimate("samples_per_s")
+        rate = config.estimate("global_samples_per_s")
         why = config.runs[0].missing.get("throughput", "not measured")
         yield f"{config.label}: {f'{estimate(rate)} samples/s' if rate else f'no rate: {why}'}."
     if len(measured) > _MOST_ALONE:
@@ -373,7 +373,7 @@ def _why_none(analysis: Analysis) -> str:
 
 def fastest_in_brief(analysis: Analysis) -> Iterator[str]:
     for found in fastest_rows(analysis):
-        figure = estimate(found.config.estimate("samples_per_s"))
+        figure = estimate(found.config.estimate("global_samples_per_s"))
         if found.rivals:
             count = len(found.rivals)
             rest = f"{count} {plural(count, 'other')} may be as fast"
@@ -403,7 +403,9 @@ def _chosen(analysis: Analysis) -> Iterator[str]:
 
 def _accuracy(analysis: Analysis) -> Iterator[str]:
     """How good what was trained is, where a validation set was scored for it."""
-    known = [(c.label, found) for c in analysis.measured if (found := c.estimate("accuracy"))]
+    known = [
+        (c.label, found) for c in analysis.measured if (found := c.estimate("val_accuracy_reached"))
+    ]
     said = [f"{label} {number(found.value)}" for label, found in known[:_MOST_ALONE]]
     more = len(known) - len(said)
     if said:

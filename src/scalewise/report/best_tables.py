@@ -41,7 +41,7 @@ def best(analysis: Analysis) -> Section:
         Column("candidates", "candidates", "", lambda row: row.candidates),
         words("left_open", "left open", lambda row: ", ".join(map(_name, row.rivals)) or None),
         Column("samples_per_s", "samples/s", "global",
-               lambda row: row.config.estimate("samples_per_s"), estimate),
+               lambda row: row.config.estimate("global_samples_per_s"), estimate),
         Column("seconds", "time to the loss all reach", "s",
                lambda row: row.seconds_to_loss, number),
         Column("speedup", "speedup one would use", "", lambda row: row.speedup, ratio),

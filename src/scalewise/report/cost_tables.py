@@ -193,7 +193,7 @@ def numbers_of_devices(analysis: Analysis) -> Section:
     columns = (
         words("configuration", "configuration", lambda rung: rung.config.label),
         Column("samples_per_s", "samples/s", "global",
-               lambda rung: rung.config.estimate("samples_per_s"), estimate),
+               lambda rung: rung.config.estimate("global_samples_per_s"), estimate),
         Column("speedup", "speedup", "", pair("speedup"), ratio),
         Column("efficiency", "efficiency", "", pair("efficiency"), ratio),
         Column("gain", "gain over the next smaller", "", gain("ratio"), ratio),

@@ -167,7 +167,7 @@ def _against_speed(
     points: dict[str, list[tuple[float, float]]] = {}
     for config, run, found in runs:
         if run.samples_per_s is not None:
-            speed = 100 * run.samples_per_s / max(config.values("samples_per_s"))
+            speed = 100 * run.samples_per_s / max(config.values("global_samples_per_s"))
             points.setdefault(config.label, []).append((found.cv_percent, speed))
     return points
 

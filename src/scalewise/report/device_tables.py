@@ -148,7 +148,7 @@ def energy(analysis: Analysis) -> Section:
         runs = _energies(config)
         if runs:
             parts = [part for _, devices in runs for part in devices]
-            joules = (config.estimate("joules_per_step"), joules_per_1000(config))
+            joules = (config.estimate("energy_j_per_step"), joules_per_1000(config))
             rows.append(_energy_row(config.label, parts, len(runs), *joules))
             rows += _gpu_rows(config, runs)
             missing += [f"{config.label}: GPU {part.device.index}: {reason}"

@@ -241,7 +241,7 @@ def _of_pair(analysis: Analysis, pair: Pair) -> Iterator[Doubt]:
 def _of_one(config: Configuration) -> Iterator[Doubt]:
     """Doubts about one configuration."""
     whose, label, ranks = device_words(config), config.label, config.rank_summaries
-    figure = config.estimate("samples_per_s")
+    figure = config.estimate("global_samples_per_s")
     monitored = is_monitored(config.cells[0].config)
     if figure and (warning := stability_warning(figure, monitored)):
         yield Doubt("few_runs", warning, of=label)
@@ -264,13 +264,13 @@ def _of_one(config: Configuration) -> Iterator[Doubt]:
             "batch_size, execution.activation_checkpointing=true or strategy=fsdp needs none",
             of=label,
         )
-    values = config.values("samples_per_s")
+    values = config.values("global_samples_per_s")
     flagged, without = outliers(values), estimate_without_outliers(values)
     if flagged and without:
         yield Doubt(
             "outliers",
             f"{len(flagged)} of {len(values)} runs lie far out (modified Z-score beyond 3.5); "
-            f"with them {estimate(config.estimate('samples_per_s'))} samples/s, without "
+            f"with them {estimate(config.estimate('global_samples_per_s'))} samples/s, without "
             f"{estimate(without)}",
             of=label,
         )

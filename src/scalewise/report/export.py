@@ -45,38 +45,17 @@ from scalewise.report.sections import Table, printable
 
 FORMAT_VERSION = 1
 _FIGURES = {
-    "global_samples_per_s": "samples_per_s",
+    "global_samples_per_s": "global_samples_per_s",
     "step_time_ms": "step_time_ms",
-    "peak_memory_mib": "peak_memory_mib",
-    "loss": "final_loss",
-    "val_accuracy": "accuracy",
-    "points_dropped_per_batch": "points_dropped",
-    "energy_j_per_million_samples": "joules_per_million_samples",
-    "energy_j_per_step": "joules_per_step",
-    "energy_j_per_run": "energy_j",
+    "peak_memory_mib": "peak_memory_per_device_mib",
+    "loss": "loss_reached",
+    "val_accuracy": "val_accuracy_reached",
+    "points_dropped_per_batch": "points_dropped_per_batch",
+    "energy_j_per_million_samples": "energy_j_per_million_samples",
+    "energy_j_per_step": "energy_j_per_step",
+    "energy_j_per_run": "energy_j_per_run",
 }
 """Key of a configuration in ``results.json`` to the figure that stands there."""
-FIGURE_COLUMNS: Mapping[Metric, str] = {
-    "samples_per_s": "global_samples_per_s",
-    "step_time_ms": "step_time_ms",
-    "final_loss": "loss_reached",
-    "accuracy": "val_accuracy_reached",
-    "points_dropped": "points_dropped_per_batch",
-    "peak_memory_mib": "peak_memory_per_device_mib",
-    "memory_used_mib": "memory_used_per_device_mib",
-    "utilization_percent": "utilization_per_device_percent",
-    "arrival_cv_percent": "arrival_cv_percent",
-    "memory_cv_percent": "memory_cv_percent",
-    "utilization_cv_percent": "utilization_cv_percent",
-    "power_cv_percent": "power_cv_percent",
-    "sm_activity_cv_percent": "sm_activity_cv_percent",
-    "joules_per_step": "energy_j_per_step",
-    "energy_j": "energy_j_per_run",
-    "joules_per_million_samples": "energy_j_per_million_samples",
-    "optimizer_memory_mib": "optimizer_memory_mib",
-    "pruned_share": "pruned_share",
-}
-"""A figure to its column in CSV files and data frames."""
 _MOST_TIMES = 1000
 """Times of a cell in the timeline: a report stays small, ``scalewise export`` writes all."""
 
@@ -198,7 +177,7 @@ def configuration_as_plain(analysis: Analysis, config: Configuration) -> dict[st
         "identity": dict(config.identity),
         **{key: figure_as_plain(config.estimate(metric)) for key, metric in _FIGURES.items()},
         **cost_tables.cost_as_plain(analysis, config),
-        "outlier_runs": to_plain(outliers(config.values("samples_per_s"))),
+        "outlier_runs": to_plain(outliers(config.values("global_samples_per_s"))),
         "verdict": scaling_tables.verdict(analysis, config),
         "invalid": to_plain(analysis.invalid.get(config.config_id, ())),
         "comparison": _pair(analysis, pair) if pair else None,
@@ -258,12 +237,12 @@ def _run(run: Run) -> dict[str, Any]:
         "anatomy": to_plain(run.anatomy),
         "balance": to_plain(run.balance),
         "usage": to_plain(run.usage),
-        "peak_memory_mib": run.value("peak_memory_mib"),
-        "energy_j_per_million_samples": run.value("joules_per_million_samples"),
-        "energy_j_per_step": run.value("joules_per_step"),
-        "energy_j": run.value("energy_j"),
+        "peak_memory_mib": run.value("peak_memory_per_device_mib"),
+        "energy_j_per_million_samples": run.value("energy_j_per_million_samples"),
+        "energy_j_per_step": run.value("energy_j_per_step"),
+        "energy_j": run.value("energy_j_per_run"),
         "loss": run.loss and {"name": run.loss.name, "final": run.loss.final},
-        "val_accuracy": run.value("accuracy"),
+        "val_accuracy": run.value("val_accuracy_reached"),
         "sent_by_the_busiest_rank": to_plain(
             cell.result and communication_tables.busiest(cell.result.ranks)
         ),
@@ -293,7 +272,7 @@ def _csv_row(analysis: Analysis, config: Configuration, warmup_epochs: int) -> d
         "runs_set_aside": len(config.aside),
         "runs_planned": len(config.cells),
         **_timed_columns(config),
-        **figure_columns("global_samples_per_s", config.estimate("samples_per_s")),
+        **figure_columns("global_samples_per_s", config.estimate("global_samples_per_s")),
         **figure_columns("step_time_ms", config.estimate("step_time_ms")),
         **figure_columns("speedup_ratio", pair.speedup if pair else None),
         "speedup_p_value": pair.speedup.p_value if pair else None,
@@ -302,14 +281,19 @@ def _csv_row(analysis: Analysis, config: Configuration, warmup_epochs: int) -> d
         "efficiency_at_equal_clocks_ratio": (
             at_equal_clocks / pair.devices if pair and at_equal_clocks else None
         ),
-        **_means(config, "peak_memory_mib", "memory_used_mib", "utilization_percent"),
+        **_means(
+            config,
+            "peak_memory_per_device_mib",
+            "memory_used_per_device_mib",
+            "utilization_per_device_percent",
+        ),
         "utilization_readings": sum(run.utilization_readings for run in config.runs),
         **_means(config, "arrival_cv_percent"),
         "loss_name": scaling_tables.loss_name(config),
-        **_means(config, "final_loss", "accuracy", "points_dropped"),
+        **_means(config, "loss_reached", "val_accuracy_reached", "points_dropped_per_batch"),
         "epoch_time_s": _mean_epoch_s(config, warmup_epochs),
         **_communication_row(analysis, config),
-        **_means(config, "joules_per_million_samples", "joules_per_step", "energy_j"),
+        **_means(config, "energy_j_per_million_samples", "energy_j_per_step", "energy_j_per_run"),
         **_cost_row(analysis, config),
         **{f"{phase}_ms": phases.get(phase) for phase in PHASES},
         "timeline": anatomy[2] if anatomy else None,
@@ -376,7 +360,7 @@ def figure_columns(name: str, figure: Estimate | RatioEstimate | None) -> dict[s
 
 def _means(config: Configuration, *metrics: Metric) -> dict[str, float | None]:
     found = {metric: config.estimate(metric) for metric in metrics}
-    return {FIGURE_COLUMNS[name]: one.value if one else None for name, one in found.items()}
+    return {name: one.value if one else None for name, one in found.items()}
 
 
 def _reason(analysis: Analysis, config: Configuration) -> str | None:

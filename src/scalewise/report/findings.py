@@ -87,7 +87,7 @@ def fastest_rows(analysis: Analysis) -> Iterator[Fastest]:
     for rows in workloads(analysis):
         if rows[0].workload in shown:
             continue  # the best of each number of devices says it
-        timed = [row for row in rows if row.estimate("samples_per_s") is not None]
+        timed = [row for row in rows if row.estimate("global_samples_per_s") is not None]
         if len(timed) >= _FEWEST_ROWS and len({told_apart(row.label) for row in timed}) > 1:
             sound = [row for row in timed if row.config_id not in analysis.invalid]
             if len(sound) > 1:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from scalewise.analysis import (
     CAUSE_WORDS,
+    FIGURES,
     Analysis,
     CellRecords,
     Run,
@@ -26,7 +27,7 @@ from scalewise.analysis import (
     load_sweep,
 )
 from scalewise.records import STEP_DTYPE, DeviceSample, StepSeries
-from scalewise.report.export import FIGURE_COLUMNS, figure_columns
+from scalewise.report.export import figure_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -196,7 +197,7 @@ def _run_row(run: Run, label: str) -> dict[str, Any]:
         "timed_from_step": warm_up and warm_up.timed_from,
         "timed_steps": timed and timed.steps,
         "warmup_rule": warm_up and warm_up.rule,
-        **{column: run.value(metric) for metric, column in FIGURE_COLUMNS.items()},
+        **{key: run.value(key) for key in FIGURES},
         "invalid": "; ".join(one.reason for one in run.invalid) or None,
     }
 

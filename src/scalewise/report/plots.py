@@ -81,13 +81,13 @@ def _noted(draw: Draw, note: str) -> Figure | None:
 
 def throughput(configs: Sequence[Configuration]) -> Figure | None:
     """Global samples/s with 95 % intervals over runs; every run is a dot."""
-    groups = plot_style.by_workload([c for c in configs if c.values("samples_per_s")])
+    groups = plot_style.by_workload([c for c in configs if c.values("global_samples_per_s")])
     if not groups:
         return None
     made, panels = plot_style.stacked_panels([len(g) for g in groups.values()])
     for axes, (workload, members) in zip(panels, groups.items(), strict=True):
-        bars = [(c, mean, c.values("samples_per_s")) for c in members
-                if (mean := c.estimate("samples_per_s"))]  # fmt: skip
+        bars = [(c, mean, c.values("global_samples_per_s")) for c in members
+                if (mean := c.estimate("global_samples_per_s"))]  # fmt: skip
         plot_style.interval_bars(axes, workload, bars)
     panels[-1].set_xlabel(
         "samples/s of all devices (bar and number: mean, line: 95 % interval, dots: runs)"

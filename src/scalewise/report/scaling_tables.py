@@ -79,7 +79,7 @@ def scaling(analysis: Analysis) -> Section:
         Column(
             "batch", "batch", "global", lambda c: None if shared else c.global_batch, "{:,}".format
         ),
-        Column("samples_per_s", "samples/s", "global", of("samples_per_s"), estimate),
+        Column("samples_per_s", "samples/s", "global", of("global_samples_per_s"), estimate),
         Column("speedup", "speedup", "", pair("speedup"), ratio),
         Column("efficiency", "efficiency", "", pair("efficiency"), ratio),
         words("verdict", "verdict", lambda c: verdict(analysis, c)),
@@ -102,11 +102,11 @@ def of(metric: Metric) -> Read:
 
 def run_speedups(pair: Pair) -> list[float]:
     """Of each round that both sides ran in; without rounds, of each run over the mean of one."""
-    above, below = (side.rounds("samples_per_s") for side in (pair.multi, pair.single))
+    above, below = (side.rounds("global_samples_per_s") for side in (pair.multi, pair.single))
     if isinstance(above, Mapping) and isinstance(below, Mapping):
         return [above[at] / below[at] for at in sorted(above.keys() & below.keys())]
-    mean = pair.single.estimate("samples_per_s")
-    return [one / mean.value for one in pair.multi.values("samples_per_s")] if mean else []
+    mean = pair.single.estimate("global_samples_per_s")
+    return [one / mean.value for one in pair.multi.values("global_samples_per_s")] if mean else []
 
 
 def verdict(analysis: Analysis, config: Configuration) -> str | None:
@@ -268,16 +268,16 @@ def _resource_table(analysis: Analysis) -> Table:
         Column("step_ms", "step", "ms", of("step_time_ms"), estimate),
         Column("percentiles", "p50 / p99", "ms, n steps", _percentiles),
         Column("peak", peaks.get((cpu, gpu), "peak memory per device"), "MiB",
-               of("peak_memory_mib"), mean_number),
-        Column("used", used, "MiB", of("memory_used_mib"), mean_number),
+               of("peak_memory_per_device_mib"), mean_number),
+        Column("used", used, "MiB", of("memory_used_per_device_mib"), mean_number),
         Column("utilization", busy, "%, n readings",
-               lambda c: counted(c, "utilization_percent", mean_number)),
+               lambda c: counted(c, "utilization_per_device_percent", mean_number)),
         Column("arrival_cv", "arrival CV", "%", of("arrival_cv_percent"),
                lambda figure: cv_text(figure.value)),
-        Column("accuracy", "val_accuracy reached", "", of("accuracy"), estimate),
+        Column("accuracy", "val_accuracy reached", "", of("val_accuracy_reached"), estimate),
         Column("loss", reached, "", lambda c: _loss(c, several=several)),
-        Column("dropped", "points outside the grid", "a batch of a rank", of("points_dropped"),
-               mean_number),
+        Column("dropped", "points outside the grid", "a batch of a rank",
+               of("points_dropped_per_batch"), mean_number),
         Column("energy", "energy", "J per 1,000 samples", joules_per_1000, estimate),
         Column("optimizer_state", "optimizer state per rank", "MiB",
                of("optimizer_memory_mib") if state else lambda _: None, mean_number),
@@ -289,7 +289,7 @@ def _resource_table(analysis: Analysis) -> Table:
 
 def joules_per_1000(config: Configuration) -> Estimate | None:
     """Energy of 1,000 samples."""
-    joules = config.estimate("joules_per_million_samples")
+    joules = config.estimate("energy_j_per_million_samples")
     return joules and joules.scaled(1e-3)
 
 
@@ -312,7 +312,7 @@ def loss_name(config: Configuration) -> str | None:
 
 def _loss(config: Configuration, *, several: bool) -> str | None:
     """With the loss's name where the rows share none."""
-    figure, name = config.estimate("final_loss"), loss_name(config)
+    figure, name = config.estimate("loss_reached"), loss_name(config)
     if figure is None or name is None or not several:
         return None if figure is None else estimate(figure)
     return f"{estimate(figure)} ({name.removesuffix('_loss')})"
@@ -359,10 +359,12 @@ def _allocator_table(analysis: Analysis) -> Table:
 
     columns = (
         NAME,
-        Column("allocated", "peak allocated", "MiB", of("peak_memory_mib"), mean_number),
+        Column("allocated", "peak allocated", "MiB", of("peak_memory_per_device_mib"), mean_number),
         Column("reserved", "peak reserved", "MiB", reserved, number),
         Column("retries", "retries", "most", retries, "{:.0f}".format),
-        Column("used", "device-wide used", "MiB, mean", of("memory_used_mib"), mean_number),
+        Column(
+            "used", "device-wide used", "MiB, mean", of("memory_used_per_device_mib"), mean_number
+        ),
     )
     on_gpus = [config for config in analysis.measured if not config.is_cpu]
     return table("allocator", columns, on_gpus, _ALLOCATOR_NOTE, where="page")

@@ -145,7 +145,7 @@ def _configuration(config: Configuration) -> dict[str, Any]:
         "devices": config.devices,
         "device_name": result.ranks[0].device.name if result else None,
         "global_batch_size_samples": config.global_batch,
-        "global_samples_per_s": figure_as_plain(config.estimate("samples_per_s")),
+        "global_samples_per_s": figure_as_plain(config.estimate("global_samples_per_s")),
         "step_time_ms": figure_as_plain(config.estimate("step_time_ms")),
         "runs": [_run(run) for run in config.runs],
     }
@@ -162,13 +162,13 @@ def _run(run: Run) -> dict[str, Any]:
         "global_samples_per_s": run.samples_per_s,
         "step_time_ms": to_plain(run.throughput.step_time_ms) if run.throughput else None,
         "timed_steps": run.throughput.steps if run.throughput else None,
-        "peak_memory_per_device_mib": run.value("peak_memory_mib"),
-        "memory_used_per_device_mib": run.value("memory_used_mib"),
-        "utilization_per_device_percent": run.value("utilization_percent"),
+        "peak_memory_per_device_mib": run.value("peak_memory_per_device_mib"),
+        "memory_used_per_device_mib": run.value("memory_used_per_device_mib"),
+        "utilization_per_device_percent": run.value("utilization_per_device_percent"),
         "utilization_readings": run.utilization_readings,
         "exposed_comm_ms": phases.phases_ms["exposed_comm"] if phases else None,
         "loss": run.loss and {"name": run.loss.name, "final": run.loss.final},
-        "val_accuracy": run.value("accuracy"),
+        "val_accuracy": run.value("val_accuracy_reached"),
     }
 
 
@@ -176,7 +176,7 @@ def _comparison(pairs: Sequence[Pair]) -> list[Section]:
     """One device against several, batch by batch, and what follows on average."""
 
     def rate(side: str) -> Read:
-        return lambda pair: getattr(pair, side).estimate("samples_per_s")
+        return lambda pair: getattr(pair, side).estimate("global_samples_per_s")
 
     columns = (
         words("configuration", "configuration", lambda pair: pair.multi.label),
@@ -227,7 +227,7 @@ def _summary(analysis: Analysis) -> Table:
         words("dataset", "dataset", lambda config: config.name("dataset")),
         NAME,
         Column("batch", "batch", "", lambda config: config.global_batch),
-        Column("samples_per_s", "samples/s", "", of("samples_per_s"), estimate),
+        Column("samples_per_s", "samples/s", "", of("global_samples_per_s"), estimate),
         Column("speedup", "speedup", "", pair("speedup"), ratio),
         Column("efficiency", "efficiency", "", pair("efficiency"), ratio),
         words("verdict", "verdict", judged),

@@ -58,7 +58,7 @@ def test_devices_times_price_over_what_they_get_done(tmp_path: Path, spec: Spec)
 def test_its_interval_is_that_of_the_throughput_turned_over(tmp_path: Path) -> None:
     config = one(tmp_path, *repeats(DDP, STEADY))
     usd = measure_cost(config, PROFILES).usd_per_million_samples
-    rate = config.estimate("samples_per_s")
+    rate = config.estimate("global_samples_per_s")
     assert usd is not None and usd.interval is not None
     assert rate is not None and rate.interval is not None
     assert usd.interval.low < usd.value < usd.interval.high

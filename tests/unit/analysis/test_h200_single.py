@@ -64,8 +64,8 @@ def test_energy_by_counter_and_by_power_agree_within_two_percent(
     assert gpu.energy.source == "counter"
     assert gpu.energy.missing == ()
     # 360 steps in 0.817 s between 92 and 121 W.
-    assert run.value("joules_per_step") == pytest.approx(0.272, abs=0.001)
-    assert run.value("energy_j") == gpu.energy.run_j
+    assert run.value("energy_j_per_step") == pytest.approx(0.272, abs=0.001)
+    assert run.value("energy_j_per_run") == gpu.energy.run_j
 
 
 def test_its_report_has_the_energy_the_timeline_and_no_balance(tmp_path: Path) -> None:

@@ -147,13 +147,13 @@ def test_a_loss_of_metrics_that_are_cut_off_is_missing_and_its_reason_said(
     path = write_sweep(tmp_path, [Spec(), DDP])
     (_, folder), _ = SweepFolder(path).cells()
     whole = measure_run(load_sweep(path).cells[0])
-    assert whole.value("final_loss") is not None
+    assert whole.value("loss_reached") is not None
     cut_metrics(folder, 2)
     sweep = load_sweep(path)
     said = "metrics/rank0.jsonl: 2 of 12 rows are there"
     assert sweep.cells[0].problems == (said,)
     run = measure_run(sweep.cells[0])
-    assert (run.value("final_loss"), run.missing["loss"]) == (None, said)
+    assert (run.value("loss_reached"), run.missing["loss"]) == (None, said)
     assert run.samples_per_s == whole.samples_per_s
     folder.metrics_path(0).unlink()
     assert "0 of 12 rows are there" in load_sweep(path).cells[0].problems[0]
@@ -166,7 +166,7 @@ def test_rows_that_no_rank_wrote_are_said(tmp_path: Path) -> None:
     metrics.write_text(metrics.read_text() + metrics.read_text().splitlines()[0] + "\n")
     (cell,) = load_sweep(path).cells
     assert cell.problems == ("metrics/rank0.jsonl: 13 rows are there, of 12 that its rank wrote",)
-    assert measure_run(cell).value("final_loss") is None
+    assert measure_run(cell).value("loss_reached") is None
 
 
 def test_a_result_of_another_cell_is_a_fault_and_the_cell_not_done(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_steps_that_cannot_be_true_are_left_out(
     write_rows(folder.steps_path(0), rows)
     sweep = load_sweep(path)
     assert sweep.cells[0].problems == (f"steps/rank0.bin: {said}; they are left out",)
-    assert analyse(sweep).measured[0].values("samples_per_s") == []
+    assert analyse(sweep).measured[0].values("global_samples_per_s") == []
 
 
 def test_half_a_configuration_is_a_fault_though_it_is_yaml(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ def test_the_loss_is_that_of_all_ranks_or_says_whose_it_is(
 ) -> None:
     run = measured(ddp, metrics, **settings)
     assert run.loss is not None, run.missing
-    assert (run.loss.name, run.value("final_loss")) == (name, loss)
+    assert (run.loss.name, run.value("loss_reached")) == (name, loss)
 
 
 def test_the_history_is_of_all_ranks_too(ddp: CellRecords) -> None:
@@ -111,7 +111,7 @@ def test_the_history_is_of_all_ranks_too(ddp: CellRecords) -> None:
 
 def test_one_diverged_rank_is_a_diverged_run(ddp: CellRecords) -> None:
     run = measured(ddp, {0: rows(0, 16, (4.0, 2.0)), 1: rows(1, 16, (1.0, None))})
-    assert run.value("final_loss") is None
+    assert run.value("loss_reached") is None
     assert "train_loss is not finite from step 20 on" in run.missing["loss"]
 
 

@@ -132,7 +132,9 @@ def test_every_figure_is_of_the_same_window(sides: tuple[Analysis, Analysis]) ->
         for figure in ("throughput", "anatomy", "balance", "usage", "missing"):
             assert getattr(a, figure) == getattr(b, figure), figure
         assert a.usage is not None
-        assert a.value("utilization_percent") == ours.runs[0].value("utilization_percent")
+        assert a.value("utilization_per_device_percent") == ours.runs[0].value(
+            "utilization_per_device_percent"
+        )
     assert sides[0].budgets == sides[1].budgets
     assert sides[0].pairs[0].speedup == sides[1].pairs[0].speedup
 

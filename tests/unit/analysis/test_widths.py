@@ -63,7 +63,7 @@ def test_its_interval_is_that_of_pairs_of_the_two_widths(tmp_path: Path) -> None
     found = analyse(swept(tmp_path, *(s for one, each in specs for s in repeats(one, each))))
     ((_, four, eight),) = ladders(found.pairs)
     assert eight.gain
-    sides = [dict(enumerate(w.config.values("samples_per_s"))) for w in (eight, four)]
+    sides = [dict(enumerate(w.config.values("global_samples_per_s"))) for w in (eight, four)]
     expected = estimate_ratio(*sides)
     assert expected.paired
     assert eight.gain.ratio == expected

@@ -12,8 +12,6 @@ import pandas as pd
 import pytest
 
 import scalewise
-from scalewise.analysis.run import FIGURES
-from scalewise.report.export import FIGURE_COLUMNS
 
 ROOT = Path(__file__).parents[3]
 KEPT = ROOT / "docs/results/h200x2_small"
@@ -27,10 +25,6 @@ def tables() -> scalewise.report.Tables:
 
 def test_a_sweep_shown_by_itself_is_short(tables: scalewise.report.Tables) -> None:
     assert len(repr(tables)) < 80
-
-
-def test_every_figure_of_a_run_has_a_column() -> None:
-    assert FIGURE_COLUMNS.keys() == FIGURES.keys()
 
 
 @pytest.mark.parametrize("name", NAMES)

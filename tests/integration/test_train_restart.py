@@ -3,20 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import torch
-
-from fakes.restart import RESTARTING, RESUMED_AT, check_resumed
+from fakes.restart import RESTARTING, check_resumed
 from fakes.train_command import Train
-from scalewise.records import CellFolder
-
-
-def pruning_state(cell: CellFolder) -> dict[str, Any]:
-    """Of the last checkpoint."""
-    (path,) = cell.path.glob("checkpoints/*/trainer.ckpt")
-    state: dict[str, Any] = torch.load(path, weights_only=False)["callbacks"]["Pruning"]
-    return state
 
 
 def test_the_loss_curve_is_that_of_an_uninterrupted_run(train: Train, own_code: Path) -> None:
@@ -24,10 +13,6 @@ def test_the_loss_curve_is_that_of_an_uninterrupted_run(train: Train, own_code: 
         *RESTARTING,
         "+model.fault=none,sigkill",
         "monitor.devices=false",
-        "pruning=movement",
-        "pruning.begin_step=4",
-        "pruning.end_step=40",
-        "pruning.every_n_steps=3",
         "checkpoint.keep=true",
         "-m",
         cwd=own_code,
@@ -41,8 +26,3 @@ def test_the_loss_curve_is_that_of_an_uninterrupted_run(train: Train, own_code: 
     for cell in (whole, killed):
         kept = [path.name for path in (cell.path / "checkpoints").iterdir()]
         assert len(kept) == 1, kept
-    states = [pruning_state(cell) for cell in (whole, killed)]
-    assert states[0]["steps"] == states[1]["steps"] > RESUMED_AT
-    for name in ("masks", "movement"):
-        assert states[0][name]
-        assert all(map(torch.equal, states[0][name], states[1][name])), name

@@ -31,8 +31,6 @@ from .comparison import replaced_runs as replaced_runs
 from .configuration import Configuration as Configuration
 from .configuration import configurations as configurations
 from .configuration import device_words as device_words
-from .configuration import pruning_shortfall as pruning_shortfall
-from .configuration import pruning_word as pruning_word
 from .cost import Cost as Cost
 from .cost import SamplesError as SamplesError
 from .cost import Target as Target

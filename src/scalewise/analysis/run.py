@@ -17,7 +17,7 @@ from scalewise.analysis.losses import (
 )
 from scalewise.analysis.model import CellRecords
 from scalewise.analysis.step_figures import StepFigures, figures_of
-from scalewise.analysis.steps import Anatomy, NotMeasuredError, Throughput, mean_of_known, take
+from scalewise.analysis.steps import Anatomy, NotMeasuredError, Throughput, take
 from scalewise.analysis.validity import Invalid, invalid_run
 from scalewise.records import RankSummary, last_metrics
 
@@ -90,12 +90,8 @@ def _peak_memory_mib(run: Run) -> float | None:
 
 
 def _optimizer_memory_mib(run: Run) -> float | None:
-    """Optimizer state, pruning masks and scores of the rank that keeps most."""
-    known = [
-        r.optimizer_state_bytes + (r.pruning_state_bytes or 0)
-        for r in run.ranks
-        if r.optimizer_state_bytes is not None
-    ]
+    """Optimizer state of the rank that keeps most."""
+    known = [r.optimizer_state_bytes for r in run.ranks if r.optimizer_state_bytes is not None]
     return max(known) / 2**20 if known else None
 
 
@@ -148,7 +144,6 @@ FIGURES: Mapping[Metric, tuple[Read, Scale]] = {
     "energy_j_per_run": (_energy_j, "positive"),
     "energy_j_per_million_samples": (_joules_per_million_samples, "positive"),
     "optimizer_memory_mib": (_optimizer_memory_mib, "not negative"),
-    "pruned_share": (lambda r: mean_of_known([k.pruned_share for k in r.ranks]), "not negative"),
 }
 """Numbers of a run that can be estimated over repeats, each with the scale of its interval.
 

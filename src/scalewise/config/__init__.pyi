@@ -3,11 +3,9 @@ from .cell import FEWEST_ADAPTIVE_REPEATS as FEWEST_ADAPTIVE_REPEATS
 from .cell import MAX_CELLS as MAX_CELLS
 from .cell import CellConfig as CellConfig
 from .cell import LoaderConfig as LoaderConfig
-from .cell import PruningConfig as PruningConfig
 from .cell import SweepConfig as SweepConfig
 from .cell import TrackerName as TrackerName
 from .cell import TrackingConfig as TrackingConfig
-from .cell import no_second_moment as no_second_moment
 from .cell import too_many_cells as too_many_cells
 from .components import OPTIMIZER_GIVEN as OPTIMIZER_GIVEN
 from .components import Component as Component

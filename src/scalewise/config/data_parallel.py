@@ -111,7 +111,6 @@ def _settings(cell: CellConfig) -> dict[str, tuple[object, str]]:
         "execution": (cell.execution.kind, cell.execution.name),
         "precision": (cell.precision.lightning, cell.precision.name),
         "optimizer": (cell.optimizer.target.rpartition(".")[2].lower(), cell.optimizer.name),
-        "pruning": (cell.pruning.kind, cell.pruning.name),
         "accumulate_grad_batches": (batches, str(batches)),
         **({"model": (model, model)} if ours else {}),
     }

@@ -85,21 +85,10 @@ def most_cells(composed: DictConfig) -> int:
         raise ConfigError(str(error)) from error
 
 
-_ABSENT = {"fault": ("fault", "allow_faults"), "pruning": ("pruning",)}
-"""Groups whose option ``none`` leaves no trace, and the keys that go with them."""
-
-
 def without_absent_groups(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop what is not there: a run without pruning or fault has the record and id of one that
+    """Drop what is not there: a run without checkpoints, say, has the record and id of one that
     never heard of them."""
     kept = dict(plain)
-    for group, keys in _ABSENT.items():
-        option = plain.get(group)
-        if not isinstance(option, Mapping) or "_target_" in option:
-            continue
-        if option.get("kind", "none") == "none":
-            for key in keys:
-                kept.pop(key, None)
     if plain.get("profile") == to_plain(DEFAULT_PROFILE):
         kept.pop("profile", None)
     checkpoint = plain.get("checkpoint")

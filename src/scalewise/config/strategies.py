@@ -77,13 +77,12 @@ class DividedConfig(ProcessGroupConfig):
     """A strategy under which no rank holds the whole model.
 
     Loss scaling is left out (``precision=fp16-mixed``): a rank that finds an overflow in its part
-    would skip a step that the others take. Pruning is, too: it ranks the weights of a whole matrix.
+    would skip a step that the others take.
     """
 
     ALLOWED: ClassVar[Mapping[str, tuple[object, ...]]] = {
         "execution": ("eager",),
         "precision": ("32-true", "bf16-mixed"),
-        "pruning": ("none",),
     }
 
 

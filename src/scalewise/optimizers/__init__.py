@@ -1,8 +1,4 @@
-"""Builders of optimizers, and pruning.
+"""Builders of optimizers, which a configuration names by ``_target_``.
 
 Each builder takes parameters, a kind of device and settings, and returns an optimizer of torch
 or one of ours."""
-
-import lazy_loader
-
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -243,10 +243,6 @@ class RankSummary:
     own_optimizer: str | None = None
     """Class of the optimizer that a user's LightningModule built itself, several joined by ``+``,
     ``none`` where it built none; None where the configuration's was used."""
-    pruned_share: float | None = None
-    """Share of the prunable weights that are 0 at the end, 0 to 1; None where nothing prunes."""
-    pruning_state_bytes: int | None = None
-    """Bytes of masks and scores on this rank; None where nothing prunes."""
     pipeline: PipelineRecord | None = None
     """Its stage and schedule; None where there is no pipeline."""
     execution: ExecutionRecord | None = None
@@ -257,7 +253,13 @@ class RankSummary:
     """None where steps or epochs were asked for, and in older records."""
 
     FORMER_KEYS: ClassVar[frozenset[str]] = frozenset(
-        {"host_probe", "standstills", "loader_samples_per_step"}
+        {
+            "host_probe",
+            "standstills",
+            "loader_samples_per_step",
+            "pruned_share",
+            "pruning_state_bytes",
+        }
     )
 
 

@@ -31,7 +31,6 @@ from scalewise.analysis import (
     mean_clock_mhz,
     outliers,
     pipeline_of,
-    pruning_shortfall,
     rarest_seen,
     replaced_runs,
     speedup_at_equal_clocks,
@@ -248,8 +247,6 @@ def _of_one(config: Configuration) -> Iterator[Doubt]:
     yield from _of_runs(config, whose)
     yield from _fallbacks(config, whose)
     yield from _fp8_layers(config)
-    if text := pruning_shortfall(config):
-        yield Doubt("pruning", text, of=label)
     if text := count_doubt(ranks):
         brief = f"the batches of {whose} have another size than their loader says"
         yield Doubt("batch_size", text, brief, label)

@@ -21,7 +21,6 @@ from scalewise.analysis import (
     mean_anatomy,
     number,
     phase_word,
-    pruning_word,
     ratio,
 )
 from scalewise.records import PHASES, RankSummary, cv_text
@@ -235,7 +234,6 @@ _FACTS: tuple[Fact, ...] = (
     _forward_only,
     _of_training(_group("optimizer")),
     _of_training(_identity("optimizer.lr", "lr={}")),
-    pruning_word,
     _batch,
     _steps,
     _identity("seed", "seed={}"),
@@ -281,8 +279,6 @@ def _resource_table(analysis: Analysis) -> Table:
         Column("energy", "energy", "J per 1,000 samples", joules_per_1000, estimate),
         Column("optimizer_state", "optimizer state per rank", "MiB",
                of("optimizer_memory_mib") if state else lambda _: None, mean_number),
-        Column("pruned", "pruned", "%", of("pruned_share"),
-               lambda figure: number(100 * figure.value)),
     )  # fmt: skip
     return table("resources", columns, configs)
 
@@ -337,12 +333,12 @@ def mean_of_runs(values: Sequence[float]) -> Estimate:
 
 
 def _optimizers_are_compared(configs: Sequence[Configuration]) -> bool:
-    """Whether some workload was trained with several optimizers or prunings.
+    """Whether some workload was trained with several optimizers.
 
     With one alone its state is part of the memory; among several it is the question.
     """
     return any(
-        len({(one.name("optimizer"), one.name("pruning")) for one in same}) > 1
+        len({one.name("optimizer") for one in same}) > 1
         for same in grouped(configs, lambda config: config.workload).values()
     )
 

@@ -1,4 +1,4 @@
-"""``{dataset}_*.png`` of a study, and memory against quality for optimizers and pruning."""
+"""``{dataset}_*.png`` of a study, and memory against quality for optimizers."""
 
 from __future__ import annotations
 
@@ -116,23 +116,22 @@ class Point:
 
     label: str
     state_mib: float
-    """Optimizer state, masks and scores of one rank: the largest over ranks, mean over runs."""
+    """Optimizer state of one rank: the largest over ranks, mean over runs."""
     loss: Estimate
-    pruned_share: float | None
 
 
 def memory_points(configs: Sequence[Configuration]) -> tuple[list[Point], str, int] | None:
     """Every configuration whose memory is known, with its loss at the same number of samples.
 
     Returns the points, the name of the loss and the samples; None where fewer than two optimizers
-    or prunings can be compared, or their runs do not share a loss.
+    can be compared, or their runs do not share a loss.
     """
     usable = [
         (c, state)
         for c in configs
         if (state := c.estimate("optimizer_memory_mib")) and any(r.loss for r in c.runs)
     ]
-    kinds = {(c.name("optimizer"), c.name("pruning")) for c, _ in usable}
+    kinds = {c.name("optimizer") for c, _ in usable}
     curves = [run.loss for c, _ in usable for run in c.runs if run.loss is not None]
     if len(kinds) < 2 or len({curve.name for curve in curves}) != 1:
         return None
@@ -140,10 +139,8 @@ def memory_points(configs: Sequence[Configuration]) -> tuple[list[Point], str, i
     found = []
     for config, state in usable:
         losses = [v for r in config.runs if r.loss and (v := r.loss.at(samples)) is not None]
-        pruned = config.estimate("pruned_share")
         if losses:
-            share = pruned.value if pruned else None
-            found.append(Point(config.label, state.value, estimate_mean(losses), share))
+            found.append(Point(config.label, state.value, estimate_mean(losses)))
     return found, curves[0].name, samples
 
 
@@ -158,12 +155,10 @@ def memory_quality(dataset: str, configs: Sequence[Configuration]) -> Figure | N
     for i, point in enumerate(found):
         interval, value = point.loss.interval, point.loss.value
         spread = [[value - interval.low], [interval.high - value]] if interval else None
-        pruned = "" if point.pruned_share is None else f" ({point.pruned_share:.0%} pruned)"
         axes.errorbar(point.state_mib, value, yerr=spread, fmt=plot_style.marker(i), ms=7,
-                      capsize=3, color=plot_style.colour(i),
-                      label=point.label + pruned)  # fmt: skip
+                      capsize=3, color=plot_style.colour(i), label=point.label)  # fmt: skip
     axes.set_xlim(0, axes.get_xlim()[1] * 1.05)
-    axes.set_xlabel("optimizer state, masks and scores of one rank (MiB)")
+    axes.set_xlabel("optimizer state of one rank (MiB)")
     axes.set_ylabel(f"{loss} at {samples:,} samples")
     axes.set_title(f"{dataset}: memory against quality", loc="left", fontsize=11)
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))

@@ -8,7 +8,6 @@ and all go on with the same next size. Under DDP a rank puts aside what the redu
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gc
 import itertools
 import re
@@ -25,7 +24,6 @@ from torch.utils.data import default_collate
 
 from scalewise.config import CellConfig, ConfigError, instantiate
 from scalewise.host import memory_available_mib
-from scalewise.optimizers import Pruner
 from scalewise.records import (
     BatchSearchRecord,
     BatchTrial,
@@ -326,10 +324,6 @@ class Replica:
         self.device = torch.device("cuda", rank.local_rank) if on_gpu else torch.device("cpu")
         self._module = module.to(self.device).train()
         self._optimizer = module.configure_optimizers()
-        if cell.pruning.kind != "none":
-            # Masks and scores from the first step on, as they will be there at the end.
-            at_once = dataclasses.replace(cell.pruning, begin_step=1)
-            Pruner(at_once, module.named_parameters(), self._optimizer)
         self._clip = cell.gradient_clip_norm
         self._autocast = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(
             cell.precision.lightning

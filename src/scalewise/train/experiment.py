@@ -17,7 +17,6 @@ from pytorch_lightning.strategies import DDPStrategy, Strategy
 
 from scalewise.config import CellConfig, ConfigError, instantiate
 from scalewise.host import keep_answering
-from scalewise.optimizers import UnprunableError
 from scalewise.records import CellFolder, RankSummary
 from scalewise.train.build import (
     brings_optimizer,
@@ -39,7 +38,7 @@ from scalewise.train.execution import (
 )
 from scalewise.train.length import RunLength, raise_it
 from scalewise.train.rank import RankContext, join, settle_device
-from scalewise.train.recording import CellRecorder, DataShare, Pruning
+from scalewise.train.recording import CellRecorder, DataShare
 from scalewise.train.strategies import Setting, build_strategy
 
 
@@ -90,8 +89,6 @@ def run(
         with execution.stream():
             joined = _join_process_group(trainer.strategy, cell, rank)
             trainer.fit(module, **data, **restarts.fit_arguments())
-    except UnprunableError as error:
-        raise ConfigError(str(error)) from error
     except RuntimeError as error:
         if _UNUSED not in str(error):
             raise
@@ -177,8 +174,6 @@ def build_trainer(
     except ValueError as error:
         raise ConfigError(str(error)) from error
     callbacks: list[pl.Callback] = [recorder]
-    if cell.pruning.kind != "none":
-        callbacks.append(Pruning(cell.pruning))
     if "datamodule" in data:  # built-in loaders have a batch in every epoch; a user's may not
         callbacks.append(EmptyEpochGuard(cell.dataset.name))
     if cell.fault is not None:

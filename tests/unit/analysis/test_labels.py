@@ -48,12 +48,12 @@ def labels(path: Path, *specs: Spec) -> set[str]:
         # Two keys of the same last part are written in full.
         (
             [
-                Spec(config={**adam(lr), "pruning": {"name": "none", "lr": other}})
+                Spec(config={**adam(lr), "schedule": {"name": "none", "lr": other}})
                 for lr in (0.1, 0.2)
                 for other in (1, 2)
             ],
             {
-                f"large single x1 optimizer.lr={lr} pruning.lr={other}"
+                f"large single x1 optimizer.lr={lr} schedule.lr={other}"
                 for lr in (0.1, 0.2)
                 for other in (1, 2)
             },

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import pytest
-import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
@@ -33,7 +32,6 @@ from scalewise.config import (
     resolve,
     without_absent_groups,
 )
-from scalewise.config.components import component_of
 from scalewise.records import DataError
 from scalewise.sweep.plan import request
 
@@ -75,7 +73,6 @@ def composed(*overrides: str) -> dict[str, Any]:
         ("sweep.rety=1", "value_error"),
         (f"model.name={'x' * 3000}", "string_too_long"),
         ("tracking.project=a/b", "string_pattern_mismatch"),
-        ("pruning=magnitude pruning.sparsity=1.0", "less_than"),
         ("strategy=ddp strategy.powersgd_start_step=1", "greater_than_equal"),
         ("strategy=heterogeneous strategy.shares=[.inf]", "finite_number"),
     ],
@@ -110,7 +107,6 @@ REFUSED = [
         "batch_size: found 128 on 3 devices with scaling=strong; allowed: a multiple of 3 "
         "(nearest: 126 or 129)",
     ),
-    ("pruning=adamw_state optimizer=sgd", "pruning: found adamw_state with sgd, which keeps no"),
     ("model.dropout=1", "model.dropout: found 1; allowed: 0 <= dropout < 1"),
     ("+model.widht=3", "model.widht: unknown key; allowed: features, hidden_widths, targets"),
     ("~model.features", "model.features: missing; scalewise.models.mlp.Mlp needs it"),
@@ -132,26 +128,6 @@ def test_wrong_values_are_refused_in_one_line(overrides: str, message: str) -> N
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}") as caught:
         request(overrides.split(), composed(*overrides.split()))
     assert "\n" not in str(caught.value)
-
-
-def test_every_optimizer_that_is_allowed_keeps_a_second_moment_and_no_other() -> None:
-    for path in (CONF / "optimizer").glob("*.yaml"):
-        plain = composed("pruning=adamw_state", f"optimizer={path.stem}")
-        weight = torch.nn.Parameter(torch.ones(2, 2))
-        name = ("weight", weight)
-        built = instantiate(
-            "optimizer",
-            component_of("optimizer", plain["optimizer"]),
-            params=[name],
-            device_kind="cpu",
-        )
-        weight.grad = torch.ones(2, 2)
-        built.step()
-        if "exp_avg_sq" in built.state.get(weight, {}):
-            build_cell(plain)
-        else:
-            with pytest.raises(ConfigError, match=r"^pruning: found adamw_state"):
-                build_cell(plain)
 
 
 def test_a_class_of_ones_own_may_take_infinity() -> None:

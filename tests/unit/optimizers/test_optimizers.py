@@ -11,6 +11,7 @@ from torch import nn
 
 from scalewise.optimizers.orthogonal import JoinedOptimizer, muon
 from scalewise.optimizers.standard import adafactor, adam, adamw, sgd
+from scalewise.train.recording.summary import optimizer_state_bytes
 
 
 def test_arguments_arrive() -> None:
@@ -85,6 +86,15 @@ def test_amsgrad_takes_a_third_buffer() -> None:
         one_step(model, optimizer)
         numbers.append(state_numbers(optimizer))
     assert numbers == [50, 75]
+
+
+def test_state_bytes_are_those_of_every_buffer_and_counter() -> None:
+    model = nn.Linear(10, 10, bias=False)
+    optimizer = adamw(model.parameters(), "cpu")
+    assert optimizer_state_bytes([optimizer]) == 0
+    one_step(model, optimizer)
+    assert optimizer_state_bytes([optimizer]) == 2 * 100 * 4 + 4  # and the step counter
+    assert optimizer_state_bytes([]) is None
 
 
 class TestMuon:

@@ -638,23 +638,6 @@ class TestDoubts:
         other = Spec(model="medium", batch_size=32)
         assert not told(analysed(tmp_path / "rates", *rates, other))
 
-    @pytest.mark.parametrize(
-        ("share", "steps", "expected"), [(0.15, 60, "1000"), (0.4, 1000, "40 %"), (0.497, 1000, "")]
-    )
-    def test_pruning_that_stays_from_its_target(
-        self, tmp_path: Path, share: float, steps: int, expected: str
-    ) -> None:
-        magnitude = {"name": "magnitude", "kind": "magnitude", "sparsity": 0.5, "end_step": 1000}
-        path = write_sweep(tmp_path, [Spec(steps=steps, config={"pruning": magnitude})])
-        (result,) = path.glob("*/result.json")
-        text = result.read_text()
-        result.write_text(text.replace('"pruned_share": null', f'"pruned_share": {share}'))
-        told = [line for line in lines_of(path, "doubts") if "pruned to" in line]
-        assert bool(told) is bool(expected)
-        assert all(expected in line for line in told)
-        assert "pruning=magnitude (sparsity 0.5)" in lines_of(path, "scaling")[0]
-        assert values(path, "resources", "resources", "pruned")[0].value == share
-
     def test_a_fallback_is_told_with_its_reason_and_how_often(self, tmp_path: Path) -> None:
         eager = ExecutionRecord("cudagraph", "eager", "the step waits for the device at m.py:3")
         path = write_sweep(tmp_path, repeats(Spec(), [1.0, 1.0]))

@@ -94,7 +94,7 @@ def test_what_takes_no_memory_shares_a_search_and_what_does_has_its_own() -> Non
     for alike in ("seed=7", "max_steps=900", "scaling=weak", "repeats=5", "profile.window=true"):
         assert search_for(asked("batch_size=auto", alike)).config_id == plain.config_id, alike
     for other in ("model=large", "optimizer=sgd", "precision=bf16-mixed", "batch_search.max=64",
-                  "accumulate_grad_batches=2", "pruning=magnitude"):  # fmt: skip
+                  "accumulate_grad_batches=2"):  # fmt: skip
         assert search_for(asked("batch_size=auto", other)).config_id != plain.config_id, other
 
 

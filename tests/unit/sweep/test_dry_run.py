@@ -46,7 +46,7 @@ def composer() -> Composer:
         ("experiment=matrix_gpt2_tiny", "strategy=ddp", "strategy.devices=2", "max_steps=30"),
         ("+model.note='a b'", "++model.width=8", "tracking.trackers=[wandb]"),
         ("optimizer={name: mine, _target_: mine.Sgd}", "max_epochs=null"),
-        ("~pruning", "scaling=weak", "+new.group.key=1"),
+        ("~precision", "scaling=weak", "+new.group.key=1"),
         ("model.name=${dataset.name}", "gradient_clip_norm=0.5"),
     ],
 )

@@ -34,7 +34,6 @@ CPU = "hardware=cpu"
         ("fsdp optimizer=adafactor", "optimizer: found adafactor with strategy=fsdp"),
         ("tensor TOKENS optimizer=muon", "optimizer: found muon with strategy=tensor"),
         ("fsdp precision=fp16-mixed", "precision: found fp16-mixed with strategy=fsdp"),
-        ("pipeline pruning=magnitude", "pruning: found magnitude with strategy=pipeline"),
         ("tensor", "model: found Mlp with strategy=tensor"),
         ("pipeline model=resnet18 dataset=synthetic_images",
          "model: found ResNet with strategy=pipeline"),

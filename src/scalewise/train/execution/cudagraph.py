@@ -21,7 +21,7 @@ def make_capturable(optimizer: torch.optim.Optimizer) -> str | None:
     """
     kind = type(optimizer).__name__
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
-        return f"{kind} has step hooks (pruning, say), which run in Python"
+        return f"{kind} has step hooks, which run in Python"
     for group in optimizer.param_groups:
         if "capturable" in group:
             group["capturable"] = True

@@ -7,5 +7,4 @@ from .shards import BatchesInPlace as BatchesInPlace
 from .shards import BatchSizes as BatchSizes
 from .shards import DataShare as DataShare
 from .step_phases import Mark as Mark
-from .summary import Pruning as Pruning
 from .summary import untrained_summary as untrained_summary

@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import resource
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
 
-from scalewise.config import PruningConfig
 from scalewise.operations import Operation
-from scalewise.optimizers import Pruner, UnprunableError
-from scalewise.records import DeviceInfo, Fp8Record, RankSummary, build, to_plain
+from scalewise.records import DeviceInfo, Fp8Record, RankSummary
 from scalewise.train.recording.metrics import MetricsRecorder
 from scalewise.train.recording.shards import ShardRecorder
 from scalewise.train.recording.step_timer import StepTimer
@@ -70,13 +68,6 @@ def optimizer_state_bytes(optimizers: Sequence[torch.optim.Optimizer]) -> int | 
     return sum(value.numel() * value.element_size() for value in held.values())
 
 
-def zero_share(parameters: Iterable[nn.Parameter]) -> float | None:
-    """Share of these parameters' values that are exactly 0, 0 to 1; None of none."""
-    parts = [_local(p.detach()) for p in parameters]
-    total = sum(p.numel() for p in parts)
-    return sum(int((p == 0).sum()) for p in parts) / total if total else None
-
-
 def parameter_sums(trainer: pl.Trainer, module: pl.LightningModule) -> list[float] | None:
     """The sum of each trainable parameter in fp64. Waits for the device once.
 
@@ -108,57 +99,6 @@ def loader_batch_size(trainer: pl.Trainer) -> int | None:
     sampler: Any = getattr(loader, "batch_sampler", None)
     told = getattr(sampler, "samples_per_step", getattr(loader, "batch_size", None))
     return told if isinstance(told, int) and trainer.num_training_batches > 1 else None
-
-
-class Pruning(pl.Callback):
-    """Prunes while training: ``Trainer(callbacks=[Pruning(PruningConfig("p", "magnitude"))])``.
-
-    Its masks, scores and place in the schedule are part of the Trainer's checkpoints. Raises
-    ValueError for settings out of their ranges.
-    """
-
-    def __init__(self, config: PruningConfig) -> None:
-        self.config = build(PruningConfig, to_plain(config), "pruning")
-        self._pruner: Pruner | None = None
-        self._saved: dict[str, Any] | None = None
-        """A checkpoint's, until there is an optimizer to go on with."""
-
-    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if len(trainer.optimizers) != 1:
-            raise UnprunableError(
-                f"pruning: found a module with {len(trainer.optimizers)} optimizers; allowed: 1"
-            )
-        self._pruner = Pruner(self.config, pl_module.named_parameters(), trainer.optimizers[0])
-        self._go_on()
-
-    def state_dict(self) -> dict[str, Any]:
-        return {} if self._pruner is None else self._pruner.state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Lightning restores callbacks before a fit starts, or after: both will do."""
-        self._saved = state_dict
-        self._go_on()
-
-    def _go_on(self) -> None:
-        if self._pruner is not None and self._saved is not None:
-            self._pruner.load_state_dict(self._saved)
-            self._saved = None
-
-
-def pruned_share(optimizers: Sequence[torch.optim.Optimizer]) -> float | None:
-    """Share of the prunable weights that are 0, 0 to 1; None where nothing prunes."""
-    return zero_share([p for pruner in _pruners(optimizers) for p in pruner.parameters])
-
-
-def pruning_state_bytes(optimizers: Sequence[torch.optim.Optimizer]) -> int | None:
-    """Bytes of masks and scores on this rank; None where nothing prunes."""
-    pruners = _pruners(optimizers)
-    return sum(pruner.state_bytes() for pruner in pruners) if pruners else None
-
-
-def _pruners(optimizers: Sequence[torch.optim.Optimizer]) -> list[Pruner]:
-    found = (getattr(optimizer, "scalewise_pruner", None) for optimizer in optimizers)
-    return [pruner for pruner in found if pruner is not None]
 
 
 def fp8_record(module: nn.Module) -> Fp8Record | None:
@@ -220,8 +160,6 @@ def summarise(
         probed_samples_per_s=getattr(trainer.strategy, "probed_samples_per_s", None),
         probed_ratio=getattr(trainer.strategy, "probed_ratio", None),
         optimizer_state_bytes=optimizer_state_bytes(trainer.optimizers),
-        pruned_share=pruned_share(trainer.optimizers),
-        pruning_state_bytes=pruning_state_bytes(trainer.optimizers),
         fp8=fp8_record(module),
     )
 

@@ -1,2 +1,0 @@
-from .pruning import Pruner as Pruner
-from .pruning import UnprunableError as UnprunableError

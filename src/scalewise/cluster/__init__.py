@@ -36,8 +36,8 @@ def engine_maker(cluster: str, options: Mapping[str, Any]) -> Callable[[Path], E
 
         slurm = launcher_config(SlurmConfig, options)
         kind = PrintedSweep if slurm.print_only else Engine
-        return lambda folder: kind(folder, SlurmExecutor(slurm), make_display(folder=folder))
+        return lambda folder: kind(folder, SlurmExecutor(slurm), make_display())
     from scalewise.cluster.ray_executor import RayConfig, RayExecutor
 
     ray = launcher_config(RayConfig, options)
-    return lambda folder: Engine(folder, RayExecutor(ray), make_display(folder=folder))
+    return lambda folder: Engine(folder, RayExecutor(ray), make_display())

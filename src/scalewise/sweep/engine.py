@@ -18,7 +18,7 @@ from typing import Any
 from scalewise.config import ConfigError
 from scalewise.gpu import HostMismatch
 from scalewise.host import FileLock, Mirror, become_subreaper, plural
-from scalewise.records import SweepFolder, planned_cell_state
+from scalewise.records import RecordError, SweepFolder, planned_cell_state
 from scalewise.supervisor import Outcome, Retries
 from scalewise.sweep.auto import (
     Stages,
@@ -31,13 +31,14 @@ from scalewise.sweep.auto import (
     reruns,
     split,
 )
-from scalewise.sweep.display import Display, Tally, progress_of
+from scalewise.sweep.device_hours import DeviceHours, read_device_hours
+from scalewise.sweep.display import Display
 from scalewise.sweep.executor import Ending, Executor, QueuedCell, RunningCell
 from scalewise.sweep.folder_lock import lock_folder
 from scalewise.sweep.plan import Cell, Request, add_to_plan
-from scalewise.sweep.progress import Budget, Durations, Remaining, budget_of
 from scalewise.sweep.resume import refuse_newer, set_unreadable_aside
 from scalewise.sweep.running_cells import load_outcome, make_attempt
+from scalewise.sweep.status import CellStatus, Durations, StatusReader, waiting_cell
 
 _SHUTDOWN_S = 9.0
 """Running cells have this long to end when a sweep is interrupted."""
@@ -103,14 +104,17 @@ class Engine:
         """Lines to show once the folder is locked."""
         self.undecided_requests: tuple[Request, ...] = ()
         """Requests with ``strategy=auto`` or ``batch_size=auto``: the cells to run decide them."""
-        self.budget = Budget(None)
+        self.device_hours = DeviceHours(None)
         self._began_s = time.monotonic()
         self._waiting: list[QueuedCell] = []
         self._running: list[RunningCell] = []
         self._announced: set[str] = set()
         """Ids of running cells whose start was shown."""
         self._stages = Stages(self.folder, display.note)
-        self._tally = Tally(total=0)
+        self._status = StatusReader(folder, measures=False)
+        self._changed: set[str] = set()
+        """Ids of cells whose status may be another than when it was last shown."""
+        self._round: int | None = None
         self._is_undecided = False
         """Whether requests with ``auto`` still wait for their first stage."""
         self._durations = Durations()
@@ -158,9 +162,9 @@ class Engine:
 
     def _begin(self, cells: Sequence[Cell]) -> Sequence[Cell]:
         """Queue the cells of the first stage, and return those that wait for it."""
-        self._tally.total = len(cells)
         self.report.cells += cells
-        self.budget = budget_of(self.folder, [c.request.cell.sweep for c in cells])
+        sweeps = [cell.request.cell.sweep for cell in cells]
+        self.device_hours = read_device_hours(self.folder, sweeps)
         first, later = split(cells)
         self._admit_all(first, alone=len(cells) == 1)
         # Admitted first: only then does an executor know its host's slots.
@@ -221,7 +225,6 @@ class Engine:
         folder = self.folder.cell(cell.planned.name)
         result = planned_cell_state(self.folder, cell.planned).result
         if result is not None:
-            self._tally.already_done += 1
             self._durations.add(cell.planned.config_id, result.took_s)
             self._count(cell, self._complete_outcome(cell, Outcome("done"), None), None)
             return
@@ -272,7 +275,7 @@ class Engine:
                 return True
             slots = self.executor.slots() or 1
             left_s = self._seconds_left(
-                [Remaining(one.planned.config_id, one.planned.devices or slots) for one in cells]
+                [waiting_cell(one.planned, one.planned.devices or slots) for one in cells]
             )  # None where no cell of the sweep has ended
             passed_s = time.monotonic() - self._began_s
             return passed_s + (left_s or 0.0) <= 60 * budget_min
@@ -293,14 +296,13 @@ class Engine:
             self._admit_all(following.cells)
             self._loop()
 
-    def _seconds_left(self, remaining: Sequence[Remaining]) -> float | None:
+    def _seconds_left(self, cells: Sequence[CellStatus]) -> float | None:
         packed = self.executor.policy == "packed"
-        return self._durations.seconds_left(remaining, self.executor.slots(), packed)
+        return self._durations.seconds_left(cells, self.executor.slots(), packed)
 
     def _add_cells(self, cells: Sequence[Cell]) -> None:
         """Add cells of a later stage to the plan, before they run: a resumed sweep needs them."""
         self.report.cells += cells
-        self._tally.total += len(cells)
         self._add_to_plan(cells)
 
     # While cells run
@@ -318,12 +320,12 @@ class Engine:
         has_left = False
         for queued in self.executor.order(tuple(self._waiting), self._running):
             started: RunningCell | Outcome | None
-            if not self._is_within_budget(queued):
+            if not self._is_within_limit(queued):
                 if self._running:
                     break  # running cells may take less than expected; none overtakes this one
                 self._waiting.remove(queued)
                 # It stays in the plan, for a later run with a larger budget.
-                self._count(queued.cell, Outcome("unstarted", str(self.budget)), None)
+                self._count(queued.cell, Outcome("unstarted", str(self.device_hours)), None)
                 has_left = True
                 continue
             try:
@@ -345,7 +347,7 @@ class Engine:
             self._announce(started)
         return has_left
 
-    def _is_within_budget(self, queued: QueuedCell) -> bool:
+    def _is_within_limit(self, queued: QueuedCell) -> bool:
         """Whether ``sweep.max_gpu_hours`` lets a cell start beside the running ones.
 
         A cell of unknown duration counts with the executor's time limit, if there is one.
@@ -361,7 +363,7 @@ class Engine:
         expected_s = mean_s(queued.cell.planned.config_id)
         if expected_s is None and ahead:
             expected_s = limit_s
-        return self.budget.allows(queued.world_size, expected_s, ahead)
+        return self.device_hours.allows(queued.world_size, expected_s, ahead)
 
     def _announce(self, running: RunningCell) -> None:
         """Show that a cell has started, once for each of its starts."""
@@ -370,22 +372,20 @@ class Engine:
             self._announced.discard(cell_id)
         elif cell_id not in self._announced:
             self._announced.add(cell_id)
-            self.display.started(running.cell, running.world_size)
+            self.display.started(self._status.label(running.cell.planned), running.world_size)
 
     def _show(self) -> None:
         """Show the progress of the sweep."""
-        remaining = [Remaining(q.cell.planned.config_id, q.world_size) for q in self._waiting]
-        shown = []
         for running in self._running:
             self._announce(running)
-            planned, world_size, left_s = running.cell.planned, running.world_size, None
-            if running.age_s is not None:
-                shown.append(progress_of(planned.name, running.folder, world_size))
-                left_s = shown[-1].seconds_left
-            remaining.append(Remaining(planned.config_id, world_size, running.age_s, left_s))
-        left_s = self._seconds_left(remaining)
-        self._tally.round = self._latest_round()
-        self.display.tick(self._tally, shown, left_s)
+            self._changed.add(running.cell.planned.cell_id)
+        self._round = self._latest_round()
+        if self.display.is_due():
+            # A shared disk that does not answer for a moment must not end what runs.
+            with suppress(RecordError):
+                status = self._status.read(changed=self._changed)
+                self.display.tick(replace(status, round=self._round))
+                self._changed.clear()
 
     def _latest_round(self) -> int | None:
         """Of the running cells, from 1; None where no later stage may add any."""
@@ -393,7 +393,7 @@ class Engine:
         if not (self._is_undecided or adapts):
             return None
         begun = (running.cell.planned.repeat + 1 for running in self._running)
-        return max(begun, default=self._tally.round or 1)
+        return max(begun, default=self._round or 1)
 
     # How cells end
 
@@ -402,7 +402,7 @@ class Engine:
         cell, seconds = running.cell, ending.seconds
         self._running.remove(running)
         self._announced.discard(cell.planned.cell_id)
-        self.budget.spend(running.world_size, (seconds or 0.0) + ending.lost_s)
+        self.device_hours.spend(running.world_size, (seconds or 0.0) + ending.lost_s)
         outcome = self._complete_outcome(cell, ending.outcome, seconds)
         self.executor.examine(running)
         why: str | None = None
@@ -430,9 +430,9 @@ class Engine:
 
     def _count(self, cell: Cell, outcome: Outcome, seconds: float | None) -> None:
         """Report a cell that has ended for good."""
-        self._tally.count(outcome)
+        self._changed.add(cell.planned.cell_id)
         self.report.outcomes[cell.planned.cell_id] = outcome
-        self.display.ended(cell, outcome, seconds)
+        self.display.ended(self._status.label(cell.planned), outcome, seconds)
 
     def _refuse(self, cell: Cell, outcome: Outcome) -> None:
         """Record a cell that failed or was skipped without a try."""

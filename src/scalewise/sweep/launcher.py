@@ -187,7 +187,7 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
         folder,
         [one],
         host,
-        lambda f: local_engine(f, "exclusive", make_display(folder=f), warm=local.warm),
+        lambda f: local_engine(f, "exclusive", make_display(), warm=local.warm),
         [*lines, *more],
     )
     return None if report is None else objective_over(report.outcomes_of(one.config_id))
@@ -206,7 +206,7 @@ def launch(
         context,
         job_overrides,
         initial_job_idx,
-        lambda f: local_engine(f, local.policy, make_display(folder=f), warm=local.warm),
+        lambda f: local_engine(f, local.policy, make_display(), warm=local.warm),
     )
 
 

@@ -10,12 +10,12 @@ from scalewise.host import plural
 from scalewise.records import CellResult, PlannedCell, SweepFolder, planned_cell_state
 from scalewise.supervisor import Outcome
 from scalewise.sweep.auto import describe_rounds
-from scalewise.sweep.display import duration
 from scalewise.sweep.engine import SweepReport, add_sweep_report
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.preflight import Place, ThisHost
-from scalewise.sweep.progress import Durations, Remaining
 from scalewise.sweep.resume import Selection
+from scalewise.sweep.status import Durations, waiting_cell
+from scalewise.sweep.status_view import duration
 
 
 def print_preview(
@@ -79,8 +79,7 @@ def preview(
         why = "nothing can run: see above what this host lacks"
         return [*lines, why if to_run else "nothing is left to do"], refused
     remaining = [
-        Remaining(cell.planned.config_id, places[cell.planned.cell_id].devices or slots)
-        for cell in able
+        waiting_cell(cell.planned, places[cell.planned.cell_id].devices or slots) for cell in able
     ]
     left_s = known.seconds_left(remaining, slots, packed)
     unknown = "unknown, as none of these cells is done yet"

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from scalewise.gpu import Host, Leases, units
 from scalewise.records import DeviceInfo
 from scalewise.supervisor import Outcome
-from scalewise.sweep.display import duration
 from scalewise.sweep.executor import QueuedCell
 from scalewise.sweep.plan import Cell
+from scalewise.sweep.status_view import duration
 
 
 @dataclass(frozen=True)

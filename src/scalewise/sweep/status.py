@@ -1,4 +1,7 @@
-"""Reads how far a sweep is from its folder alone: it need not run, nor on this host."""
+"""How far a sweep is: read from its folder alone, whether or not it runs, and on any host.
+
+The engine of a sweep makes the same :class:`SweepStatus` of what it knows itself.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import fcntl
 import os
 import time
 from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,12 +24,12 @@ from scalewise.records import (
     RecordError,
     State,
     SweepFolder,
+    SweepPlan,
     cell_state,
     find_record,
+    read_heartbeat,
     read_latest_sample,
 )
-from scalewise.sweep.display import progress_of
-from scalewise.sweep.progress import Durations, Remaining
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,8 @@ class CellStatus:
     step: int | None = None
     total_steps: int | None = None
     global_samples_per_s: float | None = None
-    """Measured without warm-up for a done cell; since training began for a running one."""
+    """Measured without warm-up for a done cell; of a running one since training began, warm-up
+    included: an indication."""
     elapsed_s: float | None = None
     """Seconds that a done cell took, or a running one has run."""
     seconds_left: float | None = None
@@ -68,27 +73,57 @@ class CellStatus:
     log: str | None = None
     """Standard error of the rank that failed first."""
 
+    @property
+    def label(self) -> str:
+        """``mlp-tabular-ddp-r0-1f463a41 (lr=0.1)``."""
+        return f"{self.name} ({self.swept})" if self.swept else self.name
+
+
+def waiting_cell(planned: PlannedCell, devices: int | None) -> CellStatus:
+    """A cell of which nothing is known but the plan."""
+    return CellStatus(planned.name, planned.cell_id, planned.config_id, "waiting", devices)
+
+
+def with_progress(cell: CellStatus, folder: CellFolder) -> CellStatus:
+    """``cell`` with what the heartbeats of its ranks tell: the slowest says how far it is."""
+    beats = [read_heartbeat(folder.heartbeat_path(rank)) for rank in range(cell.devices or 0)]
+    live = [beat for beat in beats if beat is not None and beat.started_at]
+    if not live or len(live) < len(beats):
+        return replace(cell, step=0)
+    slowest = min(live, key=lambda beat: beat.step)
+    elapsed_s = slowest.time - slowest.started_at
+    steps = slowest.step - slowest.first_step
+    samples = sum(beat.samples - beat.first_samples for beat in live)
+    total = slowest.total_steps if slowest.total_steps >= 0 else None
+    left_s = None
+    if total is not None and steps:
+        left_s = max(total - slowest.step, 0) * elapsed_s / steps
+    return replace(
+        cell,
+        step=slowest.step,
+        total_steps=total,
+        global_samples_per_s=samples / elapsed_s if elapsed_s > 0 and steps else None,
+        seconds_left=left_s,
+    )
+
 
 def read_cell(
-    planned: PlannedCell, folder: CellFolder, now: float
-) -> tuple[CellStatus, CellResult | None]:
-    """The status of a cell at the Unix time ``now``, and its result where it is done."""
+    planned: PlannedCell, folder: CellFolder, now: float, measures: bool = True
+) -> CellStatus:
+    """The status of a cell at the Unix time ``now``; ``measures`` its samples/s if it is done."""
     found = cell_state(folder, planned.cell_id, now)
-    cell = CellStatus(
-        planned.name,
-        planned.cell_id,
-        planned.config_id,
-        found.state,
-        planned.devices,
+    cell = replace(
+        waiting_cell(planned, planned.devices),
+        state=found.state,
         message=found.message,
         problem=found.problem,
     )
     result = found.result
     if result is None:
-        return _without_result(cell, planned, folder, found, now), None
-    rate, problem = _measured(folder, result)
+        return _without_result(cell, folder, found, now)
+    rate, problem = _measured(folder, result) if measures else (None, "")
     steps = result.ranks[0].steps_completed if result.ranks else None
-    done = replace(
+    return replace(
         cell,
         devices=result.world_size,
         step=steps,
@@ -99,7 +134,6 @@ def read_cell(
         memory=_memory(folder),
         problem=problem,
     )
-    return done, result
 
 
 def _measured(folder: CellFolder, result: CellResult) -> tuple[float | None, str]:
@@ -118,7 +152,7 @@ def _measured(folder: CellFolder, result: CellResult) -> tuple[float | None, str
 
 
 def _without_result(
-    cell: CellStatus, planned: PlannedCell, folder: CellFolder, found: CellState, now: float
+    cell: CellStatus, folder: CellFolder, found: CellState, now: float
 ) -> CellStatus:
     from scalewise.analysis import blame_last
 
@@ -126,20 +160,12 @@ def _without_result(
     cell = replace(cell, raised_at=blame.at, log=None if blame.log is None else str(blame.log))
     if found.state not in ("running", "interrupted"):
         return cell
-    devices = planned.devices if found.running is None else len(found.running.devices)
+    devices = cell.devices if found.running is None else len(found.running.devices)
     cell = replace(cell, devices=devices, memory=_memory(folder))
-    progress = progress_of(planned.name, folder, devices) if devices else None
-    if progress is None or (found.state == "interrupted" and progress.step == 0):
-        return cell
-    cell = replace(cell, step=progress.step, total_steps=progress.total_steps)
-    if found.state == "interrupted" or found.running is None:
-        return cell
-    return replace(
-        cell,
-        global_samples_per_s=progress.global_samples_per_s,
-        elapsed_s=now - found.running.started_at,
-        seconds_left=progress.seconds_left,
-    )
+    told = with_progress(cell, folder)
+    if found.state == "running" and found.running is not None:
+        return replace(told, elapsed_s=now - found.running.started_at)
+    return replace(cell, step=told.step, total_steps=told.total_steps) if told.step else cell
 
 
 def _memory(folder: CellFolder) -> tuple[MemoryInUse, ...]:
@@ -161,6 +187,69 @@ def _memory(folder: CellFolder) -> tuple[MemoryInUse, ...]:
     return tuple(found)
 
 
+class Durations:
+    """Mean seconds of the ended cells of each configuration, and of all."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, tuple[int, float]] = {}
+        self._all = (0, 0.0)
+
+    def add(self, config_id: str, seconds: float) -> None:
+        """A cell has ended with a result."""
+        count, total = self._sums.get(config_id, (0, 0.0))
+        self._sums[config_id] = (count + 1, total + seconds)
+        self._all = (self._all[0] + 1, self._all[1] + seconds)
+
+    def of(self, config_id: str) -> float | None:
+        """Mean of the configuration's cells, else of all; None before the first has ended."""
+        count, total = self._sums.get(config_id, self._all)
+        return total / count if count else None
+
+    def seconds_left(
+        self, cells: Sequence[CellStatus], slots: int | None, packed: bool
+    ) -> float | None:
+        """Until the last of ``cells``, which run or wait, has ended; None while nothing tells.
+
+        Args:
+            slots: devices of the one host; None on a cluster, which is taken to run as many cells
+                side by side as now.
+            packed: cells run side by side: device-time over devices, and at least the longest.
+        """
+        if not cells:
+            return 0.0
+        known = self if self._all[0] else _first_steps(cells)
+        left = [_left_of(cell, known.of(cell.config_id)) for cell in cells]
+        times = [seconds for seconds in left if seconds is not None]
+        if len(times) < len(left):
+            return None
+        if slots is not None and not packed:
+            return sum(times)
+        all_devices = slots or max(cell.devices or 1 for cell in cells)
+        devices = [cell.devices or all_devices for cell in cells]
+        if slots is None:
+            running = [d for d, cell in zip(devices, cells, strict=True) if cell.state == "running"]
+            slots = max(sum(running), *devices)
+        work_s = sum(s * count for s, count in zip(times, devices, strict=True))
+        return max(work_s / slots, *times)
+
+
+def _first_steps(cells: Sequence[CellStatus]) -> Durations:
+    """Durations of running cells by their own steps, before the first one has ended."""
+    found = Durations()
+    for cell in cells:
+        if cell.elapsed_s is not None and cell.seconds_left is not None:
+            found.add(cell.config_id, cell.elapsed_s + cell.seconds_left)
+    return found
+
+
+def _left_of(cell: CellStatus, mean_s: float | None) -> float | None:
+    if cell.elapsed_s is None:
+        return mean_s
+    if cell.seconds_left is not None:
+        return cell.seconds_left
+    return None if mean_s is None else max(mean_s - cell.elapsed_s, 0.0)
+
+
 @dataclass(frozen=True)
 class SweepStatus:
     """All cells of a sweep and when the last of them will have ended."""
@@ -177,6 +266,8 @@ class SweepStatus:
     """Devices that get no more cells of this sweep."""
     held: bool = False
     """Whether a process of this host runs the sweep, be it between two cells."""
+    round: int | None = None
+    """The latest round that has begun, where more cells may come; None where these are all."""
     problems: tuple[str, ...] = ()
     """Files of the folder that could not be read, each with why."""
 
@@ -193,35 +284,38 @@ class StatusReader:
     """Reads a sweep again and again; cells that are done are read once.
 
     Args:
-        folder: the sweep's. Raises :class:`RecordError` where it holds no plan.
+        folder: the sweep's.
+        measures: whether done cells have their samples/s, for which their steps are read.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, measures: bool = True) -> None:
         self.sweep = SweepFolder(folder)
-        self._done: dict[str, tuple[CellStatus, CellResult]] = {}
-        self.sweep.load_plan()
+        self._measures = measures
+        self._cells: dict[str, CellStatus] = {}
+        self._swept: Mapping[str, str] = {}
 
-    def read(self, now: float | None = None) -> SweepStatus:
-        """The state of every cell at the Unix time ``now``."""
-        from scalewise.analysis import swept_words
+    def read(self, now: float | None = None, changed: Collection[str] | None = None) -> SweepStatus:
+        """The state of every cell at the Unix time ``now``.
 
+        With ``changed`` only cells with these ids are read anew. Raises :class:`RecordError` where
+        there is no plan.
+        """
         now = time.time() if now is None else now
-        plan = self.sweep.load_plan()
-        swept = swept_words(plan.cells)
-        cells = tuple(
-            replace(self._cell(planned, now), swept=swept[planned.cell_id])
-            for planned in plan.cells
-        )
+        plan = self._load_plan()
+        for planned in plan.cells:
+            known = self._cells.get(planned.cell_id)
+            is_old = known is not None and (
+                known.state == "done" if changed is None else planned.cell_id not in changed
+            )
+            if not is_old:
+                cell = read_cell(planned, self.sweep.cell(planned.name), now, self._measures)
+                self._cells[planned.cell_id] = replace(cell, swept=self._swept[planned.cell_id])
+        cells = tuple(self._cells[planned.cell_id] for planned in plan.cells)
         durations = Durations()
         for cell in cells:
-            if cell.state == "done":
-                durations.add(cell.config_id, self._done[cell.cell_id][1].took_s)
-        most = plan.slots or max((c.devices or 1 for c in cells), default=1)
-        left = [
-            Remaining(c.config_id, c.devices or most, c.elapsed_s, c.seconds_left)
-            for c in cells
-            if c.state in UNFINISHED
-        ]
+            if cell.state == "done" and cell.elapsed_s is not None:
+                durations.add(cell.config_id, cell.elapsed_s)
+        left = [cell for cell in cells if cell.state in UNFINISHED]
         quarantined: tuple[QuarantinedDevice, ...] = ()
         problems: tuple[str, ...] = ()
         try:
@@ -236,16 +330,22 @@ class StatusReader:
             durations.seconds_left(left, plan.slots, plan.policy == "packed"),
             quarantined,
             is_held(self.sweep.lock_path),
-            problems,
+            problems=problems,
         )
 
-    def _cell(self, planned: PlannedCell, now: float) -> CellStatus:
-        if planned.cell_id in self._done:
-            return self._done[planned.cell_id][0]
-        status, result = read_cell(planned, self.sweep.cell(planned.name), now)
-        if result is not None:
-            self._done[planned.cell_id] = (status, result)
-        return status
+    def label(self, planned: PlannedCell) -> str:
+        """The name of a cell with what was swept, once the plan tells."""
+        if planned.cell_id not in self._swept and self.sweep.plan_path.exists():
+            self._load_plan()
+        words = self._swept.get(planned.cell_id)
+        return f"{planned.name} ({words})" if words else planned.name
+
+    def _load_plan(self) -> SweepPlan:
+        from scalewise.analysis import swept_words
+
+        plan = self.sweep.load_plan()
+        self._swept = swept_words(plan.cells)
+        return plan
 
 
 def is_held(lock: Path) -> bool:

@@ -1,4 +1,4 @@
-"""``scalewise status``: the state of a sweep as a table, as JSON, once or again and again."""
+"""The table and the words for the state of a sweep: ``scalewise status``, and while it runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ from rich.text import Text
 
 from scalewise.host import open_console, plural
 from scalewise.records import UNFINISHED, RecordError, to_plain
-from scalewise.sweep.display import duration, left_words, shortened
 from scalewise.sweep.status import CellStatus, StatusReader, SweepStatus
 
 if TYPE_CHECKING:
@@ -42,6 +41,8 @@ _MOST_DEVICES = 4
 """Devices of a cell whose memory is shown one by one."""
 _SHOWN = 60
 """Rows of the table; of more cells, those that are neither done nor waiting come first."""
+_NAME_COLUMNS = 20
+"""That a name keeps where other columns can give way."""
 
 
 def show_status(folder: Path | None, every_s: float | None, *, as_json: bool) -> None:
@@ -100,6 +101,36 @@ def to_json(status: SweepStatus) -> str:
     return json.dumps({**to_plain(status), "count": status.count()}, allow_nan=False)
 
 
+def counts(status: SweepStatus) -> str:
+    """How many cells are done and how many are in other states, but for those that wait."""
+    by_state, total = status.count(), len(status.cells)
+    done = by_state.get("done", 0)
+    if status.round is None:
+        words = [f"{done}/{total} {plural(total, 'cell')} done"]
+    else:
+        words = [f"{done} {plural(done, 'cell')} done", f"round {status.round}"]
+    others = ("failed", "skipped", "interrupted", "running")
+    return ", ".join(words + [f"{by_state[one]} {one}" for one in others if one in by_state])
+
+
+def left_words(status: SweepStatus) -> str:
+    """``about 4.2 s left``; no figure for less than a second, which no estimate tells."""
+    seconds = status.seconds_left
+    if seconds is None:
+        return ""
+    if status.round is not None:
+        return "more may come" if seconds < 1 else f"at least {duration(seconds)} left"
+    return "nearly done" if seconds < 1 else f"about {duration(seconds)} left"
+
+
+def progress_line(status: SweepStatus, width: int) -> str:
+    """How far a running sweep is; where ``width`` has room, at which step its only cell is."""
+    line = ", ".join(filter(None, (counts(status), left_words(status))))
+    running = [cell for cell in status.cells if cell.state == "running"]
+    with_step = f"{line}: {_step(running[0])}" if len(running) == 1 else line
+    return with_step if len(with_step) <= width else line
+
+
 def estimate_line(status: SweepStatus) -> str:
     """When the sweep will have ended."""
     counts = status.count()
@@ -115,7 +146,7 @@ def estimate_line(status: SweepStatus) -> str:
     if not status.running:
         return f"not running; {left} to do would take about {duration(status.seconds_left)}{again}"
     clock = time.strftime("%H:%M:%S", time.localtime(status.time + status.seconds_left))
-    return f"{left_words(status.seconds_left)}: ends about {clock}"
+    return f"{left_words(status)}: ends about {clock}"
 
 
 def _is_monitored(status: SweepStatus) -> bool:
@@ -134,38 +165,54 @@ def render(status: SweepStatus, width: int, *, whole_lines: bool = False) -> Ren
     shown = list(status.cells)
     if len(shown) > _SHOWN:
         shown = sorted(shown, key=lambda cell: cell.state in ("done", "waiting"))[:_SHOWN]
-    rows = [_row(cell) for cell in shown]
-    used, name_columns = _fitted(rows, width)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for i in used:
-        name, justify = _COLUMNS[i]
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=i != _SWEPT)
-    for cell, (name, *facts) in zip(shown, rows, strict=True):
-        row = (Text(shortened(name, name_columns)), *map(Text, facts))
-        table.add_row(*(row[i] for i in used), style=_STYLES.get(cell.state, "yellow"))
-    counts = ", ".join(f"{n} {state}" for state, n in sorted(status.count().items()))
     hidden = len(status.cells) - len(shown)
     more = f" ({hidden} not shown)" if hidden else ""
-    cells = f"{len(status.cells)} {plural(len(status.cells), 'cell')}"
-    summary = f"{cells}: {counts}{more}\n{estimate_line(status)}"
     problems = [f"{cell.name}: {cell.problem}" for cell in status.cells if cell.problem]
     lines = [
         *(_line(text, "red", whole_lines) for text in fate_lines(_fates(status.cells))),
         *(_line(text, "yellow", whole_lines) for text in [*problems, *status.problems]),
         *(_line(f"quarantined: {device}", "red", whole_lines) for device in status.quarantined),
     ]
-    return Group(table, *lines, Text(summary, style="bold"))
+    summary = f"{counts(status)}{more}\n{estimate_line(status)}"
+    return Group(_table(shown, width), *lines, Text(summary, style="bold"))
+
+
+def render_running(status: SweepStatus, width: int, height: int) -> RenderableType:
+    """The cells that run, as many as ``height`` lines hold, and how far the sweep is."""
+    running = [cell for cell in status.cells if cell.state == "running"]
+    shown = running[: max(1, height - 4)]
+    table = [_table(shown, width)] if shown else []
+    hidden = len(running) - len(shown)
+    more = [Text(f"and {hidden} more running", no_wrap=True)] if hidden else []
+    words = Text(progress_line(status, width), style="bold", no_wrap=True, overflow="ellipsis")
+    return Group(*table, *more, words)
+
+
+def _table(cells: Sequence[CellStatus], width: int) -> Table:
+    """A row a cell in ``width`` columns."""
+    rows = [_row(cell) for cell in cells]
+    used, name_columns = _fitted(rows, width)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for i in used:
+        name, justify = _COLUMNS[i]
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=i != _SWEPT)
+    for cell, (name, *facts) in zip(cells, rows, strict=True):
+        row = (Text(shortened(name, name_columns)), *map(Text, facts))
+        table.add_row(*(row[i] for i in used), style=_STYLES.get(cell.state, "yellow"))
+    return table
 
 
 def _fitted(rows: Sequence[tuple[str, ...]], width: int) -> tuple[list[int], int]:
-    """The columns to show in ``width``, and what the names have: the memory gives way first."""
+    """The columns to show in ``width``, and what the names have: the last ones give way first."""
     widths = [max(map(len, column)) for column in zip(*rows, [n for n, _ in _COLUMNS], strict=True)]
     words = [word for row in rows for word in row[_SWEPT].split()]
     widths[_SWEPT] = max(5, min(_MOST_WORD, max(map(len, words), default=0)))
     used = [i for i in range(len(_COLUMNS)) if i < 2 or any(row[i] for row in rows)]
-    if sum(widths[i] + 2 for i in used) - 2 > width and used[-1] == len(_COLUMNS) - 1:
+    while True:
+        left = width - sum(widths[i] + 2 for i in used[1:])
+        if left >= min(_NAME_COLUMNS, widths[0]) or len(used) == 2:
+            return used, min(widths[0], left)
         used.pop()
-    return used, min(widths[0], width - sum(widths[i] + 2 for i in used[1:]))
 
 
 def _line(text: str, style: str, whole: bool) -> Text:
@@ -178,7 +225,7 @@ def _fates(cells: Sequence[CellStatus]) -> list[Fate]:
 
     return [
         Fate(
-            f"{cell.name} ({cell.swept})" if cell.swept else cell.name,
+            cell.label,
             cell.state,
             cell.message,
             Blame(cell.raised_at, Path(cell.log) if cell.log else None),
@@ -190,21 +237,25 @@ def _fates(cells: Sequence[CellStatus]) -> list[Fate]:
 
 def _row(cell: CellStatus) -> tuple[str, ...]:
     """A cell under ``_COLUMNS``; empty where there is nothing to say."""
-    step = "" if cell.step is None else str(cell.step)
-    if cell.state == "running":
-        step += "" if cell.total_steps is None else f"/{cell.total_steps}"
     rate = cell.global_samples_per_s
     left = cell.seconds_left if cell.state == "running" else None
     return (
         cell.name,
         cell.state,
         cell.swept,
-        step,
+        _step(cell).removeprefix("step "),
         "" if rate is None else f"{rate:,.0f}",
         "" if cell.elapsed_s is None else duration(cell.elapsed_s),
         "" if left is None else duration(left),
         _memory(cell),
     )
+
+
+def _step(cell: CellStatus) -> str:
+    if cell.state == "running" and not cell.step:
+        return "starting"
+    total = f"/{cell.total_steps}" if cell.state == "running" and cell.total_steps else ""
+    return "" if cell.step is None else f"step {cell.step}{total}"
 
 
 def _memory(cell: CellStatus) -> str:
@@ -216,3 +267,24 @@ def _memory(cell: CellStatus) -> str:
         return ""
     each = ("-" if m.used_mib is None else f"{m.used_mib:,.0f}" for m in cell.memory)
     return " / ".join(each)
+
+
+def shortened(name: str, width: int) -> str:
+    """``name`` in ``width`` columns, 8 at least, without its middle: cells differ at both ends."""
+    width = max(width, 8)
+    if len(name) <= width:
+        return name
+    tail = (width - 2) // 2
+    return f"{name[: width - 2 - tail]}..{name[len(name) - tail :]}"
+
+
+def duration(seconds: float) -> str:
+    """``4.2 s``, ``3 min 20 s`` or ``2 h 05 min``; never ``0.0 s``."""
+    if seconds < 0.05:
+        return "under 0.1 s"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} min"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scalewise.sweep.progress import Budget, Durations, Remaining
+from scalewise.sweep.device_hours import DeviceHours
+from scalewise.sweep.status import CellStatus, Durations
 
 
 def durations(*ended: tuple[str, float]) -> Durations:
@@ -12,6 +13,16 @@ def durations(*ended: tuple[str, float]) -> Durations:
     for config_id, seconds in ended:
         found.add(config_id, seconds)
     return found
+
+
+def waiting(config_id: str, devices: int = 1) -> CellStatus:
+    return CellStatus("cell", "id", config_id, "waiting", devices)
+
+
+def running(elapsed_s: float, left_s: float | None = None, devices: int = 1) -> CellStatus:
+    return CellStatus(
+        "cell", "id", "a", "running", devices, elapsed_s=elapsed_s, seconds_left=left_s
+    )
 
 
 def test_a_cell_takes_the_mean_of_its_configuration_else_of_all() -> None:
@@ -24,50 +35,50 @@ def test_a_cell_takes_the_mean_of_its_configuration_else_of_all() -> None:
 @pytest.mark.parametrize(
     ("cell", "left_s"),
     [
-        (Remaining("a", 1), 10.0),
-        (Remaining("a", 1, elapsed_s=4.0), 6.0),
-        (Remaining("a", 1, elapsed_s=14.0), 0.0),
-        (Remaining("a", 1, elapsed_s=14.0, steps_left_s=3.0), 3.0),
+        (waiting("a"), 10.0),
+        (running(4.0), 6.0),
+        (running(14.0), 0.0),
+        (running(14.0, 3.0), 3.0),
     ],
 )
-def test_what_is_left_of_a_cell(cell: Remaining, left_s: float) -> None:
+def test_what_is_left_of_a_cell(cell: CellStatus, left_s: float) -> None:
     known = durations(("a", 10.0))
     assert known.seconds_left([cell], 1, packed=False) == left_s
     assert known.seconds_left([cell, cell], 1, packed=False) == 2 * left_s
 
 
 def test_first_steps_tell_before_any_cell_has_ended() -> None:
-    running = Remaining("a", 1, elapsed_s=10.0, steps_left_s=30.0)
-    assert durations().seconds_left([running, Remaining("b", 1)], 1, packed=False) == 30 + 40
+    cells = [running(10.0, 30.0), waiting("b")]
+    assert durations().seconds_left(cells, 1, packed=False) == 30 + 40
 
 
 def test_nothing_known_is_none_and_nothing_left_is_zero() -> None:
-    assert durations().seconds_left([Remaining("a", 1)], 1, packed=False) is None
-    assert durations().seconds_left([Remaining("a", 1, elapsed_s=1.0)], 1, packed=False) is None
+    assert durations().seconds_left([waiting("a")], 1, packed=False) is None
+    assert durations().seconds_left([running(1.0)], 1, packed=False) is None
     assert durations().seconds_left([], 1, packed=False) == 0.0
 
 
 def test_packed_cells_run_beside_each_other() -> None:
     known = durations(("a", 10.0), ("wide", 30.0))
-    narrow = [Remaining("a", 1)] * 8
+    narrow = [waiting("a")] * 8
     assert known.seconds_left(narrow, 4, packed=True) == 20.0
-    assert known.seconds_left([*narrow, Remaining("wide", 1)], 4, packed=True) == 30.0, "longest"
+    assert known.seconds_left([*narrow, waiting("wide")], 4, packed=True) == 30.0, "longest"
 
 
 def test_a_cluster_runs_as_many_side_by_side_as_now() -> None:
     known = durations(("a", 10.0))
-    cells = [Remaining("a", 2, elapsed_s=0.0)] * 3 + [Remaining("a", 2)] * 6
+    cells = [running(0.0, devices=2)] * 3 + [waiting("a", 2)] * 6
     assert known.seconds_left(cells, None, packed=False) == 30.0
-    assert known.seconds_left([Remaining("a", 2)] * 6, None, packed=False) == 60.0
+    assert known.seconds_left([waiting("a", 2)] * 6, None, packed=False) == 60.0
 
 
 HOUR_S = 3600.0
 
 
 def test_what_was_used_is_counted_for_every_device() -> None:
-    budget = Budget(100.0)
-    budget.spend(8, HOUR_S)
-    assert budget.used_s == 8 * HOUR_S
+    hours = DeviceHours(100.0)
+    hours.spend(8, HOUR_S)
+    assert hours.used_s == 8 * HOUR_S
 
 
 @pytest.mark.parametrize(
@@ -76,5 +87,5 @@ def test_what_was_used_is_counted_for_every_device() -> None:
 def test_what_a_cell_and_those_beside_it_will_use_is_counted_for_every_device(
     devices: int, beside: int, fits: bool
 ) -> None:
-    running = [(beside, HOUR_S)] if beside else []
-    assert Budget(2.0).allows(devices, HOUR_S, running) is fits
+    others = [(beside, HOUR_S)] if beside else []
+    assert DeviceHours(2.0).allows(devices, HOUR_S, others) is fits

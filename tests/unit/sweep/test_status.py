@@ -100,7 +100,7 @@ def test_the_command_prints_a_table_and_json(
     monkeypatch.setenv("COLUMNS", "160")
     assert main(["status"]) == 0
     out = capsys.readouterr().out
-    assert "4 cells: 1 done, 1 failed, 1 running, 1 waiting" in out
+    assert "1/4 cells done, 1 failed, 1 running" in out
     assert "12,000 / 12,050" in out
     assert "MiB each" in out
 

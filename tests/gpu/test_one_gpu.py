@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from fakes.choices import AUTO_BATCH, CAP_GIB, check_found_batch, check_limited_by_memory
 from fakes.gpus import REHEARSES, a_stranger, gpus, needs
-from fakes.train_command import Finished, Train, wait_for
+from fakes.train_command import LEAN, Finished, Train, wait_for
 from fakes.twins import losses_of
 from scalewise.config import FP8_CAPABILITY
 from scalewise.config.execution import find_compiler
@@ -115,12 +114,16 @@ def watched(train: Train, once_it_trains: Callable[[], None]) -> Finished:
     return train.finish(process, before)
 
 
-@needs(1, on_cpu=True)
-def test_a_batch_that_fits_into_one_gpu_is_found_and_trained(train: Train) -> None:
-    limit = "batch_search.max=24" if REHEARSES else f"hardware.memory_cap_gib={CAP_GIB}"
-    record, trained = check_found_batch(train(*AUTO_BATCH, limit, **mask(-1)), ranks=1)
-    if not REHEARSES:
-        check_limited_by_memory(record, trained)
+@needs(1)
+def test_memory_beyond_the_cap_has_run_out_though_the_gpu_has_more(train: Train) -> None:
+    run = train(
+        *LEAN, "validation=never", "model=gpt2_tiny", "dataset=synthetic_tokens",
+        "dataset.train_samples=16384", "batch_size=8192", "hardware.memory_cap_gib=1", **mask(-1),
+    )  # fmt: skip
+    assert run.status == 1, run.err
+    (attempt,) = run.only_cell().attempts()
+    assert (attempt.outcome, attempt.cause) == ("failed", "oom")
+    assert "batch_size=4096 accumulate_grad_batches=2" in attempt.message
 
 
 @pytest.mark.skipif(no_fp8() is not None, reason=str(no_fp8()))

@@ -19,7 +19,6 @@ from .communication import Communication as Communication
 from .communication import SerialFraction as SerialFraction
 from .communication import measured_serial_fraction as measured_serial_fraction
 from .communication import seed_rows as seed_rows
-from .communication import timed_only as timed_only
 from .comparability import FACTORS as FACTORS
 from .comparability import flatten as flatten
 from .comparability import grouped as grouped

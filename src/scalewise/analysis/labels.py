@@ -217,13 +217,10 @@ def _base_label(cell: CellRecords) -> str:
         return cell.planned.name
     devices = cell.result.world_size if cell.result else cell.planned.devices
     parts = [named(config, "model"), named(config, "strategy")]
-    match workload(config):
-        case "doctor":
-            parts = ["doctor"]
-        case "find_batch":
-            parts.insert(0, "find batch")
-        case _ if is_profiled(config):
-            parts.append("under the profiler")
+    if workload(config) != "train":
+        parts = [workload(config)]
+    elif is_profiled(config):
+        parts.append("under the profiler")
     many = [f"({cell.result.models} models)"] if cell.result and cell.result.models > 1 else []
     return " ".join([*(p for p in parts if p), f"x{devices}" if devices else "xall", *many])
 

@@ -24,7 +24,6 @@ from scalewise.host import usable_cores
 from scalewise.records import (
     ALIVE_S,
     Attempt,
-    BatchSearchRecord,
     CellFolder,
     CellResult,
     DeviceSeries,
@@ -352,7 +351,6 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
         tracking=tracking,
         imported=attempt(problems, find_record, folder.path, ImportedResult),
         decision=attempt(problems, find_record, folder.path, StrategyDecision),
-        batch_search=attempt(problems, find_record, folder.path, BatchSearchRecord),
         profiles=attempt(problems, load_profiles, folder) or (),
         problems=_without_path(folder.path, [*of_result, *problems, *of_steps, *of_metrics]),
         result_fault=found.result_fault,

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from scalewise.records import (
     Attempt,
-    BatchSearchRecord,
     CellResult,
     DeviceSeries,
     ImportedResult,
@@ -91,8 +90,6 @@ class CellRecords:
     """A published line for the same configuration; None where there is none."""
     decision: StrategyDecision | None = None
     """Why it was trained with this strategy; None where that was asked for by name."""
-    batch_search: BatchSearchRecord | None = None
-    """The search that it is, or that found its batch size; None where that was typed."""
     profiles: tuple[WindowProfile, ...] = ()
     """What a profiler saw, one a rank, in cells made for it."""
     problems: tuple[str, ...] = ()
@@ -137,7 +134,7 @@ def setting(config: Mapping[str, Any] | None, key: str) -> Any:
 
 
 def workload(config: Mapping[str, Any] | None) -> str:
-    """``train``; ``doctor`` examines devices, ``find_batch`` tries which batch sizes fit."""
+    """``train``; ``doctor`` examines devices."""
     return str((config or {}).get("workload", "train"))
 
 

@@ -88,7 +88,7 @@ def _run(words: list[str]) -> int:
 
 
 _JOBS = {
-    "Run": ("train", "resume", "find-batch", "defconfig"),
+    "Run": ("train", "resume", "defconfig"),
     "Answer": ("report", "bundle", "compare", "doctor"),
     "Watch": ("status", "top"),
     "Trackers": ("trackio-view", "wandb-sync", "mirror"),
@@ -456,36 +456,6 @@ def doctor(
     rank_failed = any(key.startswith("rank ") for key in found.missing)
     faulty = any(finding.severity == "fault" for finding in found.findings)
     return Exit.FAILED if rank_failed or faulty else Exit.DONE
-
-
-@application.command()
-@click.argument("overrides", nargs=-1)
-@click.option("--first", metavar="N", help="The same as batch_search.first=N.")
-@click.option("--most", metavar="N", help="The same as batch_search.max=N.")
-@click.option("--margin", metavar="N", help="The same as batch_search.margin=N.")
-@click.option("--timeout-s", metavar="N", help="The same as sweep.timeout_s=N.")
-def find_batch(overrides: tuple[str, ...], **given: str | None) -> None:
-    """The largest batch that fits, the same on every device.
-
-    Takes the overrides that train.py takes, e.g. model=gpt2 dataset=stdlib strategy=ddp, and
-    searches as batch_size=auto does before it trains. The evidence lies in a new folder below
-    multirun/.
-    """
-    from scalewise.cli.hydra_main import find_own_code
-    from scalewise.sweep import SearchFailed, find_batch_size
-
-    find_own_code()
-    keys = {
-        "first": "batch_search.first",
-        "most": "batch_search.max",
-        "margin": "batch_search.margin",
-        "timeout_s": "sweep.timeout_s",
-    }
-    options = [f"{keys[name]}={value}" for name, value in given.items() if value is not None]
-    try:
-        sys.stdout.write(find_batch_size([*overrides, *options]))
-    except SearchFailed as error:
-        raise click.ClickException(str(error)) from error
 
 
 @application.command()

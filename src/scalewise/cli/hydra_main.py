@@ -48,7 +48,7 @@ def train(defaults: bool = True) -> int:
         launcher, rank, size = launched
         say(f"scalewise starts its own ranks: process {rank} of {launcher}'s {size} stands down")
         return Exit.DONE
-    find_own_code()
+    _find_own_code()
     wants_traceback = os.environ.get("HYDRA_FULL_ERROR", "") not in ("", "0")
     # Hydra would otherwise print an error itself, over many lines, and exit with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -82,7 +82,7 @@ def train(defaults: bool = True) -> int:
         discard_unused_folder()
 
 
-def find_own_code() -> None:
+def _find_own_code() -> None:
     """A user's own model or dataset lies in the working folder; installed packages come first."""
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))

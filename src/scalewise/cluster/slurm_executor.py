@@ -363,6 +363,6 @@ class PrintedSweep(Engine):
                 text = script(executor, len(part))
                 sys.stdout.write(f"# {wanted} each, by array task:\n{names}{text}\n")
         if self.undecided_requests:
-            sys.stdout.write("# and later what these decide (batch_size=auto, strategy=auto)\n")
+            sys.stdout.write("# and later what these decide (strategy=auto)\n")
         self.display.close()
         return self.report

@@ -16,9 +16,7 @@ from scalewise.config.data_parallel import StrategyConfig
 from scalewise.config.errors import ConfigError, require
 from scalewise.config.execution import (
     DEFAULT_PROFILE,
-    DEFAULT_SEARCH,
     NO_CHECKPOINTS,
-    BatchSearchConfig,
     CheckpointConfig,
     ExecutionConfig,
     PrecisionConfig,
@@ -208,8 +206,7 @@ class CellConfig:
     precision: PrecisionConfig
     execution: ExecutionConfig
     tracking: TrackingConfig
-    batch_size: PositiveInt | Literal["auto"]
-    """``auto``: the largest that fits on every device, which a search finds before the cell."""
+    batch_size: PositiveInt
     scaling: Literal["strong", "weak"]
     max_steps: Annotated[int, Field(le=MAX_STEPS)] | None
     max_epochs: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None
@@ -228,10 +225,8 @@ class CellConfig:
     accumulate_grad_batches: PositiveInt = 1
     profile: ProfileConfig = DEFAULT_PROFILE
     measure: MeasureConfig = DEFAULT_MEASURE
-    workload: Literal["train", "doctor", "find_batch"] = "train"
-    """``doctor``: examine the devices of the cell as ``scalewise doctor`` does, train nothing;
-    ``find_batch``: try which batch sizes fit on them."""
-    batch_search: BatchSearchConfig = DEFAULT_SEARCH
+    workload: Literal["train", "doctor"] = "train"
+    """``doctor``: examine the devices of the cell as ``scalewise doctor`` does, train nothing."""
     checkpoint: CheckpointConfig = NO_CHECKPOINTS
     fault: Component | None = None
     """A Lightning callback that spoils the run on purpose (``benchmarks/faults``)."""
@@ -264,14 +259,10 @@ class CellConfig:
         """Settings of different groups that do not go together; strategies have their own."""
         kind, captures = self.strategy.kind, self.execution.kind == "cudagraph"
         whole = kind in ("single", "ddp")  # every rank holds the same whole model
-        searched, saves, fp8 = self.batch_size == "auto", self.checkpoint.on, self.precision.fp8
+        saves, fp8 = self.checkpoint.on, self.precision.fp8
         tries = self.execution.cudnn_benchmark
         strategy, execution = f"strategy={self.strategy.name}", f"execution={self.execution.name}"
         for key, found, holds, allowed, beside in (
-            ("batch_size", self.batch_size, whole or not searched,
-             "a number, or strategy=single or ddp", strategy),
-            ("batch_size", self.batch_size, searched or self.workload != "find_batch",
-             "auto", "workload=find_batch"),
             ("checkpoint", "an interval", whole or not saves, "strategy=single or ddp", strategy),
             # Captured steps cannot start in the middle.
             ("checkpoint", "an interval", not (saves and captures),
@@ -333,9 +324,7 @@ class CellConfig:
             raise ConfigError(str(error)) from error
 
     def batch_of(self, devices: int) -> int:
-        """Samples of one batch of all devices; while ``auto`` is not found, one of each."""
-        if self.batch_size == "auto":
-            return devices
+        """Samples of one batch of all devices."""
         return self.batch_size if self.scaling == "strong" else self.batch_size * devices
 
     def global_batch_size(self, devices: int) -> int:

@@ -1,4 +1,4 @@
-"""How steps run: execution, precision, profile, checkpoints and the search of a batch size."""
+"""How steps run: execution, precision, profile and checkpoints."""
 
 from __future__ import annotations
 
@@ -10,24 +10,6 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from scalewise.config.errors import require
-
-
-@dataclass(frozen=True)
-class BatchSearchConfig:
-    """The key ``batch_search``: bounds of the search, in samples a device."""
-
-    first: PositiveInt = 1
-    """The size to begin with."""
-    max: PositiveInt = 65536
-    """The largest size to try."""
-    margin: Annotated[float, Field(ge=0, le=0.5)] = 0.05
-    """Share of the largest that fits that is kept free: a fragmented allocator needs more."""
-
-    def __post_init__(self) -> None:
-        require("first", self.first, self.first <= self.max, f"1 to max, {self.max}")
-
-
-DEFAULT_SEARCH = BatchSearchConfig()
 
 
 @dataclass(frozen=True)

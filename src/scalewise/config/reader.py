@@ -98,8 +98,6 @@ def without_absent_groups(plain: Mapping[str, Any]) -> dict[str, Any]:
         kept["checkpoint"] = {key: value for key, value in checkpoint.items() if key != "trust"}
     if plain.get("measure") == to_plain(DEFAULT_MEASURE):
         kept.pop("measure", None)
-    if plain.get("batch_size") != "auto":
-        kept.pop("batch_search", None)
     if plain.get("workload") == "train":
         kept.pop("workload", None)
     return kept

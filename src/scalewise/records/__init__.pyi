@@ -1,7 +1,5 @@
 from .archive import unpacked as unpacked
 from .archive import write_archive as write_archive
-from .decisions import BatchSearchRecord as BatchSearchRecord
-from .decisions import BatchTrial as BatchTrial
 from .decisions import CandidateEvidence as CandidateEvidence
 from .decisions import ImportedResult as ImportedResult
 from .decisions import Quarantine as Quarantine

@@ -27,7 +27,7 @@ _MOST_TIMES: Final = 200
 _RECORDS: Final = tuple(
     f"{name}.json"
     for name in ("sweep", "quarantine", "provenance", "result", "running", "tracking", "decision",
-                 "imported", "find_batch", "doctor")
+                 "imported", "doctor")
 )  # fmt: skip
 _PARTS: Final = (
     *_RECORDS, "config.yaml", "ranks/*.json", "ranks/*.err", "attempts/*.json", "heartbeat/rank*",

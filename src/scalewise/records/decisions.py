@@ -1,88 +1,17 @@
 """Decisions about a cell or its devices, with the evidence.
 
-``find_batch.json``: the largest batch that fits. ``decision.json``: the strategy that was fastest.
+``decision.json``: the strategy that was fastest.
 ``imported.json``: a published result. ``quarantine.json``: devices that a sweep leases no more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
 from scalewise.records.files import UnixTime, WorldSize
-
-
-@dataclass(frozen=True)
-class BatchTrial:
-    """One batch size, tried on all ranks at once."""
-
-    per_device_batch_size: int
-    outcome: Literal["fits", "oom"]
-    ranks_out_of_memory: tuple[int, ...]
-    peak_allocated_mib: float | None
-    """The rank that needed most; None on a CPU host, and where it did not fit."""
-    step_time_ms: float | None
-    """The slowest rank's, without communication; None where it did not fit."""
-    peak_rss_mib: float | None = None
-    """Peak resident set of the process that needed most, on a CPU host; None on a GPU, where it
-    did not fit, and where the kernel does not tell."""
-
-
-@dataclass(frozen=True)
-class BatchSearchRecord:
-    """The batch size found, and every trial that led there; absent where it was typed."""
-
-    FILE: ClassVar[str] = "find_batch.json"
-    per_device_batch_size: int
-    """The largest that fits, less the margin: what to use."""
-    global_batch_size: int
-    """All devices together, gradients not accumulated."""
-    largest_that_fits: int
-    """Per device, before the margin."""
-    limited_by: Literal["memory", "max_batch", "data"]
-    """The limit that stopped the search."""
-    margin: float
-    world_size: int
-    device: str
-    trials: tuple[BatchTrial, ...]
-    config: Mapping[str, Any]
-    """The resolved configuration of the search."""
-    limit_mib: float | None = None
-    """Memory that a rank could take: its GPU's or the cap on it, on a CPU host its share of what
-    the host had free. None in records older than this entry."""
-
-    def batch_size(self, scaling: str) -> int:
-        """What ``batch_size`` means it with ``scaling=strong`` or ``weak``."""
-        return self.per_device_batch_size if scaling == "weak" else self.global_batch_size
-
-    @property
-    def peak_mib(self) -> float | None:
-        """Memory of the rank that needed most, at the largest batch that fits."""
-        best = [t for t in self.trials if t.per_device_batch_size == self.largest_that_fits]
-        peaks = [t.peak_allocated_mib or t.peak_rss_mib for t in best if t.outcome == "fits"]
-        return peaks[-1] if peaks else None
-
-    def line(self, scaling: str) -> str:
-        """The batch size found and why it is not larger."""
-        limit = {
-            "memory": f"{self.largest_that_fits} still fit; {self.margin:.0%} of that is kept free",
-            "max_batch": f"the largest tried, for batch_search.max={self.largest_that_fits}: more "
-            "may fit; raise it, in scalewise find-batch also by --most N",
-            "data": "the largest tried: the training set has no more for each device",
-        }[self.limited_by]
-        found = f"batch_size={self.batch_size(scaling)} with scaling={scaling}"
-        each = f"{self.per_device_batch_size} samples on each of {self.world_size} x {self.device}"
-        return f"{found} was found by the search: {each} ({limit}){self._memory()}"
-
-    def _memory(self) -> str:
-        if self.peak_mib is None:
-            return ""
-        most = "" if self.limit_mib is None else f" of {self.limit_mib:,.0f}"
-        return f"; {self.largest_that_fits} took {self.peak_mib:,.0f}{most} MiB a device"
-
 
 _LOPSIDED = 0.05
 """How far from the middle of its interval, in halves of it, a figure is still written with ±; as

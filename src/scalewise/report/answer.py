@@ -383,7 +383,7 @@ def fastest_in_brief(analysis: Analysis) -> Iterator[str]:
 
 
 def _chosen(analysis: Analysis) -> Iterator[str]:
-    """What was left to measurement: strategies and batch sizes."""
+    """Strategies that were left to measurement, and how near others come to their ceiling."""
     decided = {
         (cell.decision.chosen, cell.decision.reason): cell.planned.name
         for cell in reversed(analysis.sweep.cells)
@@ -392,10 +392,6 @@ def _chosen(analysis: Analysis) -> Iterator[str]:
     for (chosen, reason), name in decided.items():
         yield f"strategy=auto took {chosen} for {name}: {reason}."
     for config in analysis.configurations:
-        cell = config.cells[0]
-        if cell.batch_search is not None and cell.config is not None:
-            size = cell.batch_search.batch_size(str(cell.config["scaling"]))
-            yield f"{config.label}: the search found batch_size={size}."
         near = under_ceiling(config, analysis.measured)
         if near is not None:
             yield f"{config.label}: {factor(near[1].value)} of its ceiling, {near[0].label}."

@@ -22,7 +22,7 @@ from scalewise.report.cost_tables import cost, numbers_of_devices, target
 from scalewise.report.device_tables import devices, divided, energy, memory_summary
 from scalewise.report.doctor_tables import examined
 from scalewise.report.doubts import disturbances, doubts, faults
-from scalewise.report.findings import batch_sizes, decisions, losses, mfu, repeats
+from scalewise.report.findings import decisions, losses, mfu, repeats
 from scalewise.report.front_page import front_page
 from scalewise.report.plot_style import write_plots
 from scalewise.report.plots import report_plots
@@ -89,7 +89,7 @@ def report_sections(sweep: Source, samples: int | None = None) -> list[Section]:
     parts = (
         head, in_detail, best, sizes, averages, numbers_of_devices,
         partial(target, samples=samples), cost, investment, alternative, losses,
-        decisions, batch_sizes, repeats, sent, scaling, resources, disturbances, anatomy,
+        decisions, repeats, sent, scaling, resources, disturbances, anatomy,
         communication, profiles, examined, divided, mfu, load_balance, devices, energy,
         unfinished, faults, doubts, trackers, provenance,
     )  # fmt: skip

@@ -19,7 +19,6 @@ from scalewise.analysis import (
     grouped,
     number,
     remedy,
-    timed_only,
     told_apart,
     work_remedy,
 )
@@ -191,16 +190,6 @@ def decisions(analysis: Analysis) -> Section:
             found.setdefault(cell.decision.lines(), cell.planned.name)
     said = [f"{name}: {line}" for texts, name in found.items() for line in texts]
     return section("decisions", "Strategy chosen by measurement", lines(said))
-
-
-def batch_sizes(analysis: Analysis) -> Section:
-    """What ``batch_size=auto`` found, a line for each configuration that was trained with it."""
-    found = []
-    for config in timed_only(analysis.configurations):
-        search, own = config.cells[0].batch_search, config.cells[0].config
-        if search is not None and own is not None:
-            found.append(f"{config.label}: {search.line(str(own['scaling']))}")
-    return section("batch_sizes", "Batch size found by search", lines(found))
 
 
 def repeats(analysis: Analysis) -> Section:

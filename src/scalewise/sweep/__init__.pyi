@@ -14,8 +14,6 @@ from .grid import check_sweeper as check_sweeper
 from .grid import combinations as combinations
 from .grid import rules as rules
 from .grid import texts as texts
-from .launcher import SearchFailed as SearchFailed
-from .launcher import find_batch_size as find_batch_size
 from .launcher import launch as launch
 from .launcher import launch_with as launch_with
 from .launcher import run_single as run_single

@@ -1,34 +1,18 @@
-"""Decides what a sweep leaves to measurement: strategy, batch size and number of repeats.
+"""Decides what a sweep leaves to measurement: strategy and number of repeats.
 
-The first stage runs short probes of each strategy, or a search for the batch size; the second
-trains what they speak for. Everything is decided from records, so that a resumed sweep decides
-the same.
+The first stage runs short probes of each strategy; the second trains what they speak for.
+Everything is decided from records, so that a resumed sweep decides the same.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scalewise.config import (
-    FEWEST_ADAPTIVE_REPEATS,
-    AutoConfig,
-    ConfigError,
-    HardwareConfig,
-    build_cell,
-)
-from scalewise.records import (
-    BatchSearchRecord,
-    RecordError,
-    StrategyDecision,
-    SweepFolder,
-    find_record,
-    is_done,
-    save_record,
-)
-from scalewise.sweep.plan import Cell, Request, check_samples, in_order, make_cell, plan
+from scalewise.config import FEWEST_ADAPTIVE_REPEATS, AutoConfig, HardwareConfig, build_cell
+from scalewise.records import StrategyDecision, SweepFolder, is_done, save_record
+from scalewise.sweep.plan import Cell, Request, in_order, make_cell, plan
 from scalewise.sweep.resume import is_rerun, planned_repeats
 
 if TYPE_CHECKING:
@@ -43,19 +27,12 @@ class Decided:
     """To say it in."""
     trained: Request | None = None
     """The request with what was decided; None where nothing could be."""
-    evidence: StrategyDecision | BatchSearchRecord | None = None
-
-
-def needs_batch_search(request: Request) -> bool:
-    """Whether the request leaves its batch size to a search."""
-    return request.cell.batch_size == "auto" and request.cell.workload == "train"
+    evidence: StrategyDecision | None = None
 
 
 def undecided_requests(requests: Iterable[Request]) -> tuple[Request, ...]:
     """The distinct requests that a first stage decides."""
-    found = [
-        r for r in requests if needs_batch_search(r) or isinstance(r.cell.strategy, AutoConfig)
-    ]
+    found = [r for r in requests if isinstance(r.cell.strategy, AutoConfig)]
     return tuple({one.config_id: one for one in found}.values())
 
 
@@ -82,44 +59,22 @@ def settle_alone(
     return settled, list(said)
 
 
-def first_stage(requests: Iterable[Request], folder: SweepFolder) -> Iterator[Request]:
-    """Every request, or in its place what decides it.
-
-    That is a short run of each candidate strategy, or a search, and once a search is done what
-    it found.
-    """
+def first_stage(requests: Iterable[Request]) -> Iterator[Request]:
+    """Every request, or in its place what decides it: a short run of each candidate strategy."""
     for one in requests:
         if isinstance(one.cell.strategy, AutoConfig):
             yield from _probes(one).values()
-        elif not needs_batch_search(one):
-            yield one
         else:
-            search = search_for(one)
-            yield search
-            planned = make_cell(search, 0).planned
-            if is_done(folder, planned) and not is_rerun(planned, one.cell.sweep.rerun):
-                found = resolve(folder, one)
-                if found.trained is not None:
-                    yield found.trained
+            yield one
 
 
-def describe_later(requests: Sequence[Request], folder: SweepFolder) -> list[str]:
+def describe_later(requests: Sequence[Request]) -> list[str]:
     """Lines on what will be trained once the first stage is done."""
-    undecided = undecided_requests(requests)
-    lines = [
+    return [
         f"the better of {' and '.join(one.cell.strategy.candidates)}, model={one.cell.model.name}"
-        for one in undecided
+        for one in undecided_requests(requests)
         if isinstance(one.cell.strategy, AutoConfig)
     ]
-    waiting = [
-        one
-        for one in undecided
-        if needs_batch_search(one) and len(list(first_stage([one], folder))) == 1
-    ]
-    for name, count in Counter(_name(one) for one in waiting).items():
-        more = f" ({count} configurations)" if count > 1 else ""
-        lines.append(f"{name}, the largest that fits{more}")
-    return lines
 
 
 def choose(folder: SweepFolder, asked: Request) -> Decided:
@@ -164,65 +119,6 @@ def _probes(asked: Request) -> dict[str, Request]:
         typed = (*asked.overrides, f"strategy={name}", f"max_steps={strategy.probe_steps}")
         found[name] = Request(typed, plain, build_cell(plain))
     return found
-
-
-_SETTLED: dict[str, Any] = {
-    "workload": "find_batch", "scaling": "weak", "seed": 0, "max_steps": 1000, "max_epochs": None,
-    "warmup_steps": 0, "validation": "never", "log_every_n_steps": 1, "repeats": 1,
-}  # fmt: skip
-"""Settings that a search does not depend on: alike, so that it is not repeated for them."""
-_LEFT_OUT = ("profile", "measure", "checkpoint", "fault", "experiment")
-
-
-def search_for(asked: Request) -> Request:
-    """The search for the largest batch that fits, which ``asked`` waits for.
-
-    It is a cell of its own, with the devices of those that wait for it: leased, watched, recorded
-    and resumed like any other. Configurations that differ in nothing that takes memory share one.
-    """
-    plain = {k: v for k, v in asked.plain.items() if k not in _LEFT_OUT} | _SETTLED
-    plain["tracking"] = {**plain["tracking"], "name": "none", "trackers": []}
-    plain["sweep"] = {
-        **plain["sweep"], "objective": "per_device_batch_size", "extend": 0, "wrap": None,
-    }  # fmt: skip
-    return Request((*asked.overrides, "workload=find_batch"), plain, build_cell(plain))
-
-
-def resolve(folder: SweepFolder, asked: Request) -> Decided:
-    """Put what the search found in place of ``auto``."""
-    planned = make_cell(search_for(asked), 0).planned
-    cell = folder.cell(planned.name)
-    try:
-        record = find_record(cell.path, BatchSearchRecord) if is_done(folder, planned) else None
-        if record is None:
-            attempts = list(cell.attempts())
-            why = attempts[-1].message if attempts else "its search has not ended"
-            return Decided((f"not found for {_name(asked)}: {why}",))
-        trained = _with_size(asked, record)
-    except (RecordError, ConfigError) as error:
-        return Decided((f"not found for {_name(asked)}: {error}",))
-    said = f"{_name(asked)}: {record.line(asked.cell.scaling)}"
-    return Decided((said, f"evidence: {cell.path / record.FILE}"), trained, record)
-
-
-def is_search(cell: Cell) -> bool:
-    return cell.request.cell.workload == "find_batch"
-
-
-def _with_size(asked: Request, record: BatchSearchRecord) -> Request:
-    size = record.batch_size(asked.cell.scaling)
-    plain = {k: v for k, v in asked.plain.items() if k != "batch_search"} | {"batch_size": size}
-    typed = [o for o in asked.overrides if o.lstrip("+") != "batch_size=auto"]
-    trained = Request((*typed, f"batch_size={size}"), plain, build_cell(plain))
-    check_samples(trained.cell)
-    return trained
-
-
-def _name(asked: Request) -> str:
-    cell = asked.cell
-    devices = cell.strategy.devices
-    number = f" x{devices}" if devices != "auto" else ""
-    return f"{cell.model.name} {cell.dataset.name} {cell.strategy.name}{number} batch_size=auto"
 
 
 def adaptive_requests(cells: Sequence[Cell]) -> dict[str, Request]:
@@ -289,7 +185,9 @@ def next_rounds(
             needed |= more
         else:
             left_open.append(one)
-    return NextRounds(interleaved(list(needed.values())), found, left_open)
+    cells = list(needed.values())
+    seed = cells[0].request.cell.sweep.order_seed if cells else 0
+    return NextRounds(in_order(cells, seed), found, left_open)
 
 
 def budget_of_rounds(requests: Iterable[Request]) -> float | None:
@@ -328,7 +226,7 @@ class Stages:
     def __init__(self, folder: SweepFolder, note: Callable[[str], None]) -> None:
         self._folder = folder
         self._note = note
-        self._evidence: dict[str, StrategyDecision | BatchSearchRecord] = {}
+        self._evidence: dict[str, StrategyDecision] = {}
         """By the ``config_id`` of what was decided."""
         self.chosen: dict[str, str] = {}
         """``config_id`` of a request that was open to that of what is trained for it."""
@@ -337,16 +235,13 @@ class Stages:
         """Requests to train, for those of ``asked`` that their records decide."""
         trained, said = [], dict[str, None]()
         for one in asked:
-            subject = "batch   " if needs_batch_search(one) else "strategy"
-            decided = (
-                resolve(self._folder, one) if needs_batch_search(one) else choose(self._folder, one)
-            )
-            said |= dict.fromkeys(f"{subject} {line}" for line in decided.lines)
+            decided = choose(self._folder, one)
+            said |= dict.fromkeys(f"strategy {line}" for line in decided.lines)
             if decided.trained is not None and decided.evidence is not None:
                 self.chosen[one.config_id] = decided.trained.config_id
                 self._evidence[decided.trained.config_id] = decided.evidence
                 trained.append(decided.trained)
-        for line in said:  # once for all that share a search
+        for line in said:
             self._note(line)
         return trained
 
@@ -356,14 +251,6 @@ class Stages:
         evidence = self._evidence.get(cell.planned.config_id)
         if evidence is not None:
             save_record(path, evidence)
-
-
-def split(cells: Sequence[Cell]) -> tuple[Sequence[Cell], Sequence[Cell]]:
-    """The searches, and what waits for them; without any, nothing waits."""
-    searches = [cell for cell in cells if is_search(cell)]
-    if not searches:
-        return cells, ()
-    return searches, [cell for cell in cells if not is_search(cell)]
 
 
 def later_cells(
@@ -387,8 +274,3 @@ def reruns(folder: SweepFolder, cells: Sequence[Cell]) -> frozenset[str]:
         for cell in cells
         if is_rerun(cell.planned, cell.request.cell.sweep.rerun) and is_done(folder, cell.planned)
     )
-
-
-def interleaved(cells: Sequence[Cell]) -> list[Cell]:
-    """Round by round; an examination of the devices comes before all."""
-    return in_order(cells, cells[0].request.cell.sweep.order_seed if cells else 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import signal
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,12 +24,9 @@ from scalewise.sweep.auto import (
     Stages,
     adaptive_requests,
     budget_of_rounds,
-    interleaved,
     later_cells,
-    needs_batch_search,
     next_rounds,
     reruns,
-    split,
 )
 from scalewise.sweep.device_hours import DeviceHours, read_device_hours
 from scalewise.sweep.display import Display
@@ -103,7 +100,7 @@ class Engine:
         self.remarks: list[str] = []
         """Lines to show once the folder is locked."""
         self.undecided_requests: tuple[Request, ...] = ()
-        """Requests with ``strategy=auto`` or ``batch_size=auto``: the cells to run decide them."""
+        """Requests with ``strategy=auto``: the cells to run decide them."""
         self.device_hours = DeviceHours(None)
         self._began_s = time.monotonic()
         self._waiting: list[QueuedCell] = []
@@ -143,15 +140,12 @@ class Engine:
         """Run all stages, with a mirror beside them if there are trackers."""
         mirror = None
         try:
-            later = self._begin(cells)
+            self._begin(cells)
             self._is_undecided = bool(self.undecided_requests)
-            if self._has_trackers(cells, later):
+            if self._has_trackers(cells):
                 mirror = Mirror(self.folder.path, self.display.note)
             self._loop()
-            searched = [r for r in self.undecided_requests if needs_batch_search(r)]
-            probed = [r for r in self.undecided_requests if not needs_batch_search(r)]
-            self._second_stage(searched, later)
-            self._second_stage(probed, ())
+            self._second_stage()
             self._is_undecided = False
             self._repeat_until_decided()
             if mirror is not None:
@@ -160,23 +154,21 @@ class Engine:
             self._shut_down(mirror)
             raise
 
-    def _begin(self, cells: Sequence[Cell]) -> Sequence[Cell]:
-        """Queue the cells of the first stage, and return those that wait for it."""
+    def _begin(self, cells: Sequence[Cell]) -> None:
+        """Queue the cells of the first stage."""
         self.report.cells += cells
         sweeps = [cell.request.cell.sweep for cell in cells]
         self.device_hours = read_device_hours(self.folder, sweeps)
-        first, later = split(cells)
-        self._admit_all(first, alone=len(cells) == 1)
+        self._admit_all(cells, alone=len(cells) == 1)
         # Admitted first: only then does an executor know its host's slots.
         self._add_to_plan(cells)
-        return later
 
     def _add_to_plan(self, cells: Sequence[Cell]) -> None:
         add_to_plan(self.folder, cells, self.executor.policy, self.executor.slots())
 
-    def _has_trackers(self, cells: Sequence[Cell], later: Sequence[Cell]) -> bool:
+    def _has_trackers(self, cells: Sequence[Cell]) -> bool:
         """Whether any cell that is still to run has a tracker."""
-        pending = [*self._pending(), *later]
+        pending = self._pending()
         pending += [c for c in cells if c.request.cell.repeats == "auto"]
         requests = [c.request for c in pending] + list(self.undecided_requests)
         return any(request.cell.tracking.trackers for request in requests)
@@ -252,17 +244,16 @@ class Engine:
 
     # Later stages
 
-    def _second_stage(self, undecided: Iterable[Request], later: Sequence[Cell]) -> None:
-        """Decide requests by the first stage's records, and run them interleaved with ``later``."""
-        requests = self._stages.decide(undecided)
+    def _second_stage(self) -> None:
+        """Decide requests by the first stage's records, and run what they speak for."""
+        requests = self._stages.decide(self.undecided_requests)
         self.report.chosen.update(self._stages.chosen)
         known = {cell.planned.config_id for cell in self.report.cells}
         new = later_cells(self.folder, requests, known)
         self.rerun_ids |= reruns(self.folder, new)
         if new:
             self._add_cells(new)
-        if new or later:
-            self._admit_all(interleaved([*later, *new]))
+            self._admit_all(new)
             self._loop()
 
     def _repeat_until_decided(self) -> None:

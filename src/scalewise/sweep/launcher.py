@@ -23,23 +23,15 @@ from scalewise.config import (
     resolve,
 )
 from scalewise.host import wrap_command
-from scalewise.records import (
-    BatchSearchRecord,
-    BatchTrial,
-    DataError,
-    SweepFolder,
-    build,
-    find_record,
-)
+from scalewise.records import DataError, SweepFolder, build
 from scalewise.supervisor import CellFailed, Outcome
 from scalewise.sweep.auto import (
     describe_later,
     first_stage,
-    search_for,
     settle_alone,
     undecided_requests,
 )
-from scalewise.sweep.compose import Composer, compose_cell, sweep_folder, written_keys
+from scalewise.sweep.compose import Composer, written_keys
 from scalewise.sweep.display import make_display
 from scalewise.sweep.engine import Engine, SweepReport, add_sweep_report
 from scalewise.sweep.grid import is_basic
@@ -48,7 +40,6 @@ from scalewise.sweep.plan import (
     Cell,
     Request,
     folded,
-    make_cell,
     plan,
     request,
     run_once,
@@ -63,49 +54,6 @@ from scalewise.sweep.resume import (
     refuse_mixing,
     select,
 )
-
-
-class SearchFailed(RuntimeError):  # noqa: N818 - says what happened
-    """The ranks could not finish: one line."""
-
-
-def find_batch_size(overrides: Sequence[str]) -> str:
-    """Search on devices of this host that nobody else holds; the trials, and where they lie.
-
-    Raises ConfigError for a cell that cannot run here, SearchFailed where a rank dies or the time
-    is up.
-    """
-    folder = Path(sweep_folder(overrides)).resolve()
-    overrides = [*overrides, "batch_size=auto"]
-    (asked,), _ = take_own_batches([request(overrides, compose_cell(overrides))])
-    check_files([asked])
-    cell = make_cell(search_for(asked), 0)
-    engine = local_engine(folder, "exclusive", make_display())
-    outcome = engine.run([cell]).outcomes[cell.planned.cell_id]
-    path = engine.folder.cell(cell.planned.name).path
-    record = find_record(path, BatchSearchRecord) if outcome.state == "done" else None
-    if record is None:
-        if outcome.cause == "config":
-            raise ConfigError(outcome.message)
-        raise SearchFailed(f"{outcome.message}; see {path}")
-    return f"{as_text(record, asked.cell.scaling)}evidence: {path / record.FILE}\n"
-
-
-def as_text(found: BatchSearchRecord, scaling: str) -> str:
-    """The trials, and what to type."""
-    lines = [f"{'a device':>9} {'outcome':12} {'peak MiB':>9} {'ms a step':>10}"]
-    lines += [_trial(trial) for trial in found.trials]
-    return "\n".join([*lines, found.line(scaling)]) + "\n"
-
-
-def _trial(trial: BatchTrial) -> str:
-    outcome: str = trial.outcome
-    if trial.ranks_out_of_memory:
-        outcome += f" rank {','.join(map(str, trial.ranks_out_of_memory))}"
-    peak = trial.peak_allocated_mib
-    peak = trial.peak_rss_mib if peak is None else peak
-    shown = ["-" if value is None else f"{value:.4g}" for value in (peak, trial.step_time_ms)]
-    return f"{trial.per_device_batch_size:9d} {outcome:12} {shown[0]:>9} {shown[1]:>10}"
 
 
 @dataclass(frozen=True)
@@ -306,7 +254,7 @@ def _run(
     if whole and cells[0].request.cell.sweep.resume is not None:
         remarks += differences(sweep, cells, bool(undecided))
     if any(one.cell.sweep.dry_run for one in requests):
-        later = describe_later(requests, sweep)
+        later = describe_later(requests)
         print_preview(sweep, selection, host, packed, later, remarks)
         return None
     engine = make_engine(folder)
@@ -324,5 +272,4 @@ def plan_in(folder: Path, requests: Sequence[Request]) -> list[Cell]:
     for one in requests:
         check_options(one.cell.sweep)
     seed = requests[0].cell.sweep.order_seed if requests else 0
-    sweep = SweepFolder(folder)
-    return plan(tuple(first_stage(requests, sweep)), seed, planned_repeats(sweep))
+    return plan(tuple(first_stage(requests)), seed, planned_repeats(SweepFolder(folder)))

@@ -81,7 +81,7 @@ def check_samples(cell: CellConfig) -> None:
     arguments = dataset.arguments
     samples = arguments.get("train_samples", arguments.get("samples"))
     ours = dataset.target.startswith("scalewise.") and isinstance(samples, int)
-    if not ours or cell.workload != "train" or cell.batch_size == "auto":
+    if not ours or cell.workload != "train":
         return
     found = cell.batch_of(1 if devices == "auto" else devices) * cell.accumulate_grad_batches
     if found > samples:
@@ -208,8 +208,7 @@ def plan(
     of them is forgotten, and ``sweep.extend`` counts from there.
 
     Repeats are interleaved in rounds (:func:`in_order`), so that a drift of the host meets all
-    configurations alike. An examination of the devices (``sweep.doctor``) comes before all of
-    them, then the searches for batch sizes.
+    configurations alike. An examination of the devices (``sweep.doctor``) comes before all of them.
 
     Raises :class:`ConfigError` for more cells than ``sweep.max_cells``, before any is made.
     """
@@ -289,7 +288,7 @@ def first_repeats(cell: CellConfig) -> int:
 
 
 def in_order(cells: Iterable[Cell], order_seed: int) -> list[Cell]:
-    """Examinations and searches, then round by round, each in a random order of its own.
+    """Examinations, then round by round, each in a random order of its own.
 
     A round is a block in time: repeat k of every configuration. Ratios are taken within it, so
     what is compared, the cells of one workload, follow one another there.
@@ -320,9 +319,7 @@ def make_cell(one: Request, repeat: int) -> Cell:
     devices = one.cell.strategy.devices
     trains = one.cell.workload == "train"
     parts = [
-        *(() if trains else (one.cell.workload,)),
-        *(() if one.cell.workload == "doctor" else (one.cell.model.name,)),
-        *(() if one.cell.workload == "doctor" else (one.cell.dataset.name,)),
+        *((one.cell.model.name, one.cell.dataset.name) if trains else (one.cell.workload,)),
         one.cell.strategy.name + ("" if devices in ("auto", 1) else str(devices)),
         f"r{repeat}",
         identity[:8],

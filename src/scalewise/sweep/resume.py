@@ -263,8 +263,8 @@ def left_behind(folder: SweepFolder, asked: Collection[str]) -> list[tuple[Plann
 def differences(folder: SweepFolder, cells: Sequence[Cell], staged: bool) -> Iterator[str]:
     """How ``cells`` differ from the plan of a folder that is resumed, a line each; none if not.
 
-    ``staged``: more cells follow from what these show (``strategy`` or ``batch_size=auto``): which
-    were left out is not known yet.
+    ``staged``: more cells follow from what these show (``strategy=auto``): which were left out
+    is not known yet.
     """
     others = left_behind(folder, {cell.planned.cell_id for cell in cells})
     known = {p.cell_id for p in folder.load_plan().cells} if folder.plan_path.exists() else None

@@ -289,13 +289,11 @@ def memory_advice(cell: CellConfig, world_size: int) -> str:
 def _smaller_batches(cell: CellConfig, world_size: int) -> list[str]:
     """Ways to feed fewer samples at once; none where a device has a single one already."""
     each = cell.per_device_batch_size(world_size)
-    if each == 1 or cell.batch_size == "auto":
+    if each == 1:
         return []
     remedies = [f"a smaller batch_size ({cell.batch_size} now, {each} a device)"]
     if each % 2 == 0 and cell.batch_size % 2 == 0:
         batches = 2 * cell.accumulate_grad_batches
         half = f"batch_size={cell.batch_size // 2} accumulate_grad_batches={batches}"
         remedies = [f"{half} (as many samples a step, {each // 2} at once on a device)"]
-    if cell.strategy.kind in _WHOLE_MODELS:
-        remedies.append("batch_size=auto (searches the largest that fits)")
     return remedies

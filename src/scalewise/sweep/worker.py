@@ -99,10 +99,6 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
         )
     if cell.workload == "doctor":
         _examine(folder, context)
-    elif cell.workload == "find_batch":
-        from scalewise.train import search_batch
-
-        search_batch(cell, plain, folder, context, host_cores)
     else:
         run(cell, folder, context, lambda error: os._exit(_report(folder, rank, error)))
 

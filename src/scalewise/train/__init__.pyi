@@ -1,4 +1,3 @@
-from .batch_search import search_batch as search_batch
 from .experiment import run as run
 from .failure import cause_of as cause_of
 from .failure import failure_kind as failure_kind

@@ -102,7 +102,6 @@ WRONG = [
     ("report {small} --samples many", "--samples: found 'many'"),
     ("compare {small} {small} --factor cod", "factor: found 'cod'; allowed: devices, "),
     ("top --json", "--json goes with --once"),
-    ("find-batch --first 0 hardware=cpu", "batch_search.first: found 0"),
     ("defconfig nothing", "found 'nothing'"),
     ("tokenize --out x", "give a corpus or --files"),
     ("tokenize fineweb_edu --out x --tokens 3x", "'--tokens': found '3x'; allowed: a number"),
@@ -213,7 +212,7 @@ def test_a_sweep_that_was_moved_is_resumed_where_it_lies(
     assert sweep_folder(sys.argv[1:]) == str(folder)
 
 
-@pytest.mark.parametrize("command", [(), ("/home/me/script.py", "3"), ("scalewise", "find-batch")])
+@pytest.mark.parametrize("command", [(), ("/home/me/script.py", "3"), ("scalewise", "doctor")])
 def test_what_train_did_not_begin_is_not_resumed(
     tmp_path: Path, command: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:

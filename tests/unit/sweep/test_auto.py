@@ -8,17 +8,30 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from fakes.executor import PlayedExecutor
 from fakes.requests import asked
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 
 from fakes.recorded import DDP, Spec, write_cell
 from scalewise.config import ConfigError
-from scalewise.records import StrategyDecision, SweepFolder, SweepPlan, find_record, save_record
-from scalewise.sweep import Cell
+from scalewise.records import (
+    CellFolder,
+    StrategyDecision,
+    SweepFolder,
+    SweepPlan,
+    find_record,
+    save_record,
+)
+from scalewise.supervisor import Outcome
+from scalewise.sweep import Cell, Engine
 from scalewise.sweep.auto import choose, first_stage, settle_alone, undecided_requests
+from scalewise.sweep.display import Display
+from scalewise.sweep.launcher import plan_in
 from scalewise.sweep.plan import Request, plan
+from scalewise.sweep.resume import select
 
 
 @pytest.fixture(scope="module")
@@ -31,15 +44,35 @@ def record(folder: SweepFolder, cells: Sequence[Cell], ddp_ms: float) -> None:
     folder.save_plan(SweepPlan(0.0, (), 0, tuple(cell.planned for cell in cells)))
     slow = replace(DDP, phases_ms={**DDP.phases_ms, "exposed_comm": ddp_ms})
     for cell in cells:
-        spec = Spec() if cell.planned.devices == 1 else slow
-        noise = {0: 1.0, 1: 1.01, 2: 0.99}[cell.planned.repeat]
-        run = replace(spec, repeat=cell.planned.repeat, run_factor=noise)
-        write_cell(folder.cell(cell.planned.name), cell.planned, run)
+        finish(cell, folder.cell(cell.planned.name), slow)
 
 
-def test_stage_one_is_short_runs_of_every_candidate(tmp_path: Path, auto: Request) -> None:
+def finish(cell: Cell, folder: CellFolder, on_several: Spec = DDP) -> None:
+    spec = Spec() if cell.planned.devices == 1 else on_several
+    noise = {0: 1.0, 1: 1.01, 2: 0.99}[cell.planned.repeat]
+    write_cell(folder, cell.planned, replace(spec, repeat=cell.planned.repeat, run_factor=noise))
+
+
+def ran_in(folder: Path, *words: str) -> list[Cell]:
+    """What ran in a sweep of both stages, whose cells end at once, trackers and devices apart."""
+    one = asked("strategy=auto", "strategy.devices=2", "repeats=2", "tracking=none", *words)
+    selection = select(plan_in(folder, [one]), SweepFolder(folder), one.cell.sweep.rerun)
+
+    def play(cell: Cell, of: CellFolder) -> Outcome:
+        finish(cell, of)
+        of.save_config(cell.request.plain)
+        return Outcome("done")
+
+    executor = PlayedExecutor(play)
+    engine = Engine(folder, executor, Display(Console(quiet=True)))
+    engine.undecided_requests, engine.rerun_ids = undecided_requests([one]), selection.rerun_ids
+    engine.run(selection.cells)
+    return executor.started
+
+
+def test_stage_one_is_short_runs_of_every_candidate(auto: Request) -> None:
     other = asked("strategy=single", "max_steps=70")
-    first = list(first_stage([auto, other], SweepFolder(tmp_path)))
+    first = list(first_stage([auto, other]))
     assert first[-1] is other
     assert undecided_requests([auto, other, auto]) == (auto,)
     probes = {one.cell.strategy.kind: one.cell for one in first[:-1]}
@@ -59,7 +92,7 @@ def test_the_better_one_is_trained_as_if_it_had_been_asked_for(
     tmp_path: Path, auto: Request, ddp_ms: float, trained: str
 ) -> None:
     folder = SweepFolder(tmp_path)
-    record(folder, plan(tuple(first_stage([auto], folder)), 0), ddp_ms)
+    record(folder, plan(tuple(first_stage([auto])), 0), ddp_ms)
     chosen = choose(folder, auto)
     assert chosen.trained is not None and isinstance(chosen.evidence, StrategyDecision)
     devices = () if trained == "single" else ("strategy.devices=2",)
@@ -81,9 +114,28 @@ def test_one_device_alone_trains_at_once(auto: Request) -> None:
         assert settle_alone([request], lambda hardware, n=devices: n) == ([request], [])
 
 
+def test_a_sweep_that_goes_on_decides_the_same_without_another_probe(tmp_path: Path) -> None:
+    first = ran_in(tmp_path)
+    assert len(first) == 8
+    decided = [find_record(tmp_path / c.planned.name, StrategyDecision) for c in first]
+    assert decided[:6] == [None] * 6 and None not in decided[6:]
+    lost = first[-1].planned
+    (tmp_path / lost.name / "result.json").unlink()
+    resume = f"sweep.resume={tmp_path}"
+    assert [cell.planned.name for cell in ran_in(tmp_path, resume)] == [lost.name]
+    again = ran_in(tmp_path, resume, "sweep.rerun=all")
+    assert sorted(c.planned.cell_id for c in again) == sorted(c.planned.cell_id for c in first)
+
+
+def test_the_devices_are_examined_once_and_before_anything_is_timed(tmp_path: Path) -> None:
+    kinds = [cell.request.cell.workload for cell in ran_in(tmp_path, "sweep.doctor=true")]
+    assert kinds == ["doctor", *["train"] * 8]
+    assert ran_in(tmp_path, "sweep.doctor=true", f"sweep.resume={tmp_path}") == []
+
+
 def test_nothing_is_trained_where_nothing_was_measured(tmp_path: Path, auto: Request) -> None:
     folder = SweepFolder(tmp_path)
-    cells = plan(tuple(first_stage([auto], folder)), 0)
+    cells = plan(tuple(first_stage([auto])), 0)
     folder.save_plan(SweepPlan(0.0, (), 0, tuple(cell.planned for cell in cells)))
     chosen = choose(folder, auto)
     assert chosen.trained is None

@@ -30,7 +30,7 @@ GPT2 = ("dataset=stdlib", "precision=bf16-mixed")
 def test_a_small_batch_too_can_be_halved() -> None:
     said = advice("dataset=stdlib", "batch_size=8")
     assert "batch_size=4 accumulate_grad_batches=2 (as many samples a step, 4 at once" in said
-    for remedy in ("batch_size=auto", "precision=bf16-mixed", "strategy=fsdp"):
+    for remedy in ("precision=bf16-mixed", "strategy=fsdp"):
         assert remedy in said
     assert "execution.activation_checkpointing=true" in said
 

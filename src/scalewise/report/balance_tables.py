@@ -20,7 +20,6 @@ from scalewise.report.scaling_tables import counted, of
 from scalewise.report.sections import (
     NAME,
     Column,
-    Picture,
     Read,
     Section,
     Table,
@@ -42,17 +41,15 @@ _GRADES_NOTE = (
 
 def load_balance(analysis: Analysis) -> Section:
     """The means, then every run in the order in which they began, then what to do."""
-    more = len(balanced_runs(analysis)) - _MOST_RUNS
+    more = len(_balanced_runs(analysis)) - _MOST_RUNS
     nothing = what_says_nothing(on_cpu=all(c.is_cpu for c in analysis.measured))
     return section(
         "load_balance",
         "Load balance",
         _balance_table(analysis, _GRADES_NOTE + nothing),
-        Picture("balance.png", "Arrival of each rank"),
         _runs_table(analysis),
         lines([f"{more} more runs are in results.json."] if more > 0 else (), "plain"),
         lines(_advice(analysis)),
-        Picture("balance_history.png", "Balance over time, and against training speed"),
     )
 
 
@@ -124,13 +121,13 @@ def _runs_table(analysis: Analysis) -> Table:
         Column("samples_per_s", "samples/s", "global", lambda row: row[1].samples_per_s, number),
     )
     title = "Run by run, in the order in which they began"
-    return table("balance_runs", columns, balanced_runs(analysis)[:_MOST_RUNS], title=title)
+    return table("balance_runs", columns, _balanced_runs(analysis)[:_MOST_RUNS], title=title)
 
 
 BalancedRun = tuple[Configuration, Run, LoadBalance]
 
 
-def balanced_runs(analysis: Analysis) -> list[BalancedRun]:
+def _balanced_runs(analysis: Analysis) -> list[BalancedRun]:
     """Runs whose balance was measured, in the order in which they began."""
     found = [(c, run, run.balance) for c in analysis.measured for run in c.runs if run.balance]
     return sorted(found, key=lambda one: one[1].cell.result.started_at if one[1].cell.result else 0)

@@ -22,7 +22,6 @@ from scalewise.report.scaling_tables import joules_per_1000, mean_of_runs
 from scalewise.report.sections import (
     Column,
     Note,
-    Picture,
     Section,
     Verbatim,
     item,
@@ -93,9 +92,7 @@ def devices(analysis: Analysis) -> Section:
         "Devices",
         Verbatim(memory_summary(analysis).rstrip()),
         Note(_MEMORY_NOTE),
-        Picture("device_memory.png", "Memory of each device"),
-        Picture("gpu_timeline.png", "What every device did over time"),
-    )  # fmt: skip
+    )
 
 
 def memory_summary(analysis: Analysis) -> str:

@@ -41,7 +41,7 @@ from scalewise.analysis import (
 from scalewise.host import plural
 from scalewise.records import advice
 from scalewise.report.findings import workloads
-from scalewise.report.sections import Lines, Note, Picture, Section, by_text, lines, section
+from scalewise.report.sections import Lines, Note, Section, by_text, lines, section
 
 _POWER_CAP = "power cap"
 """As the device series name it."""
@@ -150,8 +150,6 @@ def disturbances(analysis: Analysis) -> Section:
         lines(untold, where="page"),
         Note("A finding says what happened beside the training; it makes no run invalid. A busy "
              "host stalls all ranks too."),
-        Picture("step_times.png",
-                "Step time over time, every run and rank; the timed window is shaded"),
     )  # fmt: skip
 
 

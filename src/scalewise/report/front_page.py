@@ -110,8 +110,7 @@ def _scaling(analysis: Analysis) -> Section:
     found = whole.table("scaling")
     kept = (i for i, column in enumerate(found.columns) if column.key != "study_label")
     note = "± and brackets are 95 % intervals over runs."
-    shown = "speedup_efficiency.png" if analysis.pairs else "throughput.png"
-    pictures = (one for one in whole.blocks if isinstance(one, Picture) and one.name == shown)
+    pictures = (one for one in whole.blocks if isinstance(one, Picture))
     same = lines(same_in_every_row(analysis), "plain")
     return section("scaling", whole.title, same, replace(found.only(kept), note=note), *pictures)
 

@@ -149,7 +149,7 @@ def _cell(
 ) -> dict[str, Any]:
     steps = [(one, one.edges_s[0]) for one in figures_of(cell).ranks if one.edges_s is not None]
     start = min((begin for _, begin in steps), default=0.0)
-    baseline, timed = analysis.pair(config), timed_window((one for one, _ in steps), start)
+    baseline, timed = analysis.pair(config), _timed_window((one for one, _ in steps), start)
     return {
         "name": cell.planned.name,
         "configuration": place,
@@ -183,7 +183,7 @@ def thinned(x: Values, y: Values, most: int = MOST_POINTS) -> Curve:
     return [_digits(v, 6) for v in x.tolist()], [_digits(v, 4) for v in y.tolist()]
 
 
-def timed_window(ranks: Iterable[RankSteps], start: float) -> tuple[float, float] | None:
+def _timed_window(ranks: Iterable[RankSteps], start: float) -> tuple[float, float] | None:
     """From the first to the last second after ``start`` in which a rank's steps were timed."""
     known = [one.timed_s for one in ranks if one.timed_s is not None]
     return (min(b for b, _ in known) - start, max(e for _, e in known) - start) if known else None

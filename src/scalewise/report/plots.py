@@ -1,18 +1,15 @@
-"""Throughput, speedup, steps and losses: each a figure, or None without anything to show."""
+"""Throughput, speedup and parts of a step: each a figure, or None without anything to show."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import LogFormatter, MaxNLocator
 
 from scalewise.analysis import (
     IDLE,
@@ -20,43 +17,33 @@ from scalewise.analysis import (
     Analysis,
     Configuration,
     Pair,
-    RankSteps,
     RatioEstimate,
-    Run,
-    figures_of,
     grouped,
     mean_anatomy,
     number,
     phase_word,
 )
 from scalewise.records import PHASES
-from scalewise.report import device_plots, plot_style
+from scalewise.report import plot_style
 from scalewise.report.answer_plot import answer_plot
-from scalewise.report.page_data import timed_window
 from scalewise.report.plot_style import Draw
 
-_MOST_PANELS: Final = 12
 _MOST_DRAWN: Final = 40
 """Configurations."""
-_LOG_FROM: Final = 10.0
-_RANKS_NAMED: Final = 8
 
 
 def report_plots(analysis: Analysis) -> dict[str, Draw]:
-    """File name to what draws it, for every plot there may be."""
+    """File name to what draws it: what report.md shows. report.html draws more, of every run."""
     beneficial = f"efficiency of {MIN_EFFICIENCY:g}: the least that is called beneficial"
     few, of = _first(analysis), len(analysis.measured)
     shown = len(few.measured)
     note = f"{shown} of {of} configurations; report.html has all" if shown < of else ""
     draws: dict[str, Draw] = {
-        "throughput.png": lambda: throughput(few.measured),
+        "throughput.png": lambda: None if few.pairs else throughput(few.measured),
         "speedup_efficiency.png": partial(
             speedup_efficiency, few.pairs, "", MIN_EFFICIENCY, beneficial
         ),
-        "step_times.png": lambda: step_times(few),
         "step_anatomy.png": lambda: step_anatomy(few),
-        "loss.png": lambda: loss(few),
-        **device_plots.device_plots(few),
     }
     noted: dict[str, Draw] = {name: partial(_noted, draw, note) for name, draw in draws.items()}
     return {"answer.png": lambda: answer_plot(analysis), **noted}
@@ -198,119 +185,3 @@ def step_anatomy(analysis: Analysis) -> Figure | None:
     panels[-1].set_xlabel("mean ms a step, over runs and ranks (device or host clock)")
     plot_style.legend_below(made, shown, 4)
     return made
-
-
-def loss(analysis: Analysis) -> Figure | None:
-    """Loss over samples fed, a line a run: speed is worth what it reaches."""
-    known = [c for c in analysis.measured if any(r.loss_history for r in c.runs)]
-    groups = plot_style.by_workload(known)
-    if not groups:
-        return None
-    columns = 2 if len(groups) in (2, 4) else min(3, len(groups))
-    rows = -(-len(groups) // columns)
-    made = plot_style.figure(1.5 + 4.2 * columns, 4.0 * rows)
-    panels = plot_style.grid_of_panels(made, rows, columns, len(groups))
-    for axes, (workload, configs) in zip(panels, groups.items(), strict=True):
-        curves = [
-            (
-                plot_style.short_label(c),
-                [(h.samples, h.values) for r in c.runs if (h := r.loss_history)],
-            )
-            for c in configs
-        ]
-        names = sorted({r.loss_history.name for c in configs for r in c.runs if r.loss_history})
-        draw_curves(axes, workload, curves, ", ".join(names))
-    return made
-
-
-Curve = tuple[Sequence[int], Sequence[float]]
-
-
-def draw_curves(
-    axes: Axes,
-    title: str,
-    curves: Sequence[tuple[str, Sequence[Curve]]],
-    what: str,
-    over: str = "samples fed by all devices",
-) -> None:
-    """Curves over samples fed or ``over``: a colour a configuration, a line a run; of the first."""
-    if len(curves) > _MOST_PANELS:
-        title += f" (the first {_MOST_PANELS} of {len(curves)})"
-        curves = curves[:_MOST_PANELS]
-    labels = plot_style.told_apart([label for label, _ in curves])
-    for i, (label, (_, runs)) in enumerate(zip(labels, curves, strict=True)):
-        for j, (samples, values) in enumerate(runs):
-            lonely = plot_style.marker(i) if len(samples) < 3 else None
-            axes.plot(samples, values, color=plot_style.colour(i), lw=1.4,
-                      alpha=0.9 if len(runs) == 1 else 0.6, marker=lonely,
-                      ls=("-", "--", "-.", ":")[i % 4],
-                      label=label if j == 0 else None)  # fmt: skip
-    axes.set(xlabel=over, ylabel=what)
-    axes.set_title(title, loc="left", fontsize=11)
-    plot_style.group_thousands(axes, "x")
-    axes.xaxis.set_major_locator(MaxNLocator(5))
-    legend: dict[str, Any] = {"frameon": False, "fontsize": 8}
-    if labels != [label for label, _ in curves]:  # still long: below, where nothing is hidden
-        legend |= {"title": "else as most", "title_fontsize": 7, "fontsize": 7, "alignment": "left",
-                   "loc": "upper left", "bbox_to_anchor": (0, -0.2)}  # fmt: skip
-    axes.legend(**legend)
-    plot_style.tidy(axes, "both")
-
-
-def step_times(analysis: Analysis) -> Figure | None:
-    """Every step of every run and rank, a panel a configuration; the timed window is shaded."""
-    configs = [c for c in analysis.measured if any(_ranks(run) for run in c.runs)]
-    if not configs:
-        return None
-    shown, left_out = configs[:_MOST_PANELS], configs[_MOST_PANELS:]
-    columns = 1 if len(shown) == 1 else 2
-    rows = -(-len(shown) // columns)
-    made = plot_style.figure(plot_style.WIDTH_IN if columns == 1 else 12.0, 1.0 + 2.7 * rows)
-    panels = plot_style.grid_of_panels(made, rows, columns, len(shown))
-    for axes, config in zip(panels, shown, strict=True):
-        _draw_steps(axes, config)
-    ranks = max(one.rank for c in shown for run in c.runs for one in _ranks(run)) + 1
-    entries: dict[str, Artist] = {
-        f"rank {rank}": Line2D([], [], color=plot_style.colour(rank))
-        for rank in range(min(ranks, _RANKS_NAMED))
-    }
-    entries["timed window"] = Line2D([], [], color=plot_style.GREY, alpha=0.3, lw=8)
-    plot_style.legend_below(made, entries, 5)
-    if left_out:
-        names = ", ".join(config.label for config in left_out)
-        made.suptitle(f"not shown: {names}", fontsize=9, wrap=True)
-    return made
-
-
-def _draw_steps(axes: Axes, config: Configuration) -> None:
-    lowest, highest = np.inf, 0.0
-    for run in config.runs:
-        ranks = _ranks(run)
-        edges = [one.edges_s for one in ranks if one.edges_s is not None]
-        start = min((each[0] for each in edges), default=0.0)
-        if (timed := timed_window(ranks, start)) is not None:
-            axes.axvspan(*timed, color=plot_style.GREY, alpha=0.3 / len(config.runs), lw=0)
-        for one, each in zip(ranks, edges, strict=True):
-            at, ms = np.array(one.began_s) + each[0] - start, np.array(one.step_ms)
-            if len(ms):
-                lowest, highest = min(lowest, float(ms.min())), max(highest, float(ms.max()))
-                # A step lasts until the next one: a long one is as wide as it is high.
-                axes.plot(np.append(at, each[2] - start), np.append(ms, ms[-1]), lw=0.8, alpha=0.8,
-                          color=plot_style.colour(one.rank), drawstyle="steps-post")  # fmt: skip
-    if lowest > 0 and highest > _LOG_FROM * lowest:
-        axes.set_yscale("log")
-        # The default formatters write mathematics.
-        for set_formatter in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-            set_formatter(LogFormatter(minor_thresholds=(1.5, 0.4)))
-    else:
-        axes.set_ylim(bottom=0)
-    runs = f"{len(config.runs)} {'run' if len(config.runs) == 1 else 'runs'}"
-    axes.set_title(f"{config.label} ({runs})", loc="left", fontsize=10)
-    axes.set_xlabel("seconds since the first step began", fontsize=9)
-    axes.set_ylabel("step time (ms)", fontsize=9)
-    axes.margins(x=0.01)
-    plot_style.tidy(axes, "both")
-
-
-def _ranks(run: Run) -> list[RankSteps]:
-    return [one for one in figures_of(run.cell).ranks if one.steps]

@@ -248,7 +248,6 @@ def resources(analysis: Analysis) -> Section:
         "Time and resources",
         _resource_table(analysis),
         _allocator_table(analysis),
-        Picture("loss.png", "Loss over samples fed"),
     )
 
 

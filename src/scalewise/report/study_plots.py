@@ -6,7 +6,9 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -21,14 +23,18 @@ from scalewise.analysis import (
     grouped,
 )
 from scalewise.report import plot_style
-from scalewise.report.device_plots import memory_plots
+from scalewise.report.memory_plots import memory_plots
 from scalewise.report.plot_style import Draw
-from scalewise.report.plots import Curve, draw_curves, speedup_efficiency, throughput
+from scalewise.report.plots import speedup_efficiency, throughput
 
 _LONGEST_PART = 150
 """Bytes of a name in a file's name; a letter has up to four."""
 _GOOD_EFFICIENCY = 0.8
 """The published plots' line for "good"."""
+_MOST_CURVES = 12
+"""Configurations of a plot."""
+Curve = tuple[Sequence[int], Sequence[float]]
+"""Of a run: epochs or samples, and the values there."""
 
 
 def study_plots(analysis: Analysis, warmup_epochs: int) -> dict[str, Draw]:
@@ -81,10 +87,41 @@ def epoch_time(dataset: str, configs: Sequence[Configuration], warmup_epochs: in
     made = plot_style.figure(8, 4.6)
     axes = made.subplots()
     title = f"{dataset}: time of each epoch{left_out}"
-    draw_curves(axes, title, curves, "s an epoch", "epoch, from 0")
+    _draw_curves(axes, title, curves, "s an epoch", "epoch, from 0")
     axes.set_ylim(0)
     axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
     return made
+
+
+def _draw_curves(
+    axes: Axes,
+    title: str,
+    curves: Sequence[tuple[str, Sequence[Curve]]],
+    what: str,
+    over: str = "samples fed by all devices",
+) -> None:
+    """Curves over samples fed or ``over``: a colour a configuration, a line a run; of the first."""
+    if len(curves) > _MOST_CURVES:
+        title += f" (the first {_MOST_CURVES} of {len(curves)})"
+        curves = curves[:_MOST_CURVES]
+    labels = plot_style.told_apart([label for label, _ in curves])
+    for i, (label, (_, runs)) in enumerate(zip(labels, curves, strict=True)):
+        for j, (samples, values) in enumerate(runs):
+            lonely = plot_style.marker(i) if len(samples) < 3 else None
+            axes.plot(samples, values, color=plot_style.colour(i), lw=1.4,
+                      alpha=0.9 if len(runs) == 1 else 0.6, marker=lonely,
+                      ls=("-", "--", "-.", ":")[i % 4],
+                      label=label if j == 0 else None)  # fmt: skip
+    axes.set(xlabel=over, ylabel=what)
+    axes.set_title(title, loc="left", fontsize=11)
+    plot_style.group_thousands(axes, "x")
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    legend: dict[str, Any] = {"frameon": False, "fontsize": 8}
+    if labels != [label for label, _ in curves]:  # still long: below, where nothing is hidden
+        legend |= {"title": "else as most", "title_fontsize": 7, "fontsize": 7, "alignment": "left",
+                   "loc": "upper left", "bbox_to_anchor": (0, -0.2)}  # fmt: skip
+    axes.legend(**legend)
+    plot_style.tidy(axes, "both")
 
 
 def accuracy_curves(dataset: str, configs: Sequence[Configuration]) -> Figure | None:
@@ -97,7 +134,7 @@ def accuracy_curves(dataset: str, configs: Sequence[Configuration]) -> Figure | 
     if not curves:
         return None
     made = plot_style.figure(8, 4.6)
-    draw_curves(made.subplots(), f"{dataset}: accuracy", curves, "validation accuracy (%)")
+    _draw_curves(made.subplots(), f"{dataset}: accuracy", curves, "validation accuracy (%)")
     return made
 
 

@@ -48,7 +48,11 @@ def test_a_triangle_has_the_colour_and_place_of_its_series(tmp_path: Path) -> No
 
 
 def test_no_comparison_is_no_picture(tmp_path: Path) -> None:
-    assert answer_plot(analysed(tmp_path, Spec())) is None
+    found = analysed(tmp_path, Spec())
+    assert answer_plot(found) is None
+    assert [name for name, draw in report_plots(found).items() if draw()] == [
+        "throughput.png", "step_anatomy.png",
+    ]  # fmt: skip
 
 
 def test_a_picture_of_many_says_that_it_shows_the_first(
@@ -58,7 +62,7 @@ def test_a_picture_of_many_says_that_it_shows_the_first(
     other = Spec(model="other")
     found = analysed(tmp_path, *repeats(Spec(), [1, 1.01]), *repeats(DDP, [1, 1.01]), other)
     draws = report_plots(found)
-    figure = draws["throughput.png"]()
+    figure = draws["step_anatomy.png"]()
     assert figure is not None
     assert figure.get_suptitle().startswith("2 of 3 configurations")
     assert len(figure.axes) == 1

@@ -487,12 +487,11 @@ def _token_count(
 @click.argument("sources", nargs=-1)
 @click.option("--files", is_flag=True, help="SOURCES are .parquet, .jsonl, .json or .txt files.")
 @click.option("--column", default="text", help="The column of --files that holds text.")
-@click.option("--out", type=FOLDER, required=True, help="The folder of the shards.")
+@click.option("--out", type=FOLDER, required=True, help="The folder of the tokens.")
 @click.option(
     "--tokenizer", "tokenizer_name", default="gpt2", help="bytes, gpt2 or a tokenizer.json."
 )
 @click.option("--tokens", callback=_token_count, help="Training tokens, e.g. 100M; default: all.")
-@click.option("--shard-tokens", callback=_token_count, default="100M", show_default=True)
 @click.option(
     "--validation-every",
     type=click.IntRange(min=2),
@@ -500,14 +499,8 @@ def _token_count(
     show_default=True,
     metavar="DOCUMENTS",
 )
-@click.option(
-    "--skip-bad-documents",
-    "skip_bad",
-    is_flag=True,
-    help="Pass over and count lines that are no UTF-8, no JSON or without text.",
-)
 def tokenize(sources: tuple[str, ...], files: bool, out: Path, **settings: Any) -> int:
-    """Text of the Hugging Face hub or of files to token shards.
+    """Text of the Hugging Face hub or of files to tokens.
 
     SOURCES is a corpus of the hub (fineweb_edu, openwebtext or tinystories) or, with --files,
     files. Run it again to go on where it ended.
@@ -516,7 +509,7 @@ def tokenize(sources: tuple[str, ...], files: bool, out: Path, **settings: Any) 
 
     if not sources or (not files and len(sources) > 1):
         raise click.UsageError("give a corpus or --files, one of them")
-    go_on = "whole shards are kept: the same command goes on after the last one"
+    go_on = "the same command goes on after the last line above"
     try:
         text = [Path(source) for source in sources] if files else sources[0]
         tokenize_text(text, out, **settings)

@@ -1,7 +1,7 @@
 """Data sets, built alike on every rank and handed out in whole batches.
 
-``contract`` says what a data set is. The others read text, tables, token shards and sensor
-streams, or make synthetic samples."""
+``contract`` says what a data set is. The others read text, tables, tokens and sensor streams, or
+make synthetic samples."""
 
 import lazy_loader
 

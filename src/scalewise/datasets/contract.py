@@ -128,7 +128,8 @@ class TokenWindows(BatchedDataset):
     """Consecutive windows of a row of tokens; the target is the token after each.
 
     Window ``i`` is ``tokens[i * length : (i + 1) * length]`` and its target the same, one later.
-    Windows do not overlap. ``every`` keeps one window in so many.
+    Windows do not overlap. ``every`` keeps one window in so many. Tokens of 16 bits are unsigned,
+    though torch indexes them as int16.
     """
 
     def __init__(self, tokens: Tensor, length: int, every: int = 1) -> None:
@@ -142,6 +143,8 @@ class TokenWindows(BatchedDataset):
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Windows and targets at ``indices``, each ``[samples, length]``."""
         windows = self._windows[_rows(indices, self._windows.device)].to(torch.int64)
+        if self._windows.dtype == torch.int16:
+            windows &= 0xFFFF
         return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
 
     def to(self, device: torch.device) -> TokenWindows:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -143,6 +145,41 @@ class HubLayout:
     classes: int
 
 
+def hub_package(name: str, wanted_by: str) -> Any:
+    """A package of the extra ``hub``. Raises :class:`DatasetError` where it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise DatasetError(
+            f"{wanted_by} needs the package {name}; pip install 'scalewise[hub]'"
+        ) from error
+
+
+def load_rows(source: str, columns: Sequence[str], remedy: str, **given: Any) -> Any:
+    """The columns of what ``datasets.load_dataset`` returns for ``given``.
+
+    Raises :class:`DatasetError` in one line that begins with ``source`` and, for data that cannot
+    be read, ends with ``remedy``.
+    """
+    datasets = hub_package("datasets", source)
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # it raises what it logs
+    try:
+        rows = datasets.load_dataset(**given)
+    except (OSError, ValueError, RuntimeError, StopIteration) as error:  # the last: an empty file
+        raise DatasetError(
+            f"{source} cannot be read: {in_one_line(error, 200, with_class=True)}; {remedy}"
+        ) from error
+    known = rows.column_names or columns  # a stream may learn them later
+    missing = [name for name in columns if name not in known]
+    if missing:
+        raise DatasetError(
+            f"{source}: found no column {missing[0]!r}; allowed: data with {', '.join(columns)}, "
+            f"found {', '.join(known)}"
+        )
+    return rows.select_columns(list(columns))
+
+
 def check_hub(layout: HubLayout) -> None:
     """Raise :class:`DatasetError` where the library that fetches from the hub is not installed."""
     if importlib.util.find_spec("datasets") is None:
@@ -158,28 +195,11 @@ def read_labelled_hub(layout: HubLayout, split: str = "train") -> LabelledTexts:
     Raises :class:`DatasetError` without a hub, and for the first row that is not as ``layout``
     says.
     """
-    try:
-        import datasets
-    except ImportError as error:
-        raise DatasetError(
-            f"dataset.path: found null, and {layout.repository} needs the package datasets; "
-            "pip install 'scalewise[hub]', or give a CSV file, dataset.path=FILE"
-        ) from error
-    datasets.disable_progress_bars()
-    try:
-        rows = datasets.load_dataset(layout.repository, split=split)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise DatasetError(
-            f"dataset.path: found null, and {layout.repository} cannot be fetched: "
-            f"{in_one_line(error, 200)}; give a CSV file, dataset.path=FILE, or a hub "
-            "(HF_ENDPOINT)"
-        ) from error
-    missing = [name for name in (layout.text, layout.label) if name not in rows.column_names]
-    if missing:
-        raise DatasetError(
-            f"{layout.repository}: found no column {missing[0]!r}; allowed: a data set with "
-            f"{layout.text} and {layout.label}, found {', '.join(rows.column_names)}"
-        )
+    remedy = "give a CSV file, dataset.path=FILE, or a hub (HF_ENDPOINT)"
+    source = f"dataset.path: found null, and {layout.repository}"
+    rows = load_rows(
+        source, (layout.text, layout.label), remedy, path=layout.repository, split=split
+    )
     texts, labels = tuple(rows[layout.text]), tuple(rows[layout.label])
     for number, (text, label) in enumerate(zip(texts, labels, strict=True), start=1):
         if not isinstance(text, str) or label not in range(layout.classes):

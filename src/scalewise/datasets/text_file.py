@@ -1,19 +1,24 @@
-"""Text byte by byte: any file, or the Python sources that every machine has."""
+"""Text to predict token by token: any file, the Python sources that every machine has, and folders
+of tokens that ``scalewise tokenize`` wrote."""
 
 from __future__ import annotations
 
 import hashlib
 import platform
 import sysconfig
+import warnings
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from scalewise.config import DatasetError, check_not_empty, require
 from scalewise.datasets.contract import DividedData, TokenWindows, check_windows
 from scalewise.datasets.labelled import check_split, split_indices
+from scalewise.datasets.token_index import PARTS, Part, TokenIndex, load_index, token_file
 
 VOCABULARY_SIZE = 256
 """A token is a byte."""
@@ -21,8 +26,42 @@ _NOT_OURS = frozenset({"site-packages", "dist-packages", "__pycache__"})
 """Folders below the standard library that hold what a user installed."""
 
 
-class ByteText(DividedData):
-    """Windows of ``sequence_length`` bytes; the target is the next byte."""
+class WindowedText(DividedData):
+    """Windows of ``sequence_length`` tokens; the target is the next token."""
+
+    def __init__(self, sequence_length: int, max_validation_samples: int | None) -> None:
+        check_windows(sequence_length, max_validation_samples)
+        self.sequence_length = sequence_length
+        self.max_validation_samples = max_validation_samples
+
+    def tokens(self, part: Part) -> Tensor | None:
+        """The text to train on or to judge by; None where there is none."""
+        raise NotImplementedError
+
+    def divide(self) -> tuple[TokenWindows, TokenWindows | None]:
+        train, validation = (self.tokens(part) for part in PARTS)
+        if train is None:
+            raise DatasetError(
+                f"dataset.path: found no token to train on in {self.source}; allowed: text (an "
+                "ended `scalewise tokenize` goes on when it is run again)"
+            )
+        limit = self.max_validation_samples
+        judged_by = None if validation is None else self._windows(validation, limit)
+        return self._windows(train, None), judged_by
+
+    def _windows(self, tokens: Tensor, limit: int | None) -> TokenWindows:
+        length = self.sequence_length
+        if len(tokens) <= length:
+            raise DatasetError(
+                f"dataset.sequence_length: found {length}; allowed: below {len(tokens)}, "
+                f"the tokens in a part of {self.source}"
+            )
+        count = (len(tokens) - 1) // length
+        return TokenWindows(tokens, length, 1 if limit is None else -(-count // limit))
+
+
+class ByteText(WindowedText):
+    """Text byte by byte."""
 
     def __init__(
         self,
@@ -31,11 +70,9 @@ class ByteText(DividedData):
         max_validation_samples: int | None,
         seed: int,
     ) -> None:
-        check_windows(sequence_length, max_validation_samples)
+        super().__init__(sequence_length, max_validation_samples)
         check_split(validation_fraction)
-        self.sequence_length = sequence_length
         self.validation_fraction = validation_fraction
-        self.max_validation_samples = max_validation_samples
         self.seed = seed
 
     def read(self) -> tuple[bytes, bytes]:
@@ -46,21 +83,9 @@ class ByteText(DividedData):
     def _bytes(self) -> tuple[bytes, bytes]:
         return self.read()
 
-    def divide(self) -> tuple[TokenWindows, TokenWindows | None]:
-        train, validation = self._bytes
-        limit = self.max_validation_samples
-        return self._windows(train, None), self._windows(validation, limit) if validation else None
-
-    def _windows(self, data: bytes, limit: int | None) -> TokenWindows:
-        length = self.sequence_length
-        if len(data) <= length:
-            raise DatasetError(
-                f"dataset.sequence_length: found {length}; allowed: below {len(data)}, "
-                f"the bytes in a part of {self.source}"
-            )
-        tokens = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        count = (len(data) - 1) // length
-        return TokenWindows(tokens, length, 1 if limit is None else -(-count // limit))
+    def tokens(self, part: Part) -> Tensor | None:
+        text = self._bytes[PARTS.index(part)]
+        return torch.frombuffer(bytearray(text), dtype=torch.uint8) if text else None
 
     def shape(self) -> dict[str, Any]:
         """Sizes, and a hash of the data: another interpreter has another standard library."""
@@ -132,6 +157,56 @@ class TextFile(ByteText):
         check_not_empty(self.path, len(data))
         end = len(data) - round(len(data) * self.validation_fraction)
         return data[:end], data[end:]
+
+
+class TokenFolder(WindowedText):
+    """A folder that ``scalewise tokenize`` wrote.
+
+    Its files are mapped, not read: the system keeps in memory what is used.
+    """
+
+    def __init__(
+        self,
+        path: str | None = None,
+        corpus: str | None = None,
+        sequence_length: int = 1024,
+        max_validation_samples: int | None = 512,
+    ) -> None:
+        make = f"`scalewise tokenize {corpus or 'CORPUS'} --out FOLDER`"
+        require("path", path, bool(path), f"a folder written by {make}, dataset.path=FOLDER")
+        super().__init__(sequence_length, max_validation_samples)
+        self.path = Path(str(path))
+        self._corpus = corpus
+
+    @cached_property
+    def _index(self) -> TokenIndex:
+        return load_index(self.path, self._corpus)
+
+    @property
+    def source(self) -> str:  # type: ignore[override]
+        return self._index.source
+
+    def tokens(self, part: Part) -> Tensor | None:
+        count = self._index.tokens(part)
+        if not count or (part == "validation" and count <= self.sequence_length):
+            return None
+        dtype = f"<i{self._index.token_bytes}"
+        mapped = np.memmap(token_file(self.path, part), dtype, mode="r", shape=(count,))
+        with warnings.catch_warnings():
+            # A mapping to write to would count as memory, and could be larger than the host's.
+            warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+            return torch.from_numpy(mapped)
+
+    def shape(self) -> dict[str, Any]:
+        index = self._index
+        return {
+            "sequence_length": self.sequence_length,
+            "vocabulary_size": index.vocabulary_size,
+            "tokenizer": index.tokenizer,
+            "train_tokens": index.train_tokens,
+            "validation_tokens": index.validation_tokens,
+            "complete": index.complete,
+        }
 
 
 def library_files(root: Path) -> list[Path]:

@@ -1,29 +1,127 @@
-"""``scalewise tokenize``: text to a folder of token shards, to be stopped and resumed at will."""
+"""``scalewise tokenize``: text to a folder of tokens, to be stopped and resumed at will."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
+import os
 import sys
 import time
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, BinaryIO
 
-from scalewise.config import DatasetError
-from scalewise.datasets.corpora import TextStream, open_corpus, open_files
+import numpy as np
+
+from scalewise.config import DatasetError, in_one_line
+from scalewise.datasets.labelled import hub_package, load_rows
 from scalewise.datasets.token_index import (
     INDEX,
-    LARGEST_VOCABULARY,
-    ShardWriter,
+    PARTS,
+    Part,
     TokenIndex,
-    alone_in,
-    check_sizes,
     load_index,
-    make_folder,
-    save_index,
+    token_file,
 )
-from scalewise.host import plural
+from scalewise.host import FileLock, plural, usable_cores
+from scalewise.records import save_json
+
+_BATCH = 256
+"""Documents that are read and cut together, on all cores."""
+
+_LOCK = ".lock"
+"""One process at a time writes a folder."""
+
+_CORPORA = {
+    "fineweb_edu": ("HuggingFaceFW/fineweb-edu", "sample-10BT"),
+    "openwebtext": ("Skylion007/openwebtext", None),
+    "tinystories": ("roneneldan/TinyStories", None),
+}
+"""The repository on the hub and its subset; their text is in the column ``text``."""
+
+_BUILDERS = {".parquet": "parquet", ".jsonl": "json", ".json": "json", ".txt": "text"}
+_UNITS = {"K": 10**3, "M": 10**6, "B": 10**9}
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Documents of the hub or of files, streamed: nothing is fetched beyond what is used."""
+
+    source: str
+    """What they are, for the records."""
+    rows: Any
+    """A ``datasets.IterableDataset``."""
+    column: str
+    """The column that holds the text."""
+
+    def batches(self, state: Mapping[str, Any] | None) -> Iterator[list[str | None]]:
+        """Some documents at a time, from where :meth:`state` was taken.
+
+        Raises :class:`DatasetError` where they cannot be read.
+        """
+        number = 0
+        try:
+            if state is not None:
+                self.rows.load_state_dict(state)
+            for batch in self.rows.iter(_BATCH):
+                texts = batch[self.column]
+                for found in texts:
+                    if not isinstance(found, str | None):
+                        raise TypeError(f"found {type(found).__name__} in column {self.column!r}")
+                yield texts
+                number += len(texts)
+        except (OSError, ValueError, RuntimeError, LookupError, TypeError) as error:
+            # Torn files, a hub that is gone, a column of no text, or a state that is none.
+            raise DatasetError(
+                f"{self.source}: cannot be read after {number} documents of this run: "
+                f"{in_one_line(error, 200, with_class=True)}; give whole files that hold text"
+            ) from error
+
+    def state(self) -> dict[str, Any]:
+        """The place after the last batch."""
+        state = self.rows.state_dict()
+        assert isinstance(state, dict)
+        return state
+
+
+def open_texts(source: str | Sequence[Path], column: str = "text") -> Texts:
+    """A corpus of the hub by its name, or local files of one kind; of ``.txt`` a line a document.
+
+    Raises :class:`DatasetError` for an unknown name, a missing file, and without a hub.
+    """
+    if isinstance(source, str):
+        if source not in _CORPORA:
+            allowed = ", ".join(_CORPORA)
+            raise DatasetError(f"corpus: found {source!r}; allowed: {allowed}, or --files")
+        repository, subset = _CORPORA[source]
+        name = f"{repository}/{subset}" if subset else repository
+        given: dict[str, Any] = {"path": repository, "name": subset}
+        remedy = "give local files with --files, or a hub (HF_ENDPOINT, HF_TOKEN)"
+    else:
+        kind = _kind(source)
+        paths = sorted(path.resolve() for path in source)
+        # Files of the same names elsewhere are other texts; sizes tell, and no path is recorded.
+        told = "\n".join(f"{p.name} {p.stat().st_size} {p}" for p in paths)
+        name = f"{len(paths)} files" if len(paths) > 1 else paths[0].name
+        name += f" ({hashlib.sha256(told.encode()).hexdigest()[:12]})"
+        given = {"path": _BUILDERS[kind], "data_files": [str(path) for path in paths]}
+        remedy = "give whole files that hold text"
+    rows = load_rows(name, (column,), remedy, split="train", streaming=True, **given)
+    return Texts(name, rows, column)
+
+
+def _kind(files: Sequence[Path]) -> str:
+    """The suffix of all files."""
+    allowed = ", ".join(_BUILDERS)
+    missing = next((str(file) for file in files if not file.is_file()), None)
+    if missing is not None:
+        raise DatasetError(f"--files: found no file {missing}; allowed: {allowed} files")
+    kinds = sorted({file.suffix for file in files})
+    if len(kinds) != 1 or kinds[0] not in _BUILDERS:
+        raise DatasetError(f"--files: found {', '.join(kinds)}; allowed: one kind of {allowed}")
+    return kinds[0]
 
 
 @dataclass(frozen=True)
@@ -34,17 +132,17 @@ class Tokenizer:
     vocabulary_size: int
     end_of_text: int
     """The token put after every document."""
-    encode: Callable[[str], list[int]]
+    encode: Callable[[list[str]], Sequence[Sequence[int]]]
+    """The tokens of some documents."""
 
 
 def load_tokenizer(name: str) -> Tokenizer:
     """A tokenizer by name: ``bytes``, ``gpt2``, or the path of a ``tokenizer.json``.
 
-    Raises :class:`DatasetError` for one that is not there, or has more tokens than 16 bits tell
-    apart.
+    Raises :class:`DatasetError` for one that is not there.
     """
     if name == "bytes":
-        return Tokenizer("bytes", 257, 256, lambda text: list(text.encode()))
+        return Tokenizer("bytes", 257, 256, lambda texts: [text.encode() for text in texts])
     if name == "gpt2":
         return _gpt2()
     if name.endswith(".json"):
@@ -55,116 +153,148 @@ def load_tokenizer(name: str) -> Tokenizer:
 
 
 def _gpt2() -> Tokenizer:
-    try:
-        import tiktoken
-    except ImportError as error:
-        raise DatasetError(
-            "--tokenizer: gpt2 needs the package tiktoken; pip install 'scalewise[hub]'"
-        ) from error
+    tiktoken = hub_package("tiktoken", "--tokenizer: gpt2")
     try:
         encoding = tiktoken.get_encoding("gpt2")
     except OSError as error:  # requests' errors are OSErrors too
         raise DatasetError(
-            f"--tokenizer: gpt2's vocabulary could not be fetched ({error}); allowed: bytes, a "
-            "file tokenizer.json, or a network (TIKTOKEN_CACHE_DIR keeps what was fetched once)"
+            f"--tokenizer: gpt2's vocabulary could not be fetched ({in_one_line(error, 200)}); "
+            "allowed: bytes, a file tokenizer.json, or a network (TIKTOKEN_CACHE_DIR keeps what "
+            "was fetched once)"
         ) from error
-    return Tokenizer("gpt2", encoding.n_vocab, encoding.eot_token, encoding.encode_ordinary)
+    cores = len(usable_cores())
+    return Tokenizer(
+        "gpt2",
+        encoding.n_vocab,
+        encoding.eot_token,
+        lambda texts: encoding.encode_ordinary_batch(texts, num_threads=cores),
+    )
 
 
 def _from_file(path: Path) -> Tokenizer:
-    try:
-        from tokenizers import Tokenizer as FileTokenizer
-    except ImportError as error:
-        raise DatasetError(
-            f"--tokenizer: {path} needs the package tokenizers; pip install 'scalewise[hub]'"
-        ) from error
+    tokenizers = hub_package("tokenizers", f"--tokenizer: {path}")
     if not path.is_file():
         raise DatasetError(f"--tokenizer: found no file {path}; allowed: a tokenizer.json")
     try:
-        loaded = FileTokenizer.from_file(str(path))
+        loaded = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing narrower
         raise DatasetError(f"--tokenizer: {path} is no tokenizer.json ({error})") from error
-    size = loaded.get_vocab_size()
-    if size > LARGEST_VOCABULARY:
-        raise DatasetError(
-            f"--tokenizer: found {size} tokens in {path}; allowed: at most {LARGEST_VOCABULARY}, "
-            "the shards hold 16 bits a token"
-        )
-    ends = (loaded.token_to_id(token) for token in ("<|endoftext|>", "</s>", "[SEP]", "<eos>"))
-    end = next((number for number in ends if number is not None), None)
+    ends = ("<|endoftext|>", "</s>", "[SEP]", "<eos>")
+    end = next((token for token in map(loaded.token_to_id, ends) if token is not None), None)
     if end is None:
         raise DatasetError(
-            f"--tokenizer: {path} has no end-of-text token; allowed: one with <|endoftext|>, </s>, "
-            "[SEP] or <eos>"
+            f"--tokenizer: {path} has no end-of-text token; allowed: one with {', '.join(ends)}"
         )
     digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-    return Tokenizer(
-        f"{path.name} ({digest})",
-        size,
-        end,
-        lambda text: loaded.encode(text, add_special_tokens=False).ids,
-    )
 
+    def encode(texts: list[str]) -> list[list[int]]:
+        return [one.ids for one in loaded.encode_batch(texts, add_special_tokens=False)]
 
-_UNITS = {"K": 10**3, "M": 10**6, "B": 10**9}
+    return Tokenizer(f"{path.name} ({digest})", loaded.get_vocab_size(), end, encode)
 
 
 def tokenize(
-    stream: TextStream,
+    texts: Texts,
     tokenizer: Tokenizer,
     folder: Path,
     tokens: int | None = None,
-    shard_tokens: int = 100_000_000,
     validation_every: int = 200,
+    save_every: int = 10_000_000,
 ) -> Generator[TokenIndex]:
-    """Write ``stream`` as shards into ``folder``, going on where an earlier run ended.
+    """Write ``texts`` as tokens into ``folder``, going on where an earlier run ended.
 
-    Yields the index after every shard. ``tokens`` is how many training tokens are enough; None
-    takes all. Raises :class:`DatasetError` where the folder holds something else, and while another
-    process writes into it.
+    Every ``validation_every``-th document is held out. Yields the index whenever it is saved:
+    after every ``save_every`` training tokens, and at the end. ``tokens`` is how many training
+    tokens are enough; None takes all. Raises :class:`DatasetError` where the folder holds something
+    else, and while another process writes into it.
     """
-    make_folder(folder)
-    with alone_in(folder):
-        index = _begin(folder, stream, tokenizer)
-        if index.complete or (tokens is not None and index.tokens("train") >= tokens):
+    enough = math.inf if tokens is None else tokens
+    with _alone_in(folder), contextlib.ExitStack() as stack:
+        index = _begin(folder, texts, tokenizer)
+        if index.complete or index.train_tokens >= enough:
             yield index
             return
-        if index.stream_state is not None:
-            stream.resume(index.stream_state)
-        writer = ShardWriter(folder, index, shard_tokens, validation_every)
-        for text in stream:
-            full = writer.add([*tokenizer.encode(text), tokenizer.end_of_text])
-            # Enough is not the end: a later run may want more.
-            enough = tokens is not None and writer.tokens >= tokens
-            if full or enough:
-                writer.flush(stream, complete=False)
-                yield writer.index
-            if enough:
-                return
-        if not writer.tokens:
-            first = stream.skipped.first
-            bad = f" but {stream.skipped.count} bad ones, the first: {first}" if first else ""
-            raise DatasetError(f"{stream.source}: found no document{bad}; allowed: at least one")
-        writer.flush(stream, complete=True)
-        yield writer.index
+        files = {part: stack.enter_context(_end_of(folder, index, part)) for part in PARTS}
+        dtype = f"<u{index.token_bytes}"
+        saved = index.train_tokens
+        for batch in texts.batches(index.stream_state):
+            documents = tokenizer.encode([text for text in batch if text])
+            for number, document in enumerate(documents, start=index.documents + 1):
+                part: Part = "train" if number % validation_every else "validation"
+                files[part].write(np.array([*document, tokenizer.end_of_text], dtype).tobytes())
+            index = replace(
+                index,
+                train_tokens=files["train"].tell() // index.token_bytes,
+                validation_tokens=files["validation"].tell() // index.token_bytes,
+                documents=index.documents + len(documents),
+                empty_documents=index.empty_documents + len(batch) - len(documents),
+            )
+            if index.train_tokens >= min(saved + save_every, enough):
+                index = _save(folder, files, replace(index, stream_state=texts.state()))
+                saved = index.train_tokens
+                yield index
+            if index.train_tokens >= enough:
+                return  # no end: a later run may want more
+        if not index.documents:
+            raise DatasetError(f"{texts.source}: found no text; allowed: at least one document")
+        yield _save(folder, files, replace(index, stream_state=None, complete=True))
 
 
-def _begin(folder: Path, stream: TextStream, tokenizer: Tokenizer) -> TokenIndex:
+def _end_of(folder: Path, index: TokenIndex, part: Part) -> BinaryIO:
+    """The file of that part, to write behind the tokens of the index."""
+    file = token_file(folder, part).open("ab")
+    file.truncate(index.tokens(part) * index.token_bytes)
+    file.seek(0, os.SEEK_END)
+    return file
+
+
+def _save(folder: Path, files: Mapping[Part, BinaryIO], index: TokenIndex) -> TokenIndex:
+    for file in files.values():
+        file.flush()
+        os.fsync(file.fileno())  # the index must not speak of what a power cut takes away
+    save_json(folder / INDEX, index)
+    return index
+
+
+@contextlib.contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Make the folder and hold it: two writers would mix their tokens."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DatasetError(f"--out: {folder} cannot be made: {error.strerror}") from error
+    lock = FileLock(folder / _LOCK)
+    if not lock.try_acquire():
+        raise DatasetError(
+            f"--out: found another scalewise tokenize at work in {folder}; allowed: one at a "
+            "time; wait for it, or give another folder"
+        )
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _begin(folder: Path, texts: Texts, tokenizer: Tokenizer) -> TokenIndex:
     """The index of the folder, or a new one."""
     fresh = TokenIndex(
-        stream.source, tokenizer.name, tokenizer.vocabulary_size, tokenizer.end_of_text
+        texts.source, tokenizer.name, tokenizer.vocabulary_size, tokenizer.end_of_text
     )
     if not (folder / INDEX).exists():
-        save_index(folder, fresh)
+        if others := sorted({path.name for path in folder.iterdir()} - {_LOCK}):
+            raise DatasetError(
+                f"--out: found {others[0]!r} in {folder}; allowed: a new or empty folder, or one "
+                "that an earlier run began"
+            )
+        save_json(folder / INDEX, fresh)
         return fresh
     found = load_index(folder)
     for name in ("source", "tokenizer", "vocabulary_size"):
         if getattr(found, name) != getattr(fresh, name):
             raise DatasetError(
-                f"--out: {folder} holds shards with {name} {getattr(found, name)!r}; allowed: "
+                f"--out: {folder} holds tokens with {name} {getattr(found, name)!r}; allowed: "
                 f"{getattr(fresh, name)!r}, or another folder"
             )
-    check_sizes(folder, found)
     return found
 
 
@@ -184,44 +314,25 @@ def tokenize_text(
     column: str,
     tokenizer_name: str,
     tokens: int | None,
-    shard_tokens: int,
     validation_every: int,
-    skip_bad: bool,
 ) -> None:
-    """Tokenize a corpus of the hub, or files, and say with every shard how far it is.
-
-    Args:
-        column: the column of the files that holds text.
-        tokens: training tokens that are enough; None takes all.
-        skip_bad: count documents that cannot be read, instead of ending there.
+    """Tokenize a corpus of the hub, or files, and say now and then how far it is.
 
     Raises :class:`DatasetError` for wrong input, and OSError, for a full disk among others.
     """
     tokenizer = load_tokenizer(tokenizer_name)
-    if isinstance(source, str):
-        stream = open_corpus(source, skip_bad)
-    else:
-        stream = open_files(source, column, skip_bad)
+    texts = open_texts(source, column)
     started = time.monotonic()
-    for index in tokenize(stream, tokenizer, folder, tokens, shard_tokens, validation_every):
+    for index in tokenize(texts, tokenizer, folder, tokens, validation_every):
         sys.stdout.write(
-            f"{index.tokens('train'):,} training and {index.tokens('validation'):,} validation "
-            f"tokens of {index.documents:,} {plural(index.documents, 'document')} "
-            f"in {len(index.shards)} {plural(len(index.shards), 'shard')}, "
+            f"{index.train_tokens:,} training and {index.validation_tokens:,} validation tokens "
+            f"of {index.documents:,} {plural(index.documents, 'document')}, "
             f"{time.monotonic() - started:.0f} s\n"
         )
         sys.stdout.flush()
-    if stream.skipped.count:
-        sys.stdout.write(
-            f"bad documents passed over: {stream.skipped.count}, the first of them "
-            f"{stream.skipped.first}\n"
-        )
-    if not index.tokens("validation"):
-        sys.stdout.write(
-            "no document was held out for validation: there are fewer than --validation-every "
-            f"{validation_every}\n"
-        )
+    if index.empty_documents:
+        sys.stdout.write(f"passed over, as they hold no text: {index.empty_documents:,}\n")
     sys.stdout.write(
         "train on it: python train.py model=gpt2_tiny model.vocabulary_size="
-        f"{index.vocabulary_size} dataset=token_shards dataset.path={folder}\n"
+        f"{index.vocabulary_size} dataset=tokens dataset.path={folder}\n"
     )

@@ -1,6 +1,6 @@
 """Refuses what cannot run before anything starts: data files, a user's own classes, this host.
 
-Data files are looked at without torch: that they are there, the sizes of token shards, the first
+Data files are looked at without torch: that they are there, the sizes of files of tokens, the first
 MiB of a CSV file. The rest is left to the ranks.
 """
 
@@ -36,7 +36,7 @@ from scalewise.config import (
     load_target,
     require,
 )
-from scalewise.datasets import AG_NEWS, IMDB, check_sizes, load_index, look_at_csv
+from scalewise.datasets import AG_NEWS, IMDB, load_index, look_at_csv
 from scalewise.gpu import Host, HostMismatch, Hosts
 from scalewise.records import to_plain
 from scalewise.sweep.plan import Cell, Request
@@ -60,8 +60,8 @@ def check_files(requests: Iterable[Request]) -> None:
 
 def _check(dataset: Component) -> None:
     path, root = dataset.arguments.get("path"), dataset.arguments.get("root")
-    if path and dataset.target == "scalewise.datasets.token_shards.TokenShards":
-        check_sizes(Path(path), load_index(Path(path), dataset.arguments.get("corpus")))
+    if path and dataset.target == "scalewise.datasets.text_file.TokenFolder":
+        load_index(Path(path), dataset.arguments.get("corpus"))
         return
     for key, place, what in (("path", path, "a file"), ("root", root, "a folder")):
         why = _unreachable(place) if isinstance(place, str) and place else None

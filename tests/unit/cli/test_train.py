@@ -133,7 +133,7 @@ WRONG = {
     ),
     "shards that nobody has made": (
         ("model=gpt2_tiny", "dataset=fineweb_edu"),
-        "dataset.path: data/fineweb_edu/index.json cannot be read: No such file or directory; "
+        "dataset.path: data/fineweb_edu/index.json: no such record; "
         "allowed: a folder written by: scalewise tokenize fineweb_edu --out data/fineweb_edu",
     ),
     "one wrong cell of two": (("-m", "batch_size=64,0"), "batch_size: found 0; allowed: "),

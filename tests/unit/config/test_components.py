@@ -77,7 +77,7 @@ PARAMETERS = {
     "resnet50": 25_557_032,
 }
 OPERATIONS = {"fusion", "voxel"}
-NEEDS_A_PATH = {"text_file", "token_shards"}
+NEEDS_A_PATH = {"text_file", "tokens"}
 
 
 @pytest.mark.parametrize("option", options("model"))

@@ -51,7 +51,7 @@ def test_the_hub_gives_what_a_csv_of_the_same_texts_gives(tmp_path: Path) -> Non
     [
         ({"body": texts(4), "label": [0] * 4}, "found no column 'text'; .* found body, label"),
         ({"text": texts(4), "label": [0, 1, 2, 7]}, "row 4: found class 7; allowed: a text and a"),
-        (None, "^dataset.path: found null, and .* cannot be fetched"),
+        (None, "^dataset.path: found null, and .* cannot be read"),
     ],
 )
 def test_what_is_no_labelled_text(

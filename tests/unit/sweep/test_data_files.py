@@ -12,10 +12,11 @@ import pytest
 from scalewise.config import Component, ConfigError
 from scalewise.datasets import AG_NEWS, look_at_csv
 from scalewise.datasets.labelled import read_labelled_csv
-from scalewise.datasets.token_index import Shard, TokenIndex, save_index
+from scalewise.datasets.token_index import TokenIndex
+from scalewise.records import save_json
 from scalewise.sweep.preflight import check_files
 
-SHARDS = "scalewise.datasets.token_shards.TokenShards"
+TOKENS = "scalewise.datasets.text_file.TokenFolder"
 AG_NEWS_TARGET = "scalewise.datasets.text_classification.AgNews"
 TEXT = "scalewise.datasets.text_file.TextFile"
 
@@ -47,23 +48,22 @@ def test_what_cannot_be_read_is_refused_and_not_waited_for(tmp_path: Path) -> No
             check_files([request(target, **given)])
 
 
-def test_shards_that_are_missing_or_torn_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"index\.json cannot be read: No such file.*tokenize"):
-        check_files([request(SHARDS, path=str(tmp_path / "gone"))])
-    shards = tuple(Shard(f"{part}.bin", part, 30, "0" * 64) for part in ("train", "validation"))
-    for shard in shards:
-        (tmp_path / shard.file).write_bytes(b"\1\0" * 30)
-    save_index(tmp_path, TokenIndex("text", "bytes", 256, 0, shards, complete=True))
-    asked = request(SHARDS, path=str(tmp_path))
+def test_tokens_that_are_missing_or_torn_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"index\.json: no such record; .*tokenize"):
+        check_files([request(TOKENS, path=str(tmp_path / "gone"))])
+    save_json(tmp_path / "index.json", TokenIndex("text", "bytes", 256, 0, 30, 30))
+    for part in ("train", "validation"):
+        (tmp_path / f"{part}.bin").write_bytes(b"\1\0" * 31)
+    asked = request(TOKENS, path=str(tmp_path))
     check_files([asked])
     (tmp_path / "train.bin").write_bytes(b"\1\0" * 29)
-    with pytest.raises(ConfigError, match=r"train\.bin: found 58 bytes; allowed: 60 bytes"):
+    with pytest.raises(ConfigError, match=r"train\.bin: found 58 bytes; allowed: 60 or more"):
         check_files([asked])
     (tmp_path / "train.bin").unlink()
-    with pytest.raises(ConfigError, match=r"train\.bin: found no such file"):
+    with pytest.raises(ConfigError, match=r"train\.bin: found 0 bytes"):
         check_files([asked])
     (tmp_path / "index.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"index\.json: found no "):
+    with pytest.raises(ConfigError, match=r"index\.json: cannot be read as JSON"):
         check_files([asked])
 
 

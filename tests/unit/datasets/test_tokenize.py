@@ -1,0 +1,278 @@
+"""Text to tokens with the real libraries, stopped and resumed, and trained on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scalewise.cli import main
+from scalewise.config import DatasetError
+from scalewise.datasets import load_index, token_count
+from scalewise.datasets.contract import TrainingData
+from scalewise.datasets.text_file import TokenFolder
+from scalewise.datasets.token_index import Part, TokenIndex
+from scalewise.datasets.tokenize import Texts, Tokenizer, load_tokenizer, open_texts, tokenize
+
+datasets = pytest.importorskip("datasets")
+
+TEXTS = [f"document {number} " + "word " * (number % 7) for number in range(1000)]
+"""Several batches."""
+BYTES = load_tokenizer("bytes")
+
+
+@pytest.fixture(autouse=True)
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "tokens"
+
+
+@pytest.fixture
+def jsonl(tmp_path: Path) -> Path:
+    path = tmp_path / "texts.jsonl"
+    path.write_text("".join(json.dumps({"text": text, "id": 1}) + "\n" for text in TEXTS))
+    return path
+
+
+@pytest.fixture
+def txt(tmp_path: Path) -> Path:
+    path = tmp_path / "texts.txt"
+    path.write_text("".join(f"{text}\n" for text in TEXTS))
+    return path
+
+
+@pytest.fixture
+def parquet(tmp_path: Path) -> Path:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = tmp_path / "texts.parquet"
+    pq.write_table(pa.table({"text": TEXTS, "id": [1] * len(TEXTS)}), path, row_group_size=300)
+    return path
+
+
+def run(texts: Texts, folder: Path, tokens: int | None = None) -> TokenIndex:
+    *_, index = tokenize(texts, BYTES, folder, tokens, validation_every=10, save_every=200)
+    return index
+
+
+def stored(folder: Path, part: Part) -> list[int]:
+    count = load_index(folder).tokens(part)
+    return list(np.fromfile(folder / f"{part}.bin", dtype="<u2")[:count])
+
+
+def expected(part: Part) -> list[int]:
+    held_out = range(9, len(TEXTS), 10)
+    mine = [t for i, t in enumerate(TEXTS) if (i in held_out) == (part == "validation")]
+    return [token for text in mine for token in (*text.encode(), 256)]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "txt"])
+def test_stopped_and_resumed_is_as_never_stopped(
+    kind: str, folder: Path, request: pytest.FixtureRequest
+) -> None:
+    source = request.getfixturevalue(kind)
+    for _ in range(3):
+        begun = tokenize(open_texts([source]), BYTES, folder, None, 10, 200)
+        next(begun)
+        begun.close()
+        assert not load_index(folder).complete
+        with (folder / "train.bin").open("ab") as file:
+            file.write(b"torn!")  # what was written after the index, as when it is killed
+    assert run(open_texts([source]), folder).complete
+    assert stored(folder, "train") == expected("train")
+    assert stored(folder, "validation") == expected("validation")
+    assert load_index(folder).documents == len(TEXTS)
+
+
+def test_enough_is_enough_and_more_can_be_had(jsonl: Path, folder: Path) -> None:
+    few = run(open_texts([jsonl]), folder, tokens=500)
+    assert 500 <= few.train_tokens < len(expected("train")) / 3
+    assert run(open_texts([jsonl]), folder, tokens=500) == few
+    more = run(open_texts([jsonl]), folder, tokens=few.train_tokens + 1)
+    assert few.train_tokens < more.train_tokens < len(expected("train"))
+    assert stored(folder, "train") == expected("train")[: more.train_tokens]
+    assert not more.complete
+    assert run(open_texts([jsonl]), folder).complete
+    assert stored(folder, "train") == expected("train")
+
+
+def test_a_folder_of_tokens_is_training_data(jsonl: Path, folder: Path) -> None:
+    run(open_texts([jsonl]), folder)
+    data = TokenFolder(str(folder), sequence_length=16, max_validation_samples=3)
+    assert isinstance(data, TrainingData)
+    x, target = data.train.__getitems__([0, 2])
+    assert x.tolist() == [expected("train")[:16], expected("train")[32:48]]
+    assert target[0].tolist() == expected("train")[1:17]
+    assert data.validation is not None
+    assert len(data.validation) == 3
+    described = data.describe()
+    assert described["vocabulary_size"] == 257
+    assert described["train_tokens"] == len(expected("train"))
+    assert described["train_samples"] == (len(expected("train")) - 1) // 16
+    assert described["synthetic"] is False
+    much = TokenFolder(str(folder), sequence_length=described["validation_tokens"])
+    assert much.validation is None
+
+
+@pytest.mark.parametrize("size", [2**16, 2**16 + 1])
+def test_the_largest_token_comes_back_as_it_was(size: int, txt: Path, folder: Path) -> None:
+    largest = Tokenizer("mine", size, 0, lambda texts: [[size - 1]] * len(texts))
+    list(tokenize(open_texts([txt]), largest, folder))
+    x, _ = TokenFolder(str(folder), sequence_length=2).train[0]
+    assert x.tolist() == [size - 1, 0]
+
+
+def test_documents_without_text_are_counted(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "gaps.jsonl"
+    path.write_text('{"text": "a"}\n{"text": null}\n{"text": ""}\n{"other": 1}\n{"text": "b"}\n')
+    index = run(open_texts([path]), folder)
+    assert (index.documents, index.empty_documents) == (2, 3)
+    assert stored(folder, "train") == [97, 256, 98, 256]
+
+
+def test_a_tokenizer_of_a_file(tmp_path: Path, jsonl: Path, folder: Path) -> None:
+    from tokenizers import Tokenizer as FileTokenizer
+    from tokenizers import models, pre_tokenizers, trainers
+
+    words = FileTokenizer(models.WordLevel(unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.train_from_iterator(
+        TEXTS, trainers.WordLevelTrainer(special_tokens=["<unk>", "<|endoftext|>"])
+    )
+    path = tmp_path / "tokenizer.json"
+    words.save(str(path))
+    loaded = load_tokenizer(str(path))
+    assert loaded.end_of_text == 1
+    assert [len(one) for one in loaded.encode(["document 3 word", "word"])] == [3, 1]
+    run(open_texts([jsonl]), folder)
+    with pytest.raises(DatasetError, match=r"holds tokens with tokenizer 'bytes'; allowed: 't"):
+        next(tokenize(open_texts([jsonl]), loaded, folder))
+
+
+class TestWrongInput:
+    def test_other_files_of_the_same_name(self, jsonl: Path, folder: Path, tmp_path: Path) -> None:
+        run(open_texts([jsonl]), folder, tokens=500)
+        (tmp_path / "else").mkdir()
+        other = tmp_path / "else" / jsonl.name
+        other.write_text(jsonl.read_text())
+        with pytest.raises(DatasetError, match=r"holds tokens with source 'texts.jsonl \("):
+            run(open_texts([other]), folder)
+
+    @pytest.mark.parametrize(
+        ("content", "found"),
+        [
+            (b'{"text": "torn', "JSON parse error"),
+            (b'{"text": "caf\xe9"}', "'utf-8' codec can't decode byte 0xe9"),
+            (b'{"text": 5}', "found int in column 'text'"),
+            (b'{"body": "a"}', "found no column 'text'; .* found body"),
+            (b"", "give whole files that hold text"),
+            (b'{"text": null}', "found no text; allowed: at least one document"),
+        ],
+    )
+    def test_what_is_no_text(
+        self, content: bytes, found: str, folder: Path, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "a.jsonl"
+        path.write_bytes(content)
+        with pytest.raises(DatasetError, match=rf"^a\.jsonl \(.*{found}") as raised:
+            run(open_texts([path]), folder)
+        assert "\n" not in str(raised.value)
+
+    def test_a_line_that_is_no_utf8(self, folder: Path, tmp_path: Path) -> None:
+        path = tmp_path / "a.txt"
+        path.write_bytes(b"good\n\xff\n")
+        with pytest.raises(DatasetError, match=r"^a\.txt .*'utf-8' codec can't decode byte 0xff"):
+            run(open_texts([path]), folder)
+
+    def test_without_a_hub_or_its_packages(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def unreachable(*_: object, **__: object) -> None:
+            raise ConnectionError("no route\nto the hub")
+
+        monkeypatch.setattr(datasets, "load_dataset", unreachable)
+        pattern = r"^HuggingFaceFW/fineweb-edu/sample-10BT .*: no route to the hub; .*--files"
+        with pytest.raises(DatasetError, match=pattern):
+            open_texts("fineweb_edu")
+        monkeypatch.setitem(sys.modules, "tiktoken", SimpleNamespace(get_encoding=unreachable))
+        with pytest.raises(DatasetError, match=r"gpt2's vocabulary .*no route to .*TIKTOKEN_CACHE"):
+            load_tokenizer("gpt2")
+        for package in ("datasets", "tiktoken", "tokenizers"):
+            monkeypatch.setitem(sys.modules, package, None)
+        for call in (
+            lambda: open_texts("fineweb_edu"),
+            lambda: load_tokenizer("gpt2"),
+            lambda: load_tokenizer("tokenizer.json"),
+        ):
+            with pytest.raises(DatasetError, match=r"pip install 'scalewise\[hub\]'"):
+                call()
+
+    def test_one_line_names_it(self, jsonl: Path, parquet: Path, tmp_path: Path) -> None:
+        calls: list[tuple[Callable[[], Any], str]] = [
+            (lambda: TokenFolder(None, corpus="ts"), r"^path: found null; .*scalewise tokenize ts"),
+            (lambda: TokenFolder("none").train, r"^dataset.path: none/index.json: no such record"),
+            (lambda: run(open_texts([jsonl]), tmp_path), r"^--out: found 'cache' in "),
+            (lambda: open_texts([tmp_path / "none.jsonl"]), r"^--files: found no file "),
+            (lambda: open_texts([jsonl, parquet]), r"^--files: found .jsonl, .parquet; allowed: o"),
+            (lambda: open_texts("pile"), r"^corpus: found 'pile'; allowed: fineweb_edu, "),
+            (lambda: load_tokenizer("bert"), r"^--tokenizer: found 'bert'; allowed: bytes, gpt2"),
+        ]
+        (tmp_path / "cache").mkdir(exist_ok=True)
+        for call, message in calls:
+            with pytest.raises(ValueError, match=message):
+                call()
+
+    def test_two_writers_at_once(self, txt: Path, folder: Path) -> None:
+        first = tokenize(open_texts([txt]), BYTES, folder, None, 10, 200)
+        next(first)
+        with pytest.raises(DatasetError, match=r"^--out: found another scalewise tokenize at work"):
+            next(tokenize(open_texts([txt]), BYTES, folder))
+        assert sum(1 for _ in first)  # whoever came second disturbed nothing
+        assert stored(folder, "train") == expected("train")
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"documents": "60"}, "documents: found '60'; allowed: an integer"),
+            ({"end_of_text": 257}, "end_of_text: found 257; allowed: 0 to 256"),
+            ({"train_tokens": 10**6}, r"train\.bin: found \d+ bytes; allowed: 2000000"),
+            ({"train_tokens": 0}, "found no token to train on"),
+            ({"train_tokens": 4}, "found 4; allowed: below 4"),
+            ({"schema_version": 9}, "schema version 9"),
+            ({"colour": "red"}, "colour: unknown key"),
+        ],
+    )
+    def test_a_damaged_index(
+        self, txt: Path, folder: Path, changes: dict[str, Any], message: str
+    ) -> None:
+        run(open_texts([txt]), folder)
+        path = folder / "index.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+        with pytest.raises(DatasetError, match=message) as raised:
+            _ = TokenFolder(str(folder), sequence_length=4).train
+        assert "\n" not in str(raised.value)
+
+
+def test_the_command(txt: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--files", str(txt), "--tokenizer", "bytes", "--out"]
+    assert main(["tokenize", *given, str(txt)]) == 2
+    assert f"--out: {txt} cannot be made: File exists" in capsys.readouterr().err
+    assert main(["tokenize", *given, str(folder)]) == 0
+    said = capsys.readouterr().out
+    assert "of 1,000 documents, " in said and f"dataset=tokens dataset.path={folder}" in said
+
+
+def test_counts_have_units() -> None:
+    assert [token_count(t) for t in ("7", "1.5K", "100M", "2b")] == [7, 1500, 10**8, 2 * 10**9]
+    for text in ("", "x", "0", "1.5", "-3M", "inf", "1e400", "nan"):
+        with pytest.raises(ValueError):
+            token_count(text)

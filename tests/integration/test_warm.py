@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
+from fakes.requests import asked
 from scalewise.analysis import load_sweep
 from scalewise.analysis.comparability import identity
 from scalewise.host import descendants
 from scalewise.sweep import SweepReport, local_engine, make_display
-from scalewise.sweep.compose import compose_cell
-from scalewise.sweep.plan import plan, request
+from scalewise.sweep.plan import plan
 
 TYPED = [
     "strategy=ddp", "strategy.devices=2", "hardware=cpu", "tracking=none", "max_steps=4",
@@ -28,7 +28,7 @@ def run(folder: Path, *cells: list[str], warm: bool) -> tuple[SweepReport, str]:
     typed = [[*TYPED, *cell] for cell in cells]
     said = io.StringIO()
     engine = local_engine(folder, "exclusive", make_display(said), warm=warm)
-    return engine.run(plan([request(t, compose_cell(t)) for t in typed], 0)), said.getvalue()
+    return engine.run(plan([asked(*t) for t in typed], 0)), said.getvalue()
 
 
 @pytest.fixture(autouse=True)

@@ -17,15 +17,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.errors import HydraException
 from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException
 
-from scalewise.config import ENDS, ConfigError, conf_dir, in_one_line, open_keys, resolve
+from scalewise.config import ENDS, ConfigError, open_keys, resolve
 from scalewise.records import SweepFolder
 
 
@@ -157,16 +154,6 @@ class Composer:
             if any(name.lstrip("/") == "hydra/launcher" for name in names):
                 return f"{group}={option}"
         return None
-
-
-def compose_cell(overrides: Sequence[str]) -> dict[str, Any]:
-    """One cell's configuration as plain data, outside of any sweep. Raises ConfigError."""
-    OmegaConf.register_new_resolver("scalewise_folder", sweep_folder, replace=True)
-    try:
-        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            return resolve(compose("config", overrides=open_keys(overrides)))
-    except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(in_one_line(error)) from error
 
 
 def written_keys(loader: Any, runtime: Any) -> tuple[str, ...]:

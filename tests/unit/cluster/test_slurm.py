@@ -35,14 +35,11 @@ from scalewise.config import (
     CellConfig,
     ConfigError,
     HardwareConfig,
-    build_cell,
-    without_absent_groups,
 )
 from scalewise.gpu import HostMismatch
 from scalewise.records import Attempt, CellFolder, PlannedCell, RunningAttempt
 from scalewise.supervisor import Origin
 from scalewise.sweep import make_display, memory_advice
-from scalewise.sweep.compose import compose_cell
 from scalewise.sweep.plan import plan
 
 
@@ -277,7 +274,7 @@ def test_a_run_that_died_without_a_word_is_not_blamed_on_the_one_before(tmp_path
 
 @pytest.fixture(scope="module")
 def medium() -> CellConfig:
-    return build_cell(without_absent_groups(compose_cell(["model=medium"])))
+    return asked("model=medium").cell
 
 
 def ended_for_memory(path: Path, cell: CellConfig) -> SlurmCell:

@@ -20,6 +20,7 @@ import psutil
 import pytest
 
 from fakes.recorded import Spec, write_sweep
+from fakes.requests import asked
 from fakes.train_command import wait_for
 from scalewise.analysis.comparability import differences
 from scalewise.config import build_cell
@@ -28,7 +29,6 @@ from scalewise.host import FileLock, become_subreaper, fork_hindrance
 from scalewise.records import CellFolder, SweepFolder
 from scalewise.supervisor import supervisor_command
 from scalewise.sweep import QueuedCell, fork_server, local_executor
-from scalewise.sweep.compose import compose_cell
 from scalewise.sweep.fork_server import (
     ForkedSupervisor,
     NotWarmError,
@@ -156,7 +156,7 @@ class _Job:
 
 
 def _queued(repeat: int = 0) -> QueuedCell:
-    plain = compose_cell(["hardware=cpu"])
+    plain = asked("hardware=cpu").plain
     cell: Any = SimpleNamespace(
         planned=SimpleNamespace(repeat=repeat),
         request=SimpleNamespace(plain=plain, cell=build_cell(plain)),
@@ -278,7 +278,7 @@ def test_a_process_that_read_another_environment_or_touched_a_gpu_is_not_forked(
 
 
 def test_cells_that_may_import_anything_are_started_freshly() -> None:
-    plain = compose_cell(["hardware=cpu"])
+    plain = asked("hardware=cpu").plain
     cell = build_cell(plain)
     assert cell_hindrance(plain, cell) is None
     wrapped = replace(cell, sweep=replace(cell.sweep, wrap="nice"))

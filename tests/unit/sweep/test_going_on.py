@@ -6,8 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fakes.requests import asked
 from fakes.settings import SETTINGS
-from scalewise.config import without_absent_groups
 from scalewise.host import data_identity, own_classes, running_code
 from scalewise.records import (
     CellFolder,
@@ -21,7 +21,6 @@ from scalewise.records import (
 )
 from scalewise.supervisor import Job, Origin
 from scalewise.supervisor.attempt import prepare
-from scalewise.sweep.compose import compose_cell
 
 SLOT = DeviceInfo("cpu", "a processor")
 RECORDED = Provenance(
@@ -48,10 +47,9 @@ def begun(
 def test_a_checkpoint_of_other_data_is_moved_away(tmp_path: Path) -> None:
     text = tmp_path / "t.txt"
     text.write_text("a" * 1000)
-    plain = without_absent_groups(
-        compose_cell(["model=gpt2_tiny", "dataset=text_file", "dataset.path=t.txt",
-                      "checkpoint.every_n_steps=10"])
-    )  # fmt: skip
+    plain = asked(
+        "model=gpt2_tiny", "dataset=text_file", "dataset.path=t.txt", "checkpoint.every_n_steps=10"
+    ).plain
     folder, job = begun(tmp_path / "cell", tmp_path, plain)
     now = data_identity(job.settings.dataset_arguments, tmp_path)
     folder.save_provenance(replace(RECORDED, data=now))
@@ -70,7 +68,7 @@ def test_a_checkpoint_of_other_data_is_moved_away(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_that_cannot_be_read_is_moved_away(tmp_path: Path) -> None:
-    plain = without_absent_groups(compose_cell(["model=medium", "checkpoint.every_n_steps=10"]))
+    plain = asked("model=medium", "checkpoint.every_n_steps=10").plain
     folder, job = begun(tmp_path / "cell", tmp_path, plain)
     (meta,) = folder.path.glob("checkpoints/*/checkpoint.json")
     meta.write_text(meta.read_text().replace('"schema_version": 1', '"schema_version": 2'))
@@ -83,8 +81,8 @@ def test_a_checkpoint_of_other_own_code_is_moved_away(tmp_path: Path) -> None:
     """Its module lies outside of every repository: no commit tells that it changed."""
     module = tmp_path / "brought_along.py"
     module.write_text("FACTOR = 1\n")
-    plain = without_absent_groups(compose_cell(["model=medium", "checkpoint.every_n_steps=10"]))
-    plain["model"]["_target_"] = "brought_along.Net"
+    plain = asked("model=medium", "checkpoint.every_n_steps=10").plain
+    plain["model"] = {**plain["model"], "_target_": "brought_along.Net"}
     folder, job = begun(tmp_path / "cell", tmp_path, plain, (str(tmp_path),))
     assert prepare(folder, job) is None
     module.write_text("FACTOR = 100\n")

@@ -8,20 +8,18 @@ from typing import Literal
 
 import pytest
 
+from fakes.requests import asked
 from fakes.settings import SETTINGS
-from scalewise.config import build_cell, without_absent_groups
 from scalewise.records import CellFolder, DeviceInfo, PlannedCell
 from scalewise.supervisor import Job, Origin
 from scalewise.supervisor.attempt import Try
 from scalewise.supervisor.job import Verdict
 from scalewise.sweep import memory_advice
-from scalewise.sweep.compose import compose_cell
 from scalewise.train import failure_kind
 
 
 def advice(*overrides: str, devices: int = 1) -> str:
-    cell = build_cell(without_absent_groups(compose_cell(["model=gpt2_tiny", *overrides])))
-    return memory_advice(cell, devices)
+    return memory_advice(asked("model=gpt2_tiny", *overrides).cell, devices)
 
 
 GPT2 = ("dataset=stdlib", "precision=bf16-mixed")
@@ -55,7 +53,7 @@ def test_what_is_set_already_is_not_advised() -> None:
     said = advice(*GPT2, "strategy=fsdp", "execution.activation_checkpointing=true", devices=2)
     assert said.count("=") == 2, said
     assert "batch_size=64 accumulate_grad_batches=2" in said
-    assert advice("workload=doctor") == ""
+    assert advice(*GPT2, "workload=doctor") == ""
 
 
 @pytest.mark.parametrize(("cause", "told"), [("oom", True), ("signal", False)])

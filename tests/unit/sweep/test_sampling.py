@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from fakes.requests import asked
 from fakes.train_command import wait_for
 from scalewise.records import CellFolder, DeviceInfo, RunningAttempt, read_device_series
 from scalewise.sweep import Cell
-from scalewise.sweep.compose import compose_cell
-from scalewise.sweep.plan import plan, request
+from scalewise.sweep.plan import plan
 from scalewise.sweep.running_cells import start_sampler
 
 SLOT = DeviceInfo("cpu", "a processor")
@@ -21,7 +21,7 @@ SLOT = DeviceInfo("cpu", "a processor")
 @pytest.fixture
 def cell() -> Cell:
     typed = ["tracking=none", "monitor.interval_s=0.1"]
-    return plan([request(typed, compose_cell(typed))], 0)[0]
+    return plan([asked(*typed)], 0)[0]
 
 
 def test_the_ranks_of_this_try_are_sampled(cell: Cell, tmp_path: Path) -> None:
@@ -48,5 +48,5 @@ def test_the_ranks_of_this_try_are_sampled(cell: Cell, tmp_path: Path) -> None:
 
 def test_a_cell_that_wants_no_samples_gets_no_sampler(tmp_path: Path) -> None:
     typed = ["tracking=none", "monitor.devices=false"]
-    config = request(typed, compose_cell(typed)).cell
+    config = asked(*typed).cell
     assert start_sampler(config, CellFolder(tmp_path / "cell"), (SLOT,)) is None

@@ -206,6 +206,7 @@ class TokenFolder(WindowedText):
             "train_tokens": index.train_tokens,
             "validation_tokens": index.validation_tokens,
             "complete": index.complete,
+            "sha256": dict(index.sha256),
         }
 
 

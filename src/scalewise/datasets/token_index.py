@@ -39,6 +39,8 @@ class TokenIndex:
     """Passed over: they hold no text."""
     complete: bool = False
     """Whether the end of the text was reached."""
+    sha256: Mapping[Part, str] = field(default_factory=dict)
+    """Of each file: the index tells other tokens, however many. Empty while a run goes on."""
     stream_state: Mapping[str, Any] | None = field(default=None, repr=False)
     """Where the text's own iterator stood, to go on there; None at the begin."""
 

@@ -228,16 +228,26 @@ def tokenize(
                 validation_tokens=files["validation"].tell() // index.token_bytes,
                 documents=index.documents + len(documents),
                 empty_documents=index.empty_documents + len(batch) - len(documents),
+                stream_state=texts.state(),
+                sha256={},
             )
-            if index.train_tokens >= min(saved + save_every, enough):
-                index = _save(folder, files, replace(index, stream_state=texts.state()))
-                saved = index.train_tokens
-                yield index
             if index.train_tokens >= enough:
-                return  # no end: a later run may want more
+                break  # no end: a later run may want more
+            if index.train_tokens >= saved + save_every:
+                saved = index.train_tokens
+                yield _save(folder, files, index)
+        else:
+            index = replace(index, complete=True, stream_state=None)
         if not index.documents:
             raise DatasetError(f"{texts.source}: found no text; allowed: at least one document")
-        yield _save(folder, files, replace(index, stream_state=None, complete=True))
+        sums = {part: _sum(file) for part, file in files.items()}
+        yield _save(folder, files, replace(index, sha256=sums))
+
+
+def _sum(written: BinaryIO) -> str:
+    written.flush()
+    with Path(written.name).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _end_of(folder: Path, index: TokenIndex, part: Part) -> BinaryIO:

@@ -240,7 +240,7 @@ def code_version(folder: Path, tracked: str | None = None) -> dict[str, object]:
 
 _PART_BYTES = 1 << 20
 _INDEX = "index.json"
-"""File of a folder of token shards: it holds the sum of each."""
+"""File of a folder of tokens: it holds the sums of its files."""
 
 
 def data_identity(arguments: Mapping[str, Any], base: Path | None = None) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from collections.abc import Callable
@@ -87,12 +88,16 @@ def test_stopped_and_resumed_is_as_never_stopped(
         next(begun)
         begun.close()
         assert not load_index(folder).complete
+        assert not load_index(folder).sha256
         with (folder / "train.bin").open("ab") as file:
             file.write(b"torn!")  # what was written after the index, as when it is killed
     assert run(open_texts([source]), folder).complete
     assert stored(folder, "train") == expected("train")
     assert stored(folder, "validation") == expected("validation")
-    assert load_index(folder).documents == len(TEXTS)
+    index = load_index(folder)
+    assert index.documents == len(TEXTS)
+    written = np.array(expected("train"), dtype="<u2").tobytes()
+    assert index.sha256["train"] == hashlib.sha256(written).hexdigest()
 
 
 def test_enough_is_enough_and_more_can_be_had(jsonl: Path, folder: Path) -> None:

@@ -11,11 +11,11 @@ MIB = 1 << 20
 
 def test_only_files_and_indexed_folders_are_told(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("1,a,b\n")
-    (tmp_path / "shards").mkdir()
-    (tmp_path / "shards" / "index.json").write_text("{}")
+    (tmp_path / "tokens").mkdir()
+    (tmp_path / "tokens" / "index.json").write_text("{}")
     (tmp_path / "plain").mkdir()
     arguments = {"path": "a.csv", "root": "plain", "size": 3, "gone": "b.csv", "none": None}
-    told = data_identity({**arguments, "folder": "shards", "nul": "a\0b", "no": ""}, tmp_path)
+    told = data_identity({**arguments, "folder": "tokens", "nul": "a\0b", "no": ""}, tmp_path)
     assert set(told) == {"path", "folder"}
     assert told["path"].startswith("6 bytes (sha256 ")
     assert data_identity({"path": str(tmp_path / "a.csv")}) == {"path": told["path"]}

@@ -236,7 +236,7 @@ def _say_where_runs_are(folder: Path) -> bool:
             continue
         config = cell.load_config()
         if config.get("workload", "train") != "train":
-            continue  # of an examination or a search nothing is handed over
+            continue  # of an examination nothing is handed over
         tracking = config.get("tracking", {})
         trackers, project = tracking.get("trackers", ()), tracking.get("project")
         ways = {

@@ -276,7 +276,8 @@ def memory_advice(cell: CellConfig, world_size: int) -> str:
     """Settings that need less memory, in words, those that cost least first; empty for none."""
     if cell.workload != "train":
         return ""
-    remedies = [*_smaller_batches(cell, world_size)]
+    smaller = _smaller_batch(cell, world_size)
+    remedies = [smaller] if smaller else []
     if cell.precision.name in ("fp32", "tf32"):
         remedies.append("precision=bf16-mixed")
     if not cell.execution.activation_checkpointing:
@@ -286,14 +287,13 @@ def memory_advice(cell: CellConfig, world_size: int) -> str:
     return "what needs less memory: " + ", ".join(remedies) if remedies else ""
 
 
-def _smaller_batches(cell: CellConfig, world_size: int) -> list[str]:
-    """Ways to feed fewer samples at once; none where a device has a single one already."""
+def _smaller_batch(cell: CellConfig, world_size: int) -> str:
+    """A way to feed fewer samples at once; empty where a device has a single one already."""
     each = cell.per_device_batch_size(world_size)
     if each == 1:
-        return []
-    remedies = [f"a smaller batch_size ({cell.batch_size} now, {each} a device)"]
+        return ""
     if each % 2 == 0 and cell.batch_size % 2 == 0:
         batches = 2 * cell.accumulate_grad_batches
         half = f"batch_size={cell.batch_size // 2} accumulate_grad_batches={batches}"
-        remedies = [f"{half} (as many samples a step, {each // 2} at once on a device)"]
-    return remedies
+        return f"{half} (as many samples a step, {each // 2} at once on a device)"
+    return f"a smaller batch_size ({cell.batch_size} now, {each} a device)"

@@ -23,15 +23,25 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import statistics
+import sys
 import tempfile
-import time
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
-from team import across_ranks, answer, compose, devices, my_place, parts, run_team
-from workloads import WORKLOADS
+from team import (
+    WORKLOADS,
+    answer,
+    between,
+    device_names,
+    endless,
+    keep,
+    make_parser,
+    mark,
+    my_place,
+    parts,
+    run_team,
+)
 
 P2P_OFF = {"NCCL_P2P_DISABLE": "1"}
 AGREE_SHARE, AGREE_MS = 0.10, 0.3
@@ -50,28 +60,20 @@ ROWS = {
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--workload", default="gpt2", choices=WORKLOADS)
-    parser.add_argument("--devices", type=int, default=2)
+    parser = make_parser(__doc__, "gpt2")
     parser.add_argument("--p2p-off", action="store_true", help="NCCL_P2P_DISABLE=1")
     parser.add_argument("--steps", type=int, default=40, help="timed steps of the cell")
     parser.add_argument("--block", type=int, default=8, help="steps of a block of the loop")
     parser.add_argument("--blocks", type=int, default=6, help="of each kind")
-    parser.add_argument("--out", type=Path, default=None)
-    parser.add_argument("--as-rank", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.as_rank:
         answer(rank_main(arguments))
         return 0
-    options = ["--workload", arguments.workload]
-    for name in ("steps", "block", "blocks"):
-        options += [f"--{name}", str(getattr(arguments, name))]
-    ranks = run_team(
-        __file__, options, arguments.devices, P2P_OFF if arguments.p2p_off else None
+    environment = P2P_OFF if arguments.p2p_off else None
+    found = summarise(
+        arguments, run_team(__file__, sys.argv[1:], arguments.devices, environment)
     )  # fmt: skip
-    found = summarise(arguments, ranks)
-    if arguments.out:
-        arguments.out.write_text(json.dumps(found, indent=1) + "\n")
+    keep(arguments.out, found)
     show(found)
     return 0 if found["agrees"] else 1
 
@@ -79,17 +81,15 @@ def main() -> int:
 def rank_main(arguments: argparse.Namespace) -> dict[str, Any]:
     """Step rows of this rank: of both cells and of the loop."""
     warmup = 10
-    overrides = [
-        *WORKLOADS[arguments.workload], *across_ranks(), "validation=never", "tracking=none",
-        f"max_steps={arguments.steps + warmup}", f"warmup_steps={warmup}",
-        "dataset.loader.num_workers=0",
-    ]  # fmt: skip
-    cell, rank = my_place(overrides)
+    cell, rank = my_place(
+        (*WORKLOADS[arguments.workload], *arguments.set,
+         f"max_steps={arguments.steps + warmup}", f"warmup_steps={warmup}")
+    )  # fmt: skip
     import torch
 
-    from scalewise.config import build_cell
-
-    profiled = build_cell(compose([*overrides, "profile.window=true", "max_steps=400"]))
+    # One group for both cells and the loop: a cell makes its own only where there is none.
+    torch.distributed.init_process_group("nccl" if rank.device.kind == "cuda" else "gloo")
+    profiled = replace(cell, max_steps=400, profile=replace(cell.profile, window=True))
     timed_rows, _ = cell_rows(cell, rank)
     torch.cuda.empty_cache()
     turn_rows, profile = cell_rows(profiled, rank)
@@ -203,32 +203,6 @@ def bare_loop(cell: Any, rank: Any, arguments: argparse.Namespace) -> list[dict[
     return rows
 
 
-def endless(loader: Any) -> Any:
-    epoch = 0
-    while True:
-        loader.batch_sampler.set_epoch(epoch)
-        yield from loader
-        epoch += 1
-
-
-def mark(on_gpu: bool) -> Any:
-    """A moment: an event in the stream, or the host's clock."""
-    import torch
-
-    if not on_gpu:
-        return time.perf_counter()
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
-
-
-def between(first: Any, last: Any) -> float:
-    """Milliseconds."""
-    if isinstance(first, float):
-        return float(last - first) * 1e3
-    return float(first.elapsed_time(last))
-
-
 def summarise(arguments: argparse.Namespace, ranks: list[dict[str, Any]]) -> dict[str, Any]:
     """Every source's figures, and whether the cells' agree with the loop's."""
     found = {name: figures([rank[name] for rank in ranks]) for name in SOURCES}
@@ -245,7 +219,7 @@ def summarise(arguments: argparse.Namespace, ranks: list[dict[str, Any]]) -> dic
     last = min(ranks, key=lambda rank: float(rank["total_ms"]))
     return {
         "workload": arguments.workload,
-        "devices": devices()[: arguments.devices],
+        "devices": device_names(arguments.devices),
         "p2p": "off" if arguments.p2p_off else "as found",
         "sources": found,
         "compared": compared,

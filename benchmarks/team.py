@@ -1,4 +1,4 @@
-"""Processes of a benchmark that train together, started without a sweep around them.
+"""What benchmarks share: workloads, options, and ranks that train together without a sweep.
 
 A benchmark script calls :func:`run_team` with its own path; each rank runs that script again with
 ``--as-rank`` and its options, finds its place by :func:`my_place`, and hands back one value by
@@ -7,18 +7,57 @@ A benchmark script calls :func:`run_team` with its own path; each rank runs that
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 TIMEOUT_S = 400.0
+_FOLDER = "SCALEWISE_BENCHMARK_FOLDER"
+_GPT2 = ("model=gpt2", "dataset=stdlib", "optimizer=adamw", "precision=bf16-mixed")
+_TABULAR = ("dataset=tabular", "dataset.samples=200000")
+_NETWORKS: dict[str, tuple[tuple[str, ...], int]] = {
+    "gpt2": (_GPT2, 16),
+    "gpt2_tiny": (("model=gpt2_tiny", "dataset=stdlib", "optimizer=adamw"), 32),
+    "large": (("model=large", *_TABULAR), 64),
+    "medium": (("model=medium", *_TABULAR), 128),
+}
+"""Overrides, and the samples of one device."""
+WORKLOADS: dict[str, tuple[str, ...]] = {
+    name: (
+        *overrides, f"batch_size={samples}", "scaling=weak",
+        "validation=never", "tracking=none", "dataset.loader.num_workers=0",
+    )
+    for name, (overrides, samples) in _NETWORKS.items()
+}  # fmt: skip
+
+
+def make_parser(description: str | None, workload: str) -> argparse.ArgumentParser:
+    """The options of a benchmark whose ranks train one workload."""
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--workload", default=workload, choices=WORKLOADS)
+    parser.add_argument("--devices", type=int, default=2)
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="overrides")
+    parser.add_argument("--out", type=Path, default=None, help="all that was found, as JSON")
+    parser.add_argument("--as-rank", action="store_true", help=argparse.SUPPRESS)
+    return parser
+
+
+def keep(path: Path | None, found: Any) -> None:
+    """Write ``found`` as JSON, where ``--out`` was given."""
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found, indent=1) + "\n")
 
 
 def compose(overrides: Sequence[str]) -> dict[str, Any]:
@@ -48,82 +87,75 @@ def run_team(
     ``beside`` is entered with the team's folder and the ranks' process ids, and left with them.
     Raises RuntimeError with the last lines of a rank that failed, and ends the others.
     """
-    with tempfile.TemporaryDirectory(prefix="scalewise-benchmark-") as folder:
-        processes = start_ranks(script, options, ranks, Path(folder), environment)
+    with tempfile.TemporaryDirectory(prefix="scalewise-benchmark-") as name:
+        folder = Path(name)
+        processes = list(_start_ranks(script, options, ranks, folder, environment or {}))
         pids = [process.pid for process in processes]
         try:
-            with nullcontext() if beside is None else beside(Path(folder), pids):
-                _wait(processes, Path(folder), timeout_s)
-            return [json.loads((Path(folder) / f"rank{r}.json").read_text()) for r in range(ranks)]
+            with nullcontext() if beside is None else beside(folder, pids):
+                _wait(processes, folder, timeout_s)
+            return [json.loads((folder / f"rank{r}.json").read_text()) for r in range(ranks)]
         finally:
             for process in processes:
                 process.kill()
                 process.wait()
 
 
-def start_ranks(
-    script: str,
-    options: Sequence[str],
-    ranks: int,
-    folder: Path,
-    environment: Mapping[str, str] | None = None,
-) -> list[subprocess.Popen[bytes]]:
-    """Start ``script --as-rank`` once a rank; what rank N prints is in ``rankN.log`` of the folder.
-
-    Who starts them ends them.
-    """
+def _start_ranks(
+    script: str, options: Sequence[str], ranks: int, folder: Path, environment: Mapping[str, str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """What rank N prints is in ``rankN.log`` of the folder."""
     from scalewise.host import free_port, rendezvous, scrubbed
 
     port = free_port()
-    paths = [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]
-    processes = []
     for rank in range(ranks):
         env = {
             **scrubbed(os.environ),
-            **(environment or {}),
+            **environment,
             **rendezvous(rank, rank, ranks, port),
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            "SCALEWISE_BENCHMARK_FOLDER": str(folder),
+            "PYTHONPATH": python_path(),
+            _FOLDER: str(folder),
         }
+        command = [sys.executable, script, "--as-rank", *options]
         with (folder / f"rank{rank}.log").open("wb") as log:
-            processes.append(
-                subprocess.Popen(
-                    [sys.executable, script, "--as-rank", *options],
-                    env=env, stdout=log, stderr=subprocess.STDOUT,
-                )
-            )  # fmt: skip
-    return processes
+            yield subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT)
+
+
+def python_path() -> str:
+    """With which a process finds the package and the benchmarks, wherever it starts."""
+    paths = [str(ROOT / "src"), str(ROOT / "benchmarks"), os.environ.get("PYTHONPATH", "")]
+    return os.pathsep.join(filter(None, paths))
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], folder: Path, timeout_s: float) -> None:
-    import time
-
     deadline = time.monotonic() + timeout_s
-    while any(process.poll() is None for process in processes):
-        failed = [r for r, process in enumerate(processes) if process.poll() not in (None, 0)]
-        if failed or time.monotonic() > deadline:
+    while any(process.poll() is None for process in processes) and time.monotonic() < deadline:
+        if any(process.poll() for process in processes):
             break
         time.sleep(0.1)
-    for rank, process in enumerate(processes):
+    # One that failed counts, before those that it left waiting.
+    for rank, process in sorted(enumerate(processes), key=lambda one: one[1].poll() is None):
         if process.poll() != 0:
-            log = (folder / f"rank{rank}.log").read_text(errors="replace").splitlines()
-            if process.poll() is None and any(p.poll() not in (None, 0) for p in processes):
-                continue  # another one failed: that one's words count
             how = "timed out" if process.poll() is None else f"ended with {process.returncode}"
+            log = (folder / f"rank{rank}.log").read_text(errors="replace").splitlines()
             raise RuntimeError(f"rank {rank} {how}:\n" + "\n".join(log[-30:]))
 
 
-def my_place(overrides: Sequence[str]) -> tuple[Any, Any]:
+def my_place(overrides: Sequence[str], fault: Mapping[str, Any] | None = None) -> tuple[Any, Any]:
     """This rank's cell configuration and its :class:`RankContext`, bound to its cores.
 
-    Called before torch is imported, because threads are counted on import.
+    ``fault`` is a callback of the cell, as a node with a ``_target_``. Called before torch is
+    imported, because threads are counted on import.
     """
     from scalewise.config import build_cell
     from scalewise.gpu import discover
     from scalewise.train import RankContext
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    cell = build_cell(compose(overrides))
+    plain = compose((*overrides, *across_ranks()))
+    if fault is not None:
+        plain["fault"] = dict(fault)
+    cell = build_cell(plain)
     slot = discover(cell.hardware).slots[rank]
     os.sched_setaffinity(0, slot.cores)
     os.environ["OMP_NUM_THREADS"] = str(len(slot.cores))
@@ -136,10 +168,10 @@ def my_place(overrides: Sequence[str]) -> tuple[Any, Any]:
     return cell, RankContext(rank, rank, world, slot)
 
 
-def across_ranks() -> list[str]:
+def across_ranks() -> tuple[str, ...]:
     """The strategy of this rank's cell, as overrides."""
     world = int(os.environ["WORLD_SIZE"])
-    return ["strategy=ddp", f"strategy.devices={world}"] if world > 1 else ["strategy=single"]
+    return ("strategy=ddp", f"strategy.devices={world}") if world > 1 else ("strategy=single",)
 
 
 def parts(cell: Any, rank: Any) -> tuple[Any, Any]:
@@ -150,15 +182,47 @@ def parts(cell: Any, rank: Any) -> tuple[Any, Any]:
     return module, build_data(cell, rank, module, data_share(cell, rank))["train_dataloaders"]
 
 
+def endless(loader: Any) -> Iterator[Any]:
+    """Batches, epoch after epoch."""
+    epoch = 0
+    while True:
+        loader.batch_sampler.set_epoch(epoch)
+        yield from loader
+        epoch += 1
+
+
+def mark(on_gpu: bool) -> Any:
+    """A moment: an event in the stream, so that nothing waits, or the host's clock."""
+    import torch
+
+    if not on_gpu:
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+def between(first: Any, last: Any) -> float:
+    """Milliseconds; waits for the GPU."""
+    if isinstance(first, float):
+        return float(last - first) * 1e3
+    last.synchronize()
+    return float(first.elapsed_time(last))
+
+
+def team_folder() -> Path:
+    """The folder that :func:`run_team` made for this rank and its siblings."""
+    return Path(os.environ[_FOLDER])
+
+
 def answer(value: Any) -> None:
     """Hand this rank's value to :func:`run_team`."""
-    folder = Path(os.environ["SCALEWISE_BENCHMARK_FOLDER"])
-    (folder / f"rank{os.environ['RANK']}.json").write_text(json.dumps(value))
+    (team_folder() / f"rank{os.environ['RANK']}.json").write_text(json.dumps(value))
 
 
-def devices() -> list[str]:
-    """Names of this host's devices."""
+def device_names(count: int) -> list[str]:
+    """Of the first so many devices of this host."""
     from scalewise.config import HardwareConfig
     from scalewise.gpu import discover
 
-    return [slot.name for slot in discover(HardwareConfig("auto")).slots]
+    return [slot.name for slot in discover(HardwareConfig("auto")).slots][:count]

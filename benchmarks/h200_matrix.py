@@ -80,8 +80,8 @@ def make_parts(devices: str, text: str, rehearse: bool) -> dict[str, Part]:
             "agnews_compile": sweep("agnews_optimized", f"execution=compile {both}"),
             "overhead": Part(
                 most, 560,
-                f"benchmarks/overhead.py --workload gpt2 --devices {most} --budget-s 500"
-                " --out {out}/gpt2.json",
+                f"benchmarks/overhead.py --workload gpt2 --devices {most} --set batch_size=8"
+                " --budget-s 500 --out {out}/gpt2.json",
             ),
         }  # fmt: skip
     parts["one_slow_rank"] = Part(

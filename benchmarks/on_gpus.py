@@ -49,7 +49,9 @@ PARTS: dict[str, Part] = {
         2, 150, "benchmarks/exposed_comm.py --p2p-off --out {out}/exposed.json"
     ),
     "overhead_gpt2": Part(
-        2, 560, "benchmarks/overhead.py --workload gpt2 --budget-s 520 --out {out}/gpt2.json"
+        2, 560,
+        "benchmarks/overhead.py --workload gpt2 --set batch_size=8 --budget-s 520"
+        " --out {out}/gpt2.json",
     ),
     "overhead_mlp": Part(
         2, 560, "benchmarks/overhead.py --workload large --budget-s 520 --out {out}/large.json"

@@ -30,6 +30,7 @@ from .comparison import replaced_runs as replaced_runs
 from .configuration import Configuration as Configuration
 from .configuration import configurations as configurations
 from .configuration import device_words as device_words
+from .configuration import disturbed_runs as disturbed_runs
 from .cost import Cost as Cost
 from .cost import SamplesError as SamplesError
 from .cost import Target as Target

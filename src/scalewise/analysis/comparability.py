@@ -347,8 +347,6 @@ class SetAside:
     """For example ``shared the host with pid 4711 (python)``."""
     remedy: str
     """How to run it again so that it counts, for example ``on a quiet host``."""
-    is_disturbed: bool = False
-    """Whether it is set aside only for the CPU time of others, and compared beside the others."""
 
 
 def split_repeats(cells: Sequence[CellRecords]) -> tuple[list[CellRecords], list[SetAside]]:

@@ -14,7 +14,7 @@ from scalewise.analysis.comparability import (
     place,
     split_repeats,
 )
-from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, are_replaced, may_be_left_out
+from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, is_disturbed
 from scalewise.analysis.labels import named, swept_order, tell_apart
 from scalewise.analysis.model import CellRecords, Sweep, is_monitored, setting
 from scalewise.analysis.run import FIGURES, Metric, Run, Scale, measure_run
@@ -138,18 +138,11 @@ def device_words(config: Configuration) -> str:
     return "one device" if config.devices == 1 else f"{config.devices} devices"
 
 
-def with_disturbed(config: Configuration) -> Configuration:
-    """With the disturbed runs that others were made in the place of."""
-    back = [measure_run(one.cell) for one in config.aside if one.is_disturbed]
-    runs = sorted((*config.runs, *back), key=lambda run: run.cell.planned.repeat)
-    aside = tuple(one for one in config.aside if not one.is_disturbed)
-    return replace(config, runs=tuple(runs), aside=aside)
-
-
-def without_disturbed(config: Configuration) -> Configuration:
-    """Without the disturbed runs, where they may be left out."""
-    out = {cell.planned.name for cell in may_be_left_out([run.cell for run in config.runs])}
-    return replace(config, runs=tuple(r for r in config.runs if r.cell.planned.name not in out))
+def disturbed_runs(config: Configuration) -> str:
+    """How many of its runs were disturbed, too many to be set aside; empty for none."""
+    hit = sum(is_disturbed(run.cell) for run in config.runs)
+    cores = f"others had more than {100 * FOREIGN_CPU_UP_TO:g} % of the cores of"
+    return f"{cores} {hit} of {len(config.runs)} runs of {device_words(config)}" if hit else ""
 
 
 def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
@@ -202,15 +195,24 @@ def _by_place(cells: Sequence[CellRecords]) -> dict[str, list[CellRecords]]:
 
 def _configuration(config_id: str, label: str, cells: Sequence[CellRecords]) -> Configuration:
     kept, aside = split_repeats(cells)
-    if are_replaced(kept):
-        out = may_be_left_out(kept)
-        kept = [cell for cell in kept if not any(cell is one for one in out)]
-        why = f"was disturbed: others had more than {100 * FOREIGN_CPU_UP_TO:g} % of its cores"
-        aside += [SetAside(cell, why, "on a quiet host", is_disturbed=True) for cell in out]
+    disturbed = _find_disturbed(kept)
+    kept = [cell for cell in kept if not any(cell is one.cell for one in disturbed)]
     runs = tuple(map(measure_run, kept))
     return Configuration(
-        config_id, label, tuple(cells), runs, identity(kept or cells), tuple(aside)
+        config_id, label, tuple(cells), runs, identity(kept or cells), (*aside, *disturbed)
     )
+
+
+def _find_disturbed(cells: Sequence[CellRecords]) -> list[SetAside]:
+    """The disturbed repeats; none where they are over a quarter.
+
+    Those that ``repeats=auto`` makes in their place count among the repeats.
+    """
+    why = f"was disturbed: others had more than {100 * FOREIGN_CPU_UP_TO:g} % of its cores"
+    found = [SetAside(cell, why, "on a quiet host") for cell in cells if is_disturbed(cell)]
+    are_replaced = any((cell.config or {}).get("repeats") == "auto" for cell in cells)
+    to_come = len(found) if are_replaced else 0
+    return found if len(found) <= (len(cells) + to_come) / 4 else []
 
 
 def read_scaling(configs: Sequence[Configuration]) -> tuple[Configuration, ...]:

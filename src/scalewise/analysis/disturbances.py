@@ -22,7 +22,7 @@ from scalewise.records import DeviceSeries, RankSummary
 
 DisturbanceCode = Literal[
     "rank_on_other_gpu", "foreign_process", "extra_memory_on_gpu0",  # of devices
-    "common_stall", "foreign_cpu",
+    "common_stall",
 ]  # fmt: skip
 CODES: Final[tuple[DisturbanceCode, ...]] = get_args(DisturbanceCode)
 DEVICE_CODES: Final = CODES[:3]
@@ -52,7 +52,7 @@ def disturbances(cell: CellRecords) -> tuple[Disturbance, ...]:
     """Findings about a finished cell that trained; none for other cells."""
     if cell.result is None or not cell.steps:
         return ()
-    found = [*_device_findings(cell), *_stall_findings(cell), *_foreign_cpu_findings(cell)]
+    found = [*_device_findings(cell), *_stall_findings(cell)]
     return tuple(sorted(found, key=lambda one: CODES.index(one.code)))
 
 
@@ -326,36 +326,10 @@ def foreign_cpu_share(ranks: Sequence[RankSummary]) -> float:
 
 def is_disturbed(cell: CellRecords) -> bool:
     """Whether others had more than :data:`FOREIGN_CPU_UP_TO` of its cores; False if unknown."""
-    return any(one.status == "found" for one in _foreign_cpu_findings(cell))
-
-
-def may_be_left_out(cells: Sequence[CellRecords]) -> list[CellRecords]:
-    """The disturbed ones of a configuration's runs; none where they are over a quarter.
-
-    Those that ``repeats=auto`` makes in their place count among the runs.
-    """
-    found = [cell for cell in cells if is_disturbed(cell)]
-    to_come = len(found) if are_replaced(cells) else 0
-    return found if len(found) <= (len(cells) + to_come) / 4 else []
-
-
-def are_replaced(cells: Sequence[CellRecords]) -> bool:
-    """Whether new runs are made in the place of those that are set aside."""
-    return any((cell.config or {}).get("repeats") == "auto" for cell in cells)
-
-
-def _foreign_cpu_findings(cell: CellRecords) -> Iterator[Disturbance]:
-    if cell.result is None:
-        return
-    name = cell.planned.name
     try:
-        share = foreign_cpu_share(cell.result.ranks)
-    except NotMeasuredError as reason:
-        yield _untold("foreign_cpu", name, str(reason))
-        return
-    if share > FOREIGN_CPU_UP_TO:
-        text = f"processes outside the cell had {100 * share:.0f} % of its cores"
-        yield Disturbance("foreign_cpu", "found", name, text, {"share_percent": 100 * share})
+        return cell.result is not None and foreign_cpu_share(cell.result.ranks) > FOREIGN_CPU_UP_TO
+    except NotMeasuredError:
+        return False
 
 
 def _training(steps: StepFigures) -> tuple[float, float]:

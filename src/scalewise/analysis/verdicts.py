@@ -15,12 +15,10 @@ from scalewise.analysis.configuration import (
     Configuration,
     configurations,
     device_words,
+    disturbed_runs,
     read_scaling,
-    with_disturbed,
-    without_disturbed,
 )
-from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, is_disturbed
-from scalewise.analysis.figures import factor, interval_words, times
+from scalewise.analysis.figures import factor, times
 from scalewise.analysis.loss_budget import (
     CAUSE_WORDS,
     Budget,
@@ -68,20 +66,22 @@ def doubted(pair: Pair, budgets: Budgets, min_efficiency: float = MIN_EFFICIENCY
     the speedup without widening its interval, and more than linear scaling is what that looks like.
 
     A whole interval beyond linear, after division by the ratio of the SM clocks, is *invalid*:
-    something other than the devices made the difference. Beside a disturbed single device it is
-    *undecided*, since the disturbance explains it; where that device is short of memory, the
+    something other than the devices made the difference. Where others held the single device's
+    cores it is *undecided*, since that explains it; where that device is short of memory, the
     devices do gain what they seem to. *Undecided* too is what would be another verdict without
     the time that other processes held the cores of a side.
     """
     if pair.invalid:
         return pair
-    disturbed = [
-        (c, d) for c in (pair.single, pair.multi) if (d := _limit(c, budgets, "contention"))
-    ]
+    held = [(c, d) for c in (pair.single, pair.multi) if (d := _limit(c, budgets, "contention"))]
     clocks = clock_ratio(pair)
-    interval, value = pair.efficiency.interval, pair.efficiency.value / clocks
+    interval = pair.efficiency.interval
     beyond = interval is not None and interval.low / clocks > LINEAR_UP_TO
-    explained = beyond and any(config is pair.single for config, _ in disturbed)
+    quiet = _without_contention(pair, budgets) if held else None
+    stands = pair.judgement.verdict
+    explained = beyond and any(side is pair.single for side, _ in held)
+    if quiet is not None and stands in BANDS:
+        explained |= band(quiet, pair.devices, min_efficiency) != stands
     invalid: tuple[Invalid, ...] = ()
     # Several devices do gain what a single one loses for want of memory.
     thrashes = any(rank.allocation_retries for rank in pair.single.rank_summaries)
@@ -89,24 +89,14 @@ def doubted(pair: Pair, budgets: Budgets, min_efficiency: float = MIN_EFFICIENCY
         invalid = (Invalid("superlinear", _superlinear(pair, clocks)),)
     about = (pair.multi.config_id,)
     doubts = [Doubt("superlinear", one.reason, _MORE_THAN_LINEAR, about=about) for one in invalid]
-    # A point beyond linear is within the noise unless there is a reason to doubt it.
-    if not invalid and (beyond or (disturbed and value > LINEAR_UP_TO)):
-        more = f"more than linear: efficiency {factor(value)}"
+    if beyond and not invalid and not explained:
+        more = f"more than linear: efficiency {factor(pair.efficiency.value)}"
         doubts.append(Doubt("superlinear", more, _MORE_THAN_LINEAR, about=about))
-    if disturbed:
-        each = " and ".join(
-            f"other processes held the cores of {device_words(config)} for {found.ms:.3g} ms a step"
-            for config, found in disturbed
-        )
-        quiet = _without_contention(pair, budgets)
-        stands = pair.judgement.verdict
-        if stands in BANDS and quiet and band(quiet, pair.devices, min_efficiency) != stands:
-            explained = True
-            each += f" (speedup {factor(quiet)} without that)"
-        held = ((device_words(config), f"{found.ms:.3g}") for config, found in disturbed)
-        whose, ms = (" and ".join(words) for words in zip(*held, strict=True))
-        brief = f"others held the cores of {whose} for {ms} ms a step"
-        text = f"{each}: measure again on a quiet host"
+    if explained:
+        each = " and ".join(f"{device_words(c)} for {d.ms:.3g} ms a step" for c, d in held)
+        brief = f"others held the cores of {each}"
+        without = "" if quiet is None else f" (speedup {factor(quiet)} without that)"
+        text = f"{brief}{without}: measure again on a quiet host"
         doubts.append(Doubt("contention", text, brief, about=about))
     sides = (pair.single, pair.multi)
     for side in sides:
@@ -116,10 +106,8 @@ def doubted(pair: Pair, budgets: Budgets, min_efficiency: float = MIN_EFFICIENCY
             doubts.append(Doubt("untrained", f"{whose}: {words}", brief, about=own))
         if clause := long_step_clause(side):
             doubts.append(Doubt("long_step", clause, about=own))
-        if long := _limit(side, budgets, "long_steps"):
-            took = f"long steps took {100 * long.share:.0f} % of the time of"
-            brief = f"{took} {whose}"
-            doubts.append(Doubt("long_steps", f"{took} {side.label}", brief, about=own))
+        if brief := disturbed_runs(side):
+            doubts.append(Doubt("disturbed", f"{brief}: too many to set aside", brief, about=own))
     doubts += dict.fromkeys(
         Doubt("mixed", f"its repeats are of several {name}: {told}",
               f"its repeats are of several {name}", about=about)
@@ -139,47 +127,6 @@ def doubted(pair: Pair, budgets: Budgets, min_efficiency: float = MIN_EFFICIENCY
         open_ = "whether it holds without the disturbance is open"
         told = Judgement("undecided", judgement.reason, judgement.asked, open=open_)
     return replace(pair, judgement=told, doubts=tuple(doubts), invalid=invalid, money="unknown")
-
-
-def beside_disturbed(pair: Pair, min_efficiency: float = MIN_EFFICIENCY) -> Pair:
-    """The pair with its verdict with and without its disturbed runs in its reason.
-
-    Which runs these are was fixed by the CPU time of others, not by how fast they were. At most a
-    quarter of a configuration's runs is left out, else all stay.
-    """
-    sides = (pair.multi, pair.single)
-    whole = [with_disturbed(side) for side in sides]
-    rest = [without_disturbed(side) for side in sides]
-    said = [
-        f"{hit} of {len(all_.runs)} runs of {device_words(side)}"
-        for side, all_ in zip(sides, whole, strict=True)
-        if (hit := sum(is_disturbed(run.cell) for run in all_.runs))
-    ]
-    if pair.invalid or not said:
-        return pair
-    whose = " and ".join(said)
-    doubt = f"others had more than {100 * FOREIGN_CPU_UP_TO:g} % of the cores of {whose}"
-    left = [len(a.runs) - len(b.runs) for a, b in zip(whole, rest, strict=True)]
-    if any(left):
-        told = [_verdict_words(each, min_efficiency) for each in (whole, rest)]
-        runs = f"{sum(left)} disturbed {plural(sum(left), 'run')}"
-        doubt += f"; with the {runs}: {told[0]}; without: {told[1]}"
-    else:
-        doubt += ": more than a quarter, so that none is left out"
-    judgement = replace(pair.judgement, reason=f"{pair.judgement.reason}; {doubt}")
-    about = (pair.multi.config_id,)
-    found = Doubt("disturbed", doubt, f"others disturbed {whose}", about=about)
-    return replace(pair, judgement=judgement, doubts=(*pair.doubts, found))
-
-
-def _verdict_words(sides: Sequence[Configuration], min_efficiency: float) -> str:
-    """``beneficial, speedup 1.61 (95 % interval 1.50-1.70)``."""
-    pairs, refused = pair_all(sides, min_efficiency)
-    if refused:
-        return refused[0].reason
-    speedup = pairs[0].speedup
-    interval = f" ({interval_words(speedup)})" if speedup.interval is not None else ""
-    return f"{pairs[0].judgement.verdict}, speedup {factor(speedup.value)}{interval}"
 
 
 def _without_contention(pair: Pair, budgets: Budgets) -> float | None:
@@ -269,8 +216,7 @@ class Repeats:
         }[self.because]  # fmt: skip
         rounds = f"{self.runs} {plural(self.runs, 'round')}"
         if aside := [one for member in self.members for one in member.aside]:
-            why = ", others used the cores" if all(one.is_disturbed for one in aside) else ""
-            rounds += f" ({len(aside)} {plural(len(aside), 'run')} set aside{why})"
+            rounds += f" ({len(aside)} {plural(len(aside), 'run')} set aside)"
         return f"{self.members[0].label}: {state} {rounds}{figure}{following}"
 
     def __str__(self) -> str:
@@ -398,9 +344,7 @@ def reach_verdicts(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Verd
         for i, c in ((c.config_id, c) for c in configs)
         if (budget := make_budget(c, baselines.get(i))) is not None
     }
-    judged = tuple(
-        beside_disturbed(doubted(p, budgets, min_efficiency), min_efficiency) for p in pairs
-    )
+    judged = tuple(doubted(p, budgets, min_efficiency) for p in pairs)
     own = {c.config_id: found for c in timed if (found := c.invalid)}
     invalid = {p.multi.config_id: p.invalid for p in judged if p.invalid}
     invalid |= own

@@ -21,6 +21,7 @@ from scalewise.analysis import (
     count_doubt,
     count_range,
     device_words,
+    disturbed_runs,
     estimate,
     estimate_without_outliers,
     factor,
@@ -46,6 +47,7 @@ from scalewise.report.sections import Lines, Note, Section, by_text, lines, sect
 _POWER_CAP = "power cap"
 """As the device series name it."""
 _GRAVEST_FIRST: tuple[DoubtCode, ...] = get_args(DoubtCode)
+_OF_ONE: tuple[DoubtCode, ...] = ("untrained", "long_step", "disturbed")
 _MOST_ALIKE = 2
 """Cells or configurations that are named where a doubt concerns several."""
 _MORE_RUNS = (5, 8, 12, 36)
@@ -180,7 +182,7 @@ def find_doubts(analysis: Analysis) -> tuple[Doubt, ...]:
     found += [Doubt("replaced", text) for text in replaced_runs(analysis.sweep)]
     for pair in analysis.pairs:
         # The others are told of each configuration.
-        own = (one for one in pair.doubts if one.code not in ("untrained", "long_step"))
+        own = (one for one in pair.doubts if one.code not in _OF_ONE)
         found += [replace(one, of="" if pair.multi.label in one.text else pair.multi.label)
                   for one in own]  # fmt: skip
         found += _of_pair(analysis, pair)
@@ -285,6 +287,8 @@ def _of_runs(config: Configuration, whose: str) -> Iterator[Doubt]:
     for run in unsteady:
         text = brief if many else str(run.cell.warm_up)
         yield Doubt("unsteady", text, brief, run.cell.planned.name)
+    if brief := disturbed_runs(config):
+        yield Doubt("disturbed", f"{brief}: too many to set aside", brief, config.label)
     if config.aside:
         aside = f"{len(config.aside)} of {len(config.runs) + len(config.aside)} repeats"
         whys = [f"{one.cell.planned.name} {one.reason}" for one in config.aside]

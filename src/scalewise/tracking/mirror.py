@@ -53,6 +53,8 @@ _POLL_S = 1.0
 _FINISH_S = 60.0
 """How long the trackers may take for the rest."""
 _ORPHANED_S = 5.0
+_ONCE_S = 600.0
+"""Of whoever asks for it: a server may take long, and nothing else waits."""
 _UNHARMED = "training and the records are not affected"
 
 
@@ -68,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.raiseExceptions = False
     mirror = SweepMirror(arguments.folder)
     if arguments.once:
-        return mirror.run(lambda: _FINISH_S)
+        return mirror.run(lambda: _ONCE_S)
     yield_processor()
     return mirror.run(_wait_for_the_sweep)
 
@@ -207,7 +209,10 @@ class TrackerMirror:
             try:
                 self.tracker.publish(project)
             except Exception as error:  # the seam to third-party trackers
-                self.say(f"{self.name}: {in_one_line(error, with_class=True)} ({_UNHARMED})")
+                words = in_one_line(error, with_class=not isinstance(error, TrackerError))
+                self.say(f"{self.name}: {words} ({_UNHARMED})")
+                for cell in self._cells.values():
+                    cell.lack(words)
         self.is_complete = True
 
     def poll(self) -> None:
@@ -241,6 +246,8 @@ class _CellMirror:
         self._planned = planned
         self._cell = mirror.sweep.cell(planned.name)
         self._run: _Run | None = None
+        self._last: _Run | None = None
+        """The last one that was finished."""
         self._seen: tuple[int, int] | None = None
         """Number and stamp of the last try that was looked at."""
         self._settled = False
@@ -304,6 +311,12 @@ class _CellMirror:
         run, self._run = self._run, None
         assert run is not None
         run.finish(attempt, problem)
+        self._last = run
+
+    def lack(self, problem: str) -> None:
+        """Note that the last try is not where readers look."""
+        if self._last is not None:
+            self._last.lack(problem)
 
 
 _RECORD = threading.Lock()
@@ -331,6 +344,7 @@ class _Run:
         self._rows = rows
         self._location = f"{info.tracking.project}/{info.name}"
         self._handed_over = 0
+        self._read_back: int | None = None
         self._alerts: tuple[str, ...] = ()
         self._handle: TrackerRun | None = None
         self._problem: str | None = "the mirror has not finished"
@@ -389,7 +403,14 @@ class _Run:
                 if problem is not None:
                     raise TrackerError(problem)
                 status = "synced"
+        self._read_back = read_back
         self._save(status, read_back)
+
+    def lack(self, problem: str) -> None:
+        """Note what is wrong, for whoever asks for the rest; of a try that failed it is known."""
+        if self._problem is None:
+            self._problem = problem
+            self._save("incomplete", self._read_back)
 
     def _save(
         self, status: Literal["synced", "incomplete", "failed"], read_back: int | None

@@ -3,7 +3,7 @@
 Rows go through Trackio's storage layer rather than through ``trackio.init().log()``, for three
 reasons: a row may carry its true time and an id, so that mirroring it again changes nothing; a full
 disk or a read-only folder raises instead of being lost in silence; and any number of runs may be
-open at once. What is written there goes to a server too, where the user has chosen one.
+open at once. A server that the user has chosen gets the project when its runs are complete.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from trackio import alerts, fragments, utils
 from trackio.media import get_project_media_path
 from trackio.sqlite_storage import SQLiteStorage
 
-from scalewise.tracking.tracker import Answer, Row, RunInfo, RunSummary, TrackerError
-from scalewise.tracking.trackio_server import Parcel, TrackioServer, local_only
+from scalewise.tracking.tracker import Answer, Row, RunInfo, RunSummary
+from scalewise.tracking.trackio_server import hand_over, local_only
 
 _MOST_ROWS = 500
 """Rows that are written at once."""
@@ -47,36 +47,24 @@ _GPU: Final = re.compile(r"(gpu/[^/]+)/(.+)")
 
 
 class TrackioTracker:
-    """The projects under ``TRACKIO_DIR``, and the server that Trackio's variables name."""
+    """The projects under ``TRACKIO_DIR``."""
 
     def __init__(self) -> None:
-        self._server = TrackioServer.from_environment()
+        self._replaced: list[str] = []
+        """Names of answers whose earlier run is gone from the local project."""
 
     def start_run(self, info: RunInfo) -> TrackioRun:
         SQLiteStorage.validate_project_name(info.tracking.project)
-        return TrackioRun(info, self._server)
+        return TrackioRun(info, self._replaced)
 
     def supersede(self, old: RunInfo) -> None:
         project, run_id = old.tracking.project, old.run_id
         for run in SQLiteStorage.get_run_records(project):
             if run["id"] == run_id and run["name"] != old.name:
                 SQLiteStorage.rename_run(project, str(run["name"]), old.name, run_id)
-        server = _taking_rows(self._server)
-        if server is None:
-            return
-        for run in server.ask("/get_runs_for_project", project=project):
-            if run["id"] == run_id and run["name"] != old.name:
-                names = {"old_name": run["name"], "new_name": old.name}
-                server.ask("/rename_run", project=project, run_id=run_id, **names)
 
     def publish(self, project: str) -> None:
-        if self._server is not None:
-            self._server.publish(project)
-
-
-def _taking_rows(server: TrackioServer | None) -> TrackioServer | None:
-    """The server; None for a static Space, which takes whole projects."""
-    return None if server is None or server.is_static() else server
+        hand_over(project, self._replaced)
 
 
 class _Batch(NamedTuple):
@@ -88,10 +76,6 @@ class _Batch(NamedTuple):
     config: Mapping[str, Any] | None
     """The run's, if it is not there yet."""
 
-    def with_config(self, config: Mapping[str, Any] | None) -> list[dict[str, Any]]:
-        """The metrics, the first with ``config``."""
-        return [{**e, "config": None if i else config} for i, e in enumerate(self.metrics)]
-
 
 class TrackioRun:
     """One run of a project: in its database, or in JSON lines where Trackio itself writes those.
@@ -99,11 +83,8 @@ class TrackioRun:
     Trackio keeps JSON lines on a network disk, until a dashboard imports them.
     """
 
-    def __init__(self, info: RunInfo, server: TrackioServer | None = None) -> None:
-        self._server = server
-        self._folder = info.folder
-        self._parcels: list[Parcel] = []
-        """What the server has not taken yet."""
+    def __init__(self, info: RunInfo, replaced: list[str]) -> None:
+        self._replaced = replaced
         self._run = {"project": info.tracking.project, "run": info.name, "run_id": info.run_id}
         self._lines = fragments.FragmentWriter() if utils.get_storage_mode() == "jsonl" else None
         self._config: dict[str, Any] = {
@@ -118,9 +99,7 @@ class TrackioRun:
 
     @property
     def location(self) -> str:
-        server = _taking_rows(self._server)
-        where = server.name if server else utils.TRACKIO_DIR
-        return f"{self._run['project']}/{self._run['run']} in {where}"
+        return f"{self._run['project']}/{self._run['run']} in {utils.TRACKIO_DIR}"
 
     def log(self, rows: Sequence[Row]) -> None:
         self._last_step = max([self._last_step, *(row.step for row in rows)])
@@ -134,7 +113,6 @@ class TrackioRun:
             )
             write = self._write_database if self._lines is None else self._write_lines
             write(batch)
-            self._send(batch)
             self._config_is_new = self._config_is_new and not batch.metrics
             self._tell_webhook(batch.alerts)
 
@@ -183,27 +161,14 @@ class TrackioRun:
 
     def _write_lines(self, batch: _Batch) -> None:
         assert self._lines is not None
+        first = [{**entry, "config": batch.config} for entry in batch.metrics[:1]]
         self._lines.write_local(
             [
-                *map(fragments.metric_record, batch.with_config(batch.config)),
+                *map(fragments.metric_record, [*first, *batch.metrics[1:]]),
                 *map(fragments.system_metric_record, batch.system),
                 *map(fragments.alert_record, batch.alerts),
             ]
         )
-
-    def _send(self, batch: _Batch) -> None:
-        """The same to the server, which stamps metrics with the time at which they come."""
-        server = _taking_rows(self._server)
-        if server is None:
-            return
-        plain = utils.to_json_safe(batch.config)  # type: ignore[no-untyped-call]
-        parcels = (
-            ("/bulk_log", "logs", batch.with_config(plain)),
-            ("/bulk_log_system", "logs", batch.system),
-            ("/bulk_alert", "alerts", batch.alerts),
-        )
-        self._parcels += [(api, {name: entries}) for api, name, entries in parcels if entries]
-        server.send(self._parcels)
 
     def _tell_webhook(self, said: Sequence[dict[str, Any]]) -> None:
         """As ``trackio.alert`` does, where the user asked for it."""
@@ -235,63 +200,29 @@ class TrackioRun:
         for stream, text in logs.items():
             path = get_project_media_path(project, relative_path=place) / f"{stream}.log"
             path.write_text(text, encoding="utf-8")
-            if _taking_rows(self._server):
-                file = {"path": str(path), "meta": {"_type": "gradio.FileData"}}
-                upload = {
-                    "project": project, "run": None, "step": None,
-                    # A server gives project files names of its own: the folder tells which.
-                    "relative_path": f"{place}/{stream}", "uploaded_file": file,
-                }  # fmt: skip
-                self._parcels.append(("/bulk_upload_media", {"uploads": [upload]}))
-        if self._server is not None:
-            self._server.send(self._parcels)
 
     def log_answer(self, answer: Answer) -> None:
         """Through Trackio's own run: pages and artifacts have no other way in."""
-        project, name, _ = self._run.values()
+        project, name, run_id = self._run.values()
         SQLiteStorage.delete_run(project, name)
+        self._replaced.append(name)
         with local_only():
-            self._log_answer(answer)
-        server = _taking_rows(self._server)
-        if server is None:
-            return
-        server.ask("/delete_run", project=project, run=name)
-        self._log_answer(answer)
-        if not server.ask("/get_run_summary", project=project, run=name)["num_logs"]:
-            raise TrackerError(f"{server.name} did not take it")
-
-    def _log_answer(self, answer: Answer) -> None:
-        project, name, _ = self._run.values()
-        run = trackio.init(
-            project, name, group=self._config["_Group"],
-            config={k: v for k, v in self._config.items() if not k.startswith("_")},
-            embed=False, auto_log_gpu=False, auto_log_cpu=False,
-        )  # fmt: skip
-        run.log({**answer.values, "report": trackio.Markdown(answer.page)})
-        run.log_artifact(answer.report, f"report-{self._run['run_id']}", "report", overwrite=True)
-        run.finish()  # type: ignore[no-untyped-call]
+            run = trackio.init(
+                project, name, group=self._config["_Group"],
+                config={k: v for k, v in self._config.items() if not k.startswith("_")},
+                embed=False, auto_log_gpu=False, auto_log_cpu=False,
+            )  # fmt: skip
+            run.log({**answer.values, "report": trackio.Markdown(answer.page)})
+            run.log_artifact(answer.report, f"report-{run_id}", "report", overwrite=True)
+            run.finish()  # type: ignore[no-untyped-call]
 
     def read_back(self) -> int | None:
-        """Rows on the server, else in the database.
-
-        None of JSON lines, which nobody counts before their import.
-        """
+        """Rows in the database; None of JSON lines, which nobody counts before their import."""
+        if self._lines is not None:
+            return None
         project, run, run_id = self._run.values()
-        rows = None
-        if self._lines is None:
-            rows = SQLiteStorage.get_log_count(project, run, run_id)
-            rows += len(SQLiteStorage.get_system_logs(project, run, run_id))
-        server = _taking_rows(self._server)
-        if server is None:
-            return rows
-        if self._parcels:
-            raise TrackerError(
-                f"{server.name}: {server.problem}; the rows are in the local project "
-                f"{project} alone: scalewise mirror {self._folder} sends them"
-            )
-        there = server.ask("/get_run_summary", **self._run)["num_logs"]
-        there += len(server.ask("/get_system_logs", **self._run))
-        return int(there)
+        rows = SQLiteStorage.get_log_count(project, run, run_id)
+        return int(rows) + len(SQLiteStorage.get_system_logs(project, run, run_id))
 
 
 def as_trackio_says(name: str, value: float) -> tuple[str, float]:

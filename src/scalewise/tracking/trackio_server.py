@@ -1,33 +1,38 @@
-"""Where Trackio sends runs to beside the local project: its own server, or a Space.
+"""Where a local Trackio project goes once its runs are complete: its own server, or a Space.
 
-``TRACKIO_SPACE_ID`` goes before ``TRACKIO_SERVER_URL``, as in Trackio itself. What cannot be sent
-is in the local project all the same, and ``scalewise mirror`` sends it later.
+``TRACKIO_SPACE_ID`` goes before ``TRACKIO_SERVER_URL``, as in Trackio itself. What could not be
+handed over is in the local project all the same.
 """
 
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 import huggingface_hub
 import trackio
 from huggingface_hub.errors import RepositoryNotFoundError
 from trackio import utils
 from trackio.remote_client import RemoteClient
+from trackio.sqlite_storage import SQLiteStorage
 
 from scalewise.config import in_one_line
 from scalewise.tracking.tracker import TrackerError, server_answers
 
 _NAMES = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
-_TIMEOUT_S = 5.0
-_PAUSE_S = 30.0
-"""After a failure nothing is sent for so long: a server that hangs must not cost every cell."""
-
-Parcel = tuple[str, Mapping[str, Any]]
-"""A call of Trackio's API and its arguments."""
+_REACH_S = 5.0
+_TAKE_S = 60.0
+_MOST_ROWS = 500
+"""Rows that are sent at once."""
+_COUNTS: Final = (
+    "SELECT run_id, COUNT(*) AS found FROM (SELECT run_id FROM metrics UNION ALL "
+    "SELECT run_id FROM system_metrics) GROUP BY run_id"
+)
+_ALERTS: Final = (
+    "SELECT run_name AS run, run_id, title, text, level, step, timestamp, alert_id FROM alerts"
+)
 
 
 @contextmanager
@@ -40,113 +45,96 @@ def local_only() -> Iterator[None]:
         os.environ.update(held)
 
 
-class TrackioServer:
-    """A server that takes rows, or a static Space that takes whole projects.
+def hand_over(project: str, replaced: Sequence[str]) -> None:
+    """Give a local project to the server or the Space that the user chose, if one was.
 
-    No method raises for a network that is away: :meth:`send` keeps what it could not send.
+    ``replaced`` are names of runs that others took the place of. Raises :class:`TrackerError`
+    where something is not there afterwards.
     """
+    space, url = utils.resolve_space_id_and_server_url(None, None)
+    try:
+        if space:
+            _sync_space(project, space)
+        elif url:
+            _hand_rows_over(_connect(url), project, replaced)
+    except Exception as error:  # the seam to a server elsewhere
+        why = in_one_line(error, with_class=not isinstance(error, TrackerError))
+        raise TrackerError(
+            f"{space or utils.parse_trackio_server_url(str(url))[0]}: {why}; the rows are in the "
+            f"local project {project} alone: scalewise mirror FOLDER hands them over"
+        ) from error
 
-    def __init__(self, space: str | None, url: str | None) -> None:
-        """Raises :class:`TrackerError` for a URL that cannot be one."""
-        self.problem = ""
-        """Why the last call failed; empty if it did not."""
-        self._space = space
-        self._client: RemoteClient | None = None
-        self._is_static: bool | None = None
-        self._again_at = 0.0
-        self._url, self._write_token = "", None
-        if url is None:
-            return
-        self._url, token = utils.parse_trackio_server_url(url)
-        self._write_token = token or os.environ.get("TRACKIO_WRITE_TOKEN")
-        if not url.startswith(("http://", "https://")):
-            raise TrackerError(f"TRACKIO_SERVER_URL: found {url!r}; allowed: http:// or https://")
-        if not self._write_token:
-            raise TrackerError(
-                "TRACKIO_SERVER_URL: found no write token; allowed: the URL that the server "
-                "prints, with its ?write_token=, or TRACKIO_WRITE_TOKEN beside it"
-            )
 
-    @classmethod
-    def from_environment(cls) -> TrackioServer | None:
-        """The server that the user chose; None for the local project alone."""
-        space, url = utils.resolve_space_id_and_server_url(None, None)
-        return cls(space or None, url or None) if space or url else None
+def _sync_space(project: str, name: str) -> None:
+    space, *_ = utils.preprocess_space_and_dataset_ids(name, None, None)
+    assert space is not None
+    try:
+        sdk = huggingface_hub.HfApi().space_info(space, timeout=_REACH_S).sdk
+    except RepositoryNotFoundError:
+        # Trackio would make one, which everybody can read.
+        raise TrackerError(
+            f"no such Space, or not yours; trackio sync --space-id {space} creates it"
+        ) from None
+    trackio.sync(project, space_id=space, sdk=sdk or "gradio", force=True)
 
-    @property
-    def name(self) -> str:
-        """Where a person finds it; without the token that permits writing."""
-        return f"https://huggingface.co/spaces/{self._space}" if self._space else self._url
 
-    def is_static(self) -> bool:
-        """Whether it is a Space that takes no rows; False also while nobody can tell."""
-        if self._is_static is None:
-            self._reach()
-        return bool(self._is_static)
+def _connect(typed: str) -> RemoteClient:
+    url, token = utils.parse_trackio_server_url(typed)
+    token = token or os.environ.get("TRACKIO_WRITE_TOKEN")
+    if not url.startswith(("http://", "https://")):
+        raise TrackerError("TRACKIO_SERVER_URL: allowed: http:// or https://")
+    if not token:
+        raise TrackerError(
+            "TRACKIO_SERVER_URL: found no write token; allowed: the URL that the server prints, "
+            "with its ?write_token=, or TRACKIO_WRITE_TOKEN beside it"
+        )
+    if not server_answers(url, _REACH_S):
+        raise TrackerError("it cannot be reached")
+    return RemoteClient(url, write_token=token, httpx_kwargs={"timeout": _TAKE_S})
 
-    def send(self, parcels: list[Parcel]) -> None:
-        """Send ``parcels`` in order; those that were taken are removed from the list."""
-        while parcels and (client := self._reach()) is not None:
-            api, arguments = parcels[0]
-            try:
-                client.predict(api_name=api, **arguments, hf_token=self._hf_token())
-            except Exception as error:  # the seam to a server elsewhere
-                self._fail(error)
-                return
-            del parcels[0]
 
-    def ask(self, api: str, **arguments: Any) -> Any:
-        """The answer to a question. Raises :class:`TrackerError` if there is none."""
-        client = self._reach()
-        try:
-            if client is not None:
-                return client.predict(api_name=api, **arguments)
-        except Exception as error:
-            self._fail(error)
-        raise TrackerError(f"{self.name} does not answer: {self.problem}")
+def _hand_rows_over(client: RemoteClient, project: str, replaced: Sequence[str]) -> None:
+    """Send the runs that the server lacks rows of; a row it has already changes nothing.
 
-    def publish(self, project: str) -> None:
-        """Give a static Space the project as it stands. Raises whatever Trackio does."""
-        if self.is_static():
-            trackio.sync(project, space_id=self._space, sdk="static", force=True)
+    ``trackio.sync`` knows Spaces alone.
+    """
+    if utils.get_storage_mode() == "jsonl":
+        raise TrackerError("found JSON lines; allowed: a TRACKIO_DIR on a disk of this host")
+    for name in replaced:
+        client.predict(api_name="/delete_run", project=project, run=name)
+    names = {run["id"]: run["name"] for run in SQLiteStorage.get_run_records(project)}
+    for run in client.predict(api_name="/get_runs_for_project", project=project):
+        new = names.get(run["id"], run["name"])
+        if new != run["name"]:
+            both = {"old_name": run["name"], "new_name": new}
+            client.predict(api_name="/rename_run", project=project, run_id=run["id"], **both)
+    lacking = _lacking(client, project)
+    logs = SQLiteStorage.get_all_logs_for_sync(project)
+    for entry in {entry["run_id"]: entry for entry in logs}.values():
+        run_id, name = entry["run_id"], entry["run"]
+        entry["config"] = SQLiteStorage.get_run_config(project, name, run_id=run_id)
+    for api, key, entries in (
+        ("/bulk_log", "logs", logs),
+        ("/bulk_log_system", "logs", SQLiteStorage.get_all_system_logs_for_sync(project)),
+        ("/bulk_alert", "alerts", _rows(SQLiteStorage.query_project(project, _ALERTS))),
+    ):
+        wanted = [{**each, "project": project} for each in entries if each["run_id"] in lacking]
+        for first in range(0, len(wanted), _MOST_ROWS):
+            some = utils.to_json_safe(wanted[first : first + _MOST_ROWS])  # type: ignore[no-untyped-call]
+            client.predict(api_name=api, **{key: some}, hf_token=None)
+    if left := _lacking(client, project):
+        raise TrackerError(f"it did not take every row of {len(left)} runs")
 
-    def _hf_token(self) -> str | None:
-        return huggingface_hub.get_token() if self._space else None
 
-    def _fail(self, error: Exception) -> None:
-        self.problem = in_one_line(error, with_class=not isinstance(error, TrackerError))
-        self._client = None
-        self._again_at = time.monotonic() + _PAUSE_S
+def _lacking(client: RemoteClient, project: str) -> set[str]:
+    """Ids of the runs of which rows are missing there."""
+    here = _rows(SQLiteStorage.query_project(project, _COUNTS))
+    there: dict[str, int] = {}
+    if project in client.predict(api_name="/get_all_projects"):
+        found = client.predict(api_name="/query_project", project=project, query=_COUNTS)
+        there = {row["run_id"]: row["found"] for row in _rows(found)}
+    return {row["run_id"] for row in here if row["found"] > there.get(row["run_id"], 0)}
 
-    def _reach(self) -> RemoteClient | None:
-        """A client; None for a server that was away moments ago, and for a static Space."""
-        if self._client is None and time.monotonic() >= self._again_at and not self._is_static:
-            try:
-                self._client = self._connect()
-                self.problem = ""
-            except Exception as error:
-                self._fail(error)
-        return self._client
 
-    def _connect(self) -> RemoteClient | None:
-        if self._space is None:
-            if not server_answers(self._url, _TIMEOUT_S):
-                raise TrackerError("it cannot be reached")
-            return RemoteClient(
-                self._url, write_token=self._write_token, httpx_kwargs={"timeout": _TIMEOUT_S}
-            )
-        if not server_answers(huggingface_hub.constants.ENDPOINT, _TIMEOUT_S):
-            raise TrackerError("the Hub cannot be reached")
-        self._space, *_ = utils.preprocess_space_and_dataset_ids(self._space, None, None)
-        assert self._space is not None
-        try:
-            found = huggingface_hub.HfApi().space_info(self._space, timeout=_TIMEOUT_S)
-        except RepositoryNotFoundError:
-            raise TrackerError(
-                f"no such Space, or not yours; trackio sync --space-id {self._space} creates it"
-            ) from None
-        self._is_static = found.sdk == "static"
-        if self._is_static:
-            return None
-        token = self._hf_token()
-        return RemoteClient(self._space, hf_token=token, httpx_kwargs={"timeout": _TIMEOUT_S})
+def _rows(answer: dict[str, Any]) -> list[dict[str, Any]]:
+    return list(answer["rows"])

@@ -1,8 +1,3 @@
-from .anatomy import IDLE as IDLE
-from .anatomy import PHASE_WORDS as PHASE_WORDS
-from .anatomy import long_step_line as long_step_line
-from .anatomy import mean_anatomy as mean_anatomy
-from .anatomy import phase_word as phase_word
 from .balance import LoadBalance as LoadBalance
 from .balance import what_says_nothing as what_says_nothing
 from .best import Best as Best
@@ -122,6 +117,11 @@ from .step_figures import RankSteps as RankSteps
 from .step_figures import epochs_after as epochs_after
 from .step_figures import extremes as extremes
 from .step_figures import figures_of as figures_of
+from .step_parts import IDLE as IDLE
+from .step_parts import PHASE_WORDS as PHASE_WORDS
+from .step_parts import long_step_line as long_step_line
+from .step_parts import mean_anatomy as mean_anatomy
+from .step_parts import phase_word as phase_word
 from .step_path import step_edges_s as step_edges_s
 from .steps import NotMeasuredError as NotMeasuredError
 from .steps import common_steps as common_steps

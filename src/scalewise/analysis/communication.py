@@ -15,12 +15,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from scalewise.analysis.anatomy import mean_anatomy
 from scalewise.analysis.comparability import differences
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.figures import bounding, factor
 from scalewise.analysis.model import is_monitored, is_profiled, is_timed
 from scalewise.analysis.scaling import Pair
+from scalewise.analysis.step_parts import mean_anatomy
 from scalewise.analysis.steps import ExposedCommunication, mean_of_known
 from scalewise.records import (
     Backend,

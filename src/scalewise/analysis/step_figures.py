@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from scalewise.analysis.balance import ONE_RANK, LoadBalance, measure_balance
-from scalewise.analysis.contradictions import contradiction
 from scalewise.analysis.devices import Span
 from scalewise.analysis.model import CellRecords, WarmUp
 from scalewise.analysis.step_path import (
@@ -38,6 +37,7 @@ from scalewise.analysis.steps import (
     timed_steps,
     without,
 )
+from scalewise.analysis.validity import contradiction
 from scalewise.records import CellFolder, CellResult, StepSeries, data_shards_of, read_steps
 
 Floats = npt.NDArray[np.float64]

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from scalewise.analysis.anatomy import long_step_clause
 from scalewise.analysis.communication import timed_only
 from scalewise.analysis.comparability import mixtures
 from scalewise.analysis.configuration import (
@@ -29,6 +28,7 @@ from scalewise.analysis.loss_budget import (
 )
 from scalewise.analysis.model import Sweep
 from scalewise.analysis.scaling import Pair, Refused, is_ceiling, pair_all
+from scalewise.analysis.step_parts import long_step_clause
 from scalewise.analysis.validity import Doubt, Found, Invalid, untrained_steps
 from scalewise.analysis.verdict import (
     BANDS,

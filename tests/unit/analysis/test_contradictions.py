@@ -12,7 +12,7 @@ import pytest
 from fakes.recorded import DDP, Spec, repeats, write_sweep
 from fakes.step_files import steady_rows, write_old_rows
 from scalewise.analysis import analyse, load_sweep
-from scalewise.analysis.contradictions import contradiction
+from scalewise.analysis.validity import contradiction
 from scalewise.records import PHASES, WARMUP, StepSeries, read_steps
 
 Rows = npt.NDArray[np.void]

@@ -10,8 +10,8 @@ import pytest
 from fakes.recorded import DDP, Spec, analysed, repeats
 from fakes.sections import lines_of
 from scalewise.analysis import Configuration, Run, long_step_line
-from scalewise.analysis.anatomy import long_step_clause
 from scalewise.analysis.run import measure_run
+from scalewise.analysis.step_parts import long_step_clause
 from scalewise.analysis.verdicts import doubted
 from scalewise.records import StepSeries
 

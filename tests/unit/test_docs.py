@@ -10,6 +10,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)[^)]*\)")
+ANCHORED = re.compile(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 NAMED = re.compile(r"`((?:unit|integration|gpu)/[\w/]*test_\w+\.py)`")
 
 
@@ -19,6 +21,16 @@ def test_links_and_named_tests_exist(page: Path) -> None:
     targets = [page.parent / link for link in LINK.findall(text)]
     targets += [ROOT / "tests" / name for name in NAMED.findall(text)]
     assert [str(path) for path in targets if not path.exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_into_a_page_name_one_of_its_headings(page: Path) -> None:
+    lost = []
+    for link, anchor in ANCHORED.findall(page.read_text(encoding="utf-8")):
+        text = (page.parent / link if link else page).read_text(encoding="utf-8")
+        slugs = {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in HEADING.findall(text)}
+        lost += [f"{link}#{anchor}"] if anchor not in slugs else []
+    assert lost == []
 
 
 def test_the_table_of_faults_names_its_tests() -> None:

@@ -24,12 +24,12 @@ from scalewise.analysis.step_parts import mean_anatomy
 from scalewise.analysis.steps import ExposedCommunication, mean_of_known
 from scalewise.records import (
     Backend,
-    CollectiveRate,
     DeviceInfo,
     DoctorReport,
     RankSummary,
     StepSeries,
     WindowProfile,
+    bus_factor,
 )
 
 
@@ -164,11 +164,6 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-def bus_factor(ranks: int) -> float:
-    """Bus over algorithm bandwidth of an all-reduce: 2 (n - 1) / n, as nccl-tests defines it."""
-    return 2 * (ranks - 1) / ranks
-
-
 @dataclass(frozen=True)
 class AllReduceCurve:
     """Time over size, between measured sizes by a straight line in logarithms of both."""
@@ -190,7 +185,7 @@ class AllReduceCurve:
 
     def bus_gb_s(self, size_bytes: float) -> float:
         """10^9 bytes a second on each link."""
-        return size_bytes * bus_factor(self.ranks) / self.ms(size_bytes) / 1e6
+        return size_bytes * bus_factor("all_reduce", self.ranks) / self.ms(size_bytes) / 1e6
 
 
 def all_reduce_curve(
@@ -205,14 +200,10 @@ def all_reduce_curve(
         return f"the doctor examined {len(examined)} devices, and {len(devices)} trained"
     if sorted(map(_known_as, examined)) != sorted(map(_known_as, devices)):
         return "the doctor examined other devices than those that trained"
-    rates: list[CollectiveRate] = [
-        rate for rate in report.collectives
-        if (rate.backend, rate.collective, rate.ranks) == (backend, "all_reduce", len(devices))
-    ]  # fmt: skip
-    points = {rate.bytes: rate.timing.median_us / 1e3 for rate in rates}
+    points = report.curve(backend, len(devices))
     if len(points) < 2:
         return f"the doctor measured no {backend} all-reduce over {len(devices)} ranks"
-    return AllReduceCurve(backend, len(devices), tuple(sorted(points.items())))
+    return AllReduceCurve(backend, len(devices), points)
 
 
 def _known_as(device: DeviceInfo) -> str:
@@ -385,7 +376,7 @@ def _achieved(window: Window | None, payload: float | None, ranks: int) -> float
     if window is None or payload is None:
         return None
     ms = window.least_total_ms if window.transfer_ms is None else window.transfer_ms
-    return payload * bus_factor(ranks) / ms / 1e6 if ms else None
+    return payload * bus_factor("all_reduce", ranks) / ms / 1e6 if ms else None
 
 
 def _compute_ms(config: Configuration) -> float | None:

@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 
 from scalewise.config import first_line
-from scalewise.doctor.compute import LEAST_REPETITIONS, Stopwatch, repetitions, stopwatch, to_timing
-from scalewise.records import Backend, Collective, CollectiveRate
+from scalewise.doctor.timing import gb_per_s, measure, stopwatch
+from scalewise.records import Backend, Collective, CollectiveRate, bus_factor
 from scalewise.train import Team
 
 COLLECTIVES: tuple[Collective, ...] = get_args(Collective)
@@ -77,21 +77,20 @@ def measure_all(ranks: Ranks, sizes: tuple[int, ...], budget_s: float) -> Collec
         done: list[CollectiveRate] = []
         for size in sizes:
             (elapsed_s,) = team.largest([time.perf_counter() - begin])
-            if done and elapsed_s + expected_s(done, size) > deadline_s:
-                series.missing[f"{backend} {collective} from {size} bytes"] = (
-                    f"does not fit into the {budget_s:g} s for {backend}"
-                )
+            rate: CollectiveRate | str = f"does not fit into the {budget_s:g} s for {backend}"
+            if not done or elapsed_s + expected_s(done, size) <= deadline_s:
+                try:
+                    rate = measure_collective(ranks, collective, size, point_s)
+                except RuntimeError as error:
+                    series.broken = True
+                    key = f"{backend} from {collective} of {size} bytes"
+                    series.missing[key] = first_line(error)
+                    return series
+            if isinstance(rate, str):
+                series.missing[f"{backend} {collective} from {size} bytes"] = rate
                 break
-            try:
-                done.append(measure_collective(ranks, collective, size, point_s))
-            except NoMemoryError as error:
-                series.missing[f"{backend} {collective} from {size} bytes"] = str(error)
-                break
-            except RuntimeError as error:
-                series.broken = True
-                series.missing[f"{backend} from {collective} of {size} bytes"] = first_line(error)
-                return series
-            series.rates.append(done[-1])
+            done.append(rate)
+        series.rates += done
     return series
 
 
@@ -102,95 +101,49 @@ def expected_s(done: Sequence[CollectiveRate], size: int) -> float:
     bytes are what takes time. The fastest repetition of each counts, so that one slow moment does
     not end the series.
     """
-    if not done:
-        return 0.0
-    if done[-1].bytes < _BYTES_COUNT_FROM:
-        return 7 * min(done[-1].timing.samples_us) / 1e6
     latency_us, last_us = (min(rate.timing.samples_us) for rate in (done[0], done[-1]))
+    if done[-1].bytes < _BYTES_COUNT_FROM:
+        return 7 * last_us / 1e6
     growing_us = max(0.0, last_us - latency_us) * max(1.0, size / done[-1].bytes)
     return 7 * (latency_us + growing_us) / 1e6
 
 
-class NoMemoryError(RuntimeError):
-    """A message is too large for some rank."""
-
-
 def measure_collective(
     ranks: Ranks, collective: Collective, byte_count: int, budget_s: float
-) -> CollectiveRate:
-    """Time one collective at one size on every rank.
+) -> CollectiveRate | str:
+    """Time one collective at one size on every rank, or say on all that one lacks the memory.
 
-    Raises :class:`NoMemoryError` on all ranks where one lacks it, and what the backend raises.
+    Raises what the backend raises.
     """
-    team, device = ranks.team, ranks.device
+    team, device, group = ranks.team, ranks.device, ranks.group
     task: Exercise | None = None
     # Said below by all ranks together: one alone in a collective would wait for ever.
     with suppress(torch.OutOfMemoryError, MemoryError):
-        task = exercise(collective, byte_count, team.rank, team.size, device, ranks.group)
+        task = exercise(collective, byte_count, team.rank, team.size, device, group)
     if not team.all_agree(task is not None) or task is None:
-        raise NoMemoryError(f"not every rank has memory for {byte_count} bytes")
-    task.fill()
-    team.barrier()
-    task.run()
-    correct = team.all_agree(task.is_right())
-    watch = stopwatch(device)
-    count, iterations = _plan_repetitions(team, task, watch, collective, budget_s)
-    samples: list[float] = []
-    begin = time.perf_counter()
-    for done in range(count):
-        (elapsed_s,) = team.largest([time.perf_counter() - begin])
-        if done >= LEAST_REPETITIONS and elapsed_s > 2 * budget_s:
-            break  # the trial was luckier than what followed
-        task.fill()
+        return f"not every rank has memory for {byte_count} bytes"
+    fill = task.fill
+
+    def meet() -> None:
+        fill()
         team.barrier()
         if device.type == "cuda":
             # The ranks leave a barrier of the hosts some 0.1 ms apart; a collective in the stream
             # brings them within microseconds before the first event.
-            dist.all_reduce(torch.ones(1, device=device), group=ranks.group)
-        samples.append(watch(task.run, iterations) / iterations)
-    timing = to_timing(team.largest(samples), iterations)
-    rate = algorithm_gb_s(task.byte_count, timing.median_us / 1e6)
+            dist.all_reduce(torch.ones(1, device=device), group=group)
+
+    meet()
+    task.run()
+    correct = team.all_agree(task.is_right())
+    timing = measure(
+        stopwatch(device), task.run, budget_s, team=team, prepare=meet,
+        most_iterations=most_iterations(collective, team.size),
+    )  # fmt: skip
+    rate = gb_per_s(task.byte_count, timing)
+    bus = rate * bus_factor(collective, team.size)
     return CollectiveRate(
-        ranks.backend,
-        collective,
-        team.size,
-        task.byte_count,
-        timing,
-        rate,
-        rate * bus_factor(collective, team.size),
-        correct,
+        ranks.backend, collective, team.size, task.byte_count, timing, rate, bus, correct
     )
-
-
-def _plan_repetitions(
-    team: Team, task: Exercise, watch: Stopwatch, collective: Collective, budget_s: float
-) -> tuple[int, int]:
-    """(repetitions, iterations) from two trials, the second of up to ten, alike on all ranks."""
-    most = most_iterations(collective, team.size)
-    iterations = 2
-    for longest in (min(10, most), most):
-        task.fill()
-        team.barrier()
-        (once_s,) = team.largest([watch(task.run, iterations) / iterations])
-        count, iterations = repetitions(once_s, budget_s)
-        iterations = min(iterations, longest)
-    return count, iterations
-
-
-def bus_factor(collective: Collective, ranks: int) -> float:
-    """Bus bandwidth over algorithm bandwidth, as nccl-tests' PERFORMANCE.md defines it.
-
-    All-reduce 2(n-1)/n; all-gather and reduce-scatter (n-1)/n; broadcast 1. With it, a figure can
-    be compared with the speed of the links whatever the number of ranks.
-    """
-    if collective == "all_reduce":
-        return 2 * (ranks - 1) / ranks
-    return 1.0 if collective == "broadcast" else (ranks - 1) / ranks
-
-
-def algorithm_gb_s(byte_count: int, seconds: float) -> float:
-    """10^9 bytes a second: the size of the whole message over the time of one collective."""
-    return byte_count / seconds / 1e9
 
 
 def most_iterations(collective: Collective, ranks: int) -> int:

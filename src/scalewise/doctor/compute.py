@@ -1,8 +1,4 @@
-"""One device alone: a stopwatch, and the rates of matrix products, launches and long load.
-
-A repetition is a batch of ``iterations`` operations between two readings of the clock, so that
-reading it costs nothing per operation; the time of one is the batch's divided by their number.
-"""
+"""One device alone: the rates of matrix products, launches and long load."""
 
 from __future__ import annotations
 
@@ -10,24 +6,18 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Literal
 
 import torch
 
+from scalewise.doctor.timing import Stopwatch, Work, host_stopwatch, measure, stopwatch
 from scalewise.records import DeviceSample, GemmRate, LaunchCost, Soak, SoakWindow, Timing
 
-Work = Callable[[], object]
-
-Stopwatch = Callable[[Work, int], float]
-"""Seconds that so many iterations of the work take together."""
-
-Reading = Callable[[], DeviceSample | None]
+Reading = Callable[[], DeviceSample]
+"""None for whatever the device does not tell."""
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
-
-LEAST_REPETITIONS, _MOST_REPETITIONS = 3, 7
-_MAX_ITERATIONS = 1000
-_LEAST_S = 1e-9
 
 _GPU_GEMM_SIZE = 8192
 """1.1e12 operations a product: every tile of a large GPU is busy, and 128 MiB a bf16 operand is
@@ -41,82 +31,6 @@ _CPU_SOAK_SIZE = 512
 
 _CHAIN = 200
 """Kernels in the CUDA graph of many."""
-
-
-def host_stopwatch(work: Work, iterations: int) -> float:
-    """``perf_counter`` around work that is done when the call returns."""
-    begin = time.perf_counter()
-    for _ in range(iterations):
-        work()
-    return time.perf_counter() - begin
-
-
-def stream_stopwatch(lead: torch.cuda.Stream, other: torch.cuda.Stream | None = None) -> Stopwatch:
-    """CUDA events before and after the work in a stream; another begins and ends with it.
-
-    The host waits only after the second event. Where it enqueues slower than the GPU works, the
-    time is that of enqueueing: what PyTorch gives, not what the GPU could do.
-    """
-
-    def seconds(work: Work, iterations: int) -> float:
-        begin = torch.cuda.Event(enable_timing=True)
-        end = torch.cuda.Event(enable_timing=True)
-        begin.record(lead)
-        if other is not None:
-            other.wait_event(begin)
-        for _ in range(iterations):
-            work()
-        if other is not None:
-            lead.wait_event(other.record_event())
-        end.record(lead)
-        end.synchronize()
-        return float(begin.elapsed_time(end)) / 1e3
-
-    return seconds
-
-
-def stopwatch(device: torch.device) -> Stopwatch:
-    """The one for work on that device, which must be the current device where it is a GPU."""
-    if device.type == "cpu":
-        return host_stopwatch
-    return stream_stopwatch(torch.cuda.current_stream(device))
-
-
-def repetitions(once_s: float, budget_s: float) -> tuple[int, int]:
-    """(repetitions, iterations in each) that fit ``budget_s`` where one operation takes ``once_s``.
-
-    At least three repetitions of one, whatever they take; at most seven of 1,000 iterations.
-    """
-    once_s = max(once_s, _LEAST_S)
-    iterations = int(budget_s / _MOST_REPETITIONS / once_s)
-    if iterations >= 1:
-        return _MOST_REPETITIONS, min(iterations, _MAX_ITERATIONS)
-    return max(LEAST_REPETITIONS, min(_MOST_REPETITIONS, int(budget_s / once_s))), 1
-
-
-def measure(watch: Stopwatch, work: Work, budget_s: float) -> Timing:
-    """Time ``work``: warm up, estimate, repeat for about ``budget_s``.
-
-    The warm-up takes at least two operations and a tenth of the budget, so that lazy set-up and
-    the rise of the clocks stay out of the figure.
-    """
-    watch(work, 1)
-    once_s = watch(work, 1)
-    watch(work, max(1, min(_MAX_ITERATIONS, int(budget_s / 10 / max(once_s, _LEAST_S)))))
-    count, iterations = repetitions(once_s, budget_s)
-    samples = [watch(work, iterations) / iterations for _ in range(count)]
-    return to_timing(samples, iterations)
-
-
-def to_timing(samples_s: list[float], iterations: int) -> Timing:
-    """Seconds of one operation, a sample a repetition, as a record."""
-    # Events have a resolution of half a microsecond: an empty batch can read as nothing.
-    return Timing(tuple(max(s, _LEAST_S) * 1e6 for s in samples_s), iterations)
-
-
-def gb_per_s(byte_count: float, timing: Timing) -> float:
-    """10^9 bytes a second at the median."""
-    return byte_count / timing.median_us / 1e3
 
 
 def precisions(device: torch.device) -> tuple[Precision, ...]:
@@ -213,7 +127,7 @@ def soak(device: torch.device, seconds: float, read: Reading) -> Soak:
     watch(work, 3)
     window_s = min(1.0, max(0.25, seconds / 40))
     count = max(1, math.ceil(window_s * 10 / watch(work, 10)))
-    sample: DeviceSample | None = None
+    sample = DeviceSample("")
 
     def window() -> None:
         nonlocal sample
@@ -225,21 +139,21 @@ def soak(device: torch.device, seconds: float, read: Reading) -> Soak:
     begin = time.perf_counter()
     while time.perf_counter() - begin < seconds:
         tflops = gemm_tflops(size, watch(window, 1) / count)
-        windows.append(_window(time.perf_counter() - begin, tflops, sample))
+        windows.append(
+            SoakWindow(
+                time.perf_counter() - begin,
+                tflops,
+                _whole(sample.sm_clock_mhz),
+                _whole(sample.temperature_c),
+                sample.power_w,
+                sample.throttle_reasons,
+            )
+        )
     return Soak(precision, size, tuple(windows))
 
 
-def _window(at_s: float, tflops: float, sample: DeviceSample | None) -> SoakWindow:
-    if sample is None:
-        return SoakWindow(at_s, tflops, None, None, None, None)
-    return SoakWindow(
-        at_s,
-        tflops,
-        None if sample.sm_clock_mhz is None else int(sample.sm_clock_mhz),
-        None if sample.temperature_c is None else int(sample.temperature_c),
-        sample.power_w,
-        sample.throttle_reasons,
-    )
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
 
 
 def launch_costs(device: torch.device, budget_s: float) -> tuple[LaunchCost, ...]:
@@ -255,27 +169,18 @@ def launch_costs(device: torch.device, budget_s: float) -> tuple[LaunchCost, ...
     if device.type == "cpu":
         return (LaunchCost("enqueue", measure(host_stopwatch, add, share)),)
     events = stopwatch(device)
-
-    def add_and_wait() -> None:
-        add()
-        torch.cuda.synchronize(device)
-
-    def enqueue_s() -> float:
-        # Fewer calls than the driver's queue holds, so that none waits for the GPU.
-        torch.cuda.synchronize(device)
-        return host_stopwatch(add, _CHAIN) / _CHAIN
-
-    measured = [
-        LaunchCost("enqueue", to_timing([enqueue_s() for _ in range(7)], _CHAIN)),
+    wait = partial(torch.cuda.synchronize, device)
+    # Fewer calls than the driver's queue holds, so that none waits for the GPU.
+    enqueue = measure(host_stopwatch, add, share, prepare=wait, most_iterations=_CHAIN)
+    chain = measure(events, _graph(device, add, _CHAIN).replay, share)
+    kernels_us = tuple(us / _CHAIN for us in chain.samples_us)
+    return (
+        LaunchCost("enqueue", enqueue),
         LaunchCost("stream", measure(events, add, share)),
-        LaunchCost("round_trip", measure(host_stopwatch, add_and_wait, share)),
-    ]
-    many, one = _graph(device, add, _CHAIN), _graph(device, add, 1)
-    chain = measure(events, many.replay, share)
-    kernels = [s / 1e6 / _CHAIN for s in chain.samples_us]
-    measured.append(LaunchCost("graph_kernel", to_timing(kernels, chain.iterations * _CHAIN)))
-    measured.append(LaunchCost("graph_replay", measure(events, one.replay, share)))
-    return tuple(measured)
+        LaunchCost("round_trip", measure(host_stopwatch, lambda: (add(), wait()), share)),
+        LaunchCost("graph_kernel", Timing(kernels_us, chain.iterations * _CHAIN)),
+        LaunchCost("graph_replay", measure(events, _graph(device, add, 1).replay, share)),
+    )
 
 
 def _graph(device: torch.device, work: Work, count: int) -> torch.cuda.CUDAGraph:

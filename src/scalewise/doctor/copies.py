@@ -12,34 +12,33 @@ import time
 from collections.abc import Callable
 from functools import partial
 from itertools import combinations
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
-from scalewise.doctor.compute import (
-    Work,
-    gb_per_s,
-    measure,
-    repetitions,
-    stopwatch,
-    stream_stopwatch,
-    to_timing,
-)
 from scalewise.doctor.host_facts import pcie_link
 from scalewise.doctor.plan import Budget, RankRecord
+from scalewise.doctor.timing import (
+    Stopwatch,
+    Work,
+    gb_per_s,
+    host_stopwatch,
+    measure,
+    stopwatch,
+    stream_stopwatch,
+)
 from scalewise.gpu import open_nvml
 from scalewise.records import CopyRate, PairRate, Timing
 from scalewise.train import Team
 
 Staging = Literal["h2d_pinned", "d2h_pinned", "h2d_pageable", "d2h_pageable"]
 
-STAGING: tuple[Staging, ...] = ("h2d_pinned", "d2h_pinned", "h2d_pageable", "d2h_pageable")
+STAGING: tuple[Staging, ...] = get_args(Staging)
 
 _PCIE_S = 0.05
 """Copies under way while the PCIe link is read."""
-
-_PINGS = 50
 
 _Direction = tuple[int, int]
 """Source and target."""
@@ -95,7 +94,7 @@ class HostStaging:
         rate = gb_per_s(self._bytes, timing)
         return CopyRate(kind, together, self._bytes, timing, rate, correct)
 
-    def _ends(self, kind: Staging) -> tuple[torch.Tensor, torch.Tensor]:
+    def _ends(self, kind: Staging) -> tuple[Tensor, Tensor]:
         host = self._pinned if kind.endswith("pinned") else self._pageable
         return (host, self._on_device) if kind.startswith("h2d") else (self._on_device, host)
 
@@ -104,8 +103,7 @@ class HostStaging:
         work: Work = lambda: self._on_device.copy_(self._pinned, non_blocking=True)  # noqa: E731
         watch = stopwatch(self._device)
         watch(work, 1)
-        once_s = watch(work, 1)
-        for _ in range(max(1, min(500, int(seconds / once_s)))):
+        for _ in range(max(1, min(500, int(seconds / watch(work, 1))))):
             work()
         try:
             look()
@@ -113,7 +111,7 @@ class HostStaging:
             torch.cuda.synchronize(self._device)
 
 
-def _pattern(byte_count: int, device: torch.device) -> torch.Tensor:
+def _pattern(byte_count: int, device: torch.device) -> Tensor:
     """int32 values 0, 1, 2, ...: each place has its own, so that a misplaced byte shows."""
     return torch.arange(byte_count // 4, dtype=torch.int32, device=device)
 
@@ -161,24 +159,25 @@ def cuda_pair(first: int, second: int, byte_count: int, budget_s: float) -> Pair
     there = _OneWay(first, second, byte_count)
     back = _OneWay(second, first, byte_count)
     one_way, other_way = there.source_stream, back.source_stream
-    forward = measure(stream_stopwatch(one_way), there.copy, budget_s)
-    backward = measure(stream_stopwatch(other_way), back.copy, budget_s)
 
     def both_ways() -> None:
         there.copy()
         back.copy()
 
-    both = measure(stream_stopwatch(one_way, other_way), both_ways, budget_s)
+    timings = (
+        measure(stream_stopwatch(one_way), there.copy, budget_s),
+        measure(stream_stopwatch(other_way), back.copy, budget_s),
+        measure(stream_stopwatch(one_way, other_way), both_ways, budget_s),
+    )
     can = torch.cuda.can_device_access_peer
     direct = bool(can(first, second) and can(second, first))
     correct = there.arrived() and back.arrived()
-    timings = (forward, backward, both)
     return _pair_rate("cuda copy", (first, second), byte_count, timings, direct, correct)
 
 
 def _pair_rate(
     transport: Literal["cuda copy", "gloo"],
-    pair: tuple[int, int],
+    pair: _Direction,
     byte_count: int,
     timings: tuple[Timing, Timing, Timing],
     direct: bool | None,
@@ -186,15 +185,9 @@ def _pair_rate(
     latency_us: float | None = None,
 ) -> PairRate:
     """``timings`` are those of one way, of the other, and of both at once."""
-    one_way, other_way, both = (
-        gb_per_s(size, timing)
-        for size, timing in zip((byte_count, byte_count, 2 * byte_count), timings, strict=True)
-    )
-    first, second = pair
-    return PairRate(
-        transport, first, second, byte_count, direct, *timings,
-        one_way, other_way, both, correct, latency_us,
-    )  # fmt: skip
+    there, back, both = timings
+    rates = gb_per_s(byte_count, there), gb_per_s(byte_count, back), gb_per_s(2 * byte_count, both)
+    return PairRate(transport, *pair, byte_count, direct, *timings, *rates, correct, latency_us)
 
 
 class _OneWay:
@@ -206,12 +199,11 @@ class _OneWay:
 
     def __init__(self, source: int, target: int, byte_count: int) -> None:
         here, there = torch.device("cuda", source), torch.device("cuda", target)
-        self._sent = torch.arange(byte_count // 4, dtype=torch.int32, device=here)
+        self._sent = _pattern(byte_count, here)
         self._received = torch.full_like(self._sent, -1, device=there)
         self.source_stream = torch.cuda.Stream(here)
         self._target_stream = torch.cuda.Stream(there)
-        torch.cuda.synchronize(here)
-        torch.cuda.synchronize(there)
+        self._wait()
 
     def copy(self) -> None:
         with torch.cuda.stream(self._target_stream), torch.cuda.stream(self.source_stream):
@@ -219,12 +211,13 @@ class _OneWay:
 
     def arrived(self) -> bool:
         """Whether the target holds what was sent, compared on the target itself."""
-        torch.cuda.synchronize(self._sent.device)
-        torch.cuda.synchronize(self._received.device)
-        expected = torch.arange(
-            self._received.numel(), dtype=torch.int32, device=self._received.device
-        )
+        self._wait()
+        expected = _pattern(4 * self._received.numel(), self._received.device)
         return torch.equal(self._received, expected)
+
+    def _wait(self) -> None:
+        for end in (self._sent, self._received):
+            torch.cuda.synchronize(end.device)
 
 
 def gloo_pairs(team: Team, byte_count: int, budget_s: float) -> tuple[PairRate, ...]:
@@ -235,74 +228,64 @@ def gloo_pairs(team: Team, byte_count: int, budget_s: float) -> tuple[PairRate, 
     """
     pairs = list(combinations(range(team.size), 2))
     return tuple(
-        _GlooPair(team, first, second, byte_count).rate(budget_s / len(pairs) / 4)
-        for first, second in pairs
+        _GlooPair(team, pair, byte_count, budget_s / len(pairs) / 4).rate() for pair in pairs
     )
 
 
 class _GlooPair:
-    def __init__(self, team: Team, first: int, second: int, byte_count: int) -> None:
-        self._team, self._first, self._second = team, first, second
-        self._bytes = byte_count
-        self._sent = torch.arange(byte_count // 4, dtype=torch.int32)
+    """Messages between two ranks; the others wait for them, and take no time."""
+
+    def __init__(self, team: Team, pair: _Direction, byte_count: int, budget_s: float) -> None:
+        self._team, self._pair, self._bytes, self._budget_s = team, pair, byte_count, budget_s
+        self._sent = _pattern(byte_count, torch.device("cpu"))
         self._received = torch.empty_like(self._sent)
         self._correct = True
         """Whether all messages arrived as they were sent, on every rank."""
 
-    def rate(self, budget_s: float) -> PairRate:
-        there, back = (self._first, self._second), (self._second, self._first)
-        forward, backward, both = (
-            self._timed(directions, budget_s) for directions in ([there], [back], [there, back])
-        )
-        timings = (forward, backward, both)
-        latency_us = self._latency_us()
+    def rate(self) -> PairRate:
+        there, back = self._pair, self._pair[::-1]
+        timings = self._timed([there]), self._timed([back]), self._timed([there, back])
+        ping, pong = torch.ones(2), torch.empty(2)
+
+        def round_trip() -> None:
+            """8 bytes there, and back."""
+            self._exchange([there], ping, pong)
+            self._exchange([back], ping, pong)
+
+        latency_us = self._measured(self._on_pair(host_stopwatch), round_trip).median_us / 2
         return _pair_rate("gloo", there, self._bytes, timings, None, self._correct, latency_us)
 
-    def _timed(self, directions: list[_Direction], budget_s: float) -> Timing:
+    def _timed(self, ways: list[_Direction]) -> Timing:
         """The time of one message (one each way)."""
-        self._seconds(directions, 1)
-        (once_s,) = self._team.largest([self._seconds(directions, 1)])
-        count, iterations = repetitions(once_s, budget_s)
-        samples = [self._seconds(directions, iterations) / iterations for _ in range(count)]
-        receives = self._team.rank in [target for _, target in directions]
+
+        def seconds(work: Work, count: int) -> float:
+            answers = [(target, source) for source, target in ways]
+            begin = time.perf_counter()
+            host_stopwatch(work, count)
+            self._exchange(answers, torch.ones(1), torch.empty(1))
+            return time.perf_counter() - begin
+
+        message = partial(self._exchange, ways, self._sent, self._received)
+        timing = self._measured(self._on_pair(seconds), message)
+        receives = self._team.rank in [target for _, target in ways]
         right = not receives or torch.equal(self._received, self._sent)
         self._correct = self._team.all_agree(right) and self._correct
-        return to_timing(self._team.largest(samples), iterations)
+        return timing
 
-    def _seconds(self, directions: list[_Direction], count: int) -> float:
-        self._received.fill_(-1)
-        self._team.barrier()
-        if self._team.rank not in (self._first, self._second):
-            return 0.0
-        begin = time.perf_counter()
-        for _ in range(count):
-            self._exchange(directions, self._sent, self._received)
-        answers = [(target, source) for source, target in directions]
-        self._exchange(answers, torch.ones(1), torch.empty(1))
-        return time.perf_counter() - begin
+    def _on_pair(self, watch: Stopwatch) -> Stopwatch:
+        return watch if self._team.rank in self._pair else lambda _work, _count: 0.0
 
-    def _exchange(
-        self, directions: list[_Direction], sent: torch.Tensor, received: torch.Tensor
-    ) -> None:
+    def _measured(self, watch: Stopwatch, work: Work) -> Timing:
+        def meet() -> None:
+            self._received.fill_(-1)
+            self._team.barrier()
+
+        return measure(watch, work, self._budget_s, team=self._team, prepare=meet)
+
+    def _exchange(self, ways: list[_Direction], sent: Tensor, received: Tensor) -> None:
         rank, group = self._team.rank, self._team.gloo
-        works = [dist.isend(sent, target, group) for source, target in directions if source == rank]
-        works += [
-            dist.irecv(received, source, group) for source, target in directions if target == rank
-        ]
+        works = [dist.isend(sent, target, group) for source, target in ways if source == rank]
+        works += [dist.irecv(received, source, group) for source, target in ways if target == rank]
         for work in works:
             if work is not None:
                 work.wait()
-
-    def _latency_us(self) -> float:
-        """Half of a round trip of 8 bytes."""
-        there, back = [(self._first, self._second)], [(self._second, self._first)]
-        ping, pong = torch.ones(2), torch.empty(2)
-        self._team.barrier()
-        elapsed_s = 0.0
-        if self._team.rank in (self._first, self._second):
-            begin = time.perf_counter()
-            for _ in range(_PINGS):
-                self._exchange(there, ping, pong)
-                self._exchange(back, ping, pong)
-            elapsed_s = time.perf_counter() - begin
-        return self._team.largest([elapsed_s])[0] / _PINGS / 2 * 1e6

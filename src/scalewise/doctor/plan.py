@@ -122,10 +122,11 @@ class RankRecord:
         save_json(self._path, self.found)
 
     def add(self, field: str, name: str, work: Callable[[], object]) -> None:
-        """Append the result of ``work`` to a tuple of :class:`RankMeasurements`."""
+        """Append the result of ``work``, or the several, to a tuple of the measurements."""
         result = self.attempt(name, work)
         if result is not None:
-            self.note(**{field: (*getattr(self.found, field), result)})
+            more = result if isinstance(result, tuple) else (result,)
+            self.note(**{field: getattr(self.found, field) + more})
 
     def miss(self, name: str, reason: str) -> None:
         self.note(missing={**self.found.missing, name: reason})

@@ -14,14 +14,17 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import torch
+
+from scalewise.doctor.collectives import Ranks, measure_all
+from scalewise.doctor.compute import gemm_rate, launch_costs, precisions, soak
+from scalewise.doctor.copies import cuda_pair, gloo_pairs, host_copies, memory_copy
 from scalewise.doctor.plan import ENV_DEVICE, ENV_PARENT, Plan, RankRecord
+from scalewise.gpu import NvmlError, open_nvml
 from scalewise.host import die_with_parent
 from scalewise.records import DeviceInfo, DeviceSample, build, load_json
-
-if TYPE_CHECKING:
-    pass
+from scalewise.train import Team
 
 
 def main() -> int:
@@ -31,8 +34,7 @@ def main() -> int:
     folder = Path(sys.argv[1])
     device = build(DeviceInfo, json.loads(os.environ[ENV_DEVICE]))
     if device.cores:
-        # Before torch is imported: it counts the cores then.
-        os.sched_setaffinity(0, device.cores)
+        os.sched_setaffinity(0, device.cores)  # torch starts its threads later, on the same cores
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     plan = load_json(folder / "plan.json", Plan)
     return Examination(plan, folder, rank, size, device).run()
@@ -42,10 +44,6 @@ class Examination:
     """The stages of one rank, in an order in which each disturbs the next the least."""
 
     def __init__(self, plan: Plan, folder: Path, rank: int, size: int, device: DeviceInfo) -> None:
-        import torch
-
-        from scalewise.train import Team
-
         self.plan, self.budget = plan, plan.budget
         self.info = device
         self.device = torch.device("cpu")
@@ -59,13 +57,17 @@ class Examination:
         team = self.record.attempt("connection of the ranks", lambda: Team(rank, size))
         self.connected = team is not None
         self.team = team or Team(0, 1)
-        self.rank, self.size = rank, size
+        self.size = size
 
     def run(self) -> int:
         with self.record.stage("products of matrices"):
-            self._gemm()
+            for precision in precisions(self.device):
+                self.team.barrier()  # all at once, as in training
+                rate = partial(gemm_rate, self.device, precision, self.budget.gemm_s)
+                self.record.add("gemm", f"gemm {precision}", rate)
         with self.record.stage("launches"):
-            self._launches()
+            costs = partial(launch_costs, self.device, self.budget.launch_s)
+            self.record.add("launch", "launches", costs)
         with self.record.stage("copies"):
             self._copies()
         apart = not self.connected
@@ -82,38 +84,17 @@ class Examination:
         self.record.note(stage="done")
         return 1 if apart and self.size > 1 else 0
 
-    def _gemm(self) -> None:
-        from scalewise.doctor.compute import gemm_rate, precisions
-
-        for precision in precisions(self.device):
-            self.team.barrier()  # all at once, as in training
-            rate = partial(gemm_rate, self.device, precision, self.budget.gemm_s)
-            self.record.add("gemm", f"gemm {precision}", rate)
-
-    def _launches(self) -> None:
-        from scalewise.doctor.compute import launch_costs
-
-        launch = self.record.attempt(
-            "launches", lambda: launch_costs(self.device, self.budget.launch_s)
-        )
-        self.record.note(launch=launch or ())
-
     def _copies(self) -> None:
-        from scalewise.doctor.copies import host_copies, memory_copy
-
         on_gpu, budget = self.device.type == "cuda", self.budget
         size = budget.gpu_memory_bytes if on_gpu else budget.cpu_memory_bytes
         self.team.barrier()
-        self.record.add(
-            "copies", "copy in memory", lambda: memory_copy(self.device, size, budget.copy_s)
-        )
+        in_memory = partial(memory_copy, self.device, size, budget.copy_s)
+        self.record.add("copies", "copy in memory", in_memory)
         if on_gpu:
             self.record.release()
             host_copies(self.record, self.team, budget, self.info.uuid, self.device)
 
     def _pairs(self) -> None:
-        from scalewise.doctor.copies import cuda_pair, gloo_pairs
-
         budget, team = self.budget, self.team
         if self.device.type == "cuda":
             for pair in combinations(range(team.size), 2):
@@ -128,23 +109,18 @@ class Examination:
 
     def _collectives(self) -> bool:
         """Whether the ranks are still together afterwards."""
-        import torch
-
-        from scalewise.doctor.collectives import Ranks, measure_all
-
         team, budget = self.team, self.budget
         for backend in self.plan.backends(self.device.type):
             together = False  # and stays so where the stage fails
             with self.record.stage(backend):
                 if backend == "gloo":
                     ranks = Ranks(team, backend, torch.device("cpu"), team.gloo)
-                    series = measure_all(ranks, self.plan.sizes(backend), budget.gloo_s)
                 else:
                     ranks = Ranks(team, backend, self.device, team.nccl())
-                    series = measure_all(ranks, self.plan.sizes(backend), budget.nccl_s)
+                budget_s = budget.gloo_s if backend == "gloo" else budget.nccl_s
+                series = measure_all(ranks, self.plan.sizes(backend), budget_s)
                 if team.rank == 0:
-                    rates = (*self.record.found.collectives, *series.rates)
-                    self.record.note(collectives=rates)
+                    self.record.note(collectives=(*self.record.found.collectives, *series.rates))
                 if team.rank == 0 or series.broken:
                     for key, reason in series.missing.items():
                         self.record.miss(key, reason)
@@ -154,8 +130,6 @@ class Examination:
         return True
 
     def _soak(self, *, alone: bool) -> None:
-        from scalewise.doctor.compute import soak
-
         if not alone:
             self.team.barrier()
         with self._reader() as read:
@@ -163,24 +137,21 @@ class Examination:
         self.record.note(soak=result)
 
     @contextmanager
-    def _reader(self) -> Iterator[Callable[[], DeviceSample | None]]:
+    def _reader(self) -> Iterator[Callable[[], DeviceSample]]:
         """A function that reads this rank's GPU, or one that has nothing to say."""
-        from scalewise.gpu import NvmlError, open_nvml
-
+        silent = DeviceSample(self.info.uuid or "")
         try:
             nvml = open_nvml()
         except NvmlError as error:
             self.record.miss("soak: clocks, temperature, power", str(error))
-            yield lambda: None
+            yield lambda: silent
             return
         with nvml:
             gpu = next((g for g in nvml.all_devices() if g.uuid == self.info.uuid), None)
-            yield lambda: None if gpu is None else nvml.sample(gpu)
+            yield lambda: silent if gpu is None else nvml.sample(gpu)
 
 
 def _versions() -> dict[str, str]:
-    import torch
-
     versions = {"torch": str(torch.__version__)}
     if torch.version.cuda is not None:
         versions["cuda"] = torch.version.cuda

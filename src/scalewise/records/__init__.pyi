@@ -26,6 +26,7 @@ from .doctor import RankMeasurements as RankMeasurements
 from .doctor import Soak as Soak
 from .doctor import SoakWindow as SoakWindow
 from .doctor import Timing as Timing
+from .doctor import bus_factor as bus_factor
 from .doctor import load_doctor as load_doctor
 from .doctor import save_doctor as save_doctor
 from .files import SCHEMA_VERSION as SCHEMA_VERSION

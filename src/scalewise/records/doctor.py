@@ -120,6 +120,17 @@ class Timing:
         return 100 * (max(self.samples_us) - min(self.samples_us)) / self.median_us
 
 
+def bus_factor(collective: Collective, ranks: int) -> float:
+    """Bus bandwidth over algorithm bandwidth, as nccl-tests' PERFORMANCE.md defines it.
+
+    All-reduce 2(n-1)/n; all-gather and reduce-scatter (n-1)/n; broadcast 1. With it, a figure can
+    be compared with the speed of the links whatever the number of ranks.
+    """
+    if collective == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    return 1.0 if collective == "broadcast" else (ranks - 1) / ranks
+
+
 @dataclass(frozen=True)
 class CollectiveRate:
     """One collective at one size, timed by its slowest rank."""
@@ -279,6 +290,18 @@ class DoctorReport:
     @property
     def collectives(self) -> tuple[CollectiveRate, ...]:
         return tuple(rate for rank in self.ranks for rate in rank.collectives)
+
+    def curve(
+        self, backend: Backend, ranks: int, collective: Collective = "all_reduce"
+    ) -> tuple[tuple[int, float], ...]:
+        """Bytes and ms of one such collective over so many ranks, smallest first; may be empty."""
+        return tuple(
+            sorted(
+                (rate.bytes, rate.timing.median_us / 1e3)
+                for rate in self.collectives
+                if (rate.backend, rate.collective, rate.ranks) == (backend, collective, ranks)
+            )
+        )
 
     @property
     def pairs(self) -> tuple[PairRate, ...]:

@@ -8,13 +8,11 @@ import torch
 from scalewise.doctor import Plan
 from scalewise.doctor.collectives import (
     COLLECTIVES,
-    algorithm_gb_s,
-    bus_factor,
     exercise,
     expected_s,
     most_iterations,
 )
-from scalewise.records import Collective, CollectiveRate, Timing
+from scalewise.records import Collective, CollectiveRate, Timing, bus_factor
 
 _CPU = torch.device("cpu")
 
@@ -44,8 +42,7 @@ def test_sizes_are_whole_values_on_every_rank(collective: Collective, ranks: int
         assert task.byte_count % (4 * ranks) == 0
 
 
-def test_bandwidth_is_the_message_over_the_time_and_what_each_link_carries() -> None:
-    assert algorithm_gb_s(8 * 2**20, 70e-6) == pytest.approx(119.84, abs=0.01)
+def test_what_each_link_carries() -> None:
     assert (bus_factor("all_reduce", 2), bus_factor("all_reduce", 8)) == (1.0, 1.75)
     assert (bus_factor("all_gather", 4), bus_factor("reduce_scatter", 8)) == (0.75, 0.875)
     assert bus_factor("broadcast", 8) == 1.0
@@ -63,7 +60,6 @@ def test_time_to_come_grows_with_bytes_and_not_with_latency() -> None:
         CollectiveRate("gloo", "all_reduce", 2, size, Timing((us, 10 * us), 1), 1.0, 1.0, True)
         for size, us in ((8, 100.0), (2**20, 300.0))
     ]
-    assert expected_s([], 8) == 0
     assert expected_s(done[:1], 2**20) == pytest.approx(7 * 100e-6), "latency does not grow"
     # 100 us of latency and 200 us for 1 MiB, seven times: 100 + 200 * 4
     assert expected_s(done, 2**22) == pytest.approx(7 * 900e-6)

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import pytest
 import torch
 
 from scalewise.doctor.compute import (
     Precision,
-    gb_per_s,
     gemm,
     gemm_rate,
     gemm_tflops,
-    host_stopwatch,
     launch_costs,
-    measure,
     precisions,
-    repetitions,
     soak,
-    to_timing,
 )
+from scalewise.doctor.timing import gb_per_s, host_stopwatch, measure, repetitions
 from scalewise.records import DeviceSample, Timing
+from scalewise.train import Team
 
 _CPU = torch.device("cpu")
 
@@ -102,7 +100,30 @@ def test_the_time_of_one_operation_is_that_of_the_batch_divided() -> None:
     timing = measure(host_stopwatch, lambda: time.sleep(0.002), 0.1)
     assert len(timing.samples_us) == 7
     assert 2000 <= min(timing.samples_us) < 4000
-    assert to_timing([1e-3, 2e-3], 4).samples_us == pytest.approx((1000, 2000))
+
+
+def test_the_slowest_rank_counts_and_each_batch_is_prepared() -> None:
+    team = Team(0, 1)
+    team.largest = lambda values: [max(value, 0.02) for value in values]  # type: ignore[method-assign]
+    prepared: list[int] = []
+    work: list[int] = []
+
+    def watch(todo: Callable[[], object], iterations: int) -> float:
+        work.append(iterations)
+        return 0.001 * iterations
+
+    timing = measure(
+        watch, lambda: None, 0.4, team=team, prepare=lambda: prepared.append(1), most_iterations=2
+    )
+    # Estimated by two in a row: 10 ms each, where the other rank is the slower.
+    assert timing.samples_us == pytest.approx((10_000.0,) * 7)
+    assert work == [1, 1, 2] + 7 * [2] and len(prepared) == len(work)
+
+
+def test_a_slower_host_than_was_estimated_ends_after_three() -> None:
+    taken = iter([1e-3, 1e-3, 1e-3, *[1.0] * 10])
+    timing = measure(lambda work, iterations: next(taken), lambda: None, 0.007)
+    assert len(timing.samples_us) == 3
 
 
 def test_a_cpu_has_only_the_cost_of_a_call() -> None:

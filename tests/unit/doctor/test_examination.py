@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scalewise.cli import main
-from scalewise.doctor import Plan, compute
+from scalewise.doctor import Plan, worker
 from scalewise.doctor.worker import Examination
 from scalewise.records import DeviceInfo, GemmRate
 
@@ -55,14 +55,14 @@ def test_the_parent_needs_neither_torch_nor_hydra_nor_trackers() -> None:
 def test_one_measurement_that_fails_is_missing_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = compute.gemm_rate
+    real = worker.gemm_rate
 
     def fails_for_bf16(device: object, precision: str, budget_s: float) -> GemmRate:
         if precision == "bf16":
             raise RuntimeError("cuBLAS has no opinion\nand a stack")
         return real(device, precision, 0.01)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(compute, "gemm_rate", fails_for_bf16)
+    monkeypatch.setattr(worker, "gemm_rate", fails_for_bf16)
     device = DeviceInfo("cpu", "Xeon")
     examination = Examination(Plan(quick=True), tmp_path, 0, 1, device)
     assert examination.run() == 0

@@ -21,8 +21,7 @@ from torch import distributed, nn
 from scalewise.datasets.synthetic import PointClouds, SensorStreams
 from scalewise.operations.contract import Mode
 from scalewise.operations.sensors import Fusion, Voxelize
-from scalewise.train.strategies.model_parallel import Replicas
-from scalewise.train.strategies.pipeline import Ties
+from scalewise.train.strategies.pipeline import Replicas, Ties
 
 MAX_NORM = 3.0
 

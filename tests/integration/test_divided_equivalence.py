@@ -47,10 +47,10 @@ TEXT = (
     "dataset.validation_samples=50",
 )
 MLP = ("model=medium", "dataset=tabular", "dataset.samples=1000")
+LATE = ("model=medium", "model._target_=fakes.small_fit.LateLayers", *MLP[1:])
 CLIP = ("gradient_clip_norm=0.2",)
 ON_TWO = ("strategy.devices=2",)
 FSDP = ("strategy=fsdp", *ON_TWO)
-TENSOR = ("strategy=tensor", *ON_TWO)
 PIPELINE = ("strategy=pipeline", "strategy.microbatches=4", *ON_TWO)
 GPIPE = ("strategy=gpipe", "strategy.microbatches=4", *ON_TWO)
 
@@ -63,21 +63,20 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "gpt2_clipped": (*GPT2, *CLIP),
     "text": TEXT,
     "mlp": (*MLP, *SGD),
+    "late": LATE,
     "gpt2/fsdp": (*GPT2, *FSDP),
     "gpt2/fsdp_grad_op": (*GPT2, *FSDP, "strategy.sharding=grad_op", *RECOMPUTED, *IN_TWO),
-    "gpt2/tensor": (*GPT2, *TENSOR),
     "gpt2/pipeline": (*GPT2, *PIPELINE),
     "gpt2/gpipe": (*GPT2, *GPIPE),
     "gpt2_clipped/fsdp": (*GPT2, *FSDP, *CLIP, "strategy.units=whole"),
-    "gpt2_clipped/tensor": (*GPT2, *TENSOR, *CLIP, "strategy.shard_vocabulary=false"),
     "gpt2_clipped/pipeline": (*GPT2, *PIPELINE, *CLIP, *RECOMPUTED),
-    "text/tensor": (*TEXT, *TENSOR, *RECOMPUTED),
     "text/pipeline": (*TEXT, *PIPELINE),
     "mlp/pipeline": (*MLP, *SGD, *PIPELINE),
+    "late/fsdp": (*LATE, *FSDP),
 }
 """Up to the slash stands what a variant is compared with."""
 DIVIDED = [name for name in VARIANTS if "/" in name]
-MAIN = ["gpt2/fsdp", "gpt2/tensor", "gpt2/pipeline"]
+MAIN = ["gpt2/fsdp", "gpt2/pipeline"]
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +118,7 @@ def test_parameters_count_whole_and_optimizer_state_by_parts(trained: Trained, n
     whole = alone.optimizer_state_bytes
     parts = [r.optimizer_state_bytes for r in ranks]
     assert whole is not None and None not in parts
-    # The tied embedding is on two stages; norms and positions are on every rank of a tensor.
+    # The tied embedding is on two stages.
     assert all(part is not None and part < 0.75 * whole for part in parts)
     if name == "gpt2/fsdp":
         assert sum(part or 0 for part in parts) == pytest.approx(whole, rel=0.01)
@@ -127,12 +126,11 @@ def test_parameters_count_whole_and_optimizer_state_by_parts(trained: Trained, n
 
 def test_samples_count_once_where_ranks_share_them(trained: Trained) -> None:
     parts = {name: [r.data_shard for r in trained.ranks(name)] for name in MAIN}
-    assert parts == {"gpt2/fsdp": [0, 1], "gpt2/tensor": [0, 0], "gpt2/pipeline": [0, 0]}
+    assert parts == {"gpt2/fsdp": [0, 1], "gpt2/pipeline": [0, 0]}
     whole = STEPS * 16
     fed = {name: [r.samples_fed for r in trained.ranks(name)] for name in MAIN}
     assert fed == {
         "gpt2/fsdp": [STEPS * 8] * 2,
-        "gpt2/tensor": [whole] * 2,
         "gpt2/pipeline": [whole] * 2,
     }
     for name in MAIN:

@@ -45,7 +45,7 @@ _HOW_IT_RUNS = (
 _WHAT_IS_LEARNT = ("optimizer", "precision")
 """Fields in which they may differ only where the time to equal loss is told."""
 
-_SAME_MATHS = ("single", "ddp", "fsdp", "tensor", "pipeline", "heterogeneous")
+_SAME_MATHS = ("single", "ddp", "fsdp", "pipeline", "heterogeneous")
 """Kinds of strategy that learn what one device does of the same batches, but for rounding."""
 
 

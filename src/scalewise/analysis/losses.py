@@ -2,7 +2,7 @@
 
 Under data parallelism every rank has the loss of its part of a batch. The loss of the step is
 their mean, weighted by the samples each rank fed: what one device would have recorded of the same
-batch. Ranks that hold one replica together (tensor parallel, a pipeline) have the same loss, and
+batch. Ranks that hold one replica together (a pipeline) have the same loss, and
 one of them speaks for all.
 """
 

@@ -67,7 +67,6 @@ from .strategies import AutoConfig as AutoConfig
 from .strategies import DividedConfig as DividedConfig
 from .strategies import FsdpConfig as FsdpConfig
 from .strategies import PipelineConfig as PipelineConfig
-from .strategies import TensorConfig as TensorConfig
 from .strategy_choice import as_typed as as_typed
 from .strategy_choice import devices_as_typed as devices_as_typed
 from .strategy_choice import keep_known_keys as keep_known_keys

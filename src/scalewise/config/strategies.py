@@ -87,44 +87,6 @@ class DividedConfig(ProcessGroupConfig):
 
 
 @dataclass(frozen=True)
-class ReplicaConfig(DividedConfig):
-    """Several ranks hold one replica together and see the same samples.
-
-    More devices than that make several replicas, whose gradients are averaged.
-    """
-
-    ALLOWED: ClassVar[Mapping[str, tuple[object, ...]]] = {
-        **DividedConfig.ALLOWED,
-        "accumulate_grad_batches": (1,),
-    }
-    DEGREE: ClassVar[str]
-    """The setting that says how many."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        degree = getattr(self, self.DEGREE)
-        enough = degree == "auto" or degree >= 2
-        require(self.DEGREE, degree, enough, "2 or more, or auto for all devices")
-
-    def ranks_a_replica(self, world_size: int) -> int:
-        """Ranks that hold one model; they are neighbours, and so on one host where they fit."""
-        degree: int | Literal["auto"] = getattr(self, self.DEGREE)
-        return world_size if degree == "auto" else degree
-
-    def check_world(self, world_size: int) -> None:
-        """The replicas must come out even."""
-        super().check_world(world_size)
-        each = self.ranks_a_replica(world_size)
-        beside = f"{each} devices a replica (strategy={self.name})"
-        even = world_size % each == 0
-        require("strategy.devices", world_size, even, f"a multiple of {each}", beside)
-
-    def data_shards(self, world_size: int) -> int:
-        """One part of the data for each replica."""
-        return world_size // self.ranks_a_replica(world_size)
-
-
-@dataclass(frozen=True)
 class FsdpConfig(DividedConfig):
     """``strategy=fsdp`` (FSDP2): parameters, gradients and optimizer state in parts.
 
@@ -179,13 +141,17 @@ class FsdpConfig(DividedConfig):
 
 
 @dataclass(frozen=True)
-class PipelineConfig(ReplicaConfig):
-    """``strategy=pipeline`` (1F1B) and ``strategy=gpipe``: each device holds some of the layers."""
+class PipelineConfig(DividedConfig):
+    """``strategy=pipeline`` (1F1B) and ``strategy=gpipe``: each device holds some of the layers.
+
+    The ranks that hold one replica together see the same samples. More devices than stages make
+    several replicas, whose gradients are averaged.
+    """
 
     KIND: ClassVar[str] = "pipeline"
-    DEGREE: ClassVar[str] = "stages"
     ALLOWED: ClassVar[Mapping[str, tuple[object, ...]]] = {
-        **ReplicaConfig.ALLOWED,
+        **DividedConfig.ALLOWED,
+        "accumulate_grad_batches": (1,),
         "model": ("Gpt2", "TextClassifier", "Mlp", "SizedMlp"),
     }
 
@@ -198,10 +164,26 @@ class PipelineConfig(ReplicaConfig):
     microbatches: PositiveInt = 8
     """Parts of a replica's batch that are under way one behind another."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        enough = self.stages == "auto" or self.stages >= 2
+        require("stages", self.stages, enough, "2 or more, or auto for all devices")
+
+    def ranks_a_replica(self, world_size: int) -> int:
+        """Ranks that hold one model; they are neighbours, and so on one host where they fit."""
+        return world_size if self.stages == "auto" else self.stages
+
+    def data_shards(self, world_size: int) -> int:
+        """One part of the data for each replica."""
+        return world_size // self.ranks_a_replica(world_size)
+
     def check_world(self, world_size: int) -> None:
-        """A 1F1B schedule needs a microbatch for every stage."""
+        """Replicas must come out even, and 1F1B needs a microbatch for every stage."""
         super().check_world(world_size)
         stages = self.ranks_a_replica(world_size)
+        beside = f"{stages} devices a replica (strategy={self.name})"
+        even = world_size % stages == 0
+        require("strategy.devices", world_size, even, f"a multiple of {stages}", beside)
         enough = self.schedule == "gpipe" or self.microbatches >= stages
         allowed, beside = f"{stages} or more, or schedule=gpipe", f"{stages} stages"
         require("strategy.microbatches", self.microbatches, enough, allowed, beside)
@@ -214,28 +196,6 @@ class PipelineConfig(ReplicaConfig):
         return shares
 
 
-@dataclass(frozen=True)
-class TensorConfig(ReplicaConfig):
-    """``strategy=tensor``: every matrix of a block is cut over the devices of a replica."""
-
-    KIND: ClassVar[str] = "tensor"
-    DEGREE: ClassVar[str] = "degree"
-    ALLOWED: ClassVar[Mapping[str, tuple[object, ...]]] = {
-        **ReplicaConfig.ALLOWED,
-        "model": ("Gpt2", "TextClassifier"),
-    }
-    REFUSED: ClassVar[Mapping[str, tuple[object, ...]]] = {
-        # One takes means over the rows and columns of a matrix, one makes a whole one orthogonal.
-        "optimizer": ("adafactor", "muon"),
-    }
-
-    degree: int | Literal["auto"] = "auto"
-    """Devices that share one replica; ``auto``: all."""
-    shard_vocabulary: bool = True
-    """Cut the embedding and the output layer too, and take the loss over parts of the vocabulary:
-    no rank ever holds all logits of a token."""
-
-
 _CONFIGS: tuple[type[StrategyConfig], ...] = (
     SingleConfig,
     DdpConfig,
@@ -245,7 +205,6 @@ _CONFIGS: tuple[type[StrategyConfig], ...] = (
     AutoConfig,
     FsdpConfig,
     PipelineConfig,
-    TensorConfig,
 )
 KINDS = {config.KIND: config for config in _CONFIGS}
 

@@ -1,6 +1,4 @@
 from .contract import SplitsIntoStages as SplitsIntoStages
-from .contract import SplitsMatrices as SplitsMatrices
 from .contract import Stage as Stage
-from .contract import TensorCuts as TensorCuts
 from .contract import TrainableModel as TrainableModel
 from .contract import split as split

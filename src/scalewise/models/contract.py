@@ -16,8 +16,8 @@ from scalewise.config import require
 class TrainableModel(Protocol):
     """An ``nn.Module`` with a loss. A batch is a tuple ``(x, target)``.
 
-    A model may also have these methods, and those of :class:`SplitsIntoStages` and
-    :class:`SplitsMatrices`; each is looked for on its own.
+    A model may also have these methods, and that of :class:`SplitsIntoStages`; each is looked for
+    on its own.
 
     * ``metrics() -> MetricCollection``: fresh metrics, each updated with ``(output, target)`` as
       ``loss`` gets them;
@@ -43,15 +43,6 @@ class SplitsIntoStages(Protocol):
 
     def pipeline_units(self) -> list[Unit]:
         """The forward pass as a chain: calling the units one after another is ``forward``."""
-        ...
-
-
-@runtime_checkable
-class SplitsMatrices(Protocol):
-    """A model that ``strategy=tensor`` can spread over devices."""
-
-    def tensor_cuts(self) -> TensorCuts:
-        """Which of its matrices may be cut, and how."""
         ...
 
 
@@ -119,28 +110,3 @@ def balance(costs: Sequence[float], stages: int) -> list[range]:
         ends.append(cut[ends[-1]])
     starts = [0, *reversed(ends[1:])]
     return [range(a, b) for a, b in zip(starts, reversed(ends), strict=True)]
-
-
-@dataclass(frozen=True)
-class TensorCuts:
-    """Where the matrices of a model may be cut, for devices that each hold a part of every one.
-
-    Modules are named as ``named_modules`` of the model gives them.
-
-    A pair of linear layers of which the first is cut by outputs and the second by inputs needs one
-    sum over the devices behind the second, and nothing between them (Shoeybi et al., 2019, section
-    3: Megatron-LM). A module in between works on the part of the features it is handed.
-    """
-
-    heads: int
-    """Attention heads: what the devices share out, so their number has to divide it."""
-    fused_qkv: tuple[str, ...]
-    """Linear layers whose outputs are queries, keys and values of all heads, one behind another."""
-    outputs: tuple[str, ...]
-    """Linear layers whose outputs are shared out."""
-    inputs: tuple[str, ...]
-    """Linear layers whose inputs are shared out."""
-    vocabulary: str | None = None
-    """The embedding whose rows are shared out, where the output layer is the same matrix."""
-    before_vocabulary: str | None = None
-    """The module whose output is multiplied with that matrix."""

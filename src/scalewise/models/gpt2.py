@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
@@ -12,12 +11,11 @@ from torch.nn import functional
 from torchmetrics import MetricCollection
 
 from scalewise.config import require_at_least
-from scalewise.models.contract import TensorCuts, Unit
+from scalewise.models.contract import Unit
 from scalewise.models.objectives import TokenAccuracy, check_at_least, linear_flops
 from scalewise.models.transformer import (
     FeedForward,
     SelfAttention,
-    block_cuts,
     block_flops,
     check_shape,
 )
@@ -147,11 +145,6 @@ class Gpt2(nn.Module):
             *(Unit(one, block) for one in self.blocks),
             Unit(output, float(tokens * linear_flops(self.width, self.vocabulary_size))),
         ]
-
-    def tensor_cuts(self) -> TensorCuts:
-        """Every matrix: those of the blocks by heads and inner width, the embedding by words."""
-        cuts = block_cuts((f"blocks.{i}" for i in range(len(self.blocks))), self.heads)
-        return replace(cuts, vocabulary="token_embedding", before_vocabulary="norm")
 
     def check_data(self, description: Mapping[str, Any]) -> None:
         """The data's tokens must be known to the model, and its sequences not too long."""

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from scalewise.config import require_at_least
-from scalewise.models.contract import TensorCuts, Unit
+from scalewise.models.contract import Unit
 from scalewise.models.objectives import Classification, check_at_least, linear_flops
 from scalewise.models.transformer import (
     EncoderLayer,
-    block_cuts,
     block_flops,
     check_shape,
     sinusoidal_positions,
@@ -150,10 +149,6 @@ class TextClassifier(Classification):
             *(Unit(PaddedLayer(layer), block, needs_input=True) for layer in layers),
             Unit(PooledHead(self.head), float(linear_flops(self.width, self.classes)), True),
         ]
-
-    def tensor_cuts(self) -> TensorCuts:
-        """The matrices of the layers, by heads and inner width; embedding and head stay whole."""
-        return block_cuts((f"layers.{i}" for i in range(len(self.layers))), self.heads)
 
     def check_data(self, description: Mapping[str, Any]) -> None:
         """The data's words and classes must be known to the model, and its texts not too long."""

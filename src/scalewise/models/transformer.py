@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from scalewise.config import require, require_at_least
-from scalewise.models.contract import TensorCuts
 from scalewise.models.objectives import attention_flops, linear_flops
 
 
@@ -32,16 +30,13 @@ class SelfAttention(nn.Module):
         token may be looked at.
         """
         samples, tokens, width = x.shape
-        fused = self.qkv(x)
-        # Under tensor parallelism this device holds some of the heads: as many as came out.
-        held = fused.shape[-1] // 3
-        heads = (samples, tokens, held * self.heads // width, width // self.heads)
-        q, k, v = (part.view(heads).transpose(1, 2) for part in fused.split(held, dim=2))
+        heads = (samples, tokens, self.heads, width // self.heads)
+        q, k, v = (part.view(heads).transpose(1, 2) for part in self.qkv(x).split(width, dim=2))
         dropout = self.dropout if self.training else 0.0
         mixed = functional.scaled_dot_product_attention(
             q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=self.causal
         )
-        output: Tensor = self.projection(mixed.transpose(1, 2).reshape(samples, tokens, held))
+        output: Tensor = self.projection(mixed.transpose(1, 2).reshape(samples, tokens, width))
         return output
 
 
@@ -68,21 +63,6 @@ class EncoderLayer(nn.Module):
         x = self.attention_norm(x + self.dropout(self.attention(x, mask)))
         output: Tensor = self.feed_forward_norm(x + self.dropout(self.feed_forward(x)))
         return output
-
-
-def block_cuts(blocks: Iterable[str], heads: int) -> TensorCuts:
-    """Where blocks of these names, each with ``attention`` and ``feed_forward``, may be cut."""
-    names = tuple(blocks)
-    return TensorCuts(
-        heads=heads,
-        fused_qkv=tuple(f"{name}.attention.qkv" for name in names),
-        outputs=tuple(f"{name}.feed_forward.0" for name in names),
-        inputs=tuple(
-            f"{name}.{part}"
-            for name in names
-            for part in ("attention.projection", "feed_forward.2")
-        ),
-    )
 
 
 def block_flops(tokens: int, width: int, inner_width: int) -> int:

@@ -105,11 +105,6 @@ def use_fused(fused: bool | None, device_kind: str) -> bool:
 
 
 def any_dtensor(params: Sequence[Any]) -> bool:
-    """Whether a parameter is one of torch's DTensors, in any of the forms optimizers take."""
-    for item in params:
-        inner = item["params"] if isinstance(item, dict) else [item]
-        for one in inner:
-            parameter = one[1] if isinstance(one, tuple) else one
-            if hasattr(parameter, "placements"):
-                return True
-    return False
+    """Whether a parameter is one of torch's DTensors; with a name or without."""
+    bare = (item[1] if isinstance(item, tuple) else item for item in params)
+    return any(hasattr(parameter, "placements") for parameter in bare)

@@ -265,7 +265,7 @@ def _divided_memory(config: Configuration) -> Iterator[str]:
     strategy = (config.cells[0].config or {}).get("strategy")
     kind = strategy.get("kind") if isinstance(strategy, dict) else None
     result = config.runs[0].cell.result
-    if kind not in ("fsdp", "tensor", "pipeline") or result is None:
+    if kind not in ("fsdp", "pipeline") or result is None:
         return
     parts, ranks = [], result.ranks
     states = [r.optimizer_state_bytes for r in ranks]

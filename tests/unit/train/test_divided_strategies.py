@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-import torch
 from torch import nn
 
 from fakes.small_fit import composed_cell
 from scalewise.models.gpt2 import Gpt2
 from scalewise.models.mlp import Mlp
 from scalewise.train.execution.module import held_parameters
-from scalewise.train.strategies.model_parallel import _deal_out_heads, sharding_units
+from scalewise.train.strategies.model_parallel import sharding_units
 from scalewise.train.strategies.pipeline import _hollow
 
 
@@ -52,16 +49,6 @@ def test_fsdp_gathers_blocks_or_layers_one_at_a_time() -> None:
     assert sharding_units(nn.Linear(2, 2)) == []
 
 
-def test_heads_are_dealt_out_so_that_a_slice_attends_by_itself() -> None:
-    width, parts = 8, 2
-    qkv = nn.Linear(width, 3 * width)
-    q, k, v = (part.clone() for part in qkv.weight.detach().chunk(3))
-    _deal_out_heads(qkv, parts)
-    for place, piece in enumerate(qkv.weight.detach().chunk(parts)):
-        own = [matrix.chunk(parts)[place] for matrix in (q, k, v)]
-        torch.testing.assert_close(piece, torch.cat(own), rtol=0, atol=0)
-
-
 def test_a_hollow_model_counts_whole_and_holds_its_stage() -> None:
     model = Mlp(10, [16, 8], 2)
     counts = [p.numel() for p in model.parameters()]
@@ -70,19 +57,3 @@ def test_a_hollow_model_counts_whole_and_holds_its_stage() -> None:
     assert [p.numel() for p in model.parameters()] == counts
     names = [name for name, _ in held_parameters(model)]
     assert names == ["layers.0.weight", "layers.0.bias"]
-
-
-def test_parameters_of_two_kinds_come_as_two_groups() -> None:
-    class Divided(nn.Parameter):
-        placements: Any = ()
-
-        def to_local(self) -> Any:
-            return self
-
-    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
-    model[0].weight = Divided(torch.zeros(2, 2))
-    groups = held_parameters(model)
-    named = [[name for name, _ in group["params"]] for group in groups]
-    assert named == [["0.weight"], ["0.bias", "1.weight", "1.bias"]]
-    optimizer = torch.optim.AdamW(groups)
-    assert [len(group["params"]) for group in optimizer.param_groups] == [1, 3]

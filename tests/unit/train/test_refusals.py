@@ -9,7 +9,6 @@ import pytest
 from fakes.small_fit import composed_cell
 from scalewise.config import ConfigError, ExecutionConfig, LoaderConfig
 
-TOKENS = ("model=gpt2_tiny", "dataset=synthetic_tokens")
 CPU = "hardware=cpu"
 
 
@@ -32,9 +31,7 @@ CPU = "hardware=cpu"
          "strategy.candidates.ddp.bucket_cap_mb: found 0; allowed: above 0"),
         # divided models
         ("fsdp optimizer=adafactor", "optimizer: found adafactor with strategy=fsdp"),
-        ("tensor TOKENS optimizer=muon", "optimizer: found muon with strategy=tensor"),
         ("fsdp precision=fp16-mixed", "precision: found fp16-mixed with strategy=fsdp"),
-        ("tensor", "model: found Mlp with strategy=tensor"),
         ("pipeline model=resnet18 dataset=synthetic_images",
          "model: found ResNet with strategy=pipeline"),
         ("fsdp model=lstm dataset=tabular_windows", "model: found Recurrent with strategy=fsdp"),
@@ -42,7 +39,7 @@ CPU = "hardware=cpu"
         ("fsdp strategy.sharding=hybrid", "strategy.shard_size: found null with sharding=hybrid"),
         ("fsdp strategy.shard_size=2", "strategy.shard_size: found 2 with sharding=full"),
         ("fsdp strategy.gather_dtype=bf16", "strategy.gather_dtype: found bf16 with precision="),
-        ("tensor TOKENS strategy.degree=1", "strategy.degree: found 1; allowed: 2 or more"),
+        ("pipeline strategy.stages=1", "strategy.stages: found 1; allowed: 2 or more"),
         ("pipeline strategy.stages=2 strategy.devices=3",
          "strategy.devices: found 3 with 2 devices a replica"),
         ("pipeline strategy.microbatches=3 strategy.devices=4",
@@ -52,7 +49,7 @@ CPU = "hardware=cpu"
         ("fsdp strategy.sharding=hybrid strategy.shard_size=2 strategy.devices=2",
          "strategy.shard_size: found 2 with devices=2"),
         # fp8: what torchao makes no promise for
-        ("tensor TOKENS precision=fp8", "precision: found fp8 with strategy=tensor"),
+        ("pipeline precision=fp8", "precision: found fp8 with strategy=pipeline"),
         ("local_sgd precision=fp8", "precision: found fp8 with strategy=local_sgd"),
         ("ddp precision=fp8 execution=cudagraph", "precision: found fp8 with execution=cudagraph"),
         ("ddp precision=fp8 precision.lightning=32-true",
@@ -60,7 +57,7 @@ CPU = "hardware=cpu"
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_refused_in_one_line(overrides: str, begin: str) -> None:
-    strategy, *others = overrides.replace("TOKENS", " ".join(TOKENS)).split()
+    strategy, *others = overrides.split()
     on = () if strategy == "ddp" or "precision=fp8" in others else (CPU,)
     with pytest.raises(ConfigError) as refused:
         composed_cell(f"strategy={strategy}", *on, *others)

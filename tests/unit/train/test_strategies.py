@@ -30,7 +30,7 @@ def test_every_option_of_the_group_builds_its_own_kind() -> None:
 
 def fits(option: str) -> tuple[str, ...]:
     """What a strategy that divides a model needs beside it."""
-    divided = ("pipeline", "gpipe", "tensor")
+    divided = ("pipeline", "gpipe")
     return ("model=gpt2_tiny", "dataset=synthetic_tokens") if option in divided else ()
 
 

@@ -84,23 +84,9 @@ class ExperimentModule(CheapHookNames, pl.LightningModule):
         return self._optimizer(held_parameters(self.network))
 
 
-def held_parameters(network: nn.Module) -> list[Any]:
-    """Named parameters of which this rank holds something, for the optimizer.
-
-    An update of many parameters at once takes DTensors or plain tensors, not both: where a model
-    has both they come as two groups.
-    """
-    held = [(name, p) for name, p in network.named_parameters() if not p.is_meta]
-    divided = [item for item in held if is_dtensor(item[1])]
-    if not divided or len(divided) == len(held):
-        return held
-    whole = [item for item in held if not is_dtensor(item[1])]
-    return [{"params": divided}, {"params": whole}]
-
-
-def is_dtensor(parameter: object) -> bool:
-    """Whether it is one of torch's DTensors; asked so that they need not be imported."""
-    return hasattr(parameter, "placements") and hasattr(parameter, "to_local")
+def held_parameters(network: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Named parameters of which this rank holds something, for the optimizer."""
+    return [(name, p) for name, p in network.named_parameters() if not p.is_meta]
 
 
 class OperationModule(CheapHookNames, pl.LightningModule):

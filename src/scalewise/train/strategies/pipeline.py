@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import pytorch_lightning as pl
@@ -22,12 +23,83 @@ from scalewise.records import PipelineRecord
 from scalewise.train.execution import ExperimentModule, LeanSteps
 from scalewise.train.recording import CellRecorder, Mark
 from scalewise.train.strategies.ddp import Setting
-from scalewise.train.strategies.model_parallel import (
-    DividedStrategy,
-    Replicas,
-    move_rest,
-    network_of,
-)
+from scalewise.train.strategies.model_parallel import DividedStrategy, move_rest, network_of
+from scalewise.train.strategies.replicas import average
+from scalewise.train.torch_internals import multiply_all, norms_of_all
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """Neighbouring ranks hold a replica; ranks at the same place of theirs hold the same part."""
+
+    ranks: list[int]
+    """Global ranks of this rank's replica, in order of their place."""
+    place: int
+    """This rank's among them."""
+    count: int
+    inside: distributed.ProcessGroup
+    """The ranks of this replica."""
+    across: distributed.ProcessGroup
+    """The ranks that hold the same part, one of each replica."""
+
+    @classmethod
+    def of_size(cls, size: int) -> Replicas:
+        """Replicas of ``size`` ranks each. Every rank has to call this."""
+        rank, world_size = distributed.get_rank(), distributed.get_world_size()
+        blocks = [[*range(b, b + size)] for b in range(0, world_size, size)]
+        alike = [[*range(place, world_size, size)] for place in range(size)]
+        inside, across = _own_group(blocks), _own_group(alike)
+        assert inside is not None and across is not None
+        return cls(blocks[rank // size], rank % size, len(blocks), inside, across)
+
+    def subgroup(self, places: Sequence[int]) -> distributed.ProcessGroup | None:
+        """Ranks at these places of this replica; None where this rank is at none of them.
+
+        Every rank has to call this.
+        """
+        size = len(self.ranks)
+        starts = range(0, size * self.count, size)
+        members = [[start + place for place in places] for start in starts]
+        return _own_group(members)
+
+    def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Replace every gradient by its mean over the replicas, all of one format at once."""
+        if self.count > 1:
+            gradients = [p.grad for p in parameters if p.grad is not None]
+            average(gradients, self.count, self.across)
+
+    def clip(
+        self,
+        max_norm: float,
+        own: Sequence[nn.Parameter],
+        elsewhere: Sequence[nn.Parameter],
+    ) -> None:
+        """Scale gradients so that the norm over the whole replica is at most ``max_norm``.
+
+        Args:
+            own: what this rank counts, and no other of the replica.
+            elsewhere: what this rank has and another one counts.
+        """
+        squares = _squares(own)
+        distributed.all_reduce(squares, group=self.inside)
+        # The same small number as in torch's clip_grad_norm_, so that results agree.
+        factor = (max_norm / (squares.sqrt() + 1e-6)).clamp(max=1.0)
+        gradients = [p.grad for p in (*own, *elsewhere) if p.grad is not None]
+        multiply_all(gradients, factor)
+
+
+def _squares(parameters: Sequence[nn.Parameter]) -> Tensor:
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if not gradients:
+        return torch.zeros((), device=parameters[0].device if parameters else None)
+    return torch.stack(norms_of_all(gradients)).square().sum()
+
+
+def _own_group(ranks: list[list[int]]) -> distributed.ProcessGroup | None:
+    """The one this rank is in; every rank makes every group, in one order, as torch requires."""
+    mine: distributed.ProcessGroup | None
+    mine, _ = distributed.new_subgroups_by_enumeration(ranks)  # type: ignore[no-untyped-call]
+    return mine
 
 
 class PipelineSteps(LeanSteps):

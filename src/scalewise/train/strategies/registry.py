@@ -9,7 +9,7 @@ from pytorch_lightning.strategies import Strategy
 
 from scalewise.config import StrategyConfig
 from scalewise.train.strategies.ddp import HeterogeneousDDP, OwnStreamDDP, Setting
-from scalewise.train.strategies.model_parallel import FsdpStrategy, TensorStrategy
+from scalewise.train.strategies.model_parallel import FsdpStrategy
 from scalewise.train.strategies.pipeline import PipelineStrategy
 from scalewise.train.strategies.replicas import LocalSgd, UnwrappedReplicas
 
@@ -21,7 +21,6 @@ BUILDERS: dict[str, Callable[[Any, Setting], Strategy | str]] = {
     "heterogeneous": HeterogeneousDDP,
     "fsdp": FsdpStrategy,
     "pipeline": PipelineStrategy,
-    "tensor": TensorStrategy,
 }
 """By ``kind``. ``single`` is Lightning's own choice; for ``auto``, the sweep chooses one of these
 before a cell starts."""

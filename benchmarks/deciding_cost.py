@@ -210,28 +210,12 @@ def print_budgets(sweeps: int, seed: int) -> None:
                 )
 
 
-def print_caps(sweeps: int, seed: int) -> None:
-    """How much of the time pays for looks that are never reached."""
-    head("max_repeats", "CV", "same", "contradicted", "wrong", "undecided", "device time",
-         "same in 10 min on 2 cores", "device time")  # fmt: skip
-    for cap in (8, 12, 20, CAP):
-        for cv in CVS:
-            found = over_all("symmetric", cv, sweeps, seed, cap)
-            limits = {"round_s": ROUND_S["2 cores"], "budget_s": 600.0}
-            soon = over_all("symmetric", cv, sweeps, seed, cap, **limits)
-            print(
-                f"| {cap} | {100 * cv:g} % | {found.same:.1%} | {found.contradicted:.2%} | "
-                f"{found.wrong:.2%} | {found.undecided:.1%} | {found.device_time:.1%} | "
-                f"{soon.same:.1%} | {soon.device_time:.1%} |"
-            )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--sweeps", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    for table in (print_noises, print_matrices, print_budgets, print_caps):
+    for table in (print_noises, print_matrices, print_budgets):
         table(options.sweeps, options.seed)
 
 

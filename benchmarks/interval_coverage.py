@@ -24,7 +24,6 @@ from scalewise.analysis.verdict import (
     BENEFICIAL_FROM,
     CAP,
     MARGINAL_FROM,
-    MOST_MORE,
     PRECISION,
     nominal_level,
     schedule,
@@ -97,13 +96,10 @@ def welch(single: Array, multi: Array, level: float) -> tuple[Array, Array]:
     return middle - half, middle + half
 
 
-def verdicts(low: Array, high: Array, margin: float = 0.0) -> npt.NDArray[np.int64]:
-    """0 prefer single, 1 marginal, 2 beneficial, -1 undecided; as ``judge``.
-
-    With a ``margin`` an interval has to end so far from an edge.
-    """
-    inside = (low >= LEAST + margin) & (high <= WANTED - margin)
-    return np.select([low > WANTED + margin, high < LEAST - margin, inside], [2, 0, 1], UNDECIDED)
+def verdicts(low: Array, high: Array) -> npt.NDArray[np.int64]:
+    """0 prefer single, 1 marginal, 2 beneficial, -1 undecided; as ``judge``."""
+    inside = (low >= LEAST) & (high <= WANTED)
+    return np.select([low > WANTED, high < LEAST, inside], [2, 0, 1], UNDECIDED)
 
 
 def past_edges(truth: Array) -> npt.NDArray[np.bool_]:
@@ -137,19 +133,16 @@ def fixed_runs(
     comparisons: int,
     seed: int,
     intervals: Intervals = paired,
-    margin: float = 0.0,
 ) -> Fixed:
     """Comparisons of so many rounds, with truths from 0.8 to 1.3."""
     rng = np.random.default_rng([seed, list(NOISES).index(noise), round(cv * 1000), runs])
     truth = np.log(rng.uniform(0.8, 1.3, comparisons))
     single, multi = log_rates(rng, noise, cv, (comparisons, runs))
     low, high = intervals(single, multi + truth[:, None], 0.05)
-    found, clear = verdicts(low, high, margin), past_edges(truth)
+    found, clear = verdicts(low, high), past_edges(truth)
     at = [edge + math.log1p(side) for edge in (LEAST, WANTED) for side in (-PAST_EDGE, PAST_EDGE)]
     # The interval only moves with the truth.
-    moved = [
-        (verdicts(low - truth + t, high - truth + t, margin), np.full(comparisons, t)) for t in at
-    ]
+    moved = [(verdicts(low - truth + t, high - truth + t), np.full(comparisons, t)) for t in at]
     return Fixed(
         float(((low <= truth) & (truth <= high)).mean()),
         float(wrong(found, truth)[clear].mean()),
@@ -223,40 +216,6 @@ def stratum(
     return found[0], found[1], found[2]
 
 
-def decided_in_time(
-    noise: str, cv: float, runs: int, comparisons: int, seed: int
-) -> tuple[float, float, float]:
-    """How ``about N more runs`` keeps its word.
-
-    Returns, of undecided comparisons: the share that is told a number, and of those the share that
-    is decided with so many more runs and with twice as many.
-    """
-    rng = np.random.default_rng([seed, round(cv * 1000), runs])
-    truth = np.log(rng.uniform(0.8, 1.3, comparisons))
-    single, multi = log_rates(rng, noise, cv, (comparisons, runs + 2 * MOST_MORE))
-    ratios = multi - single + truth[:, None]
-    point, sd = ratios[:, :runs].mean(axis=1), ratios[:, :runs].std(axis=1, ddof=1)
-    undecided = verdicts(*paired(single[:, :runs], ratios[:, :runs] + single[:, :runs], 0.05)) < 0
-    distance = np.minimum(abs(point - LEAST), abs(point - WANTED))
-    later = np.arange(runs + 1, runs + MOST_MORE + 1)
-    halves = stats.t.ppf(0.975, later - 1) / np.sqrt(later) * sd[:, None]
-    enough = halves < distance[:, None]
-    more = np.where(enough.any(axis=1), enough.argmax(axis=1) + 1, 0)
-    told = undecided & (more > 0)
-    kept = [
-        _decided_after(ratios[told & (more == n)], runs + n * times)
-        for n in range(1, MOST_MORE + 1)
-        for times in (1, 2)
-    ]
-    share = [float(np.concatenate(kept[i::2]).mean()) for i in (0, 1)]
-    return float(told.sum() / max(1, undecided.sum())), share[0], share[1]
-
-
-def _decided_after(ratios: Array, runs: int) -> npt.NDArray[np.bool_]:
-    zero = np.zeros((len(ratios), runs))
-    return verdicts(*paired(zero, ratios[:, :runs], 0.05)) != UNDECIDED
-
-
 def head(*names: str) -> None:
     print(f"\n| {' | '.join(names)} |\n|---|{'---:|' * (len(names) - 1)}")
 
@@ -298,28 +257,6 @@ def print_adaptive(comparisons: int, seed: int) -> None:
         )
 
 
-def print_margin(comparisons: int, seed: int) -> None:
-    """What it would take to be wrong less often 2 % past an edge: verdicts 1 % beyond it."""
-    head("noise", "runs", "wrong at 2 %", "with a margin", "undecided", "with a margin")
-    for noise in ("symmetric", "slow mode"):
-        for runs in RUNS:
-            found = [
-                [fixed_runs(noise, cv, runs, comparisons, seed, margin=margin) for cv in CVS]
-                for margin in (0.0, 0.01)
-            ]
-            at = (f"{max(one.wrong_at_2_percent for one in each):.1%}" for each in found)
-            open_ = (f"{np.mean([one.undecided for one in each]):.0%}" for each in found)
-            print(f"| {noise} | {runs} | {' | '.join([*at, *open_])} |")
-
-
-def print_power(comparisons: int, seed: int) -> None:
-    head("runs", "CV", "told a number", "decided with so many more", "with twice as many")
-    for runs in (3, 5, 8):
-        for cv in (0.02, 0.05, 0.1):
-            told, kept, twice = decided_in_time("symmetric", cv, runs, comparisons, seed)
-            print(f"| {runs} | {cv:.0%} | {told:.0%} | {kept:.0%} | {twice:.0%} |")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--comparisons", type=int, default=10_000)
@@ -327,8 +264,6 @@ def main() -> None:
     options = parser.parse_args()
     print_fixed(options.comparisons, options.seed)
     print_adaptive(options.comparisons, options.seed)
-    print_power(options.comparisons, options.seed)
-    print_margin(options.comparisons, options.seed)
 
 
 if __name__ == "__main__":

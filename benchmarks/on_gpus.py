@@ -67,11 +67,6 @@ PARTS: dict[str, Part] = {
         1, 500,
         "benchmarks/bare_loop.py --workloads medium large gpt2 --out {out}/bare_loop.json",
     ),
-    "fp8": Part(
-        1, 280,
-        f"{TRAIN} experiment=gpt2_scaling strategy=single precision=bf16-mixed,fp8"
-        " execution=eager,compile repeats=1",
-    ),
     "gpu_tests": Part(
         2, 560, "-m pytest tests/gpu -m gpu -q --maxfail=4 --durations=0 --basetemp={out}/tmp"
     ),

@@ -68,7 +68,7 @@ class Observation:
         Ranks that are late in turns accuse nobody. A crowd that is named makes steps long, and
         stops all ranks at once, too.
         """
-        true = {*TRUE_LIMITS, self.expected, "foreign_cpu"}  # of others, and no fault of a run
+        true = {*TRUE_LIMITS, self.expected}
         if CROWDED in self.limits:
             true |= {"common_stall", "long_steps"}
         faults = [

@@ -17,7 +17,7 @@ def codes(report: Path) -> dict[str, list[str]]:
     told = json.loads((report / "results.json").read_text())
     for one in told["configurations"]:
         assert (one["verdict"] == "invalid") == bool(one["invalid"])
-    return {c["label"]: [i["code"] for i in c["invalid"]] for c in told["configurations"]}
+    return {c["configuration"]: [i["code"] for i in c["invalid"]] for c in told["configurations"]}
 
 
 def test_each_is_named_with_its_reason_and_a_sound_run_is_not(

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from scalewise.records import SweepFolder
+from scalewise.report import build
 
 KEPT = Path(__file__).parents[2] / "docs/results/cpu2_matrix"
 
@@ -29,6 +30,7 @@ def sweep(tmp_path: Path) -> Path:
         config = yaml.safe_load(path.read_text())
         config["tracking"] = {"name": "both", "trackers": ["trackio", "wandb"], "project": "mine"}
         path.write_text(yaml.safe_dump(config, sort_keys=False))
+    build(folder)
     return folder
 
 
@@ -53,7 +55,7 @@ def test_both_trackers_hold_one_answer(sweep: Path, tmp_path: Path) -> None:
     }
     label = "gpt2_tiny ddp x2"
     assert summary[f"{label}/verdict"] == "beneficial"
-    for figure in ("speedup", "efficiency", "sample_cost_ratio"):
+    for figure in ("speedup_ratio", "efficiency_ratio", "sample_cost_ratio"):
         low, high = (summary[f"{label}/{figure}_{end}95"] for end in ("low", "high"))
         assert low < summary[f"{label}/{figure}"] < high
     with sqlite3.connect(tmp_path / "trackio" / "mine.db") as database:

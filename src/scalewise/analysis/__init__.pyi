@@ -50,6 +50,7 @@ from .figures import listed as listed
 from .figures import number as number
 from .figures import ratio as ratio
 from .figures import times as times
+from .figures import value_in_columns as value_in_columns
 from .investment import Bounded as Bounded
 from .investment import Owned as Owned
 from .investment import Return as Return
@@ -82,10 +83,10 @@ from .remedies import is_refused as is_refused
 from .remedies import override_holds as override_holds
 from .remedies import remedy as remedy
 from .remedies import work_remedy as work_remedy
-from .run import FIGURES as FIGURES
-from .run import Metric as Metric
+from .run import RUN_FIGURES as RUN_FIGURES
 from .run import Run as Run
 from .run import measure_run as measure_run
+from .run import run_as_plain as run_as_plain
 from .scaling import Pair as Pair
 from .scaling import Refused as Refused
 from .scaling import is_ceiling as is_ceiling
@@ -135,6 +136,13 @@ from .summary import analyse as analyse
 from .summary import blame_last as blame_last
 from .summary import fate_lines as fate_lines
 from .summary import speedup_at_equal_clocks as speedup_at_equal_clocks
+from .table import FIGURES as FIGURES
+from .table import Row as Row
+from .table import as_plain as as_plain
+from .table import csv_rows as csv_rows
+from .table import in_columns as in_columns
+from .table import rows as rows
+from .table import shown_on as shown_on
 from .validity import Doubt as Doubt
 from .validity import DoubtCode as DoubtCode
 from .validity import check_published as check_published

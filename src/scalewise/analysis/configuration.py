@@ -17,7 +17,7 @@ from scalewise.analysis.comparability import (
 from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, is_disturbed
 from scalewise.analysis.labels import named, swept_order, tell_apart
 from scalewise.analysis.model import CellRecords, Sweep, is_monitored, setting
-from scalewise.analysis.run import FIGURES, Metric, Run, Scale, measure_run
+from scalewise.analysis.run import RUN_FIGURES, Run, Scale, measure_run
 from scalewise.analysis.statistics import (
     Estimate,
     Runs,
@@ -81,15 +81,13 @@ class Configuration:
         """Its model and dataset."""
         return self.name("model"), self.name("dataset")
 
-    def values(self, metric: Metric) -> list[float]:
-        """``metric`` of every run that has it."""
-        return [v for run in self.runs if (v := run.value(metric)) is not None]
+    def values(self, key: str) -> list[float]:
+        """The figure of every run that has it."""
+        return [v for run in self.runs if (v := run.value(key)) is not None]
 
-    def rounds(self, metric: Metric) -> Runs:
+    def rounds(self, key: str) -> Runs:
         """As :meth:`values`, by round, to be compared within rounds."""
-        return self.by_round(
-            [(run, v) for run in self.runs if (v := run.value(metric)) is not None]
-        )
+        return self.by_round([(run, v) for run in self.runs if (v := run.value(key)) is not None])
 
     def by_round(self, values: Sequence[tuple[Run, float]]) -> Runs:
         """Values of runs by their repeat, which is the round of the sweep they ran in.
@@ -100,16 +98,17 @@ class Configuration:
             return [value for _, value in values]
         return {run.cell.planned.repeat: value for run, value in values}
 
-    def estimate(self, metric: Metric) -> Estimate | None:
-        """``metric`` over runs with its interval; None if no run has it.
+    def estimate(self, key: str) -> Estimate | None:
+        """A figure over runs with its interval; None if no run has it.
 
         Positive figures are estimated on a logarithmic scale (an energy counter may not have
         moved, and then cannot be), shares and CVs have an interval that ends at 0.
         """
-        values = self.values(metric)
+        values = self.values(key)
         if not values:
             return None
-        scale = FIGURES[metric][1]
+        scale = RUN_FIGURES[key].scale
+        assert scale is not None, f"{key} is not estimated over runs"
         if scale == "positive" and min(values) <= 0:
             scale = "not negative"
         return _ESTIMATES[scale](values)

@@ -1,10 +1,11 @@
-"""How a figure and its doubt are written: read at a glance, and never more than is known."""
+"""What a figure is, and how it and its doubt are written: never more than is known."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from scalewise.analysis.statistics import Estimate, Interval, RatioEstimate
 from scalewise.records import to_plain
@@ -166,3 +167,84 @@ def listed(names: Sequence[str], most: int) -> str:
     """``a, b and 3 more``: the first ``most`` names, and how many others there are."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def written(value: Any) -> str:
+    """Any value as tables have it: figures over runs with their doubt, thousands grouped."""
+    match value:
+        case Estimate():
+            return estimate(value)
+        case RatioEstimate():
+            return ratio(value)
+        case float() | None:
+            return number(value)
+        case int():
+            return f"{value:,}"
+        case _:
+            return str(value)
+
+
+def mean_alone(figure: Estimate) -> str:
+    """A figure without its interval."""
+    return number(figure.value)
+
+
+Of = TypeVar("Of")
+"""What a figure is read from: a run, or a row of a table."""
+
+
+@dataclass(frozen=True)
+class Figure(Generic[Of]):
+    """One figure: every table, file, page and tracker that has it takes it from here."""
+
+    key: str
+    """Its column in files and its key in JSON, with its unit and scope."""
+    of: Callable[[Of], Any]
+    """Reads it; None where it was not measured."""
+    says: str
+    """What it is, for docs/tables.md."""
+    heading: str = ""
+    """Of its column in tables to read."""
+    unit: str = ""
+    on: str = ""
+    """The tables that show it, beside the files."""
+    text: Callable[[Any], str] = written
+    """How it is written; ``str`` for words, which stand on the left."""
+    has_ends: bool = False
+    """Whether files have the ends of its interval."""
+    in_csv: bool = True
+    """Whether ``results.csv`` has it; ``results.json`` has all."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """What files call it, and the ends of its interval."""
+        ends = (f"{self.key}_low95", f"{self.key}_high95") if self.has_ends else ()
+        return (self.key, *ends)
+
+    def in_columns(self, row: Of) -> dict[str, Any]:
+        """Its values by column; ends that bound nothing are missing."""
+        value = self.of(row)
+        found = value_in_columns(self.key, value)
+        return {column: found.get(column) for column in self.columns}
+
+    def as_plain(self, row: Of) -> Any:
+        """For JSON, with its interval and its number of runs."""
+        return as_plain(self.of(row))
+
+
+def value_in_columns(key: str, value: Any) -> dict[str, Any]:
+    """A value by its column in files, and the ends of its interval where it has one."""
+    if not isinstance(value, Estimate | RatioEstimate):
+        return {key: value}
+    interval = bounding(value)
+    return {
+        key: value.value,
+        f"{key}_low95": interval and interval.low,
+        f"{key}_high95": interval and interval.high,
+    }
+
+
+def as_plain(value: Any) -> Any:
+    """Any value for JSON."""
+    is_figure = isinstance(value, Estimate | RatioEstimate)
+    return figure_as_plain(value) if is_figure else to_plain(value)

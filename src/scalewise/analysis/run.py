@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from scalewise.analysis.balance import LoadBalance, ShardAudit, audit_shards
 from scalewise.analysis.devices import Usage, measure_usage
+from scalewise.analysis.figures import Figure, mean_alone
 from scalewise.analysis.losses import (
     LossCurve,
     RunLosses,
@@ -15,11 +16,11 @@ from scalewise.analysis.losses import (
     loss_curve,
     run_losses,
 )
-from scalewise.analysis.model import CellRecords
+from scalewise.analysis.model import CellRecords, WarmUp
 from scalewise.analysis.step_figures import StepFigures, figures_of
 from scalewise.analysis.steps import Anatomy, NotMeasuredError, Throughput, take
 from scalewise.analysis.validity import Invalid, invalid_run
-from scalewise.records import RankSummary, last_metrics
+from scalewise.records import CellResult, RankSummary, cv_text, last_metrics
 
 
 @dataclass(frozen=True)
@@ -41,13 +42,14 @@ class Run:
     """Why its figures mean nothing; empty for a sound run."""
     missing: Mapping[str, str] = field(default_factory=dict)
 
-    def value(self, metric: Metric) -> float | None:
-        """A figure of :data:`FIGURES`; None where it was not measured."""
-        return FIGURES[metric][0](self)
+    def value(self, key: str) -> float | None:
+        """A number of :data:`RUN_FIGURES`; None where it was not measured."""
+        found: float | None = RUN_FIGURES[key].of(self)
+        return found
 
     @property
     def samples_per_s(self) -> float | None:
-        return self.value("global_samples_per_s")
+        return self.throughput.global_samples_per_s if self.throughput else None
 
     @property
     def utilization_readings(self) -> int:
@@ -95,14 +97,6 @@ def _optimizer_memory_mib(run: Run) -> float | None:
     return max(known) / 2**20 if known else None
 
 
-def _mean_of_devices(metric: str) -> Read:
-    return lambda run: run.usage.mean(metric) if run.usage else None
-
-
-def _cv_of_devices(metric: str) -> Read:
-    return lambda run: run.usage.cv(metric) if run.usage else None
-
-
 _ACCURACIES = ("val_accuracy", "val_acc")
 
 
@@ -112,42 +106,132 @@ def _accuracy(run: Run) -> float | None:
     return next((last[name] for name in _ACCURACIES if last.get(name) is not None), None)
 
 
-Metric = str
-"""A name in :data:`FIGURES`."""
-Read = Callable[[Run], float | None]
 Scale = Literal["positive", "not negative", "any sign"]
 
-FIGURES: Mapping[Metric, tuple[Read, Scale]] = {
-    "global_samples_per_s": (
-        lambda r: r.throughput.global_samples_per_s if r.throughput else None,
-        "positive",
-    ),
-    "step_time_ms": (
-        lambda r: r.throughput.step_time_ms.mean if r.throughput else None,
-        "positive",
-    ),
-    "loss_reached": (lambda r: r.loss.final if r.loss else None, "any sign"),
-    "val_accuracy_reached": (_accuracy, "not negative"),
-    "points_dropped_per_batch": (
-        lambda r: last_metrics(r.ranks).get("points_dropped_per_batch"),
-        "not negative",
-    ),
-    "peak_memory_per_device_mib": (_peak_memory_mib, "positive"),
-    "memory_used_per_device_mib": (_mean_of_devices("memory_used_mib"), "positive"),
-    "utilization_per_device_percent": (_mean_of_devices("utilization_percent"), "not negative"),
-    "arrival_cv_percent": (lambda r: r.balance.cv_percent if r.balance else None, "not negative"),
-    "memory_cv_percent": (_cv_of_devices("memory_used_mib"), "not negative"),
-    "utilization_cv_percent": (_cv_of_devices("utilization_percent"), "not negative"),
-    "power_cv_percent": (_cv_of_devices("power_w"), "not negative"),
-    "sm_activity_cv_percent": (_cv_of_devices("sm_activity_percent"), "not negative"),
-    "energy_j_per_step": (_joules_per_step, "positive"),
-    "energy_j_per_run": (_energy_j, "positive"),
-    "energy_j_per_million_samples": (_joules_per_million_samples, "positive"),
-    "optimizer_memory_mib": (_optimizer_memory_mib, "not negative"),
-}
-"""Numbers of a run that can be estimated over repeats, each with the scale of its interval.
+
+@dataclass(frozen=True)
+class RunFigure(Figure[Run]):
+    """A figure of a run."""
+
+    scale: Scale | None = None
+    """Of its interval over runs; None for what is no number, or is not estimated over runs."""
+
+
+def _of_result(read: Callable[[CellResult], object]) -> Callable[[Run], object]:
+    return lambda run: run.cell.result and read(run.cell.result)
+
+
+def _of_warm_up(read: Callable[[WarmUp], object]) -> Callable[[Run], object]:
+    """None too where no step was timed."""
+    return lambda run: read(run.cell.warm_up) if run.cell.warm_up and run.throughput else None
+
+
+def _of_timed(read: Callable[[Throughput], float | None]) -> Callable[[Run], float | None]:
+    return lambda run: read(run.throughput) if run.throughput else None
+
+
+def _mean_of_devices(name: str) -> Callable[[Run], float | None]:
+    return lambda run: run.usage.mean(name) if run.usage else None
+
+
+def _cv_of_devices(name: str) -> Callable[[Run], float | None]:
+    return lambda run: run.usage.cv(name) if run.usage else None
+
+
+_ALL = (
+    RunFigure("cell", lambda r: r.cell.planned.name, "name of the cell, and of its folder"),
+    RunFigure("config_id", lambda r: r.cell.planned.config_id,
+              "hash of the configuration without the repeat: its repeats share it"),
+    RunFigure("repeat", lambda r: r.cell.planned.repeat,
+              "number of the repeat, from 0: the round of the sweep it ran in"),
+    RunFigure("seed", lambda r: (r.cell.config or {}).get("seed"), "of the run"),
+    RunFigure("started_at_unix_s", _of_result(lambda r: r.started_at), "when it started"),
+    RunFigure("world_size", lambda r: r.world_size, "ranks: one a device"),
+    RunFigure("scaling", _of_result(lambda r: r.scaling),
+              "`strong` (one global batch) or `weak` (one batch a device)"),
+    RunFigure("global_batch_size_samples", _of_result(lambda r: r.global_batch_size),
+              "samples a step of all devices together", "batch", "global"),
+    RunFigure("per_device_batch_size_samples", _of_result(lambda r: r.per_device_batch_size),
+              "samples a step of each device"),
+    RunFigure("timed_from_step", _of_warm_up(lambda w: w.timed_from),
+              "first step of the steady window"),
+    RunFigure("timed_steps", _of_timed(lambda t: t.steps), "steps in the steady window",
+              "timed steps", on="resources"),
+    RunFigure("warmup_rule", _of_warm_up(lambda w: w.rule),
+              "how the beginning of that window was chosen ([method](method.md))"),
+    RunFigure("global_samples_per_s", _of_timed(lambda t: t.global_samples_per_s),
+              "samples a second of all devices, over the timed steps", "samples/s", "global",
+              on="scaling devices summary speed page", has_ends=True, scale="positive"),
+    RunFigure("step_time_ms", _of_timed(lambda t: t.step_time_ms.mean), "mean of the timed steps",
+              "step", "ms", on="resources", has_ends=True, scale="positive"),
+    RunFigure("step_time_p50_ms", _of_timed(lambda t: t.step_time_ms.p50),
+              "median of the timed steps", "median step", "ms", on="resources use",
+              text=mean_alone, in_csv=False, scale="positive"),
+    RunFigure("step_time_p99_ms", _of_timed(lambda t: t.step_time_ms.p99),
+              "99th percentile of the timed steps, of 100 or more", "p99", "ms", on="resources",
+              text=mean_alone, in_csv=False, scale="positive"),
+    RunFigure("peak_memory_per_device_mib", _peak_memory_mib,
+              "largest peak of a rank: of the allocator on a GPU, resident on a CPU",
+              "peak memory", "MiB a device", on="resources use page", text=mean_alone,
+              scale="positive"),
+    RunFigure("memory_used_per_device_mib", _mean_of_devices("memory_used_mib"),
+              "mean over devices and readings: of the whole GPU, resident on a CPU",
+              "memory used", "MiB a device", on="resources", text=mean_alone, scale="positive"),
+    RunFigure("memory_cv_percent", _cv_of_devices("memory_used_mib"),
+              "spread of that over the devices of a run", "memory CV", "%", on="balance",
+              in_csv=False, scale="not negative"),
+    RunFigure("utilization_per_device_percent", _mean_of_devices("utilization_percent"),
+              "mean over devices and readings: time with any kernel, on a CPU share of a core",
+              "utilisation", "%", on="resources", text=mean_alone, scale="not negative"),
+    RunFigure("utilization_readings", lambda r: r.utilization_readings,
+              "readings of all devices behind it", "readings", on="resources balance"),
+    RunFigure("utilization_cv_percent", _cv_of_devices("utilization_percent"),
+              "spread of the utilisation over devices", "utilisation CV", "%", on="balance",
+              in_csv=False, scale="not negative"),
+    RunFigure("power_cv_percent", _cv_of_devices("power_w"), "spread of the power over devices",
+              "power CV", "%", on="balance", in_csv=False, scale="not negative"),
+    RunFigure("sm_activity_cv_percent", _cv_of_devices("sm_activity_percent"),
+              "spread of the SM activity over devices", in_csv=False, scale="not negative"),
+    RunFigure("arrival_cv_percent", lambda r: r.balance.cv_percent if r.balance else None,
+              "spread of the ranks' arrivals at the gradients' exchange", "arrival CV", "%",
+              on="resources", text=lambda figure: cv_text(figure.value), scale="not negative"),
+    RunFigure("loss_name", lambda r: r.loss.name if r.loss else None,
+              "which loss: on the validation set where that was scored", "loss", text=str,
+              on="resources"),
+    RunFigure("loss_reached", lambda r: r.loss.final if r.loss else None, "the last of that loss",
+              "loss reached", on="resources", scale="any sign"),
+    RunFigure("val_accuracy_reached", _accuracy,
+              "last accuracy on the validation set, as recorded: our models record a share of 1",
+              "val_accuracy reached", on="resources", scale="not negative"),
+    RunFigure("points_dropped_per_batch",
+              lambda r: last_metrics(r.ranks).get("points_dropped_per_batch"),
+              "points outside the grid, of a batch of a rank: voxelization alone",
+              "points outside the grid", "a batch of a rank", on="resources", text=mean_alone,
+              scale="not negative"),
+    RunFigure("energy_j_per_million_samples", _joules_per_million_samples,
+              "of all devices, over the timed steps", "energy", "J per million samples",
+              on="resources use page", scale="positive"),
+    RunFigure("energy_j_per_step", _joules_per_step, "of all devices, over the timed steps",
+              scale="positive"),
+    RunFigure("energy_j_per_run", _energy_j,
+              "of all devices, from the first reading of the counter to the last",
+              scale="positive"),
+    RunFigure("optimizer_memory_mib", _optimizer_memory_mib,
+              "optimizer state of the rank that keeps most", "optimizer state", "MiB a rank",
+              on="resources", text=mean_alone, in_csv=False, scale="not negative"),
+    RunFigure("invalid", lambda r: "; ".join(one.reason for one in r.invalid) or None,
+              "why its figures mean nothing; missing for a sound run"),
+)  # fmt: skip
+
+RUN_FIGURES: Mapping[str, RunFigure] = {one.key: one for one in _ALL}
+"""Every figure of a run by its key; those with a scale are estimated over repeats.
 
 Figures of devices are means, or the CV, over the devices of a run."""
+
+
+def run_as_plain(run: Run) -> dict[str, Any]:
+    """Every figure of a run by key."""
+    return {key: figure.as_plain(run) for key, figure in RUN_FIGURES.items()}
 
 
 def measure_run(cell: CellRecords) -> Run:

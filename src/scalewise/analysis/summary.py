@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from scalewise.analysis.best import BestOfEach, find_best
+from scalewise.analysis.choice import Ladder, ladders
 from scalewise.analysis.communication import (
     Communication,
     measure_communication,
@@ -142,6 +144,11 @@ class Analysis(Verdicts):
     """What else a single device would gain from, and what that costs."""
     best: tuple[BestOfEach, ...] = ()
     """The best of each number of devices, where one of them had several candidates."""
+
+    @cached_property
+    def ladders(self) -> tuple[Ladder, ...]:
+        """Numbers of devices side by side."""
+        return ladders(self.pairs)
 
     @property
     def measured(self) -> tuple[Configuration, ...]:

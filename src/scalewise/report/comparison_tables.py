@@ -25,6 +25,7 @@ from scalewise.analysis import (
     bounding,
     confidence,
     count_range,
+    csv_rows,
     devices_of,
     estimate,
     factor,
@@ -34,6 +35,7 @@ from scalewise.analysis import (
     listed,
     number,
     ratio,
+    rows,
     sides,
     times,
     trained_together,
@@ -45,7 +47,6 @@ from scalewise.records import to_plain
 from scalewise.report.export import (
     FORMAT_VERSION,
     configuration_as_plain,
-    configuration_rows,
     rows_csv,
 )
 from scalewise.report.findings import folder_to_type
@@ -172,7 +173,7 @@ def comparison_csv(analyses: Sequence[Analysis]) -> str:
         [
             {"side": side, "folder": from_here(analysis.sweep.given)} | row
             for side, analysis in zip(sides(len(analyses)), analyses, strict=True)
-            for row in configuration_rows(analysis)
+            for row in csv_rows(analysis)
         ]
     )
 
@@ -186,9 +187,7 @@ def comparison_json(analyses: Sequence[Analysis], ratios: Sequence[Comparison]) 
             side: {
                 "folder": from_here(analysis.sweep.given),
                 "devices": devices_of(analysis),
-                "configurations": [
-                    configuration_as_plain(analysis, config) for config in analysis.configurations
-                ],
+                "configurations": list(map(configuration_as_plain, rows(analysis))),
             }
             for side, analysis in zip(sides(len(analyses)), analyses, strict=True)
         },

@@ -212,22 +212,6 @@ def numbers_of_devices(analysis: Analysis) -> Section:
     )
 
 
-def gains_as_plain(analysis: Analysis) -> list[dict[str, Any]]:
-    """Every number of devices in ``results.json``, those of two numbers too."""
-    return [
-        {
-            "config_id": rung.config.config_id,
-            "label": rung.config.label,
-            "devices": rung.devices,
-            "next_smaller_devices": rung.gain and rung.gain.smaller,
-            "gain_over_next_smaller": figure_as_plain(rung.gain.ratio if rung.gain else None),
-            "each_added_device": figure_as_plain(rung.gain.added if rung.gain else None),
-        }
-        for ladder in ladders(analysis.pairs)
-        for rung in ladder
-    ]
-
-
 def gain_lines(analysis: Analysis) -> Iterator[str]:
     """Up to which number of devices more of them are faster, where three or more ran."""
     for ladder in ladders(analysis.pairs):

@@ -1,6 +1,6 @@
 """A sweep as tidy pandas tables, and the same as Parquet files.
 
-A row is one thing: a cell, a run, a step of a rank, a reading of a device, a comparison.
+A row is one thing: a cell, a run, a configuration, a step of a rank, a reading of a device.
 docs/tables.md says what each column holds. Missing is missing: never 0.
 """
 
@@ -17,17 +17,16 @@ import numpy as np
 import numpy.typing as npt
 
 from scalewise.analysis import (
-    CAUSE_WORDS,
     FIGURES,
     Analysis,
     CellRecords,
-    Run,
     analyse,
-    cost_ratio,
+    in_columns,
     load_sweep,
+    rows,
+    run_as_plain,
 )
 from scalewise.records import STEP_DTYPE, DeviceSample, StepSeries
-from scalewise.report.export import figure_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,11 +48,18 @@ class Tables:
         return _frame(map(_cell_row, self.analysis.sweep.cells))
 
     @cached_property
+    def configurations(self) -> pd.DataFrame:
+        """One row a configuration: its figures, its verdict and where its time goes."""
+        return _frame(
+            in_columns(row, FIGURES) | dict(row.config.leaves) for row in rows(self.analysis)
+        )
+
+    @cached_property
     def runs(self) -> pd.DataFrame:
         """One row a finished run, with every figure taken from it."""
         return _frame(
-            _run_row(run, config.label) for config in self.analysis.configurations
-            for run in config.runs
+            run_as_plain(run) | {"configuration": config.label}
+            for config in self.analysis.configurations for run in config.runs
         )  # fmt: skip
 
     @cached_property
@@ -65,11 +71,6 @@ class Tables:
     def devices(self) -> pd.DataFrame:
         """One row a reading of a device, or on a CPU host of a rank's process."""
         return _frame(row for cell in self.analysis.sweep.cells for row in _device_rows(cell))
-
-    @cached_property
-    def verdicts(self) -> pd.DataFrame:
-        """One row a comparison with the single device, or the reason why there is none."""
-        return _frame(_verdict_rows(self.analysis))
 
     def steps_of(self, cell: str) -> pd.DataFrame:
         """The rows of :attr:`steps` of one cell, by its name. Raises KeyError for another."""
@@ -99,7 +100,7 @@ class Tables:
         out = Path(folder)
         out.mkdir(parents=True, exist_ok=True)
         written = []
-        for name in ("cells", "runs", "devices", "verdicts"):
+        for name in ("cells", "runs", "configurations", "devices"):
             written.append(out / f"{name}.parquet")
             with written[-1].open("wb") as sink:  # pyarrow's own errors name no file
                 getattr(self, name).to_parquet(sink, index=False)
@@ -188,20 +189,6 @@ def _name(group: Any) -> str | None:
     return group.get("name") if isinstance(group, Mapping) else None
 
 
-def _run_row(run: Run, label: str) -> dict[str, Any]:
-    warm_up, timed = run.cell.warm_up, run.throughput
-    return {
-        **_identity(run.cell),
-        "configuration": label,
-        "world_size": run.world_size,
-        "timed_from_step": warm_up and warm_up.timed_from,
-        "timed_steps": timed and timed.steps,
-        "warmup_rule": warm_up and warm_up.rule,
-        **{key: run.value(key) for key in FIGURES},
-        "invalid": "; ".join(one.reason for one in run.invalid) or None,
-    }
-
-
 def _steps(cell: CellRecords) -> pd.DataFrame:
     return _joined([_rank_steps(cell, series) for series in cell.steps])
 
@@ -267,44 +254,3 @@ def _device_rows(cell: CellRecords) -> Iterator[dict[str, Any]]:
 
 def _plain(value: Any) -> Any:
     return ", ".join(value) if isinstance(value, tuple) else value
-
-
-def _verdict_rows(analysis: Analysis) -> Iterator[dict[str, Any]]:
-    for pair in analysis.pairs:
-        config, loss = pair.multi, pair.loss
-        yield {
-            "configuration": config.label,
-            "config_id": config.config_id,
-            "baseline": pair.single.label,
-            **{group: config.name(group) for group in _GROUPS},
-            "devices": pair.devices,
-            "verdict": pair.judgement.verdict,
-            "reason": pair.judgement.reason,
-            **figure_columns("speedup_ratio", pair.speedup),
-            **figure_columns("efficiency_ratio", pair.efficiency),
-            **figure_columns("sample_cost_ratio", cost_ratio(pair, analysis.costs)),
-            "runs": min(pair.speedup.n),
-            "loss_at_samples": loss and loss.samples,
-            "loss": loss and loss.multi,
-            "loss_of_baseline": loss and loss.single,
-            **_budget(analysis, config.config_id),
-        }
-    for refused in analysis.refused:
-        yield {
-            "configuration": refused.multi.label,
-            "config_id": refused.multi.config_id,
-            **{group: refused.multi.name(group) for group in _GROUPS},
-            "devices": refused.multi.devices,
-            "verdict": "not comparable",
-            "reason": refused.reason,
-        }
-
-
-def _budget(analysis: Analysis, config_id: str) -> dict[str, float | None]:
-    budget = analysis.budgets.get(config_id)
-    lost = {loss.cause: loss.ms for loss in budget.losses} if budget else {}
-    return {
-        "ideal_step_time_ms": budget.ideal_ms if budget else None,
-        "measured_step_time_ms": budget.measured_ms if budget else None,
-        **{f"lost_{cause}_ms": lost.get(cause) for cause in CAUSE_WORDS},
-    }

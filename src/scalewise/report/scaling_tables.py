@@ -10,7 +10,6 @@ from scalewise.analysis import (
     Analysis,
     Configuration,
     Estimate,
-    Metric,
     Pair,
     estimate,
     estimate_not_negative,
@@ -94,7 +93,7 @@ def scaling(analysis: Analysis) -> Section:
     )
 
 
-def of(metric: Metric) -> Read:
+def of(metric: str) -> Read:
     """Reads an estimate over the runs of a configuration."""
     return lambda config: config.estimate(metric)
 
@@ -293,7 +292,7 @@ def mean_number(figure: Estimate) -> str:
     return number(figure.value)
 
 
-def counted(config: Configuration, metric: Metric, text: Callable[[Estimate], str]) -> str | None:
+def counted(config: Configuration, metric: str, text: Callable[[Estimate], str]) -> str | None:
     """``94.2 (n=12)`` with the number of utilisation readings."""
     figure = config.estimate(metric)
     readings = sum(run.utilization_readings for run in config.runs)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from scalewise.analysis import shown_on
 from scalewise.config import TrackingConfig, in_one_line
 from scalewise.host import say
 from scalewise.records import DataError, RecordError, SweepFolder, build
@@ -90,30 +91,25 @@ def _tracking(load: Callable[[], Mapping[str, Any]]) -> TrackingConfig | None:
 
 
 def _values(config: Mapping[str, Any]) -> dict[str, float | str]:
-    label, compared = config["label"], config["comparison"]
-    values: dict[str, float | str] = {f"{label}/verdict": str(config["verdict"])}
-    figures = {name: compared[name] for name in ("speedup", "efficiency")}
-    figures["sample_cost_ratio"] = config.get("sample_cost_ratio")
-    for name, figure in figures.items():
-        for end in ("value", "low", "high"):
-            found = _number(figure, end)
-            if found is not None:
-                values[f"{label}/{name}" + ("" if end == "value" else f"_{end}95")] = found
+    """What the table of figures shows in trackers, with the ends of intervals."""
+    label = config["configuration"]
+    values: dict[str, float | str] = {}
+    for figure in shown_on("trackers"):
+        found = config[figure.key]
+        if isinstance(found, Mapping):
+            ends = found["interval"] or {}
+            each = (found["value"], ends.get("low"), ends.get("high"))
+            named = zip(figure.columns, each, strict=True)
+            values |= {f"{label}/{name}": end for name, end in named if end is not None}
+        elif found is not None:
+            values[f"{label}/{figure.key}"] = found
     return values
 
 
 def _line(config: Mapping[str, Any]) -> str:
     """A line of Markdown: Trackio knows neither its tables nor its code, and shows HTML."""
-    words = f"**{config['label']}: {config['verdict']}.** {config['comparison']['reason']}"
+    words = f"**{config['configuration']}: {config['verdict']}.** {config['comparison']['reason']}"
     return f"- {' '.join(words.split()).replace('&', '&amp;').replace('<', '&lt;')}\n"
-
-
-def _number(figure: Any, end: str) -> float | None:
-    if not isinstance(figure, Mapping):
-        return None
-    held = figure if end == "value" else figure.get("interval") or {}
-    found = held.get(end)
-    return float(found) if isinstance(found, int | float) else None
 
 
 def main() -> int:

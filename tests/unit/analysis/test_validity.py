@@ -73,7 +73,7 @@ def test_the_report_says_so_to_programs_and_by_its_exit_status(tmp_path: Path) -
     files = build(tmp_path)
     assert files.invalid
     told = json.loads(files.json.read_text())
-    verdicts = {c["label"]: (c["verdict"], [i["code"] for i in c["invalid"]])
+    verdicts = {c["configuration"]: (c["verdict"], [i["code"] for i in c["invalid"]])
                 for c in told["configurations"]}  # fmt: skip
     assert verdicts["large ddp x2"] == ("invalid", ["shared_device"])
     assert verdicts["large single x1"] == ("baseline", [])

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 
 import matplotlib
@@ -12,10 +16,15 @@ import pandas as pd
 import pytest
 
 import scalewise
+from scalewise.analysis import FIGURES, RUN_FIGURES
+from scalewise.report import results_json
 
 ROOT = Path(__file__).parents[3]
 KEPT = ROOT / "docs/results/h200x2_small"
-NAMES = ("cells", "runs", "steps", "devices", "verdicts")
+NAMES = ("cells", "runs", "configurations", "steps", "devices")
+DOCS = ROOT / "docs/tables.md"
+UPDATE = "UPDATE_DOCS" in os.environ
+"""Set it to write the generated parts of the page anew."""
 
 
 @pytest.fixture(scope="module")
@@ -27,23 +36,48 @@ def test_a_sweep_shown_by_itself_is_short(tables: scalewise.report.Tables) -> No
     assert len(repr(tables)) < 80
 
 
-@pytest.mark.parametrize("name", NAMES)
+def explained(columns: Iterable[tuple[str, str]]) -> str:
+    """A row of Markdown for each column and what it holds; neighbours of one meaning share it."""
+    lines = [
+        f"| {', '.join(name for name, _ in alike)} | {says} |"
+        for says, alike in groupby(columns, key=itemgetter(1))
+    ]
+    return "\n".join(["", "| column | what it holds |", "| --- | --- |", *lines, ""])
+
+
+def columns_of_a_configuration() -> Iterator[tuple[str, str]]:
+    for figure in FIGURES:
+        mark = "" if figure.in_csv else "*"
+        yield from ((f"{mark}`{name}`{mark}", figure.says) for name in figure.columns)
+
+
+def test_the_docs_are_those_of_the_figures() -> None:
+    text = known = DOCS.read_text()
+    of_a_run = ((f"`{key}`", figure.says) for key, figure in RUN_FIGURES.items())
+    for of, columns in (("run", of_a_run), ("configuration", columns_of_a_configuration())):
+        begin, end = f"<!-- figures of a {of} -->", "<!-- end -->"
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}{explained(columns)}{end}{rest.partition(end)[2]}"
+    if UPDATE:
+        DOCS.write_text(text)
+    assert UPDATE or text == known, "UPDATE_DOCS=1 pytest tests/unit/report/test_frames.py"
+
+
+@pytest.mark.parametrize("name", ["cells", "steps", "devices"])
 def test_the_docs_explain_every_column_and_no_other(
     tables: scalewise.report.Tables, name: str
 ) -> None:
-    text = (ROOT / "docs/tables.md").read_text().partition(f"## `{name}`")[2].partition("\n## ")[0]
+    text = DOCS.read_text().partition(f"## `{name}`")[2].partition("\n## ")[0]
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     assert re.findall("`([a-z0-9_]+)`", " ".join(rows)) != []
     assert set(re.findall("`([a-z0-9_]+)`", " ".join(rows))) == set(getattr(tables, name).columns)
 
 
 def test_figures_are_those_of_the_report(tables: scalewise.report.Tables) -> None:
-    kept = json.loads((KEPT / "report/results.json").read_text())
-    told = {c["config_id"]: c["comparison"] for c in kept["configurations"] if c["comparison"]}
-    speedups = tables.verdicts.set_index("config_id").speedup_ratio
-    assert speedups.to_dict() == pytest.approx(
-        {config: comparison["speedup"]["value"] for config, comparison in told.items()}
-    )
+    told = json.loads(results_json(tables.analysis))["configurations"]
+    speedups = {c["config_id"]: c["speedup_ratio"]["value"] for c in told if c["comparison"]}
+    found = tables.configurations.set_index("config_id").speedup_ratio.dropna()
+    assert speedups and found.to_dict() == pytest.approx(speedups)
     timed = tables.steps[tables.steps.is_timed].groupby("cell").size()
     runs = tables.runs.set_index("cell")
     assert timed.to_dict() == (runs.timed_steps * runs.world_size).to_dict()
@@ -52,7 +86,8 @@ def test_figures_are_those_of_the_report(tables: scalewise.report.Tables) -> Non
 def test_losses_lead_from_the_ideal_step_to_the_measured_one(
     tables: scalewise.report.Tables,
 ) -> None:
-    found = tables.verdicts
+    found = tables.configurations.dropna(subset="ideal_step_time_ms")
+    assert len(found)
     lost = found.filter(regex="^lost_").sum(axis=1)
     gap = found.measured_step_time_ms - found.ideal_step_time_ms
     assert lost.to_list() == pytest.approx(gap.to_list(), rel=1e-6)

@@ -73,12 +73,12 @@ def test_every_file_is_written(whole: Path, files: builder.ReportFiles) -> None:
 
 def test_json_holds_every_run_and_the_ratios_follow_from_them(files: builder.ReportFiles) -> None:
     results = json.loads(files.json.read_text())
-    by_label = {c["label"]: c for c in results["configurations"]}
+    by_label = {c["configuration"]: c for c in results["configurations"]}
     ddp, single = by_label["large ddp x2"], by_label["large single x1"]
     assert [run["repeat"] for run in ddp["runs"]] == [0, 1, 2, 3, 4]
     expected = sum(SINGLE_MS.values()) / sum(DDP_MS.values())
-    assert ddp["comparison"]["speedup"]["value"] == pytest.approx(expected, rel=1e-4)
-    assert (ddp["comparison"]["verdict"], single["verdict"]) == ("beneficial", "baseline")
+    assert ddp["speedup_ratio"]["value"] == pytest.approx(expected, rel=1e-4)
+    assert (ddp["verdict"], single["verdict"]) == ("beneficial", "baseline")
     run = ddp["runs"][0]
     assert run["throughput"]["samples"] == 50 * 128
     assert run["shards"]["verdict"] == "sharded"

@@ -1,0 +1,352 @@
+"""The table of figures: every figure of a configuration, declared once.
+
+``results.csv`` and ``results.json``, the tables of a report, report.html, :func:`scalewise.load`,
+comparisons and trackers take a figure from here, by its key. A figure over runs is declared with
+those of a run (:data:`~scalewise.analysis.run.RUN_FIGURES`) and named here at its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from scalewise.analysis.communication import (
+    Communication,
+    SerialFraction,
+    measured_serial_fraction,
+)
+from scalewise.analysis.configuration import Configuration
+from scalewise.analysis.cost import cost_ratio
+from scalewise.analysis.figures import Figure
+from scalewise.analysis.loss_budget import CAUSE_WORDS, Budget, Cause
+from scalewise.analysis.model import is_operation, is_timed, setting
+from scalewise.analysis.run import RUN_FIGURES
+from scalewise.analysis.scaling import Pair, typical_speedup
+from scalewise.analysis.statistics import estimate_positive
+from scalewise.analysis.step_figures import epochs_after
+from scalewise.analysis.step_parts import mean_anatomy
+from scalewise.analysis.summary import Analysis, speedup_at_equal_clocks
+from scalewise.config import Price
+from scalewise.records import PHASES, DeviceInfo
+
+
+@dataclass(frozen=True)
+class Row:
+    """A configuration, and what its figures are read from."""
+
+    analysis: Analysis
+    config: Configuration
+    warmup_epochs: int = 1
+    """Epochs of each run that are in no epoch time."""
+
+    @cached_property
+    def pair(self) -> Pair | None:
+        """Beside its baseline; None where its verdict is *invalid*: no figure of it is shown."""
+        return self.analysis.sound_pair(self.config)
+
+    @cached_property
+    def phases(self) -> tuple[dict[str, float], float, str] | None:
+        return mean_anatomy(self.config)
+
+    @property
+    def budget(self) -> Budget | None:
+        return self.analysis.budgets.get(self.config.config_id)
+
+    @property
+    def communication(self) -> Communication | None:
+        return self.analysis.communication.get(self.config.config_id)
+
+    @property
+    def price(self) -> Price | None:
+        return self.analysis.cost(self.config).price
+
+    @property
+    def device(self) -> DeviceInfo | None:
+        return next((rank.device for rank in self.config.rank_summaries), None)
+
+    @property
+    def speedup_at_equal_clocks(self) -> float | None:
+        return speedup_at_equal_clocks(self.analysis, self.pair) if self.pair else None
+
+
+Read = Callable[[Row], Any]
+
+
+def _over_runs(key: str) -> Figure[Row]:
+    """A figure of a run, over all runs of the configuration."""
+    return _of_runs(key, lambda row: row.config.estimate(key))
+
+
+def _of_each_run(key: str) -> Figure[Row]:
+    """Of each run in turn, once where all are alike: ``20, 65, 20``."""
+
+    def of(row: Row) -> str | None:
+        each = (RUN_FIGURES[key].of(run) for run in row.config.runs)
+        known = [value for value in each if value is not None]
+        return ", ".join(map(str, known if len(set(known)) > 1 else known[:1])) or None
+
+    return _of_runs(key, of)
+
+
+def _of_first_run(key: str) -> Figure[Row]:
+    """What all runs of the configuration have in common."""
+    return _of_runs(key, lambda r: RUN_FIGURES[key].of(r.config.runs[0]) if r.config.runs else None)
+
+
+def _of_runs(key: str, of: Read) -> Figure[Row]:
+    own = RUN_FIGURES[key]
+    return Figure(key, of, own.says, own.heading, own.unit, own.on, own.text,
+                  own.has_ends, own.in_csv)  # fmt: skip
+
+
+def _pair(name: str) -> Read:
+    return lambda row: getattr(row.pair, name, None)
+
+
+def _name(group: str) -> Figure[Row]:
+    """What was chosen of a group of the configuration."""
+    return Figure(group, lambda row: row.config.name(group), f"name of the chosen {group}",
+                  group, text=str)  # fmt: skip
+
+
+def precision_word(config: Configuration) -> str | None:
+    """The precision of training; of an operation, which has none, the data's number format."""
+    plain = config.cells[0].config
+    if not is_operation(plain):
+        return config.name("precision")
+    return str(setting(plain, "dataset.dtype") or "fp32")
+
+
+def verdict(row: Row) -> str | None:
+    """The word in every table and file; None where there is nothing to judge."""
+    analysis, config = row.analysis, row.config
+    if not is_timed(config.cells[0].config):
+        return None
+    if config.config_id in analysis.invalid:
+        return "invalid"
+    if pair := analysis.pair(config):
+        return pair.judgement.verdict
+    if not config.runs:
+        return None
+    if config.devices == 1:
+        return "baseline"
+    return "not comparable" if analysis.refusal(config) else None
+
+
+def _reason(row: Row) -> str | None:
+    analysis, config = row.analysis, row.config
+    if invalid := analysis.invalid.get(config.config_id):
+        return invalid[0].reason
+    if pair := analysis.pair(config):
+        return pair.judgement.reason
+    if refused := analysis.refusal(config):
+        return refused.reason
+    return None if config.runs else config.cells[-1].failure
+
+
+def _efficiency_at_equal_clocks(row: Row) -> float | None:
+    speedup = row.speedup_at_equal_clocks
+    return speedup / row.pair.devices if speedup and row.pair else None
+
+
+def _speedup_of_medians(row: Row) -> float | None:
+    typical = typical_speedup(row.pair) if row.pair else None
+    return typical.of_medians if typical else None
+
+
+def _loss_names(row: Row) -> str | None:
+    return " / ".join(dict.fromkeys(run.loss.name for run in row.config.runs if run.loss)) or None
+
+
+def _epoch_time_s(row: Row) -> float | None:
+    runs = [epochs_after(run.cell, row.warmup_epochs) for run in row.config.runs]
+    means = [sum(seconds for _, seconds in each) / len(each) for each in runs if each]
+    return estimate_positive(means).value if means else None
+
+
+def _serial_fraction(row: Row) -> float | None:
+    found = measured_serial_fraction(row.pair) if row.pair else None
+    return found.value if isinstance(found, SerialFraction) else None
+
+
+def _phase(name: str) -> Figure[Row]:
+    says = "mean ms a step over runs and ranks, by the clock that `timeline` names"
+    return Figure(f"{name}_ms", lambda r: r.phases[0].get(name) if r.phases else None, says)
+
+
+def _lost(cause: Cause) -> Figure[Row]:
+    def of(row: Row) -> float | None:
+        loss = row.budget.loss(cause) if row.budget else None
+        return loss.ms if loss else None
+
+    return Figure(f"lost_{cause}_ms", of, f"part of that step: {CAUSE_WORDS[cause]}",
+                  in_csv=False)  # fmt: skip
+
+
+def _limit(name: str) -> Read:
+    def of(row: Row) -> Any:
+        limits = row.budget.limits if row.budget else ()
+        return getattr(limits[0], name) if limits else None
+
+    return of
+
+
+def _loss(name: str) -> Read:
+    """Of both sides after the same number of samples."""
+    return lambda row: getattr(row.pair and row.pair.loss, name, None)
+
+
+def _gain(name: str) -> Read:
+    """Over the next smaller number of devices."""
+
+    def of(row: Row) -> Any:
+        rungs = (rung for ladder in row.analysis.ladders for rung in ladder)
+        own = next((rung for rung in rungs if rung.config.config_id == row.config.config_id), None)
+        return getattr(own and own.gain, name, None)
+
+    return of
+
+
+def p_words(p_value: float) -> str:
+    """Two digits, none below a thousandth."""
+    return "<0.001" if p_value < 0.001 else f"{p_value:.2g}"
+
+
+FIGURES: tuple[Figure[Row], ...] = (
+    Figure("config_id", lambda r: r.config.config_id, RUN_FIGURES["config_id"].says,
+           in_csv=False),
+    Figure("configuration", lambda r: r.config.label, "its label in the report", "configuration",
+           on="scaling resources allocator balance cost devices summary page", text=str),
+    Figure("baseline", lambda r: r.pair and r.pair.single.label,
+           "the single device that it is held against", on="page", in_csv=False),
+    _name("model"),
+    _name("dataset"),
+    _name("strategy"),
+    Figure("precision", lambda r: precision_word(r.config),
+           "name of the chosen precision; of an operation, the format of its data", "precision",
+           text=str),
+    replace(_name("execution"), in_csv=False),
+    replace(_name("optimizer"), in_csv=False),
+    Figure("device", lambda r: r.device and r.device.name, "name of the GPU, or of the processor",
+           in_csv=False),
+    Figure("devices", lambda r: r.config.devices, "how many", "devices", on="page"),
+    _of_first_run("scaling"),
+    _of_first_run("global_batch_size_samples"),
+    _of_first_run("per_device_batch_size_samples"),
+    Figure("runs_done", lambda r: len(r.config.runs), "finished runs in its figures"),
+    Figure("runs_set_aside", lambda r: len(r.config.aside), "finished runs in none of them"),
+    Figure("runs_planned", lambda r: len(r.config.cells), "cells that were asked for"),
+    _of_each_run("timed_from_step"),
+    _of_each_run("timed_steps"),
+    _of_each_run("warmup_rule"),
+    _over_runs("global_samples_per_s"),
+    _over_runs("step_time_ms"),
+    _over_runs("step_time_p50_ms"),
+    _over_runs("step_time_p99_ms"),
+    Figure("speedup_ratio", _pair("speedup"), "samples a second over those of the baseline",
+           "speedup", on="scaling devices speed summary page trackers", has_ends=True),
+    Figure("speedup_runs", lambda r: r.pair and min(r.pair.speedup.n),
+           "pairs of runs behind it, or runs of the shorter side", in_csv=False),
+    Figure("speedup_p_value", lambda r: r.pair and r.pair.speedup.p_value,
+           "two-sided, that the speedup is 1", "p", text=p_words),
+    Figure("efficiency_ratio", _pair("efficiency"), "speedup over devices", "efficiency",
+           on="scaling devices speed summary page trackers", has_ends=True),
+    Figure("speedup_at_equal_clocks_ratio", lambda r: r.speedup_at_equal_clocks,
+           "the speedup if both sides had the SM clock of the faster one"),
+    Figure("efficiency_at_equal_clocks_ratio", _efficiency_at_equal_clocks,
+           "that over devices"),
+    Figure("speedup_of_median_steps_ratio", _speedup_of_medians,
+           "by the median steps of both sides", in_csv=False),
+    Figure("next_smaller_devices", _gain("smaller"),
+           "devices of the next smaller number in the same ladder", in_csv=False),
+    Figure("gain_over_next_smaller_ratio", _gain("ratio"), "samples a second over those of it",
+           "gain over the next smaller", on="devices", in_csv=False),
+    Figure("each_added_device_ratio", _gain("added"),
+           "what each added device brings, of what one of those before it does",
+           "each added device", "x one before", on="devices", in_csv=False),
+    _over_runs("peak_memory_per_device_mib"),
+    _over_runs("memory_used_per_device_mib"),
+    _over_runs("memory_cv_percent"),
+    _over_runs("utilization_per_device_percent"),
+    replace(_of_first_run("utilization_readings"),
+            of=lambda r: sum(run.utilization_readings for run in r.config.runs)),
+    _over_runs("utilization_cv_percent"),
+    _over_runs("power_cv_percent"),
+    _over_runs("sm_activity_cv_percent"),
+    _over_runs("arrival_cv_percent"),
+    replace(_of_first_run("loss_name"), of=_loss_names),
+    _over_runs("loss_reached"),
+    Figure("equal_samples", _loss("samples"), "samples after which both losses are compared",
+           in_csv=False),
+    Figure("loss_at_equal_samples", _loss("multi"), "loss there", in_csv=False),
+    Figure("baseline_loss_at_equal_samples", _loss("single"), "loss of the baseline there",
+           in_csv=False),
+    _over_runs("val_accuracy_reached"),
+    _over_runs("points_dropped_per_batch"),
+    Figure("epoch_time_s", _epoch_time_s, "mean of whole epochs, without those of the warm-up"),
+    Figure("compute_to_communication_ratio",
+           lambda r: r.communication and r.communication.compute_to_communication,
+           "forward, backward and optimizer over communication"),
+    Figure("compute_to_communication_of", lambda r: r.communication and r.communication.against,
+           "which communication that is"),
+    Figure("amdahl_serial_fraction", _serial_fraction, "of Karp and Flatt, from the speedup"),
+    _over_runs("energy_j_per_million_samples"),
+    _over_runs("energy_j_per_step"),
+    _over_runs("energy_j_per_run"),
+    Figure("usd_per_device_hour", lambda r: r.price and r.price.usd_per_hour,
+           "price of one device"),
+    Figure("price_source", lambda r: r.price and f"{r.price.source}, {r.price.date}",
+           "who said so, and when"),
+    Figure("usd_per_million_samples",
+           lambda r: r.analysis.cost(r.config).usd_per_million_samples,
+           "of all devices, over the timed steps", "USD per million samples",
+           on="cost devices page", has_ends=True),
+    Figure("sample_cost_ratio", lambda r: r.pair and cost_ratio(r.pair, r.analysis.costs),
+           "a sample's cost over the baseline's", "cost of a sample", "x single",
+           on="cost page trackers", has_ends=True),
+    *map(_phase, PHASES),
+    Figure("timeline", lambda r: r.phases and r.phases[2], "`device` (CUDA events) or `host`"),
+    Figure("ideal_step_time_ms", lambda r: r.budget and r.budget.ideal_ms,
+           "the baseline's step for the share of each device"),
+    Figure("measured_step_time_ms", lambda r: r.budget and r.budget.measured_ms,
+           "the step that the losses below lead to from there", in_csv=False),
+    *map(_lost, CAUSE_WORDS),
+    Figure("main_limit", _limit("cause"), "the largest loss, of a tenth of the step or more"),
+    Figure("main_limit_ms", _limit("ms"), "its length"),
+    Figure("verdict", verdict, "as in the report; `not comparable` has its reason and no figures",
+           "verdict", on="scaling devices speed summary page trackers", text=str),
+    Figure("seed_label", _pair("seed_label"), "what the published study's rule says",
+           "study's label", on="scaling", text=str),
+    Figure("reason", _reason, "why: the verdict's, or why there is no figure"),
+)  # fmt: skip
+"""In the order of ``results.csv``."""
+
+
+def shown_on(table: str) -> list[Figure[Row]]:
+    """The figures of one of the tables, by its name."""
+    return [figure for figure in FIGURES if table in figure.on.split()]
+
+
+def rows(analysis: Analysis, warmup_epochs: int = 1) -> list[Row]:
+    """Every configuration, measured or not."""
+    return [Row(analysis, config, warmup_epochs) for config in analysis.configurations]
+
+
+def csv_rows(analysis: Analysis, warmup_epochs: int = 1) -> list[dict[str, Any]]:
+    """``results.csv`` by column; last the leaves of the configuration that differ between rows."""
+    shown = [figure for figure in FIGURES if figure.in_csv]
+    return [
+        in_columns(row, shown) | dict(row.config.leaves) for row in rows(analysis, warmup_epochs)
+    ]
+
+
+def in_columns(row: Row, shown: Sequence[Figure[Row]]) -> dict[str, Any]:
+    """The values of a row of a file by column."""
+    return {k: v for figure in shown for k, v in figure.in_columns(row).items()}
+
+
+def as_plain(row: Row, shown: Sequence[Figure[Row]] = FIGURES) -> dict[str, Any]:
+    """The figures of a row for JSON, by key."""
+    return {figure.key: figure.as_plain(row) for figure in shown}

@@ -9,7 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from faults.plan import ALONE, CROWDED, Fault, Workload
-from scalewise.analysis import CAUSE_WORDS, Configuration, Loss, Run, check_published, make_budget
+from scalewise.analysis import (
+    CAUSE_WORDS,
+    Configuration,
+    LostTime,
+    Run,
+    check_published,
+    make_budget,
+)
 from scalewise.analysis.disturbances import disturbances
 
 HEALTHY = "healthy"
@@ -39,7 +46,7 @@ class Observation:
     magnitude: str
     strength: int
     """0 is the weakest."""
-    losses: tuple[Loss, ...]
+    losses: tuple[LostTime, ...]
     """Limits of the budget, the largest first."""
     step_ms: float | None = None
     """Mean step of the run; None where nothing ran for this observation."""

@@ -99,7 +99,7 @@ def find_best(configs: Sequence[Configuration], min_efficiency: float) -> tuple[
 
 def _is_candidate(config: Configuration) -> bool:
     rates = config.values("global_samples_per_s")
-    few = config.aside and len(config.runs) < MIN_RUNS
+    few = config.set_aside and len(config.runs) < MIN_RUNS
     return bool(rates) and min(rates) > 0 and not is_ceiling(config) and not few
 
 

@@ -42,7 +42,7 @@ def timed_only(configs: Iterable[Configuration]) -> tuple[Configuration, ...]:
 
 
 @dataclass(frozen=True)
-class Window:
+class ProfiledWindow:
     """A profiler's window over a configuration, ms a step."""
 
     cell: str
@@ -86,7 +86,7 @@ class Window:
         return None if self.on_ms is None or self.off_ms is None else self.on_ms - self.off_ms
 
 
-def windows(configs: Sequence[Configuration]) -> dict[str, Window]:
+def windows(configs: Sequence[Configuration]) -> dict[str, ProfiledWindow]:
     """``config_id`` of a timed configuration to the window over its profiled counterpart."""
     profiled = [c for c in configs if is_profiled(c.cells[0].config) and c.runs]
     found = {}
@@ -99,14 +99,14 @@ def windows(configs: Sequence[Configuration]) -> dict[str, Window]:
     return found
 
 
-def _window(config: Configuration) -> Window | None:
+def _window(config: Configuration) -> ProfiledWindow | None:
     cell = config.runs[-1].cell
     ranks = cell.profiles
     totals = [r.communication_ms for r in ranks if r.communication_ms is not None]
     if not totals or len(totals) != config.runs[-1].world_size:
         return None
     steps = tuple(cell.steps)
-    return Window(
+    return ProfiledWindow(
         cell=cell.planned.name,
         timeline=ranks[0].timeline,
         steps=ranks[0].steps,
@@ -231,7 +231,7 @@ class Communication:
     """Handed to the collective in one step, as compressed; mean over ranks."""
     exposed: ExposedCommunication | None
     """Mean over runs."""
-    window: Window | None
+    window: ProfiledWindow | None
     expected_ms: float | None
     """All buckets one after another at the doctor's rate."""
     achieved_bus_gb_s: float | None
@@ -248,7 +248,7 @@ class Communication:
 
 
 def measure_communication(
-    config: Configuration, window: Window | None, doctor: DoctorReport | None
+    config: Configuration, window: ProfiledWindow | None, doctor: DoctorReport | None
 ) -> Communication | None:
     """None for one device, or where nothing ran."""
     result = config.runs[0].cell.result if config.runs else None
@@ -356,7 +356,7 @@ def _exposed(config: Configuration) -> ExposedCommunication | None:
     )
 
 
-def _why_doubted(window: Window | None, exposed: ExposedCommunication | None) -> str | None:
+def _why_doubted(window: ProfiledWindow | None, exposed: ExposedCommunication | None) -> str | None:
     """Why a window's communication is no figure: more of it is uncovered than steps can expose.
 
     A profiler that delays one rank makes the others wait inside their collectives.
@@ -372,7 +372,7 @@ def _why_doubted(window: Window | None, exposed: ExposedCommunication | None) ->
     )
 
 
-def _achieved(window: Window | None, payload: float | None, ranks: int) -> float | None:
+def _achieved(window: ProfiledWindow | None, payload: float | None, ranks: int) -> float | None:
     if window is None or payload is None:
         return None
     ms = window.least_total_ms if window.transfer_ms is None else window.transfer_ms
@@ -387,7 +387,7 @@ def _compute_ms(config: Configuration) -> float | None:
 
 
 def _communication_ms(
-    window: Window | None, expected: float | None, exposed: ExposedCommunication | None
+    window: ProfiledWindow | None, expected: float | None, exposed: ExposedCommunication | None
 ) -> tuple[float | None, Against | None]:
     """The best figure of all communication of a step, and what it is."""
     if window is not None and window.total_ms is not None:

@@ -15,7 +15,7 @@ from scalewise.analysis.comparability import (
     split_repeats,
 )
 from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, is_disturbed
-from scalewise.analysis.labels import named, swept_order, tell_apart
+from scalewise.analysis.labels import name_rows, named, swept_order
 from scalewise.analysis.model import CellRecords, Sweep, is_monitored, setting
 from scalewise.analysis.run import RUN_FIGURES, Run, Scale, measure_run
 from scalewise.analysis.statistics import (
@@ -46,9 +46,9 @@ class Configuration:
     """Short and unique within the sweep."""
     cells: tuple[CellRecords, ...]
     runs: tuple[Run, ...]
-    """The finished ones, but for those in ``aside``."""
+    """The finished ones, but for those in ``set_aside``."""
     identity: Identity
-    aside: tuple[SetAside, ...] = ()
+    set_aside: tuple[SetAside, ...] = ()
     """Finished cells whose figures are not mixed with the others'."""
     leaves: Mapping[str, str] = field(default_factory=dict)
     """Dotted leaves of the configuration that differ between rows, and what it ran on."""
@@ -158,7 +158,7 @@ def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
     first = next((found for found in ran.values() if found), {})
     # A row that never ran is not told apart by that.
     usual = {name: word for name, word in first.items() if name != "split"}
-    told = tell_apart(
+    told = name_rows(
         {key: cells[0] for key, cells in groups.items()},
         {key: found or usual for key, found in ran.items()},
     )
@@ -264,7 +264,7 @@ def _as_strong(config: Configuration) -> Configuration:
         cells=tuple(map(_strong, config.cells)),
         runs=runs,
         identity=identity([run.cell for run in runs]),
-        aside=tuple(replace(one, cell=_strong(one.cell)) for one in config.aside),
+        set_aside=tuple(replace(one, cell=_strong(one.cell)) for one in config.set_aside),
     )
 
 

@@ -21,7 +21,7 @@ from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.model import setting
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.statistics import Estimate, RatioEstimate, estimate_positive
-from scalewise.analysis.validity import Found
+from scalewise.analysis.validity import Invalid
 from scalewise.config import HardwareConfig, Price, profile_of
 from scalewise.records import DataError, build
 
@@ -51,7 +51,7 @@ NO_COST = Cost(None, None)
 def measure_cost(
     config: Configuration,
     profiles: Sequence[HardwareConfig],
-    invalid: Found = (),
+    invalid: tuple[Invalid, ...] = (),
     rent: Price | None = None,
 ) -> Cost:
     """What a million samples cost at the price of its devices; nothing where ``invalid`` says why.

@@ -33,7 +33,7 @@ from scalewise.analysis.cost import (
     emulated_host,
     usd_per_million_samples,
 )
-from scalewise.analysis.labels import told_apart
+from scalewise.analysis.labels import swept_values
 from scalewise.analysis.run import Run
 from scalewise.analysis.scaling import Pair, is_ceiling, rate_ratio
 from scalewise.analysis.statistics import Estimate, RatioEstimate, estimate_positive
@@ -41,7 +41,7 @@ from scalewise.config import HardwareConfig, Prices, Quote, profile_of
 
 
 @dataclass(frozen=True)
-class Bounded:
+class BoundedFigure:
     """A figure whose interval may have no upper end: hours after which something never pays."""
 
     value: float | None
@@ -63,7 +63,7 @@ class Owned:
     """Of all devices, over runs; None where neither measured nor given."""
     usd_per_million_samples: Estimate | None
     """None without a lifetime."""
-    break_even_hours: Bounded | None
+    break_even_hours: BoundedFigure | None
     """None where no rent is known; its interval is that of the watts."""
 
 
@@ -74,12 +74,12 @@ class Return:
     pair: Pair
     usd: float
     """Price of the added devices."""
-    worth_usd_per_hour: Bounded | None
+    worth_usd_per_hour: BoundedFigure | None
     """Of training; this and the next two are None where no rent is known."""
-    payback_hours: Bounded | None
-    roi: Bounded | None
+    payback_hours: BoundedFigure | None
+    roi: BoundedFigure | None
     """Over the lifetime, as a share of the price: 0 is money back."""
-    least_usd_per_hour: Bounded | None
+    least_usd_per_hour: BoundedFigure | None
     """Rent of one device above which they pay within the lifetime."""
 
 
@@ -219,13 +219,13 @@ def _over(above: float, below: float) -> float | None:
     return above / below if below > 0 else None
 
 
-def _rising(values: Sequence[float | None]) -> Bounded:
+def _rising(values: Sequence[float | None]) -> BoundedFigure:
     if len(values) == 1:
-        return Bounded(values[0], None, None)
-    return Bounded(values[1], values[0], values[2])
+        return BoundedFigure(values[0], None, None)
+    return BoundedFigure(values[1], values[0], values[2])
 
 
-def _falling(values: Sequence[float | None]) -> Bounded:
+def _falling(values: Sequence[float | None]) -> BoundedFigure:
     return _rising(values[::-1])
 
 
@@ -317,7 +317,7 @@ def _measured(
     """A setting costs nothing, another GPU the difference to the one there is."""
     gain = rate_ratio(other, baseline)
     if "device_model" not in fields:
-        return Alternative(baseline, " ".join(told_apart(other.label)) or other.label, gain, 0.0)
+        return Alternative(baseline, " ".join(swept_values(other.label)) or other.label, gain, 0.0)
     a, b = owned.get(other.config_id), owned.get(baseline.config_id)
     usd = None if a is None or b is None else a.usd - b.usd
     return Alternative(baseline, other.rank_summaries[0].device.name, gain, usd)

@@ -17,7 +17,7 @@ Fields = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Told:
+class RowNames:
     """What the rows of a table are called, and what differs between them."""
 
     labels: Mapping[str, str]
@@ -26,7 +26,7 @@ class Told:
     """Row to the dotted leaves of its configuration that differ between any rows, models too."""
 
 
-def tell_apart(firsts: Mapping[str, CellRecords], recorded: Mapping[str, Fields]) -> Told:
+def name_rows(firsts: Mapping[str, CellRecords], recorded: Mapping[str, Fields]) -> RowNames:
     """Name every leaf of the configuration in which rows differ.
 
     A leaf is left out where another word says it: one that comes with the name of its group, one
@@ -65,7 +65,7 @@ def tell_apart(firsts: Mapping[str, CellRecords], recorded: Mapping[str, Fields]
     }
     # Nothing tells them apart, not even what one of them lacks: their ids do.
     doubles = {key for alike in _alike(labels).values() if len(alike) > 1 for key in alike}
-    return Told(
+    return RowNames(
         {k: f"{labels[k]} {k[:8]}" if k in doubles else labels[k] for k in firsts},
         {
             key: {n: _word(fields[key], n) for n in (*chosen[s], *between) if n in fields[key]}
@@ -143,7 +143,7 @@ def _is_only_there(name: str, found: Mapping[str, tuple[str, ...]]) -> bool:
     )
 
 
-def told_apart(label: str) -> tuple[str, ...]:
+def swept_values(label: str) -> tuple[str, ...]:
     """The words of a label that tell it from others of the same model, strategy and devices."""
     return tuple(word for word in label.split() if "=" in word)
 
@@ -151,11 +151,11 @@ def told_apart(label: str) -> tuple[str, ...]:
 def swept_order(labels: Sequence[str]) -> dict[str, tuple[int, ...]]:
     """A key to sort each label by: numbers from small to large, all else in the order given.
 
-    Field by field, as :func:`told_apart` finds them, words before numbers. Labels without a field
+    Field by field, as :func:`swept_values` finds them, words before numbers. Labels without a field
     come before all others if the first label is one of them, else after them.
     """
     fields: dict[str, dict[str, None]] = {}
-    pairs = {label: dict(w.split("=", 1) for w in told_apart(label)) for label in labels}
+    pairs = {label: dict(w.split("=", 1) for w in swept_values(label)) for label in labels}
     for own in pairs.values():
         for name, value in own.items():
             fields.setdefault(name, {})[value] = None

@@ -22,9 +22,9 @@ LIMIT_SHARE: Final = 0.10
 CLOCKS_SHARE: Final = 0.01
 """Share by which the SM clock lies below the other side's from which time is put down to it."""
 
-Cause = Literal[Part, "clocks", "unexplained"]
+LossCause = Literal[Part, "clocks", "unexplained"]
 
-CAUSE_WORDS: Mapping[Cause, str] = {
+CAUSE_WORDS: Mapping[LossCause, str] = {
     "device_work": "compute that did not shrink",
     "host_late": "GPU idle, its host late",
     "loader": "waiting for the loader",
@@ -42,10 +42,10 @@ CAUSE_WORDS: Mapping[Cause, str] = {
 
 
 @dataclass(frozen=True)
-class Loss:
+class LostTime:
     """One cause of lost time."""
 
-    cause: Cause
+    cause: LossCause
     ms: float
     """A step, mean over runs. Below 0 the part shrank by more than its share: a gain."""
     share: float
@@ -64,7 +64,7 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Budget:
+class LossBudget:
     """Where the time of one configuration goes, mean over its runs."""
 
     ideal_ms: float | None
@@ -72,7 +72,7 @@ class Budget:
     measured_ms: float
     work_ms: float
     """Forward and backward on the device, as they should be: the ideal's, or all of it."""
-    losses: tuple[Loss, ...]
+    losses: tuple[LostTime, ...]
     """Every cause that takes time, the largest first; with ``ideal_ms`` they add up to the gap."""
     knows_activity: bool
     """Whether the device's work was told from its host's lateness: see :class:`StepParts`."""
@@ -81,15 +81,15 @@ class Budget:
     farthest from 1 that it can be. None where a clock was not read."""
 
     @property
-    def limits(self) -> tuple[Loss, ...]:
+    def limits(self) -> tuple[LostTime, ...]:
         """Losses of a tenth of the step or more, the largest first."""
         return tuple(loss for loss in self.losses if loss.is_limit)
 
-    def loss(self, cause: Cause) -> Loss | None:
+    def loss(self, cause: LossCause) -> LostTime | None:
         return next((loss for loss in self.losses if loss.cause == cause), None)
 
 
-def make_budget(config: Configuration, baseline: Configuration | None = None) -> Budget | None:
+def make_budget(config: Configuration, baseline: Configuration | None = None) -> LossBudget | None:
     """The budget of ``config`` against ``baseline``; None where no run of it was timed.
 
     Without a baseline, or with one that was not timed, there is no ideal to be held against.
@@ -101,7 +101,7 @@ def make_budget(config: Configuration, baseline: Configuration | None = None) ->
     scale = _scale(config, baseline) if baseline is not None and theirs else None
     parts = _means(ours)
     ideal = {name: (scale or 0.0) * ms for name, ms in _means(theirs).items()}
-    causes: dict[Cause, float] = {
+    causes: dict[LossCause, float] = {
         ("unexplained" if name == "untimed" else name): parts.get(name, 0.0) - ideal.get(name, 0.0)
         for name in {**parts, **ideal}
     }
@@ -130,7 +130,7 @@ def make_budget(config: Configuration, baseline: Configuration | None = None) ->
         if ms != 0.0
     ]
     work = ideal if scale is not None else parts
-    return Budget(
+    return LossBudget(
         ideal_ms,
         measured_ms,
         work.get("device_work", 0.0),
@@ -161,7 +161,7 @@ def _scale(config: Configuration, baseline: Configuration) -> float | None:
     return each / (theirs.global_batch_size / baseline.runs[0].world_size)
 
 
-def _join_work_and_lateness(causes: dict[Cause, float], parts: Mapping[Part, float]) -> None:
+def _join_work_and_lateness(causes: dict[LossCause, float], parts: Mapping[Part, float]) -> None:
     """Where one side's GPU activity is unknown, its work holds its host's lateness too.
 
     Only the sum of both is known then. It goes under the one that is larger in this configuration.
@@ -186,13 +186,13 @@ def mean_clock_mhz(config: Configuration) -> float | None:
 
 
 def _explained(
-    cause: Cause,
+    cause: LossCause,
     ms: float,
     share: float,
     config: Configuration,
     measured: Measured,
     ideal: Mapping[Part, float],
-) -> Loss:
+) -> LostTime:
     parts = [one for _, one in measured]
     whole = _means(measured).get(_part(cause), 0.0)
     rank = _late_rank(parts) if cause == "waiting" else None
@@ -214,10 +214,10 @@ def _explained(
         "clocks": f"the SMs run at {mean_clock_mhz(config) or 0.0:.0f} MHz",
         "unexplained": "no measurement names it",
     }[cause]
-    return Loss(cause, ms, share, evidence, rank)
+    return LostTime(cause, ms, share, evidence, rank)
 
 
-def _part(cause: Cause) -> Part:
+def _part(cause: LossCause) -> Part:
     return "untimed" if cause == "clocks" or cause == "unexplained" else cause
 
 

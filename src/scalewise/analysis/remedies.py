@@ -10,7 +10,7 @@ from typing import Any, Final
 import yaml
 
 from scalewise.analysis.configuration import Configuration
-from scalewise.analysis.loss_budget import Loss, mean_of_devices, reduces_redundantly
+from scalewise.analysis.loss_budget import LostTime, mean_of_devices, reduces_redundantly
 from scalewise.analysis.model import setting
 from scalewise.config import ConfigError, build_cell, conf_dir
 
@@ -47,7 +47,7 @@ def changes_samples(override: str) -> bool:
     return override.partition("=")[0] in _PER_STEP
 
 
-def remedy(config: Configuration, loss: Loss) -> Remedy:
+def remedy(config: Configuration, loss: LostTime) -> Remedy:
     """What to change against ``loss``, by what was measured of ``config``."""
     larger = _larger(config, "batch_size")
     match loss.cause:

@@ -28,7 +28,7 @@ from scalewise.analysis.statistics import (
     estimate_positive,
     estimate_ratio,
 )
-from scalewise.analysis.validity import Doubt, Found, Invalid
+from scalewise.analysis.validity import Doubt, Invalid
 from scalewise.analysis.verdict import (
     MIN_EFFICIENCY,
     Judgement,
@@ -146,7 +146,7 @@ class Pair:
     """The judgement by the interval alone, also for a ceiling."""
     doubts: tuple[Doubt, ...] = ()
     """Other reasons to doubt the speedup; ``judgement`` includes them."""
-    invalid: Found = ()
+    invalid: tuple[Invalid, ...] = ()
     """Why the verdict is *invalid*; empty for every other verdict."""
 
 
@@ -199,14 +199,16 @@ def _pair(
         words = "; ".join(_describe_difference(d, single, multi) for d in differing[:4])
         more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
         suggestion = _suggest_comparison(differing, single, multi)
-        return Refused(multi, f"{single.label} differs in {words}{more}{suggestion}", differing)
+        return Refused(
+            multi, f"its baseline {single.label} differs in {words}{more}{suggestion}", differing
+        )
     for side in (multi, single):
-        if side.aside and len(side.runs) < MIN_RUNS:
+        if side.set_aside and len(side.runs) < MIN_RUNS:
             return Refused(multi, explain_too_few_runs(side))
     for side in (multi, single):
         if not side.values("global_samples_per_s"):
             why = side.runs[0].missing.get("throughput", "not measured")
-            return Refused(multi, f"{side.label} has no throughput: {why}")
+            return Refused(multi, f"no throughput of {side.label}: {why}")
     speedup = rate_ratio(multi, single)
     judgement = judge_config(multi, speedup, min_efficiency, round_s(multi, single))
     return _build_pair(multi, single, speedup, judgement)
@@ -258,9 +260,9 @@ def _suggest_comparison(
 
 def explain_too_few_runs(config: Configuration) -> str:
     """Why a configuration has too few repeats, once others are set aside."""
-    reasons = dict.fromkeys(f"{a.cell.planned.name} {a.reason}" for a in config.aside)
-    left, all_ = len(config.runs), len(config.runs) + len(config.aside)
-    remedies = " and ".join(dict.fromkeys(a.remedy for a in config.aside))
+    reasons = dict.fromkeys(f"{a.cell.planned.name} {a.reason}" for a in config.set_aside)
+    left, all_ = len(config.runs), len(config.runs) + len(config.set_aside)
+    remedies = " and ".join(dict.fromkeys(a.remedy for a in config.set_aside))
     more = "Run it again" if is_monitored(config.cells[0].config) else "Add repeats"
     return (
         f"{left} of {all_} repeats of {config.label} is left, too few: {'; '.join(reasons)}. "

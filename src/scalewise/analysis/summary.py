@@ -172,7 +172,7 @@ class Analysis(Verdicts):
     def pair(self, config: Configuration) -> Pair | None:
         return next((p for p in self.pairs if p.multi.config_id == config.config_id), None)
 
-    def sound_pair(self, config: Configuration) -> Pair | None:
+    def valid_pair(self, config: Configuration) -> Pair | None:
         """As :meth:`pair`; None where its verdict is *invalid*: no figure of it is shown."""
         pair = self.pair(config)
         return None if pair is None or pair.invalid else pair

@@ -20,7 +20,7 @@ from scalewise.analysis.communication import (
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.cost import cost_ratio
 from scalewise.analysis.figures import Figure
-from scalewise.analysis.loss_budget import CAUSE_WORDS, Budget, Cause
+from scalewise.analysis.loss_budget import CAUSE_WORDS, LossBudget, LossCause
 from scalewise.analysis.model import is_operation, is_timed, setting
 from scalewise.analysis.run import RUN_FIGURES
 from scalewise.analysis.scaling import Pair, typical_speedup
@@ -44,14 +44,14 @@ class Row:
     @cached_property
     def pair(self) -> Pair | None:
         """Beside its baseline; None where its verdict is *invalid*: no figure of it is shown."""
-        return self.analysis.sound_pair(self.config)
+        return self.analysis.valid_pair(self.config)
 
     @cached_property
     def phases(self) -> tuple[dict[str, float], float, str] | None:
         return mean_anatomy(self.config)
 
     @property
-    def budget(self) -> Budget | None:
+    def budget(self) -> LossBudget | None:
         return self.analysis.budgets.get(self.config.config_id)
 
     @property
@@ -176,7 +176,7 @@ def _phase(name: str) -> Figure[Row]:
     return Figure(f"{name}_ms", lambda r: r.phases[0].get(name) if r.phases else None, says)
 
 
-def _lost(cause: Cause) -> Figure[Row]:
+def _lost(cause: LossCause) -> Figure[Row]:
     def of(row: Row) -> float | None:
         loss = row.budget.loss(cause) if row.budget else None
         return loss.ms if loss else None
@@ -236,7 +236,7 @@ FIGURES: tuple[Figure[Row], ...] = (
     _of_first_run("global_batch_size_samples"),
     _of_first_run("per_device_batch_size_samples"),
     Figure("runs_done", lambda r: len(r.config.runs), "finished runs in its figures"),
-    Figure("runs_set_aside", lambda r: len(r.config.aside), "finished runs in none of them"),
+    Figure("runs_set_aside", lambda r: len(r.config.set_aside), "finished runs in none of them"),
     Figure("runs_planned", lambda r: len(r.config.cells), "cells that were asked for"),
     _of_each_run("timed_from_step"),
     _of_each_run("timed_steps"),

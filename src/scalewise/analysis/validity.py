@@ -68,9 +68,6 @@ class Doubt:
     """``config_id`` of those whose figure is doubted; empty: no single one's."""
 
 
-Found = tuple[Invalid, ...]
-
-
 def invalid_ranks(ranks: Sequence[RankSummary]) -> Iterator[Invalid]:
     """Every reason that the ranks of one run give themselves."""
     shared = _shared_device(ranks)

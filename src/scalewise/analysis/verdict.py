@@ -32,10 +32,10 @@ VERDICT_RUNS = 3
 interval that covers the truth far less often than it says where runs are slow now and then."""
 
 
-Lack = Literal["runs", "runs of both", "one device", "several devices"]
+MissingRuns = Literal["runs", "runs of both", "one device", "several devices"]
 
 
-def way_to_get(lack: Lack, *, monitored: bool, runs: int = 0) -> str:
+def way_to_get(lack: MissingRuns, *, monitored: bool, runs: int = 0) -> str:
     """How a user gets what a figure or a comparison of so many ``runs`` lacks.
 
     A script under the Monitor callback has neither ``repeats`` nor ``strategy`` to set. Its runs
@@ -343,7 +343,7 @@ Because = Literal["verdict", "precision", "cap", "failures"]
 
 
 @dataclass(frozen=True)
-class Look:
+class StoppingDecision:
     """What the data say about more runs."""
 
     because: Because | None
@@ -360,7 +360,7 @@ def stop_or_go_on(
     *,
     precision: float = PRECISION,
     cap: int = CAP,
-) -> Look:
+) -> StoppingDecision:
     """Whether more repeats are needed beside the verdict ``judgement`` on this ``interval``.
 
     Looking at the data again and again at 95 % would be wrong far more often than 5 %: each look is
@@ -391,14 +391,16 @@ def stop_or_go_on(
         elif runs >= cap:
             because = "cap"
         if because is not None:
-            return Look(because, None, judgement.reason)
+            return StoppingDecision(because, None, judgement.reason)
     following = next(look for look in looks if look > runs)
     if runs in looks:
-        return Look(None, following, judgement.reason)
-    return Look(None, following, f"{runs} runs a side; the next look is at {following}")
+        return StoppingDecision(None, following, judgement.reason)
+    return StoppingDecision(None, following, f"{runs} runs a side; the next look is at {following}")
 
 
-def decide_alone(values: Sequence[float], *, precision: float = PRECISION, cap: int = CAP) -> Look:
+def decide_alone(
+    values: Sequence[float], *, precision: float = PRECISION, cap: int = CAP
+) -> StoppingDecision:
     """Whether a configuration without a partner needs more repeats: until its own mean is known.
 
     Raises ValueError as :func:`stop_or_go_on` does.

@@ -20,16 +20,16 @@ from scalewise.analysis.configuration import (
 from scalewise.analysis.figures import factor, times
 from scalewise.analysis.loss_budget import (
     CAUSE_WORDS,
-    Budget,
-    Cause,
-    Loss,
+    LossBudget,
+    LossCause,
+    LostTime,
     make_budget,
     mean_clock_mhz,
 )
 from scalewise.analysis.model import Sweep
 from scalewise.analysis.scaling import Pair, Refused, is_ceiling, pair_all
 from scalewise.analysis.step_parts import long_step_clause
-from scalewise.analysis.validity import Doubt, Found, Invalid, untrained_steps
+from scalewise.analysis.validity import Doubt, Invalid, untrained_steps
 from scalewise.analysis.verdict import (
     BANDS,
     LINEAR_UP_TO,
@@ -38,7 +38,7 @@ from scalewise.analysis.verdict import (
     Adaptive,
     Because,
     Judgement,
-    Look,
+    StoppingDecision,
     adaptive,
     band,
     count_pairs,
@@ -47,7 +47,7 @@ from scalewise.analysis.verdict import (
 )
 from scalewise.host import plural
 
-Budgets = Mapping[str, Budget]
+Budgets = Mapping[str, LossBudget]
 """``config_id`` to where its time goes; absent where no run of it was timed."""
 
 WORTH_SAYING = 0.02
@@ -59,7 +59,7 @@ _MOST_LOSSES = 2
 """Losses that an answer names; the report has all of them."""
 
 
-def doubted(pair: Pair, budgets: Budgets, min_efficiency: float = MIN_EFFICIENCY) -> Pair:
+def add_doubts(pair: Pair, budgets: Budgets, min_efficiency: float = MIN_EFFICIENCY) -> Pair:
     """The pair with its largest losses and the doubts about its verdict in its reason.
 
     Intervals over runs see noise between runs. A crowd that slows every run of one side alike moves
@@ -141,14 +141,14 @@ def _without_contention(pair: Pair, budgets: Budgets) -> float | None:
     return pair.speedup.value * (1 - share) * multi.measured_ms / left_ms if left_ms > 0 else None
 
 
-def _limit(config: Configuration, budgets: Budgets, cause: Cause) -> Loss | None:
+def _limit(config: Configuration, budgets: Budgets, cause: LossCause) -> LostTime | None:
     """The loss of this cause, if it is a limit."""
     budget = budgets.get(config.config_id)
     found = budget.loss(cause) if budget is not None else None
     return found if found is not None and found.is_limit else None
 
 
-def lost_words(budget: Budget | None) -> str:
+def lost_words(budget: LossBudget | None) -> str:
     """``lost 18.2 ms a step: 9.5 compute that did not shrink, 6.9 ...``; empty if nothing is."""
     if budget is None or budget.ideal_ms is None:
         return ""
@@ -215,7 +215,7 @@ class Repeats:
             "precision": "as narrow as asked for after", "cap": "undecided at the most,",
         }[self.because]  # fmt: skip
         rounds = f"{self.runs} {plural(self.runs, 'round')}"
-        if aside := [one for member in self.members for one in member.aside]:
+        if aside := [one for member in self.members for one in member.set_aside]:
             rounds += f" ({len(aside)} {plural(len(aside), 'run')} set aside)"
         return f"{self.members[0].label}: {state} {rounds}{figure}{following}"
 
@@ -273,21 +273,23 @@ def _alone(config: Configuration, asked: Adaptive, partners: Sequence[Configurat
     values = config.values("global_samples_per_s")
     lost = [_failure((partner,)) for partner in partners]
     if partners and all(lost):
-        found = Look("failures", None, f"it has nothing to be compared with: {lost[0]}")
+        found = StoppingDecision("failures", None, f"it has nothing to be compared with: {lost[0]}")
     elif not values:
-        found = Look(None, LOOKS[0], f"0 runs a side; the next look is at {LOOKS[0]}")
+        found = StoppingDecision(None, LOOKS[0], f"0 runs a side; the next look is at {LOOKS[0]}")
     else:
         found = decide_alone(values, precision=asked.precision, cap=asked.cap)
     return _repeats((config,), len(values), found, asked.cap)
 
 
-def _repeats(members: tuple[Configuration, ...], runs: int, found: Look, cap: int) -> Repeats:
+def _repeats(
+    members: tuple[Configuration, ...], runs: int, found: StoppingDecision, cap: int
+) -> Repeats:
     """What the rule answered, unless runs fail or are set aside again and again."""
     failed, spent = _failure(members), _all_spent(members, cap)
     if failed is not None:
-        found = Look("failures", None, failed)
+        found = StoppingDecision("failures", None, failed)
     elif found.because is None and spent is not None:
-        found = Look("cap", None, f"{spent}; {found.reason}")
+        found = StoppingDecision("cap", None, f"{spent}; {found.reason}")
     return Repeats(members, runs, found.wanted, found.because, found.reason)
 
 
@@ -297,11 +299,10 @@ def _all_spent(members: Sequence[Configuration], cap: int) -> str | None:
     for member in members:
         if member.elsewhere and len(member.cells) + len(member.elsewhere) >= cap:
             return f"{len(member.elsewhere)} runs of {member.label} had other devices or shares"
-        if member.aside and len(member.runs) + len(member.aside) >= cap:
-            remedies = " and ".join(dict.fromkeys(a.remedy for a in member.aside))
-            return (
-                f"{len(member.aside)} runs of {member.label} are set aside: run it again {remedies}"
-            )
+        if member.set_aside and len(member.runs) + len(member.set_aside) >= cap:
+            remedies = " and ".join(dict.fromkeys(a.remedy for a in member.set_aside))
+            count = len(member.set_aside)
+            return f"{count} runs of {member.label} are set aside: run it again {remedies}"
     return None
 
 
@@ -327,7 +328,7 @@ class Verdicts:
     pairs: tuple[Pair, ...]
     refused: tuple[Refused, ...]
     budgets: Budgets
-    invalid: Mapping[str, Found]
+    invalid: Mapping[str, tuple[Invalid, ...]]
     """``config_id`` to why its figures mean nothing; sound configurations are absent."""
     repeats: tuple[Repeats, ...]
     """Who needs how many runs under ``repeats=auto``, and why."""
@@ -344,7 +345,7 @@ def reach_verdicts(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Verd
         for i, c in ((c.config_id, c) for c in configs)
         if (budget := make_budget(c, baselines.get(i))) is not None
     }
-    judged = tuple(doubted(p, budgets, min_efficiency) for p in pairs)
+    judged = tuple(add_doubts(p, budgets, min_efficiency) for p in pairs)
     own = {c.config_id: found for c in timed if (found := c.invalid)}
     invalid = {p.multi.config_id: p.invalid for p in judged if p.invalid}
     invalid |= own

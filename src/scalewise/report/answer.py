@@ -16,10 +16,10 @@ from scalewise.analysis import (
     WANTED_RUNS,
     WORTH_SAYING,
     Analysis,
-    Budget,
     Configuration,
     Doubt,
-    Loss,
+    LossBudget,
+    LostTime,
     Pair,
     Remedy,
     changes_samples,
@@ -152,10 +152,9 @@ def _not_comparable(analysis: Analysis) -> Iterator[Line]:
     """Each reason once, with how many rows it holds for."""
     told = (one for one in analysis.refused if one.multi.config_id not in analysis.invalid)
     for reason, rows in grouped(told, lambda one: one.reason).items():
-        # The label of a baseline keeps its letters.
-        named = any(reason.startswith(one.label) for one in analysis.configurations)
-        text = f"{reason.rstrip('.')}." if named else _sentence(reason)
-        yield Line(text, listed([one.multi.label for one in rows], 1), "not comparable")
+        yield Line(
+            _sentence(reason), listed([one.multi.label for one in rows], 1), "not comparable"
+        )
         fields = [difference.field for difference in rows[0].differing]
         # Of these two the reason itself says what compares them.
         says_how = fields == ["host"] or (
@@ -189,7 +188,7 @@ def _figures(pair: Pair) -> str:
     return f"{speedup}, efficiency {factor(pair.efficiency.value)}, cost {cost}x."
 
 
-def _worth(budget: Budget | None) -> list[Loss]:
+def _worth(budget: LossBudget | None) -> list[LostTime]:
     """Losses worth saying, the largest first."""
     return [loss for loss in budget.losses if loss.share > WORTH_SAYING] if budget else []
 
@@ -254,7 +253,7 @@ def _decide(analysis: Analysis) -> Iterator[str]:
         yield f"{lead}: scalewise resume {folder_to_type(analysis)}{extend}{more}."
 
 
-def _first_remedy(analysis: Analysis, config: Configuration) -> tuple[Loss, Remedy] | None:
+def _first_remedy(analysis: Analysis, config: Configuration) -> tuple[LostTime, Remedy] | None:
     """Against the largest loss that something helps against, with the one override to try."""
     budget = analysis.budgets.get(config.config_id)
     for loss in _worth(budget):
@@ -295,7 +294,7 @@ def _typed(analysis: Analysis, override: str) -> int | None:
     return keys.index(key) if key in keys else None
 
 
-def _gain(analysis: Analysis, config: Configuration, loss: Loss, what: Remedy) -> str:
+def _gain(analysis: Analysis, config: Configuration, loss: LostTime, what: Remedy) -> str:
     """``up to 1.4 of 3.6 ms``: what is lost, and no more."""
     budget = analysis.budgets[config.config_id]
     saved = f"up to {number(loss.ms)} of {number(budget.measured_ms)} ms"
@@ -304,7 +303,7 @@ def _gain(analysis: Analysis, config: Configuration, loss: Loss, what: Remedy) -
     return saved
 
 
-def _could_pay(pair: Pair, loss: Loss) -> bool:
+def _could_pay(pair: Pair, loss: LostTime) -> bool:
     """Whether the devices would pay without all of this loss."""
     return pair.speedup.value / (1 - loss.share) > BENEFICIAL_FROM
 

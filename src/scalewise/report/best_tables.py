@@ -14,8 +14,8 @@ from scalewise.analysis import (
     listed,
     number,
     ratio,
+    swept_values,
     times,
-    told_apart,
 )
 from scalewise.host import plural
 from scalewise.records import to_plain
@@ -113,6 +113,6 @@ def best_as_plain(analysis: Analysis) -> list[dict[str, Any]]:
 
 def _name(config: Configuration) -> str:
     """``ddp batch_size=512``: what tells it from others of its model and number of devices."""
-    telling = told_apart(config.label)
+    telling = swept_values(config.label)
     strategy = [] if config.devices == 1 and telling else [config.name("strategy") or ""]
     return " ".join([*strategy, *telling])

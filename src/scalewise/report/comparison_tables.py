@@ -255,7 +255,7 @@ def _work(work: Work) -> Section:
     by_key = {winner.metric.key: winner.metric for winner in work.winners}
 
     def pair(figure: str, entry: Entry) -> object:
-        return getattr(entry.analysis.sound_pair(entry.config), figure, None)
+        return getattr(entry.analysis.valid_pair(entry.config), figure, None)
 
     row = words("row", "row", lambda entry: entry.name)
     speed = (

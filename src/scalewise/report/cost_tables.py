@@ -21,7 +21,7 @@ from scalewise.analysis import (
     ladders,
     ratio,
     reach,
-    told_apart,
+    swept_values,
 )
 from scalewise.records import to_plain
 from scalewise.report.scaling_tables import verdict
@@ -75,7 +75,7 @@ def _cost_table(analysis: Analysis) -> Table:
     usd = partial(usd_per_million, analysis)
 
     def compared(config: Configuration) -> RatioEstimate | None:
-        pair = analysis.sound_pair(config)
+        pair = analysis.valid_pair(config)
         return cost_ratio(pair, analysis.costs) if pair else None
 
     columns = (
@@ -93,8 +93,8 @@ def usd_per_million(analysis: Analysis, config: Configuration) -> Estimate | Non
     return analysis.cost(config).usd_per_million_samples
 
 
-def price_lines(analysis: Analysis) -> list[str]:
-    """Each price with its source and date, and each reason why there is no cost.
+def price_lines(analysis: Analysis, lacking: str = "no cost in USD") -> list[str]:
+    """Each price with its source and date, and each reason why there is no cost, after ``lacking``.
 
     A line names its configurations unless it holds for all of them.
     """
@@ -102,7 +102,7 @@ def price_lines(analysis: Analysis) -> list[str]:
     for config in analysis.measured:
         found = analysis.costs.get(config.config_id)
         if found is not None:
-            missing = f"no cost in USD: {found.missing}"
+            missing = f"{lacking}: {found.missing}"
             line = missing if found.missing else f"price: {_price_words(found)}"
             labels.setdefault(line, []).append(config.label)
     if len(labels) == 1:
@@ -122,7 +122,7 @@ def _price_words(found: Cost) -> str:
 
 def cost_as_plain(analysis: Analysis, config: Configuration) -> dict[str, Any]:
     """The fields of a configuration in ``results.json``."""
-    found, pair = analysis.cost(config), analysis.sound_pair(config)
+    found, pair = analysis.cost(config), analysis.valid_pair(config)
     return {
         "usd_per_million_samples": figure_as_plain(usd_per_million(analysis, config)),
         "sample_cost_ratio": figure_as_plain(cost_ratio(pair, analysis.costs) if pair else None),
@@ -143,7 +143,7 @@ def target(analysis: Analysis, samples: int | None) -> Section:
     )  # fmt: skip
     rows = _targets(analysis, samples)
     priced = any(one.usd for _, one in rows)
-    prices = [line.replace("no cost in USD", "USD missing") for line in price_lines(analysis)]
+    prices = price_lines(analysis, "USD missing")
     return section(
         "target",
         f"Time and cost of {samples:,} samples",
@@ -219,7 +219,7 @@ def gain_lines(analysis: Analysis) -> Iterator[str]:
         if len(best) < 3 and ladder[-1].devices <= _SAID_BY_THE_SPEEDUP:
             continue
         config, good = ladder[-1].config, 1
-        parts = (config.name("model"), config.name("strategy"), *told_apart(config.label))
+        parts = (config.name("model"), config.name("strategy"), *swept_values(config.label))
         name = " ".join(part for part in parts if part)
         for devices, gain in ((one.devices, one.gain) for one in best if one.gain is not None):
             if gain.step != "faster":

@@ -183,8 +183,7 @@ def find_doubts(analysis: Analysis) -> tuple[Doubt, ...]:
     for pair in analysis.pairs:
         # The others are told of each configuration.
         own = (one for one in pair.doubts if one.code not in _OF_ONE)
-        found += [replace(one, of="" if pair.multi.label in one.text else pair.multi.label)
-                  for one in own]  # fmt: skip
+        found += [replace(one, of=pair.multi.label) for one in own]
         found += _of_pair(analysis, pair)
     # Of what is true of both sides of a pair, the terminal names several devices.
     for config in sorted(analysis.measured, key=lambda config: -(config.devices or 0)):
@@ -289,9 +288,9 @@ def _of_runs(config: Configuration, whose: str) -> Iterator[Doubt]:
         yield Doubt("unsteady", text, brief, run.cell.planned.name)
     if brief := disturbed_runs(config):
         yield Doubt("disturbed", f"{brief}: too many to set aside", brief, config.label)
-    if config.aside:
-        aside = f"{len(config.aside)} of {len(config.runs) + len(config.aside)} repeats"
-        whys = [f"{one.cell.planned.name} {one.reason}" for one in config.aside]
+    if config.set_aside:
+        aside = f"{len(config.set_aside)} of {len(config.runs) + len(config.set_aside)} repeats"
+        whys = [f"{one.cell.planned.name} {one.reason}" for one in config.set_aside]
         text = f"{aside} are set aside: {listed(whys, _MOST_ALIKE)}"
         yield Doubt("set_aside", text, f"{aside} of {whose} are set aside", config.label)
 

@@ -166,7 +166,7 @@ def configuration_as_plain(row: Row) -> dict[str, Any]:
         ],
         "runs": [_run(run) for run in config.runs],
         "set_aside": [
-            {"reason": one.reason, **_run(measure_run(one.cell))} for one in config.aside
+            {"reason": one.reason, **_run(measure_run(one.cell))} for one in config.set_aside
         ],
     }
 

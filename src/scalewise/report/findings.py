@@ -10,16 +10,16 @@ from typing import Final
 from scalewise.analysis import (
     CAUSE_WORDS,
     Analysis,
-    Budget,
     Configuration,
     Fastest,
+    LossBudget,
     estimate,
     estimate_positive,
     find_fastest,
     grouped,
     number,
     remedy,
-    told_apart,
+    swept_values,
     work_remedy,
 )
 from scalewise.host import from_here, plural
@@ -87,7 +87,7 @@ def fastest_rows(analysis: Analysis) -> Iterator[Fastest]:
         if rows[0].workload in shown:
             continue  # the best of each number of devices says it
         timed = [row for row in rows if row.estimate("global_samples_per_s") is not None]
-        if len(timed) >= _FEWEST_ROWS and len({told_apart(row.label) for row in timed}) > 1:
+        if len(timed) >= _FEWEST_ROWS and len({swept_values(row.label) for row in timed}) > 1:
             sound = [row for row in timed if row.config_id not in analysis.invalid]
             if len(sound) > 1:
                 yield find_fastest(sound)
@@ -133,14 +133,14 @@ def losses(analysis: Analysis) -> Section:
     )
 
 
-_Row = tuple[str, str, float, Budget, str]
+_Row = tuple[str, str, float, LossBudget, str]
 
 
 def _percent(row: _Row) -> float:
     return 100 * row[2] / row[3].measured_ms
 
 
-def _to_try(config: Configuration, budget: Budget) -> Iterator[str]:
+def _to_try(config: Configuration, budget: LossBudget) -> Iterator[str]:
     """One line for each limit, and one for a single device that only works."""
     for loss in budget.limits:
         yield (

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from scalewise.analysis import CAUSE_WORDS, Analysis, Budget, Cause, Configuration, number
+from scalewise.analysis import CAUSE_WORDS, Analysis, Configuration, LossBudget, LossCause, number
 from scalewise.config import conf_dir
 from scalewise.host import plural
 from scalewise.report.answer import answers
@@ -115,7 +115,7 @@ def _scaling(analysis: Analysis) -> Section:
     return section("scaling", whole.title, same, replace(found.only(kept), note=note), *pictures)
 
 
-_Row = tuple[Configuration, Budget]
+_Row = tuple[Configuration, LossBudget]
 
 
 def _losses(analysis: Analysis) -> Section:
@@ -129,7 +129,7 @@ def _losses(analysis: Analysis) -> Section:
         if (budget := analysis.budgets.get(config.config_id)) is not None
     ]
     rows = [row for row in rows if row[1].ideal_ms is not None] or rows
-    shares: dict[Cause, float] = {}
+    shares: dict[LossCause, float] = {}
     for loss in (loss for _, budget in rows for loss in budget.losses[:_LARGEST]):
         shares[loss.cause] = max(loss.share, shares.get(loss.cause, 0.0))
     shown = [c for c in sorted(shares, key=shares.__getitem__, reverse=True)
@@ -153,16 +153,16 @@ def _losses(analysis: Analysis) -> Section:
     )
 
 
-def _ideal_ms(budget: Budget) -> float:
+def _ideal_ms(budget: LossBudget) -> float:
     return budget.work_ms if budget.ideal_ms is None else budget.ideal_ms
 
 
-def _lost_ms(row: _Row, cause: Cause) -> float | None:
+def _lost_ms(row: _Row, cause: LossCause) -> float | None:
     loss = row[1].loss(cause)
     return None if loss is None else loss.ms
 
 
-def _rest_ms(row: _Row, shown: Sequence[Cause]) -> float:
+def _rest_ms(row: _Row, shown: Sequence[LossCause]) -> float:
     named = sum(_lost_ms(row, cause) or 0.0 for cause in shown)
     return row[1].measured_ms - _ideal_ms(row[1]) - named
 

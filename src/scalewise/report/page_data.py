@@ -92,7 +92,7 @@ def _points_each(curves: int) -> int:
 
 
 def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
-    pair, anatomy = analysis.sound_pair(config), mean_anatomy(config)
+    pair, anatomy = analysis.valid_pair(config), mean_anatomy(config)
     budget = analysis.budgets.get(config.config_id)
     return {
         "label": config.label,

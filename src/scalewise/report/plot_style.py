@@ -90,7 +90,7 @@ def drawn(text: str, longest: int = _LONGEST) -> str:
     )
 
 
-def told_apart(labels: Sequence[str]) -> list[str]:
+def swept_values(labels: Sequence[str]) -> list[str]:
     """Long labels without the settings that most of them share, where they then still differ."""
     if max(map(len, labels), default=0) <= _LONGEST_NAME:
         return list(labels)

@@ -69,7 +69,7 @@ def scaling(analysis: Analysis) -> Section:
     shared = _in_every_row(analysis, _batch) and not any(map(_is_weak, analysis.measured))
 
     def pair(figure: str) -> Read:
-        return lambda c: getattr(analysis.sound_pair(c), figure, None)
+        return lambda c: getattr(analysis.valid_pair(c), figure, None)
 
     columns = (
         NAME,

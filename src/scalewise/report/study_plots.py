@@ -104,7 +104,7 @@ def _draw_curves(
     if len(curves) > _MOST_CURVES:
         title += f" (the first {_MOST_CURVES} of {len(curves)})"
         curves = curves[:_MOST_CURVES]
-    labels = plot_style.told_apart([label for label, _ in curves])
+    labels = plot_style.swept_values([label for label, _ in curves])
     for i, (label, (_, runs)) in enumerate(zip(labels, curves, strict=True)):
         for j, (samples, values) in enumerate(runs):
             lonely = plot_style.marker(i) if len(samples) < 3 else None

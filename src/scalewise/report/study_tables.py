@@ -12,7 +12,7 @@ from typing import Any
 from scalewise.analysis import (
     Analysis,
     AverageSpeedup,
-    Bounded,
+    BoundedFigure,
     BreakEven,
     Estimate,
     Owned,
@@ -233,7 +233,7 @@ def investment(analysis: Analysis) -> Section:
     )
 
 
-def bounded(figure: Bounded) -> str:
+def bounded(figure: BoundedFigure) -> str:
     """``3,400 [3,100, never]``; a payback without an end is never."""
 
     def one(value: float | None) -> str:

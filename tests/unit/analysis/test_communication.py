@@ -8,7 +8,7 @@ import pytest
 from scalewise.analysis import Communication, is_timed, seed_rows
 from scalewise.analysis.communication import (
     AllReduceCurve,
-    Window,
+    ProfiledWindow,
     _achieved,
     _later,
     _transfer_ms,
@@ -21,15 +21,15 @@ from scalewise.records import STEP_DTYPE, StepSeries, WindowProfile
 CURVE = AllReduceCurve("nccl", 2, ((8, 0.02), (1_000_000, 0.05), (100_000_000, 0.5)))
 
 
-def window(**changes: float) -> Window:
+def window(**changes: float) -> ProfiledWindow:
     values = {
         "span_ms": 50.0, "computation_ms": 40.0, "total_ms": 6.0, "overlapped_ms": 5.0,
         "least_total_ms": 4.0, "on_ms": 45.0, "off_ms": 42.5,
     } | changes  # fmt: skip
-    return Window(cell="c", timeline="device", steps=5, ranks=2, **values)
+    return ProfiledWindow(cell="c", timeline="device", steps=5, ranks=2, **values)
 
 
-def communication(seen: Window | None) -> Communication:
+def communication(seen: ProfiledWindow | None) -> Communication:
     return Communication(
         ranks=2, gradient_bytes=400_000_000, buckets=10, payload_bytes=4e8,
         exposed=ExposedCommunication(1.0, 0.7, 0.3, "device"), window=seen, expected_ms=None,

@@ -467,7 +467,7 @@ def test_a_disturbed_run_is_set_aside(tmp_path: Path) -> None:
     pair = pair_of(tmp_path, [*repeats(SINGLE, STEADY), *multi])
     assert pair.judgement.verdict == "beneficial"
     assert pair.speedup.n == (3, 3)
-    assert [one.cell.planned.repeat for one in pair.multi.aside] == [2]
+    assert [one.cell.planned.repeat for one in pair.multi.set_aside] == [2]
 
 
 @pytest.mark.parametrize(
@@ -486,7 +486,7 @@ def test_more_than_a_quarter_is_never_set_aside_and_doubted(
 
 def test_how_fast_a_run_was_disturbs_nothing(tmp_path: Path) -> None:
     pair = pair_of(tmp_path, [*repeats(SINGLE, STEADY), *repeats(TWO, [1.0, 3.0, 1.0, 1.0])])
-    assert (pair.doubts, pair.multi.aside) == ((), ())
+    assert (pair.doubts, pair.multi.set_aside) == ((), ())
 
 
 def test_repeats_auto_replaces_a_disturbed_run(tmp_path: Path) -> None:
@@ -495,7 +495,7 @@ def test_repeats_auto_replaces_a_disturbed_run(tmp_path: Path) -> None:
     found = reach_verdicts(swept(tmp_path / "before", *specs))
     (group,), (pair,) = found.repeats, found.pairs
     assert (group.runs, group.wanted) == (2, 3)
-    assert len(pair.multi.aside) == 1
+    assert len(pair.multi.set_aside) == 1
     specs = auto(*repeats(SINGLE, STEADY), *with_crowd(TWO, [1.0, 3.0, 1.01, 0.99], 1))
     found = reach_verdicts(swept(tmp_path / "after", *specs))
     (group,), (pair,) = found.repeats, found.pairs

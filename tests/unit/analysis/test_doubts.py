@@ -52,8 +52,8 @@ def test_repeats_of_another_state_than_the_latest_are_set_aside(
     (pair,), (sound,) = mixed.pairs, alone.pairs
     assert (pair.speedup, pair.judgement) == (sound.speedup, sound.judgement)
     for side in (pair.single, pair.multi):
-        assert [one.cell.planned.repeat for one in side.aside] == [0]
-        assert field in side.aside[0].reason
+        assert [one.cell.planned.repeat for one in side.set_aside] == [0]
+        assert field in side.set_aside[0].reason
 
 
 @pytest.mark.parametrize("unknown", [{"class_files": {}}, {"data": {}}])

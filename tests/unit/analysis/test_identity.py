@@ -99,7 +99,7 @@ def test_times_of_two_protocols_are_never_pooled(tmp_path: Path) -> None:
     found = analysed(tmp_path, *specs)
     (pair,) = found.pairs
     assert pair.speedup.n == (2, 2), "rounds 2 and 3, of 0 to 3 and 2 to 4"
-    assert [one.cell.planned.repeat for one in pair.multi.aside] == [0, 1]
+    assert [one.cell.planned.repeat for one in pair.multi.set_aside] == [0, 1]
     assert {run.cell.provenance and run.cell.provenance.protocol for run in pair.multi.runs} == {
         PROTOCOL
     }

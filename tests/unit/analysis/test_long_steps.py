@@ -12,7 +12,7 @@ from fakes.sections import lines_of
 from scalewise.analysis import Configuration, Run, long_step_line
 from scalewise.analysis.run import measure_run
 from scalewise.analysis.step_parts import long_step_clause
-from scalewise.analysis.verdicts import doubted
+from scalewise.analysis.verdicts import add_doubts
 from scalewise.records import StepSeries
 
 
@@ -78,7 +78,7 @@ def test_a_long_step_is_a_doubt_at_the_verdict(tmp_path: Path) -> None:
     assert pair.doubts == ()
     run = with_long(pair.multi.runs[1], (120,), 20_000.0)
     multi = replace(pair.multi, runs=(pair.multi.runs[0], run, pair.multi.runs[2]))
-    told = doubted(replace(pair, multi=multi), {})
+    told = add_doubts(replace(pair, multi=multi), {})
     expected = f"long_step: {run.cell.planned.name}: step 120 took 20.0 s on rank 0"
     assert [(one.code, one.text) for one in told.doubts] == [("long_step", expected)]
     assert told.judgement.reason.endswith(expected)

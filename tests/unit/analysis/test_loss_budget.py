@@ -21,7 +21,7 @@ from fakes.recorded import (
 )
 from fakes.simulated_training import Delay, Training, simulate
 from scalewise.analysis import Configuration, Run, analyse, load_sweep
-from scalewise.analysis.loss_budget import Budget, make_budget
+from scalewise.analysis.loss_budget import LossBudget, make_budget
 from scalewise.analysis.run import measure_run
 from scalewise.records import StepSeries
 
@@ -91,7 +91,7 @@ def pair(host: str) -> tuple[Training, Training]:
     )
 
 
-def causes(budget: Budget) -> dict[str, float]:
+def causes(budget: LossBudget) -> dict[str, float]:
     return {loss.cause: loss.ms for loss in budget.losses}
 
 
@@ -219,7 +219,7 @@ def with_rows(config: Configuration) -> Configuration:
     return replace(config, runs=tuple(replace(run, cell=cell) for run, cell in cells))
 
 
-def budget_of(*configs: Configuration) -> Budget:
+def budget_of(*configs: Configuration) -> LossBudget:
     found = make_budget(*configs)
     assert found is not None
     return found
@@ -229,7 +229,7 @@ def with_run(config: Configuration, run: Run) -> Configuration:
     return replace(config, runs=(run,))
 
 
-def named(budget: Budget) -> dict[str, float]:
+def named(budget: LossBudget) -> dict[str, float]:
     return {loss.cause: loss.ms for loss in budget.limits}
 
 

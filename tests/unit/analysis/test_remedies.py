@@ -20,7 +20,7 @@ from scalewise.analysis import (
     remedy,
     work_remedy,
 )
-from scalewise.analysis.loss_budget import Cause, Loss
+from scalewise.analysis.loss_budget import LossCause, LostTime
 
 
 def configuration(path: Path, **config: object) -> Configuration:
@@ -50,14 +50,14 @@ def compose_typed(text: str) -> list[str]:
 
 
 def test_every_cause_has_words() -> None:
-    assert set(CAUSE_WORDS) == set(get_args(Cause)) - {"untimed"}
+    assert set(CAUSE_WORDS) == set(get_args(LossCause)) - {"untimed"}
 
 
 @pytest.mark.parametrize("cause", CAUSE_WORDS)
-def test_every_cause_has_a_remedy_whose_keys_exist(tmp_path: Path, cause: Cause) -> None:
+def test_every_cause_has_a_remedy_whose_keys_exist(tmp_path: Path, cause: LossCause) -> None:
     config = configuration(tmp_path)
     for rank in (None, 1):
-        found = remedy(config, Loss(cause, 1.0, 0.2, "", rank))
+        found = remedy(config, LostTime(cause, 1.0, 0.2, "", rank))
         assert compose_typed(found.words) or cause in ("contention", "long_steps", "clocks")
         assert found.overrides or found.deed
         for override in found.overrides:
@@ -65,7 +65,7 @@ def test_every_cause_has_a_remedy_whose_keys_exist(tmp_path: Path, cause: Cause)
 
 
 def test_a_late_host_is_first_taken_out_of_the_step(tmp_path: Path) -> None:
-    found = remedy(configuration(tmp_path), Loss("host_late", 1.0, 0.2, "", None))
+    found = remedy(configuration(tmp_path), LostTime("host_late", 1.0, 0.2, "", None))
     assert found.overrides[0] == "execution=cudagraph"
     assert compose_typed(found.words) == ["execution=cudagraph", "batch_size"]
 

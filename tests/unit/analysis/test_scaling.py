@@ -37,7 +37,7 @@ from scalewise.analysis.verdict import (
     sample_cost,
     seed_label,
 )
-from scalewise.analysis.verdicts import clock_ratio, doubted
+from scalewise.analysis.verdicts import add_doubts, clock_ratio
 from scalewise.records import MetricRow, MetricsWriter
 
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
@@ -431,7 +431,7 @@ def test_a_higher_clock_explains_more_than_linear(tmp_path: Path) -> None:
     sides = replace(pair, single=replace(pair.single, runs=slow), invalid=())
     sides = replace(sides, multi=replace(pair.multi, runs=fast), judgement=pair.statistical)
     assert clock_ratio(sides) == pytest.approx(1980 / 700)
-    assert doubted(sides, {}).judgement.verdict == "beneficial"
+    assert add_doubts(sides, {}).judgement.verdict == "beneficial"
 
 
 def clocked(usage: Usage | None, mhz: float) -> Usage:
@@ -476,7 +476,7 @@ def test_batches_that_differ_say_whose_they_are_and_what_would_compare(
 ) -> None:
     multi = replace(DDP, scaling=scaling, batch_size=batch)
     (refused,) = analysed(tmp_path, Spec(scaling=scaling, batch_size=64), multi).refused
-    assert refused.reason == f"large single x1 batch_size=64 differs in {words}"
+    assert refused.reason == f"its baseline large single x1 batch_size=64 differs in {words}"
     assert [d.field for d in refused.differing] == ["batch"]
 
 

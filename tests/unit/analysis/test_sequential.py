@@ -12,7 +12,7 @@ import pytest
 from scalewise.analysis.statistics import estimate_ratio
 from scalewise.analysis.verdict import (
     CAP,
-    Look,
+    StoppingDecision,
     estimate_at,
     judge,
     more_runs,
@@ -40,7 +40,7 @@ def runs(mean: float, cv: float, n: int, seed: int) -> list[float]:
     return [float(v) for v in mean * np.exp(rng.normal(0, cv, n))]
 
 
-def decide(single: Sequence[float], multi: Sequence[float], devices: int) -> Look:
+def decide(single: Sequence[float], multi: Sequence[float], devices: int) -> StoppingDecision:
     """What a sweep does with these global samples/s, as a report judges them."""
     speedup = estimate_at(by_round(multi), by_round(single))
     judgement = judge(speedup, devices, cap=CAP)
@@ -79,7 +79,7 @@ def test_it_goes_on_for_the_efficiency_of_what_is_faster_for_certain() -> None:
 
 def test_uneven_sides_count_as_the_shorter() -> None:
     found = decide([100.0, 101.0], runs(190, 0.01, 5, 2), devices=2)
-    assert found == Look(None, 3, found.reason)
+    assert found == StoppingDecision(None, 3, found.reason)
 
 
 @pytest.mark.parametrize("n", [1, 2, 4, 6, 13])

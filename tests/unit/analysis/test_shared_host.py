@@ -28,7 +28,7 @@ def test_one_repeat_with_a_neighbour_is_set_aside_and_the_others_are_compared(
     assert found.refused == ()
     assert (pair.speedup.n, pair.judgement.verdict) == ((4, 4), "beneficial")
     assert abs(pair.speedup.value / IDEAL - 1) < 0.01
-    assert (len(pair.multi.runs), len(pair.multi.aside)) == (4, 1)
+    assert (len(pair.multi.runs), len(pair.multi.set_aside)) == (4, 1)
     (line,) = [w for w in lines_of(found, "doubts") if "set aside" in w]
     assert line == (
         "large ddp x2: 1 of 5 repeats are set aside: 008-large-ddp-r3 shared the host with "
@@ -51,7 +51,7 @@ def test_where_all_shared_the_host_a_run_that_had_it_alone_is_the_odd_one(tmp_pa
     multi = with_neighbours(repeats(DDP, STEADY), 0, 1, 2, 3, 4)
     (pair,) = analysed(tmp_path, *single, *multi).pairs
     assert pair.speedup.n == (4, 4)
-    assert [one.reason for one in pair.single.aside] == [
+    assert [one.reason for one in pair.single.set_aside] == [
         "had the host alone, unlike the repeats that are compared"
     ]
 

@@ -33,7 +33,7 @@ from scalewise.analysis import (
 )
 from scalewise.analysis.balance import audit_shards
 from scalewise.analysis.choice import threshold_rule
-from scalewise.analysis.loss_budget import Loss, make_budget
+from scalewise.analysis.loss_budget import LostTime, make_budget
 from scalewise.analysis.run import measure_run
 from scalewise.records import CommunicationRecord, ShardIndices, SweepFolder
 
@@ -46,7 +46,7 @@ def with_communication(path: Path, record: CommunicationRecord, spec: Spec) -> C
     return replace(config, runs=(measure_run(run.cell),))
 
 
-def transfer(config: Configuration) -> Loss:
+def transfer(config: Configuration) -> LostTime:
     budget = make_budget(config)
     assert budget is not None
     found = budget.loss("transfer")

@@ -32,7 +32,7 @@ def test_the_fewer_runs_of_unlike_starts_are_set_aside(
     specs[2] = replace(specs[2], run_factor=3.0, **odd)
     singles = [replace(spec, started=other) for spec in repeats(Spec(), STEADY)]
     (pair,) = analysed(tmp_path, *singles, *specs).pairs
-    assert [aside.reason for aside in pair.multi.aside] == [reason]
+    assert [aside.reason for aside in pair.multi.set_aside] == [reason]
     assert len(pair.multi.runs) == 4
 
 

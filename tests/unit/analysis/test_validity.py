@@ -61,7 +61,7 @@ def test_it_outranks_every_other_verdict(
     assert [one.code for one in found.invalid[ddp.config_id]] == [code]
     assert single.config_id not in found.invalid
     assert "invalid" in values(found, "scaling", "scaling", "verdict")
-    assert found.sound_pair(ddp) is None
+    assert found.valid_pair(ddp) is None
     assert found.costs[ddp.config_id].usd_per_million_samples is None
     ((label, (verdict, reason)),) = answers(found).items()
     assert (label, verdict) == (ddp.label, "invalid")

@@ -12,7 +12,7 @@ from hydra import compose, initialize_config_dir
 from rich.console import Console
 
 from fakes.recorded import DDP, Spec, edit_ranks, repeats, write_sweep
-from scalewise.analysis import Analysis, Loss, Refused, analyse, is_refused, load_sweep
+from scalewise.analysis import Analysis, LostTime, Refused, analyse, is_refused, load_sweep
 from scalewise.analysis.comparability import Difference
 from scalewise.config import conf_dir, resolve
 from scalewise.report import builder
@@ -127,8 +127,8 @@ def test_a_gain_is_told_where_the_losses_exceed_the_whole(tmp_path: Path) -> Non
     found = analysed(tmp_path, *repeats(Spec(), STEADY), *repeats(DDP, STEADY))
     ((name, budget),) = ((p.multi.config_id, found.budgets[p.multi.config_id]) for p in found.pairs)
     losses = (
-        Loss("transfer", 2.34, 0.1, ""), Loss("long_steps", 0.3, 0.02, ""),
-        Loss("optimizer", -1.5, -0.1, ""),
+        LostTime("transfer", 2.34, 0.1, ""), LostTime("long_steps", 0.3, 0.02, ""),
+        LostTime("optimizer", -1.5, -0.1, ""),
     )  # fmt: skip
 
     def said(measured_ms: float) -> str:

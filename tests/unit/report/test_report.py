@@ -368,7 +368,7 @@ def test_a_disk_without_room_for_the_report_is_the_hosts_fault_in_one_line(
 def test_long_labels_keep_what_tells_them_apart() -> None:
     shared = " ".join(f"setting_{i}=of_most" for i in range(6))
     labels = [f"ddp x2 {shared} a=1", f"ddp x2 {shared} a=1 b=2", f"ddp x2 {shared} a=3"]
-    assert plot_style.told_apart(labels) == ["ddp x2", "ddp x2 b=2", "ddp x2 a=3"]
-    assert plot_style.told_apart(["x a=1", "x a=1 b=2"]) == ["x a=1", "x a=1 b=2"]
+    assert plot_style.swept_values(labels) == ["ddp x2", "ddp x2 b=2", "ddp x2 a=3"]
+    assert plot_style.swept_values(["x a=1", "x a=1 b=2"]) == ["x a=1", "x a=1 b=2"]
     same = [labels[0], labels[0]]
-    assert plot_style.told_apart(same) == same
+    assert plot_style.swept_values(same) == same

@@ -30,7 +30,7 @@ from scalewise.analysis import (
     measured_serial_fraction,
     seed_rows,
 )
-from scalewise.analysis.communication import SerialFraction, Window, measure_communication
+from scalewise.analysis.communication import ProfiledWindow, SerialFraction, measure_communication
 from scalewise.analysis.mfu import Mfu, MfuResult
 from scalewise.host import WORKING_DIRECTORY
 from scalewise.records import (
@@ -511,7 +511,7 @@ class TestCommunication:
         self, tmp_path: Path, overlapped_ms: float, doubted: bool
     ) -> None:
         """The figures of two H200s: 0.64 ms exposed in the timed steps."""
-        window = Window(
+        window = ProfiledWindow(
             cell="c", timeline="device", steps=5, ranks=2, span_ms=50.0, computation_ms=44.0,
             total_ms=17.7, overlapped_ms=overlapped_ms, least_total_ms=10.7, on_ms=45.0,
             off_ms=43.3,

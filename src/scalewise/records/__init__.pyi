@@ -8,6 +8,7 @@ from .decisions import Reason as Reason
 from .decisions import StrategyDecision as StrategyDecision
 from .decisions import ThresholdRule as ThresholdRule
 from .doctor import DOCTOR_FILE as DOCTOR_FILE
+from .doctor import SEVERITIES as SEVERITIES
 from .doctor import Backend as Backend
 from .doctor import Collective as Collective
 from .doctor import CollectiveRate as CollectiveRate

@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import NonNegativeFloat
 
@@ -256,14 +256,18 @@ class RankMeasurements:
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
+Severity = Literal["fault", "warning", "note"]
+"""``fault``: results are wrong or a device is lost to its peers; ``warning``: slower than this
+hardware can be; ``note``: worth knowing."""
+SEVERITIES: tuple[Severity, ...] = get_args(Severity)
+
+
 @dataclass(frozen=True)
 class Finding:
     """Advice with what it rests on."""
 
     code: str
-    severity: Literal["fault", "warning", "note"]
-    """``fault``: results are wrong or a device is lost to its peers; ``warning``: slower than
-    this hardware can be; ``note``: worth knowing."""
+    severity: Severity
     text: str
     evidence: str
     advice: str

@@ -11,7 +11,7 @@ from typing import TypeVar
 import pytest
 from rich.console import Console
 
-from scalewise.doctor.rules import advise, expected_gb_s, pcie_gb_s
+from scalewise.doctor.rules import advise, expected_gb_s, known_findings, pcie_gb_s
 from scalewise.records import (
     CollectiveRate,
     CopyRate,
@@ -227,6 +227,11 @@ def test_a_fault_is_named_alone_with_evidence(name: str) -> None:
     findings = advise(change(_healthy()))
     assert [f.code for f in findings] == [code]
     assert all((findings[0].text, findings[0].evidence, findings[0].advice, findings[0].refuted_by))
+    assert not {"{", "}"}.intersection(findings[0].text + findings[0].evidence)
+
+
+def test_every_known_finding_has_a_fault_that_brings_it() -> None:
+    assert {code for _, code in FAULTS.values()} == set(known_findings())
 
 
 @pytest.mark.parametrize("name", HEALTHY)

@@ -11,13 +11,13 @@ from fakes.gpus import REHEARSES, needs
 from fakes.train_command import Train
 from scalewise.analysis import DEVICE_CODES, CellRecords, load_sweep, step_edges_s
 from scalewise.analysis.disturbances import disturbances
+from scalewise.analysis.steps import LONG_MEDIANS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 
 STEPS, STEP_MS = 150, 30
 """Four seconds: enough samples of the driver's process list, which is read every second."""
 SETTLED_S = 1.0
-LONG_MEDIANS = 3.0
 
 
 def trained(train: Train, strategy: str) -> CellRecords:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
-from scalewise.records import CellFolder
-from scalewise.supervisor import Outcome
-from scalewise.sweep import Cell, Ending, Executor, QueuedCell, RunningCell
+from scalewise.records import CellFolder, Ending
+from scalewise.sweep import Cell, Executor, QueuedCell, RunningCell
 
 
 @dataclass(eq=False)
@@ -40,7 +39,7 @@ class PlayedExecutor(Executor[PlayedCell]):
     policy = "exclusive"
 
     def __init__(
-        self, play: Callable[[Cell, CellFolder], Outcome | Ending], limit_s: float | None = None
+        self, play: Callable[[Cell, CellFolder], Ending], limit_s: float | None = None
     ) -> None:
         self.play = play
         self.limit_s = limit_s
@@ -53,8 +52,7 @@ class PlayedExecutor(Executor[PlayedCell]):
 
     def start(self, queued: QueuedCell, folder: CellFolder) -> PlayedCell:
         self.started.append(queued.cell)
-        end = self.play(queued.cell, folder)
-        ending = end if isinstance(end, Ending) else Ending(end, 1.0)
+        ending = replace(self.play(queued.cell, folder), elapsed_s=1.0)
         return PlayedCell(queued.cell, folder, queued.world_size, ending)
 
     def poll(self, running: Sequence[PlayedCell]) -> list[tuple[PlayedCell, Ending]]:

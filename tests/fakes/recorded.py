@@ -18,12 +18,12 @@ from scalewise.host import CLASS_FILES, SOURCE_SHA256, CoreUse
 from scalewise.records import (
     PROTOCOL,
     WARMUP,
-    Attempt,
     CellFolder,
     CellResult,
     DeviceInfo,
     DeviceSample,
     DeviceSeriesWriter,
+    Ending,
     MetricRow,
     MetricsWriter,
     PlannedCell,
@@ -168,7 +168,7 @@ def write_cell(folder: CellFolder, planned: PlannedCell, spec: Spec) -> None:
     if spec.outcome in ("failed", "skipped", "interrupted"):
         folder.save_attempt(_attempt(spec))
         return
-    if spec.outcome == "unfinished":
+    if spec.outcome == "waiting":
         return
     folder.save_provenance(_provenance(spec))
     for rank in range(spec.devices):
@@ -437,7 +437,7 @@ def _result(planned: PlannedCell, spec: Spec) -> CellResult:
     )
 
 
-def _attempt(spec: Spec) -> Attempt:
+def _attempt(spec: Spec) -> Ending:
     outcome = spec.outcome
     messages = {
         "failed": "rank 1 ran out of memory: CUDA out of memory, tried to allocate 2.00 GiB",
@@ -445,7 +445,7 @@ def _attempt(spec: Spec) -> Attempt:
         "interrupted": "interrupted by the user",
     }
     causes = {"failed": "oom", "skipped": "host", "interrupted": "interrupted"}
-    return Attempt(
+    return Ending(
         number=1,
         outcome=outcome,  # type: ignore[arg-type]
         cause=causes[outcome],  # type: ignore[arg-type]

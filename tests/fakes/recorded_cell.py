@@ -12,12 +12,12 @@ from fakes.recorded import provenance, rank_summary
 from fakes.step_files import append_step
 from scalewise.records import (
     Alert,
-    Attempt,
     CellFolder,
     CellResult,
     DeviceInfo,
     DeviceSample,
     DeviceSeriesWriter,
+    Ending,
     MetricRow,
     MetricsWriter,
     PlannedCell,
@@ -196,14 +196,15 @@ class RecordedCell:
         """End as a try that failed."""
         self.close()
         self.folder.save_attempt(
-            Attempt(
-                number,
+            Ending(
                 "failed",
                 "oom",
                 "rank 1 ran out of memory",
                 1,
                 1,
+                None,
                 ("CUDA out of memory",),
+                number,
                 self.started_at,
                 time.time(),
             )

@@ -7,7 +7,7 @@ import pytest
 from fakes.gpus import REHEARSES, in_use, needs, wait_until_left
 from fakes.restart import RESTARTING, check_resumed
 from fakes.train_command import Finished, Train
-from scalewise.records import Attempt, CellFolder
+from scalewise.records import CellFolder, Ending
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400), needs(2, on_cpu=True)]
 
@@ -39,7 +39,7 @@ def cell(sweep: Finished, fault: str) -> CellFolder:
     return folders[fault]
 
 
-def only_attempt(folder: CellFolder) -> Attempt:
+def only_attempt(folder: CellFolder) -> Ending:
     (attempt,) = folder.attempts()
     return attempt
 

@@ -14,7 +14,7 @@ from scalewise.cluster.hosts import Demand, Order
 from scalewise.cluster.ray_cluster import HostActor
 from scalewise.cluster.slurm_job import CellJob
 from scalewise.config import conf_dir, resolve
-from scalewise.records import Attempt, CellFolder, read_steps
+from scalewise.records import CellFolder, Ending, read_steps
 from scalewise.supervisor import Origin
 from scalewise.sweep import Cell
 from scalewise.sweep.plan import plan, request
@@ -36,13 +36,13 @@ def test_an_order_becomes_a_cell_with_its_result(
     cell = small_cell()
     folder = CellFolder(tmp_path / "sweep" / cell.planned.name)
     folder.save_config(cell.request.plain)
-    earlier = Attempt(1, "failed", "host", "node1 was lost", None, None, (), 1.0, 2.0)
+    earlier = Ending("failed", "host", "node1 was lost", None, None, None, (), 1, 1.0, 2.0)
     folder.save_attempt(earlier)
     origin = Origin(str(tmp_path), (str(ROOT / "src"), *sys.path), ("train.py",))
     order = Order(str(folder.path), cell.planned, Demand(1, 1, 0, 1), origin, "key")
     if cluster == "ray":
-        outcome = HostActor().run(order)
-        assert outcome.state == "done", outcome.message
+        ending = HostActor().run(order)
+        assert ending.outcome == "done", ending.message
     else:
         pickle.loads(pickle.dumps(CellJob(order, time_min=5, signal_delay_s=60)))()
     result = folder.load_result()

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from fakes.browser import CHROMIUM, Browser
-from fakes.recorded import DDP, START, Spec, repeats, write_sweep
+from fakes.recorded import DDP, Spec, repeats, write_sweep
 from scalewise.analysis import analyse, load_sweep
-from scalewise.records import CellFolder, RankError
+from scalewise.records import CellFolder
 from scalewise.report import report_sections
 from scalewise.report.page import render
 
@@ -114,8 +114,6 @@ def test_hostile_names_and_texts_stay_text(browser: Browser, tmp_path: Path) -> 
     specs = [*repeats(one, [1, 1.1, 0.9]), *repeats(two, [1, 1.1, 0.9]), Spec(outcome="failed")]
     sweep = write_sweep(tmp_path / "sweep", specs)
     failed = CellFolder(next(sweep.glob("006-*")))
-    trace = f"Traceback\n{HOSTILE}"
-    failed.save_rank_error(RankError(0, START + 1, "exception", HOSTILE, trace))
     (attempt,) = failed.attempts()
     failed.save_attempt(replace(attempt, message=HOSTILE, last_lines=(HOSTILE,)))
     page = _page(sweep, tmp_path / "report.html")

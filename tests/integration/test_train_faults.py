@@ -21,15 +21,15 @@ from fakes.nvml import scenario as nvml
 from fakes.train_command import LEAN, SMALL, Finished, Train, copy_own_code, wait_for
 from scalewise.analysis import load_sweep
 from scalewise.records import (
-    Attempt,
     CellFolder,
     DeviceInfo,
+    Ending,
     PlannedCell,
     SweepFolder,
     read_device_series,
     read_heartbeat,
 )
-from scalewise.supervisor import Job, Origin, Outcome
+from scalewise.supervisor import Job, Origin, from_line, to_line
 
 OWN = (*LEAN, "dataset._target_=mine.Data", "batch_size=16")
 FAULTY = (*OWN, "model._target_=mine.Faulty")
@@ -50,7 +50,7 @@ FAULTS: dict[str, dict[str, dict[str, object]]] = {
 RAISED = "RuntimeError: a fault of my own, = 'quoted'"
 
 
-def only_attempt(folder: CellFolder) -> Attempt:
+def only_attempt(folder: CellFolder) -> Ending:
     (attempt,) = folder.attempts()
     return attempt
 
@@ -168,7 +168,7 @@ def test_killing_the_supervisor_or_the_sweep_leaves_nothing(train: Train, own_co
 
     attempt = wait_for(lambda: next(started.attempts(), None), "the attempt", 15)
     assert (attempt.cause, attempt.message) == (
-        "supervisor",
+        "supervisor_lost",
         "the supervisor was ended by SIGKILL",
     )
     second = running_cell(folder, {started.name})
@@ -255,7 +255,7 @@ def supervise(
     folder: CellFolder,
     *overrides: str,
     uuid: str | None = None,
-) -> Outcome:
+) -> Ending:
     """Run one attempt at a tiny cell of one rank under a real supervisor; its answer."""
     from hydra import compose, initialize_config_dir
 
@@ -282,9 +282,9 @@ def supervise(
     assert process.stdin is not None
     assert process.stdout is not None
     with process:
-        process.stdin.write(job.to_line())
+        process.stdin.write(to_line(job))
         process.stdin.flush()
-        return Outcome.from_line(process.stdout.read())
+        return from_line(Ending, process.stdout.read())
 
 
 @pytest.mark.alone  # the GPU has to be seen in the seconds before it goes
@@ -294,7 +294,7 @@ def test_a_gpu_that_vanishes_is_noted_and_training_goes_on(train: Train, tmp_pat
     scenario.fault(0, "*", nvml.GPU_IS_LOST, at=4)
     train.environment |= nvml.variables(scenario.write(tmp_path / "scenario.txt"))
     folder = CellFolder(tmp_path / "cell")
-    outcome = supervise(
+    ending = supervise(
         train,
         folder,
         "monitor.devices=true",
@@ -303,7 +303,7 @@ def test_a_gpu_that_vanishes_is_noted_and_training_goes_on(train: Train, tmp_pat
         "max_epochs=null",
         uuid=nvml.gpu_uuid(0),
     )
-    assert outcome.state == "done", outcome
+    assert ending.outcome == "done", ending
     (path,) = folder.device_series_paths()
     series = read_device_series(path)
     assert series.source == "nvml"

@@ -38,11 +38,11 @@ def own_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_forked_cells_train_fail_and_say_what_they_are(tmp_path: Path) -> None:
     report, said = run(tmp_path / "sweep", [], ["dataset.features=40"], ["seed=3"], warm=True)
-    outcomes = {c.request.overrides[-1]: report.outcomes[c.planned.cell_id] for c in report.cells}
-    done = [outcomes[last].state for last in (TYPED[-1], "seed=3")]
+    endings = {c.request.overrides[-1]: report.endings[c.planned.cell_id] for c in report.cells}
+    done = [endings[last].outcome for last in (TYPED[-1], "seed=3")]
     assert done == ["done", "done"]
-    failed = outcomes["dataset.features=40"]
-    assert (failed.state, failed.cause) == ("failed", "config")
+    failed = endings["dataset.features=40"]
+    assert (failed.outcome, failed.cause) == ("failed", "config")
     assert "40" in failed.message
     assert "start without it" not in said
     for cell in load_sweep(tmp_path / "sweep").cells:

@@ -130,11 +130,8 @@ from .steps import measure_pipeline as measure_pipeline
 from .steps import measure_throughput as measure_throughput
 from .steps import pipeline_of as pipeline_of
 from .summary import Analysis as Analysis
-from .summary import Blame as Blame
-from .summary import Fate as Fate
 from .summary import analyse as analyse
-from .summary import blame_last as blame_last
-from .summary import fate_lines as fate_lines
+from .summary import ending_lines as ending_lines
 from .summary import speedup_at_equal_clocks as speedup_at_equal_clocks
 from .table import FIGURES as FIGURES
 from .table import Row as Row

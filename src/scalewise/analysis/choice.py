@@ -107,7 +107,7 @@ def _evidence(name: str, config: Configuration) -> CandidateEvidence:
         return CandidateEvidence(name, None, 0, None, problem=invalid[0].reason)
     figure = config.estimate("global_samples_per_s")
     if figure is None:
-        failed = [c.failure for c in config.cells if c.failure]
+        failed = [c.ending.message for c in config.cells if c.ending.message]
         unmeasured = [r.missing.get("throughput", "not measured") for r in config.runs]
         problem = (failed or unmeasured or ["it did not run"])[-1]
         return CandidateEvidence(name, None, 0, None, problem=problem)

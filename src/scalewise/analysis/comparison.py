@@ -320,7 +320,7 @@ def _match(
     values = config.values("global_samples_per_s")
     if not values:
         last = config.cells[-1]
-        why = last.failure or _fault(last) or "its throughput was not measured"
+        why = last.ending.message or _fault(last) or "its throughput was not measured"
         return Unmatched(config.label, f"no run in {b}: {why}")
     if not before:
         return Unmatched(config.label, f"no configuration of {a} has a run")

@@ -23,10 +23,10 @@ from scalewise.analysis.warmup import leave_out_warmup
 from scalewise.host import usable_cores
 from scalewise.records import (
     ALIVE_S,
-    Attempt,
     CellFolder,
     CellResult,
     DeviceSeries,
+    Ending,
     ImportedResult,
     MetricRow,
     PlannedCell,
@@ -111,9 +111,9 @@ def attempt(
         return None
 
 
-def read_attempts(folder: CellFolder, problems: list[str]) -> tuple[Attempt, ...]:
+def read_attempts(folder: CellFolder, problems: list[str]) -> tuple[Ending, ...]:
     """Tries without a result, oldest first."""
-    attempts: list[Attempt] = []
+    attempts: list[Ending] = []
     try:
         # extend() keeps what was read before a corrupt file.
         attempts.extend(folder.attempts())
@@ -315,7 +315,7 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
     attempts, result = read_attempts(folder, problems), found.result
     of_result = [found.result_fault] if found.result_fault else []
     problems += [found.problem] if found.problem else []
-    failure = found.message or _UNTOLD
+    failure = found.ending.message or _UNTOLD
     if found.state == "running":
         failure = f"still running, or gone for less than {ALIVE_S:g} s"
     if found.running is not None:
@@ -337,7 +337,7 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
     return CellRecords(
         planned=planned or _as_planned(folder, result),
         path=folder.path,
-        state="unfinished" if found.state == "running" or found.state == "waiting" else found.state,
+        ending=replace(found.ending, message="" if result is not None else failure),
         config=config,
         result=result,
         provenance=attempt(problems, folder.load_provenance) if started else None,
@@ -347,7 +347,6 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
         metrics=metrics,
         shards=read_rank_shards(folder, problems),
         attempts=attempts,
-        failure="" if result is not None else failure,
         tracking=tracking,
         imported=attempt(problems, find_record, folder.path, ImportedResult),
         decision=attempt(problems, find_record, folder.path, StrategyDecision),

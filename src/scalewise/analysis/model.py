@@ -8,23 +8,20 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scalewise.records import (
-    Attempt,
     CellResult,
     DeviceSeries,
+    Ending,
     ImportedResult,
     MetricRow,
     PlannedCell,
     Provenance,
     ShardIndices,
+    State,
     StepSeries,
     StrategyDecision,
     TrackingRecord,
     WindowProfile,
 )
-
-CellState = Literal["done", "failed", "skipped", "interrupted", "unfinished"]
-"""``unfinished`` is a cell that still runs or has not started; ``interrupted`` is also one whose
-processes are gone without a word."""
 
 WarmUpRule = Literal["count", "MSER-5", "not steady"]
 """``count``: too few steps to search in. ``not steady``: more should be left out than may be, so
@@ -66,11 +63,13 @@ class CellRecords:
 
     planned: PlannedCell
     path: Path
-    state: CellState
+    ending: Ending
+    """How it ended, or how far it is: ``interrupted`` too where its processes are gone without a
+    word. The message says why there is no result, and is empty for a cell that is done."""
     config: Mapping[str, Any] | None
     """The resolved configuration; None if it could not be read."""
     result: CellResult | None
-    """Present if and only if ``state`` is ``done``."""
+    """Present if and only if it is ``done``."""
     provenance: Provenance | None
     steps: Sequence[StepSeries] = ()
     """One series a rank, in the order of ranks; ranks whose file is unreadable are absent."""
@@ -81,10 +80,8 @@ class CellRecords:
     metrics: Mapping[int, tuple[MetricRow, ...]] = field(default_factory=dict)
     """Rank to its rows."""
     shards: tuple[ShardIndices, ...] = ()
-    attempts: tuple[Attempt, ...] = ()
+    attempts: tuple[Ending, ...] = ()
     """Tries without a result, oldest first."""
-    failure: str = ""
-    """Why there is no result, in one line; empty for a cell that is done."""
     tracking: TrackingRecord | None = None
     imported: ImportedResult | None = None
     """A published line for the same configuration; None where there is none."""
@@ -100,6 +97,10 @@ class CellRecords:
     """Those of ``problems`` that leave its times in doubt."""
     metric_faults: tuple[str, ...] = ()
     """Those of ``problems`` that leave its metrics in doubt."""
+
+    @property
+    def state(self) -> State:
+        return self.ending.outcome
 
 
 @dataclass(frozen=True)

@@ -194,7 +194,7 @@ def _pair(
     if differing:
         baseline = next((s for s in singles if not s.runs and _same_request(s, multi)), None)
         if baseline is not None:
-            why = baseline.cells[-1].failure
+            why = baseline.cells[-1].ending.message
             return Refused(multi, f"its single-device baseline {baseline.label} has no run: {why}")
         words = "; ".join(_describe_difference(d, single, multi) for d in differing[:4])
         more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""

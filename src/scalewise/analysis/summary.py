@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -36,86 +35,26 @@ from scalewise.analysis.verdict import MIN_EFFICIENCY
 from scalewise.analysis.verdicts import Verdicts, reach_verdicts
 from scalewise.config import Prices, conf_dir, load_profiles, read_prices
 from scalewise.host import from_here
-from scalewise.records import Attempt, CellFolder, DoctorReport, load_or_none
-
-_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
-_INSTALLED = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d|^<")
-_OURS = re.compile(r"(^|/)src/scalewise/")
+from scalewise.records import DoctorReport, Ending
 
 _MOST_NAMED = 2
 """Cells named where many ended of the same."""
 
 
-@dataclass(frozen=True)
-class Blame:
-    """Where to look; None where nothing was recorded."""
+def ending_lines(cells: Sequence[tuple[str, Ending, Path | None]]) -> Iterator[str]:
+    """Names, how their cells ended, and their logs: those that ended alike in one line.
 
-    at: str | None
-    """``file:line`` of the user's code that was running, of ours where none of theirs was."""
-    log: Path | None
-    """Standard error of the rank that failed first."""
-
-
-def blame_last(cell: Path, attempts: Sequence[Attempt]) -> Blame:
-    """Of the last try, unless it was skipped: then there is nothing to look into."""
-    if not attempts or attempts[-1].outcome == "skipped":
-        return Blame(None, None)
-    return blame(cell, attempts[-1])
-
-
-def blame(cell: Path, attempt: Attempt) -> Blame:
-    """Where the try ``attempt`` of the cell in folder ``cell`` broke."""
-    folder, rank = CellFolder(cell), attempt.rank or 0
-    # A later try moves the logs of the earlier ones.
-    logs = (cell / "attempts" / f"{attempt.number}.logs" / f"rank{rank}.err",
-            folder.log_path(rank, "err"))  # fmt: skip
-    log = next((path for path in logs if path.exists()), None)
-    if attempt.outcome != "failed" or attempt.cause == "config":
-        return Blame(None, log)  # a message for the user names the setting; no line of code does
-    return Blame(_raised_at(_traceback(folder, rank, attempt)), log)
-
-
-def _traceback(folder: CellFolder, rank: int, attempt: Attempt) -> str:
-    """The rank's own words if they are of this try, else the end of its log."""
-    error = load_or_none(folder.load_rank_error, rank)  # None too if the fault itself tore it
-    if error is not None and attempt.started_at <= error.time <= attempt.finished_at:
-        return error.traceback
-    return "\n".join(attempt.last_lines)
-
-
-def _raised_at(text: str) -> str | None:
-    """The innermost frame of the user's code, of the last error that has one; else of ours."""
-    errors = [
-        [(found["file"], found["line"]) for found in _FRAME.finditer(part)]
-        for part in text.split("Traceback (most recent call last)")
-    ]
-    frames = [frame for part in reversed(errors) for frame in reversed(part)]
-    theirs = (f for f in frames if not _INSTALLED.search(f[0]) and not _OURS.search(f[0]))
-    ours = (f for f in frames if _OURS.search(f[0]) or "/scalewise/" in f[0])
-    found = next(theirs, None) or next(ours, None)
-    return None if found is None else ":".join(found)
-
-
-@dataclass(frozen=True)
-class Fate:
-    """How a cell came to have no result."""
-
-    name: str
-    state: str
-    reason: str
-    blame: Blame
-
-
-def fate_lines(fates: Sequence[Fate]) -> Iterator[str]:
-    """Cells of one fate in one line, then the line of code and the log of the first of them."""
-    for (state, reason), cells in grouped(fates, lambda f: (f.state, f.reason)).items():
-        names = listed([cell.name for cell in cells], _MOST_NAMED)
-        yield f"{state}: {names}: {reason}"
-        first = cells[0].blame
-        if first.at is not None:
-            yield f"  raised at {from_here(first.at)}"
-        if first.log is not None:
-            yield f"  log: {from_here(first.log)}"
+    Then the line of code and the log of the first of them.
+    """
+    alike = grouped(cells, lambda cell: (cell[1].outcome, cell[1].message))
+    for (outcome, message), group in alike.items():
+        names = listed([name for name, _, _ in group], _MOST_NAMED)
+        yield f"{outcome}: {names}: {message}"
+        _, first, log = group[0]
+        if first.raised_at is not None:
+            yield f"  raised at {from_here(first.raised_at)}"
+        if log is not None:
+            yield f"  log: {from_here(log)}"
 
 
 @dataclass(frozen=True, eq=False)

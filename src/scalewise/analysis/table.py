@@ -143,7 +143,7 @@ def _reason(row: Row) -> str | None:
         return pair.judgement.reason
     if refused := analysis.refusal(config):
         return refused.reason
-    return None if config.runs else config.cells[-1].failure
+    return None if config.runs else config.cells[-1].ending.message
 
 
 def _efficiency_at_equal_clocks(row: Row) -> float | None:

@@ -314,7 +314,7 @@ def _failure(members: Sequence[Configuration]) -> str | None:
         failed = [c for c in member.cells if c.state in ("failed", "skipped")]
         unmeasured = [r for r in member.runs if r.throughput is None]
         if len(failed) + len(unmeasured) >= MOST_FAILURES:
-            why = failed[-1].failure if failed else unmeasured[-1].missing["throughput"]
+            why = failed[-1].ending.message if failed else unmeasured[-1].missing["throughput"]
             lost = len(failed) + len(unmeasured)
             return f"{lost} runs of {member.label} gave no figure ({why})"
     return None

@@ -22,8 +22,8 @@ from scalewise.host import (
     say,
     silence_unread,
 )
-from scalewise.records import SweepFolder, load_or_none
-from scalewise.supervisor import CellFailed, Outcome
+from scalewise.records import Ending, State, SweepFolder, load_or_none
+from scalewise.supervisor import CellFailed
 from scalewise.sweep import (
     SweepReport,
     discard_unused_folder,
@@ -168,12 +168,16 @@ def report(*, verbose: bool = False) -> int:
     left = [line for sweep in sweep_reports for line in _left_behind(sweep)]
     for line in left:
         say(line)
-    for state, status in (("failed", Exit.FAILED), ("interrupted", Exit.INTERRUPTED)):
-        if any(sweep.count(state) for sweep in sweep_reports):
+    gravest: tuple[tuple[State, Exit], ...] = (
+        ("failed", Exit.FAILED),
+        ("interrupted", Exit.INTERRUPTED),
+    )
+    for outcome, status in gravest:
+        if any(sweep.count(outcome) for sweep in sweep_reports):
             return status
     if Exit.INVALID in statuses:
         return Exit.INVALID
-    if left or any(s.count("skipped") or s.count("unstarted") for s in sweep_reports):
+    if left or any(s.count("skipped") or s.count("waiting") for s in sweep_reports):
         return Exit.SKIPPED
     return max(statuses)
 
@@ -214,10 +218,12 @@ def _report_sweep(sweep: SweepReport, *, verbose: bool) -> int:
 def _say_what_is_unrecorded() -> None:
     """Why cells failed whose folders could not take it, so that no table tells."""
     lines = (
-        f"failed: {cell.planned.name}: {outcome.message} (of which nothing could be written)"
+        f"failed: {cell.planned.name}: {ending.message} (of which nothing could be written)"
         for sweep in sweep_reports
         for cell in sweep.cells
-        if (outcome := sweep.outcomes.get(cell.planned.cell_id)) and not outcome.is_recorded
+        if (ending := sweep.endings.get(cell.planned.cell_id))
+        and ending.outcome == "failed"
+        and not ending.is_recorded
     )
     for line in dict.fromkeys(lines):  # a sweeper may ask for a cell more than once
         say(line)
@@ -225,7 +231,7 @@ def _say_what_is_unrecorded() -> None:
 
 def _left_behind(sweep: SweepReport) -> tuple[str, ...]:
     """Lines on cells of a resumed folder that have no result and that this command did not name."""
-    asked = {*sweep.outcomes, *(cell.planned.cell_id for cell in sweep.cells)}
+    asked = {*sweep.endings, *(cell.planned.cell_id for cell in sweep.cells)}
     return unfinished(SweepFolder(sweep.folder), asked)
 
 
@@ -252,13 +258,13 @@ def _say_where_runs_are(folder: Path) -> bool:
 def _say_how_to_finish() -> None:
     """The command that finishes what of these sweeps another run may end better."""
     for sweep in sweep_reports:
-        if any(_may_end_better(outcome) for outcome in sweep.outcomes.values()):
-            more = " sweep.max_gpu_hours=MORE" if sweep.count("unstarted") else ""
+        if any(_may_end_better(ending) for ending in sweep.endings.values()):
+            more = " sweep.max_gpu_hours=MORE" if sweep.count("waiting") else ""
             say(f"finish it: scalewise resume {from_here(sweep.folder)}{more}")
 
 
-def _may_end_better(outcome: Outcome) -> bool:
+def _may_end_better(ending: Ending) -> bool:
     """Whether the same command, given again, may finish the cell: wrong input stays wrong."""
-    if outcome.state == "failed":
-        return outcome.cause != "config"
-    return outcome.state in ("interrupted", "unstarted")
+    if ending.outcome == "failed":
+        return ending.cause != "config"
+    return ending.outcome in ("interrupted", "waiting")

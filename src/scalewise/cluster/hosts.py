@@ -15,9 +15,9 @@ from pydantic import PositiveInt
 from scalewise.config import CellConfig, ConfigError, build_cell
 from scalewise.gpu import Host, HostMismatch, Lease, Leases, discover
 from scalewise.host import free_port, plural
-from scalewise.records import Attempt, CellFolder, DataError, PlannedCell, build
-from scalewise.supervisor import Job, Nodes, Origin, Outcome, announce, meet
-from scalewise.sweep import SupervisorProcess, job_of, make_attempt, spawn_supervisor
+from scalewise.records import CellFolder, DataError, Ending, PlannedCell, build
+from scalewise.supervisor import Job, Nodes, Origin, announce, meet
+from scalewise.sweep import SupervisorProcess, job_of, spawn_supervisor
 
 _LEASE_S = 60.0
 """How long a device may stay locked by an earlier job that is just ending."""
@@ -139,9 +139,9 @@ class Order:
 
 def train_here(
     order: Order,
-    supervise: Callable[[Job, tuple[int, ...]], Outcome],
+    supervise: Callable[[Job, tuple[int, ...]], Ending],
     go_on: Callable[[], bool] = lambda: True,
-) -> Outcome:
+) -> Ending:
     """Lease devices, meet the cell's other hosts, and train this host's part of the cell.
 
     Raises :class:`HostMismatch`, ``NodesApart``, or RecordError where the folder is not seen.
@@ -227,17 +227,7 @@ def start_supervisor(job: Job, locks: tuple[int, ...], **options: Any) -> Superv
     return SupervisorProcess(job, spawn_supervisor(errors, locks, **options), errors)
 
 
-def attempt_since(folder: CellFolder, first: int) -> Attempt | None:
+def attempt_since(folder: CellFolder, first: int) -> Ending | None:
     """The last attempt with a number of ``first`` or more."""
-    attempts = [attempt for attempt in folder.attempts() if attempt.number >= first]
+    attempts = [one for one in folder.attempts() if one.number is not None and one.number >= first]
     return attempts[-1] if attempts else None
-
-
-def record(
-    folder: CellFolder, message: str, cause: Literal["host", "supervisor", "interrupted"] = "host"
-) -> None:
-    """Record that a cell never got as far as to train on this host, or lost its supervisor."""
-    outcome: Literal["failed", "interrupted"] = (
-        "interrupted" if cause == "interrupted" else "failed"
-    )
-    folder.save_attempt(make_attempt(folder, outcome, cause, message))

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scalewise.cluster.hosts import Demand, Order, record, start_supervisor, train_here
+from scalewise.cluster.hosts import Demand, Order, start_supervisor, train_here
 from scalewise.config import ConfigError, in_one_line
 from scalewise.gpu import HostMismatch
 from scalewise.host import usable_cores
-from scalewise.records import CellFolder, RecordError
-from scalewise.supervisor import Job, NodesApart, Outcome
+from scalewise.records import CellFolder, Ending, RecordError
+from scalewise.supervisor import Job, NodesApart
 from scalewise.sweep import SupervisorProcess
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class HostActor:
 
         return str(ray.util.get_node_ip_address())
 
-    def run(self, order: Order) -> Outcome:
+    def run(self, order: Order) -> Ending:
         """Train this node's part of a cell."""
         self._heard = time.monotonic()
         os.environ.update(order.environment)
@@ -62,12 +62,11 @@ class HostActor:
                 order, lambda job, locks: self._supervise(job, locks, order), self._is_wanted
             )
         except (HostMismatch, NodesApart) as mismatch:
-            record(CellFolder(order.folder), str(mismatch))
-            return Outcome("failed", str(mismatch))
+            return CellFolder(order.folder).save_attempt(Ending("failed", "host", str(mismatch)))
         except RecordError as error:
             why = "allowed: a hydra.sweep.dir on a file system that all hosts share"
             message = f"this host does not see the cell's folder ({error}); {why}"
-            return Outcome("failed", message, is_recorded=False)
+            return Ending("failed", "config", message)
         finally:
             self._stopped = True
 
@@ -85,7 +84,7 @@ class HostActor:
         if self._supervisor is not None:
             self._supervisor.stop()
 
-    def _supervise(self, job: Job, locks: tuple[int, ...], order: Order) -> Outcome:
+    def _supervise(self, job: Job, locks: tuple[int, ...], order: Order) -> Ending:
         path = os.pathsep.join((*order.origin.python_path, *(p for p in sys.path if p)))
         kept = {k: v for k, v in os.environ.items() if not k.startswith(_NOT_INHERITED)}
         self._supervisor = start_supervisor(
@@ -96,7 +95,7 @@ class HostActor:
             self._supervisor.send_line(f"{name}\n".encode())
         if self._stopped:
             self._supervisor.stop()
-        return self._supervisor.outcome()
+        return self._supervisor.ending()
 
     def _is_wanted(self) -> bool:
         """Whether anybody still waits for this cell."""

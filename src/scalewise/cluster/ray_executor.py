@@ -25,9 +25,9 @@ from scalewise.cluster.ray_cluster import (
 )
 from scalewise.config import in_one_line, require
 from scalewise.gpu import HostMismatch
-from scalewise.records import Cause, CellFolder, SweepFolder
-from scalewise.supervisor import Origin, Outcome, misses_a_peer
-from scalewise.sweep import Cell, Ending, Executor, QueuedCell, RunningCell, make_attempt
+from scalewise.records import CellFolder, Ending, SweepFolder
+from scalewise.supervisor import Origin
+from scalewise.sweep import Cell, Executor, QueuedCell, RunningCell
 
 _LOOK_S = 0.5
 _ALIVE_EVERY_S = 5.0
@@ -66,16 +66,6 @@ class RayConfig(ClusterConfig):
         require("address", self.address, bool(self.address) and not client, allowed)
 
 
-@dataclass(frozen=True)
-class Lost:
-    """A link broke before its host had answered."""
-
-    reason: str
-    """One line."""
-    is_host: bool = True
-    """False where the host lives and only the processes of the cell are gone."""
-
-
 class HostLink:
     """One host's part of one running cell: gives an order to its actor and waits for the answer."""
 
@@ -85,29 +75,35 @@ class HostLink:
         self._broken: tuple[float, str] | None = None
         self._run = actor.run.remote(order)
 
-    def answer(self) -> Outcome | Lost | None:
-        """How it ended; None while it runs. Does not wait."""
+    def answer(self) -> Ending | None:
+        """How it ended; None while it runs. Does not wait.
+
+        The link may break before the host has answered: then the ``host`` :attr:`is_lost`, or the
+        supervisor of the cell where the host lives.
+        """
         if self._broken is None:
             try:
                 if not self._cluster.is_ready(self._run):
                     return None
-                outcome: Outcome = self._cluster.get(self._run, 0)
+                ending: Ending = self._cluster.get(self._run, 0)
             except self._cluster.errors as error:
                 self._broken = (time.monotonic(), in_one_line(error, 300))
             else:
-                if outcome.cause == "supervisor" and not outcome.is_recorded:
-                    return Lost(f"{outcome.message} (on {self._node.address})", is_host=False)
-                return outcome
+                if ending.is_lost:
+                    where = f"{ending.message} (on {self._node.address})"
+                    return replace(ending, message=where)
+                return ending
         return self._loss(*self._broken)
 
-    def _loss(self, since: float, said: str) -> Lost | None:
+    def _loss(self, since: float, said: str) -> Ending | None:
         """None while it is not clear yet whether the node went with the actor."""
-        if all(node.node_id != self._node.node_id for node in self._cluster.nodes()):
-            return Lost(f"Ray lost node {self._node.address} ({self._node.node_id[:8]})")
+        where, node_id = self._node.address, self._node.node_id
+        if all(node.node_id != node_id for node in self._cluster.nodes()):
+            return Ending("failed", "host", f"Ray lost node {where} ({node_id[:8]})")
         if time.monotonic() - since < _DEAD_S:
             return None
-        where = self._node.address
-        return Lost(f"the supervisor was lost with its Ray actor on {where}: {said}", is_host=False)
+        message = f"the supervisor was lost with its Ray actor on {where}: {said}"
+        return Ending("failed", "supervisor_lost", message)
 
     def tell(self, line: str) -> None:
         """Say that the sweep is there, and who shares the host from now on (if not empty)."""
@@ -136,7 +132,7 @@ class RayCell(RunningCell):
     began_at: float
     """Unix time."""
     started: float = field(default_factory=time.monotonic)
-    answers: dict[int, Outcome | Lost] = field(default_factory=dict)
+    answers: dict[int, Ending] = field(default_factory=dict)
     """By the index of the host."""
     failed_at: float | None = None
     stopped: bool = False
@@ -163,15 +159,15 @@ class RayCell(RunningCell):
         return len(self.answers) == len(self.links)
 
     @property
-    def losses(self) -> list[Lost]:
-        return [answer for answer in self.answers.values() if isinstance(answer, Lost)]
+    def losses(self) -> list[Ending]:
+        return [answer for answer in self.answers.values() if answer.is_lost]
 
     def take_answers(self) -> None:
         for index, link in enumerate(self.links):
             answer = None if index in self.answers else link.answer()
             if answer is not None:
                 self.answers[index] = answer
-                if isinstance(answer, Lost) or answer.state != "done":
+                if answer.outcome != "done":
                     self.failed_at = self.failed_at or time.monotonic()
 
     def end_others(self) -> None:
@@ -183,7 +179,8 @@ class RayCell(RunningCell):
             self.stop()
         if waited > 2 * _OTHERS_S:
             for index, link in enumerate(self.links):
-                self.answers.setdefault(index, Lost(f"{link.host} did not end its ranks"))
+                silent = Ending("failed", "host", f"{link.host} did not end its ranks")
+                self.answers.setdefault(index, silent)
 
     def stop(self) -> None:
         self.stopped = True
@@ -199,32 +196,40 @@ class RayCell(RunningCell):
     def ending(self) -> Ending:
         """How it ended, once all of its hosts have answered."""
         if self.folder.find_result(self.cell.planned.cell_id) is not None:
-            return Ending(Outcome("done"), self.folder.load_result().took_s)
-        return Ending(self._outcome_without_result(), self.age_s)
+            return Ending("done", elapsed_s=self.folder.load_result().took_s)
+        return replace(self._ending_without_result(), elapsed_s=self.age_s)
 
-    def _outcome_without_result(self) -> Outcome:
+    def _ending_without_result(self) -> Ending:
         """Record why there is no result, where the hosts themselves could not."""
         if self.losses:
-            lost = self.losses[0]
-            return self._record("host" if lost.is_host else "supervisor", lost.reason)
-        answers = [a for a in self.answers.values() if isinstance(a, Outcome)]
-        failed = [a for a in answers if a.state == "failed"]
+            return self._record(self.losses[0])
+        answers = list(self.answers.values())
+        failed = [one for one in answers if one.outcome == "failed"]
         # A host that was merely told to stop knows nothing.
-        return self._record("host", failed[0].message) if self.stopped and failed else answers[0]
+        if self.stopped and failed:
+            return self._record(replace(failed[0], cause="host"))
+        return answers[0]
 
-    def _record(self, cause: Cause, message: str) -> Outcome:
-        """Put the cause into the attempt of this try, or make one, and return it as the outcome.
+    def _record(self, ending: Ending) -> Ending:
+        """Put the ending into the attempt of this try, or make one, and return what is recorded.
 
         A supervisor that lived saw only that the sweep or a peer was gone: its word is replaced.
         """
         recorded = attempt_since(self.folder, self.first_attempt)
         if recorded is None:
-            recorded = make_attempt(self.folder, "failed", cause, message, (), self.began_at)
-        elif recorded.cause == "interrupted" or misses_a_peer(recorded):
-            recorded = replace(recorded, outcome="failed", cause=cause, message=message, rank=None)
-        self.folder.save_attempt(recorded)
+            recorded = replace(ending, number=None, started_at=self.began_at)
+        elif recorded.cause in ("interrupted", "peer"):
+            recorded = replace(
+                recorded,
+                outcome="failed",
+                cause=ending.cause,
+                message=ending.message,
+                rank=None,
+                raised_at=None,
+            )
+        recorded = self.folder.save_attempt(recorded)
         self.folder.clear_running()
-        return Outcome("failed", recorded.message)
+        return recorded
 
 
 class RayExecutor(Executor[RayCell]):
@@ -366,7 +371,7 @@ class RayExecutor(Executor[RayCell]):
             cell.end_others()
             if cell.ended:
                 cell.drop()
-                if any(lost.is_host for lost in cell.losses):
+                if any(lost.cause == "host" for lost in cell.losses):
                     self._not_before[cell.cell.planned.cell_id] = time.monotonic() + _LOST_S
                 ended.append((cell, cell.ending()))
         return ended

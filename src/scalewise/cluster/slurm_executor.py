@@ -31,25 +31,23 @@ from scalewise.cluster.slurm_job import CellJob
 from scalewise.config import ConfigError
 from scalewise.gpu import HostMismatch
 from scalewise.records import (
-    Attempt,
     Cause,
     CellFolder,
+    Ending,
     RecordError,
     SweepFolder,
     load_json,
     save_json,
 )
-from scalewise.supervisor import Origin, Outcome
+from scalewise.supervisor import Origin
 from scalewise.sweep import (
     MORE_FOR_THE_JOB,
     Cell,
-    Ending,
     Engine,
     Executor,
     QueuedCell,
     RunningCell,
     SweepReport,
-    make_attempt,
     memory_advice,
 )
 
@@ -97,8 +95,6 @@ class SlurmCell(RunningCell):
     """``time.monotonic`` of its start, as this process saw it."""
     ended: float | None = None
     """Since when SLURM says that it has ended, by the same clock."""
-    lost_s: float = 0.0
-    """Seconds of its runs before SLURM requeued it."""
 
     @property
     def world_size(self) -> int:
@@ -132,16 +128,14 @@ class SlurmCell(RunningCell):
     def ending(self, settle_s: float) -> Ending | None:
         """Its result, or the end of a job that left none; None while either may come."""
         if self.folder.find_result(self.cell.planned.cell_id) is not None:
-            return Ending(Outcome("done"), self.folder.load_result().took_s, self.lost_s)
+            return Ending("done", elapsed_s=self.folder.load_result().took_s)
         if self.ended is None:
             return None
         # The job's last file may reach this host later than SLURM's word of its end.
         if self.last_attempt() is None and not self.is_late(settle_s):
             return None
-        seconds, outcome = self.cost_s(), self.record_end()
-        attempt = self.last_attempt()
-        is_preempted = attempt is not None and attempt.cause == "preempted"
-        return Ending(outcome, seconds, self.lost_s, is_preempted)
+        seconds = self.cost_s()
+        return replace(self.record_end(), elapsed_s=seconds)
 
     def cost_s(self) -> float | None:
         """Seconds of a job that ended without a result: as its record has them, like a result's.
@@ -163,13 +157,13 @@ class SlurmCell(RunningCell):
         waited = time.monotonic() - (self.ended or 0.0)
         return never_ran or waited > settle_s
 
-    def last_attempt(self) -> Attempt | None:
+    def last_attempt(self) -> Ending | None:
         """The record of the job's last run; None if that died without a word."""
         running = self.folder.find_running_attempt()
         first = self.sent.first_attempt
         return attempt_since(self.folder, max(first, running.number if running else first))
 
-    def record_end(self) -> Outcome:
+    def record_end(self) -> Ending:
         """Write SLURM's word into the job's attempt, and make one where it left none."""
         state, job = self.state.state, self.sent.job_id
         attempt = self.last_attempt()
@@ -184,15 +178,14 @@ class SlurmCell(RunningCell):
             attempt = replace(attempt, outcome=outcome, cause=cause)
         if state == "OUT_OF_MEMORY":
             attempt = replace(attempt, message=f"{attempt.message}; {self._memory_advice(advised)}")
-        self.folder.save_attempt(attempt)
-        return Outcome(attempt.outcome, attempt.message)
+        return self.folder.save_attempt(attempt)
 
     def _memory_advice(self, advised: bool) -> str:
         """SLURM's word is of the host's memory, of which another job may be given more."""
         less = memory_advice(self.cell.request.cell, self.wanted.world_size)
         return MORE_FOR_THE_JOB if advised or not less else f"{MORE_FOR_THE_JOB}; {less}"
 
-    def _attempt_without(self) -> Attempt:
+    def _attempt_without(self) -> Ending:
         """The attempt of a job that recorded none: all that is known is SLURM's word."""
         told, log = self.sent, Path(self.sent.log)
         try:
@@ -200,8 +193,12 @@ class SlurmCell(RunningCell):
         except OSError:
             lines = []  # a job that never started has none
         message = f"SLURM job {told.job_id} ended as {self.state.state} without a result; see {log}"
-        return make_attempt(
-            self.folder, "failed", "supervisor", message, lines[-_LAST_LINES:], told.submitted_at
+        return Ending(
+            "failed",
+            "supervisor",
+            message,
+            last_lines=tuple(lines[-_LAST_LINES:]),
+            started_at=told.submitted_at,
         )
 
 
@@ -338,8 +335,7 @@ class SlurmExecutor(Executor[SlurmCell]):
 
 def _skipped(cell: SlurmCell, why: str) -> Ending:
     """Record that a cell was never run."""
-    cell.folder.save_attempt(make_attempt(cell.folder, "skipped", "host", why))
-    return Ending(Outcome("skipped", why), None)
+    return cell.folder.save_attempt(Ending("skipped", "host", why))
 
 
 class PrintedSweep(Engine):

@@ -18,11 +18,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from scalewise.cluster.hosts import Order, record, start_supervisor, train_here
+from scalewise.cluster.hosts import Order, start_supervisor, train_here
 from scalewise.cluster.slurm import QueueUnreachable, neighbours, preempted, requeue
 from scalewise.gpu import HostMismatch
-from scalewise.records import CellFolder
-from scalewise.supervisor import CellFailed, Job, NodesApart, Outcome
+from scalewise.records import CellFolder, Ending
+from scalewise.supervisor import CellFailed, Job, NodesApart
 from scalewise.sweep import SupervisorProcess
 
 if TYPE_CHECKING:
@@ -54,16 +54,16 @@ class CellJob:
             return  # requeued just after its end
         try:
             refuse_other_tasks(self.order.wanted.nodes)
-            outcome = train_here(_on_this_node(self.order), _supervise)
+            ending = train_here(_on_this_node(self.order), _supervise)
             # No fault of the cell: stopped, or its supervisor killed while it started.
-            was_ended = outcome.state == "interrupted" or outcome.cause == "supervisor"
+            was_ended = ending.cause in ("interrupted", "supervisor", "supervisor_lost")
             if was_ended and was_preempted():
                 _make_way(folder)
         except (HostMismatch, NodesApart) as mismatch:
-            record(folder, str(mismatch))
+            folder.save_attempt(Ending("failed", "host", str(mismatch)))
             raise CellFailed(str(mismatch)) from None
-        if outcome.state != "done":
-            raise CellFailed(f"{self.order.cell.name}: {outcome.message}")
+        if ending.outcome != "done":
+            raise CellFailed(f"{self.order.cell.name}: {ending.message}")
 
     def checkpoint(self) -> DelayedSubmission:
         """submitit calls this when SLURM warns of preemption or of the time limit.
@@ -80,7 +80,7 @@ class CellJob:
         is_done = folder.find_result(self.order.cell.cell_id) is not None
         if number == folder.next_attempt_number() and not is_done:
             # It was told before it could listen, and has recorded nothing.
-            record(folder, "ended while it was starting", "interrupted")
+            folder.save_attempt(Ending("interrupted", "interrupted", "ended while it was starting"))
         self._say_why(folder)
         return DelayedSubmission(self)
 
@@ -126,18 +126,16 @@ def _on_this_node(order: Order) -> Order:
     )
 
 
-def _supervise(job: Job, locks: tuple[int, ...]) -> Outcome:
+def _supervise(job: Job, locks: tuple[int, ...]) -> Ending:
     """Run the supervisor to its end, and record the end of one that could not."""
     with _warning_blocked():
         supervisor = start_supervisor(job, locks)
         _supervisors.append(supervisor)
     try:
-        outcome = supervisor.outcome()
+        ending = supervisor.ending()
     finally:
         _supervisors.remove(supervisor)
-    if outcome.cause == "supervisor" and not outcome.is_recorded:
-        record(CellFolder(job.folder), outcome.message, "supervisor")
-    return outcome
+    return CellFolder(job.folder).save_attempt(ending) if ending.is_lost else ending
 
 
 @contextmanager

@@ -30,10 +30,9 @@ from scalewise.records.files import (
     write_atomically,
 )
 from scalewise.records.model import (
-    Attempt,
     CellResult,
+    Ending,
     Provenance,
-    RankError,
     RankSummary,
     RunningAttempt,
     TrackingRecord,
@@ -45,6 +44,7 @@ ALIVE_S = 15.0
 _ATTEMPT_FOLDERS = ("steps", "metrics", "audit", "ranks", "gpu", "heartbeat", "profile")
 """Folders that each attempt fills anew."""
 _CHECKPOINT_JSON = "checkpoint.json"
+_WITHOUT_RESULT = ("failed", "skipped", "interrupted")
 
 
 class CellFolder:
@@ -124,11 +124,11 @@ class CellFolder:
     def load_rank(self, rank: int) -> RankSummary:
         return load_json(self.path / "ranks" / f"rank{rank}.json", RankSummary)
 
-    def save_rank_error(self, error: RankError) -> None:
-        save_json(self.path / "ranks" / f"rank{error.rank}.err", error)
+    def save_rank_error(self, ending: Ending) -> None:
+        save_json(self.path / "ranks" / f"rank{ending.rank}.err", ending)
 
-    def load_rank_error(self, rank: int) -> RankError | None:
-        return load_optional(self.path / "ranks" / f"rank{rank}.err", RankError)
+    def load_rank_error(self, rank: int) -> Ending | None:
+        return load_optional(self.path / "ranks" / f"rank{rank}.err", Ending)
 
     def clear_attempt(self) -> None:
         """Remove the records of an unfinished attempt, but keep its logs."""
@@ -201,13 +201,30 @@ class CellFolder:
         """The result; None if it is missing, damaged or another cell's."""
         return load_or_none(self.load_result_of, cell_id)
 
-    def save_attempt(self, attempt: Attempt) -> None:
-        save_json(self.path / "attempts" / f"{attempt.number}.json", attempt)
+    def save_attempt(self, ending: Ending) -> Ending:
+        """Record how a try without a result ended, with the next number if it has none."""
+        ending = replace(ending, number=ending.number or self.next_attempt_number())
+        save_json(self.path / "attempts" / f"{ending.number}.json", ending)
+        return ending
 
-    def attempts(self) -> Iterator[Attempt]:
-        """Attempts that failed, oldest first."""
-        for _, path in numbered_files(self.path / "attempts", "", ".json"):
-            yield load_json(path, Attempt)
+    def attempts(self) -> Iterator[Ending]:
+        """How tries without a result ended, oldest first."""
+        for number, path in numbered_files(self.path / "attempts", "", ".json"):
+            ending = load_json(path, Ending)
+            if ending.outcome not in _WITHOUT_RESULT:
+                raise RecordError(f"{path}: found outcome {ending.outcome} of a try without result")
+            yield replace(ending, number=number)
+
+    def find_log(self, ending: Ending) -> Path | None:
+        """Standard error of the rank that ended a try, wherever a later try has moved it.
+
+        None for a cell that did not run, or is done.
+        """
+        if ending.outcome not in ("failed", "interrupted"):
+            return None
+        name = f"rank{ending.rank or 0}.err"
+        logs = (self.path / "attempts" / f"{ending.number}.logs" / name, self.path / "logs" / name)
+        return next((path for path in logs if path.exists()), None)
 
     def next_attempt_number(self) -> int:
         numbers = [number for number, _ in numbered_files(self.path / "attempts", "", ".json")]
@@ -437,7 +454,7 @@ class CurrentAttempt:
     """When it began to write (Unix time, ns): tells apart two attempts with the same number."""
     result: CellResult | None
     """Set if the cell is done."""
-    failure: Attempt | None
+    failure: Ending | None
     """Set if this attempt failed."""
 
     @property
@@ -457,11 +474,11 @@ def current_attempt(cell: CellFolder) -> CurrentAttempt | None:
     if (cell.path / "result.json").exists():
         result = cell.load_result()
         return CurrentAttempt(result.attempt, stamp or 0, result, None)
-    last = max(cell.attempts(), key=lambda attempt: attempt.number, default=None)
+    last = next(reversed(list(cell.attempts())), None)
+    number = 0 if last is None or last.number is None else last.number
     if last is None or (stamp is not None and stamp / 1e9 > last.finished_at):
         # Rank 0 writes the provenance when it starts.
-        number = 1 if last is None else last.number + 1
-        return None if stamp is None else CurrentAttempt(number, stamp, None, None)
+        return None if stamp is None else CurrentAttempt(number + 1, stamp, None, None)
     if last.outcome == "skipped":
         return None
-    return CurrentAttempt(last.number, stamp or 0, None, last)
+    return CurrentAttempt(number, stamp or 0, None, last)

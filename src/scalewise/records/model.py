@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
@@ -264,19 +265,6 @@ class RankSummary:
 
 
 @dataclass(frozen=True)
-class RankError:
-    """The error that ended a rank, written by the rank itself before it goes."""
-
-    rank: Rank
-    time: UnixTime
-    """Unix time at which the error surfaced: the earliest rank is the culprit."""
-    kind: Literal["exception", "oom", "config", "disk"]
-    message: str
-    """One line."""
-    traceback: str
-
-
-@dataclass(frozen=True)
 class RunningAttempt:
     """A try under way. Its file is touched every second or so while its supervisor lives."""
 
@@ -290,40 +278,60 @@ class RunningAttempt:
     """Process ids of the ranks, where the sweep's own process samples them."""
 
 
+State = Literal["done", "running", "failed", "skipped", "interrupted", "waiting"]
 Cause = Literal[
     "exception",
     "oom",
+    "config",
+    "disk",
+    "peer",
+    "port",
+    "device_busy",
+    "device_broken",
+    "uneven_epochs",
     "signal",
     "exit",
     "timeout",
     "hang",
-    "config",
-    "disk",
     "host",
     "supervisor",
+    "supervisor_lost",
     "interrupted",
     "preempted",
 ]
-"""The cause that ended a try."""
+"""The cause that ended a try. ``peer`` to ``device_broken`` are exceptions whose words name what
+came from outside; ``supervisor`` ended by a fault of its own, a lost one was killed."""
 
 
 @dataclass(frozen=True)
-class Attempt:
-    """A try that did not end in a result."""
+class Ending:
+    """How a cell, or one try at it, ended: the cause for programs, the message for people.
 
-    number: PositiveInt
-    outcome: Literal["failed", "skipped", "interrupted"]
-    cause: Cause
-    message: str
+    A rank that fails writes its own, and its supervisor one for the cell. Those of tries without a
+    result are kept, as ``attempts/<number>.json``.
+    """
+
+    outcome: State
+    """``running`` and ``waiting`` where it has not ended."""
+    cause: Cause | None = None
+    """None for a cell that is done, and where nobody knows."""
+    message: str = ""
     """One line: what happened, and where to look."""
-    rank: Rank | None
+    rank: Rank | None = None
     """The rank that failed first; None when no rank is to blame."""
-    exit_code: int | None
-    """That rank's exit status; negative for the signal that ended it."""
-    last_lines: tuple[str, ...]
-    """The end of that rank's stderr."""
-    started_at: UnixTime
-    finished_at: UnixTime
+    exit_code: int | None = None
+    """That rank's exit status; negative for the signal that ended it. The supervisor's own where
+    that is the cause."""
+    raised_at: str | None = None
+    """``file:line`` of the user's code that was running, of ours where none of theirs was; None
+    where nothing tells."""
+    last_lines: tuple[str, ...] = ()
+    """The end of that rank's stderr; of what it died of in the rank's own record."""
+    number: PositiveInt | None = None
+    """The try, counted from 1; None where it is not recorded."""
+    started_at: UnixTime = field(default_factory=time.time)
+    finished_at: UnixTime = field(default_factory=time.time)
+    """When the rank failed: the earliest is the culprit; or when the whole try had ended."""
     elapsed_s: NonNegativeFloat | None = None
     """From start to end by a clock that nobody sets; None where nobody saw
     both, and in older records."""
@@ -332,6 +340,15 @@ class Attempt:
     def took_s(self) -> float:
         """Seconds from start to end; by the time of day where nothing better is known."""
         return _seconds(self.started_at, self.finished_at, self.elapsed_s)
+
+    @property
+    def is_recorded(self) -> bool:
+        return self.number is not None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the supervisor died, or its host: nobody has recorded how the try ended."""
+        return self.cause in ("host", "supervisor", "supervisor_lost") and not self.is_recorded
 
 
 @dataclass(frozen=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+import re
+from dataclasses import dataclass, replace
 
 from scalewise.records.files import RecordError
 from scalewise.records.folders import ALIVE_S, CellFolder, PlannedCell, SweepFolder
-from scalewise.records.model import Attempt, CellResult, RunningAttempt
+from scalewise.records.model import CellResult, Ending, RunningAttempt, State
 
-State = Literal["done", "running", "failed", "skipped", "interrupted", "waiting"]
 UNFINISHED = ("running", "waiting", "interrupted")
 """States of cells that the sweep, or its resumption, still runs."""
 
@@ -19,9 +18,8 @@ UNFINISHED = ("running", "waiting", "interrupted")
 class CellState:
     """The state of a cell, and the records it is derived from."""
 
-    state: State
-    message: str = ""
-    """Why there is no result."""
+    ending: Ending
+    """How it ended, or that it has not: the last try's where that determines the state."""
     problem: str = ""
     """Why it is unknown whether the cell runs."""
     result: CellResult | None = None
@@ -30,8 +28,10 @@ class CellState:
     """Why the result file cannot be used; empty if it can or is missing."""
     running: RunningAttempt | None = None
     """The attempt that is alive, or that ended without a record."""
-    attempts: tuple[Attempt, ...] = ()
-    """Attempts without a result, if the last of them determines the state."""
+
+    @property
+    def state(self) -> State:
+        return self.ending.outcome
 
 
 def cell_state(folder: CellFolder, cell_id: str | None, now: float = math.inf) -> CellState:
@@ -45,7 +45,7 @@ def cell_state(folder: CellFolder, cell_id: str | None, now: float = math.inf) -
     fault = ""
     try:
         result = folder.load_result() if cell_id is None else folder.load_result_of(cell_id)
-        return CellState("done", result=result)
+        return CellState(Ending("done"), result=result)
     except RecordError as error:
         if folder.has_result_file():
             fault = _relative_message(folder, error)
@@ -55,20 +55,20 @@ def cell_state(folder: CellFolder, cell_id: str | None, now: float = math.inf) -
     except RecordError as error:
         problem = _relative_message(folder, error)
     if beat is not None and running is not None:
-        if now - beat < ALIVE_S:
-            return CellState("running", result_fault=fault, running=running)
-        why = "its processes are gone, and nobody recorded why"
-        return CellState("interrupted", why, result_fault=fault, running=running)
+        ending = Ending("running", number=running.number)
+        if now - beat >= ALIVE_S:
+            why = "its processes are gone, and nobody recorded why"
+            ending = replace(ending, outcome="interrupted", message=why)
+        return CellState(ending, result_fault=fault, running=running)
     if fault:
         why = f"it ended, but its result cannot be used: {fault}"
-        return CellState("interrupted", why, problem, result_fault=fault)
+        return CellState(Ending("interrupted", message=why), problem, result_fault=fault)
     try:
-        attempts = tuple(folder.attempts())
+        attempts = list(folder.attempts())
     except RecordError as error:
-        return CellState("interrupted", _relative_message(folder, error), problem)
-    if not attempts:
-        return CellState("waiting", "", problem)
-    return CellState(attempts[-1].outcome, attempts[-1].message, problem, attempts=attempts)
+        why = _relative_message(folder, error)
+        return CellState(Ending("interrupted", message=why), problem)
+    return CellState(attempts[-1] if attempts else Ending("waiting"), problem)
 
 
 def planned_cell_state(sweep: SweepFolder, planned: PlannedCell) -> CellState:
@@ -84,3 +84,24 @@ def is_done(sweep: SweepFolder, planned: PlannedCell) -> bool:
 def _relative_message(folder: CellFolder, error: RecordError) -> str:
     """The message of the error, with paths relative to the cell's folder."""
     return str(error).removeprefix(f"{folder.path}/")
+
+
+_FRAME = re.compile(r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+)', re.MULTILINE)
+_INSTALLED = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d|^<")
+_OURS = re.compile(r"(^|/)src/scalewise/")
+
+
+def line_that_raised(text: str) -> str | None:
+    """``file:line`` of the innermost frame of the user's code in tracebacks; else of ours.
+
+    Of several errors, one of which caused the next, that of the last that has one.
+    """
+    errors = [
+        [(found["file"], found["line"]) for found in _FRAME.finditer(part)]
+        for part in text.split("Traceback (most recent call last)")
+    ]
+    frames = [frame for part in reversed(errors) for frame in reversed(part)]
+    theirs = (f for f in frames if not _INSTALLED.search(f[0]) and not _OURS.search(f[0]))
+    ours = (f for f in frames if _OURS.search(f[0]) or "/scalewise/" in f[0])
+    found = next(theirs, None) or next(ours, None)
+    return None if found is None else ":".join(found)

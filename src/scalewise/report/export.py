@@ -56,7 +56,7 @@ def results_json(analysis: Analysis, samples: int | None = None) -> str:
         "studies": study_tables.studies_as_plain(analysis),
         "target": cost_tables.target_as_plain(analysis, samples),
         "unfinished": [
-            {"cell": c.planned.name, "state": c.state, "reason": c.failure}
+            {"cell": c.planned.name, "state": c.state, "reason": c.ending.message}
             for c in analysis.unfinished
         ],
         "repeats": [

@@ -181,7 +181,7 @@ def _cell_row(cell: CellRecords) -> dict[str, Any]:
         "device": result and result.ranks[0].device.name,
         "host": cell.provenance and cell.provenance.host,
         "started": cell.provenance and cell.provenance.started,
-        "failure": cell.failure or None,
+        "failure": cell.ending.message or None,
     }
 
 

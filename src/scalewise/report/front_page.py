@@ -84,7 +84,7 @@ def _explained(sections: Sequence[Section]) -> Iterator[Section]:
 
 def _unfinished(analysis: Analysis) -> Section:
     fates = [
-        (cell.planned.name, f"{cell.state}: {cell.failure or 'no reason is recorded'}")
+        (cell.planned.name, f"{cell.state}: {cell.ending.message or 'no reason is recorded'}")
         for cell in analysis.unfinished
     ]
     return section("unfinished", "Without a result", *_first(by_text(fates), "without-a-result"))

@@ -155,7 +155,7 @@ def _cell(
         "configuration": place,
         "repeat": cell.planned.repeat,
         "state": cell.state,
-        "failure": cell.failure,
+        "failure": cell.ending.message,
         "steps": [
             {"rank": one.rank, "curve": _step_curve(one, begin - start, points.steps)}
             for one, begin in steps

@@ -11,15 +11,13 @@ from scalewise.analysis import (
     Analysis,
     CellRecords,
     Configuration,
-    Fate,
     Run,
-    blame_last,
-    fate_lines,
+    ending_lines,
     swept_words,
 )
 from scalewise.config import set_in
 from scalewise.host import SOURCE_SHA256, WORKING_DIRECTORY, plural
-from scalewise.records import Provenance, TrackerState
+from scalewise.records import CellFolder, Provenance, TrackerState
 from scalewise.report.findings import command, counts
 from scalewise.report.sections import Section, Verbatim, by_text, item, lines, section, table, words
 
@@ -204,20 +202,19 @@ def unfinished(analysis: Analysis) -> Section:
     swept = swept_words([cell.planned for cell in analysis.sweep.cells])
     names = ("cell", "swept", "state", "reason", "raised at", "log")
     columns = [words(name, name, item(i)) for i, name in enumerate(names)]
-    rows, fates = [], []
+    rows, ended = [], []
     for cell in analysis.unfinished:
-        told, planned = swept[cell.planned.cell_id], cell.planned
-        found = blame_last(cell.path, cell.attempts)
-        at = PurePath(found.at).name if found.at else None
-        log = found.log and str(found.log.relative_to(analysis.sweep.path))
-        rows.append((planned.name, told or None, cell.state, cell.failure, at, log))
-        name = f"{planned.name} ({told})" if told else planned.name
-        fates.append(Fate(name, cell.state, cell.failure, found))
+        told, planned, ending = swept[cell.planned.cell_id], cell.planned, cell.ending
+        path = CellFolder(cell.path).find_log(ending)
+        at = PurePath(ending.raised_at).name if ending.raised_at else None
+        log = path and str(path.relative_to(analysis.sweep.path))
+        rows.append((planned.name, told or None, cell.state, ending.message, at, log))
+        ended.append((f"{planned.name} ({told})" if told else planned.name, ending, path))
     return section(
         "unfinished",
         "Without a result",
         table("unfinished", columns, rows, where="page"),
-        lines(fate_lines(fates), "place", "screen"),
+        lines(ending_lines(ended), "place", "screen"),
         *_last_lines(analysis),
     )
 

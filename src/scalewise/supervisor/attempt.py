@@ -10,21 +10,22 @@ from pathlib import Path
 
 from scalewise.host import changes, code_changes, data_identity, own_classes, running_code
 from scalewise.records import (
-    Attempt,
     CellFolder,
     CellResult,
     Checkpoint,
+    Ending,
     RecordError,
     batch_sizes_of,
     drop_checkpoints,
     has_checkpoints,
     last_checkpoint,
+    line_that_raised,
     load_json,
     load_or_none,
     save_json,
 )
 from scalewise.supervisor.failures import last_lines
-from scalewise.supervisor.job import Job, Nodes, Outcome, Verdict
+from scalewise.supervisor.job import Job, Nodes
 
 _UNREADABLE = "its checkpoint is torn, or of another version of scalewise"
 
@@ -85,11 +86,6 @@ class _Meeting:
     port: int
 
 
-@dataclass(frozen=True)
-class _End:
-    verdict: Verdict | None
-
-
 def announce(folder: CellFolder, key: str, count: int, address: str, port: int) -> Nodes:
     """Make room for this attempt, and tell the other hosts of the cell that they may start.
 
@@ -123,40 +119,40 @@ def meet(
     )
 
 
-def conclude(folder: CellFolder, nodes: Nodes, own: Verdict | None) -> Verdict | None:
-    """How the whole cell ended, None for well, given how the ranks of this host did.
+def conclude(folder: CellFolder, nodes: Nodes, own: Ending) -> Ending:
+    """How the whole cell ended, given how the ranks of this host did.
 
     A further host only says its own. The first one waits for the others: where a rank dies on one
     host, those on the others fail too, of a peer that is gone.
     """
     if nodes.index > 0:
-        save_json(folder.path / "nodes" / f"{nodes.index}.json", _End(own))
+        save_json(folder.path / "nodes" / f"{nodes.index}.json", own)
         return own
-    deadline = time.monotonic() + (_LAST_S if own is None else _TELL_S)
-    told: dict[int, Verdict | None] = {}
-    while len(told) < nodes.count - 1 and not any(told.values()):
+    deadline = time.monotonic() + (_LAST_S if own.outcome == "done" else _TELL_S)
+    told: dict[int, Ending] = {}
+    while len(told) < nodes.count - 1 and all(one.outcome == "done" for one in told.values()):
         if time.monotonic() >= deadline:
             break
         for index in set(range(1, nodes.count)) - set(told):
-            end = load_or_none(load_json, folder.path / "nodes" / f"{index}.json", _End)
-            if end is not None:
-                told[index] = end.verdict
+            ending = load_or_none(load_json, folder.path / "nodes" / f"{index}.json", Ending)
+            if ending is not None:
+                told[index] = ending
         time.sleep(_LOOK_S)
-    verdicts = [verdict for verdict in (own, *told.values()) if verdict is not None]
-    if verdicts:
-        return min(verdicts, key=_order)
+    failed = [ending for ending in (own, *told.values()) if ending.outcome != "done"]
+    if failed:
+        return min(failed, key=_order)
     silent = sorted(set(range(1, nodes.count)) - set(told))
     if silent:
-        return Verdict("host", f"hosts {silent} of the cell did not say how it ended", None, None)
-    return None
+        return Ending("failed", "host", f"hosts {silent} of the cell did not say how it ended")
+    return own
 
 
-def _order(verdict: Verdict) -> tuple[bool, bool, float]:
+def _order(ending: Ending) -> tuple[bool, bool, float]:
     """As among the ranks of one host: who was killed, then who failed first.
 
     Who was merely told to stop knows nothing: SLURM ends all tasks of a job when one fails.
     """
-    return verdict.cause == "interrupted", verdict.cause != "signal", verdict.at
+    return ending.cause == "interrupted", ending.cause != "signal", ending.finished_at
 
 
 @dataclass(frozen=True)
@@ -171,7 +167,7 @@ class Try:
     began_s: float
     """The same moment by the monotonic clock, which nobody sets."""
 
-    def record_result(self, co_tenants: Callable[[Collection[int]], tuple[str, ...]]) -> Outcome:
+    def record_result(self, co_tenants: Callable[[Collection[int]], tuple[str, ...]]) -> Ending:
         """Every rank ended well: write ``result.json``, or the attempt if one left no summary.
 
         ``co_tenants`` tells who shared the host with the ranks, given their process ids.
@@ -180,9 +176,8 @@ class Try:
         try:
             summaries = tuple(self.folder.load_rank(rank) for rank in range(world))
         except RecordError as error:
-            return self.record_failure(
-                Verdict("exit", f"every rank exited with 0, but {error}", None, 0)
-            )
+            why = f"every rank exited with 0, but {error}"
+            return self.record_failure(Ending("failed", "exit", why, exit_code=0))
         sizes = batch_sizes_of(summaries) or settings.batch_sizes
         assert sizes is not None, "ranks that cannot share the batch do not end well"
         per_device_batch, global_batch = sizes
@@ -208,27 +203,27 @@ class Try:
         )
         if not settings.keep_checkpoints and (self.folder.path / "checkpoints").exists():
             drop_checkpoints(self.folder.path)
-        return Outcome("done")
+        return Ending("done", number=self.number)
 
-    def record_failure(self, verdict: Verdict) -> Outcome:
+    def record_failure(self, ending: Ending) -> Ending:
         """Write the attempt: what failed, where, the rank's last lines."""
-        advice = self.job.settings.memory_advice if verdict.cause == "oom" else ""
-        if advice:
-            verdict = replace(verdict, message=f"{verdict.message}; {advice}")
-        attempt = Attempt(
-            number=self.number,
-            outcome="interrupted" if verdict.cause == "interrupted" else "failed",
-            cause=verdict.cause,
-            message=verdict.message,
-            rank=verdict.rank,
-            exit_code=verdict.exit_code,
-            last_lines=last_lines(self.folder, verdict.rank),
-            started_at=self.started_at,
-            finished_at=time.time(),
-            elapsed_s=time.monotonic() - self.began_s,
+        advice = self.job.settings.memory_advice if ending.cause == "oom" else ""
+        lines = last_lines(self.folder, ending.rank)
+        raised_at = ending.raised_at
+        if raised_at is None and ending.outcome == "failed" and ending.cause != "config":
+            raised_at = line_that_raised("\n".join(lines))
+        return self.folder.save_attempt(
+            replace(
+                ending,
+                message=f"{ending.message}; {advice}" if advice else ending.message,
+                raised_at=raised_at,
+                last_lines=lines,
+                number=self.number,
+                started_at=self.started_at,
+                finished_at=time.time(),
+                elapsed_s=time.monotonic() - self.began_s,
+            )
         )
-        self.folder.save_attempt(attempt)
-        return Outcome(attempt.outcome, verdict.message, cause=verdict.cause)
 
 
 def foreign_processes(

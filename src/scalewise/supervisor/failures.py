@@ -11,15 +11,14 @@ from dataclasses import replace
 
 from scalewise.host import memory_limit_mib
 from scalewise.records import (
-    Attempt,
+    Cause,
     CellFolder,
-    RankError,
+    Ending,
     RankSummary,
     RecordError,
     load_or_none,
     read_heartbeat,
 )
-from scalewise.supervisor.job import Verdict
 from scalewise.supervisor.ranks import RankProcess, Ranks
 
 _SETTLE_S = 0.3
@@ -29,7 +28,7 @@ _IN_A_STEP = "loops/optimization/"
 """In the traceback of a rank that trained: Lightning validates and ends a fit elsewhere."""
 
 
-def blame(ranks: Ranks, folder: CellFolder) -> Verdict:
+def blame(ranks: Ranks, folder: CellFolder) -> Ending:
     """The rank that failed first. Waits a moment for the others to say what they know.
 
     When one rank of a group dies, the others fail within milliseconds because a peer is gone. The
@@ -47,23 +46,35 @@ def blame(ranks: Ranks, folder: CellFolder) -> Verdict:
         # Status 0 alone may be somebody's early os._exit(0).
         has_finished = process.exit_code == 0 and summaries[process.rank] is not None
         if error is not None:
-            candidates.append((True, error.time, process))
+            candidates.append((True, error.finished_at, process))
         elif process.ended_at is not None and not has_finished:
             candidates.append((not _was_killed(process), process.ended_at, process))
     _, at, first = min(candidates, key=lambda candidate: candidate[:2])
     error = errors[first.rank]
-    uneven = "" if error is None else _uneven_epochs(error, ranks, summaries, folder)
-    verdict = _verdict(first, error)
-    return replace(verdict, at=at, message=uneven or verdict.message)
+    if error is None:
+        return replace(_silent_end(first), finished_at=at)
+    error = replace(error, rank=first.rank, exit_code=first.exit_code)
+    uneven = _uneven_epochs(first.rank, error, ranks, summaries, folder)
+    if uneven:
+        return replace(error, cause="uneven_epochs", message=uneven)
+    cause = error.cause
+    if cause == "exception":
+        lines = (error.message, *last_lines(folder, first.rank))
+        cause = outside_cause("\n".join(lines)) or cause
+    return replace(error, cause=cause, message=f"rank {first.rank}: {error.message}")
 
 
 def _uneven_epochs(
-    error: RankError, ranks: Ranks, summaries: Mapping[int, RankSummary | None], folder: CellFolder
+    rank: int,
+    error: Ending,
+    ranks: Ranks,
+    summaries: Mapping[int, RankSummary | None],
+    folder: CellFolder,
 ) -> str:
     """That a rank missed a peer in a step which that peer did not have; empty for any other end."""
-    beat = load_or_none(read_heartbeat, folder.heartbeat_path(error.rank))
-    in_a_step = transient(error.message) == NO_PEER and _IN_A_STEP in error.traceback
-    if beat is None or not in_a_step:
+    beat = load_or_none(read_heartbeat, folder.heartbeat_path(rank))
+    in_a_step = any(_IN_A_STEP in line for line in error.last_lines)
+    if beat is None or not in_a_step or outside_cause(error.message) != "peer":
         return ""
     for process in ranks.processes:
         summary = summaries[process.rank]
@@ -73,7 +84,8 @@ def _uneven_epochs(
         if summary.steps_completed <= beat.step:
             return (
                 f"rank {process.rank} had ended its epoch after {summary.steps_completed:,} steps "
-                f"while rank {error.rank} went on: {EPOCHS_DIFFER}; give every rank as many batches"
+                f"while rank {rank} went on: epochs differ in length; "
+                "give every rank as many batches"
             )
     return ""
 
@@ -84,16 +96,16 @@ def _was_killed(process: RankProcess) -> bool:
     return code is not None and code < 0 and -code != signal.SIGABRT
 
 
-def _verdict(process: RankProcess, error: RankError | None) -> Verdict:
+def _silent_end(process: RankProcess) -> Ending:
+    """The end of a rank that could say nothing."""
     rank, code = process.rank, process.exit_code
-    if error is not None:
-        return Verdict(error.kind, f"rank {rank}: {error.message}", rank, code)
     if code is not None and code < 0:
         name = signal.Signals(-code).name
         hint = " (the kernel's out-of-memory killer uses it: see dmesg)" if code == -9 else ""
-        return Verdict("signal", f"rank {rank} was ended by {name}{hint}", rank, code)
+        return Ending("failed", "signal", f"rank {rank} was ended by {name}{hint}", rank, code)
     early = " before it had finished" if code == 0 else ""
-    return Verdict("exit", f"rank {rank} exited with status {code}{early}; see logs/", rank, code)
+    message = f"rank {rank} exited with status {code}{early}; see logs/"
+    return Ending("failed", "exit", message, rank, code)
 
 
 def last_lines(folder: CellFolder, rank: int | None) -> tuple[str, ...]:
@@ -122,8 +134,8 @@ _GAVE_UP = re.compile(
 
 
 def name_absent(
-    verdict: Verdict, ranks: Ranks, folder: CellFolder, limit_s: float, world_size: int
-) -> Verdict:
+    ending: Ending, ranks: Ranks, folder: CellFolder, limit_s: float, world_size: int
+) -> Ending:
     """The same, unless its rank gave up waiting in a collective: then a hang of whom it waited for.
 
     A time-out names only who waited. The one to blame says nothing: it sleeps, computes, or lives
@@ -131,16 +143,16 @@ def name_absent(
     neither do nor fail are absent.
 
     Args:
-        verdict: on the rank that failed first.
+        ending: of the rank that failed first.
         ranks: of this host.
         folder: the cell's.
         limit_s: ``sweep.collective_timeout_s``.
         world_size: ranks of the cell on all of its hosts.
     """
-    if verdict.rank is None or not any(
-        _GAVE_UP.search(text) for text in (verdict.message, _log(folder, verdict.rank))
+    if ending.rank is None or not any(
+        _GAVE_UP.search(text) for text in (ending.message, _log(folder, ending.rank))
     ):
-        return verdict
+        return ending
     deadline = time.monotonic() + _OTHERS_GIVE_UP_S
     while time.monotonic() < deadline and ranks.alive:
         time.sleep(0.1)
@@ -148,12 +160,10 @@ def name_absent(
     absent = [process.rank for process in ranks.alive]
     whom = _whom(absent, [process.rank for process in ranks.processes], world_size)
     message = (
-        f"rank {verdict.rank} waited {limit_s:g} s (sweep.collective_timeout_s) in a collective "
+        f"rank {ending.rank} waited {limit_s:g} s (sweep.collective_timeout_s) in a collective "
         f"for {whom}; logs/ have the stacks"
     )
-    return replace(
-        verdict, cause="hang", message=message, rank=absent[0] if absent else verdict.rank
-    )
+    return replace(ending, cause="hang", message=message, rank=absent[0] if absent else ending.rank)
 
 
 def _whom(absent: Sequence[int], here: Sequence[int], world_size: int) -> str:
@@ -171,83 +181,73 @@ def _log(folder: CellFolder, rank: int) -> str:
             file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
             return file.read().decode(errors="replace")
     except OSError:
-        return ""  # nothing was printed: the verdict's own words are all there is
+        return ""  # nothing was printed: the ending's own words are all there is
 
 
-def name_memory_kill(verdict: Verdict, before: int | None, now: int | None) -> Verdict:
-    """``verdict``, with the cause ``oom`` where the kernel killed for memory meanwhile.
+def name_memory_kill(ending: Ending, before: int | None, now: int | None) -> Ending:
+    """``ending``, with the cause ``oom`` where the kernel killed for memory meanwhile.
 
     ``before`` and ``now`` are :func:`~scalewise.host.oom_kills`, when the cell began and has ended:
     other senders of SIGKILL count none.
     """
-    killed = verdict.cause == "signal" and verdict.exit_code == -signal.SIGKILL
+    killed = ending.cause == "signal" and ending.exit_code == -signal.SIGKILL
     if not killed or now is None or before is None or now <= before:
-        return verdict
+        return ending
     limit_mib = memory_limit_mib()
     limit = "" if limit_mib is None else f" (cgroup limit {limit_mib:.0f} MiB)"
-    message = f"rank {verdict.rank} was ended by the kernel's out-of-memory killer{limit}"
-    return replace(verdict, cause="oom", message=message)
+    message = f"rank {ending.rank} was ended by the kernel's out-of-memory killer{limit}"
+    return replace(ending, cause="oom", message=message)
 
 
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGPWR})
 """Others, SIGSEGV and SIGABRT among them, are faults of the program: they come back."""
-NO_PEER = "a peer could not be reached"
-EPOCHS_DIFFER = "epochs differ in length"
-"""In the message of a try whose ranks had unequal numbers of batches: peers that ended well are
-gone too, but come and go the same way again."""
-
-_TRANSIENT = {
-    NO_PEER: re.compile(
+_OUTSIDE: Mapping[Cause, re.Pattern[str]] = {
+    "peer": re.compile(
         r"connection (reset|closed|refused)|broken pipe|socket timeout|ncclRemoteError"
         r"|ncclSystemError|DistNetworkError|no route to host",
         re.IGNORECASE,
     ),
-    "the rendezvous port was taken": re.compile(
-        r"EADDRINUSE|address already in use", re.IGNORECASE
-    ),
-    "the device was not ready": re.compile(
+    "port": re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE),
+    "device_busy": re.compile(
         r"busy or unavailable|system not yet initialized|driver initialization failed"
         r"|cudaErrorNotReady",
         re.IGNORECASE,
     ),
-    "the device broke": re.compile(
+    "device_broken": re.compile(
         r"uncorrectable (ECC|NVLink) error|fallen off the bus|GPU is lost|cudaErrorECC",
         re.IGNORECASE,
     ),
 }
 """Words of torch, NCCL and CUDA for faults that are not the program's."""
+_MENDABLE: Mapping[Cause, str] = {
+    "peer": "a peer could not be reached",
+    "port": "the rendezvous port was taken",
+    "device_busy": "the device was not ready",
+    "device_broken": "the device broke",
+    "host": "a host was lost",
+    "supervisor_lost": "the supervisor was lost",
+}
 
 
-def mendable(attempt: Attempt) -> str | None:
+def outside_cause(text: str) -> Cause | None:
+    """The passing fault that an error message names; None for any other."""
+    return next((cause for cause, words in _OUTSIDE.items() if words.search(text)), None)
+
+
+def mendable(ending: Ending) -> str | None:
     """Why another try may end better; None if it would end the same way.
 
     A fault is mended if it came from outside and may be gone: a signal, a lost host, a port that
     somebody else took, a device that was busy or broke (and is quarantined by then). An error of
-    the user's own, too little memory, a full disk, a time limit or a hang come back.
+    the user's own, too little memory, a full disk, a time limit, a hang or epochs that differ in
+    length come back.
     """
-    if attempt.outcome != "failed":
+    if ending.outcome != "failed" or ending.cause is None:
         return None
-    if attempt.cause == "signal":
-        code = attempt.exit_code
+    if ending.cause == "signal":
+        code = ending.exit_code
         return "ended from outside" if code is not None and -code in _FROM_OUTSIDE else None
-    if attempt.cause == "supervisor":
-        lost = re.search(r"ended by SIG|was lost with", attempt.message)
-        return "the supervisor was lost" if lost else None
-    if attempt.cause == "host":
-        return "a host was lost"
-    if attempt.cause == "exception" and EPOCHS_DIFFER not in attempt.message:
-        return transient("\n".join((attempt.message, *attempt.last_lines)))
-    return None
-
-
-def transient(text: str) -> str | None:
-    """The kind of passing fault that an error message names; None for any other."""
-    return next((kind for kind, words in _TRANSIENT.items() if words.search(text)), None)
-
-
-def misses_a_peer(attempt: Attempt) -> bool:
-    """Whether a try only tells of a rank of another host that is gone."""
-    return attempt.cause == "exception" and transient(attempt.message) == NO_PEER
+    return _MENDABLE.get(ending.cause)
 
 
 class Retries:

@@ -7,24 +7,25 @@ import os
 import select
 import signal
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, TypeVar
 
-from scalewise.records import Cause, DeviceInfo, PlannedCell, build, parse_json, to_plain
+from scalewise.records import DeviceInfo, PlannedCell, build, parse_json, to_plain
 
 
-class JsonLine:
-    """A dataclass that travels between two processes as one line of JSON."""
+def to_line(value: Any) -> bytes:
+    """A dataclass as the line of JSON in which it travels between two processes."""
+    return json.dumps(to_plain(value)).encode() + b"\n"
 
-    def to_line(self) -> bytes:
-        return json.dumps(to_plain(self)).encode() + b"\n"
 
-    @classmethod
-    def from_line(cls, line: bytes) -> Self:
-        return build(cls, parse_json(line))
+T = TypeVar("T")
+
+
+def from_line(kind: type[T], line: bytes) -> T:
+    """What :func:`to_line` was given."""
+    return build(kind, parse_json(line))
 
 
 class CellFailed(RuntimeError):  # noqa: N818 - what Hydra's sweepers see of a cell without result
@@ -98,7 +99,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Job(JsonLine):
+class Job:
     """One attempt at one cell."""
 
     folder: str
@@ -124,36 +125,6 @@ class Job(JsonLine):
     def first_rank(self) -> int:
         """The first rank of this host."""
         return 0 if self.nodes is None else self.nodes.index * len(self.slots)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Why a cell has no result."""
-
-    cause: Cause
-    message: str
-    """One line."""
-    rank: int | None
-    exit_code: int | None
-    at: float = field(default_factory=time.time)
-    """Unix time: when the rank failed, or when this was decided."""
-
-
-@dataclass(frozen=True)
-class Outcome(JsonLine):
-    """How an attempt ended."""
-
-    state: Literal["done", "failed", "skipped", "interrupted", "unstarted"]
-    """``unstarted``: left for a later run of the sweep; no try was made."""
-    message: str = ""
-    """One line; of a cell that is done, why it has no objective."""
-    objective: float | None = None
-    global_samples_per_s: float | None = None
-    """Throughput of a cell that is done: the sweep reads it from the records."""
-    cause: Cause | None = None
-    """Cause of a try that failed; None where nobody could tell."""
-    is_recorded: bool = True
-    """False where the cell's folder could not take how it ended."""
 
 
 def read_line() -> tuple[bytes, bytes]:

@@ -15,6 +15,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,14 +29,14 @@ from scalewise.host import (
     keep_from_children,
     oom_kills,
 )
-from scalewise.records import CellFolder, RunningAttempt, read_heartbeat
+from scalewise.records import CellFolder, Ending, RunningAttempt, read_heartbeat
 from scalewise.supervisor.attempt import Try, conclude, foreign_processes, prepare
 from scalewise.supervisor.failures import (
     blame,
     name_absent,
     name_memory_kill,
 )
-from scalewise.supervisor.job import Job, Outcome, Settings, Verdict, Wakeup, read_line
+from scalewise.supervisor.job import Job, Settings, Wakeup, from_line, read_line, to_line
 from scalewise.supervisor.ranks import Ranks, Starter, spawn
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 
 _POLL_S = 1.0
-_STOPPED = Verdict("interrupted", "the sweep was stopped", None, None)
+_STOPPED = Ending("interrupted", "interrupted", "the sweep was stopped")
 
 
 def main(starter: Starter = spawn, locks: Sequence[int] = ()) -> int:
@@ -53,12 +54,12 @@ def main(starter: Starter = spawn, locks: Sequence[int] = ()) -> int:
     wakeup = Wakeup()
     # Read from the descriptor: a buffered reader would swallow the end that says "gone".
     line, told = read_line()
-    job = Job.from_line(line)
+    job = from_line(Job, line)
     wakeup.tell(told)
-    outcome = Supervisor(job, wakeup, starter, locks).run()
-    sys.stdout.buffer.write(outcome.to_line())
+    ending = Supervisor(job, wakeup, starter, locks).run()
+    sys.stdout.buffer.write(to_line(ending))
     sys.stdout.buffer.flush()
-    return 0 if outcome.state == "done" else 1
+    return 0 if ending.outcome == "done" else 1
 
 
 class Supervisor:
@@ -80,7 +81,7 @@ class Supervisor:
         self.workers: set[int] = set()
         """Processes of the doctor's ranks, which are no strangers on its GPUs."""
 
-    def run(self) -> Outcome:
+    def run(self) -> Ending:
         """Train the cell and record the result, or why there is none."""
         try:
             if self.is_first:
@@ -89,21 +90,22 @@ class Supervisor:
                 why = prepare(self.folder, self.job) if self.job.settings.checkpoints else None
                 if why is not None:
                     sys.stderr.write(f"{self.job.cell.name} starts from the beginning: {why}\n")
-            verdict = self._train()
+            ending = self._train()
             if self.is_first and self._superseded:
                 message = f"{self.job.cell.name}: a later try has begun; this one records nothing"
-                return Outcome("interrupted", message)
+                number = self.this_try.number
+                return Ending("interrupted", "interrupted", message, number=number)
             if self.job.nodes is not None:
-                verdict = conclude(self.folder, self.job.nodes, verdict)
+                ending = conclude(self.folder, self.job.nodes, ending)
                 if not self.is_first:
-                    return Outcome("failed", verdict.message) if verdict else Outcome("done")
-            if verdict is None:
+                    return replace(ending, number=self.this_try.number)
+            if ending.outcome == "done":
                 return self.this_try.record_result(self._co_tenants)
-            return self.this_try.record_failure(verdict)
+            return self.this_try.record_failure(ending)
         except OSError as error:
             # A full disk takes neither result nor attempt; the sweep still hears of it.
             end_descendants(0.0)
-            return Outcome("failed", str(error), is_recorded=False)
+            return Ending("failed", "disk", str(error))
         finally:
             self.colocation.leave()
             if self.is_first and not self._superseded:
@@ -126,25 +128,25 @@ class Supervisor:
         """Whether this one's records count: the others only look after their host's ranks."""
         return self.job.first_rank == 0
 
-    def _train(self) -> Verdict | None:
+    def _train(self) -> Ending:
         if self.job.nodes is None:  # else the hosts have agreed, and the folder is cleared
             self.folder.clear_attempt()
         ranks = Ranks(self.job, self.folder, self.starter, self.locks)
         ranks.start()
         sampler = self._start_sampling(ranks)
         try:
-            verdict = self._watch(ranks)
-            if verdict is not None and verdict.cause == "hang":
+            ending = self._watch(ranks)
+            if ending.cause == "hang":
                 ranks.dump_stacks()
                 time.sleep(0.5)
-            grace_s = self.job.settings.grace_s if verdict is not None else 0.5
+            grace_s = 0.5 if ending.outcome == "done" else self.job.settings.grace_s
             left = end_descendants(grace_s)
         finally:
             if sampler is not None:
                 sampler.stop()
-        if left and verdict is None:
-            return Verdict("exit", f"processes {left} could not be ended", None, None)
-        return verdict
+        if left and ending.outcome == "done":
+            return Ending("failed", "exit", f"processes {left} could not be ended")
+        return ending
 
     def _start_sampling(self, ranks: Ranks) -> DeviceSampler | None:
         """Sample the devices, or tell the sweep's process of the ranks: then it does."""
@@ -169,8 +171,8 @@ class Supervisor:
         sampler.start()
         return sampler
 
-    def _watch(self, ranks: Ranks) -> Verdict | None:
-        """Wait for the end of the cell: None if every rank ended well."""
+    def _watch(self, ranks: Ranks) -> Ending:
+        """Wait for the end of the cell."""
         settings = self.job.settings
         began_s = time.monotonic()
         while True:
@@ -182,28 +184,28 @@ class Supervisor:
                 self.workers.update(descendants(os.getpid()))
             ranks.collect()
             if ranks.failed:
-                verdict = self._blame(ranks)
+                ending = self._blame(ranks)
                 # A cluster's SIGTERM goes to the ranks too, and may end them first.
-                return _STOPPED if self.wakeup.stop_asked else verdict
+                return _STOPPED if self.wakeup.stop_asked else ending
             if not ranks.alive:
-                return None
+                return Ending("done")
             if self.wakeup.stop_asked:
                 return _STOPPED
             if self.wakeup.sweep_gone:
-                return Verdict("interrupted", "the sweep ended", None, None)
+                return Ending("interrupted", "interrupted", "the sweep ended")
             if settings.timeout_s is not None and passed_s > settings.timeout_s:
                 limit = f"not done after sweep.timeout_s={settings.timeout_s:g}"
-                return Verdict("timeout", limit, None, None)
+                return Ending("failed", "timeout", limit)
             hang = self.liveness.hang([p.rank for p in ranks.alive])
             if hang is not None:
                 return hang
 
-    def _blame(self, ranks: Ranks) -> Verdict:
+    def _blame(self, ranks: Ranks) -> Ending:
         """The failed rank, or the part of its surroundings, that ended the cell."""
         limit_s = self.job.settings.collective_timeout_s
-        verdict = blame(ranks, self.folder)
-        verdict = name_memory_kill(verdict, self.memory_kills, oom_kills())
-        return name_absent(verdict, ranks, self.folder, limit_s, self.job.world_size)
+        ending = blame(ranks, self.folder)
+        ending = name_memory_kill(ending, self.memory_kills, oom_kills())
+        return name_absent(ending, ranks, self.folder, limit_s, self.job.world_size)
 
     def _co_tenants(self, ranks: Collection[int]) -> tuple[str, ...]:
         """Everyone who shared the host at any time, those that started later included.
@@ -242,7 +244,7 @@ class Liveness:
         self._began = self._seen_at = clock()
         self._last: dict[int, tuple[int, float]] = {}
 
-    def hang(self, alive: Sequence[int]) -> Verdict | None:
+    def hang(self, alive: Sequence[int]) -> Ending | None:
         """Why the living ranks count as hung; None while they do not."""
         now, limits = self._clock(), self._settings
         beats = {rank: read_heartbeat(self._folder.heartbeat_path(rank)) for rank in alive}
@@ -261,7 +263,7 @@ class Liveness:
         if age_s <= limit_s:
             return None
         message = f"{what} (sweep.{key}={limit_s:g}); the stacks of all ranks are in logs/"
-        return Verdict("hang", message, None, None)
+        return Ending("failed", "hang", message)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from .display import make_display as make_display
 from .engine import Engine as Engine
 from .engine import SweepReport as SweepReport
 from .engine import sweep_reports as sweep_reports
-from .executor import Ending as Ending
 from .executor import Executor as Executor
 from .executor import Policy as Policy
 from .executor import QueuedCell as QueuedCell
@@ -23,7 +22,6 @@ from .resume import unfinished as unfinished
 from .running_cells import MORE_FOR_THE_JOB as MORE_FOR_THE_JOB
 from .running_cells import SupervisorProcess as SupervisorProcess
 from .running_cells import job_of as job_of
-from .running_cells import make_attempt as make_attempt
 from .running_cells import memory_advice as memory_advice
 from .running_cells import spawn_supervisor as spawn_supervisor
 from .status_view import newest_sweep as newest_sweep

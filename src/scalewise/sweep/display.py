@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from scalewise.host import open_console, plural
-from scalewise.supervisor import Outcome
+from scalewise.records import Ending
 from scalewise.sweep.status import SweepStatus
 from scalewise.sweep.status_view import duration, progress_line, render_running, shortened
 
@@ -45,17 +45,17 @@ class Display:
             where = f" on {devices} {plural(devices, 'device')}"
             self._say(f"start    {self._fitted(name, len(_INDENT) + len(where))}{where}")
 
-    def ended(self, name: str, outcome: Outcome, seconds: float | None) -> None:
+    def ended(self, name: str, ending: Ending, global_samples_per_s: float | None = None) -> None:
         """A cell has ended for good. A message is told whole, however long it is."""
-        style = {"done": "green", "failed": "red"}.get(outcome.state, "yellow")
-        if not outcome.message:
-            name = self._fitted(name, len(ended_line("", outcome, seconds)))
-        if outcome.state == "skipped":
-            if outcome.message == self._last_message:
-                outcome = replace(outcome, message="for the same reason")
+        style = {"done": "green", "failed": "red"}.get(ending.outcome, "yellow")
+        if not ending.message:
+            name = self._fitted(name, len(ended_line("", ending, global_samples_per_s)))
+        if ending.outcome == "skipped":
+            if ending.message == self._last_message:
+                ending = replace(ending, message="for the same reason")
             else:
-                self._last_message = outcome.message
-        self._say(ended_line(name, outcome, seconds), style)
+                self._last_message = ending.message
+        self._say(ended_line(name, ending, global_samples_per_s), style)
 
     def is_due(self) -> bool:
         """Whether it is time for :meth:`tick`: to read a status costs the host some work."""
@@ -94,12 +94,12 @@ def make_display(stream: TextIO | None = None) -> Display:
     return Display(open_console(stream or sys.stderr))
 
 
-def ended_line(name: str, outcome: Outcome, seconds: float | None) -> str:
+def ended_line(name: str, ending: Ending, global_samples_per_s: float | None) -> str:
     """How the cell called ``name`` ended, in one line."""
-    took = "" if seconds is None else f" in {duration(seconds)}"
-    if outcome.state != "done":
-        return f"{outcome.state:8} {name}{took}: {outcome.message}"
-    if seconds is None:
-        return f"done     {name}: {outcome.message or 'was done before'}"
-    rate = outcome.global_samples_per_s
-    return f"done     {name}{took}" + ("" if rate is None else f", {rate:,.0f} samples/s")
+    took = "" if ending.elapsed_s is None else f" in {duration(ending.elapsed_s)}"
+    if ending.outcome != "done":
+        return f"{ending.outcome:8} {name}{took}: {ending.message}"
+    if ending.elapsed_s is None:
+        return f"done     {name}: {ending.message or 'was done before'}"
+    rate = "" if global_samples_per_s is None else f", {global_samples_per_s:,.0f} samples/s"
+    return f"done     {name}{took}{rate}"

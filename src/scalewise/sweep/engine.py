@@ -18,8 +18,8 @@ from typing import Any
 from scalewise.config import ConfigError
 from scalewise.gpu import HostMismatch
 from scalewise.host import FileLock, Mirror, become_subreaper, plural
-from scalewise.records import RecordError, SweepFolder, planned_cell_state
-from scalewise.supervisor import Outcome, Retries
+from scalewise.records import Ending, RecordError, State, SweepFolder, planned_cell_state
+from scalewise.supervisor import Retries
 from scalewise.sweep.auto import (
     Stages,
     adaptive_requests,
@@ -30,11 +30,11 @@ from scalewise.sweep.auto import (
 )
 from scalewise.sweep.device_hours import DeviceHours, read_device_hours
 from scalewise.sweep.display import Display
-from scalewise.sweep.executor import Ending, Executor, QueuedCell, RunningCell
+from scalewise.sweep.executor import Executor, QueuedCell, RunningCell
 from scalewise.sweep.folder_lock import lock_folder
 from scalewise.sweep.plan import Cell, Request, add_to_plan
 from scalewise.sweep.resume import refuse_newer, set_unreadable_aside
-from scalewise.sweep.running_cells import load_outcome, make_attempt
+from scalewise.sweep.running_cells import measure_objective
 from scalewise.sweep.status import CellStatus, Durations, StatusReader, waiting_cell
 
 _SHUTDOWN_S = 9.0
@@ -43,11 +43,13 @@ _SHUTDOWN_S = 9.0
 
 @dataclass
 class SweepReport:
-    """The outcome of a sweep."""
+    """How a sweep and its cells ended."""
 
     folder: Path
-    outcomes: dict[str, Outcome] = field(default_factory=dict)
-    """By cell id."""
+    endings: dict[str, Ending] = field(default_factory=dict)
+    """By cell id; of a cell that is done, the message says why it has no objective."""
+    objectives: dict[str, float | None] = field(default_factory=dict)
+    """By the id of each cell that is done."""
     cells: list[Cell] = field(default_factory=list)
     """The requested cells, and those that ``auto`` settings added."""
     chosen: dict[str, str] = field(default_factory=dict)
@@ -58,12 +60,20 @@ class SweepReport:
         answered_by = self.chosen.get(config_id, config_id)
         return [cell for cell in self.cells if cell.planned.config_id == answered_by]
 
-    def outcomes_of(self, config_id: str) -> list[Outcome]:
-        """The outcomes of the cells that answer a request."""
-        return [self.outcomes[cell.planned.cell_id] for cell in self.cells_of(config_id)]
+    def objective_of(self, config_id: str) -> float | None:
+        """The mean over the cells that answer a request; None if any of them has none."""
+        ids = [cell.planned.cell_id for cell in self.cells_of(config_id)]
+        values = [value for one in ids if (value := self.objectives.get(one)) is not None]
+        return sum(values) / len(values) if values and len(values) == len(ids) else None
 
-    def count(self, state: str) -> int:
-        return sum(o.state == state for o in self.outcomes.values())
+    def why_without(self, config_id: str) -> str:
+        """Why a request has no objective."""
+        ids = (cell.planned.cell_id for cell in self.cells_of(config_id))
+        without = (self.endings[one].message for one in ids if self.objectives.get(one) is None)
+        return next(without, "its first stage failed")
+
+    def count(self, outcome: State) -> int:
+        return sum(ending.outcome == outcome for ending in self.endings.values())
 
 
 sweep_reports: list[SweepReport] = []
@@ -76,7 +86,8 @@ def add_sweep_report(report: SweepReport) -> None:
     if earlier is None:
         sweep_reports.append(report)
     else:
-        earlier.outcomes.update(report.outcomes)
+        earlier.endings.update(report.endings)
+        earlier.objectives.update(report.objectives)
         earlier.cells += report.cells
 
 
@@ -94,7 +105,7 @@ class Engine:
         self.executor = executor
         self.display = display
         self.report = SweepReport(folder)
-        """Outcomes so far; they stay when :meth:`run` is interrupted."""
+        """Endings so far; they stay when :meth:`run` is interrupted."""
         self.rerun_ids: frozenset[str] = frozenset()
         """Ids of done cells that are to run once more; their results are set aside."""
         self.remarks: list[str] = []
@@ -191,7 +202,7 @@ class Engine:
         for cell in self._pending():
             cell_id = cell.planned.cell_id
             is_done = self.folder.cell(cell.planned.name).find_result(cell_id) is not None
-            self.report.outcomes[cell_id] = Outcome("done" if is_done else "interrupted")
+            self.report.endings[cell_id] = Ending("done" if is_done else "interrupted")
         if mirror is not None:
             mirror.abandon(deadline)
 
@@ -218,7 +229,7 @@ class Engine:
         result = planned_cell_state(self.folder, cell.planned).result
         if result is not None:
             self._durations.add(cell.planned.config_id, result.took_s)
-            self._count(cell, self._complete_outcome(cell, Outcome("done"), None), None)
+            self._count(cell, Ending("done"))
             return
         running = self.executor.find_running(cell, folder)
         if running is not None:
@@ -230,7 +241,7 @@ class Engine:
             if alone:
                 raise ConfigError(str(mismatch)) from None
             folder.save_config(cell.request.plain)
-            self._refuse(cell, Outcome("skipped", str(mismatch)))
+            self._refuse(cell, Ending("skipped", "host", str(mismatch)))
             return
         folder.save_config(cell.request.plain)
 
@@ -310,23 +321,23 @@ class Engine:
         """Start the cells that have room. Returns whether one left the queue without a try."""
         has_left = False
         for queued in self.executor.order(tuple(self._waiting), self._running):
-            started: RunningCell | Outcome | None
+            started: RunningCell | Ending | None
             if not self._is_within_limit(queued):
                 if self._running:
                     break  # running cells may take less than expected; none overtakes this one
                 self._waiting.remove(queued)
                 # It stays in the plan, for a later run with a larger budget.
-                self._count(queued.cell, Outcome("unstarted", str(self.device_hours)), None)
+                self._count(queued.cell, Ending("waiting", message=str(self.device_hours)))
                 has_left = True
                 continue
             try:
                 started = self.executor.start(queued, self.folder.cell(queued.cell.planned.name))
             except HostMismatch as mismatch:
-                started = Outcome("skipped", str(mismatch))
+                started = Ending("skipped", "host", str(mismatch))
             if started is None:
                 continue
             self._waiting.remove(queued)
-            if isinstance(started, Outcome):
+            if isinstance(started, Ending):
                 self._refuse(queued.cell, started)
                 has_left = True
                 continue
@@ -390,55 +401,50 @@ class Engine:
 
     def _finish(self, running: RunningCell, ending: Ending) -> None:
         """Count the cell of a try that has ended, or queue it again."""
-        cell, seconds = running.cell, ending.seconds
+        cell, seconds = running.cell, ending.elapsed_s
         self._running.remove(running)
         self._announced.discard(cell.planned.cell_id)
-        self.device_hours.spend(running.world_size, (seconds or 0.0) + ending.lost_s)
-        outcome = self._complete_outcome(cell, ending.outcome, seconds)
+        self.device_hours.spend(running.world_size, (seconds or 0.0) + running.lost_s)
         self.executor.examine(running)
         why: str | None = None
-        if ending.is_preempted:
+        if ending.cause == "preempted":
             why = "no retry is counted"
-        elif outcome.state == "failed":
+        elif ending.outcome == "failed":
             why = self._retries.grant(running.folder, cell.request.cell.sweep.retries)
         if why is not None:
             with suppress(HostMismatch):  # it cannot be run any longer
                 self._queue(cell)
-                self.display.note(f"again    {cell.planned.name}: {outcome.message} ({why})")
+                self.display.note(f"again    {cell.planned.name}: {ending.message} ({why})")
                 return
-        if outcome.state == "done" and seconds is not None:
+        if ending.outcome == "done" and seconds is not None:
             self._durations.add(cell.planned.config_id, seconds)
-        if not outcome.is_recorded:
-            outcome = self._record_failure(cell, outcome, seconds)
-        self._count(cell, outcome, seconds)
+        if ending.outcome == "failed" and not ending.is_recorded:
+            ending = self._record_failure(cell, ending)
+        self._count(cell, ending)
 
-    def _complete_outcome(self, cell: Cell, outcome: Outcome, seconds: float | None) -> Outcome:
-        """Add the figures from its records to the outcome of a done cell."""
-        if outcome.state != "done":
-            return outcome
-        folder, objective = self.folder.cell(cell.planned.name), cell.request.cell.sweep.objective
-        return load_outcome(folder, cell.planned.cell_id, objective, was_reported=seconds is None)
-
-    def _count(self, cell: Cell, outcome: Outcome, seconds: float | None) -> None:
+    def _count(self, cell: Cell, ending: Ending) -> None:
         """Report a cell that has ended for good."""
-        self._changed.add(cell.planned.cell_id)
-        self.report.outcomes[cell.planned.cell_id] = outcome
-        self.display.ended(self._status.label(cell.planned), outcome, seconds)
+        planned, seconds, rate = cell.planned, ending.elapsed_s, None
+        if ending.outcome == "done":
+            folder, wanted = self.folder.cell(planned.name), cell.request.cell.sweep.objective
+            ending, objective, rate = measure_objective(
+                folder, planned.cell_id, wanted, was_reported=seconds is None
+            )
+            ending = replace(ending, elapsed_s=seconds)
+            self.report.objectives[planned.cell_id] = objective
+        self._changed.add(planned.cell_id)
+        self.report.endings[planned.cell_id] = ending
+        self.display.ended(self._status.label(planned), ending, rate)
 
-    def _refuse(self, cell: Cell, outcome: Outcome) -> None:
+    def _refuse(self, cell: Cell, ending: Ending) -> None:
         """Record a cell that failed or was skipped without a try."""
-        assert outcome.state in ("failed", "skipped")
-        folder = self.folder.cell(cell.planned.name)
-        folder.save_attempt(make_attempt(folder, outcome.state, "host", outcome.message))
-        self._count(cell, outcome, None)
+        self._count(cell, self.folder.cell(cell.planned.name).save_attempt(ending))
 
-    def _record_failure(self, cell: Cell, outcome: Outcome, seconds: float | None) -> Outcome:
-        """Record why a cell failed. Returns its outcome, unchanged if the disk is full."""
-        folder = self.folder.cell(cell.planned.name)
-        began_at = time.time() - (seconds or 0.0)
-        attempt = make_attempt(folder, "failed", "supervisor", outcome.message, (), began_at)
+    def _record_failure(self, cell: Cell, ending: Ending) -> Ending:
+        """Record why a cell failed. Returns its ending, unchanged if the disk is full."""
+        began_at = time.time() - (ending.elapsed_s or 0.0)
         try:
-            folder.save_attempt(attempt)
+            folder = self.folder.cell(cell.planned.name)
+            return folder.save_attempt(replace(ending, started_at=began_at))
         except OSError:
-            return outcome  # the command's last lines still show it
-        return replace(outcome, is_recorded=True)
+            return ending  # the command's last lines still show it

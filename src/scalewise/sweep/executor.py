@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from scalewise.records import CellFolder, SweepFolder
-from scalewise.supervisor import Outcome
+from scalewise.records import CellFolder, Ending, SweepFolder
 from scalewise.sweep.plan import Cell
 
 Policy = Literal["exclusive", "packed"]
@@ -44,6 +43,8 @@ class RunningCell(ABC):
 
     cell: Cell
     folder: CellFolder
+    lost_s: float = 0.0
+    """Seconds of earlier runs of the same job, which the cluster has requeued."""
 
     @property
     @abstractmethod
@@ -62,19 +63,6 @@ class RunningCell(ABC):
 
     def add_neighbour(self, neighbour: RunningCell) -> None:  # noqa: B027 - not every cluster can
         """Tell the cell that another one shares a host with it from now on."""
-
-
-@dataclass(frozen=True)
-class Ending:
-    """The end of one try."""
-
-    outcome: Outcome
-    seconds: float | None
-    """How long it had its devices; None if unknown."""
-    lost_s: float = 0.0
-    """Seconds of earlier runs of the same job, which the cluster has requeued."""
-    is_preempted: bool = False
-    """Whether another job took its devices: the cell runs again, and no retry is counted."""
 
 
 R = TypeVar("R", bound=RunningCell)
@@ -122,15 +110,19 @@ class Executor(ABC, Generic[R]):
         return waiting
 
     @abstractmethod
-    def start(self, queued: QueuedCell, folder: CellFolder) -> R | Outcome | None:
-        """Start a cell. Returns None if it has no room, an outcome if it ends without a try.
+    def start(self, queued: QueuedCell, folder: CellFolder) -> R | Ending | None:
+        """Start a cell. Returns None if it has no room, an ending if it ends without a try.
 
         Raises :class:`HostMismatch` if it can no longer run.
         """
 
     @abstractmethod
     def poll(self, running: Sequence[R]) -> list[tuple[R, Ending]]:
-        """Wait briefly. Returns the tries that have ended."""
+        """Wait briefly. Returns the tries that have ended.
+
+        ``elapsed_s`` is how long each had its devices, None if unknown. A cell whose devices were
+        ``preempted`` runs again, and no retry is counted.
+        """
 
     def examine(self, running: R) -> None:
         """Look at the records of a try that has ended, for example for bad devices."""

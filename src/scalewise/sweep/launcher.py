@@ -24,7 +24,7 @@ from scalewise.config import (
 )
 from scalewise.host import wrap_command
 from scalewise.records import DataError, SweepFolder, build
-from scalewise.supervisor import CellFailed, Outcome
+from scalewise.supervisor import CellFailed
 from scalewise.sweep.auto import (
     describe_later,
     first_stage,
@@ -86,30 +86,22 @@ def local_config(launcher: DictConfig) -> LocalConfig:
     return config
 
 
-def objective_over(outcomes: Sequence[Outcome]) -> float | None:
-    """The mean over repeats; None if any of them has none."""
-    values = [outcome.objective for outcome in outcomes]
-    present = [value for value in values if value is not None]
-    return sum(present) / len(present) if present and len(present) == len(values) else None
-
-
 def job_return(
-    overrides: list[str], folder: Path, outcomes: Sequence[Outcome], basic_sweeper: bool
+    overrides: list[str], report: SweepReport, config_id: str, basic_sweeper: bool
 ) -> JobReturn:
-    """The answer to a sweeper for one of its jobs, whose cells came to ``outcomes``."""
+    """The answer to a sweeper for one of its jobs, whose configuration has ``config_id``."""
     result = JobReturn(
         overrides=overrides,
-        working_dir=str(folder),
+        working_dir=str(report.folder),
         task_name="scalewise",
         status=JobStatus.COMPLETED,
     )
-    result.return_value = objective_over(outcomes)
+    result.return_value = report.objective_of(config_id)
     if result.return_value is None and not basic_sweeper:
         # Optuna and its like count failures themselves. The basic sweeper would stop at the
         # first one; there, the exit status says it.
         result.status = JobStatus.FAILED
-        why = next((o.message for o in outcomes if o.objective is None), "its first stage failed")
-        result.return_value = CellFailed(why)
+        result.return_value = CellFailed(report.why_without(config_id))
     return result
 
 
@@ -138,7 +130,7 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
         lambda f: local_engine(f, "exclusive", make_display(), warm=local.warm),
         [*lines, *more],
     )
-    return None if report is None else objective_over(report.outcomes_of(one.config_id))
+    return None if report is None else report.objective_of(one.config_id)
 
 
 def launch(
@@ -205,10 +197,7 @@ def launch_with(
     if report is None:
         return []
     answers = zip(job_overrides, requests, strict=True)
-    return [
-        job_return(list(overrides), folder, report.outcomes_of(one.config_id), basic)
-        for overrides, one in answers
-    ]
+    return [job_return(list(overrides), report, one.config_id, basic) for overrides, one in answers]
 
 
 def _folder_of(master: DictConfig) -> Path:

@@ -12,19 +12,18 @@ from pathlib import Path
 
 from scalewise.gpu import DeviceSampler, HostMismatch, Hosts, Lease, Leases, Occupancy
 from scalewise.host import end_orphans
-from scalewise.records import CellFolder, DeviceInfo, RecordError, SweepFolder
-from scalewise.supervisor import Origin, Outcome
+from scalewise.records import CellFolder, DeviceInfo, Ending, RecordError, SweepFolder
+from scalewise.supervisor import Origin
 from scalewise.sweep.device_health import DeviceQuarantine
 from scalewise.sweep.display import Display
 from scalewise.sweep.engine import Engine
-from scalewise.sweep.executor import Ending, Executor, Policy, QueuedCell, RunningCell
+from scalewise.sweep.executor import Executor, Policy, QueuedCell, RunningCell
 from scalewise.sweep.fork_server import NotWarmError, WarmServer, cell_hindrance
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.preflight import devices_for, explain_differences
 from scalewise.sweep.running_cells import (
     SupervisorProcess,
     job_of,
-    make_attempt,
     spawn_supervisor,
     start_sampler,
 )
@@ -73,19 +72,15 @@ class LocalCell(RunningCell):
     def add_neighbour(self, neighbour: RunningCell) -> None:
         self.supervisor.send_line(f"{neighbour.cell.planned.name}\n".encode())
 
-    def take_outcome(self) -> Outcome:
-        """Read the outcome from a supervisor that has answered or died, and clean up."""
-        outcome = self.supervisor.outcome()
+    def take_ending(self) -> Ending:
+        """Read how it ended from a supervisor that has answered or died, and clean up."""
+        ending = replace(self.supervisor.ending(), elapsed_s=self.age_s)
         self.clean_up()
-        if outcome.cause == "supervisor" and not outcome.is_recorded:
-            lines, began_at = self.supervisor.last_lines(), time.time() - self.age_s
-            attempt = make_attempt(
-                self.folder, "failed", "supervisor", outcome.message, lines, began_at
-            )
-            self.folder.save_attempt(attempt)
+        if ending.is_lost:
+            began_at = time.time() - self.age_s
+            ending = self.folder.save_attempt(replace(ending, started_at=began_at))
             self.folder.clear_running()
-            return Outcome("failed", outcome.message)
-        return outcome
+        return ending
 
     def end(self, deadline: float) -> None:
         """Wait until ``deadline`` for a supervisor that was told to stop, then kill it."""
@@ -178,16 +173,16 @@ class LocalExecutor(Executor[LocalCell]):
         leased = [cell.lease.slots for cell in running]
         return choose_cells(waiting, leased, self._usable)
 
-    def start(self, queued: QueuedCell, folder: CellFolder) -> LocalCell | Outcome | None:
+    def start(self, queued: QueuedCell, folder: CellFolder) -> LocalCell | Ending | None:
         refusal = self._refusal(queued)
         if refusal is not None:
-            return Outcome("skipped", refusal)
+            return Ending("skipped", "host", refusal)
         lease = self._leases.try_lease(self._usable(queued), queued.world_size)
         if lease is None:
             others_run = bool(self._selector.get_map())
-            outcome = self._device_wait.outcome(queued.cell, self._leases, others_run)
-            self._settling |= outcome is None and self._leases.foreign_settles
-            return outcome
+            ending = self._device_wait.ending(queued.cell, self._leases, others_run)
+            self._settling |= ending is None and self._leases.foreign_settles
+            return ending
         self._device_wait.end()
         # The sampler starts first, to tell this try's ranks from an earlier one's.
         sampler = start_sampler(queued.cell.request.cell, folder, lease.slots)
@@ -246,9 +241,9 @@ class LocalExecutor(Executor[LocalCell]):
         for key, _ in self._selector.select(_SETTLING_POLL_S if self._settling else _POLL_S):
             cell: LocalCell = key.data
             self._selector.unregister(key.fileobj)
-            outcome = cell.take_outcome()
+            ending = cell.take_ending()
             self._leases.release(cell.lease)
-            ended.append((cell, Ending(outcome, cell.age_s)))
+            ended.append((cell, ending))
         return ended
 
     def cancel(self, running: Sequence[LocalCell], deadline: float) -> None:

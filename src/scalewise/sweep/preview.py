@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from scalewise.config import ConfigError
 from scalewise.host import plural
-from scalewise.records import CellResult, PlannedCell, SweepFolder, planned_cell_state
-from scalewise.supervisor import Outcome
+from scalewise.records import CellResult, Ending, PlannedCell, SweepFolder, planned_cell_state
 from scalewise.sweep.auto import describe_rounds
 from scalewise.sweep.engine import SweepReport, add_sweep_report
 from scalewise.sweep.plan import Cell
@@ -37,8 +36,8 @@ def print_preview(
     sys.stdout.write("".join(f"{line}\n" for line in [*lines, *remarks]))
     if refused:
         sys.stdout.flush()  # what nobody reads is no sweep that was interrupted
-        skipped = {cell_id: Outcome("skipped", why) for cell_id, why in refused.items()}
-        add_sweep_report(SweepReport(sweep.path, skipped, list(selection.cells)))
+        skipped = {cell_id: Ending("skipped", "host", why) for cell_id, why in refused.items()}
+        add_sweep_report(SweepReport(sweep.path, skipped, cells=list(selection.cells)))
 
 
 def preview(

@@ -6,26 +6,24 @@ import contextlib
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from scalewise.config import CellConfig, ConfigError
 from scalewise.gpu import DeviceSampler, Host, stats_path
 from scalewise.host import find_below, worker_command
 from scalewise.records import (
-    Attempt,
-    Cause,
     CellFolder,
     CellResult,
     DeviceInfo,
+    Ending,
     PlannedCell,
     RankSummary,
     last_metrics,
 )
-from scalewise.supervisor import Job, Origin, Outcome, Settings, supervisor_command
+from scalewise.supervisor import Job, Origin, Settings, from_line, supervisor_command, to_line
 from scalewise.sweep.fork_server import ForkedSupervisor
 
 
@@ -47,7 +45,7 @@ class SupervisorProcess:
         self._errors = errors
         self._lock = threading.Lock()
         # It may die at birth: its empty answer is handled like any other death.
-        self.send_line(job.to_line())
+        self.send_line(to_line(job))
 
     def send_line(self, line: bytes) -> None:
         """Write a line to its standard input, unless it has ended or was stopped."""
@@ -62,7 +60,7 @@ class SupervisorProcess:
         with self._lock, contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
 
-    def outcome(self) -> Outcome:
+    def ending(self) -> Ending:
         """Wait for its answer. Where it died without one, nothing ``is_recorded``."""
         assert self.process.stdout is not None
         answer = self.process.stdout.read()
@@ -70,15 +68,13 @@ class SupervisorProcess:
         self.process.stdout.close()
         self.stop()
         if answer.endswith(b"\n"):
-            return Outcome.from_line(answer)
-        message = f"the supervisor exited with {status}; see {self._errors.name}"
+            return from_line(Ending, answer)
+        lines = tuple(self._errors.read_text(errors="replace").splitlines()[-20:])
         if status < 0:
             message = f"the supervisor was ended by {signal.Signals(-status).name}"
-        return Outcome("failed", message, cause="supervisor", is_recorded=False)
-
-    def last_lines(self) -> list[str]:
-        """The last lines that it wrote."""
-        return self._errors.read_text(errors="replace").splitlines()[-20:]
+            return Ending("failed", "supervisor_lost", message, last_lines=lines)
+        message = f"the supervisor exited with {status}; see {self._errors.name}"
+        return Ending("failed", "supervisor", message, last_lines=lines)
 
 
 def spawn_supervisor(
@@ -167,24 +163,6 @@ def _trainers_of(folder: CellFolder, *, is_wrapped: bool) -> Callable[[], Mappin
     return trainers
 
 
-def make_attempt(
-    folder: CellFolder,
-    outcome: Literal["failed", "skipped", "interrupted"],
-    cause: Cause,
-    message: str,
-    lines: Sequence[str] = (),
-    began_at: float | None = None,
-) -> Attempt:
-    """Make the record of a cell's next attempt, which has just ended, without a rank.
-
-    ``began_at`` is Unix time; None for a try that ended before it began.
-    """
-    now = time.time()
-    begin = now if began_at is None else began_at
-    number = folder.next_attempt_number()
-    return Attempt(number, outcome, cause, message, None, None, tuple(lines), begin, now)
-
-
 def throughput_of(folder: CellFolder, result: CellResult) -> float | None:
     """Global samples/s of a run; None where its records do not carry it."""
     from scalewise.analysis import read_cell_steps
@@ -193,8 +171,10 @@ def throughput_of(folder: CellFolder, result: CellResult) -> float | None:
     return None if measured is None else measured.global_samples_per_s
 
 
-def load_outcome(folder: CellFolder, cell_id: str, objective: str, was_reported: bool) -> Outcome:
-    """The outcome of a done cell, with its figures.
+def measure_objective(
+    folder: CellFolder, cell_id: str, objective: str, was_reported: bool
+) -> tuple[Ending, float | None, float | None]:
+    """The ending of a done cell, which says why there is no objective; the objective; samples/s.
 
     Args:
         objective: the metric that its sweeper optimizes.
@@ -202,7 +182,7 @@ def load_outcome(folder: CellFolder, cell_id: str, objective: str, was_reported:
     """
     result = folder.find_result(cell_id)
     if result is None:
-        return Outcome("done", "its result cannot be read")
+        return Ending("done", message="its result cannot be read"), None, None
     wants_rate = objective == "global_samples_per_s"
     rate = None if was_reported and not wants_rate else throughput_of(folder, result)
     if not wants_rate:
@@ -216,7 +196,8 @@ def load_outcome(folder: CellFolder, cell_id: str, objective: str, was_reported:
         value = None if invalid else rate
         why = f"as {invalid.reason}" if invalid else "the steps carry none"
         missing = f"sweep.objective: no global_samples_per_s, {why}"
-    return Outcome("done", "" if was_reported or value is not None else missing, value, rate)
+    message = "" if was_reported or value is not None else missing
+    return Ending("done", message=message), value, rate
 
 
 def _unmeasured(objective: str, ranks: Sequence[RankSummary]) -> str:

@@ -12,8 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from scalewise.gpu import Host, Leases, units
-from scalewise.records import DeviceInfo
-from scalewise.supervisor import Outcome
+from scalewise.records import DeviceInfo, Ending, State
 from scalewise.sweep.executor import QueuedCell
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.status_view import duration
@@ -76,7 +75,7 @@ class DeviceWait:
             self._note(f"waited   {duration(self._clock() - self._waits_since)} for devices")
         self._since = self._waits_since = None
 
-    def outcome(self, cell: Cell, leases: Leases, others_run: bool) -> Outcome | None:
+    def ending(self, cell: Cell, leases: Leases, others_run: bool) -> Ending | None:
         """How the cell ends without a try; None while it waits.
 
         ``others_run`` tells whether cells of this sweep hold devices that they will give back.
@@ -91,13 +90,14 @@ class DeviceWait:
         sweep = cell.request.cell.sweep
         if sweep.foreign_processes != "wait":
             why = f"{who} (sweep.foreign_processes={sweep.foreign_processes})"
-            return Outcome("skipped" if sweep.foreign_processes == "skip" else "failed", why)
+            outcome: State = "skipped" if sweep.foreign_processes == "skip" else "failed"
+            return Ending(outcome, "host", why)
         now = self._clock()
         self._since = now if self._since is None else self._since
         if now - self._since > sweep.foreign_wait_s:
             self.end()
             why = f"{who}, for longer than sweep.foreign_wait_s={sweep.foreign_wait_s:g}"
-            return Outcome("skipped", why)
+            return Ending("skipped", "host", why)
         self._say(f"waiting: {who}; sweep.foreign_processes=skip or fail would not wait")
         return None
 

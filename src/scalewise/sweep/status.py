@@ -18,6 +18,7 @@ from scalewise.records import (
     CellFolder,
     CellResult,
     CellState,
+    Ending,
     PlannedCell,
     Quarantine,
     QuarantinedDevice,
@@ -49,7 +50,8 @@ class CellStatus:
     name: str
     cell_id: str
     config_id: str
-    state: State
+    ending: Ending
+    """How it ended, or how far it is; the message says why there is no result."""
     devices: int | None
     """None while it is not known how many it will get."""
     step: int | None = None
@@ -62,16 +64,16 @@ class CellStatus:
     seconds_left: float | None = None
     """Seconds until the last step of a running cell at its present pace."""
     memory: tuple[MemoryInUse, ...] = ()
-    message: str = ""
-    """Why there is no result."""
     problem: str = ""
     """Why samples/s of a done cell are in doubt or missing, or nobody can tell whether it runs."""
     swept: str = ""
     """Overrides that tell it from cells of the same name but for the repeat, e.g. ``lr=0.1``."""
-    raised_at: str | None = None
-    """``file:line`` that raised, for a failed cell."""
     log: str | None = None
     """Standard error of the rank that failed first."""
+
+    @property
+    def state(self) -> State:
+        return self.ending.outcome
 
     @property
     def label(self) -> str:
@@ -81,7 +83,7 @@ class CellStatus:
 
 def waiting_cell(planned: PlannedCell, devices: int | None) -> CellStatus:
     """A cell of which nothing is known but the plan."""
-    return CellStatus(planned.name, planned.cell_id, planned.config_id, "waiting", devices)
+    return CellStatus(planned.name, planned.cell_id, planned.config_id, Ending("waiting"), devices)
 
 
 def with_progress(cell: CellStatus, folder: CellFolder) -> CellStatus:
@@ -114,8 +116,7 @@ def read_cell(
     found = cell_state(folder, planned.cell_id, now)
     cell = replace(
         waiting_cell(planned, planned.devices),
-        state=found.state,
-        message=found.message,
+        ending=found.ending,
         problem=found.problem,
     )
     result = found.result
@@ -154,10 +155,8 @@ def _measured(folder: CellFolder, result: CellResult) -> tuple[float | None, str
 def _without_result(
     cell: CellStatus, folder: CellFolder, found: CellState, now: float
 ) -> CellStatus:
-    from scalewise.analysis import blame_last
-
-    blame = blame_last(folder.path, found.attempts)
-    cell = replace(cell, raised_at=blame.at, log=None if blame.log is None else str(blame.log))
+    log = folder.find_log(found.ending)
+    cell = replace(cell, log=None if log is None else str(log))
     if found.state not in ("running", "interrupted"):
         return cell
     devices = cell.devices if found.running is None else len(found.running.devices)

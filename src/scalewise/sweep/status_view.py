@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rich.console import Group, JustifyMethod, RenderableType
 from rich.live import Live
@@ -18,10 +18,6 @@ from rich.text import Text
 from scalewise.host import open_console, plural
 from scalewise.records import UNFINISHED, RecordError, to_plain
 from scalewise.sweep.status import CellStatus, StatusReader, SweepStatus
-
-if TYPE_CHECKING:
-    from scalewise.analysis import Fate
-
 
 _STYLES = {"done": "green", "failed": "red", "running": "bold", "waiting": "dim"}
 _COLUMNS: Final[tuple[tuple[str, JustifyMethod], ...]] = (
@@ -160,16 +156,21 @@ def render(status: SweepStatus, width: int, *, whole_lines: bool = False) -> Ren
     ``whole_lines`` leaves the breaking of long lines to the terminal, so that a path can be
     copied; what is redrawn in place has to know its own height.
     """
-    from scalewise.analysis import fate_lines
+    from scalewise.analysis import ending_lines
 
     shown = list(status.cells)
     if len(shown) > _SHOWN:
         shown = sorted(shown, key=lambda cell: cell.state in ("done", "waiting"))[:_SHOWN]
     hidden = len(status.cells) - len(shown)
     more = f" ({hidden} not shown)" if hidden else ""
+    ended = [
+        (cell.label, cell.ending, Path(cell.log) if cell.log else None)
+        for cell in status.cells
+        if cell.ending.message
+    ]
     problems = [f"{cell.name}: {cell.problem}" for cell in status.cells if cell.problem]
     lines = [
-        *(_line(text, "red", whole_lines) for text in fate_lines(_fates(status.cells))),
+        *(_line(text, "red", whole_lines) for text in ending_lines(ended)),
         *(_line(text, "yellow", whole_lines) for text in [*problems, *status.problems]),
         *(_line(f"quarantined: {device}", "red", whole_lines) for device in status.quarantined),
     ]
@@ -217,22 +218,6 @@ def _fitted(rows: Sequence[tuple[str, ...]], width: int) -> tuple[list[int], int
 
 def _line(text: str, style: str, whole: bool) -> Text:
     return Text(text, style=style, no_wrap=whole, overflow="ignore" if whole else "fold")
-
-
-def _fates(cells: Sequence[CellStatus]) -> list[Fate]:
-    """Why cells have ended without a result."""
-    from scalewise.analysis import Blame, Fate
-
-    return [
-        Fate(
-            cell.label,
-            cell.state,
-            cell.message,
-            Blame(cell.raised_at, Path(cell.log) if cell.log else None),
-        )
-        for cell in cells
-        if cell.message
-    ]
 
 
 def _row(cell: CellStatus) -> tuple[str, ...]:

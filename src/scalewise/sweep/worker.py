@@ -29,7 +29,7 @@ from scalewise.host import (
     own_memory,
     usable_cores,
 )
-from scalewise.records import CellFolder, DeviceInfo, RankError, build
+from scalewise.records import CellFolder, DeviceInfo, Ending, build, line_that_raised
 from scalewise.train import cause_of, failure_kind, failure_line, import_training
 
 if TYPE_CHECKING:
@@ -121,12 +121,16 @@ def _report(folder: CellFolder, rank: int, error: BaseException) -> int:
     when = time.time()
     error = cause_of(error)
     text = "".join(traceback.format_exception(error))
-    kind = "config" if isinstance(error, ConfigError) else failure_kind(error)
-    message = failure_line(error, with_class=kind not in ("config", "disk"))
+    cause = "config" if isinstance(error, ConfigError) else failure_kind(error)
+    message = failure_line(error, with_class=cause not in ("config", "disk"))
+    # A message for the user names the setting; no line of code does.
+    raised_at = None if cause == "config" else line_that_raised(text)
     try:
         # The end of a traceback says what happened; the log below has all of it.
-        kept = text[-_TRACEBACK_LIMIT:]
-        folder.save_rank_error(RankError(rank, when, kind, message, kept))
+        lines = tuple(text[-_TRACEBACK_LIMIT:].splitlines())
+        folder.save_rank_error(
+            Ending("failed", cause, message, rank, None, raised_at, lines, finished_at=when)
+        )
     except OSError as failure:
         text += f"the reason could not be recorded: {failure}\n"
     # Past the buffer of sys.stderr: on a full disk the log takes as much as there is room for,

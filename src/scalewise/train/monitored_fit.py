@@ -24,11 +24,11 @@ from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from scalewise.host import Colocation
 from scalewise.records import (
-    Attempt,
     Cause,
     CellFolder,
     CellResult,
     DeviceInfo,
+    Ending,
     PlannedCell,
     RankSummary,
     RunningAttempt,
@@ -36,6 +36,7 @@ from scalewise.records import (
     SweepPlan,
     batch_sizes_of,
     data_shards_of,
+    line_that_raised,
     sum_over_shards,
 )
 from scalewise.train.failure import failure_kind, failure_line
@@ -177,18 +178,17 @@ class FitRecords:
         outcome, cause, what = _judge(error)
         message = f"rank {self._rank}: {what} (after {steps} steps)"
         code = error.code if isinstance(error, SystemExit) else None
-        lines = "".join(traceback.format_exception(error)).splitlines()[-_LAST_LINES:]
+        text = "".join(traceback.format_exception(error))
         self._folder.save_attempt(
-            Attempt(
-                number=1,
-                outcome=outcome,
-                cause=cause,
-                message=message,
-                rank=self._rank,
-                exit_code=code if isinstance(code, int) else None,
-                last_lines=tuple(lines),
+            Ending(
+                outcome,
+                cause,
+                message,
+                self._rank,
+                code if isinstance(code, int) else None,
+                line_that_raised(text) if outcome == "failed" else None,
+                tuple(text.splitlines()[-_LAST_LINES:]),
                 started_at=self._started_at,
-                finished_at=time.time(),
                 elapsed_s=time.monotonic() - self._since,
             )
         )

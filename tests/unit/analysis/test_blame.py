@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.analysis import Blame, Fate, blame_last, fate_lines
-from scalewise.analysis.summary import blame
-from scalewise.records import Attempt, CellFolder, RankError
+from scalewise.analysis import ending_lines
+from scalewise.records import CellFolder, Ending, line_that_raised
 
-ATTEMPT = Attempt(1, "failed", "exception", "rank 1: ValueError: boom", 1, 1, (), 100.0, 110.0)
+BOOM = Ending("failed", "exception", "boom", 1, 1, number=1)
 THEIRS = '  File "/home/user/project/my_model.py", line 12, in training_step\n    loss = f(x)\n'
 TORCH = (
     '  File "/venv/lib/python3.11/site-packages/torch/nn/modules/linear.py", line 125, in forward\n'
@@ -32,37 +31,33 @@ CAUSED = "\nThe above exception was the direct cause of the following exception:
         ("Killed", None),
     ],
 )
-def test_the_innermost_line_of_the_user_is_named(tmp_path: Path, text: str, at: str | None) -> None:
-    CellFolder(tmp_path).save_rank_error(RankError(1, 105.0, "exception", "boom", text))
-    assert blame(tmp_path, ATTEMPT).at == at
-
-
-def test_a_traceback_of_another_try_is_not_taken_for_this_ones(tmp_path: Path) -> None:
-    error = RankError(1, 95.0, "exception", "boom", HEAD + CHECKOUT)
-    CellFolder(tmp_path).save_rank_error(error)
-    own = replace(ATTEMPT, last_lines=tuple((HEAD + THEIRS).splitlines()))
-    assert blame(tmp_path, own).at == "/home/user/project/my_model.py:12"
+def test_the_innermost_line_of_the_user_is_named(text: str, at: str | None) -> None:
+    assert line_that_raised(text) == at
 
 
 def test_the_log_is_found_where_a_later_try_has_moved_it(tmp_path: Path) -> None:
-    assert blame(tmp_path, ATTEMPT).log is None
-    log = CellFolder(tmp_path).log_path(1, "err")
+    folder = CellFolder(tmp_path)
+    assert folder.find_log(BOOM) is None
+    log = folder.log_path(1, "err")
     log.parent.mkdir()
     log.touch()
-    assert blame(tmp_path, ATTEMPT).log == log
+    assert folder.find_log(BOOM) == log
     moved = tmp_path / "attempts" / "1.logs" / "rank1.err"
     moved.parent.mkdir(parents=True)
     moved.touch()
-    assert blame(tmp_path, ATTEMPT).log == moved
-    assert blame_last(tmp_path, [ATTEMPT, replace(ATTEMPT, outcome="skipped")]) == Blame(None, None)
+    assert folder.find_log(BOOM) == moved
+    assert folder.find_log(replace(BOOM, outcome="skipped")) is None
 
 
-def test_cells_of_one_fate_are_said_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_cells_that_ended_alike_are_said_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
-    found = Blame(f"{tmp_path}/my_model.py:12", tmp_path / "sweep" / "a" / "logs" / "rank1.err")
-    fates = [Fate(name, "failed", "boom", found) for name in ("a", "b", "c")]
-    skipped = Fate("d", "skipped", "no second device", Blame(None, None))
-    assert list(fate_lines([*fates, skipped])) == [
+    ending = replace(BOOM, raised_at=f"{tmp_path}/my_model.py:12")
+    log = tmp_path / "sweep" / "a" / "logs" / "rank1.err"
+    skipped = Ending("skipped", "host", "no second device")
+    cells = [*((name, ending, log) for name in ("a", "b", "c")), ("d", skipped, None)]
+    assert list(ending_lines(cells)) == [
         "failed: a, b and 1 more: boom",
         "  raised at my_model.py:12",
         "  log: sweep/a/logs/rank1.err",

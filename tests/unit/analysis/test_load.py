@@ -39,11 +39,11 @@ def test_a_sound_cell_has_everything_and_no_problem(tmp_path: Path) -> None:
 
 
 def test_states_come_from_the_records(tmp_path: Path) -> None:
-    outcomes = ["done", "failed", "skipped", "interrupted", "unfinished"]
+    outcomes = ["done", "failed", "skipped", "interrupted", "waiting"]
     specs = [replace(DDP, repeat=i, outcome=o) for i, o in enumerate(outcomes)]
     cells = swept(tmp_path, *specs).cells
     assert [cell.state for cell in cells] == outcomes
-    assert ("out of memory" in cells[1].failure, cells[0].failure) == (True, "")
+    assert ("out of memory" in cells[1].ending.message, cells[0].ending.message) == (True, "")
     write_sweep(tmp_path, [replace(specs[1], outcome="done")])  # a retry that succeeds
     (cell,) = load_sweep(tmp_path).cells
     assert cell.state == "done"
@@ -178,7 +178,7 @@ def test_a_result_of_another_cell_is_a_fault_and_the_cell_not_done(tmp_path: Pat
     fault = f"result.json: result of cell {other.cell_id}; that of cell {own.cell_id} was expected"
     assert (cell.result, cell.state) == (None, "interrupted")
     assert cell.problems == (fault,)
-    assert cell.failure == f"it ended, but its result cannot be used: {fault}"
+    assert cell.ending.message == f"it ended, but its result cannot be used: {fault}"
     assert not mine.find_result(own.cell_id)
 
 

@@ -20,7 +20,7 @@ from scalewise.analysis import FACTORS
 from scalewise.cli import hydra_main, main
 from scalewise.cli.application import application
 from scalewise.cli.exits import Exit
-from scalewise.records import SweepFolder, SweepPlan
+from scalewise.records import Ending, State, SweepFolder, SweepPlan
 from scalewise.sweep import SweepReport, sweep_folder
 
 SMALL = Path(__file__).resolve().parents[3] / "docs" / "results" / "h200x2_small"
@@ -233,31 +233,27 @@ def test_ctrl_c_is_one_line(
     assert capsys.readouterr().err == "scalewise report: interrupted\n"
 
 
-STATUSES = [
+STATUSES: list[tuple[list[State], bool, Exit]] = [
     (["done"], False, Exit.DONE),
     (["done"], True, Exit.INVALID),
     (["done", "failed"], True, Exit.FAILED),
     (["done", "failed", "interrupted"], False, Exit.FAILED),
-    (["done", "interrupted", "unstarted"], False, Exit.INTERRUPTED),
+    (["done", "interrupted", "waiting"], False, Exit.INTERRUPTED),
     (["done", "skipped"], False, Exit.SKIPPED),
     (["done", "skipped"], True, Exit.INVALID),
-    (["done", "unstarted"], False, Exit.SKIPPED),
+    (["done", "waiting"], False, Exit.SKIPPED),
 ]
 
 
 @pytest.mark.parametrize(("states", "invalid", "status"), STATUSES)
 def test_the_status_of_a_sweep(
-    states: list[str],
+    states: list[State],
     invalid: bool,
     status: Exit,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    outcomes = {
-        str(i): SimpleNamespace(state=state, cause=None, is_recorded=True)
-        for i, state in enumerate(states)
-    }
-    swept = SweepReport(tmp_path, outcomes)  # type: ignore[arg-type]
+    swept = SweepReport(tmp_path, {str(i): Ending(state) for i, state in enumerate(states)})
     files = SimpleNamespace(invalid=invalid, problems=(), html=Path("report.html"))
     monkeypatch.setattr(hydra_main, "sweep_reports", [swept])
     monkeypatch.setattr(hydra_main, "unfinished", lambda *_: ())

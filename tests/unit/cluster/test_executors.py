@@ -13,11 +13,10 @@ import pytest
 from fakes.requests import asked
 from scalewise.cluster import ray_executor, slurm_executor
 from scalewise.cluster.hosts import Demand, Order
-from scalewise.cluster.ray_executor import HostLink, Lost, RayConfig, RayExecutor
+from scalewise.cluster.ray_executor import HostLink, RayConfig, RayExecutor
 from scalewise.cluster.slurm import JobState, SlurmConfig
 from scalewise.cluster.slurm_executor import SlurmExecutor
-from scalewise.records import Attempt, CellFolder
-from scalewise.supervisor import Outcome
+from scalewise.records import CellFolder, Ending
 from scalewise.sweep import Cell, Engine, SweepReport, make_display
 from scalewise.sweep.plan import plan
 
@@ -27,15 +26,18 @@ def cells(*overrides: str, repeats: int) -> list[Cell]:
     return plan([asked(*typed)], 0)
 
 
+LOST = Ending("failed", "host", "node1 was lost")
+
+
 class AnsweringLink(HostLink):
     """A host that has answered already."""
 
     host = "node1"
 
-    def __init__(self, answer: Outcome | Lost) -> None:
+    def __init__(self, answer: Ending) -> None:
         self._answer = answer
 
-    def answer(self) -> Outcome | Lost:
+    def answer(self) -> Ending:
         return self._answer
 
     def tell(self, line: str) -> None: ...
@@ -48,7 +50,7 @@ class AnsweringLink(HostLink):
 class Answering(RayExecutor):
     """Each try ends at once with the next of ``answers``."""
 
-    def __init__(self, answers: list[Outcome | Lost], policy: Any = "exclusive") -> None:
+    def __init__(self, answers: list[Ending], policy: Any = "exclusive") -> None:
         super().__init__(RayConfig(policy=policy))
         self.answers = answers
         self.tries: list[str] = []
@@ -96,7 +98,7 @@ def on_ray(folder: Path, executor: Answering, wanted: list[Cell]) -> tuple[Engin
 def test_a_cell_that_keeps_losing_its_host_is_tried_as_often_as_asked(
     tmp_path: Path, retries: int, tries: int
 ) -> None:
-    executor = Answering([Lost("node1 was lost")] * 4)
+    executor = Answering([LOST] * 4)
     engine, report = on_ray(tmp_path, executor, cells(f"sweep.retries={retries}", repeats=1))
     assert (len(executor.tries), report.count("failed")) == (tries, 1)
     (_, folder), *_ = engine.folder.cells()
@@ -109,7 +111,7 @@ def test_a_lost_host_gets_the_time_to_end_its_part_before_the_next_try(
 ) -> None:
     """It may still write to the cell's folder: two tries at once would mix their records."""
     monkeypatch.setattr(ray_executor, "_LOST_S", 0.5)
-    executor = Answering([Lost("node1 was lost")] * 2)
+    executor = Answering([LOST] * 2)
     engine, _ = on_ray(tmp_path, executor, cells("sweep.retries=1", repeats=1))
     (_, folder), *_ = engine.folder.cells()
     first, second = folder.attempts()
@@ -121,7 +123,7 @@ def test_where_only_the_supervisor_was_lost_nobody_waits_for_its_host(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray_executor, "_LOST_S", 3600.0)
-    killed = Lost("the supervisor on node1 was ended by SIGKILL", is_host=False)
+    killed = Ending("failed", "supervisor_lost", "the supervisor was ended by SIGKILL")
     executor = Answering([killed] * 2)
     on_ray(tmp_path, executor, cells("sweep.retries=1", repeats=1))
     assert len(executor.tries) == 2
@@ -129,7 +131,7 @@ def test_where_only_the_supervisor_was_lost_nobody_waits_for_its_host(
 
 @pytest.mark.usefixtures("at_once")
 def test_packed_cells_start_round_by_round_the_widest_first_and_then_last(tmp_path: Path) -> None:
-    executor = Answering([Lost("lost")] * 9, policy="packed")
+    executor = Answering([LOST] * 9, policy="packed")
     typed = ("tracking=none", "sweep.retries=0", "repeats=3")
     wide = asked(*typed, "strategy=ddp", "strategy.devices=2")
     on_ray(tmp_path, executor, plan([asked(*typed), wide], 0))
@@ -140,11 +142,11 @@ def test_packed_cells_start_round_by_round_the_widest_first_and_then_last(tmp_pa
 
 @pytest.mark.usefixtures("at_once")
 def test_what_hosts_have_used_ends_a_sweep_with_a_budget(tmp_path: Path) -> None:
-    executor = Answering([Lost("node1 was lost")] * 4)
+    executor = Answering([LOST] * 4)
     wanted = cells("sweep.retries=0", "sweep.max_gpu_hours=1e-9", repeats=3)
     _, report = on_ray(tmp_path, executor, wanted)
     assert report.count("failed") == len(executor.tries) <= 3
-    assert report.count("failed") + report.count("unstarted") == 3
+    assert report.count("failed") + report.count("waiting") == 3
 
 
 class Slurm:
@@ -163,7 +165,7 @@ class Slurm:
             cell = CellFolder(Path(job.order.folder))
             number, cause = cell.next_attempt_number(), self.causes.pop(0)
             cell.save_attempt(
-                Attempt(number, "failed", cause, "gone", 0, 1, (), 0.0, 0.0)  # type: ignore[arg-type]
+                Ending("failed", cause, "gone", 0, 1, None, (), number, 0.0, 0.0)  # type: ignore[arg-type]
             )
         paths = SimpleNamespace(stdout=self.folder / "log")
         return [SimpleNamespace(job_id=str(i), paths=paths) for i in range(len(jobs))]

@@ -16,11 +16,11 @@ import pytest
 from fakes.requests import asked as request_of
 from scalewise.cluster.hosts import Demand, Order, granted, launcher_config, leased
 from scalewise.cluster.ray_cluster import HostActor, Node, RayCluster, require_ray
-from scalewise.cluster.ray_executor import HostLink, Lost, RayCell, RayConfig, RayExecutor
+from scalewise.cluster.ray_executor import HostLink, RayCell, RayConfig, RayExecutor
 from scalewise.config import ConfigError, HardwareConfig
 from scalewise.gpu import HostMismatch
-from scalewise.records import Attempt, CellFolder, PlannedCell
-from scalewise.supervisor import Origin, Outcome
+from scalewise.records import CellFolder, Ending, PlannedCell
+from scalewise.supervisor import Origin
 from scalewise.sweep import Cell
 from scalewise.sweep.plan import plan
 
@@ -69,9 +69,9 @@ def test_a_node_holds_what_fits_one_of_its_hosts() -> None:
 
 def test_a_host_that_does_not_see_the_folder_says_so(tmp_path: Path) -> None:
     order = Order(str(tmp_path / "no"), PLANNED, Demand(1, 1, 0, 1), Origin("/", (), ()))
-    outcome = HostActor().run(order)
-    assert outcome.state == "failed"
-    assert "hydra.sweep.dir" in outcome.message
+    ending = HostActor().run(order)
+    assert (ending.outcome, ending.is_lost) == ("failed", False)
+    assert "hydra.sweep.dir" in ending.message
 
 
 def test_a_wide_cell_needs_only_its_share_of_each_host(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,10 +92,13 @@ def test_nobody_waits_for_devices_of_a_sweep_that_is_gone(
         pass
 
 
+LOST = Ending("failed", "host", "b is gone")
+
+
 class Host:
     """A link that has answered."""
 
-    def __init__(self, host: str, answer: Outcome | Lost | None) -> None:
+    def __init__(self, host: str, answer: Ending | None) -> None:
         self.host = host
         self.answer = lambda: answer
 
@@ -110,9 +113,9 @@ def remote(folder: CellFolder, *hosts: Any) -> RayCell:
 
 def test_what_a_lost_host_could_not_record_is_recorded_for_it(tmp_path: Path) -> None:
     folder = CellFolder(tmp_path)
-    running = remote(folder, Host("a", Outcome("interrupted")), Host("b", Lost("b is gone")))
-    assert running.losses == [Lost("b is gone")]
-    assert running.ending().outcome == Outcome("failed", "b is gone")
+    running = remote(folder, Host("a", Ending("interrupted")), Host("b", LOST))
+    assert running.losses == [LOST]
+    assert (running.ending().outcome, running.ending().message) == ("failed", "b is gone")
     (attempt,) = folder.attempts()
     assert (attempt.outcome, attempt.cause, attempt.message) == ("failed", "host", "b is gone")
 
@@ -122,7 +125,7 @@ def test_what_a_lost_host_could_not_record_is_recorded_for_it(tmp_path: Path) ->
     [
         (("interrupted", "interrupted", "the sweep ended", None), "b is gone"),
         (
-            ("failed", "exception", "rank 0: RuntimeError: Connection closed by peer", 0),
+            ("failed", "peer", "rank 0: RuntimeError: Connection closed by peer", 0),
             "b is gone",
         ),
         (("failed", "oom", "rank 0: out of memory", 0), "rank 0: out of memory"),
@@ -133,20 +136,22 @@ def test_a_supervisor_that_saw_only_what_came_of_a_loss_is_corrected(
     tmp_path: Path, known: Any, told: str
 ) -> None:
     folder = CellFolder(tmp_path)
-    recorded = Attempt(1, *known, None, (), 1.0, 2.0)
+    recorded = Ending(*known, number=1)
     folder.save_attempt(recorded)
-    running = remote(folder, Host("b", Lost("b is gone")))
-    assert running.ending().outcome == Outcome("failed", told)
+    running = remote(folder, Host("b", LOST))
+    assert (running.ending().outcome, running.ending().message) == ("failed", told)
     lost = replace(recorded, outcome="failed", cause="host", message="b is gone", rank=None)
     assert list(folder.attempts()) == [recorded if recorded.message == told else lost]
 
 
 def test_a_cell_has_ended_when_all_of_its_hosts_have_answered(tmp_path: Path) -> None:
     folder = CellFolder(tmp_path)
-    running = remote(folder, Host("a", None), Host("b", Outcome("failed", "of a fault")))
+    running = remote(
+        folder, Host("a", None), Host("b", Ending("failed", "exception", "of a fault", number=1))
+    )
     assert not running.ended
     assert running.failed_at is not None
-    assert remote(folder, Host("a", Outcome("done"))).ended
+    assert remote(folder, Host("a", Ending("done"))).ended
 
 
 NODES = (Node("a", "10.0.0.1", 32, 8), Node("b", "10.0.0.2", 32, 8))
@@ -189,25 +194,26 @@ class Actor:
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
-        (Outcome("done"), Outcome("done")),
+        (Ending("done"), ("done", None, "")),
         (
-            Outcome("failed", "the supervisor died", cause="supervisor", is_recorded=False),
-            Lost("the supervisor died (on 10.0.0.1)", is_host=False),
+            Ending("failed", "supervisor", "the supervisor died"),
+            ("failed", "supervisor", "the supervisor died (on 10.0.0.1)"),
         ),
-        (RuntimeError("node"), Lost("Ray lost node 10.0.0.1 (a)")),
+        (RuntimeError("node"), ("failed", "host", "Ray lost node 10.0.0.1 (a)")),
         (RuntimeError("actor"), None),
     ],
     ids=["done", "supervisor lost", "node lost", "not known yet"],
 )
-def test_a_link_says_what_was_lost(answer: Any, expected: Outcome | Lost | None) -> None:
-    def get(reference: object, timeout_s: float) -> Outcome:
+def test_a_link_says_what_was_lost(answer: Any, expected: Any) -> None:
+    def get(reference: object, timeout_s: float) -> Ending:
         if isinstance(answer, Exception):
             raise answer
-        return cast(Outcome, answer)
+        return cast(Ending, answer)
 
     alive = [] if str(answer) == "node" else [NODES[0]]
     cluster: Any = SimpleNamespace(
         is_ready=lambda run: True, get=get, errors=(RuntimeError,), nodes=lambda: alive
     )
     order = Order("cell", PLANNED, Demand(1, 1, 0, 1), Origin("/", (), ()))
-    assert HostLink(cluster, NODES[0], Actor(), order).answer() == expected
+    said = HostLink(cluster, NODES[0], Actor(), order).answer()
+    assert (said and (said.outcome, said.cause, said.message)) == expected

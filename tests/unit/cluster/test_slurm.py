@@ -37,7 +37,7 @@ from scalewise.config import (
     HardwareConfig,
 )
 from scalewise.gpu import HostMismatch
-from scalewise.records import Attempt, CellFolder, PlannedCell, RunningAttempt
+from scalewise.records import CellFolder, Ending, PlannedCell, RunningAttempt
 from scalewise.supervisor import Origin
 from scalewise.sweep import make_display, memory_advice
 from scalewise.sweep.plan import plan
@@ -170,7 +170,7 @@ def test_print_only_prints_a_script_for_each_demand_and_runs_nothing(
     report = sweep.run(plan([asked(*one, "repeats=1") for one in typed], 0))
     printed = capsys.readouterr().out
     assert [printed.count(f"--job-name=scalewise-x{devices}") for devices in (1, 2)] == [1, 1]
-    assert report.outcomes == {}
+    assert report.endings == {}
     assert not (tmp_path / "sweep").exists()
 
 
@@ -261,14 +261,16 @@ def test_a_run_that_died_without_a_word_is_not_blamed_on_the_one_before(tmp_path
     """The first run of the job was preempted; of the second there is only that it had begun."""
     folder = CellFolder(tmp_path)
     message = "SLURM preempted the job"
-    folder.save_attempt(Attempt(1, "interrupted", "preempted", message, None, None, (), 0.0, 1.0))
+    folder.save_attempt(
+        Ending("interrupted", "preempted", message, None, None, None, (), 1, 0.0, 1.0)
+    )
     planned: Any = SimpleNamespace(planned=PLANNED)
     sent = sent_of(folder, planned, "NODE_FAIL")
     sent.ended = 0.0
     folder.save_running(RunningAttempt(2, 2.0, ()))
     ending = sent.ending(settle_s=0.0)
     assert ending is not None
-    assert (ending.outcome.state, ending.is_preempted) == ("failed", False)
+    assert (ending.outcome, ending.cause) == ("failed", "host")
     assert [attempt.cause for attempt in folder.attempts()] == ["preempted", "host"]
 
 
@@ -289,7 +291,7 @@ def test_who_ran_out_of_a_hosts_memory_reads_what_to_ask_for_and_what_needs_less
     told = ended_for_memory(tmp_path / "silent", medium).record_end()
     less = memory_advice(medium, 1)
     assert less.startswith("what needs less memory: ")
-    assert told.state == "failed"
+    assert told.outcome == "failed"
     assert told.message.endswith(
         f"/log; to ask SLURM for more of the host's: a larger hydra.launcher.mem_gb_per_device; "
         f"{less}"
@@ -297,7 +299,7 @@ def test_who_ran_out_of_a_hosts_memory_reads_what_to_ask_for_and_what_needs_less
 
     killed = ended_for_memory(tmp_path / "killed", medium)
     message = "rank 0 was ended by SIGKILL"
-    killed.folder.save_attempt(Attempt(1, "failed", "signal", message, 0, -9, (), 0.0, 1.0))
+    killed.folder.save_attempt(Ending("failed", "signal", message, 0, -9, None, (), 1, 0.0, 1.0))
     told = killed.record_end()
     assert told.message.startswith(f"{message} (SLURM job 5: OUT_OF_MEMORY); to ask SLURM for more")
     assert told.message.endswith(less)
@@ -310,7 +312,7 @@ def test_what_its_supervisor_has_advised_is_not_said_twice(
 ) -> None:
     sent = ended_for_memory(tmp_path, medium)
     message = f"rank 0 was ended; {memory_advice(medium, 1)}"
-    sent.folder.save_attempt(Attempt(1, "failed", "oom", message, 0, -9, (), 0.0, 1.0))
+    sent.folder.save_attempt(Ending("failed", "oom", message, 0, -9, None, (), 1, 0.0, 1.0))
     told = sent.record_end().message
     assert told.count("what needs less memory") == 1
     assert told.endswith("a larger hydra.launcher.mem_gb_per_device")
@@ -326,10 +328,12 @@ def test_a_failed_job_costs_what_its_record_says_as_one_with_a_result_does(
     planned: Any = SimpleNamespace(planned=PLANNED)
     sent = sent_of(CellFolder(tmp_path), planned, "FAILED")
     sent.started, sent.ended = 100.0 if ran else None, 400.0
-    sent.folder.save_attempt(Attempt(1, "failed", "exception", "x", 0, 1, (), 0.0, 1.0, elapsed_s))
+    sent.folder.save_attempt(
+        Ending("failed", "exception", "x", 0, 1, None, (), 1, 0.0, 1.0, elapsed_s)
+    )
     ending = sent.ending(settle_s=0.0)
     assert ending is not None
-    assert ending.seconds == spent_s
+    assert ending.elapsed_s == spent_s
 
 
 def test_a_requeued_job_is_seen_and_its_first_run_is_not_forgotten(

@@ -11,9 +11,8 @@ import pytest
 
 from scalewise.records import (
     SCHEMA_VERSION,
-    Attempt,
     CellFolder,
-    RankError,
+    Ending,
     RecordError,
     TrackerState,
     TrackingRecord,
@@ -25,7 +24,7 @@ KEPT = CellFolder(
 )
 RESULT = KEPT.load_result()
 SUMMARY = dataclasses.replace(RESULT.ranks[0], metrics={"val_loss": 0.5, "train_loss": None})
-ATTEMPT = Attempt(1, "failed", "oom", "rank 0: no memory", 0, -9, ("last", "line ü"), 1.0, 2.0)
+ATTEMPT = Ending("failed", "oom", "rank 0: no memory", 0, -9, None, ("last", "line ü"), 1, 1.0, 2.0)
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def folder(tmp_path: Path) -> CellFolder:
 
 def test_every_record_comes_back_as_it_was_written(folder: CellFolder) -> None:
     provenance = KEPT.load_provenance()
-    error = RankError(1, 3.5, "disk", "full", "Traceback ...")
+    error = Ending("failed", "disk", "full", 1, last_lines=("Traceback ...",))
     tracking = TrackingRecord({"wandb": TrackerState("incomplete", 3, None, "here", "why")}, 2)
     folder.save_result(RESULT)
     folder.save_rank(SUMMARY)

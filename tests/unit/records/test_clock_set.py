@@ -13,13 +13,13 @@ from scalewise.records import (
     CellFolder,
     CellResult,
     DeviceInfo,
+    Ending,
     HeartbeatWriter,
     PlannedCell,
     read_heartbeat,
 )
 from scalewise.supervisor import Job, Origin
 from scalewise.supervisor.attempt import Try
-from scalewise.supervisor.job import Verdict
 from scalewise.train.monitored_fit import FitRecords
 
 HOURS_S = 2 * 3600.0
@@ -51,7 +51,7 @@ def test_a_try_takes_as_long_as_it_takes(tmp_path: Path, monkeypatch: pytest.Mon
     job = Job(str(folder.path), planned, SETTINGS, (slot,), Origin(str(tmp_path), (), ()))
     own = Try(job, folder, 1, time.time(), time.monotonic())
     set_back(monkeypatch)
-    own.record_failure(Verdict("exit", "it left", None, 1))
+    own.record_failure(Ending("failed", "exit", "it left", None, 1))
     (attempt,) = folder.attempts()
     assert abs(attempt.finished_at - attempt.started_at) > HOURS_S / 2
     assert 0 < attempt.took_s < 60

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from scalewise.records import (
-    Attempt,
     CellFolder,
+    Ending,
     RecordError,
     load_json,
     read_device_series,
@@ -30,7 +30,7 @@ HEADER = {
 
 def test_a_copy_beside_a_record_is_no_record(tmp_path: Path) -> None:
     cell = CellFolder(tmp_path)
-    attempt = Attempt(2, "failed", "exit", "it left", None, 1, (), 1.0, 2.0)
+    attempt = Ending("failed", "exit", "it left", None, 1, None, (), 2, 1.0, 2.0)
     cell.save_attempt(attempt)
     for name in ("notes.json", "2 (copy).json", "02.json", "\N{SUPERSCRIPT TWO}.json", ".json"):
         (tmp_path / "attempts" / name).write_text("mine")
@@ -72,4 +72,4 @@ def test_a_series_of_another_kind_is_named(
 def test_brackets_without_end_are_damage(tmp_path: Path) -> None:
     (tmp_path / "record.json").write_text("[" * 100_000)
     with pytest.raises(RecordError, match=r"record\.json: .*nested too deeply"):
-        load_json(tmp_path / "record.json", Attempt)
+        load_json(tmp_path / "record.json", Ending)

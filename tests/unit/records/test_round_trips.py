@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from scalewise.records import (
     DeviceInfo,
+    Ending,
     MetricRow,
     MetricsWriter,
     PlannedCell,
-    RankError,
     SweepPlan,
     load_json,
     read_metrics,
@@ -34,7 +34,17 @@ RECORDS: st.SearchStrategy[Any] = st.one_of(
         cores=st.lists(COUNTS, max_size=4).map(tuple),
         memory_total_mib=st.none() | st.floats(0, 1e12),
     ),
-    st.builds(RankError, rank=st.integers(0, 999), time=TIMES, message=TEXT, traceback=TEXT),
+    st.builds(
+        Ending,
+        rank=st.none() | st.integers(0, 999),
+        message=TEXT,
+        raised_at=st.none() | TEXT,
+        last_lines=st.lists(TEXT, max_size=4).map(tuple),
+        number=st.none() | st.integers(1, 999),
+        started_at=TIMES,
+        finished_at=TIMES,
+        elapsed_s=st.none() | TIMES,
+    ),
     st.builds(
         SweepPlan,
         created_at=TIMES,

@@ -17,11 +17,11 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from rich.console import Console
 
-from fakes.recorded import DDP, DDP_MS, SINGLE_MS, START, Spec, repeats, write_sweep
+from fakes.recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, write_sweep
 from scalewise.cli import main
 from scalewise.cli.exits import explain, is_the_hosts_fault
 from scalewise.host import open_console
-from scalewise.records import CellFolder, RankError, RecordError
+from scalewise.records import CellFolder, RecordError
 from scalewise.report import builder, plot_style, study
 
 RESULTS = Path(__file__).parents[3] / "docs" / "results"
@@ -168,8 +168,9 @@ def test_names_and_messages_are_text_in_every_form(
              replace(Spec(), outcome="failed")]  # fmt: skip
     path = write_sweep(tmp_path, specs)
     cell = CellFolder(next(path.glob("002-*")))
-    trace = f"Traceback\n```\n<script>\n{HOSTILE}\nboom"
-    cell.save_rank_error(RankError(0, START + 1, "exception", f"boom\n# {HOSTILE}", trace))
+    (attempt,) = cell.attempts()
+    lines = ("Traceback", "```", "<script>", HOSTILE, "boom")
+    cell.save_attempt(replace(attempt, message=f"boom\n# {HOSTILE}", last_lines=lines))
     files = builder.build(path)
     assert not files.problems
     screen = printed(path, 10_000)
@@ -225,7 +226,7 @@ def test_a_picture_that_fails_is_one_line_and_the_report_is_whole(
     [
         ([Spec()], "", ALONE),
         ([Spec(outcome="failed"), replace(DDP, outcome="skipped")], "", set()),
-        ([Spec(outcome="unfinished")], "", set()),
+        ([Spec(outcome="waiting")], "", set()),
         ([Spec(), replace(DDP, seed=99)], "not comparable", ALONE),
         ([Spec(kind="cpu"), replace(DDP, kind="cpu")], "undecided", PAIRED),
     ],
@@ -276,8 +277,8 @@ def test_what_a_line_of_the_machine_says_stays_there(tmp_path: Path) -> None:
 def test_a_failed_cell_says_at_which_line_and_in_which_log(tmp_path: Path) -> None:
     path = write_sweep(tmp_path, [Spec(), replace(DDP, outcome="failed")])
     folder = CellFolder(path / "001-large-ddp-r0")
-    text = 'Traceback (most recent call last):\n  File "/home/user/my_model.py", line 12, in f\n'
-    folder.save_rank_error(RankError(1, START + 1, "exception", "boom", text))
+    (attempt,) = folder.attempts()
+    folder.save_attempt(replace(attempt, raised_at="/home/user/my_model.py:12"))
     folder.log_path(1, "err").parent.mkdir()
     folder.log_path(1, "err").touch()
     lines = printed(path, width=60).splitlines()

@@ -573,7 +573,7 @@ class TestDoctor:
             assert largest["bus"] == f"{most['bus_gb_s']:.0f}"
 
     def test_copies_have_a_figure_for_each_device_or_a_reason(self, tmp_path: Path) -> None:
-        path = write_sweep(tmp_path, [Spec(outcome="unfinished", config={"workload": "doctor"})])
+        path = write_sweep(tmp_path, [Spec(outcome="waiting", config={"workload": "doctor"})])
         record = path / "doctor.json"
         plain = json.loads(EXAMINED.read_text())
         record.write_text(json.dumps(plain))

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.records import CellFolder
+from scalewise.records import CellFolder, Ending
 from scalewise.supervisor import failures
 from scalewise.supervisor.failures import name_absent
-from scalewise.supervisor.job import Verdict
 from scalewise.supervisor.ranks import RankProcess
 
 GLOO = "rank 0: RuntimeError: [unbound_buffer.cc:81] Timed out waiting 8000ms for recv operation"
@@ -39,27 +38,27 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failures, "_OTHERS_GIVE_UP_S", 0.15)
 
 
-def judged(folder: Path, ranks: Ranks, verdict: Verdict, world_size: int) -> Verdict:
+def judged(folder: Path, ranks: Ranks, ending: Ending, world_size: int) -> Ending:
     cell = CellFolder(folder)
-    return name_absent(verdict, ranks, cell, 8.0, world_size)  # type: ignore[arg-type]
+    return name_absent(ending, ranks, cell, 8.0, world_size)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
-    ("ranks", "verdict", "world_size", "blamed", "words"),
+    ("ranks", "ending", "world_size", "blamed", "words"),
     [
-        (Ranks(4, (1, 3)), Verdict("exception", GLOO, 0, 1), 4, 2,
+        (Ranks(4, (1, 3)), Ending("failed", "exception", GLOO, 0, 1), 4, 2,
          "for rank 2, which did not enter it"),
-        (Ranks(2, (3,), first=2), Verdict("exception", GLOO, 2, 1), 4, 2,
+        (Ranks(2, (3,), first=2), Ending("failed", "exception", GLOO, 2, 1), 4, 2,
          "for ranks of other hosts (0, 1), which did not answer"),
-        (Ranks(2, (1,)), Verdict("exception", GLOO, 0, 1), 2, 0,
+        (Ranks(2, (1,)), Ending("failed", "exception", GLOO, 0, 1), 2, 0,
          "the ranks do not make the same calls"),
     ],
     ids=["neither waits nor fails", "of another host", "all wait, in different calls"],
 )  # fmt: skip
 def test_who_did_not_come_is_named(
-    tmp_path: Path, ranks: Ranks, verdict: Verdict, world_size: int, blamed: int, words: str
+    tmp_path: Path, ranks: Ranks, ending: Ending, world_size: int, blamed: int, words: str
 ) -> None:
-    found = judged(tmp_path, ranks, verdict, world_size)
+    found = judged(tmp_path, ranks, ending, world_size)
     assert (found.cause, found.rank) == ("hang", blamed)
     assert words in found.message
 
@@ -68,11 +67,11 @@ def test_nccl_says_it_in_the_log_and_aborts(tmp_path: Path) -> None:
     log = CellFolder(tmp_path).log_path(0, "err")
     log.parent.mkdir()
     log.write_text(NCCL + "\n" + "frame #1: somewhere in libtorch\n" * 100)
-    ended = Verdict("signal", "rank 0 was ended by SIGABRT", 0, -6)
+    ended = Ending("failed", "signal", "rank 0 was ended by SIGABRT", 0, -6)
     found = judged(tmp_path, Ranks(2), ended, 2)
     assert (found.cause, found.rank) == ("hang", 1)
 
 
 def test_any_other_failure_keeps_its_name(tmp_path: Path) -> None:
-    verdict = Verdict("exception", "rank 0: RuntimeError: a timeout of my own", 0, 1)
-    assert judged(tmp_path, Ranks(2), verdict, 2) is verdict
+    ending = Ending("failed", "exception", "rank 0: RuntimeError: a timeout of my own", 0, 1)
+    assert judged(tmp_path, Ranks(2), ending, 2) is ending

@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from scalewise.records import CellFolder, DeviceInfo, HeartbeatWriter, RankError
+from scalewise.records import CellFolder, DeviceInfo, Ending, HeartbeatWriter
 from scalewise.supervisor import failures
 from scalewise.supervisor.failures import blame, last_lines
-from scalewise.supervisor.job import Verdict
 from scalewise.supervisor.ranks import RankProcess
 from scalewise.train.recording import untrained_summary
 
@@ -33,12 +32,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CellFolder:
     return CellFolder(tmp_path)
 
 
-def verdict(folder: CellFolder, *processes: RankProcess) -> Verdict:
+def found_in(folder: CellFolder, *processes: RankProcess) -> Ending:
     return blame(Ended(*processes), folder)  # type: ignore[arg-type]
 
 
-PEER_CLOSED = RankError(0, 12.0, "exception", "RuntimeError: peer closed", "")
-OUT_OF_MEMORY = RankError(1, 11.9, "oom", "MemoryError: no more", "")
+PEER_CLOSED = Ending("failed", "exception", "RuntimeError: peer closed", 0, finished_at=12.0)
+OUT_OF_MEMORY = Ending("failed", "oom", "MemoryError: no more", 1, finished_at=11.9)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +53,7 @@ OUT_OF_MEMORY = RankError(1, 11.9, "oom", "MemoryError: no more", "")
 )
 def test_the_rank_that_failed_first_is_blamed(
     folder: CellFolder,
-    errors: list[RankError],
+    errors: list[Ending],
     first: tuple[int | None, float | None],
     second: tuple[int | None, float | None],
     cause: str,
@@ -63,16 +62,37 @@ def test_the_rank_that_failed_first_is_blamed(
 ) -> None:
     for error in errors:
         folder.save_rank_error(error)
-    found = verdict(folder, RankProcess(0, 10, *first), RankProcess(1, 11, *second))
+    found = found_in(folder, RankProcess(0, 10, *first), RankProcess(1, 11, *second))
     assert (found.cause, found.rank) == (cause, blamed)
     assert words in found.message
+
+
+@pytest.mark.parametrize(
+    ("message", "line", "cause"),
+    [
+        ("DistBackendError: NCCL error: ncclRemoteError: remote process exited", "", "peer"),
+        ("RuntimeError: ... Connection reset by peer", "", "peer"),
+        ("RuntimeError: ...", "The server socket has failed to listen: EADDRINUSE", "port"),
+        ("CUDA error: uncorrectable ECC error encountered", "", "device_broken"),
+        ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", "", "device_busy"),
+        ("CUDA error: an illegal memory access was encountered", "", "exception"),
+    ],
+)
+def test_words_of_libraries_tell_what_came_from_outside(
+    folder: CellFolder, message: str, line: str, cause: str
+) -> None:
+    folder.save_rank_error(Ending("failed", "exception", message, 0))
+    log = folder.log_path(0, "err")
+    log.parent.mkdir()
+    log.write_text(line)
+    assert found_in(folder, RankProcess(0, 10, 1, 12.0)).cause == cause
 
 
 def test_a_torn_error_record_leaves_the_exit_status(folder: CellFolder) -> None:
     path = folder.path / "ranks" / "rank0.err"
     path.parent.mkdir()
     path.write_text('{"schema_version": 1, "ra')
-    assert verdict(folder, RankProcess(0, 10, 1, 12.0)).cause == "exit"
+    assert found_in(folder, RankProcess(0, 10, 1, 12.0)).cause == "exit"
 
 
 def test_last_lines_are_the_blamed_ranks(folder: CellFolder) -> None:
@@ -95,7 +115,8 @@ def rank_0_ended_after(steps: int, folder: CellFolder) -> None:
 
 
 def rank_1_misses_a_peer(folder: CellFolder, at_step: int, traceback: str = IN_A_STEP) -> None:
-    folder.save_rank_error(RankError(1, 12.0, "exception", PEER_GONE, traceback))
+    error = Ending("failed", "exception", PEER_GONE, 1, last_lines=(traceback,), finished_at=12.0)
+    folder.save_rank_error(error)
     heartbeat = HeartbeatWriter(folder.heartbeat_path(1))
     heartbeat.begin(40, 0, 0)
     heartbeat.beat(at_step, 16 * at_step)
@@ -108,8 +129,8 @@ def test_a_peer_that_had_no_more_batches_is_told_from_one_that_was_lost(
 ) -> None:
     rank_0_ended_after(20, folder)
     rank_1_misses_a_peer(folder, at_step=20)
-    found = verdict(folder, peer, RankProcess(1, 11, 1, 12.1))
-    assert (found.cause, found.rank) == ("exception", 1)
+    found = found_in(folder, peer, RankProcess(1, 11, 1, 12.1))
+    assert (found.cause, found.rank) == ("uneven_epochs", 1)
     assert found.message == (
         "rank 0 had ended its epoch after 20 steps while rank 1 went on: epochs differ in length; "
         "give every rank as many batches"
@@ -132,5 +153,5 @@ def test_other_lost_peers_are_not(
     if ended is not None:
         rank_0_ended_after(ended, folder)
     rank_1_misses_a_peer(folder, at_step, traceback)
-    found = verdict(folder, RankProcess(0, 10, exit_code, 11.9), RankProcess(1, 11, 1, 12.1))
-    assert "epochs differ" not in found.message
+    found = found_in(folder, RankProcess(0, 10, exit_code, 11.9), RankProcess(1, 11, 1, 12.1))
+    assert found.cause != "uneven_epochs"

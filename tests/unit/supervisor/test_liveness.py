@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from fakes.settings import SETTINGS
-from scalewise.records import CellFolder, HeartbeatWriter
+from scalewise.records import CellFolder, Ending, HeartbeatWriter
 from scalewise.supervisor.failures import name_memory_kill
-from scalewise.supervisor.job import Verdict
 from scalewise.supervisor.supervisor import Liveness
 
 
@@ -24,8 +23,8 @@ class Clock:
         return self.now
 
 
-def said(verdict: Verdict | None) -> str | None:
-    return None if verdict is None else verdict.message
+def said(ending: Ending | None) -> str | None:
+    return None if ending is None else ending.message
 
 
 def test_imports_are_no_hang_and_have_a_limit_of_their_own(tmp_path: Path) -> None:
@@ -50,10 +49,10 @@ def test_a_hang_is_counted_from_the_last_beat_of_any_rank(tmp_path: Path) -> Non
         assert liveness.hang([0, 1]) is None
         clock.now += 4
     clock.now += 2
-    verdict = liveness.hang([0, 1])
-    assert verdict is not None
-    assert verdict.cause == "hang"
-    assert verdict.message.startswith("no rank made a step for 6 s (sweep.hang_timeout_s=5)")
+    ending = liveness.hang([0, 1])
+    assert ending is not None
+    assert ending.cause == "hang"
+    assert ending.message.startswith("no rank made a step for 6 s (sweep.hang_timeout_s=5)")
     for rank in ranks:
         rank.close()
 
@@ -90,5 +89,5 @@ def test_a_wall_clock_that_jumps_neither_makes_nor_hides_a_hang(
 def test_the_kernels_killer_is_told_from_other_senders_of_sigkill(
     cause: Any, exit_code: int, before: int | None, now: int | None, named: str
 ) -> None:
-    verdict = Verdict(cause, "rank 1 ended", 1, exit_code)
-    assert name_memory_kill(verdict, before, now).cause == named
+    ending = Ending("failed", cause, "rank 1 ended", 1, exit_code)
+    assert name_memory_kill(ending, before, now).cause == named

@@ -11,15 +11,15 @@ from typing import Any, Literal, cast
 import pytest
 
 from fakes.settings import SETTINGS
-from scalewise.records import CellFolder, DeviceInfo, PlannedCell, RunningAttempt
+from scalewise.records import CellFolder, DeviceInfo, Ending, PlannedCell, RunningAttempt
 from scalewise.supervisor import Job, Nodes, Origin, Settings, announce, meet
 from scalewise.supervisor.attempt import conclude
-from scalewise.supervisor.job import Verdict, Wakeup
+from scalewise.supervisor.job import Wakeup
 from scalewise.supervisor.supervisor import Supervisor
 
 SLOT = DeviceInfo("cpu", "a processor")
 LATER = RunningAttempt(2, 1.0, (SLOT,))
-FAILED = Verdict("exception", "rank 0 failed", 0, 1)
+FAILED = Ending("failed", "exception", "rank 0 failed", 0, 1)
 
 
 @pytest.fixture
@@ -35,17 +35,17 @@ def supervised(tmp_path: Path, settings: Settings = SETTINGS, wakeup: Any = None
     return Supervisor(job, cast(Wakeup, wakeup))
 
 
-@pytest.mark.parametrize("verdict", [None, FAILED])
+@pytest.mark.parametrize("ending", [Ending("done"), FAILED])
 def test_it_records_nothing_and_leaves_the_later_try_alone(
-    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, verdict: Verdict | None
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, ending: Ending
 ) -> None:
-    def train() -> Verdict | None:
+    def train() -> Ending:
         supervisor.folder.save_running(LATER)
-        return verdict
+        return ending
 
     monkeypatch.setattr(supervisor, "_train", train)
-    outcome = supervisor.run()
-    assert (outcome.state, outcome.message) == (
+    told = supervisor.run()
+    assert (told.outcome, told.message) == (
         "interrupted", "cell: a later try has begun; this one records nothing",
     )  # fmt: skip
     assert list(supervisor.folder.attempts()) == []
@@ -57,7 +57,7 @@ def test_the_try_that_is_under_way_is_recorded(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "_train", lambda: FAILED)
-    assert supervisor.run().state == "failed"
+    assert supervisor.run().outcome == "failed"
     assert [one.message for one in supervisor.folder.attempts()] == ["rank 0 failed"]
     assert supervisor.folder.find_running_attempt() is None
 
@@ -78,13 +78,13 @@ def test_the_doctors_workers_are_no_strangers(
 def test_an_end_that_could_not_be_written_is_told_with_its_reason(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def train() -> Verdict | None:
+    def train() -> Ending:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(supervisor, "_train", train)
-    outcome = supervisor.run()
-    assert (outcome.state, outcome.is_recorded) == ("failed", False)
-    assert outcome.message == "[Errno 28] No space left on device"
+    told = supervisor.run()
+    assert (told.outcome, told.is_recorded) == ("failed", False)
+    assert told.message == "[Errno 28] No space left on device"
 
 
 @pytest.mark.parametrize(("every_s", "pids"), [(None, (7,)), (1.0, ())])
@@ -103,8 +103,8 @@ def test_whoever_samples_knows_the_ranks(
     assert len(one.folder.device_series_paths()) == (every_s is not None)
 
 
-def failed(cause: Any, at: float, rank: int | None = 0) -> Verdict:
-    return Verdict(cause, f"{cause} of {rank}", rank, 1, at)
+def failed(cause: Any, at: float, rank: int | None = 0) -> Ending:
+    return Ending("failed", cause, f"{cause} of {rank}", rank, 1, finished_at=at)
 
 
 @pytest.mark.parametrize(
@@ -114,24 +114,22 @@ def failed(cause: Any, at: float, rank: int | None = 0) -> Verdict:
         (failed("exception", 1.0, 0), failed("exception", 2.0, 1), 0),
         (failed("exception", 1.0, 0), failed("signal", 2.0, 1), 1),
         (failed("interrupted", 0.0, None), failed("exception", 2.0, 1), 1),
-        (None, failed("exception", 2.0, 1), 1),
+        (Ending("done"), failed("exception", 2.0, 1), 1),
     ],
 )
 def test_of_several_hosts_the_first_failure_is_blamed(
-    tmp_path: Path, own: Verdict | None, other: Verdict, blamed: int
+    tmp_path: Path, own: Ending, other: Ending, blamed: int
 ) -> None:
     folder = CellFolder(tmp_path)
     first = announce(folder, "12.0", 2, "node0", 4000)
     second = meet(folder, "12.0", 1, 2)
     assert second == Nodes(1, 2, "node0", 4000)
     assert conclude(folder, second, other) == other
-    verdict = conclude(folder, first, own)
-    assert verdict is not None
-    assert verdict.rank == blamed
+    assert conclude(folder, first, own).rank == blamed
 
 
 def test_a_cell_is_done_when_every_host_says_so(tmp_path: Path) -> None:
     folder = CellFolder(tmp_path)
     first = announce(folder, "12.0", 2, "node0", 4000)
-    conclude(folder, meet(folder, "12.0", 1, 2), None)
-    assert conclude(folder, first, None) is None
+    conclude(folder, meet(folder, "12.0", 1, 2), Ending("done"))
+    assert conclude(folder, first, Ending("done")).outcome == "done"

@@ -19,13 +19,13 @@ from fakes.recorded import DDP, Spec, write_cell
 from scalewise.config import ConfigError
 from scalewise.records import (
     CellFolder,
+    Ending,
     StrategyDecision,
     SweepFolder,
     SweepPlan,
     find_record,
     save_record,
 )
-from scalewise.supervisor import Outcome
 from scalewise.sweep import Cell, Engine
 from scalewise.sweep.auto import choose, first_stage, settle_alone, undecided_requests
 from scalewise.sweep.display import Display
@@ -58,10 +58,10 @@ def ran_in(folder: Path, *words: str) -> list[Cell]:
     one = asked("strategy=auto", "strategy.devices=2", "repeats=2", "tracking=none", *words)
     selection = select(plan_in(folder, [one]), SweepFolder(folder), one.cell.sweep.rerun)
 
-    def play(cell: Cell, of: CellFolder) -> Outcome:
+    def play(cell: Cell, of: CellFolder) -> Ending:
         finish(cell, of)
         of.save_config(cell.request.plain)
-        return Outcome("done")
+        return Ending("done")
 
     executor = PlayedExecutor(play)
     engine = Engine(folder, executor, Display(Console(quiet=True)))

@@ -10,8 +10,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from scalewise.records import State
-from scalewise.supervisor import Outcome
+from scalewise.records import Ending, State
 from scalewise.sweep import make_display
 from scalewise.sweep.display import Display
 from scalewise.sweep.status import CellStatus, SweepStatus
@@ -21,12 +20,11 @@ LONG = "gpt2_tiny-fineweb_edu-heterogeneous8-r0-39b17f4d"
 
 
 def cell(state: State = "waiting", name: str = LONG, step: int | None = None) -> CellStatus:
-    done = CellStatus(name, name, "c", "waiting", 8)
+    done = CellStatus(name, name, "c", Ending(state), 8)
     if step is None:
-        return replace(done, state=state)
+        return done
     return replace(
         done,
-        state=state,
         step=step,
         total_steps=120,
         global_samples_per_s=1234.5,
@@ -49,7 +47,7 @@ def test_a_line_says_what_starts_and_ends() -> None:
     said = io.StringIO()
     display = make_display(said)
     display.started("mlp-single-r0-00000001 (lr=0.2)", 2)
-    display.ended("mlp-single-r0-00000001 (lr=0.2)", Outcome("done", "", None, 1234.0), 2.0)
+    display.ended("mlp-single-r0-00000001 (lr=0.2)", Ending("done", elapsed_s=2.0), 1234.0)
     assert said.getvalue().splitlines() == [
         "start    mlp-single-r0-00000001 (lr=0.2) on 2 devices",
         "done     mlp-single-r0-00000001 (lr=0.2) in 2.0 s, 1,234 samples/s",
@@ -57,10 +55,10 @@ def test_a_line_says_what_starts_and_ends() -> None:
 
 
 def test_a_reason_is_told_once_whatever_ended_in_between() -> None:
-    said, why = io.StringIO(), Outcome("skipped", "too few devices")
+    said, why = io.StringIO(), Ending("skipped", "host", "too few devices")
     display = make_display(said)
-    for outcome in (why, Outcome("done", ""), why):
-        display.ended(LONG, outcome, None)
+    for ending in (why, Ending("done"), why):
+        display.ended(LONG, ending)
     assert said.getvalue().count(why.message) == 1
 
 
@@ -104,7 +102,7 @@ def drawn(width: int, running: list[CellStatus], height: int = 24) -> list[str]:
     display = Display(Console(file=file, force_terminal=True, width=width, height=height))
     display.tick(sweep(running, 8130.0))
     before = file.tell()
-    display.ended("mlp", Outcome("done", "", None, 1234.0), 2.0)
+    display.ended("mlp", Ending("done", elapsed_s=2.0), 1234.0)
     display.close()
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", file.getvalue()[before:])
     return [line.rstrip() for line in plain.splitlines() if line.strip()]
@@ -151,5 +149,5 @@ def test_both_ends_of_a_name_stay() -> None:
 def test_why_a_cell_failed_is_told_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     file, why = io.StringIO(), "rank 1: out of memory " * 9
-    make_display(file).ended("mlp-single-r0", Outcome("failed", why), 2.0)
+    make_display(file).ended("mlp-single-r0", Ending("failed", "oom", why, elapsed_s=2.0))
     assert why in file.getvalue() and "mlp-single-r0" in file.getvalue()

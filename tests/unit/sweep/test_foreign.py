@@ -22,9 +22,9 @@ from scalewise.records import (
     DeviceProcess,
     DeviceSample,
     DeviceSeriesWriter,
+    Ending,
     SampledDevice,
 )
-from scalewise.supervisor import Outcome
 from scalewise.supervisor.attempt import foreign_processes
 from scalewise.sweep.schedule import DeviceWait
 
@@ -63,10 +63,10 @@ class Gpus:
         self.clock.now += 2
         return self.leases.try_lease(GPUS, count)
 
-    def outcome(self, **sweep: Any) -> Outcome | None:
+    def ending(self, **sweep: Any) -> Ending | None:
         cell = SimpleNamespace(request=SimpleNamespace(cell=SimpleNamespace()))
         cell.request.cell.sweep = SweepConfig(**sweep)
-        return self.wait.outcome(cast(Any, cell), self.leases, others_run=False)
+        return self.wait.ending(cast(Any, cell), self.leases, others_run=False)
 
 
 @pytest.fixture
@@ -144,26 +144,28 @@ def test_skip_and_fail_decide_once_the_processes_are_there_to_stay(
     gpus: Gpus, policy: Any, state: Any
 ) -> None:
     gpus.lease(2)
-    assert gpus.outcome(foreign_processes=policy) is None, "the last cell's may just be going"
+    assert gpus.ending(foreign_processes=policy) is None, "the last cell's may just be going"
     for _ in range(3):
         gpus.lease(2)
-    assert gpus.outcome(foreign_processes=policy) == Outcome(
-        state, f"GPU 0 has process 4711 of others (sweep.foreign_processes={policy})"
-    )
+    ending = gpus.ending(foreign_processes=policy)
+    assert ending is not None
+    assert (ending.outcome, ending.message) == (
+        state, f"GPU 0 has process 4711 of others (sweep.foreign_processes={policy})",
+    )  # fmt: skip
 
 
 def test_waiting_is_said_once_and_has_an_end(gpus: Gpus) -> None:
     for _ in range(4):
         gpus.lease(2)
     for _ in range(3):
-        assert gpus.outcome(foreign_wait_s=60) is None
+        assert gpus.ending(foreign_wait_s=60) is None
     assert len(gpus.said) == 1
     assert "process 4711" in gpus.said[0]
     gpus.clock.now += 61
     gpus.lease(2)
-    ended = gpus.outcome(foreign_wait_s=60)
+    ended = gpus.ending(foreign_wait_s=60)
     assert ended is not None
-    assert ended.state == "skipped"
+    assert ended.outcome == "skipped"
     assert ended.message.endswith("for longer than sweep.foreign_wait_s=60")
 
 
@@ -172,7 +174,7 @@ def test_another_sweep_is_waited_for_without_end(gpus: Gpus) -> None:
     others.name = "the sweep in /theirs (process 4711)"
     assert others.try_lease(GPUS, 2) is not None
     assert gpus.lease(1) is None
-    assert gpus.outcome(foreign_processes="fail") is None
+    assert gpus.ending(foreign_processes="fail") is None
     assert gpus.said == [f"waiting: {others.name} holds this host's devices"]
 
 

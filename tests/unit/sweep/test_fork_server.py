@@ -152,7 +152,6 @@ class _Job:
     """Stands in for a job that no supervisor reads."""
 
     not_forked: str | None = None
-    to_line = bytes
 
 
 def _queued(repeat: int = 0) -> QueuedCell:
@@ -180,7 +179,7 @@ def test_a_sweep_goes_on_without_a_server_that_was_lost(
     for _ in range(2):
         held = executor.start_supervisor(_queued(), CellFolder(tmp_path), Lease((), ()))
         assert isinstance(held.process, subprocess.Popen), "it is started freshly"
-        assert held.outcome().cause == "supervisor", "as the stand-in for Python fails"
+        assert held.ending().cause == "supervisor", "as the stand-in for Python fails"
     executor.close()
     assert [line.split(";")[0].split()[0] for line in said] == ["warm"]
     assert all("warm.err" in job.not_forked for job in jobs), "its record says why"

@@ -6,7 +6,6 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +15,8 @@ from fakes.nvml.fixture import fake_nvml  # noqa: F401 - a fixture
 from fakes.nvml.scenario import Scenario, gpu_uuid
 from fakes.requests import asked as request_of
 from scalewise.gpu import Lease, Occupancy
-from scalewise.records import CellFolder
-from scalewise.supervisor import Outcome
+from scalewise.records import CellFolder, Ending
+from scalewise.supervisor import to_line
 from scalewise.sweep import QueuedCell, SupervisorProcess, local_engine
 from scalewise.sweep.display import Display
 from scalewise.sweep.plan import Request, plan
@@ -50,14 +49,14 @@ class TogetherOnly:
         self.had[queued.cell.request.cell.hardware.name] = tuple(s.uuid for s in lease.slots)
         (self.folder / f"{len(self.had)}").touch()
         waits = 'for i in $(seq 200); do [ -e "$1" ] && printf "%s" "$2" && exit; sleep 0.1; done'
-        done = Outcome("done").to_line()
+        done = to_line(Ending("done"))
         process = subprocess.Popen(
             ["sh", "-c", waits, "_", str(self.folder / f"{self.count}"), done],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        job: Any = SimpleNamespace(to_line=bytes)
+        job: Any = Ending("waiting")
         return SupervisorProcess(job, process, folder.path / "supervisor.err")
 
 
@@ -76,7 +75,7 @@ def test_each_kind_of_gpu_has_its_own_task_at_the_same_time(
         supervisors = TogetherOnly(tmp_path, count=2)
         monkeypatch.setattr(engine.executor, "start_supervisor", supervisors.start)
         report = engine.run(cells)
-    assert [outcome.state for outcome in report.outcomes.values()] == ["done", "done"]
+    assert [ending.outcome for ending in report.endings.values()] == ["done", "done"]
     assert supervisors.had == {
         "h100": (gpu_uuid(0), gpu_uuid(1)),
         "a10g": (gpu_uuid(2), gpu_uuid(3)),

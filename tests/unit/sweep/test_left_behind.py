@@ -11,7 +11,7 @@ import pytest
 
 from fakes.recorded_cell import RecordedCell, plan_sweep
 from scalewise.cli import hydra_main
-from scalewise.records import Attempt, PlannedCell, SweepFolder
+from scalewise.records import Ending, PlannedCell, SweepFolder
 from scalewise.sweep import Cell, SweepReport, unfinished
 from scalewise.sweep.resume import differences, left_behind
 
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> SweepFolder:
 def interrupt(sweep: SweepFolder, name: str) -> None:
     sweep.cell(name).path.mkdir(parents=True, exist_ok=True)
     sweep.cell(name).save_attempt(
-        Attempt(1, "interrupted", "interrupted", "ended", None, None, (), 1.0, 2.0)
+        Ending("interrupted", "interrupted", "ended", None, None, None, (), 1, 1.0, 2.0)
     )
 
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,18 +17,17 @@ from scalewise.cli import hydra_main
 from scalewise.gpu import Host, Lease, Leases, Occupancy
 from scalewise.records import (
     Alert,
-    Attempt,
     Cause,
     CellFolder,
     DeviceInfo,
     DeviceProcess,
     DeviceSample,
     DeviceSeriesWriter,
+    Ending,
     SampledDevice,
 )
-from scalewise.supervisor import Outcome
+from scalewise.supervisor import to_line
 from scalewise.sweep import (
-    Cell,
     Engine,
     QueuedCell,
     SupervisorProcess,
@@ -48,7 +46,7 @@ GPUS = tuple(DeviceInfo("cuda", "NVIDIA H200", f"GPU-{i}", i) for i in range(2))
 class Supervisors:
     """Stands in for the start of a supervisor: a process that prints what the test has planned."""
 
-    answers: list[Outcome | Cause]
+    answers: list[Ending | Cause]
     """One a try: how the cell ends, or what a failed try is recorded to have died of."""
     seconds: float = 0.0
     bad: str | None = None
@@ -59,20 +57,22 @@ class Supervisors:
         uuids = tuple(slot.uuid for slot in lease.slots)
         self.started.append((queued.cell.planned.name, uuids))
         answer = self.answers.pop(0)
-        if not isinstance(answer, Outcome):
+        if not isinstance(answer, Ending):
             number = folder.next_attempt_number()
             code = -9 if answer == "signal" else 1
-            folder.save_attempt(Attempt(number, "failed", answer, "gone", 0, code, (), 0.0, 0.0))
-            answer = Outcome("failed", "gone", cause=answer)
+            folder.save_attempt(
+                Ending("failed", answer, "gone", 0, code, None, (), number, 0.0, 0.0)
+            )
+            answer = Ending("failed", answer, "gone", number=number)
         if self.bad in uuids:
             self._report_xid(folder, str(self.bad))
         process = subprocess.Popen(
-            ["sh", "-c", 'sleep "$2"; printf "%s" "$1"', "_", answer.to_line(), str(self.seconds)],
+            ["sh", "-c", 'sleep "$2"; printf "%s" "$1"', "_", to_line(answer), str(self.seconds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        job: Any = SimpleNamespace(to_line=bytes)
+        job: Any = Ending("waiting")
         return SupervisorProcess(job, process, folder.path / "supervisor.err")
 
     def _report_xid(self, folder: CellFolder, uuid: str) -> None:
@@ -111,7 +111,7 @@ def said(engine: Engine) -> str:
     return (engine.folder.path.parent / "said").read_text()
 
 
-DONE = Outcome("done", objective=1.0)
+DONE = Ending("done")
 
 
 def test_a_cell_that_was_killed_runs_again_after_the_others_of_its_round(
@@ -154,7 +154,7 @@ def test_a_gpu_that_errs_gets_no_more_cells(
     report = run(engine, monkeypatch, supervisors, "strategy=ddp", "batch_size=128", repeats=2)
     assert [uuids for _, uuids in supervisors.started] == [("GPU-0", "GPU-1")]
     assert (report.count("done"), report.count("skipped")) == (1, 1)
-    (skipped,) = [o.message for o in report.outcomes.values() if o.state == "skipped"]
+    (skipped,) = [o.message for o in report.endings.values() if o.outcome == "skipped"]
     assert skipped.startswith("needs 2 devices, and 1 of this host's 2 are left: GPU 1 (GPU-1): XI")
     assert "quarantine GPU 1 (GPU-1): XID 79, fallen off the bus" in said(engine)
     status = StatusReader(engine.folder.path).read()
@@ -177,8 +177,8 @@ def test_a_budget_ends_the_sweep_before_the_cell_that_would_exceed_it(
     supervisors = Supervisors([DONE, DONE, DONE, DONE], seconds=0.3)
     report = run(engine, monkeypatch, supervisors, f"sweep.max_gpu_hours={hours}", repeats=4)
     assert 1 <= report.count("done") <= 2
-    assert report.count("done") + report.count("unstarted") == 4
-    left = [o.message for o in report.outcomes.values() if o.state == "unstarted"]
+    assert report.count("done") + report.count("waiting") == 4
+    left = [o.message for o in report.endings.values() if o.outcome == "waiting"]
     assert "h are used, and this cell would exceed it" in left[0]
     status = StatusReader(engine.folder.path).read()
     assert "waiting" in status.count(), "no try was made: resumed, they run"
@@ -202,7 +202,7 @@ def test_a_process_that_vanishes_holds_a_cell_up_for_a_moment_only(
     assert 0.1 <= looked[1] - looked[0] < 0.45
 
 
-UNRECORDED = Outcome("failed", "[Errno 28] No space left on device", is_recorded=False)
+UNRECORDED = Ending("failed", "disk", "[Errno 28] No space left on device")
 
 
 def test_what_a_full_disk_takes_no_record_of_is_said_at_the_end(
@@ -210,7 +210,7 @@ def test_what_a_full_disk_takes_no_record_of_is_said_at_the_end(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def save(folder: CellFolder, attempt: Attempt) -> None:
+    def save(folder: CellFolder, ending: Ending) -> Ending:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(CellFolder, "save_attempt", save)
@@ -226,7 +226,7 @@ def test_what_a_full_disk_takes_no_record_of_is_said_at_the_end(
 def test_a_cell_that_has_ended_counts_although_nobody_can_be_told(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def unread(cell: Cell, outcome: Outcome, seconds: float | None) -> None:
+    def unread(name: str, ending: Ending, rate: float | None) -> None:
         raise BrokenPipeError
 
     monkeypatch.setattr(engine.display, "ended", unread)

@@ -10,10 +10,9 @@ import pytest
 
 from fakes.requests import asked
 from fakes.settings import SETTINGS
-from scalewise.records import CellFolder, DeviceInfo, PlannedCell
+from scalewise.records import CellFolder, DeviceInfo, Ending, PlannedCell
 from scalewise.supervisor import Job, Origin
 from scalewise.supervisor.attempt import Try
-from scalewise.supervisor.job import Verdict
 from scalewise.sweep import memory_advice
 from scalewise.train import failure_kind
 
@@ -64,7 +63,7 @@ def test_only_of_memory_that_ran_out_is_it_said(
     planned = PlannedCell("id", "config", "cell", (), 0, 1)
     job = Job(str(tmp_path), planned, settings, (DeviceInfo("cpu", "p"),), Origin(".", (), ()))
     only = Try(job, CellFolder(tmp_path), 1, 0.0, 0.0)
-    outcome = only.record_failure(Verdict(cause, "rank 0 was ended", 0, -9))
+    outcome = only.record_failure(Ending("failed", cause, "rank 0 was ended", 0, -9))
     (attempt,) = only.folder.attempts()
     assert attempt.message == outcome.message
     assert ("less of it" in attempt.message) is told

@@ -11,10 +11,10 @@ import pytest
 
 from fakes.settings import SETTINGS
 from scalewise.records import CellFolder, DeviceInfo, PlannedCell, RankSummary
-from scalewise.supervisor import Job, Origin, Outcome
+from scalewise.supervisor import Job, Origin
 from scalewise.supervisor.attempt import Try
 from scalewise.sweep import running_cells
-from scalewise.sweep.running_cells import load_outcome
+from scalewise.sweep.running_cells import measure_objective
 
 SLOT = DeviceInfo("cpu", "a processor")
 
@@ -51,20 +51,22 @@ def ended(tmp_path: Path, *summaries: RankSummary, batch: int | None = None) -> 
     for one in summaries:
         folder.save_rank(replace(one, largest_step_samples=batch))
     only = Try(job, folder, 1, started_at=0.0, began_s=time.monotonic() - 70.0)
-    assert only.record_result(lambda ranks: ()) == Outcome("done")
+    assert only.record_result(lambda ranks: ()).outcome == "done"
     return folder
 
 
 def test_the_objective_is_of_all_ranks(tmp_path: Path) -> None:
     folder = ended(tmp_path, summary(0, 300, 2.0), summary(1, 100, 1.0))
-    assert load_outcome(folder, "id", "train_loss", was_reported=False).objective == 1.75
+    _, objective, _ = measure_objective(folder, "id", "train_loss", was_reported=False)
+    assert objective == 1.75
 
 
 def test_an_objective_that_was_not_measured_is_said_once(tmp_path: Path) -> None:
     folder = ended(tmp_path, summary(0, 300, 2.0), summary(1, 100, 1.0))
-    said = load_outcome(folder, "id", "f1", was_reported=False)
-    assert (said.objective, "'f1'" in said.message) == (None, True)
-    assert load_outcome(folder, "id", "f1", was_reported=True).message == ""
+    ending, objective, _ = measure_objective(folder, "id", "f1", was_reported=False)
+    assert (objective, "'f1'" in ending.message) == (None, True)
+    ending, _, _ = measure_objective(folder, "id", "f1", was_reported=True)
+    assert ending.message == ""
 
 
 def test_a_result_that_still_names_its_objective_can_be_read(tmp_path: Path) -> None:
@@ -98,9 +100,9 @@ def test_a_run_that_trained_nothing_is_no_fastest_trial(
 ) -> None:
     monkeypatch.setattr(running_cells, "throughput_of", lambda folder, ranks: 1000.0)
     ranks = [replace(summary(r, 100, 1.0), steps_without_loss=without) for r in range(2)]
-    outcome = load_outcome(
+    ending, objective, rate = measure_objective(
         ended(tmp_path, *ranks), "id", "global_samples_per_s", was_reported=False
     )
-    assert (outcome.objective == 1000.0) is told
-    assert ("1 of 1 steps trained nothing" in outcome.message) is not told
-    assert outcome.global_samples_per_s == 1000.0
+    assert (objective == 1000.0) is told
+    assert ("1 of 1 steps trained nothing" in ending.message) is not told
+    assert rate == 1000.0

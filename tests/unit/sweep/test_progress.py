@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from scalewise.records import Ending
 from scalewise.sweep.device_hours import DeviceHours
 from scalewise.sweep.status import CellStatus, Durations
 
@@ -16,12 +17,12 @@ def durations(*ended: tuple[str, float]) -> Durations:
 
 
 def waiting(config_id: str, devices: int = 1) -> CellStatus:
-    return CellStatus("cell", "id", config_id, "waiting", devices)
+    return CellStatus("cell", "id", config_id, Ending("waiting"), devices)
 
 
 def running(elapsed_s: float, left_s: float | None = None, devices: int = 1) -> CellStatus:
     return CellStatus(
-        "cell", "id", "a", "running", devices, elapsed_s=elapsed_s, seconds_left=left_s
+        "cell", "id", "a", Ending("running"), devices, elapsed_s=elapsed_s, seconds_left=left_s
     )
 
 

@@ -13,8 +13,7 @@ from fakes.executor import PlayedExecutor
 from fakes.recorded import DDP, Spec, write_cell
 from fakes.requests import asked as request_of
 from scalewise.config import ConfigError
-from scalewise.records import CellFolder, SweepFolder, SweepPlan
-from scalewise.supervisor import Outcome
+from scalewise.records import CellFolder, Ending, SweepFolder, SweepPlan
 from scalewise.sweep import Cell, Engine, make_display
 from scalewise.sweep.auto import adaptive_requests, describe_rounds, next_rounds
 from scalewise.sweep.plan import Request, add_to_plan, make_cell, plan
@@ -140,7 +139,7 @@ def test_the_limits_are_checked_before_anything_runs() -> None:
 def recording(folder: Path, stop_after: int | None = None) -> tuple[Engine, list[Cell]]:
     """An engine whose cells end at once, with a time that follows their repeat; what it starts."""
 
-    def play(cell: Cell, own: CellFolder) -> Outcome:
+    def play(cell: Cell, own: CellFolder) -> Ending:
         if len(executor.started) - 1 == stop_after:
             executor.started.pop()
             raise KeyboardInterrupt
@@ -152,7 +151,7 @@ def recording(folder: Path, stop_after: int | None = None) -> tuple[Engine, list
             config={"repeats": "auto", "max_repeats": 8},
         )
         write_cell(own, planned, run)
-        return Outcome("done")
+        return Ending("done")
 
     executor = PlayedExecutor(play)
     return Engine(folder, executor, make_display(io.StringIO())), executor.started

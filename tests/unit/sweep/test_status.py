@@ -21,7 +21,6 @@ from scalewise.host import FileLock
 from scalewise.records import (
     HeartbeatWriter,
     PlannedCell,
-    RankError,
     RunningAttempt,
     SweepFolder,
     SweepPlan,
@@ -65,7 +64,7 @@ def test_every_cell_is_in_its_state(sweep: SweepFolder) -> None:
         "running": "running",
         "waiting": "waiting",
     }
-    assert cells["failed"].message == "rank 1 ran out of memory"
+    assert cells["failed"].ending.message == "rank 1 ran out of memory"
     assert cells["done"].global_samples_per_s == pytest.approx(2 * 16 / 0.1)
     assert cells["done"].elapsed_s == pytest.approx(10.0)
     assert cells["waiting"].step is None
@@ -109,10 +108,8 @@ def test_a_failed_cell_tells_where_to_look_and_nothing_is_cut(
     sweep: SweepFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = sweep.cell("failed")
-    text = 'Traceback (most recent call last):\n  File "/home/user/my_model.py", line 12, in f\n'
-    folder.save_rank_error(RankError(1, time.time(), "oom", "out of memory", text))
     last = next(iter(folder.attempts()))
-    folder.save_attempt(replace(last, finished_at=time.time() + 1))
+    folder.save_attempt(replace(last, raised_at="/home/user/my_model.py:12"))
     log = folder.log_path(1, "err")
     log.parent.mkdir()
     log.touch()
@@ -124,7 +121,7 @@ def test_a_failed_cell_tells_where_to_look_and_nothing_is_cut(
     (running,) = [line for line in lines if line.startswith("running ")]
     assert "30/120" in running
     cell = states(sweep)["failed"]
-    assert (cell.raised_at, cell.log) == ("/home/user/my_model.py:12", str(log))
+    assert (cell.ending.raised_at, cell.log) == ("/home/user/my_model.py:12", str(log))
 
 
 def test_cells_of_one_name_show_what_was_swept(
@@ -191,7 +188,9 @@ def test_a_cell_with_a_torn_result_shows_what_is_left_of_it(sweep: SweepFolder) 
     cell = states(sweep)["done"]
     assert (cell.state, cell.step, cell.total_steps) == ("interrupted", 100, 100)
     assert [m.used_mib for m in cell.memory] == [12000.0, 12050.0]
-    assert cell.message.startswith("it ended, but its result cannot be used: result.json: cannot")
+    assert cell.ending.message.startswith(
+        "it ended, but its result cannot be used: result.json: cannot"
+    )
 
 
 @pytest.mark.parametrize(
@@ -244,7 +243,7 @@ def test_a_cell_whose_records_are_damaged_is_interrupted(
     spoil(sweep)
     cell = states(sweep)[name]
     assert (cell.state, cell.step) == ("interrupted", step)
-    assert why in cell.message
+    assert why in cell.ending.message
 
 
 def test_a_sweep_between_two_cells_runs_while_somebody_has_its_lock(sweep: SweepFolder) -> None:

@@ -55,7 +55,8 @@ def test_a_rank_records_the_interrupt_and_where_it_was_raised(
     assert status == 1
     assert recorded is not None
     assert recorded.message == "KeyboardInterrupt"
-    assert "raise error" in recorded.traceback
+    assert any("raise error" in line for line in recorded.last_lines)
+    assert recorded.raised_at is not None and __file__ in recorded.raised_at
 
 
 def test_unused_parameters_are_named_with_our_key() -> None:

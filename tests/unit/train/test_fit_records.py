@@ -53,7 +53,7 @@ def test_what_it_broke_off_of_stands_in_the_record(
     records.end()
     cell = read(tmp_path)
     assert (cell.state, cell.attempts[0].cause) == (state, cause)
-    assert cell.failure == f"rank 0: {message} (after 20 steps)"
+    assert cell.ending.message == f"rank 0: {message} (after 20 steps)"
     assert not (cell.path / "running.json").exists()
 
 
@@ -62,13 +62,13 @@ def test_the_rank_that_speaks_first_is_the_culprit(tmp_path: Path) -> None:
     assert FitRecords(CellFolder(tmp_path / "mine"), 1).break_off(ValueError("mine"), 3)
     assert records.break_off(RuntimeError("connection closed by peer"), 3) is None
     records.end()
-    assert read(tmp_path).failure == "rank 1: ValueError: mine (after 3 steps)"
+    assert read(tmp_path).ending.message == "rank 1: ValueError: mine (after 3 steps)"
 
 
 def test_who_was_killed_gives_no_more_signs_of_life(tmp_path: Path) -> None:
     records = begun(tmp_path)
-    assert read(tmp_path).state == "unfinished"
-    assert read(tmp_path).failure == "still running, or gone for less than 15 s"
+    assert read(tmp_path).state == "running"
+    assert read(tmp_path).ending.message == "still running, or gone for less than 15 s"
     running = tmp_path / "mine" / "running.json"
     before = running.stat().st_mtime_ns
     deadline = time.monotonic() + 5
@@ -80,7 +80,7 @@ def test_who_was_killed_gives_no_more_signs_of_life(tmp_path: Path) -> None:
     os.utime(running, (time.time() - 20, time.time() - 20))
     cell = read(tmp_path)
     assert cell.state == "interrupted"
-    assert cell.failure.startswith("its processes are gone")
+    assert cell.ending.message.startswith("its processes are gone")
     records.end()
 
 
@@ -119,11 +119,11 @@ def test_a_script_that_raises_is_recorded_and_says_where(
     with caplog.at_level(logging.INFO), pytest.raises(ValueError, match="mine"):
         fit(tmp_path, raises_at)
     cell = read(tmp_path)
-    assert (cell.state, cell.failure) == (
+    assert (cell.state, cell.ending.message) == (
         "failed",
         f"rank 0: ValueError: mine (after {steps} steps)",
     )
-    assert f"no result: {cell.failure}. What was recorded: scalewise report {tmp_path}" in (
+    assert f"no result: {cell.ending.message}. What was recorded: scalewise report {tmp_path}" in (
         caplog.text
     )
 

@@ -1,9 +1,10 @@
 """Keep a sweep's records under docs/results, without what only its machine could use.
 
-    python tools/keep_results.py multirun/<sweep> docs/results/<name>
+    python tools/keep_results.py multirun/<sweep> docs/results/<name>.zip
 
-Logs, heartbeats, locks and tracker files stay behind; absolute paths in recorded commands shrink
-to their last part. The report is rebuilt from what is kept, so that it proves itself.
+What `scalewise bundle` leaves out, heartbeats and what trackers took stay behind; absolute paths in
+recorded commands shrink to their last part. The report is built from what is kept, so that it
+proves itself.
 """
 
 from __future__ import annotations
@@ -12,14 +13,13 @@ import argparse
 import json
 import re
 import shutil
+import tempfile
 from pathlib import Path
 
+from scalewise.records import write_archive
 from scalewise.report import build
 
-LEFT_BEHIND = (
-    "logs", "*.logs", "heartbeat", "supervisor.err", "sweep.lock", "wandb", "report", ".hydra",
-    "tracking.json", "multirun.yaml",
-)  # fmt: skip
+LEFT_BEHIND = shutil.ignore_patterns("heartbeat", "report", "tracking.json")
 ABSOLUTE = re.compile(r"(?<![\w.])/(?:[\w.+-]+/)+")
 
 
@@ -28,12 +28,12 @@ def main() -> int:
     parser.add_argument("sweep", type=Path)
     parser.add_argument("target", type=Path)
     arguments = parser.parse_args()
-    if arguments.target.exists():
-        raise SystemExit(f"{arguments.target} exists; remove it first")
-    shutil.copytree(arguments.sweep, arguments.target, ignore=shutil.ignore_patterns(*LEFT_BEHIND))
-    for path in [*arguments.target.rglob("*.json"), *arguments.target.rglob("rank*.err")]:
-        plain = json.loads(path.read_text())
-        path.write_text(json.dumps(shorten(plain), indent=1) + "\n")
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(shutil.copytree(arguments.sweep, Path(folder, "sweep"), ignore=LEFT_BEHIND))
+        for path in [*copy.rglob("*.json"), *copy.rglob("rank*.err")]:
+            plain = json.loads(path.read_text())
+            path.write_text(json.dumps(shorten(plain), indent=1) + "\n")
+        write_archive(copy, arguments.target)
     print(build(arguments.target).markdown)
     return 0
 

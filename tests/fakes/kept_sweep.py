@@ -1,13 +1,28 @@
-"""Sweeps that were recorded before scalewise's sources were: as if their code were known."""
+"""Sweeps that are kept in docs/results, and what they would be if their code were known."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import shutil
 from pathlib import Path
 
 from scalewise.host import SOURCE_SHA256
-from scalewise.records import SweepFolder
+from scalewise.records import SweepFolder, unpacked
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+
+
+@functools.cache
+def kept(name: str) -> Path:
+    """The folder of the sweep in ``<name>.zip``, the same for every test: nobody writes there."""
+    return unpacked(RESULTS / f"{name}.zip")
+
+
+def kept_sweeps() -> list[Path]:
+    """The folders of all of them."""
+    names = (path.relative_to(RESULTS) for path in sorted(RESULTS.rglob("*.zip")))
+    return [kept(str(name.with_suffix(""))) for name in names]
 
 
 def with_known_code(kept: Path, folder: Path) -> Path:

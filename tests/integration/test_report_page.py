@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from fakes.browser import CHROMIUM, Browser
+from fakes.kept_sweep import kept
 from fakes.recorded import DDP, Spec, repeats, write_sweep
 from scalewise.analysis import analyse, load_sweep
 from scalewise.records import CellFolder
 from scalewise.report import report_sections
 from scalewise.report.page import render
 
-KEPT = Path(__file__).parents[2] / "docs/results/h200x2_small"
 HOSTILE = (
     "=1+$\\input{x}$ <img src=x onerror=alert(1)></script><script>fetch('http://x.test/')</script>"
     "<a href='javascript:alert(2)'>l</a> \x1b[2J [red] \u202eevil\u200f " + "long" * 60
@@ -42,7 +42,7 @@ def _page(sweep: Path, to: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _page(KEPT, tmp_path_factory.mktemp("page") / "report.html")
+    return _page(kept("h200x2_small"), tmp_path_factory.mktemp("page") / "report.html")
 
 
 def _drawn(browser: Browser) -> str:

@@ -14,17 +14,16 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fakes.kept_sweep import kept
 from scalewise.records import SweepFolder
 from scalewise.report import build
-
-KEPT = Path(__file__).parents[2] / "docs/results/cpu2_matrix"
 
 
 @pytest.fixture
 def sweep(tmp_path: Path) -> Path:
     """A kept sweep, with both trackers and its report."""
     folder = tmp_path / "a_sweep"
-    shutil.copytree(KEPT, folder)
+    shutil.copytree(kept("cpu2_matrix"), folder)
     for _, cell in SweepFolder(folder).cells():
         path = cell.path / "config.yaml"
         config = yaml.safe_load(path.read_text())

@@ -8,14 +8,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "results").rglob("README.md")),
+]
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)[^)]*\)")
 ANCHORED = re.compile(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 NAMED = re.compile(r"`((?:unit|integration|gpu)/[\w/]*test_\w+\.py)`")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_and_named_tests_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     targets = [page.parent / link for link in LINK.findall(text)]

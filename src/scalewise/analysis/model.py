@@ -121,9 +121,9 @@ class Sweep:
     """What ``path`` was unpacked from; None where it was given itself."""
 
     @property
-    def given(self) -> Path:
-        """What a user gave: the folder, or the archive."""
-        return self.archive or self.path
+    def home(self) -> Path:
+        """Its folder as a user names it; of ``A.zip`` that is ``A``."""
+        return self.path if self.archive is None else self.archive.with_suffix("")
 
 
 def setting(config: Mapping[str, Any] | None, key: str) -> Any:

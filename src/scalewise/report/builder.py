@@ -74,10 +74,8 @@ def analysis_of(sweep: Source) -> Analysis:
 
 
 def report_folder(analysis: Analysis, out: Path | None) -> Path:
-    """``out``, or the folder of the sweep's own report: of ``A.zip`` that of ``A``."""
-    sweep = analysis.sweep
-    home = sweep.path if sweep.archive is None else sweep.archive.with_suffix("")
-    return out or SweepFolder(home).report_path
+    """``out``, or the folder of the sweep's own report."""
+    return out or SweepFolder(analysis.sweep.home).report_path
 
 
 def report_sections(sweep: Source, samples: int | None = None) -> list[Section]:

@@ -171,7 +171,7 @@ def comparison_csv(analyses: Sequence[Analysis]) -> str:
     """A row a configuration and side, in the columns of ``results.csv``."""
     return rows_csv(
         [
-            {"side": side, "folder": from_here(analysis.sweep.given)} | row
+            {"side": side, "folder": from_here(analysis.sweep.home)} | row
             for side, analysis in zip(sides(len(analyses)), analyses, strict=True)
             for row in csv_rows(analysis)
         ]
@@ -185,7 +185,7 @@ def comparison_json(analyses: Sequence[Analysis], ratios: Sequence[Comparison]) 
         "format_version": FORMAT_VERSION,
         "sides": {
             side: {
-                "folder": from_here(analysis.sweep.given),
+                "folder": from_here(analysis.sweep.home),
                 "devices": devices_of(analysis),
                 "configurations": list(map(configuration_as_plain, rows(analysis))),
             }
@@ -234,7 +234,7 @@ def _sweep_line(side: str, analysis: Analysis) -> str:
     kinds = " and ".join(f"{count} x {name}" for name, count in devices_of(analysis).items())
     links = dict.fromkeys(word for c in analysis.measured if (word := find_link(c)))
     return ", ".join(
-        [f"{side}: {from_here(analysis.sweep.given)}", kinds or "nothing measured", *links]
+        [f"{side}: {from_here(analysis.sweep.home)}", kinds or "nothing measured", *links]
     )
 
 

@@ -65,8 +65,8 @@ def command(analysis: Analysis, override: str = "") -> str:
 
 
 def folder_to_type(analysis: Analysis) -> str:
-    """The sweep's folder or archive, as it is typed from here."""
-    return shlex.quote(from_here(analysis.sweep.given.resolve()))
+    """The sweep's folder, as it is typed from here."""
+    return shlex.quote(from_here(analysis.sweep.home.resolve()))
 
 
 def counts(analysis: Analysis) -> str:

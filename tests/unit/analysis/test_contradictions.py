@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from fakes.kept_sweep import kept_sweeps
 from fakes.recorded import DDP, Spec, repeats, write_sweep
 from fakes.step_files import steady_rows, write_old_rows
 from scalewise.analysis import analyse, load_sweep
@@ -91,7 +92,7 @@ def test_the_verdict_is_invalid(tmp_path: Path) -> None:
 
 
 def test_no_kept_step_file_contradicts_itself() -> None:
-    kept = (ROOT / "docs" / "results", ROOT / "tests" / "golden")
-    paths = [path for folder in kept for path in sorted(folder.rglob("steps/rank*.bin"))]
+    folders = (*kept_sweeps(), ROOT / "tests" / "golden")
+    paths = [path for folder in folders for path in sorted(folder.rglob("steps/rank*.bin"))]
     assert len(paths) > 100
     assert contradiction([read_steps(path, 0) for path in paths]) is None

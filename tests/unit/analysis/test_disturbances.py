@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fakes.kept_sweep import kept_sweeps
 from fakes.nvml.fixture import fake_nvml  # noqa: F401  # a fixture
 from fakes.nvml.scenario import INVALID_ARGUMENT, NO_PERMISSION, Scenario, gpu_uuid, mig_uuid
 from fakes.recorded import (
@@ -47,7 +48,6 @@ from scalewise.records import (
     read_device_series,
 )
 
-RESULTS = Path(__file__).parents[3] / "docs" / "results"
 STALLED = Path(__file__).parents[2] / "golden" / "stalled"
 STEP_MS, STEPS = 100.0, 60
 PIDS = (1000, 1001)
@@ -370,7 +370,8 @@ def test_replayed_steps_are_stalled_too_and_each_run_names_the_second_context() 
 
 
 def test_no_kept_result_of_several_gpus_is_stalled_or_has_a_second_context() -> None:
-    cells = [load_cell(CellFolder(path.parent), None) for path in RESULTS.rglob("result.json")]
+    paths = [path for folder in kept_sweeps() for path in folder.glob("*/result.json")]
+    cells = [load_cell(CellFolder(path.parent), None) for path in paths]
     several = [
         one for one in cells
         if one.result is not None and one.steps and one.result.world_size > 1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.kept_sweep import with_known_code
+from fakes.kept_sweep import kept, with_known_code
 from scalewise.analysis import Analysis, analyse, load_sweep
 from scalewise.analysis.model import Sweep
 
@@ -57,7 +57,7 @@ def test_without_peer_to_peer_communication_is_exposed_and_labelled(without_peer
 
 def test_small_models_lose_to_their_hosts_and_no_rank_is_blamed_for_it() -> None:
     """Where the hosts set the pace, one runs ahead of the other; neither holds it back."""
-    analysis = analyse(load_sweep(Path(__file__).parents[3] / "docs/results/h200x2_small"))
+    analysis = analyse(load_sweep(kept("h200x2_small")))
     limits = {c.label: analysis.budgets[c.config_id].limits for c in analysis.measured}
     for label in ("medium ddp x2", "gpt2_tiny ddp x2"):
         assert [one.cause for one in limits[label]] == ["host_late"]
@@ -66,8 +66,8 @@ def test_small_models_lose_to_their_hosts_and_no_rank_is_blamed_for_it() -> None
 
 def test_four_gpus_that_lose_half_of_the_step_are_told_to_what(tmp_path: Path) -> None:
     """Two stalls after warm-up, and hosts that launch late."""
-    kept = Path(__file__).parents[2] / "golden/stalled/h200x4_gpt2"
-    (pair,) = analyse(load_sweep(with_known_code(kept, tmp_path / "sweep"))).pairs
+    stalled = Path(__file__).parents[2] / "golden/stalled/h200x4_gpt2"
+    (pair,) = analyse(load_sweep(with_known_code(stalled, tmp_path / "sweep"))).pairs
     reason = pair.judgement.reason
     assert "lost 18.4 ms a step: 6.76 GPU idle, its host late, 5.14 long steps" in reason
     assert "long steps took 13 % of the time of gpt2 ddp x4" in reason

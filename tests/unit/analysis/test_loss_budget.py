@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fakes.kept_sweep import kept_sweeps
 from fakes.recorded import (
     DDP,
     DDP_MS,
@@ -441,12 +442,9 @@ def test_four_stalled_gpus_lose_to_their_hosts_and_to_two_long_steps() -> None:
 
 
 def test_hardly_anything_is_left_unexplained_of_the_kept_pairs() -> None:
-    kept = ROOT / "docs" / "results"
-    if not kept.is_dir():
-        pytest.skip("the kept sweeps are not here")
     shares = []
-    for path in kept.rglob("sweep.json"):
-        analysis = analyse(load_sweep(path.parent))
+    for folder in kept_sweeps():
+        analysis = analyse(load_sweep(folder))
         for pair in analysis.pairs:
             budget = analysis.budgets[pair.multi.config_id]
             assert budget.ideal_ms is not None

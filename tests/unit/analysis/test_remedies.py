@@ -9,6 +9,7 @@ from typing import get_args
 
 import pytest
 
+from fakes.kept_sweep import kept
 from fakes.recorded import Spec, analysed, edit_ranks, with_devices, write_sweep
 from fakes.requests import composer
 from fakes.sections import lines_of
@@ -101,9 +102,6 @@ def test_an_allocator_that_tried_again_is_a_doubt_with_what_helps(tmp_path: Path
     compose_typed(line.partition(";")[2])
 
 
-RESULTS = Path(__file__).parents[3] / "docs" / "results"
-
-
 @pytest.mark.parametrize(
     ("sweep", "label", "told"),
     [
@@ -115,6 +113,6 @@ RESULTS = Path(__file__).parents[3] / "docs" / "results"
 def test_only_who_hides_its_collectives_in_timed_phases_is_told_of_ddp(
     sweep: str, label: str, told: bool
 ) -> None:
-    measured = analyse(load_sweep(RESULTS / sweep)).measured
+    measured = analyse(load_sweep(kept(sweep))).measured
     (config,) = (one for one in measured if one.label == label)
     assert (work_remedy(config).overrides[:1] == ("strategy=ddp",)) is told

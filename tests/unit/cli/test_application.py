@@ -15,6 +15,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import scalewise.analysis
 import scalewise.report
+from fakes.kept_sweep import kept
 from fakes.recorded_cell import RecordedCell, plan_sweep
 from scalewise.analysis import FACTORS
 from scalewise.cli import hydra_main, main
@@ -23,7 +24,8 @@ from scalewise.cli.exits import Exit
 from scalewise.records import Ending, State, SweepFolder, SweepPlan
 from scalewise.sweep import SweepReport, sweep_folder
 
-SMALL = Path(__file__).resolve().parents[3] / "docs" / "results" / "h200x2_small"
+SMALL = kept("h200x2_small")
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 CORPORA = ("fineweb_edu", "openwebtext", "tinystories")
 
 
@@ -273,7 +275,7 @@ def test_the_status_of_a_sweep(
 
 
 def test_the_page_lists_every_status() -> None:
-    page = (SMALL.parents[1] / "sweeps.md").read_text(encoding="utf-8")
+    page = (DOCS / "sweeps.md").read_text(encoding="utf-8")
     table = page.partition("| exit status | |")[2].partition("\n\n")[0]
     listed = [int(row.split("|")[1]) for row in table.splitlines()[2:]]
     assert listed == sorted(Exit)

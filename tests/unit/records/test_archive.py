@@ -57,7 +57,7 @@ def test_every_command_that_reads_a_sweep_reads_it(
     assert main(["report", "a.zip"]) == Exit.DONE
     assert (packed.parent / "a/report/results.json").is_file()
     assert main(["compare", "a.zip", "a.zip"]) == Exit.DONE
-    assert "A: a.zip" in capsys.readouterr().out
+    assert "A: a," in capsys.readouterr().out
     assert main(["export", "a.zip"]) == Exit.DONE
     assert [*(packed.parent / "a").glob("*ddp*/gpu_timeline.csv")]
     assert main(["bundle", "a", "--out", "a.zip"]) == Exit.WRONG_INPUT, "it is there already"

@@ -11,6 +11,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from rich.console import Console
 
+from fakes.kept_sweep import RESULTS, kept
 from fakes.recorded import DDP, Spec, edit_ranks, repeats, write_sweep
 from scalewise.analysis import Analysis, LostTime, Refused, analyse, is_refused, load_sweep
 from scalewise.analysis.comparability import Difference
@@ -21,7 +22,6 @@ from scalewise.report.console import rows
 from scalewise.report.doubts import doubts, find_doubts
 from scalewise.report.sections import Line, Lines, Verbatim
 
-RESULTS = Path(__file__).parents[3] / "docs" / "results"
 STEADY = [1.0, 1.01, 0.99]
 NOISY = [1.0, 1.3, 0.8], [1.0, 0.7, 1.2]
 
@@ -51,7 +51,7 @@ def printed(analysis: Analysis, width: int) -> list[str]:
 )
 @pytest.mark.parametrize(("width", "columns"), [(80, 80), (120, 100), (10_000, 100)])
 def test_a_matrix_ends_on_one_screen(sweep: str, most: int, width: int, columns: int) -> None:
-    analysis = analyse(load_sweep(RESULTS / sweep))
+    analysis = analyse(load_sweep(RESULTS / f"{sweep}.zip"))
     said = printed(analysis, width)
     assert len(said) <= most
     assert max(len(line) for line in said if "scalewise resume" not in line) <= columns
@@ -200,7 +200,7 @@ def test_the_gravest_doubt_stands_with_the_number_of_all(tmp_path: Path) -> None
 
 def test_of_several_doubts_the_report_has_as_many_lines() -> None:
     """The terminal counts them a configuration and in all; the report lists them."""
-    found = analyse(load_sweep(RESULTS / "cpu2_matrix"))
+    found = analyse(load_sweep(kept("cpu2_matrix")))
     listed = find_doubts(found)
     for config, lines in zip(("gpt2_tiny", "medium"), blocks(found), strict=True):
         (pair,) = (p for p in found.pairs if p.multi.name("model") == config)

@@ -20,7 +20,7 @@ from scalewise.analysis import FIGURES, RUN_FIGURES
 from scalewise.report import results_json
 
 ROOT = Path(__file__).parents[3]
-KEPT = ROOT / "docs/results/h200x2_small"
+KEPT = ROOT / "docs/results/h200x2_small.zip"
 NAMES = ("cells", "runs", "configurations", "steps", "devices")
 DOCS = ROOT / "docs/tables.md"
 UPDATE = "UPDATE_DOCS" in os.environ

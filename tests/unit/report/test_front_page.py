@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.kept_sweep import RESULTS, kept
 from fakes.recorded import DDP, Spec, repeats, write_sweep
 from scalewise.analysis import Analysis, analyse, load_sweep
 from scalewise.report import report_sections
@@ -18,7 +19,6 @@ from scalewise.report.markdown import render
 from scalewise.report.sections import Section
 
 ROOT = Path(__file__).parents[3]
-RESULTS = ROOT / "docs" / "results"
 MATRICES = ("cpu2_matrix", "h200x2_small")
 STEADY = [1.0, 1.01, 0.99]
 MOST_WORDS = 800
@@ -44,7 +44,7 @@ def page_of(sections: list[Section]) -> str:
 
 @pytest.mark.parametrize("name", MATRICES)
 def test_a_matrix_of_two_models_is_told_in_few_words(name: str) -> None:
-    found = analyse(load_sweep(RESULTS / name))
+    found = analyse(load_sweep(kept(name)))
     text = page_of(front_page(found, RESULTS / name / "report"))
     assert len(text.split()) < MOST_WORDS < len(page_of(report_sections(found)).split())
 

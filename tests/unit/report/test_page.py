@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fakes.kept_sweep import kept
 from fakes.recorded import Spec, analysed
 from scalewise.analysis import Analysis, analyse, load_sweep
 from scalewise.report import report_sections
@@ -17,13 +18,12 @@ from scalewise.report.page import render
 from scalewise.report.page_data import MOST_POINTS, page_data, thinned
 from scalewise.report.sections import printable
 
-KEPT = Path(__file__).parents[3] / "docs/results/h200x2_small"
 HOSTILE = "</script><img src=x onerror=alert(1)>$\\alpha$ \x1b[31m@@PLOTLY@@ <!--"
 
 
 @pytest.fixture(scope="module")
 def analysis() -> Analysis:
-    return analyse(load_sweep(KEPT))
+    return analyse(load_sweep(kept("h200x2_small")))
 
 
 @pytest.fixture(scope="module")

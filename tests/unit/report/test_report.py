@@ -24,7 +24,6 @@ from scalewise.host import open_console
 from scalewise.records import CellFolder, RecordError
 from scalewise.report import builder, plot_style, study
 
-RESULTS = Path(__file__).parents[3] / "docs" / "results"
 STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
 ALONE = {"throughput.png", "step_anatomy.png"}
 PAIRED = {"answer.png", "speedup_efficiency.png", "step_anatomy.png"}

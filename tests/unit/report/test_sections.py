@@ -17,7 +17,7 @@ import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from fakes.kept_sweep import with_known_code
+from fakes.kept_sweep import kept, with_known_code
 from fakes.recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, write_sweep
 from fakes.sections import answers, cells, lines_of, section, values
 from scalewise.analysis import (
@@ -49,10 +49,9 @@ from scalewise.report.findings import fastest_rows
 from scalewise.report.memory_plots import memory_plots
 
 ROOT = Path(__file__).parents[3]
-RESULTS = ROOT / "docs" / "results"
 RECORDING = ROOT / "tests" / "data" / "h200x2_gpt2"
 STALLED = ROOT / "tests" / "golden" / "stalled"
-EXAMINED = RESULTS / "h200x2_anatomy" / "nvlink" / "doctor-ddp-r0-19e13833" / "doctor.json"
+EXAMINED = kept("h200x2_anatomy/nvlink") / "doctor-ddp-r0-19e13833" / "doctor.json"
 FACTORS = [1.0, 1.03, 0.96]
 STEADY = [1.0, 1.01, 0.99]
 OWN = {"usd_per_hour": 3.6, "source": "invoice", "date": "2026-11"}
@@ -331,7 +330,7 @@ class TestCost:
         assert ddp["usd"]["value"] == pytest.approx(ddp["hours"]["value"] * 2 * 3.6)
         assert section(found, "target") is None
         assert json.loads(export.results_json(found))["target"] is None
-        host = section(RESULTS / "cpu2_matrix", "target", 10**9)
+        host = section(kept("cpu2_matrix"), "target", 10**9)
         assert [c.key for c in host.table("target").columns] == ["configuration", "hours"]
 
     @staticmethod
@@ -532,9 +531,7 @@ class TestCommunication:
             assert (cost.against, all_reduce) == ("profiler window", 17.7)
 
     def test_collectives_of_a_doubted_window_are_in_no_file(self) -> None:
-        plain = json.loads(
-            export.results_json(analyse(load_sweep(RESULTS / "h200x2_anatomy" / "nvlink")))
-        )
+        plain = json.loads(export.results_json(analyse(load_sweep(kept("h200x2_anatomy/nvlink")))))
         ranks = [r for c in plain["configurations"] for p in c["profiles"] for r in p["ranks"]]
         assert ranks
         for rank in ranks:
@@ -600,7 +597,7 @@ class TestDoubts:
 
         (line,) = told(with_known_code(STALLED / "h200x4_gpt2", tmp_path / "stalled"))
         assert "speedup 2.08 by mean steps, 2.47 by median ones" in line
-        assert not told(with_known_code(RESULTS / "h200x2_gpt2", tmp_path / "kept"))
+        assert not told(with_known_code(kept("h200x2_gpt2"), tmp_path / "kept"))
 
     def test_losses_after_unequal_numbers_of_samples(self, tmp_path: Path) -> None:
         def told(found: Analysis) -> list[str]:
@@ -634,7 +631,7 @@ class TestDoubts:
 
     @pytest.mark.parametrize("heat", [(), ("thermal slowdown (hardware)",)])
     def test_a_power_cap_is_a_doubt_and_heat_a_fault(self, heat: tuple[str, ...]) -> None:
-        found = analyse(load_sweep(RESULTS / "h200x2_gpt2"))
+        found = analyse(load_sweep(kept("h200x2_gpt2")))
         (config, *_) = found.measured
         run = config.runs[0]
         assert run.usage is not None
@@ -666,10 +663,10 @@ class TestFacts:
 
     def test_settings_and_cores_are_those_that_count(self) -> None:
         """Older records counted the cores of the host in a rank that was bound to its share."""
-        lines = lines_of(RESULTS / "h200x2_gpt2", "provenance")
+        lines = lines_of(kept("h200x2_gpt2"), "provenance")
         settings = [line for line in lines if line.startswith("NCCL settings")]
         assert settings == ["NCCL settings: NCCL_NVLS_ENABLE=0"]
-        lines = lines_of(RESULTS / "cpu2_matrix", "provenance")
+        lines = lines_of(kept("cpu2_matrix"), "provenance")
         assert "cores bound per rank: 1" in lines
         assert not [line for line in lines if line.startswith("usable cores")]
 

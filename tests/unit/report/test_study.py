@@ -12,19 +12,18 @@ from statistics import geometric_mean
 import pytest
 from matplotlib.figure import Figure
 
-from fakes.kept_sweep import with_known_code
+from fakes.kept_sweep import kept, with_known_code
 from fakes.recorded import Spec, write_sweep
 from scalewise.analysis import Analysis, analyse, load_sweep
 from scalewise.report import build_study
 from scalewise.report.study_tables import p_words
 
 RECORDING = Path(__file__).parents[2] / "data" / "h200x2_gpt2"
-MATRIX = Path(__file__).parents[3] / "docs" / "results" / "cpu2_matrix"
 
 
 @pytest.fixture(scope="module")
 def analysis() -> Analysis:
-    return analyse(load_sweep(MATRIX))
+    return analyse(load_sweep(kept("cpu2_matrix")))
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from fakes.kept_sweep import kept
 from fakes.recorded_cell import RecordedCell, plan_sweep
 from fakes.step_files import BLOCK_BYTES
 from scalewise.cli import main
@@ -277,9 +278,8 @@ def test_a_damaged_list_of_quarantined_devices_hides_no_cell(
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_no_name_and_no_swept_value_is_broken(width: int) -> None:
-    kept = Path(__file__).parents[3] / "docs" / "results"
     for sweep in ("cpu2_matrix", "h200_fp8/sweep"):
-        status, file = StatusReader(kept / sweep).read(), StringIO()
+        status, file = StatusReader(kept(sweep)).read(), StringIO()
         Console(file=file, width=width).print(render(status, width))
         words = {word for line in file.getvalue().splitlines() for word in line.split()}
         for cell in status.cells:

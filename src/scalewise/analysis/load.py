@@ -30,7 +30,6 @@ from scalewise.records import (
     ImportedResult,
     MetricRow,
     PlannedCell,
-    Quarantine,
     RecordError,
     ShardIndices,
     StepSeries,
@@ -255,7 +254,6 @@ def _load_folder(folder: SweepFolder, given: Path) -> Sweep:
     plan = attempt(problems, folder.load_plan)
     if plan is not None:
         cells = _load_cells((cell, one) for one, cell in folder.cells())
-        aside = attempt(problems, find_record, folder.path, Quarantine) or Quarantine()
         return Sweep(
             folder.path,
             plan.command,
@@ -263,7 +261,6 @@ def _load_folder(folder: SweepFolder, given: Path) -> Sweep:
             plan.created_at,
             cells,
             tuple(problems),
-            tuple(str(device) for device in aside.devices),
         )
     found = sorted(p.parent for p in folder.path.glob("*/config.yaml"))
     if not found and folder.plan_path.exists():

@@ -115,8 +115,6 @@ class Sweep:
     """Unix time."""
     cells: tuple[CellRecords, ...]
     problems: tuple[str, ...] = ()
-    quarantined: tuple[str, ...] = ()
-    """Devices that the sweep put aside, with the evidence, one line each."""
     archive: Path | None = None
     """What ``path`` was unpacked from; None where it was given itself."""
 

@@ -48,7 +48,7 @@ class Invalid:
 DoubtCode = Literal[
     "learns_less", "fell_back", "contention", "disturbed", "superlinear", "untrained",
     "batch_size", "medians", "long_step", "unsteady", "mixed", "set_aside", "clocks",
-    "quarantined", "replaced", "few_runs", "unequal_samples", "allocator", "outliers",
+    "replaced", "few_runs", "unequal_samples", "allocator", "outliers",
     "fp8", "missing", "power_cap", "unseen",
 ]  # fmt: skip
 """The gravest first: a terminal names the first doubt about a configuration."""

@@ -133,8 +133,6 @@ class SweepConfig:
     """With ``wait``: how long, before the cell is skipped."""
     expected_devices: PositiveInt | None = None
     """Devices the configuration was made for: another number is used all the same, and said."""
-    quarantine: bool = True
-    """Lease no device again that errs, throttles, or is slower than others at the same cell."""
     doctor: bool = False
     """Examine the devices in a cell of its own before the others; the report compares with it."""
     wrap: str | None = None

@@ -2,9 +2,6 @@ from .archive import unpacked as unpacked
 from .archive import write_archive as write_archive
 from .decisions import CandidateEvidence as CandidateEvidence
 from .decisions import ImportedResult as ImportedResult
-from .decisions import Quarantine as Quarantine
-from .decisions import QuarantinedDevice as QuarantinedDevice
-from .decisions import Reason as Reason
 from .decisions import StrategyDecision as StrategyDecision
 from .decisions import ThresholdRule as ThresholdRule
 from .doctor import DOCTOR_FILE as DOCTOR_FILE

@@ -26,7 +26,7 @@ _MOST_TIMES: Final = 200
 """Unpacked bytes for each byte of the archive: records of sweeps have 3 to 20."""
 _RECORDS: Final = tuple(
     f"{name}.json"
-    for name in ("sweep", "quarantine", "provenance", "result", "running", "tracking", "decision",
+    for name in ("sweep", "provenance", "result", "running", "tracking", "decision",
                  "imported", "doctor")
 )  # fmt: skip
 _PARTS: Final = (

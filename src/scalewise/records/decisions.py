@@ -1,7 +1,6 @@
-"""Decisions about a cell or its devices, with the evidence.
+"""Decisions about a cell, with the evidence.
 
-``decision.json``: the strategy that was fastest.
-``imported.json``: a published result. ``quarantine.json``: devices that a sweep leases no more.
+``decision.json``: the strategy that was fastest. ``imported.json``: a published result.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import ClassVar, Literal
 
 from pydantic import PositiveFloat, PositiveInt
 
-from scalewise.records.files import UnixTime, WorldSize
+from scalewise.records.files import WorldSize
 
 _LOPSIDED = 0.05
 """How far from the middle of its interval, in halves of it, a figure is still written with ±; as
@@ -129,40 +128,3 @@ class ImportedResult:
     def counted_batch(self) -> float:
         """The samples a step that the published throughput stands for."""
         return self.samples_per_s * self.step_time_ms / 1e3
-
-
-Reason = Literal["errors", "throttling", "slow"]
-
-
-@dataclass(frozen=True)
-class QuarantinedDevice:
-    """One device, and the evidence against it."""
-
-    uuid: str
-    index: int | None
-    """NVML's, on its host."""
-    name: str
-    host: str
-    """As in :attr:`Provenance.host <scalewise.records.Provenance.host>`."""
-    reason: Reason
-    evidence: str
-    """One line with the numbers."""
-    cell: str
-    """The cell whose records show it."""
-    at: UnixTime
-
-    def __str__(self) -> str:
-        index = "" if self.index is None else f" {self.index}"
-        return f"GPU{index} ({self.uuid}): {self.evidence}"
-
-
-@dataclass(frozen=True)
-class Quarantine:
-    """All devices that a sweep has put aside; absent where there are none."""
-
-    FILE: ClassVar[str] = "quarantine.json"
-    devices: tuple[QuarantinedDevice, ...] = ()
-
-    @property
-    def uuids(self) -> frozenset[str]:
-        return frozenset(device.uuid for device in self.devices)

@@ -178,8 +178,7 @@ def doubts(analysis: Analysis) -> Section:
 @functools.lru_cache(maxsize=1)
 def find_doubts(analysis: Analysis) -> tuple[Doubt, ...]:
     """Each doubt once, with all whom it concerns; the gravest first."""
-    found = [Doubt("quarantined", f"quarantined: {one}") for one in analysis.sweep.quarantined]
-    found += [Doubt("replaced", text) for text in replaced_runs(analysis.sweep)]
+    found = [Doubt("replaced", text) for text in replaced_runs(analysis.sweep)]
     for pair in analysis.pairs:
         # The others are told of each configuration.
         own = (one for one in pair.doubts if one.code not in _OF_ONE)

@@ -238,9 +238,8 @@ def mendable(ending: Ending) -> str | None:
     """Why another try may end better; None if it would end the same way.
 
     A fault is mended if it came from outside and may be gone: a signal, a lost host, a port that
-    somebody else took, a device that was busy or broke (and is quarantined by then). An error of
-    the user's own, too little memory, a full disk, a time limit, a hang or epochs that differ in
-    length come back.
+    somebody else took, a device that was busy or broke. An error of the user's own, too little
+    memory, a full disk, a time limit, a hang or epochs that differ in length come back.
     """
     if ending.outcome != "failed" or ending.cause is None:
         return None

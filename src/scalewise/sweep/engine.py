@@ -405,7 +405,6 @@ class Engine:
         self._running.remove(running)
         self._announced.discard(cell.planned.cell_id)
         self.device_hours.spend(running.world_size, (seconds or 0.0) + running.lost_s)
-        self.executor.examine(running)
         why: str | None = None
         if ending.cause == "preempted":
             why = "no retry is counted"

@@ -124,9 +124,6 @@ class Executor(ABC, Generic[R]):
         ``preempted`` runs again, and no retry is counted.
         """
 
-    def examine(self, running: R) -> None:
-        """Look at the records of a try that has ended, for example for bad devices."""
-
     @abstractmethod
     def cancel(self, running: Sequence[R], deadline: float) -> None:
         """End every try by ``deadline`` of ``time.monotonic``: each records itself as interrupted.

@@ -10,11 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from scalewise.gpu import DeviceSampler, HostMismatch, Hosts, Lease, Leases, Occupancy
+from scalewise.gpu import DeviceSampler, Hosts, Lease, Leases, Occupancy
 from scalewise.host import end_orphans
-from scalewise.records import CellFolder, DeviceInfo, Ending, RecordError, SweepFolder
+from scalewise.records import CellFolder, Ending, RecordError, SweepFolder
 from scalewise.supervisor import Origin
-from scalewise.sweep.device_health import DeviceQuarantine
 from scalewise.sweep.display import Display
 from scalewise.sweep.engine import Engine
 from scalewise.sweep.executor import Executor, Policy, QueuedCell, RunningCell
@@ -133,7 +132,6 @@ class LocalExecutor(Executor[LocalCell]):
         self._leases.name = f"the sweep in {folder.path.resolve()} (process {os.getpid()})"
         self._hosts = Hosts(note)
         self._device_wait = DeviceWait(note)
-        self._quarantine = DeviceQuarantine(folder.path)
         if self._not_forked is None and _began_freshly(folder):
             self._not_forked = "earlier cells of this sweep were started freshly"
 
@@ -154,9 +152,6 @@ class LocalExecutor(Executor[LocalCell]):
             if line not in self._notes_shown:
                 self._notes_shown.add(line)
                 self._note(line)
-        refusal = self._refusal(QueuedCell(cell, demand))
-        if refusal is not None:
-            raise HostMismatch(refusal)
         return demand
 
     # While cells run
@@ -165,19 +160,13 @@ class LocalExecutor(Executor[LocalCell]):
         self, waiting: Sequence[QueuedCell], running: Sequence[LocalCell]
     ) -> Sequence[QueuedCell]:
         self._settling = False
-        refused = [queued for queued in waiting if self._refusal(queued) is not None]
-        if refused:
-            return refused
         if self.policy == "exclusive":
             return [] if running else waiting[:1]
         leased = [cell.lease.slots for cell in running]
-        return choose_cells(waiting, leased, self._usable)
+        return choose_cells(waiting, leased)
 
     def start(self, queued: QueuedCell, folder: CellFolder) -> LocalCell | Ending | None:
-        refusal = self._refusal(queued)
-        if refusal is not None:
-            return Ending("skipped", "host", refusal)
-        lease = self._leases.try_lease(self._usable(queued), queued.world_size)
+        lease = self._leases.try_lease(queued.demand.host.slots, queued.world_size)
         if lease is None:
             others_run = bool(self._selector.get_map())
             ending = self._device_wait.ending(queued.cell, self._leases, others_run)
@@ -252,24 +241,6 @@ class LocalExecutor(Executor[LocalCell]):
         for cell in running:
             cell.end(deadline)
             self._leases.release(cell.lease)
-
-    # Bad devices
-
-    def examine(self, running: LocalCell) -> None:
-        """Quarantine the devices that the cell's records speak against."""
-        if running.cell.request.cell.sweep.quarantine:
-            for device in self._quarantine.examine(running.folder, running.lease.slots):
-                self._note(f"quarantine {device}; it gets no more cells of this sweep")
-
-    def _usable(self, queued: QueuedCell) -> Sequence[DeviceInfo]:
-        slots, quarantines = queued.demand.host.slots, queued.cell.request.cell.sweep.quarantine
-        return self._quarantine.usable(slots) if quarantines else tuple(slots)
-
-    def _refusal(self, queued: QueuedCell) -> str | None:
-        """Why too few devices are left for a cell; None if enough are."""
-        if not (queued.cell.request.cell.sweep.quarantine and self._quarantine.quarantine.devices):
-            return None
-        return self._quarantine.refusal(queued.world_size, queued.demand.host.slots)
 
 
 def _began_freshly(folder: SweepFolder) -> bool:

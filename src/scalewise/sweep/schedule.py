@@ -28,9 +28,7 @@ class LocalDemand:
 
 
 def choose_cells(
-    waiting: Sequence[QueuedCell],
-    leased: Sequence[Sequence[DeviceInfo]],
-    usable: Callable[[QueuedCell], Sequence[DeviceInfo]],
+    waiting: Sequence[QueuedCell], leased: Sequence[Sequence[DeviceInfo]]
 ) -> list[QueuedCell]:
     """The queued cells to start now beside the running ones.
 
@@ -40,13 +38,12 @@ def choose_cells(
     Args:
         waiting: in the order of the plan.
         leased: devices of each running cell.
-        usable: the devices that a cell may have; it takes ``world_size`` of them.
     """
     busy = {unit for slots in leased for slot in slots for unit in units(slot)}
     present = min((queued.cell.planned.repeat for queued in waiting), default=0)
     chosen: list[QueuedCell] = []
     for queued in waiting:
-        free = [slot for slot in usable(queued) if busy.isdisjoint(units(slot))]
+        free = [slot for slot in queued.demand.host.slots if busy.isdisjoint(units(slot))]
         if queued.cell.planned.repeat == present and len(free) >= queued.world_size:
             busy.update(unit for slot in free[: queued.world_size] for unit in units(slot))
             chosen.append(queued)

@@ -20,14 +20,11 @@ from scalewise.records import (
     CellState,
     Ending,
     PlannedCell,
-    Quarantine,
-    QuarantinedDevice,
     RecordError,
     State,
     SweepFolder,
     SweepPlan,
     cell_state,
-    find_record,
     read_heartbeat,
     read_latest_sample,
 )
@@ -261,14 +258,10 @@ class SweepStatus:
     seconds_left: float | None
     """Seconds for cells that run, wait, or run again when the sweep is resumed;
     None if nothing tells yet."""
-    quarantined: tuple[QuarantinedDevice, ...] = ()
-    """Devices that get no more cells of this sweep."""
     held: bool = False
     """Whether a process of this host runs the sweep, be it between two cells."""
     round: int | None = None
     """The latest round that has begun, where more cells may come; None where these are all."""
-    problems: tuple[str, ...] = ()
-    """Files of the folder that could not be read, each with why."""
 
     @property
     def running(self) -> bool:
@@ -315,21 +308,13 @@ class StatusReader:
             if cell.state == "done" and cell.elapsed_s is not None:
                 durations.add(cell.config_id, cell.elapsed_s)
         left = [cell for cell in cells if cell.state in UNFINISHED]
-        quarantined: tuple[QuarantinedDevice, ...] = ()
-        problems: tuple[str, ...] = ()
-        try:
-            quarantined = (find_record(self.sweep.path, Quarantine) or Quarantine()).devices
-        except RecordError as error:
-            problems = (f"which devices are quarantined is not known: {error}",)
         return SweepStatus(
             str(self.sweep.path),
             now,
             plan.policy,
             cells,
             durations.seconds_left(left, plan.slots, plan.policy == "packed"),
-            quarantined,
             is_held(self.sweep.lock_path),
-            problems=problems,
         )
 
     def label(self, planned: PlannedCell) -> str:

@@ -171,8 +171,7 @@ def render(status: SweepStatus, width: int, *, whole_lines: bool = False) -> Ren
     problems = [f"{cell.name}: {cell.problem}" for cell in status.cells if cell.problem]
     lines = [
         *(_line(text, "red", whole_lines) for text in ending_lines(ended)),
-        *(_line(text, "yellow", whole_lines) for text in [*problems, *status.problems]),
-        *(_line(f"quarantined: {device}", "red", whole_lines) for device in status.quarantined),
+        *(_line(text, "yellow", whole_lines) for text in problems),
     ]
     summary = f"{counts(status)}{more}\n{estimate_line(status)}"
     return Group(_table(shown, width), *lines, Text(summary, style="bold"))

@@ -1,4 +1,4 @@
-"""Retries, budgets and bad GPUs in the engine of this host, with supervisors that only answer."""
+"""Retries and budgets in the engine of this host, with supervisors that only answer."""
 
 from __future__ import annotations
 
@@ -16,15 +16,12 @@ from fakes.requests import asked
 from scalewise.cli import hydra_main
 from scalewise.gpu import Host, Lease, Leases, Occupancy
 from scalewise.records import (
-    Alert,
     Cause,
     CellFolder,
     DeviceInfo,
     DeviceProcess,
     DeviceSample,
-    DeviceSeriesWriter,
     Ending,
-    SampledDevice,
 )
 from scalewise.supervisor import to_line
 from scalewise.sweep import (
@@ -49,8 +46,6 @@ class Supervisors:
     answers: list[Ending | Cause]
     """One a try: how the cell ends, or what a failed try is recorded to have died of."""
     seconds: float = 0.0
-    bad: str | None = None
-    """The GPU that reports an XID while it is used."""
     started: list[tuple[str, tuple[str | None, ...]]] = field(default_factory=list)
 
     def start(self, queued: QueuedCell, folder: CellFolder, lease: Lease) -> SupervisorProcess:
@@ -64,8 +59,6 @@ class Supervisors:
                 Ending("failed", answer, "gone", 0, code, None, (), number, 0.0, 0.0)
             )
             answer = Ending("failed", answer, "gone", number=number)
-        if self.bad in uuids:
-            self._report_xid(folder, str(self.bad))
         process = subprocess.Popen(
             ["sh", "-c", 'sleep "$2"; printf "%s" "$1"', "_", to_line(answer), str(self.seconds)],
             stdin=subprocess.PIPE,
@@ -74,12 +67,6 @@ class Supervisors:
         )
         job: Any = Ending("waiting")
         return SupervisorProcess(job, process, folder.path / "supervisor.err")
-
-    def _report_xid(self, folder: CellFolder, uuid: str) -> None:
-        device = SampledDevice(uuid, 1, "NVIDIA H200")
-        writer = DeviceSeriesWriter(folder.device_series_path("h"), "h", "nvml", 1.0, (device,), {})
-        writer.alert(Alert(1.0, "error", "xid", uuid, "XID 79", "XID 79, fallen off the bus"))
-        writer.close()
 
 
 @pytest.fixture
@@ -145,29 +132,6 @@ def test_it_fails_for_good_after_its_retries_or_if_none_can_mend_it(
     supervisors = Supervisors(list(answers))
     report = run(engine, monkeypatch, supervisors, f"sweep.retries={retries}")
     assert (report.count("failed"), len(supervisors.started)) == (1, len(answers))
-
-
-def test_a_gpu_that_errs_gets_no_more_cells(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    supervisors = Supervisors([DONE], bad="GPU-1")
-    report = run(engine, monkeypatch, supervisors, "strategy=ddp", "batch_size=128", repeats=2)
-    assert [uuids for _, uuids in supervisors.started] == [("GPU-0", "GPU-1")]
-    assert (report.count("done"), report.count("skipped")) == (1, 1)
-    (skipped,) = [o.message for o in report.endings.values() if o.outcome == "skipped"]
-    assert skipped.startswith("needs 2 devices, and 1 of this host's 2 are left: GPU 1 (GPU-1): XI")
-    assert "quarantine GPU 1 (GPU-1): XID 79, fallen off the bus" in said(engine)
-    status = StatusReader(engine.folder.path).read()
-    assert [device.uuid for device in status.quarantined] == ["GPU-1"]
-
-
-@pytest.mark.parametrize(("quarantine", "second"), [("true", "GPU-1"), ("false", "GPU-0")])
-def test_narrow_cells_go_on_with_what_is_left_unless_quarantine_is_off(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, quarantine: str, second: str
-) -> None:
-    supervisors = Supervisors([DONE, DONE], bad="GPU-0")
-    run(engine, monkeypatch, supervisors, f"sweep.quarantine={quarantine}", repeats=2)
-    assert [uuids for _, uuids in supervisors.started] == [("GPU-0",), (second,)]
 
 
 def test_a_budget_ends_the_sweep_before_the_cell_that_would_exceed_it(

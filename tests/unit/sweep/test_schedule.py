@@ -21,17 +21,19 @@ class Waits:
     key: str
     world_size: int
     repeat: int
-    usable: Sequence[DeviceInfo] = GPUS
+    slots: Sequence[DeviceInfo] = GPUS
     seconds: float = 1.0
     cell: Any = field(init=False)
+    demand: Any = field(init=False)
 
     def __post_init__(self) -> None:
         self.cell = SimpleNamespace(planned=SimpleNamespace(repeat=self.repeat))
+        self.demand = SimpleNamespace(host=SimpleNamespace(slots=self.slots))
 
 
 def starts_now(waiting: Sequence[Waits], taken: int) -> list[str]:
     """Keys of the cells that start beside one that has the first ``taken`` devices."""
-    chosen = choose_cells(cast(Any, waiting), [GPUS[:taken]], lambda one: cast(Any, one).usable)
+    chosen = choose_cells(cast(Any, waiting), [GPUS[:taken]])
     return [cast(Any, one).key for one in chosen]
 
 

@@ -265,17 +265,6 @@ def test_a_sweep_between_two_cells_runs_while_somebody_has_its_lock(sweep: Sweep
     assert "finish it: scalewise resume " in estimate_line(ended)
 
 
-def test_a_damaged_list_of_quarantined_devices_hides_no_cell(
-    sweep: SweepFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (sweep.path / "quarantine.json").write_text("{")
-    assert main(["status", str(sweep.path)]) == 0
-    shown = capsys.readouterr().out
-    assert "which devices are quarantined is not known" in shown
-    assert "quarantine.json" in shown
-    assert all(name in shown for name in states(sweep))
-
-
 @pytest.mark.parametrize("width", [80, 120])
 def test_no_name_and_no_swept_value_is_broken(width: int) -> None:
     for sweep in ("cpu2_matrix", "h200_fp8/sweep"):

@@ -73,26 +73,28 @@ class HostStaging:
         self._pageable = _pattern(byte_count, torch.device("cpu"))
         self._pinned = torch.empty_like(self._pageable, pin_memory=True)
 
-    def prepare(self, kind: Staging) -> bool:
-        """Fill the source, and the target with something else, and return true.
+    def measure(
+        self, kind: Staging, budget_s: float, meet: Callable[[], object] | None = None
+    ) -> CopyRate:
+        """Time copies of that kind, and compare what arrived.
 
-        It takes the host longer than the copies, so ranks that copy together meet after it.
+        Ranks that copy together ``meet`` once their buffers are filled, which takes the host longer
+        than the copies; one that cannot fill its own comes all the same.
         """
         source, target = self._ends(kind)
-        torch.arange(source.numel(), out=source)
-        target.fill_(-1)
-        torch.cuda.synchronize(self._device)
-        return True
-
-    def measure(self, kind: Staging, budget_s: float, *, together: bool) -> CopyRate:
-        """Time copies of that kind, prepared before, and compare what arrived."""
-        source, target = self._ends(kind)
+        try:
+            torch.arange(source.numel(), out=source)
+            target.fill_(-1)
+            torch.cuda.synchronize(self._device)
+        finally:
+            if meet is not None:
+                meet()
         work: Work = lambda: target.copy_(source, non_blocking=True)  # noqa: E731
         timing = measure(stopwatch(self._device), work, budget_s)
         # The stopwatch has waited for the last copy.
         correct = torch.equal(target, _pattern(self._bytes, target.device))
         rate = gb_per_s(self._bytes, timing)
-        return CopyRate(kind, together, self._bytes, timing, rate, correct)
+        return CopyRate(kind, meet is not None, self._bytes, timing, rate, correct)
 
     def _ends(self, kind: Staging) -> tuple[Tensor, Tensor]:
         host = self._pinned if kind.endswith("pinned") else self._pageable
@@ -126,27 +128,20 @@ def host_copies(
     ``device``, whose PCIe link is read.
     """
     staging = record.attempt("host staging", lambda: HostStaging(device, budget.staging_bytes))
-
-    def add(kind: Staging, together: bool) -> None:
-        """Prepare, and copy once all are ready."""
-        prepare = partial(staging.prepare, kind) if staging else lambda: False
-        ready = record.attempt(kind, prepare)
-        if together:
-            team.barrier()
-        if ready and staging is not None:
-            name = f"{kind} {'together' if together else 'alone'}"
-            work = partial(staging.measure, kind, budget.staging_s, together=together)
-            record.add("copies", name, work)
-
     for turn in range(team.size):
         if turn == team.rank and staging is not None:
             for kind in STAGING:
-                add(kind, together=False)
+                alone = partial(staging.measure, kind, budget.staging_s)
+                record.add("copies", f"{kind} alone", alone)
             if uuid is not None:
                 record.attempt("PCIe link", partial(_read_pcie, record, staging, uuid))
         team.barrier()
     for kind in STAGING[:2] if team.size > 1 else ():  # pinned
-        add(kind, together=True)
+        if staging is None:
+            team.barrier()
+        else:
+            together = partial(staging.measure, kind, budget.staging_s, team.barrier)
+            record.add("copies", f"{kind} together", together)
 
 
 def _read_pcie(record: RankRecord, staging: HostStaging, uuid: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,13 +35,14 @@ class Buffers:
     def __init__(self, device: torch.device, byte_count: int) -> None:
         self.bytes = byte_count
 
-    def prepare(self, kind: Staging) -> bool:
+    def measure(
+        self, kind: Staging, budget_s: float, meet: Callable[[], object] | None = None
+    ) -> CopyRate:
+        if meet is not None:
+            meet()
         if kind == "d2h_pinned":
             raise RuntimeError("the pattern is broken")
-        return True
-
-    def measure(self, kind: Staging, budget_s: float, *, together: bool) -> CopyRate:
-        return CopyRate(kind, together, self.bytes, Timing((1.0,), 1), 1.0, True)
+        return CopyRate(kind, meet is not None, self.bytes, Timing((1.0,), 1), 1.0, True)
 
 
 def no_memory(device: torch.device, byte_count: int) -> Buffers:
@@ -48,14 +50,15 @@ def no_memory(device: torch.device, byte_count: int) -> Buffers:
 
 
 _ALONE = [(kind, False) for kind in STAGING if kind != "d2h_pinned"]
-_BROKEN = {"d2h_pinned": "RuntimeError: the pattern is broken"}
+_BROKEN = {"d2h_pinned alone": "RuntimeError: the pattern is broken"}
+_BROKEN_TWICE = {**_BROKEN, "d2h_pinned together": "RuntimeError: the pattern is broken"}
 
 
 @pytest.mark.parametrize(
     ("size", "buffers", "copied", "missing", "met"),
     [
         (1, Buffers, _ALONE, _BROKEN, 1),
-        (2, Buffers, [*_ALONE, ("h2d_pinned", True)], _BROKEN, 2 + 2),
+        (2, Buffers, [*_ALONE, ("h2d_pinned", True)], _BROKEN_TWICE, 2 + 2),
         (3, no_memory, [], {"host staging": "MemoryError: cannot pin"}, 3 + 2),
     ],
 )
@@ -80,3 +83,14 @@ def test_a_copy_in_memory_counts_bytes_read_and_written() -> None:
     rate = memory_copy(_CPU, 2**20, 0.01)
     assert rate.correct and rate.kind == "host"
     assert rate.gb_s == pytest.approx(2 * 2**20 / rate.timing.median_us / 1e3)
+
+
+def test_a_rank_that_cannot_fill_its_buffers_comes_to_the_meeting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    staging = object.__new__(copies.HostStaging)
+    monkeypatch.setattr(staging, "_ends", lambda kind: (None, None), raising=False)
+    met: list[int] = []
+    with pytest.raises(AttributeError):
+        staging.measure("h2d_pinned", 0.1, lambda: met.append(1))
+    assert met == [1]

@@ -10,7 +10,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 
 from fakes.train_command import LEAN, ROOT
-from scalewise.cluster.hosts import Demand, Order
+from scalewise.cluster.hosts import ClusterDemand, Order
 from scalewise.cluster.ray_cluster import HostActor
 from scalewise.cluster.slurm_job import CellJob
 from scalewise.config import conf_dir, resolve
@@ -39,7 +39,7 @@ def test_an_order_becomes_a_cell_with_its_result(
     earlier = Ending("failed", "host", "node1 was lost", None, None, None, (), 1, 1.0, 2.0)
     folder.save_attempt(earlier)
     origin = Origin(str(tmp_path), (str(ROOT / "src"), *sys.path), ("train.py",))
-    order = Order(str(folder.path), cell.planned, Demand(1, 1, 0, 1), origin, "key")
+    order = Order(str(folder.path), cell.planned, ClusterDemand(1, 1, 0, 1), origin, "key")
     if cluster == "ray":
         ending = HostActor().run(order)
         assert ending.outcome == "done", ending.message

@@ -52,7 +52,7 @@ def launcher_config(kind: type[T], options: Mapping[str, Any]) -> T:
 
 
 @dataclass(frozen=True)
-class Demand:
+class ClusterDemand:
     """The demand of a cell on a cluster."""
 
     width: int
@@ -79,7 +79,7 @@ class Demand:
         return f"{self.width} {plural(self.width, kind)}{where}"
 
 
-def demand(cell: CellConfig, capacity: ClusterConfig) -> Demand:
+def demand(cell: CellConfig, capacity: ClusterConfig) -> ClusterDemand:
     """Raises :class:`HostMismatch` where its number of devices or nodes cannot be known."""
     world_size = cell.strategy.devices
     if world_size == "auto":
@@ -106,7 +106,7 @@ def demand(cell: CellConfig, capacity: ClusterConfig) -> Demand:
     except ConfigError as error:
         raise HostMismatch(str(error)) from None
     gpus, cores = per_device(cell, capacity)
-    return Demand(world_size, nodes, world_size // nodes * gpus, cores)
+    return ClusterDemand(world_size, nodes, world_size // nodes * gpus, cores)
 
 
 def per_device(cell: CellConfig, capacity: ClusterConfig) -> tuple[int, int]:
@@ -125,7 +125,7 @@ class Order:
 
     folder: str
     cell: PlannedCell
-    wanted: Demand
+    wanted: ClusterDemand
     origin: Origin
     key: str = ""
     """Names this try: by it the hosts of a cell find each other, and no others."""
@@ -163,7 +163,7 @@ def train_here(
         return supervise(job, lease.descriptors)
 
 
-def granted(cell: CellConfig, wanted: Demand) -> Host:
+def granted(cell: CellConfig, wanted: ClusterDemand) -> Host:
     """The devices that the cluster gave this job on this host.
 
     CUDA_VISIBLE_DEVICES and the cores of the cgroup are honoured by ``discover``. Raises

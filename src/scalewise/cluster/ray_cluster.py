@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scalewise.cluster.hosts import Demand, Order, start_supervisor, train_here
+from scalewise.cluster.hosts import ClusterDemand, Order, start_supervisor, train_here
 from scalewise.config import ConfigError, in_one_line
 from scalewise.gpu import HostMismatch
 from scalewise.host import usable_cores
@@ -122,7 +122,7 @@ class Node:
     cpus: int
     gpus: int
 
-    def holds(self, wanted: Demand) -> bool:
+    def holds(self, wanted: ClusterDemand) -> bool:
         return self.cpus >= wanted.cpus_per_node and self.gpus >= wanted.gpus_per_node
 
 
@@ -203,7 +203,7 @@ class RayCluster:
             if node["Alive"]
         ]
 
-    def reserve(self, wanted: Demand, whole_nodes: bool) -> Reservation:
+    def reserve(self, wanted: ClusterDemand, whole_nodes: bool) -> Reservation:
         """Ask for a bundle a node. ``whole_nodes`` leaves no room on them for anyone else."""
         from ray.util import placement_group
 
@@ -218,7 +218,7 @@ class RayCluster:
         strategy = "STRICT_SPREAD" if wanted.nodes > 1 else "STRICT_PACK"
         return Reservation(placement_group([bundle] * wanted.nodes, strategy=strategy))
 
-    def actor(self, reservation: Reservation, index: int, wanted: Demand) -> Any:
+    def actor(self, reservation: Reservation, index: int, wanted: ClusterDemand) -> Any:
         """A :class:`HostActor` in one bundle."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 

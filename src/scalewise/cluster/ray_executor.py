@@ -16,7 +16,14 @@ from typing import Any
 
 from pydantic import NonNegativeFloat
 
-from scalewise.cluster.hosts import ClusterConfig, Demand, Order, attempt_since, demand, per_device
+from scalewise.cluster.hosts import (
+    ClusterConfig,
+    ClusterDemand,
+    Order,
+    attempt_since,
+    demand,
+    per_device,
+)
 from scalewise.cluster.ray_cluster import (
     SILENCE_S,
     Node,
@@ -124,7 +131,7 @@ class RayCell(RunningCell):
 
     cell: Cell
     folder: CellFolder
-    wanted: Demand
+    wanted: ClusterDemand
     links: Sequence[HostLink]
     reservation: Reservation
     first_attempt: int
@@ -267,7 +274,7 @@ class RayExecutor(Executor[RayCell]):
 
     # Before anything starts
 
-    def demand(self, cell: Cell) -> Demand:
+    def demand(self, cell: Cell) -> ClusterDemand:
         nodes = self.cluster.nodes()
         wide = self._config.devices_per_node or self._widest(cell, nodes)
         wanted = demand(cell.request.cell, replace(self._config, devices_per_node=wide))
@@ -298,7 +305,7 @@ class RayExecutor(Executor[RayCell]):
 
     def start(self, queued: QueuedCell, folder: CellFolder) -> RayCell | None:
         """Start a cell on as many nodes as it demands, once they are reserved for it."""
-        wanted: Demand = queued.demand
+        wanted: ClusterDemand = queued.demand
         if self._reserved is None:
             room = self.cluster.reserve(wanted, whole_nodes=self.policy == "exclusive")
             self._reserved = (queued, room, time.monotonic())
@@ -396,7 +403,7 @@ def _place(queued: QueuedCell) -> tuple[int, int]:
     return repeat, queued.world_size * (1 if repeat % 2 else -1)
 
 
-def _require_room(wanted: Demand, nodes: Sequence[Node]) -> None:
+def _require_room(wanted: ClusterDemand, nodes: Sequence[Node]) -> None:
     """Raises :class:`HostMismatch` where the cluster has too few nodes that are large enough."""
     fitting = sum(node.holds(wanted) for node in nodes)
     if fitting < wanted.nodes:

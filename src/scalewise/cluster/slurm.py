@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from scalewise.cluster.hosts import ClusterConfig, Demand
+from scalewise.cluster.hosts import ClusterConfig, ClusterDemand
 from scalewise.config import ConfigError
 from scalewise.gpu import HostMismatch
 
@@ -81,7 +81,7 @@ class SlurmConfig(ClusterConfig):
             )
 
 
-def make_executor(folder: Path, config: SlurmConfig, wanted: Demand) -> SlurmExecutor:
+def make_executor(folder: Path, config: SlurmConfig, wanted: ClusterDemand) -> SlurmExecutor:
     """The executor of all cells with one demand. Raises :class:`ConfigError` without submitit."""
     try:
         from submitit import SlurmExecutor
@@ -102,7 +102,7 @@ def make_executor(folder: Path, config: SlurmConfig, wanted: Demand) -> SlurmExe
     return executor
 
 
-def parameters(config: SlurmConfig, wanted: Demand) -> dict[str, Any]:
+def parameters(config: SlurmConfig, wanted: ClusterDemand) -> dict[str, Any]:
     """submitit's parameters: always one task a node, which starts that node's ranks."""
     cores = wanted.cpus_per_node
     # A preempted job comes back by itself, unless ``extra`` says otherwise.

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from scalewise.cluster.hosts import Demand, Order, attempt_since, demand
+from scalewise.cluster.hosts import ClusterDemand, Order, attempt_since, demand
 from scalewise.cluster.slurm import (
     JobState,
     QueueUnreachable,
@@ -76,7 +76,7 @@ class Submission:
     """Unix time."""
     first_attempt: int
     """Attempts from this number on are this job's; a requeued job has several."""
-    wanted: Demand
+    wanted: ClusterDemand
     log: str
     """File of the lines that the job itself printed, before and after its ranks."""
 
@@ -87,7 +87,7 @@ class SlurmCell(RunningCell):
 
     cell: Cell
     folder: CellFolder
-    wanted: Demand
+    wanted: ClusterDemand
     submission: Submission | None = None
     """None until it is submitted."""
     state: JobState = field(default_factory=lambda: JobState("PENDING"))
@@ -218,7 +218,7 @@ class SlurmExecutor(Executor[SlurmCell]):
         require_slurm()
         self._folder, self._note = folder, note
 
-    def demand(self, cell: Cell) -> Demand:
+    def demand(self, cell: Cell) -> ClusterDemand:
         return demand(cell.request.cell, self.config)
 
     def find_running(self, cell: Cell, folder: CellFolder) -> SlurmCell | None:
@@ -256,7 +256,7 @@ class SlurmExecutor(Executor[SlurmCell]):
     def _submit(self, cells: Sequence[SlurmCell]) -> dict[SlurmCell, Ending]:
         """Submit arrays of cells, round by round; returns the endings of those SLURM refuses."""
         refused: dict[SlurmCell, Ending] = {}
-        arrays: dict[tuple[int, Demand], list[SlurmCell]] = {}
+        arrays: dict[tuple[int, ClusterDemand], list[SlurmCell]] = {}
         for cell in cells:
             arrays.setdefault((cell.cell.planned.repeat, cell.wanted), []).append(cell)
         for (_, wanted), group in arrays.items():
@@ -268,7 +268,7 @@ class SlurmExecutor(Executor[SlurmCell]):
                     refused |= {cell: _skipped(cell, str(mismatch)) for cell in array}
         return refused
 
-    def _send(self, cells: Sequence[SlurmCell], wanted: Demand) -> None:
+    def _send(self, cells: Sequence[SlurmCell], wanted: ClusterDemand) -> None:
         """Submit one array, its tasks in the order of the plan. Raises :class:`HostMismatch`."""
         executor = make_executor(self._folder.path.resolve(), self.config, wanted)
         origin, jobs = Origin.of_this_process(), []
@@ -345,7 +345,7 @@ class PrintedSweep(Engine):
 
     def run(self, cells: Sequence[Cell]) -> SweepReport:
         """Write to standard output what would be submitted, one script an array."""
-        arrays: dict[tuple[int, Demand], list[Cell]] = {}
+        arrays: dict[tuple[int, ClusterDemand], list[Cell]] = {}
         try:
             for cell in cells:
                 wanted = self.executor.demand(cell)

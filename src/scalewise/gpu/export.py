@@ -31,7 +31,7 @@ from scalewise.records import (
     unpacked,
 )
 
-Entry = dict[str, Any]
+StatsEntry = dict[str, Any]
 
 _EMPTY = b"[\n]\n"
 _END = b"\n]\n"
@@ -114,7 +114,7 @@ def export_cell(folder: CellFolder, target: Path) -> list[Path]:
     return written
 
 
-def _write_array(path: Path, entries: Iterable[Entry]) -> None:
+def _write_array(path: Path, entries: Iterable[StatsEntry]) -> None:
     lines = ",\n".join(json.dumps(e, allow_nan=False, ensure_ascii=False) for e in entries)
     path.write_text(f"[\n{lines}\n]\n" if lines else "[\n]\n", encoding="utf-8")
 
@@ -232,14 +232,14 @@ def multi_gpu_path(path: Path) -> Path:
     return path.with_name(f"{path.stem}_multi_gpu{path.suffix}")
 
 
-def single_entry(when: float, device: SampledDevice, sample: DeviceSample) -> Entry:
+def single_entry(when: float, device: SampledDevice, sample: DeviceSample) -> StatsEntry:
     """One GPU at Unix time ``when``."""
     return {"timestamp": _timestamp(when), **_gpu_data(device, sample)}
 
 
 def multi_entry(
     when: float, devices: Sequence[SampledDevice], samples: Mapping[str, DeviceSample]
-) -> Entry:
+) -> StatsEntry:
     """All GPUs that answered at Unix time ``when``, with their aggregate."""
     rows = [_gpu_data(d, samples[d.id]) for d in devices if d.id in samples]
     return {
@@ -249,7 +249,7 @@ def multi_entry(
     }
 
 
-def _gpu_data(device: SampledDevice, sample: DeviceSample) -> Entry:
+def _gpu_data(device: SampledDevice, sample: DeviceSample) -> StatsEntry:
     return {
         "gpu_index": device.index,
         "gpu_name": device.name,
@@ -262,7 +262,7 @@ def _gpu_data(device: SampledDevice, sample: DeviceSample) -> Entry:
     }
 
 
-def _aggregate(rows: Sequence[Entry]) -> Entry:
+def _aggregate(rows: Sequence[StatsEntry]) -> StatsEntry:
     def known(name: str) -> list[float]:
         return [row[name] for row in rows if row[name] is not None]
 

@@ -121,7 +121,7 @@ class StepWriter:
         self._file.close()
 
 
-Selection = slice | npt.NDArray[np.bool_]
+RowSelection = slice | npt.NDArray[np.bool_]
 _LEAST_ROWS: Final = 64
 """Of a block in the mean, if it is looked at where it lies: smaller ones are copied together."""
 _MOST_JOINED: Final = 256
@@ -139,10 +139,10 @@ class StepRows:
     @overload
     def __getitem__(self, key: str) -> npt.NDArray[Any]: ...
     @overload
-    def __getitem__(self, key: Selection) -> StepRows: ...
+    def __getitem__(self, key: RowSelection) -> StepRows: ...
     @overload
     def __getitem__(self, key: int) -> np.void: ...
-    def __getitem__(self, key: str | Selection | int) -> npt.NDArray[Any] | StepRows | np.void:
+    def __getitem__(self, key: str | RowSelection | int) -> npt.NDArray[Any] | StepRows | np.void:
         """A column by its name, one row, or the rows that are selected."""
         if isinstance(key, str):
             return np.concatenate([b[key] for b in self._blocks] or [np.empty(0, STEP_DTYPE)[key]])

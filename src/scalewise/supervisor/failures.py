@@ -28,7 +28,7 @@ _IN_A_STEP = "loops/optimization/"
 """In the traceback of a rank that trained: Lightning validates and ends a fit elsewhere."""
 
 
-def blame(ranks: Ranks, folder: CellFolder) -> Ending:
+def first_failure(ranks: Ranks, folder: CellFolder) -> Ending:
     """The rank that failed first. Waits a moment for the others to say what they know.
 
     When one rank of a group dies, the others fail within milliseconds because a peer is gone. The

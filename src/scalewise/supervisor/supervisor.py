@@ -32,7 +32,7 @@ from scalewise.host import (
 from scalewise.records import CellFolder, Ending, RunningAttempt, read_heartbeat
 from scalewise.supervisor.attempt import Try, conclude, foreign_processes, prepare
 from scalewise.supervisor.failures import (
-    blame,
+    first_failure,
     name_absent,
     name_memory_kill,
 )
@@ -184,7 +184,7 @@ class Supervisor:
                 self.workers.update(descendants(os.getpid()))
             ranks.collect()
             if ranks.failed:
-                ending = self._blame(ranks)
+                ending = self._first_failure(ranks)
                 # A cluster's SIGTERM goes to the ranks too, and may end them first.
                 return _STOPPED if self.wakeup.stop_asked else ending
             if not ranks.alive:
@@ -200,10 +200,10 @@ class Supervisor:
             if hang is not None:
                 return hang
 
-    def _blame(self, ranks: Ranks) -> Ending:
+    def _first_failure(self, ranks: Ranks) -> Ending:
         """The failed rank, or the part of its surroundings, that ended the cell."""
         limit_s = self.job.settings.collective_timeout_s
-        ending = blame(ranks, self.folder)
+        ending = first_failure(ranks, self.folder)
         ending = name_memory_kill(ending, self.memory_kills, oom_kills())
         return name_absent(ending, ranks, self.folder, limit_s, self.job.world_size)
 

@@ -12,7 +12,7 @@ import pytest
 
 from fakes.requests import asked
 from scalewise.cluster import ray_executor, slurm_executor
-from scalewise.cluster.hosts import Demand, Order
+from scalewise.cluster.hosts import ClusterDemand, Order
 from scalewise.cluster.ray_executor import HostLink, RayConfig, RayExecutor
 from scalewise.cluster.slurm import JobState, SlurmConfig
 from scalewise.cluster.slurm_executor import SlurmExecutor
@@ -55,8 +55,8 @@ class Answering(RayExecutor):
         self.answers = answers
         self.tries: list[str] = []
 
-    def demand(self, cell: Cell) -> Demand:
-        return Demand(cell.planned.devices or 1, 1, 0, 1)
+    def demand(self, cell: Cell) -> ClusterDemand:
+        return ClusterDemand(cell.planned.devices or 1, 1, 0, 1)
 
     def links(self, reservation: object, order: Order) -> Sequence[HostLink]:
         self.tries.append(order.cell.name)
@@ -69,7 +69,7 @@ class Rooms:
     def __init__(self) -> None:
         self.taken = 0
 
-    def reserve(self, wanted: Demand, whole_nodes: bool) -> Any:
+    def reserve(self, wanted: ClusterDemand, whole_nodes: bool) -> Any:
         self.taken += 1
         return SimpleNamespace(is_ready=lambda: True, free=self._free)
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from fakes.requests import asked as request_of
-from scalewise.cluster.hosts import Demand, Order, granted, launcher_config, leased
+from scalewise.cluster.hosts import ClusterDemand, Order, granted, launcher_config, leased
 from scalewise.cluster.ray_cluster import HostActor, Node, RayCluster, require_ray
 from scalewise.cluster.ray_executor import HostLink, RayCell, RayConfig, RayExecutor
 from scalewise.config import ConfigError, HardwareConfig
@@ -61,14 +61,14 @@ def test_nothing_loads_ray_before_a_cluster_is_asked_for(module: str) -> None:
 
 def test_a_node_holds_what_fits_one_of_its_hosts() -> None:
     node = Node("id", "10.0.0.1", cpus=16, gpus=4)
-    assert node.holds(Demand(4, 1, 4, 4))
-    assert not node.holds(Demand(4, 1, 4, 5)), "20 CPUs"
-    assert not node.holds(Demand(8, 1, 8, 1))
-    assert node.holds(Demand(8, 2, 4, 4)), "half of it"
+    assert node.holds(ClusterDemand(4, 1, 4, 4))
+    assert not node.holds(ClusterDemand(4, 1, 4, 5)), "20 CPUs"
+    assert not node.holds(ClusterDemand(8, 1, 8, 1))
+    assert node.holds(ClusterDemand(8, 2, 4, 4)), "half of it"
 
 
 def test_a_host_that_does_not_see_the_folder_says_so(tmp_path: Path) -> None:
-    order = Order(str(tmp_path / "no"), PLANNED, Demand(1, 1, 0, 1), Origin("/", (), ()))
+    order = Order(str(tmp_path / "no"), PLANNED, ClusterDemand(1, 1, 0, 1), Origin("/", (), ()))
     ending = HostActor().run(order)
     assert (ending.outcome, ending.is_lost) == ("failed", False)
     assert "hydra.sweep.dir" in ending.message
@@ -77,7 +77,7 @@ def test_a_host_that_does_not_see_the_folder_says_so(tmp_path: Path) -> None:
 def test_a_wide_cell_needs_only_its_share_of_each_host(monkeypatch: pytest.MonkeyPatch) -> None:
     cell: Any = SimpleNamespace(hardware=ON_CPU)
     devices = len(os.sched_getaffinity(0))
-    host = granted(cell, Demand(4 * devices, 4, 0, 1))
+    host = granted(cell, ClusterDemand(4 * devices, 4, 0, 1))
     assert len(host.slots) == devices
 
 
@@ -86,7 +86,7 @@ def test_nobody_waits_for_devices_of_a_sweep_that_is_gone(
 ) -> None:
     monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path))
     cell: Any = SimpleNamespace(hardware=ON_CPU)
-    host = granted(cell, Demand(1, 1, 0, 1))
+    host = granted(cell, ClusterDemand(1, 1, 0, 1))
     stopped = pytest.raises(HostMismatch, match="stopped while it waited")
     with leased(host, len(host.slots)), stopped, leased(host, 1, go_on=lambda: False):
         pass
@@ -105,7 +105,7 @@ class Host:
 
 def remote(folder: CellFolder, *hosts: Any) -> RayCell:
     cell: Any = SimpleNamespace(planned=PLANNED)
-    wanted, room = Demand(len(hosts), len(hosts), 0, 1), cast(Any, None)
+    wanted, room = ClusterDemand(len(hosts), len(hosts), 0, 1), cast(Any, None)
     running = RayCell(cell, folder, wanted, hosts, room, 1, 100.0)
     running.take_answers()
     return running
@@ -214,6 +214,6 @@ def test_a_link_says_what_was_lost(answer: Any, expected: Any) -> None:
     cluster: Any = SimpleNamespace(
         is_ready=lambda run: True, get=get, errors=(RuntimeError,), nodes=lambda: alive
     )
-    order = Order("cell", PLANNED, Demand(1, 1, 0, 1), Origin("/", (), ()))
+    order = Order("cell", PLANNED, ClusterDemand(1, 1, 0, 1), Origin("/", (), ()))
     said = HostLink(cluster, NODES[0], Actor(), order).answer()
     assert (said and (said.outcome, said.cause, said.message)) == expected

@@ -12,7 +12,7 @@ import pytest
 
 from fakes.requests import asked
 from scalewise.cluster import slurm_job
-from scalewise.cluster.hosts import Demand, Order, demand, granted, launcher_config
+from scalewise.cluster.hosts import ClusterDemand, Order, demand, granted, launcher_config
 from scalewise.cluster.slurm import (
     GONE,
     JobState,
@@ -56,12 +56,12 @@ PLANNED = PlannedCell("id", "config", "cell", (), 0, 1)
 
 
 def order_of(folder: CellFolder) -> Order:
-    return Order(str(folder.path), PLANNED, Demand(1, 1, 1, 1), Origin(".", (), ()))
+    return Order(str(folder.path), PLANNED, ClusterDemand(1, 1, 1, 1), Origin(".", (), ()))
 
 
 def sent_of(folder: CellFolder, cell: Any, state: str) -> SlurmCell:
     """A cell of one device, sent as job 5."""
-    wanted = Demand(1, 1, 0, 1)
+    wanted = ClusterDemand(1, 1, 0, 1)
     submission = Submission("5", 0.0, 1, wanted, str(folder.path / "log"))
     return SlurmCell(cell, folder, wanted, submission, JobState(state))
 
@@ -93,15 +93,15 @@ def test_wrong_options_are_refused_in_one_line(options: dict[str, Any], complain
 @pytest.mark.parametrize(
     ("devices", "options", "wanted"),
     [
-        (1, {}, Demand(1, 1, 1, 4)),
-        (4, {"devices_per_node": 8}, Demand(4, 1, 4, 4)),
-        ("auto", {"devices_per_node": 8}, Demand(8, 1, 8, 4)),
-        (16, {"devices_per_node": 8}, Demand(16, 2, 8, 4)),
-        (2, {"gpus_per_device": 0, "cpus_per_device": 3}, Demand(2, 1, 0, 3)),
+        (1, {}, ClusterDemand(1, 1, 1, 4)),
+        (4, {"devices_per_node": 8}, ClusterDemand(4, 1, 4, 4)),
+        ("auto", {"devices_per_node": 8}, ClusterDemand(8, 1, 8, 4)),
+        (16, {"devices_per_node": 8}, ClusterDemand(16, 2, 8, 4)),
+        (2, {"gpus_per_device": 0, "cpus_per_device": 3}, ClusterDemand(2, 1, 0, 3)),
     ],
 )
 def test_the_width_of_a_cell_decides_what_it_asks_for(
-    make_cell: Any, devices: int | str, options: dict[str, Any], wanted: Demand
+    make_cell: Any, devices: int | str, options: dict[str, Any], wanted: ClusterDemand
 ) -> None:
     assert demand(make_cell(devices), launcher_config(SlurmConfig, options)) == wanted
 
@@ -140,7 +140,7 @@ def test_the_script_has_one_task_a_node_and_all_cores_of_its_ranks(tmp_path: Pat
     config = launcher_config(
         SlurmConfig, {"partition": "gpu", "extra": {"constraint": "h200"}, "mem_gb_per_device": 1.5}
     )
-    executor = make_executor(tmp_path, config, Demand(4, 2, 2, 3))
+    executor = make_executor(tmp_path, config, ClusterDemand(4, 2, 2, 3))
     text = script(executor, 3)
     for line in (
         "#SBATCH --array=0-2%3",
@@ -208,15 +208,15 @@ def test_a_job_that_sees_no_gpu_does_not_train_on_the_cpu(monkeypatch: pytest.Mo
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     cell: Any = SimpleNamespace(hardware=HardwareConfig("auto"))
     with pytest.raises(HostMismatch, match="1 GPUs were granted, and none can be seen here"):
-        granted(cell, Demand(1, 1, 1, 1))
+        granted(cell, ClusterDemand(1, 1, 1, 1))
 
 
 def test_a_cpu_device_has_the_cores_that_were_asked_for() -> None:
     cell: Any = SimpleNamespace(hardware=HardwareConfig("cpu", kind="cpu"))
-    (slot, *_) = granted(cell, Demand(1, 1, 0, 1)).slots
+    (slot, *_) = granted(cell, ClusterDemand(1, 1, 0, 1)).slots
     assert (slot.kind, len(slot.cores)) == ("cpu", 1)
     with pytest.raises(HostMismatch, match="4000 were asked for"):
-        granted(cell, Demand(4000, 1, 0, 1))
+        granted(cell, ClusterDemand(4000, 1, 0, 1))
 
 
 def test_waiting_for_what_the_cluster_has_not_is_told_from_waiting() -> None:

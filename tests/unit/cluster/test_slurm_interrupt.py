@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from scalewise.cluster import slurm_executor
-from scalewise.cluster.hosts import Demand
+from scalewise.cluster.hosts import ClusterDemand
 from scalewise.cluster.slurm import JobState, QueueUnreachable, SlurmConfig
 from scalewise.cluster.slurm_executor import SlurmCell, SlurmExecutor, Submission
 from scalewise.records import CellFolder
@@ -40,7 +40,7 @@ class Cluster:
 
 def job(path: Path, number: int) -> SlurmCell:
     cell: Any = SimpleNamespace(planned=SimpleNamespace(cell_id=f"cell{number}"))
-    wanted = Demand(1, 1, 0, 1)
+    wanted = ClusterDemand(1, 1, 0, 1)
     told = Submission(str(number), 0.0, 1, wanted, str(path / "log"))
     return SlurmCell(cell, CellFolder(path / f"cell{number}"), wanted, told, JobState("RUNNING"))
 

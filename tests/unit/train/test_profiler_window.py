@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from scalewise.train.recording.profiler import (
-    Span,
+    TimedOperation,
     covered_ns,
     host_operations,
     kernels,
@@ -110,7 +110,7 @@ def test_on_a_cpu_collectives_are_ranges_and_only_the_training_thread_computes()
 
 
 def test_no_collective_is_missing_and_not_zero() -> None:
-    found = summarise_window(0, 1, "device", [Span("gemm", 0, MS, communication=False)])
+    found = summarise_window(0, 1, "device", [TimedOperation("gemm", 0, MS, communication=False)])
     assert found.communication_ms is None and found.overlapped_ms is None
     assert "communication_ms" in found.missing
     with pytest.raises(ValueError, match="steps: found 0"):
@@ -119,8 +119,8 @@ def test_no_collective_is_missing_and_not_zero() -> None:
 
 def test_collectives_are_kept_one_by_one_in_the_order_in_which_they_began() -> None:
     spans = [
-        Span("ncclAllReduce", 20 * MS, 23 * MS, communication=True),
-        Span("gemm", 0, 30 * MS, communication=False),
-        Span("ncclAllReduce", 5 * MS, 12 * MS, communication=True),
+        TimedOperation("ncclAllReduce", 20 * MS, 23 * MS, communication=True),
+        TimedOperation("gemm", 0, 30 * MS, communication=False),
+        TimedOperation("ncclAllReduce", 5 * MS, 12 * MS, communication=True),
     ]
     assert summarise_window(0, 1, "device", spans).collectives_ms == (7.0, 3.0)

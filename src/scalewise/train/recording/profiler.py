@@ -58,7 +58,7 @@ _HOST_COLLECTIVES = ("gloo:", "nccl:", "mpi:", "ucc:")
 
 
 @dataclass(frozen=True)
-class Span:
+class TimedOperation:
     """One kernel, or one operator or collective on a CPU host."""
 
     name: str
@@ -67,7 +67,7 @@ class Span:
     communication: bool
 
 
-def kernels(events: Iterable[Any]) -> list[Span]:
+def kernels(events: Iterable[Any]) -> list[TimedOperation]:
     """Everything that ran on the device: kernels and copies, without the ranges drawn over them.
 
     ``events`` are kineto's. A range (``record_function``, ``nccl:all_reduce``) shows up on the
@@ -76,13 +76,13 @@ def kernels(events: Iterable[Any]) -> list[Span]:
     known = list(events)
     ranges = {e.name() for e in known if not _on_device(e) and e.is_user_annotation()}
     return [
-        _span(event, event.name().lower().startswith("nccl"))
+        _timed(event, event.name().lower().startswith("nccl"))
         for event in known
         if _on_device(event) and not event.is_user_annotation() and event.name() not in ranges
     ]
 
 
-def host_operations(events: Iterable[Any]) -> list[Span]:
+def host_operations(events: Iterable[Any]) -> list[TimedOperation]:
     """Collectives by their ranges, and the operators of the thread that trains.
 
     That thread is the one with the most operators: gloo's own threads run none of note.
@@ -98,28 +98,28 @@ def host_operations(events: Iterable[Any]) -> list[Span]:
     for event in operators:
         by_thread[event.start_thread_id()].append(event)
     trains = max(by_thread.values(), key=len, default=[])
-    return [_span(e, True) for e in collectives] + [_span(e, False) for e in trains]
+    return [_timed(e, True) for e in collectives] + [_timed(e, False) for e in trains]
 
 
 def summarise_window(
     rank: int,
     steps: int,
     timeline: Literal["device", "host"],
-    spans: Sequence[Span],
+    operations: Sequence[TimedOperation],
     trace: str | None = None,
 ) -> WindowProfile:
     """Totals a step. Raises ValueError for a window without a step."""
     if steps < 1:
         raise ValueError(f"steps: found {steps}; allowed: 1 or more")
-    talking = _intervals(s for s in spans if s.communication)
-    computing = _intervals(s for s in spans if not s.communication)
+    talking = _intervals(s for s in operations if s.communication)
+    computing = _intervals(s for s in operations if not s.communication)
     missing = {}
-    if not spans:
+    if not operations:
         missing["window"] = "the profiler saw nothing: neither a kernel nor an operator"
     elif len(talking) == 0:
         missing["communication_ms"] = "no collective ran in the window"
-    begin = min((s.begin_ns for s in spans), default=0)
-    end = max((s.end_ns for s in spans), default=0)
+    begin = min((s.begin_ns for s in operations), default=0)
+    end = max((s.end_ns for s in operations), default=0)
     per_step = 1e6 * steps
     has_talk = len(talking) > 0
     return WindowProfile(
@@ -130,22 +130,22 @@ def summarise_window(
         computation_ms=covered_ns(computing) / per_step,
         communication_ms=covered_ns(talking) / per_step if has_talk else None,
         overlapped_ms=shared_ns(talking, computing) / per_step if has_talk else None,
-        operations=_by_name(spans, per_step),
-        collectives_ms=_durations_ms(s for s in spans if s.communication),
+        operations=_by_name(operations, per_step),
+        collectives_ms=_durations_ms(s for s in operations if s.communication),
         trace=trace,
         missing=missing,
     )
 
 
-def _durations_ms(spans: Iterable[Span]) -> tuple[float, ...]:
-    in_order = sorted(spans, key=lambda span: span.begin_ns)
-    return tuple((span.end_ns - span.begin_ns) / 1e6 for span in in_order)
+def _durations_ms(operations: Iterable[TimedOperation]) -> tuple[float, ...]:
+    in_order = sorted(operations, key=lambda one: one.begin_ns)
+    return tuple((one.end_ns - one.begin_ns) / 1e6 for one in in_order)
 
 
-def _by_name(spans: Sequence[Span], per_step: float) -> tuple[OperationTime, ...]:
+def _by_name(operations: Sequence[TimedOperation], per_step: float) -> tuple[OperationTime, ...]:
     durations: dict[tuple[str, bool], list[int]] = defaultdict(list)
-    for span in spans:
-        durations[span.name, span.communication].append(span.end_ns - span.begin_ns)
+    for one in operations:
+        durations[one.name, one.communication].append(one.end_ns - one.begin_ns)
     found = [
         OperationTime(name, len(each), sum(each) / per_step, communication)
         for (name, communication), each in durations.items()
@@ -155,8 +155,8 @@ def _by_name(spans: Sequence[Span], per_step: float) -> tuple[OperationTime, ...
     return (*talk, *[o for o in found if not o.communication][:_LONGEST])
 
 
-def _intervals(spans: Iterable[Span]) -> Intervals:
-    pairs = [(span.begin_ns, span.end_ns) for span in spans]
+def _intervals(operations: Iterable[TimedOperation]) -> Intervals:
+    pairs = [(one.begin_ns, one.end_ns) for one in operations]
     return np.array(pairs, dtype=np.int64).reshape(-1, 2)
 
 
@@ -164,9 +164,9 @@ def _on_device(event: Any) -> bool:
     return bool(event.device_type() == DeviceType.CUDA)
 
 
-def _span(event: Any, communication: bool) -> Span:
+def _timed(event: Any, communication: bool) -> TimedOperation:
     begin = int(event.start_ns())
-    return Span(str(event.name()), begin, begin + int(event.duration_ns()), communication)
+    return TimedOperation(str(event.name()), begin, begin + int(event.duration_ns()), communication)
 
 
 class ProfiledSteps:
@@ -234,10 +234,10 @@ class ProfiledSteps:
             profiler.export_chrome_trace(str(self._folder.profile_path / name))
         assert profiler.profiler is not None and profiler.profiler.kineto_results is not None
         events = profiler.profiler.kineto_results.events()
-        spans = kernels(events) if on_gpu else host_operations(events)
+        operations = kernels(events) if on_gpu else host_operations(events)
         timeline: Literal["device", "host"] = "device" if on_gpu else "host"
         steps = self._steps - self._first
-        self._found = summarise_window(trainer.global_rank, steps, timeline, spans, name)
+        self._found = summarise_window(trainer.global_rank, steps, timeline, operations, name)
 
     def _take_turns(self, trainer: pl.Trainer, done: int) -> None:
         """Decide whether the next step, number ``done``, reduces."""

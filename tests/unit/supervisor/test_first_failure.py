@@ -12,7 +12,7 @@ import pytest
 
 from scalewise.records import CellFolder, DeviceInfo, Ending, HeartbeatWriter
 from scalewise.supervisor import failures
-from scalewise.supervisor.failures import blame, last_lines
+from scalewise.supervisor.failures import first_failure, last_lines
 from scalewise.supervisor.ranks import RankProcess
 from scalewise.train.recording import untrained_summary
 
@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CellFolder:
 
 
 def found_in(folder: CellFolder, *processes: RankProcess) -> Ending:
-    return blame(Ended(*processes), folder)  # type: ignore[arg-type]
+    return first_failure(Ended(*processes), folder)  # type: ignore[arg-type]
 
 
 PEER_CLOSED = Ending("failed", "exception", "RuntimeError: peer closed", 0, finished_at=12.0)

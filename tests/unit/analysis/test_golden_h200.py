@@ -70,7 +70,6 @@ def test_four_gpus_that_lose_half_of_the_step_are_told_to_what(tmp_path: Path) -
     (pair,) = analyse(load_sweep(with_known_code(stalled, tmp_path / "sweep"))).pairs
     reason = pair.judgement.reason
     assert "lost 18.4 ms a step: 6.76 GPU idle, its host late, 5.14 long steps" in reason
-    assert "long steps took 13 % of the time of gpt2 ddp x4" in reason
 
 
 def test_two_gpus_that_lose_little_have_no_such_doubts(nvlink: Analysis) -> None:

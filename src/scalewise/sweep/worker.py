@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 import traceback
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,8 +30,8 @@ from scalewise.host import (
     own_memory,
     usable_cores,
 )
-from scalewise.records import CellFolder, DeviceInfo, Ending, build, line_that_raised
-from scalewise.train import cause_of, failure_kind, failure_line, import_training
+from scalewise.records import CellFolder, DeviceInfo, build
+from scalewise.train import cause_of, ending_of, import_training
 
 if TYPE_CHECKING:
     from scalewise.train import RankContext
@@ -41,7 +42,6 @@ ENV_DEVICE = "SCALEWISE_DEVICE"
 ENV_DRIVER = "SCALEWISE_DRIVER"
 ENV_TOPOLOGY = "SCALEWISE_TOPOLOGY"
 ENV_HOSTS = "SCALEWISE_HOSTS"
-_TRACEBACK_LIMIT = 20_000
 
 
 def main() -> int:
@@ -116,21 +116,11 @@ def _examine(folder: CellFolder, context: RankContext) -> None:
 
 def _report(folder: CellFolder, rank: int, error: BaseException) -> int:
     """Record what this rank dies of, at once: the supervisor blames the earliest."""
-    from scalewise.config import ConfigError
-
     when = time.time()
     error = cause_of(error)
     text = "".join(traceback.format_exception(error))
-    cause = "config" if isinstance(error, ConfigError) else failure_kind(error)
-    message = failure_line(error, with_class=cause not in ("config", "disk"))
-    # A message for the user names the setting; no line of code does.
-    raised_at = None if cause == "config" else line_that_raised(text)
     try:
-        # The end of a traceback says what happened; the log below has all of it.
-        lines = tuple(text[-_TRACEBACK_LIMIT:].splitlines())
-        folder.save_rank_error(
-            Ending("failed", cause, message, rank, None, raised_at, lines, finished_at=when)
-        )
+        folder.save_rank_error(replace(ending_of(error, rank), finished_at=when))
     except OSError as failure:
         text += f"the reason could not be recorded: {failure}\n"
     # Past the buffer of sys.stderr: on a full disk the log takes as much as there is room for,

@@ -1,16 +1,19 @@
-"""Names in the records for the exceptions that end a rank."""
+"""The end of a rank by an exception, as its record tells it."""
 
 from __future__ import annotations
 
 import errno
 import re
+import traceback
 from typing import Literal
 
 import psutil
 
-from scalewise.config import first_line
+from scalewise.config import ConfigError, first_line
+from scalewise.records import Ending, line_that_raised
 
 _MESSAGE_LIMIT = 500
+_TRACEBACK_LIMIT = 20_000
 _NO_MEMORY = (
     "outofmemory",  # torch's class for it on GPUs
     "can't allocate memory",  # torch on CPUs, in a RuntimeError
@@ -22,6 +25,22 @@ _NO_MEMORY = (
 """How torch and its libraries say it, in lower case."""
 _NO_INTERFACE = re.compile(r"Unable to find address for: (\S+)")
 """How gloo says it."""
+
+
+def ending_of(error: BaseException, rank: int) -> Ending:
+    """How ``error`` ends this rank; its last lines are the end of the traceback."""
+    text = "".join(traceback.format_exception(error))
+    is_config = isinstance(error, ConfigError)
+    cause = "config" if is_config else failure_kind(error)
+    return Ending(
+        "failed",
+        cause,
+        failure_line(error, with_class=cause not in ("config", "disk")),
+        rank,
+        # A message for the user names the setting; no line of code does.
+        raised_at=None if is_config else line_that_raised(text),
+        last_lines=tuple(text[-_TRACEBACK_LIMIT:].splitlines()),
+    )
 
 
 def cause_of(error: BaseException) -> BaseException:

@@ -13,9 +13,8 @@ import json
 import math
 import sys
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence, Sized
-from typing import Any, Literal
+from typing import Any
 
 import pytorch_lightning as pl
 import torch
@@ -36,10 +35,9 @@ from scalewise.records import (
     SweepPlan,
     batch_sizes_of,
     data_shards_of,
-    line_that_raised,
     sum_over_shards,
 )
-from scalewise.train.failure import failure_kind, failure_line
+from scalewise.train.failure import ending_of
 from scalewise.train.recording import BackgroundDrain
 
 _BEAT_S = 1.0
@@ -175,35 +173,38 @@ class FitRecords:
         """
         if any(self._folder.attempts()):
             return None
-        outcome, cause, what = _judge(error)
-        message = f"rank {self._rank}: {what} (after {steps} steps)"
-        code = error.code if isinstance(error, SystemExit) else None
-        text = "".join(traceback.format_exception(error))
-        self._folder.save_attempt(
-            Ending(
-                outcome,
-                cause,
-                message,
-                self._rank,
-                code if isinstance(code, int) else None,
-                line_that_raised(text) if outcome == "failed" else None,
-                tuple(text.splitlines()[-_LAST_LINES:]),
+        ending = _ended_fit(error, self._rank)
+        recorded = self._folder.save_attempt(
+            dataclasses.replace(
+                ending,
+                message=f"rank {self._rank}: {ending.message} (after {steps} steps)",
+                last_lines=ending.last_lines[-_LAST_LINES:],
                 started_at=self._started_at,
                 elapsed_s=time.monotonic() - self._since,
             )
         )
-        return message
+        return recorded.message
 
 
-def _judge(error: BaseException) -> tuple[Literal["failed", "interrupted"], Cause, str]:
+def _ended_fit(error: BaseException, rank: int) -> Ending:
+    """How ``error`` ends a fit that the user's own script runs."""
+    ending = ending_of(error, rank)
     if isinstance(error, SIGTERMException):  # Lightning's, a SystemExit
-        return "interrupted", "signal", "ended by SIGTERM"
+        return _interrupted(ending, "signal", "ended by SIGTERM")
     if isinstance(error, KeyboardInterrupt):
-        return "interrupted", "interrupted", "interrupted by Ctrl-C (SIGINT)"
+        return _interrupted(ending, "interrupted", "interrupted by Ctrl-C (SIGINT)")
     if isinstance(error, SystemExit):
         status = 0 if error.code is None else error.code
-        return "failed", "exit", f"the script left with exit status {status} amid the fit"
-    return "failed", failure_kind(error), failure_line(error)
+        message = f"the script left with exit status {status} amid the fit"
+        code = status if isinstance(status, int) else None
+        return dataclasses.replace(ending, cause="exit", message=message, exit_code=code)
+    return ending
+
+
+def _interrupted(ending: Ending, cause: Cause, message: str) -> Ending:
+    return dataclasses.replace(
+        ending, outcome="interrupted", cause=cause, message=message, raised_at=None
+    )
 
 
 _STRATEGIES: Mapping[type, str] = {

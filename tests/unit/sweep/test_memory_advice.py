@@ -14,7 +14,7 @@ from scalewise.records import CellFolder, DeviceInfo, Ending, PlannedCell
 from scalewise.supervisor import Job, Origin
 from scalewise.supervisor.attempt import Try
 from scalewise.sweep import memory_advice
-from scalewise.train import failure_kind
+from scalewise.train.failure import failure_kind
 
 
 def advice(*overrides: str, devices: int = 1) -> str:

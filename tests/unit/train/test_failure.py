@@ -13,7 +13,8 @@ from torch import nn
 
 from scalewise.records import CellFolder
 from scalewise.sweep import worker
-from scalewise.train import cause_of, experiment, failure_line
+from scalewise.train import cause_of, experiment
+from scalewise.train.failure import failure_line
 
 
 def ended_by_trainer(error: BaseException) -> BaseException:

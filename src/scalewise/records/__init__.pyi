@@ -88,6 +88,9 @@ from .model import RunningAttempt as RunningAttempt
 from .model import State as State
 from .model import TrackerState as TrackerState
 from .model import TrackingRecord as TrackingRecord
+from .model import batch_sizes_of as batch_sizes_of
+from .model import data_shards_of as data_shards_of
+from .model import sum_over_shards as sum_over_shards
 from .series import TIMELINE_COLUMNS as TIMELINE_COLUMNS
 from .series import Alert as Alert
 from .series import DeviceProcess as DeviceProcess
@@ -113,13 +116,10 @@ from .steps import StepParser as StepParser
 from .steps import StepSeries as StepSeries
 from .steps import StepWriter as StepWriter
 from .steps import WindowProfile as WindowProfile
-from .steps import batch_sizes_of as batch_sizes_of
-from .steps import data_shards_of as data_shards_of
 from .steps import load_profiles as load_profiles
 from .steps import read_shard as read_shard
 from .steps import read_steps as read_steps
 from .steps import save_profile as save_profile
-from .steps import sum_over_shards as sum_over_shards
 from .steps import trace_name as trace_name
 from .steps import write_shard as write_shard
 from .validation import DataError as DataError

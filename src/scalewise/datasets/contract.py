@@ -5,13 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
-
-from scalewise.config import require, require_at_least
 
 Batch: TypeAlias = tuple[Tensor, Tensor]
 """``(x, target)``: of one sample, or of many stacked along a first dimension."""
@@ -37,12 +35,8 @@ class TrainingData(Protocol):
         """The same of other samples, or None."""
         ...
 
-    def describe(self) -> dict[str, Any]:
-        """Sizes and origin.
-
-        ``source``, ``synthetic``, ``train_samples`` and ``validation_samples`` always; what a
-        model must fit (``features``, ``vocabulary_size``, ...) where there is such a thing.
-        """
+    def describe(self) -> dict[str, int]:
+        """The sizes that a model must fit (``features``, ``vocabulary_size``, ...), if any."""
         ...
 
 
@@ -62,44 +56,30 @@ class BatchedDataset(Dataset[Batch]):
 
 
 class DividedData:
-    """Training data that are read or made when first asked for, both parts at once.
+    """Training data that are read or made when first asked for, both parts at once."""
 
-    A subclass has ``source``, ``synthetic``, ``divide`` and ``shape``.
-    """
+    sizes: ClassVar[tuple[str, ...]] = ()
+    """Names of the attributes that a model must fit."""
 
-    source: str
-    synthetic = False
-
-    def divide(self) -> tuple[BatchedDataset, BatchedDataset | None]:
+    def divide(self) -> tuple[Dataset[Any], BatchedDataset | None]:
         """The parts to train on and to judge by; the second may be empty."""
         raise NotImplementedError
 
-    def shape(self) -> dict[str, Any]:
-        """What a model must fit, and whatever else the records should hold."""
-        raise NotImplementedError
-
     @cached_property
-    def _parts(self) -> tuple[BatchedDataset, BatchedDataset | None]:
+    def _parts(self) -> tuple[Dataset[Any], BatchedDataset | None]:
         train, validation = self.divide()
         return train, validation if validation is not None and len(validation) else None
 
     @property
-    def train(self) -> BatchedDataset:
+    def train(self) -> Any:
         return self._parts[0]
 
     @property
     def validation(self) -> BatchedDataset | None:
         return self._parts[1]
 
-    def describe(self) -> dict[str, Any]:
-        train, validation = self._parts
-        return {
-            "source": self.source,
-            "synthetic": self.synthetic,
-            "train_samples": len(train),
-            "validation_samples": len(validation) if validation is not None else 0,
-            **self.shape(),
-        }
+    def describe(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in self.sizes}
 
 
 class TensorPairs(BatchedDataset):
@@ -116,12 +96,12 @@ class TensorPairs(BatchedDataset):
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """The samples at ``indices``, stacked; whole numbers as 64-bit, as losses want them."""
-        rows = _rows(indices, self.inputs.device)
+        rows = rows_of(indices, self.inputs.device)
         return _widened(self.inputs[rows]), _widened(self.targets[rows])
 
     def to(self, device: torch.device) -> TensorPairs:
         """The same data in the memory of ``device``."""
-        return TensorPairs(self.inputs.to(device), self.targets.to(device))
+        return type(self)(self.inputs.to(device), self.targets.to(device))
 
 
 class TokenWindows(BatchedDataset):
@@ -142,7 +122,7 @@ class TokenWindows(BatchedDataset):
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Windows and targets at ``indices``, each ``[samples, length]``."""
-        windows = self._windows[_rows(indices, self._windows.device)].to(torch.int64)
+        windows = self._windows[rows_of(indices, self._windows.device)].to(torch.int64)
         if self._windows.dtype == torch.int16:
             windows &= 0xFFFF
         return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
@@ -154,7 +134,7 @@ class TokenWindows(BatchedDataset):
         return moved
 
 
-def _rows(indices: Sequence[int], device: torch.device) -> Tensor:
+def rows_of(indices: Sequence[int], device: torch.device) -> Tensor:
     """``indices`` where the data are; the host does not wait for the copy."""
     rows = torch.as_tensor(indices, dtype=torch.int64)
     return rows.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else rows
@@ -162,11 +142,3 @@ def _rows(indices: Sequence[int], device: torch.device) -> Tensor:
 
 def _widened(values: Tensor) -> Tensor:
     return values if values.is_floating_point() else values.to(torch.int64)
-
-
-def check_windows(sequence_length: int, max_validation_samples: int | None) -> None:
-    """Refuse lengths and limits below one."""
-    require_at_least(1, sequence_length=sequence_length)
-    fits = max_validation_samples is None or max_validation_samples >= 1
-    allowed = "at least 1, or null for no limit"
-    require("max_validation_samples", max_validation_samples, fits, allowed)

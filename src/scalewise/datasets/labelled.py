@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from scalewise.config import DatasetError, in_one_line, require
+from scalewise.config import DatasetError, in_one_line
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,9 @@ IMDB = CsvLayout(
 _ENCODING = "utf-8-sig"
 """UTF-8 with or without the byte-order mark that Excel writes."""
 HEAD_ROWS = 2000
-"""Rows that :func:`look_at_csv` reads at most: some milliseconds' worth."""
-
-
-@dataclass(frozen=True)
-class LabelledTexts:
-    """Texts and their classes, in the order of the file."""
-
-    texts: tuple[str, ...]
-    labels: tuple[int, ...]
+"""Rows to look at before anything starts: some milliseconds' worth."""
+LabelledTexts: TypeAlias = list[tuple[str, int]]
+"""Texts and their classes, in the order of the file."""
 
 
 def read_labelled_csv(path: Path, layout: CsvLayout, most_rows: int | None = None) -> LabelledTexts:
@@ -63,7 +57,6 @@ def read_labelled_csv(path: Path, layout: CsvLayout, most_rows: int | None = Non
     Raises :class:`DatasetError` with the number of the row, counted from 1, for the first row that
     is not as ``layout`` says, and for a file that is missing, empty or not UTF-8.
     """
-    label_at = layout.columns.index(layout.label)
     try:
         rows = list(islice(_rows(path, layout), most_rows))
     except OSError as error:
@@ -73,32 +66,25 @@ def read_labelled_csv(path: Path, layout: CsvLayout, most_rows: int | None = Non
     if not rows:
         columns = ", ".join(layout.columns)
         raise DatasetError(f"{path}: found no rows; allowed: a CSV file of {columns}")
-    texts = (" ".join(cell for i, cell in enumerate(row) if i != label_at) for row in rows)
-    labels = (layout.classes[row[label_at].strip()] for row in rows)
-    return LabelledTexts(tuple(texts), tuple(labels))
+    return rows
 
 
-def look_at_csv(path: Path, layout: CsvLayout, most_rows: int = HEAD_ROWS) -> int | None:
-    """Check the first rows, as :func:`read_labelled_csv` would. Raises :class:`DatasetError`.
-
-    Returns the number of rows of a file with fewer, and None for a longer one.
-    """
-    found = len(read_labelled_csv(path, layout, most_rows).texts)
-    return found if found < most_rows else None
-
-
-def _rows(path: Path, layout: CsvLayout) -> Iterator[list[str]]:
-    """The rows but for a header, each as ``layout`` says. Raises :class:`DatasetError`, OSError."""
+def _rows(path: Path, layout: CsvLayout) -> Iterator[tuple[str, int]]:
+    """The rows but for a header. Raises :class:`DatasetError`, OSError."""
     csv.field_size_limit(sys.maxsize)
-    label_at = layout.columns.index(layout.label)
     number = 0
     with path.open(encoding=_ENCODING, newline="") as file:
         try:
             for number, row in enumerate(csv.reader(file, strict=True), start=1):
-                if number == 1 and _is_header(row, label_at, layout):
+                label, text = _divided(row, layout, f"{path}, row {number}")
+                if number == 1 and label.lower() in layout.header_labels:
                     continue
-                _check_row(path, number, row, label_at, layout)
-                yield row
+                if label not in layout.classes:
+                    raise DatasetError(
+                        f"{path}, row {number}: found {layout.label} {label[:40]!r}; allowed: "
+                        + ", ".join(layout.classes)
+                    )
+                yield text, layout.classes[label]
         except UnicodeDecodeError as error:
             raise DatasetError(
                 f"{path}, after row {number}: found a byte that is not UTF-8 ({error.reason}); "
@@ -111,38 +97,22 @@ def _rows(path: Path, layout: CsvLayout) -> Iterator[list[str]]:
             ) from error
 
 
-def _is_header(row: list[str], label_at: int, layout: CsvLayout) -> bool:
-    return len(row) == len(layout.columns) and row[label_at].strip().lower() in layout.header_labels
-
-
-def _check_row(path: Path, number: int, row: list[str], label_at: int, layout: CsvLayout) -> None:
+def _divided(row: list[str], layout: CsvLayout, place: str) -> tuple[str, str]:
+    """The label and the text of a row. Raises :class:`DatasetError` that begins with ``place``."""
     if len(row) != len(layout.columns):
         raise DatasetError(
-            f"{path}, row {number}: found {len(row)} columns; allowed: {len(layout.columns)} "
+            f"{place}: found {len(row)} columns; allowed: {len(layout.columns)} "
             f"({', '.join(layout.columns)})"
         )
-    if row[label_at].strip() not in layout.classes:
-        raise DatasetError(
-            f"{path}, row {number}: found {layout.label} {row[label_at][:40]!r}; allowed: "
-            + ", ".join(layout.classes)
-        )
-    if not any(cell.strip() for i, cell in enumerate(row) if i != label_at):
-        raise DatasetError(f"{path}, row {number}: found no text; allowed: at least one word")
+    cells = dict(zip(layout.columns, row, strict=True))
+    label = cells.pop(layout.label).strip()
+    text = " ".join(cells.values())
+    if not text.strip():
+        raise DatasetError(f"{place}: found no text; allowed: at least one word")
+    return label, text
 
 
 # Texts with a class from the Hugging Face hub, or from a folder in its layout.
-
-
-@dataclass(frozen=True)
-class HubLayout:
-    """A data set of the hub with a text and a class a row."""
-
-    repository: str
-    text: str
-    """The column that holds the text."""
-    label: str
-    """The column that holds the class, a number from 0."""
-    classes: int
 
 
 def hub_package(name: str, wanted_by: str) -> Any:
@@ -180,54 +150,35 @@ def load_rows(source: str, columns: Sequence[str], remedy: str, **given: Any) ->
     return rows.select_columns(list(columns))
 
 
-def check_hub(layout: HubLayout) -> None:
+def check_hub(repository: str) -> None:
     """Raise :class:`DatasetError` where the library that fetches from the hub is not installed."""
     if importlib.util.find_spec("datasets") is None:
         raise DatasetError(
-            f"path: found null, and the package datasets that would fetch {layout.repository} is "
+            f"path: found null, and the package datasets that would fetch {repository} is "
             "not installed; give a CSV file, dataset.path=FILE, or pip install 'scalewise[hub]'"
         )
 
 
-def read_labelled_hub(layout: HubLayout, split: str = "train") -> LabelledTexts:
-    """Read one split, in its order. The library keeps what it fetched in its own cache.
+def read_labelled_hub(repository: str, split: str, classes: int) -> LabelledTexts:
+    """Read the columns ``text`` and ``label`` (a number from 0) of one split, in its order.
 
-    Raises :class:`DatasetError` without a hub, and for the first row that is not as ``layout``
-    says.
+    The library keeps what it fetched in its own cache. Raises :class:`DatasetError` without a hub,
+    and for the first row without a text or without one of the ``classes``.
     """
     remedy = "give a CSV file, dataset.path=FILE, or a hub (HF_ENDPOINT)"
-    source = f"dataset.path: found null, and {layout.repository}"
-    rows = load_rows(
-        source, (layout.text, layout.label), remedy, path=layout.repository, split=split
-    )
-    texts, labels = tuple(rows[layout.text]), tuple(rows[layout.label])
-    for number, (text, label) in enumerate(zip(texts, labels, strict=True), start=1):
-        if not isinstance(text, str) or label not in range(layout.classes):
+    source = f"dataset.path: found null, and {repository}"
+    rows = load_rows(source, ("text", "label"), remedy, path=repository, split=split)
+    found = list(zip(rows["text"], rows["label"], strict=True))
+    for number, (text, label) in enumerate(found, start=1):
+        if not isinstance(text, str) or label not in range(classes):
             raise DatasetError(
-                f"{layout.repository}, row {number}: found class {label!r}; allowed: a text and a "
-                f"class of 0 to {layout.classes - 1}"
+                f"{repository}, row {number}: found class {label!r}; allowed: a text and a "
+                f"class of 0 to {classes - 1}"
             )
-    return LabelledTexts(texts, labels)
+    return found
 
 
 # Dividing data into a part to train on and a part to judge by.
-
-
-def check_split(validation_fraction: float) -> None:
-    """Refuse a fraction that leaves nothing to train on."""
-    require(
-        "validation_fraction",
-        validation_fraction,
-        0 <= validation_fraction < 1,
-        "0 <= validation_fraction < 1 (0: no validation)",
-    )
-
-
-def held_out_of(count: int, validation_fraction: float) -> int:
-    """How many of ``count`` samples :func:`split_indices` keeps for validation."""
-    if validation_fraction == 0 or count < 2:
-        return 0
-    return min(count - 1, max(1, round(count * validation_fraction)))
 
 
 def split_indices(
@@ -238,5 +189,6 @@ def split_indices(
     At least one index goes to validation unless the fraction is 0, and at least one to training.
     """
     order = np.random.default_rng(seed).permutation(count)
-    held_out = held_out_of(count, validation_fraction)
+    some = validation_fraction > 0 and count > 1
+    held_out = min(count - 1, max(1, round(count * validation_fraction))) if some else 0
     return order[held_out:], order[:held_out]

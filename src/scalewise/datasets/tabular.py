@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import Field, PositiveInt
 
-from scalewise.config import require, require_at_least
+from scalewise.config import BelowOne, require
 from scalewise.datasets.contract import DividedData, TensorPairs
-from scalewise.datasets.labelled import check_split, held_out_of, split_indices
+from scalewise.datasets.labelled import split_indices
 
 FloatRows = npt.NDArray[np.float32]
 
@@ -38,45 +40,23 @@ def tabular_rows(
     return x, y.astype(np.float32)
 
 
-class _Table(DividedData):
-    """The table by its size, its signal and its seed."""
+@dataclass
+class Tabular(DividedData):
+    """Independent rows of the table."""
 
-    synthetic = True
-
-    def __init__(self, samples: int, features: int, targets: int, signal: float, seed: int) -> None:
-        require_at_least(2, samples=samples)
-        require_at_least(1, features=features, targets=targets)
-        require("signal", signal, 0 <= signal <= 1, "0 <= signal <= 1")
-        self.samples = samples
-        self.features = features
-        self.targets = targets
-        self.signal = signal
-        self.seed = seed
-        self.source = f"generated, seed {seed}"
+    sizes: ClassVar[tuple[str, ...]] = ("features", "targets")
+    samples: Annotated[int, Field(ge=2)] = 10_000
+    features: PositiveInt = 50
+    targets: PositiveInt = 3
+    signal: Annotated[float, Field(ge=0, le=1)] = 0.5
+    validation_fraction: BelowOne = 0.2
+    seed: int = 42
 
     def rows(self) -> tuple[FloatRows, FloatRows]:
         """See :func:`tabular_rows`."""
         return tabular_rows(self.samples, self.features, self.targets, self.signal, self.seed)
 
-
-class Tabular(_Table):
-    """Independent rows of the table."""
-
-    def __init__(
-        self,
-        samples: int = 10_000,
-        features: int = 50,
-        targets: int = 3,
-        signal: float = 0.5,
-        validation_fraction: float = 0.2,
-        seed: int = 42,
-    ) -> None:
-        super().__init__(samples, features, targets, signal, seed)
-        check_split(validation_fraction)
-        self.validation_fraction = validation_fraction
-        self.train_samples = samples - held_out_of(samples, validation_fraction)
-
-    def divide(self) -> tuple[TensorPairs, TensorPairs]:
+    def divide(self) -> tuple[TensorPairs, TensorPairs | None]:
         x, y = self.rows()
         train, validation = (
             TensorPairs(torch.from_numpy(x[rows]), torch.from_numpy(y[rows]))
@@ -84,50 +64,32 @@ class Tabular(_Table):
         )
         return train, validation
 
-    def shape(self) -> dict[str, Any]:
-        return {"features": self.features, "targets": self.targets, "signal": self.signal}
 
-
-class TabularWindows(_Table):
+@dataclass
+class TabularWindows(Tabular):
     """``window`` consecutive rows ``[window, features]``; the target is that of the last row.
 
     The last rows of the series are held out, and no row is in a window of both parts.
     """
 
-    def __init__(
-        self,
-        samples: int = 10_000,
-        window: int = 32,
-        features: int = 50,
-        targets: int = 3,
-        signal: float = 0.5,
-        validation_fraction: float = 0.2,
-        seed: int = 42,
-    ) -> None:
-        super().__init__(samples, features, targets, signal, seed)
-        check_split(validation_fraction)
-        held_out = round(samples * validation_fraction)
-        shorter = min(part for part in (samples - held_out, held_out) if part > 0)
-        require("window", window, 1 <= window <= shorter, f"1 to {shorter}, the rows of a part")
-        self.window = window
-        self._held_out = held_out
-        self.train_samples = samples - held_out - window + 1
+    sizes = ("features", "window", "targets")
+    window: PositiveInt = 32
+
+    def __post_init__(self) -> None:
+        self._border = self.samples - round(self.samples * self.validation_fraction)
+        parts = (self._border, self.samples - self._border)
+        shorter = min(part for part in parts if part > 0)
+        require(
+            "window", self.window, self.window <= shorter, f"1 to {shorter}, the rows of a part"
+        )
 
     def divide(self) -> tuple[TensorPairs, TensorPairs | None]:
         x, y = self.rows()
-        border = self.samples - self._held_out
+        border = self._border
         train = self._windows(x[:border], y[:border])
-        return train, self._windows(x[border:], y[border:]) if self._held_out else None
+        return train, self._windows(x[border:], y[border:]) if border < self.samples else None
 
     def _windows(self, x: FloatRows, y: FloatRows) -> TensorPairs:
         # A view: the rows that windows share are stored once.
         windows = torch.from_numpy(x).unfold(0, self.window, 1).transpose(1, 2)
         return TensorPairs(windows, torch.from_numpy(y)[self.window - 1 :])
-
-    def shape(self) -> dict[str, Any]:
-        return {
-            "features": self.features,
-            "window": self.window,
-            "targets": self.targets,
-            "signal": self.signal,
-        }

@@ -5,22 +5,21 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from scalewise.config import require, require_at_least
+from scalewise.config import BelowOne
 from scalewise.datasets.contract import DividedData, TensorPairs
 from scalewise.datasets.labelled import (
     AG_NEWS,
     IMDB,
     CsvLayout,
-    HubLayout,
     check_hub,
-    check_split,
     read_labelled_csv,
     read_labelled_hub,
     split_indices,
@@ -65,54 +64,41 @@ class Vocabulary:
         return rows
 
 
+@dataclass
 class TextClassification(DividedData):
     """Labelled texts, divided with ``seed`` into training and validation.
 
     They come from the CSV file ``path`` or, where that is None, from the Hugging Face hub:
     ``repository`` (None for the data set's own; a local folder in the hub's layout will do) and
-    its ``split``. A subclass gives the layouts of both.
+    its ``split``. A subclass gives the layout of the file and its place on the hub.
     """
 
     layout: ClassVar[CsvLayout]
-    hub: ClassVar[HubLayout]
+    hub: ClassVar[str]
 
-    def __init__(
-        self,
-        path: str | None = None,
-        vocabulary_size: int = 20_000,
-        max_tokens: int = 128,
-        validation_fraction: float = 0.2,
-        seed: int = 42,
-        repository: str | None = None,
-        split: str = "train",
-    ) -> None:
-        columns = ", ".join(self.layout.columns)
-        require("path", path, path != "", f"the path of a CSV of {columns}, or null for the hub")
-        require_at_least(3, vocabulary_size=vocabulary_size)
-        require_at_least(1, max_tokens=max_tokens)
-        check_split(validation_fraction)
-        if path is None:
+    path: Annotated[str, Field(min_length=1)] | None = None
+    vocabulary_size: Annotated[int, Field(ge=3)] = 20_000
+    max_tokens: PositiveInt = 128
+    validation_fraction: BelowOne = 0.2
+    seed: int = 42
+    repository: str | None = None
+    split: str = "train"
+
+    def __post_init__(self) -> None:
+        if self.path is None:
             check_hub(self.hub)
-        self.path = None if path is None else Path(path)
-        self.repository = repository or self.hub.repository
-        self.split = split
-        self.vocabulary_size = vocabulary_size
-        self.max_tokens = max_tokens
-        self.validation_fraction = validation_fraction
-        self.seed = seed
-        self.source = self.path.name if self.path else f"{self.repository} {split}"
 
     def divide(self) -> tuple[TensorPairs, TensorPairs]:
         data = (
-            read_labelled_csv(self.path, self.layout)
-            if self.path is not None
-            else read_labelled_hub(replace(self.hub, repository=self.repository), self.split)
+            read_labelled_hub(self.repository or self.hub, self.split, len(self.layout.classes))
+            if self.path is None
+            else read_labelled_csv(Path(self.path), self.layout)
         )
-        texts = [words(text) for text in data.texts]
+        texts = [words(text) for text, _ in data]
         train, validation = split_indices(len(texts), self.validation_fraction, self.seed)
         vocabulary = Vocabulary((texts[i] for i in train), self.vocabulary_size)
         self._words_used = len(vocabulary)
-        labels = torch.tensor(data.labels)
+        labels = torch.tensor([label for _, label in data])
         first, second = (
             TensorPairs(
                 vocabulary.encode([texts[i] for i in rows], self.max_tokens),
@@ -122,7 +108,9 @@ class TextClassification(DividedData):
         )
         return first, second
 
-    def shape(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, int]:
+        """With the words that are used, which may be fewer than are allowed."""
+        _ = self.train
         return {
             "classes": len(self.layout.classes),
             "vocabulary_size": self._words_used,
@@ -134,11 +122,11 @@ class AgNews(TextClassification):
     """AG News (Zhang et al., 2015): class 1 to 4, title, description."""
 
     layout = AG_NEWS
-    hub = HubLayout("fancyzhx/ag_news", text="text", label="label", classes=4)
+    hub = "fancyzhx/ag_news"
 
 
 class Imdb(TextClassification):
     """IMDB reviews (Maas et al., 2011) as a CSV: review, sentiment."""
 
     layout = IMDB
-    hub = HubLayout("stanfordnlp/imdb", text="text", label="label", classes=2)
+    hub = "stanfordnlp/imdb"

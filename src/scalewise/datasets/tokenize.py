@@ -100,28 +100,22 @@ def open_texts(source: str | Sequence[Path], column: str = "text") -> Texts:
         given: dict[str, Any] = {"path": repository, "name": subset}
         remedy = "give local files with --files, or a hub (HF_ENDPOINT, HF_TOKEN)"
     else:
-        kind = _kind(source)
+        kinds = sorted({path.suffix for path in source})
+        if len(kinds) != 1 or kinds[0] not in _BUILDERS:
+            allowed = ", ".join(_BUILDERS)
+            found = ", ".join(kinds)
+            raise DatasetError(f"--files: found {found}; allowed: one kind of {allowed}")
+        if missing := next((path for path in source if not path.is_file()), None):
+            raise DatasetError(f"--files: found no file {missing}")
         paths = sorted(path.resolve() for path in source)
         # Files of the same names elsewhere are other texts; sizes tell, and no path is recorded.
         told = "\n".join(f"{p.name} {p.stat().st_size} {p}" for p in paths)
         name = f"{len(paths)} files" if len(paths) > 1 else paths[0].name
         name += f" ({hashlib.sha256(told.encode()).hexdigest()[:12]})"
-        given = {"path": _BUILDERS[kind], "data_files": [str(path) for path in paths]}
+        given = {"path": _BUILDERS[kinds[0]], "data_files": [str(path) for path in paths]}
         remedy = "give whole files that hold text"
     rows = load_rows(name, (column,), remedy, split="train", streaming=True, **given)
     return Texts(name, rows, column)
-
-
-def _kind(files: Sequence[Path]) -> str:
-    """The suffix of all files."""
-    allowed = ", ".join(_BUILDERS)
-    missing = next((str(file) for file in files if not file.is_file()), None)
-    if missing is not None:
-        raise DatasetError(f"--files: found no file {missing}; allowed: {allowed} files")
-    kinds = sorted({file.suffix for file in files})
-    if len(kinds) != 1 or kinds[0] not in _BUILDERS:
-        raise DatasetError(f"--files: found {', '.join(kinds)}; allowed: one kind of {allowed}")
-    return kinds[0]
 
 
 @dataclass(frozen=True)

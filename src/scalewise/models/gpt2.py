@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 from torch.nn import functional
 from torchmetrics import MetricCollection
 
-from scalewise.config import require_at_least
+from scalewise.config import BelowOne
 from scalewise.models.contract import Unit
 from scalewise.models.objectives import TokenAccuracy, check_at_least, linear_flops
 from scalewise.models.transformer import (
     FeedForward,
     SelfAttention,
     block_flops,
-    check_shape,
+    check_heads,
 )
 
 
@@ -39,33 +40,34 @@ class Block(nn.Module):
         return output
 
 
-class Embedded(nn.Module):
+class PlacedTokens(nn.Module):
     """Tokens to vectors, with a learned vector for each position added."""
 
-    def __init__(self, token: nn.Embedding, position: nn.Embedding, dropout: nn.Dropout) -> None:
+    def __init__(
+        self, vocabulary_size: int, context_length: int, width: int, dropout: float
+    ) -> None:
         super().__init__()
-        self.token_embedding = token
-        self.position_embedding = position
-        self.dropout = dropout
+        self.token = nn.Embedding(vocabulary_size, width)
+        self.position = nn.Embedding(context_length, width)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """Tokens ``[samples, tokens]`` to ``[samples, tokens, width]``."""
-        positions = self.position_embedding.weight[: x.shape[1]]
-        output: Tensor = self.dropout(self.token_embedding(x) + positions)
+        output: Tensor = self.dropout(self.token(x) + self.position.weight[: x.shape[1]])
         return output
 
 
 class TiedOutput(nn.Module):
     """The last norm, and an output layer that is the token embedding."""
 
-    def __init__(self, norm: nn.LayerNorm, token: nn.Embedding) -> None:
+    def __init__(self, width: int, token: nn.Embedding) -> None:
         super().__init__()
-        self.norm = norm
-        self.token_embedding = token
+        self.norm = nn.LayerNorm(width)
+        self.token = token
 
     def forward(self, hidden: Tensor) -> Tensor:
         """``[samples, tokens, width]`` to logits ``[samples, tokens, vocabulary]``."""
-        return functional.linear(self.norm(hidden), self.token_embedding.weight)
+        return functional.linear(self.norm(hidden), self.token.weight)
 
 
 class Gpt2(nn.Module):
@@ -77,26 +79,21 @@ class Gpt2(nn.Module):
 
     def __init__(
         self,
-        vocabulary_size: int,
-        context_length: int,
-        layers: int,
-        heads: int,
-        width: int,
-        dropout: float = 0.0,
+        vocabulary_size: Annotated[int, Field(ge=2)],
+        context_length: PositiveInt,
+        layers: PositiveInt,
+        heads: PositiveInt,
+        width: PositiveInt,
+        dropout: BelowOne = 0.0,
     ) -> None:
         super().__init__()
-        require_at_least(2, vocabulary_size=vocabulary_size)
-        require_at_least(1, context_length=context_length)
-        check_shape(width, heads, layers, dropout)
+        check_heads(width, heads)
         self.vocabulary_size = vocabulary_size
         self.context_length = context_length
         self.width = width
-        self.heads = heads
-        self.token_embedding = nn.Embedding(vocabulary_size, width)
-        self.position_embedding = nn.Embedding(context_length, width)
-        self.dropout = nn.Dropout(dropout)
+        self.embedding = PlacedTokens(vocabulary_size, context_length, width, dropout)
         self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(layers))
-        self.norm = nn.LayerNorm(width)
+        self.output = TiedOutput(width, self.embedding.token)
         self._initialise()
 
     def _initialise(self) -> None:
@@ -112,11 +109,11 @@ class Gpt2(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Tokens ``[samples, tokens]`` to logits ``[samples, tokens, vocabulary]``."""
-        positions = self.position_embedding.weight[: x.shape[1]]
-        hidden = self.dropout(self.token_embedding(x) + positions)
+        hidden = self.embedding(x)
         for block in self.blocks:
             hidden = block(hidden)
-        return functional.linear(self.norm(hidden), self.token_embedding.weight)
+        logits: Tensor = self.output(hidden)
+        return logits
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """Mean cross-entropy in nats per token; ``target`` is ``[samples, tokens]``."""
@@ -138,12 +135,10 @@ class Gpt2(nn.Module):
         """The embeddings, each block, and the output layer, which is worth several blocks."""
         tokens = self.context_length
         block = float(block_flops(tokens, self.width, 4 * self.width))
-        embedded = Embedded(self.token_embedding, self.position_embedding, self.dropout)
-        output = TiedOutput(self.norm, self.token_embedding)
         return [
-            Unit(embedded, 0.0),
+            Unit(self.embedding, 0.0),
             *(Unit(one, block) for one in self.blocks),
-            Unit(output, float(tokens * linear_flops(self.width, self.vocabulary_size))),
+            Unit(self.output, float(tokens * linear_flops(self.width, self.vocabulary_size))),
         ]
 
     def check_data(self, description: Mapping[str, Any]) -> None:

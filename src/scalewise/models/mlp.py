@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import Annotated
 
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from scalewise.config import require, require_at_least
+from scalewise.config import BelowOne
 from scalewise.models.contract import Unit
 from scalewise.models.objectives import Regression, linear_flops
 
@@ -20,14 +22,13 @@ class Mlp(Regression):
     """
 
     def __init__(
-        self, features: int, hidden_widths: list[int], targets: int, dropout: float = 0.0
+        self,
+        features: PositiveInt,
+        hidden_widths: Annotated[list[PositiveInt], Field(min_length=1)],
+        targets: PositiveInt,
+        dropout: BelowOne = 0.0,
     ) -> None:
         super().__init__()
-        require_at_least(1, features=features, targets=targets)
-        fits = bool(hidden_widths) and min(hidden_widths) >= 1
-        allowed = "a list of one or more integers of at least 1"
-        require("hidden_widths", hidden_widths, fits, allowed)
-        require("dropout", dropout, 0 <= dropout < 1, "0 <= dropout < 1")
         self.features = features
         self.targets = targets
         widths = [features, *hidden_widths]
@@ -58,9 +59,6 @@ class Mlp(Regression):
         return units
 
 
-SMALLEST, LARGEST = 50_000, 2_000_000_000
-
-
 class SizedMlp(Mlp):
     """A perceptron with hidden layers of one width, chosen so that it has ``parameters``.
 
@@ -72,15 +70,12 @@ class SizedMlp(Mlp):
 
     def __init__(
         self,
-        parameters: int,
-        features: int = 50,
-        targets: int = 3,
-        hidden_layers: int = 4,
-        dropout: float = 0.0,
+        parameters: Annotated[int, Field(ge=50_000, le=2_000_000_000)],
+        features: PositiveInt = 50,
+        targets: PositiveInt = 3,
+        hidden_layers: Annotated[int, Field(ge=2, le=64)] = 4,
+        dropout: BelowOne = 0.0,
     ) -> None:
-        fits = SMALLEST <= parameters <= LARGEST
-        require("parameters", parameters, fits, f"{SMALLEST} to {LARGEST}")
-        require("hidden_layers", hidden_layers, 2 <= hidden_layers <= 64, "2 to 64")
         width = width_for(parameters, features, targets, hidden_layers)
         super().__init__(features, [width] * hidden_layers, targets, dropout)
 

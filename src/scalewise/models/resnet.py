@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scalewise.config import require, require_at_least
 from scalewise.models.objectives import Classification, check_at_least, check_equal, linear_flops
 
 _STAGES = {18: (2, 2, 2, 2), 50: (3, 4, 6, 3)}
@@ -49,11 +49,13 @@ class ResidualBlock(nn.Module):
 class ResNet(Classification):
     """ResNet-18 or ResNet-50: 11,689,512 or 25,557,032 parameters for 1,000 classes."""
 
-    def __init__(self, depth: int, classes: int = 1000, image_size: int = 224) -> None:
+    def __init__(
+        self,
+        depth: Literal[18, 50],
+        classes: Annotated[int, Field(ge=2)] = 1000,
+        image_size: Annotated[int, Field(ge=32)] = 224,
+    ) -> None:
         super().__init__()
-        require("depth", depth, depth in _STAGES, " | ".join(map(str, _STAGES)))
-        require_at_least(2, classes=classes)
-        require("image_size", image_size, image_size >= 32, "at least 32 pixels")
         self.classes = classes
         self.image_size = image_size
         bottleneck = depth >= 50

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
+from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from scalewise.config import require, require_at_least
+from scalewise.config import BelowOne
 from scalewise.models.objectives import Regression, linear_flops
 from scalewise.models.transformer import (
     EncoderLayer,
     block_flops,
-    check_shape,
+    check_heads,
     sinusoidal_positions,
 )
 
@@ -29,19 +30,17 @@ class SeriesTransformer(SeriesRegression):
 
     def __init__(
         self,
-        features: int,
-        window: int,
-        width: int,
-        heads: int,
-        layers: int,
-        feedforward_width: int,
-        targets: int,
-        dropout: float = 0.0,
+        features: PositiveInt,
+        window: PositiveInt,
+        width: PositiveInt,
+        heads: PositiveInt,
+        layers: PositiveInt,
+        feedforward_width: PositiveInt,
+        targets: PositiveInt,
+        dropout: BelowOne = 0.0,
     ) -> None:
         super().__init__()
-        require_at_least(1, features=features, window=window, targets=targets)
-        require_at_least(1, feedforward_width=feedforward_width)
-        check_shape(width, heads, layers, dropout)
+        check_heads(width, heads)
         self.features = features
         self.window = window
         self.width = width
@@ -75,18 +74,14 @@ class Recurrent(SeriesRegression):
     def __init__(
         self,
         kind: Literal["lstm", "gru"],
-        features: int,
-        window: int,
-        width: int,
-        layers: int,
-        targets: int,
-        dropout: float = 0.0,
+        features: PositiveInt,
+        window: PositiveInt,
+        width: PositiveInt,
+        layers: PositiveInt,
+        targets: PositiveInt,
+        dropout: BelowOne = 0.0,
     ) -> None:
         super().__init__()
-        require("kind", kind, kind in _GATES, "lstm | gru")
-        require_at_least(1, features=features, window=window, targets=targets)
-        require_at_least(1, width=width, layers=layers)
-        require("dropout", dropout, 0 <= dropout < 1, "0 <= dropout < 1")
         self.kind = kind
         self.features = features
         self.window = window

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from scalewise.config import require_at_least
+from scalewise.config import BelowOne
 from scalewise.models.contract import Unit
 from scalewise.models.objectives import Classification, check_at_least, linear_flops
 from scalewise.models.transformer import (
     EncoderLayer,
     block_flops,
-    check_shape,
+    check_heads,
     sinusoidal_positions,
 )
 
@@ -23,33 +24,26 @@ PADDING = 0
 """The token that fills a text up to the length of its batch."""
 
 
-def embed_words(x: Tensor, embedding: nn.Embedding, positions: Tensor) -> Tensor:
-    """Word numbers ``[samples, tokens]`` to ``[samples, tokens, width]``."""
-    words: Tensor = embedding(x) * math.sqrt(embedding.embedding_dim)
-    return words + positions[: x.shape[1]]
-
-
-def pool_words(hidden: Tensor, x: Tensor) -> Tensor:
-    """``[samples, tokens, width]`` to the mean over the words that are there."""
-    weights = (x != PADDING).unsqueeze(-1).to(hidden.dtype)
-    return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
-
-
-class EmbeddedWords(nn.Module):
+class PlacedWords(nn.Module):
     """Words to vectors of unit variance, with one for each position added."""
 
-    def __init__(self, embedding: nn.Embedding, positions: Tensor, dropout: nn.Dropout) -> None:
+    def __init__(
+        self, vocabulary_size: int, max_tokens: int, width: int, dropout: float, *, learned: bool
+    ) -> None:
         super().__init__()
-        self.embedding = embedding
-        if isinstance(positions, nn.Parameter):
-            self.positions = positions
+        self.word = nn.Embedding(vocabulary_size, width, padding_idx=PADDING)
+        nn.init.normal_(self.word.weight, std=1 / math.sqrt(width))
+        if learned:
+            self.positions = nn.Parameter(torch.randn(max_tokens, width) * 0.02)
         else:
-            self.register_buffer("positions", positions, persistent=False)
-        self.dropout = dropout
+            table = sinusoidal_positions(max_tokens, width)
+            self.register_buffer("positions", table, persistent=False)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        """See :func:`embed_words`."""
-        output: Tensor = self.dropout(embed_words(x, self.embedding, self.positions))
+        """Word numbers ``[samples, tokens]`` to ``[samples, tokens, width]``."""
+        words = self.word(x) * math.sqrt(self.word.embedding_dim)
+        output: Tensor = self.dropout(words + self.positions[: x.shape[1]])
         return output
 
 
@@ -69,13 +63,15 @@ class PaddedLayer(nn.Module):
 class PooledHead(nn.Module):
     """The mean over the words that are there, and a linear layer."""
 
-    def __init__(self, head: nn.Linear) -> None:
+    def __init__(self, width: int, classes: int) -> None:
         super().__init__()
-        self.head = head
+        self.linear = nn.Linear(width, classes)
 
     def forward(self, hidden: Tensor, x: Tensor) -> Tensor:
         """``[samples, tokens, width]`` and words to logits ``[samples, classes]``."""
-        output: Tensor = self.head(pool_words(hidden, x))
+        weights = (x != PADDING).unsqueeze(-1).to(hidden.dtype)
+        mean = (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1)
+        output: Tensor = self.linear(mean)
         return output
 
 
@@ -89,49 +85,37 @@ class TextClassifier(Classification):
 
     def __init__(
         self,
-        vocabulary_size: int,
-        max_tokens: int,
-        classes: int,
-        width: int,
-        heads: int,
-        layers: int,
-        feedforward_width: int,
-        dropout: float = 0.1,
+        vocabulary_size: Annotated[int, Field(ge=3)],
+        max_tokens: PositiveInt,
+        classes: Annotated[int, Field(ge=2)],
+        width: PositiveInt,
+        heads: PositiveInt,
+        layers: PositiveInt,
+        feedforward_width: PositiveInt,
+        dropout: BelowOne = 0.1,
         positions: Literal["sinusoidal", "learned"] = "sinusoidal",
     ) -> None:
         super().__init__()
-        require_at_least(3, vocabulary_size=vocabulary_size)
-        require_at_least(1, max_tokens=max_tokens)
-        require_at_least(2, classes=classes)
-        require_at_least(1, feedforward_width=feedforward_width)
-        check_shape(width, heads, layers, dropout)
+        check_heads(width, heads)
         self.vocabulary_size = vocabulary_size
         self.max_tokens = max_tokens
         self.classes = classes
         self.width = width
-        self.heads = heads
         self.feedforward_width = feedforward_width
-        self.embedding = nn.Embedding(vocabulary_size, width, padding_idx=PADDING)
-        nn.init.normal_(self.embedding.weight, std=1 / math.sqrt(width))
-        if positions == "learned":
-            self.positions = nn.Parameter(torch.randn(max_tokens, width) * 0.02)
-        else:
-            self.register_buffer(
-                "positions", sinusoidal_positions(max_tokens, width), persistent=False
-            )
-        self.dropout = nn.Dropout(dropout)
+        learned = positions == "learned"
+        self.embedding = PlacedWords(vocabulary_size, max_tokens, width, dropout, learned=learned)
         self.layers = nn.ModuleList(
             EncoderLayer(width, heads, feedforward_width, dropout) for _ in range(layers)
         )
-        self.head = nn.Linear(width, classes)
+        self.head = PooledHead(width, classes)
 
     def forward(self, x: Tensor) -> Tensor:
         """Word numbers ``[samples, tokens]``, 0 for padding, to logits ``[samples, classes]``."""
         mask = (x != PADDING)[:, None, None, :]
-        hidden = self.dropout(embed_words(x, self.embedding, self.positions))
+        hidden = self.embedding(x)
         for layer in self.layers:
             hidden = layer(hidden, mask)
-        output: Tensor = self.head(pool_words(hidden, x))
+        output: Tensor = self.head(hidden, x)
         return output
 
     def flops_per_sample(self) -> float:
@@ -142,12 +126,11 @@ class TextClassifier(Classification):
     def pipeline_units(self) -> list[Unit]:
         """The embedding, each layer, and the head."""
         block = float(block_flops(self.max_tokens, self.width, self.feedforward_width))
-        embedded = EmbeddedWords(self.embedding, self.positions, self.dropout)
         layers = [layer for layer in self.layers if isinstance(layer, EncoderLayer)]
         return [
-            Unit(embedded, 0.0),
+            Unit(self.embedding, 0.0),
             *(Unit(PaddedLayer(layer), block, needs_input=True) for layer in layers),
-            Unit(PooledHead(self.head), float(linear_flops(self.width, self.classes)), True),
+            Unit(self.head, float(linear_flops(self.width, self.classes)), True),
         ]
 
     def check_data(self, description: Mapping[str, Any]) -> None:

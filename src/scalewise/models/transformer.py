@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from scalewise.config import require, require_at_least
+from scalewise.config import require
 from scalewise.models.objectives import attention_flops, linear_flops
 
 
@@ -87,9 +87,6 @@ def sinusoidal_positions(tokens: int, width: int) -> Tensor:
     return table
 
 
-def check_shape(width: int, heads: int, layers: int, dropout: float) -> None:
-    """Refuse what no transformer can be built from."""
-    require_at_least(1, heads=heads, layers=layers)
-    divides = width >= 1 and width % heads == 0
-    require("width", width, divides, f"a multiple of heads ({heads})")
-    require("dropout", dropout, 0 <= dropout < 1, "0 <= dropout < 1")
+def check_heads(width: int, heads: int) -> None:
+    """Refuse a width that attention cannot divide among its heads."""
+    require("width", width, width % heads == 0, f"a multiple of heads ({heads})")

@@ -1,1 +1,1 @@
-from .contract import Operation as Operation
+from .sensors import Operation as Operation

@@ -1,23 +1,44 @@
-"""Fusion of timed streams at common times, and voxelization of points with features."""
+"""Operations: what makes an ``nn.Module`` one, and two of robotics.
+
+They are fusion of timed streams at common times, and voxelization of points with features, by
+PyTorch's own operators: ``execution=compile`` makes one or two kernels of them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from scalewise.config import require
-from scalewise.operations.contract import (
-    Grid,
-    Implementation,
-    Mode,
-    Sums,
-    join_ranks,
-    uses_triton,
-    voxel_of,
-)
+
+
+@runtime_checkable
+class Operation(Protocol):
+    """An ``nn.Module`` that is only ever run forward."""
+
+    forward_only: Literal[True]
+
+    def forward(self, batch: Any) -> Tensor:
+        """The result for one batch of the data set made for this operation."""
+        ...
+
+    def counts(self) -> dict[str, float]:
+        """What was counted on the device while running, read once at the end."""
+        ...
+
+
+def join_ranks(value: Tensor, how: Literal["sum", "max", "mean"]) -> Tensor:
+    """``value`` of all ranks together, in place and on every rank. Alone, it stays as it is."""
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return value
+    dist.all_reduce(value, dist.ReduceOp.MAX if how == "max" else dist.ReduceOp.SUM)
+    return value.div_(dist.get_world_size()) if how == "mean" else value
+
 
 FusionBatch = tuple[Sequence[Tensor], Sequence[Tensor], Tensor]
 """``(streams, times, targets)``: ``[B, S_i, D_i]`` each, ``[B, S_i]`` each, ``[B, T]``."""
@@ -56,30 +77,74 @@ class Fusion(nn.Module):
     """:func:`fuse` as a model of a cell.
 
     Args:
-        implementation: see :data:`Implementation`.
         combine_ranks: average the fused features over ranks, as a multi-GPU robot would.
     """
 
     forward_only: ClassVar[Literal[True]] = True
 
-    def __init__(self, implementation: Implementation = "auto", combine_ranks: bool = True) -> None:
+    def __init__(self, combine_ranks: bool = True) -> None:
         super().__init__()
-        self.implementation = implementation
         self.combine_ranks = combine_ranks
 
     def forward(self, batch: FusionBatch) -> Tensor:
         """Fused features ``[B, T, sum D_i]``."""
-        streams, times, targets = batch
-        if uses_triton(self.implementation, targets.device):
-            from scalewise.operations.kernels import fuse_triton
-
-            fused = fuse_triton(streams, times, targets)
-        else:
-            fused = fuse(streams, times, targets)
+        fused = fuse(*batch)
         return join_ranks(fused, "mean") if self.combine_ranks else fused
 
     def counts(self) -> dict[str, float]:
         return {}
+
+
+Mode = Literal["count", "occupancy", "mean", "max"]
+"""``count``: points in each voxel; ``occupancy``: 1 where there is one; both int32
+``[B, X, Y, Z]``. ``mean`` and ``max`` of the features of the points in each voxel: fp32
+``[B, X, Y, Z, F]``, 0 where there is none."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A box cut into equal cubes."""
+
+    minimum: tuple[float, float, float]
+    """The corner where the first voxel begins."""
+    voxel_size: float
+    """Length of a voxel's edge."""
+    shape: tuple[int, int, int]
+    """Voxels along x, y and z."""
+
+    @property
+    def voxels(self) -> int:
+        x, y, z = self.shape
+        return x * y * z
+
+
+@dataclass
+class Sums:
+    """A grid half done: what ranks can add up before it is finished."""
+
+    counts: Tensor | None
+    """int32 ``[B * voxels]``: points, or 1 for any in ``occupancy``; None in ``max``."""
+    features: Tensor | None
+    """fp32 ``[B * voxels, F]``: sums, or maxima with -inf for none; None where none are needed."""
+    dropped: Tensor
+    """int64 scalar: points outside the grid, of all clouds of the batch."""
+
+
+def voxel_of(points: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
+    """The voxel of each point, ``floor((p - minimum) / voxel_size)``.
+
+    Args:
+        points: fp32 ``[B, N, 3]``.
+
+    Returns int64 ``[B, N]``, numbered through the whole batch (x slowest, z fastest), and whether
+    the point is inside. A point outside, or not a number, has ``B * voxels``: one past the last.
+    """
+    place = ((points - points.new_tensor(grid.minimum)) / grid.voxel_size).floor()
+    inside = ((place >= 0) & (place < points.new_tensor(grid.shape))).all(-1)
+    x, y, z = torch.where(inside.unsqueeze(-1), place, 0.0).to(torch.int64).unbind(-1)
+    clouds = torch.arange(len(points), device=points.device).unsqueeze(1)
+    voxel = ((clouds * grid.shape[0] + x) * grid.shape[1] + y) * grid.shape[2] + z
+    return torch.where(inside, voxel, len(points) * grid.voxels), inside
 
 
 def gather(points: Tensor, features: Tensor, grid: Grid, mode: Mode) -> Sums:
@@ -124,13 +189,13 @@ class Voxelize(nn.Module):
     Args:
         mode: see :data:`Mode`.
         grid_minimum, voxel_size, grid_shape: see :class:`Grid`; of the points' unit.
-        implementation: see :data:`Implementation`.
         combine_ranks: join the grids of all ranks as if one had had all points: counts and sums
             are added, occupancy and maxima take the larger.
     """
 
     forward_only: ClassVar[Literal[True]] = True
     dropped: Tensor
+    batches: Tensor
 
     def __init__(
         self,
@@ -138,7 +203,6 @@ class Voxelize(nn.Module):
         grid_minimum: Sequence[float] = (-4.0, -4.0, -4.0),
         voxel_size: float = 0.0625,
         grid_shape: Sequence[int] = (128, 128, 128),
-        implementation: Implementation = "auto",
         combine_ranks: bool = True,
     ) -> None:
         super().__init__()
@@ -150,35 +214,23 @@ class Voxelize(nn.Module):
         along_x, along_y, along_z = grid_shape
         self.mode: Mode = mode
         self.grid = Grid((x, y, z), voxel_size, (along_x, along_y, along_z))
-        self.implementation = implementation
         self.combine_ranks = combine_ranks
-        self.register_buffer("dropped", torch.zeros((), dtype=torch.int64), persistent=False)
-        self._batches = 0
+        # On the device, both: a number of Python's that changes would be compiled anew each step.
+        for name in ("dropped", "batches"):
+            self.register_buffer(name, torch.zeros((), dtype=torch.int64), persistent=False)
 
     def forward(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         """The grid for points ``[B, N, 3]`` and features ``[B, N, F]``."""
         points, features = batch
-        triton = uses_triton(self.implementation, points.device)
-        if triton:
-            from scalewise.operations.kernels import finish_triton, gather_triton
-
-            sums = gather_triton(points, features, self.grid, self.mode)
-        else:
-            sums = gather(points, features, self.grid, self.mode)
+        sums = gather(points, features, self.grid, self.mode)
         self.dropped += sums.dropped
-        self._batches += 1
-        if self.combine_ranks:
-            self._join(sums)
-        return (finish_triton if triton else finish)(sums, len(points), self.grid, self.mode)
-
-    def _join(self, sums: Sums) -> None:
-        largest = self.mode in ("occupancy", "max")
-        for part in (sums.counts, sums.features):
+        self.batches += 1
+        for part in (sums.counts, sums.features) if self.combine_ranks else ():
             if part is not None:
-                join_ranks(part, "max" if largest else "sum")
+                join_ranks(part, "max" if self.mode in ("occupancy", "max") else "sum")
+        return finish(sums, len(points), self.grid, self.mode)
 
     def counts(self) -> dict[str, float]:
         """``points_dropped_per_batch``: points of this rank that were outside the grid."""
-        if not self._batches:
-            return {}
-        return {"points_dropped_per_batch": self.dropped.item() / self._batches}
+        batches = self.batches.item()
+        return {"points_dropped_per_batch": self.dropped.item() / batches} if batches else {}

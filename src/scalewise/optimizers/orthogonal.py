@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from pydantic import NonNegativeFloat, PositiveFloat
 from torch import nn
 from torch.optim.optimizer import Optimizer, ParamsT
 
-from scalewise.config import require
-from scalewise.optimizers.standard import adamw, check_rates
+from scalewise.config import BelowOne
+from scalewise.optimizers.standard import adamw
 
 _NOT_HIDDEN = ("embedding", "head", "positions")
 """Parts of a parameter's name that mark an input or output layer, which Muon is not made for."""
@@ -54,12 +55,11 @@ class JoinedOptimizer(Optimizer):
 
 def muon(
     params: ParamsT,
-    device_kind: str,
-    lr: float = 2e-2,
-    momentum: float = 0.95,
-    weight_decay: float = 0.1,
-    adamw_lr: float = 1e-3,
-    adamw_weight_decay: float = 0.01,
+    lr: PositiveFloat = 2e-2,
+    momentum: BelowOne = 0.95,
+    weight_decay: NonNegativeFloat = 0.1,
+    adamw_lr: PositiveFloat = 1e-3,
+    adamw_weight_decay: NonNegativeFloat = 0.01,
 ) -> Optimizer:
     """Torch's Muon (Jordan et al., 2024) for hidden matrices, AdamW for the rest.
 
@@ -67,9 +67,6 @@ def muon(
     unless its name says embedding, positions or head. One buffer for a hidden matrix, two for the
     rest. Raises ValueError without names and where torch has no Muon (before 2.9).
     """
-    check_rates(lr, weight_decay)
-    check_rates(adamw_lr, adamw_weight_decay)
-    require("momentum", momentum, 0 <= momentum < 1, "at least 0 and below 1")
     if not hasattr(torch.optim, "Muon"):
         raise ValueError(f"_target_: found torch {torch.__version__}; allowed: muon needs 2.9")
     hidden: list[tuple[str, nn.Parameter]] = []
@@ -88,5 +85,5 @@ def muon(
     if hidden:
         parts.append(torch.optim.Muon(hidden, lr=lr, momentum=momentum, weight_decay=weight_decay))
     if rest:
-        parts.append(adamw(rest, device_kind, lr=adamw_lr, weight_decay=adamw_weight_decay))
+        parts.append(adamw(rest, lr=adamw_lr, weight_decay=adamw_weight_decay))
     return JoinedOptimizer(parts)

@@ -58,9 +58,3 @@ def test_two_samples_at_one_time_give_no_nan() -> None:
 
 def test_it_is_an_operation() -> None:
     assert isinstance(Fusion(), Operation)
-
-
-def test_triton_is_refused_on_a_cpu() -> None:
-    data = SensorStreams([5], [7], samples=1)
-    with pytest.raises(ValueError, match=r"^implementation: found triton on cpu; allowed: batched"):
-        Fusion("triton")(data.train.__getitems__([0]))

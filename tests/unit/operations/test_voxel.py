@@ -8,11 +8,11 @@ from typing import get_args
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.testing import CompileCounter
 
 from scalewise.datasets.synthetic import PointClouds
 from scalewise.operations import Operation
-from scalewise.operations.contract import Grid, Mode, voxel_of
-from scalewise.operations.sensors import Voxelize
+from scalewise.operations.sensors import Grid, Mode, Voxelize, voxel_of
 
 GRID = Grid((-1.0, -2.0, -0.5), 0.25, (8, 16, 4))
 
@@ -57,6 +57,20 @@ def test_it_is_what_a_plain_loop_gives(mode: Mode) -> None:
     assert 0 < dropped < 800
     torch.testing.assert_close(result, expected)
     assert operation.counts() == {"points_dropped_per_batch": dropped}
+
+
+@pytest.mark.parametrize("mode", get_args(Mode))
+def test_it_compiles_once_and_whole(mode: Mode) -> None:
+    counter = CompileCounter()
+    operation = voxelize(mode)
+    compiled = torch.compile(operation, backend=counter, fullgraph=True, dynamic=False)
+    data = PointClouds(points=40, features=3, spread=1.0, samples=3)
+    for sample in range(3):
+        points, features = data.train.__getitems__([sample])
+        expected, _ = plain_grid(points, features, mode)
+        torch.testing.assert_close(compiled((points, features)), expected)
+    assert counter.frame_count == 1, "not anew in each step"
+    assert operation.counts()["points_dropped_per_batch"] > 0
 
 
 def test_all_below_zero_is_not_taken_for_empty() -> None:

@@ -10,14 +10,13 @@ import torch
 from torch import nn
 
 from scalewise.optimizers.orthogonal import JoinedOptimizer, muon
-from scalewise.optimizers.standard import adafactor, adam, adamw, sgd
+from scalewise.optimizers.standard import adam, adamw, sgd
 from scalewise.train.recording.summary import optimizer_state_bytes
 
 
 def test_arguments_arrive() -> None:
     group = adamw(
         nn.Linear(2, 2).parameters(),
-        "cpu",
         lr=0.5,
         betas=[0.8, 0.9],
         weight_decay=0.3,
@@ -29,29 +28,12 @@ def test_arguments_arrive() -> None:
 
 @pytest.mark.parametrize("build", [sgd, adam, adamw])
 def test_fused_where_torch_can_and_as_asked(build: Any) -> None:
-    def fused(device_kind: str, **arguments: Any) -> bool:
-        optimizer = build(nn.Linear(2, 2).parameters(), device_kind, **arguments)
+    def fused(**arguments: Any) -> bool:
+        optimizer = build(nn.Linear(2, 2).parameters(), **arguments)
         return bool(optimizer.param_groups[0]["fused"])
 
-    assert fused("cpu")
-    assert not fused("cpu", fused=False)
-    assert not fused("meta")
-
-
-@pytest.mark.parametrize(
-    ("build", "arguments", "message"),
-    [
-        (adam, {"lr": 0.0}, "^lr: found 0.0; allowed: above 0$"),
-        (adamw, {"betas": [0.9]}, r"^betas: found \[0.9\]; allowed: two numbers"),
-        (adamw, {"betas": [0.9, 1.0]}, r"^betas: found \[0.9, 1.0\]; allowed: two numbers"),
-        (adam, {"eps": 0.0}, "^eps: found 0.0; allowed: above 0$"),
-        (sgd, {"momentum": 1.0}, "^momentum: found 1.0; allowed: at least 0 and below 1$"),
-        (sgd, {"weight_decay": -1.0}, "^weight_decay: found -1.0; allowed: at least 0$"),
-    ],
-)
-def test_ranges(build: Any, arguments: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        build(nn.Linear(2, 2).parameters(), "cpu", **arguments)
+    assert fused()
+    assert not fused(fused=False)
 
 
 def small_network() -> nn.Module:
@@ -71,26 +53,9 @@ def one_step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
 
 
-def test_adafactor_keeps_rows_and_columns() -> None:
-    model = nn.Linear(30, 20, bias=False)
-    optimizer = adafactor(model.parameters(), "cpu")
-    one_step(model, optimizer)
-    assert state_numbers(optimizer) == 30 + 20
-
-
-def test_amsgrad_takes_a_third_buffer() -> None:
-    numbers = []
-    for amsgrad in (False, True):
-        model = nn.Linear(5, 5, bias=False)
-        optimizer = adamw(model.parameters(), "cpu", amsgrad=amsgrad)
-        one_step(model, optimizer)
-        numbers.append(state_numbers(optimizer))
-    assert numbers == [50, 75]
-
-
 def test_state_bytes_are_those_of_every_buffer_and_counter() -> None:
     model = nn.Linear(10, 10, bias=False)
-    optimizer = adamw(model.parameters(), "cpu")
+    optimizer = adamw(model.parameters())
     assert optimizer_state_bytes([optimizer]) == 0
     one_step(model, optimizer)
     assert optimizer_state_bytes([optimizer]) == 2 * 100 * 4 + 4  # and the step counter
@@ -99,21 +64,21 @@ def test_state_bytes_are_those_of_every_buffer_and_counter() -> None:
 
 class TestMuon:
     def test_hidden_matrices_go_to_muon_and_the_rest_to_adamw(self) -> None:
-        optimizer = muon(small_network().named_parameters(), "cpu")
+        optimizer = muon(small_network().named_parameters())
         names = [group["param_names"] for group in optimizer.param_groups]
         assert names == [["hidden.weight"], ["embedding.weight", "embedding.bias", "hidden.bias"]]
 
     def test_it_moves_every_parameter_and_shows_all_its_state(self) -> None:
         model = small_network()
         before = [p.detach().clone() for p in model.parameters()]
-        optimizer = muon(model.named_parameters(), "cpu")
+        optimizer = muon(model.named_parameters())
         one_step(model, optimizer)
         after = list(model.parameters())
         assert not any(torch.equal(a, b) for a, b in zip(before, after, strict=True))
         assert state_numbers(optimizer) == 36 + 2 * (24 + 6 + 6)
 
     def test_a_schedule_reaches_both_parts(self) -> None:
-        optimizer = muon(small_network().named_parameters(), "cpu", lr=0.2, adamw_lr=0.1)
+        optimizer = muon(small_network().named_parameters(), lr=0.2, adamw_lr=0.1)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
         one_step(small_network(), optimizer)
         schedule.step()
@@ -122,14 +87,14 @@ class TestMuon:
 
     def test_it_continues_where_it_was_saved(self) -> None:
         model = small_network()
-        optimizer = muon(model.named_parameters(), "cpu")
+        optimizer = muon(model.named_parameters())
         one_step(model, optimizer)
         saved, weights = copy.deepcopy(optimizer.state_dict()), copy.deepcopy(model.state_dict())
         one_step(model, optimizer)
 
         resumed = small_network()
         resumed.load_state_dict(weights)
-        second = muon(resumed.named_parameters(), "cpu")
+        second = muon(resumed.named_parameters())
         second.load_state_dict(saved)
         one_step(resumed, second)
         for a, b in zip(model.parameters(), resumed.parameters(), strict=True):
@@ -137,4 +102,4 @@ class TestMuon:
 
     def test_parameters_without_names_are_refused(self) -> None:
         with pytest.raises(ValueError, match=r"^params: found parameters without names; allowed"):
-            muon(small_network().parameters(), "cpu")
+            muon(small_network().parameters())

@@ -6,8 +6,9 @@ from .cell import LoaderConfig as LoaderConfig
 from .cell import SweepConfig as SweepConfig
 from .cell import TrackerName as TrackerName
 from .cell import TrackingConfig as TrackingConfig
+from .cell import check_samples as check_samples
 from .cell import too_many_cells as too_many_cells
-from .components import OPTIMIZER_GIVEN as OPTIMIZER_GIVEN
+from .components import BelowOne as BelowOne
 from .components import Component as Component
 from .components import bind as bind
 from .components import check_module as check_module
@@ -27,11 +28,9 @@ from .data_parallel import StrategyConfig as StrategyConfig
 from .data_parallel import whole_samples as whole_samples
 from .errors import ConfigError as ConfigError
 from .errors import DatasetError as DatasetError
-from .errors import check_not_empty as check_not_empty
 from .errors import first_line as first_line
 from .errors import in_one_line as in_one_line
 from .errors import require as require
-from .errors import require_at_least as require_at_least
 from .execution import BLOCK_STEPS as BLOCK_STEPS
 from .execution import BLOCKS as BLOCKS
 from .execution import DEFAULT_PROFILE as DEFAULT_PROFILE

@@ -5,7 +5,6 @@ Building one raises ValueError for what types alone cannot refuse.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
@@ -67,8 +66,9 @@ class MonitorConfig:
 
 _FEW_STEPS = 500
 """Timed steps of small models that may take less than a second: it needs samples close together."""
-DEFAULT_MIN_TIME_S: Mapping[str, float] = {"cuda": 3.0, "cpu": 5.0}
-"""Seconds of timed steps by the kind of device: steps on CPUs are longer, and vary more."""
+DEFAULT_MIN_TIME_S = 3.0
+"""Seconds of timed steps. Longer windows do not make runs agree better: what varies from run to run
+is the run (docs/statistics.md)."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,6 @@ class SweepConfig:
     budget_min: PositiveFloat | None = None
     """Minutes of one command within which ``repeats=auto`` adds rounds, beyond the first three.
     None: :data:`DEFAULT_BUDGET_MIN` where ``repeats`` was left out too, else no limit."""
-    max_gpu_hours: PositiveFloat | None = None
-    """Device-hours of the whole sweep, earlier runs of it included; None for no limit."""
     foreign_processes: Literal["wait", "skip", "fail"] = "wait"
     """The fate of a cell while other people's processes hold the GPUs it needs."""
     foreign_wait_s: NonNegativeFloat = 3600.0
@@ -296,12 +294,13 @@ class CellConfig:
         few = self.max_steps is not None and self.max_steps - self.warmup_steps <= _FEW_STEPS
         return 0.1 if few else 1.0
 
-    def min_time_s(self, device_kind: str) -> float | None:
+    @property
+    def min_time_s(self) -> float | None:
         """Seconds of timed steps after which the run is to end; None where steps end it."""
         if self.profile.profiles or self.is_counted:
             return None
         given = self.measure.min_time_s
-        return DEFAULT_MIN_TIME_S[device_kind] if given is None else given
+        return DEFAULT_MIN_TIME_S if given is None else given
 
     def per_device_batch_size(self, devices: int) -> int:
         """Samples the device with most of them feeds in one batch of one optimizer step's.
@@ -328,3 +327,22 @@ class CellConfig:
     def global_batch_size(self, devices: int) -> int:
         """Different samples that all devices together feed for one optimizer step."""
         return sum(self.shard_batch_sizes(devices)) * self.accumulate_grad_batches
+
+
+def check_samples(cell: CellConfig) -> None:
+    """Refuse a batch that is larger than the data set, where an argument of ours says its size.
+
+    Raises :class:`ConfigError`. Ranks know what is held out of it, and every other data set.
+    """
+    dataset, devices = cell.dataset, cell.strategy.devices
+    arguments = dataset.arguments
+    samples = arguments.get("train_samples", arguments.get("samples"))
+    ours = dataset.target.startswith("scalewise.") and isinstance(samples, int)
+    if not ours or cell.workload != "train":
+        return
+    found = cell.batch_of(1 if devices == "auto" else devices) * cell.accumulate_grad_batches
+    if found > samples:
+        raise ConfigError(
+            f"batch_size: found {found} samples a step, but dataset={dataset.name} has {samples}; "
+            f"allowed: at most {samples}"
+        )

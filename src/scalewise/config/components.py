@@ -21,6 +21,8 @@ from pydantic_core import SchemaError
 from scalewise.config.errors import ConfigError
 from scalewise.records import DataError, build, closest, convert
 
+BelowOne = Annotated[float, Field(ge=0, lt=1)]
+"""A share that is not the whole."""
 MOST_IN_NAME = 80
 """Letters: the names of model, data set and strategy become that of a folder."""
 
@@ -162,14 +164,12 @@ def _parameters(key: str, component: Component, target: Any) -> Mapping[str, ins
 
 def _hints(init: Any) -> dict[str, Any]:
     """The parameters' types; none where an annotation names what only a type checker imports."""
+    if not hasattr(init, "__annotations__"):
+        return {}
     try:
-        return typing.get_type_hints(init) if hasattr(init, "__annotations__") else {}
+        return typing.get_type_hints(init, include_extras=True)
     except NameError:
         return {}
-
-
-OPTIMIZER_GIVEN = ("params", "device_kind")
-"""An optimizer is built with these beside its arguments; the second only if it takes that."""
 
 
 def check_optimizer(component: Component, target: Any) -> None:
@@ -182,18 +182,15 @@ def check_optimizer(component: Component, target: Any) -> None:
         )
 
 
-def instantiate(
-    key: str, component: Component, offered: Mapping[str, Any] | None = None, **given: Any
-) -> Any:
-    """Build a component with ``given``, and with those of ``offered`` that it has a name for.
+def instantiate(key: str, component: Component, **given: Any) -> Any:
+    """Build a component with its arguments and ``given``.
 
-    Raises :class:`ConfigError` for whatever it refuses with ValueError.
+    The annotations of its parameters say what values they take (``Annotated[int, Field(ge=2)]``).
+    Raises :class:`ConfigError` for others, and for whatever it refuses with ValueError.
     """
     target = load_target(key, component)
     if key == "optimizer":
         check_optimizer(component, target)
-    named = _parameters(key, component, target)
-    given |= {name: value for name, value in (offered or {}).items() if name in named}
     bind(key, component, target, tuple(given))
     try:
         return target(**component.arguments, **given)

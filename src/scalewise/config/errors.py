@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from scalewise.host import escaped
 
 
@@ -16,12 +14,6 @@ class ConfigError(ValueError):
 
 class DatasetError(ValueError):
     """Data that are missing or not what they should be: one line that says where and what."""
-
-
-def check_not_empty(path: Path, size_bytes: int) -> None:
-    """Raises :class:`DatasetError` for a text file of no bytes."""
-    if not size_bytes:
-        raise DatasetError(f"dataset.path: {path} is empty; give a text file that holds text")
 
 
 def in_one_line(error: BaseException, at_most: int | None = None, with_class: bool = False) -> str:
@@ -54,8 +46,8 @@ def _called(error: BaseException, said: str, with_class: bool) -> str:
 def require(argument: str, found: object, holds: bool, allowed: str, beside: str = "") -> None:
     """Raise ``ValueError("<argument>: found X; allowed: Y")`` unless ``holds``.
 
-    Constructors of models, data sets and optimizers check their arguments with it, settings their
-    combinations: ``beside`` is the setting that does not go with what was found.
+    Constructors of models and data sets check combinations of their arguments with it, settings
+    their own: ``beside`` is the setting that does not go with what was found.
     """
     if holds:
         return
@@ -63,9 +55,3 @@ def require(argument: str, found: object, holds: bool, allowed: str, beside: str
     if found is None or isinstance(found, bool):
         text = "null" if found is None else str(found).lower()
     raise ValueError(f"{argument}: found {text}{beside and f' with {beside}'}; allowed: {allowed}")
-
-
-def require_at_least(least: int, **arguments: float) -> None:
-    """Raise ``ValueError`` for the first argument below ``least``."""
-    for argument, found in arguments.items():
-        require(argument, found, found >= least, f"at least {least}")

@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
-from pydantic import NonNegativeFloat
+from pydantic import Field, NonNegativeFloat
 
 from scalewise.config.errors import ConfigError
 from scalewise.config.hardware import Price
-from scalewise.records import build, closest
+from scalewise.records import DataError, build, closest, convert
 
 
 @dataclass(frozen=True)
@@ -86,14 +86,11 @@ def read_prices(path: Path, typed: Sequence[str] = ()) -> Prices:
 
 
 def _number(key: str, text: str) -> float:
+    least = Field(ge=0) if key in _MAY_BE_ZERO else Field(gt=0)
     most = _HOURS_OF_A_YEAR if key == "hours_per_year" else 1e12
-    least = "0 or more" if key in _MAY_BE_ZERO else "more than 0"
+    kind = Annotated[float, least, Field(le=most, strict=False)]
     try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not (0 < value <= most or (value == 0 and key in _MAY_BE_ZERO)):
-        raise ConfigError(
-            f"--price {key}: found {text!r}; allowed: a number, {least} and up to {most:g}"
-        )
+        value: float = convert(kind, text, f"--price {key}")
+    except DataError as error:
+        raise ConfigError(str(error)) from error
     return value

@@ -85,21 +85,22 @@ def most_cells(composed: DictConfig) -> int:
         raise ConfigError(str(error)) from error
 
 
+_ABSENT = {
+    "profile": to_plain(DEFAULT_PROFILE),
+    "checkpoint": to_plain(NO_CHECKPOINTS),
+    "measure": to_plain(DEFAULT_MEASURE),
+    "workload": "train",
+}
+"""What stands for nothing: a record without it says the same."""
+
+
 def without_absent_groups(plain: Mapping[str, Any]) -> dict[str, Any]:
     """Drop what is not there: a run without checkpoints, say, has the record and id of one that
     never heard of them."""
-    kept = dict(plain)
-    if plain.get("profile") == to_plain(DEFAULT_PROFILE):
-        kept.pop("profile", None)
-    checkpoint = plain.get("checkpoint")
-    if checkpoint == to_plain(NO_CHECKPOINTS):
-        kept.pop("checkpoint", None)
-    elif isinstance(checkpoint, Mapping) and checkpoint.get("trust") is False:
+    kept = {key: value for key, value in plain.items() if (key, value) not in _ABSENT.items()}
+    checkpoint = kept.get("checkpoint")
+    if isinstance(checkpoint, Mapping) and checkpoint.get("trust") is False:
         kept["checkpoint"] = {key: value for key, value in checkpoint.items() if key != "trust"}
-    if plain.get("measure") == to_plain(DEFAULT_MEASURE):
-        kept.pop("measure", None)
-    if plain.get("workload") == "train":
-        kept.pop("workload", None)
     return kept
 
 

@@ -20,15 +20,25 @@ _ADDED = "++"
 def open_keys(overrides: Iterable[str]) -> list[str]:
     """``overrides`` for Hydra, whose ``strategy.*`` are taken whatever strategy is chosen.
 
-    A key that it does not know is refused where the strategy is typed.
+    So are the arguments of a class that is named: Hydra knows those of the group's option.
+    A key that the strategy or the class does not know is refused where that is built.
     """
-    return [_ADDED + text if text.startswith("strategy.") else text for text in overrides]
+    typed = list(overrides)
+    own = _own_arguments(typed)
+    return [_ADDED + text if text.startswith(own) else text for text in typed]
 
 
 def as_typed(overrides: Sequence[str]) -> list[str]:
     """The inverse of :func:`open_keys`."""
-    ours = f"{_ADDED}strategy."
-    return [text.removeprefix(_ADDED) if text.startswith(ours) else text for text in overrides]
+    own = tuple(f"{_ADDED}{start}" for start in _own_arguments(overrides))
+    return [text.removeprefix(_ADDED) if text.startswith(own) else text for text in overrides]
+
+
+def _own_arguments(overrides: Iterable[str]) -> tuple[str, ...]:
+    """How the keys begin that no option of a group decides on."""
+    named = re.compile(r"[+]*(model|dataset|optimizer)\._target_=")
+    groups = [found[1] for text in overrides if (found := named.match(text))]
+    return ("strategy.", *(f"{group}." for group in groups))
 
 
 def place_on_devices(plain: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -78,7 +78,7 @@ def measure_all(ranks: Ranks, sizes: tuple[int, ...], budget_s: float) -> Collec
         for size in sizes:
             (elapsed_s,) = team.largest([time.perf_counter() - begin])
             rate: CollectiveRate | str = f"does not fit into the {budget_s:g} s for {backend}"
-            if not done or elapsed_s + expected_s(done, size) <= deadline_s:
+            if not done or elapsed_s + expected_s(done[-1], size) <= deadline_s:
                 try:
                     rate = measure_collective(ranks, collective, size, point_s)
                 except RuntimeError as error:
@@ -94,18 +94,14 @@ def measure_all(ranks: Ranks, sizes: tuple[int, ...], budget_s: float) -> Collec
     return series
 
 
-def expected_s(done: Sequence[CollectiveRate], size: int) -> float:
+def expected_s(last: CollectiveRate, size: int) -> float:
     """Seconds the next size will take, its warm-up and three repetitions.
 
-    What the last one took beyond the first, the latency, grows as bytes do: from sizes on at which
-    bytes are what takes time. The fastest repetition of each counts, so that one slow moment does
-    not end the series.
+    Time grows as bytes do, from sizes on at which bytes are what takes time. The fastest repetition
+    of the last size counts, so that one slow moment does not end the series.
     """
-    latency_us, last_us = (min(rate.timing.samples_us) for rate in (done[0], done[-1]))
-    if done[-1].bytes < _BYTES_COUNT_FROM:
-        return 7 * last_us / 1e6
-    growing_us = max(0.0, last_us - latency_us) * max(1.0, size / done[-1].bytes)
-    return 7 * (latency_us + growing_us) / 1e6
+    growth = max(1.0, size / last.bytes) if last.bytes >= _BYTES_COUNT_FROM else 1.0
+    return 7 * growth * min(last.timing.samples_us) / 1e6
 
 
 def measure_collective(

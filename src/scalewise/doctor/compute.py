@@ -11,7 +11,7 @@ from typing import Literal
 
 import torch
 
-from scalewise.doctor.timing import Stopwatch, Work, host_stopwatch, measure, stopwatch
+from scalewise.doctor.timing import Work, host_stopwatch, measure, stopwatch
 from scalewise.records import DeviceSample, GemmRate, LaunchCost, Soak, SoakWindow, Timing
 
 Reading = Callable[[], DeviceSample]
@@ -23,11 +23,8 @@ _GPU_GEMM_SIZE = 8192
 """1.1e12 operations a product: every tile of a large GPU is busy, and 128 MiB a bf16 operand is
 more than its cache holds."""
 
-_CPU_GEMM_SIZES = (128, 256, 512, 1024, 2048)
-_CPU_GEMM_S = 0.02
-"""The product whose time comes nearest from below is the one measured on a CPU."""
-
-_CPU_SOAK_SIZE = 512
+_CPU_GEMM_SIZE = 512
+"""0.27e9 operations: milliseconds on a core, and tenths of a second without bf16 in hardware."""
 
 _CHAIN = 200
 """Kernels in the CUDA graph of many."""
@@ -57,7 +54,7 @@ def gemm_rate(device: torch.device, precision: Precision, budget_s: float) -> Ge
     """The rate of products of that precision, sums in fp32 where the precision is lower."""
     watch = stopwatch(device)
     with _fp32_products(precision):
-        size = _gemm_size(device, precision, watch)
+        size = _gemm_size(device)
         timing = measure(watch, gemm(device, precision, size), budget_s)
     return GemmRate(precision, size, timing, gemm_tflops(size, timing.median_us / 1e6))
 
@@ -93,25 +90,16 @@ def _fp32_products(precision: Precision) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def _gemm_size(device: torch.device, precision: Precision, watch: Stopwatch) -> int:
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-        size = _GPU_GEMM_SIZE
-        # Two random fp32 matrices, their copies in the precision, and the result.
-        while size > 1024 and 5 * 4 * size**2 > free // 2:
-            size //= 2
-        return size
-    chosen = _CPU_GEMM_SIZES[0]
-    for size in _CPU_GEMM_SIZES:
-        work = gemm(device, precision, size)
-        watch(work, 1)
-        taken = watch(work, 1)
-        if taken > _CPU_GEMM_S and size > chosen:
-            break
-        chosen = size
-        if 8 * taken > 2 * _CPU_GEMM_S:
-            break  # the next size has eight times the work: not worth the trial
-    return chosen
+def _gemm_size(device: torch.device) -> int:
+    """Rows and columns: on a GPU as many as leave half of the free memory."""
+    if device.type == "cpu":
+        return _CPU_GEMM_SIZE
+    free, _ = torch.cuda.mem_get_info(device)
+    size = _GPU_GEMM_SIZE
+    # Two random fp32 matrices, their copies in the precision, and the result.
+    while size > 1024 and 5 * 4 * size**2 > free // 2:
+        size //= 2
+    return size
 
 
 def soak(device: torch.device, seconds: float, read: Reading) -> Soak:
@@ -122,7 +110,7 @@ def soak(device: torch.device, seconds: float, read: Reading) -> Soak:
     precision: Literal["fp32", "bf16"] = "fp32"
     if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0):
         precision = "bf16"
-    size = _GPU_GEMM_SIZE if device.type == "cuda" else _CPU_SOAK_SIZE
+    size = _GPU_GEMM_SIZE if device.type == "cuda" else _CPU_GEMM_SIZE
     work, watch = gemm(device, precision, size), stopwatch(device)
     watch(work, 3)
     window_s = min(1.0, max(0.25, seconds / 40))
@@ -143,17 +131,13 @@ def soak(device: torch.device, seconds: float, read: Reading) -> Soak:
             SoakWindow(
                 time.perf_counter() - begin,
                 tflops,
-                _whole(sample.sm_clock_mhz),
-                _whole(sample.temperature_c),
+                sample.sm_clock_mhz,
+                sample.temperature_c,
                 sample.power_w,
                 sample.throttle_reasons,
             )
         )
     return Soak(precision, size, tuple(windows))
-
-
-def _whole(value: float | None) -> int | None:
-    return None if value is None else int(value)
 
 
 def launch_costs(device: torch.device, budget_s: float) -> tuple[LaunchCost, ...]:

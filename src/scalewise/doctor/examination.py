@@ -28,6 +28,7 @@ from scalewise.host import (
     listen,
     on_loopback,
     rendezvous,
+    say,
     scrubbed,
     usable_cores,
 )
@@ -36,11 +37,10 @@ from scalewise.records import (
     DeviceInfo,
     DoctorReport,
     RankMeasurements,
-    RankSummary,
     RecordError,
     load_json,
-    save_doctor,
     save_json,
+    save_record,
     to_plain,
 )
 
@@ -82,29 +82,26 @@ def examine(
 
 @contextmanager
 def leased(slots: Sequence[DeviceInfo]) -> Iterator[Lease]:
-    """Keep other scalewise jobs off the devices. Raises :class:`HostMismatch` if one is there."""
-    lease = Leases().try_lease(slots, len(slots))
-    if lease is None:
-        raise HostMismatch(
-            "another scalewise job is using one of the devices; wait until it is done, or choose "
-            "others with --gpus"
-        )
+    """Keep other scalewise jobs off the devices; waits, as a sweep does, until none has one."""
+    leases, said = Leases(), False
+    while (lease := leases.try_lease(slots, len(slots))) is None:
+        if not said:
+            say(f"waiting: {leases.holder or 'another sweep'} holds this host's devices")
+            said = True
+        time.sleep(_POLL_S)
     try:
         yield lease
     finally:
         lease.release()
 
 
-def find_devices(devices: int | None, gpus: tuple[int | str, ...] | None, backend: str) -> Host:
+def find_devices(devices: int | None, gpus: tuple[int | str, ...] | None) -> Host:
     """The host's devices. Raises :class:`HostMismatch` for what is not there."""
     config = HardwareConfig("auto", gpus=gpus or "all")
     host = discover(config)
-    on_cpu = host.slots[0].kind == "cpu"
-    if on_cpu and backend == "nccl":
-        raise HostMismatch(f"--backend: found nccl, and this host has no GPU ({host.no_gpu})")
     if devices is None:
         return host
-    if on_cpu:
+    if host.slots[0].kind == "cpu":
         # A CPU host has as many devices as its cores are divided into.
         cores = len(usable_cores())
         if devices > cores:
@@ -120,8 +117,8 @@ def examine_cell(
     rank: RankContext,
     slots: Sequence[DeviceInfo],
     driver: str | None,
-) -> RankSummary:
-    """This rank's part of the examination of ``slots`` as a cell, and the summary it leaves.
+) -> None:
+    """This rank's part of the examination of ``slots`` as a cell.
 
     The first rank examines all devices and writes ``doctor.json`` into the cell's folder; the
     others leave them alone. There are no steps, and no metrics but the findings. Raises ValueError
@@ -141,7 +138,7 @@ def examine_cell(
         if cores:
             os.sched_setaffinity(0, cores)
         report = examine(Plan(), slots, driver)
-        save_doctor(folder.path, report)
+        save_record(folder.path, report)
         severities = Counter(finding.severity for finding in report.findings)
         found = {
             "doctor_faults": float(severities["fault"]),
@@ -149,9 +146,7 @@ def examine_cell(
             "doctor_seconds": report.duration_s,
         }
     why = "workload=doctor: the devices were examined, nothing was trained"
-    summary = untrained_summary(rank, found, why)
-    folder.save_rank(summary)
-    return summary
+    folder.save_rank(untrained_summary(rank, found, why))
 
 
 def run_ranks(

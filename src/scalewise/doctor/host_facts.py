@@ -138,23 +138,12 @@ def _facts(nvml: Nvml, slot: DeviceInfo, gpu: GpuDevice | None) -> DeviceFacts:
 
 
 def _links(nvml: Nvml, gpus: Sequence[GpuDevice | None]) -> list[PairLink]:
-    links = []
-    for (first, a), (second, b) in combinations(enumerate(gpus), 2):
-        if a is None or b is None:
-            links.append(PairLink(first, second, None, None))
-            continue
-        kind, access = _told(nvml.link, a, b), _told(nvml.peer_access, a, b)
-        links.append(PairLink(first, second, kind, access))
-    return links
-
-
-def _told(
-    question: Callable[[GpuDevice, GpuDevice], str], a: GpuDevice, b: GpuDevice
-) -> str | None:
-    try:
-        return question(a, b)
-    except NvmlError:
-        return None  # the record's None; a host without this answer is common
+    return [
+        PairLink(
+            i, j, nvml.link(a, b) if a and b else None, nvml.peer_access(a, b) if a and b else None
+        )
+        for (i, a), (j, b) in combinations(enumerate(gpus), 2)
+    ]
 
 
 def pcie_link(nvml: Nvml, uuid: str) -> PcieLink:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from scalewise.config import first_line
 from scalewise.records import Backend, RankMeasurements, save_json
@@ -57,20 +57,9 @@ class Budget:
 
 
 _QUICK = Budget(
-    gemm_s=0.15,
-    launch_s=0.1,
-    copy_s=0.05,
-    staging_s=0.03,
-    staging_bytes=64 * _MIB,
-    pair_s=0.01,
-    pair_bytes=64 * _MIB,
-    gloo_pairs_s=0.6,
-    gloo_pair_bytes=_MIB,
-    cpu_memory_bytes=64 * _MIB,
-    size_factor=64,
-    nccl_s=3.0,
-    gloo_s=4.0,
-)
+    gemm_s=0.15, launch_s=0.1, copy_s=0.05, staging_s=0.03, pair_s=0.01, gloo_pairs_s=0.6,
+    size_factor=64, nccl_s=3.0, gloo_s=4.0,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -79,7 +68,6 @@ class Plan:
 
     quick: bool = False
     soak_s: float = 0.0
-    backend: Literal["auto", "nccl", "gloo"] = "auto"
 
     @property
     def budget(self) -> Budget:
@@ -87,9 +75,7 @@ class Plan:
 
     def backends(self, device_kind: str) -> tuple[Backend, ...]:
         """NCCL only where there are GPUs; gloo runs in host memory everywhere."""
-        if device_kind != "cuda" or self.backend == "gloo":
-            return ("gloo",)
-        return ("nccl",) if self.backend == "nccl" else ("nccl", "gloo")
+        return ("nccl", "gloo") if device_kind == "cuda" else ("gloo",)
 
     def sizes(self, backend: Backend) -> tuple[int, ...]:
         """Bytes of the collectives' messages, from 8 up to the largest, which is always there."""

@@ -205,18 +205,11 @@ def _steadiness(name: str, soak: Soak) -> Iterator[_Found]:
     reasons = sorted({r for w in soak.windows for r in w.throttle_reasons or ()})
     thermal = any(word in reason.lower() for reason in reasons for word in _THERMAL)
     if ratio < _STEADY or thermal:
-        yield (
-            "not_steady",
-            {
-                "name": name,
-                "percent": 100 * ratio,
-                "windows": len(soak.windows),
-                "hottest": max(
-                    (w.temperature_c for w in soak.windows if w.temperature_c), default="?"
-                ),
-                "limits": ", ".join(reasons) or "none read",
-            },
-        )
+        hottest = max((w.temperature_c for w in soak.windows if w.temperature_c), default=None)
+        figures = {"percent": 100 * ratio, "windows": len(soak.windows),
+                   "hottest": "?" if hottest is None else f"{hottest:.0f}",
+                   "limits": ", ".join(reasons) or "none read"}  # fmt: skip
+        yield "not_steady", {"name": name, **figures}
 
 
 def thermal_ratio(soak: Soak) -> float:
@@ -251,14 +244,9 @@ def _slow_device(report: DoctorReport, number: int) -> Iterator[_Found]:
     else:
         enough = not all(slow_products) or 2 * len(slow_products) >= sum(products)
     if behind and enough:
-        yield (
-            "slow_device",
-            {
-                "name": rank_names(report, number),
-                "figures": ", ".join(behind),
-                "behind": "; ".join(f"{name}: {text}" for name, text in behind.items()),
-            },
-        )
+        each = "; ".join(f"{name}: {text}" for name, text in behind.items())
+        figures = {"name": rank_names(report, number), "figures": ", ".join(behind), "behind": each}
+        yield "slow_device", figures
 
 
 def _figures(report: DoctorReport, number: int) -> dict[tuple[str, int], Timing]:

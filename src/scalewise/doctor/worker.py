@@ -9,8 +9,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from functools import partial
 from itertools import combinations
 from pathlib import Path
@@ -132,23 +131,16 @@ class Examination:
     def _soak(self, *, alone: bool) -> None:
         if not alone:
             self.team.barrier()
-        with self._reader() as read:
+        silent, gpu = DeviceSample(self.info.uuid or ""), None
+        with ExitStack() as opened:
+            try:
+                nvml = opened.enter_context(open_nvml())
+                gpu = next((g for g in nvml.all_devices() if g.uuid == self.info.uuid), None)
+            except NvmlError as error:
+                self.record.miss("soak: clocks, temperature, power", str(error))
+            read = lambda: silent if gpu is None else nvml.sample(gpu)  # noqa: E731
             result = self.record.attempt("soak", lambda: soak(self.device, self.plan.soak_s, read))
         self.record.note(soak=result)
-
-    @contextmanager
-    def _reader(self) -> Iterator[Callable[[], DeviceSample]]:
-        """A function that reads this rank's GPU, or one that has nothing to say."""
-        silent = DeviceSample(self.info.uuid or "")
-        try:
-            nvml = open_nvml()
-        except NvmlError as error:
-            self.record.miss("soak: clocks, temperature, power", str(error))
-            yield lambda: silent
-            return
-        with nvml:
-            gpu = next((g for g in nvml.all_devices() if g.uuid == self.info.uuid), None)
-            yield lambda: silent if gpu is None else nvml.sample(gpu)
 
 
 def _versions() -> dict[str, str]:

@@ -1,5 +1,4 @@
 from .export import export_folder as export_folder
-from .export import import_seed_file as import_seed_file
 from .export import stats_path as stats_path
 from .leases import Host as Host
 from .leases import HostMismatch as HostMismatch
@@ -9,11 +8,11 @@ from .leases import Leases as Leases
 from .leases import Occupancy as Occupancy
 from .leases import discover as discover
 from .leases import units as units
+from .nvml import GpuDevice as GpuDevice
 from .nvml import Nvml as Nvml
+from .nvml import NvmlError as NvmlError
+from .nvml import NvmlUnavailable as NvmlUnavailable
 from .nvml import open_nvml as open_nvml
-from .nvml_queries import GpuDevice as GpuDevice
-from .nvml_queries import NvmlError as NvmlError
-from .nvml_queries import NvmlUnavailable as NvmlUnavailable
 from .sampler import MIN_INTERVAL_S as MIN_INTERVAL_S
 from .sampler import DeviceSampler as DeviceSampler
 from .top import show_gpus as show_gpus

@@ -1,4 +1,4 @@
-"""The earlier GPU monitor's files: a cell's device series written to them, and read back.
+"""The earlier GPU monitor's files, to which a cell's device series is written.
 
 ``FILE.json`` is an array of entries of one GPU; ``FILE_multi_gpu.json`` an array of entries with
 ``multi_gpu_data`` (a list of the former) and ``aggregate_stats``. Memory is in MiB, power in W,
@@ -12,20 +12,16 @@ import csv
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from scalewise.records import (
     TIMELINE_COLUMNS,
     CellFolder,
     DeviceSample,
-    DeviceSeries,
-    DeviceSeriesWriter,
     RecordError,
     SampledDevice,
-    parse_json,
     read_device_series,
     timeline_rows,
     unpacked,
@@ -33,20 +29,13 @@ from scalewise.records import (
 
 StatsEntry = dict[str, Any]
 
-_EMPTY = b"[\n]\n"
 _END = b"\n]\n"
 
 
-class Exported(NamedTuple):
-    """The files written, and the cells left out, when a folder is exported."""
-
-    written: tuple[Path, ...]
-    problems: tuple[str, ...]
-    """A line for each cell that was left out: a series of its cannot be read."""
-
-
-def export_folder(path: Path, target: Path | None) -> Exported:
+def export_folder(path: Path, target: Path | None) -> tuple[list[Path], list[str]]:
     """Export the cell in ``path``, or every cell of the sweep there.
+
+    Returns the files written, and a line for each cell a series of which cannot be read.
 
     A cell is exported into its own folder, or with ``target`` into that folder, where the cells of
     a sweep get a folder each; those of an archive ``A.zip`` go to ``A``. Cells without GPUs are
@@ -75,7 +64,7 @@ def export_folder(path: Path, target: Path | None) -> Exported:
             f"{path}: no GPU was sampled there: the cells ran on a CPU or never trained, or "
             "monitor.devices was false; nothing was written"
         )
-    return Exported(tuple(written), tuple(problems))
+    return written, problems
 
 
 def export_cell(folder: CellFolder, target: Path) -> list[Path]:
@@ -117,108 +106,6 @@ def export_cell(folder: CellFolder, target: Path) -> list[Path]:
 def _write_array(path: Path, entries: Iterable[StatsEntry]) -> None:
     lines = ",\n".join(json.dumps(e, allow_nan=False, ensure_ascii=False) for e in entries)
     path.write_text(f"[\n{lines}\n]\n" if lines else "[\n]\n", encoding="utf-8")
-
-
-def read_seed_file(path: Path) -> DeviceSeries:
-    """Either format, old files included, as a device series.
-
-    Accepts an array, one object, or one object a line. Old files name GPUs by index alone; their
-    ids are then ``gpu<index>``. Raises :class:`RecordError` naming the entry that does not fit.
-    """
-    entries = _load(path)
-    devices: dict[str, SampledDevice] = {}
-    times: list[float] = []
-    rows: list[dict[str, DeviceSample]] = []
-    for number, entry in enumerate(entries, start=1):
-        try:
-            when = datetime.fromisoformat(str(entry["timestamp"])).timestamp()
-            data = entry.get("multi_gpu_data", [entry])
-            samples = [_parse_gpu(row, devices) for row in data]
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            what = f"no {error}" if isinstance(error, KeyError) else str(error)
-            raise RecordError(
-                f"{path}, entry {number}: {what}; an entry of either gpu_stats format was expected"
-            ) from None
-        times.append(when)
-        rows.append({sample.id: sample for sample in samples})
-    ordered = tuple(sorted(devices.values(), key=lambda d: d.index))
-    interval_s = (times[-1] - times[0]) / (len(times) - 1) if len(times) > 1 else 0.0
-    return DeviceSeries(
-        host="imported",
-        source="nvml",
-        interval_s=interval_s,
-        devices=ordered,
-        unavailable={
-            name: "not in the imported file"
-            for name in ("utilization_percent", "memory_used_mib", "power_w", "temperature_c")
-            if all(getattr(sample, name) is None for row in rows for sample in row.values())
-        },
-        times=tuple(times),
-        samples=tuple(rows),
-        cost_ms=(None,) * len(times),
-    )
-
-
-def import_seed_file(path: Path, folder: CellFolder) -> Path:
-    """Store either format as a device series of ``folder`` and return its path.
-
-    Several files become several series, named after them. Raises :class:`RecordError`.
-    """
-    series = read_seed_file(path)
-    target = folder.device_series_path(f"imported-{path.stem}")
-    writer = DeviceSeriesWriter(
-        target,
-        series.host,
-        series.source,
-        series.interval_s,
-        series.devices,
-        series.unavailable,
-    )
-    for when, samples in zip(series.times, series.samples, strict=True):
-        writer.append(when, samples, None)
-    writer.close()
-    return target
-
-
-def _load(path: Path) -> list[Any]:
-    try:
-        text = path.read_bytes().decode()
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecordError(f"{path}: cannot be read: {error}") from error
-    try:
-        plain = parse_json(text)
-    except ValueError as whole:
-        try:
-            plain = [parse_json(line) for line in text.splitlines() if line.strip()]
-        except ValueError:
-            raise RecordError(f"{path}: not JSON: {whole}") from None
-    entries = plain if isinstance(plain, list) else [plain]
-    if not entries:
-        raise RecordError(f"{path}: it holds no entry")
-    return entries
-
-
-def _parse_gpu(row: Mapping[str, Any], devices: dict[str, SampledDevice]) -> DeviceSample:
-    index = int(row["gpu_index"])
-    uuid = str(row.get("gpu_uuid") or f"gpu{index}")
-    device = SampledDevice(
-        uuid, index, str(row["gpu_name"]), memory_total_mib=_number(row, "memory_total")
-    )
-    known = devices.setdefault(uuid, device)
-    if known.memory_total_mib is None:
-        devices[uuid] = replace(known, memory_total_mib=device.memory_total_mib)
-    return DeviceSample(
-        uuid,
-        utilization_percent=_number(row, "utilization"),
-        memory_used_mib=_number(row, "memory_used"),
-        power_w=_number(row, "power"),
-        temperature_c=_number(row, "temperature"),
-    )
-
-
-def _number(row: Mapping[str, Any], name: str) -> float | None:
-    value = row.get(name)
-    return None if value is None else float(value)
 
 
 def stats_path(folder: CellFolder, host: str | None = None) -> Path:
@@ -289,7 +176,7 @@ def _timestamp(when: float) -> str:
 
 
 class StatsLog:
-    """``FILE`` and ``FILE_multi_gpu`` while they grow, valid JSON at every moment."""
+    """``FILE`` and ``FILE_multi_gpu`` while they grow, valid JSON after each reading."""
 
     def __init__(self, path: Path, gpu_index: int | None = None) -> None:
         """``gpu_index`` chooses the GPU of ``FILE``: by default the first.
@@ -309,83 +196,38 @@ class StatsLog:
             self._single.append(single_entry(when, chosen, samples[chosen.id]))
         self._multi.append(multi_entry(when, devices, samples))
 
-    def close(self) -> None:
-        self._single.close()
-        self._multi.close()
-
 
 class JsonArrayFile:
-    """A JSON array on disk that grows, and that is whole at every moment, after kill -9 too.
+    """A JSON array on disk that grows: each entry is written over the closing bracket, at one go.
 
-    An array that is already there is continued. A write may be cut off at a page boundary by a
-    SIGKILL, and rewriting everything costs the square of the number of entries. So an entry is
-    appended to the hidden one of two copies, which then takes the public name in one atomic step.
-    A reader who opened the public file has until the entry after next to read it.
+    An array that is already there is continued.
     """
 
     def __init__(self, path: Path) -> None:
         """Raises ValueError where ``path`` holds something else than a JSON array, or OSError."""
         self.path = path
-        self._copies = [path.with_name(f".{path.name}.{suffix}") for suffix in "ab"]
-        self._pending: list[bytes] = []
-        """Entries that the hidden copy lacks: what was appended to the other one last."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        content = self._existing()
-        for copy in self._copies:
-            copy.write_bytes(content)
-        self._publish(self._copies[0])
-        self._hidden = 1
-
-    def append(self, entry: Any) -> None:
-        """Raises OSError; the public file then stays as it was."""
-        text = json.dumps(entry, allow_nan=False, ensure_ascii=False).encode()
-        hidden = self._copies[self._hidden]
-        _extend(hidden, [*self._pending, text])
-        self._publish(hidden)
-        self._pending = [text]
-        self._hidden = 1 - self._hidden
-
-    def close(self) -> None:
-        """Leave the public file alone behind."""
-        for copy in self._copies:
-            copy.unlink(missing_ok=True)
-
-    def _existing(self) -> bytes:
-        try:
-            content = self.path.read_bytes()
-        except FileNotFoundError:
-            return _EMPTY
+        content = path.read_bytes() if path.exists() else b"[]"
         try:
             entries = json.loads(content)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"{self.path}: not JSON ({error}); name another file") from None
+            raise ValueError(f"{path}: not JSON ({error}); name another file") from None
         if not isinstance(entries, list):
-            raise ValueError(f"{self.path}: not a JSON array; name another file")
-        if not entries:
-            return _EMPTY
-        return content.rstrip().removesuffix(b"]").rstrip() + _END
+            raise ValueError(f"{path}: not a JSON array; name another file")
+        path.write_bytes(content.rstrip().removesuffix(b"]").rstrip() + _END)
 
-    def _publish(self, copy: Path) -> None:
-        name = self.path.with_name(f".{self.path.name}.new")
-        name.unlink(missing_ok=True)
-        os.link(copy, name)
-        name.replace(self.path)
-
-
-def _extend(path: Path, entries: list[bytes]) -> None:
-    """Put entries before the closing bracket."""
-    with path.open("r+b", buffering=0) as file:
-        size = file.seek(0, os.SEEK_END)
-        empty = size == len(_EMPTY)
-        file.seek(size - len(_END))
-        separator = b"\n" if empty else b",\n"
-        try:
-            unwritten = memoryview(separator + b",\n".join(entries) + _END)
-            while unwritten:
-                unwritten = unwritten[file.write(unwritten) :]
-        except OSError:
-            # A full disk: what stood there before fits again, so that later entries may follow.
-            file.truncate(size - len(_END))
-            file.seek(size - len(_END))
-            file.write(_END)
-            raise
+    def append(self, entry: Any) -> None:
+        """Raises OSError; the file is then as it was."""
+        text = json.dumps(entry, allow_nan=False, ensure_ascii=False).encode()
+        with self.path.open("r+b", buffering=0) as file:
+            begin = file.seek(-len(_END), os.SEEK_END)
+            unwritten = memoryview((b",\n" if begin > 1 else b"\n") + text + _END)
+            try:
+                while unwritten:
+                    unwritten = unwritten[file.write(unwritten) :]
+            except OSError:
+                # A full disk: what stood there before fits again, so that later entries may follow.
+                file.truncate(begin)
+                file.seek(begin)
+                file.write(_END)
+                raise

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from scalewise.config import HardwareConfig, choose_gpus, cpu_devices, device_kind
-from scalewise.gpu.nvml import Nvml, open_nvml
-from scalewise.gpu.nvml_queries import GpuDevice, NvmlUnavailable
+from scalewise.gpu.nvml import GpuDevice, Nvml, NvmlUnavailable, open_nvml
 from scalewise.host import FileLock, processor_name, runtime_folder, usable_cores
 from scalewise.records import DeviceInfo, DeviceSample
 

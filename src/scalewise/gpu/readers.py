@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 import psutil
 
-from scalewise.gpu.nvml import Nvml
-from scalewise.gpu.nvml_queries import GpuLost
+from scalewise.gpu.nvml import GpuLost, Nvml
 from scalewise.gpu.xid import DeviceEvent, XidWatch, xid_words
 from scalewise.records import DeviceSample, SampledDevice
 
@@ -115,12 +114,9 @@ class ProcessReader:
             if tree is None or tree.pid != pid:
                 tree = self._trees[rank] = _Tree(pid)
             # Lightning starts rank 1 as a child of rank 0: each counts for itself.
-            reading = tree.read(others=frozenset(pids.values()) - {pid})
-            if reading is not None:
-                cpu_percent, rss_mib = reading
-                samples[f"rank{rank}"] = DeviceSample(
-                    f"rank{rank}", utilization_percent=cpu_percent, memory_used_mib=rss_mib
-                )
+            sample = tree.read(f"rank{rank}", others=frozenset(pids.values()) - {pid})
+            if sample is not None:
+                samples[sample.id] = sample
         return samples
 
 
@@ -134,8 +130,8 @@ class _Tree:
         self._refreshed_at = -_TREE_REFRESH_S
         self._read_at: float | None = None
 
-    def read(self, others: frozenset[int]) -> tuple[float | None, float | None] | None:
-        """CPU percent (100 is one core) since the last reading and RSS in MiB; None if gone.
+    def read(self, name: str, others: frozenset[int]) -> DeviceSample | None:
+        """CPU percent (100 is one core) since the last reading and RSS; None if gone.
 
         A process that is ending has given its memory back already: its RSS is None.
         ``others`` are descendants that are other ranks, with all below them.
@@ -159,7 +155,9 @@ class _Tree:
         if self.pid not in total_s:
             return None
         rss_mib = sum(rss.values()) / 2**20 if rss[self.pid] else None
-        return self._cpu_percent(now, total_s), rss_mib
+        return DeviceSample(
+            name, utilization_percent=self._cpu_percent(now, total_s), memory_used_mib=rss_mib
+        )
 
     def _cpu_percent(self, now: float, total_s: dict[int, float]) -> float | None:
         before_s, read_at = self._cpu_s, self._read_at

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from scalewise.config import in_one_line
-from scalewise.gpu.nvml import open_nvml
-from scalewise.gpu.nvml_queries import NvmlUnavailable
+from scalewise.gpu.nvml import NvmlUnavailable, open_nvml
 from scalewise.gpu.readers import GpuReader, ProcessReader, Reading, process_device
 from scalewise.gpu.xid import DeviceAlerts
 from scalewise.host import host_id, place_id
@@ -221,8 +220,6 @@ class SeriesRecorder:
     def close(self) -> None:
         self._write(DeviceSeriesWriter.close)
         self._writer = None
-        if self._stats is not None:
-            self._stats.close()
 
     def _alert(self, alerts: Iterable[Alert]) -> None:
         for alert in alerts:

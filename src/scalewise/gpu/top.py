@@ -21,6 +21,7 @@ from scalewise.config import ConfigError
 from scalewise.gpu.export import StatsLog
 from scalewise.gpu.nvml import open_nvml
 from scalewise.gpu.readers import GpuReader
+from scalewise.gpu.sampler import Ticks
 from scalewise.gpu.top_view import Frame, Owner, balance_of, identify, render
 from scalewise.host import open_console
 from scalewise.records import DeviceProcess, DeviceSample, to_plain
@@ -30,6 +31,8 @@ def show_gpus(
     interval_s: float, *, once: bool, as_json: bool, log: Path | None, gpu_index: int | None
 ) -> None:
     """Show all GPUs of this host until told to end, or ``once``.
+
+    Where the output is no terminal, a line of JSON a reading; nothing where there is a log.
 
     Args:
         as_json: with ``once``, print the reading as JSON.
@@ -44,30 +47,31 @@ def show_gpus(
         stats = None
         if log is not None:
             try:
-                stats = opened.enter_context(contextlib.closing(StatsLog(log, gpu_index)))
+                stats = StatsLog(log, gpu_index)
             except (OSError, ValueError) as error:
                 raise ConfigError(f"--log: {error}") from error
+        title = source.title
         if once:
-            _show_once(source, stats, as_json=as_json)
-            return
-        # Both signals leave the blocks below, which put the terminal and the log in order.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
-        opened.enter_context(contextlib.suppress(KeyboardInterrupt))
-        if sys.stdout.isatty():
-            _run_screen(source, interval_s, stats)
+            frames = iter([source.once()])
         else:
-            _run_lines(source, interval_s, stats)
-
-
-def _show_once(source: LiveFrames, log: StatsLog | None, *, as_json: bool) -> None:
-    frame = source.once()
-    if log is not None:
-        log.append(frame.time, frame.devices, frame.samples)
-    if as_json:
-        sys.stdout.write(json.dumps(frame_json(frame, source.title), indent=2) + "\n")
-        return
-    console = open_console()
-    console.print(render(frame, source.title, console.width))
+            # Both signals leave the blocks, which put the terminal and the log in order.
+            signal.signal(signal.SIGTERM, signal.default_int_handler)
+            opened.enter_context(contextlib.suppress(KeyboardInterrupt))
+            frames, title = _frames(source, interval_s), f"{title}, every {interval_s:g} s"
+        console, live = open_console(), None
+        if sys.stdout.isatty() and not once:
+            live = opened.enter_context(Live(console=console, auto_refresh=False))
+        for frame in frames:
+            if stats is not None:
+                stats.append(frame.time, frame.devices, frame.samples)
+            if live is not None:
+                live.update(render(frame, title, console.width), refresh=True)
+            elif once and not as_json:
+                console.print(render(frame, title, console.width))
+            elif once or stats is None:
+                plain = frame_json(frame, source.title)
+                sys.stdout.write(json.dumps(plain, indent=2 if once else None) + "\n")
+                sys.stdout.flush()
 
 
 def frame_json(frame: Frame, title: str) -> dict[str, Any]:
@@ -90,32 +94,12 @@ def frame_json(frame: Frame, title: str) -> dict[str, Any]:
     return {"time": frame.time, "source": title, "devices": devices, "balance": balance}
 
 
-def _frames(source: LiveFrames, interval_s: float, log: StatsLog | None) -> Iterator[Frame]:
-    """A frame every ``interval_s``, which stands in the log before it is handed out."""
-    due = time.monotonic()
+def _frames(source: LiveFrames, interval_s: float) -> Iterator[Frame]:
+    """A frame every ``interval_s``."""
+    ticks = Ticks(interval_s)
     while True:
-        frame = source.next()
-        if log is not None:
-            log.append(frame.time, frame.devices, frame.samples)
-        yield frame
-        due = max(due + interval_s, time.monotonic())
-        time.sleep(max(0.0, due - time.monotonic()))
-
-
-def _run_lines(source: LiveFrames, interval_s: float, log: StatsLog | None) -> None:
-    """Not a terminal: one line a reading, and nothing but the log where there is one."""
-    for frame in _frames(source, interval_s, log):
-        if log is None:
-            sys.stdout.write(json.dumps(frame_json(frame, source.title)) + "\n")
-            sys.stdout.flush()
-
-
-def _run_screen(source: LiveFrames, interval_s: float, log: StatsLog | None) -> None:
-    console = open_console()
-    title = f"{source.title}, every {interval_s:g} s"
-    with Live(console=console, auto_refresh=False) as live:
-        for frame in _frames(source, interval_s, log):
-            live.update(render(frame, title, console.width), refresh=True)
+        yield source.next()
+        time.sleep(ticks.wait_s())
 
 
 class LiveFrames:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
-from scalewise.gpu.nvml_queries import GpuDevice, NvmlCalls
+from scalewise.gpu.nvml import GpuDevice, Nvml
 from scalewise.records import Alert, DeviceSample, SampledDevice
 
 PATIENCE: Final = 10
@@ -55,16 +55,6 @@ _COUNTERS: Final[Mapping[str, tuple[Level, str]]] = {
 }
 
 
-class _Condition(NamedTuple):
-    """A condition of a device that an alert may be about."""
-
-    level: Level
-    condition: Literal["throttling", "ecc", "memory", "lost", "xid"]
-    name: str
-    """Tells it from others of the device."""
-    text: str
-
-
 @dataclass(frozen=True)
 class DeviceEvent:
     """A device was lost, or the driver reported an error of it."""
@@ -87,7 +77,7 @@ class XidWatch:
     What the driver refuses (permission, a container) stands in ``calls.unavailable["xid"]``.
     """
 
-    def __init__(self, calls: NvmlCalls, devices: Iterable[GpuDevice]) -> None:
+    def __init__(self, calls: Nvml, devices: Iterable[GpuDevice]) -> None:
         self._calls = calls
         self._devices: dict[int, list[GpuDevice]] = {}
         """By the address of the whole GPU's handle: the GPU first, then its MIG instances."""
@@ -182,29 +172,29 @@ class DeviceAlerts:
 
     def check(self, when: float, device: SampledDevice, sample: DeviceSample) -> Iterator[Alert]:
         """Alerts that this sample, taken at Unix time ``when``, gives rise to."""
-        yield from self._new(when, device, self._throttling(device, sample))
-        yield from self._new(when, device, self._memory(device, sample))
+        yield from self._new(device, self._throttling(when, device, sample))
+        yield from self._new(device, self._memory(when, device, sample))
 
     def happened(self, when: float, device: SampledDevice, event: DeviceEvent) -> Iterator[Alert]:
         """Alerts that an event at Unix time ``when`` gives rise to."""
-        found = _Condition("error", "lost", "lost", event.text)
+        found = Alert(when, "error", "lost", device.id, "lost", event.text)
         if event.xid is not None:
             # An error that leaves the GPU as it was is a warning.
             level: Level = "warn" if event.xid in _NO_RESET_NEEDED else "error"
-            found = _Condition(level, "xid", xid_words(event.xid), event.text)
-        yield from self._new(when, device, [found])
+            found = Alert(when, level, "xid", device.id, xid_words(event.xid), event.text)
+        yield from self._new(device, [found])
 
-    def _new(
-        self, when: float, device: SampledDevice, found: Iterable[_Condition]
-    ) -> Iterator[Alert]:
-        for level, condition, name, text in found:
-            if (device.id, name) not in self._said:
-                self._said.add((device.id, name))
+    def _new(self, device: SampledDevice, found: Iterable[Alert]) -> Iterator[Alert]:
+        """Those that were not said of the device; their titles then name it."""
+        for alert in found:
+            if (device.id, alert.title) not in self._said:
+                self._said.add((device.id, alert.title))
                 # WandB takes titles of less than 64 characters.
-                title = f"GPU {device.index}: {name}"[:63]
-                yield Alert(when, level, condition, device.id, title, text)
+                yield replace(alert, title=f"GPU {device.index}: {alert.title}"[:63])
 
-    def _throttling(self, device: SampledDevice, sample: DeviceSample) -> Iterator[_Condition]:
+    def _throttling(
+        self, when: float, device: SampledDevice, sample: DeviceSample
+    ) -> Iterator[Alert]:
         reasons = sample.throttle_reasons
         if reasons is None:
             return
@@ -219,9 +209,9 @@ class DeviceAlerts:
             power = "" if sample.power_w is None else f", {sample.power_w:.0f} W"
             name = f"held back by {reason}"
             text = f"{device.name} {device.index} is {name}{clock}{heat}{power}"
-            yield _Condition("warn", "throttling", name, text)
+            yield Alert(when, "warn", "throttling", device.id, name, text)
 
-    def _memory(self, device: SampledDevice, sample: DeviceSample) -> Iterator[_Condition]:
+    def _memory(self, when: float, device: SampledDevice, sample: DeviceSample) -> Iterator[Alert]:
         gpu = f"{device.name} {device.index}"
         for metric, (level, words) in _COUNTERS.items():
             count = getattr(sample, metric)
@@ -230,11 +220,11 @@ class DeviceAlerts:
             before = self._counted.setdefault((device.id, metric), count)
             if count > before:
                 text = f"{gpu}: {count - before} {words} while this cell ran"
-                yield _Condition(level, "ecc", words, text)
+                yield Alert(when, level, "ecc", device.id, words, text)
         used, total = sample.memory_used_mib, device.memory_total_mib
         if used is not None and total and used > _NEARLY_FULL * total:
             text = (
                 f"{gpu}: {used:,.0f} of {total:,.0f} MiB used ({used / total:.1%}); "
                 "a smaller batch_size leaves room"
             )
-            yield _Condition("warn", "memory", "memory nearly full", text)
+            yield Alert(when, "warn", "memory", device.id, "memory nearly full", text)

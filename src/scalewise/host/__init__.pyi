@@ -3,7 +3,6 @@ from .console import escaped as escaped
 from .console import from_here as from_here
 from .console import interrupt_on_polite_signals as interrupt_on_polite_signals
 from .console import is_unread as is_unread
-from .console import open_closed_streams as open_closed_streams
 from .console import open_console as open_console
 from .console import plural as plural
 from .console import say as say
@@ -62,6 +61,6 @@ from .rank_environment import interface_towards as interface_towards
 from .rank_environment import keep_from_children as keep_from_children
 from .rank_environment import listen as listen
 from .rank_environment import on_loopback as on_loopback
+from .rank_environment import recorded_in as recorded_in
 from .rank_environment import rendezvous as rendezvous
 from .rank_environment import scrubbed as scrubbed
-from .recorded_environment import recorded_in as recorded_in

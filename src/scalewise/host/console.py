@@ -38,20 +38,6 @@ def plural(number: int, noun: str) -> str:
 _POLITE = (signal.SIGTERM, signal.SIGHUP)
 
 
-def open_closed_streams() -> None:
-    """Put the null device where standard streams were closed (``2>&-``), for children as well.
-
-    The next file that is opened would otherwise take such a number, and get what is printed.
-    """
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest number is free
-            stream = open(number, "w" if number else "r", closefd=False)  # noqa: SIM115 - for good
-            setattr(sys, name, stream)
-
-
 def interrupt_on_polite_signals() -> None:
     """Let SIGTERM and SIGHUP do once what Ctrl-C does; ``nohup`` is heeded.
 

@@ -10,7 +10,7 @@ import math
 import os
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
@@ -151,51 +151,35 @@ class RunQueue:
     Args:
         path: the ``schedstat`` of the calling thread: time on a core, time ready and without one
             (both in ns), and how often it was put on one.
-        cpu_ns: CPU time of the whole process and of the calling thread, in ns.
     """
 
-    def __init__(
-        self,
-        path: Path = _SCHEDSTAT,
-        cpu_ns: Callable[[], tuple[int, int]] = lambda: (
-            time.process_time_ns(),
-            time.thread_time_ns(),
-        ),
-    ) -> None:
+    def __init__(self, path: Path = _SCHEDSTAT) -> None:
         self.missing: str | None = None
         self._path = path
-        self._cpu_ns = cpu_ns
-        self._begin_ns: int | None = None
-        self._begin_others_ns = 0
-        self._begin_step = 0
+        self._begin: tuple[int, int, int] | None = None
+        """Steps made, ns of delay, and ns of the other threads."""
 
     def begin(self, step: int) -> None:
         """From here on; ``step`` steps have been made."""
-        self._begin_ns, self._begin_step = self._read(), step
-        self._begin_others_ns = self._others()
+        now = self._read()
+        self._begin = None if now is None else (step, *now)
 
-    def ms_per_step(self, step: int) -> float | None:
-        """Mean ms a step since :meth:`begin`; None where it is not known, said in ``missing``."""
-        now_ns, steps = self._read(), step - self._begin_step
-        if now_ns is None or self._begin_ns is None or steps <= 0:
-            return None
-        return (now_ns - self._begin_ns) / 1e6 / steps
+    def ms_per_step(self, step: int) -> tuple[float | None, float | None]:
+        """Mean ms a step since :meth:`begin`: the delay, and CPU time of the other threads.
 
-    def other_threads_cpu_ms_per_step(self, step: int) -> float | None:
-        """Mean CPU ms a step since :meth:`begin` of the threads beside the calling one."""
-        steps = step - self._begin_step
-        if self._begin_ns is None or steps <= 0:
-            return None
-        return max(0.0, (self._others() - self._begin_others_ns) / 1e6 / steps)
+        None where they are not known, said in ``missing``.
+        """
+        now = self._read()
+        if now is None or self._begin is None or step <= self._begin[0]:
+            return None, None
+        first, *before = self._begin
+        delay, others = ((b - a) / 1e6 / (step - first) for a, b in zip(before, now, strict=True))
+        return delay, max(0.0, others)
 
-    def _others(self) -> int:
-        process_ns, thread_ns = self._cpu_ns()
-        return process_ns - thread_ns
-
-    def _read(self) -> int | None:
+    def _read(self) -> tuple[int, int] | None:
         try:
-            fields = self._path.read_text().split()
-            return int(fields[1])
+            delay_ns = int(self._path.read_text().split()[1])
+            return delay_ns, time.process_time_ns() - time.thread_time_ns()
         except (OSError, ValueError, IndexError) as error:
             self.missing = f"{self._path}: {error or 'not in the format expected'}"
             return None

@@ -32,24 +32,20 @@ def runtime_folder() -> Path:
         folder = Path(session) / "scalewise"
     else:
         folder = Path(tempfile.gettempdir()) / f"scalewise-{os.getuid()}"
+    why, number = None, errno.EACCES
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        owner = folder.lstat()
-    except FileExistsError:
-        raise _unusable(folder, errno.ENOTDIR, "it is no folder") from None
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+            why = "it is no folder of this user"
+        elif not os.access(folder, os.W_OK | os.X_OK):
+            why = "it cannot be written"
     except OSError as error:
-        raise _unusable(folder, error.errno, f"it cannot be made ({error.strerror})") from None
-    if not stat.S_ISDIR(owner.st_mode) or owner.st_uid != os.getuid():
-        raise _unusable(folder, errno.EACCES, "it belongs to another user")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise _unusable(folder, errno.EACCES, "it cannot be written")
-    return folder
-
-
-def _unusable(folder: Path, number: int | None, why: str) -> OSError:
-    """``OSError`` itself chooses the class that belongs to the error number."""
+        why, number = f"it cannot be made ({error.strerror})", error.errno or errno.EIO
+    if why is None:
+        return folder
     said = f"{why}; locks of this host lie there: set SCALEWISE_RUNTIME_DIR to a folder of yours"
-    return OSError(number or errno.EIO, said, str(folder))
+    raise OSError(number, said, str(folder))
 
 
 class FileLock:

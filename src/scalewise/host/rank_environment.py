@@ -1,4 +1,4 @@
-"""The environment of a rank, who sets it, and where ranks of one host meet.
+"""The environment of a rank: who sets it, what is recorded of it, and where ranks of a host meet.
 
 Torch's store asks nobody who he is and would listen on every interface. Whoever starts the ranks
 listens on the loopback interface instead and hands the socket to rank 0, which then needs no port
@@ -8,6 +8,7 @@ that somebody else might take meanwhile.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 from collections.abc import Mapping, Sequence
@@ -56,6 +57,28 @@ def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
         name: value
         for name, value in environment.items()
         if name not in SCRUBBED_NAMES and not name.startswith("TORCHELASTIC_")
+    }
+
+
+_RECORDED = re.compile(
+    "(NCCL|(PY)?TORCH|TORCHDYNAMO|TORCHINDUCTOR|CUDA|CUBLAS|CUBLASLT|OMP|KMP|GOMP|MKL|OPENBLAS|"
+    "GLOO|TP)_[A-Z0-9_]+|NVIDIA_(TF32_OVERRIDE|VISIBLE_DEVICES|DRIVER_CAPABILITIES)"
+)
+"""Variables that change times or results: of torch, its libraries and their threads."""
+_PRIVATE = re.compile("ADDR|HOST(ID|_?NAME)|COMM_ID|KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
+"""In names of variables that may tell a host or a secret."""
+_PATHS = ("CUDA_HOME", "NCCL_GRAPH_FILE", "NCCL_TOPO_FILE")
+"""The paths that are recorded; any other may lead to a person's folder."""
+
+
+def recorded_in(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables of ``environment`` that may be recorded, sorted by name."""
+    return {
+        name: value
+        for name, value in sorted(environment.items())
+        if _RECORDED.fullmatch(name)
+        and not _PRIVATE.search(name)
+        and ("/" not in value or name in _PATHS)
     }
 
 

@@ -4,7 +4,6 @@ from .decisions import CandidateEvidence as CandidateEvidence
 from .decisions import ImportedResult as ImportedResult
 from .decisions import StrategyDecision as StrategyDecision
 from .decisions import ThresholdRule as ThresholdRule
-from .doctor import DOCTOR_FILE as DOCTOR_FILE
 from .doctor import SEVERITIES as SEVERITIES
 from .doctor import Backend as Backend
 from .doctor import Collective as Collective
@@ -25,11 +24,8 @@ from .doctor import Soak as Soak
 from .doctor import SoakWindow as SoakWindow
 from .doctor import Timing as Timing
 from .doctor import bus_factor as bus_factor
-from .doctor import load_doctor as load_doctor
-from .doctor import save_doctor as save_doctor
 from .files import SCHEMA_VERSION as SCHEMA_VERSION
 from .files import LineParser as LineParser
-from .files import NewerRecordError as NewerRecordError
 from .files import RecordError as RecordError
 from .files import Tail as Tail
 from .files import find_record as find_record
@@ -54,7 +50,6 @@ from .folders import last_checkpoint as last_checkpoint
 from .folders import numbered_files as numbered_files
 from .folders import part_path as part_path
 from .folders import seal_checkpoint as seal_checkpoint
-from .heartbeat import Heartbeat as Heartbeat
 from .heartbeat import HeartbeatWriter as HeartbeatWriter
 from .heartbeat import read_heartbeat as read_heartbeat
 from .metrics import GRADES as GRADES
@@ -99,14 +94,12 @@ from .series import DeviceSeries as DeviceSeries
 from .series import DeviceSeriesWriter as DeviceSeriesWriter
 from .series import SampledDevice as SampledDevice
 from .series import read_device_series as read_device_series
-from .series import read_latest_sample as read_latest_sample
 from .series import timeline_rows as timeline_rows
 from .state import UNFINISHED as UNFINISHED
 from .state import CellState as CellState
 from .state import cell_state as cell_state
-from .state import is_done as is_done
 from .state import line_that_raised as line_that_raised
-from .state import planned_cell_state as planned_cell_state
+from .state import source_line as source_line
 from .steps import PHASES as PHASES
 from .steps import STEP_DTYPE as STEP_DTYPE
 from .steps import WARMUP as WARMUP

@@ -24,15 +24,11 @@ _MOST_BYTES: Final = 10**9
 """Unpacked. Whoever reads them needs a few times as much memory."""
 _MOST_TIMES: Final = 200
 """Unpacked bytes for each byte of the archive: records of sweeps have 3 to 20."""
-_RECORDS: Final = tuple(
-    f"{name}.json"
-    for name in ("sweep", "provenance", "result", "running", "tracking", "decision",
-                 "imported", "doctor")
-)  # fmt: skip
-_PARTS: Final = (
-    *_RECORDS, "config.yaml", "ranks/*.json", "ranks/*.err", "attempts/*.json", "heartbeat/rank*",
-    "steps/rank*.bin", "metrics/rank*.jsonl", "audit/rank*.npz", "profile/rank*.json",
-    "gpu/*.jsonl",
+_RECORDS: Final = (
+    "sweep.json", "provenance.json", "result.json", "running.json", "tracking.json",
+    "decision.json", "imported.json", "doctor.json", "config.yaml", "ranks/*.json", "ranks/*.err",
+    "attempts/*.json", "heartbeat/rank*", "steps/rank*.bin", "metrics/rank*.jsonl",
+    "audit/rank*.npz", "profile/rank*.json", "gpu/*.jsonl",
 )  # fmt: skip
 
 
@@ -109,5 +105,5 @@ def _records(folder: Path) -> Iterator[Path]:
     of_cells = ("config.yaml", "attempts")
     cells = {path.parent for name in of_cells for path in folder.glob(f"*/{name}")}
     for place in (folder, *cells):
-        for pattern in _PARTS:
+        for pattern in _RECORDS:
             yield from (p for p in place.glob(pattern) if p.is_file() and not p.is_symlink())

@@ -12,10 +12,6 @@ from pydantic import PositiveFloat, PositiveInt
 
 from scalewise.records.files import WorldSize
 
-_LOPSIDED = 0.05
-"""How far from the middle of its interval, in halves of it, a figure is still written with ±; as
-reports write theirs."""
-
 
 @dataclass(frozen=True)
 class CandidateEvidence:
@@ -34,18 +30,15 @@ class CandidateEvidence:
     problem: str = ""
     """Why there is no figure."""
 
-    @property
-    def doubt(self) -> str:
-        """The interval as it is written behind the figure: a half of it where both are alike.
-
-        Intervals of rates come from logarithms; a half of a wide one would reach below zero.
-        """
-        if self.global_samples_per_s is None or self.low is None or self.high is None:
-            return ""
-        half, middle = (self.high - self.low) / 2, (self.high + self.low) / 2
-        if abs(middle - self.global_samples_per_s) > _LOPSIDED * half:
-            return f" [{_rate(self.low)}, {_rate(self.high)}]"
-        return f" ± {half:,.0f}"
+    def __str__(self) -> str:
+        if self.global_samples_per_s is None:
+            return f"{self.name} has no figure ({self.problem})"
+        interval = ""
+        if self.low is not None and self.high is not None:
+            interval = f" [{_rate(self.low)}, {_rate(self.high)}]"
+        runs = f"{self.runs} run{'s' if self.runs != 1 else ''}"
+        rate = f"{self.global_samples_per_s:,.0f}{interval} samples/s"
+        return f"{self.name} x{self.devices} {rate} ({runs})"
 
 
 @dataclass(frozen=True)
@@ -77,33 +70,19 @@ class StrategyDecision:
 
     def lines(self) -> tuple[str, str, str]:
         """The measurement, the choice and the rule of thumb, a line each."""
-        return self._measured(), f"chosen: {self.chosen}; {self.reason}", self._baseline()
-
-    def _measured(self) -> str:
-        each = []
-        for one in self.candidates:
-            if one.global_samples_per_s is None:
-                each.append(f"{one.name} has no figure ({one.problem})")
-                continue
-            each.append(
-                f"{one.name} x{one.devices} {one.global_samples_per_s:,.0f}{one.doubt} samples/s "
-                f"({one.runs} run{'s' if one.runs != 1 else ''})"
-            )
-        return f"measured in {self.probe_steps} steps each: {', '.join(each)}"
+        measured = f"measured in {self.probe_steps} steps each: "
+        measured += ", ".join(map(str, self.candidates))
+        return measured, f"chosen: {self.chosen}; {self.reason}", self._baseline()
 
     def _baseline(self) -> str:
         if self.rule is None:
             return "published rule of thumb: not asked, the parameters are not known"
-        agrees = {True: "agrees", False: "disagrees with the measurement"}
-        verdict = "leaves it open" if self.rule.says == "undecided" else agrees[self.agrees]
+        # It chooses one device or several, no strategy.
+        agrees = (self.rule.says == "single") == (self.chosen == "single")
+        verdict = "agrees" if agrees else "disagrees with the measurement"
+        if self.rule.says == "undecided":
+            verdict = "leaves it open"
         return f"published rule of thumb: {self.rule.says} ({self.rule.reason}); {verdict}"
-
-    @property
-    def agrees(self) -> bool:
-        """Whether the rule of thumb chooses one device or several as the measurement does."""
-        if self.rule is None:
-            return False
-        return (self.rule.says == "single") == (self.chosen == "single")
 
 
 def _rate(samples_per_s: float) -> str:

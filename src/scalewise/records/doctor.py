@@ -9,12 +9,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 from pydantic import NonNegativeFloat
 
-from scalewise.records.files import Rank, UnixTime, load_json, save_json
+from scalewise.records.files import Rank, UnixTime
 from scalewise.records.model import DeviceInfo
 
 
@@ -217,8 +216,8 @@ class SoakWindow:
     at_s: float
     """Since its begin."""
     tflops: float
-    sm_clock_mhz: int | None
-    temperature_c: int | None
+    sm_clock_mhz: float | None
+    temperature_c: float | None
     power_w: float | None
     throttle_reasons: tuple[str, ...] | None
     """None where they could not be read."""
@@ -231,9 +230,6 @@ class Soak:
     precision: Literal["fp32", "bf16"]
     size: int
     windows: tuple[SoakWindow, ...]
-
-
-DOCTOR_FILE = "doctor.json"
 
 
 @dataclass(frozen=True)
@@ -279,6 +275,7 @@ class Finding:
 class DoctorReport:
     """Everything of one examination."""
 
+    FILE: ClassVar[str] = "doctor.json"
     created_at: UnixTime
     duration_s: NonNegativeFloat
     quick: bool
@@ -310,15 +307,3 @@ class DoctorReport:
     @property
     def pairs(self) -> tuple[PairRate, ...]:
         return tuple(rate for rank in self.ranks for rate in rank.pairs)
-
-
-def save_doctor(folder: Path, report: DoctorReport) -> Path:
-    """Write ``doctor.json`` into ``folder``, atomically, and return its path."""
-    path = folder / DOCTOR_FILE
-    save_json(path, report)
-    return path
-
-
-def load_doctor(folder: Path) -> DoctorReport:
-    """Raises RecordError where there is none, or none that can be read."""
-    return load_json(folder / DOCTOR_FILE, DoctorReport)

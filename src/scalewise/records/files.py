@@ -40,10 +40,6 @@ class AbsentRecordError(RecordError):
     """A record that is not there, or no longer."""
 
 
-class NewerRecordError(RecordError):
-    """A record that a newer scalewise wrote."""
-
-
 def parse_json(text: str | bytes) -> Any:
     """JSON as records are written. Raises ValueError, also for a number that is not finite."""
     try:
@@ -59,9 +55,9 @@ def _finite(text: str) -> float:
     return number
 
 
-def is_version(found: object, *known: int) -> bool:
-    """Whether a record is of a version that this code reads: neither true nor 1.0 is one."""
-    return type(found) is int and found in known
+def is_version(found: object, known: int) -> bool:
+    """Whether a record is of the version that this code reads: neither true nor 1.0 is one."""
+    return type(found) is int and found == known
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -103,10 +99,10 @@ def load_json(path: Path, cls: type[T]) -> T:
         raise RecordError(f"{path}: cannot be read as JSON: {error}") from error
     if not isinstance(plain, dict):
         raise RecordError(f"{path}: found {type(plain).__name__}; a JSON object was expected")
-    version = plain.pop("schema_version", None)
+    # What a person typed has none: it is read as today's, and its keys are checked.
+    version = plain.pop("schema_version", SCHEMA_VERSION)
     if not is_version(version, SCHEMA_VERSION):
-        newer = type(version) is int and version > SCHEMA_VERSION
-        raise (NewerRecordError if newer else RecordError)(
+        raise RecordError(
             f"{path}: schema version {shown(version)}; this scalewise reads {SCHEMA_VERSION}"
         )
     try:

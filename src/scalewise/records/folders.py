@@ -176,13 +176,10 @@ class CellFolder:
     def save_result(self, result: CellResult) -> None:
         save_json(self.path / "result.json", result)
 
-    def load_result(self) -> CellResult:
-        return load_json(self.path / "result.json", CellResult)
-
-    def load_result_of(self, cell_id: str) -> CellResult:
-        """The result. Raises :class:`RecordError` also if it is another cell's."""
-        result = self.load_result()
-        if result.cell_id != cell_id:
+    def load_result(self, cell_id: str | None = None) -> CellResult:
+        """The result. Raises :class:`RecordError`, also if it is of another cell."""
+        result = load_json(self.path / "result.json", CellResult)
+        if cell_id not in (None, result.cell_id):
             raise RecordError(
                 f"{self.path / 'result.json'}: result of cell {result.cell_id}; "
                 f"that of cell {cell_id} was expected"
@@ -193,13 +190,13 @@ class CellFolder:
         """Whether a result was written, be it damaged since."""
         return (self.path / "result.json").exists()
 
-    def is_done(self) -> bool:
-        """A cell is done if and only if its result can be read."""
-        return load_or_none(self.load_result) is not None
+    def find_result(self, cell_id: str | None = None) -> CellResult | None:
+        """The result; None if it is missing, damaged or of another cell than ``cell_id``."""
+        return load_or_none(self.load_result, cell_id)
 
-    def find_result(self, cell_id: str) -> CellResult | None:
-        """The result; None if it is missing, damaged or another cell's."""
-        return load_or_none(self.load_result_of, cell_id)
+    def is_done(self, cell_id: str | None = None) -> bool:
+        """A cell is done if and only if its result can be read, and is this cell's."""
+        return self.find_result(cell_id) is not None
 
     def save_attempt(self, ending: Ending) -> Ending:
         """Record how a try without a result ended, with the next number if it has none."""
@@ -437,6 +434,10 @@ class SweepFolder:
 
     def cell(self, name: str) -> CellFolder:
         return CellFolder(self.path / name)
+
+    def is_done(self, planned: PlannedCell) -> bool:
+        """Whether the cell has a result, and it is this cell's."""
+        return self.cell(planned.name).is_done(planned.cell_id)
 
     def cells(self) -> Iterator[tuple[PlannedCell, CellFolder]]:
         """Every planned cell with its folder, in the plan's order."""

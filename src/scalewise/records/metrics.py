@@ -91,7 +91,7 @@ class MetricRow:
     """E.g. ``train_loss``, ``learning_rate``, ``val_accuracy``; None is "not a finite number"."""
     step_samples: int | None = None
     """Samples this rank fed in the step whose loss this is. None: a row of no one step (a
-    validation, an epoch), batches that could not be counted, records older than this field."""
+    validation, an epoch), batches that could not be counted."""
 
 
 class MetricsWriter:
@@ -152,7 +152,7 @@ def weights_of(name: str, rows: Sequence[MetricRow]) -> tuple[float, ...] | None
 
     By the samples of the step. A metric of no one step (a validation score that a user's module
     does not reduce over the ranks) counts alike, as in Lightning's own ``sync_dist``. None where
-    samples decide and the records, older ones, do not tell them.
+    samples decide and were not counted.
     """
     counts = [row.step_samples for row in rows]
     known = tuple(float(count) for count in counts if count is not None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -138,7 +138,7 @@ class Provenance:
     """``commit``, ``dirty`` and ``diff_sha256`` of scalewise's working tree. Where it has none,
     :data:`SOURCE_SHA256`, and those three of the tree that the run started in, with
     :data:`WORKING_DIRECTORY` as ``tree``. Where classes of the user's own were named,
-    :data:`CLASS_FILES`. Older records have no hash and no files."""
+    :data:`CLASS_FILES`."""
     devices: tuple[DeviceInfo, ...]
     """One for each local rank."""
     driver: str | None
@@ -150,26 +150,23 @@ class Provenance:
     """Cores of the host, for all its cells; those of one rank are in ``devices``."""
     memory_limit_mib: float | None
     """The cgroup's memory limit; None where there is none."""
-    shared_memory_mib: float | None = None
+    shared_memory_mib: float | None
     """Size of /dev/shm; None where there is none."""
-    emulated: tuple[str, ...] = ()
+    emulated: tuple[str, ...]
     """Hardware that was made to look different, e.g. ``NCCL_P2P_DISABLE=1``."""
-    topology: Mapping[str, str] = field(default_factory=dict)
+    topology: Mapping[str, str]
     """Link kind for each pair of GPUs, ``"0-1": "NV18"``."""
-    peak_tflops: Mapping[str, Annotated[float, Field(gt=0, le=10**9)]] = field(default_factory=dict)
+    peak_tflops: Mapping[str, Annotated[float, Field(gt=0, le=10**9)]]
     """Data sheet rate of one device for each precision; empty where no profile describes it."""
-    peak_source: str | None = None
+    peak_source: str | None
     """The document and date those rates are from."""
-    data: Mapping[str, str] = field(default_factory=dict)
+    data: Mapping[str, str]
     """Argument of the data set to the size and sum of the file it named; empty where none did."""
-    own_code: Mapping[str, str] = field(default_factory=dict)
-    """Sums of import graphs in older records, which compare with nothing; now ``code`` holds
-    :data:`CLASS_FILES`."""
-    started: Literal["fresh", "forked"] = "fresh"
+    started: Literal["fresh", "forked"]
     """``forked``: the ranks are forks of a process that had imported everything already."""
-    not_forked: str | None = None
+    not_forked: str | None
     """Why they are ``fresh``, in words; None where they are not, or where nothing was to fork."""
-    protocol: int = 1
+    protocol: int
     """As :data:`PROTOCOL` was for the process that recorded."""
 
 
@@ -208,18 +205,20 @@ class RankSummary:
     """Steps done by an earlier try, from whose checkpoint this one went on: no times of theirs
     are here. None for a run from the start."""
     largest_step_samples: int | None = None
-    """Samples of the recorded step that fed most; None in older records."""
+    """Samples of the recorded step that fed most; None where none was recorded."""
     steps_without_loss: int | None = None
     """Steps of this try whose batches gave no loss, and so no gradient: they trained nothing. None
-    where a module optimizes by hand or nothing optimizes, and in older records."""
+    where a module optimizes by hand or nothing optimizes."""
     loader_batch_size: int | None = None
-    """Samples of a batch as this rank's loader says itself; None where it does not, and in older
-    records."""
+    """Samples of a batch as this rank's loader says itself; None where it does not."""
     batch_shape: tuple[int, ...] | None = None
     """Shape of the first tensor of the first batch: its first dimension counts as samples."""
     parameters_changed: bool | None = None
     """Whether any trainable parameter is another than before the first step; None where nothing
-    optimizes, where ranks hold parts of the model, and in older records."""
+    optimizes, or where ranks hold parts of the model."""
+    replica_fingerprint: tuple[float, float] | None = None
+    """After training, norm and projection on a fixed vector of the trainable parameters, which
+    every rank has to have alike; None where it need not, or where they are not finite."""
     missing: Mapping[str, str] = field(default_factory=dict)
     """Series that could not be taken, and why."""
     data_shard: Rank | None = None
@@ -229,8 +228,7 @@ class RankSummary:
     """Forward and backward of its device, measured before training to share out batches; None
     where nobody asked."""
     probed_ratio: tuple[float, float, float] | None = None
-    """That over the fastest device's, with the ends of the interval by which shares differ or not;
-    None too in older records."""
+    """That over the fastest device's, and the ends of the interval by which shares differ."""
     communication: CommunicationRecord | None = None
     """Its collectives; None where it trained alone or nothing could count them."""
     run_queue_ms_per_step: float | None = None
@@ -238,30 +236,22 @@ class RankSummary:
     other_threads_cpu_ms_per_step: float | None = None
     """Mean CPU ms a timed step of the rank's other threads: they may have held that core."""
     core_use: CoreUse | None = None
-    """Who had its cores, from its last warm-up step to its last step; None in older records."""
+    """Who had its cores, from its last warm-up step to its last step."""
     optimizer_state_bytes: int | None = None
     """Bytes of optimizer state on this rank after the last step; None where nothing optimizes."""
     own_optimizer: str | None = None
     """Class of the optimizer that a user's LightningModule built itself, several joined by ``+``,
     ``none`` where it built none; None where the configuration's was used."""
+    own_batches: bool = False
+    """Whether a user's LightningDataModule made its batches, whatever was configured."""
     pipeline: PipelineRecord | None = None
     """Its stage and schedule; None where there is no pipeline."""
     execution: ExecutionRecord | None = None
-    """How its steps were really executed; None in records older than this entry."""
+    """How its steps were really executed."""
     fp8: Fp8Record | None = None
     """Which linear layers multiplied in fp8; None where none did."""
     length: LengthRecord | None = None
-    """None where steps or epochs were asked for, and in older records."""
-
-    FORMER_KEYS: ClassVar[frozenset[str]] = frozenset(
-        {
-            "host_probe",
-            "standstills",
-            "loader_samples_per_step",
-            "pruned_share",
-            "pruning_state_bytes",
-        }
-    )
+    """None where steps or epochs were asked for."""
 
 
 def sum_over_shards(fed: Sequence[int], data_shards: Sequence[int] | None) -> int:
@@ -350,16 +340,11 @@ class Ending:
     number: PositiveInt | None = None
     """The try, counted from 1; None where it is not recorded."""
     started_at: UnixTime = field(default_factory=time.time)
+    """This and the next: where nobody recorded it, the time when the state was read."""
     finished_at: UnixTime = field(default_factory=time.time)
     """When the rank failed: the earliest is the culprit; or when the whole try had ended."""
     elapsed_s: NonNegativeFloat | None = None
-    """From start to end by a clock that nobody sets; None where nobody saw
-    both, and in older records."""
-
-    @property
-    def took_s(self) -> float:
-        """Seconds from start to end; by the time of day where nothing better is known."""
-        return _seconds(self.started_at, self.finished_at, self.elapsed_s)
+    """From start to end by a clock that nobody sets; None where nobody saw both."""
 
     @property
     def is_recorded(self) -> bool:
@@ -385,6 +370,8 @@ class CellResult:
     """How many tries it took, counted from 1."""
     started_at: UnixTime
     finished_at: UnixTime
+    elapsed_s: NonNegativeFloat
+    """From start to end by a clock that nobody sets."""
     world_size: WorldSize
     strategy: str
     scaling: Literal["strong", "weak"]
@@ -395,26 +382,12 @@ class CellResult:
     ranks: Annotated[tuple[RankSummary, ...], Field(min_length=1)]
     models: PositiveInt = 1
     """Models that were trained: above 1, ranks that never met, a ceiling and no training job."""
-    elapsed_s: NonNegativeFloat | None = None
-    """From start to end by a clock that nobody sets; None in older records."""
-
-    FORMER_KEYS: ClassVar[frozenset[str]] = frozenset({"objective"})
 
     def __post_init__(self) -> None:
         found = sorted(one.rank for one in self.ranks)
         if found != list(range(self.world_size)):
             told = ", ".join(map(str, found[:8]))
             raise ValueError(f"ranks: found {told}; allowed: each of {self.world_size} once")
-
-    @property
-    def took_s(self) -> float:
-        """Seconds from start to end; by the time of day where nothing better is known."""
-        return _seconds(self.started_at, self.finished_at, self.elapsed_s)
-
-
-def _seconds(started_at: float, finished_at: float, elapsed_s: float | None) -> float:
-    # Between two times of day the clock may have been set, even back to before the start.
-    return max(0.0, finished_at - started_at) if elapsed_s is None else elapsed_s
 
 
 @dataclass(frozen=True)
@@ -438,7 +411,7 @@ class TrackingRecord:
 
     trackers: Mapping[str, TrackerState]
     """``trackio`` and ``wandb``."""
-    attempt: int = 1
+    attempt: int
     """The try that was mirrored, counted from 1."""
-    alerts: tuple[str, ...] = ()
+    alerts: tuple[str, ...]
     """Titles of the alerts that were handed over, each said once."""

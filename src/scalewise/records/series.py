@@ -95,7 +95,7 @@ class Alert:
 
     time: UnixTime
     level: Literal["warn", "error"]
-    condition: Literal["throttling", "ecc", "memory", "imbalance", "lost", "xid"]
+    condition: Literal["throttling", "ecc", "memory", "lost", "xid"]
     device_id: str
     """Empty for a condition of the whole cell."""
     title: str
@@ -200,7 +200,7 @@ def _device_series(path: Path, lines: list[dict[str, Any]], torn_bytes: int = 0)
     found: dict[str, list[Any]] = {name: [] for name in _IN_LINES}
     try:
         found["devices"] += header["devices"]
-        unavailable = dict(header.get("unavailable", {}))
+        unavailable = dict(header["unavailable"])
         for line in lines:
             if "problem" in line:
                 found["problems"].append(str(line["problem"]))
@@ -212,7 +212,7 @@ def _device_series(path: Path, lines: list[dict[str, Any]], torn_bytes: int = 0)
                 found["devices"].append(line["device"])
             else:
                 found["times"].append(line["time"])
-                found["cost_ms"].append(line.get("cost_ms"))
+                found["cost_ms"].append(line["cost_ms"])
                 found["samples"].append({one["id"]: one for one in line["devices"]})
         if torn_bytes:
             found["problems"].append(f"a torn end of {torn_bytes} bytes was dropped")
@@ -248,51 +248,3 @@ def _cell(value: object) -> object:
     if value is None:
         return ""
     return "; ".join(value) if isinstance(value, tuple) else value
-
-
-_TAIL_BYTES = 64 * 1024
-"""More than any sample of a host's devices takes."""
-
-
-@dataclass(frozen=True)
-class LatestSample:
-    """The last sample of the devices of one host."""
-
-    time: float
-    """Unix time."""
-    devices: Mapping[str, SampledDevice]
-    """By id; a device that was added after the header is absent."""
-    memory_used_mib: Mapping[str, float | None]
-    """By id, as each device was last read: a process that is ending is in no sample any more.
-    None where no sample nearby has it."""
-
-
-def read_latest_sample(path: Path) -> LatestSample | None:
-    """The end of a device series, without reading all of it; None before the first sample.
-
-    Raises :class:`RecordError` for a file that is no device series.
-    """
-    try:
-        with path.open("rb") as file:
-            header = file.readline()
-            begin, end = file.tell(), file.seek(0, 2)
-            file.seek(max(begin, end - _TAIL_BYTES))
-            lines = file.read().split(b"\n")[:-1]
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be read: {error}") from error
-    # The first line of the end may be cut, and then is not the start of an object.
-    whole = [line for line in lines if line.startswith(b'{"time"')]
-    try:
-        parsed = LineParser(dict).parse(b"\n".join([header.rstrip(), *whole, b""]))
-    except ValueError as error:
-        raise RecordError(f"{path}: not a device series: {error}") from error
-    series = _device_series(path, parsed)
-    if not series.times:
-        return None
-    memory: dict[str, float | None] = {device.id: None for device in series.devices}
-    for row in series.samples:
-        known = {id: one.memory_used_mib for id, one in row.items()}
-        memory.update({id: mib for id, mib in known.items() if mib is not None})
-    return LatestSample(series.times[-1], {d.id: d for d in series.devices}, memory)

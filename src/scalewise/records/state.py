@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from scalewise.records.files import RecordError
-from scalewise.records.folders import ALIVE_S, CellFolder, PlannedCell, SweepFolder
+from scalewise.records.folders import ALIVE_S, CellFolder
 from scalewise.records.model import CellResult, Ending, RunningAttempt, State
 
 UNFINISHED = ("running", "waiting", "interrupted")
@@ -44,8 +45,15 @@ def cell_state(folder: CellFolder, cell_id: str | None, now: float = math.inf) -
     """
     fault = ""
     try:
-        result = folder.load_result() if cell_id is None else folder.load_result_of(cell_id)
-        return CellState(Ending("done"), result=result)
+        result = folder.load_result(cell_id)
+        ending = Ending(
+            "done",
+            number=result.attempt,
+            started_at=result.started_at,
+            finished_at=result.finished_at,
+            elapsed_s=result.elapsed_s,
+        )
+        return CellState(ending, result=result)
     except RecordError as error:
         if folder.has_result_file():
             fault = _relative_message(folder, error)
@@ -55,7 +63,7 @@ def cell_state(folder: CellFolder, cell_id: str | None, now: float = math.inf) -
     except RecordError as error:
         problem = _relative_message(folder, error)
     if beat is not None and running is not None:
-        ending = Ending("running", number=running.number)
+        ending = Ending("running", number=running.number, started_at=running.started_at)
         if now - beat >= ALIVE_S:
             why = "its processes are gone, and nobody recorded why"
             ending = replace(ending, outcome="interrupted", message=why)
@@ -69,16 +77,6 @@ def cell_state(folder: CellFolder, cell_id: str | None, now: float = math.inf) -
         why = _relative_message(folder, error)
         return CellState(Ending("interrupted", message=why), problem)
     return CellState(attempts[-1] if attempts else Ending("waiting"), problem)
-
-
-def planned_cell_state(sweep: SweepFolder, planned: PlannedCell) -> CellState:
-    """Derive the state of a planned cell, of a sweep that no other process runs."""
-    return cell_state(sweep.cell(planned.name), planned.cell_id)
-
-
-def is_done(sweep: SweepFolder, planned: PlannedCell) -> bool:
-    """Whether the cell has a result, and it is this cell's."""
-    return planned_cell_state(sweep, planned).result is not None
 
 
 def _relative_message(folder: CellFolder, error: RecordError) -> str:
@@ -105,3 +103,12 @@ def line_that_raised(text: str) -> str | None:
     ours = (f for f in frames if _OURS.search(f[0]) or "/scalewise/" in f[0])
     found = next(theirs, None) or next(ours, None)
     return None if found is None else ":".join(found)
+
+
+def source_line(ending: Ending) -> str:
+    """The code at ``raised_at`` as it was when it raised; empty where its last lines lack it."""
+    for at, code in pairwise(ending.last_lines):
+        frame = _FRAME.match(at)
+        if frame and f"{frame['file']}:{frame['line']}" == ending.raised_at:
+            return code.strip()
+    return ""

@@ -3,8 +3,8 @@
 A step has one binary row of fixed width. Its file starts with one line of JSON (schema version, row
 layout, clock offset), then blocks of rows of ``STEP_DTYPE``. Before each block stand its number of
 rows and a CRC-32 of them, of all blocks before and of the header: a changed bit is seen wherever it
-is. A last block that was cut off is dropped, since nobody can tell whether its rows are true. Files
-of schema version 1 hold the bare rows. Absent values are NaN in the file and in the arrays.
+is. A last block that was cut off is dropped, since nobody can tell whether its rows are true.
+Absent values are NaN in the file and in the arrays.
 
 A step begins where the one before it ended, so the phases of a step add up to it. There are two
 timelines, never mixed: ``host_*`` from ``time.perf_counter_ns`` and ``device_*`` from CUDA events.
@@ -13,18 +13,16 @@ timelines, never mixed: ``host_*`` from ``time.perf_counter_ns`` and ``device_*`
 from __future__ import annotations
 
 import json
-import mmap
-import os
 import struct
 import threading
 import time
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Literal, overload
+from typing import BinaryIO, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +32,7 @@ from scalewise.records.files import (
     is_version,
     load_json,
     parse_json,
+    parse_series,
     save_json,
 )
 from scalewise.records.folders import CellFolder, numbered_files
@@ -64,9 +63,8 @@ STEP_DTYPE: Final = np.dtype(
 )
 
 WARMUP: Final = 1
-"""Flag of a step that is excluded from every timing. Bit 2 of older files means nothing now."""
+"""Flag of a step that is excluded from every timing."""
 STEP_SCHEMA_VERSION: Final = 2
-_WITHOUT_BLOCKS = 1
 _BLOCK = struct.Struct("<II")
 """Number of rows, and the checksum."""
 _MOST_IN_BLOCK = 2**15
@@ -120,66 +118,12 @@ class StepWriter:
         self._file.close()
 
 
-RowSelection = slice | npt.NDArray[np.bool_]
-_LEAST_ROWS: Final = 64
-"""Of a block in the mean, if it is looked at where it lies: smaller ones are copied together."""
-_MOST_JOINED: Final = 256
-
-
-class StepRows:
-    """Rows of a step file in the blocks in which they lie: only columns are ever copied."""
-
-    def __init__(self, blocks: Sequence[npt.NDArray[np.void]]) -> None:
-        self._blocks = tuple(blocks)
-
-    def __len__(self) -> int:
-        return sum(map(len, self._blocks))
-
-    @overload
-    def __getitem__(self, key: str) -> npt.NDArray[Any]: ...
-    @overload
-    def __getitem__(self, key: RowSelection) -> StepRows: ...
-    @overload
-    def __getitem__(self, key: int) -> np.void: ...
-    def __getitem__(self, key: str | RowSelection | int) -> npt.NDArray[Any] | StepRows | np.void:
-        """A column by its name, one row, or the rows that are selected."""
-        if isinstance(key, str):
-            return np.concatenate([b[key] for b in self._blocks] or [np.empty(0, STEP_DTYPE)[key]])
-        if isinstance(key, slice):
-            selected = np.zeros(len(self), dtype=bool)
-            selected[key] = True
-            return self[selected]
-        if isinstance(key, np.ndarray):
-            return StepRows(list(self._selected(key)))
-        at = range(len(self))[key]
-        for block in self._blocks:
-            if at < len(block):
-                return block[at]  # type: ignore[no-any-return]
-            at -= len(block)
-        raise IndexError(key)
-
-    def _selected(self, mask: npt.NDArray[np.bool_]) -> Iterator[npt.NDArray[np.void]]:
-        first = 0
-        for block in self._blocks:
-            kept = mask[first : first + len(block)]
-            first += len(block)
-            count = np.count_nonzero(kept)
-            if count:
-                begin = int(kept.argmax())
-                together = bool(kept[begin : begin + count].all())
-                yield block[begin : begin + count] if together else block[kept]
-
-    def copy(self) -> npt.NDArray[np.void]:
-        """All rows in one array of ``STEP_DTYPE``."""
-        return np.concatenate([np.empty(0, STEP_DTYPE), *self._blocks])
-
-
 @dataclass(frozen=True)
 class StepSeries:
     """The steps of one rank."""
 
     rank: int
-    rows: npt.NDArray[np.void] | StepRows
+    rows: npt.NDArray[np.void]
     """Rows of ``STEP_DTYPE``, one a step, in order."""
     epoch_offset_ns: int
     """Add to ``start_ns`` for Unix time."""
@@ -198,8 +142,12 @@ class StepSeries:
         return known & (self.rows["step"] >= self.timed_from) if self.timed_from else known
 
     def select(self, kept: npt.NDArray[np.bool_]) -> StepSeries:
-        """The same series with the steps of the mask alone; itself where that is all of them."""
-        return self if kept.all() else replace(self, rows=self.rows[kept])
+        """The same series with the steps of the mask alone; neighbours are not copied."""
+        if kept.all():
+            return self
+        first, count = int(kept.argmax()), np.count_nonzero(kept)
+        together = kept[first : first + count].all()
+        return replace(self, rows=self.rows[first : first + count] if together else self.rows[kept])
 
     def timed(self) -> StepSeries:
         """The same series without its warm-up steps."""
@@ -231,39 +179,45 @@ class StepParser:
         """Add to ``start_ns`` for Unix time; None until the header was whole."""
         self.rest = b""
         """The end that is not whole yet."""
-        self._version = STEP_SCHEMA_VERSION
         self._sum = 0
 
     def parse(self, data: bytes) -> npt.NDArray[np.void]:
-        """Rows that are whole by now and were not returned before."""
+        """Rows of the blocks that are whole by now and were not returned before."""
         self.rest += data
+        begin = 0
         if self.epoch_offset_ns is None:
-            self._parse_header()
-        if self.epoch_offset_ns is None:
-            return np.empty(0, STEP_DTYPE)
-        rows = self._take_rows() if self._version == _WITHOUT_BLOCKS else self._take_blocks()
-        return np.frombuffer(rows, STEP_DTYPE)
+            begin = self.rest.find(b"\n") + 1
+            if not begin:
+                return np.empty(0, STEP_DTYPE)
+            line = self.rest[:begin]
+            self.epoch_offset_ns, self._sum = _parse_header(line), zlib.crc32(line)
+        blocks = []
+        while (rows := self._block(begin)) is not None:
+            blocks.append(rows)
+            begin += _BLOCK.size + len(rows)
+        self.rest = self.rest[begin:]
+        return np.frombuffer(b"".join(blocks), STEP_DTYPE)
 
-    def _parse_header(self) -> None:
-        line, newline, body = self.rest.partition(b"\n")
-        if newline:
-            self._version, self.epoch_offset_ns = _parse_header(line)
-            self._sum, self.rest = zlib.crc32(line + newline), body
-
-    def _take_rows(self) -> bytes:
-        whole = len(self.rest) - len(self.rest) % STEP_DTYPE.itemsize
-        rows, self.rest = self.rest[:whole], self.rest[whole:]
+    def _block(self, begin: int) -> memoryview | None:
+        """The rows of the block there; None where it is not whole yet."""
+        rest = memoryview(self.rest)[begin:]
+        if len(rest) < _BLOCK.size:
+            return None
+        count, checksum = _BLOCK.unpack_from(rest)
+        if not 0 < count <= _MOST_IN_BLOCK:
+            raise ValueError("a block of rows has an impossible length")
+        end = _BLOCK.size + count * STEP_DTYPE.itemsize
+        if end > len(rest):
+            return None
+        rows = rest[_BLOCK.size : end]
+        self._sum = _checksum(count, rows, self._sum)
+        if checksum != self._sum:
+            raise ValueError("a checksum shows that rows were changed after they were written")
         return rows
 
-    def _take_blocks(self) -> bytes:
-        found = _Blocks(self.rest, 0, self._sum)
-        blocks = [self.rest[begin:end] for begin, end in found]
-        self._sum, self.rest = found.sum, self.rest[found.end :]
-        return b"".join(blocks)
 
-
-def _parse_header(line: bytes) -> tuple[int, int]:
-    """Schema version and clock offset. Raises ValueError."""
+def _parse_header(line: bytes) -> int:
+    """The clock offset. Raises ValueError."""
     try:
         header = parse_json(line)
         version, layout = header["schema_version"], [tuple(f) for f in header["dtype"]]
@@ -272,36 +226,10 @@ def _parse_header(line: bytes) -> tuple[int, int]:
             raise ValueError(f"epoch_offset_ns: found {shown(offset)}; allowed: below 2**62")
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"the header is not a step header: {error}") from error
-    known = is_version(version, _WITHOUT_BLOCKS, STEP_SCHEMA_VERSION)
-    if not known or layout != STEP_DTYPE.descr:
-        reads = f"this scalewise reads {STEP_SCHEMA_VERSION} and {_WITHOUT_BLOCKS}"
+    if not is_version(version, STEP_SCHEMA_VERSION) or layout != STEP_DTYPE.descr:
+        reads = f"this scalewise reads {STEP_SCHEMA_VERSION}"
         raise ValueError(f"schema version {shown(version)}; {reads}")
-    return version, offset
-
-
-class _Blocks:
-    """Begin and end of the rows of each whole block in ``data``, once its checksum is right."""
-
-    def __init__(self, data: bytes | mmap.mmap, begin: int, checksum: int) -> None:
-        self._data = memoryview(data)
-        self.end, self.sum = begin, checksum
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Raises ValueError for a block that no training wrote or that was changed."""
-        data = self._data
-        while self.end + _BLOCK.size <= len(data):
-            count, checksum = _BLOCK.unpack_from(data, self.end)
-            if not 0 < count <= _MOST_IN_BLOCK:
-                raise ValueError("a block of rows has an impossible length")
-            begin = self.end + _BLOCK.size
-            end = begin + count * STEP_DTYPE.itemsize
-            if end > len(data):
-                break
-            self.sum = _checksum(count, data[begin:end], self.sum)
-            if checksum != self.sum:
-                raise ValueError("a checksum shows that rows were changed after they were written")
-            self.end = end
-            yield begin, end
+    return offset
 
 
 def _checksum(count: int, rows: bytes | memoryview, before: int) -> int:
@@ -312,57 +240,20 @@ def _checksum(count: int, rows: bytes | memoryview, before: int) -> int:
 def read_steps(path: Path, rank: int) -> StepSeries:
     """Read the steps of a rank; a torn last block is dropped and counted in ``torn_bytes``.
 
-    A large file is mapped: its rows take page cache, and no memory of the process.
-
     Raises :class:`RecordError` for rows that no training writes or that were changed: one of them
     tells nothing of how many others are wrong.
     """
-    try:
-        data = _mapped(path)
-        begin = data.find(b"\n") + 1
-        if not begin:
-            raise ValueError("the header is torn")
-        line = bytes(data[:begin])
-        version, offset = _parse_header(line.rstrip(b"\n"))
-        rows, end = _rows(data, begin, version, zlib.crc32(line))
-        fault = _fault(rows)
-        if fault:
-            raise ValueError(f"{fault}; they are left out")
-    except OSError as error:
-        raise RecordError(f"{path}: cannot be read: {error}") from error
-    except ValueError as error:
-        raise RecordError(f"{path}: {error}") from error
-    return StepSeries(rank, rows, offset, len(data) - end)
+    parser = StepParser()
+    rows = parse_series(path, parser)
+    if parser.epoch_offset_ns is None:
+        raise RecordError(f"{path}: the header is torn")
+    fault = _fault(rows)
+    if fault:
+        raise RecordError(f"{path}: {fault}; they are left out")
+    return StepSeries(rank, rows, parser.epoch_offset_ns, len(parser.rest))
 
 
-_MAPPED_FROM: Final = 2**25
-"""Bytes: to copy a smaller file takes less time than its page faults."""
-
-
-def _mapped(path: Path) -> bytes | mmap.mmap:
-    """All bytes of a file. Raises OSError."""
-    with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size < _MAPPED_FROM:
-            return file.read()
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-
-
-def _rows(data: bytes | mmap.mmap, begin: int, version: int, checksum: int) -> tuple[StepRows, int]:
-    """All whole rows after the header, and where they end. Raises ValueError."""
-    if version == _WITHOUT_BLOCKS:
-        count = (len(data) - begin) // STEP_DTYPE.itemsize
-        rows = np.frombuffer(data, STEP_DTYPE, count, begin)
-        return StepRows([rows]), begin + rows.nbytes
-    found = _Blocks(data, begin, checksum)
-    size = STEP_DTYPE.itemsize
-    blocks = [np.frombuffer(data, STEP_DTYPE, (end - at) // size, at) for at, end in found]
-    if sum(map(len, blocks)) < _LEAST_ROWS * len(blocks):
-        joined = range(0, len(blocks), _MOST_JOINED)
-        blocks = [np.concatenate(blocks[first : first + _MOST_JOINED]) for first in joined]
-    return StepRows(blocks), found.end
-
-
-def _fault(rows: StepRows) -> str:
+def _fault(rows: npt.NDArray[np.void]) -> str:
     """The fault of rows that no training writes; empty for sound ones."""
     if len(rows) and (np.diff(rows["step"]) != 1).any():
         return "the steps do not follow one another"
@@ -422,8 +313,7 @@ def read_shard(path: Path, rank: int) -> ShardIndices:
     try:
         # Opened here, because numpy leaves a file it cannot read open.
         with path.open("rb") as file, _ONE_AT_A_TIME, np.load(file) as data:
-            # Older records have no part: ranks could not share one.
-            part = int(data["data_shard"]) if "data_shard" in data else -1
+            part = int(data["data_shard"])
             return ShardIndices(
                 rank,
                 data["indices"],
@@ -472,9 +362,9 @@ class WindowProfile:
     """The part of ``communication_ms`` during which something was computed, a step."""
     operations: tuple[OperationTime, ...]
     """Every collective, and the longest of the others, longest first."""
-    collectives_ms: tuple[float, ...] = ()
+    collectives_ms: tuple[float, ...]
     """How long each collective ran, in the order in which they began: the k-th is the same one on
-    every rank that runs as many. Empty in records from before it was kept."""
+    every rank that runs as many."""
     reduced_steps: tuple[int, ...] = ()
     """Numbers of the steps after the window, without profiler, in which DDP reduced gradients."""
     unreduced_steps: tuple[int, ...] = ()

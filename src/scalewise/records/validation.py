@@ -1,8 +1,7 @@
 """Plain data (from YAML or JSON) to frozen dataclasses and back, and one line for what is wrong.
 
 pydantic reads the annotations: types, ranges (``Annotated[int, Field(ge=1)]``), literals. A
-``__post_init__`` checks combinations by raising ``ValueError("key: found X; allowed: Y")``. Former
-keys of a record stand in its ``FORMER_KEYS`` and are skipped.
+``__post_init__`` checks combinations by raising ``ValueError("key: found X; allowed: Y")``.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _PLAIN_WORDS = {
     "a valid dictionary": "a mapping", "a dictionary or an instance of .*": "a mapping",
     r"greater than or equal to (\S+)": r"\1 or more", r"less than or equal to": "up to",
     "greater than": "above", "less than": "below", "match pattern": "text like",
-    " after validation, .*": "", "'([^']*)'(, | or |$)": r"\1\2",
+    " after validation, .*|, unable to parse.*": "", "'([^']*)'(, | or |$)": r"\1\2",
 }  # fmt: skip
 """pydantic's words, and a user's."""
 
@@ -112,14 +111,13 @@ def _bounded(node: Any) -> Any:
 
 def _known_keys(cls: type) -> Callable[[Any], Any]:
     names = {f.name: None for f in dataclasses.fields(cls) if f.init}
-    former: frozenset[str] = getattr(cls, "FORMER_KEYS", frozenset())
 
     def check(value: Any) -> Any:
         strange = value.keys() - names.keys() if isinstance(value, Mapping) else ()
-        for key in sorted(map(str, strange - former)) if strange else ():
+        for key in sorted(map(str, strange)):
             guess = closest(key, list(names))
             raise ValueError(f"{key[:80]}: unknown key{guess}; allowed: {', '.join(names)}")
-        return {k: v for k, v in value.items() if k in names} if strange else value
+        return value
 
     return check
 

@@ -107,7 +107,7 @@ REFUSED = [
         "batch_size: found 128 on 3 devices with scaling=strong; allowed: a multiple of 3 "
         "(nearest: 126 or 129)",
     ),
-    ("model.dropout=1", "model.dropout: found 1; allowed: 0 <= dropout < 1"),
+    ("model.dropout=1", "model.dropout: found 1; allowed: below 1"),
     ("+model.widht=3", "model.widht: unknown key; allowed: features, hidden_widths, targets"),
     ("~model.features", "model.features: missing; scalewise.models.mlp.Mlp needs it"),
     ("dataset=stdlib", "dataset: found 'stdlib', which gives tokens; model 'medium' takes table"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fakes.requests import asked
-from scalewise.config import ConfigError, keep_known_keys
+from fakes.requests import asked, composer
+from scalewise.config import ConfigError, as_typed, keep_known_keys, open_keys
 
 
 @pytest.mark.parametrize(
@@ -56,3 +56,11 @@ def test_a_key_of_one_strategy_is_left_out_of_a_sweeps_others() -> None:
         ddp,
     ]
     assert keep_known_keys([single, single]) == [single, single]
+
+
+def test_arguments_of_a_class_of_ones_own_need_no_plus() -> None:
+    typed = ["model._target_=mine.Net", "model.width=8", "optimizer.lr=0.1", "strategy.x=1"]
+    opened = open_keys(typed)
+    assert [text.startswith("++") for text in opened] == [True, True, False, True]
+    assert as_typed(opened) == typed
+    assert composer().plain(typed[:2], 0)["model"]["width"] == 8

@@ -56,11 +56,10 @@ def test_sizes_run_from_8_bytes_to_exactly_the_largest() -> None:
 
 
 def test_time_to_come_grows_with_bytes_and_not_with_latency() -> None:
-    done = [
+    small, large = (
         CollectiveRate("gloo", "all_reduce", 2, size, Timing((us, 10 * us), 1), 1.0, 1.0, True)
         for size, us in ((8, 100.0), (2**20, 300.0))
-    ]
-    assert expected_s(done[:1], 2**20) == pytest.approx(7 * 100e-6), "latency does not grow"
-    # 100 us of latency and 200 us for 1 MiB, seven times: 100 + 200 * 4
-    assert expected_s(done, 2**22) == pytest.approx(7 * 900e-6)
-    assert expected_s(done, 2**20) == pytest.approx(7 * 300e-6)
+    )
+    assert expected_s(small, 2**20) == pytest.approx(7 * 100e-6), "latency does not grow"
+    assert expected_s(large, 2**22) == pytest.approx(7 * 1200e-6)
+    assert expected_s(large, 2**20) == pytest.approx(7 * 300e-6)

@@ -17,7 +17,6 @@ from scalewise.records import DeviceInfo, GemmRate
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--backend", "nccl"], "--backend: found nccl, and this host has no GPU"),
         (["--devices", "9999"], "--devices: found 9999; allowed: 1 to"),
         (["--gpus", "2"], "hardware.gpus: found [2]; allowed: all"),
     ],

@@ -29,8 +29,8 @@ from scalewise.records import (
     Soak,
     SoakWindow,
     Timing,
-    load_doctor,
-    save_doctor,
+    find_record,
+    save_record,
 )
 from scalewise.report import show_doctor
 
@@ -280,8 +280,8 @@ def test_a_report_comes_back_from_disk_and_is_shown(tmp_path: Path) -> None:
     report = _soak(760, 650)(_healthy())
     missing = {"gemm fp8": "RuntimeError: [not] supported"}
     report = _ranks(1, missing=missing)(replace(report, findings=tuple(advise(report))))
-    save_doctor(tmp_path, report)
-    assert load_doctor(tmp_path) == report
+    save_record(tmp_path, report)
+    assert find_record(tmp_path, DoctorReport) == report
     console = Console(width=120)
     with console.capture() as captured:
         show_doctor(report, console)

@@ -24,7 +24,7 @@ from fakes.nvml.scenario import (
 from scalewise.gpu import NvmlUnavailable, open_nvml
 from scalewise.gpu.leases import visible_devices
 from scalewise.gpu.metrics import GPM_METRICS, throttle_words
-from scalewise.gpu.nvml_queries import GpuLost
+from scalewise.gpu.nvml import GpuLost
 
 Use = Callable[[Scenario], Path]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.host import host_id, place_id
+from scalewise.host import host_id, place_id, recorded_in
 from scalewise.host import identity as identity_module
 from scalewise.host.identity import identify
 
@@ -125,3 +125,16 @@ def test_containers_of_one_host_write_files_of_their_own(monkeypatch: pytest.Mon
     monkeypatch.setattr(identity_module.socket, "gethostname", lambda: "another")
     assert place_id() != here
     assert place_id().startswith(f"{host_id()}-")
+
+
+def test_what_is_recorded_of_an_environment_names_nobody() -> None:
+    kept = {
+        "CUDA_HOME": "/usr/local/cuda", "NCCL_ALGO": "allreduce:tree",
+        "NVIDIA_TF32_OVERRIDE": "0", "OMP_NUM_THREADS": "2",
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+    }  # fmt: skip
+    left_out = {
+        "CUDA_API_KEY": "x", "HOME": "x", "NCCL_COMM_ID": "10.0.0.1:99", "NCCL_DEBUG_FILE": "/me/x",
+        "NCCL_HOSTID": "x", "TORCHELASTIC_RUN_ID": "1", "TORCH_HOME": "/home/me",
+    }  # fmt: skip
+    assert recorded_in({**left_out, **kept}) == kept

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -70,20 +69,6 @@ def test_a_terminal_that_closes_can_be_written_to() -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 130
     assert os.read(read, 100) == b"done"
     os.close(read)
-
-
-@pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-"])
-def test_processes_started_from_there_find_no_stream_closed(closed: str, tmp_path: Path) -> None:
-    """The supervisor inherits standard error: without it, its first file would take the number."""
-    said = tmp_path / "said"
-    child = f"import os; [os.fstat(n) for n in (0, 1, 2)]; open({str(said)!r}, 'w').write('open')"
-    code = (
-        "from scalewise.host import open_closed_streams; open_closed_streams(); "
-        "import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', sys.argv[1]]))"
-    )
-    command = ["sh", "-c", f'"$0" -c "$1" "$2" {closed}', sys.executable, code, child]
-    assert subprocess.run(command, check=False, capture_output=True).returncode == 0
-    assert said.read_text() == "open"
 
 
 def test_what_says_that_nobody_reads() -> None:

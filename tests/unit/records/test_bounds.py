@@ -15,7 +15,6 @@ from scalewise.records import (
     DataError,
     RecordError,
     SweepFolder,
-    last_checkpoint,
 )
 
 KEPT = Path(__file__).parents[2] / "golden" / "stalled" / "h200x2_medium"
@@ -95,27 +94,3 @@ def test_a_configuration_of_another_kind_is_named(cell: CellFolder, text: str) -
     (cell.path / "config.yaml").write_text(text)
     with pytest.raises(RecordError, match=r"config\.yaml: "):
         cell.load_config()
-
-
-@pytest.mark.parametrize(
-    "change", [{"step": HUGE}, {"files": {"absent": "0" * 64}}, {"files": {"../result.json": "0"}}]
-)
-def test_a_checkpoint_that_cannot_be_is_passed_over(tmp_path: Path, change: dict[str, Any]) -> None:
-    folder = tmp_path / "checkpoints" / "step-000000010"
-    folder.mkdir(parents=True)
-    whole = {
-        "schema_version": 1,
-        "step": 10,
-        "batch": 0,
-        "world_size": 1,
-        "samples": [1],
-        "devices": [],
-        "code": {},
-        "files": {},
-    }
-    (folder / "checkpoint.json").write_text(json.dumps(whole))
-    found = last_checkpoint(tmp_path)
-    assert found is not None
-    assert found[1].step == 10
-    (folder / "checkpoint.json").write_text(json.dumps({**whole, **change}))
-    assert last_checkpoint(tmp_path) is None

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from scalewise.cli.exits import explain
 from scalewise.records import (
     SCHEMA_VERSION,
     CellFolder,
@@ -35,7 +38,9 @@ def folder(tmp_path: Path) -> CellFolder:
 def test_every_record_comes_back_as_it_was_written(folder: CellFolder) -> None:
     provenance = KEPT.load_provenance()
     error = Ending("failed", "disk", "full", 1, last_lines=("Traceback ...",))
-    tracking = TrackingRecord({"wandb": TrackerState("incomplete", 3, None, "here", "why")}, 2)
+    tracking = TrackingRecord(
+        {"wandb": TrackerState("incomplete", 3, None, "here", "why")}, 2, ("slow",)
+    )
     folder.save_result(RESULT)
     folder.save_rank(SUMMARY)
     folder.save_rank_error(error)
@@ -64,15 +69,6 @@ def test_a_configuration_that_nests_without_end_is_one_error(tmp_path: Path, tex
             CellFolder(tmp_path).load_config()
 
 
-def test_a_key_that_earlier_versions_wrote_is_skipped(folder: CellFolder) -> None:
-    folder.save_result(RESULT)
-    path = folder.path / "result.json"
-    plain = json.loads(path.read_text())
-    plain["ranks"][0]["standstills"] = [{"since_ns": 1, "until_ns": 2}]
-    path.write_text(json.dumps(plain))
-    assert folder.load_result() == RESULT
-
-
 @pytest.mark.parametrize("keep", [0, 1, 40, -2])
 def test_a_torn_result_is_no_result(folder: CellFolder, keep: int) -> None:
     folder.save_result(RESULT)
@@ -95,15 +91,6 @@ def leave_a_try(folder: CellFolder, log: str) -> None:
     for path in (folder.steps_path(0), folder.log_path(0, "err")):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(log)
-
-
-def test_a_new_try_keeps_the_logs_of_a_recorded_one(folder: CellFolder) -> None:
-    leave_a_try(folder, "first")
-    folder.save_attempt(ATTEMPT)
-    folder.clear_attempt()
-    assert (folder.path / "attempts" / "1.logs" / "rank0.err").read_text() == "first"
-    assert not folder.steps_path(0).exists()
-    assert folder.next_attempt_number() == 2
 
 
 def test_a_new_try_deletes_nothing_of_a_run_that_ended(folder: CellFolder) -> None:
@@ -149,10 +136,11 @@ def test_a_new_try_follows_any_number_of_unrecorded_ones(folder: CellFolder) -> 
     leave_a_try(folder, "recorded")
     folder.save_attempt(ATTEMPT)
     folder.clear_attempt()
+    assert not folder.steps_path(0).exists()
     leave_a_try(folder, "killed after a recorded one")
     folder.clear_attempt()
     assert (folder.path / "attempts" / "1.logs" / "rank0.err").read_text() == "recorded"
-    assert list(folder.attempts()) == [ATTEMPT]
+    assert (list(folder.attempts()), folder.next_attempt_number()) == ([ATTEMPT], 2)
 
 
 def test_attempts_are_in_the_order_they_were_made(folder: CellFolder) -> None:
@@ -178,3 +166,25 @@ def test_a_record_that_appears_or_goes_while_it_is_looked_for_is_no_error(
     """Two threads may ask for a record that one of them is about to write."""
     monkeypatch.setattr(Path, "exists", lambda path: True)
     assert folder.load_tracking() is None
+
+
+def test_a_full_disk_is_said_of_the_record_and_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "sweep.json"
+    path.write_text("old")
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as raised:
+        write_atomically(path, b"new")
+    assert explain(raised.value) == f"{path}: No space left on device"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["sweep.json"]
+    assert path.read_text() == "old"
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EISDIR])
+def test_what_a_folder_refuses_is_said_in_one_line(number: int) -> None:
+    assert explain(OSError(number, os.strerror(number), "s/earlier/1")) is not None

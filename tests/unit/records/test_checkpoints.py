@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+
+import pytest
 
 from scalewise.records import (
     Checkpoint,
@@ -46,3 +49,14 @@ def test_what_a_crash_left_half_written_does_not(tmp_path: Path) -> None:
     drop_checkpoints(tmp_path)
     assert not (tmp_path / "checkpoints").exists()
     drop_checkpoints(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"step": 10**400}, {"files": {"absent": "0" * 64}}, {"files": {"../result.json": "0"}}],
+)
+def test_one_that_cannot_be_is_passed_over(tmp_path: Path, change: dict[str, object]) -> None:
+    path = save(tmp_path, 10) / "checkpoint.json"
+    assert last_checkpoint(tmp_path) is not None
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    assert last_checkpoint(tmp_path) is None

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakes.step_files import steady_rows, write_old_rows
+from fakes.step_files import steady_rows
 from scalewise.records import (
     DeviceSample,
     DeviceSeriesWriter,
@@ -52,28 +52,11 @@ def write_steps(path: Path) -> None:
             writer.append_rows(part)
 
 
-def write_steps_of_version_1(path: Path) -> None:
-    write_old_rows(path, steady_rows(6))
-
-
 LINES = partial(LineParser, dict)
 KINDS: dict[str, tuple[Callable[[Path], None], Callable[[], Any], Callable[[Path], Any]]] = {
-    "metrics": (
-        write_metrics,
-        LINES,
-        lambda p: [r.samples for r in read_metrics(p)],
-    ),
-    "devices": (
-        write_samples,
-        LINES,
-        lambda p: list(read_device_series(p).times),
-    ),
+    "metrics": (write_metrics, LINES, lambda p: [r.samples for r in read_metrics(p)]),
+    "devices": (write_samples, LINES, lambda p: list(read_device_series(p).times)),
     "steps": (write_steps, StepParser, lambda p: read_steps(p, 0).rows["step"].tolist()),
-    "old steps": (
-        write_steps_of_version_1,
-        StepParser,
-        lambda p: read_steps(p, 0).rows["step"].tolist(),
-    ),
 }
 
 

@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from dataclasses import replace
-from pathlib import Path
-
 import pytest
 
-from scalewise.records import RankSummary, SweepFolder, last_metrics, mean_over_ranks
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "analysis"))
-
-from fakes.recorded import DDP, write_sweep
+from fakes.recorded import rank_summary
+from scalewise.records import DeviceInfo, RankSummary, last_metrics, mean_over_ranks
 
 
 def test_values_that_agree_stay_what_they_are() -> None:
@@ -29,24 +22,17 @@ def test_the_mean_is_weighted_and_not_finite_if_any_is() -> None:
             mean_over_ranks([1.0, 2.0], nothing)
 
 
-@pytest.fixture
-def ranks(tmp_path: Path) -> tuple[RankSummary, ...]:
-    ((_, folder),) = SweepFolder(write_sweep(tmp_path, [DDP])).cells()
-    return folder.load_result().ranks
+def told(fed: int, **metrics: float) -> RankSummary:
+    return rank_summary(0, DeviceInfo("cpu", "a CPU"), 1, fed, metrics=metrics, metric_rows=1)
 
 
-def told(rank: RankSummary, fed: int, **metrics: float) -> RankSummary:
-    return replace(rank, samples_fed=fed, metrics=metrics)
-
-
-def test_last_metrics_are_those_of_all_ranks(ranks: tuple[RankSummary, ...]) -> None:
-    first, second = ranks
+def test_last_metrics_are_those_of_all_ranks() -> None:
     found = last_metrics(
         [
-            told(first, 300, train_loss=2.0, val_loss=2.0, only_here=5.0),
-            told(second, 100, train_loss=1.0, val_loss=1.0),
+            told(300, train_loss=2.0, val_loss=2.0, only_here=5.0),
+            told(100, train_loss=1.0, val_loss=1.0),
         ]
     )
     assert found == {"train_loss": 1.75, "val_loss": 1.5, "only_here": 5.0}
-    uncounted = [told(first, 0, train_loss=2.0), told(second, 0, train_loss=1.0)]
+    uncounted = [told(0, train_loss=2.0), told(0, train_loss=1.0)]
     assert last_metrics(uncounted) == {"train_loss": 1.5}

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import nn
-from torch.utils.data import DataLoader
 
 from scalewise.config import CellConfig, ConfigError, instantiate
 from scalewise.operations import Operation
@@ -47,7 +45,7 @@ def build_module(cell: CellConfig, rank: RankContext) -> pl.LightningModule:
         module = OperationModule(model)
     else:
         try:
-            module = ExperimentModule(model, functools.partial(_build_optimizer, cell, rank))
+            module = ExperimentModule(model, functools.partial(_build_optimizer, cell))
         except ValueError as error:
             raise ConfigError(f"model.{error}") from error
     if cell.precision.fp8:
@@ -55,9 +53,8 @@ def build_module(cell: CellConfig, rank: RankContext) -> pl.LightningModule:
     return module
 
 
-def _build_optimizer(cell: CellConfig, rank: RankContext, parameters: Any) -> torch.optim.Optimizer:
-    kind = {"device_kind": rank.device.kind}
-    built = instantiate("optimizer", cell.optimizer, kind, params=parameters)
+def _build_optimizer(cell: CellConfig, parameters: Any) -> torch.optim.Optimizer:
+    built = instantiate("optimizer", cell.optimizer, params=parameters)
     if not isinstance(built, torch.optim.Optimizer):
         raise ConfigError(
             f"optimizer._target_: {cell.optimizer.target} built a {type(built).__name__}; "
@@ -78,35 +75,16 @@ def data_share(cell: CellConfig, rank: RankContext) -> DataShare:
     return DataShare(cell.strategy.data_shard(rank.rank, world), sizes)
 
 
-def sampled_from(data: dict[str, Any]) -> Callable[[int], Any]:
-    """Draws the first samples of the training set as one batch, without touching its loader."""
-
-    def sample_batch(samples: int) -> Any:
-        loader = data.get("train_dataloaders")
-        if loader is None:
-            raise ValueError(
-                "strategy.shares: found auto with a LightningDataModule, whose samples are not "
-                "known before training; allowed: numbers"
-            )
-        first = DataLoader(
-            loader.dataset, batch_sampler=[list(range(samples))], collate_fn=loader.collate_fn
-        )
-        return next(iter(first))
-
-    return sample_batch
-
-
 def build_data(
     cell: CellConfig,
     rank: RankContext,
-    module: pl.LightningModule | None,
+    module: pl.LightningModule,
     share: DataShare,
     steps_per_batch: int = 1,
 ) -> dict[str, Any]:
     """The arguments of ``Trainer.fit`` that carry the data.
 
-    ``module`` is None where nothing is trained. ``share`` is the one that the strategy settles:
-    what a rank feeds must be what it counts for.
+    ``share`` is the one that the strategy settles: what a rank feeds must be what it counts for.
     Raises ConfigError for data that cannot be read or that the model cannot train on.
     """
     dataset = instantiate("dataset", cell.dataset)

@@ -12,7 +12,7 @@ import itertools
 import random
 import shutil
 import time
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path, PosixPath
 from pickle import UnpicklingError
@@ -21,18 +21,6 @@ from typing import Any
 import numpy as np
 import pytorch_lightning as pl
 import torch
-from omegaconf import (
-    AnyNode,
-    BooleanNode,
-    BytesNode,
-    DictConfig,
-    FloatNode,
-    IntegerNode,
-    ListConfig,
-    PathNode,
-    StringNode,
-)
-from omegaconf.base import ContainerMetadata, Metadata
 
 from scalewise.config import CheckpointConfig, ConfigError
 from scalewise.records import (
@@ -52,11 +40,7 @@ _PACE_STEPS = 10
 class Restarts:
     """Saves one rank's part of a cell's checkpoints, and starts from the last one.
 
-    Args:
-        config: when to save; with neither interval nothing is done at all.
-        folder: the cell's.
-        rank: which rank this is.
-        recorder: knows steps, samples and metrics.
+    Without an interval in ``config`` nothing is done at all.
     """
 
     def __init__(
@@ -216,11 +200,7 @@ def _restore_random(states: dict[str, Any]) -> None:
         torch.cuda.set_rng_state(states["cuda"])
 
 
-PLAIN: list[Any] = [
-    dict, int, list, Any, OrderedDict, defaultdict, PosixPath, Metadata, ContainerMetadata,
-    DictConfig, ListConfig, AnyNode, BooleanNode, BytesNode, FloatNode, IntegerNode, PathNode,
-    StringNode,
-]  # fmt: skip
+PLAIN: list[Any] = [dict, int, list, defaultdict, PosixPath]
 """Classes of hyper-parameters allowed beside torch's own: to load them runs no code."""
 
 

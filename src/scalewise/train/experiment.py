@@ -13,6 +13,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+from pytorch_lightning.callbacks import LambdaCallback
 from pytorch_lightning.strategies import DDPStrategy, Strategy
 
 from scalewise.config import CellConfig, ConfigError, instantiate
@@ -24,7 +25,6 @@ from scalewise.train.build import (
     build_module,
     can_score,
     data_share,
-    sampled_from,
 )
 from scalewise.train.checkpoint import Restarts, refusal
 from scalewise.train.execution import (
@@ -73,11 +73,10 @@ def run(
     recorder.brings_optimizer = brings_optimizer(module)
     trainer = build_trainer(cell, rank, recorder, module, data, share)
     execution.attach(trainer, recorder)
-    min_time_s = cell.min_time_s(rank.device.kind)
-    if min_time_s is not None:
+    if cell.min_time_s is not None:
         # Steps of one batch begin together; replicas that seldom meet run ahead of one another.
         apart = execution.steps_per_batch + getattr(cell.strategy, "period", 1)
-        RunLength(min_time_s, rank, recorder, apart, give_up).attach(trainer)
+        RunLength(cell.min_time_s, rank, recorder, apart, give_up).attach(trainer)
     restarts = Restarts(cell.checkpoint, folder, rank, recorder)
     restarts.attach(trainer)
     if rank.world_size > 1:
@@ -160,22 +159,14 @@ def build_trainer(
         cell.max_steps, recorder.steps.warmup_steps, cell.strategy.kind == "ddp"
     )
     assert share.sizes is not None
-    setting = Setting(
-        rank.device.kind,
-        rank.rank,
-        rank.world_size,
-        module,
-        cell,
-        share.sizes,
-        sampled_from(data),
-    )
+    setting = Setting(rank, module, cell, share.sizes, data)
     try:
         strategy = build_strategy(cell.strategy, setting)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     callbacks: list[pl.Callback] = [recorder]
     if "datamodule" in data:  # built-in loaders have a batch in every epoch; a user's may not
-        callbacks.append(EmptyEpochGuard(cell.dataset.name))
+        callbacks.append(LambdaCallback(on_train_epoch_end=refuse_empty_epoch))
     if cell.fault is not None:
         callbacks.append(instantiate("fault", cell.fault))
     trainer = CellTrainer(
@@ -229,27 +220,17 @@ class CellTrainer(pl.Trainer):
         return total
 
 
-class EmptyEpochGuard(pl.Callback):
-    """Fails a fit in the first epoch that has no batch.
+def refuse_empty_epoch(trainer: pl.Trainer, module: pl.LightningModule) -> None:
+    """Raises :class:`ConfigError` where an epoch had no batch.
 
     Lightning goes on to the next epoch instead, for ever if epochs have no limit. A generator can
     be read only once, and a stream may be empty from the start.
-
-    Args:
-        data_name: name of the dataset in the configuration.
     """
-
-    def __init__(self, data_name: str) -> None:
-        self._data_name = data_name
-
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Raises :class:`ConfigError` if the epoch had no batch."""
-        if trainer.fit_loop.epoch_loop.batch_progress.current.ready:
-            return
+    if not trainer.fit_loop.epoch_loop.batch_progress.current.ready:
         raise ConfigError(
-            f"dataset: no batch came from {self._data_name} in epoch {trainer.current_epoch + 1}, "
-            f"after {trainer.global_step} steps; allowed: a loader that gives batches whenever it "
-            "is iterated (a generator does so once), or no more epochs than it has (max_epochs)"
+            f"dataset: no batch came in epoch {trainer.current_epoch + 1}, after "
+            f"{trainer.global_step} steps; allowed: a loader that gives batches whenever it is "
+            "iterated (a generator does so once), or no more epochs than it has (max_epochs)"
         )
 
 

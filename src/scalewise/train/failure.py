@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import errno
-import re
 import traceback
 from typing import Literal
-
-import psutil
 
 from scalewise.config import ConfigError, first_line
 from scalewise.records import Ending, line_that_raised
@@ -23,8 +20,6 @@ _NO_MEMORY = (
     "cudnn_status_alloc_failed",
 )
 """How torch and its libraries say it, in lower case."""
-_NO_INTERFACE = re.compile(r"Unable to find address for: (\S+)")
-"""How gloo says it."""
 
 
 def ending_of(error: BaseException, rank: int) -> Ending:
@@ -65,11 +60,4 @@ def failure_kind(error: BaseException) -> Literal["exception", "oom", "disk"]:
 
 def failure_line(error: BaseException, with_class: bool = True) -> str:
     """The first line of what it says, after its class unless that says nothing to the reader."""
-    line = first_line(error, with_class)
-    unknown = _NO_INTERFACE.search(line)
-    if unknown is not None:
-        line = (
-            f"GLOO_SOCKET_IFNAME: found {unknown[1]}, which is no network interface of this host; "
-            f"allowed: {', '.join(psutil.net_if_addrs())}, or unset it (docs/troubleshooting.md)"
-        )
-    return line[:_MESSAGE_LIMIT]
+    return first_line(error, with_class)[:_MESSAGE_LIMIT]

@@ -58,8 +58,6 @@ class RunLength:
 
     Args:
         min_time_s: seconds of timed steps.
-        rank: which rank this is.
-        recorder: counts and times its steps.
         apart_steps: steps that ranks may be apart, and that are begun at once.
         give_up: ends this process with an error, while its training thread waits for others.
     """

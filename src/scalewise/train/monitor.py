@@ -14,7 +14,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.utilities import rank_zero_info
 
-from scalewise.config import TrackerName
+from scalewise.config import TrackerName, require
 from scalewise.gpu import MIN_INTERVAL_S, DeviceSampler, GpuDevice, NvmlUnavailable, open_nvml
 from scalewise.host import Mirror, processor_name, scalewise_version, usable_cores
 from scalewise.records import CellFolder, DeviceInfo
@@ -23,8 +23,6 @@ from scalewise.train.provenance import collect
 from scalewise.train.rank import gathered
 from scalewise.train.recording import CellRecorder, planned_steps
 
-_FEW_STEPS = 10
-"""Fewer timed steps say little of how long one takes."""
 _TRACKERS = ("trackio", "wandb")
 _log = logging.getLogger(__name__)
 
@@ -68,20 +66,11 @@ class Monitor(CellRecorder):
         tracking: Sequence[TrackerName] = (),
         name: str = "monitored",
     ) -> None:
-        if warmup_steps < 0 or log_every_n_steps < 1:
-            raise ValueError(
-                f"Monitor: found warmup_steps={warmup_steps}, log_every_n_steps="
-                f"{log_every_n_steps}; allowed: 0 or more, and 1 or more"
-            )
-        if not interval_s >= MIN_INTERVAL_S:
-            raise ValueError(
-                f"Monitor: found interval_s={interval_s}; allowed: {MIN_INTERVAL_S} or more"
-            )
-        if isinstance(tracking, str) or not set(tracking) <= set(_TRACKERS):
-            raise ValueError(
-                f"Monitor: found tracking={tracking!r}; allowed: a list of "
-                + " and ".join(_TRACKERS)
-            )
+        require("warmup_steps", warmup_steps, warmup_steps >= 0, "0 or more")
+        require("log_every_n_steps", log_every_n_steps, log_every_n_steps >= 1, "1 or more")
+        require("interval_s", interval_s, interval_s >= MIN_INTERVAL_S, f"{MIN_INTERVAL_S} or more")
+        known = not isinstance(tracking, str) and set(tracking) <= set(_TRACKERS)
+        require("tracking", tracking, known, f"a list of {' and '.join(_TRACKERS)}")
         super().__init__(
             CellFolder(Path()), DeviceInfo("cpu", "unknown"), warmup_steps, log_every_n_steps
         )
@@ -130,13 +119,12 @@ class Monitor(CellRecorder):
             self._describe(trainer, pl_module)
             if self._trackers:
                 self._mirror = Mirror(self.sweep_folder, _log.warning)
-            warmup, planned = self.steps.warmup_steps, planned_steps(trainer)
+            planned = planned_steps(trainer)
             rank_zero_info(
                 f"scalewise: records go to {_shown(self.folder.path)}; the first "
-                f"{warmup} steps are warm-up and not timed"
+                f"{self.steps.warmup_steps} steps{f' of {planned}' if planned else ''} are warm-up "
+                "and not timed"
             )
-            if planned is not None:
-                warn_of_short_fit(planned, warmup)
         if trainer.local_rank == 0 and self._sample_devices:
             self._sampler = DeviceSampler(
                 self.folder,
@@ -210,19 +198,6 @@ def own_folder(folder: Path, name: str) -> str:
             found = f"{name}-{number}"
         else:
             return found
-
-
-def warn_of_short_fit(planned: int, warmup_steps: int) -> None:
-    """Warn where too few of the ``planned`` steps will be timed."""
-    enough = warmup_steps + _FEW_STEPS
-    if planned < enough:
-        _log.warning(
-            "scalewise: found a fit of %d steps, of which %d will be timed; allowed: %d or more, "
-            "for a figure to rely on; train longer, or set Monitor(warmup_steps=...) lower",
-            planned,
-            max(0, planned - warmup_steps),
-            enough,
-        )
 
 
 def _shown(path: Path) -> str:

@@ -47,9 +47,7 @@ _LAST_LINES = 20
 class FitRecords:
     """Records that rank 0 writes for all ranks; :meth:`break_off` alone is for any of them.
 
-    Args:
-        folder: the run's, inside that of the sweep which the runs of a script form.
-        rank: of this process.
+    The run's ``folder`` lies inside that of the sweep which the runs of a script form.
     """
 
     def __init__(self, folder: CellFolder, rank: int) -> None:
@@ -189,22 +187,22 @@ class FitRecords:
 def _ended_fit(error: BaseException, rank: int) -> Ending:
     """How ``error`` ends a fit that the user's own script runs."""
     ending = ending_of(error, rank)
+    known: tuple[Cause, str] | None = None
     if isinstance(error, SIGTERMException):  # Lightning's, a SystemExit
-        return _interrupted(ending, "signal", "ended by SIGTERM")
-    if isinstance(error, KeyboardInterrupt):
-        return _interrupted(ending, "interrupted", "interrupted by Ctrl-C (SIGINT)")
+        known = "signal", "ended by SIGTERM"
+    elif isinstance(error, KeyboardInterrupt):
+        known = "interrupted", "interrupted by Ctrl-C (SIGINT)"
+    if known is not None:
+        cause, message = known
+        return dataclasses.replace(
+            ending, outcome="interrupted", cause=cause, message=message, raised_at=None
+        )
     if isinstance(error, SystemExit):
         status = 0 if error.code is None else error.code
         message = f"the script left with exit status {status} amid the fit"
         code = status if isinstance(status, int) else None
         return dataclasses.replace(ending, cause="exit", message=message, exit_code=code)
     return ending
-
-
-def _interrupted(ending: Ending, cause: Cause, message: str) -> Ending:
-    return dataclasses.replace(
-        ending, outcome="interrupted", cause=cause, message=message, raised_at=None
-    )
 
 
 _STRATEGIES: Mapping[type, str] = {

@@ -1,4 +1,4 @@
-"""All private parts of torch that training uses, each with the versions it was tried on.
+"""All private parts of torch that training uses, tried on torch 2.11 and 2.13.
 
 A torch that lacks one of them fails here and nowhere else."""
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-# torch 2.11 and 2.13: the public names of these three (torch.autograd.DeviceType,
+# The public names of these three (torch.autograd.DeviceType,
 # torch.distributed.GradBucket and .Store) are not exported for type checkers.
 from torch._C._autograd import DeviceType as DeviceType
 from torch._C._distributed_c10d import GradBucket as GradBucket
@@ -19,17 +19,12 @@ from torch._C._distributed_c10d import Store as Store
 if TYPE_CHECKING:
     from torch.nn.parallel import DistributedDataParallel
 
-# torch 2.11 and 2.13: one launch for a list of tensors.
 copy_all = torch._foreach_copy_
-multiply_all = torch._foreach_mul_
-norms_of_all = torch._foreach_norm
+"""One launch for a list of tensors."""
 
 
 def bucket_bytes(model: DistributedDataParallel) -> list[int]:
-    """Bytes of each gradient bucket that DDP reduces by now; empty before it knows.
-
-    Tried on torch 2.11 and 2.13.
-    """
+    """Bytes of each gradient bucket that DDP reduces by now; empty before it knows."""
     seen = model._get_ddp_logging_data()  # type: ignore[no-untyped-call]
     for name in ("rebuilt_bucket_sizes", "bucket_sizes", "initial_bucket_sizes"):
         sizes = [int(size) for size in str(seen.get(name, "")).split(",") if size.strip()]
@@ -39,7 +34,7 @@ def bucket_bytes(model: DistributedDataParallel) -> list[int]:
 
 
 def limit_waiting(timeout: timedelta) -> None:
-    """Give every process group of this rank that time-out. Tried on torch 2.11 and 2.13."""
+    """Give every process group of this rank that time-out."""
     from torch.distributed import distributed_c10d
 
     for group in list(distributed_c10d._world.pg_map):
@@ -47,24 +42,21 @@ def limit_waiting(timeout: timedelta) -> None:
 
 
 def default_store() -> Store:
-    """Where the ranks of this process's group met. Tried on torch 2.11 and 2.13.
-
-    Raises ValueError where there is no process group.
-    """
+    """Where the ranks of this process's group met. Raises ValueError where there is none."""
     from torch.distributed import distributed_c10d
 
     return distributed_c10d._get_default_store()
 
 
 def compiled_graphs() -> int:
-    """Graphs that this process has compiled so far. Tried on torch 2.11 and 2.13."""
+    """Graphs that this process has compiled so far."""
     from torch._dynamo.utils import counters
 
     return int(counters["stats"]["unique_graphs"])
 
 
 def graph_breaks() -> int:
-    """Places where the compiler handed back to Python. Tried on torch 2.11 and 2.13."""
+    """Places where the compiler handed back to Python."""
     from torch._dynamo.utils import counters
 
     return sum(counters["graph_break"].values())

@@ -20,25 +20,18 @@ def test_ranks_of_a_replica_feed_the_same_part_of_the_data() -> None:
     assert composed_cell("hardware=cpu", "strategy=fsdp").strategy.data_shards(4) == 4
 
 
-@pytest.mark.parametrize(("scaling", "batches"), [("strong", (128, 128)), ("weak", (512, 256))])
+@pytest.mark.parametrize(
+    ("scaling", "of_one", "of_two"), [("strong", (128,), (64, 64)), ("weak", (512,), (256, 256))]
+)
 def test_a_replica_s_batch_is_that_of_its_devices_together(
-    scaling: str, batches: tuple[int, int]
+    scaling: str, of_one: tuple[int, ...], of_two: tuple[int, ...]
 ) -> None:
-    one = composed_cell(
-        "hardware=cpu", "strategy=pipeline", "strategy.devices=4", f"scaling={scaling}"
-    )
-    two = composed_cell(
-        "hardware=cpu",
-        "strategy=pipeline",
-        "strategy.devices=4",
-        "strategy.stages=2",
-        f"scaling={scaling}",
-    )
-    sizes = one.strategy.share_out(one.global_batch_size(4), 4)
-    assert sizes == (batches[0],)
-    assert two.strategy.share_out(two.global_batch_size(4), 4) == (
-        (64, 64) if scaling == "strong" else (256, 256)
-    )
+    pipeline = ("hardware=cpu", "strategy=pipeline", "strategy.devices=4", f"scaling={scaling}")
+    for cell, sizes in (
+        (composed_cell(*pipeline), of_one),
+        (composed_cell(*pipeline, "strategy.stages=2"), of_two),
+    ):
+        assert cell.strategy.share_out(cell.global_batch_size(4), 4) == sizes
 
 
 def test_fsdp_gathers_blocks_or_layers_one_at_a_time() -> None:

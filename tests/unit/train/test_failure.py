@@ -34,14 +34,6 @@ def test_an_interrupt_in_a_training_step_is_named() -> None:
     assert failure_line(cause_of(left)) == "KeyboardInterrupt"
 
 
-def test_an_unknown_network_interface_is_named_with_those_there_are() -> None:
-    said = "[enforce fail at device.cc:84] ifa != nullptr. Unable to find address for: eth9"
-    raw = RuntimeError(said)
-    line = failure_line(raw)
-    assert line.startswith("GLOO_SOCKET_IFNAME: found eth9, ")
-    assert "lo" in line.partition("allowed: ")[2].partition(" or unset")[0]
-
-
 def test_any_other_end_is_what_it_is() -> None:
     for error in (SystemExit(3), ValueError("no")):
         assert cause_of(ended_by_trainer(error)) is error

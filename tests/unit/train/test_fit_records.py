@@ -7,13 +7,13 @@ import os
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-import pytorch_lightning as pl
-import torch
+from pytorch_lightning.demos.boring_classes import BoringModel, RandomDataset
 from pytorch_lightning.utilities.exceptions import SIGTERMException
-from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch import Tensor
+from torch.utils.data import DataLoader
 
 from fakes.small_fit import small_trainer
 from scalewise.analysis import CellRecords, load_sweep
@@ -21,6 +21,8 @@ from scalewise.records import CellFolder, DeviceInfo, SweepFolder
 from scalewise.train import Monitor
 from scalewise.train.monitor import own_folder
 from scalewise.train.monitored_fit import FitRecords
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's advice
 
 
 def begun(folder: Path) -> FitRecords:
@@ -84,34 +86,29 @@ def test_who_was_killed_gives_no_more_signs_of_life(tmp_path: Path) -> None:
     records.end()
 
 
-class Fragile(pl.LightningModule):
+class Fragile(BoringModel):
     """Raises in the step ``raises_at``; in -1, before the first."""
 
     def __init__(self, raises_at: int | None) -> None:
         super().__init__()
         self.raises_at = raises_at
-        self.layer = nn.Linear(2, 1)
 
-    def training_step(self, batch: list[Tensor], number: int) -> Tensor:
+    def training_step(self, batch: Tensor, number: int) -> Any:
         if number == self.raises_at:
             raise ValueError("mine")
-        loss: Tensor = self.layer(batch[0]).square().mean()
-        return loss
+        return super().training_step(batch, number)
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
+    def configure_optimizers(self) -> Any:
         if self.raises_at == -1:
             raise ValueError("mine")
-        return torch.optim.SGD(self.parameters(), lr=0.1)
+        return super().configure_optimizers()
 
 
 def fit(folder: Path, raises_at: int | None = None, samples: int = 40, batch_size: int = 2) -> None:
-    small_trainer(max_steps=12, callbacks=[Monitor(folder, devices=False)]).fit(
-        Fragile(raises_at),
-        DataLoader(TensorDataset(torch.zeros(samples, 2)), batch_size=batch_size),
-    )
+    trainer = small_trainer(max_steps=12, callbacks=[Monitor(folder, devices=False)])
+    trainer.fit(Fragile(raises_at), DataLoader(RandomDataset(32, samples), batch_size=batch_size))
 
 
-@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("raises_at", "steps"), [(-1, 0), (7, 7)])
 def test_a_script_that_raises_is_recorded_and_says_where(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, raises_at: int, steps: int
@@ -148,7 +145,6 @@ def test_runs_that_begin_together_have_folders_and_repeats_of_their_own(tmp_path
     assert sorted(cell.repeat for cell in planned) == list(range(8))
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_the_short_batch_that_ends_an_epoch_does_not_lower_the_batch_size(tmp_path: Path) -> None:
     fit(tmp_path, samples=9, batch_size=4)  # 4, 4, 1, and again: 3 a step on average
     result = read(tmp_path).result
@@ -156,7 +152,6 @@ def test_the_short_batch_that_ends_an_epoch_does_not_lower_the_batch_size(tmp_pa
     assert (result.per_device_batch_size, result.global_batch_size) == (4, 4)
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_fits_that_share_a_host_know_of_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

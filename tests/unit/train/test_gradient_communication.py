@@ -125,3 +125,21 @@ def trainer(strategy: Any, learns: bool = True, world_size: int = 2) -> Any:
 )
 def test_what_cannot_be_seen_says_why(found: Any, reasons: dict[str, str]) -> None:
     assert hidden_reductions(found) == reasons
+
+
+@pytest.mark.parametrize("hook", [None, HALF])
+def test_gradients_that_pass_ddp_by_are_counted_as_nothing_sent(
+    group: None, hook: GradientHook | None
+) -> None:
+    watched = Watched(nn.Linear(4, 3), hook=hook)
+    learning = [*watched.network.parameters()]
+    torch.autograd.grad(watched.model(torch.ones(2, 4)).sum(), learning)
+    watched.watch.after_backward()
+    assert watched.sent(1) == (0, 0)
+
+
+def test_a_pass_whose_end_nobody_tells_of_has_sent_something(group: None) -> None:
+    """Manual optimization may call ``loss.backward()`` itself."""
+    watched = Watched(nn.Linear(4, 3))
+    watched.model(torch.ones(2, 4)).sum().backward()
+    assert watched.watch.record(1) is None

@@ -17,26 +17,19 @@ from scalewise.train.rank import RankContext
 PACE_S = 0.01
 
 
-def test_the_last_step_is_chosen_when_the_end_is_near() -> None:
-    assert choose_last_step(60, 10, 1000, PACE_S, 1000) is None
-    chosen = choose_last_step(60, 58, 5800, PACE_S, 5820)
-    assert chosen is not None and 58 + (chosen - 5820) * PACE_S >= 60
-
-
-def test_it_lies_far_enough_ahead_of_the_rank_that_leads() -> None:
-    assert choose_last_step(1, 20, 2000, PACE_S, 2040) == 2040 + LEAD_S / PACE_S
-    slow_s = 30.0
-    assert choose_last_step(1, 5 * slow_s, 5, slow_s, 7) == 8
-
-
-def test_steps_of_minutes_end_a_run_after_a_few() -> None:
-    minute_s = 60.0
-    chosen = choose_last_step(3, FEWEST_STEPS * minute_s, FEWEST_STEPS, minute_s, 23)
-    assert chosen == 24
-
-
-def test_few_steps_tell_no_pace() -> None:
-    assert choose_last_step(1, 2, FEWEST_STEPS - 1, 0.5, 6) is None
+@pytest.mark.parametrize(
+    ("seen", "chosen"),
+    [
+        ((60, 10, 1000, PACE_S, 1000), None),  # the end is not near
+        ((60, 58, 5800, PACE_S, 5820), 6040),
+        ((1, 20, 2000, PACE_S, 2040), 2240),  # far enough ahead of who leads
+        ((1, 150, 5, 30.0, 7), 8),
+        ((3, FEWEST_STEPS * 60, FEWEST_STEPS, 60.0, 23), 24),  # steps of minutes end after a few
+        ((1, 2, FEWEST_STEPS - 1, 0.5, 6), None),  # few steps tell no pace
+    ],
+)
+def test_the_last_step_is_chosen_when_the_end_is_near(seen: Any, chosen: int | None) -> None:
+    assert choose_last_step(*seen) == chosen
 
 
 class Rank:
@@ -95,34 +88,33 @@ def test_every_rank_ends_after_the_same_step() -> None:
     for rank in (first, second):
         rank.train(1)
         assert rank.loop.max_steps == rank.planned[-1] == first.last
-    assert (first.length.record().announced_at_step, second.length.record().announced_at_step) == (
-        50,
-        53,
-    )
+    known = [rank.length.record().announced_at_step for rank in (first, second)]
+    assert known == [50, 53]
 
 
-@pytest.mark.usefixtures("store")
-def test_a_rank_past_the_last_step_fails_in_one_line() -> None:
+@pytest.fixture
+def told(store: dist.HashStore) -> tuple[Rank, int]:
+    """A second rank that has not heard yet of the last step, and that step."""
     first, second = Rank(0), Rank(1)
     first.train(50)
     second.length.look()
     first.length.look()
     assert first.last is not None
-    second.train(first.last + 1)
+    return second, first.last
+
+
+def test_a_rank_past_the_last_step_fails_in_one_line(told: tuple[Rank, int]) -> None:
+    second, last = told
+    second.train(last + 1)
     second.length.look()
     with pytest.raises(TooLateError, match=r"rank 1 was past step \d+, the last of all") as late:
         second.train(1)
     assert "\n" not in str(late.value)
 
 
-@pytest.mark.usefixtures("store")
-def test_a_rank_that_waits_beyond_the_last_step_gives_up() -> None:
-    first, second = Rank(0), Rank(1)
-    first.train(50)
-    second.length.look()
-    first.length.look()
-    assert first.last is not None
-    second.train(first.last)  # and it goes on into a step that nobody joins
+def test_a_rank_that_waits_beyond_the_last_step_gives_up(told: tuple[Rank, int]) -> None:
+    second, last = told
+    second.train(last)  # and it goes on into a step that nobody joins
     for _ in range(3):
         second.length.look()
     assert [type(error) for error in second.errors] == [TooLateError]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytorch_lightning as pl
 import torch
-from lightning_fabric.utilities.warnings import PossibleUserWarning
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -25,6 +22,13 @@ from scalewise.records import (
     read_steps,
 )
 from scalewise.train.recording import CellRecorder, step_timer
+
+pytestmark = pytest.mark.filterwarnings(
+    # Lightning's advice: workers, srun, a validation set, a batch whose size it cannot tell.
+    "ignore::lightning_fabric.utilities.warnings.PossibleUserWarning",
+    "ignore:.*isinstance.treespec",
+    "ignore:.*returned `None`",
+)
 
 
 class Numbers(pl.LightningModule):
@@ -116,16 +120,6 @@ class Fit:
     @property
     def losses(self) -> list[tuple[int, float | None]]:
         return [(r.step, r.values["train_loss"]) for r in self.rows if "train_loss" in r.values]
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        # Lightning's advice: workers, srun, a validation set, a batch whose size it cannot tell.
-        warnings.simplefilter("ignore", PossibleUserWarning)
-        warnings.filterwarnings("ignore", message=".*isinstance.treespec.*")
-        warnings.filterwarnings("ignore", message=".*returned `None`.*")
-        yield
 
 
 NUMBERS = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0]

@@ -6,8 +6,7 @@ checkpoints, fall-backs) is ours, and is the same with a stand-in that does the 
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lightning_fabric.utilities.warnings import PossibleUserWarning
 from torch import Tensor, nn
 
 from fakes.small_fit import small_trainer
@@ -26,11 +24,16 @@ from scalewise.records import CellFolder, DeviceInfo, read_metrics, read_shard, 
 from scalewise.train import RankContext, length
 from scalewise.train.data import GlobalBatchSampler, make_loader
 from scalewise.train.execution import ExperimentModule, trim
-from scalewise.train.execution.cudagraph import CaptureError, Graph, Marker
+from scalewise.train.execution.cudagraph import CaptureError
 from scalewise.train.execution.replay import ReplayedSteps
 from scalewise.train.length import RunLength
 from scalewise.train.recording import BatchSizes, CellRecorder, planned_steps
 
+pytestmark = pytest.mark.filterwarnings(
+    # Lightning's advice: workers, srun, a validation set.
+    "ignore::lightning_fabric.utilities.warnings.PossibleUserWarning",
+    "ignore:.*isinstance.treespec",
+)
 SIZE, BATCH, EAGER = 103, 8, 3
 STEPS_AN_EPOCH = SIZE // BATCH
 
@@ -68,13 +71,13 @@ class HostCapture:
         self.fails = fails
         self.waits = waits
 
-    def graph(self) -> Graph:
+    def graph(self) -> HostGraph:
         return HostGraph(self.fails, self.unseen)
 
     def watch(self, step: Callable[[], Tensor]) -> tuple[Tensor, str | None]:
         return step(), self.waits
 
-    def marker(self) -> Marker:
+    def marker(self) -> NoWait:
         return NoWait()
 
 
@@ -128,15 +131,6 @@ class Run:
     @property
     def weights(self) -> Tensor:
         return torch.cat([p.detach().flatten() for p in self.module.parameters()])
-
-
-@pytest.fixture(autouse=True)
-def _quiet() -> Iterator[None]:
-    with warnings.catch_warnings():
-        # Lightning's advice: workers, srun, a validation set.
-        warnings.simplefilter("ignore", PossibleUserWarning)
-        warnings.filterwarnings("ignore", message=".*isinstance.treespec.*")
-        yield
 
 
 @pytest.mark.parametrize("steps_per_batch", [1, 5, 64])

@@ -31,14 +31,22 @@ def test_the_delay_is_told_per_step_or_missing_with_a_reason(
     queue.begin(20)
     if readable:
         path.write_text("9000000 61000000 9\n")
-    assert queue.ms_per_step(20 + steps) == (ms if ms is None else pytest.approx(ms))
+    delay_ms, _ = queue.ms_per_step(20 + steps)
+    assert delay_ms == (ms if ms is None else pytest.approx(ms))
     assert (queue.missing is None) == readable
 
 
-def test_cpu_time_of_the_other_threads_stands_beside_it(tmp_path: Path) -> None:
+def test_cpu_time_of_the_other_threads_stands_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "schedstat"
     path.write_text("1 2 3\n")
-    clocks = iter([(50_000_000, 40_000_000), (350_000_000, 220_000_000)])
-    queue = RunQueue(path, lambda: next(clocks))
+    for clock, first_ns, then_ns in (
+        ("process_time_ns", 50_000_000, 350_000_000),
+        ("thread_time_ns", 40_000_000, 220_000_000),
+    ):
+        monkeypatch.setattr(f"time.{clock}", iter([first_ns, then_ns]).__next__)
+    queue = RunQueue(path)
     queue.begin(20)
-    assert queue.other_threads_cpu_ms_per_step(50) == pytest.approx(120 / 30)
+    delay_ms, others_ms = queue.ms_per_step(50)
+    assert (delay_ms, others_ms) == (0.0, 120 / 30)

@@ -155,17 +155,23 @@ class Event:
         return end.at_ms - self.at_ms
 
 
-def test_rows_wait_for_the_device_and_events_are_used_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made: list[Event] = []
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Event]:
+    """A GPU whose events are these, as they are made."""
+    events: list[Event] = []
 
     def make(enable_timing: bool) -> Event:
-        made.append(Event())
-        return made[-1]
+        events.append(Event())
+        return events[-1]
 
     monkeypatch.setattr(torch.cuda, "Event", make)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: object())
+    return events
+
+
+def test_rows_wait_for_the_device_and_events_are_used_again(
+    tmp_path: Path, made: list[Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with closing(StepWriter(tmp_path / "rank0.bin")) as writer:
         clock = StepClock(writer, torch.device("cuda", 0))
         clock.begin()
@@ -191,10 +197,8 @@ def test_rows_wait_for_the_device_and_events_are_used_again(
 
 @pytest.mark.parametrize("anatomy", [True, False])
 def test_rows_of_several_batches_of_replays_are_made_together_as_one_by_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, anatomy: bool
+    tmp_path: Path, made: list[Event], anatomy: bool
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: Event())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: object())
     with closing(StepWriter(tmp_path / "rank0.bin")) as writer:
         clock = StepClock(writer, torch.device("cuda", 0), anatomy)
         clock.begin()
@@ -256,10 +260,8 @@ def test_training_may_go_on_between_two_pieces_of_work(
 
 
 def test_training_may_finish_a_step_while_rows_are_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, made: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: Event())
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
     late = iter(range(3, 6))
     with closing(StepWriter(tmp_path / "steps.bin")) as writer:
         clock = StepClock(writer, torch.device("cuda", 0))
@@ -299,21 +301,11 @@ def test_a_mark_is_one_call_of_python(tmp_path: Path) -> None:
 
 
 def test_what_interrupts_a_step_of_several_batches_belongs_to_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, made: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, made = [0], []
-
-    class At(Event):
-        def record(self, stream: object) -> None:
-            self.at_ms = now[0] / MS
-
-    def make(enable_timing: bool) -> Event:
-        made.append(At())
-        return made[-1]
-
+    now = [0]
     monkeypatch.setattr(step_clock.time, "perf_counter_ns", lambda: now[0])
-    monkeypatch.setattr(torch.cuda, "Event", make)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: None)
+    monkeypatch.setattr(step_clock.time, "perf_counter", lambda: now[0] / 1e9)
     with closing(StepWriter(tmp_path / "rank0.bin")) as writer:
         clock = StepClock(writer, torch.device("cuda", 0))
         clock.begin()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -16,7 +16,7 @@ from scalewise.config import (
 )
 from scalewise.train.data import GlobalBatchSampler
 from scalewise.train.recording import BatchSizes, DataShare
-from scalewise.train.strategies import BUILDERS, build_strategy
+from scalewise.train.strategies import BUILDERS
 
 
 def test_every_option_of_the_group_builds_its_own_kind() -> None:
@@ -36,8 +36,6 @@ def fits(option: str) -> tuple[str, ...]:
 
 def test_every_kind_but_auto_has_a_builder() -> None:
     assert set(BUILDERS) == set(KINDS) - {"auto"}
-    with pytest.raises(ValueError, match=r"strategy: found auto in a single cell; allowed: single"):
-        build_strategy(composed_cell("strategy=auto").strategy, cast(Any, None))
 
 
 def test_shares_that_do_not_fit_the_host_are_refused_there() -> None:

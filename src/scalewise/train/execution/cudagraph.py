@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -81,30 +81,10 @@ class CaptureError(Exception):
     """The step cannot be captured: one line that says why."""
 
 
-class Graph(Protocol):
-    """Work recorded once; the seam through which tests do without a GPU."""
-
-    def capture(self, work: Callable[[], Tensor]) -> Tensor:
-        """Record ``work`` and return what it returns. Raises :class:`CaptureError`."""
-        ...
-
-    def replay(self) -> None:
-        """Do the recorded work again, on the memory it was recorded with."""
-        ...
-
-
-class Marker(Protocol):
-    """A moment of the device's time line."""
-
-    def synchronize(self) -> None:
-        """Wait on the host until the device has come so far."""
-        ...
-
-
 class CudaCapture:
     """The current GPU, as capturing needs it; tests stand in for it on a CPU."""
 
-    def graph(self) -> Graph:
+    def graph(self) -> CudaGraph:
         """A graph to record into."""
         return CudaGraph()
 
@@ -124,7 +104,7 @@ class CudaCapture:
                 return loss, f"the step waits for the device at {place} (.item(), a dynamic shape)"
         return loss, None
 
-    def marker(self) -> Marker:
+    def marker(self) -> torch.cuda.Event:
         """A moment of the device's time line, now."""
         # A host that waits for this one sleeps instead of spinning on a core.
         event = torch.cuda.Event(blocking=True)
@@ -133,13 +113,17 @@ class CudaCapture:
 
 
 class CudaGraph:
-    """A graph on the current CUDA stream, which must not be the default one."""
+    """Work recorded once, on the current CUDA stream, which must not be the default one.
+
+    ``replay`` does it again, on the memory it was recorded with.
+    """
 
     def __init__(self) -> None:
         self._graph = torch.cuda.CUDAGraph()
         self.replay = self._graph.replay
 
     def capture(self, work: Callable[[], Tensor]) -> Tensor:
+        """Record ``work`` and return what it returns. Raises :class:`CaptureError`."""
         device = torch.cuda.current_device()
         random_state = torch.cuda.get_rng_state(device)
         try:
@@ -169,13 +153,10 @@ class CudaGraph:
 class CapturedStep:
     """A step that was captured on inputs of its own, into which each batch is copied.
 
-    Args:
-        step: what to capture; it must have run a few times before.
-        batch: one step's tensors on the device, for their shapes.
-        graph: records and replays.
+    It must have run a few times before. ``batch``, on the device, gives the shapes.
     """
 
-    def __init__(self, step: StepFunction, batch: Batch, graph: Graph) -> None:
+    def __init__(self, step: StepFunction, batch: Batch, graph: CudaGraph) -> None:
         self._inputs = [part.clone() for part in batch]
         self._graph = graph
         self._replay = graph.replay

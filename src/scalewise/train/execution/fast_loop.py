@@ -99,7 +99,7 @@ class LeanSteps(_AutomaticOptimization):
         assert isinstance(loss, torch.Tensor)
         optimizer.zero_grad()
         recorder.on_before_backward(trainer, module, loss)
-        self.backward(loss)
+        loss.backward()  # type: ignore[no-untyped-call]
         recorder.on_after_backward(trainer, module)
         self.optim_progress.optimizer.step.increment_ready()
         recorder.on_before_optimizer_step(trainer, module, optimizer)
@@ -107,10 +107,6 @@ class LeanSteps(_AutomaticOptimization):
         optimizer.step()
         self.optim_progress.optimizer.step.increment_completed()
         return {"loss": loss.detach()}
-
-    def backward(self, loss: torch.Tensor) -> None:
-        """Gradients of ``loss``, as the optimizer is to see them."""
-        loss.backward()  # type: ignore[no-untyped-call]
 
     def clip(self, module: pl.LightningModule) -> None:
         """Scale the gradients down to the norm the Trainer was given, if it was given one."""

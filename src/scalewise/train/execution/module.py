@@ -21,10 +21,6 @@ class ExperimentModule(CheapHookNames, pl.LightningModule):
 
     Nothing is logged in ``training_step``: Lightning's ``log`` costs more than a small model's
     step. The loss is read from the step's output, late, by the recording callbacks.
-
-    Args:
-        network: see above; ``metrics()`` is optional and returns a ``MetricCollection``.
-        optimizer: builds the optimizer from the named parameters.
     """
 
     def __init__(self, network: nn.Module, optimizer: OptimizerFactory) -> None:
@@ -90,15 +86,11 @@ def held_parameters(network: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 class OperationModule(CheapHookNames, pl.LightningModule):
-    """Runs an operation once a step, forward only: nothing is learnt, optimized or scored.
+    """Runs an operation once a step, forward only: nothing is learnt, optimized or scored."""
 
-    Args:
-        network: a :class:`scalewise.operations.Operation`.
-    """
-
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, operation: nn.Module) -> None:
         super().__init__()
-        self.network = network
+        self.network = operation
 
     def transfer_batch_to_device(
         self, batch: Any, device: torch.device, dataloader_idx: int

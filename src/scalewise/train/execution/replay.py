@@ -19,7 +19,6 @@ from scalewise.train.execution.cudagraph import (
     CaptureError,
     CudaCapture,
     HostState,
-    Marker,
     make_capturable,
 )
 from scalewise.train.execution.fast_loop import LeanSteps
@@ -41,13 +40,7 @@ class ReplayedSteps(LeanSteps):
     Every step keeps what a step has: an optimizer step in ``global_step`` and a row in the
     records. ``max_steps`` may end training amid a batch. All ranks replay or none does: a graph
     holds its half of every all-reduce. Where nothing can be captured, the same loop goes on
-    eagerly, and ``fell_back_because`` says why.
-
-    Args:
-        trainer, recorder: as in :class:`LeanSteps`.
-        steps_per_batch: steps whose samples a batch of the loader holds, one after the other.
-        eager_steps: steps before the capture.
-        device: captures; another one only in tests.
+    eagerly, and ``fell_back_because`` says why. Another ``device`` captures in tests only.
     """
 
     def __init__(
@@ -67,7 +60,7 @@ class ReplayedSteps(LeanSteps):
         self.prepared_steps = 0
         self._eager_steps = eager_steps
         self._device = CudaCapture() if device is None else device
-        self._ahead: deque[Marker] = deque()
+        self._ahead: deque[torch.cuda.Event] = deque()
         self._samples_per_step = 0
 
     def advance(self, data_fetcher: Iterator[tuple[Any, int, int]]) -> None:

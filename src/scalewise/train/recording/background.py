@@ -10,29 +10,6 @@ from collections.abc import Callable, Iterator
 import torch
 
 
-class DeviceThread(threading.Thread):
-    """A thread of a rank whose current CUDA device is the rank's own.
-
-    A new thread's current device is 0. What leaves a stream there (``torch.cuda.stream``) or reads
-    an event then creates a second context: 520 MiB on GPU 0, and 0.2 to 0.5 s in which all ranks
-    stand still. Every thread of a rank is started through this class.
-
-    Args:
-        target: what the thread runs.
-        device: the rank's device; None for a thread that touches no GPU.
-    """
-
-    def __init__(self, target: Callable[[], None], device: torch.device | None) -> None:
-        super().__init__(name="scalewise-records", daemon=True)
-        self._body = target
-        self._device = device
-
-    def run(self) -> None:
-        if self._device is not None and self._device.type == "cuda":
-            torch.cuda.set_device(self._device)
-        self._body()
-
-
 @contextlib.contextmanager
 def on_stream(stream: torch.cuda.Stream) -> Iterator[None]:
     """Run on ``stream``, with its device current, and restore both afterwards."""
@@ -57,13 +34,17 @@ class BackgroundDrain:
 
     Before them it looks around, if it is told to, however long the drains take.
 
+    The thread's current CUDA device is the rank's own. A new thread's is 0: what leaves a stream
+    there (``torch.cuda.stream``) or reads an event then creates a second context, which takes 520
+    MiB of GPU 0, and 0.2 to 0.5 s in which all ranks stand still.
+
     An error in a drain (a full disk, say) stops the thread and is raised by :meth:`check`, on
     the training thread: records that cannot be kept are not silently lost.
 
     Args:
         drains: called in their order.
         interval_s: between two calls.
-        device: the rank's, which drains that read tensors or events have as the current one.
+        device: the rank's; None where no drain reads tensors or events.
         look: called twice a second as long as training goes on; must not take long.
     """
 
@@ -85,7 +66,8 @@ class BackgroundDrain:
         self._error: BaseException | None = None
         self._worked_s = 0.0
         """CPU time of the thread when its present piece of work began."""
-        self._thread = DeviceThread(self._run, device)
+        self._device = device
+        self._thread = threading.Thread(target=self._run, name="scalewise-records", daemon=True)
         self._thread.start()
 
     def check(self) -> None:
@@ -119,6 +101,8 @@ class BackgroundDrain:
         self._thread.join()
 
     def _run(self) -> None:
+        if self._device is not None and self._device.type == "cuda":
+            torch.cuda.set_device(self._device)
         stopping = False
         while not stopping:
             stopping = self._stopping.wait(self._interval_s)

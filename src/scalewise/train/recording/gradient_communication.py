@@ -110,7 +110,14 @@ class GradientWatch:
             self.size(self._model)
 
     def record(self, timed_steps: int) -> CommunicationRecord | None:
-        """Averages over ``timed_steps`` optimizer steps; None where nothing was reduced."""
+        """Averages over ``timed_steps`` optimizer steps; None where nothing listened.
+
+        Nothing was sent where DDP's reducer never ran: gradients came around ``loss.backward()``.
+        """
+        listens = self._model is not None or self._payload_bytes is not None
+        ran = self._rounds or self._passes or self._latest is not None
+        if timed_steps > 0 and listens and not ran:
+            return CommunicationRecord("gradients", 0.0, 0.0)
         if not timed_steps or not self._rounds or self.bucket_bytes is None:
             return None
         payload_bytes = self._payload_bytes

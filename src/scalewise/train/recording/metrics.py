@@ -41,12 +41,6 @@ class MetricsRecorder:
     its row counts: a reader of all ranks' rows takes their mean. Where a user's module logs
     a metric under one of these two names, that is ``logged/train_loss`` or
     ``logged/learning_rate``: a curve is of one quantity.
-
-    Args:
-        folder: where the records go.
-        steps: counts steps and samples.
-        every_n_steps: how often the loss is read.
-        data: the part of the data this rank feeds.
     """
 
     def __init__(

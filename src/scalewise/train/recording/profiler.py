@@ -111,35 +111,30 @@ def summarise_window(
     """Totals a step. Raises ValueError for a window without a step."""
     if steps < 1:
         raise ValueError(f"steps: found {steps}; allowed: 1 or more")
-    talking = _intervals(s for s in operations if s.communication)
+    collectives = sorted((s for s in operations if s.communication), key=lambda s: s.begin_ns)
+    talking = _intervals(collectives)
     computing = _intervals(s for s in operations if not s.communication)
     missing = {}
     if not operations:
         missing["window"] = "the profiler saw nothing: neither a kernel nor an operator"
-    elif len(talking) == 0:
+    elif not collectives:
         missing["communication_ms"] = "no collective ran in the window"
     begin = min((s.begin_ns for s in operations), default=0)
     end = max((s.end_ns for s in operations), default=0)
     per_step = 1e6 * steps
-    has_talk = len(talking) > 0
     return WindowProfile(
         rank=rank,
         steps=steps,
         timeline=timeline,
         span_ms=(end - begin) / per_step,
         computation_ms=covered_ns(computing) / per_step,
-        communication_ms=covered_ns(talking) / per_step if has_talk else None,
-        overlapped_ms=shared_ns(talking, computing) / per_step if has_talk else None,
+        communication_ms=covered_ns(talking) / per_step if collectives else None,
+        overlapped_ms=shared_ns(talking, computing) / per_step if collectives else None,
         operations=_by_name(operations, per_step),
-        collectives_ms=_durations_ms(s for s in operations if s.communication),
+        collectives_ms=tuple((one.end_ns - one.begin_ns) / 1e6 for one in collectives),
         trace=trace,
         missing=missing,
     )
-
-
-def _durations_ms(operations: Iterable[TimedOperation]) -> tuple[float, ...]:
-    in_order = sorted(operations, key=lambda one: one.begin_ns)
-    return tuple((one.end_ns - one.begin_ns) / 1e6 for one in in_order)
 
 
 def _by_name(operations: Sequence[TimedOperation], per_step: float) -> tuple[OperationTime, ...]:
@@ -175,11 +170,6 @@ class ProfiledSteps:
     Under DDP, blocks of steps follow, in turn without and with the reduction of gradients, the
     profiler stopped: what the reduction costs a step in all, the slower computation beside it
     included.
-
-    Args:
-        folder: the cell's folder.
-        warmup_steps: steps before the window.
-        profile: how many steps it has, and whether a trace is kept.
     """
 
     def __init__(self, folder: CellFolder, warmup_steps: int, profile: ProfileConfig) -> None:

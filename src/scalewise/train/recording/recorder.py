@@ -28,7 +28,7 @@ from scalewise.train.recording.profiler import ProfiledSteps
 from scalewise.train.recording.shards import OWN_SHARE, DataShare, ShardRecorder
 from scalewise.train.recording.step_phases import Mark, Replays
 from scalewise.train.recording.step_timer import StepTimer
-from scalewise.train.recording.summary import parameter_sums, summarise
+from scalewise.train.recording.summary import holds_replica, parameter_fingerprint, summarise
 
 
 class CellRecorder(pl.Callback):
@@ -41,14 +41,6 @@ class CellRecorder(pl.Callback):
     Lightning calls its hooks; beside it, ``execution/fast_loop.py`` and ``strategies/pipeline.py``
     call that before the optimizer steps. Nobody calls a hook inside a replayed CUDA graph:
     ``execution/replay.py`` names in ``steps.missing`` what is then not seen.
-
-    Args:
-        folder: the cell's folder, the same for all ranks.
-        device: what this rank runs on.
-        warmup_steps: first steps, excluded from every timing.
-        log_every_n_steps: how often the loss is read.
-        data: the part of the data this rank feeds.
-        profile: how closely steps are watched.
     """
 
     def __init__(
@@ -78,7 +70,8 @@ class CellRecorder(pl.Callback):
         self._core_meter = CoreUseMeter()
         self._host_figures: dict[str, Any] = {}
         """What the two meters told at the end of training, by field of the summary."""
-        self._sums_before: list[float] | None = None
+        self._before: tuple[float, float] | None = None
+        """Fingerprint of the parameters before the first step."""
         self._heartbeat: HeartbeatWriter | None = None
         self._background: BackgroundDrain | None = None
 
@@ -89,7 +82,7 @@ class CellRecorder(pl.Callback):
             self._heartbeat = HeartbeatWriter(self.folder.heartbeat_path(trainer.global_rank))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._sums_before = parameter_sums(trainer, pl_module)
+        self._before = parameter_fingerprint(trainer, pl_module)
         self.metrics.open(trainer)
         self.steps.begin(trainer, pl_module)
         self._background = BackgroundDrain(
@@ -173,11 +166,11 @@ class CellRecorder(pl.Callback):
         self.metrics.append_logged(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        steps, queue = self.steps.steps, self._run_queue
+        delay_ms, other_threads_ms = self._run_queue.ms_per_step(self.steps.steps)
         self._host_figures = {
             "core_use": self._core_meter.end(),
-            "run_queue_ms_per_step": queue.ms_per_step(steps),
-            "other_threads_cpu_ms_per_step": queue.other_threads_cpu_ms_per_step(steps),
+            "run_queue_ms_per_step": delay_ms,
+            "other_threads_cpu_ms_per_step": other_threads_ms,
         }
         if self._profiled is not None:
             self._profiled.end(trainer)
@@ -240,11 +233,13 @@ class CellRecorder(pl.Callback):
             missing["run_queue_ms_per_step"] = self._run_queue.missing
         if self._core_meter.missing is not None:
             missing["core_use"] = self._core_meter.missing
-        sums = parameter_sums(trainer, module)
+        after = parameter_fingerprint(trainer, module)
+        known = after is not None and all(map(math.isfinite, after))
         return replace(
             summary,
             missing=missing,
-            parameters_changed=None if self._sums_before is None else sums != self._sums_before,
+            parameters_changed=None if self._before is None else after != self._before,
+            replica_fingerprint=after if known and holds_replica(trainer) else None,
             **self._host_figures,
             execution=self.execution() if self.execution is not None else None,
             length=self.length() if self.length is not None else None,

@@ -111,12 +111,8 @@ class _Listening(BatchesInPlace):
 class ShardRecorder:
     """Records the indices of the first epoch to ``audit/rank<r>.npz``.
 
-    Keeping a reference to each index list costs nothing that a step could feel.
-
-    Args:
-        folder: where the record goes.
-        steps: counts the samples that were fed: a loader with workers draws ahead.
-        data_shard: the part of the data this rank is to feed; None: a part of its own.
+    Keeping a reference to each index list costs nothing that a step could feel. Samples that were
+    fed are counted by ``steps``: a loader with workers draws ahead.
     """
 
     def __init__(self, folder: CellFolder, steps: StepTimer, data_shard: int | None = None) -> None:

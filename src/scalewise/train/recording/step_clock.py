@@ -43,10 +43,7 @@ _AT_ONCE = 32
 class StepClock:
     """Takes marks on the training thread; ``drain`` turns finished steps into records elsewhere.
 
-    Args:
-        writer: where rows go.
-        device: the CUDA device to time, or None where there is none.
-        anatomy: whether phases are marked; without, a step is known as a whole only.
+    Without ``anatomy`` no phases are marked, and a step is known as a whole only.
     """
 
     def __init__(

@@ -267,12 +267,9 @@ def is_over(step: MarkedStep | Replays, wait: bool) -> bool:
 
 
 def step_rows(steps: Sequence[MarkedStep], on_device: bool, anatomy: bool) -> npt.NDArray[np.void]:
-    """One row for each of these steps, which are over and have as many batches each.
+    """One row for each of these steps, in their order; they are over, of as many batches each.
 
-    Args:
-        steps: in their order.
-        on_device: whether a device was timed.
-        anatomy: whether phases were marked; without, only whole steps are known.
+    Where no phases were marked (``anatomy``), only whole steps are known.
     """
     rows = np.repeat(_UNKNOWN, len(steps))
     rows["step"] = [step.number for step in steps]

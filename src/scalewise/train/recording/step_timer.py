@@ -27,11 +27,12 @@ from scalewise.train.recording.step_phases import Mark, Replays
 class StepTimer:
     """Records every training step of this rank to ``steps/rank<r>.bin``.
 
-    Args:
-        folder: takes the records.
-        warmup_steps: number of first steps, which are flagged as excluded from every timing.
-        profile: what to record; if a profiler runs, every step is flagged.
+    The first ``warmup_steps`` are flagged as excluded from every timing; all are if a profiler
+    runs.
     """
+
+    _clock: StepClock
+    """There from :meth:`begin` on."""
 
     def __init__(
         self,
@@ -59,7 +60,6 @@ class StepTimer:
         """Samples of the last step."""
         self.watches_gradients = True
         """Whether :meth:`begin` calls :meth:`watch_gradients`."""
-        self._clock: StepClock | None = None
         self._writer: StepWriter | None = None
         self._step_samples = 0
         self._step_has_loss = False
@@ -93,7 +93,7 @@ class StepTimer:
         timed = device if device.type == "cuda" else None
         self._clock = clock(self._writer, timed, self.profile.anatomy)
         if self.profile.anatomy:
-            self.missing.update(_mark_loop(trainer, self._clock))
+            _mark_loop(trainer, self._clock)
         else:
             self.missing["phases"] = "profile.anatomy=false: only whole steps were timed"
         if self.watches_gradients:
@@ -117,7 +117,6 @@ class StepTimer:
 
     def mark(self, mark: Mark) -> None:
         """Mark this moment of the step, if its phases are timed."""
-        assert self._clock is not None
         if self.profile.anatomy:
             self._clock.mark(mark)
 
@@ -128,7 +127,6 @@ class StepTimer:
 
     def end_batch(self, trainer: pl.Trainer, outputs: Any, batch: Any, batch_idx: int) -> None:
         """End a batch, and its step unless more batches are accumulated."""
-        assert self._clock is not None
         self._clock.mark(Mark.OPTIMIZER_END)
         self.batch_samples = count_samples(batch)
         if self.batch_shape is None:
@@ -165,12 +163,10 @@ class StepTimer:
 
     def begin_replays(self) -> Replays:
         """Begin the captured steps of one batch, which are launched in a row."""
-        assert self._clock is not None
         return self._clock.begin_replays()
 
     def finish_replays(self, replays: Replays, epoch: int, samples: int) -> None:
         """End the captured steps of a batch; each fed ``samples``."""
-        assert self._clock is not None
         count = len(replays.ends_ns)
         untimed = min(count, max(0, self.warmup_steps - self.attempt_steps))
         self._clock.finish_replays(replays, self.steps, epoch, samples, untimed)
@@ -183,7 +179,6 @@ class StepTimer:
 
     def begin_part(self, begin: Mark) -> None:
         """Begin one of several alternating forward or backward parts; the gap is ``other``."""
-        assert self._clock is not None
         self._clock.continue_step()
         # On the device's timeline this mark ends the gap between two parts.
         self._clock.mark(Mark.FETCH_BEGIN)
@@ -191,14 +186,12 @@ class StepTimer:
 
     def end_parts(self) -> None:
         """End the last part before the optimizer; the time since then is ``other``."""
-        assert self._clock is not None
         self._clock.continue_step()
         self._clock.mark(Mark.FETCH_BEGIN)
 
     @contextlib.contextmanager
     def pause_marks(self) -> Iterator[None]:
         """Take no marks inside: a capture runs no step."""
-        assert self._clock is not None
         self._clock.paused = True
         try:
             yield
@@ -207,12 +200,11 @@ class StepTimer:
 
     def restart_step(self) -> None:
         """Begin the next step now: the time since the last one is not counted."""
-        if self._clock is not None:
-            self._clock.begin()
+        self._clock.begin()
 
     def end_validation(self) -> None:
         """Begin or resume a step after validation, whose time is not counted."""
-        if self._clock is None:
+        if self._writer is None:  # no fit has begun
             return
         if self.inside_step:
             self._clock.resume_step()
@@ -230,8 +222,7 @@ class StepTimer:
 
     def drain(self, wait: bool, give_way: GiveWay | None = None) -> None:
         """Write the steps that are ready. Called from the recording thread."""
-        if self._clock is not None:
-            self._clock.drain(wait, give_way)
+        self._clock.drain(wait, give_way)
 
     def close(self) -> None:
         if self._writer is not None:
@@ -273,26 +264,19 @@ def first_shape(batch: Any) -> tuple[int, ...] | None:
     return None
 
 
-def _mark_loop(trainer: pl.Trainer, clock: StepClock) -> dict[str, str]:
+def _mark_loop(trainer: pl.Trainer, clock: StepClock) -> None:
     """Mark the loader, the transfer and ``training_step``, for which Lightning has no hooks.
 
-    The methods are wrapped on the objects of one fit, not on Lightning's classes. Returns the
-    methods that this version of Lightning lacks, each with a reason.
+    The methods are wrapped on the objects of one fit, not on Lightning's classes.
     """
     loop, strategy = trainer.fit_loop.epoch_loop, trainer.strategy
-    missing: dict[str, str] = {}
     for owner, name, before, after in (
         (loop, "_on_before_fetch", Mark.FETCH_BEGIN, None),
         (loop, "_on_after_fetch", None, Mark.FETCH_END),
         (strategy, "batch_to_device", None, Mark.TRANSFER_END),
         (strategy, "training_step", Mark.FORWARD_BEGIN, Mark.FORWARD_END),
     ):
-        inner = getattr(owner, name, None)
-        if inner is None:
-            missing[name] = f"this Lightning has no {type(owner).__name__}.{name}"
-            continue
-        setattr(owner, name, _marking(inner, clock, before, after))
-    return missing
+        setattr(owner, name, _marking(getattr(owner, name), clock, before, after))
 
 
 def _marking(

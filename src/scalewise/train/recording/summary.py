@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.strategies import DDPStrategy
 from torch import Tensor, nn
 
 from scalewise.operations import Operation
@@ -68,17 +69,48 @@ def optimizer_state_bytes(optimizers: Sequence[torch.optim.Optimizer]) -> int | 
     return sum(value.numel() * value.element_size() for value in held.values())
 
 
-def parameter_sums(trainer: pl.Trainer, module: pl.LightningModule) -> list[float] | None:
-    """The sum of each trainable parameter in fp64. Waits for the device once.
+_FINGERPRINT_CHUNK = 2**18
 
-    None where nothing optimizes, and where this rank holds parts of the model.
+
+def parameter_fingerprint(
+    trainer: pl.Trainer, module: pl.LightningModule
+) -> tuple[float, float] | None:
+    """Norm of the trainable parameters, and their projection on a fixed pseudo-random vector.
+
+    In fp64, a chunk at a time: no copy of the model is made. Waits for the device once. The sum of
+    the parameters would not do: softmax keeps that of the last layer, whatever it learns. None
+    where nothing optimizes, and where this rank holds parts of the model.
     """
-    learning = [p for p in module.parameters() if p.requires_grad]
+    learning = [p.detach() for p in module.parameters() if p.requires_grad]
     divided = any(p.is_meta or hasattr(p, "to_local") for p in learning)
     if not trainer.optimizers or not learning or divided:
         return None
-    sums = torch.stack([p.detach().sum(dtype=torch.float64) for p in learning])
-    return [float(value) for value in sums.tolist()]
+    device = trainer.strategy.root_device
+    # On the CPU: another model of GPU may draw other numbers.
+    seeded = torch.Generator().manual_seed(0)
+    vector = torch.randn(_FINGERPRINT_CHUNK, generator=seeded, dtype=torch.float64).to(device)
+    squares, projected = (torch.zeros((), dtype=torch.float64, device=device) for _ in range(2))
+    for parameter in learning:
+        for chunk in torch.split(parameter.reshape(-1), _FINGERPRINT_CHUNK):
+            exact = chunk.to(device, torch.float64)
+            squares += exact @ exact
+            projected += exact @ vector[: len(exact)]
+    norm, projection = torch.stack([squares.sqrt(), projected]).tolist()
+    return norm, projection
+
+
+def holds_replica(trainer: pl.Trainer) -> bool:
+    """Whether every rank has to end with the same parameters: under DDP, or after local SGD.
+
+    Not where the user's strategy averages models now and then: the last steps may lie behind it.
+    """
+    strategy = trainer.strategy
+    return (
+        trainer.world_size > 1
+        and isinstance(strategy, DDPStrategy)
+        and getattr(strategy, "ends_alike", True)
+        and getattr(strategy, "_model_averager", None) is None
+    )
 
 
 def _local(value: Tensor) -> Tensor:
@@ -149,6 +181,7 @@ def summarise(
         metrics={**metrics.final, **_counted(module)},
         resumed_at_step=steps.first_step or None,
         steps_without_loss=steps.steps_without_loss,
+        own_batches=getattr(trainer, "datamodule", None) is not None,
         loader_batch_size=loader_batch_size(trainer),
         batch_shape=steps.batch_shape,
         step_rows=steps.rows,

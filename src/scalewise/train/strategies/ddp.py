@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -16,15 +16,16 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn import Module
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
 
 from scalewise.config import (
     CellConfig,
     DdpConfig,
-    DeviceKind,
     HeterogeneousConfig,
     ProcessGroupConfig,
     whole_samples,
 )
+from scalewise.train.rank import RankContext
 from scalewise.train.recording import BatchSizes, GradientHook
 from scalewise.train.torch_internals import GradBucket
 
@@ -33,16 +34,13 @@ from scalewise.train.torch_internals import GradBucket
 class Setting:
     """The rank and the cell that a strategy is built for."""
 
-    device_kind: DeviceKind
-    rank: int
-    world_size: int
+    rank: RankContext
     module: pl.LightningModule
     """As it was built, before any device has it."""
     cell: CellConfig
     batch_sizes: BatchSizes
-    sample_batch: Callable[[int], Any]
-    """As many samples of the training set as a batch on the CPU, for measuring. Raises ValueError
-    where a user's LightningDataModule holds them."""
+    data: Mapping[str, Any]
+    """The arguments of ``Trainer.fit`` that carry the data."""
 
 
 def group_arguments(config: ProcessGroupConfig, setting: Setting) -> dict[str, Any]:
@@ -51,7 +49,7 @@ def group_arguments(config: ProcessGroupConfig, setting: Setting) -> dict[str, A
     Raises ValueError for NCCL without GPUs.
     """
     return {
-        "process_group_backend": config.backend_for(setting.device_kind),
+        "process_group_backend": config.backend_for(setting.rank.device.kind),
         "timeout": timedelta(seconds=setting.cell.sweep.collective_timeout_s),
     }
 
@@ -166,7 +164,7 @@ class HeterogeneousDDP(OwnStreamDDP):
 
     def __init__(self, config: HeterogeneousConfig, setting: Setting) -> None:
         super().__init__(config, setting)
-        self.gradient_hook = weighted_hook(setting.batch_sizes, setting.rank)
+        self.gradient_hook = weighted_hook(setting.batch_sizes, setting.rank.rank)
         self._setting = setting if config.shares == "auto" else None
 
     def _setup_model(self, model: Module) -> DistributedDataParallel:
@@ -179,23 +177,40 @@ class HeterogeneousDDP(OwnStreamDDP):
         """Measure every device beside the others, and share out the batch by what they differ."""
         from scalewise.train.strategies import device_speeds  # few ranks need it
 
-        sizes = setting.batch_sizes
+        sizes, rank = setting.batch_sizes, setting.rank.rank
         own = device_speeds.probe_samples_per_s(
             setting.module,
-            self.batch_to_device(setting.sample_batch(sizes[setting.rank])),
-            sizes[setting.rank],
+            self.batch_to_device(first_samples(setting.data, sizes[rank])),
+            sizes[rank],
             self.root_device,
             self.precision_plugin.forward_context,
         )
         rates = torch.zeros(
-            setting.world_size, len(own), dtype=torch.float64, device=self.root_device
+            setting.rank.world_size, len(own), dtype=torch.float64, device=self.root_device
         )
-        rates[setting.rank] = torch.tensor(own)
+        rates[rank] = torch.tensor(own)
         torch.distributed.all_reduce(rates)
         speeds = device_speeds.compare(rates.tolist())
-        self.probed_samples_per_s = speeds.samples_per_s[setting.rank]
-        self.probed_ratio = speeds.ratios[setting.rank]
+        self.probed_samples_per_s = speeds.samples_per_s[rank]
+        self.probed_ratio = speeds.ratios[rank]
         sizes.settle(whole_samples(sizes.total, speeds.weights))
+
+
+def first_samples(data: Mapping[str, Any], samples: int) -> Any:
+    """The first samples of the training set as one batch, without touching its loader.
+
+    Raises ValueError where a user's LightningDataModule holds them.
+    """
+    loader = data.get("train_dataloaders")
+    if loader is None:
+        raise ValueError(
+            "strategy.shares: found auto with a LightningDataModule, whose samples are not "
+            "known before training; allowed: numbers"
+        )
+    collated = DataLoader(
+        loader.dataset, batch_sampler=[list(range(samples))], collate_fn=loader.collate_fn
+    )
+    return next(iter(collated))
 
 
 def weighted_hook(sizes: BatchSizes, rank: int) -> GradientHook:

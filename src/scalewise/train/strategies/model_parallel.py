@@ -21,7 +21,6 @@ from torch.distributed.fsdp import (
 from torchmetrics import Metric
 
 from scalewise.config import DividedConfig, FsdpConfig
-from scalewise.train.execution import LeanSteps
 from scalewise.train.strategies.ddp import Setting, group_arguments
 from scalewise.train.torch_internals import limit_waiting
 
@@ -32,16 +31,15 @@ class DividedStrategy(DDPStrategy):
     Ranks, process group, barriers and the reduction of logged values are Lightning's.
     """
 
-    steps_class: ClassVar[type[LeanSteps]] = LeanSteps
-    """The class that runs a step, see ``fast_loop.trim``."""
+    ends_alike = False
     hidden: ClassVar[Mapping[str, str]] = {}
     """Figures that the records cannot hold under this strategy, each with a reason."""
 
     def __init__(self, config: DividedConfig, setting: Setting) -> None:
         super().__init__(**group_arguments(config, setting))
         self._is_divided = False
-        shards = config.data_shards(setting.world_size)
-        shard = config.data_shard(setting.rank, setting.world_size)
+        shards = config.data_shards(setting.rank.world_size)
+        shard = config.data_shard(setting.rank.rank, setting.rank.world_size)
         self._sampler = {"num_replicas": shards, "rank": shard}
 
     @property
@@ -108,12 +106,12 @@ class FsdpStrategy(DividedStrategy):
     }
 
     def __init__(self, config: FsdpConfig, setting: Setting) -> None:
-        if config.cpu_offload and setting.device_kind == "cpu":
+        if config.cpu_offload and setting.rank.device.kind == "cpu":
             raise ValueError("strategy.cpu_offload: found true on a CPU host; allowed: false")
         super().__init__(config, setting)
         _refuse_unfit(network_of(setting.module))
         self._config = config
-        self._world_size = setting.world_size
+        self._world_size = setting.rank.world_size
         self._half = setting.cell.precision.lightning == "bf16-mixed"
         if config.cpu_offload:
             # The norm of gradients that lie in the host's memory is reduced there.

@@ -25,7 +25,6 @@ from scalewise.train.recording import CellRecorder, Mark
 from scalewise.train.strategies.ddp import Setting
 from scalewise.train.strategies.model_parallel import DividedStrategy, move_rest, network_of
 from scalewise.train.strategies.replicas import average
-from scalewise.train.torch_internals import multiply_all, norms_of_all
 
 
 @dataclass(frozen=True)
@@ -68,32 +67,6 @@ class Replicas:
             gradients = [p.grad for p in parameters if p.grad is not None]
             average(gradients, self.count, self.across)
 
-    def clip(
-        self,
-        max_norm: float,
-        own: Sequence[nn.Parameter],
-        elsewhere: Sequence[nn.Parameter],
-    ) -> None:
-        """Scale gradients so that the norm over the whole replica is at most ``max_norm``.
-
-        Args:
-            own: what this rank counts, and no other of the replica.
-            elsewhere: what this rank has and another one counts.
-        """
-        squares = _squares(own)
-        distributed.all_reduce(squares, group=self.inside)
-        # The same small number as in torch's clip_grad_norm_, so that results agree.
-        factor = (max_norm / (squares.sqrt() + 1e-6)).clamp(max=1.0)
-        gradients = [p.grad for p in (*own, *elsewhere) if p.grad is not None]
-        multiply_all(gradients, factor)
-
-
-def _squares(parameters: Sequence[nn.Parameter]) -> Tensor:
-    gradients = [p.grad for p in parameters if p.grad is not None]
-    if not gradients:
-        return torch.zeros((), device=parameters[0].device if parameters else None)
-    return torch.stack(norms_of_all(gradients)).square().sum()
-
 
 def _own_group(ranks: list[list[int]]) -> distributed.ProcessGroup | None:
     """The one this rank is in; every rank makes every group, in one order, as torch requires."""
@@ -117,7 +90,7 @@ class PipelineSteps(LeanSteps):
 
     def step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
         """The schedule over one batch, and the optimizer step."""
-        trainer, recorder, strategy = self.trainer, self._recorder, self._strategy()
+        trainer, recorder, strategy = self.trainer, self._recorder, self._strategy
         module, optimizer = trainer.lightning_module, trainer.optimizers[0]
         optimizer.zero_grad()
         losses = self._run_schedule(*batch)
@@ -133,17 +106,12 @@ class PipelineSteps(LeanSteps):
         return {"loss": loss}
 
     def clip(self, module: pl.LightningModule) -> None:
-        if self.trainer.gradient_clip_val is None:
-            return
-        strategy = self._strategy()
-        parameters = list(strategy.stage.parameters())
-        counted = [p for p in parameters if strategy.ties.is_counted_here(p)]
-        elsewhere = [p for p in parameters if not strategy.ties.is_counted_here(p)]
-        limit = float(self.trainer.gradient_clip_val)
-        strategy.replicas.clip(limit, own=counted, elsewhere=elsewhere)
+        if self.trainer.gradient_clip_val is not None:
+            strategy = self._strategy
+            strategy.ties.clip(strategy.stage, float(self.trainer.gradient_clip_val))
 
     def _run_schedule(self, x: Tensor, target: Tensor) -> list[Tensor]:
-        strategy = self._strategy()
+        strategy = self._strategy
         if self._schedule is None:
             self._make_schedule(strategy)
         losses: list[Tensor] = []
@@ -175,59 +143,22 @@ class PipelineSteps(LeanSteps):
 
         return timed
 
+    @property
     def _strategy(self) -> PipelineStrategy:
         strategy = self.trainer.strategy
         assert isinstance(strategy, PipelineStrategy)
         return strategy
 
 
-class Relay:
-    """A forward pass through the stages, one after another, for batches of any size.
-
-    Activations have their shape in front, for which a schedule has no room.
-    """
-
-    def __init__(self, replicas: Replicas, device: torch.device) -> None:
-        self._replicas = replicas
-        self._device = device
-
-    def forward(self, stage: nn.Module, x: Tensor) -> Tensor | None:
-        """The output of the whole model on the last stage; None on every other rank."""
-        replicas = self._replicas
-        hidden = x if replicas.place == 0 else self._receive(replicas.ranks[replicas.place - 1])
-        output: Tensor = stage(hidden, x)
-        if replicas.place == len(replicas.ranks) - 1:
-            return output
-        self._send(output, replicas.ranks[replicas.place + 1])
-        return None
-
-    def _send(self, output: Tensor, to: int) -> None:
-        group = self._replicas.inside
-        described = [(output.dtype, tuple(output.shape))]
-        distributed.send_object_list(described, to, group=group, device=self._device)
-        distributed.send(output.contiguous(), to, group=group)
-
-    def _receive(self, source: int) -> Tensor:
-        group = self._replicas.inside
-        described: list[Any] = [None]
-        distributed.recv_object_list(described, source, group=group, device=self._device)
-        dtype, shape = described[0]
-        hidden = torch.empty(shape, dtype=dtype, device=self._device)
-        distributed.recv(hidden, source, group=group)
-        return hidden
-
-
 class Ties:
     """Parameters that several stages share, such as a tied embedding.
 
-    Their copies stay equal because their gradients are summed every step.
-
-    Args:
-        stages: all stages of the model, as they share parameters before any is let go.
-        replicas: where the stages are.
+    Their copies stay equal because their gradients are summed every step. ``stages`` are all of
+    the model's, before any is let go.
     """
 
     def __init__(self, stages: Sequence[nn.Module], replicas: Replicas) -> None:
+        self._inside = replicas.inside
         holders: dict[int, list[int]] = {}
         parameters: dict[int, nn.Parameter] = {}
         for place, stage in enumerate(stages):
@@ -254,9 +185,17 @@ class Ties:
             if parameter.grad is not None:
                 distributed.all_reduce(parameter.grad, group=group)
 
-    def is_counted_here(self, parameter: nn.Parameter) -> bool:
-        """False for the later copies of a shared parameter: it counts once in a norm."""
-        return id(parameter) not in self._counted_elsewhere
+    def clip(self, stage: nn.Module, max_norm: float) -> None:
+        """Scale this stage's gradients so that the norm over its replica is at most ``max_norm``.
+
+        Of a shared parameter one copy counts.
+        """
+        held = list(stage.parameters())
+        counted = [p for p in held if id(p) not in self._counted_elsewhere]
+        norm = nn.utils.get_total_norm([p.grad for p in counted if p.grad is not None])
+        squares = norm.square().to(held[0].device)
+        distributed.all_reduce(squares, group=self._inside)
+        nn.utils.clip_grads_with_norm_(held, max_norm, squares.sqrt())
 
 
 _SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
@@ -269,6 +208,7 @@ class PipelineStrategy(DividedStrategy):
     """
 
     steps_class = PipelineSteps
+    """The class that runs a step, see ``fast_loop.trim``."""
     hidden: ClassVar[Mapping[str, str]] = {
         "exposed_comm_ms": (
             "activations and gradients pass between the stages all through a step; what a stage "
@@ -286,7 +226,7 @@ class PipelineStrategy(DividedStrategy):
     def __init__(self, config: PipelineConfig, setting: Setting) -> None:
         super().__init__(config, setting)
         self._config = config
-        self._stages = config.ranks_a_replica(setting.world_size)
+        self._stages = config.ranks_a_replica(setting.rank.world_size)
         _check_model(setting.module, self._stages)
 
     def divide(self, module: pl.LightningModule) -> None:
@@ -300,7 +240,6 @@ class PipelineStrategy(DividedStrategy):
         _hollow(network, keep=self.stage)
         self.stage.to(self.root_device)
         move_rest(module, network, self.root_device)
-        self._relay = Relay(replicas, self.root_device)
         self.loss_of = cast(TrainableModel, network).loss
         self.pipeline_record = PipelineRecord(
             self._config.schedule, self._stages, replicas.place, self._config.microbatches
@@ -338,13 +277,32 @@ class PipelineStrategy(DividedStrategy):
 
     def validation_step(self, *args: Any, **kwargs: Any) -> None:
         """The whole batch through the stages one after another: batches may differ in size."""
-        module = self.lightning_module
+        module, replicas = self.lightning_module, self.replicas
         assert isinstance(module, ExperimentModule)
         x, target = args[0]
         with self.precision_plugin.val_step_context():
-            output = self._relay.forward(self.stage, x)
-            if output is not None:
+            hidden = x if replicas.place == 0 else self._receive(replicas.ranks[replicas.place - 1])
+            output = self.stage(hidden, x)
+            if self.is_last:
                 module.score(output, target)
+            else:
+                self._send(output, replicas.ranks[replicas.place + 1])
+
+    def _send(self, output: Tensor, to: int) -> None:
+        """Its shape goes in front, for which a schedule has no room."""
+        group = self.replicas.inside
+        described = [(output.dtype, tuple(output.shape))]
+        distributed.send_object_list(described, to, group=group, device=self.root_device)
+        distributed.send(output.contiguous(), to, group=group)
+
+    def _receive(self, source: int) -> Tensor:
+        group = self.replicas.inside
+        described: list[Any] = [None]
+        distributed.recv_object_list(described, source, group=group, device=self.root_device)
+        dtype, shape = described[0]
+        hidden = torch.empty(shape, dtype=dtype, device=self.root_device)
+        distributed.recv(hidden, source, group=group)
+        return hidden
 
 
 def _check_model(module: pl.LightningModule, stages: int) -> None:

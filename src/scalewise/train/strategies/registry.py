@@ -28,9 +28,4 @@ before a cell starts."""
 
 def build_strategy(config: StrategyConfig, setting: Setting) -> Strategy | str:
     """Lightning's strategy, or its name. Raises ValueError for what this host cannot do."""
-    builder = BUILDERS.get(config.kind)
-    if builder is None:
-        raise ValueError(
-            f"strategy: found {config.kind} in a single cell; allowed: {' | '.join(BUILDERS)}"
-        )
-    return builder(config, setting)
+    return BUILDERS[config.kind](config, setting)

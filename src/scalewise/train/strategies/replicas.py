@@ -24,6 +24,9 @@ from scalewise.train.torch_internals import copy_all
 class UnwrappedReplicas(DDPStrategy):
     """The bare module on each rank; the ranks send nothing to one another while they train."""
 
+    ends_alike = False
+    """Whether every rank has the same parameters after training."""
+
     def __init__(self, config: ProcessGroupConfig, setting: Setting) -> None:
         super().__init__(**group_arguments(config, setting))
 
@@ -76,6 +79,8 @@ class LocalSgd(UnwrappedReplicas):
     What is scored is the mean of the replicas: during training each of them goes on from its
     own parameters afterwards, at the end all keep the mean.
     """
+
+    ends_alike = True
 
     def __init__(self, config: LocalSgdConfig, setting: Setting) -> None:
         super().__init__(config, setting)

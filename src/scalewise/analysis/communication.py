@@ -8,7 +8,7 @@ all-reduce curve says these buckets should take with nothing beside them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -18,9 +18,7 @@ import numpy.typing as npt
 from scalewise.analysis.comparability import differences
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.figures import bounding, factor
-from scalewise.analysis.model import is_monitored, is_profiled, is_timed
 from scalewise.analysis.scaling import Pair
-from scalewise.analysis.step_parts import mean_anatomy
 from scalewise.analysis.steps import ExposedCommunication, mean_of_known
 from scalewise.records import (
     Backend,
@@ -31,14 +29,6 @@ from scalewise.records import (
     WindowProfile,
     bus_factor,
 )
-
-
-def timed_only(configs: Iterable[Configuration]) -> tuple[Configuration, ...]:
-    """Those whose cells are timed.
-
-    Their figures stand beside those of timed cells and are never mixed with them.
-    """
-    return tuple(c for c in configs if is_timed(c.cells[0].config))
 
 
 @dataclass(frozen=True)
@@ -68,7 +58,7 @@ class ProfiledWindow:
     """Median step without (``no_sync``), in blocks between those."""
     transfer_ms: float | None = None
     """Communication without the waiting: each collective as long as it ran on the rank that came to
-    it last. None where ranks ran different ones, or the record is older than their durations."""
+    it last. None where ranks ran different ones."""
     slower_ms: float | None = None
     """How much later the last gradient of a step is there with reduction than without, median
     less median of the mean over ranks: computation beside collectives, and what DDP does to each
@@ -88,11 +78,11 @@ class ProfiledWindow:
 
 def windows(configs: Sequence[Configuration]) -> dict[str, ProfiledWindow]:
     """``config_id`` of a timed configuration to the window over its profiled counterpart."""
-    profiled = [c for c in configs if is_profiled(c.cells[0].config) and c.runs]
+    profiled = [c for c in configs if c.is_profiled and c.runs]
     found = {}
-    for config in timed_only(configs):
-        for other in profiled:
-            if config.runs and not differences(config.identity, other.identity, "measuring"):
+    for config in configs:
+        for other in profiled if config.is_timed and config.runs else ():
+            if not differences(config.identity, other.identity, "measuring"):
                 window = _window(other)
                 if window is not None:
                     found[config.config_id] = window
@@ -235,8 +225,8 @@ class Communication:
     expected_ms: float | None
     """All buckets one after another at the doctor's rate."""
     achieved_bus_gb_s: float | None
-    """Of the collectives beside computation, each on the rank that came to it last; in older
-    records, of all collectives of the rank that waits least."""
+    """Of the collectives beside computation, each on the rank that came to it last; where
+    ranks ran different ones, of all collectives of the rank that waits least."""
     doctor_bus_gb_s: float | None
     """The doctor's at the mean size of a bucket, nothing beside it."""
     compute_ms: float | None
@@ -251,7 +241,7 @@ def measure_communication(
     config: Configuration, window: ProfiledWindow | None, doctor: DoctorReport | None
 ) -> Communication | None:
     """None for one device, or where nothing ran."""
-    result = config.runs[0].cell.result if config.runs else None
+    result = config.result
     if result is None or result.world_size < 2 or result.models > 1:
         return None
     ranks = result.ranks
@@ -260,7 +250,7 @@ def measure_communication(
     if isinstance(curve, str):
         missing["doctor's curve"] = curve
     if window is None:
-        monitored = is_monitored(config.cells[0].config)
+        monitored = config.is_monitored
         way = "only cells of a sweep have one" if monitored else "add profile.window=false,true"
         missing["total and overlapped"] = f"no profiler window: {way}"
     gradient_bytes, buckets = ranks[0].gradient_bytes, ranks[0].gradient_buckets
@@ -314,7 +304,7 @@ class SerialFraction:
 
 def measured_serial_fraction(pair: Pair) -> SerialFraction | str:
     """Of a pair under strong scaling, or why there is none."""
-    result = pair.multi.runs[0].cell.result
+    result = pair.multi.result
     if result is None or result.scaling != "strong":
         return "Amdahl's law is about a fixed batch: scaling=strong"
     interval, value = bounding(pair.speedup), pair.speedup.value
@@ -380,8 +370,8 @@ def _achieved(window: ProfiledWindow | None, payload: float | None, ranks: int) 
 
 
 def _compute_ms(config: Configuration) -> float | None:
-    anatomy = mean_anatomy(config)
-    parts = [anatomy[0].get(p) if anatomy else None for p in ("forward", "backward", "optimizer")]
+    phases_ms = config.anatomy.phases_ms if config.anatomy else {}
+    parts = [phases_ms.get(phase) for phase in ("forward", "backward", "optimizer")]
     known = [ms for ms in parts if ms is not None]
     return sum(known) if len(known) == len(parts) else None
 

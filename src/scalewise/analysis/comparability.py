@@ -338,6 +338,9 @@ MIN_RUNS = 2
 """Fewer repeats have no interval: too few to compare, once some were set aside."""
 
 
+ON_A_QUIET_HOST = "on a quiet host"
+
+
 @dataclass(frozen=True)
 class SetAside:
     """A finished repeat that is not compared with the others of its configuration."""
@@ -348,35 +351,26 @@ class SetAside:
     remedy: str
     """How to run it again so that it counts, for example ``on a quiet host``."""
 
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether others on its host are the reason."""
+        return self.remedy == ON_A_QUIET_HOST
+
 
 def split_repeats(cells: Sequence[CellRecords]) -> tuple[list[CellRecords], list[SetAside]]:
     """Split finished repeats into those that may have a common mean, and those set aside.
 
-    Repeats of an older protocol are set aside first, then those of older code or data, then those
-    that were started another way, then those with other neighbours.
+    Repeats of older code or data are set aside first, then those that were started another way,
+    then those with other neighbours.
     """
     kept = [cell for cell in cells if cell.result is not None]
     aside: list[SetAside] = []
-    for find in (_find_older_protocol, _find_older_state, _find_other_starts, _find_co_located):
+    for find in (_find_older_state, _find_other_starts, _find_co_located):
         found = find(kept)
         names = {repeat.cell.planned.name for repeat in found}
         kept = [cell for cell in kept if cell.planned.name not in names]
         aside += found
     return kept, aside
-
-
-def _find_older_protocol(cells: Sequence[CellRecords]) -> list[SetAside]:
-    """Repeats timed by an older protocol than the newest, also with ``sweep.allow_mixed``.
-
-    Repeats without provenance are kept: their unknown fields already equal nothing.
-    """
-    known = [(cell, cell.provenance.protocol) for cell in cells if cell.provenance is not None]
-    newest = max((protocol for _, protocol in known), default=0)
-    return [
-        SetAside(cell, f"was timed by protocol {protocol}, not {newest}", "with sweep.rerun=all")
-        for cell, protocol in known
-        if protocol != newest
-    ]
 
 
 def _find_older_state(cells: Sequence[CellRecords]) -> list[SetAside]:
@@ -402,18 +396,17 @@ def _find_older_state(cells: Sequence[CellRecords]) -> list[SetAside]:
 def _find_other_starts(cells: Sequence[CellRecords]) -> list[SetAside]:
     """The fresh repeats where others were forked, or the forked ones where they are fewer."""
     known = [(cell, cell.provenance) for cell in cells if cell.provenance is not None]
-    fresh = [(cell, found) for cell, found in known if found.started == "fresh"]
-    forked = [(cell, found) for cell, found in known if found.started == "forked"]
-    if len(fresh) > len(forked):
-        return [
-            SetAside(c, "was forked, and most were not", "with sweep.rerun=all") for c, _ in forked
-        ]
-    why = "was started freshly, and most were forked"
+    starts = [found.started for _, found in known]
+    usual = "fresh" if starts.count("fresh") > starts.count("forked") else "forked"
     return [
         SetAside(
-            cell, f"{why} ({found.not_forked})" if found.not_forked else why, "with sweep.rerun=all"
+            cell,
+            f"was {found.started}, and others were {usual}"
+            + (f" ({found.not_forked})" if found.not_forked else ""),
+            "with sweep.rerun=all",
         )
-        for cell, found in (fresh if forked else ())
+        for cell, found in known
+        if usual in starts and found.started != usual
     ]
 
 
@@ -427,7 +420,7 @@ def _find_co_located(cells: Sequence[CellRecords]) -> list[SetAside]:
     if not shared or not alone:
         return []
     odd = alone if len(alone) < MIN_RUNS <= len(shared) else shared
-    return [SetAside(cell, _describe_neighbours(cell), "on a quiet host") for cell in odd]
+    return [SetAside(cell, _describe_neighbours(cell), ON_A_QUIET_HOST) for cell in odd]
 
 
 def _describe_neighbours(cell: CellRecords) -> str:

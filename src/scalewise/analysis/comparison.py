@@ -16,7 +16,7 @@ code, are left out here.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
@@ -32,6 +32,7 @@ from scalewise.analysis.comparability import (
 )
 from scalewise.analysis.configuration import Configuration, configurations
 from scalewise.analysis.figures import bounding, confidence, listed
+from scalewise.analysis.looks import VERDICT_RUNS
 from scalewise.analysis.model import CellRecords, Sweep
 from scalewise.analysis.statistics import (
     RatioEstimate,
@@ -39,7 +40,6 @@ from scalewise.analysis.statistics import (
     detectable_effect,
     estimate_ratio,
 )
-from scalewise.analysis.verdict import VERDICT_RUNS
 from scalewise.host import plural
 from scalewise.records import CellFolder
 
@@ -209,19 +209,6 @@ class Comparison:
         return "," not in self.factor
 
 
-@dataclass(frozen=True)
-class _Found:
-    """A match that is not judged yet, for the level depends on all the others."""
-
-    label: str
-    above: Sequence[float]
-    """Global samples/s of the runs in B."""
-    below: Sequence[float]
-    mixed: tuple[str, ...]
-    changed: tuple[Difference, ...]
-    links: tuple[str, str] | None
-
-
 def compare(
     a: Sweep,
     b: Sweep,
@@ -247,15 +234,15 @@ def compare(
             raise ValueError(f"--fail-if: found several factors that differ; allowed: "
                              f"one, or --factor {factor} for all of them")  # fmt: skip
     factor_fields(factor)
-    paired: list[_Found] = []
+    paired: list[tuple[Configuration, Configuration]] = []
     unmatched: list[Unmatched] = []
     for config in map(_sound, all_b):
-        found = _match(config, before, factor, sides)
-        if isinstance(found, _Found):
-            paired.append(found)
-        else:
+        found = _find_counterpart(config, before, factor, sides)
+        if isinstance(found, Unmatched):
             unmatched.append(found)
-    judged = _judged(paired)
+        else:
+            paired.append((found, config))
+    judged = tuple(_judged(paired, factor, sides))
     gate = None if limit is None else judge_gate(judged, unmatched, limit)
     left_out = (*_left_out(sides[0], a, all_a), *_left_out(sides[1], b, all_b))
     named = zip(sides, (a, b), strict=True)
@@ -313,12 +300,11 @@ def _fault(cell: CellRecords) -> str:
     return "; ".join(cell.step_faults)
 
 
-def _match(
+def _find_counterpart(
     config: Configuration, before: Sequence[Configuration], factor: str, sides: tuple[str, str]
-) -> _Found | Unmatched:
+) -> Configuration | Unmatched:
     a, b = sides
-    values = config.values("global_samples_per_s")
-    if not values:
+    if not config.values("global_samples_per_s"):
         last = config.cells[-1]
         why = last.ending.message or _fault(last) or "its throughput was not measured"
         return Unmatched(config.label, f"no run in {b}: {why}")
@@ -339,19 +325,8 @@ def _match(
     for side, one in ((a, nearest), (b, config)):
         invalid = one.invalid
         if invalid:
-            return Unmatched(config.label, f"in {side}, {invalid[0].reason}")
-    freed = factor_fields(factor)
-    mixed = (*_mixtures(a, nearest, freed), *_mixtures(b, config, freed))
-    changed = tuple(differences(nearest.identity, config.identity, ""))
-    links = find_link(nearest), find_link(config)
-    return _Found(
-        config.label,
-        values,
-        nearest.values("global_samples_per_s"),
-        mixed,
-        changed,
-        (links[0], links[1]) if links[0] and links[1] else None,
-    )
+            return Unmatched(config.label, f"in {side}, {invalid[0].text}")
+    return nearest
 
 
 def find_link(config: Configuration) -> str:
@@ -378,19 +353,22 @@ def _mixtures(side: str, config: Configuration, fields: Sequence[str]) -> list[s
     return [f"the repeats in {side} are of several {name}: {told}{leave}" for name, told in found]
 
 
-def _judged(paired: Sequence[_Found]) -> tuple[Match, ...]:
+def _judged(
+    paired: Sequence[tuple[Configuration, Configuration]], factor: str, sides: tuple[str, str]
+) -> Iterator[Match]:
     """Fewer than three runs on a side have a ratio and its interval, and no verdict."""
-    enough = [min(len(one.above), len(one.below)) >= VERDICT_RUNS for one in paired]
-    level = bonferroni(sum(enough))
-    matches = []
-    for one, judged in zip(paired, enough, strict=True):
-        ratio, detectable = estimate_ratio(one.above, one.below, level), None
+    rates = [[c.values("global_samples_per_s") for c in pair] for pair in paired]
+    enough = [min(map(len, each)) >= VERDICT_RUNS for each in rates]
+    level, freed = bonferroni(sum(enough)), factor_fields(factor)
+    for (old, new), (below, above), judged in zip(paired, rates, enough, strict=True):
+        ratio, detectable = estimate_ratio(above, below, level), None
         change: Change = "no difference shown" if judged else "undecided"
         if judged and ratio.interval is not None:
             detectable = detectable_effect(ratio, 1 - level)
             if not ratio.interval.low <= 1 <= ratio.interval.high:
                 change = "faster" if ratio.value > 1 else "slower"
-        matches.append(
-            Match(one.label, ratio, change, detectable, one.mixed, one.changed, one.links)
-        )
-    return tuple(matches)
+        mixed = (*_mixtures(sides[0], old, freed), *_mixtures(sides[1], new, freed))
+        changed = tuple(differences(old.identity, new.identity, ""))
+        links = find_link(old), find_link(new)
+        known = links if all(links) else None
+        yield Match(new.label, ratio, change, detectable, mixed, changed, known)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from scalewise.analysis.comparability import (
+    ON_A_QUIET_HOST,
     Identity,
     SetAside,
     differences,
@@ -15,24 +17,46 @@ from scalewise.analysis.comparability import (
     split_repeats,
 )
 from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, is_disturbed
-from scalewise.analysis.labels import name_rows, named, swept_order
-from scalewise.analysis.model import CellRecords, Sweep, is_monitored, setting
+from scalewise.analysis.labels import name_rows, named, swept_order, swept_values
+from scalewise.analysis.model import (
+    CellRecords,
+    Sweep,
+    is_monitored,
+    is_profiled,
+    setting,
+    workload,
+)
+from scalewise.analysis.remarks import Remark
 from scalewise.analysis.run import RUN_FIGURES, Run, Scale, measure_run
 from scalewise.analysis.statistics import (
     Estimate,
     Runs,
     estimate_mean,
     estimate_not_negative,
-    estimate_positive,
+    estimate_runs,
 )
-from scalewise.analysis.validity import Invalid
-from scalewise.records import RankSummary
+from scalewise.analysis.steps import RankAnatomy, mean_of_known, pipeline_of
+from scalewise.records import PHASES, CellResult, RankSummary
 
 _ESTIMATES: Mapping[Scale, Callable[[Sequence[float]], Estimate]] = {
-    "positive": estimate_positive,
+    "positive": estimate_runs,
     "not negative": estimate_not_negative,
     "any sign": estimate_mean,
 }
+
+
+PHASE_WORDS: Mapping[str, str] = {
+    "data_wait": "waiting for data",
+    "h2d": "copying the batch to the device",
+    "forward": "forward",
+    "backward": "backward",
+    "exposed_comm": "exposed communication",
+    "optimizer": "the optimizer",
+    "other": "callbacks and loops",
+}
+
+IDLE = "idle: waiting for other stages"
+"""What is left of a step of a pipeline: its stages wait for one another, no callback runs."""
 
 
 @dataclass(frozen=True)
@@ -60,21 +84,78 @@ class Configuration:
         """Devices it ran on; if it never ran, what it asked for (None: all of the host)."""
         if self.runs:
             return self.runs[0].world_size
-        config = self.cells[0].config
-        if config is not None and named(config, "strategy") == "single":
-            return 1
-        return self.cells[0].planned.devices
+        return 1 if self.name("strategy") == "single" else self.cells[0].planned.devices
+
+    @property
+    def device_words(self) -> str:
+        """``one device`` or ``2 devices``: which side of a comparison it is."""
+        return "one device" if self.devices == 1 else f"{self.devices} devices"
+
+    @property
+    def swept(self) -> tuple[str, ...]:
+        """The words of its label that tell it from others of its model, strategy and devices."""
+        return swept_values(self.label)
+
+    @property
+    def asked(self) -> Mapping[str, Any]:
+        """What was configured; empty where that could not be read."""
+        return self.cells[0].config or {}
+
+    def setting(self, key: str) -> Any:
+        """What was configured as a dotted key; None where there is none."""
+        return setting(self.asked, key)
 
     def name(self, group: str) -> str | None:
         """``name("model")`` is the chosen model's name."""
-        config = self.cells[0].config
-        return None if config is None else named(config, group)
+        return named(self.asked, group)
+
+    @property
+    def is_profiled(self) -> bool:
+        """Whether it ran under a profiler: no time of it counts."""
+        return is_profiled(self.asked)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether it trains to be compared. Other figures are never mixed with its own."""
+        return not self.is_profiled and workload(self.asked) == "train"
+
+    @property
+    def is_operation(self) -> bool:
+        """Whether its model is an operation, which is only run forward and trains nothing."""
+        return str(self.setting("model._target_")).startswith("scalewise.operations.")
+
+    @property
+    def is_ceiling(self) -> bool:
+        """Whether each rank trained its own model: a bound, not a way to train one model."""
+        results = [run.cell.result for run in self.runs]
+        return any(result is not None and result.models > 1 for result in results)
+
+    @property
+    def is_monitored(self) -> bool:
+        """Whether a script of the user's own trained it, under the Monitor callback."""
+        return is_monitored(self.asked)
+
+    @property
+    def makes_own_batches(self) -> bool:
+        """Whether a user's LightningDataModule made its batches, whatever was configured."""
+        return any(rank.own_batches for rank in self.rank_summaries)
+
+    @property
+    def precision(self) -> str | None:
+        """That of training; of an operation, which has none, the data's number format."""
+        if not self.is_operation:
+            return self.name("precision")
+        return str(self.setting("dataset.dtype") or "fp32")
+
+    @property
+    def result(self) -> CellResult | None:
+        """Of its first run; None if it never ran."""
+        return self.runs[0].cell.result if self.runs else None
 
     @property
     def global_batch(self) -> int | None:
         """Samples a step of all devices; None if it never ran."""
-        result = self.runs[0].cell.result if self.runs else None
-        return result.global_batch_size if result else None
+        return self.result.global_batch_size if self.result else None
 
     @property
     def workload(self) -> tuple[str | None, str | None]:
@@ -94,23 +175,21 @@ class Configuration:
 
         Runs of a script of one's own were made one after another: they have no rounds.
         """
-        if is_monitored(self.cells[0].config):
+        if self.is_monitored:
             return [value for _, value in values]
         return {run.cell.planned.repeat: value for run, value in values}
 
     def estimate(self, key: str) -> Estimate | None:
         """A figure over runs with its interval; None if no run has it.
 
-        Positive figures are estimated on a logarithmic scale (an energy counter may not have
-        moved, and then cannot be), shares and CVs have an interval that ends at 0.
+        Positive figures are estimated on a logarithmic scale, shares and CVs have an interval that
+        ends at 0.
         """
         values = self.values(key)
         if not values:
             return None
         scale = RUN_FIGURES[key].scale
         assert scale is not None, f"{key} is not estimated over runs"
-        if scale == "positive" and min(values) <= 0:
-            scale = "not negative"
         return _ESTIMATES[scale](values)
 
     @property
@@ -119,29 +198,50 @@ class Configuration:
         return [rank for run in self.runs for rank in run.ranks]
 
     @property
-    def invalid(self) -> tuple[Invalid, ...]:
+    def invalid(self) -> tuple[Remark, ...]:
         """Why its figures mean nothing, a reason of each code; empty where every run is sound.
 
         One run is enough: a mean with it in is as wrong as it is.
         """
         found = {one.code: one for run in reversed(self.runs) for one in run.invalid}
-        return tuple(found.values())
+        return tuple(replace(one, about=self.config_id) for one in found.values())
 
     @property
     def is_cpu(self) -> bool:
         return any(rank.device.kind == "cpu" for rank in self.rank_summaries)
 
+    def mean_of_devices(self, name: str) -> float | None:
+        """A figure of :class:`DeviceUsage`, mean over devices and the runs that have it."""
+        return mean_of_known([run.usage.mean(name) for run in self.runs if run.usage])
 
-def device_words(config: Configuration) -> str:
-    """``one device`` or ``2 devices``: which side of a comparison it is."""
-    return "one device" if config.devices == 1 else f"{config.devices} devices"
+    @property
+    def clock_mhz(self) -> float | None:
+        """SM clock, mean over runs and devices; None where it was not read."""
+        return self.mean_of_devices("sm_clock_mhz") or None
 
+    @property
+    def loss_name(self) -> str | None:
+        """The loss that was reached: of training or of validation."""
+        return " / ".join(dict.fromkeys(run.loss.name for run in self.runs if run.loss)) or None
 
-def disturbed_runs(config: Configuration) -> str:
-    """How many of its runs were disturbed, too many to be set aside; empty for none."""
-    hit = sum(is_disturbed(run.cell) for run in config.runs)
-    cores = f"others had more than {100 * FOREIGN_CPU_UP_TO:g} % of the cores of"
-    return f"{cores} {hit} of {len(config.runs)} runs of {device_words(config)}" if hit else ""
+    @property
+    def anatomy(self) -> RankAnatomy | None:
+        """Mean over runs and ranks on the better timeline, of the phases that were measured."""
+        for line in ("device", "host"):
+            means = [m for run in self.runs if run.anatomy and (m := run.anatomy.mean(line))]
+            if means and all(m.step_ms for m in means):
+                of_each = {name: [m.phases_ms[name] for m in means] for name in PHASES}
+                known = {
+                    n: ms for n, own in of_each.items() if (ms := mean_of_known(own)) is not None
+                }
+                return RankAnatomy(-1, line, known, mean_of_known([m.step_ms for m in means]))
+        return None
+
+    def phase_word(self, phase: str) -> str:
+        """What a phase of its steps is called."""
+        if phase == "other" and any(pipeline_of(run.cell) for run in self.runs):
+            return IDLE
+        return PHASE_WORDS[phase]
 
 
 def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
@@ -207,8 +307,8 @@ def _find_disturbed(cells: Sequence[CellRecords]) -> list[SetAside]:
 
     Those that ``repeats=auto`` makes in their place count among the repeats.
     """
-    why = f"was disturbed: others had more than {100 * FOREIGN_CPU_UP_TO:g} % of its cores"
-    found = [SetAside(cell, why, "on a quiet host") for cell in cells if is_disturbed(cell)]
+    why = f"was disturbed: other processes took over {100 * FOREIGN_CPU_UP_TO:g} % of its cores"
+    found = [SetAside(cell, why, ON_A_QUIET_HOST) for cell in cells if is_disturbed(cell)]
     are_replaced = any((cell.config or {}).get("repeats") == "auto" for cell in cells)
     to_come = len(found) if are_replaced else 0
     return found if len(found) <= (len(cells) + to_come) / 4 else []
@@ -275,10 +375,9 @@ def _strong(cell: CellRecords) -> CellRecords:
 
 def _has_own_batches(config: Configuration) -> bool:
     """Whether a script or a data module of the user's gave other batches than were asked for."""
-    asked = config.cells[0].config or {}
-    if is_monitored(asked):
+    if config.is_monitored:
         return True
-    target = setting(asked, "dataset._target_")
+    asked, target = config.asked, config.setting("dataset._target_")
     own = isinstance(target, str) and not target.startswith("scalewise.")
     given = {r.cell.result.per_device_batch_size for r in config.runs if r.cell.result}
     return own and asked.get("scaling") == "weak" and given != {asked.get("batch_size")}

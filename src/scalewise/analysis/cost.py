@@ -19,9 +19,8 @@ from typing import Any
 
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.model import setting
-from scalewise.analysis.scaling import Pair
-from scalewise.analysis.statistics import Estimate, RatioEstimate, estimate_positive
-from scalewise.analysis.validity import Invalid
+from scalewise.analysis.remarks import Remark
+from scalewise.analysis.statistics import Estimate, estimate_positive
 from scalewise.config import HardwareConfig, Price, profile_of
 from scalewise.records import DataError, build
 
@@ -51,7 +50,7 @@ NO_COST = Cost(None, None)
 def measure_cost(
     config: Configuration,
     profiles: Sequence[HardwareConfig],
-    invalid: tuple[Invalid, ...] = (),
+    invalid: tuple[Remark, ...] = (),
     rent: Price | None = None,
 ) -> Cost:
     """What a million samples cost at the price of its devices; nothing where ``invalid`` says why.
@@ -63,7 +62,7 @@ def measure_cost(
     if isinstance(price, str):
         return Cost(None, None, price)
     if invalid:
-        return Cost(price, None, f"invalid: {invalid[0].reason}")
+        return Cost(price, None, f"invalid: {invalid[0].text}")
     usd = [
         usd_per_million_samples(run.world_size, price.usd_per_hour, rate)
         for run in config.runs
@@ -79,18 +78,6 @@ def _no_rate(config: Configuration) -> str:
 def usd_per_million_samples(devices: int, usd_per_hour: float, samples_per_s: float) -> float:
     """The formula above; ``usd_per_hour`` is of one device, ``samples_per_s`` of all together."""
     return devices * usd_per_hour / SECONDS_PER_HOUR / samples_per_s * MILLION
-
-
-def cost_ratio(pair: Pair, costs: Mapping[str, Cost]) -> RatioEstimate | None:
-    """A sample's cost over that on the single device: ``1 / efficiency`` where prices are equal.
-
-    Two unknown prices are taken to be equal; None where the price of one side alone is known. The
-    interval is that of the speedup turned over, so that it says what the verdict was judged on.
-    """
-    multi, single = (costs.get(c.config_id, NO_COST).rent for c in (pair.multi, pair.single))
-    if multi is None and single is None:
-        return pair.cost_ratio
-    return None if multi is None or single is None else pair.cost_ratio.scaled(multi / single)
 
 
 def _price(
@@ -207,7 +194,7 @@ def reach(samples: int, config: Configuration, cost: Cost) -> Target:
     """
     invalid = config.invalid
     if invalid:
-        return Target(None, None, invalid[0].reason)
+        return Target(None, None, invalid[0].text)
     rates = config.values("global_samples_per_s")
     if not rates:
         return Target(None, None, _no_rate(config))

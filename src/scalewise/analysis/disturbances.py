@@ -10,22 +10,20 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
+from scalewise.analysis.comparability import grouped
 from scalewise.analysis.figures import listed
 from scalewise.analysis.model import CellRecords, is_profiled
+from scalewise.analysis.remarks import Remark
 from scalewise.analysis.step_figures import StepFigures, figures_of
 from scalewise.analysis.steps import NotMeasuredError
 from scalewise.host import CoreUse, plural
 from scalewise.records import DeviceSeries, RankSummary
 
-DisturbanceCode = Literal[
-    "rank_on_other_gpu", "foreign_process", "extra_memory_on_gpu0",  # of devices
-    "common_stall",
-]  # fmt: skip
-CODES: Final[tuple[DisturbanceCode, ...]] = get_args(DisturbanceCode)
-DEVICE_CODES: Final = CODES[:3]
+OF_SEVERAL: Final = ("rank_on_other_gpu", "extra_memory_on_gpu0")
+"""What only a cell on several GPUs can have."""
 
 EXTRA_MEMORY_MIB: Final = 200.0
 """A CUDA context takes 520 MiB on an H200; replicas differ by less than 10 beyond their
@@ -35,25 +33,22 @@ _SAMPLES = 2
 """A process that is just ending is seen once."""
 
 
-@dataclass(frozen=True)
-class Disturbance:
-    """What was found in one cell, or why that cannot be told; nothing stands for a clear cell."""
-
-    code: DisturbanceCode
-    status: Literal["found", "cannot be told"]
-    cell: str
-    """The cell's name."""
-    detail: str
-    figures: Mapping[str, Any] = field(default_factory=dict)
-    """The numbers behind the text, by name and unit."""
-
-
-def disturbances(cell: CellRecords) -> tuple[Disturbance, ...]:
-    """Findings about a finished cell that trained; none for other cells."""
+def disturbances(cell: CellRecords) -> tuple[Remark, ...]:
+    """What disturbed a finished cell that trained, and what cannot be told; none for others."""
     if cell.result is None or not cell.steps:
         return ()
-    found = [*_device_findings(cell), *_stall_findings(cell)]
-    return tuple(sorted(found, key=lambda one: CODES.index(one.code)))
+    run, each = cell.planned.name, [*_of_devices(cell), *_stalls(cell)]
+    found = [replace(one, run=run) for one in each if isinstance(one, Remark)]
+    # What was found on one host outranks what another host cannot tell.
+    untold = dict(reversed([one for one in each if not isinstance(one, Remark)]))
+    left = [code for code in reversed(untold) if code not in [one.code for one in found]]
+    for why, codes in grouped(left, untold.__getitem__).items():
+        found.append(Remark("not_told", {"codes": " and ".join(codes), "why": why}, run=run))
+    return tuple(found)
+
+
+Found = Remark | tuple[str, str]
+"""What was found, or a code that cannot be told and why."""
 
 
 @dataclass(frozen=True)
@@ -70,41 +65,43 @@ class _Sight:
         return {"memory_mib": self.memory_mib, "samples": len(self.times)}
 
 
-def _device_findings(cell: CellRecords) -> Iterator[Disturbance]:
+def _of_devices(cell: CellRecords) -> Iterator[Found]:
     assert cell.result is not None
     ranks = [rank for rank in cell.result.ranks if rank.device.kind == "cuda"]
-    if not ranks:
-        return
     training = _training(figures_of(cell))
-    found: list[Disturbance] = []
     seen: set[int] = set()
     for series in cell.devices:
         sampled = {device.id for device in series.devices}
         here = [rank for rank in ranks if rank.device.uuid in sampled]
         if series.source == "nvml" and here:
             seen |= {rank.rank for rank in here}
-            found += _host_findings(cell.planned.name, series, here, training)
+            yield from _of_host(series, here, training)
     unseen = [rank.rank for rank in ranks if rank.rank not in seen]
     if unseen:
         reason = f"the GPU of {_ranks(unseen)} was not sampled"
-        codes = DEVICE_CODES if len(ranks) > 1 else DEVICE_CODES[1:2]
-        found += [_untold(code, cell.planned.name, reason) for code in codes]
-    for code in DEVICE_CODES:
-        # One line a cell: what was found on one host outranks what another host cannot tell.
-        of_code = [one for one in found if one.code == code]
-        positive = [one for one in of_code if one.status == "found"]
-        yield from positive or of_code[:1]
+        codes = ("foreign_process", *(OF_SEVERAL if len(ranks) > 1 else ()))
+        yield from ((code, reason) for code in codes)
 
 
-def _host_findings(
-    name: str, series: DeviceSeries, ranks: Sequence[RankSummary], training: tuple[float, float]
-) -> Iterator[Disturbance]:
+def _of_host(
+    series: DeviceSeries, ranks: Sequence[RankSummary], training: tuple[float, float]
+) -> Iterator[Found]:
     """Findings about the GPUs of one host and the ``ranks`` that ran on it."""
-    sights = _sights(series)
+    sights, index = _sights(series), {device.id: device.index for device in series.devices}
+    gpus = dict.fromkeys(rank.device.uuid for rank in ranks)
     seen = {(sight.gpu, sight.pid) for sight in sights}
     lost = [rank for rank in ranks if (rank.device.uuid, rank.pid) not in seen]
-    unknown = _why_unknown(series, lost[0]) if lost else ""
-    gpus = dict.fromkeys(rank.device.uuid for rank in ranks)
+    read = {
+        gpu
+        for when, row in zip(series.times, series.samples, strict=True)
+        if training[0] <= when <= training[1]
+        for gpu, sample in row.items()
+        if sample.processes is not None
+    }
+    unknown = ""
+    if lost or not read >= gpus.keys():
+        usual = "the driver lists not every rank on its own GPU (a container, MPS, a short run)"
+        unknown = series.unavailable.get("processes", usual)
     elsewhere = [
         (rank, sight)
         for rank in ranks
@@ -113,11 +110,9 @@ def _host_findings(
         if sight.pid == rank.pid and sight.gpu != rank.device.uuid and sight.gpu in gpus
     ]
     if elsewhere:
-        yield _rank_on_other_gpu(name, series, elsewhere)
-    elif len(gpus) > 1:
-        blind = unknown or _unread_while_training(series, gpus, training)
-        if blind:
-            yield _untold("rank_on_other_gpu", name, blind)
+        yield _rank_on_other_gpu(index, elsewhere)
+    elif len(gpus) > 1 and unknown:
+        yield "rank_on_other_gpu", unknown
     pids = {rank.pid for rank in ranks}
     strangers = [
         sight
@@ -127,12 +122,14 @@ def _host_findings(
         and sum(training[0] <= when <= training[1] for when in sight.times) >= _SAMPLES
     ]
     if unknown:
-        yield _untold("foreign_process", name, unknown)
+        yield "foreign_process", unknown
     elif strangers:
-        yield _foreign_process(name, series, strangers)
+        each = [{"pid": one.pid, "gpu": index[one.gpu], **one.figures} for one in strangers]
+        named = ", ".join(f"pid {one['pid']} on GPU {one['gpu']}" for one in each)
+        yield Remark("foreign_process", {"named": named, "processes": each})
     if len(gpus) > 1:
         shared = bool(strangers) and not unknown
-        yield from _memory_finding(name, series, ranks, training, shared=shared)
+        yield from _extra_memory(series, ranks, training, shared=shared)
 
 
 def _sights(series: DeviceSeries) -> list[_Sight]:
@@ -152,40 +149,9 @@ def _sights(series: DeviceSeries) -> list[_Sight]:
     ]
 
 
-def _why_unknown(series: DeviceSeries, rank: RankSummary) -> str:
-    """Why the driver's list does not hold a rank on its own GPU."""
-    uuid = rank.device.uuid or ""
-    reason = series.unavailable.get("processes")
-    lists = [row[uuid].processes for row in series.samples if uuid in row]
-    told = [one for one in lists if one is not None]
-    if not told:
-        return f"the driver lists no processes{f': {reason}' if reason else ''}"
-    if not any(told):
-        return "the driver listed no process on a rank's own GPU"
-    return "the driver lists only other pids on a rank's own GPU (a container, MPS)"
-
-
-def _unread_while_training(
-    series: DeviceSeries, gpus: Mapping[str | None, None], training: tuple[float, float]
-) -> str:
-    """Why no list tells whether a rank came to another GPU; empty if lists do."""
-    read = {
-        gpu
-        for when, row in zip(series.times, series.samples, strict=True)
-        if training[0] <= when <= training[1]
-        for gpu, sample in row.items()
-        if sample.processes is not None
-    }
-    unread = len([gpu for gpu in gpus if gpu not in read])
-    if not unread:
-        return ""
-    return f"of {unread} {plural(unread, 'GPU')} no process list was read after the first step"
-
-
 def _rank_on_other_gpu(
-    name: str, series: DeviceSeries, elsewhere: Sequence[tuple[RankSummary, _Sight]]
-) -> Disturbance:
-    index = {device.id: device.index for device in series.devices}
+    index: Mapping[str, int], elsewhere: Sequence[tuple[RankSummary, _Sight]]
+) -> Remark:
     contexts = [
         {
             "rank": rank.rank,
@@ -196,40 +162,30 @@ def _rank_on_other_gpu(
         }
         for rank, sight in elsewhere
     ]
-    others = ", ".join(map(str, sorted({one["other_gpu"] for one in contexts})))
+    ranks, gpus = (
+        ", ".join(map(str, sorted({one[key] for one in contexts}))) for key in ("rank", "other_gpu")
+    )
     held_mib = [sight.memory_mib for _, sight in elsewhere if sight.memory_mib is not None]
     sizes = f", {max(held_mib):,.0f} MiB each at most" if held_mib else ""
-    text = f"{_ranks(sorted({rank.rank for rank, _ in elsewhere}))} also on GPU {others}{sizes}"
-    return Disturbance("rank_on_other_gpu", "found", name, text, {"contexts": contexts})
+    figures = {"ranks": ranks, "gpus": gpus, "sizes": sizes, "contexts": contexts}
+    return Remark("rank_on_other_gpu", figures)
 
 
-def _foreign_process(name: str, series: DeviceSeries, strangers: Sequence[_Sight]) -> Disturbance:
-    index = {device.id: device.index for device in series.devices}
-    figures = [{"pid": sight.pid, "gpu": index[sight.gpu], **sight.figures} for sight in strangers]
-    each = ", ".join(f"pid {sight.pid} on GPU {index[sight.gpu]}" for sight in strangers)
-    text = f"{each} is none of the cell's ranks"
-    return Disturbance("foreign_process", "found", name, text, {"processes": figures})
-
-
-def _memory_finding(
-    name: str,
+def _extra_memory(
     series: DeviceSeries,
     ranks: Sequence[RankSummary],
     training: tuple[float, float],
     *,
     shared: bool,
-) -> Iterator[Disturbance]:
+) -> Iterator[Found]:
     """What GPU 0 holds beyond its rank's allocator, against the same on the other GPUs.
 
     Allocators of replicas may differ by more than a context; what lies beside them does not.
     """
-    code: DisturbanceCode = "extra_memory_on_gpu0"
+    code = "extra_memory_on_gpu0"
     first, *others = sorted(ranks, key=lambda rank: rank.local_rank)
-    if len({rank.device.uuid for rank in ranks}) < len(ranks):
-        yield _untold(code, name, "ranks share a GPU")
-        return
-    if shared:
-        yield _untold(code, name, "foreign processes hold memory on the GPUs")
+    if shared or len({rank.device.uuid for rank in ranks}) < len(ranks):
+        yield code, "others hold memory on the GPUs, or ranks share one"
         return
     beside: dict[int, float] = {}
     for rank in ranks:
@@ -240,51 +196,41 @@ def _memory_finding(
             and (sample := row.get(rank.device.uuid or "")) is not None
             and sample.memory_used_mib is not None
         ]
-        if len(used) < _SAMPLES:
-            yield _untold(code, name, "fewer than 2 samples of memory after the first step")
+        held = rank.peak_reserved_mib
+        if len(used) < _SAMPLES or held is None or max(used) < held:
+            yield code, "samples after the first step missed what the allocators held at most"
             return
-        if rank.peak_reserved_mib is None or max(used) < rank.peak_reserved_mib:
-            yield _untold(code, name, "the samples missed what the allocators held at most")
-            return
-        beside[rank.rank] = max(used) - rank.peak_reserved_mib
+        beside[rank.rank] = max(used) - held
     extra = beside[first.rank] - statistics.median(beside[rank.rank] for rank in others)
     if extra > EXTRA_MEMORY_MIB:
-        each = extra / len(others)
-        text = (
-            f"GPU {first.device.index} holds {extra:,.0f} MiB more beside its allocator than the "
-            f"others, {each:,.0f} for each other rank (a CUDA context takes some 500)"
-        )
-        figures = {"extra_mib": extra, "per_other_rank_mib": each, "beside_allocator_mib": beside}
-        yield Disturbance(code, "found", name, text, figures)
+        figures = {
+            "gpu": first.device.index,
+            "extra_mib": extra,
+            "per_other_rank_mib": extra / len(others),
+            "beside_allocator_mib": beside,
+        }
+        yield Remark(code, figures)
 
 
-def _stall_findings(cell: CellRecords) -> Iterator[Disturbance]:
+def _stalls(cell: CellRecords) -> Iterator[Found]:
     assert cell.result is not None
-    name = cell.planned.name
     if is_profiled(cell.config):
-        yield _untold("common_stall", name, "a profiler stops all ranks around its window")
+        yield "common_stall", "a profiler stops all ranks around its window"
         return
     if len(cell.steps) < cell.result.world_size:
-        yield _untold("common_stall", name, "the steps of some ranks are missing")
+        yield "common_stall", "the steps of some ranks are missing"
         return
-    stalls = figures_of(cell).stalls
-    if not stalls:
-        return
-    named = listed([f"{one.length_ms:,.0f} ms at {one.begin_s:.2f} s" for one in stalls], 3)
-    yield Disturbance(
-        "common_stall",
-        "found",
-        name,
-        f"{len(stalls)} {plural(len(stalls), 'stall')} of all ranks at once: {named} after "
-        f"the first step began; a median step takes {stalls[0].median_step_ms:,.3g} ms",
-        {
+    if stalls := figures_of(cell).stalls:
+        named = listed([f"{one.length_ms:,.0f} ms at {one.begin_s:.2f} s" for one in stalls], 3)
+        figures = {
+            "named": named,
             "count": len(stalls),
             "timed": sum(not stall.in_warmup for stall in stalls),
             "begin_s": [round(stall.begin_s, 3) for stall in stalls],
             "length_ms": [round(stall.length_ms, 1) for stall in stalls],
             "median_step_ms": stalls[0].median_step_ms,
-        },
-    )
+        }
+        yield Remark("common_stall", figures)
 
 
 FOREIGN_CPU_UP_TO: Final = 0.05
@@ -341,10 +287,6 @@ def _training(steps: StepFigures) -> tuple[float, float]:
     if not edges:
         return (-math.inf, math.inf)
     return max(e[1] for e in edges), min(e[2] for e in edges)
-
-
-def _untold(code: DisturbanceCode, cell: str, reason: str) -> Disturbance:
-    return Disturbance(code, "cannot be told", cell, reason)
 
 
 def _ranks(ranks: Sequence[int]) -> str:

@@ -33,9 +33,8 @@ from scalewise.analysis.cost import (
     emulated_host,
     usd_per_million_samples,
 )
-from scalewise.analysis.labels import swept_values
 from scalewise.analysis.run import Run
-from scalewise.analysis.scaling import Pair, is_ceiling, rate_ratio
+from scalewise.analysis.scaling import Pair, rate_ratio
 from scalewise.analysis.statistics import Estimate, RatioEstimate, estimate_positive
 from scalewise.config import HardwareConfig, Prices, Quote, profile_of
 
@@ -193,7 +192,7 @@ def measure_return(pair: Pair, owned: Mapping[str, Owned], costs: Mapping[str, C
                    prices: Prices) -> Return | None:  # fmt: skip
     """What the added devices bring in; None where their price is not known, or of a bound."""
     multi, single = (owned.get(c.config_id) for c in (pair.multi, pair.single))
-    if multi is None or single is None or pair.invalid or is_ceiling(pair.multi):
+    if multi is None or single is None or pair.invalid or pair.multi.is_ceiling:
         return None
     usd = multi.usd - single.usd
     if usd <= 0:
@@ -253,7 +252,7 @@ def find_alternatives(
     singles = [
         c for c in configs if c.devices == 1 and c.values("global_samples_per_s") and not c.invalid
     ]
-    sound = [p for p in pairs if not p.invalid and not is_ceiling(p.multi)]
+    sound = [p for p in pairs if not p.invalid and not p.multi.is_ceiling]
     options = {
         one.config_id: [
             (typed, fields, [c for c in singles if _is_option(one, c, typed, fields)])
@@ -317,7 +316,7 @@ def _measured(
     """A setting costs nothing, another GPU the difference to the one there is."""
     gain = rate_ratio(other, baseline)
     if "device_model" not in fields:
-        return Alternative(baseline, " ".join(swept_values(other.label)) or other.label, gain, 0.0)
+        return Alternative(baseline, " ".join(other.swept) or other.label, gain, 0.0)
     a, b = owned.get(other.config_id), owned.get(baseline.config_id)
     usd = None if a is None or b is None else a.usd - b.usd
     return Alternative(baseline, other.rank_summaries[0].device.name, gain, usd)

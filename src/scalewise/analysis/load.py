@@ -2,21 +2,29 @@
 
 A record that is torn, corrupt or absent becomes a ``problem`` in words on its cell. Reading
 never fails because one cell is damaged: the rest of the sweep still has to be reported.
+
+Figures of a cell's steps are kept beside it, so that its rows are read once. A kept file counts
+only for the very step files, result and code it was made of, and only whole: anything else is
+measured anew, without a word. It is a copy of what the rows say, never a source.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import functools
+import hashlib
+import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Final, Literal, ParamSpec, TypeVar
 
-from scalewise.analysis.kept_figures import figures_key, find_figures, keep_figures
+from pydantic_core import to_json
+
 from scalewise.analysis.model import CellRecords, Sweep
 from scalewise.analysis.step_figures import CellSteps, StepFigures, measure_steps
 from scalewise.analysis.warmup import leave_out_warmup
@@ -35,16 +43,20 @@ from scalewise.records import (
     StepSeries,
     StrategyDecision,
     SweepFolder,
+    build,
     cell_state,
+    data_shards_of,
     find_record,
     load_profiles,
     numbered_files,
+    parse_json,
     read_device_series,
     read_heartbeat,
     read_metrics,
     read_shard,
     read_steps,
     unpacked,
+    write_atomically,
 )
 
 
@@ -153,6 +165,58 @@ def _measured(folder: CellFolder, result: CellResult | None) -> StepFigures:
     if result is not None:
         series, warm_up = leave_out_warmup(series, result.world_size)
     return measure_steps(series, result, warm_up, _without_path(folder.path, faults))
+
+
+KEPT_FILE: Final = "step_figures.json"
+_LEAST_ROWS: Final = 20_000
+"""Fewer take no longer to measure than to read back."""
+
+
+def figures_key(folder: CellFolder, result: CellResult | None) -> str:
+    """SHA-256 of all that figures depend on. Raises OSError where a step file is gone."""
+    stats = [(rank, folder.steps_path(rank).stat()) for rank in folder.ranks_with_steps()]
+    told = result and [
+        result.world_size,
+        [rank.step_rows for rank in result.ranks],
+        data_shards_of(result.ranks),
+        [rank.execution and rank.execution.prepare_steps for rank in result.ranks],
+    ]
+    # Nobody sets a file's time of change: a time restored after an edit is no sign of old rows.
+    rows = [(rank, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for rank, s in stats]
+    made_of = [_code(), rows, told]
+    return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()
+
+
+@functools.cache
+def _code() -> str:
+    """SHA-256 of the code that reads and measures steps."""
+    found = hashlib.sha256()
+    for room in ("analysis", "records"):
+        for file in sorted(files(f"scalewise.{room}").iterdir(), key=lambda one: one.name):
+            if file.name.endswith(".py"):
+                found.update(file.read_bytes())
+    return found.hexdigest()
+
+
+def find_figures(folder: CellFolder, key: str) -> StepFigures | None:
+    """What was kept under ``key``; None where there is no such file or it is damaged."""
+    try:
+        head, _, body = (folder.path / KEPT_FILE).read_bytes().partition(b"\n")
+        if head.decode() != f"{key} {hashlib.sha256(body).hexdigest()}":
+            return None
+        return build(StepFigures, parse_json(body))
+    except (OSError, ValueError):
+        return None
+
+
+def keep_figures(folder: CellFolder, key: str, figures: StepFigures) -> None:
+    """Keep them for the next reader, if they are of many rows."""
+    if sum(rank.steps for rank in figures.ranks) < _LEAST_ROWS:
+        return
+    body = to_json(figures)
+    head = f"{key} {hashlib.sha256(body).hexdigest()}\n".encode()
+    with contextlib.suppress(OSError):  # a folder that is read-only is measured every time
+        write_atomically(folder.path / KEPT_FILE, head + body)
 
 
 def _read_ranks(
@@ -278,7 +342,6 @@ def _without_path(folder: Path, problems: Sequence[str]) -> tuple[str, ...]:
     return tuple(problem.replace(f"{folder}/", "") for problem in problems)
 
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _MOST_THREADS = 4
 """Each holds the columns of a cell: some 200 bytes a row."""
 
@@ -287,21 +350,8 @@ def _load_cells(
     cells: Iterable[tuple[CellFolder, PlannedCell | None]],
 ) -> tuple[CellRecords, ...]:
     """Cells side by side: numpy and zlib let other threads run meanwhile."""
-    _keep_freed_memory()
     with ThreadPoolExecutor(min(_MOST_THREADS, len(usable_cores()))) as pool:
         return name_own_optimizers(pool.map(lambda each: load_cell(*each), cells))
-
-
-def _keep_freed_memory() -> None:
-    """Let glibc use the memory of one cell's columns for the next one's.
-
-    Else it takes fresh pages for each column: a fifth of the time. Settings are those of
-    ``mallopt(3)``; another C library has none.
-    """
-    with contextlib.suppress(OSError, AttributeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_MMAP_THRESHOLD, 2**25)
-        mallopt(_M_TRIM_THRESHOLD, 2**26)
 
 
 def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:

@@ -34,7 +34,7 @@ CAUSE_WORDS: Mapping[LossCause, str] = {
     "optimizer": "optimizer",
     "between_steps": "callbacks and loops",
     "stages": "waiting for other pipeline stages",
-    "contention": "no free core on the host",
+    "contention": "waiting for a free core",
     "long_steps": "long steps",
     "clocks": "lower SM clock",
     "unexplained": "unexplained",
@@ -85,6 +85,12 @@ class LossBudget:
         """Losses of a tenth of the step or more, the largest first."""
         return tuple(loss for loss in self.losses if loss.is_limit)
 
+    @property
+    def late_rank(self) -> int | None:
+        """The rank whose lateness is a limit; None where none is named."""
+        waiting = self.loss("waiting")
+        return waiting.rank if waiting is not None and waiting.is_limit else None
+
     def loss(self, cause: LossCause) -> LostTime | None:
         return next((loss for loss in self.losses if loss.cause == cause), None)
 
@@ -113,7 +119,7 @@ def make_budget(config: Configuration, baseline: Configuration | None = None) ->
             _join_work_and_lateness(causes, parts)
         assert baseline is not None
         ideal_ms = scale * mean(one.step_ms for _, one in theirs)
-        clocks = mean_clock_mhz(config), mean_clock_mhz(baseline)
+        clocks = config.clock_mhz, baseline.clock_mhz
         if clocks[0] and clocks[1]:
             lost_ms = _lost_to_clocks(parts, clocks[0] / clocks[1])
             causes["clocks"] = lost_ms
@@ -154,11 +160,11 @@ def _means(measured: Measured) -> dict[Part, float]:
 
 def _scale(config: Configuration, baseline: Configuration) -> float | None:
     """Samples that each device of ``config`` has in a step over those of the baseline's."""
-    ours, theirs = config.runs[0].cell.result, baseline.runs[0].cell.result
+    ours, theirs = config.result, baseline.result
     if ours is None or theirs is None or not theirs.global_batch_size:
         return None
-    each = ours.global_batch_size / config.runs[0].world_size
-    return each / (theirs.global_batch_size / baseline.runs[0].world_size)
+    each = ours.global_batch_size / ours.world_size
+    return each / (theirs.global_batch_size / theirs.world_size)
 
 
 def _join_work_and_lateness(causes: dict[LossCause, float], parts: Mapping[Part, float]) -> None:
@@ -178,11 +184,6 @@ def _lost_to_clocks(parts: Mapping[Part, float], ratio: float) -> float:
     ``ratio`` is the clock over the other side's.
     """
     return parts.get("device_work", 0.0) * (1 - ratio) if ratio <= 1 - CLOCKS_SHARE else 0.0
-
-
-def mean_clock_mhz(config: Configuration) -> float | None:
-    """SM clock, mean over runs and devices; None where it was not read."""
-    return mean_of_devices(config, "sm_clock_mhz") or None
 
 
 def _explained(
@@ -211,7 +212,7 @@ def _explained(
         "stages": f"a stage waits {whole:.3g} ms a step for its neighbours",
         "contention": f"training was ready for {whole:.3g} ms a step while others held its cores",
         "long_steps": _long_words(parts),
-        "clocks": f"the SMs run at {mean_clock_mhz(config) or 0.0:.0f} MHz",
+        "clocks": f"the SMs run at {config.clock_mhz or 0.0:.0f} MHz",
         "unexplained": "no measurement names it",
     }[cause]
     return LostTime(cause, ms, share, evidence, rank)
@@ -249,7 +250,7 @@ def _activity_words(config: Configuration) -> str:
     """``; SMs busy 59 %, tensor cores 35 %`` while the run was timed; empty where not counted."""
     names = {"sm_activity_percent": "SMs busy", "tensor_activity_percent": "tensor cores"}
     known = {words: percent for name, words in names.items()
-             if (percent := mean_of_devices(config, name)) is not None}  # fmt: skip
+             if (percent := config.mean_of_devices(name)) is not None}  # fmt: skip
     told = ", ".join(f"{words} {percent:.0f} %" for words, percent in known.items())
     return f"; {told}" if told else ""
 
@@ -277,13 +278,3 @@ def _reductions_words(config: Configuration) -> str:
     if not reduces_redundantly(config):
         return ""
     return f"; gradients are reduced {reductions_per_step(config):g} times a step"
-
-
-def mean_of_devices(config: Configuration, name: str) -> float | None:
-    """A figure of :class:`DeviceUsage`, mean over devices and the runs that have it; else None."""
-    known = [
-        value
-        for run in config.runs
-        if run.usage is not None and (value := run.usage.mean(name)) is not None
-    ]
-    return mean(known) if known else None

@@ -11,7 +11,7 @@ disagree with one another.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -19,8 +19,7 @@ from typing import Literal
 from scalewise.analysis.labels import named
 from scalewise.analysis.model import setting
 from scalewise.analysis.run import Run
-from scalewise.config import HardwareConfig, data_sheet, profile_of
-from scalewise.records import DOCTOR_FILE, DeviceInfo, DoctorReport, load_doctor, load_or_none
+from scalewise.records import DeviceInfo, DoctorReport, load_json, load_or_none
 
 Peak = Literal["data sheet", "measured GEMM"]
 
@@ -55,22 +54,14 @@ class MfuResult:
     """Why there is no figure against a peak."""
 
 
-def measure_mfu(
-    run: Run,
-    doctor: DoctorReport | None = None,
-    profiles: Sequence[HardwareConfig] = (),
-) -> MfuResult:
-    """MFU of a run against every peak that is known for its devices and precision.
-
-    ``profiles`` are those of today: one of them gives the data sheet of a run whose own records
-    name none, being older than the profile.
-    """
+def measure_mfu(run: Run, doctor: DoctorReport | None = None) -> MfuResult:
+    """MFU of a run against every peak that is known for its devices and precision."""
     achieved = _achieved_tflops(run)
     number_format = _FORMATS.get(str(named(run.cell.config or {}, "precision")))
     found: list[Mfu] = []
     missing: dict[Peak, str] = {}
     peaks: tuple[tuple[Peak, tuple[float, str] | str], ...] = (
-        ("data sheet", _data_sheet(run, number_format, profiles)),
+        ("data sheet", _data_sheet(run, number_format)),
         ("measured GEMM", _measured(run, number_format, doctor)),
     )
     for against, peak in peaks:
@@ -80,14 +71,15 @@ def measure_mfu(
             missing[against] = peak
         else:
             rate, source = peak
-            found.append(Mfu(against, achieved / rate, achieved, rate, source + _mixture(run)))
+            found.append(Mfu(against, achieved / rate, achieved, rate, source))
     return MfuResult(tuple(found), missing)
 
 
 def find_doctor(sweep: Path) -> DoctorReport | None:
     """The examination that lies beside a sweep's cells or in one of them; None without one."""
-    for folder in (sweep, *sorted(p.parent for p in sweep.glob(f"*/{DOCTOR_FILE}"))):
-        found = load_or_none(load_doctor, folder)
+    name = DoctorReport.FILE
+    for path in (sweep / name, *sorted(sweep.glob(f"*/{name}"))):
+        found: DoctorReport | None = load_or_none(load_json, path, DoctorReport)
         if found is not None:
             return found
     return None
@@ -105,22 +97,7 @@ def _achieved_tflops(run: Run) -> float | str:
     return flops * run.throughput.global_samples_per_s / run.world_size / 1e12
 
 
-def _mixture(run: Run) -> str:
-    """What beside fp8 the products were computed in, where a peak of fp8 is compared with."""
-    result = run.cell.result
-    fp8 = result.ranks[0].fp8 if result is not None else None
-    if fp8 is None:
-        return ""
-    layers = len(fp8.fp8_layers) + len(fp8.other_layers)
-    return (
-        f"; {len(fp8.fp8_layers)} of {layers} linear layers multiplied in fp8, the rest of the "
-        "step in bf16"
-    )
-
-
-def _data_sheet(
-    run: Run, number_format: str | None, profiles: Sequence[HardwareConfig]
-) -> tuple[float, str] | str:
+def _data_sheet(run: Run, number_format: str | None) -> tuple[float, str] | str:
     if number_format is None:
         return "the precision has no peak of its own"
     peak = setting(run.cell.config, "hardware.peak")
@@ -133,31 +110,14 @@ def _data_sheet(
     if provenance is not None and number_format in provenance.peak_tflops:
         source = provenance.peak_source or "data sheet"
         return provenance.peak_tflops[number_format], source
-    return _present_data_sheet(run, number_format, profiles) or (
-        f"no hardware profile gives the {number_format} rate of {_names(_devices(run))}"
-    )
-
-
-def _present_data_sheet(
-    run: Run, number_format: str, profiles: Sequence[HardwareConfig]
-) -> tuple[float, str] | None:
-    """By the profile that describes the run's GPUs today, saying that the records do not."""
-    gpus = [device.name for device in _devices(run) if device.kind == "cuda"]
-    rates, source = data_sheet(gpus, profiles)
-    profile = profile_of(gpus[0], profiles) if gpus else None
-    if profile is None or number_format not in rates:
-        return None
-    return rates[number_format], (
-        f"{source}, by conf/hardware/{profile.name}.yaml as it is now: the records, made before, "
-        "name no such rate"
-    )
+    return f"no hardware profile gives the {number_format} rate of {_names(_devices(run))}"
 
 
 def _measured(
     run: Run, number_format: str | None, doctor: DoctorReport | None
 ) -> tuple[float, str] | str:
     if doctor is None:
-        return f"no {DOCTOR_FILE} beside the cells: run scalewise doctor --out FOLDER"
+        return f"no {DoctorReport.FILE} beside the cells: run scalewise doctor --out FOLDER"
     devices = _devices(run)
     rates = []
     for device in devices:
@@ -167,7 +127,7 @@ def _measured(
         ]  # fmt: skip
         gemms = [g for r in ranks for g in r.gemm if g.precision == number_format]
         if not gemms:
-            return f"{DOCTOR_FILE} holds no {number_format} GEMM of {_names([device])}"
+            return f"{DoctorReport.FILE} holds no {number_format} GEMM of {_names([device])}"
         rates.append(max(g.tflops for g in gemms))
     if not rates:
         return "the run's devices are not known"

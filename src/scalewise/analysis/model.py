@@ -137,19 +137,9 @@ def workload(config: Mapping[str, Any] | None) -> str:
     return str((config or {}).get("workload", "train"))
 
 
-def is_timed(config: Mapping[str, Any] | None) -> bool:
-    """Whether a cell of this configuration trains to be compared, and without a profiler."""
-    return not is_profiled(config) and workload(config) == "train"
-
-
 def is_profiled(config: Mapping[str, Any] | None) -> bool:
     """Whether it runs under torch's profiler."""
     return bool(setting(config, "profile.window") or setting(config, "profile.trace"))
-
-
-def is_operation(config: Mapping[str, Any] | None) -> bool:
-    """Whether its model is an operation, which is only run forward and trains nothing."""
-    return str(setting(config, "model._target_")).startswith("scalewise.operations.")
 
 
 def is_monitored(config: Mapping[str, Any] | None) -> bool:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import yaml
 
 from scalewise.analysis.configuration import Configuration
-from scalewise.analysis.loss_budget import LostTime, mean_of_devices, reduces_redundantly
-from scalewise.analysis.model import setting
-from scalewise.config import ConfigError, build_cell, conf_dir
+from scalewise.analysis.loss_budget import LostTime, reduces_redundantly
+from scalewise.config import ConfigError, build_cell, check_samples, conf_dir
 
 BUSY_SMS_PERCENT: Final = 80.0
 """A large matrix product on an H200 reads 95 %, GPT-2 124M 84 to 90 %; small kernels far less."""
@@ -25,6 +24,17 @@ BUSY_DRAM_PERCENT: Final = 60.0
 
 _PER_STEP: Final = ("batch_size", "accumulate_grad_batches")
 """Keys that change the samples of a step: gains are then of as many samples, and not of a step."""
+
+
+_OF_BATCHES: Final = ("batch_size", "dataset.loader")
+"""Keys without effect beside a LightningDataModule, whose reader refuses them."""
+
+OWN_BATCHES: Final = "change the batch size of your DataModule, which makes its own batches"
+_IN_OWN_DATA: Final = {
+    "batch_size": OWN_BATCHES,
+    "dataset.loader.num_workers": "give the loader of your DataModule worker processes",
+}
+"""What a user changes in a LightningDataModule of his own instead of a setting."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,18 @@ class Remedy:
         return self.words
 
 
+@dataclass(frozen=True)
+class Way:
+    """One thing that may help."""
+
+    what: str
+    """As one does it in a script too."""
+    override: str = ""
+    """The setting that does it; empty where none does."""
+    is_next: bool = True
+    """Whether it is proposed alone, and not only named."""
+
+
 def changes_samples(override: str) -> bool:
     """Whether a step of other samples comes of it, so that its time is another step's."""
     return override.partition("=")[0] in _PER_STEP
@@ -49,71 +71,49 @@ def changes_samples(override: str) -> bool:
 
 def remedy(config: Configuration, loss: LostTime) -> Remedy:
     """What to change against ``loss``, by what was measured of ``config``."""
-    larger = _larger(config, "batch_size")
+    more_each = Way("a larger batch", _larger(config, "batch_size"))
+    less_often = Way("more samples a step", "accumulate_grad_batches=4")
     match loss.cause:
         case "device_work":
             return work_remedy(config)
         case "host_late":
-            return Remedy(
-                "launch each step as a whole (execution=cudagraph), or give each launch more work "
-                "(a larger batch_size)",
-                ("execution=cudagraph", *larger),
-            )
+            whole = Way("launch each step as a whole, as a CUDA graph", "execution=cudagraph")
+            return _remedy(config, (whole, more_each))
         case "transfer" if reduces_redundantly(config):
-            return Remedy(
-                "strategy.no_sync=true: reduce once an optimizer step", ("strategy.no_sync=true",)
-            )
+            once = Way("reduce once an optimizer step", "strategy.no_sync=true")
+            return _remedy(config, (once,))
         case "transfer":
-            return Remedy(
-                "send less (strategy.compression=bf16 or powersgd), or less often "
-                "(strategy=local_sgd, or accumulate_grad_batches=4 with a larger batch); see what "
-                "the links give: scalewise doctor",
-                ("strategy.compression=bf16", "accumulate_grad_batches=4"),
-                "see what the links give (scalewise doctor)",
+            links = Way("see what the links give (scalewise doctor)")
+            ways = (
+                Way("send fewer bytes", "strategy.compression=bf16"),
+                Way("send less often", "strategy=local_sgd", is_next=False),
+                less_often,
+                links,
             )
+            return _remedy(config, ways, links.what)
         case "waiting" if loss.rank is None:
-            return Remedy(
-                "a quieter host, or longer steps (a larger batch_size): the ranks differ in turns",
-                larger,
-                "use a quieter host",
-            )
+            return _remedy(config, (Way("use a quieter host"), more_each), "use a quieter host")
         case "waiting":
-            return Remedy(
-                f"run without the device of rank {loss.rank} (hardware.gpus=[...]) and compare; or "
-                "give it a share it can keep up with (strategy=heterogeneous)",
-                deed=f"compare without the device of rank {loss.rank} (hardware.gpus=[...])",
-            )
+            without = f"compare without the device of rank {loss.rank} (hardware.gpus=[...])"
+            share = Way("give it a share it can keep up with", "strategy=heterogeneous", False)
+            return _remedy(config, (Way(without), share), without)
         case "loader":
-            return Remedy(
-                "load beside the training (dataset.loader.num_workers=4), ahead of it "
-                "(dataset.loader.device_prefetch=2), or keep the data on the device "
-                "(dataset.loader.device_resident=true)",
-                ("dataset.loader.num_workers=4", *_on_device(config)),
-            )
+            workers = Way("load beside the training", "dataset.loader.num_workers=4")
+            return _remedy(config, (workers, *_on_device(config)))
         case "copy":
-            return Remedy(
-                "copy ahead (dataset.loader.device_prefetch=2), or keep the data on the device "
-                "(dataset.loader.device_resident=true)",
-                _on_device(config),
-            )
+            return _remedy(config, _on_device(config))
         case "optimizer":
-            return Remedy(
-                "divide it among the devices (strategy=fsdp), or step less often "
-                "(accumulate_grad_batches=4 with a larger batch)",
-                ("accumulate_grad_batches=4",),
-            )
+            divided = Way("divide it among the devices", "strategy=fsdp", is_next=False)
+            return _remedy(config, (divided, less_often))
         case "between_steps":
-            return Remedy(
-                "log less often (log_every_n_steps), and take work out of callbacks",
-                ("log_every_n_steps=100",),
-                "take work out of callbacks",
-            )
+            lean = Way("take work out of callbacks")
+            logs = Way("log less often", "log_every_n_steps=100")
+            return _remedy(config, (logs, lean), lean.what)
         case "stages":
-            return Remedy(
-                "more microbatches (strategy.microbatches), or a cut that balances the stages",
-                _larger(config, "strategy.microbatches"),
-                "balance the stages",
-            )
+            key = "strategy.microbatches"
+            larger = _larger(config, key)
+            more = Way("more microbatches" if larger else f"more microbatches ({key})", larger)
+            return _remedy(config, (more, Way("balance the stages")), "balance the stages")
         case "contention":
             return Remedy(
                 "more cores for each rank, fewer loader workers, or a quieter host",
@@ -130,42 +130,72 @@ def remedy(config: Configuration, loss: LostTime) -> Remedy:
                 deed="look at cooling and power",
             )
         case _:
-            return Remedy(
-                "profile a few steps (profile.trace=true) and look",
-                deed="look into a few steps with profile.trace=true",
-            )
+            look = Way("look into a few steps of a profile", "profile.trace=true", is_next=False)
+            return _remedy(config, (look,), f"{look.what} (profile.trace=true)")
 
 
 def work_remedy(config: Configuration) -> Remedy:
     """What makes forward and backward shorter, by how busy the GPU's parts were while timed."""
     if _hides_collectives(config):
-        return Remedy(
-            "strategy=ddp where a device holds the model: these phases hold the collectives too",
-            ("strategy=ddp",),
-        )
+        own = Way("replicas, where a device holds the model", "strategy=ddp")
+        return _remedy(config, (own,), why="these phases hold the collectives too")
     sms, tensor, dram = (
-        mean_of_devices(config, name)
+        config.mean_of_devices(name)
         for name in ("sm_activity_percent", "tensor_activity_percent", "dram_activity_percent")
     )
     quicker = tuple(
-        f"{group}={options[0]}" for group, options in _QUICKER if config.name(group) not in options
+        Way(what, f"{group}={options[0]}")
+        for group, what, options in _QUICKER
+        if config.name(group) not in options
     )
     if quicker and dram is not None and dram > BUSY_DRAM_PERCENT:
-        return Remedy(f"{' or '.join(quicker)}: the kernels wait for memory", quicker)
-    larger = _larger(config, "batch_size")
-    more_each = "a larger batch_size" + ("" if config.devices == 1 else ", or fewer devices")
+        return _remedy(config, quicker, why="the kernels wait for memory")
+    larger = Way("a larger batch", _larger(config, "batch_size"))
+    more_each = (larger,) if config.devices == 1 else (larger, Way("fewer devices"))
     if sms is not None and sms < BUSY_SMS_PERCENT:
-        return Remedy(f"{more_each}: the kernels are too small to fill the GPU", larger)
+        return _remedy(config, more_each, why="the kernels are too small to fill the GPU")
     if quicker and tensor is not None and tensor < BUSY_TENSOR_PERCENT:
-        return Remedy(f"{' or '.join(quicker)}: the tensor cores are mostly idle", quicker)
-    return Remedy(more_each, larger)
+        return _remedy(config, quicker, why="the tensor cores are mostly idle")
+    return _remedy(config, more_each)
 
 
 _QUICKER: Final = (
-    ("precision", ("bf16-mixed", "fp16-mixed", "fp8")),
-    ("execution", ("compile", "cudagraph_compiled")),
+    ("precision", "a narrower number format", ("bf16-mixed", "fp16-mixed", "fp8")),
+    ("execution", "compiled steps", ("compile", "cudagraph_compiled")),
 )
 """Less traffic and more use of the tensor cores: what to try, and what is as good already."""
+
+
+def _remedy(config: Configuration, ways: Sequence[Way], deed: str = "", why: str = "") -> Remedy:
+    """Those of ``ways`` that ``config`` can go: none that its reader refuses.
+
+    Of a script, which has no settings, they are said without; of a user's own data as what to
+    change there.
+    """
+    said, in_own_data = [], ""
+    for way in ways:
+        if config.is_monitored or not way.override:
+            said.append(way.what)
+        elif not is_refused(config, way.override):
+            said.append(f"{way.what} ({way.override})")
+        elif own := _in_own_data(config, way.override):
+            said.append(own)
+            in_own_data = in_own_data or own
+    overrides = (
+        ()
+        if config.is_monitored
+        else tuple(
+            way.override
+            for way in ways
+            if way.override and way.is_next and not is_refused(config, way.override)
+        )
+    )
+    words = ", or ".join(said) or deed or "no setting helps"
+    return Remedy(f"{words}: {why}" if why else words, overrides, deed or in_own_data)
+
+
+def _in_own_data(config: Configuration, override: str) -> str:
+    return _IN_OWN_DATA.get(override.partition("=")[0], "") if config.makes_own_batches else ""
 
 
 def _hides_collectives(config: Configuration) -> bool:
@@ -181,22 +211,25 @@ def _hides_collectives(config: Configuration) -> bool:
     return config.devices != 1 and bool(timed) and all(one.communication is None for one in timed)
 
 
-def _on_device(config: Configuration) -> tuple[str, ...]:
-    """A setting of the loader that only GPUs have."""
+def _on_device(config: Configuration) -> tuple[Way, ...]:
+    """Settings of the loader that only GPUs have."""
     if config.is_cpu:
         return ()
-    return ("dataset.loader.device_prefetch=2",)
+    return (
+        Way("copy ahead", "dataset.loader.device_prefetch=2"),
+        Way("keep tensors on the device", "dataset.loader.device_resident=true", is_next=False),
+    )
 
 
-def _larger(config: Configuration, key: str) -> tuple[str, ...]:
-    """Twice the number that was configured; nothing where there is none."""
+def _larger(config: Configuration, key: str) -> str:
+    """Twice the number that was configured; empty where there is none."""
     found = _setting(config, key)
-    return (f"{key}={2 * found}",) if isinstance(found, int) else ()
+    return f"{key}={2 * found}" if isinstance(found, int) else ""
 
 
 def _setting(config: Configuration, key: str) -> Any:
     """The recorded value of a dotted key, of a group its option; None where there is none."""
-    found = setting(config.cells[0].config, key)
+    found = config.setting(key)
     return found.get("name") if isinstance(found, Mapping) else found
 
 
@@ -221,6 +254,8 @@ def is_refused(config: Configuration, override: str) -> bool:
     if recorded is None:
         return False
     key, _, text = override.partition("=")
+    if config.makes_own_batches and any(key == k or key.startswith(f"{k}.") for k in _OF_BATCHES):
+        return True
     *above, last = key.split(".")
     file = conf_dir() / key / f"{text}.yaml"
     changed = dict(recorded)
@@ -228,13 +263,18 @@ def is_refused(config: Configuration, override: str) -> bool:
     for name in above:
         inner[name] = dict(inner.get(name) or {})
         inner = inner[name]
-    inner[last] = yaml.safe_load(file.read_text() if file.is_file() else text)
+    inner[last] = yaml.safe_load(file.read_text()) if file.is_file() else _parsed(text)
+    if not _is_sound(config, recorded):
+        return False
+    return not _is_sound(config, changed)
+
+
+def _is_sound(config: Configuration, recorded: Mapping[str, Any]) -> bool:
     try:
-        build_cell(recorded)
+        # How cells were run changes no result, and an earlier version had other keys for it.
+        cell = build_cell({**recorded, "sweep": {}})
+        check_samples(cell)
     except ConfigError:
         return False
-    try:
-        build_cell(changed)
-    except ConfigError:
-        return True
-    return False
+    # Uneven shares are cut by our sampler, which no LightningDataModule has.
+    return not (config.makes_own_batches and cell.strategy.UNEVEN)

@@ -17,9 +17,10 @@ from scalewise.analysis.losses import (
     run_losses,
 )
 from scalewise.analysis.model import CellRecords, WarmUp
+from scalewise.analysis.remarks import Remark
 from scalewise.analysis.step_figures import StepFigures, figures_of
 from scalewise.analysis.steps import Anatomy, NotMeasuredError, Throughput, take
-from scalewise.analysis.validity import Invalid, invalid_run
+from scalewise.analysis.validity import invalid_run
 from scalewise.records import CellResult, RankSummary, cv_text, last_metrics
 
 
@@ -38,7 +39,7 @@ class Run:
     loss_history: LossCurve | None
     """The loss with the most points, to look at."""
     shards: ShardAudit | None
-    invalid: tuple[Invalid, ...] = ()
+    invalid: tuple[Remark, ...] = ()
     """Why its figures mean nothing; empty for a sound run."""
     missing: Mapping[str, str] = field(default_factory=dict)
 
@@ -46,6 +47,10 @@ class Run:
         """A number of :data:`RUN_FIGURES`; None where it was not measured."""
         found: float | None = RUN_FIGURES[key].of(self)
         return found
+
+    def as_plain(self) -> dict[str, Any]:
+        """Every figure by key."""
+        return {key: figure.as_plain(self) for key, figure in RUN_FIGURES.items()}
 
     @property
     def samples_per_s(self) -> float | None:
@@ -150,9 +155,14 @@ _ALL = (
     RunFigure("scaling", _of_result(lambda r: r.scaling),
               "`strong` (one global batch) or `weak` (one batch a device)"),
     RunFigure("global_batch_size_samples", _of_result(lambda r: r.global_batch_size),
-              "samples a step of all devices together", "batch", "global"),
+              "samples a step of all devices together", "batch", "global", on="summary"),
     RunFigure("per_device_batch_size_samples", _of_result(lambda r: r.per_device_batch_size),
               "samples a step of each device"),
+    RunFigure("parameters_total", _of_result(lambda r: r.ranks[0].parameters_total),
+              "parameters of the model, counted from the live module", "parameters", on="summary",
+              text="{:,}".format),
+    RunFigure("parameters_trainable", _of_result(lambda r: r.ranks[0].parameters_trainable),
+              "those of them that are trained"),
     RunFigure("timed_from_step", _of_warm_up(lambda w: w.timed_from),
               "first step of the steady window"),
     RunFigure("timed_steps", _of_timed(lambda t: t.steps), "steps in the steady window",
@@ -219,7 +229,7 @@ _ALL = (
     RunFigure("optimizer_memory_mib", _optimizer_memory_mib,
               "optimizer state of the rank that keeps most", "optimizer state", "MiB a rank",
               on="resources", text=mean_alone, in_csv=False, scale="not negative"),
-    RunFigure("invalid", lambda r: "; ".join(one.reason for one in r.invalid) or None,
+    RunFigure("invalid", lambda r: "; ".join(one.text for one in r.invalid) or None,
               "why its figures mean nothing; missing for a sound run"),
 )  # fmt: skip
 
@@ -227,11 +237,6 @@ RUN_FIGURES: Mapping[str, RunFigure] = {one.key: one for one in _ALL}
 """Every figure of a run by its key; those with a scale are estimated over repeats.
 
 Figures of devices are means, or the CV, over the devices of a run."""
-
-
-def run_as_plain(run: Run) -> dict[str, Any]:
-    """Every figure of a run by key."""
-    return {key: figure.as_plain(run) for key, figure in RUN_FIGURES.items()}
 
 
 def measure_run(cell: CellRecords) -> Run:

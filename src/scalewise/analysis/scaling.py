@@ -10,44 +10,35 @@ samples/s, under strong scaling (same global batch) and weak scaling (same batch
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from scalewise.analysis.comparability import MIN_RUNS, Difference, differences
 from scalewise.analysis.configuration import (
     Configuration,
-    describe_inferred_scaling,
     identity_beside,
 )
-from scalewise.analysis.figures import factor, interval_words
+from scalewise.analysis.looks import VERDICT_RUNS, adaptive, estimate_at
 from scalewise.analysis.losses import LossCurve, equal_samples
-from scalewise.analysis.model import is_monitored
+from scalewise.analysis.remarks import Remark, of_gravity
 from scalewise.analysis.run import Run
 from scalewise.analysis.statistics import (
     RatioEstimate,
     estimate_positive,
     estimate_ratio,
 )
-from scalewise.analysis.validity import Doubt, Invalid
 from scalewise.analysis.verdict import (
     MIN_EFFICIENCY,
     Judgement,
     Money,
     SeedLabel,
-    adaptive,
-    estimate_at,
+    Verdict,
     judge,
     judge_money,
     sample_cost,
     seed_label,
     way_to_get,
 )
-
-
-def is_ceiling(config: Configuration) -> bool:
-    """Whether each rank trained its own model: an upper bound, not a way to train one model."""
-    results = [run.cell.result for run in config.runs]
-    return any(result is not None and result.models > 1 for result in results)
 
 
 def under_ceiling(
@@ -58,11 +49,11 @@ def under_ceiling(
     The ratio is samples/s of ``config`` over those of the ceiling. None if there is no ceiling.
     """
     rates = config.rounds("global_samples_per_s")
-    if is_ceiling(config) or (config.devices or 1) < 2 or config.invalid or not rates:
+    if config.is_ceiling or (config.devices or 1) < 2 or config.invalid or not rates:
         return None
     for ceiling in configs:
         ceiling_rates = ceiling.rounds("global_samples_per_s")
-        if not ceiling_rates or not is_ceiling(ceiling) or ceiling.invalid:
+        if not ceiling_rates or not ceiling.is_ceiling or ceiling.invalid:
             continue
         if not differences(config.identity, ceiling.identity, "strategy"):
             return ceiling, estimate_ratio(rates, ceiling_rates)
@@ -77,15 +68,13 @@ def rate_ratio(
     With ``repeats=auto`` the interval is wider, since the runs were looked at several times.
     """
     rates = above.rounds("global_samples_per_s"), below.rounds("global_samples_per_s")
-    repeats = adaptive(above.cells[0].config)
-    if repeats is None:
-        return estimate_ratio(*rates, confidence)
-    return estimate_at(*rates, confidence, repeats.cap)
+    is_adaptive = adaptive(above.asked) is not None
+    return (estimate_at if is_adaptive else estimate_ratio)(*rates, confidence)
 
 
 def round_s(above: Configuration, below: Configuration) -> float | None:
     """Seconds that a run of each takes, one after the other; None if a side has no result."""
-    sides = [[r.cell.result.took_s for r in c.runs if r.cell.result] for c in (above, below)]
+    sides = [[r.cell.result.elapsed_s for r in c.runs if r.cell.result] for c in (above, below)]
     return sum(sum(side) / len(side) for side in sides) if all(sides) else None
 
 
@@ -126,6 +115,30 @@ class LossAtEqualSamples:
         return interval is not None and interval.low > 1 + MIN_LOSS_INCREASE
 
 
+MIN_MEDIAN_RATIO = 1.10
+"""Both speedups are reported from this ratio between them, in either direction."""
+
+
+@dataclass(frozen=True)
+class TypicalSpeedup:
+    """A pair's speedup by median step times, and how far means and medians lie apart.
+
+    Verdicts judge the mean step, as it determines how long a training takes. If a few long steps
+    dominate the mean, the medians give the speedup without them.
+    """
+
+    of_means: float
+    of_medians: float
+    """Ratio of samples per median step time, as geometric means over runs."""
+    multi_mean_over_median: float
+    """Mean over median step time on several devices; 1 if no step is long."""
+    single_mean_over_median: float
+
+    @property
+    def differs(self) -> bool:
+        return abs(math.log(self.of_medians / self.of_means)) > math.log(MIN_MEDIAN_RATIO)
+
+
 @dataclass(frozen=True)
 class Pair:
     """A multi-device configuration beside its single-device baseline."""
@@ -137,17 +150,62 @@ class Pair:
     efficiency: RatioEstimate
     cost_ratio: RatioEstimate
     """Cost of a sample over the single device's, at equal prices: ``devices / speedup``."""
-    money: Money
-    """What the whole interval of that says; unknown where the speedup is invalid or a ceiling."""
     judgement: Judgement
+    """By the interval alone."""
     seed_label: SeedLabel | None
     loss: LossAtEqualSamples | None
-    statistical: Judgement
-    """The judgement by the interval alone, also for a ceiling."""
-    doubts: tuple[Doubt, ...] = ()
-    """Other reasons to doubt the speedup; ``judgement`` includes them."""
-    invalid: tuple[Invalid, ...] = ()
-    """Why the verdict is *invalid*; empty for every other verdict."""
+    remarks: tuple[Remark, ...] = ()
+    """What else must be known of the speedup."""
+
+    @property
+    def invalid(self) -> tuple[Remark, ...]:
+        """Why the verdict is *invalid*; empty for every other verdict."""
+        return of_gravity(self.remarks, "invalid")
+
+    @property
+    def is_overruled(self) -> bool:
+        """Whether what was measured beside it leaves a verdict open that the interval may give."""
+        return bool(of_gravity(self.remarks, "undecided"))
+
+    @property
+    def verdict(self) -> Verdict:
+        """That of the interval, overruled by the gravest remark."""
+        if self.invalid:
+            return "invalid"
+        if self.is_overruled:
+            return "undecided"
+        return "ceiling" if self.multi.is_ceiling else self.judgement.verdict
+
+    @property
+    def final(self) -> Judgement:
+        """The judgement without what it says of an interval that is not believed."""
+        if self.is_overruled:
+            return Judgement("undecided", "", self.judgement.wanted)
+        stands = self.verdict == self.judgement.verdict
+        return self.judgement if stands else Judgement(self.verdict, "", self.judgement.wanted)
+
+    @property
+    def money(self) -> Money:
+        """What the whole interval of the cost says; unknown where the speedup is not believed."""
+        return judge_money(self.cost_ratio) if self.final is self.judgement else "unknown"
+
+    @property
+    def run_speedups(self) -> list[float]:
+        """Of each round that both sides ran in; else of each run over the mean of one."""
+        above, below = (side.rounds("global_samples_per_s") for side in (self.multi, self.single))
+        if isinstance(above, Mapping) and isinstance(below, Mapping):
+            return [above[at] / below[at] for at in sorted(above.keys() & below.keys())]
+        mean = self.single.estimate("global_samples_per_s")
+        values = self.multi.values("global_samples_per_s")
+        return [one / mean.value for one in values] if mean else []
+
+    @property
+    def typical(self) -> TypicalSpeedup | None:
+        """By means and by medians; None if a side has no step times or a median of 0 ms."""
+        multi, single = map(_rate_and_mean_of_medians, (self.multi, self.single))
+        if multi is None or single is None:
+            return None
+        return TypicalSpeedup(self.speedup.value, multi[0] / single[0], multi[1], single[1])
 
 
 @dataclass(frozen=True)
@@ -186,8 +244,7 @@ def _pair(
     multi: Configuration, singles: Sequence[Configuration], min_efficiency: float
 ) -> Pair | Refused:
     if not singles:
-        monitored = is_monitored(multi.cells[0].config)
-        return Refused(multi, way_to_get("one device", monitored=monitored))
+        return Refused(multi, way_to_get("one device", monitored=multi.is_monitored))
     ran = [s for s in singles if s.runs]
     single = min(ran or singles, key=lambda s: len(_find_differences(s, multi)))
     differing = _find_differences(single, multi)
@@ -218,13 +275,12 @@ def judge_config(
     config: Configuration, speedup: RatioEstimate, min_efficiency: float, round_s: float | None
 ) -> Judgement:
     """The verdict on ``speedup``, in words for how ``config`` was run and repeated."""
-    asked = config.cells[0].config
-    repeats = adaptive(asked)
+    repeats = adaptive(config.asked)
     return judge(
         speedup,
         config.runs[0].world_size,
         min_efficiency,
-        monitored=is_monitored(asked),
+        monitored=config.is_monitored,
         cap=None if repeats is None else repeats.cap,
         round_s=round_s,
     )
@@ -261,67 +317,39 @@ def _suggest_comparison(
 def explain_too_few_runs(config: Configuration) -> str:
     """Why a configuration has too few repeats, once others are set aside."""
     reasons = dict.fromkeys(f"{a.cell.planned.name} {a.reason}" for a in config.set_aside)
-    left, all_ = len(config.runs), len(config.runs) + len(config.set_aside)
     remedies = " and ".join(dict.fromkeys(a.remedy for a in config.set_aside))
-    more = "Run it again" if is_monitored(config.cells[0].config) else "Add repeats"
-    return (
-        f"{left} of {all_} repeats of {config.label} is left, too few: {'; '.join(reasons)}. "
-        f"{more} {remedies}"
-    )
+    more = VERDICT_RUNS - len(config.runs)
+    return f"{count_set_aside(config)}: run {more} more {remedies}. {'; '.join(reasons)}"
+
+
+def count_set_aside(config: Configuration) -> str:
+    """``1 of your 3 runs was disturbed``; empty where all its finished runs count."""
+    aside = config.set_aside
+    if not aside:
+        return ""
+    verb = "was" if len(aside) == 1 else "were"
+    why = "disturbed" if all(one.is_disturbed for one in aside) else "set aside"
+    return f"{len(aside)} of your {len(config.runs) + len(aside)} runs {verb} {why}"
 
 
 def _build_pair(
     multi: Configuration, single: Configuration, speedup: RatioEstimate, judgement: Judgement
 ) -> Pair:
-    devices, statistical = multi.runs[0].world_size, judgement
-    loss = loss_at_equal_samples(multi, single)
-    if is_ceiling(multi):
-        judgement = Judgement(
-            "ceiling",
-            f"{devices} independent models, not one: the most that data parallelism could reach "
-            f"on these devices is a speedup of {factor(speedup.value)}",
-        )
-    else:
-        less = _describe_higher_loss(multi, speedup, loss)
-        reasons = [judgement.reason, less, describe_inferred_scaling(multi)]
-        judgement = replace(judgement, reason="; ".join(r for r in reasons if r))
-    invalid = multi.invalid
+    devices, invalid = multi.runs[0].world_size, multi.invalid
     if single.invalid and not invalid:
-        why = f"its baseline {single.label} is invalid: {single.invalid[0].reason}"
-        invalid = (Invalid("invalid_baseline", why),)
-    if invalid:
-        judgement = Judgement("invalid", "; ".join(one.reason for one in invalid))
-    cost = sample_cost(speedup, devices)
+        figures = {"baseline": single.label, "reason": single.invalid[0].text}
+        invalid = (Remark("invalid_baseline", figures, multi.config_id),)
     return Pair(
         multi=multi,
         single=single,
         devices=devices,
         speedup=speedup,
         efficiency=speedup.scaled(1 / devices),
-        cost_ratio=cost,
-        money="unknown" if invalid or is_ceiling(multi) else judge_money(cost),
+        cost_ratio=sample_cost(speedup, devices),
         judgement=judgement,
-        seed_label=None if is_ceiling(multi) else seed_label(speedup.value),
-        loss=loss,
-        invalid=invalid,
-        statistical=statistical,
-    )
-
-
-def _describe_higher_loss(
-    multi: Configuration, speedup: RatioEstimate, loss: LossAtEqualSamples | None
-) -> str:
-    """Say that a faster training reaches a higher loss; empty if it does not, or if unknown.
-
-    Under weak scaling this is not said: several devices take fewer, larger steps there.
-    """
-    strong = multi.identity.get("scaling") == "strong"
-    if not strong or speedup.value <= 1 or loss is None or not loss.learns_less:
-        return ""
-    assert loss.ratio is not None
-    return (
-        f"but it learns less: {loss.name} at {loss.where} is "
-        f"{factor(loss.ratio.value)} times the single device's ({interval_words(loss.ratio)})"
+        seed_label=None if multi.is_ceiling else seed_label(speedup.value),
+        loss=loss_at_equal_samples(multi, single),
+        remarks=invalid,
     )
 
 
@@ -337,7 +365,7 @@ def loss_at_equal_samples(multi: Configuration, single: Configuration) -> LossAt
     Runs that time ends score their validation sets at unequal samples: their losses in training
     are compared. None for a ceiling: each of its models has seen only its own samples.
     """
-    if is_ceiling(multi):
+    if multi.is_ceiling:
         return None
     reached = _compare_losses(multi, single, lambda run: run.loss, LossCurve.at)
     if reached is not None:
@@ -377,39 +405,6 @@ def _compare_losses(
     ratio = estimate_ratio(above, below) if positive else None
     interpolated = any(samples not in curve.samples for curve in all_curves)
     return LossAtEqualSamples(name, samples, means[0], means[1], ratio, interpolated)
-
-
-MIN_MEDIAN_RATIO = 1.10
-"""Both speedups are reported from this ratio between them, in either direction."""
-
-
-@dataclass(frozen=True)
-class TypicalSpeedup:
-    """A pair's speedup by median step times, and how far means and medians lie apart.
-
-    Verdicts judge the mean step, as it determines how long a training takes. If a few long steps
-    dominate the mean, the medians give the speedup without them.
-    """
-
-    of_means: float
-    of_medians: float
-    """Ratio of samples per median step time, as geometric means over runs."""
-    multi_mean_over_median: float
-    """Mean over median step time on several devices; 1 if no step is long."""
-    single_mean_over_median: float
-
-    @property
-    def differs(self) -> bool:
-        return abs(math.log(self.of_medians / self.of_means)) > math.log(MIN_MEDIAN_RATIO)
-
-
-def typical_speedup(pair: Pair) -> TypicalSpeedup | None:
-    """Both speedups; None if a side has no step times or a median of 0 ms."""
-    sides = [_rate_and_mean_of_medians(config) for config in (pair.multi, pair.single)]
-    if sides[0] is None or sides[1] is None:
-        return None
-    (above, multi), (below, single) = sides[0], sides[1]
-    return TypicalSpeedup(pair.speedup.value, above / below, multi, single)
 
 
 def _rate_and_mean_of_medians(config: Configuration) -> tuple[float, float] | None:

@@ -8,28 +8,25 @@ sweep are paired by round, those of two sweeps are two samples.
 
 from __future__ import annotations
 
-import re
 import string
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from scalewise.analysis.choice import Speed, find_fastest
 from scalewise.analysis.comparability import differences, grouped, grouped_alike
-from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.cost import usd_per_million_samples
-from scalewise.analysis.run import Run
-from scalewise.analysis.scaling import is_ceiling
+from scalewise.analysis.ranking import Speed, rank
+from scalewise.analysis.run import RUN_FIGURES, Run
 from scalewise.analysis.statistics import (
     Estimate,
     RatioEstimate,
-    bonferroni,
     estimate_positive,
     estimate_ratio,
 )
 from scalewise.analysis.step_path import step_edges_s
 from scalewise.analysis.summary import Analysis
+from scalewise.analysis.table import Row
 
 _MAY_DIFFER = "devices,gpu,link,versions,code"
 _HOW_LONG = (
@@ -40,13 +37,11 @@ _HOW_LONG = (
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A configuration of one of the sweeps."""
+class Entry(Row):
+    """A row of one of the sweeps."""
 
-    side: str
+    side: str = ""
     """``A`` for the first sweep that was named, and so on."""
-    analysis: Analysis
-    config: Configuration
 
     @property
     def name(self) -> str:
@@ -62,20 +57,15 @@ class Entry:
 
 @dataclass(frozen=True)
 class Metric:
-    """What entries can win at."""
+    """What entries can win at: a figure of each run."""
 
     key: str
     words: str
     unit: str
     read: Callable[[Entry, Run], float | None]
     more_is_better: bool = False
-
-    @property
-    def column(self) -> str:
-        """``median_step_ms``, ``cost_usd_per_m_samples``: what files call it."""
-        return re.sub(
-            r"\W+", "_", f"{self.words} {self.unit}".replace("/", " per ").lower().strip()
-        )
+    needs: str = "it"
+    """What an entry without it lacks."""
 
     def values(self, entry: Entry) -> list[tuple[Run, float]]:
         """Of each run that has it and is above 0."""
@@ -87,9 +77,21 @@ class Metric:
         values = [value for _, value in self.values(entry)]
         return estimate_positive(values) if values else None
 
+    def goodness(self, entry: Entry) -> float:
+        """Its mean of an entry that has it, or one over that: more is better."""
+        found = self.estimate(entry)
+        assert found is not None
+        return found.value if self.more_is_better else 1 / found.value
 
-def _p50_ms(_: Entry, run: Run) -> float | None:
-    return run.throughput.step_time_ms.p50 if run.throughput else None
+    def ratio(self, best: Entry, other: Entry, confidence: float) -> RatioEstimate:
+        """How many times as good ``best`` is."""
+        above, below = (
+            entry.config.by_round(self.values(entry))
+            if best.side == other.side
+            else [value for _, value in self.values(entry)]
+            for entry in ((best, other) if self.more_is_better else (other, best))
+        )
+        return estimate_ratio(above, below, confidence)
 
 
 def _usd(entry: Entry, run: Run) -> float | None:
@@ -97,7 +99,7 @@ def _usd(entry: Entry, run: Run) -> float | None:
     return usd_per_million_samples(run.world_size, price, rate) if price and rate else None
 
 
-def _device_s(_: Entry, run: Run) -> float | None:
+def _device_ms(_: Entry, run: Run) -> float | None:
     rate = run.samples_per_s
     return run.world_size / rate * 1e3 if rate else None
 
@@ -107,13 +109,17 @@ def _joules(_: Entry, run: Run) -> float | None:
     return joules and joules / 1e6
 
 
+def _of_runs(key: str, *, more_is_better: bool = False) -> Metric:
+    """A figure of the table, by its key."""
+    figure = RUN_FIGURES[key]
+    return Metric(key, figure.heading, figure.unit, lambda _, run: run.value(key), more_is_better)
+
+
 METRICS = (
-    Metric("samples_per_s", "samples/s", "", lambda _, r: r.samples_per_s, more_is_better=True),
-    Metric("latency", "median step", "ms", _p50_ms),
-    Metric(
-        "memory", "peak memory", "MiB/device", lambda _, r: r.value("peak_memory_per_device_mib")
-    ),
-    Metric("energy", "energy", "J/sample", _joules),
+    replace(_of_runs("global_samples_per_s", more_is_better=True), unit=""),
+    _of_runs("step_time_p50_ms"),
+    _of_runs("peak_memory_per_device_mib"),
+    Metric("energy_j_per_sample", "energy", "J/sample", _joules),
 )
 """All but the cost, which :func:`cost_metric` chooses."""
 
@@ -125,8 +131,9 @@ def cost_metric(entries: Sequence[Entry]) -> Metric:
     """
     kinds = {entry.config.identity.get("device_model") for entry in entries}
     if len(kinds) == 1 and any(entry.usd_per_hour is None for entry in entries):
-        return Metric("cost", "cost", "device-ms/sample", _device_s)
-    return Metric("cost", "cost", "USD/M samples", _usd)
+        return Metric("device_ms_per_sample", "cost", "device-ms/sample", _device_ms)
+    return Metric("usd_per_million_samples", "cost", "USD/M samples", _usd,
+                  needs="a price (hardware.price)")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -151,16 +158,21 @@ class Work:
 
     entries: tuple[Entry, ...]
     winners: tuple[Winner, ...]
+    """Of the speed first, of the cost last."""
 
-    def winner(self, key: str) -> Winner:
-        """Of a metric by its key."""
-        return next(winner for winner in self.winners if winner.metric.key == key)
+    @property
+    def fastest(self) -> Winner:
+        return self.winners[0]
+
+    @property
+    def cheapest(self) -> Winner:
+        return self.winners[-1]
 
 
 def works(analyses: Sequence[Analysis]) -> tuple[Work, ...]:
     """The entries of all sweeps by their work, without those that are alone with it."""
     entries = (
-        Entry(side, analysis, config)
+        Entry(analysis, config, side=side)
         for side, analysis in zip(sides(len(analyses)), analyses, strict=True)
         for config in analysis.measured
         if config.config_id not in analysis.invalid and config.values("global_samples_per_s")
@@ -178,51 +190,24 @@ def sides(count: int) -> list[str]:
 
 
 def _winners(entries: Sequence[Entry]) -> Iterator[Winner]:
-    trained = [entry for entry in entries if not is_ceiling(entry.config)]
+    trained = [entry for entry in entries if not entry.config.is_ceiling]
     for metric in (*METRICS, cost_metric(trained)):
         yield _winner(metric, trained)
 
 
 def _winner(metric: Metric, entries: Sequence[Entry]) -> Winner:
-    known = {id(entry.config): entry for entry in entries if metric.values(entry)}
-    without = tuple(entry for entry in entries if id(entry.config) not in known)
-    kinds = {entry.config.is_cpu for entry in known.values()}
-    if len(known) < 2 or (metric.key == "memory" and len(kinds) > 1):
-        unlike = len(known) > 1
-        what = "a price (hardware.price)" if metric.key == "cost" else "it"
-        why = (
-            "of CPUs and of GPUs it is another memory" if unlike else f"fewer than two have {what}"
-        )
+    known = [entry for entry in entries if metric.values(entry)]
+    without = tuple(entry for entry in entries if not metric.values(entry))
+    if len(known) < 2:
+        return Winner(metric, None, (), None, without, f"fewer than two have {metric.needs}")
+    kinds = {entry.config.is_cpu for entry in known}
+    if metric.key == "peak_memory_per_device_mib" and len(kinds) > 1:
+        why = "of CPUs and of GPUs it is another memory"
         return Winner(metric, None, (), None, without, why)
-
-    def of(config: Configuration) -> float:
-        found = metric.estimate(known[id(config)])
-        assert found is not None
-        return found.value if metric.more_is_better else 1 / found.value
-
-    def ratio(best: Configuration, other: Configuration, confidence: float) -> RatioEstimate:
-        pair = known[id(best)], known[id(other)]
-        above, below = (
-            entry.config.by_round(metric.values(entry))
-            if pair[0].side == pair[1].side
-            else [value for _, value in metric.values(entry)]
-            for entry in (pair if metric.more_is_better else pair[::-1])
-        )
-        return estimate_ratio(above, below, confidence)
-
-    speed = Speed(of, ratio)
-    fastest = find_fastest([entry.config for entry in known.values()], speed)
-    best = known[id(fastest.config)]
-    others = sorted((c.config for c in known.values() if c is not best), key=of, reverse=True)
-    rivals = tuple(known[id(config)] for config in fastest.rivals)
-    second = fastest.rivals[0] if rivals else others[0]
-    return Winner(
-        metric,
-        None if rivals else best,
-        (best, *rivals) if rivals else (),
-        ratio(best.config, second, bonferroni(len(others))),
-        without,
-    )
+    found = rank(known, Speed(metric.goodness, metric.ratio))
+    if found.rivals:
+        return Winner(metric, None, (found.first, *found.rivals), found.lead, without)
+    return Winner(metric, found.first, (), found.lead, without)
 
 
 @dataclass(frozen=True)
@@ -257,7 +242,7 @@ def trained_together(side: str, analysis: Analysis) -> tuple[Together, ...]:
             sum(run.throughput.seconds for run in config.runs if run.throughput),
         )
         for config in analysis.measured
-        if is_ceiling(config) and (figure := config.estimate("global_samples_per_s"))
+        if config.is_ceiling and (figure := config.estimate("global_samples_per_s"))
     ]
     runs = [
         (config.label, run.cell.planned.name, ends, run.throughput.samples / run.throughput.steps)

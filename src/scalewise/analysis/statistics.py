@@ -139,15 +139,17 @@ def estimate_not_negative(values: Values, confidence: float = 0.95) -> Estimate:
     return replace(whole, interval=replace(whole.interval, low=max(whole.interval.low, 0.0)))
 
 
-def estimate_ratio(
-    above: Runs, below: Runs, confidence: float = 0.95, first: int | None = None
-) -> RatioEstimate:
+def estimate_runs(values: Values) -> Estimate:
+    """Geometric, as all means of positive runs; where one is 0 as :func:`estimate_not_negative`."""
+    return (estimate_positive if min(values) > 0 else estimate_not_negative)(values)
+
+
+def estimate_ratio(above: Runs, below: Runs, confidence: float = 0.95) -> RatioEstimate:
     """``above / below`` with Student's t interval of logarithms, exponentiated.
 
     Rounds are blocks: where both sides have rounds in common, the ratio is taken within each of
     them, and over rounds with n - 1 degrees of freedom. What a round's halves share, as a busy
-    host, cancels. Where they have none, it is Welch's of two samples. With ``first`` only so many
-    pairs count, or runs of each side.
+    host, cancels. Where they have none, it is Welch's of two samples.
 
     Why not Fieller: throughputs are positive and vary multiplicatively (clocks, neighbours,
     caches), so their logs are nearer to normal; the interval is always positive and finite
@@ -155,7 +157,6 @@ def estimate_ratio(
     B/A give the same answer turned over. Raises ValueError if a value is not positive.
     """
     a, b, paired = in_pairs(above, below)
-    a, b = a[:first], b[:first]
     if (a <= 0).any() or (b <= 0).any():
         raise ValueError("a ratio interval needs positive values on both sides")
     log_a, log_b = np.log(a), np.log(b)

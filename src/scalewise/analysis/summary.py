@@ -7,18 +7,15 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from scalewise.analysis.best import BestOfEach, find_best
-from scalewise.analysis.choice import Ladder, ladders
 from scalewise.analysis.communication import (
     Communication,
     measure_communication,
-    timed_only,
     windows,
 )
 from scalewise.analysis.comparability import grouped
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.cost import NO_COST, Cost, measure_cost
-from scalewise.analysis.disturbances import Disturbance, disturbances
+from scalewise.analysis.doubts import find_remarks
 from scalewise.analysis.figures import listed
 from scalewise.analysis.investment import (
     Alternative,
@@ -28,14 +25,18 @@ from scalewise.analysis.investment import (
     measure_owned,
     measure_return,
 )
+from scalewise.analysis.loss_budget import LossBudget
 from scalewise.analysis.mfu import MfuResult, find_doctor, measure_mfu
-from scalewise.analysis.model import CellRecords, Sweep, is_profiled
+from scalewise.analysis.model import CellRecords, Sweep
+from scalewise.analysis.ranking import BestOfEach, Ladder, find_best, ladders
+from scalewise.analysis.remarks import Remark
 from scalewise.analysis.scaling import Pair, Refused
+from scalewise.analysis.statistics import RatioEstimate
 from scalewise.analysis.verdict import MIN_EFFICIENCY
 from scalewise.analysis.verdicts import Verdicts, reach_verdicts
 from scalewise.config import Prices, conf_dir, load_profiles, read_prices
 from scalewise.host import from_here
-from scalewise.records import DoctorReport, Ending
+from scalewise.records import DoctorReport, Ending, source_line
 
 _MOST_NAMED = 2
 """Cells named where many ended of the same."""
@@ -52,7 +53,8 @@ def ending_lines(cells: Sequence[tuple[str, Ending, Path | None]]) -> Iterator[s
         yield f"{outcome}: {names}: {message}"
         _, first, log = group[0]
         if first.raised_at is not None:
-            yield f"  raised at {from_here(first.raised_at)}"
+            code = source_line(first)
+            yield f"  raised at {from_here(first.raised_at)}{f': {code}' if code else ''}"
         if log is not None:
             yield f"  log: {from_here(log)}"
 
@@ -77,8 +79,6 @@ class Analysis(Verdicts):
     """``config_id`` to what it costs on devices of one's own, where their price is known."""
     returns: Mapping[str, Return] = field(default_factory=dict)
     """``config_id`` of several devices to what the added ones bring in."""
-    disturbances: tuple[Disturbance, ...] = ()
-    """What disturbed each cell, or why that cannot be told, in the order of the plan."""
     alternatives: tuple[Alternative, ...] = ()
     """What else a single device would gain from, and what that costs."""
     best: tuple[BestOfEach, ...] = ()
@@ -89,15 +89,20 @@ class Analysis(Verdicts):
         """Numbers of devices side by side."""
         return ladders(self.pairs)
 
+    @cached_property
+    def remarks(self) -> tuple[Remark, ...]:
+        """What must be known of the figures, the gravest first."""
+        return find_remarks(self.sweep, self.configurations, self.pairs, self.budgets)
+
     @property
     def measured(self) -> tuple[Configuration, ...]:
         """Those that are timed, with at least one finished run."""
-        return tuple(c for c in timed_only(self.configurations) if c.runs)
+        return tuple(c for c in self.configurations if c.is_timed and c.runs)
 
     @property
     def profiled(self) -> tuple[Configuration, ...]:
         """Those that ran under a profiler: no time of theirs counts."""
-        return tuple(c for c in self.configurations if c.runs and is_profiled(c.cells[0].config))
+        return tuple(c for c in self.configurations if c.is_profiled and c.runs)
 
     @property
     def unfinished(self) -> tuple[CellRecords, ...]:
@@ -119,12 +124,40 @@ class Analysis(Verdicts):
     def refusal(self, config: Configuration) -> Refused | None:
         return next((r for r in self.refused if r.multi.config_id == config.config_id), None)
 
+    def verdict_word(self, config: Configuration) -> str | None:
+        """The word in every table and file; None where there is nothing to judge."""
+        if not config.is_timed:
+            return None
+        if config.config_id in self.invalid:
+            return "invalid"
+        if pair := self.pair(config):
+            return pair.verdict
+        if not config.runs:
+            return None
+        if config.devices == 1:
+            return "baseline"
+        return "not comparable" if self.refusal(config) else None
 
-def speedup_at_equal_clocks(analysis: Analysis, pair: Pair) -> float | None:
-    """Bounds the part of the SM clocks in a speedup; None where a clock was not read."""
-    budget = analysis.budgets.get(pair.multi.config_id)
-    factor = budget.at_equal_clocks if budget is not None else None
-    return None if factor is None else factor * pair.speedup.value
+    def cost_ratio(self, pair: Pair) -> RatioEstimate | None:
+        """A sample's cost over that on the single device: ``1 / efficiency`` at equal prices.
+
+        Two unknown prices are taken to be equal; None where that of one side alone is known. The
+        interval is that of the speedup turned over, so that it says what the verdict was judged on.
+        """
+        multi, single = (self.cost(side).rent for side in (pair.multi, pair.single))
+        if multi is None and single is None:
+            return pair.cost_ratio
+        return None if multi is None or single is None else pair.cost_ratio.scaled(multi / single)
+
+    def budget(self, config: Configuration) -> LossBudget | None:
+        """Where its time goes; None where no run of it was timed."""
+        return self.budgets.get(config.config_id)
+
+    def speedup_at_equal_clocks(self, pair: Pair) -> float | None:
+        """Bounds the part of the SM clocks in a speedup; None where a clock was not read."""
+        budget = self.budget(pair.multi)
+        factor = budget.at_equal_clocks if budget is not None else None
+        return None if factor is None else factor * pair.speedup.value
 
 
 def analyse(
@@ -136,16 +169,14 @@ def analyse(
     configs = found.configurations
     doctor = find_doctor(sweep.path)
     profiles = load_profiles(conf_dir() / "hardware")
-    mfu = {
-        c.config_id: tuple(measure_mfu(run, doctor, profiles) for run in c.runs) for c in configs
-    }
+    mfu = {c.config_id: tuple(measure_mfu(run, doctor) for run in c.runs) for c in configs}
     seen = windows(configs)
+    measured = [c for c in configs if c.is_timed and c.runs]
     communication = {
         c.config_id: cost
-        for c in timed_only(configs)
+        for c in measured
         if (cost := measure_communication(c, seen.get(c.config_id), doctor)) is not None
     }
-    measured = [c for c in timed_only(configs) if c.runs]
     costs = {
         c.config_id: measure_cost(c, profiles, found.invalid.get(c.config_id, ()), prices.rent)
         for c in measured
@@ -171,7 +202,6 @@ def analyse(
         prices=prices,
         owned=owned,
         returns=returns,
-        disturbances=tuple(one for cell in sweep.cells for one in disturbances(cell)),
         alternatives=find_alternatives(measured, found.pairs, returns, owned),
         best=find_best(
             [c for c in measured if c.config_id not in found.invalid],

@@ -18,16 +18,14 @@ from scalewise.analysis.communication import (
     measured_serial_fraction,
 )
 from scalewise.analysis.configuration import Configuration
-from scalewise.analysis.cost import cost_ratio
 from scalewise.analysis.figures import Figure
 from scalewise.analysis.loss_budget import CAUSE_WORDS, LossBudget, LossCause
-from scalewise.analysis.model import is_operation, is_timed, setting
 from scalewise.analysis.run import RUN_FIGURES
-from scalewise.analysis.scaling import Pair, typical_speedup
+from scalewise.analysis.scaling import Pair
 from scalewise.analysis.statistics import estimate_positive
 from scalewise.analysis.step_figures import epochs_after
-from scalewise.analysis.step_parts import mean_anatomy
-from scalewise.analysis.summary import Analysis, speedup_at_equal_clocks
+from scalewise.analysis.steps import RankAnatomy
+from scalewise.analysis.summary import Analysis
 from scalewise.config import Price
 from scalewise.records import PHASES, DeviceInfo
 
@@ -47,12 +45,12 @@ class Row:
         return self.analysis.valid_pair(self.config)
 
     @cached_property
-    def phases(self) -> tuple[dict[str, float], float, str] | None:
-        return mean_anatomy(self.config)
+    def anatomy(self) -> RankAnatomy | None:
+        return self.config.anatomy
 
     @property
     def budget(self) -> LossBudget | None:
-        return self.analysis.budgets.get(self.config.config_id)
+        return self.analysis.budget(self.config)
 
     @property
     def communication(self) -> Communication | None:
@@ -68,7 +66,7 @@ class Row:
 
     @property
     def speedup_at_equal_clocks(self) -> float | None:
-        return speedup_at_equal_clocks(self.analysis, self.pair) if self.pair else None
+        return self.analysis.speedup_at_equal_clocks(self.pair) if self.pair else None
 
 
 Read = Callable[[Row], Any]
@@ -111,36 +109,12 @@ def _name(group: str) -> Figure[Row]:
                   group, text=str)  # fmt: skip
 
 
-def precision_word(config: Configuration) -> str | None:
-    """The precision of training; of an operation, which has none, the data's number format."""
-    plain = config.cells[0].config
-    if not is_operation(plain):
-        return config.name("precision")
-    return str(setting(plain, "dataset.dtype") or "fp32")
-
-
-def verdict(row: Row) -> str | None:
-    """The word in every table and file; None where there is nothing to judge."""
-    analysis, config = row.analysis, row.config
-    if not is_timed(config.cells[0].config):
-        return None
-    if config.config_id in analysis.invalid:
-        return "invalid"
-    if pair := analysis.pair(config):
-        return pair.judgement.verdict
-    if not config.runs:
-        return None
-    if config.devices == 1:
-        return "baseline"
-    return "not comparable" if analysis.refusal(config) else None
-
-
 def _reason(row: Row) -> str | None:
     analysis, config = row.analysis, row.config
     if invalid := analysis.invalid.get(config.config_id):
-        return invalid[0].reason
+        return invalid[0].text
     if pair := analysis.pair(config):
-        return pair.judgement.reason
+        return analysis.say_why(pair)
     if refused := analysis.refusal(config):
         return refused.reason
     return None if config.runs else config.cells[-1].ending.message
@@ -152,12 +126,8 @@ def _efficiency_at_equal_clocks(row: Row) -> float | None:
 
 
 def _speedup_of_medians(row: Row) -> float | None:
-    typical = typical_speedup(row.pair) if row.pair else None
+    typical = row.pair.typical if row.pair else None
     return typical.of_medians if typical else None
-
-
-def _loss_names(row: Row) -> str | None:
-    return " / ".join(dict.fromkeys(run.loss.name for run in row.config.runs if run.loss)) or None
 
 
 def _epoch_time_s(row: Row) -> float | None:
@@ -173,7 +143,7 @@ def _serial_fraction(row: Row) -> float | None:
 
 def _phase(name: str) -> Figure[Row]:
     says = "mean ms a step over runs and ranks, by the clock that `timeline` names"
-    return Figure(f"{name}_ms", lambda r: r.phases[0].get(name) if r.phases else None, says)
+    return Figure(f"{name}_ms", lambda r: r.anatomy and r.anatomy.phases_ms.get(name), says)
 
 
 def _lost(cause: LossCause) -> Figure[Row]:
@@ -222,9 +192,9 @@ FIGURES: tuple[Figure[Row], ...] = (
     Figure("baseline", lambda r: r.pair and r.pair.single.label,
            "the single device that it is held against", on="page", in_csv=False),
     _name("model"),
-    _name("dataset"),
+    replace(_name("dataset"), on="summary"),
     _name("strategy"),
-    Figure("precision", lambda r: precision_word(r.config),
+    Figure("precision", lambda r: r.config.precision,
            "name of the chosen precision; of an operation, the format of its data", "precision",
            text=str),
     replace(_name("execution"), in_csv=False),
@@ -235,6 +205,8 @@ FIGURES: tuple[Figure[Row], ...] = (
     _of_first_run("scaling"),
     _of_first_run("global_batch_size_samples"),
     _of_first_run("per_device_batch_size_samples"),
+    _of_first_run("parameters_total"),
+    _of_first_run("parameters_trainable"),
     Figure("runs_done", lambda r: len(r.config.runs), "finished runs in its figures"),
     Figure("runs_set_aside", lambda r: len(r.config.set_aside), "finished runs in none of them"),
     Figure("runs_planned", lambda r: len(r.config.cells), "cells that were asked for"),
@@ -276,7 +248,7 @@ FIGURES: tuple[Figure[Row], ...] = (
     _over_runs("power_cv_percent"),
     _over_runs("sm_activity_cv_percent"),
     _over_runs("arrival_cv_percent"),
-    replace(_of_first_run("loss_name"), of=_loss_names),
+    replace(_of_first_run("loss_name"), of=lambda r: r.config.loss_name),
     _over_runs("loss_reached"),
     Figure("equal_samples", _loss("samples"), "samples after which both losses are compared",
            in_csv=False),
@@ -295,6 +267,7 @@ FIGURES: tuple[Figure[Row], ...] = (
     _over_runs("energy_j_per_million_samples"),
     _over_runs("energy_j_per_step"),
     _over_runs("energy_j_per_run"),
+    _over_runs("optimizer_memory_mib"),
     Figure("usd_per_device_hour", lambda r: r.price and r.price.usd_per_hour,
            "price of one device"),
     Figure("price_source", lambda r: r.price and f"{r.price.source}, {r.price.date}",
@@ -303,11 +276,12 @@ FIGURES: tuple[Figure[Row], ...] = (
            lambda r: r.analysis.cost(r.config).usd_per_million_samples,
            "of all devices, over the timed steps", "USD per million samples",
            on="cost devices page", has_ends=True),
-    Figure("sample_cost_ratio", lambda r: r.pair and cost_ratio(r.pair, r.analysis.costs),
+    Figure("sample_cost_ratio", lambda r: r.pair and r.analysis.cost_ratio(r.pair),
            "a sample's cost over the baseline's", "cost of a sample", "x single",
            on="cost page trackers", has_ends=True),
     *map(_phase, PHASES),
-    Figure("timeline", lambda r: r.phases and r.phases[2], "`device` (CUDA events) or `host`"),
+    Figure("timeline", lambda r: r.anatomy and r.anatomy.timeline,
+           "`device` (CUDA events) or `host`"),
     Figure("ideal_step_time_ms", lambda r: r.budget and r.budget.ideal_ms,
            "the baseline's step for the share of each device"),
     Figure("measured_step_time_ms", lambda r: r.budget and r.budget.measured_ms,
@@ -315,7 +289,8 @@ FIGURES: tuple[Figure[Row], ...] = (
     *map(_lost, CAUSE_WORDS),
     Figure("main_limit", _limit("cause"), "the largest loss, of a tenth of the step or more"),
     Figure("main_limit_ms", _limit("ms"), "its length"),
-    Figure("verdict", verdict, "as in the report; `not comparable` has its reason and no figures",
+    Figure("verdict", lambda r: r.analysis.verdict_word(r.config),
+           "as in the report; `not comparable` has its reason and no figures",
            "verdict", on="scaling devices speed summary page trackers", text=str),
     Figure("seed_label", _pair("seed_label"), "what the published study's rule says",
            "study's label", on="scaling", text=str),
@@ -332,6 +307,11 @@ def shown_on(table: str) -> list[Figure[Row]]:
 def rows(analysis: Analysis, warmup_epochs: int = 1) -> list[Row]:
     """Every configuration, measured or not."""
     return [Row(analysis, config, warmup_epochs) for config in analysis.configurations]
+
+
+def measured_rows(analysis: Analysis) -> list[Row]:
+    """Those that are timed, with at least one finished run."""
+    return [Row(analysis, config) for config in analysis.measured]
 
 
 def csv_rows(analysis: Analysis, warmup_epochs: int = 1) -> list[dict[str, Any]]:

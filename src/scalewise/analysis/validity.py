@@ -7,8 +7,7 @@ samples, shared a GPU or trained nothing, the rates are right and the speedup me
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final
 
 import numpy as np
 
@@ -16,83 +15,60 @@ from scalewise.analysis.balance import ShardAudit
 from scalewise.analysis.comparability import grouped
 from scalewise.analysis.losses import divergence
 from scalewise.analysis.model import CellRecords
+from scalewise.analysis.remarks import Remark
 from scalewise.records import PHASES, ImportedResult, MetricRow, RankSummary, StepSeries
-
-Code = Literal[
-    "shards_overlap",
-    "sample_count",
-    "shared_device",
-    "loss_not_finite",
-    "records_contradict",
-    "untrained",
-    "superlinear",
-    "invalid_baseline",
-    "per_replica_throughput",
-    "inflated_throughput",
-    "unsynchronised_timing",
-]
 
 UNTRAINED_UP_TO = 0.05
 """Share of steps without a loss up to which a run is still compared: a loop that leaves out a bad
 batch now and then gains at most as much."""
 
 
-@dataclass(frozen=True)
-class Invalid:
-    """Why a figure means nothing."""
-
-    code: Code
-    reason: str
-
-
-DoubtCode = Literal[
-    "learns_less", "fell_back", "contention", "disturbed", "superlinear", "untrained",
-    "batch_size", "medians", "long_step", "unsteady", "mixed", "set_aside", "clocks",
-    "replaced", "few_runs", "unequal_samples", "allocator", "outliers",
-    "fp8", "missing", "power_cap", "unseen",
-]  # fmt: skip
-"""The gravest first: a terminal names the first doubt about a configuration."""
-
-
-@dataclass(frozen=True)
-class Doubt:
-    """A reason not to take a figure as it stands: one for the terminal and for every file."""
-
-    code: DoubtCode
-    text: str
-    brief: str = ""
-    """In a few words, for the terminal; what has none is counted there, and told in files."""
-    of: str = ""
-    """A cell, or the label of a configuration; empty where ``text`` names its own."""
-    about: tuple[str, ...] = ()
-    """``config_id`` of those whose figure is doubted; empty: no single one's."""
-
-
-def invalid_ranks(ranks: Sequence[RankSummary]) -> Iterator[Invalid]:
+def invalid_ranks(ranks: Sequence[RankSummary], run: str = "") -> Iterator[Remark]:
     """Every reason that the ranks of one run give themselves."""
-    shared = _shared_device(ranks)
-    if shared is not None:
-        yield Invalid("shared_device", shared)
-    turned = next((rank for rank in ranks if _counts_another_dimension(rank)), None)
-    if turned is not None:
-        yield Invalid("sample_count", f"{_count_words(turned)}: put the batch dimension first")
-    worst = max(ranks, key=_untrained_share, default=None)
-    if worst is not None and _untrained_share(worst) > UNTRAINED_UP_TO:
-        yield Invalid("untrained", _untrained_words(worst))
-    elif worst is not None and any(rank.parameters_changed is False for rank in ranks):
-        words = f"no parameter changed in {_own_steps(worst):,} steps (learning rate 0, or frozen)"
-        yield Invalid("untrained", words)
+    for uuid, sharing in grouped(ranks, lambda rank: rank.device.uuid).items():
+        if uuid is not None and len(sharing) > 1:
+            each = " and ".join(map(str, sorted(rank.rank for rank in sharing)))
+            yield Remark("shared_device", {"ranks": each, "uuid": uuid}, run=run)
+            break
+    if turned := next((rank for rank in ranks if _counts_another_dimension(rank)), None):
+        yield Remark("sample_count", _counts(turned), run=run)
+    left_out = untrained_steps(ranks)
+    if left_out and left_out["steps"] > UNTRAINED_UP_TO * left_out["of"]:
+        yield Remark("untrained", left_out, run=run)
+    elif any(rank.parameters_changed is False for rank in ranks):
+        yield Remark("frozen", {"of": max(map(_own_steps, ranks))}, run=run)
+    if differing := _differing_replicas(ranks):
+        yield Remark("replicas_differ", differing, run=run)
 
 
-def count_doubt(ranks: Sequence[RankSummary]) -> str | None:
-    """That a batch has another length than its loader says; None where it has not, or is invalid.
+REPLICAS_SAME: Final = 1e-5
+"""Share of their norm by which the parameters of two replicas may differ."""
+
+
+def _differing_replicas(ranks: Sequence[RankSummary]) -> dict[str, Any] | None:
+    """By how much the rank that differs most has other parameters than the first; None if none."""
+    known = [(one.rank, one.replica_fingerprint) for one in ranks if one.replica_fingerprint]
+    if not known:
+        return None
+    first, (norm, projection) = known[0]
+    apart = {
+        rank: max(abs(own_norm - norm), abs(own_projection - projection)) / max(norm, own_norm)
+        for rank, (own_norm, own_projection) in known[1:]
+        if max(norm, own_norm) > 0
+    }
+    furthest = max(apart, key=lambda rank: apart[rank], default=None)
+    if furthest is None or apart[furthest] <= REPLICAS_SAME:
+        return None
+    return {"first": first, "other": furthest, "share": apart[furthest]}
+
+
+def miscounted(ranks: Sequence[RankSummary]) -> dict[str, Any] | None:
+    """The figures of a batch of another length than its loader says; None where it has its own.
 
     A loader that leaves out bad samples, or joins two views of each, is no fault.
     """
-    for rank in ranks:
-        if _is_miscounted(rank) and not _counts_another_dimension(rank):
-            return f"{_count_words(rank)}: samples/s are wrong where these are no samples"
-    return None
+    each = (_counts(one) for one in ranks if _is_miscounted(one))
+    return next(each, None) if not any(map(_counts_another_dimension, ranks)) else None
 
 
 def _is_miscounted(rank: RankSummary) -> bool:
@@ -105,40 +81,17 @@ def _counts_another_dimension(rank: RankSummary) -> bool:
     return _is_miscounted(rank) and rank.loader_batch_size in (rank.batch_shape or ())[1:]
 
 
-def _count_words(rank: RankSummary) -> str:
+def _counts(rank: RankSummary) -> dict[str, Any]:
     assert rank.batch_shape is not None
     shape = " x ".join(map(str, rank.batch_shape))
-    return (
-        f"{rank.batch_shape[0]:,} samples of a batch were counted (its first tensor is {shape}), "
-        f"but the loader's batch_size is {rank.loader_batch_size:,}"
-    )
+    return {"counted": rank.batch_shape[0], "shape": shape, "asked": rank.loader_batch_size}
 
 
-def untrained_steps(ranks: Sequence[RankSummary]) -> str | None:
-    """``3 of 100 steps trained nothing``, of the worst rank; None where all trained."""
-    worst = max(ranks, key=_untrained_share, default=None)
-    return _untrained_words(worst) if worst is not None and worst.steps_without_loss else None
-
-
-def _untrained_share(rank: RankSummary) -> float:
-    """Share of its steps that gave no loss, 0 to 1."""
-    return (rank.steps_without_loss or 0) / max(1, _own_steps(rank))
-
-
-def _untrained_words(rank: RankSummary) -> str:
-    """``3 of 100 steps trained nothing`` and why."""
-    return (
-        f"{rank.steps_without_loss:,} of {_own_steps(rank):,} steps trained nothing "
-        "(training_step returned no loss in them): their time is not that of training"
-    )
-
-
-def _shared_device(ranks: Sequence[RankSummary]) -> str | None:
-    for uuid, sharing in grouped(ranks, lambda rank: rank.device.uuid).items():
-        if uuid is not None and len(sharing) > 1:
-            each = " and ".join(map(str, sorted(rank.rank for rank in sharing)))
-            return f"ranks {each} computed on one GPU ({uuid})"
-    return None
+def untrained_steps(ranks: Sequence[RankSummary]) -> dict[str, int] | None:
+    """How many of its steps gave no loss, of the worst rank; None where all did."""
+    each = [(rank.steps_without_loss or 0, _own_steps(rank)) for rank in ranks]
+    steps, of = max(each, key=lambda one: one[0] / max(1, one[1]), default=(0, 0))
+    return {"steps": steps, "of": of} if steps else None
 
 
 def _own_steps(rank: RankSummary) -> int:
@@ -146,7 +99,8 @@ def _own_steps(rank: RankSummary) -> int:
     return rank.steps_completed - (rank.resumed_at_step or 0)
 
 
-_SHARD_FAULTS = ("every rank sees all data", "overlap", "not the same")
+SHARED_DATA: Final = ("every rank sees all data", "overlap", "not the same")
+"""Verdicts on shards whose ranks fed the same."""
 
 
 def invalid_run(
@@ -154,7 +108,7 @@ def invalid_run(
     shards: ShardAudit | None,
     losses: Sequence[MetricRow],
     contradicted: str | None,
-) -> Iterator[Invalid]:
+) -> Iterator[Remark]:
     """Every reason why the figures of a finished cell mean nothing.
 
     Args:
@@ -163,67 +117,39 @@ def invalid_run(
         losses: of the run, as :func:`~scalewise.analysis.losses.run_losses` has them.
         contradicted: how its step times contradict each other; None where they do not.
     """
-    if shards is not None and shards.verdict in _SHARD_FAULTS:
-        yield Invalid("shards_overlap", shards.explanation)
+    run = cell.planned.name
+    if shards is not None and shards.verdict in SHARED_DATA:
+        yield Remark("shards_overlap", {"explanation": shards.explanation}, run=run)
     if cell.result is None:
         return
-    yield from invalid_ranks(cell.result.ranks)
+    yield from invalid_ranks(cell.result.ranks, run)
     if contradicted is not None:
-        yield Invalid("records_contradict", contradicted)
+        yield Remark("records_contradict", {"contradiction": contradicted}, run=run)
     diverged = divergence(losses)
     if diverged is not None:
-        yield Invalid("loss_not_finite", diverged)
+        yield Remark("loss_not_finite", {"loss": diverged}, run=run)
 
 
 PUBLISHED_TOLERANCE: Final = 0.05
 """Relative difference up to which two figures count as the same: published ones are rounded."""
 
 
-def check_published(result: ImportedResult) -> tuple[Invalid, ...]:
-    """What the figures contradict; empty where they agree.
+def check_published(result: ImportedResult, run: str = "") -> Iterator[Remark]:
+    """What the figures contradict; nothing where they agree.
 
     A throughput that was computed from the wrong batch looks like bad (or wonderful) scaling. The
     step time that stands beside it gives it away: ``samples/s * seconds a step`` is the batch that
-    was counted, and it must be the global one.
+    was counted, and it must be the global one, whatever factor lies between them.
     """
-    found = []
-    counted, n = result.counted_batch, result.devices
-    figures = (
-        f"{result.samples_per_s:,.6g} samples/s at {result.step_time_ms:.3g} ms a step count "
-        f"{counted:.4g} samples"
-    )
-    if n > 1 and _same(counted, result.global_batch_size / n):
-        found.append(
-            Invalid(
-                "per_replica_throughput",
-                f"{figures}: one replica's share of a global batch of {result.global_batch_size}; "
-                f"the throughput of all is {n} times higher",
-            )
-        )
-    elif n > 1 and _same(counted, result.global_batch_size * n):
-        found.append(
-            Invalid(
-                "inflated_throughput",
-                f"{figures}, {n} times the global batch: a global figure was multiplied by the "
-                "devices once more",
-            )
-        )
-    communication = result.communication_ms
-    if communication is not None and communication > result.step_time_ms * (
-        1 + PUBLISHED_TOLERANCE
-    ):
-        found.append(
-            Invalid(
-                "unsynchronised_timing",
-                f"{communication:.3g} ms of communication stand inside a step of "
-                f"{result.step_time_ms:.3g} ms: the timer enclosed other work, or did not wait",
-            )
-        )
-    return tuple(found)
-
-
-def _same(a: float, b: float) -> bool:
-    return abs(a - b) <= PUBLISHED_TOLERANCE * b
+    counted, batch = result.counted_batch, result.global_batch_size
+    figures = {
+        "rate": result.samples_per_s, "step_ms": result.step_time_ms, "counted": counted,
+        "batch": batch, "times": counted / batch, "communication_ms": result.communication_ms,
+    }  # fmt: skip
+    if abs(counted - batch) > PUBLISHED_TOLERANCE * batch:
+        yield Remark("counted_batch", figures, run=run)
+    if (result.communication_ms or 0) > result.step_time_ms * (1 + PUBLISHED_TOLERANCE):
+        yield Remark("unsynchronised_timing", figures, run=run)
 
 
 SAME: Final = 1e-3

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from fakes.recorded import DDP, Spec, swept
-from scalewise.analysis import CellRecords, NotMeasuredError
+from scalewise.analysis import CellRecords
 from scalewise.analysis.balance import measure_balance
 from scalewise.analysis.devices import Usage, measure_usage
 from scalewise.analysis.step_figures import figures_of
-from scalewise.analysis.steps import common_steps
+from scalewise.analysis.steps import NotMeasuredError, common_steps
 from scalewise.records import DeviceSample, DeviceSeries, advice, cv_percent, cv_text, grade
 
 

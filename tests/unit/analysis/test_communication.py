@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from scalewise.analysis import Communication, is_timed, seed_rows
+from fakes.recorded import Spec, swept
+from scalewise.analysis import Communication, configurations, seed_rows
 from scalewise.analysis.communication import (
     AllReduceCurve,
     ProfiledWindow,
@@ -14,7 +17,6 @@ from scalewise.analysis.communication import (
     _transfer_ms,
     serial_fraction,
 )
-from scalewise.analysis.model import is_profiled, workload
 from scalewise.analysis.steps import ExposedCommunication
 from scalewise.records import STEP_DTYPE, StepSeries, WindowProfile
 
@@ -68,7 +70,7 @@ def test_a_transfer_is_each_collective_on_the_rank_that_came_last_to_it() -> Non
     ranks = (seen_by(0, 9.0, 1.0, 1.2), seen_by(1, 1.1, 7.0, 5.0))
     assert _transfer_ms(ranks) == pytest.approx((1.1 + 1.0 + 1.2) / 2)
     assert _transfer_ms((seen_by(0, 9.0, 1.0), seen_by(1, 1.1))) is None, "not the same ones"
-    assert _transfer_ms((seen_by(0), seen_by(1))) is None, "an older record"
+    assert _transfer_ms((seen_by(0), seen_by(1))) is None, "nobody recorded them"
 
 
 def test_amdahls_serial_fraction() -> None:
@@ -119,7 +121,6 @@ def test_without_a_window_the_all_reduce_row_says_that_it_is_the_exposed_part() 
     ("config", "timed", "profiled", "examination"),
     [
         ({}, True, False, False),
-        (None, True, False, False),
         ({"profile": {"anatomy": False}}, True, False, False),
         ({"profile": {"window": True}}, False, True, False),
         ({"profile": {"trace": True}}, False, True, False),
@@ -127,7 +128,8 @@ def test_without_a_window_the_all_reduce_row_says_that_it_is_the_exposed_part() 
     ],
 )
 def test_kinds_of_cells(
-    config: dict[str, object] | None, timed: bool, profiled: bool, examination: bool
+    tmp_path: Path, config: dict[str, object], timed: bool, profiled: bool, examination: bool
 ) -> None:
-    found = (is_timed(config), is_profiled(config), workload(config) == "doctor")
-    assert found == (timed, profiled, examination)
+    (one,) = configurations(swept(tmp_path, Spec(config=config)))
+    assert (one.is_timed, one.is_profiled) == (timed, profiled)
+    assert (one.setting("workload") == "doctor") is examination

@@ -29,22 +29,23 @@ def code(path: Path, slowdown: float, limit: str | None = None, runs: int = 5) -
     return compare(a, b, "code", limit)
 
 
-def test_one_run_a_side_shows_nothing_and_says_that_it_excludes_nothing(tmp_path: Path) -> None:
-    found = code(tmp_path, 1.5, "slower=3%", runs=1)
-    assert found.matches[0].change == "undecided"
-    assert found.gate is not None
-    assert not found.gate.failed
-    assert "large single x1 slower by any amount is not excluded" in found.gate.reason
-    assert "add repeats" in found.gate.reason
-
-
-def test_two_runs_a_side_decide_nothing_however_far_apart(tmp_path: Path) -> None:
-    found = code(tmp_path, 3.0, "slower=3%", runs=2)
+@pytest.mark.parametrize(
+    ("runs", "slowdown", "excluded", "said"),
+    [
+        (1, 1.5, "large single x1 slower by any amount is not excluded", "0.67 from 1 and 1 runs"),
+        (2, 3.0, "add repeats", "0.33 [0.32, 0.34] (95 % interval) from 2 and 2 runs"),
+    ],
+)
+def test_fewer_than_three_runs_a_side_decide_nothing_however_far_apart(
+    tmp_path: Path, runs: int, slowdown: float, excluded: str, said: str
+) -> None:
+    found = code(tmp_path, slowdown, "slower=3%", runs)
     assert {m.change for m in found.matches} == {"undecided"}
     assert found.gate is not None
     assert (found.gate.failed, found.gate.blind) == (False, True)
+    assert excluded in found.gate.reason
     text = "\n".join(comparison_section(found).texts)
-    assert ": undecided: 0.33 [0.32, 0.34] (95 % interval) from 2 and 2 runs; a verdict" in text
+    assert f": undecided: {said}; a verdict" in text
 
 
 def test_a_second_difference_refuses_and_an_empty_comparison_fails(tmp_path: Path) -> None:
@@ -170,22 +171,3 @@ def test_a_result_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     assert found.gate is not None
     assert found.gate.failed
     assert "its result cannot be used: result.json" in found.gate.reason
-
-
-@pytest.mark.parametrize(
-    ("slowdown", "limit", "failed", "reason"),
-    [
-        (1.10, "slower=3%", True, "slower by 9.1%"),
-        (1.02, "slower=5%", False, "no configuration is slower by 5.0%"),
-    ],
-)
-def test_the_gate_fails_on_a_slowdown_beyond_its_limit(
-    tmp_path: Path, slowdown: float, limit: str, failed: bool, reason: str
-) -> None:
-    found = code(tmp_path, slowdown, limit)
-    assert [m.change for m in found.matches] == ["slower", "slower"]
-    assert found.matches[0].ratio.value == pytest.approx(1 / slowdown, rel=1e-4)
-    assert found.gate is not None
-    assert found.gate.failed == failed
-    assert reason in found.gate.reason
-    assert ("1 more" in found.gate.reason) == failed

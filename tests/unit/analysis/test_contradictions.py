@@ -11,7 +11,7 @@ import pytest
 
 from fakes.kept_sweep import kept_sweeps
 from fakes.recorded import DDP, Spec, repeats, write_sweep
-from fakes.step_files import steady_rows, write_old_rows
+from fakes.step_files import steady_rows, write_rows
 from scalewise.analysis import analyse, load_sweep
 from scalewise.analysis.validity import contradiction
 from scalewise.records import PHASES, WARMUP, StepSeries, read_steps
@@ -84,7 +84,7 @@ def test_the_verdict_is_invalid(tmp_path: Path) -> None:
     path = sorted(tmp_path.glob("*-ddp-*/steps/rank1.bin"))[0]
     rows = read_steps(path, 1).rows.copy()
     four_times(rows)
-    write_old_rows(path, rows)
+    write_rows(path, rows)
     analysis = analyse(load_sweep(tmp_path))
     _, ddp = analysis.measured
     codes = {key: [one.code for one in found] for key, found in analysis.invalid.items()}

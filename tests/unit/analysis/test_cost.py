@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fakes.recorded import DDP, Spec, analysed, repeats, step_ms, write_sweep
-from scalewise.analysis import Configuration, Cost, analyse, cost_ratio, load_sweep
+from scalewise.analysis import Analysis, Configuration, Cost, Pair, analyse, load_sweep
 from scalewise.analysis.cost import measure_cost, usd_per_million_samples
 from scalewise.config import HardwareConfig, Price
 
@@ -134,36 +134,39 @@ def test_gpus_of_several_kinds_have_no_one_price(tmp_path: Path) -> None:
     )
 
 
-def compared(path: Path, *specs: Spec) -> tuple[Any, Any]:
-    """The one pair of a sweep, and its costs by today's profiles of the tests."""
+def compared(path: Path, *specs: Spec) -> tuple[Pair, Analysis]:
+    """The one pair of a sweep, whose costs are by today's profiles of the tests."""
     found = analysed(path, *specs)
-    (pair,) = found.pairs
-    return pair, {c.config_id: measure_cost(c, PROFILES) for c in found.measured}
+    costs = {c.config_id: measure_cost(c, PROFILES) for c in found.measured}
+    return found.pairs[0], replace(found, costs=costs)
 
 
 def test_beside_one_device_a_sample_costs_one_over_the_efficiency(tmp_path: Path) -> None:
-    pair, costs = compared(tmp_path, *repeats(Spec(), STEADY), *repeats(DDP, STEADY))
-    found = cost_ratio(pair, costs)
-    assert found is not None and found.interval is not None
-    usd = [costs[c.config_id].usd_per_million_samples.value for c in (pair.multi, pair.single)]
+    pair, analysis = compared(tmp_path, *repeats(Spec(), STEADY), *repeats(DDP, STEADY))
+    found, efficiency = analysis.cost_ratio(pair), pair.efficiency
+    assert found and found.interval and efficiency.interval
+    each = (analysis.cost(side).usd_per_million_samples for side in (pair.multi, pair.single))
+    usd = [figure.value for figure in each if figure]
     assert found.value == pytest.approx(usd[0] / usd[1])
-    assert found.value == pytest.approx(1 / pair.efficiency.value)
-    ends = (1 / pair.efficiency.interval.high, 1 / pair.efficiency.interval.low)
+    assert found.value == pytest.approx(1 / efficiency.value)
+    ends = (1 / efficiency.interval.high, 1 / efficiency.interval.low)
     assert (found.interval.low, found.interval.high) == pytest.approx(ends)
     assert found.interval.low < found.value < found.interval.high
 
 
 def test_the_ratio_needs_no_price_but_knows_two_unequal_ones(tmp_path: Path) -> None:
-    pair, costs = compared(tmp_path, Spec(), DDP)
-    unpriced = dict.fromkeys(costs, Cost(None, None, "not known"))
-    plain = cost_ratio(pair, unpriced)
-    assert plain is not None
-    assert plain.value == pytest.approx(1 / pair.efficiency.value)
-    dear = replace(costs[pair.multi.config_id], price=replace(LIST, usd_per_hour=7.5))
-    unequal = cost_ratio(pair, {**costs, pair.multi.config_id: dear})
-    assert unequal is not None
-    assert unequal.value == pytest.approx(1.5 * plain.value)
-    assert cost_ratio(pair, {**costs, pair.multi.config_id: Cost(None, None, "?")}) is None
+    pair, analysis = compared(tmp_path, Spec(), DDP)
+    multi, costs = pair.multi.config_id, analysis.costs
+
+    def ratio(costs: dict[str, Cost]) -> float | None:
+        found = replace(analysis, costs=costs).cost_ratio(pair)
+        return found and found.value
+
+    plain = ratio(dict.fromkeys(costs, Cost(None, None, "not known")))
+    assert plain == pytest.approx(1 / pair.efficiency.value)
+    dear = replace(costs[multi], price=replace(LIST, usd_per_hour=7.5))
+    assert ratio({**costs, multi: dear}) == pytest.approx(1.5 / pair.efficiency.value)
+    assert ratio({**costs, multi: Cost(None, None, "?")}) is None
 
 
 def test_the_shipped_profile_prices_a_run_on_auto(tmp_path: Path) -> None:

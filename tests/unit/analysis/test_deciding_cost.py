@@ -13,13 +13,15 @@ sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks"))
 
 import deciding_cost
 
-from scalewise.analysis.verdict import estimate_at, judge, stop_or_go_on
+from scalewise.analysis.looks import estimate_at
+from scalewise.analysis.repeats import stop_or_go_on
+from scalewise.analysis.verdict import judge
 
-WORDS = ["prefer single", "marginal", "beneficial", "undecided"]
+WORDS = ["does not pay", "pays", "undecided"]
 
 
 @pytest.mark.parametrize("noise", ["symmetric", "skewed", "drift", "session"])
-@pytest.mark.parametrize("cv", [0.005, 0.02])
+@pytest.mark.parametrize("cv", [0.005, 0.02, 0.05])
 def test_the_verdicts_of_50_repeats_take_a_tenth_of_their_device_time(
     noise: str, cv: float
 ) -> None:
@@ -29,15 +31,8 @@ def test_the_verdicts_of_50_repeats_take_a_tenth_of_their_device_time(
     assert found.device_time <= 0.10
 
 
-def test_where_runs_vary_by_5_percent_it_takes_more_than_a_tenth() -> None:
-    """The goal is missed there; the docs say by how much."""
-    found = deciding_cost.over_all("symmetric", 0.05, sweeps=100, seed=2)
-    assert found.same_where_decided >= 0.99
-    assert 0.10 < found.device_time <= 0.13
-
-
 def test_truths_at_an_edge_stay_open_and_are_not_guessed() -> None:
-    near = deciding_cost.NEAR["1 % from an edge"]
+    near = deciding_cost.NEAR["1 % from the edge"]
     looked = deciding_cost.simulate(near, "symmetric", 0.05, 100, 2, deciding_cost.CAP)
     found = deciding_cost.reach(looked)
     assert found.undecided > 0.7
@@ -52,15 +47,15 @@ def test_the_simulated_looks_are_the_shipped_ones(
     rng, cap = np.random.default_rng(5), 12
     single, multi = rng.normal(0, 0.05, (20, 50)), rng.normal(0, 0.05, (20, 50))
     monkeypatch.setattr(deciding_cost, "log_rates", lambda *_: (single, multi))
-    truth = 1.05 * devices / 2
+    truth = 1.1 * devices / 2
     looked = deciding_cost.simulate([(devices, truth)], "symmetric", 0.05, 20, 0, cap)
     for row in range(20):
         for i, runs in enumerate(looked.looks):
             sides = (np.exp(side[row, :runs]) for side in (multi + math.log(truth), single))
-            speedup = estimate_at(*(dict(enumerate(side.tolist())) for side in sides), cap=cap)
+            speedup = estimate_at(*(dict(enumerate(side.tolist())) for side in sides))
             judgement = judge(speedup, devices, cap=cap)
             assert WORDS[looked.found[i, row, 0]] == judgement.verdict
-            look = stop_or_go_on(judgement, speedup.interval, runs, cap=cap)
+            look = stop_or_go_on(judgement.verdict, speedup.interval, runs, "", cap=cap)
             assert (look.because is not None) == (looked.stop[row, 0] == i)
             if look.because is not None:
                 break
@@ -69,9 +64,9 @@ def test_the_simulated_looks_are_the_shipped_ones(
 def test_a_budget_ends_what_does_not_fit() -> None:
     """Two pairs, one of which is decided at once: rounds of the other are added while they fit."""
     looks = (3, 5, 8)
-    found = np.array([[[2, -1]], [[2, -1]], [[2, 0]]])
+    found = np.array([[[1, -1]], [[1, -1]], [[1, 0]]])
     looked = deciding_cost.Looked(
-        np.array([2, 4]), np.array([[2, 0]]), np.array([2, 0]), found, np.array([[0, 2]]), looks
+        np.array([2, 4]), np.array([[1, 0]]), np.array([1, 0]), found, np.array([[0, 2]]), looks
     )
     # 6 rounds to the first look, 2 more to the next, 3 more to the one that decides.
     for budget_s, runs, undecided in ((10.0, 3, 0.5), (80.0, 5, 0.5), (110.0, 8, 0.0)):

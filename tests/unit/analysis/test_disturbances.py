@@ -23,7 +23,7 @@ from fakes.recorded import (
     swept,
     write_sweep,
 )
-from scalewise.analysis import CellRecords, Disturbance, Pair, load_sweep, reach_verdicts
+from scalewise.analysis import CellRecords, Pair, Remark, load_sweep, reach_verdicts
 from scalewise.analysis.disturbances import (
     disturbances,
     foreign_cpu_share,
@@ -58,8 +58,10 @@ Processes = Mapping[int, float]
 """Pid to MiB."""
 
 
-def statuses(found: Sequence[Disturbance]) -> dict[str, str]:
-    return {one.code: one.status for one in found}
+def statuses(found: Sequence[Remark]) -> dict[str, str]:
+    told = {one.code: "found" for one in found if one.code != "not_told"}
+    unknown = " and ".join(one.figures["codes"] for one in found if one.code == "not_told")
+    return told | {code: "cannot be told" for code in unknown.split(" and ") if code}
 
 
 # Steps
@@ -242,19 +244,15 @@ def test_too_few_samples_tell_nothing(
     tmp_path: Path, devices: tuple[DeviceSeries, ...], untold: int
 ) -> None:
     found = disturbances(replace(cell(tmp_path), devices=devices))
-    assert [one.status for one in found] == ["cannot be told"] * untold
+    assert [*statuses(found).values()] == ["cannot be told"] * untold
 
 
-def test_a_cpu_host_has_stalls_alone(tmp_path: Path) -> None:
+def test_a_cpu_host_has_stalls_alone_and_a_profiled_one_tells_none(tmp_path: Path) -> None:
     one = cell(tmp_path, replace(DDP, kind="cpu"))
     stalled = tuple(steps(rank, {20: 500.0}) for rank in (0, 1))
     assert disturbances(one) == ()
     assert statuses(disturbances(replace(one, steps=stalled))) == {"common_stall": "found"}
-
-
-def test_a_profiler_stops_all_ranks_itself(tmp_path: Path) -> None:
-    one = cell(tmp_path, replace(DDP, kind="cpu"))
-    stalled = tuple(steps(rank, {20: 500.0}) for rank in (0, 1))
+    # A profiler stops all ranks itself.
     profiled = replace(one, steps=stalled, config={"profile": {"window": True}})
     assert statuses(disturbances(profiled)) == {"common_stall": "cannot be told"}
 
@@ -308,9 +306,10 @@ def test_a_driver_that_lists_no_processes_tells_why(
     scenario = Scenario().h200(2).fault(0, "processes", NO_PERMISSION)
     fake_nvml(scenario.fault(1, "processes", NO_PERMISSION))
     one = sampled(cell(tmp_path / "sweep"), tmp_path / "cell", [gpu_uuid(0), gpu_uuid(1)])
-    found = [one for one in disturbances(one) if one.code in UNTOLD]
-    assert statuses(found) == UNTOLD
-    assert one.devices[0].unavailable["processes"] in found[0].detail
+    found = disturbances(one)
+    told = statuses(found)
+    assert {code: told[code] for code in UNTOLD} == UNTOLD
+    assert one.devices[0].unavailable["processes"] in found[0].text
 
 
 def test_mig_instances_do_not_tell_their_processes(
@@ -336,7 +335,7 @@ def test_the_stalled_sweeps_are_named_and_their_single_gpu_runs_are_not(sweep: s
     for one in load_sweep(STALLED / sweep).cells:
         if one.result is None:
             continue
-        found = {f.code: f for f in disturbances(one) if f.status == "found"}
+        found = {f.code: f for f in disturbances(one) if f.gravity == "doubt"}
         if one.result.world_size == 1:
             assert found == {}
             continue
@@ -355,7 +354,7 @@ def test_the_stalled_sweeps_are_named_and_their_single_gpu_runs_are_not(sweep: s
 
 def test_replayed_steps_are_stalled_too_and_each_run_names_the_second_context() -> None:
     found = [
-        {f.code: f.figures for f in disturbances(one) if f.status == "found"}
+        {f.code: f.figures for f in disturbances(one) if f.gravity == "doubt"}
         for one in load_sweep(STALLED / "h200x2_medium").cells
         if one.result is not None
     ]
@@ -381,7 +380,7 @@ def test_no_kept_result_of_several_gpus_is_stalled_or_has_a_second_context() -> 
     assert len(several) > 10
     for one in several:
         assert one.provenance is not None and one.provenance.protocol > 1
-        assert {f.code for f in disturbances(one) if f.status == "found"} == set(), one.path
+        assert {f.code for f in disturbances(one) if f.gravity == "doubt"} == set(), one.path
 
 
 # CPU time of others
@@ -466,7 +465,7 @@ def test_a_disturbed_run_is_set_aside(tmp_path: Path) -> None:
     """One of four runs of two devices took three times as long, beside others."""
     multi = with_crowd(TWO, [1.0, 1.01, 3.0, 0.99], 2)
     pair = pair_of(tmp_path, [*repeats(SINGLE, STEADY), *multi])
-    assert pair.judgement.verdict == "beneficial"
+    assert pair.verdict == "pays"
     assert pair.speedup.n == (3, 3)
     assert [one.cell.planned.repeat for one in pair.multi.set_aside] == [2]
 
@@ -481,13 +480,13 @@ def test_more_than_a_quarter_is_never_set_aside_and_doubted(
     quiet = SINGLE if spec is TWO else TWO
     pair = pair_of(tmp_path, [*repeats(quiet, STEADY), *with_crowd(spec, factors, *crowded)])
     assert pair.speedup.n == (4, 4)
-    assert [one.code for one in pair.doubts] == ["disturbed"]
-    assert f"{len(crowded)} of 4 runs" in pair.doubts[0].text
+    assert [one.code for one in pair.remarks] == ["disturbed"]
+    assert f"{len(crowded)} of 4 runs" in pair.remarks[0].brief
 
 
 def test_how_fast_a_run_was_disturbs_nothing(tmp_path: Path) -> None:
     pair = pair_of(tmp_path, [*repeats(SINGLE, STEADY), *repeats(TWO, [1.0, 3.0, 1.0, 1.0])])
-    assert (pair.doubts, pair.multi.set_aside) == ((), ())
+    assert (pair.remarks, pair.multi.set_aside) == ((), ())
 
 
 def test_repeats_auto_replaces_a_disturbed_run(tmp_path: Path) -> None:
@@ -501,7 +500,7 @@ def test_repeats_auto_replaces_a_disturbed_run(tmp_path: Path) -> None:
     found = reach_verdicts(swept(tmp_path / "after", *specs))
     (group,), (pair,) = found.repeats, found.pairs
     assert (group.runs, group.because) == (3, "verdict")
-    assert pair.judgement.verdict == "beneficial"
+    assert pair.verdict == "pays"
 
 
 def test_a_crowded_cell_is_disturbed(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from fakes.recorded import DDP, Spec, repeats, swept, write_sweep
-from scalewise.analysis import analyse, compare, load_sweep
-from scalewise.records import SweepFolder
+from fakes.recorded import DDP, Spec, repeats, swept
+from scalewise.analysis import analyse, compare
 
 FACTORS = [1.0, 1.01, 0.99]
 WAS: dict[str, Any] = {"class_files": {"mine.py": "a" * 64}}
@@ -63,29 +61,20 @@ def test_files_that_nobody_recorded_are_unknown_and_not_different(
     sides = [replace(s, **unknown) if s.repeat == 2 else s for s in both_sides({**WAS, **OLD_DATA})]
     found = analyse(swept(tmp_path / "mixed", *sides))
     (pair,) = found.pairs
-    assert (pair.speedup.n, pair.doubts) == ((3, 3), ())
+    assert (pair.speedup.n, pair.remarks) == ((3, 3), ())
     older = swept(tmp_path / "older", Spec(**unknown))
     assert len(compare(swept(tmp_path / "new", Spec(**WAS)), older, "gpu").matches) == 1
 
 
-def test_import_graph_sums_of_older_records_are_unknown(tmp_path: Path) -> None:
-    """They told of a whole package, and new fingerprints tell of one file."""
-    path = write_sweep(tmp_path, [*repeats(Spec(**WAS), FACTORS), *repeats(DDP, FACTORS)])
-    for number, (_, folder) in enumerate(SweepFolder(path).cells()):
-        at = folder.path / "provenance.json"
-        own_code = {"mine.Net": f"{number} bytes (sha256 a)"}
-        at.write_text(json.dumps({**json.loads(at.read_text()), "own_code": own_code}))
-    (pair,) = analyse(load_sweep(path)).pairs
-    assert (pair.speedup.n, pair.doubts) == ((3, 3), ())
-
-
 def test_a_mixture_that_is_allowed_is_averaged_and_doubted(tmp_path: Path) -> None:
     sides = edited(both_sides(WAS, allowed=True), 2, **IS)
-    (pair,) = analyse(swept(tmp_path, *sides)).pairs
+    found = analyse(swept(tmp_path, *sides))
+    (pair,) = found.pairs
     assert pair.speedup.n == (3, 3)
-    (doubt,) = pair.doubts
-    assert "code.file.mine.py" in doubt.text
-    assert doubt.text in pair.judgement.reason
+    assert [(one.code, one.about) for one in pair.remarks] == [
+        ("mixed", pair.single.config_id), ("mixed", pair.multi.config_id)
+    ]  # fmt: skip
+    assert "runs are of several code.file.mine.py" in found.say_why(pair)
 
 
 def test_a_comparison_of_sweeps_says_which_repeats_it_leaves_out(tmp_path: Path) -> None:

@@ -53,13 +53,20 @@ def test_cells_that_ended_alike_are_said_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    ending = replace(BOOM, raised_at=f"{tmp_path}/my_model.py:12")
+    at = f"{tmp_path}/my_model.py"
+    frames = (
+        f'  File "{at}", line 3, in fit',
+        "    step()",
+        f'  File "{at}", line 12, in f',
+        "    x.y",
+    )
+    ending = replace(BOOM, raised_at=f"{at}:12", last_lines=frames)
     log = tmp_path / "sweep" / "a" / "logs" / "rank1.err"
     skipped = Ending("skipped", "host", "no second device")
     cells = [*((name, ending, log) for name in ("a", "b", "c")), ("d", skipped, None)]
     assert list(ending_lines(cells)) == [
         "failed: a, b and 1 more: boom",
-        "  raised at my_model.py:12",
+        "  raised at my_model.py:12: x.y",
         "  log: sweep/a/logs/rank1.err",
         "skipped: d: no second device",
     ]

@@ -33,7 +33,7 @@ def test_two_gpus_pay(nvlink: Analysis) -> None:
     assert pair.speedup.value == pytest.approx(1.771, abs=0.005)
     assert pair.speedup.interval is not None
     assert pair.speedup.interval.low > 1.7
-    assert pair.judgement.verdict == "beneficial"
+    assert pair.verdict == "pays"
 
 
 def test_the_loss_is_that_of_all_samples(nvlink: Analysis) -> None:
@@ -67,12 +67,12 @@ def test_small_models_lose_to_their_hosts_and_no_rank_is_blamed_for_it() -> None
 def test_four_gpus_that_lose_half_of_the_step_are_told_to_what(tmp_path: Path) -> None:
     """Two stalls after warm-up, and hosts that launch late."""
     stalled = Path(__file__).parents[2] / "golden/stalled/h200x4_gpt2"
-    (pair,) = analyse(load_sweep(with_known_code(stalled, tmp_path / "sweep"))).pairs
-    reason = pair.judgement.reason
+    found = analyse(load_sweep(with_known_code(stalled, tmp_path / "sweep")))
+    reason = found.say_why(*found.pairs)
     assert "lost 18.4 ms a step: 6.76 GPU idle, its host late, 5.14 long steps" in reason
 
 
 def test_two_gpus_that_lose_little_have_no_such_doubts(nvlink: Analysis) -> None:
     (pair,) = nvlink.pairs
-    assert pair.doubts == ()
+    assert {one.code for one in pair.remarks} <= {"clocks"}
     assert nvlink.budgets[pair.multi.config_id].limits == ()

@@ -13,7 +13,7 @@ from fakes.sections import lines_of
 from scalewise.analysis import Comparison, analyse, compare, load_sweep
 from scalewise.analysis.scaling import Refused
 from scalewise.host import WORKING_DIRECTORY
-from scalewise.records import PROTOCOL, SweepFolder
+from scalewise.records import SweepFolder
 
 FACTORS = [1.0, 1.01, 0.99, 1.005]
 HERE, THERE, ELSEWHERE = "dmi-aaaaaaaaaaaa", "dmi-bbbbbbbbbbbb", "dmi-cccccccccccc"
@@ -91,18 +91,10 @@ def test_the_users_commit_tells_nothing_of_scalewises_sources(tmp_path: Path) ->
     assert fields(analyse(load_sweep(path)).refused) == ["code.commit"]
 
 
-def test_times_of_two_protocols_are_never_pooled(tmp_path: Path) -> None:
+def test_repeats_of_two_protocols_are_compared_with_nothing(tmp_path: Path) -> None:
     old = [replace(run, protocol=1) for run in repeats(DDP, FACTORS[:2])]
     new = [replace(run, repeat=run.repeat + 2) for run in repeats(DDP, FACTORS[:3])]
-    mixing = {"sweep": {"allow_mixed": True}}
-    specs = [replace(run, config=mixing) for run in (*repeats(Spec(), FACTORS), *old, *new)]
-    found = analysed(tmp_path, *specs)
-    (pair,) = found.pairs
-    assert pair.speedup.n == (2, 2), "rounds 2 and 3, of 0 to 3 and 2 to 4"
-    assert [one.cell.planned.repeat for one in pair.multi.set_aside] == [0, 1]
-    assert {run.cell.provenance and run.cell.provenance.protocol for run in pair.multi.runs} == {
-        PROTOCOL
-    }
+    assert fields(analysed(tmp_path, *repeats(Spec(), FACTORS), *old, *new).refused) == ["protocol"]
 
 
 def test_sides_of_two_protocols_are_refused_whatever_the_factor(tmp_path: Path) -> None:

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from fakes.recorded import DDP, write_sweep
-from scalewise.analysis import kept_figures, load, load_sweep
-from scalewise.analysis.kept_figures import KEPT_FILE
+from scalewise.analysis import load, load_sweep
+from scalewise.analysis.load import KEPT_FILE
 from scalewise.analysis.step_figures import StepFigures, figures_of
 from scalewise.records import read_steps
 
 
 @pytest.fixture
 def sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(kept_figures, "_LEAST_ROWS", 1)
+    monkeypatch.setattr(load, "_LEAST_ROWS", 1)
     return write_sweep(tmp_path / "sweep", [DDP])
 
 
@@ -64,30 +64,18 @@ def test_a_damaged_file_is_measured_anew(
     assert kept.read_bytes() == data
 
 
-@pytest.mark.parametrize("changed", ["steps/rank1.bin", "result.json"])
+@pytest.mark.parametrize("changed", ["result", "rows", "rows, their time restored"])
 def test_other_records_are_measured_anew(sweep: Path, changed: str) -> None:
     first = figures(sweep)
-    (record,) = sweep.glob(f"*/{changed}")
-    if changed == "result.json":
-        text = record.read_text()
-        record.write_text(text.replace('"step_rows": 60', '"step_rows": 61'))
+    (record,) = sweep.glob("*/result.json" if changed == "result" else "*/steps/rank1.bin")
+    before, data = record.stat(), bytearray(record.read_bytes())
+    if changed == "result":
+        record.write_bytes(data.replace(b'"step_rows": 60', b'"step_rows": 61'))
     else:
-        data = bytearray(record.read_bytes())
         data[-1] ^= 1
         record.write_bytes(data)
-        os.utime(record, ns=(1, 1))
-    again = figures(sweep)
-    assert not first.faults and again.faults
-
-
-def test_a_time_that_was_restored_after_an_edit_deceives_nobody(sweep: Path) -> None:
-    first = figures(sweep)
-    (record,) = sweep.glob("*/steps/rank1.bin")
-    before = record.stat()
-    data = bytearray(record.read_bytes())
-    data[-1] ^= 1
-    record.write_bytes(data)
-    os.utime(record, ns=(before.st_atime_ns, before.st_mtime_ns))
+        restored = "restored" in changed
+        os.utime(record, ns=(before.st_atime_ns, before.st_mtime_ns) if restored else (1, 1))
     again = figures(sweep)
     assert not first.faults and again.faults
 
@@ -98,6 +86,6 @@ def test_a_folder_that_cannot_be_written_is_read(
     def refused(path: Path, data: bytes) -> None:
         raise PermissionError(path)
 
-    monkeypatch.setattr(kept_figures, "write_atomically", refused)
+    monkeypatch.setattr(load, "write_atomically", refused)
     assert figures(sweep).throughput is not None
     assert not list(sweep.glob(f"*/{KEPT_FILE}"))

@@ -136,37 +136,27 @@ def test_a_users_own_model_is_called_by_its_class(tmp_path: Path) -> None:
     assert {c.label for c in found} == {"Net single x1", "my net single x1", "large single x1"}
 
 
-def cut_metrics(folder: CellFolder, rows: int) -> None:
-    path = folder.metrics_path(0)
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:rows]))
-
-
-def test_a_loss_of_metrics_that_are_cut_off_is_missing_and_its_reason_said(
+def test_a_loss_of_metrics_with_too_few_rows_or_too_many_is_missing_and_its_reason_said(
     tmp_path: Path,
 ) -> None:
     path = write_sweep(tmp_path, [Spec(), DDP])
     (_, folder), _ = SweepFolder(path).cells()
     whole = measure_run(load_sweep(path).cells[0])
     assert whole.value("loss_reached") is not None
-    cut_metrics(folder, 2)
+    rows = folder.metrics_path(0).read_text().splitlines(keepends=True)
+    folder.metrics_path(0).write_text("".join(rows[:2]))
     sweep = load_sweep(path)
     said = "metrics/rank0.jsonl: 2 of 12 rows are there"
     assert sweep.cells[0].problems == (said,)
     run = measure_run(sweep.cells[0])
     assert (run.value("loss_reached"), run.missing["loss"]) == (None, said)
     assert run.samples_per_s == whole.samples_per_s
-    folder.metrics_path(0).unlink()
-    assert "0 of 12 rows are there" in load_sweep(path).cells[0].problems[0]
-
-
-def test_rows_that_no_rank_wrote_are_said(tmp_path: Path) -> None:
-    path = write_sweep(tmp_path, [Spec()])
-    ((_, folder),) = SweepFolder(path).cells()
-    metrics = folder.metrics_path(0)
-    metrics.write_text(metrics.read_text() + metrics.read_text().splitlines()[0] + "\n")
-    (cell,) = load_sweep(path).cells
+    folder.metrics_path(0).write_text("".join([*rows, rows[0]]))
+    cell = load_sweep(path).cells[0]
     assert cell.problems == ("metrics/rank0.jsonl: 13 rows are there, of 12 that its rank wrote",)
     assert measure_run(cell).value("loss_reached") is None
+    folder.metrics_path(0).unlink()
+    assert "0 of 12 rows are there" in load_sweep(path).cells[0].problems[0]
 
 
 def test_a_result_of_another_cell_is_a_fault_and_the_cell_not_done(tmp_path: Path) -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from fakes.recorded import DDP, Spec, analysed, repeats
 from fakes.sections import lines_of
-from scalewise.analysis import Configuration, Run, long_step_line
+from scalewise.analysis import Configuration, Run
+from scalewise.analysis.doubts import doubt_speedup
 from scalewise.analysis.run import measure_run
-from scalewise.analysis.step_parts import long_step_clause
-from scalewise.analysis.verdicts import add_doubts
+from scalewise.analysis.step_parts import long_step_figures
 from scalewise.records import StepSeries
 
 
@@ -45,14 +45,13 @@ def test_a_report_names_long_steps_their_run_and_their_length(
 ) -> None:
     analysis = analysed(tmp_path, Spec(steps=200))
     (config,) = analysis.measured
-    assert long_step_line(config.runs[0]) is None
+    assert long_step_figures(config.runs[0]) is None
     run = with_long(config.runs[0], long, 19_990.0)
-    line = long_step_line(run)
-    assert line is not None
-    assert line.startswith(f"long_step: {run.cell.planned.name}: step ")
-    assert said in line
     told = replace(analysis, configurations=(replace(config, runs=(run,)),))
-    assert line in lines_of(told, "doubts")
+    (found,) = (one for one in told.remarks if one.code == "long_step")
+    assert (found.run, found.about) == (run.cell.planned.name, config.config_id)
+    assert said in found.text
+    assert any(found.text in line for line in lines_of(told, "remarks"))
 
 
 def test_a_long_step_leaves_no_trace_in_the_figures_of_a_run(tmp_path: Path) -> None:
@@ -75,21 +74,10 @@ def test_a_long_step_is_a_doubt_at_the_verdict(tmp_path: Path) -> None:
     specs = [*repeats(Spec(steps=210), [1.0] * 3), *repeats(replace(DDP, steps=210), [1.0] * 3)]
     analysis = analysed(tmp_path, *specs)
     (pair,) = analysis.pairs
-    assert pair.doubts == ()
+    assert pair.remarks == ()
     run = with_long(pair.multi.runs[1], (120,), 20_000.0)
     multi = replace(pair.multi, runs=(pair.multi.runs[0], run, pair.multi.runs[2]))
-    told = add_doubts(replace(pair, multi=multi), {})
-    expected = f"long_step: {run.cell.planned.name}: step 120 took 20.0 s on rank 0"
-    assert [(one.code, one.text) for one in told.doubts] == [("long_step", expected)]
-    assert told.judgement.reason.endswith(expected)
-    assert told.judgement.verdict == pair.judgement.verdict
-
-
-def test_an_answer_names_the_long_steps_of_three_runs(tmp_path: Path) -> None:
-    config = configuration(tmp_path, *repeats(Spec(steps=210), [1.0] * 5))
-    runs = tuple(with_long(run, (120,), 20_000.0) for run in config.runs)
-    clause = long_step_clause(replace(config, runs=runs))
-    assert clause is not None
-    assert [run.cell.planned.name in clause for run in runs] == [True] * 3 + [False] * 2
-    assert clause.endswith("and in 2 more runs")
-    assert long_step_clause(config) is None
+    told = doubt_speedup(replace(pair, multi=multi), {})
+    assert [(one.code, one.run) for one in told.remarks] == [("long_step", run.cell.planned.name)]
+    assert analysis.say_why(told).endswith("; single steps took seconds")
+    assert told.verdict == pair.verdict

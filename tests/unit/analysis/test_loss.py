@@ -2,7 +2,6 @@
 
 import pytest
 
-from scalewise.analysis import NotMeasuredError
 from scalewise.analysis.losses import (
     LossCurve,
     divergence,
@@ -10,6 +9,7 @@ from scalewise.analysis.losses import (
     longest_loss_curve,
     loss_curve,
 )
+from scalewise.analysis.steps import NotMeasuredError
 from scalewise.records import MetricRow
 
 

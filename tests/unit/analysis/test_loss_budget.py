@@ -175,19 +175,14 @@ def test_losses_add_up_to_the_gap(host: str, activity: bool) -> None:
     assert causes(budget).get("unexplained", 0.0) == pytest.approx(0.0, abs=0.01)
 
 
-def test_a_late_host_is_the_limit_of_both_devices_and_of_one() -> None:
-    single, multi = healthy_pair("late host")
-    for budget in (make_budget(multi, single), make_budget(single)):
-        assert budget is not None
-        assert [loss.cause for loss in budget.limits] == ["host_late"]
-
-
-def test_a_healthy_pair_has_no_limit() -> None:
-    for host in ("early host", "cpu"):
+def test_a_late_host_is_the_limit_of_one_device_and_two_and_other_pairs_have_none() -> None:
+    for host in HOSTS:
         single, multi = healthy_pair(host)
-        budget = make_budget(multi, single)
-        assert budget is not None
-        assert budget.limits == ()
+        limits = ["host_late"] if host == "late host" else []
+        for budget in (budget_of(multi, single), budget_of(single)):
+            assert [loss.cause for loss in budget.limits] == limits
+        # A baseline of which nothing was timed is no ideal.
+        assert budget_of(multi, with_steps(single)).ideal_ms is None
 
 
 def test_the_rank_that_is_waited_for_is_named() -> None:

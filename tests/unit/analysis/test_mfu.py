@@ -12,12 +12,11 @@ from scalewise.records import (
     DeviceFacts,
     DeviceInfo,
     DoctorReport,
-    Fp8Record,
     GemmRate,
     HostFacts,
     RankMeasurements,
     Timing,
-    save_doctor,
+    save_record,
 )
 
 FLOPS = 12e6  # what the recorded cells declare
@@ -83,16 +82,6 @@ def test_a_profile_that_was_allowed_not_to_fit_has_no_say(tmp_path: Path) -> Non
         assert len(measure_mfu(run).figures) == count
 
 
-def test_the_peak_of_fp8_says_how_much_of_the_step_could_reach_it(tmp_path: Path) -> None:
-    run = one_run(tmp_path, Spec(config={"precision": {"name": "fp8"}}))
-    fp8 = with_ranks(run, {"fp8": Fp8Record(("a", "b"), ("head",))})
-    (figure,) = measure_mfu(with_data_sheet(fp8, fp8=4.0, bf16=2.0)).figures
-    assert figure.peak_tflops == 4.0
-    assert figure.source == (
-        "a sheet; 2 of 3 linear layers multiplied in fp8, the rest of the step in bf16"
-    )
-
-
 def test_a_model_without_declared_flops_has_none(tmp_path: Path) -> None:
     run = one_run(tmp_path, Spec())
     found = measure_mfu(with_data_sheet(with_ranks(run, {"flops_per_sample": None})))
@@ -103,7 +92,7 @@ def test_a_model_without_declared_flops_has_none(tmp_path: Path) -> None:
 def test_the_examination_beside_the_cells_is_found(tmp_path: Path) -> None:
     assert find_doctor(tmp_path) is None
     (tmp_path / "doctor").mkdir()
-    save_doctor(tmp_path / "doctor", doctor((DeviceInfo("cpu", "a CPU"), 0.1)))
+    save_record(tmp_path / "doctor", doctor((DeviceInfo("cpu", "a CPU"), 0.1)))
     found = find_doctor(tmp_path)
     assert found is not None
     assert found.ranks[0].gemm[1].tflops == 0.1

@@ -17,6 +17,11 @@ from scalewise.analysis.run import measure_run
 from scalewise.records import PipelineRecord
 
 
+def in_stages(path: Path, spec: Spec) -> Configuration:
+    (config,) = [c for c in pipelined(path, spec).measured if c.devices == 2]
+    return config
+
+
 def losses(config: Configuration) -> dict[str, float]:
     """The limits of these runs for themselves, in ms a step."""
     budget = make_budget(config)
@@ -37,8 +42,7 @@ def test_the_bubble_follows_the_formula(
 
 @pytest.mark.parametrize("kind", ["cuda", "cpu"])
 def test_idle_is_what_is_neither_forward_nor_backward(tmp_path: Path, kind: str) -> None:
-    analysis = pipelined(tmp_path, replace(PIPE, kind=kind))
-    (config,) = [c for c in analysis.measured if c.devices == 2]
+    config = in_stages(tmp_path, replace(PIPE, kind=kind))
     run = config.runs[0]
     found = measure_pipeline(run.cell, run.anatomy)
     assert found is not None
@@ -52,15 +56,12 @@ def test_idle_is_what_is_neither_forward_nor_backward(tmp_path: Path, kind: str)
 
 def test_stages_that_hardly_idle_are_no_limit(tmp_path: Path) -> None:
     busy = replace(PIPE, phases_ms={**PIPE_MS, "other": 0.2})
-    analysis = pipelined(tmp_path, busy)
-    (config,) = [c for c in analysis.measured if c.devices == 2]
-    assert "stages" not in losses(config)
+    assert "stages" not in losses(in_stages(tmp_path, busy))
 
 
 def test_stages_are_not_compared_as_if_they_did_the_same(tmp_path: Path) -> None:
     late = replace(PIPE, phases_ms={**PIPE_MS, "other": 3.0}, slow_ranks_ms={1: 3.0})
-    analysis = pipelined(tmp_path, late)
-    (config,) = [c for c in analysis.measured if c.devices == 2]
+    config = in_stages(tmp_path, late)
     run = config.runs[0]
     assert run.balance is None
     assert run.missing["balance"] == "one after another"
@@ -71,7 +72,7 @@ def test_stages_are_not_compared_as_if_they_did_the_same(tmp_path: Path) -> None
 def test_the_verdict_blames_waiting_and_the_report_shows_both(tmp_path: Path) -> None:
     analysis = pipelined(tmp_path, PIPE)
     (pair,) = analysis.pairs
-    assert "2.01 waiting for other pipeline stages" in pair.judgement.reason
+    assert "2.01 waiting for other pipeline stages" in analysis.say_why(pair)
     idle, memory = lines_of(analysis, "divided")
     assert "the bubble alone, (p - 1) / (m + p - 1), is 20% (first of 2 runs)" in idle
     assert "optimizer state 1 / 2 MiB" in memory

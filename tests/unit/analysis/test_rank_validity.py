@@ -54,20 +54,22 @@ def test_a_run_that_trained_nothing_is_doubted(
     tmp_path: Path, without: int | None, resumed_at: int | None, counted: str
 ) -> None:
     found = analysed(tmp_path, Spec(), without=without, resumed_at=resumed_at)
-    said = [line for line in lines_of(found, "doubts") if "trained nothing" in line]
+    said = [line for line in lines_of(found, "remarks") if "trained nothing" in line]
     assert [counted in line for line in said] == [True] * bool(counted)
 
 
 def test_a_comparison_with_few_such_steps_says_so(tmp_path: Path) -> None:
-    (pair,) = analysed(tmp_path, *SIDES, without=3).pairs
-    (doubt,) = pair.doubts
-    assert doubt.text.startswith("one device: 3 of 60 steps trained nothing")
-    assert doubt.text in pair.judgement.reason
+    found = analysed(tmp_path, *SIDES, without=3)
+    (pair,) = found.pairs
+    assert [(one.code, one.about) for one in pair.remarks] == [
+        ("few_untrained", pair.single.config_id)
+    ]
+    assert "one device: 3 of 60 steps trained nothing" in found.say_why(pair)
 
 
 def test_its_comparisons_are_invalid(untrained: Analysis) -> None:
     (pair,) = untrained.pairs
-    assert (pair.judgement.verdict, pair.invalid[0].code) == ("invalid", "invalid_baseline")
+    assert (pair.verdict, pair.invalid[0].code) == ("invalid", "invalid_baseline")
     single, multi = untrained.measured
     codes = {key: why[0].code for key, why in untrained.invalid.items()}
     assert codes == {single.config_id: "untrained", multi.config_id: "invalid_baseline"}

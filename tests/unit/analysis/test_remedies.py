@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
 import pytest
+from hydra.errors import MissingConfigException
 
-from fakes.kept_sweep import kept
-from fakes.recorded import Spec, analysed, edit_ranks, with_devices, write_sweep
-from fakes.requests import composer
+from fakes.kept_sweep import kept, kept_sweeps
+from fakes.recorded import DDP, Spec, analysed, edit_ranks, with_devices, write_sweep
+from fakes.requests import composer, read
 from fakes.sections import lines_of
+from fakes.train_command import copy_own_code
 from scalewise.analysis import (
     CAUSE_WORDS,
+    OWN_BATCHES,
     Configuration,
     analyse,
     load_sweep,
@@ -22,6 +27,11 @@ from scalewise.analysis import (
     work_remedy,
 )
 from scalewise.analysis.loss_budget import LossCause, LostTime
+from scalewise.config import ConfigError
+from scalewise.records import SweepFolder
+from scalewise.report.findings import command as whole
+
+STALLED = sorted((Path(__file__).parents[2] / "golden" / "stalled").glob("h*"))
 
 
 def configuration(path: Path, **config: object) -> Configuration:
@@ -68,7 +78,7 @@ def test_every_cause_has_a_remedy_whose_keys_exist(tmp_path: Path, cause: LossCa
 def test_a_late_host_is_first_taken_out_of_the_step(tmp_path: Path) -> None:
     found = remedy(configuration(tmp_path), LostTime("host_late", 1.0, 0.2, "", None))
     assert found.overrides[0] == "execution=cudagraph"
-    assert compose_typed(found.words) == ["execution=cudagraph", "batch_size"]
+    assert compose_typed(found.words) == ["execution=cudagraph", "batch_size=256"]
 
 
 BUSY = {"sm_activity_percent": 90.0, "tensor_activity_percent": 70.0, "dram_activity_percent": 30.0}
@@ -78,13 +88,13 @@ BF16, COMPILE = {"precision": {"name": "bf16-mixed"}}, {"execution": {"name": "c
 @pytest.mark.parametrize(
     ("config", "activity", "keys"),
     [
-        ({}, {}, ["batch_size"]),
-        ({}, BUSY, ["batch_size"]),
-        ({}, {"sm_activity_percent": 40.0}, ["batch_size"]),
+        ({}, {}, ["batch_size=256"]),
+        ({}, BUSY, ["batch_size=256"]),
+        ({}, {"sm_activity_percent": 40.0}, ["batch_size=256"]),
         ({}, {"tensor_activity_percent": 10.0}, ["precision=bf16-mixed", "execution=compile"]),
         (BF16, {"tensor_activity_percent": 10.0}, ["execution=compile"]),
         (COMPILE, {"dram_activity_percent": 70.0}, ["precision=bf16-mixed"]),
-        ({**BF16, **COMPILE}, {"dram_activity_percent": 70.0}, ["batch_size"]),
+        ({**BF16, **COMPILE}, {"dram_activity_percent": 70.0}, ["batch_size=256"]),
     ],
 )
 def test_work_is_made_shorter_by_what_is_not_chosen_already(
@@ -98,7 +108,7 @@ def test_work_is_made_shorter_by_what_is_not_chosen_already(
 def test_an_allocator_that_tried_again_is_a_doubt_with_what_helps(tmp_path: Path) -> None:
     path = write_sweep(tmp_path, [replace(Spec(), kind="cpu")])
     edit_ranks(path, lambda rank: rank.update(allocation_retries=3))
-    (line,) = [line for line in lines_of(path, "doubts") if "rank 0: 3 times" in line]
+    (line,) = [line for line in lines_of(path, "remarks") if "rank 0: 3 times" in line]
     compose_typed(line.partition(";")[2])
 
 
@@ -116,3 +126,66 @@ def test_only_who_hides_its_collectives_in_timed_phases_is_told_of_ddp(
     measured = analyse(load_sweep(kept(sweep))).measured
     (config,) = (one for one in measured if one.label == label)
     assert (work_remedy(config).overrides[:1] == ("strategy=ddp",)) is told
+
+
+@functools.cache
+def read_once(words: tuple[str, ...]) -> None:
+    read(words)
+
+
+def read_all(config: Configuration) -> None:
+    """Give everything that is advised to the reader, which refuses nothing of it."""
+    # A fault that was planted does not change what is advised, and makes many cells of one.
+    words = [w for w in config.cells[0].planned.overrides if not w.lstrip("+").startswith("fault")]
+    for cause in CAUSE_WORDS:
+        for rank in (None, 1):
+            found = remedy(config, LostTime(cause, 1.0, 0.2, "", rank))
+            typed = re.findall(r"[a-z_.]+=[\w\-]+", f"{found.words} {found.deed}")
+            assert set(found.overrides) <= set(typed)
+            for override in typed:
+                key = override.partition("=")[0]
+                others = (w for w in words if w.partition("=")[0].lstrip("+") != key)
+                read_once((*others, override))
+
+
+@pytest.mark.parametrize("path", [*kept_sweeps(), *STALLED], ids=lambda path: path.name)
+def test_all_that_is_advised_of_a_kept_sweep_is_read(path: Path) -> None:
+    known = 0
+    for config in analyse(load_sweep(path)).measured:
+        try:
+            read_once(config.cells[0].planned.overrides)
+        except (ConfigError, MissingConfigException):
+            continue  # a strategy of an earlier version, or a file of the machine it ran on
+        read_all(config)
+        known += 1
+    assert known
+
+
+@pytest.mark.parametrize(
+    ("data", "own"), [("mine.Module", True), ("mine.Data", False)], ids=["module", "dataset"]
+)
+def test_all_that_is_advised_of_own_code_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: str, own: bool
+) -> None:
+    monkeypatch.syspath_prepend(copy_own_code(tmp_path / "code"))
+    typed = ("model._target_=mine.SlowModule", f"dataset._target_={data}")
+    command = ("train.py", "-m", "strategy=single,ddp", *typed)
+    requests = read(command[2:])
+    specs = [Spec(config=requests[0].plain), replace(DDP, config=requests[1].plain)]
+    path = write_sweep(tmp_path / "sweep", specs)
+    edit_ranks(path, lambda rank: rank.update(own_batches=own))
+    plan = SweepFolder(path).load_plan()
+    cells = tuple(
+        replace(cell, overrides=one.overrides)
+        for cell, one in zip(plan.cells, requests, strict=True)
+    )
+    SweepFolder(path).save_plan(replace(plan, command=command, cells=cells))
+    analysis = analyse(load_sweep(path))
+    assert len(analysis.measured) == 2
+    for config in analysis.measured:
+        read_all(config)
+        found = remedy(config, LostTime("waiting", 1.0, 0.2, ""))
+        assert (OWN_BATCHES in found.words) is own
+        assert bool(found.overrides) is not own
+        for override in found.overrides:
+            read(tuple(shlex.split(whole(analysis, override))[3:]))

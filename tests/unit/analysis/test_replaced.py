@@ -6,7 +6,8 @@ import pytest
 
 from fakes.recorded import DDP, Spec, repeats, write_sweep
 from fakes.sections import lines_of
-from scalewise.analysis import load_sweep, replaced_runs
+from scalewise.analysis import load_sweep
+from scalewise.analysis.comparison import replaced_runs
 from scalewise.records import CellFolder, SweepFolder
 
 WHY = "(sweep.rerun, or a result that could not be read)"
@@ -45,7 +46,7 @@ def test_replaced_runs_are_counted_and_named_in_the_doubts_of_the_report(path: P
     assert line.startswith(
         f"2 runs made again after a result {WHY}: {first.name}, {second.name} (2 times); "
     )
-    assert line in lines_of(path, "doubts")
+    assert f"doubt: {line}" in lines_of(path, "remarks")
 
 
 def test_a_result_that_was_only_removed_is_said_too(path: Path) -> None:

@@ -148,5 +148,5 @@ def test_models_that_never_met_are_not_compared_by_their_loss(tmp_path: Path) ->
     (result,) = path.glob("*-ddp-*/result.json")
     result.write_text(result.read_text().replace('"models": 1', '"models": 2'))
     pairs, _ = pair_all(configurations(load_sweep(path)))
-    assert pairs[0].judgement.verdict == "ceiling"
+    assert pairs[0].verdict == "ceiling"
     assert pairs[0].loss is None

@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from fakes.recorded import DDP, DDP_MS, SINGLE_MS, Spec, analysed, repeats, write_sweep
-from fakes.sections import lines_of
 from scalewise.analysis import load_sweep, reach_verdicts
 from scalewise.report import results_json
 
@@ -26,14 +25,15 @@ def test_one_repeat_with_a_neighbour_is_set_aside_and_the_others_are_compared(
     found = analysed(tmp_path, *repeats(Spec(), STEADY), *with_neighbours(repeats(DDP, STEADY), 3))
     (pair,) = found.pairs
     assert found.refused == ()
-    assert (pair.speedup.n, pair.judgement.verdict) == ((4, 4), "beneficial")
+    assert (pair.speedup.n, pair.verdict) == ((4, 4), "pays")
     assert abs(pair.speedup.value / IDEAL - 1) < 0.01
     assert (len(pair.multi.runs), len(pair.multi.set_aside)) == (4, 1)
-    (line,) = [w for w in lines_of(found, "doubts") if "set aside" in w]
-    assert line == (
-        "large ddp x2: 1 of 5 repeats are set aside: 008-large-ddp-r3 shared the host with "
-        "pid 4711 (python)"
-    )
+    (line,) = [one for one in found.remarks if one.code == "set_aside"]
+    assert line.about == pair.multi.config_id
+    assert line.figures == {
+        "count": 1, "repeats": 5,
+        "reasons": "008-large-ddp-r3 shared the host with pid 4711 (python)",
+    }  # fmt: skip
     assert '"reason": "shared the host with pid 4711 (python)"' in results_json(found)
 
 
@@ -42,7 +42,7 @@ def test_too_few_repeats_left_are_no_comparison(tmp_path: Path) -> None:
     found = analysed(tmp_path, *repeats(Spec(), STEADY), *specs)
     (refused,) = found.refused
     assert found.pairs == ()
-    assert refused.reason.startswith("1 of 2 repeats of large ddp x2 is left, too few: 006-large")
+    assert refused.reason.startswith("1 of your 2 runs was disturbed: run 2 more on a quiet host")
     assert "shared the host with pid 4711" in refused.reason
 
 

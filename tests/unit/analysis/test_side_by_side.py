@@ -29,17 +29,17 @@ def test_a_metric_has_a_winner_only_where_a_tie_is_excluded(tmp_path: Path) -> N
     assert [entry.name for entry in work.entries] == [
         "A single x1", "A ddp x2", "B single x1", "B ddp x2"
     ]  # fmt: skip
-    fastest = work.winner("samples_per_s")
+    fastest = work.fastest
     assert fastest.entry is work.entries[1]
     assert fastest.advantage is not None
     assert fastest.advantage.value == pytest.approx(step_ms(Spec()) / step_ms(DDP), rel=0.01)
     # Memory is the same number in all rows: nobody wins.
-    assert work.winner("memory").entry is None
-    assert len(work.winner("memory").rivals) == 4
+    memory = next(one for one in work.winners if one.metric.words == "peak memory")
+    assert (memory.entry, len(memory.rivals)) == (None, 4)
     noisy = analysed(tmp_path / "c", *runs(*a10g, factors=[0.7, 1.0, 1.4]))
     (open_,) = works([h200, noisy])
-    assert open_.winner("samples_per_s").entry is None
-    assert {e.name for e in open_.winner("samples_per_s").rivals} >= {"A ddp x2", "B ddp x2"}
+    assert open_.fastest.entry is None
+    assert {e.name for e in open_.fastest.rivals} >= {"A ddp x2", "B ddp x2"}
 
 
 def test_two_runs_win_nothing(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_devices_of_one_folder_stand_side_by_side_and_unlike_memories_do_not_com
     ]
     (work,) = works([analysed(tmp_path, *specs)])
     assert [e.config.leaves["device.name"] for e in work.entries] == ["H200", "CPU"]
-    memory, cost = work.winner("memory"), work.winner("cost")
+    _, _, memory, _, cost = work.winners
     assert (memory.entry, memory.advantage) == (None, None)
     assert (cost.entry, len(cost.unmeasured)) == (None, 1), "a share of a CPU host has no price"
 

@@ -123,7 +123,6 @@ def test_rounds_that_both_sides_have_are_paired() -> None:
     assert ratio.p_value == pytest.approx(expected.pvalue)
     assert (ratio.value, ratio.n) == (pytest.approx(stats.gmean(np.exp(pairs))), (4, 4))
     assert (ratio.paired, ratio.df) == (True, 3)
-    assert estimate_ratio(above, below, first=2).n == (2, 2)
 
 
 def test_runs_without_a_common_round_are_two_samples() -> None:

@@ -89,8 +89,8 @@ def test_independent_replicas_are_a_ceiling_and_no_verdict(tmp_path: Path) -> No
     ceiling = labels["large task_parallel x2 (2 models)"]
     pair = analysis.pair(ceiling)
     assert pair is not None
-    assert pair.judgement.verdict == "ceiling"
-    assert "2 independent models, not one" in pair.judgement.reason
+    assert pair.verdict == "ceiling"
+    assert "2 independent models, not one" in analysis.say_why(pair)
     assert pair.seed_label is None, "a study about training says nothing of it"
     near = under_ceiling(labels["large ddp x2"], analysis.measured)
     assert near is not None
@@ -147,7 +147,7 @@ def test_one_device_is_chosen_where_more_are_slower_or_not_surely_faster(tmp_pat
     assert slower.chosen == "single"
     assert "more devices give 0." in slower.reason
     assert slower.rule is not None and slower.rule.says == "single"
-    assert slower.agrees
+    assert slower.lines()[-1].endswith("; agrees")
     total, single = sum(DDP_MS.values()), sum(Spec().phases_ms.values())
     level = {**DDP_MS, "exposed_comm": DDP_MS["exposed_comm"] + single * 0.995 - total}
     doubtful = choose_strategy(probed(tmp_path / "b", level), 60, 128)

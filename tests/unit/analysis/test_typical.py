@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fakes.recorded import DDP, Spec, repeats, write_sweep
-from scalewise.analysis import Configuration, analyse, load_sweep, typical_speedup
+from scalewise.analysis import Configuration, analyse, load_sweep
 from scalewise.analysis.scaling import TypicalSpeedup, pair_all
 from scalewise.analysis.steps import StepTimes
 
@@ -33,7 +33,7 @@ def with_median(config: Configuration, share: float) -> Configuration:
 
 def typical(*configs: Configuration) -> TypicalSpeedup:
     ((pair,), _) = pair_all(configs)
-    found = typical_speedup(pair)
+    found = pair.typical
     assert found
     assert found.of_means == pair.speedup.value
     return found
@@ -57,7 +57,7 @@ def test_medians_leave_the_long_steps_out(
 def test_it_is_samples_of_a_step_over_the_median_of_the_records(tmp_path: Path) -> None:
     single, multi = configurations(tmp_path)
     ((pair,), _) = pair_all((single, multi))
-    found = typical_speedup(pair)
+    found = pair.typical
     assert found
     means = []
     for config in (single, multi):
@@ -71,7 +71,7 @@ def test_it_is_samples_of_a_step_over_the_median_of_the_records(tmp_path: Path) 
 def test_a_median_of_zero_says_nothing(tmp_path: Path) -> None:
     single, multi = configurations(tmp_path)
     ((pair,), _) = pair_all((with_median(single, 0.0), multi))
-    assert typical_speedup(pair) is None
+    assert pair.typical is None
 
 
 def test_under_weak_scaling_twice_the_samples_count_twice(tmp_path: Path) -> None:

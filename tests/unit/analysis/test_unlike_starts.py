@@ -19,9 +19,9 @@ def forked(specs: list[Spec]) -> list[Spec]:
     [
         (
             {"started": "fresh", "not_forked": "2 threads run"},
-            "was started freshly, and most were forked (2 threads run)",
+            "was fresh, and others were forked (2 threads run)",
         ),
-        ({"started": "forked"}, "was forked, and most were not"),
+        ({"started": "forked"}, "was forked, and others were fresh"),
     ],
 )
 def test_the_fewer_runs_of_unlike_starts_are_set_aside(

@@ -43,12 +43,18 @@ def change_nothing(rank: Rank) -> None:
     rank["parameters_changed"] = False
 
 
+def drift(share: float) -> Callable[[Rank], None]:
+    """Replicas whose parameters lie apart by a share of their norm, which is 5."""
+    return lambda rank: rank.update(replica_fingerprint=[5.0, 1.0 + 5 * share * rank["rank"]])
+
+
 @pytest.mark.parametrize(
     ("change", "multi", "code"),
     [
         (share_a_gpu, DDP, "shared_device"),
         (fed(24, 16, 8), DDP, "sample_count"),
-        (change_nothing, DDP, "untrained"),
+        (change_nothing, DDP, "frozen"),
+        (drift(1.1e-5), DDP, "replicas_differ"),
         (nothing, replace(DDP, sharded=False), "shards_overlap"),
         (nothing, replace(DDP, final_loss=float("nan")), "loss_not_finite"),
     ],
@@ -73,16 +79,20 @@ def test_the_report_says_so_to_programs_and_by_its_exit_status(tmp_path: Path) -
     files = build(tmp_path)
     assert files.invalid
     told = json.loads(files.json.read_text())
-    verdicts = {c["configuration"]: (c["verdict"], [i["code"] for i in c["invalid"]])
+    verdicts = {c["configuration"]: (c["verdict"], c["config_id"])
                 for c in told["configurations"]}  # fmt: skip
-    assert verdicts["large ddp x2"] == ("invalid", ["shared_device"])
-    assert verdicts["large single x1"] == ("baseline", [])
+    verdict, config_id = verdicts["large ddp x2"]
+    invalid = {(one["code"], one["about"]) for one in told["remarks"]
+               if one["gravity"] == "invalid"}  # fmt: skip
+    assert (verdict, invalid) == ("invalid", {("shared_device", config_id)})
+    assert verdicts["large single x1"][0] == "baseline"
 
 
 @pytest.mark.parametrize(
     ("change", "doubted"),
     [
         (fed(16, 24, 8), False),
+        (drift(0.9e-5), False),
         (fed(24, 16, 8, asked=None), False),
         (fed(15, 24, 8), True),  # a loader that leaves out what it cannot read
         (fed(32, 3, 8), True),  # two views of each sample
@@ -93,7 +103,7 @@ def test_other_counts_are_valid(
 ) -> None:
     found = analysed(tmp_path, change)
     assert not found.invalid
-    assert any("batch_size" in line for line in lines_of(found, "doubts")) is doubted
+    assert any("batch_size" in line for line in lines_of(found, "remarks")) is doubted
 
 
 @pytest.mark.parametrize(("loss", "says"), [(0.30, True), (0.2501, False)])
@@ -104,4 +114,4 @@ def test_faster_but_learning_less_stands_in_the_verdict(
     (pair,) = found.pairs
     assert pair.loss is not None
     assert pair.loss.learns_less is says
-    assert ("learns less" in pair.judgement.reason) is says
+    assert ("learns_less" in [one.code for one in pair.remarks]) is says

@@ -147,10 +147,10 @@ def test_a_running_sweep_measures_what_the_report_says(sides: tuple[Analysis, An
 
 
 def test_the_record_says_where_timing_begins(sides: tuple[Analysis, Analysis]) -> None:
-    said = "is timed from step 50 of 200 (MSER-5)"
+    said = "1 of 1 runs are timed from step 50 (MSER-5), not from 10"
     flagged, found = sides
-    names = [config.runs[0].cell.planned.name for config in found.measured]
-    assert [f"{name} {said}" for name in names] == lines_of(found, "scaling")[1:]
+    labels = [config.label for config in found.measured]
+    assert [f"{label}: {said}" for label in labels] == lines_of(found, "scaling")[1:]
     assert said not in " ".join(lines_of(flagged, "scaling"))
     for analysis in sides:
         for config in json.loads(export.results_json(analysis))["configurations"]:
@@ -163,20 +163,12 @@ def test_the_record_says_where_timing_begins(sides: tuple[Analysis, Analysis]) -
             assert (row["timed_steps"], row["warmup_rule"]) == ("150", "MSER-5")
 
 
-def test_many_runs_that_begin_later_are_one_line(tmp_path: Path) -> None:
-    specs = [replace(Spec(), steps=200, warmup=WARM, repeat=at) for at in range(4)]
-    found = analyse(load_sweep(unflagged(write_sweep(tmp_path / "found", specs), 10)))
-    lines = [line for line in lines_of(found, "scaling") if "MSER-5" in line]
-    assert len(lines) == 1
-    assert "4 of 4 runs are timed from steps 50 to 50" in lines[0]
-
-
 def test_a_run_that_was_not_steady_is_doubted_and_timed_whole(tmp_path: Path) -> None:
     path = unflagged(write_sweep(tmp_path, [Spec(steps=200, warmup=150)]), 10)
     (config,) = (found := analyse(load_sweep(path))).measured
     assert config.runs[0].throughput is not None
     assert config.runs[0].throughput.steps == 190
-    (doubt,) = [line for line in lines_of(found, "doubts") if "not steady" in line]
+    (doubt,) = [line for line in lines_of(found, "remarks") if "not steady" in line]
     assert doubt.endswith(
         "the step time was not steady: it came to its last level at step 150 of 200, after half of "
         "the timed steps or a stall; all steps from 10 on are timed"

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from fakes.recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, step_ms, swept
-from scalewise.analysis import Analysis, Ladder, analyse, fastest_of_each, ladders
+from scalewise.analysis import Analysis, analyse, fastest_of_each
+from scalewise.analysis.ranking import Ladder, devices_to_take, ladders
 from scalewise.analysis.statistics import estimate_ratio
 
 STEADY = [1.0, 1.01, 0.99]
@@ -47,14 +48,10 @@ def test_each_width_is_beside_the_next_smaller_one(tmp_path: Path) -> None:
     assert [gain.ratio.value for gain in gains] == pytest.approx(expected, rel=1e-3)
     assert [gain.step for gain in gains] == ["faster", "faster", "slower"]
 
-
-def test_an_added_device_brings_its_part_of_the_gain(tmp_path: Path) -> None:
-    _, two, four, eight = found(tmp_path, WIDTHS)
-    assert two.gain and four.gain and eight.gain
-    assert two.gain.added.value == pytest.approx(sum(SINGLE_MS.values()) / 6.0 - 1, rel=1e-3)
+    added = [gain.added.value for gain in gains]
     # Two devices added to two: a fifth more in all is a fifth of one each.
-    assert four.gain.added.value == pytest.approx(0.2, abs=1e-3)
-    assert eight.gain.added.value == pytest.approx(5.0 / 5.5 - 1, abs=1e-3)
+    alone = sum(SINGLE_MS.values()) / 6.0
+    assert added == pytest.approx([alone - 1, 0.2, 5.0 / 5.5 - 1], abs=1e-3)
 
 
 def test_its_interval_is_that_of_pairs_of_the_two_widths(tmp_path: Path) -> None:
@@ -80,6 +77,22 @@ def test_without_repeats_nothing_is_shown(tmp_path: Path) -> None:
     ladder = found(tmp_path, WIDTHS, [1.0])
     assert [w.gain.step for w in ladder if w.gain] == ["not shown"] * 3
     assert all(w.gain.added.interval is None for w in ladder if w.gain)
+
+
+@pytest.mark.parametrize(
+    ("steps", "factors", "taken"),
+    [
+        ((6.0, 3.0, 1.6), STEADY, 8),  # all pay, and each beats the one before
+        ((6.0, 3.0, 2.9), STEADY, 4),  # eight are faster, and less than half of linear
+        ((11.0, 11.0, 11.0), STEADY, 1),
+        ((6.0, 3.0, 1.6), [1.0], 1),  # one run decides nothing
+    ],
+)
+def test_so_many_devices_are_taken_as_pay_and_beat_fewer(
+    tmp_path: Path, steps: Sequence[float], factors: Sequence[float], taken: int
+) -> None:
+    specs = [Spec(), *(wide(2**i, ms) for i, ms in enumerate(steps, start=1))]
+    assert devices_to_take(found(tmp_path, specs, factors)).devices == taken
 
 
 def test_another_strategy_or_workload_is_another_ladder(tmp_path: Path) -> None:

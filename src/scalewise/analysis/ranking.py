@@ -1,4 +1,17 @@
-"""The best measured configuration of each number of devices, and the speedup one would use.
+"""Rows ranked by a figure: the fastest, numbers of devices side by side, and the best of each.
+
+A speedup over one device may still rise while the devices that were added last bring next to
+nothing. Numbers of devices stand in one ladder where all of them have the same single-device
+baseline, which makes them comparable to it, the same strategy, and no field of identity in which
+they differ from each other but the devices (:mod:`scalewise.analysis.comparability`).
+
+With samples/s ``r(n)`` of n devices and ``r(m)`` of the next smaller number, the gain is
+``r(n) / r(m)``, and each added device brings, of what one of the m does,
+
+    (r(n) / r(m) - 1) * m / (n - m)
+
+which is 1 where the added devices work as well as those before them. Both rise together, so the
+ends of the gain's interval are those of the other.
 
 The batch that is best on one device is not best on several, so the speedup between two equal
 batches is nobody's. Candidates may differ in how they run and in their batch; in the optimizer and
@@ -17,24 +30,189 @@ corrected for that many (Bonferroni), and no winner is taken for granted that no
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import Generic, Literal, TypeVar
 
 import scipy
 
-from scalewise.analysis.choice import SAMPLES_PER_S, Speed, find_fastest, samples_per_s
 from scalewise.analysis.comparability import MIN_RUNS, differences, grouped, grouped_alike
 from scalewise.analysis.configuration import Configuration
+from scalewise.analysis.figures import bounding
+from scalewise.analysis.looks import VERDICT_RUNS
 from scalewise.analysis.losses import Reached
 from scalewise.analysis.scaling import (
-    is_ceiling,
+    Pair,
     judge_config,
     loss_at_equal_samples,
     rate_ratio,
 )
 from scalewise.analysis.statistics import Interval, RatioEstimate, bonferroni, finite_exp
 from scalewise.analysis.verdict import Judgement
+
+Ranked = TypeVar("Ranked")
+
+
+@dataclass(frozen=True)
+class Speed(Generic[Ranked]):
+    """What rows are ranked by; more is better."""
+
+    of: Callable[[Ranked], float]
+    ratio: Callable[[Ranked, Ranked, float], RatioEstimate]
+    """Of the first over the second, with an interval of this confidence."""
+
+
+@dataclass(frozen=True)
+class Ranking(Generic[Ranked]):
+    """Rows, the fastest first, and those that may be as fast."""
+
+    rows: tuple[Ranked, ...]
+    rivals: tuple[Ranked, ...]
+    """Not shown to be slower than the first, the fastest of them first."""
+    lead: RatioEstimate | None
+    """Of the first over its first rival, else over the second; None of one row."""
+
+    @property
+    def first(self) -> Ranked:
+        return self.rows[0]
+
+
+def samples_per_s(config: Configuration) -> float:
+    """The mean over runs; 0 where none has it."""
+    found = config.estimate("global_samples_per_s")
+    return found.value if found is not None else 0.0
+
+
+SAMPLES_PER_S = Speed(samples_per_s, rate_ratio)
+
+
+def rank(rows: Iterable[Ranked], by: Speed[Ranked]) -> Ranking[Ranked]:
+    """Sort rows that have the figure, one or more.
+
+    A row is beaten if the first's ratio to it lies above 1 with its whole interval, of three runs
+    or more. The intervals hold for all rows together (Bonferroni).
+    """
+    first, *others = sorted(rows, key=by.of, reverse=True)
+    level = bonferroni(len(others))
+    ratios = [by.ratio(first, other, level) for other in others]
+    near = [i for i, ratio in enumerate(ratios) if not _is_won(ratio)]
+    lead = ratios[near[0] if near else 0] if ratios else None
+    return Ranking((first, *others), tuple(others[i] for i in near), lead)
+
+
+def _is_won(ratio: RatioEstimate) -> bool:
+    interval = ratio.interval
+    return min(ratio.n) >= VERDICT_RUNS and interval is not None and interval.low > 1
+
+
+Step = Literal["faster", "slower", "not shown"]
+
+
+@dataclass(frozen=True)
+class Gain:
+    """A number of devices beside the next smaller one."""
+
+    smaller: int
+    """Devices of that one."""
+    ratio: RatioEstimate
+    """Samples/s over those of the smaller number."""
+    added: RatioEstimate
+    """What each added device brings, of what one of the smaller number does; may be negative."""
+
+    @property
+    def step(self) -> Step:
+        """What the whole interval says of the larger number; without an interval nothing."""
+        interval = self.ratio.interval
+        if interval is None or interval.low <= 1 <= interval.high:
+            return "not shown"
+        return "faster" if interval.low > 1 else "slower"
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One number of devices in a ladder."""
+
+    config: Configuration
+    devices: int
+    pair: Pair | None
+    """None of the single device."""
+    gain: Gain | None
+    """None of the single device, and where the next smaller number is not comparable."""
+
+
+Fields = tuple[tuple[str, str], ...]
+
+Ladder = tuple[Rung, ...]
+"""One workload and strategy from one device up; more devices below fewer."""
+
+
+def ladders(pairs: Sequence[Pair]) -> tuple[Ladder, ...]:
+    """Every workload and strategy that ran on one device and on several, in the pairs' order.
+
+    Independent models are left out: they are a bound, and nothing that one could choose. So are
+    invalid pairs.
+    """
+    sound = (pair for pair in pairs if not pair.multi.is_ceiling and not pair.invalid)
+    groups = grouped(sound, lambda pair: (pair.single.config_id, _same(pair.multi)))
+    return tuple(map(_ladder, groups.values()))
+
+
+def _same(config: Configuration) -> Fields:
+    """What those of one ladder share: the strategy's settings but its devices, and the scaling,
+    which a script of the user's own may be read as one or the other."""
+    fields = {k: v for k, v in config.identity.items() if k.startswith("strategy.")}
+    fields.pop("strategy.devices", None)
+    return tuple(sorted({**fields, "scaling": config.identity.get("scaling", "")}.items()))
+
+
+def _ladder(pairs: Sequence[Pair]) -> Ladder:
+    found = [Rung(pairs[0].single, 1, None, None)]
+    for pair in sorted(pairs, key=lambda p: p.devices):
+        smaller = [rung for rung in found if rung.devices < pair.devices]
+        found.append(
+            Rung(pair.multi, pair.devices, pair, _gain(pair, fastest_of_each(smaller)[-1]))
+        )
+    return tuple(found)
+
+
+def fastest_of_each(rungs: Sequence[Rung]) -> tuple[Rung, ...]:
+    """One of each number of devices, in their order.
+
+    Of two with as many (other GPUs of the host) neither is the other's next, and nobody who adds
+    devices would begin with the slower one.
+    """
+    each = grouped(rungs, lambda rung: rung.devices).values()
+    return tuple(max(same, key=lambda rung: samples_per_s(rung.config)) for same in each)
+
+
+def devices_to_take(ladder: Ladder) -> Rung:
+    """The most devices that pay and are faster than the next smaller number; else one device."""
+    worth = [
+        rung
+        for rung in fastest_of_each(ladder)
+        if rung.pair is not None
+        and rung.pair.verdict == "pays"
+        and (rung.gain is None or rung.gain.step == "faster")
+    ]
+    return worth[-1] if worth else ladder[0]
+
+
+def _gain(pair: Pair, below: Rung) -> Gain | None:
+    if below.pair is not None and differences(below.config.identity, pair.multi.identity):
+        return None
+    ratio = pair.speedup if below.pair is None else rate_ratio(pair.multi, below.config)
+    return Gain(below.devices, ratio, _of_each_added(ratio, below.devices, pair.devices))
+
+
+def _of_each_added(ratio: RatioEstimate, smaller: int, devices: int) -> RatioEstimate:
+    def of_each(value: float) -> float:
+        return (value - 1) * smaller / (devices - smaller)
+
+    found = bounding(ratio)
+    interval = found and Interval(of_each(found.low), of_each(found.high), found.confidence)
+    return replace(ratio, value=of_each(ratio.value), interval=interval, p_value=None)
+
 
 _HOW_IT_RUNS = (
     "execution", "batch", "scaling", "accumulate_grad_batches", "dataset.loader", "max_steps",
@@ -100,7 +278,7 @@ def find_best(configs: Sequence[Configuration], min_efficiency: float) -> tuple[
 def _is_candidate(config: Configuration) -> bool:
     rates = config.values("global_samples_per_s")
     few = config.set_aside and len(config.runs) < MIN_RUNS
-    return bool(rates) and min(rates) > 0 and not is_ceiling(config) and not few
+    return bool(rates) and min(rates) > 0 and not config.is_ceiling and not few
 
 
 def _groups(configs: Sequence[Configuration], learnt: Sequence[str]) -> list[list[Configuration]]:
@@ -133,15 +311,15 @@ def _best(
         if devices > 1:
             speedup = _best_over_best(candidates, by_devices[1], speed)
             judgement = judge_config(candidates[0], speedup, min_efficiency, None)
-        found = find_fastest(candidates, speed)
-        seconds = 1 / speed.of(found.config) if equal else None
-        rows.append(Best(devices, found.config, found.rivals, len(candidates), speedup, judgement,
+        found = rank(candidates, speed)
+        seconds = 1 / speed.of(found.first) if equal else None
+        rows.append(Best(devices, found.first, found.rivals, len(candidates), speedup, judgement,
                          seconds))  # fmt: skip
     return BestOfEach(tuple(rows), equal, left_out)
 
 
 def _best_over_best(
-    above: Sequence[Configuration], below: Sequence[Configuration], speed: Speed
+    above: Sequence[Configuration], below: Sequence[Configuration], speed: Speed[Configuration]
 ) -> RatioEstimate:
     level = bonferroni(max(len(above), len(below)))
     ratios = [[speed.ratio(a, b, level) for b in below] for a in above]
@@ -205,7 +383,7 @@ def _training(config: Configuration) -> tuple[object, ...]:
     )
 
 
-def _time_to_loss(equal: EqualLoss) -> Speed:
+def _time_to_loss(equal: EqualLoss) -> Speed[Configuration]:
     """How often a second the loss would be reached: samples/s over the samples that it takes.
 
     Its intervals hold the noise of the batches of one seed; other seeds scatter more.

@@ -14,17 +14,9 @@ from scipy.stats import t
 
 from fakes.recorded import DDP, DDP_MS, SINGLE_MS, Spec, edit_ranks, repeats, write_sweep
 from fakes.sections import cells, lines_of
-from scalewise.analysis import (
-    Analysis,
-    BestOfEach,
-    Configuration,
-    RatioEstimate,
-    analyse,
-    load_sweep,
-)
-from scalewise.analysis.best import _best_over_best
-from scalewise.analysis.choice import Speed
+from scalewise.analysis import Analysis, Configuration, RatioEstimate, analyse, load_sweep
 from scalewise.analysis.losses import LossCurve
+from scalewise.analysis.ranking import BestOfEach, Speed, _best_over_best
 from scalewise.analysis.statistics import Interval, estimate_ratio
 from scalewise.records import CellFolder, MetricRow, MetricsWriter
 
@@ -76,7 +68,7 @@ def test_the_best_batch_of_each_number_of_devices_makes_the_speedup(tmp_path: Pa
     assert [alone.candidates, both.candidates] == [2, 2]
     assert alone.speedup is None and both.speedup and both.judgement
     assert both.speedup.value == pytest.approx(16_000 / (128 / 0.015), rel=1e-3)
-    assert both.judgement.verdict == "beneficial"
+    assert both.judgement.verdict == "pays"
 
 
 def test_unlike_batches_are_best_on_unlike_numbers(tmp_path: Path) -> None:

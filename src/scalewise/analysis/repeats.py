@@ -1,0 +1,214 @@
+"""How many runs ``repeats=auto`` makes: who needs more, and why no more are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from scalewise.analysis.configuration import Configuration
+from scalewise.analysis.figures import estimate, times
+from scalewise.analysis.looks import (
+    CAP,
+    PRECISION,
+    VERDICT_RUNS,
+    Adaptive,
+    adaptive,
+    count_pairs,
+    look_confidence,
+)
+from scalewise.analysis.scaling import Pair
+from scalewise.analysis.statistics import Interval, estimate_positive
+from scalewise.analysis.verdict import Verdict
+from scalewise.host import plural
+
+Because = Literal["verdict", "precision", "cap", "failures"]
+
+
+@dataclass(frozen=True)
+class StoppingDecision:
+    """What the data say about more runs."""
+
+    because: Because | None
+    """Why no more are needed; None while they are."""
+    wanted: int | None
+    """Runs to have on each side after the next round; None once it is decided."""
+    reason: str
+
+
+def stop_or_go_on(
+    verdict: Verdict,
+    interval: Interval | None,
+    runs: int,
+    reason: str,
+    *,
+    precision: float = PRECISION,
+    cap: int = CAP,
+) -> StoppingDecision:
+    """Whether more repeats are needed beside the ``verdict`` on this ``interval``.
+
+    Every round is looked at, from the third on; the interval is one that allows for that (see
+    :func:`scalewise.analysis.looks.look_confidence`). The verdict is the one that is reported: it
+    stops nowhere for a verdict that nobody is told. ``runs`` are the pairs by now, or those of the
+    shorter side. ``precision`` is the width of the whole interval, relative, at which more runs
+    would change nothing worth knowing; ``cap`` the most runs of a side.
+    """
+    if runs < VERDICT_RUNS:
+        return StoppingDecision(None, VERDICT_RUNS, reason)
+    if verdict != "undecided":
+        return StoppingDecision("verdict", None, reason)
+    if interval is not None and interval.high / interval.low - 1 <= precision:
+        return StoppingDecision("precision", None, reason)
+    if runs >= cap:
+        return StoppingDecision("cap", None, reason)
+    return StoppingDecision(None, runs + 1, reason)
+
+
+def decide_alone(
+    values: Sequence[float], *, precision: float = PRECISION, cap: int = CAP
+) -> StoppingDecision:
+    """Whether a configuration without a partner needs more repeats: until its own mean is known."""
+    figure = estimate_positive(values, look_confidence())
+    if figure.interval is not None:
+        figure = replace(figure, interval=replace(figure.interval, confidence=0.95))
+    said = f"{estimate(figure)} samples/s"
+    ends, runs = figure.interval, len(values)
+    return stop_or_go_on("undecided", ends, runs, said, precision=precision, cap=cap)
+
+
+MOST_FAILURES = 2
+"""Runs of a configuration that may fail before no more are added: it would fail for ever."""
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """Where configurations that are repeated together stand."""
+
+    members: tuple[Configuration, ...]
+    """A multi-device configuration and its single-device baseline, or one without a partner."""
+    runs: int
+    """Pairs of one round each; alone, or without a common round, runs of the shorter side."""
+    wanted: int | None
+    """The same number after the next round; None once it is decided."""
+    because: Because | None
+    """Why no more are needed; None while they are."""
+    reason: str
+    figure: str = ""
+    """``1.15x (1.02-1.29)``; empty for one without a partner."""
+
+    @property
+    def label(self) -> str:
+        return " against ".join(m.label for m in self.members)
+
+    @property
+    def brief(self) -> str:
+        """``gpt2 ddp x2: undecided after 3 rounds, 1.15x (1.02-1.29)``."""
+        figure = f", {self.figure}" if self.figure else ""
+        state = {
+            None: "undecided after", "verdict": "decided after", "failures": "no more runs after",
+            "precision": "as narrow as asked for after", "cap": "undecided at the most,",
+        }[self.because]  # fmt: skip
+        rounds = f"{self.runs} {plural(self.runs, 'round')}"
+        if aside := [one for member in self.members for one in member.set_aside]:
+            rounds += f" ({len(aside)} {plural(len(aside), 'run')} set aside)"
+        return f"{self.members[0].label}: {state} {rounds}{figure}"
+
+    def __str__(self) -> str:
+        if self.because is None:
+            return f"{self.label}: undecided after {self.runs} runs each; {self.reason}"
+        why = {
+            "verdict": "the verdict is decided",
+            "precision": "the interval is as narrow as asked for",
+            "cap": "the most that were allowed",
+            "failures": "no more were added",
+        }[self.because]
+        return f"{self.label}: {self.runs} runs each; {why}: {self.reason}"
+
+
+def assess(configs: Sequence[Configuration], pairs: Sequence[Pair]) -> tuple[Repeats, ...]:
+    """Every pair of configurations with ``repeats=auto``, and every such one without a partner.
+
+    Pure and without memory: the same records give the same answer, to the sweep that decides what
+    runs next, to the one that resumes it, and to the report that says why it stopped.
+
+    ``pairs`` of ``configs`` with the verdicts that are reported, doubts included: whatever stops
+    for a verdict stops for that one.
+    """
+    asked = {c.config_id: a for c in configs if (a := adaptive(c.asked))}
+    adapting = [
+        p for p in pairs if p.multi.config_id in asked and p.single.config_id in asked
+    ]  # fmt: skip
+    paired = {m.config_id for p in adapting for m in (p.multi, p.single)}
+    found = [_pair(p, asked[p.multi.config_id]) for p in adapting]
+    alone = [c for c in configs if c.config_id in asked and c.config_id not in paired]
+    return (*found, *(_alone(c, asked[c.config_id], _partners(c, configs)) for c in alone))
+
+
+def _partners(config: Configuration, configs: Sequence[Configuration]) -> list[Configuration]:
+    """What one device was to be compared with: the same workload on several."""
+    if config.devices != 1:
+        return []
+    return [c for c in configs if c.workload == config.workload and c.devices != 1]
+
+
+def _pair(pair: Pair, asked: Adaptive) -> Repeats:
+    members = (pair.multi, pair.single)
+    runs = count_pairs(*(m.rounds("global_samples_per_s") for m in members))
+    # What is no verdict about a training job, a ceiling, is measured until its interval would be.
+    verdict = pair.judgement.verdict if pair.verdict == "ceiling" else pair.verdict
+    remarks = (one.brief for one in pair.remarks)
+    reason = "; ".join([pair.judgement.reason, *dict.fromkeys(remarks)])
+    ends = pair.speedup.interval
+    found = stop_or_go_on(verdict, ends, runs, reason, precision=asked.precision, cap=asked.cap)
+    return replace(_repeats(members, runs, found, asked.cap), figure=times(pair.speedup))
+
+
+def _alone(config: Configuration, asked: Adaptive, partners: Sequence[Configuration]) -> Repeats:
+    values = config.values("global_samples_per_s")
+    lost = [_failure((partner,)) for partner in partners]
+    if partners and all(lost):
+        found = StoppingDecision("failures", None, f"it has nothing to be compared with: {lost[0]}")
+    elif not values:
+        found = StoppingDecision(None, VERDICT_RUNS, "0 runs a side")
+    else:
+        found = decide_alone(values, precision=asked.precision, cap=asked.cap)
+    return _repeats((config,), len(values), found, asked.cap)
+
+
+def _repeats(
+    members: tuple[Configuration, ...], runs: int, found: StoppingDecision, cap: int
+) -> Repeats:
+    """What the rule answered, unless runs fail or are set aside again and again."""
+    failed, spent = _failure(members), _all_spent(members, cap)
+    if failed is not None:
+        found = StoppingDecision("failures", None, failed)
+    elif found.because is None and spent is not None:
+        found = StoppingDecision("cap", None, f"{spent}; {found.reason}")
+    return Repeats(members, runs, found.wanted, found.because, found.reason)
+
+
+def _all_spent(members: Sequence[Configuration], cap: int) -> str | None:
+    """A neighbour that never goes away, or a file that changes again and again, would have repeats
+    set aside and made up for, for ever."""
+    for member in members:
+        if member.elsewhere and len(member.cells) + len(member.elsewhere) >= cap:
+            return f"{len(member.elsewhere)} runs of {member.label} had other devices or shares"
+        if member.set_aside and len(member.runs) + len(member.set_aside) >= cap:
+            remedies = " and ".join(dict.fromkeys(a.remedy for a in member.set_aside))
+            count = len(member.set_aside)
+            return f"{count} runs of {member.label} are set aside: run it again {remedies}"
+    return None
+
+
+def _failure(members: Sequence[Configuration]) -> str | None:
+    for member in members:
+        invalid = member.invalid
+        if invalid:
+            return f"{member.label}: {invalid[0].text}"
+        failed = [c for c in member.cells if c.state in ("failed", "skipped")]
+        unmeasured = [r for r in member.runs if r.throughput is None]
+        if len(failed) + len(unmeasured) >= MOST_FAILURES:
+            why = failed[-1].ending.message if failed else unmeasured[-1].missing["throughput"]
+            lost = len(failed) + len(unmeasured)
+            return f"{lost} runs of {member.label} gave no figure ({why})"
+    return None

@@ -8,7 +8,7 @@ from .comparison_tables import comparison_section as comparison_section
 from .comparison_tables import side_by_side as side_by_side
 from .console import show_comparison as show_comparison
 from .console import show_doctor as show_doctor
+from .export import Tables as Tables
+from .export import load as load
 from .export import results_json as results_json
-from .frames import Tables as Tables
-from .frames import load as load
 from .study import build_study as build_study

@@ -10,27 +10,23 @@ import functools
 from collections.abc import Iterator, Sequence
 
 from scalewise.analysis import (
-    BENEFICIAL_FROM,
     CAUSE_WORDS,
+    OWN_BATCHES,
     VERDICT_RUNS,
     WANTED_RUNS,
-    WORTH_SAYING,
     Analysis,
     Configuration,
-    Doubt,
-    LossBudget,
     LostTime,
     Pair,
     Remedy,
     changes_samples,
     count_range,
+    count_set_aside,
     estimate,
     factor,
     grouped,
-    is_ceiling,
-    is_monitored,
-    is_refused,
     listed,
+    lost_words,
     number,
     override_holds,
     remedy,
@@ -38,13 +34,12 @@ from scalewise.analysis import (
     under_ceiling,
     way_to_get,
     work_remedy,
-    workload,
+    worth_saying,
 )
 from scalewise.host import plural
-from scalewise.report.best_tables import best_in_brief
-from scalewise.report.cost_tables import gain_lines
-from scalewise.report.doubts import counts_in_report, faults, find_doubts
-from scalewise.report.findings import command, fastest_rows, folder_to_type
+from scalewise.report.cost_tables import best_in_brief, lines_of_devices
+from scalewise.report.findings import command, fastest_rows, folder_to_type, key_of
+from scalewise.report.remarks import RemarkLine, remark_lines
 from scalewise.report.sections import Line, Lines, Section, Verbatim, lines, section
 
 MOST_WHOLE = 5
@@ -53,11 +48,17 @@ _MOST_ALONE = 8
 """Configurations without a partner that are named."""
 _MOST_LINES = 4
 
+_FAULTS = (
+    "records_damaged", "alert", "throttled", "imbalance", "shards_overlap", "shards_incomplete",
+    "counted_batch", "unsynchronised_timing",
+)  # fmt: skip
+"""Remarks on what is to be mended: the gravest is told, whatever else is."""
+
 _SHORT = {
     **CAUSE_WORDS,
     "waiting": "waiting",
     "stages": "waiting for stages",
-    "contention": "no free core",
+    "contention": "waiting for a core",
     "copy": "copying batches",
     "host_late": "idle GPU (host late)",
 }
@@ -71,8 +72,8 @@ def answers(analysis: Analysis) -> Section:
         (c for c in analysis.measured if analysis.pair(c) or c.config_id in analysis.invalid),
         key=lambda config: config.config_id not in analysis.invalid,
     )
-    whole, found = len(judged) <= MOST_WHOLE, find_doubts(analysis)
-    rest = (_decide, best_in_brief, fastest_in_brief, gain_lines, _chosen, _accuracy, _found)
+    whole, found = len(judged) <= MOST_WHOLE, remark_lines(analysis)
+    rest = (_decide, best_in_brief, fastest_in_brief, lines_of_devices, _chosen, _accuracy, _found)
     return section(
         "answer",
         "Answer",
@@ -104,13 +105,13 @@ def reasons(analysis: Analysis) -> list[tuple[str, str, str]]:
         pair, refused = analysis.pair(config), analysis.refusal(config)
         invalid = analysis.invalid.get(config.config_id, ())
         if invalid:
-            found.append((config.label, "invalid", "; ".join(one.reason for one in invalid)))
+            found.append((config.label, "invalid", "; ".join(one.text for one in invalid)))
         elif pair:
-            reason, loss = pair.judgement.reason, pair.loss
+            reason, loss = analysis.say_why(pair), pair.loss
             if loss:
                 sides = f"{number(loss.multi)} (single: {number(loss.single)})"
                 reason += f"; {loss.name} at {loss.where}: {sides}"
-            found.append((config.label, pair.judgement.verdict, reason))
+            found.append((config.label, pair.verdict, reason))
         elif refused:
             found.append((config.label, "not comparable", refused.reason))
     return sorted(found, key=lambda answer: answer[1] != "invalid")
@@ -130,21 +131,25 @@ def _legend(analysis: Analysis) -> Iterator[str]:
 
 
 def _block(
-    analysis: Analysis, config: Configuration, found: Sequence[Doubt], *, whole: bool
+    analysis: Analysis, config: Configuration, found: Sequence[RemarkLine], *, whole: bool
 ) -> Lines:
     """All lines of one configuration."""
     pair, invalid = analysis.pair(config), analysis.invalid.get(config.config_id, ())
     if invalid or pair is None:
         of = f" ({len(invalid)} reasons are in the report)" if len(invalid) > 1 else ""
-        first = Line(_sentence(f"{invalid[0].reason}{of}"), config.label, "invalid")
+        first = Line(_sentence(f"{invalid[0].text}{of}"), config.label, "invalid")
         return Lines((first,), "answer")
-    told = pair.judgement
+    told = pair.final
     said = [Line(_figures(pair), config.label, told.verdict)]
     if whole:
         # The fewest runs are asked for once, of all.
         few = told.verdict == "undecided" and min(pair.speedup.n) < VERDICT_RUNS
-        more = [_asked(pair) if not few else "", _lost(analysis, config), _next(analysis, pair)]
-        said += [Line(text) for text in (*more, _doubt(found, pair)) if text]
+        lost = _sentence(lost_words(analysis.budget(config), _SHORT))
+        asked = "" if few else _asked(pair)
+        cause = _cause(analysis, pair)
+        rest = [one for one in found if not cause or one.first.code != "contention"]
+        more = (cause, asked, lost, _next(analysis, pair), _doubt(rest, pair))
+        said += [Line(text) for text in more if text]
     return Lines(tuple(said[:_MOST_LINES]), "answer")
 
 
@@ -169,82 +174,85 @@ def _sentence(text: str) -> str:
 
 
 def _asked(pair: Pair) -> str:
-    """What an open verdict asks for, and what is certain all the same."""
-    told = pair.judgement
-    dearer = "dearer for certain" if pair.money == "dearer" else ""
-    parts = {
-        "undecided": (told.asked, told.certain or told.open, dearer),
-        "marginal": (told.asked,),
-    }.get(told.verdict, ())
-    return _sentence("; ".join(part for part in parts if part))
+    """Which way an open verdict leans and what that rests on, or what several devices lack."""
+    if pair.verdict == "does not pay":
+        return _sentence(pair.judgement.short) if pair.speedup.value >= 1 else ""
+    if pair.verdict != "undecided" or pair.is_overruled:
+        return ""
+    wanted, runs = pair.judgement.wanted, pair.run_speedups
+    reached = sum(run >= wanted for run in runs)
+    leans = "paying" if pair.speedup.value >= wanted else "not paying"
+    of = f"{reached} of {len(runs)} {'pairs' if pair.speedup.paired else 'runs'}"
+    return f"It leans to {leans}: {of} reach the {factor(wanted)}x wanted."
 
 
 def _figures(pair: Pair) -> str:
     """``1.65x (1.52-1.79), efficiency 0.82, cost 1.21x.``"""
-    speedup = times(pair.speedup)
-    if is_ceiling(pair.multi):
+    speedup, runs = times(pair.speedup), min(pair.speedup.n)
+    if pair.multi.is_ceiling:
         return f"{speedup} of {pair.devices} independent models: one model reaches no more."
+    if runs < VERDICT_RUNS and any(one.code == "above_linear" for one in pair.remarks):
+        return f"{runs} {plural(runs, 'run')} of each cannot show more than linear scaling."
     cost = factor(pair.cost_ratio.value)
     return f"{speedup}, efficiency {factor(pair.efficiency.value)}, cost {cost}x."
 
 
-def _worth(budget: LossBudget | None) -> list[LostTime]:
-    """Losses worth saying, the largest first."""
-    return [loss for loss in budget.losses if loss.share > WORTH_SAYING] if budget else []
-
-
-def _lost(analysis: Analysis, config: Configuration) -> str:
-    """``Lost 5.76 ms: 3.23 exposed transfer, 1.12 no free core.``; empty if nothing is.
-
-    Where these parts are more than the whole, the largest gain follows.
-    """
-    budget = analysis.budgets.get(config.config_id)
-    worth = _worth(budget)[:2]
-    if budget is None or budget.ideal_ms is None or not worth:
+def _cause(analysis: Analysis, pair: Pair) -> str:
+    """What was measured that keeps a verdict open: others on the host; else empty."""
+    if pair.verdict != "undecided":
         return ""
-    gap = budget.measured_ms - budget.ideal_ms
-    each = ", ".join(f"{number(loss.ms)} {_SHORT[loss.cause]}" for loss in worth)
-    least = min(budget.losses, key=lambda loss: loss.ms)
-    if least.ms < 0 and sum(loss.ms for loss in worth) > gap:
-        each += f", less {number(-least.ms)} gained in {_SHORT[least.cause]}"
-    return f"Lost {number(gap)} ms: {each}." if gap > 0 else f"Lost: {each}."
+    for side in (pair.multi, pair.single):
+        budget = analysis.budget(side)
+        loss = budget.loss("contention") if budget else None
+        if budget and loss and loss.is_limit:
+            of = f"{number(loss.ms)} of {number(budget.measured_ms)} ms a step"
+            return f"Other processes held the cores of {side.device_words} for {of}."
+    graver = (one.brief for one in pair.remarks if one.gravity == "undecided")
+    return _sentence(next(graver, ""))
 
 
 def _next(analysis: Analysis, pair: Pair) -> str:
     """What to do next, and what it gains at most; empty where nothing measured asks for it."""
-    verdict, found = pair.judgement.verdict, _first_remedy(analysis, pair.multi)
+    verdict, found = pair.verdict, _first_remedy(analysis, pair.multi)
     if verdict in ("ceiling", "undecided"):
-        again = verdict == "undecided" and pair.statistical.verdict != "undecided"
+        again = verdict == "undecided" and pair.judgement.verdict != "undecided"
         return "Next: measure again on a quiet host." if again else ""
     deed, gain = ("", "")
     if found:
         deed, gain = _deed(analysis, found[1]), _gain(analysis, pair.multi, *found)
-    if verdict == "prefer single":
-        pays = found and _could_pay(pair, found[0])
-        if pays:
-            return f"Next: one device, or {deed} ({gain})."
-        return "Next: stay with one device; no single change makes up for it."
+    if verdict == "does not pay":
+        fewer = "one device" if pair.devices == 2 or pair.speedup.value < 1 else "fewer devices"
+        if found and _could_pay(pair, found[0]):
+            return f"Next: {fewer}, or {deed} ({gain})."
+        return f"Next: stay with {fewer}; no single change makes up for it."
     return f"Next: {deed} (wins back {gain})." if deed else ""
 
 
 def _decide(analysis: Analysis) -> Iterator[str]:
     """The command that adds runs until the open verdicts are probably decided, once for all."""
-    undecided = [p for p in analysis.pairs if p.judgement.verdict == "undecided"]
-    pairs = [p for p in undecided if p.statistical.verdict == "undecided"]
+    pairs = [p for p in analysis.pairs if p.verdict == p.judgement.verdict == "undecided"]
     if not pairs:
         return
     fewest = min(min(pair.speedup.n) for pair in pairs)
     few = fewest < VERDICT_RUNS
+    least = min((c for p in pairs for c in (p.multi, p.single)), key=lambda c: len(c.runs))
+    aside = few and len(least.runs) + len(least.set_aside) >= VERDICT_RUNS
     lead = f"A verdict needs {VERDICT_RUNS} runs of each" if few else "Next, to decide"
-    config = pairs[0].multi.cells[0].config or {}
-    if is_monitored(config):
-        yield f"{lead}: {way_to_get('runs of both', monitored=True, runs=fewest)}."
+    lack = VERDICT_RUNS - fewest
+    if aside:
+        lead = f"{count_set_aside(least)}: run {lack} more"
+    config = pairs[0].multi
+    if config.is_monitored:
+        where = f"on {least.device_words}, into the same folder"
+        way = way_to_get("runs of both", monitored=True, runs=fewest)
+        yield f"{lead} {where}." if aside else f"{lead}: {way}."
         return
     last = max(pairs, key=lambda pair: pair.judgement.more_runs or 0).judgement
-    wanted = max(last.more_runs or 0, WANTED_RUNS - fewest)
-    adapts, hopeless = config.get("repeats") == "auto", not few and last.more_runs is None
+    wanted = lack if aside else max(last.more_runs or 0, WANTED_RUNS - fewest)
+    adapts, hopeless = config.setting("repeats") == "auto", not few and last.more_runs is None
     if adapts and not any(pair.judgement.more for pair in pairs):
-        yield f"Next, to decide: {fewest} runs did not; ask for more with max_repeats=N."
+        more = f"scalewise resume {folder_to_type(analysis)} max_repeats={2 * fewest}"
+        yield f"Next, to decide: {fewest} runs did not: {more}."
     elif hopeless:
         yield f"To decide takes {last.more}." if last.more else "More runs hardly decide it."
     else:
@@ -255,8 +263,8 @@ def _decide(analysis: Analysis) -> Iterator[str]:
 
 def _first_remedy(analysis: Analysis, config: Configuration) -> tuple[LostTime, Remedy] | None:
     """Against the largest loss that something helps against, with the one override to try."""
-    budget = analysis.budgets.get(config.config_id)
-    for loss in _worth(budget):
+    budget = analysis.budget(config)
+    for loss in worth_saying(budget):
         found = remedy(config, loss)
         untried = _untried(analysis, config, found)
         if untried:
@@ -267,9 +275,8 @@ def _first_remedy(analysis: Analysis, config: Configuration) -> tuple[LostTime, 
 def _untried(analysis: Analysis, config: Configuration, found: Remedy) -> Remedy | None:
     """With its first override that no row of the workload has and that is not refused."""
     alike = [c for c in analysis.measured if c.name("model") == config.name("model")]
-    for override in () if is_monitored(config.cells[0].config) else found.overrides:
-        tried = any(override_holds(one, override) for one in alike)
-        if not tried and not is_refused(config, override):
+    for override in found.overrides:
+        if not any(override_holds(one, override) for one in alike):
             return Remedy(found.words, (override,))
     return Remedy(found.words, (), found.deed) if found.deed else None
 
@@ -277,35 +284,40 @@ def _untried(analysis: Analysis, config: Configuration, found: Remedy) -> Remedy
 def _deed(analysis: Analysis, what: Remedy) -> str:
     if not what.overrides:
         return what.deed
-    override = _paired(what.overrides[0])
-    return f"{'set' if _typed(analysis, override) else 'add'} {override}"
+    override = _paired(analysis, what.overrides[0])
+    return _add(analysis, override)
 
 
-def _paired(override: str) -> str:
-    """A strategy goes with the single device that it is held against."""
+def _add(analysis: Analysis, override: str) -> str:
+    """``add -m strategy=single,ddp``: in words, so that the command takes it."""
+    verb = "set" if key_of(override) in _typed_keys(analysis) else "add"
+    is_multirun = {"-m", "--multirun"} & set(analysis.sweep.command)
+    return f"{verb} {'-m ' if ',' in override and not is_multirun else ''}{override}"
+
+
+def _paired(analysis: Analysis, override: str) -> str:
+    """A strategy goes with the single device that it is held against, or that ``devices`` names."""
     key, _, value = override.partition("=")
-    return f"strategy=single,{value}" if key == "strategy" else override
+    alone = key == "strategy" and "devices" not in _typed_keys(analysis)
+    return f"strategy=single,{value}" if alone else override
 
 
-def _typed(analysis: Analysis, override: str) -> int | None:
-    """Where the command has the key of ``override``."""
-    keys = [word.partition("=")[0].lstrip("+") for word in analysis.sweep.command]
-    key = override.partition("=")[0]
-    return keys.index(key) if key in keys else None
+def _typed_keys(analysis: Analysis) -> set[str]:
+    return {key_of(word) for word in analysis.sweep.command if "=" in word}
 
 
 def _gain(analysis: Analysis, config: Configuration, loss: LostTime, what: Remedy) -> str:
     """``up to 1.4 of 3.6 ms``: what is lost, and no more."""
     budget = analysis.budgets[config.config_id]
     saved = f"up to {number(loss.ms)} of {number(budget.measured_ms)} ms"
-    if any(map(changes_samples, what.overrides)):
+    if any(map(changes_samples, what.overrides)) or what.deed == OWN_BATCHES:
         return f"{saved} in {config.global_batch:,} samples"
     return saved
 
 
 def _could_pay(pair: Pair, loss: LostTime) -> bool:
     """Whether the devices would pay without all of this loss."""
-    return pair.speedup.value / (1 - loss.share) > BENEFICIAL_FROM
+    return pair.speedup.value / (1 - loss.share) >= pair.judgement.wanted
 
 
 def _commands(analysis: Analysis) -> Iterator[str]:
@@ -313,17 +325,20 @@ def _commands(analysis: Analysis) -> Iterator[str]:
     typed = command(analysis)
     for pair in analysis.pairs if typed else ():
         found = _first_remedy(analysis, pair.multi)
-        if found and found[1].overrides and _paired(found[1].overrides[0]) in _next(analysis, pair):
-            yield command(analysis, _paired(found[1].overrides[0]))
+        override = _paired(analysis, found[1].overrides[0]) if found and found[1].overrides else ""
+        if override and override in _next(analysis, pair):
+            yield command(analysis, override)
 
 
-def _doubt(found: Sequence[Doubt], pair: Pair) -> str:
+def _doubt(found: Sequence[RemarkLine], pair: Pair) -> str:
     """The gravest about either side, and how many there are; the report has all."""
     sides = {pair.multi.config_id, pair.single.config_id}
-    own = [one for one in found if sides & {*one.about}]
-    gravest = next((one.brief for one in own if one.brief), "")
+    own = [one for one in found if sides & one.about and one.gravity != "note"]
     of = f" 1 of {len(own)}" if len(own) > 1 else ""
-    return f"Doubt{of}: {gravest}." if gravest else ""
+    for one in own[:1]:
+        side = pair.multi if pair.multi.config_id in one.about else pair.single
+        return f"Doubt{of}: {side.device_words}: {one.first.brief}."
+    return ""
 
 
 def _alone(analysis: Analysis) -> Iterator[str]:
@@ -342,7 +357,7 @@ def _alone(analysis: Analysis) -> Iterator[str]:
 
 def _of_one(analysis: Analysis, config: Configuration) -> Iterator[str]:
     """Where the only configuration's time goes, and what makes it faster."""
-    budget = analysis.budgets.get(config.config_id)
+    budget = analysis.budget(config)
     if budget is None:
         return
     found = _first_remedy(analysis, config)
@@ -359,26 +374,35 @@ def _why_none(analysis: Analysis) -> str:
     """Why there is no verdict at all, and what to do."""
     tried = [c for c in analysis.configurations if c.devices != 1]
     if not analysis.measured and any(c.runs for c in analysis.configurations):
-        if all(workload(c.cells[0].config) == "doctor" for c in analysis.configurations):
+        if all(c.setting("workload") == "doctor" for c in analysis.configurations):
             return "Only the devices were examined."
         return "No training was timed, so there is no verdict."
     if not analysis.measured:
         return "No cell finished, so nothing was measured."
     if tried:
         return "No cell on several devices finished, so there is nothing to compare."
-    monitored = is_monitored(analysis.measured[0].cells[0].config)
-    return f"Nothing ran on several devices: {way_to_get('several devices', monitored=monitored)}."
+    if analysis.measured[0].is_monitored:
+        way = way_to_get("several devices", monitored=True)
+    else:
+        both = "devices=1,2" if "devices" in _typed_keys(analysis) else "strategy=single,ddp"
+        way = f"{_add(analysis, both)} for a verdict"
+    return f"Nothing ran on several devices: {way}."
 
 
 def fastest_in_brief(analysis: Analysis) -> Iterator[str]:
     for found in fastest_rows(analysis):
-        figure = estimate(found.config.estimate("global_samples_per_s"))
-        if found.rivals:
-            count = len(found.rivals)
+        figure = estimate(found.first.estimate("global_samples_per_s"))
+        count = len(found.rivals)
+        if count == len(found.rows) - 1:
+            fewest = min(len(row.runs) for row in found.rows)
+            takes = f"{VERDICT_RUNS} runs" if fewest < VERDICT_RUNS else "more runs"
+            model = found.first.name("model")
+            yield f"{model}: which of {count + 1} is fastest is open; that takes {takes} of each."
+        elif count:
             rest = f"{count} {plural(count, 'other')} may be as fast"
-            yield f"Fastest so far: {found.config.label}, {figure} samples/s; {rest}."
+            yield f"Fastest so far: {found.first.label}, {figure} samples/s; {rest}."
         else:
-            yield f"Fastest: {found.config.label}, {figure} samples/s."
+            yield f"Fastest: {found.first.label}, {figure} samples/s."
 
 
 def _chosen(analysis: Analysis) -> Iterator[str]:
@@ -411,10 +435,8 @@ def _found(analysis: Analysis) -> Iterator[str]:
     """What the doctor and the records complain of, and how much there is in the report."""
     for finding in analysis.doctor.findings if analysis.doctor and analysis.measured else ():
         yield f"{finding.severity}: {finding.text}"
-    yield from (f"Fault: {line}." for line in faults(analysis).texts[:1])
-    counts = {noun: count for noun, (count, _) in counts_in_report(analysis).items()}
-    told = [f"{count} {plural(count, noun)}" for noun, count in counts.items()]
-    if told:
-        verb = "is" if sum(counts.values()) == 1 else "are"
-        *first, last = told
-        yield f"{', '.join(first)}{' and ' if first else ''}{last} {verb} in the report."
+    found = remark_lines(analysis)
+    yield from [f"Fault: {one.brief}." for one in found if one.first.code in _FAULTS][:1]
+    if found:
+        verb = "is" if len(found) == 1 else "are"
+        yield f"{len(found)} {plural(len(found), 'remark')} {verb} in the report."

@@ -13,23 +13,18 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from scalewise.analysis import (
-    BENEFICIAL_FROM,
-    MARGINAL_FROM,
-    MIN_EFFICIENCY,
     Analysis,
     Pair,
     RatioEstimate,
     bounding,
-    cost_ratio,
     factor,
 )
 from scalewise.report import plot_style
-from scalewise.report.scaling_tables import run_speedups
 
 _MOST_ROWS: Final = 16
 _LONGEST_NAME: Final = 36
-_BANDS: Final = {"prefer single": "#f6d0b8", "marginal": "#eeeeee", "beneficial": "#bfe6d8"}
-_INKS: Final = {"beneficial": "#00664d", "prefer single": "#b3400a", "invalid": "#b3400a"}
+_BANDS: Final = {"does not pay": "#f6d0b8", "pays": "#bfe6d8"}
+_INKS: Final = {"pays": "#00664d", "does not pay": "#b3400a", "invalid": "#b3400a"}
 _OPEN_INK: Final = "#8a6100"
 
 
@@ -40,17 +35,17 @@ def answer_plot(analysis: Analysis) -> Figure | None:
         return None
     made = plot_style.figure(10.5, 1.9 + 0.62 * len(shown))
     speedups, costs = plot_style.grid_of_panels(made, 1, 2, 2, sharey=True, width_ratios=(3, 2))
-    of_cost = [cost_ratio(pair, analysis.costs) for pair in shown]
-    least = [1.15 * _wanted(pair) for pair in shown]
+    of_cost = [analysis.cost_ratio(pair) for pair in shown]
+    least = [1.15 * pair.judgement.wanted for pair in shown]
     # The ideal stands on the scale where it is near.
     least += [p.devices for p in shown if p.devices < 1.6 * p.speedup.value]
     limit = _limit([pair.speedup for pair in shown], least)
     for row, pair in enumerate(shown):
-        _bands(speedups, row, _wanted(pair), limit)
+        _bands(speedups, row, pair.judgement.wanted, limit)
         if pair.devices < limit:
             speedups.plot([pair.devices] * 2, [row - 0.42, row + 0.42], "--", color="black",
                           lw=1.2, label="ideal")  # fmt: skip
-        runs = run_speedups(pair)
+        runs = pair.run_speedups
         speedups.plot(runs, [row + 0.22] * len(runs), "o", ms=4.5, mfc="none", clip_on=False,
                       mec=plot_style.colour(0), mew=1.1)  # fmt: skip
         _figure(speedups, row, pair.speedup, limit)
@@ -65,7 +60,7 @@ def answer_plot(analysis: Analysis) -> Figure | None:
     costs.set_title("cost of a sample over one device", fontsize=10, loc="left")
     plot_style.name_rows(speedups, [_name(pair) for pair in shown])
     for label, pair in zip(speedups.get_yticklabels(), shown, strict=True):
-        label.set_color(_INKS.get(pair.judgement.verdict, _OPEN_INK))
+        label.set_color(_INKS.get(pair.verdict, _OPEN_INK))
     for axes in (speedups, costs):
         plot_style.tidy(axes)
     made.suptitle(_title(analysis.pairs), x=0.01, ha="left", fontsize=13, fontweight="bold")
@@ -74,12 +69,7 @@ def answer_plot(analysis: Analysis) -> Figure | None:
 
 
 def _name(pair: Pair) -> str:
-    return f"{plot_style.drawn(pair.multi.label, _LONGEST_NAME)}\n{pair.judgement.verdict}"
-
-
-def _wanted(pair: Pair) -> float:
-    """The speedup from which it is called beneficial."""
-    return max(BENEFICIAL_FROM, MIN_EFFICIENCY * pair.devices)
+    return f"{plot_style.drawn(pair.multi.label, _LONGEST_NAME)}\n{pair.verdict}"
 
 
 def _limit(figures: Sequence[RatioEstimate], least: Sequence[float]) -> float:
@@ -90,7 +80,7 @@ def _limit(figures: Sequence[RatioEstimate], least: Sequence[float]) -> float:
 
 
 def _bands(axes: Axes, row: int, wanted: float, limit: float) -> None:
-    edges = (0.0, MARGINAL_FROM, wanted, limit)
+    edges = (0.0, wanted, limit)
     for (_, colour), low, high in zip(_BANDS.items(), edges, edges[1:], strict=False):
         axes.barh(row, high - low, left=low, height=0.86, color=colour, zorder=0)
 
@@ -115,10 +105,10 @@ def _title(pairs: Sequence[Pair]) -> str:
         (pair,) = pairs
         interval = bounding(pair.speedup)
         bounds = f" ({factor(interval.low)} to {factor(interval.high)})" if interval else ""
-        verdict, speedup = pair.judgement.verdict, factor(pair.speedup.value)
+        verdict, speedup = pair.verdict, factor(pair.speedup.value)
         name = plot_style.drawn(pair.multi.label, 2 * _LONGEST_NAME)
         return f"{name}: {verdict}, {speedup}x{bounds}"
-    counts = Counter(pair.judgement.verdict for pair in pairs)
+    counts = Counter(pair.verdict for pair in pairs)
     told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     shown = f"; the first {_MOST_ROWS} are shown" if len(pairs) > _MOST_ROWS else ""
     return f"{len(pairs)} comparisons: {told}{shown}"

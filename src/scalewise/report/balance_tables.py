@@ -15,7 +15,6 @@ from scalewise.analysis import (
     what_says_nothing,
 )
 from scalewise.records import GRADES, advice, cv_text, grade
-from scalewise.report.doubts import waited_for
 from scalewise.report.scaling_tables import counted, of
 from scalewise.report.sections import (
     NAME,
@@ -70,15 +69,15 @@ def _balance_table(analysis: Analysis, note: str) -> Table:
 
     columns = (
         NAME,
-        Column("arrival_cv", "arrival CV", "%", of("arrival_cv_percent"), estimate),
+        Column("arrival_cv", "arrival CV", "%", of("arrival_cv_percent")),
         words("grade", "grade", graded),
         Column("worst_cv", "worst run", "%", worst("cv_percent"), cv_text),
         Column("slowest_rank", "its slowest rank", "", worst("slowest_rank")),
-        Column("behind_ms", "behind", "ms", worst("behind_ms"), number),
-        Column("memory_cv", "memory CV", "%", of("memory_cv_percent"), estimate),
+        Column("behind_ms", "behind", "ms", worst("behind_ms")),
+        Column("memory_cv", "memory CV", "%", of("memory_cv_percent")),
         Column("utilization_cv", f"{'CPU time' if cpu else 'utilisation'} CV", "%, n readings",
                lambda c: counted(c, "utilization_cv_percent", estimate)),
-        Column("power_cv", "power CV", "%", of("power_cv_percent"), estimate),
+        Column("power_cv", "power CV", "%", of("power_cv_percent")),
     )  # fmt: skip
     balanced = [config for config in analysis.measured if _worst_balance(config)]
     return table("balance", columns, balanced, note)
@@ -113,12 +112,12 @@ def _runs_table(analysis: Analysis) -> Table:
         Column("arrival_cv", "arrival CV", "%", lambda row: row[2].cv_percent, cv_text),
         words("grade", "grade", lambda row: row[2].grade),
         Column("slowest_rank", "slowest rank", "", lambda row: row[2].slowest_rank),
-        Column("behind_ms", "behind", "ms", lambda row: row[2].behind_ms, number),
-        Column("behind_share", "share of the step", "%", share, number),
-        Column("last_in", "last in", "% of steps", lambda row: 100 * row[2].slowest_share, number),
+        Column("behind_ms", "behind", "ms", lambda row: row[2].behind_ms),
+        Column("behind_share", "share of the step", "%", share),
+        Column("last_in", "last in", "% of steps", lambda row: 100 * row[2].slowest_share),
         Column("worst_stretch", "worst stretch", "CV %", stretch),
         Column("activity_cv", "SM activity CV", "%, n readings", activity),
-        Column("samples_per_s", "samples/s", "global", lambda row: row[1].samples_per_s, number),
+        Column("samples_per_s", "samples/s", "global", lambda row: row[1].samples_per_s),
     )
     title = "Run by run, in the order in which they began"
     return table("balance_runs", columns, _balanced_runs(analysis)[:_MOST_RUNS], title=title)
@@ -143,6 +142,7 @@ def _advice(analysis: Analysis) -> Iterator[str]:
         if worst is not None and arrival is not None:
             graded = grade(arrival.value)
             said = advice(graded, worst.slowest_rank, on_cpu=config.is_cpu)
-            if graded in ("fair", "poor") and waited_for(analysis, config) is None:
+            budget = analysis.budgets.get(config.config_id)
+            if graded in ("fair", "poor") and (budget is None or budget.late_rank is None):
                 said = "no rank is slow by itself: see where the time goes"
             yield f"{config.label} ({graded}): {said}"

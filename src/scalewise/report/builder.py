@@ -16,16 +16,15 @@ from scalewise.report import export, page
 from scalewise.report import markdown as markdown_module
 from scalewise.report.answer import answers, in_detail
 from scalewise.report.balance_tables import load_balance
-from scalewise.report.best_tables import best
 from scalewise.report.communication_tables import communication, profiles, sent
-from scalewise.report.cost_tables import cost, numbers_of_devices, target
+from scalewise.report.cost_tables import best, cost, numbers_of_devices, target
 from scalewise.report.device_tables import devices, divided, energy, memory_summary
 from scalewise.report.doctor_tables import examined
-from scalewise.report.doubts import disturbances, doubts, faults
 from scalewise.report.findings import decisions, losses, mfu, repeats
 from scalewise.report.front_page import front_page
 from scalewise.report.plot_style import write_plots
 from scalewise.report.plots import report_plots
+from scalewise.report.remarks import remarks
 from scalewise.report.run_facts import head, provenance, trackers, unfinished
 from scalewise.report.scaling_tables import anatomy, resources, scaling
 from scalewise.report.sections import Section
@@ -87,9 +86,9 @@ def report_sections(sweep: Source, samples: int | None = None) -> list[Section]:
     parts = (
         head, in_detail, best, sizes, averages, numbers_of_devices,
         partial(target, samples=samples), cost, investment, alternative, losses,
-        decisions, repeats, sent, scaling, resources, disturbances, anatomy,
+        decisions, repeats, sent, scaling, resources, anatomy,
         communication, profiles, examined, divided, mfu, load_balance, devices, energy,
-        unfinished, faults, doubts, trackers, provenance,
+        unfinished, remarks, trackers, provenance,
     )  # fmt: skip
     return [section for part in parts if (section := part(analysis)).blocks]
 
@@ -172,7 +171,7 @@ def print_console(
     *,
     verbose: bool = False,
 ) -> None:
-    """Print the answer to a terminal; ``verbose``: below tables, losses and doubts."""
+    """Print the answer to a terminal; ``verbose``: below tables, losses and remarks."""
     analysis, console = analysis_of(sweep), console or Console()
     if verbose:
         console_module.show(report_sections(analysis, samples), console)

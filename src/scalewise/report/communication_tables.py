@@ -42,8 +42,8 @@ _EXPLAINED = {
     "expected_ms": "*Expected* is what the doctor's all-reduce takes for the same buckets with "
     "nothing beside them.",
     "achieved_bus": "Bus bandwidth is bytes x 2(n-1)/n over time: achieved during the *transfer*, "
-    "which is each collective on the rank that came to it last (older records: all of the rank "
-    "that waits least), beside computation.",
+    "which is each collective on the rank that came to it last (where ranks ran different "
+    "ones: all of the rank that waits least), beside computation.",
     "doctor_bus": "The *doctor's* is that of its all-reduce at the mean size of a bucket, alone.",
 }
 
@@ -77,20 +77,18 @@ def _cost_table(analysis: Analysis) -> Table:
 
     columns = (
         words("configuration", "configuration", lambda row: row[0].label),
-        Column("gradients", "gradients", "MiB", mib, number),
+        Column("gradients", "gradients", "MiB", mib),
         Column("buckets", "buckets", "", lambda row: row[1].buckets),
-        Column("exposed_ms", "exposed", "ms", exposed("mean_ms"), number),
-        Column("waiting_ms", "of it waiting", "ms", exposed("wait_ms"), number),
-        Column("on_against_off_ms", "on against off", "ms", window("cost_ms"), number),
-        Column("slower_ms", "of it before the last gradient", "ms", window("slower_ms"), number),
-        Column("overlapped_ms", "overlapped", "ms", window("overlapped_ms"), number),
-        Column("total_ms", "total", "ms", window("total_ms"), number),
-        Column("transfer_ms", "transfer", "ms", window("transfer_ms"), number),
-        Column("expected_ms", "expected", "ms", lambda row: row[1].expected_ms, number),
-        Column(
-            "achieved_bus", "achieved bus", "GB/s", lambda row: row[1].achieved_bus_gb_s, number
-        ),
-        Column("doctor_bus", "doctor's bus", "GB/s", lambda row: row[1].doctor_bus_gb_s, number),
+        Column("exposed_ms", "exposed", "ms", exposed("mean_ms")),
+        Column("waiting_ms", "of it waiting", "ms", exposed("wait_ms")),
+        Column("on_against_off_ms", "on against off", "ms", window("cost_ms")),
+        Column("slower_ms", "of it before the last gradient", "ms", window("slower_ms")),
+        Column("overlapped_ms", "overlapped", "ms", window("overlapped_ms")),
+        Column("total_ms", "total", "ms", window("total_ms")),
+        Column("transfer_ms", "transfer", "ms", window("transfer_ms")),
+        Column("expected_ms", "expected", "ms", lambda row: row[1].expected_ms),
+        Column("achieved_bus", "achieved bus", "GB/s", lambda row: row[1].achieved_bus_gb_s),
+        Column("doctor_bus", "doctor's bus", "GB/s", lambda row: row[1].doctor_bus_gb_s),
     )
     return table("communication", columns, _costs(analysis))
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 from scalewise.analysis import (
@@ -33,6 +32,7 @@ from scalewise.analysis import (
     find_link,
     is_monitored,
     listed,
+    mean_alone,
     number,
     ratio,
     rows,
@@ -50,12 +50,12 @@ from scalewise.report.export import (
     rows_csv,
 )
 from scalewise.report.findings import folder_to_type
-from scalewise.report.scaling_tables import mean_number, verdict
 from scalewise.report.sections import (
     Block,
     Column,
     Section,
     by_text,
+    figure_columns,
     lines,
     printable,
     section,
@@ -216,7 +216,7 @@ def _work_as_plain(work: Work) -> dict[str, Any]:
         "title": _title(work),
         "rows": {name(entry): entry.name for entry in work.entries},
         "metrics": {
-            one.metric.column: {
+            one.metric.key: {
                 "figures": {name(e): figure_as_plain(one.metric.estimate(e)) for e in work.entries},
                 "winner": one.entry and name(one.entry),
                 "may_be_best": [*map(name, one.rivals)],
@@ -252,30 +252,12 @@ def _title(work: Work) -> str:
 
 
 def _work(work: Work) -> Section:
-    by_key = {winner.metric.key: winner.metric for winner in work.winners}
-
-    def pair(figure: str, entry: Entry) -> object:
-        return getattr(entry.analysis.valid_pair(entry.config), figure, None)
-
     row = words("row", "row", lambda entry: entry.name)
-    speed = (
-        row,
-        Column("samples_per_s", "samples/s", "", by_key.pop("samples_per_s").estimate, estimate),
-        Column("speedup", "speedup", "", partial(pair, "speedup"), ratio),
-        Column("efficiency", "efficiency", "", partial(pair, "efficiency"),
-               lambda figure: factor(figure.value)),
-        words("verdict", "verdict", lambda entry: verdict(entry.analysis, entry.config)),
-    )  # fmt: skip
-    use = (
-        row,
-        *(
-            Column(key, metric.words, metric.unit, metric.estimate, mean_number)
-            for key, metric in by_key.items()
-        ),
-    )
+    metrics = [winner.metric for winner in work.winners[1:]]
+    use = [Column(one.key, one.words, one.unit, one.estimate, mean_alone) for one in metrics]
     blocks: list[Block] = [
-        table("speed", speed, work.entries),
-        table("use", use, work.entries),
+        table("speed", [row, *figure_columns("speed")], work.entries),
+        table("use", [row, *use], work.entries),
         lines(map(_winner_line, work.winners)),
     ]
     return section("work", _title(work), *blocks)
@@ -284,8 +266,7 @@ def _work(work: Work) -> Section:
 def _winner_line(winner: Winner) -> str:
     metric, found = winner.metric, winner.advantage
     without = listed([entry.name for entry in winner.unmeasured], 2)
-    lack = "without a price" if metric.key == "cost" else "not measured"
-    left = f"; {without} {lack}" if without else ""
+    left = f"; {without} without {metric.needs}" if without else ""
     if found is None:
         return f"{metric.words}: no winner, {winner.reason}{left}."
     if _is_tie(winner):
@@ -323,7 +304,7 @@ def _gap(ratio: RatioEstimate) -> str:
 
 def _advice(work: Work) -> str:
     """The row to take for time and for money, or which one leads."""
-    speed, cost = work.winner("samples_per_s"), work.winner("cost")
+    speed, cost = work.fastest, work.cheapest
     said = f"for time {_choice(speed)}; for cost {_choice(cost)}"
     if speed.entry is not None and speed.entry is cost.entry:
         said = f"take {speed.entry.name}, fastest and cheapest"
@@ -343,7 +324,7 @@ def _choice(winner: Winner) -> str:
 def _next(found: Sequence[Work]) -> list[str]:
     """How each folder whose rows leave an answer open gets more runs."""
     fewest: dict[str, Entry] = {}
-    for winner in (work.winner(key) for work in found for key in ("samples_per_s", "cost")):
+    for winner in (one for work in found for one in (work.fastest, work.cheapest)):
         open_ = () if _is_tie(winner) else winner.rivals
         for entry in [e for e in open_ if _runs(e) < VERDICT_RUNS] or open_:
             fewest[entry.side] = min(fewest.get(entry.side, entry), entry, key=_runs)
@@ -355,7 +336,7 @@ def _runs(entry: Entry) -> int:
 
 
 def _more_runs(entry: Entry) -> str:
-    config, runs = entry.config.cells[0].config or {}, _runs(entry)
+    config, runs = entry.config.asked, _runs(entry)
     if is_monitored(config):
         return f"Next, for {entry.side}: {way_to_get('runs', monitored=True, runs=runs)}."
     wanted = VERDICT_RUNS if runs < VERDICT_RUNS else WANTED_RUNS

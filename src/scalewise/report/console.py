@@ -14,14 +14,14 @@ from rich.text import Text
 
 from scalewise.records import DoctorReport
 from scalewise.report.doctor_tables import doctor_sections
-from scalewise.report.sections import Line, Lines, Section, Table, Tone, printable
+from scalewise.report.sections import Lines, Section, Table, Tone, printable
 
 _BRIEF = ("head", "doctor", "unfinished", "answer", "target", "trackers")
 """Sections of which a terminal shows what is told without ``-v``, the answer near the end."""
 
 _ORDER = (
     "scaling", "resources", "sizes", "averages", "numbers_of_devices", "cost", "investment",
-    "alternatives", "best", "doctor", "losses", "faults", "disturbances", "doubts",
+    "alternatives", "best", "doctor", "losses", "remarks",
 )  # fmt: skip
 """Sections that ``-v`` shows above the answer: tables, then what to doubt."""
 _TITLED = (
@@ -29,24 +29,19 @@ _TITLED = (
     "doctor_findings",
 )  # fmt: skip
 
-_PREFIX = {
-    "doctor": ("doctor", "cyan"),
-    "losses": ("time", "yellow"),
-    "faults": ("fault", "yellow"),
-    "disturbances": ("finding", "yellow"),
-    "doubts": ("doubt", "yellow"),
-    "trackers": ("tracker", "yellow"),
-}
+_PREFIX = {"doctor": "doctor: ", "losses": "time: ", "trackers": "tracker: "}
 
 _COLOURS = {
-    "invalid": "red", "not comparable": "red", "fault": "red", "beneficial": "green",
-    "marginal": "yellow", "undecided": "yellow", "warning": "yellow",
-    "prefer single": "magenta", "ceiling": "cyan", "note": "cyan",
+    "invalid": "red", "not comparable": "red", "fault": "red", "pays": "green",
+    "undecided": "yellow", "warning": "yellow",
+    "does not pay": "magenta", "ceiling": "cyan", "note": "cyan",
 }  # fmt: skip
 
 _LEAST_FIRST = (
-    "p_value", "batch", "study_label", "used", "percentiles", "runs", "efficiency", "energy",
-    "utilization", "peak", "speedup",
+    "p_value", "batch", "seed_label", "timed_steps", "utilization_readings", "step_time_p99_ms",
+    "memory_used_per_device_mib", "step_time_p50_ms", "runs", "efficiency", "efficiency_ratio",
+    "energy_j_per_million_samples", "utilization_per_device_percent", "peak_memory_per_device_mib",
+    "speedup", "speedup_ratio",
 )  # fmt: skip
 """Columns that a narrow terminal shows in a second table, least missed first."""
 _FEWEST_LABEL_COLUMNS = 12
@@ -54,7 +49,7 @@ _FEWEST_LABEL_COLUMNS = 12
 
 
 def show(sections: Iterable[Section], console: Console) -> None:
-    """The tables, losses and doubts of a report, in the terminal's order."""
+    """The tables, losses and remarks of a report, in the terminal's order."""
     found = {one.key: one for one in sections}
     for key in _ORDER:
         if key in found:
@@ -87,18 +82,19 @@ def show_answer(sections: Iterable[Section], console: Console) -> None:
 
 def _show_rows(block: Lines, key: str, width: int, console: Console) -> None:
     """Lines that are broken between clauses, further rows of one indented."""
-    prefix, _ = _PREFIX.get(key, ("", ""))
+    prefix = _PREFIX.get(key, "")
     tones = {"faint": "dim", "alarm": "bold red", "place": "red"}
     most = _MOST_PLACES if key == "unfinished" else len(block.lines)
     for i, line in enumerate(block.lines[:most]):
-        lead = f"{line.subject}: {line.verdict}. " if line.verdict else f"{prefix}: " * bool(prefix)
+        whose = f"{line.subject}: " if line.subject else ""
+        lead = f"{whose}{line.verdict}. " if line.verdict else prefix
         indent = "  " if block.tone == "answer" and i else ""
         for k, row in enumerate(rows(indent + printable(lead + line.text), width)):
             text = Text(row, style=tones.get(block.tone, ""))
             if line.verdict and k == 0:
-                text.stylize("bold", 0, len(line.subject) + 1)
-                at = len(line.subject) + 2
-                text.stylize(_COLOURS.get(line.verdict, ""), at, at + len(line.verdict))
+                text.stylize("bold", 0, len(whose))
+                ends = len(whose), len(whose) + len(line.verdict)
+                text.stylize(_COLOURS.get(line.verdict, ""), *ends)
             console.print(text, soft_wrap=True)
     if left := block.lines[most:]:
         console.print(f"{len(left)} more lines on cells without a result are in the report.")
@@ -144,8 +140,7 @@ def _show_section(section: Section, console: Console) -> None:
         if isinstance(block, Table) and block.where != "page":
             _show_table(block, console, "italic")
         elif isinstance(block, Lines) and block.where != "page":
-            for line in block.lines:
-                _show_line(line, block, section.key, console)
+            _show_rows(block, section.key, console.width, console)
 
 
 def _show_table(table: Table, console: Console, style: str) -> None:
@@ -153,18 +148,6 @@ def _show_table(table: Table, console: Console, style: str) -> None:
         console.print(_text(table.title, style))
     for part in _fitted(table, console):
         console.print(part)
-
-
-def _show_line(line: Line, block: Lines, key: str, console: Console) -> None:
-    prefix, colour = _PREFIX.get(key, ("", ""))
-    tones = {"plain": "bold", "faint": "dim", "alarm": "red", "place": "red", "list": ""}
-    parts = [_text(f"{prefix}: ", colour)] if prefix else []
-    if line.verdict:
-        parts += [_text(f"{line.subject}: ", "bold")] if line.subject else []
-        parts += [_text(line.verdict, _COLOURS.get(line.verdict, "")), _text(". ")]
-    parts.append(_text(line.text, tones[block.tone]))
-    # A path that is broken over lines cannot be opened.
-    console.print(Text.assemble(*parts), soft_wrap=block.tone == "place")
 
 
 def _text(text: str, style: str = "") -> Text:

@@ -1,36 +1,36 @@
-"""Cost of a sample, time and cost of a target, and what each number of devices gains."""
+"""Cost of a sample and of a target; numbers of devices side by side, and the best of each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
+from dataclasses import replace
 from typing import Any
 
 from scalewise.analysis import (
     Analysis,
+    Best,
     Configuration,
     Cost,
-    Estimate,
-    RatioEstimate,
+    Row,
+    Rung,
     Target,
-    cost_ratio,
+    devices_to_take,
     estimate,
     fastest_of_each,
     figure_as_plain,
-    is_ceiling,
-    ladders,
-    ratio,
+    listed,
+    measured_rows,
+    number,
     reach,
-    swept_values,
+    times,
 )
+from scalewise.host import plural
 from scalewise.records import to_plain
-from scalewise.report.scaling_tables import verdict
 from scalewise.report.sections import (
-    NAME,
     Column,
-    Read,
     Section,
     Table,
+    figure_columns,
     lines,
     section,
     table,
@@ -45,7 +45,7 @@ _EXCLUDED = (
 _USD_NOTE = f"USD are {_EXCLUDED} (`+hardware.price=...` gives your own). "
 _COST_NOTE = (
     "*Cost of a sample* is over that on the single device: 1 / efficiency at one price. "
-    "Verdicts weigh time, not money: from an efficiency of 0.5 a *beneficial* configuration may "
+    "Verdicts weigh time, not money: from an efficiency of 0.5 on, devices that *pay* may "
     "cost twice as much a sample."
 )
 
@@ -62,6 +62,16 @@ _DEVICES_NOTE = (
     "it changes nothing. The speedup, the efficiency and the verdict are over one device."
 )
 
+_BEST_NOTE = (
+    "The *speedup one would use* is the best of each number of devices over the best of one, "
+    "whichever those are: its 95 % interval is corrected for the number of candidates "
+    "(docs/method.md). *Left open* are those not shown to be slower than the one named, in "
+    "intervals that hold together at 95 %."
+)
+
+_MOST_NAMED = 2
+"""Configurations named in one clause; further ones are counted."""
+
 _SAID_BY_THE_SPEEDUP = 2
 """Devices up to which a speedup over one is all there is to say."""
 
@@ -72,25 +82,11 @@ def cost(analysis: Analysis) -> Section:
 
 
 def _cost_table(analysis: Analysis) -> Table:
-    usd = partial(usd_per_million, analysis)
-
-    def compared(config: Configuration) -> RatioEstimate | None:
-        pair = analysis.valid_pair(config)
-        return cost_ratio(pair, analysis.costs) if pair else None
-
-    columns = (
-        NAME,
-        Column("usd", "USD per million samples", "", usd, estimate),
-        Column("cost_ratio", "cost of a sample", "x single", compared, ratio),
-    )
-    priced = any(map(usd, analysis.measured))
-    rows = analysis.measured if priced or any(map(compared, analysis.measured)) else ()
-    return table("cost", columns, rows, (_USD_NOTE if priced else "") + _COST_NOTE)
-
-
-def usd_per_million(analysis: Analysis, config: Configuration) -> Estimate | None:
-    """USD per million samples; None without a price."""
-    return analysis.cost(config).usd_per_million_samples
+    made = table("cost", figure_columns("cost"), measured_rows(analysis))
+    keys = {column.key for column in made.columns}
+    priced = "usd_per_million_samples" in keys
+    note = (_USD_NOTE if priced else "") + _COST_NOTE
+    return replace(made, rows=made.rows if len(keys) > 1 else (), note=note)
 
 
 def price_lines(analysis: Analysis, lacking: str = "no cost in USD") -> list[str]:
@@ -120,24 +116,13 @@ def _price_words(found: Cost) -> str:
     return f"{usd} USD per device and hour ({price.source}, {price.date})"
 
 
-def cost_as_plain(analysis: Analysis, config: Configuration) -> dict[str, Any]:
-    """The fields of a configuration in ``results.json``."""
-    found, pair = analysis.cost(config), analysis.valid_pair(config)
-    return {
-        "usd_per_million_samples": figure_as_plain(usd_per_million(analysis, config)),
-        "sample_cost_ratio": figure_as_plain(cost_ratio(pair, analysis.costs) if pair else None),
-        "price_of_one_device": to_plain(found.price),
-        "cost_missing": found.missing,
-    }
-
-
 def target(analysis: Analysis, samples: int | None) -> Section:
     """Hours and USD of ``samples``, a number that somebody means to train."""
     if samples is None:
         return section("target", "")
     columns = (
         words("configuration", "configuration", lambda row: row[0].label),
-        Column("hours", "wall time", "hours", lambda row: row[1].hours, estimate),
+        Column("hours", "wall time", "hours", lambda row: row[1].hours),
         Column("usd", "cost", "USD", lambda row: row[1].usd or (priced and "missing") or None,
                lambda usd: usd if isinstance(usd, str) else estimate(usd)),
     )  # fmt: skip
@@ -177,55 +162,130 @@ def _targets(analysis: Analysis, samples: int) -> list[tuple[Configuration, Targ
     return [
         (config, reach(samples, config, analysis.cost(config)))
         for config in analysis.measured
-        if not is_ceiling(config)
+        if not config.is_ceiling
     ]
 
 
 def numbers_of_devices(analysis: Analysis) -> Section:
     """A row for each number of devices, where there are more than a speedup says."""
-
-    def pair(figure: str) -> Read:
-        return lambda rung: getattr(rung.pair, figure, None)
-
-    def gain(figure: str) -> Read:
-        return lambda rung: getattr(rung.gain, figure, None)
-
-    columns = (
-        words("configuration", "configuration", lambda rung: rung.config.label),
-        Column("samples_per_s", "samples/s", "global",
-               lambda rung: rung.config.estimate("global_samples_per_s"), estimate),
-        Column("speedup", "speedup", "", pair("speedup"), ratio),
-        Column("efficiency", "efficiency", "", pair("efficiency"), ratio),
-        Column("gain", "gain over the next smaller", "", gain("ratio"), ratio),
-        Column("added", "each added device", "x one before", gain("added"), ratio),
-        Column("usd", "USD per million samples", "",
-               lambda rung: usd_per_million(analysis, rung.config), estimate),
-        words("verdict", "verdict", lambda rung: verdict(analysis, rung.config)),
-    )  # fmt: skip
-    shown = [one for one in ladders(analysis.pairs) if one[-1].devices > _SAID_BY_THE_SPEEDUP]
-    rows = [rung for ladder in shown for rung in ladder]
+    shown = [one for one in analysis.ladders if one[-1].devices > _SAID_BY_THE_SPEEDUP]
+    rows = [Row(analysis, rung.config) for ladder in shown for rung in ladder]
     return section(
         "numbers_of_devices",
         "Numbers of devices side by side",
-        table("numbers_of_devices", columns, rows, _DEVICES_NOTE),
-        lines(gain_lines(analysis) if shown else ()),
+        table("numbers_of_devices", figure_columns("devices"), rows, _DEVICES_NOTE),
+        lines(lines_of_devices(analysis) if shown else ()),
     )
 
 
-def gain_lines(analysis: Analysis) -> Iterator[str]:
-    """Up to which number of devices more of them are faster, where three or more ran."""
-    for ladder in ladders(analysis.pairs):
-        best = fastest_of_each(ladder)
-        if len(best) < 3 and ladder[-1].devices <= _SAID_BY_THE_SPEEDUP:
+def lines_of_devices(analysis: Analysis) -> Iterator[str]:
+    """How many devices to take, where three numbers or more ran, and why not more."""
+    for ladder in analysis.ladders:
+        if len(fastest_of_each(ladder)) < 3 and ladder[-1].devices <= _SAID_BY_THE_SPEEDUP:
             continue
-        config, good = ladder[-1].config, 1
-        parts = (config.name("model"), config.name("strategy"), *swept_values(config.label))
+        taken, config = devices_to_take(ladder), ladder[-1].config
+        parts = (config.name("model"), config.name("strategy"), *config.swept)
         name = " ".join(part for part in parts if part)
-        for devices, gain in ((one.devices, one.gain) for one in best if one.gain is not None):
-            if gain.step != "faster":
-                verb = "are slower than" if gain.step == "slower" else "are not shown to beat"
-                yield f"{name}: {devices} devices {verb} {gain.smaller}."
-                break
-            good = devices
-        else:
-            yield f"{name}: more devices are faster up to {good}."
+        figure = f", {times(taken.pair.speedup)}" if taken.pair else ""
+        count = f"{taken.devices} {plural(taken.devices, 'device')}"
+        more = [rung for rung in fastest_of_each(ladder) if rung.devices > taken.devices]
+        why = f"; {_why_not(more[0])}" if more else ""
+        still = any(rung.pair and rung.pair.verdict == "undecided" for rung in more)
+        yield f"{name}: take {count}{' for now' if still else ''}{figure}{why}."
+
+
+def _why_not(rung: Rung) -> str:
+    """``8 do not pay: 3.90x where 4.00x is wanted of 8``."""
+    assert rung.pair is not None
+    verdict, short = rung.pair.verdict, rung.pair.judgement.short
+    if verdict == "does not pay":
+        return f"{rung.devices} do not pay: {short}"
+    if verdict == "pays" and rung.gain is not None:
+        return f"{rung.devices} are not shown to beat {rung.gain.smaller}"
+    return f"{rung.devices} are {verdict}"
+
+
+def best(analysis: Analysis) -> Section:
+    """A row for each number of devices, where one of them had several candidates."""
+    columns = (
+        words("model", "model", lambda row: row.config.name("model")),
+        Column("devices", "devices", "", lambda row: row.devices),
+        words("best", "best", lambda row: _name(row.config)),
+        Column("candidates", "candidates", "", lambda row: row.candidates),
+        words("left_open", "left open", lambda row: ", ".join(map(_name, row.rivals)) or None),
+        Column("samples_per_s", "samples/s", "global",
+               lambda row: row.config.estimate("global_samples_per_s")),
+        Column("seconds", "time to the loss all reach", "s",
+               lambda row: row.seconds_to_loss),
+        Column("speedup", "speedup one would use", "", lambda row: row.speedup),
+        words("verdict", "verdict", lambda row: row.judgement and row.judgement.verdict),
+    )  # fmt: skip
+    rows = [row for one in analysis.best for row in one.rows]
+    return section(
+        "best",
+        "Best of each number of devices",
+        table("best", columns, rows, _BEST_NOTE),
+        lines(_losses(analysis)),
+    )
+
+
+def _losses(analysis: Analysis) -> Iterator[str]:
+    """What the losses say of the candidates of each model."""
+    for one in analysis.best:
+        model, loss = one.rows[0].config.name("model"), one.equal_loss
+        if loss is not None:
+            level = f"{loss.name} {number(loss.level)}"
+            yield (
+                f"{model}: the best is the first at {level}, which all reach; intervals hold the "
+                "noise of the batches of one seed: other seeds scatter more"
+            )
+        if one.left_out:
+            less = listed([config.label for config in one.left_out], _MOST_NAMED)
+            yield f"{model}: left out, as they learn less at equal samples: {less}"
+
+
+def best_in_brief(analysis: Analysis) -> list[str]:
+    """One line for each model: the best of each number of devices, and the speedup."""
+    return [
+        f"{one.rows[0].config.name('model')}, best of each: "
+        f"{'; '.join(_brief(row) for row in one.rows)}."
+        for one in analysis.best
+    ]
+
+
+def _brief(row: Best) -> str:
+    said = f"{row.devices} {plural(row.devices, 'device')} {_name(row.config)}"
+    if row.speedup is None or row.judgement is None:
+        return said
+    return f"{said}, {times(row.speedup)}, {row.judgement.verdict}"
+
+
+def best_as_plain(analysis: Analysis) -> list[dict[str, Any]]:
+    """The field of ``results.json``: one for each group of candidates."""
+    return [
+        {
+            "equal_loss": to_plain(one.equal_loss),
+            "left_out": [config.config_id for config in one.left_out],
+            "devices": [
+                {
+                    "devices": row.devices,
+                    "config_id": row.config.config_id,
+                    "label": row.config.label,
+                    "candidates": row.candidates,
+                    "left_open": [rival.config_id for rival in row.rivals],
+                    "seconds_to_equal_loss": row.seconds_to_loss,
+                    "speedup_one_would_use": figure_as_plain(row.speedup),
+                    "judgement": to_plain(row.judgement),
+                }
+                for row in one.rows
+            ],
+        }
+        for one in analysis.best
+    ]
+
+
+def _name(config: Configuration) -> str:
+    """``ddp batch_size=512``: what tells it from others of its model and number of devices."""
+    telling = config.swept
+    strategy = [] if config.devices == 1 and telling else [config.name("strategy") or ""]
+    return " ".join([*strategy, *telling])

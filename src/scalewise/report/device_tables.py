@@ -4,35 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from scalewise.analysis import (
     Analysis,
     Configuration,
     DeviceEnergy,
     DeviceUsage,
-    Estimate,
-    Run,
-    estimate,
+    estimate_runs,
     factor,
     measure_pipeline,
-    number,
 )
 from scalewise.records import cv_percent, cv_text, grade
-from scalewise.report.scaling_tables import joules_per_1000, mean_of_runs
+from scalewise.report.scaling_tables import joules_per_1000, of
 from scalewise.report.sections import (
+    NAME,
     Column,
     Note,
     Section,
     Verbatim,
-    item,
     lines,
     section,
     table,
     words,
 )
-
-_MOST_GPUS = 16
-"""GPUs of a configuration with a row of their own."""
 
 _MEMORY_NOTE = (
     "MiB are means over the samples inside a run, and ± is their standard deviation there, both "
@@ -76,7 +71,7 @@ def device_memory(config: Configuration) -> tuple[DeviceMemory, ...]:
         sd = sum(spreads) / len(spreads) if spreads else None
         first = devices[0]
         label = first.label if first.label.startswith("GPU") else f"rank {first.device.index}"
-        found.append(DeviceMemory(label, mean_of_runs(means).value, sd))
+        found.append(DeviceMemory(label, estimate_runs(means).value, sd))
     return tuple(found)
 
 
@@ -127,110 +122,60 @@ def _equals(cv: float) -> str:
 
 
 def energy(analysis: Analysis) -> Section:
-    """A row a configuration, and below it one for each GPU; no row where nothing was measured."""
+    """A row a configuration; results.json has each GPU of each run."""
     columns = (
-        words("configuration", "configuration", item(0)),
-        Column("power_w", "power", "W", item(1), number),
-        Column("step_j", "J a step", "", item(2), estimate),
-        Column("samples_j", "J per 1,000 samples", "", item(3), estimate),
-        Column("run_j", "run, counter", "J", item(4), number),
-        Column("run_integrated_j", "run, integrated power", "J", item(5), number),
-        Column("difference", "difference", "%", item(6), "{:+.1f}".format),
-        Column("idle_w", "idle", "W", item(7), number),
-        words("source", "from", item(8)),
+        NAME,
+        Column("power_w", "power", "W", _power_w),
+        Column("step_j", "J a step", "", of("energy_j_per_step")),
+        Column("samples_j", "J per 1,000 samples", "", joules_per_1000),
+        Column("run_j", "run, counter", "J", partial(_mean_of_runs, name="run_j")),
+        Column("run_integrated_j", "run, integrated power", "J",
+               partial(_mean_of_runs, name="run_integrated_j")),
+        Column("difference", "difference", "%", _difference_percent, "{:+.1f}".format),
+        Column("idle_w", "idle", "W", partial(_mean_of_runs, name="idle_w")),
+        words("source", "from", lambda c: " and ".join(sorted({e.source for run in _energies(c)
+                                                               for e in run if e.source})) or None),
+    )  # fmt: skip
+    known = [config for config in analysis.measured if _energies(config)]
+    missing = (
+        f"{config.label}: GPU {part.device.index}: {reason}"
+        for config in known
+        for parts in _energies(config)
+        for part in parts
+        for reason in part.missing
     )
-    rows: list[tuple[object, ...]] = []
-    missing = []
-    for config in analysis.measured:
-        runs = _energies(config)
-        if runs:
-            parts = [part for _, devices in runs for part in devices]
-            joules = (config.estimate("energy_j_per_step"), joules_per_1000(config))
-            rows.append(_energy_row(config.label, parts, len(runs), *joules))
-            rows += _gpu_rows(config, runs)
-            missing += [f"{config.label}: GPU {part.device.index}: {reason}"
-                        for part in parts for reason in part.missing]  # fmt: skip
     return section(
         "energy",
         "Energy",
-        table("energy", columns, rows, _ENERGY_NOTE),
+        table("energy", columns, known, _ENERGY_NOTE),
         lines(dict.fromkeys(missing)),
     )
 
 
-def _energies(config: Configuration) -> list[tuple[Run, list[DeviceEnergy]]]:
-    """The energy of each GPU of each run in which anything of it was measured."""
-    found = []
-    for run in config.runs:
-        parts = [d.energy for d in run.usage.devices if d.energy] if run.usage else []
-        if any(e.timed_j is not None or e.run_j is not None for e in parts):
-            found.append((run, parts))
-    return found
+def _energies(config: Configuration) -> list[list[DeviceEnergy]]:
+    """That of each GPU of each run in which anything of it was measured."""
+    each = [[d.energy for d in run.usage.devices if d.energy] for run in config.runs if run.usage]
+    return [run for run in each if any(e.timed_j is not None or e.run_j is not None for e in run)]
 
 
-def _gpu_rows(
-    config: Configuration, runs: Sequence[tuple[Run, list[DeviceEnergy]]]
-) -> Iterator[tuple[object, ...]]:
-    """A row for each of several GPUs, where all runs used as many and they are not too many."""
-    count = len(runs[0][1])
-    if not 1 < count <= _MOST_GPUS or any(len(parts) != count for _, parts in runs):
-        return
-    for i in range(count):
-        mine = [(parts[i], run.throughput) for run, parts in runs]
-        step_j = [_each(part, timed.steps if timed else None) for part, timed in mine]
-        sample_j = [_each(part, timed.samples if timed else None) for part, timed in mine]
-        yield _energy_row(
-            f"{config.label}: GPU {mine[0][0].device.index}",
-            [part for part, _ in mine],
-            len(mine),
-            _over_runs(step_j),
-            _over_runs(sample_j, 1e3),
-        )
+def _mean_of_runs(config: Configuration, name: str) -> float | None:
+    """The sum over the GPUs of a run, mean over runs; None if one is missing."""
+    runs = _energies(config)
+    values = [getattr(part, name) for parts in runs for part in parts]
+    return None if None in values else sum(values) / len(runs)
 
 
-def _each(part: DeviceEnergy, count: int | None) -> float | None:
-    """Joules of one GPU in the timed steps, over their number or that of all ranks' samples."""
-    return None if part.timed_j is None or count is None else part.timed_j / count
+def _power_w(config: Configuration) -> float | None:
+    """In the timed steps."""
+    joules = _mean_of_runs(config, "timed_j")
+    seconds = [part.timed_s for parts in _energies(config) for part in parts]
+    return None if joules is None or not sum(seconds) else joules / sum(seconds) * len(seconds)
 
 
-def _over_runs(values: Sequence[float | None], unit: float = 1.0) -> Estimate | None:
-    """Mean of all, times ``unit``; None if one is missing. Geometric, unless a counter never
-    moved, as for a whole configuration."""
-    known = [v for v in values if v is not None]
-    if len(known) < len(values):
-        return None
-    return mean_of_runs(known).scaled(unit)
-
-
-def _energy_row(
-    label: str,
-    parts: Sequence[DeviceEnergy],
-    runs: int,
-    step_j: Estimate | None,
-    thousand_samples_j: Estimate | None,
-) -> tuple[object, ...]:
-    """``parts`` are those of all ``runs``: sums over the GPUs of a run, means over runs."""
-    timed = _mean_of_runs([e.timed_j for e in parts], runs)
-    seconds = sum(e.timed_s for e in parts) / len(parts)
-    run_j = _mean_of_runs([e.run_j for e in parts], runs)
-    integrated = _mean_of_runs([e.run_integrated_j for e in parts], runs)
-    return (
-        label,
-        timed / seconds if timed is not None and seconds > 0 else None,
-        step_j,
-        thousand_samples_j,
-        run_j,
-        integrated,
-        None if not run_j or integrated is None else 100 * (integrated / run_j - 1),
-        _mean_of_runs([e.idle_w for e in parts], runs),
-        " and ".join(sorted({e.source for e in parts if e.source})) or None,
-    )
-
-
-def _mean_of_runs(values: Sequence[float | None], runs: int) -> float | None:
-    """The sum of all over the number of runs; None if one is missing."""
-    known = [v for v in values if v is not None]
-    return sum(known) / runs if known and len(known) == len(values) else None
+def _difference_percent(config: Configuration) -> float | None:
+    """Of the integrated power from the counter."""
+    counted, integrated = (_mean_of_runs(config, n) for n in ("run_j", "run_integrated_j"))
+    return None if not counted or integrated is None else 100 * (integrated / counted - 1)
 
 
 def divided(analysis: Analysis) -> Section:
@@ -262,10 +207,8 @@ def _idle(config: Configuration) -> Iterator[str]:
 
 
 def _divided_memory(config: Configuration) -> Iterator[str]:
-    strategy = (config.cells[0].config or {}).get("strategy")
-    kind = strategy.get("kind") if isinstance(strategy, dict) else None
-    result = config.runs[0].cell.result
-    if kind not in ("fsdp", "pipeline") or result is None:
+    result = config.result
+    if config.setting("strategy.kind") not in ("fsdp", "pipeline") or result is None:
         return
     parts, ranks = [], result.ranks
     states = [r.optimizer_state_bytes for r in ranks]

@@ -141,9 +141,9 @@ def _device_cells(rank: RankMeasurements) -> Iterator[tuple[str, str]]:
         clocks = [w.sm_clock_mhz for w in windows if w.sm_clock_mhz is not None]
         limits = sorted({r for w in windows for r in w.throttle_reasons or ()})
         if hot:
-            yield "soak: hottest, C", str(max(hot))
+            yield "soak: hottest, C", f"{max(hot):.0f}"
         if clocks:
-            yield "soak: SM clock, MHz", f"{min(clocks)} to {max(clocks)}"
+            yield "soak: SM clock, MHz", f"{min(clocks):.0f} to {max(clocks):.0f}"
         if any(w.throttle_reasons is not None for w in windows):
             yield "soak: clock limits", ", ".join(limits) or "none"
 

@@ -1,4 +1,8 @@
-"""The numbers of a report for other programs: JSON of every run, and CSV files."""
+"""The numbers of a report for other programs: JSON of every run, CSV, pandas tables and Parquet.
+
+A row of a pandas table is one thing: a cell, a run, a configuration, a step of a rank, a reading of
+a device. docs/tables.md says what each column holds. Missing is missing: never 0.
+"""
 
 from __future__ import annotations
 
@@ -6,35 +10,54 @@ import csv
 import dataclasses
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
 
 from scalewise.analysis import (
+    FIGURES,
     Analysis,
+    CellRecords,
     Estimate,
     Pair,
     RatioEstimate,
     Row,
     Run,
+    analyse,
     as_plain,
     csv_rows,
+    in_columns,
+    load_sweep,
     measure_run,
     outliers,
     rows,
-    run_as_plain,
     value_in_columns,
 )
-from scalewise.records import TIMELINE_COLUMNS, timeline_rows, to_plain
+from scalewise.records import (
+    STEP_DTYPE,
+    TIMELINE_COLUMNS,
+    DeviceSample,
+    StepSeries,
+    timeline_rows,
+    to_plain,
+)
 from scalewise.report import (
-    best_tables,
     communication_tables,
     cost_tables,
-    doubts,
     findings,
     run_facts,
     study_tables,
 )
 from scalewise.report.sections import Table, printable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 FORMAT_VERSION = 2
 _MOST_TIMES = 1000
@@ -52,7 +75,7 @@ def results_json(analysis: Analysis, samples: int | None = None) -> str:
             "problems": list(analysis.sweep.problems),
         },
         "configurations": list(map(configuration_as_plain, rows(analysis))),
-        "best_of_each_number_of_devices": best_tables.best_as_plain(analysis),
+        "best_of_each_number_of_devices": cost_tables.best_as_plain(analysis),
         "studies": study_tables.studies_as_plain(analysis),
         "target": cost_tables.target_as_plain(analysis, samples),
         "unfinished": [
@@ -68,9 +91,17 @@ def results_json(analysis: Analysis, samples: int | None = None) -> str:
             }
             for group in analysis.repeats
         ],
-        "faults": doubts.faults(analysis).texts,
-        "findings": to_plain(analysis.disturbances),
-        "doubts": doubts.doubts(analysis).texts,
+        "remarks": [
+            {
+                "code": one.code,
+                "gravity": one.gravity,
+                "about": one.about or None,
+                "run": one.run or None,
+                "figures": to_plain(one.figures),
+                "text": one.text,
+            }
+            for one in analysis.remarks
+        ],
         "trackers": run_facts.trackers(analysis).texts,
         "provenance": run_facts.provenance(analysis).texts,
     }
@@ -147,8 +178,7 @@ def configuration_as_plain(row: Row) -> dict[str, Any]:
         "identity": dict(config.identity),
         "cost_missing": analysis.cost(config).missing,
         "outlier_runs": to_plain(outliers(config.values("global_samples_per_s"))),
-        "invalid": to_plain(analysis.invalid.get(config.config_id, ())),
-        "comparison": _comparison(pair) if pair else None,
+        "comparison": _comparison(analysis, pair) if pair else None,
         "refused": refused and {"reason": refused.reason, "differing": to_plain(refused.differing)},
         "budget": to_plain(row.budget),
         "mfu": [
@@ -171,11 +201,12 @@ def configuration_as_plain(row: Row) -> dict[str, Any]:
     }
 
 
-def _comparison(pair: Pair) -> dict[str, Any]:
+def _comparison(analysis: Analysis, pair: Pair) -> dict[str, Any]:
     """What the verdict rests on, beside the figures."""
     return {
         "baseline": pair.single.config_id,
-        **to_plain(pair.judgement),
+        **to_plain(pair.final),
+        "reason": analysis.say_why(pair),
         "money": pair.money,
         "loss": to_plain(pair.loss),
     }
@@ -184,7 +215,7 @@ def _comparison(pair: Pair) -> dict[str, Any]:
 def _run(run: Run) -> dict[str, Any]:
     result = run.cell.result
     return {
-        **run_as_plain(run),
+        **run.as_plain(),
         "throughput": to_plain(run.throughput),
         "anatomy": to_plain(run.anatomy),
         "balance": to_plain(run.balance),
@@ -194,3 +225,230 @@ def _run(run: Run) -> dict[str, Any]:
         "missing": dict(run.missing),
         "problems": list(run.cell.problems),
     }
+
+
+_GROUPS = ("model", "dataset", "strategy", "precision", "execution", "optimizer")
+_STEP_TIMES = tuple(name for name in STEP_DTYPE.names or () if name.endswith("_ms"))
+_READINGS = tuple(
+    f.name for f in dataclasses.fields(DeviceSample) if f.name not in ("id", "processes")
+)
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The tables of one sweep. Each is made when it is first asked for."""
+
+    analysis: Analysis = field(repr=False)
+
+    @cached_property
+    def cells(self) -> pd.DataFrame:
+        """One row a planned cell, whether or not it has a result."""
+        return _frame(map(_cell_row, self.analysis.sweep.cells))
+
+    @cached_property
+    def configurations(self) -> pd.DataFrame:
+        """One row a configuration: its figures, its verdict and where its time goes."""
+        return _frame(
+            in_columns(row, FIGURES) | dict(row.config.leaves) for row in rows(self.analysis)
+        )
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """One row a finished run, with every figure taken from it."""
+        return _frame(
+            run.as_plain() | {"configuration": config.label}
+            for config in self.analysis.configurations for run in config.runs
+        )  # fmt: skip
+
+    @cached_property
+    def steps(self) -> pd.DataFrame:
+        """One row a step of a rank, warm-up included; :meth:`steps_of` takes less memory."""
+        return _joined(list(map(_steps, self.analysis.sweep.cells)))
+
+    @cached_property
+    def devices(self) -> pd.DataFrame:
+        """One row a reading of a device, or on a CPU host of a rank's process."""
+        return _frame(row for cell in self.analysis.sweep.cells for row in _device_rows(cell))
+
+    def steps_of(self, cell: str) -> pd.DataFrame:
+        """The rows of :attr:`steps` of one cell, by its name. Raises KeyError for another."""
+        return _steps({one.planned.name: one for one in self.analysis.sweep.cells}[cell])
+
+    def write_steps(self, path: Path) -> Path:
+        """Write :attr:`steps` into ``path``, whose ending says CSV or Parquet, cell by cell.
+
+        Raises OSError where it cannot be written.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        frames = map(_steps, self.analysis.sweep.cells)
+        if path.suffix == ".parquet":
+            with path.open("wb") as sink:
+                _write_in_parts(frames, sink)
+            return path
+        with path.open("w", encoding="utf-8", newline="") as file:
+            for number, frame in enumerate(frame for frame in frames if len(frame)):
+                frame.to_csv(file, header=number == 0, index=False, lineterminator="\n")
+        return path
+
+    def write_parquet(self, folder: str | os.PathLike[str]) -> tuple[Path, ...]:
+        """Write each table as ``<name>.parquet`` into ``folder``, the steps cell by cell.
+
+        Raises OSError where a file cannot be written.
+        """
+        out = Path(folder)
+        out.mkdir(parents=True, exist_ok=True)
+        written = []
+        for name in ("cells", "runs", "configurations", "devices"):
+            written.append(out / f"{name}.parquet")
+            with written[-1].open("wb") as sink:  # pyarrow's own errors name no file
+                getattr(self, name).to_parquet(sink, index=False)
+        return (*written, self.write_steps(out / "steps.parquet"))
+
+
+def load(folder: str | os.PathLike[str]) -> Tables:
+    """Read a sweep's folder, or its archive, and analyse it.
+
+    Raises :class:`~scalewise.records.RecordError` if it holds no sweep, and ImportError where
+    pandas or pyarrow is missing.
+    """
+    try:
+        import pandas  # noqa: F401
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        words = f"found no {error.name}; needed: pip install 'scalewise[tables]'"
+        raise ImportError(words, name=error.name) from None
+    return Tables(analyse(load_sweep(Path(folder))))
+
+
+def _frame(rows: Iterator[dict[str, Any]]) -> pd.DataFrame:
+    import pandas as pd
+
+    frame = pd.DataFrame.from_records(list(rows))
+    # What is missing everywhere has the type of a missing number, in Parquet too.
+    empty = frame.columns[frame.isna().all()]
+    return frame.astype(dict.fromkeys(empty, float))
+
+
+def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    import pandas as pd
+
+    known = [frame for frame in frames if len(frame)]
+    return pd.concat(known, ignore_index=True) if known else pd.DataFrame()
+
+
+def _write_in_parts(frames: Iterator[pd.DataFrame], sink: BinaryIO) -> None:
+    """One row group a frame, so that no more than one is held."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    writer = None
+    try:
+        for frame in frames:
+            if not len(frame):
+                continue
+            table = pa.Table.from_pandas(frame, preserve_index=False)
+            writer = writer or pq.ParquetWriter(sink, table.schema)
+            writer.write_table(table)
+    finally:
+        if writer is not None:
+            writer.close()
+    if writer is None:
+        pq.write_table(pa.table({}), sink)
+
+
+def _identity(cell: CellRecords) -> dict[str, Any]:
+    planned = cell.planned
+    return {"cell": planned.name, "config_id": planned.config_id, "repeat": planned.repeat}
+
+
+def _cell_row(cell: CellRecords) -> dict[str, Any]:
+    config, result = cell.config or {}, cell.result
+    return {
+        **_identity(cell),
+        "state": cell.state,
+        "overrides": " ".join(cell.planned.overrides),
+        **{group: _name(config.get(group)) for group in _GROUPS},
+        "workload": config.get("workload"),
+        "seed": config.get("seed"),
+        "world_size": result and result.world_size,
+        "scaling": result and result.scaling,
+        "global_batch_size_samples": result and result.global_batch_size,
+        "per_device_batch_size_samples": result and result.per_device_batch_size,
+        "started_at_unix_s": result and result.started_at,
+        "took_s": result and result.elapsed_s,
+        "device": result and result.ranks[0].device.name,
+        "host": cell.provenance and cell.provenance.host,
+        "started": cell.provenance and cell.provenance.started,
+        "failure": cell.ending.message or None,
+    }
+
+
+def _name(group: Any) -> str | None:
+    return group.get("name") if isinstance(group, Mapping) else None
+
+
+def _steps(cell: CellRecords) -> pd.DataFrame:
+    return _joined([_rank_steps(cell, series) for series in cell.steps])
+
+
+def _rank_steps(cell: CellRecords, series: StepSeries) -> pd.DataFrame:
+    import pandas as pd
+
+    rows = series.rows
+    start_s = (rows["start_ns"] + series.epoch_offset_ns) / 1e9
+    device_ms = rows["device_step_ms"]
+    step_ms = np.where(np.isnan(device_ms), rows["host_step_ms"], device_ms)
+    return pd.DataFrame({
+        "cell": pd.Categorical([cell.planned.name] * len(rows)),
+        "rank": series.rank,
+        "step": rows["step"],
+        "start_unix_s": start_s,
+        "epoch": rows["epoch"],
+        "samples_of_rank": rows["samples"],
+        "is_timed": series.is_timed,
+        "samples_per_s_of_rank": rows["samples"] / (step_ms / 1e3),
+        **_readings_at(cell, series.rank, start_s + rows["host_step_ms"] / 1e3),
+        **{name: rows[name] for name in _STEP_TIMES},
+    })  # fmt: skip
+
+
+_BESIDE_STEPS = ("memory_used_mib", "utilization_percent")
+
+
+def _readings_at(
+    cell: CellRecords, rank: int, when: npt.NDArray[np.float64]
+) -> dict[str, npt.NDArray[np.float64]]:
+    """What was last read of a rank's device at each Unix time; NaN two intervals later."""
+    found = {name: np.full(len(when), np.nan) for name in _BESIDE_STEPS}
+    for series in cell.devices:
+        for device in (one for one in series.devices if one.rank == rank):
+            at = np.array(series.times)
+            last = np.searchsorted(at, when, side="right") - 1
+            known = last >= 0
+            known[known] = when[known] - at[last[known]] <= 2 * series.interval_s
+            for name in _BESIDE_STEPS:
+                values = np.array(series.values(device.id, name), dtype=float)
+                found[name][known] = values[last[known]]
+    return found
+
+
+def _device_rows(cell: CellRecords) -> Iterator[dict[str, Any]]:
+    for series in cell.devices:
+        facts = {one.id: one for one in series.devices}
+        for time, readings in zip(series.times, series.samples, strict=True):
+            for reading in readings.values():
+                device = facts.get(reading.id)
+                yield {
+                    "cell": cell.planned.name,
+                    "host": series.host,
+                    "source": series.source,
+                    "time_unix_s": time,
+                    "device_id": reading.id,
+                    "device": device and device.name,
+                    "rank": device and device.rank,
+                    **{name: _plain(getattr(reading, name)) for name in _READINGS},
+                }
+
+
+def _plain(value: Any) -> Any:
+    return ", ".join(value) if isinstance(value, tuple) else value

@@ -9,17 +9,17 @@ from typing import Final
 
 from scalewise.analysis import (
     CAUSE_WORDS,
+    SAMPLES_PER_S,
     Analysis,
     Configuration,
-    Fastest,
     LossBudget,
+    Ranking,
     estimate,
     estimate_positive,
-    find_fastest,
     grouped,
     number,
+    rank,
     remedy,
-    swept_values,
     work_remedy,
 )
 from scalewise.host import from_here, plural
@@ -51,17 +51,28 @@ def command(analysis: Analysis, override: str = "") -> str:
     With ``override`` in the place of what was typed of its key.
     """
     typed = list(analysis.sweep.command)
-    if override:
-        keys = [word.partition("=")[0].lstrip("+") for word in typed]
-        key = override.partition("=")[0]
+    if override and typed:
+        key, _, value = override.partition("=")
+        keys = [key_of(word) for word in typed]
         at = keys.index(key) if key in keys else len(typed)
+        # What was typed of a group belongs to the option that goes.
+        gone = [i for i, k in enumerate(keys) if k == key or k.startswith(f"{key}.")]
+        kept = [i for i in gone if keys[i] == "strategy.devices"]
         typed[at : at + 1] = [override]
+        typed = [w for i, w in enumerate(typed) if i == at or i in kept or i not in gone]
+        if "," in value and not {"-m", "--multirun"} & set(typed):
+            typed.insert(1, "-m")
     if not typed:
         return ""
     program = PurePath(typed[0]).name
     program = f"python {program}" if program.endswith(".py") else program
     typed_words = [word for word in typed[1:] if not word.startswith(_OF_ITS_FOLDER)]
     return f"{program} {shlex.join(typed_words)}".rstrip()
+
+
+def key_of(word: str) -> str:
+    """The key of a typed override, without the signs before it."""
+    return word.partition("=")[0].lstrip("+")
 
 
 def folder_to_type(analysis: Analysis) -> str:
@@ -76,7 +87,7 @@ def counts(analysis: Analysis) -> str:
     return f"{len(states)} {plural(len(states), 'cell')}: {', '.join(each) or 'none'}"
 
 
-def fastest_rows(analysis: Analysis) -> Iterator[Fastest]:
+def fastest_rows(analysis: Analysis) -> Iterator[Ranking[Configuration]]:
     """For each workload whose values were swept, its fastest row.
 
     A row is the fastest if the intervals of its ratios to all others, which hold together at 95 %,
@@ -87,10 +98,10 @@ def fastest_rows(analysis: Analysis) -> Iterator[Fastest]:
         if rows[0].workload in shown:
             continue  # the best of each number of devices says it
         timed = [row for row in rows if row.estimate("global_samples_per_s") is not None]
-        if len(timed) >= _FEWEST_ROWS and len({swept_values(row.label) for row in timed}) > 1:
+        if len(timed) >= _FEWEST_ROWS and len({row.swept for row in timed}) > 1:
             sound = [row for row in timed if row.config_id not in analysis.invalid]
             if len(sound) > 1:
-                yield find_fastest(sound)
+                yield rank(sound, SAMPLES_PER_S)
 
 
 def workloads(analysis: Analysis) -> list[list[Configuration]]:
@@ -103,7 +114,7 @@ def losses(analysis: Analysis) -> Section:
     rows: list[_Row] = []
     to_try = []
     for config in analysis.measured:
-        budget = analysis.budgets.get(config.config_id)
+        budget = analysis.budget(config)
         if budget is None:
             continue
         if budget.ideal_ms is not None:
@@ -121,8 +132,8 @@ def losses(analysis: Analysis) -> Section:
     columns = (
         words("configuration", "configuration", item(0)),
         words("part", "part of a step", item(1)),
-        Column("ms", "mean", "ms a step", item(2), number),
-        Column("share", "share", "% of the step", _percent, number),
+        Column("ms", "mean", "ms a step", item(2)),
+        Column("share", "share", "% of the step", _percent),
         words("evidence", "measured", item(4)),
     )
     return section(

@@ -9,13 +9,13 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from scalewise.analysis import CAUSE_WORDS, Analysis, Configuration, LossBudget, LossCause, number
+from scalewise.analysis import CAUSE_WORDS, Analysis, Configuration, LossBudget, LossCause
 from scalewise.config import conf_dir
 from scalewise.host import plural
 from scalewise.report.answer import answers
-from scalewise.report.doubts import counts_in_report, faults
 from scalewise.report.findings import WORTH_A_ROW
 from scalewise.report.markdown import render
+from scalewise.report.remarks import remark_lines
 from scalewise.report.run_facts import head
 from scalewise.report.scaling_tables import same_in_every_row, scaling
 from scalewise.report.sections import (
@@ -62,7 +62,7 @@ def front_page(analysis: Analysis, folder: Path) -> list[Section]:
         _unfinished(analysis),
         _scaling(analysis),
         _losses(analysis),
-        _faults(analysis),
+        _remarks(analysis),
         section("made", "Where the rest is", *facts, *_links(analysis, folder)),
     )
     return list(_explained([part for part in parts if part.blocks]))
@@ -90,9 +90,9 @@ def _unfinished(analysis: Analysis) -> Section:
     return section("unfinished", "Without a result", *_first(by_text(fates), "without-a-result"))
 
 
-def _faults(analysis: Analysis) -> Section:
-    found = faults(analysis)
-    return replace(found, blocks=tuple(_first(found.texts, "faults-found")))
+def _remarks(analysis: Analysis) -> Section:
+    grave = (one for one in remark_lines(analysis) if one.gravity != "note")
+    return section("remarks", "Remarks", *_first([one.brief for one in grave], "remarks"))
 
 
 def _first(texts: Sequence[str], anchor: str) -> Iterator[Block]:
@@ -108,7 +108,7 @@ def _scaling(analysis: Analysis) -> Section:
     if not whole.blocks:
         return whole
     found = whole.table("scaling")
-    kept = (i for i, column in enumerate(found.columns) if column.key != "study_label")
+    kept = (i for i, column in enumerate(found.columns) if column.key != "seed_label")
     note = "± and brackets are 95 % intervals over runs."
     pictures = (one for one in whole.blocks if isinstance(one, Picture))
     same = lines(same_in_every_row(analysis), "plain")
@@ -126,7 +126,7 @@ def _losses(analysis: Analysis) -> Section:
     rows = [
         (config, budget)
         for config in analysis.measured
-        if (budget := analysis.budgets.get(config.config_id)) is not None
+        if (budget := analysis.budget(config)) is not None
     ]
     rows = [row for row in rows if row[1].ideal_ms is not None] or rows
     shares: dict[LossCause, float] = {}
@@ -136,10 +136,10 @@ def _losses(analysis: Analysis) -> Section:
              if shares[c] >= WORTH_A_ROW][:_MOST_CAUSES]  # fmt: skip
     columns = (
         words("configuration", "configuration", lambda row: row[0].label),
-        Column("step", "step", "ms", lambda row: row[1].measured_ms, number),
-        Column("ideal", "ideal", "ms", lambda row: _ideal_ms(row[1]), number),
-        *(Column(c, CAUSE_WORDS[c], "ms", partial(_lost_ms, cause=c), number) for c in shown),
-        Column("rest", "rest", "ms", partial(_rest_ms, shown=shown), number),
+        Column("step", "step", "ms", lambda row: row[1].measured_ms),
+        Column("ideal", "ideal", "ms", lambda row: _ideal_ms(row[1])),
+        *(Column(c, CAUSE_WORDS[c], "ms", partial(_lost_ms, cause=c)) for c in shown),
+        Column("rest", "rest", "ms", partial(_rest_ms, shown=shown)),
     )
     note = (
         "A row leads from the *ideal* step to the measured one. Ideal is the step of one device "
@@ -168,11 +168,8 @@ def _rest_ms(row: _Row, shown: Sequence[LossCause]) -> float:
 
 
 def _links(analysis: Analysis, folder: Path) -> Iterator[Note]:
-    said = " and ".join(
-        f"[{count} {plural(count, noun)}](details.md#{anchor})"
-        for noun, (count, anchor) in counts_in_report(analysis).items()
-        if noun != "fault"
-    )
+    count = len(remark_lines(analysis))
+    said = f"[{count} {plural(count, 'remark')}](details.md#remarks)" if count else ""
     yield Note(
         "- `report.html`: pictures to filter, every step of every rank, the end of each log.\n"
         "- [details.md](details.md): every table, picture and definition."

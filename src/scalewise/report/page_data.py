@@ -26,16 +26,11 @@ from scalewise.analysis import (
     RatioEstimate,
     Run,
     bounding,
-    cost_ratio,
     extremes,
     figures_of,
     flatten,
-    mean_anatomy,
-    phase_word,
 )
 from scalewise.records import CellFolder, DeviceSeries
-from scalewise.report.cost_tables import usd_per_million
-from scalewise.report.scaling_tables import run_speedups, verdict
 
 _FEWEST_POINTS = 60
 _POINTS_OF_A_PAGE = 80_000
@@ -92,22 +87,22 @@ def _points_each(curves: int) -> int:
 
 
 def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
-    pair, anatomy = analysis.valid_pair(config), mean_anatomy(config)
-    budget = analysis.budgets.get(config.config_id)
+    pair, anatomy = analysis.valid_pair(config), config.anatomy
+    budget = analysis.budget(config)
     return {
         "label": config.label,
         "model": config.name("model") or "unknown",
         "strategy": config.name("strategy") or "unknown",
         "devices": config.devices,
-        "verdict": verdict(analysis, config),
+        "verdict": analysis.verdict_word(config),
         "baseline": pair.single.label if pair else None,
         "rate": _figure(config.estimate("global_samples_per_s")),
         "rates": [_round(rate) for rate in config.values("global_samples_per_s")],
         "speedup": _figure(pair.speedup) if pair else None,
-        "speedups": [_round(one) for one in run_speedups(pair)] if pair else [],
+        "speedups": [_round(one) for one in pair.run_speedups] if pair else [],
         "efficiency": _figure(pair.efficiency) if pair else None,
-        "cost": _figure(cost_ratio(pair, analysis.costs)) if pair else None,
-        "usd": _figure(usd_per_million(analysis, config)),
+        "cost": _figure(analysis.cost_ratio(pair)) if pair else None,
+        "usd": _figure(analysis.cost(config).usd_per_million_samples),
         "memory": _figure(config.estimate("peak_memory_per_device_mib")),
         "energy": _figure(config.estimate("energy_j_per_million_samples")),
         "budget": budget
@@ -122,8 +117,10 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         },
         "anatomy": anatomy
         and {
-            "timeline": anatomy[2],
-            "phases": {phase_word(config, name): _round(ms) for name, ms in anatomy[0].items()},
+            "timeline": anatomy.timeline,
+            "phases": {
+                config.phase_word(name): _round(ms) for name, ms in anatomy.phases_ms.items()
+            },
         },
     }
 
@@ -234,7 +231,7 @@ def _facts(cell: CellRecords) -> list[tuple[str, str]]:
         found |= {
             "devices": ", ".join(dict.fromkeys(rank.device.name for rank in cell.result.ranks)),
             "global batch": f"{cell.result.global_batch_size} samples",
-            "took": f"{cell.result.took_s:.3g} s",
+            "took": f"{cell.result.elapsed_s:.3g} s",
         }
     if cell.warm_up is not None:
         found["timed steps"] = str(cell.warm_up)

@@ -19,9 +19,7 @@ from scalewise.analysis import (
     Pair,
     RatioEstimate,
     grouped,
-    mean_anatomy,
     number,
-    phase_word,
 )
 from scalewise.records import PHASES
 from scalewise.report import plot_style
@@ -34,15 +32,13 @@ _MOST_DRAWN: Final = 40
 
 def report_plots(analysis: Analysis) -> dict[str, Draw]:
     """File name to what draws it: what report.md shows. report.html draws more, of every run."""
-    beneficial = f"efficiency of {MIN_EFFICIENCY:g}: the least that is called beneficial"
+    least = f"efficiency of {MIN_EFFICIENCY:g}: the least that pays"
     few, of = _first(analysis), len(analysis.measured)
     shown = len(few.measured)
     note = f"{shown} of {of} configurations; report.html has all" if shown < of else ""
     draws: dict[str, Draw] = {
         "throughput.png": lambda: None if few.pairs else throughput(few.measured),
-        "speedup_efficiency.png": partial(
-            speedup_efficiency, few.pairs, "", MIN_EFFICIENCY, beneficial
-        ),
+        "speedup_efficiency.png": partial(speedup_efficiency, few.pairs, "", MIN_EFFICIENCY, least),
         "step_anatomy.png": lambda: step_anatomy(few),
     }
     noted: dict[str, Draw] = {name: partial(_noted, draw, note) for name, draw in draws.items()}
@@ -156,7 +152,7 @@ def _limit_ratios(
 
 def step_anatomy(analysis: Analysis) -> Figure | None:
     """Where a step goes: stacked mean ms of each phase."""
-    anatomies = {c.config_id: a for c in analysis.measured if (a := mean_anatomy(c))}
+    anatomies = {c.config_id: a for c in analysis.measured if (a := c.anatomy)}
     groups = plot_style.by_workload([c for c in analysis.measured if c.config_id in anatomies])
     if not groups:
         return None
@@ -164,12 +160,12 @@ def step_anatomy(analysis: Analysis) -> Figure | None:
     shown: dict[str, Artist] = {}
     for axes, (workload, configs) in zip(panels, groups.items(), strict=True):
         for row, config in enumerate(configs):
-            phases, step_ms, timeline = anatomies[config.config_id]
+            anatomy = anatomies[config.config_id]
             left = 0.0
             for i, phase in enumerate(PHASES):
-                ms = phases.get(phase)
+                ms = anatomy.phases_ms.get(phase)
                 if ms is not None:
-                    word = phase_word(config, phase)
+                    word = config.phase_word(phase)
                     idle = word == IDLE
                     hatch = "///" if phase == "exposed_comm" else "..." if idle else None
                     colour = plot_style.GREY if idle else plot_style.colour(i)
@@ -177,7 +173,13 @@ def step_anatomy(analysis: Analysis) -> Figure | None:
                                     hatch=hatch, edgecolor="white", linewidth=0.5)  # fmt: skip
                     shown.setdefault(word, bar[0])
                     left += ms
-            axes.text(left, row, f"  {number(step_ms)} ms ({timeline})", va="center", fontsize=8)
+            axes.text(
+                left,
+                row,
+                f"  {number(anatomy.step_ms)} ms ({anatomy.timeline})",
+                va="center",
+                fontsize=8,
+            )
         plot_style.name_rows(axes, [plot_style.short_label(c) for c in configs])
         axes.set_title(workload, loc="left", fontsize=11)
         axes.set_xlim(0, axes.get_xlim()[1] * 1.2)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path, PurePath
-from typing import Any, Literal
+from pathlib import PurePath
+from typing import Any
 
 from scalewise.analysis import (
     Analysis,
-    CellRecords,
     Configuration,
     Run,
     ending_lines,
@@ -20,16 +20,6 @@ from scalewise.host import SOURCE_SHA256, WORKING_DIRECTORY, plural
 from scalewise.records import CellFolder, Provenance, TrackerState
 from scalewise.report.findings import command, counts
 from scalewise.report.sections import Section, Verbatim, by_text, item, lines, section, table, words
-
-MirrorPlace = Literal["online", "offline", "uploaded later", "this machine"]
-
-_WHERE: dict[MirrorPlace, str] = {
-    "online": "on the server, read back from there",
-    "offline": "recorded offline, in files of this machine; not uploaded "
-    "(scalewise wandb-sync SWEEP_FOLDER uploads them)",
-    "uploaded later": "recorded offline and uploaded since",
-    "this machine": "in Trackio's files of this machine, read back from there",
-}
 
 
 def head(analysis: Analysis) -> Section:
@@ -79,7 +69,6 @@ def _provenance_lines(analysis: Analysis) -> list[str]:
         "NCCL": [p.nccl for p in records],
         "links": [f"{pair}: {link}" for p in records for pair, link in p.topology.items()],
         "cores bound per rank": [str(len(d.cores)) for d in devices if d.cores],
-        "usable cores of the host": _usable_cores(records),
         "software": [f"Python {p.python}" for p in records] + packages,
         **_code(records),
         "NCCL settings": [f"{k}={v}" for p in records for k, v in set_in(p.environment).items()],
@@ -102,7 +91,7 @@ def _code(records: Sequence[Provenance]) -> dict[str, Sequence[str | None]]:
     mine = [p.code for p in records if p.code.get("tree") == WORKING_DIRECTORY]
     ours = [p.code for p in records if p.code.get("tree") != WORKING_DIRECTORY]
     return {
-        "scalewise commit": [*map(_commit, ours), _without_commit(records)],
+        "scalewise commit": [*map(_commit, ours)],
         "scalewise sources (SHA-256)": [p.code.get(SOURCE_SHA256, "")[:12] for p in records],
         f"commit of the {WORKING_DIRECTORY}": [*map(_commit, mine)],
     }
@@ -132,41 +121,21 @@ def _uuids(run: Run) -> frozenset[str]:
     return frozenset(rank.device.uuid for rank in ranks if rank.device.uuid is not None)
 
 
-def _usable_cores(records: Sequence[Provenance]) -> list[str]:
-    """Of the hosts; nothing where the ranks were bound to more, as older records have it.
-
-    Those were counted by a rank that was bound already.
-    """
-    bound = max(len({core for d in p.devices for core in d.cores}) for p in records)
-    known = [p.usable_cores for p in records]
-    return [str(cores) for cores in known] if min(known) >= bound else []
-
-
 def _commit(code: Mapping[str, Any]) -> str | None:
+    """None where the hash of the sources stands in its place."""
     if not code.get("commit"):
-        return None
+        return None if code.get(SOURCE_SHA256) else "unknown (not a git checkout)"
     return f"{code['commit'][:12]}{' with uncommitted changes' if code.get('dirty') else ''}"
-
-
-def _without_commit(records: Sequence[Provenance]) -> str | None:
-    """That nobody can tell which code some of the cells ran; None where all have a commit or a
-    hash."""
-    unknown = sum(not (p.code.get("commit") or p.code.get(SOURCE_SHA256)) for p in records)
-    if not unknown:
-        return None
-    of_all = f" for {unknown} of {len(records)} {plural(len(records), 'cell')}"
-    return f"unknown{of_all if unknown < len(records) else ''} (not a git checkout)"
 
 
 def trackers(analysis: Analysis) -> Section:
     """Where the runs' mirrors are, and those that do not hold what the records hold."""
-    counted: dict[tuple[str, MirrorPlace], int] = {}
+    synced: Counter[tuple[str, str]] = Counter()
     lost = []
     for cell in analysis.sweep.cells:
         for name, state in cell.tracking.trackers.items() if cell.tracking else ():
             if state.status == "synced":
-                key = (name, _where(cell, name, state))
-                counted[key] = counted.get(key, 0) + 1
+                synced[name, _where(name, state)] += 1
             else:
                 back = "none could be" if state.read_back is None else f"{state.read_back:,}"
                 text = (
@@ -175,23 +144,21 @@ def trackers(analysis: Analysis) -> Section:
                 )
                 lost.append((cell.planned.name, text))
     standing = [
-        f"{name}: {count} {plural(count, 'run')} {_WHERE[place]}"
-        for (name, place), count in counted.items()
+        f"{name}: {count} {plural(count, 'run')} {place}" for (name, place), count in synced.items()
     ]
     return section("trackers", "Trackers", lines(standing, where="page"), lines(by_text(lost)))
 
 
-def _where(cell: CellRecords, tracker: str, state: TrackerState) -> MirrorPlace:
+def _where(tracker: str, state: TrackerState) -> str:
     """``synced`` in a record says that every row was read back, not from where."""
     if "://" in state.location:
-        return "online"
+        return "on the server, read back from there"
     if tracker == "trackio":
-        return "this machine"
-    name = PurePath(state.location).name
-    # Beside the cells, wherever the sweep has been moved to; WandB marks what it has uploaded.
-    folders = (Path(state.location), cell.path.parent / "wandb" / name)
-    sent = any(list(folder.glob("*.wandb.synced")) for folder in folders if folder.is_dir())
-    return "uploaded later" if sent else "offline"
+        return "in Trackio's files of this machine, read back from there"
+    return (
+        "recorded offline, in files of this machine (scalewise wandb-sync SWEEP_FOLDER uploads "
+        "them)"
+    )
 
 
 def unfinished(analysis: Analysis) -> Section:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from scalewise.analysis import (
     IDLE,
@@ -10,19 +11,13 @@ from scalewise.analysis import (
     Analysis,
     Configuration,
     Estimate,
-    Pair,
-    estimate,
-    estimate_not_negative,
-    estimate_positive,
+    count_range,
+    estimate_runs,
     grouped,
-    is_operation,
-    is_timed,
-    mean_anatomy,
-    number,
-    phase_word,
-    ratio,
+    mean_alone,
+    measured_rows,
 )
-from scalewise.records import PHASES, RankSummary, cv_text
+from scalewise.records import PHASES, RankSummary
 from scalewise.report.sections import (
     NAME,
     Column,
@@ -30,6 +25,7 @@ from scalewise.report.sections import (
     Read,
     Section,
     Table,
+    figure_columns,
     item,
     lines,
     section,
@@ -56,6 +52,14 @@ _ANATOMY_NOTE = (
     "is of the slowest rank, and the geometric mean of runs."
 )
 
+_RESOURCES_NOTES = {
+    False: "On a GPU *peak memory* is the allocator's, of the rank that needed most, *memory used* "
+    "the mean of the whole device, and *utilisation* the time with any kernel.",
+    True: "On a CPU *peak memory* and *memory used* are resident memory, of the rank that needed "
+    "most and on average, and *utilisation* is the share of a core.",
+}
+"""By whether a row ran on a CPU."""
+
 _ALLOCATOR_NOTE = (
     "*Allocated* is what tensors held at most, *reserved* what PyTorch's allocator had taken from "
     "the driver for them. A retry is an allocation for which its cache had to be given back first. "
@@ -67,27 +71,18 @@ _ALLOCATOR_NOTE = (
 def scaling(analysis: Analysis) -> Section:
     """Throughput, speedup, efficiency and verdict of every configuration that ran."""
     shared = _in_every_row(analysis, _batch) and not any(map(_is_weak, analysis.measured))
-
-    def pair(figure: str) -> Read:
-        return lambda c: getattr(analysis.valid_pair(c), figure, None)
-
+    name, *figures = figure_columns("scaling")
     columns = (
-        NAME,
-        Column("runs", "runs", "", lambda c: f"{len(c.runs)} of {len(c.cells)}"),
-        Column(
-            "batch", "batch", "global", lambda c: None if shared else c.global_batch, "{:,}".format
-        ),
-        Column("samples_per_s", "samples/s", "global", of("global_samples_per_s"), estimate),
-        Column("speedup", "speedup", "", pair("speedup"), ratio),
-        Column("efficiency", "efficiency", "", pair("efficiency"), ratio),
-        words("verdict", "verdict", lambda c: verdict(analysis, c)),
-        words("study_label", "study's label", pair("seed_label")),
+        name,
+        Column("runs", "runs", "", lambda r: f"{len(r.config.runs)} of {len(r.config.cells)}"),
+        Column("batch", "batch", "global", lambda r: None if shared else r.config.global_batch),
+        *figures,
     )
     return section(
         "scaling",
         "Scaling",
         lines([*same_in_every_row(analysis), *_later_starts(analysis)], "faint"),
-        table("scaling", columns, analysis.measured, _SCALING_NOTE),
+        table("scaling", columns, measured_rows(analysis), _SCALING_NOTE),
         Picture("throughput.png", "Throughput with 95 % intervals over runs"),
         Picture("speedup_efficiency.png", "Speedup and efficiency with 95 % intervals"),
     )
@@ -96,31 +91,6 @@ def scaling(analysis: Analysis) -> Section:
 def of(metric: str) -> Read:
     """Reads an estimate over the runs of a configuration."""
     return lambda config: config.estimate(metric)
-
-
-def run_speedups(pair: Pair) -> list[float]:
-    """Of each round that both sides ran in; without rounds, of each run over the mean of one."""
-    above, below = (side.rounds("global_samples_per_s") for side in (pair.multi, pair.single))
-    if isinstance(above, Mapping) and isinstance(below, Mapping):
-        return [above[at] / below[at] for at in sorted(above.keys() & below.keys())]
-    mean = pair.single.estimate("global_samples_per_s")
-    return [one / mean.value for one in pair.multi.values("global_samples_per_s")] if mean else []
-
-
-def verdict(analysis: Analysis, config: Configuration) -> str | None:
-    """The word in every table and file; None where there is nothing to judge."""
-    if not is_timed(config.cells[0].config):
-        return None
-    if config.config_id in analysis.invalid:
-        return "invalid"
-    pair = analysis.pair(config)
-    if pair is not None:
-        return pair.judgement.verdict
-    if not config.runs:
-        return None
-    if config.devices == 1:
-        return "baseline"
-    return "not comparable" if analysis.refusal(config) else None
 
 
 def same_in_every_row(analysis: Analysis) -> list[str]:
@@ -145,23 +115,17 @@ def _by_model(analysis: Analysis) -> Iterator[str]:
             yield f"{model}: {', '.join(words)}"
 
 
-_MOST_STARTS = 3
-"""Runs of a configuration whose first timed steps are named one by one."""
-
-
 def _later_starts(analysis: Analysis) -> Iterator[str]:
-    """Each run of which more than ``warmup_steps`` is left out; many share a line."""
+    """How many runs of a configuration leave out more than ``warmup_steps``."""
     for config in analysis.measured:
-        runs = [(run.cell.planned.name, run.cell.warm_up) for run in config.runs]
-        later = [(name, found) for name, found in runs if found is not None and found.is_later]
-        if len(later) <= _MOST_STARTS:
-            yield from (f"{name} is {found}" for name, found in later)
-            continue
-        steps = sorted(found.timed_from for _, found in later)
-        yield (
-            f"{config.label}: {len(later)} of {len(runs)} runs are timed from steps {steps[0]} to "
-            f"{steps[-1]} ({later[0][1].rule}), not from {later[0][1].least}"
-        )
+        starts = [run.cell.warm_up for run in config.runs if run.cell.warm_up]
+        later = [found for found in starts if found.is_later]
+        if later:
+            yield (
+                f"{config.label}: {len(later)} of {len(config.runs)} runs are timed from step "
+                f"{count_range(found.timed_from for found in later)} ({later[0].rule}), not from "
+                f"{later[0].least}"
+            )
 
 
 Fact = Callable[[Configuration], str | None]
@@ -170,20 +134,6 @@ Fact = Callable[[Configuration], str | None]
 def _in_every_row(analysis: Analysis, fact: Fact) -> str | None:
     found = {fact(config) for config in analysis.measured}
     return found.pop() if len(found) == 1 else None
-
-
-def precision_word(config: Configuration) -> str | None:
-    """The precision of training; of an operation, which has none, the data's number format."""
-    plain = config.cells[0].config or {}
-    if not is_operation(plain):
-        return config.name("precision")
-    dataset = plain.get("dataset")
-    return str(dataset.get("dtype", "fp32")) if isinstance(dataset, Mapping) else None
-
-
-def _precision(config: Configuration) -> str | None:
-    word = precision_word(config)
-    return None if word is None else f"precision={word}"
 
 
 def _group(group: str) -> Fact:
@@ -199,11 +149,11 @@ def _identity(key: str, words: str) -> Fact:
 
 
 def _of_training(fact: Fact) -> Fact:
-    return lambda config: None if is_operation(config.cells[0].config) else fact(config)
+    return lambda config: None if config.is_operation else fact(config)
 
 
 def _forward_only(config: Configuration) -> str | None:
-    return "forward only" if is_operation(config.cells[0].config) else None
+    return "forward only" if config.is_operation else None
 
 
 def _is_weak(config: Configuration) -> bool:
@@ -228,7 +178,7 @@ def _steps(config: Configuration) -> str | None:
 
 _FACTS: tuple[Fact, ...] = (
     _group("dataset"),
-    _precision,
+    lambda config: config.precision and f"precision={config.precision}",
     _group("execution"),
     _forward_only,
     _of_training(_group("optimizer")),
@@ -251,34 +201,23 @@ def resources(analysis: Analysis) -> Section:
 
 
 def _resource_table(analysis: Analysis) -> Table:
-    configs = analysis.measured
-    cpu, gpu = any(c.is_cpu for c in configs), any(not c.is_cpu for c in configs)
-    peaks = {(True, False): "peak RSS per rank", (False, True): "peak allocated per GPU"}
-    names = {name for config in configs if (name := loss_name(config))}
-    reached = f"{min(names)} reached" if len(names) == 1 else "loss reached"
-    several, state = len(names) != 1, _optimizers_are_compared(configs)
-    used = "mean RSS per rank" if cpu and not gpu else "used per device"
-    busy = "CPU per rank" if cpu and not gpu else "utilisation per device"
-    columns = (
-        NAME,
-        Column("step_ms", "step", "ms", of("step_time_ms"), estimate),
-        Column("percentiles", "p50 / p99", "ms, n steps", _percentiles),
-        Column("peak", peaks.get((cpu, gpu), "peak memory per device"), "MiB",
-               of("peak_memory_per_device_mib"), mean_number),
-        Column("used", used, "MiB", of("memory_used_per_device_mib"), mean_number),
-        Column("utilization", busy, "%, n readings",
-               lambda c: counted(c, "utilization_per_device_percent", mean_number)),
-        Column("arrival_cv", "arrival CV", "%", of("arrival_cv_percent"),
-               lambda figure: cv_text(figure.value)),
-        Column("accuracy", "val_accuracy reached", "", of("val_accuracy_reached"), estimate),
-        Column("loss", reached, "", lambda c: _loss(c, several=several)),
-        Column("dropped", "points outside the grid", "a batch of a rank",
-               of("points_dropped_per_batch"), mean_number),
-        Column("energy", "energy", "J per 1,000 samples", joules_per_1000, estimate),
-        Column("optimizer_state", "optimizer state per rank", "MiB",
-               of("optimizer_memory_mib") if state else lambda _: None, mean_number),
-    )  # fmt: skip
-    return table("resources", columns, configs)
+    rows = measured_rows(analysis)
+    columns = {column.key: column for column in figure_columns("resources")}
+    names = {name for row in rows if (name := columns["loss_name"].read(row))}
+    if len(names) == 1:
+        del columns["loss_name"]
+        reached = replace(columns["loss_reached"], heading=f"{min(names)} reached")
+        columns["loss_reached"] = reached
+    if not _optimizers_are_compared(analysis.measured):
+        del columns["optimizer_memory_mib"]
+    columns["energy_j_per_million_samples"] = replace(
+        columns["energy_j_per_million_samples"],
+        unit="J per 1,000 samples",
+        read=lambda row: joules_per_1000(row.config),
+    )
+    kinds = sorted({config.is_cpu for config in analysis.measured})
+    note = " ".join(_RESOURCES_NOTES[is_cpu] for is_cpu in kinds)
+    return table("resources", [*columns.values()], rows, note)
 
 
 def joules_per_1000(config: Configuration) -> Estimate | None:
@@ -287,47 +226,11 @@ def joules_per_1000(config: Configuration) -> Estimate | None:
     return joules and joules.scaled(1e-3)
 
 
-def mean_number(figure: Estimate) -> str:
-    """The mean without its interval."""
-    return number(figure.value)
-
-
 def counted(config: Configuration, metric: str, text: Callable[[Estimate], str]) -> str | None:
     """``94.2 (n=12)`` with the number of utilisation readings."""
     figure = config.estimate(metric)
     readings = sum(run.utilization_readings for run in config.runs)
     return None if figure is None else f"{text(figure)} (n={readings})"
-
-
-def loss_name(config: Configuration) -> str | None:
-    """The loss that was reached: of training or of validation."""
-    return " / ".join(dict.fromkeys(run.loss.name for run in config.runs if run.loss)) or None
-
-
-def _loss(config: Configuration, *, several: bool) -> str | None:
-    """With the loss's name where the rows share none."""
-    figure, name = config.estimate("loss_reached"), loss_name(config)
-    if figure is None or name is None or not several:
-        return None if figure is None else estimate(figure)
-    return f"{estimate(figure)} ({name.removesuffix('_loss')})"
-
-
-def _percentiles(config: Configuration) -> str | None:
-    """``1.62 / 2.76 (n=3x100)``: means of 3 runs of 100 steps; no p99 unless every run has one."""
-    times = [run.throughput.step_time_ms for run in config.runs if run.throughput]
-    if not times:
-        return None
-    steps = sorted({t.n for t in times})
-    each = f"{steps[0]}" if len(steps) == 1 else f"{steps[0]}-{steps[-1]}"
-    tails = [t.p99 for t in times if t.p99 is not None]
-    p50 = mean_of_runs([t.p50 for t in times]).value
-    p99 = mean_of_runs(tails).value if len(tails) == len(times) else None
-    return f"{number(p50)} / {number(p99)} (n={len(times)}x{each})"
-
-
-def mean_of_runs(values: Sequence[float]) -> Estimate:
-    """Geometric, as all means of positive runs; arithmetic where one is 0."""
-    return (estimate_positive if min(values) > 0 else estimate_not_negative)(values)
 
 
 def _optimizers_are_compared(configs: Sequence[Configuration]) -> bool:
@@ -346,18 +249,18 @@ def _allocator_table(analysis: Analysis) -> Table:
 
     def reserved(config: Configuration) -> float | None:
         most = _largest(config, lambda r: r.peak_reserved_mib)
-        return mean_of_runs(most).value if most else None
+        return estimate_runs(most).value if most else None
 
     def retries(config: Configuration) -> float | None:
         return max(_largest(config, lambda r: r.allocation_retries), default=None)
 
     columns = (
         NAME,
-        Column("allocated", "peak allocated", "MiB", of("peak_memory_per_device_mib"), mean_number),
-        Column("reserved", "peak reserved", "MiB", reserved, number),
+        Column("allocated", "peak allocated", "MiB", of("peak_memory_per_device_mib"), mean_alone),
+        Column("reserved", "peak reserved", "MiB", reserved),
         Column("retries", "retries", "most", retries, "{:.0f}".format),
         Column(
-            "used", "device-wide used", "MiB, mean", of("memory_used_per_device_mib"), mean_number
+            "used", "device-wide used", "MiB, mean", of("memory_used_per_device_mib"), mean_alone
         ),
     )
     on_gpus = [config for config in analysis.measured if not config.is_cpu]
@@ -375,21 +278,20 @@ def anatomy(analysis: Analysis) -> Section:
     """Mean ms of each phase over runs and ranks."""
 
     def of_phase(name: str) -> Column:
-        return Column(name, name, "", lambda row: row[2].get(name), number)
+        return Column(name, name, "", lambda row: row[2].get(name))
 
     columns = (
         words("configuration", "configuration", item(0)),
         words("timeline", "timeline", item(1)),
         *(of_phase(PHASE_WORDS[phase]) for phase in PHASES),
         of_phase(IDLE),
-        Column("step", "step", "", item(3), number),
+        Column("step", "step", "", item(3)),
     )
     rows = []
     for config in analysis.measured:
-        found = mean_anatomy(config)
-        if found is not None:
-            named = {phase_word(config, phase): ms for phase, ms in found[0].items()}
-            rows.append((config.label, found[2], named, found[1]))
+        if found := config.anatomy:
+            named = {config.phase_word(phase): ms for phase, ms in found.phases_ms.items()}
+            rows.append((config.label, found.timeline, named, found.step_ms))
     return section(
         "anatomy",
         "Anatomy of a step (mean ms)",

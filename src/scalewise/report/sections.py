@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from scalewise.analysis import MISSING
+from scalewise.analysis import MISSING, Figure, Row, shown_on, written
 from scalewise.host import plural
 
 Where = Literal["both", "page", "screen"]
@@ -31,7 +31,7 @@ class Column:
     unit: str
     read: Read
     """The value of a row's item; None where it was not measured."""
-    format: Callable[[Any], str] = str
+    format: Callable[[Any], str] = written
     align: Literal["left", "right"] = "right"
 
     @property
@@ -46,7 +46,18 @@ class Column:
 
 def words(key: str, heading: str, read: Read) -> Column:
     """A column of words."""
-    return Column(key, heading, "", read, align="left")
+    return Column(key, heading, "", read, str, "left")
+
+
+def figure_columns(table: str) -> list[Column]:
+    """The columns that a table takes from the table of figures, whose rows are its items."""
+    return [column_of(figure) for figure in shown_on(table)]
+
+
+def column_of(figure: Figure[Row]) -> Column:
+    """The column of one figure, under its key."""
+    align: Literal["left", "right"] = "left" if figure.text is str else "right"
+    return Column(figure.key, figure.heading, figure.unit, figure.of, figure.text, align)
 
 
 def item(position: int) -> Read:

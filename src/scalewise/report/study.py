@@ -11,33 +11,29 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from scalewise.analysis import (
     FEWEST_BATCHES,
     Analysis,
     Configuration,
     Pair,
-    Run,
+    Row,
     average_speedups,
-    estimate,
-    figure_as_plain,
-    ratio,
+    measured_rows,
+    p_words,
 )
-from scalewise.records import to_plain
 from scalewise.report import export, findings, markdown
 from scalewise.report.answer import reasons
 from scalewise.report.builder import Source, analysis_of, report_folder, write_text
-from scalewise.report.doubts import doubts, faults
 from scalewise.report.plot_style import write_plots
-from scalewise.report.scaling_tables import of
+from scalewise.report.remarks import remarks
 from scalewise.report.sections import (
-    NAME,
     Column,
     Note,
     Read,
     Section,
     Table,
+    figure_columns,
     full_table,
     lines,
     printable,
@@ -45,7 +41,7 @@ from scalewise.report.sections import (
     words,
 )
 from scalewise.report.study_plots import by_name, file_part, study_plots
-from scalewise.report.study_tables import average_line, p_words, studies, tables_of
+from scalewise.report.study_tables import average_line, studies, tables_of
 
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
@@ -119,7 +115,7 @@ def _select(analysis: Analysis, datasets: Sequence[str]) -> Analysis:
 
 
 def _benchmarks(analysis: Analysis) -> Iterator[tuple[str, str]]:
-    """Every run of a model in JSON, and one device against several in Markdown."""
+    """Every run of a model as in ``results.json``, and one device against several in Markdown."""
     for model, configs in by_name(analysis, "model").items():
         sides = {
             "single": [c for c in configs if c.devices == 1],
@@ -127,49 +123,14 @@ def _benchmarks(analysis: Analysis) -> Iterator[tuple[str, str]]:
         }
         for mode, side in sides.items():
             if side:
-                plain = {"model": model, "mode": mode, "results": list(map(_configuration, side))}
+                results = [export.configuration_as_plain(Row(analysis, one)) for one in side]
+                plain = {"model": model, "mode": mode, "results": results}
                 text = json.dumps(plain, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
                 yield f"benchmark_{file_part(model)}_{mode}_gpu.json", text
         pairs = [p for p in analysis.pairs if p.multi.name("model") == model]
         if pairs:
             page = markdown.render(f"{model}: one device against several", _comparison(pairs))
             yield f"comparison_report_{file_part(model)}.md", page
-
-
-def _configuration(config: Configuration) -> dict[str, Any]:
-    result = config.runs[0].cell.result
-    return {
-        "configuration": config.label,
-        "dataset": config.name("dataset"),
-        "strategy": config.name("strategy"),
-        "devices": config.devices,
-        "device_name": result.ranks[0].device.name if result else None,
-        "global_batch_size_samples": config.global_batch,
-        "global_samples_per_s": figure_as_plain(config.estimate("global_samples_per_s")),
-        "step_time_ms": figure_as_plain(config.estimate("step_time_ms")),
-        "runs": [_run(run) for run in config.runs],
-    }
-
-
-def _run(run: Run) -> dict[str, Any]:
-    result, anatomy = run.cell.result, run.anatomy
-    phases = (anatomy.mean("device") or anatomy.mean("host")) if anatomy else None
-    return {
-        "cell": run.cell.planned.name,
-        "repeat": run.cell.planned.repeat,
-        "seed": (run.cell.config or {}).get("seed"),
-        "started_at_unix_s": result and result.started_at,
-        "global_samples_per_s": run.samples_per_s,
-        "step_time_ms": to_plain(run.throughput.step_time_ms) if run.throughput else None,
-        "timed_steps": run.throughput.steps if run.throughput else None,
-        "peak_memory_per_device_mib": run.value("peak_memory_per_device_mib"),
-        "memory_used_per_device_mib": run.value("memory_used_per_device_mib"),
-        "utilization_per_device_percent": run.value("utilization_per_device_percent"),
-        "utilization_readings": run.utilization_readings,
-        "exposed_comm_ms": phases.phases_ms["exposed_comm"] if phases else None,
-        "loss": run.loss and {"name": run.loss.name, "final": run.loss.final},
-        "val_accuracy": run.value("val_accuracy_reached"),
-    }
 
 
 def _comparison(pairs: Sequence[Pair]) -> list[Section]:
@@ -182,12 +143,12 @@ def _comparison(pairs: Sequence[Pair]) -> list[Section]:
         words("configuration", "configuration", lambda pair: pair.multi.label),
         words("dataset", "dataset", lambda pair: pair.multi.name("dataset")),
         Column("batch", "batch", "", lambda pair: pair.multi.global_batch),
-        Column("single", "single", "", rate("single"), estimate),
-        Column("multi", "multi", "", rate("multi"), estimate),
-        Column("speedup", "speedup", "", lambda pair: pair.speedup, ratio),
+        Column("single", "single", "", rate("single")),
+        Column("multi", "multi", "", rate("multi")),
+        Column("speedup", "speedup", "", lambda pair: pair.speedup),
         Column("p_value", "p", "", lambda pair: pair.speedup.p_value, p_words),
         words("recommendation", "recommendation", lambda pair: pair.seed_label),
-        words("verdict", "verdict", lambda pair: pair.judgement.verdict),
+        words("verdict", "verdict", lambda pair: pair.verdict),
     )
     ordered = sorted(
         pairs, key=lambda p: (p.multi.name("dataset") or "", p.devices, p.multi.global_batch or 0)
@@ -208,31 +169,11 @@ def _comparison(pairs: Sequence[Pair]) -> list[Section]:
 
 
 def _summaries(analysis: Analysis, warmup_epochs: int) -> Iterator[tuple[str, str]]:
+    """Every figure, a table as a paper would show it, and what limits each configuration."""
+    columns = figure_columns("summary")
     yield "comprehensive_summary.csv", export.results_csv(analysis, warmup_epochs)
-    yield "summary_table.tex", _latex(_summary(analysis))
+    yield "summary_table.tex", _latex(full_table("summary", columns, measured_rows(analysis)))
     yield "performance_report.txt", _performance_report(analysis)
-
-
-def _summary(analysis: Analysis) -> Table:
-    """A row a configuration, as a paper would show it."""
-
-    def pair(figure: str) -> Read:
-        return lambda config: getattr(analysis.pair(config), figure, None)
-
-    def judged(config: Configuration) -> str | None:
-        found = analysis.pair(config)
-        return found.judgement.verdict if found else None
-
-    columns = (
-        words("dataset", "dataset", lambda config: config.name("dataset")),
-        NAME,
-        Column("batch", "batch", "", lambda config: config.global_batch),
-        Column("samples_per_s", "samples/s", "", of("global_samples_per_s"), estimate),
-        Column("speedup", "speedup", "", pair("speedup"), ratio),
-        Column("efficiency", "efficiency", "", pair("efficiency"), ratio),
-        words("verdict", "verdict", judged),
-    )
-    return full_table("summary", columns, analysis.measured)
 
 
 def _latex(table: Table) -> str:
@@ -258,8 +199,7 @@ def _performance_report(analysis: Analysis) -> str:
     text = ["PERFORMANCE REPORT", "", f"command: {findings.command(analysis) or 'unknown'}"]
     text += [findings.counts(analysis), "", *_part("Answers", answers)]
     text += _part("Where the time goes, and what to try", findings.losses(analysis).texts)
-    text += _part("Faults found", faults(analysis).texts)
-    text += _part("Doubts", doubts(analysis).texts)
+    text += _part("Remarks", remarks(analysis).texts)
     return "\n".join(map(printable, text)).rstrip() + "\n"
 
 

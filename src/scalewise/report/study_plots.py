@@ -1,10 +1,14 @@
-"""``{dataset}_*.png`` of a study, and memory against quality for optimizers."""
+"""The pictures of published studies, by their names.
+
+Memory is per device, over time and in total. It is no measure of load balance under data
+parallelism, so the picture of balance shows arrival beside it.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,15 +19,13 @@ from matplotlib.ticker import MaxNLocator
 from scalewise.analysis import (
     Analysis,
     Configuration,
-    Estimate,
     Run,
     epochs_after,
-    equal_samples,
-    estimate_mean,
     grouped,
 )
+from scalewise.records import DeviceSeries, SampledDevice, cv_percent, cv_text, grade
 from scalewise.report import plot_style
-from scalewise.report.memory_plots import memory_plots
+from scalewise.report.device_tables import DeviceMemory, device_memory
 from scalewise.report.plot_style import Draw
 from scalewise.report.plots import speedup_efficiency, throughput
 
@@ -52,7 +54,6 @@ def study_plots(analysis: Analysis, warmup_epochs: int) -> dict[str, Draw]:
             ),
             f"{name}_throughput.png": partial(throughput, configs),
             f"{name}_accuracy.png": partial(accuracy_curves, dataset, configs),
-            f"{name}_memory_quality.png": partial(memory_quality, dataset, configs),
         }
     return draws
 
@@ -147,57 +148,168 @@ def _accuracy(run: Run) -> Curve | None:
     return [samples for samples, _ in points], [100 * value for _, value in points]
 
 
-@dataclass(frozen=True)
-class Point:
-    """One configuration's memory and quality."""
-
-    label: str
-    state_mib: float
-    """Optimizer state of one rank: the largest over ranks, mean over runs."""
-    loss: Estimate
+Memory = Mapping[str, Sequence[DeviceMemory]]
+"""``config_id`` to the memory of its devices."""
 
 
-def memory_points(configs: Sequence[Configuration]) -> tuple[list[Point], str, int] | None:
-    """Every configuration whose memory is known, with its loss at the same number of samples.
+def memory_plots(analysis: Analysis) -> dict[str, Draw]:
+    """File name to what draws it."""
+    memory = {c.config_id: device_memory(c) for c in analysis.measured}
+    configs = [c for c in analysis.measured if memory[c.config_id]]
+    return {
+        "per_gpu_memory_breakdown.png": lambda: memory_breakdown(configs),
+        "gpu_load_balance_analysis.png": lambda: load_balance(configs, memory),
+        "gpu_memory_comparison.png": lambda: memory_comparison(configs, memory),
+    }
 
-    Returns the points, the name of the loss and the samples; None where fewer than two optimizers
-    can be compared, or their runs do not share a loss.
+
+def _cv_bars(axes: Axes, cvs: Mapping[str, Sequence[float | None]]) -> None:
+    """Bars of each metric, one under the other in a row; arrival is graded."""
+    height = 0.8 / len(cvs)
+    for i, (name, values) in enumerate(cvs.items()):
+        known = [(row, cv) for row, cv in enumerate(values) if cv is not None]
+        for row, cv in known:
+            at = row + height * (i - (len(cvs) - 1) / 2)
+            axes.barh(at, cv, height=0.9 * height, color=plot_style.colour(i),
+                      label=name if row == known[0][0] else None)  # fmt: skip
+            if name == "arrival":
+                axes.text(cv, at, f" {cv_text(cv)} {grade(cv)}", va="center", fontsize=8)
+    highest = max((cv for values in cvs.values() for cv in values if cv is not None), default=0.0)
+    axes.set_xlim(0, max(highest * 1.35, 6.0))
+
+
+def memory_breakdown(configs: Sequence[Configuration]) -> Figure | None:
+    """A panel a device: memory over the first run of each configuration.
+
+    Time is a share of the run, so that runs of a second and of an hour stand side by side.
     """
-    usable = [
-        (c, state)
-        for c in configs
-        if (state := c.estimate("optimizer_memory_mib")) and any(r.loss for r in c.runs)
-    ]
-    kinds = {c.name("optimizer") for c, _ in usable}
-    curves = [run.loss for c, _ in usable for run in c.runs if run.loss is not None]
-    if len(kinds) < 2 or len({curve.name for curve in curves}) != 1:
+    sampled = [(c, run) for c in configs for run in c.runs if run.cell.devices]
+    first = {c.config_id: (c, run) for c, run in reversed(sampled)}
+    shown = [first[c.config_id] for c in configs if c.config_id in first][: len(plot_style.PALETTE)]
+    tracks = {c.config_id: [_track(*one) for one in _devices(run)] for c, run in shown}
+    count = max((len(t) for t in tracks.values()), default=0)
+    if not count:
         return None
-    samples = equal_samples(curves)
-    found = []
-    for config, state in usable:
-        losses = [v for r in config.runs if r.loss and (v := r.loss.at(samples)) is not None]
-        if losses:
-            found.append(Point(config.label, state.value, estimate_mean(losses)))
-    return found, curves[0].name, samples
-
-
-def memory_quality(dataset: str, configs: Sequence[Configuration]) -> Figure | None:
-    """A dot a configuration: memory to the right, loss upwards; below and left is better."""
-    compared = memory_points(configs)
-    if compared is None:
-        return None
-    found, loss, samples = compared
-    made = plot_style.figure(9, 5.2)
-    axes = made.subplots()
-    for i, point in enumerate(found):
-        interval, value = point.loss.interval, point.loss.value
-        spread = [[value - interval.low], [interval.high - value]] if interval else None
-        axes.errorbar(point.state_mib, value, yerr=spread, fmt=plot_style.marker(i), ms=7,
-                      capsize=3, color=plot_style.colour(i), label=point.label)  # fmt: skip
-    axes.set_xlim(0, axes.get_xlim()[1] * 1.05)
-    axes.set_xlabel("optimizer state of one rank (MiB)")
-    axes.set_ylabel(f"{loss} at {samples:,} samples")
-    axes.set_title(f"{dataset}: memory against quality", loc="left", fontsize=11)
-    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    plot_style.tidy(axes, "both")
+    rows, columns = panel_grid(count)
+    made = plot_style.figure(max(4.2 * columns, 6.5), 2.9 * rows + 0.6)
+    panels = plot_style.grid_of_panels(made, rows, columns, count)
+    highest = max(max(values) for each in tracks.values() for _, values in each)
+    for i, axes in enumerate(panels):
+        for j, (config, _) in enumerate(shown):
+            if i < len(tracks[config.config_id]):
+                share, values = tracks[config.config_id][i]
+                axes.plot(share, values, color=plot_style.colour(j), marker=plot_style.marker(j),
+                          ms=3, lw=1.2, label=config.label)  # fmt: skip
+        axes.set_title(_panel_title([run for _, run in shown], i), fontsize=10, loc="left")
+        axes.set(xlim=(0, 100), ylim=(0, 1.1 * highest))
+        plot_style.group_thousands(axes, "y")
+        plot_style.tidy(axes, "both")
+        if i % columns == 0:
+            axes.set_ylabel("memory used (MiB)")
+        if i + columns >= count:
+            axes.set_xlabel("share of the run (%)")
+    plot_style.legend_below(made, plot_style.entries_of(panels[0]), 3)
     return made
+
+
+def panel_grid(devices: int) -> tuple[int, int]:
+    """Rows and columns of panels: up to eight in two rows, and as square as possible above."""
+    if devices <= 2:
+        return 1, devices
+    if devices <= 8:
+        return 2, math.ceil(devices / 2)
+    columns = math.ceil(math.sqrt(devices))
+    return math.ceil(devices / columns), columns
+
+
+def load_balance(configs: Sequence[Configuration], memory: Memory) -> Figure | None:
+    """Left: memory of each device. Right: CV of memory, and of arrival with its grade."""
+    several = [c for c in configs if len(memory[c.config_id]) > 1]
+    if not several:
+        return None
+    most = max(len(memory[c.config_id]) for c in several)
+    made = plot_style.figure(11.0, 1.9 + max(0.6, 0.16 * most) * len(several))
+    left, right = plot_style.grid_of_panels(made, 1, 2, 2, sharey=True)
+    for row, config in enumerate(several):
+        _device_bars(left, row, memory[config.config_id])
+    arrivals = [config.estimate("arrival_cv_percent") for config in several]
+    cvs: dict[str, list[float | None]] = {
+        "arrival": [figure.value if figure else None for figure in arrivals],
+        "memory": [cv_percent([d.mean_mib for d in memory[c.config_id]]) for c in several],
+    }
+    _cv_bars(right, cvs)
+    plot_style.name_rows(left, [c.label for c in several])
+    left.set_title("memory of each device, first on top (MiB)", fontsize=10)
+    plot_style.group_thousands(left, "x")
+    left.set_xlim(0, left.get_xlim()[1] * 1.15)
+    right.set_title("CV across devices (%): arrival is load", fontsize=10)
+    for axes in (left, right):
+        plot_style.tidy(axes)
+    plot_style.legend_below(made, plot_style.entries_of(right), 2)
+    return made
+
+
+def _device_bars(axes: Axes, row: int, devices: Sequence[DeviceMemory]) -> None:
+    height = 0.8 / len(devices)
+    for i, device in enumerate(devices):
+        at = row - 0.4 + (i + 0.5) * height
+        axes.barh(at, device.mean_mib, xerr=device.sd_mib, height=height * 0.88,
+                  color=plot_style.colour(0), error_kw={"lw": 1})  # fmt: skip
+        if height > 0.15:
+            axes.text(0, at, f"  {device.label}", va="center", fontsize=7, color="white")
+
+
+def memory_comparison(configs: Sequence[Configuration], memory: Memory) -> Figure | None:
+    """Memory of all devices together, configuration by configuration."""
+    if not configs:
+        return None
+    made = plot_style.figure(plot_style.WIDTH_IN, 1.3 + 0.38 * len(configs))
+    axes = made.subplots()
+    for row, config in enumerate(configs):
+        used = [device.mean_mib for device in memory[config.config_id]]
+        total, several = sum(used), len(used) > 1
+        axes.barh(row, total, height=0.65, color=plot_style.colour(1 if several else 0))
+        count = f"{len(used)} x {total / len(used):,.0f}" if several else "1 device"
+        axes.text(total, row, f"  {total:,.0f} MiB ({count})", va="center", fontsize=8)
+    plot_style.name_rows(axes, [c.label for c in configs])
+    axes.set_xlim(0, axes.get_xlim()[1] * 1.3)
+    kind = "resident memory of all ranks" if configs[0].is_cpu else "memory used on all GPUs"
+    axes.set_xlabel(f"{kind} (MiB)")
+    plot_style.group_thousands(axes, "x")
+    plot_style.tidy(axes)
+    return made
+
+
+Device = tuple[DeviceSeries, SampledDevice]
+
+
+def _devices(run: Run) -> list[Device]:
+    """Every device of a run that has memory readings, in the order of ranks."""
+    return [
+        (series, device)
+        for series in run.cell.devices
+        for device in sorted(series.devices, key=lambda d: (d.rank is None, d.rank, d.index))
+        if _track(series, device)[0]
+    ]
+
+
+def _panel_title(runs: Sequence[Run], position: int) -> str:
+    """``GPU 2`` where that is the one of every run, else whose it is."""
+    found = {
+        (series.source, device.index)
+        for run in runs
+        for series, device in _devices(run)[position : position + 1]
+    }
+    if len(found) > 1 or ("process", position) in found:
+        return f"rank {position}"
+    return f"GPU {found.pop()[1]}" if found else f"GPU {position}"
+
+
+def _track(series: DeviceSeries, device: SampledDevice) -> tuple[list[float], list[float]]:
+    """Share of the run in percent, and MiB."""
+    read = zip(series.times, series.values(device.id, "memory_used_mib"), strict=True)
+    points = [(t - series.times[0], value) for t, value in read if value is not None]
+    length = series.times[-1] - series.times[0] if points else 0.0
+    # One sample has no length: it stands in the middle.
+    shares = [100 * t / length if length > 0 else 50.0 for t, _ in points]
+    return shares, [value for _, value in points]

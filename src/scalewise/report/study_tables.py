@@ -21,11 +21,11 @@ from scalewise.analysis import (
     average_speedups,
     break_evens,
     electricity_missing,
-    estimate,
     factor,
     figure_as_plain,
     model_kind,
     number,
+    p_words,
     ratio,
     size_families,
     size_words,
@@ -38,7 +38,7 @@ _SIZES_NOTE = (
     "*Size* is in millions of parameters. *Rule* is the published study's, by parameters and "
     "batch alone: one device under 1 M, and under batch 128 up to 5 M or batch 64 beyond 10 M; "
     "several beyond; open between. It is right where it says several and the verdict is "
-    "*beneficial*, or one and the verdict is another. *p* is of the two-sided t test of pairs "
+    "*pays*, or one and it is *does not pay*. *p* is of the two-sided t test of pairs "
     "that the speedup is 1, of one look at these runs."
 )
 
@@ -93,18 +93,18 @@ def sizes(analysis: Analysis) -> Section:
         Column("global_batch", "batch", "", lambda row: row.batch, "{:,}".format),
         # What all rows share is in the lines above.
         *(column for column in several if len({column.read(row) for row in rows}) > 1),
-        Column("speedup", "speedup", "", lambda row: row.pair.speedup, ratio),
+        Column("speedup", "speedup", "", lambda row: row.pair.speedup),
         Column("p_value", "p", "", lambda row: row.pair.speedup.p_value, p_words),
-        words("verdict", "verdict", lambda row: row.pair.judgement.verdict),
+        words("verdict", "verdict", lambda row: row.pair.verdict),
         words("rule", "rule", lambda row: _RULE[row.rule.says]),
         words("rule_is_right", "right", lambda row: _RIGHT[row.rule_is_right]),
     )  # fmt: skip
     return section(
         "sizes",
         "From which size on more devices pay",
-        lines([*_hits(rows), *map(_break_even_line, crossings)]),
+        lines(_hits(rows)),
         table("thresholds", columns, rows, _SIZES_NOTE),
-        table("break_even", _BREAK_EVEN_COLUMNS, crossings, _BREAK_EVEN_NOTE, where="page"),
+        table("break_even", _BREAK_EVEN_COLUMNS, crossings, _BREAK_EVEN_NOTE),
     )
 
 
@@ -140,21 +140,6 @@ _BREAK_EVEN_COLUMNS = (
 )
 
 
-def _break_even_line(one: BreakEven) -> str:
-    said = f"{_of(one)}: a speedup of {factor(one.level)} is reached {one.reached}"
-    found = one.interval
-    if found is None or not one.crossings:
-        return said
-    if found.low is None and found.high is None:
-        return f"{said}; the runs leave every size open"
-    return f"{said} (95 % interval {found})"
-
-
-def p_words(p_value: float) -> str:
-    """Two digits, none below a thousandth."""
-    return "<0.001" if p_value < 0.001 else f"{p_value:.2g}"
-
-
 def averages(analysis: Analysis) -> Section:
     """The mean speedup over batch sizes, of rows that differ in nothing else."""
     found = average_speedups(analysis.pairs)
@@ -162,15 +147,14 @@ def averages(analysis: Analysis) -> Section:
         words("configuration", "configurations", average_name),
         Column("rows", "rows", "", lambda one: len(one.pairs)),
         words("batches", "batches", lambda one: ", ".join(map(str, one.batches))),
-        Column("speedup", "mean speedup", "", lambda one: one.speedup, ratio),
+        Column("speedup", "mean speedup", "", lambda one: one.speedup),
         words("label", "study's label", lambda one: one.seed_label),
         words("verdicts", "verdicts", _verdicts),
     )
     return section(
         "averages",
         "Mean speedup over batch sizes",
-        lines(map(average_line, found)),
-        table("averages", columns, found, _AVERAGES_NOTE, where="page"),
+        table("averages", columns, found, _AVERAGES_NOTE),
     )
 
 
@@ -207,8 +191,8 @@ def investment(analysis: Analysis) -> Section:
     returns = list(analysis.returns.values())
     of_returns = (
         words("configuration", "configuration", lambda one: one.pair.multi.label),
-        Column("usd", "price", "USD", lambda one: one.usd, number),
-        Column("speedup", "speedup", "", lambda one: one.pair.speedup, ratio),
+        Column("usd", "price", "USD", lambda one: one.usd),
+        Column("speedup", "speedup", "", lambda one: one.pair.speedup),
         Column("worth", "worth", "USD an hour", lambda one: one.worth_usd_per_hour, bounded),
         Column("payback", "paid back after", "hours", lambda one: one.payback_hours, bounded),
         Column("roi", "return", "x price", lambda one: one.roi, bounded),
@@ -216,12 +200,12 @@ def investment(analysis: Analysis) -> Section:
     )
     of_owned = (
         words("configuration", "configuration", lambda one: one.config.label),
-        Column("usd", "price", "USD", lambda one: one.usd, number),
-        Column("watts", "power", "W", lambda one: one.watts, estimate),
+        Column("usd", "price", "USD", lambda one: one.usd),
+        Column("watts", "power", "W", lambda one: one.watts),
         Column("rented", "rented", "USD per million samples",
-               lambda one: analysis.cost(one.config).usd_per_million_samples, estimate),
+               lambda one: analysis.cost(one.config).usd_per_million_samples),
         Column("own", "own", "USD per million samples",
-               lambda one: one.usd_per_million_samples, estimate),
+               lambda one: one.usd_per_million_samples),
         Column("hours", "cheaper from", "hours", lambda one: one.break_even_hours, bounded),
     )  # fmt: skip
     return section(
@@ -277,7 +261,7 @@ def alternative(analysis: Analysis) -> Section:
         words("what", "change", lambda one: one.what),
         Column("gain", "samples/s", "x", lambda one: one.gain or "not measured",
                lambda gain: gain if isinstance(gain, str) else ratio(gain)),
-        Column("usd", "price", "USD", lambda one: one.usd, number),
+        Column("usd", "price", "USD", lambda one: one.usd),
     )  # fmt: skip
     return section(
         "alternatives",

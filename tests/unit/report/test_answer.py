@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import replace
 from io import StringIO
@@ -12,14 +13,16 @@ from hydra import compose, initialize_config_dir
 from rich.console import Console
 
 from fakes.kept_sweep import RESULTS, kept
-from fakes.recorded import DDP, Spec, edit_ranks, repeats, write_sweep
-from scalewise.analysis import Analysis, LostTime, Refused, analyse, is_refused, load_sweep
+from fakes.recorded import DDP, Spec, crowd, edit_ranks, repeats, write_sweep
+from scalewise.analysis import Analysis, LostTime, analyse, is_refused, load_sweep, number
 from scalewise.analysis.comparability import Difference
+from scalewise.analysis.scaling import Refused
 from scalewise.config import conf_dir, resolve
 from scalewise.report import builder
 from scalewise.report.answer import MOST_WHOLE, answers
 from scalewise.report.console import rows
-from scalewise.report.doubts import doubts, find_doubts
+from scalewise.report.findings import command
+from scalewise.report.remarks import remark_lines, remarks
 from scalewise.report.sections import Line, Lines, Verbatim
 
 STEADY = [1.0, 1.01, 0.99]
@@ -75,7 +78,7 @@ def test_what_to_do_next_is_typed_and_not_tried_before(tmp_path: Path) -> None:
     found = analysed(tmp_path / "a", *repeats(Spec(), STEADY), *repeats(DDP, STEADY))
     typed = with_command(found, "train.py -m strategy=single,ddp 'hydra.x=a b'")
     (lines,) = blocks(typed)
-    assert lines[0].verdict == "beneficial"
+    assert lines[0].verdict == "pays"
     assert any("add strategy.compression=bf16 (wins back up to" in line.text for line in lines)
     pasted = [one.text for one in answers(typed).blocks if isinstance(one, Verbatim)]
     wanted = "python train.py -m strategy=single,ddp 'hydra.x=a b' strategy.compression=bf16"
@@ -87,6 +90,25 @@ def test_what_to_do_next_is_typed_and_not_tried_before(tmp_path: Path) -> None:
     tried = replace(DDP, config={"strategy": strategy})
     again = analysed(tmp_path / "b", *repeats(Spec(), STEADY), *repeats(tried, STEADY))
     assert "compression" not in " ".join(line.text for line in blocks(again)[0])
+
+
+@pytest.mark.parametrize(
+    ("typed", "override", "pasted"),
+    [
+        ("strategy=fsdp", "strategy=single,ddp", "-m strategy=single,ddp"),
+        (
+            "-m strategy=fsdp,single strategy.cpu_offload=true strategy.devices=2",
+            "strategy=single,ddp",
+            "-m strategy=single,ddp strategy.devices=2",
+        ),
+        ("batch_size=8 seed=1 batch_size=16", "batch_size=32", "batch_size=32 seed=1"),
+    ],
+)
+def test_the_command_to_paste_has_each_key_once_and_none_of_another_option(
+    tmp_path: Path, typed: str, override: str, pasted: str
+) -> None:
+    found = with_command(analysed(tmp_path, Spec()), f"train.py {typed}")
+    assert command(found, override) == f"python train.py {pasted}"
 
 
 @pytest.mark.parametrize(
@@ -136,7 +158,7 @@ def test_a_gain_is_told_where_the_losses_exceed_the_whole(tmp_path: Path) -> Non
         (lines,) = blocks(replace(found, budgets={**found.budgets, name: made}))
         return next(line.text for line in lines if line.text.startswith("Lost"))
 
-    assert said(21.14).endswith(", less 1.50 gained in optimizer.")
+    assert said(21.14).endswith(", offset by 1.50 saved on optimizer.")
     assert "1.50" not in said(23.0)
 
 
@@ -167,7 +189,7 @@ def test_of_many_configurations_the_verdicts_are_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("specs", "said"),
     [
-        ([Spec()], "add strategy=single,ddp"),
+        ([Spec()], "set strategy=single,ddp"),
         ([replace(Spec(), outcome="failed")], "No cell finished"),
         ([Spec(config={"tracking": {"name": "monitor"}})], "run the script on several"),
         ([Spec(), replace(DDP, outcome="failed")], "No cell on several devices finished"),
@@ -191,22 +213,69 @@ def test_the_gravest_doubt_stands_with_the_number_of_all(tmp_path: Path) -> None
     edit_ranks(path, lambda rank: rank.update(steps_without_loss=1))
     found = analyse(load_sweep(path))
     (lines,) = blocks(found)
-    assert lines[-1].text == "Doubt: of 2 devices 1 of 60 steps trained nothing."
+    assert re.fullmatch(r"Doubt 1 of \d: 2 devices: 1 of 60 steps trained nothing.", lines[-1].text)
     assert len(lines) <= 4
-    both, unseen = doubts(found).texts
-    assert both.startswith("large ddp x2, large single x1: ") and "slow mode" in unseen
-    assert answers(found).texts[-1].endswith("2 doubts are in the report.")
+    (both,) = (one for one in remark_lines(found) if one.first.code == "few_untrained")
+    assert both.names == "large ddp x2, large single x1"
+    assert remark_lines(found)[-1].first.code == "rare_modes"
+    assert answers(found).texts[-1] == f"{len(remark_lines(found))} remarks are in the report."
 
 
-def test_of_several_doubts_the_report_has_as_many_lines() -> None:
+def test_of_several_remarks_the_report_has_as_many_lines() -> None:
     """The terminal counts them a configuration and in all; the report lists them."""
     found = analyse(load_sweep(kept("cpu2_matrix")))
-    listed = find_doubts(found)
+    listed = remark_lines(found)
     for config, lines in zip(("gpt2_tiny", "medium"), blocks(found), strict=True):
         (pair,) = (p for p in found.pairs if p.multi.name("model") == config)
         sides = {pair.multi.config_id, pair.single.config_id}
-        own = [one for one in listed if sides & {*one.about}]
+        own = [one for one in listed if sides & one.about and one.gravity != "note"]
         said = [line.text for line in lines if line.text.startswith("Doubt")]
-        assert [text.startswith(f"Doubt 1 of {len(own)}: ") for text in said] == [True] * bool(own)
-    assert len(doubts(found).texts) == len(listed)
-    assert f"{len(listed)} doubts" in answers(found).texts[-1]
+        count = f" 1 of {len(own)}" if len(own) > 1 else ""
+        assert [text.startswith(f"Doubt{count}: ") for text in said] == [True] * bool(own)
+    assert len(remarks(found).texts) == len(listed)
+    assert answers(found).texts[-1] == f"{len(listed)} remarks are in the report."
+
+
+def test_an_open_verdict_begins_with_who_held_the_cores(tmp_path: Path) -> None:
+    cpu = [
+        replace(one, kind="cpu") for one in (*repeats(Spec(), NOISY[0]), *repeats(DDP, NOISY[1]))
+    ]
+    path = write_sweep(tmp_path, cpu)
+    crowd(path, "*-ddp-*", ms=3.0)
+    found = analyse(load_sweep(path))
+    (lines,) = blocks(found)
+    assert lines[0].verdict == "undecided"
+    loss = found.budgets[found.pairs[0].multi.config_id].loss("contention")
+    assert loss is not None and loss.is_limit
+    measured = found.budgets[found.pairs[0].multi.config_id].measured_ms
+    assert f"for {number(loss.ms)} of {number(measured)} ms a step" in lines[1].text
+    assert not any("others held" in line.text for line in lines[2:])
+
+
+@pytest.mark.parametrize("monitored", [False, True], ids=["sweep", "script"])
+def test_a_disturbed_run_is_asked_for_once_more(tmp_path: Path, monitored: bool) -> None:
+    setting = {"tracking": {"name": "monitor"}} if monitored else {"repeats": "auto"}
+    asked = {"repeats": "auto", **setting}
+    busy = [replace(one, foreign_cpu=0.9 if one.repeat == 1 else 0.01, config=asked)
+            for one in repeats(DDP, STEADY[:3])]  # fmt: skip
+    alone = repeats(replace(Spec(), config=asked), STEADY[:3])
+    found = analysed(tmp_path, *alone, *busy)
+    assert len(found.pairs[0].multi.set_aside) == 1
+    (said,) = [text for text in answers(found).texts if "1 of your 3 runs was disturbed" in text]
+    assert "run 1 more" in said
+    assert ("scalewise resume" in said) is not monitored
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("model=large", "add -m strategy=single,ddp "),
+        ("devices=1", "set -m devices=1,2 "),
+        ("-m strategy=single seed=1,2", "set strategy=single,ddp "),
+    ],
+)
+def test_what_compares_devices_is_said_as_the_command_takes_it(
+    tmp_path: Path, typed: str, said: str
+) -> None:
+    found = with_command(analysed(tmp_path, Spec()), f"train.py {typed}")
+    assert any(said in text for text in answers(found).texts)

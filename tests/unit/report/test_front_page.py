@@ -52,19 +52,19 @@ def test_a_matrix_of_two_models_is_told_in_few_words(name: str) -> None:
 def test_the_answer_is_first_and_what_is_long_is_in_detail(analysis: Analysis) -> None:
     first, details = front_page(analysis, ROOT), report_sections(analysis)
     assert [one.key for one in first] == [
-        "answer", "unfinished", "scaling", "losses", "faults", "made"
+        "answer", "unfinished", "scaling", "losses", "remarks", "made"
     ]  # fmt: skip
     keys = [one.key for one in details]
     assert {one.key for one in first} - {"made"} < set(keys)
-    assert {"anatomy", "communication", "load_balance", "doubts", "provenance"} <= set(keys)
-    assert "study_label" not in [c.key for c in first[2].table("scaling").columns]
+    assert {"anatomy", "communication", "load_balance", "remarks", "provenance"} <= set(keys)
+    assert "seed_label" not in [c.key for c in first[2].table("scaling").columns]
 
 
 def test_every_anchor_is_a_heading(analysis: Analysis) -> None:
     anchors = set(re.findall(r"\(details\.md#([^)]+)\)", page_of(front_page(analysis, ROOT))))
     titles = {one.title for one in report_sections(analysis)}
     assert anchors <= {re.sub(r"[^\w -]", "", t).lower().replace(" ", "-") for t in titles}
-    assert {"doubts", "without-a-result", "faults-found"} <= anchors
+    assert {"without-a-result", "remarks"} <= anchors
 
 
 def test_the_parts_of_a_step_add_up_to_it(analysis: Analysis) -> None:
@@ -89,9 +89,9 @@ def test_a_long_list_is_cut_and_says_so(tmp_path: Path) -> None:
         found,
         sweep=replace(found.sweep, problems=tuple(f"damaged {i}" for i in range(9))),
     )
-    (faults,) = (one for one in front_page(found, ROOT) if one.key == "faults")
-    assert len(faults.texts) == 6
-    assert "[3 more, and detail](details.md#faults-found)" in page_of([faults])
+    (listed,) = (one for one in front_page(found, ROOT) if one.key == "remarks")
+    assert len(listed.texts) == 6
+    assert "[3 more, and detail](details.md#remarks)" in page_of([listed])
 
 
 def test_the_method_is_linked_inside_a_checkout_and_named_elsewhere(tmp_path: Path) -> None:

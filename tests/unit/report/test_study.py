@@ -70,7 +70,7 @@ def test_tables_have_the_figures_of_the_analysis(analysis: Analysis, texts: dict
         (row,) = [r for r in rows if r["configuration"] == pair.multi.label]
         assert float(row["speedup_ratio"]) == pytest.approx(pair.speedup.value)
         page = texts[f"comparison_report_{pair.multi.name('model')}.md"]
-        assert f"| {pair.judgement.verdict} |" in page
+        assert f"| {pair.verdict} |" in page
         assert f"| {p_words(pair.speedup.p_value or 1.0)} |" in page
         assert "so there is no mean" in page
 
@@ -79,7 +79,7 @@ def test_latex_is_ascii_and_escaped(texts: dict[str, str], tmp_path: Path) -> No
     text = texts["summary_table.tex"]
     assert text.isascii()
     rows = [line for line in text.splitlines() if line.endswith(r"\\")]
-    assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {6}
+    assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {7}
     build_study(write_sweep(tmp_path / "hostile", [Spec(model=r"{^~&} #1 $ 50 % a_b")]), tmp_path)
     escaped = r"\{\textasciicircum{}\textasciitilde{}\&\} \#1 \$ 50 \% a\_b"
     assert escaped in (tmp_path / "study" / "summary_table.tex").read_text()

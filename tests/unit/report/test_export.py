@@ -16,7 +16,8 @@ import pandas as pd
 import pytest
 
 import scalewise
-from scalewise.analysis import FIGURES, RUN_FIGURES
+from scalewise.analysis import FIGURES
+from scalewise.analysis.run import RUN_FIGURES
 from scalewise.report import results_json
 
 ROOT = Path(__file__).parents[3]
@@ -60,7 +61,7 @@ def test_the_docs_are_those_of_the_figures() -> None:
         text = f"{before}{begin}{explained(columns)}{end}{rest.partition(end)[2]}"
     if UPDATE:
         DOCS.write_text(text)
-    assert UPDATE or text == known, "UPDATE_DOCS=1 pytest tests/unit/report/test_frames.py"
+    assert UPDATE or text == known, "UPDATE_DOCS=1 pytest tests/unit/report/test_export.py"
 
 
 @pytest.mark.parametrize("name", ["cells", "steps", "devices"])

@@ -125,9 +125,7 @@ def main() -> int:
     info, answer = found
     for name in info.tracking.trackers:
         try:
-            tracker = open_tracker(name)
-            tracker.start_run(info).log_answer(answer)
-            tracker.publish(info.tracking.project)
+            open_tracker(name)(info).log_answer(answer)
         except Exception as error:  # the seam to third-party trackers
             words = in_one_line(error, with_class=not isinstance(error, TrackerError))
             sys.stderr.write(f"{_OURS}{name}: {words} (the report is not affected)\n")

@@ -45,7 +45,6 @@ from scalewise.tracking.tracker import (
     TrackerRun,
     run_info,
     run_summary,
-    superseded_runs,
 )
 
 _TRACKERS = ("trackio", "wandb")
@@ -120,12 +119,12 @@ def open_tracker(name: str) -> Tracker:
     # Importing a tracker takes a second or more, and only this one may be wanted.
     try:
         if name == "trackio":
-            from scalewise.tracking.trackio import TrackioTracker
+            from scalewise.tracking.trackio import TrackioRun
 
-            return TrackioTracker()
+            return TrackioRun
         from scalewise.tracking.wandb import WandbTracker
 
-        return WandbTracker()
+        return WandbTracker().start_run
     except Exception as error:
         # A broken third-party package may raise anything at all while it is imported.
         raise TrackerError(f"the package cannot be imported: {error}") from error
@@ -185,8 +184,6 @@ class TrackerMirror:
         self.say = say
         self.called = SweepName("", "")
         """Known once the plan was read."""
-        self.projects: set[str] = set()
-        """Where runs were begun."""
         self.is_complete = False
         """Whether the last row was handed over, or a problem said."""
         self._opener = opener
@@ -205,14 +202,6 @@ class TrackerMirror:
         self._follow_plan()
         for cell in self._cells.values():
             cell.close()
-        for project in self.projects:
-            try:
-                self.tracker.publish(project)
-            except Exception as error:  # the seam to third-party trackers
-                words = in_one_line(error, with_class=not isinstance(error, TrackerError))
-                self.say(f"{self.name}: {words} ({_UNHARMED})")
-                for cell in self._cells.values():
-                    cell.lack(words)
         self.is_complete = True
 
     def poll(self) -> None:
@@ -246,8 +235,6 @@ class _CellMirror:
         self._planned = planned
         self._cell = mirror.sweep.cell(planned.name)
         self._run: _Run | None = None
-        self._last: _Run | None = None
-        """The last one that was finished."""
         self._seen: tuple[int, int] | None = None
         """Number and stamp of the last try that was looked at."""
         self._settled = False
@@ -304,19 +291,12 @@ class _CellMirror:
             self._settled = attempt.result is not None
             return None
         rows = CellRows(self._cell, config, info.tracking.system_interval_s)
-        older = tuple(superseded_runs(self._cell, info, called))
-        return _Run(self._mirror, self._cell, attempt, info, rows, older)
+        return _Run(self._mirror, self._cell, attempt, info, rows)
 
     def _finish(self, attempt: CurrentAttempt, problem: str | None) -> None:
         run, self._run = self._run, None
         assert run is not None
         run.finish(attempt, problem)
-        self._last = run
-
-    def lack(self, problem: str) -> None:
-        """Note that the last try is not where readers look."""
-        if self._last is not None:
-            self._last.lack(problem)
 
 
 _RECORD = threading.Lock()
@@ -333,9 +313,7 @@ class _Run:
         attempt: CurrentAttempt,
         info: RunInfo,
         rows: CellRows,
-        older: Sequence[RunInfo],
     ) -> None:
-        """``older``: runs of the same cell that this one takes the place of."""
         self.attempt = attempt
         self.is_done = False
         """Whether its result was there at the last poll."""
@@ -344,17 +322,13 @@ class _Run:
         self._rows = rows
         self._location = f"{info.tracking.project}/{info.name}"
         self._handed_over = 0
-        self._read_back: int | None = None
         self._alerts: tuple[str, ...] = ()
         self._handle: TrackerRun | None = None
         self._problem: str | None = "the mirror has not finished"
         self._save("incomplete", None)
         self._problem = None
         with self._failing_alone():
-            for old in older:
-                mirror.tracker.supersede(old)
-            self._handle = mirror.tracker.start_run(info)
-            mirror.projects.add(info.tracking.project)
+            self._handle = mirror.tracker(info)
 
     @contextlib.contextmanager
     def _failing_alone(self) -> Iterator[None]:
@@ -403,14 +377,7 @@ class _Run:
                 if problem is not None:
                     raise TrackerError(problem)
                 status = "synced"
-        self._read_back = read_back
         self._save(status, read_back)
-
-    def lack(self, problem: str) -> None:
-        """Note what is wrong, for whoever asks for the rest; of a try that failed it is known."""
-        if self._problem is None:
-            self._problem = problem
-            self._save("incomplete", self._read_back)
 
     def _save(
         self, status: Literal["synced", "incomplete", "failed"], read_back: int | None
@@ -422,7 +389,7 @@ class _Run:
             if known is not None and known.attempt > number:
                 return  # the other tracker is at a retry already
             if known is None or known.attempt < number:
-                known = TrackingRecord({}, number)
+                known = TrackingRecord({}, number, ())
             trackers = dict(sorted({**known.trackers, self._mirror.name: state}.items()))
             alerts = tuple(dict.fromkeys((*known.alerts, *self._alerts)))
             self._cell.save_tracking(TrackingRecord(trackers, number, alerts))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -20,18 +19,15 @@ from scalewise.records import (
     StepParser,
     Tail,
     build,
-    grade,
     load_or_none,
     mean_over_ranks,
     weights_of,
 )
-from scalewise.tracking.row_sources import DeviceRows, StepWindows, WindowRow
-from scalewise.tracking.tracker import Row, metric_name
+from scalewise.tracking.row_sources import DeviceRows, StepWindows
+from scalewise.tracking.tracker import Row
 
 _LOG_EVERY_N_STEPS: Final = 50
 """Where the configuration does not say: Lightning's own."""
-_PATIENCE: Final = 3
-"""Windows in a row (half a second or more each): a checkpoint makes a rank late once."""
 
 
 class CellRows:
@@ -61,7 +57,6 @@ class CellRows:
         self.windows = StepWindows(
             every, self._ranks, on_gpus=any(d.kind == "cuda" for d in devices)
         )
-        self._imbalance = ImbalanceWatch()
         self._last_step = 0
 
     def read(self, *, final: bool = False) -> Iterator[Row]:
@@ -91,7 +86,6 @@ class CellRows:
             if rank not in self._metrics:
                 self._metrics[rank] = Tail(path, LineParser(partial(build, MetricRow)))
             for row in self._metrics[rank].read():
-                row = replace(row, values={metric_name(k): v for k, v in row.values.items()})
                 # Alone it speaks for the run; among several it has seen a part of each batch.
                 prefix = f"rank_{rank}/" if self._ranks > 1 or rank else ""
                 values = {f"{prefix}{k}": v for k, v in row.values.items() if v is not None}
@@ -137,9 +131,6 @@ class CellRows:
             time = (window.start_ns + offset_ns) / 1e9
             self._last_step = window.step
             yield Row("metrics", self._number("steps"), time, window.step, window.values)
-            alert = self._imbalance.check(time, window)
-            if alert is not None:
-                yield self._alert(alert)
 
     def _alert(self, alert: Alert) -> Row:
         # Numbers would depend on how far each series was read when: mirrored again, they differ.
@@ -159,7 +150,7 @@ class RankMeans:
         """One more row of ``rank``, in order; returns the means if it was the last of its step.
 
         A metric has a mean if every rank has recorded it and it is finite on all of them. A loss of
-        unknown numbers of samples (older records) has none, unless all ranks agree on it.
+        unknown numbers of samples has none, unless all ranks agree on it.
         """
         key = self._keys.setdefault(rank, RowKeys()).key(row)
         waiting = self._waiting.setdefault(key, {})
@@ -178,37 +169,3 @@ class RankMeans:
             if mean is not None:
                 found[name] = mean
         return found
-
-
-class ImbalanceWatch:
-    """Says once that the arrival of the ranks stays poorly balanced."""
-
-    def __init__(self) -> None:
-        self._in_a_row = 0
-        self._said = False
-
-    def check(self, when: float, window: WindowRow) -> Alert | None:
-        """The alert that this window, ending at Unix time ``when``, gives rise to."""
-        cv = window.values.get("balance/arrival_cv_percent")
-        is_poor = cv is not None and grade(cv) == "poor"
-        self._in_a_row = self._in_a_row + 1 if is_poor else 0
-        if self._said or self._in_a_row < _PATIENCE:
-            return None
-        self._said = True
-        arrivals = {
-            name.removeprefix("balance/rank_").removesuffix("_arrival_ms"): ms
-            for name, ms in window.values.items()
-            if name.startswith("balance/rank_")
-        }
-        slowest = max(arrivals, key=lambda rank: arrivals[rank])
-        others = [ms for rank, ms in arrivals.items() if rank != slowest]
-        late_ms = arrivals[slowest] - sum(others) / len(others)
-        return Alert(
-            when,
-            "warn",
-            "imbalance",
-            "",
-            f"rank {slowest} holds the others back",
-            f"arrival CV {cv:.1f} % (poor) over {_PATIENCE} windows in a row: rank {slowest} is "
-            f"ready {late_ms:.2f} ms a step after the mean of the others",
-        )

@@ -7,8 +7,8 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import urlparse
@@ -78,8 +78,6 @@ class RunSummary:
     """``summary/...`` to one number each; may be empty."""
     config: Mapping[str, Any]
     """Known only at the end: provenance, outcome."""
-    logs: Mapping[str, str] = field(default_factory=dict)
-    """``rank0.err`` to what the rank wrote there; streams in which it wrote nothing are absent."""
 
 
 @dataclass(frozen=True)
@@ -117,20 +115,8 @@ class TrackerRun(Protocol):
         """
 
 
-class Tracker(Protocol):
-    """A place runs are mirrored to."""
-
-    def start_run(self, info: RunInfo) -> TrackerRun:
-        """Begin a run, or begin it again: rows it already holds are not doubled."""
-
-    def supersede(self, old: RunInfo) -> None:
-        """Mark a run whose cell has run again, if it is there. Twice is as good as once.
-
-        The mark keeps it apart from its sweep, so that nobody counts the cell twice.
-        """
-
-    def publish(self, project: str) -> None:
-        """The runs of a sweep, or its answer, are complete: bring them where readers look."""
+Tracker = Callable[[RunInfo], TrackerRun]
+"""Begins a run in one place, or begins it again: rows it already holds are not doubled."""
 
 
 def server_answers(url: str, timeout_s: float) -> bool:
@@ -173,28 +159,23 @@ class SweepName:
     def __str__(self) -> str:
         return f"{self.began} {self.models}".strip()
 
-    def run(self, cell: str, attempt: int) -> str:
-        """The name of a try. Lists cut names at 28 letters: what differs most comes first."""
+    def run(self, cell: str, attempt: int, earlier: int = 0) -> str:
+        """The name of a try. Lists cut names at 28 letters: what differs most comes first.
+
+        ``earlier`` results of the cell were set aside: their runs keep their names.
+        """
         parts = cell.split("-")
         if len(parts) == 5:
             model, dataset, strategy, repeat, identity = parts
             cell = f"{model} {strategy}-{repeat} {dataset} {identity}"
-        return f"{self.began} {cell}" + (f" try {attempt}" if attempt > 1 else "")
+        again = f" again {earlier}" if earlier else ""
+        return f"{self.began} {cell}{again}" + (f" try {attempt}" if attempt > 1 else "")
 
 
 _STAMP = re.compile(r"\d{4}-(\d\d)-(\d\d)_(\d\d)-(\d\d)-\d\d")
 _MOST_MODELS = 3
 
 
-def metric_name(name: str) -> str:
-    """As every tracker takes it: a user may log under no name, or one that no encoding has.
-
-    Each of them would refuse all of the run for it.
-    """
-    return name.encode(errors="backslashreplace").decode() or "(no name)"
-
-
-_LOG_BYTES = 256 << 10
 _TAG_GROUPS = ("model", "dataset", "strategy", "precision", "execution", "optimizer", "experiment")
 
 
@@ -221,25 +202,13 @@ def run_info(
     }
     return RunInfo(
         run_id=_run_id(cell, attempt.number, attempt.stamp),
-        name=called.run(cell.name, attempt.number),
+        name=called.run(cell.name, attempt.number, len(list((cell.path / "earlier").glob("*")))),
         group=str(called),
         tags=_tags(config, tracking),
         folder=sweep,
         config={**config, "cell": about, **_provenance(cell)},
         tracking=tracking,
     )
-
-
-def superseded_runs(cell: CellFolder, info: RunInfo, called: SweepName) -> Iterator[RunInfo]:
-    """The runs of results of ``cell`` that were set aside before the run ``info``."""
-    for folder in sorted((cell.path / "earlier").glob("*")):
-        earlier = CellFolder(folder)
-        record = load_or_none(earlier.load_tracking)
-        provenance = folder / "provenance.json"
-        if record is not None and provenance.exists():
-            run_id = _run_id(cell, record.attempt, provenance.stat().st_mtime_ns)
-            name = called.run(cell.name, record.attempt)
-            yield replace(info, run_id=run_id, name=f"superseded {name}")
 
 
 def _run_id(cell: CellFolder, attempt: int, stamp: int) -> str:
@@ -273,23 +242,7 @@ def run_summary(
         }
     state = outcome["state"]
     config = {"outcome": outcome, **used, **_provenance(cell)}
-    return RunSummary(state, values, config, _logs(cell, attempt.number))
-
-
-def _logs(cell: CellFolder, attempt: int) -> dict[str, str]:
-    """What the ranks of a try wrote, of each stream the last :data:`_LOG_BYTES`."""
-    # A retry that has begun has moved them.
-    kept = cell.path / "attempts" / f"{attempt}.logs"
-    logs = {}
-    for path in sorted((kept if kept.exists() else cell.path / "logs").glob("rank*.*")):
-        with path.open("rb") as file:
-            left_out = max(0, path.stat().st_size - _LOG_BYTES)
-            file.seek(left_out)
-            text = file.read(_LOG_BYTES).decode(errors="replace")
-        if text:
-            before = f"({left_out} bytes before this are in {path})\n" if left_out else ""
-            logs[path.name] = before + text
-    return logs
+    return RunSummary(state, values, config)
 
 
 def _result_values(result: CellResult) -> dict[str, float]:
@@ -306,12 +259,11 @@ def _result_values(result: CellResult) -> dict[str, float]:
         "per_device_batch_size": result.per_device_batch_size,
         "samples_fed": sum(r.samples_fed for r in result.ranks),
         "steps_completed": lead.steps_completed,
-        "duration_s": result.took_s,
+        "duration_s": result.elapsed_s,
         "peak_allocated_mib": max((p for p in peaks if p is not None), default=None),
         "peak_rss_mib": max(r.peak_rss_mib for r in result.ranks),
     }
-    known = {metric_name(name): v for name, v in values.items() if v is not None}
-    return {f"summary/{name}": float(v) for name, v in known.items()}
+    return {f"summary/{name}": float(v) for name, v in values.items() if v is not None}
 
 
 def _provenance(cell: CellFolder) -> dict[str, Any]:

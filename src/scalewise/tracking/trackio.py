@@ -3,68 +3,27 @@
 Rows go through Trackio's storage layer rather than through ``trackio.init().log()``, for three
 reasons: a row may carry its true time and an id, so that mirroring it again changes nothing; a full
 disk or a read-only folder raises instead of being lost in silence; and any number of runs may be
-open at once. A server that the user has chosen gets the project when its runs are complete.
+open at once. What is here goes elsewhere by ``trackio sync``.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 import trackio
-from trackio import alerts, fragments, utils
-from trackio.media import get_project_media_path
+from trackio import fragments, utils
 from trackio.sqlite_storage import SQLiteStorage
 
 from scalewise.tracking.tracker import Answer, Row, RunInfo, RunSummary
-from scalewise.tracking.trackio_server import hand_over, local_only
 
 _MOST_ROWS = 500
 """Rows that are written at once."""
 _RESERVED = frozenset(utils.RESERVED_KEYS)
-_OF_A_GPU: Final[Mapping[str, tuple[str, float]]] = {
-    "utilization_percent": ("utilization", 1),
-    "memory_used_mib": ("allocated_memory", 1 / 1024),
-    "power_w": ("power", 1),
-    "temperature_c": ("temp", 1),
-    "sm_clock_mhz": ("sm_clock", 1),
-    "memory_clock_mhz": ("memory_clock", 1),
-    "pcie_tx_mib_per_s": ("pcie_tx", 1),
-    "pcie_rx_mib_per_s": ("pcie_rx", 1),
-    "ecc_corrected": ("corrected_memory_errors", 1),
-    "ecc_uncorrected": ("uncorrected_memory_errors", 1),
-}
-"""Ours to Trackio's own name of the same reading, and its unit in ours."""
-_OF_ALL_GPUS: Final[Mapping[str, tuple[str, float]]] = {
-    "gpus/mean_utilization_percent": ("gpu/mean_utilization", 1),
-    "gpus/total_memory_used_mib": ("gpu/total_allocated_memory", 1 / 1024),
-    "gpus/total_power_w": ("gpu/total_power", 1),
-}
-_GPU: Final = re.compile(r"(gpu/[^/]+)/(.+)")
-
-
-class TrackioTracker:
-    """The projects under ``TRACKIO_DIR``."""
-
-    def __init__(self) -> None:
-        self._replaced: list[str] = []
-        """Names of answers whose earlier run is gone from the local project."""
-
-    def start_run(self, info: RunInfo) -> TrackioRun:
-        SQLiteStorage.validate_project_name(info.tracking.project)
-        return TrackioRun(info, self._replaced)
-
-    def supersede(self, old: RunInfo) -> None:
-        project, run_id = old.tracking.project, old.run_id
-        for run in SQLiteStorage.get_run_records(project):
-            if run["id"] == run_id and run["name"] != old.name:
-                SQLiteStorage.rename_run(project, str(run["name"]), old.name, run_id)
-
-    def publish(self, project: str) -> None:
-        hand_over(project, self._replaced)
+_ELSEWHERE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
+"""Variables that would send an answer, and nothing else, to a server or a Space."""
 
 
 class _Batch(NamedTuple):
@@ -78,13 +37,13 @@ class _Batch(NamedTuple):
 
 
 class TrackioRun:
-    """One run of a project: in its database, or in JSON lines where Trackio itself writes those.
+    """One run of a project under ``TRACKIO_DIR``: in its database, or in JSON lines.
 
-    Trackio keeps JSON lines on a network disk, until a dashboard imports them.
+    Trackio itself keeps JSON lines on a network disk, until a dashboard imports them.
     """
 
-    def __init__(self, info: RunInfo, replaced: list[str]) -> None:
-        self._replaced = replaced
+    def __init__(self, info: RunInfo) -> None:
+        SQLiteStorage.validate_project_name(info.tracking.project)
         self._run = {"project": info.tracking.project, "run": info.name, "run_id": info.run_id}
         self._lines = fragments.FragmentWriter() if utils.get_storage_mode() == "jsonl" else None
         self._config: dict[str, Any] = {
@@ -114,13 +73,11 @@ class TrackioRun:
             write = self._write_database if self._lines is None else self._write_lines
             write(batch)
             self._config_is_new = self._config_is_new and not batch.metrics
-            self._tell_webhook(batch.alerts)
 
     def _entry(self, row: Row) -> dict[str, Any]:
-        values = dict(map(as_trackio_says, row.values, row.values.values()))
         return {
             **self._run,
-            "metrics": values,
+            "metrics": {name_in_trackio(name): value for name, value in row.values.items()},
             "timestamp": _timestamp(row.time),
             "log_id": f"{self._run['run_id']}:{row.id}",
             "step": row.step,
@@ -170,51 +127,27 @@ class TrackioRun:
             ]
         )
 
-    def _tell_webhook(self, said: Sequence[dict[str, Any]]) -> None:
-        """As ``trackio.alert`` does, where the user asked for it."""
-        url = os.environ.get("TRACKIO_WEBHOOK_URL")
-        least = alerts.resolve_webhook_min_level(os.environ.get("TRACKIO_WEBHOOK_MIN_LEVEL"))
-        if not url:
-            return
-        for entry in said:
-            level = alerts.AlertLevel(entry["level"])
-            if alerts.should_send_webhook(level, least):
-                alerts.send_webhook(
-                    url, level, entry["title"], entry["text"], entry["project"], entry["run"],
-                    entry["step"], entry["timestamp"],
-                )  # fmt: skip
-
     def finish(self, summary: RunSummary) -> None:
         self._config = {**self._config, **summary.config}
         self._config_is_new = True
         if summary.values:
             now = datetime.now(UTC).timestamp()
             self.log([Row("metrics", "summary", now, self._last_step, summary.values)])
-        self._keep_logs(summary.logs)
-
-    def _keep_logs(self, logs: Mapping[str, str]) -> None:
-        """Trackio has no page of logs; that of a project's files shows texts."""
-        project, name, run_id = self._run.values()
-        # A cell that runs again has another run of its name.
-        place = f"logs/{name} {run_id[:4]}"
-        for stream, text in logs.items():
-            path = get_project_media_path(project, relative_path=place) / f"{stream}.log"
-            path.write_text(text, encoding="utf-8")
 
     def log_answer(self, answer: Answer) -> None:
         """Through Trackio's own run: pages and artifacts have no other way in."""
         project, name, run_id = self._run.values()
         SQLiteStorage.delete_run(project, name)
-        self._replaced.append(name)
-        with local_only():
-            run = trackio.init(
-                project, name, group=self._config["_Group"],
-                config={k: v for k, v in self._config.items() if not k.startswith("_")},
-                embed=False, auto_log_gpu=False, auto_log_cpu=False,
-            )  # fmt: skip
-            run.log({**answer.values, "report": trackio.Markdown(answer.page)})
-            run.log_artifact(answer.report, f"report-{run_id}", "report", overwrite=True)
-            run.finish()  # type: ignore[no-untyped-call]
+        for elsewhere in _ELSEWHERE:  # nothing else happens in the process of an answer
+            os.environ.pop(elsewhere, None)
+        run = trackio.init(
+            project, name, group=self._config["_Group"],
+            config={k: v for k, v in self._config.items() if not k.startswith("_")},
+            embed=False, auto_log_gpu=False, auto_log_cpu=False,
+        )  # fmt: skip
+        run.log({**answer.values, "report": trackio.Markdown(answer.page)})
+        run.log_artifact(answer.report, f"report-{run_id}", "report", overwrite=True)
+        run.finish()  # type: ignore[no-untyped-call]
 
     def read_back(self) -> int | None:
         """Rows in the database; None of JSON lines, which nobody counts before their import."""
@@ -225,18 +158,9 @@ class TrackioRun:
         return int(rows) + len(SQLiteStorage.get_system_logs(project, run, run_id))
 
 
-def as_trackio_says(name: str, value: float) -> tuple[str, float]:
-    """A series under the name and in the unit that Trackio's own readings have, if it is one."""
-    if name in _RESERVED:  # ours would be renamed or hidden
-        return f"value/{name}", value
-    if name in _OF_ALL_GPUS:
-        theirs, unit = _OF_ALL_GPUS[name]
-        return theirs, value * unit
-    match = _GPU.fullmatch(name)
-    if match and match[2] in _OF_A_GPU:
-        theirs, unit = _OF_A_GPU[match[2]]
-        return f"{match[1]}/{theirs}", value * unit
-    return name, value
+def name_in_trackio(name: str) -> str:
+    """The name of a series; Trackio would change or hide one of its own."""
+    return f"value/{name}" if name in _RESERVED else name
 
 
 def _timestamp(unix_time: float) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from time import sleep
 from time import time as now
-from typing import Any, Literal
+from typing import Literal
 from urllib.parse import urlparse
 
 import wandb
@@ -77,40 +77,20 @@ class WandbTracker:
         # records hold every row of it.
         for unfinished in (info.folder / "wandb").glob(f"offline-run-*-{info.run_id}"):
             shutil.rmtree(unfinished)
-        if mode == "offline":
-            return WandbRun(_init(info, "offline"), "offline")
         # Asked before WandB is: a run that failed to start online keeps its id in use, so that it
         # cannot be started offline instead.
-        if self._server_is_away is None:
+        if mode == "online" and self._server_is_away is None:
             url = str(wandb.setup().settings.base_url)
             self._server_is_away = not server_answers(url, _CONNECT_S)
-        if self._server_is_away:
-            # What is offline can be uploaded later; nothing is lost but the time until then.
-            return WandbRun(_init(info, "offline"), "offline", away=True)
+        # What is offline can be uploaded later; nothing is lost but the time until then.
+        away = mode == "online" and bool(self._server_is_away)
+        used: Literal["offline", "online"] = "offline" if away else mode
         try:
-            return WandbRun(_init(info, "online"), "online")
+            return WandbRun(_init(info, used), used, away=away)
         except wandb.errors.CommError:
             # The runs after this one need not wait as long for it.
             self._server_is_away = True
             raise
-
-    def supersede(self, old: RunInfo) -> None:
-        """Offline, its folder gets another name, which neither uploads nor leet take for a run."""
-        for folder in (old.folder / "wandb").glob(f"offline-run-*-{old.run_id}"):
-            folder.rename(folder.with_name(folder.name.replace("offline-run", "superseded-run")))
-        if resolve_mode(old.tracking) != "online" or self._server_is_away:
-            return
-        entity = f"{old.tracking.entity}/" if old.tracking.entity else ""
-        try:
-            run: Any = wandb.Api(timeout=10).run(f"{entity}{old.tracking.project}/{old.run_id}")
-        except (ValueError, wandb.errors.CommError):
-            return  # it was never there
-        run.name, run.group = old.name, f"{old.group} superseded"
-        run.tags = sorted({*run.tags, "superseded"})
-        run.update()
-
-    def publish(self, project: str) -> None:
-        """Nothing is left to do: WandB has sent every run by itself."""
 
 
 def _init(info: RunInfo, mode: Literal["offline", "online"]) -> wandb.Run:
@@ -189,9 +169,6 @@ class WandbRun:
         self._run.config.update(config, allow_val_change=True)  # type: ignore[no-untyped-call]
         if summary.values:
             self.log([Row("metrics", "summary", now(), self._last_step, summary.values)])
-        for name, text in summary.logs.items() if hasattr(self._run, "write_logs") else ():
-            for line in text.splitlines():
-                self._run.write_logs(f"[{name}] {line}")
         self._run.finish(exit_code=0 if summary.state == "finished" else 1)
 
     def log_answer(self, answer: Answer) -> None:

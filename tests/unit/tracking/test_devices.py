@@ -8,6 +8,7 @@ import pytest
 
 from scalewise.records import DataError, DeviceSample, DeviceSeriesWriter, SampledDevice
 from scalewise.tracking.row_sources import DeviceRows
+from scalewise.tracking.trackio import name_in_trackio
 
 
 def series(
@@ -106,3 +107,7 @@ def test_a_late_device_is_known(tmp_path: Path) -> None:
 def test_a_line_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="identity: unknown key"):
         rows([{"time": 1.0, "devices": [{"identity": "d0"}]}])
+
+
+def test_a_name_that_trackio_keeps_for_itself_is_another() -> None:
+    assert [name_in_trackio(name) for name in ("step", "steps")] == ["value/step", "steps"]

@@ -39,7 +39,7 @@ def test_what_is_not_known_of_all_ranks_has_no_mean() -> None:
     means.add(0, row(10, 2.0, only_here=1.0))
     assert means.add(1, row(10, None)) == {}, "not finite on one rank"
     means.add(0, row(20, 2.0, None))
-    assert means.add(1, row(20, 1.0, None)) == {}, "older records do not count samples"
+    assert means.add(1, row(20, 1.0, None)) == {}, "nobody counted the samples"
     means.add(0, row(30, 2.0, None))
     assert means.add(1, row(30, 2.0, None)) == {"train_loss": 2.0}
 

@@ -24,7 +24,7 @@ ROOMS = sorted(
 HEAVY = {"torch", "pytorch_lightning", "lightning", "lightning_fabric", "hydra", "pynvml"}
 SEAMS = {
     "pynvml": {"gpu/nvml.py"},
-    "trackio": {"tracking/trackio.py", "tracking/trackio_server.py", "tracking/view.py"},
+    "trackio": {"tracking/trackio.py", "tracking/view.py"},
     "wandb": {"tracking/wandb.py"},
     "omegaconf": {
         "cli/exits.py",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -11,6 +13,9 @@ from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
+
+if TYPE_CHECKING:
+    from scalewise.sweep import Engine
 
 
 class MatrixSweeper(BasicSweeper):
@@ -76,7 +81,7 @@ class MatrixSweeper(BasicSweeper):
 
 
 class _SweepLauncher(Launcher):
-    """What launchers learn from Hydra before the sweeper begins: there it is checked, too."""
+    """What launchers learn from Hydra before the sweeper begins."""
 
     def __init__(self, **options: Any) -> None:
         """``options`` are read and checked where the sweep reads its configuration."""
@@ -87,14 +92,7 @@ class _SweepLauncher(Launcher):
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
-        from scalewise.sweep import check_sweeper
-
         self._context, self._config = hydra_context, config
-        check_sweeper(config, hydra_context)
-
-
-class LocalLauncher(_SweepLauncher):
-    """``hydra/launcher=local``: the cells of a sweep on this host."""
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
@@ -103,37 +101,36 @@ class LocalLauncher(_SweepLauncher):
         from scalewise.sweep import launch
 
         assert self._config is not None and self._context is not None, "Hydra calls setup first"
-        return launch(self._config, self._context, job_overrides, initial_job_idx)
+        make_engine = self.engine_maker()
+        return launch(self._config, self._context, job_overrides, initial_job_idx, make_engine)
+
+    @abstractmethod
+    def engine_maker(self) -> Callable[[Path], Engine]:
+        """Makes the engine for a sweep's folder. Raises ConfigError for wrong options."""
 
 
-class ClusterLauncher(_SweepLauncher):
-    """What the launchers for other hosts have in common: options that the sweep itself checks."""
+class LocalLauncher(_SweepLauncher):
+    """``hydra/launcher=local``: the cells of a sweep on this host."""
 
-    def launch(
-        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
-    ) -> Sequence[JobReturn]:
-        from scalewise.cluster import launch_on_cluster
+    def engine_maker(self) -> Callable[[Path], Engine]:
+        from scalewise.sweep import local_engine_of
 
-        assert self._config is not None and self._context is not None, "Hydra calls setup first"
-        return launch_on_cluster(
-            self.cluster,
-            self._config,
-            self._context,
-            job_overrides,
-            initial_job_idx,
-            self.options,
-        )
-
-    cluster: Literal["slurm", "ray"]
+        return local_engine_of(self.options)
 
 
-class SlurmLauncher(ClusterLauncher):
+class SlurmLauncher(_SweepLauncher):
     """``hydra/launcher=slurm``: the cells of a sweep as jobs of a cluster."""
 
-    cluster: Literal["slurm", "ray"] = "slurm"
+    def engine_maker(self) -> Callable[[Path], Engine]:
+        from scalewise.cluster import slurm_engine
+
+        return slurm_engine(self.options)
 
 
-class RayLauncher(ClusterLauncher):
+class RayLauncher(_SweepLauncher):
     """``hydra/launcher=ray``: the cells of a sweep on a Ray cluster."""
 
-    cluster: Literal["slurm", "ray"] = "ray"
+    def engine_maker(self) -> Callable[[Path], Engine]:
+        from scalewise.cluster import ray_engine
+
+        return ray_engine(self.options)

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import click
 
@@ -18,14 +18,12 @@ from scalewise.host import (
     discard,
     escaped,
     foreign_launch,
-    from_here,
     is_unread,
-    open_closed_streams,
     open_console,
     say,
     silence_unread,
 )
-from scalewise.records import RecordError, closest
+from scalewise.records import closest
 
 FOLDER = click.Path(path_type=Path)
 
@@ -34,13 +32,12 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run the command that ``words`` name, of ``sys.argv`` without; returns the exit status."""
     words = list(sys.argv[1:] if words is None else words)
     name = escaped(" ".join(["scalewise", *words[:1]]))
-    open_closed_streams()
     try:
         status = _run(words or ["--help"])
         sys.stdout.flush()
         return status if words else Exit.WRONG_INPUT
     except click.ClickException as error:
-        said = " ".join(error.format_message().split()) + _example(error)
+        said = " ".join(error.format_message().split())
         say(f"{name}: {escaped(said)}")
         return error.exit_code
     except WRONG_INPUT as error:
@@ -64,21 +61,6 @@ def main(words: Sequence[str] | None = None) -> int:
         return Exit.NOT_SHOWN
 
 
-def _example(error: click.ClickException) -> str:
-    """Where a folder is missing, the command with the newest sweep here."""
-    if not isinstance(error, click.MissingParameter) or error.ctx is None or error.param is None:
-        return ""
-    if error.param.type is not FOLDER or isinstance(error.param, click.Option):
-        return ""
-    from scalewise.sweep import newest_sweep
-
-    try:
-        folder = from_here(newest_sweep(Path("multirun")))
-    except RecordError:
-        folder = "multirun/<sweep>"
-    return f" For example: {error.ctx.command_path} {folder}"
-
-
 def _run(words: list[str]) -> int:
     try:
         with application.make_context("scalewise", words) as context:
@@ -94,7 +76,7 @@ _JOBS = {
     "Trackers": ("trackio-view", "wandb-sync", "mirror"),
     "Data": ("tokenize", "export"),
 }
-"""What ``--help`` lists; commands for published studies are hidden."""
+"""What ``--help`` lists."""
 
 
 class Commands(click.Group):
@@ -152,7 +134,6 @@ def train(context: click.Context) -> int:
 
 def run_training() -> int:
     """``train.py``: says at once what happens in the seconds before the first cell starts."""
-    open_closed_streams()
     words, launched = sys.argv[1:], foreign_launch()
     asks = any(w.startswith("-") and w not in _RUNNING for w in words)  # --help, --cfg, --dry-run
     asks = asks or "sweep.dry_run=true" in map(str.lower, words)
@@ -412,12 +393,6 @@ def _gpus(
     "--devices", type=click.IntRange(min=1), metavar="N", help="The first N; default: all."
 )
 @click.option("--gpus", callback=_gpus, metavar="LIST", help="These GPUs, by index or UUID: 2,3.")
-@click.option(
-    "--backend",
-    type=click.Choice(["auto", "nccl", "gloo"]),
-    default="auto",
-    help="What ranks talk with; auto: NCCL and gloo on GPUs, gloo on CPUs.",
-)
 def doctor(
     as_json: bool,
     out: Path | None,
@@ -425,7 +400,6 @@ def doctor(
     soak: float,
     devices: int | None,
     gpus: tuple[int | str, ...] | None,
-    backend: Literal["auto", "nccl", "gloo"],
 ) -> int:
     """Topology, links, collectives, GEMM and copy rates.
 
@@ -434,14 +408,14 @@ def doctor(
     """
     from scalewise.doctor import Plan, examine, find_devices, leased
     from scalewise.gpu import HostMismatch
-    from scalewise.records import SCHEMA_VERSION, save_doctor, to_plain
+    from scalewise.records import SCHEMA_VERSION, save_record, to_plain
 
     try:
-        host = find_devices(devices, gpus, backend)
+        host = find_devices(devices, gpus)
         slots = host.slots[: devices or len(host.slots)]
         with leased(slots) as lease:
-            found = examine(Plan(quick, soak, backend), slots, host.driver, lease.descriptors)
-        path = None if out is None else save_doctor(out, found)
+            found = examine(Plan(quick, soak), slots, host.driver, lease.descriptors)
+        path = None if out is None else save_record(out, found)
     except (HostMismatch, OSError) as error:
         raise click.UsageError(str(error)) from error
     if as_json:
@@ -576,57 +550,18 @@ def wandb_sync(folders: tuple[Path, ...]) -> int:
     return Exit.DONE if upload_offline(folders) else Exit.FAILED
 
 
-@application.command("import", hidden=True)
-@click.argument("file", type=FOLDER)
-@click.argument("cell", type=FOLDER)
-def import_log(file: Path, cell: Path) -> None:
-    """Read a GPU log (single- or multi-GPU JSON) into a cell.
-
-    CELL is the folder of the cell that gets the series.
-    """
-    from scalewise.gpu import import_seed_file
-    from scalewise.records import CellFolder
-
-    try:
-        path = import_seed_file(file, CellFolder(cell))
-    except ValueError as error:
-        raise click.UsageError(str(error)) from error
-    sys.stdout.write(f"{path}\n")
-
-
 @application.command()
 @click.argument("folder", type=FOLDER)
 @click.option("--out", type=FOLDER, help="Write there, a folder a cell; default: into each cell.")
-@click.option("--parquet", is_flag=True, help="Tables of the sweep instead, into its report/.")
-@click.option("--steps", is_flag=True, help="Its steps alone: steps.csv, or with --parquet that.")
-def export(folder: Path, out: Path | None, parquet: bool, steps: bool) -> int:
+def export(folder: Path, out: Path | None) -> int:
     """Device series as gpu_stats_*.json and gpu_timeline.csv.
 
-    FOLDER is of a cell or of a sweep, or its zip; of A.zip they go to A. Tables are of a sweep:
-    docs/tables.md has their columns.
+    FOLDER is of a cell or of a sweep, or its zip; of A.zip they go to A.
     """
-    if parquet or steps:
-        return _export_tables(folder, out, steps=steps, parquet=parquet)
     from scalewise.gpu import export_folder
 
-    exported = export_folder(folder, out)
-    sys.stdout.writelines(f"{path}\n" for path in exported.written)
-    for problem in exported.problems:
-        say(f"scalewise export: left out: {problem}")
-    return Exit.FAILED if exported.problems else Exit.DONE
-
-
-def _export_tables(folder: Path, out: Path | None, *, steps: bool, parquet: bool) -> int:
-    from scalewise.report import load, report_folder
-
-    try:
-        tables = load(folder)
-    except ImportError as error:
-        raise click.UsageError(f"{'--steps' if steps else '--parquet'}: {error}") from error
-    target = report_folder(tables.analysis, out)
-    if steps:
-        written = [tables.write_steps(target / f"steps.{'parquet' if parquet else 'csv'}")]
-    else:
-        written = list(tables.write_parquet(target))
+    written, problems = export_folder(folder, out)
     sys.stdout.writelines(f"{path}\n" for path in written)
-    return Exit.DONE
+    for problem in problems:
+        say(f"scalewise export: left out: {problem}")
+    return Exit.FAILED if problems else Exit.DONE

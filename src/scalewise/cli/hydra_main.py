@@ -11,7 +11,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from scalewise.cli.exits import Exit, explain, is_the_hosts_fault, shown
-from scalewise.cli.overrides import overrides_last, with_defaults, without_verbose
+from scalewise.cli.overrides import overrides_last, program, with_defaults, without_verbose
 from scalewise.config import ConfigError, conf_dir
 from scalewise.host import (
     foreign_launch,
@@ -136,6 +136,7 @@ def _run_hydra() -> None:
     from omegaconf import OmegaConf
 
     OmegaConf.register_new_resolver("scalewise_folder", sweep_folder, replace=True)
+    OmegaConf.register_new_resolver("scalewise_program", program, replace=True)
     held: list[Exception] = []
 
     def task(composed: DictConfig) -> float | None:
@@ -159,13 +160,9 @@ def report(*, verbose: bool = False) -> int:
     """Say what the sweeps of this process came to; returns the exit status."""
     if not sweep_reports:
         return Exit.DONE  # --help, --cfg and completion run nothing
-    try:
-        statuses = [_report_sweep(sweep, verbose=verbose) for sweep in sweep_reports]
-    finally:
-        # A disk that took no record may take no report either.
-        _say_what_is_unrecorded()
+    statuses = [_report_sweep(sweep, verbose=verbose) for sweep in sweep_reports]
     _say_how_to_finish()
-    left = [line for sweep in sweep_reports for line in _left_behind(sweep)]
+    left = list(filter(None, map(_left_behind, sweep_reports)))
     for line in left:
         say(line)
     gravest: tuple[tuple[State, Exit], ...] = (
@@ -177,7 +174,7 @@ def report(*, verbose: bool = False) -> int:
             return status
     if Exit.INVALID in statuses:
         return Exit.INVALID
-    if left or any(s.count("skipped") or s.count("waiting") for s in sweep_reports):
+    if left or any(sweep.count("skipped") for sweep in sweep_reports):
         return Exit.SKIPPED
     return max(statuses)
 
@@ -215,22 +212,8 @@ def _report_sweep(sweep: SweepReport, *, verbose: bool) -> int:
     return Exit.INVALID if files.invalid else status
 
 
-def _say_what_is_unrecorded() -> None:
-    """Why cells failed whose folders could not take it, so that no table tells."""
-    lines = (
-        f"failed: {cell.planned.name}: {ending.message} (of which nothing could be written)"
-        for sweep in sweep_reports
-        for cell in sweep.cells
-        if (ending := sweep.endings.get(cell.planned.cell_id))
-        and ending.outcome == "failed"
-        and not ending.is_recorded
-    )
-    for line in dict.fromkeys(lines):  # a sweeper may ask for a cell more than once
-        say(line)
-
-
-def _left_behind(sweep: SweepReport) -> tuple[str, ...]:
-    """Lines on cells of a resumed folder that have no result and that this command did not name."""
+def _left_behind(sweep: SweepReport) -> str | None:
+    """A line on cells of a resumed folder without a result that this command did not name."""
     asked = {*sweep.endings, *(cell.planned.cell_id for cell in sweep.cells)}
     return unfinished(SweepFolder(sweep.folder), asked)
 
@@ -256,15 +239,21 @@ def _say_where_runs_are(folder: Path) -> bool:
 
 
 def _say_how_to_finish() -> None:
-    """The command that finishes what of these sweeps another run may end better."""
+    """The command that finishes what of these sweeps another run may end better.
+
+    An error that some code raised comes back until that is mended.
+    """
     for sweep in sweep_reports:
-        if any(_may_end_better(ending) for ending in sweep.endings.values()):
-            more = " sweep.max_gpu_hours=MORE" if sweep.count("waiting") else ""
-            say(f"finish it: scalewise resume {from_here(sweep.folder)}{more}")
+        better = [one for one in sweep.endings.values() if _may_end_better(one)]
+        raised = (one.raised_at for one in better if one.cause == "exception" and one.raised_at)
+        at = next(raised, None)
+        first = "finish it" if at is None else f"mend {from_here(at)}, then"
+        if better:
+            say(f"{first}: scalewise resume {from_here(sweep.folder)}")
 
 
 def _may_end_better(ending: Ending) -> bool:
     """Whether the same command, given again, may finish the cell: wrong input stays wrong."""
     if ending.outcome == "failed":
         return ending.cause != "config"
-    return ending.outcome in ("interrupted", "waiting")
+    return ending.outcome == "interrupted"

@@ -6,8 +6,9 @@ writes. Each is an override, and what is typed wins over it, key by key.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import NoReturn
 
 from scalewise.config import ConfigError, TrackingConfig, conf_dir, open_keys, options_of
@@ -126,8 +127,14 @@ def _tracked_by_all(override: str) -> str:
     return "tracking=both"
 
 
+def program() -> str:
+    """What was typed to get here: ``scalewise train``, or a script as ``python train.py``."""
+    name = PurePath(sys.argv[0]).name
+    return f"python {name}" if name.endswith(".py") else name
+
+
 def _refuse(message: str) -> NoReturn:
-    raise ConfigError(f"{message}; python train.py --hydra-help lists the options")
+    raise ConfigError(f"{message}; {program()} --hydra-help lists the options")
 
 
 def _check_override(override: str) -> None:

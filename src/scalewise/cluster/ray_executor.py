@@ -202,8 +202,8 @@ class RayCell(RunningCell):
 
     def ending(self) -> Ending:
         """How it ended, once all of its hosts have answered."""
-        if self.folder.find_result(self.cell.planned.cell_id) is not None:
-            return Ending("done", elapsed_s=self.folder.load_result().took_s)
+        if self.folder.is_done(self.cell.planned.cell_id):
+            return Ending("done", elapsed_s=self.folder.load_result().elapsed_s)
         return replace(self._ending_without_result(), elapsed_s=self.age_s)
 
     def _ending_without_result(self) -> Ending:
@@ -293,10 +293,6 @@ class RayExecutor(Executor[RayCell]):
     def order(
         self, waiting: Sequence[QueuedCell], running: Sequence[RayCell]
     ) -> Sequence[QueuedCell]:
-        if self._reserved is not None and all(
-            queued is not self._reserved[0] for queued in waiting
-        ):
-            self._give_back()  # the budget had no room for it
         now = time.monotonic()
         ready = [t for t in waiting if self._not_before.get(t.cell.planned.cell_id, 0.0) <= now]
         if self.policy == "packed":

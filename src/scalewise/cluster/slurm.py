@@ -159,13 +159,8 @@ def submit(executor: SlurmExecutor, jobs: Sequence[Callable[[], None]]) -> list[
     return cast("list[SlurmJob[None]]", sent)
 
 
-def in_arrays(count: int) -> Sequence[range]:
-    """``count`` cells as job arrays that SLURM accepts."""
-    return [range(i, min(i + MAX_ARRAY, count)) for i in range(0, count, MAX_ARRAY)]
-
-
 GONE = "GONE"
-"""Neither the controller nor accounting knows the job: it has ended, and nobody says how."""
+"""The controller has forgotten the job, some minutes after its end (MinJobAge)."""
 
 ENDED = frozenset(
     {
@@ -222,13 +217,14 @@ class JobState:
 def states(job_ids: Collection[str]) -> dict[str, JobState]:
     """The state of each job, by id (``12`` or ``12_3``). Raises :class:`QueueUnreachable`.
 
-    The controller's memory is asked first, because accounting is often switched off; it forgets a
-    job some minutes after its end (MinJobAge), and then accounting is asked, where there is any.
+    Accounting is not asked: it is often switched off.
     """
-    known = _controller(job_ids)
-    forgotten = [job for job in job_ids if job not in known]
-    if forgotten:
-        known |= _accounting(forgotten)
+    answer = _run(
+        "squeue", "--noheader", "--array", "--states=all",
+        f"--user={os.getuid()}", "--format=%i|%T|%r",
+    )  # fmt: skip
+    told = (line.strip().split("|", 2) for line in answer.splitlines())
+    known = {job: JobState(state, reason) for job, state, reason in told}
     return {job: known.get(job, JobState(GONE)) for job in job_ids}
 
 
@@ -257,38 +253,6 @@ def neighbours(node: str, own_id: str) -> tuple[str, ...]:
     """Other running jobs on a node, as SLURM shows them to this user."""
     found = _run("squeue", "--noheader", "--states=RUNNING", f"--nodelist={node}", "--format=%A")
     return tuple(sorted({f"SLURM job {job}" for job in found.split()} - {f"SLURM job {own_id}"}))
-
-
-def _controller(job_ids: Collection[str]) -> dict[str, JobState]:
-    answer = _run(
-        "squeue", "--noheader", "--array", "--states=all",
-        f"--user={os.getuid()}", "--format=%i|%T|%r",
-    )  # fmt: skip
-    found = {}
-    for line in answer.splitlines():
-        job, state, reason = line.strip().split("|", 2)
-        if job in job_ids:
-            found[job] = JobState(state, reason)
-    return found
-
-
-def _accounting(job_ids: Collection[str]) -> dict[str, JobState]:
-    """States by the word of accounting; none where it is switched off."""
-    if shutil.which("sacct") is None:
-        return {}
-    try:
-        answer = _run(
-            "sacct", "--noheader", "--parsable2", "--allocations",
-            "--format=JobID,State", f"--jobs={','.join(job_ids)}",
-        )  # fmt: skip
-    except QueueUnreachable:
-        return {}
-    found = {}
-    for line in answer.splitlines():
-        job, _, state = line.strip().partition("|")
-        # "CANCELLED by 1000" names the user.
-        found[job] = JobState(state.split()[0] if state else GONE)
-    return found
 
 
 def _run(*command: str) -> str:

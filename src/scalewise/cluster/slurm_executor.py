@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 from scalewise.cluster.hosts import ClusterDemand, Order, attempt_since, demand
 from scalewise.cluster.slurm import (
+    MAX_ARRAY,
     JobState,
     QueueUnreachable,
     SlurmConfig,
     cancel,
-    in_arrays,
     make_executor,
     require_slurm,
     script,
@@ -121,35 +121,20 @@ class SlurmCell(RunningCell):
             self.ended = now
         if state.state != "PENDING" or self.started is None:
             return False
-        self.lost_s += now - self.started
         self.started = None
         return True
 
     def ending(self, settle_s: float) -> Ending | None:
         """Its result, or the end of a job that left none; None while either may come."""
-        if self.folder.find_result(self.cell.planned.cell_id) is not None:
-            return Ending("done", elapsed_s=self.folder.load_result().took_s)
+        if self.folder.is_done(self.cell.planned.cell_id):
+            return Ending("done", elapsed_s=self.folder.load_result().elapsed_s)
         if self.ended is None:
             return None
         # The job's last file may reach this host later than SLURM's word of its end.
         if self.last_attempt() is None and not self.is_late(settle_s):
             return None
-        seconds = self.cost_s()
-        return replace(self.record_end(), elapsed_s=seconds)
-
-    def cost_s(self) -> float | None:
-        """Seconds of a job that ended without a result: as its record has them, like a result's.
-
-        By SLURM's word where its supervisor left none: of a job that an earlier sweep process sent,
-        that is only the time since this one found it. None where it came and went between two looks
-        at the queue; its last record may be of a run before SLURM requeued it, spent by now.
-        """
-        if self.started is None:
-            return None
-        attempt = self.last_attempt()
-        if attempt is None or attempt.elapsed_s is None:
-            return self.age_s
-        return attempt.elapsed_s
+        ended = self.record_end()
+        return ended if ended.elapsed_s is not None else replace(ended, elapsed_s=self.age_s)
 
     def is_late(self, settle_s: float) -> bool:
         """Whether nothing more is to be expected of a job that has ended."""
@@ -167,8 +152,6 @@ class SlurmCell(RunningCell):
         """Write SLURM's word into the job's attempt, and make one where it left none."""
         state, job = self.state.state, self.sent.job_id
         attempt = self.last_attempt()
-        # A supervisor that saw the kill, and lived, has said already what needs less.
-        advised = attempt is not None and attempt.cause == "oom"
         if attempt is None:
             attempt = self._attempt_without()
         else:
@@ -177,13 +160,13 @@ class SlurmCell(RunningCell):
             outcome, cause = _ENDS[state]
             attempt = replace(attempt, outcome=outcome, cause=cause)
         if state == "OUT_OF_MEMORY":
-            attempt = replace(attempt, message=f"{attempt.message}; {self._memory_advice(advised)}")
+            # SLURM's word is of the host's memory, of which another job may be given more. A
+            # supervisor that saw the kill, and lived, has said already what needs less.
+            less = memory_advice(self.cell.request.cell, self.wanted.world_size)
+            told = [attempt.message, MORE_FOR_THE_JOB]
+            told += [less] if less and less not in attempt.message else []
+            attempt = replace(attempt, message="; ".join(told))
         return self.folder.save_attempt(attempt)
-
-    def _memory_advice(self, advised: bool) -> str:
-        """SLURM's word is of the host's memory, of which another job may be given more."""
-        less = memory_advice(self.cell.request.cell, self.wanted.world_size)
-        return MORE_FOR_THE_JOB if advised or not less else f"{MORE_FOR_THE_JOB}; {less}"
 
     def _attempt_without(self) -> Ending:
         """The attempt of a job that recorded none: all that is known is SLURM's word."""
@@ -203,11 +186,10 @@ class SlurmCell(RunningCell):
 
 
 class SlurmExecutor(Executor[SlurmCell]):
-    """A SLURM cluster. Every cell is submitted at once, as far as the budget goes."""
+    """A SLURM cluster. Every cell is submitted at once."""
 
     def __init__(self, config: SlurmConfig) -> None:
         self.policy = config.policy
-        self.limit_s = 60.0 * config.time_min
         self.config = config
         self._asked = 0.0
         self._is_reachable = True
@@ -256,16 +238,11 @@ class SlurmExecutor(Executor[SlurmCell]):
     def _submit(self, cells: Sequence[SlurmCell]) -> dict[SlurmCell, Ending]:
         """Submit arrays of cells, round by round; returns the endings of those SLURM refuses."""
         refused: dict[SlurmCell, Ending] = {}
-        arrays: dict[tuple[int, ClusterDemand], list[SlurmCell]] = {}
-        for cell in cells:
-            arrays.setdefault((cell.cell.planned.repeat, cell.wanted), []).append(cell)
-        for (_, wanted), group in arrays.items():
-            for part in in_arrays(len(group)):
-                array = [group[i] for i in part]
-                try:
-                    self._send(array, wanted)
-                except HostMismatch as mismatch:
-                    refused |= {cell: _skipped(cell, str(mismatch)) for cell in array}
+        for wanted, array in job_arrays(cells, [(one.cell, one.wanted) for one in cells]):
+            try:
+                self._send(array, wanted)
+            except HostMismatch as mismatch:
+                refused |= {cell: _skipped(cell, str(mismatch)) for cell in array}
         return refused
 
     def _send(self, cells: Sequence[SlurmCell], wanted: ClusterDemand) -> None:
@@ -329,8 +306,23 @@ class SlurmExecutor(Executor[SlurmCell]):
             )
             return
         for cell in jobs.values():
-            if cell.folder.find_result(cell.cell.planned.cell_id) is None:
+            if not cell.folder.is_done(cell.cell.planned.cell_id):
                 cell.record_end()
+
+
+T = TypeVar("T")
+
+
+def job_arrays(
+    cells: Sequence[T], demands: Sequence[tuple[Cell, ClusterDemand]]
+) -> Iterator[tuple[ClusterDemand, list[T]]]:
+    """The job arrays of ``cells`` by round and demand, none larger than SLURM takes."""
+    groups: dict[tuple[int, ClusterDemand], list[T]] = {}
+    for one, (cell, wanted) in zip(cells, demands, strict=True):
+        groups.setdefault((cell.planned.repeat, wanted), []).append(one)
+    for (_, wanted), group in groups.items():
+        for first in range(0, len(group), MAX_ARRAY):
+            yield wanted, group[first : first + MAX_ARRAY]
 
 
 def _skipped(cell: SlurmCell, why: str) -> Ending:
@@ -345,19 +337,15 @@ class PrintedSweep(Engine):
 
     def run(self, cells: Sequence[Cell]) -> SweepReport:
         """Write to standard output what would be submitted, one script an array."""
-        arrays: dict[tuple[int, ClusterDemand], list[Cell]] = {}
         try:
-            for cell in cells:
-                wanted = self.executor.demand(cell)
-                arrays.setdefault((cell.planned.repeat, wanted), []).append(cell)
+            demands = [(cell, self.executor.demand(cell)) for cell in cells]
         except HostMismatch as mismatch:
             raise ConfigError(str(mismatch)) from None
-        for (_, wanted), group in arrays.items():
+        for wanted, array in job_arrays(cells, demands):
             executor = make_executor(self.folder.path.resolve(), self.executor.config, wanted)
-            for part in in_arrays(len(group)):
-                names = "".join(f"#   {i}: {group[j].planned.name}\n" for i, j in enumerate(part))
-                text = script(executor, len(part))
-                sys.stdout.write(f"# {wanted} each, by array task:\n{names}{text}\n")
+            names = "".join(f"#   {i}: {cell.planned.name}\n" for i, cell in enumerate(array))
+            text = script(executor, len(array))
+            sys.stdout.write(f"# {wanted} each, by array task:\n{names}{text}\n")
         if self.undecided_requests:
             sys.stdout.write("# and later what these decide (strategy=auto)\n")
         self.display.close()

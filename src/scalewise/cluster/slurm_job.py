@@ -50,7 +50,7 @@ class CellJob:
     def __call__(self) -> None:
         """Train the cell. Raises :class:`CellFailed` after recording why, so that SLURM knows."""
         folder = CellFolder(self.order.folder)
-        if folder.find_result(self.order.cell.cell_id) is not None:
+        if folder.is_done(self.order.cell.cell_id):
             return  # requeued just after its end
         try:
             refuse_other_tasks(self.order.wanted.nodes)
@@ -77,7 +77,7 @@ class CellJob:
         for supervisor in _supervisors:
             supervisor.process.terminate()
             supervisor.process.wait(_STOP_S)
-        is_done = folder.find_result(self.order.cell.cell_id) is not None
+        is_done = folder.is_done(self.order.cell.cell_id)
         if number == folder.next_attempt_number() and not is_done:
             # It was told before it could listen, and has recorded nothing.
             folder.save_attempt(Ending("interrupted", "interrupted", "ended while it was starting"))

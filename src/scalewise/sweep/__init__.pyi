@@ -9,12 +9,11 @@ from .executor import Executor as Executor
 from .executor import Policy as Policy
 from .executor import QueuedCell as QueuedCell
 from .executor import RunningCell as RunningCell
-from .grid import check_sweeper as check_sweeper
 from .grid import combinations as combinations
 from .grid import rules as rules
 from .grid import texts as texts
 from .launcher import launch as launch
-from .launcher import launch_with as launch_with
+from .launcher import local_engine_of as local_engine_of
 from .launcher import run_single as run_single
 from .local_executor import local_engine as local_engine
 from .plan import Cell as Cell

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from scalewise.config import FEWEST_ADAPTIVE_REPEATS, AutoConfig, HardwareConfig, build_cell
-from scalewise.records import StrategyDecision, SweepFolder, is_done, save_record
+from scalewise.records import StrategyDecision, SweepFolder, save_record
 from scalewise.sweep.plan import Cell, Request, in_order, make_cell, plan
 from scalewise.sweep.resume import is_rerun, planned_repeats
 
@@ -202,9 +202,9 @@ def describe_rounds(cells: Sequence[Cell]) -> list[str]:
     if not requests:
         return []
     minutes = budget_of_rounds(requests.values())
-    count = len(requests)
-    limit = "" if minutes is None else f", within {minutes:g} min (sweep.budget_min)"
-    return [f"repeats=auto: {count} configurations get more rounds until they are decided{limit}"]
+    most = max(one.cell.max_repeats for one in requests.values())
+    limit = "" if minutes is None else f", at most {minutes:g} min (sweep.budget_min)"
+    return [f"until decided: {FEWEST_ADAPTIVE_REPEATS} to {most} runs each{limit}"]
 
 
 def _open_rounds(members: Sequence[Configuration]) -> int:
@@ -272,5 +272,5 @@ def reruns(folder: SweepFolder, cells: Sequence[Cell]) -> frozenset[str]:
     return frozenset(
         cell.planned.cell_id
         for cell in cells
-        if is_rerun(cell.planned, cell.request.cell.sweep.rerun) and is_done(folder, cell.planned)
+        if is_rerun(cell.planned, cell.request.cell.sweep.rerun) and folder.is_done(cell.planned)
     )

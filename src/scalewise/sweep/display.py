@@ -14,7 +14,7 @@ from rich.text import Text
 from scalewise.host import open_console, plural
 from scalewise.records import Ending
 from scalewise.sweep.status import SweepStatus
-from scalewise.sweep.status_view import duration, progress_line, render_running, shortened
+from scalewise.sweep.status_view import duration, progress_line, render_running
 
 _TABLE_EVERY_S = 1.0
 _LINE_EVERY_S = 10.0
@@ -42,14 +42,11 @@ class Display:
     def started(self, name: str, devices: int) -> None:
         """A cell has started; the next tick of a table shows it."""
         if self._live is None:
-            where = f" on {devices} {plural(devices, 'device')}"
-            self._say(f"start    {self._fitted(name, len(_INDENT) + len(where))}{where}")
+            self._say(f"start    {name} on {devices} {plural(devices, 'device')}")
 
     def ended(self, name: str, ending: Ending, global_samples_per_s: float | None = None) -> None:
-        """A cell has ended for good. A message is told whole, however long it is."""
+        """A cell has ended for good."""
         style = {"done": "green", "failed": "red"}.get(ending.outcome, "yellow")
-        if not ending.message:
-            name = self._fitted(name, len(ended_line("", ending, global_samples_per_s)))
         if ending.outcome == "skipped":
             if ending.message == self._last_message:
                 ending = replace(ending, message="for the same reason")
@@ -66,8 +63,7 @@ class Display:
         """Show the status; a line that would say what the last one said is left out."""
         self._last_tick = time.monotonic()
         if self._live is not None:
-            table = render_running(status, self._console.width, self._console.height)
-            self._live.update(table, refresh=True)
+            self._live.update(render_running(status, self._console.width), refresh=True)
             return
         line = progress_line(status, _LINE_COLUMNS - len(_INDENT))
         if line != self._last_line:
@@ -80,10 +76,6 @@ class Display:
     def close(self) -> None:
         if self._live is not None:
             self._live.stop()
-
-    def _fitted(self, name: str, taken: int) -> str:
-        """``name`` in what a line has left beside ``taken`` columns."""
-        return shortened(name, self._console.width - taken)
 
     def _say(self, text: str, style: str = "") -> None:
         self._console.print(Text(text, style=style), soft_wrap=True)

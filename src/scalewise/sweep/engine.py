@@ -1,4 +1,4 @@
-"""Runs a sweep: its queue, stages, retries, budget and records.
+"""Runs a sweep: its queue, stages, retries and records.
 
 An executor decides where cells run: on this host, under SLURM, or under Ray. The engine's process
 never touches a GPU and never trains, so no cell can take it down.
@@ -18,22 +18,22 @@ from typing import Any
 from scalewise.config import ConfigError
 from scalewise.gpu import HostMismatch
 from scalewise.host import FileLock, Mirror, become_subreaper, plural
-from scalewise.records import Ending, RecordError, State, SweepFolder, planned_cell_state
+from scalewise.records import Ending, RecordError, State, SweepFolder
 from scalewise.supervisor import Retries
 from scalewise.sweep.auto import (
     Stages,
     adaptive_requests,
     budget_of_rounds,
+    describe_rounds,
     later_cells,
     next_rounds,
     reruns,
 )
-from scalewise.sweep.device_hours import DeviceHours, read_device_hours
 from scalewise.sweep.display import Display
 from scalewise.sweep.executor import Executor, QueuedCell, RunningCell
 from scalewise.sweep.folder_lock import lock_folder
 from scalewise.sweep.plan import Cell, Request, add_to_plan
-from scalewise.sweep.resume import refuse_newer, set_unreadable_aside
+from scalewise.sweep.resume import set_unreadable_aside
 from scalewise.sweep.running_cells import measure_objective
 from scalewise.sweep.status import CellStatus, Durations, StatusReader, waiting_cell
 
@@ -112,7 +112,6 @@ class Engine:
         """Lines to show once the folder is locked."""
         self.undecided_requests: tuple[Request, ...] = ()
         """Requests with ``strategy=auto``: the cells to run decide them."""
-        self.device_hours = DeviceHours(None)
         self._began_s = time.monotonic()
         self._waiting: list[QueuedCell] = []
         self._running: list[RunningCell] = []
@@ -136,7 +135,7 @@ class Engine:
         self._began_s = time.monotonic()
         lock = FileLock(self.folder.lock_path)
         with lock_folder(self.folder, lock):
-            for line in self.remarks:
+            for line in [*self.remarks, *describe_rounds(cells)]:
                 self.display.note(line)
             become_subreaper()
             try:
@@ -168,8 +167,6 @@ class Engine:
     def _begin(self, cells: Sequence[Cell]) -> None:
         """Queue the cells of the first stage."""
         self.report.cells += cells
-        sweeps = [cell.request.cell.sweep for cell in cells]
-        self.device_hours = read_device_hours(self.folder, sweeps)
         self._admit_all(cells, alone=len(cells) == 1)
         # Admitted first: only then does an executor know its host's slots.
         self._add_to_plan(cells)
@@ -201,7 +198,7 @@ class Engine:
             signal.signal(signal.SIGINT, previous)
         for cell in self._pending():
             cell_id = cell.planned.cell_id
-            is_done = self.folder.cell(cell.planned.name).find_result(cell_id) is not None
+            is_done = self.folder.is_done(cell.planned)
             self.report.endings[cell_id] = Ending("done" if is_done else "interrupted")
         if mirror is not None:
             mirror.abandon(deadline)
@@ -210,7 +207,6 @@ class Engine:
 
     def _admit_all(self, cells: Sequence[Cell], alone: bool = False) -> None:
         """Queue cells, and set the results of reruns aside first."""
-        refuse_newer(self.folder, cells)
         for cell in cells:
             folder = self.folder.cell(cell.planned.name)
             if cell.planned.cell_id in self.rerun_ids:
@@ -226,9 +222,9 @@ class Engine:
         Raises :class:`ConfigError` if it cannot be run and is ``alone``.
         """
         folder = self.folder.cell(cell.planned.name)
-        result = planned_cell_state(self.folder, cell.planned).result
+        result = folder.find_result(cell.planned.cell_id)
         if result is not None:
-            self._durations.add(cell.planned.config_id, result.took_s)
+            self._durations.add(cell.planned.config_id, result.elapsed_s)
             self._count(cell, Ending("done"))
             return
         running = self.executor.find_running(cell, folder)
@@ -282,10 +278,12 @@ class Engine:
             passed_s = time.monotonic() - self._began_s
             return passed_s + (left_s or 0.0) <= 60 * budget_min
 
+        said = set[str]()
         while requests:
             following = next_rounds(self.folder, requests, fits)
-            for repeats in following.looked_at:
-                self.display.note(f"repeats  {repeats.brief}")
+            for brief in [one.brief for one in following.looked_at if one.brief not in said]:
+                self.display.note(f"repeats  {brief}")
+                said.add(brief)
             if not following.cells:
                 pairs = len(following.left_open)
                 if pairs and budget_min is not None:
@@ -322,14 +320,6 @@ class Engine:
         has_left = False
         for queued in self.executor.order(tuple(self._waiting), self._running):
             started: RunningCell | Ending | None
-            if not self._is_within_limit(queued):
-                if self._running:
-                    break  # running cells may take less than expected; none overtakes this one
-                self._waiting.remove(queued)
-                # It stays in the plan, for a later run with a larger budget.
-                self._count(queued.cell, Ending("waiting", message=str(self.device_hours)))
-                has_left = True
-                continue
             try:
                 started = self.executor.start(queued, self.folder.cell(queued.cell.planned.name))
             except HostMismatch as mismatch:
@@ -348,24 +338,6 @@ class Engine:
             self._running.append(started)
             self._announce(started)
         return has_left
-
-    def _is_within_limit(self, queued: QueuedCell) -> bool:
-        """Whether ``sweep.max_gpu_hours`` lets a cell start beside the running ones.
-
-        A cell of unknown duration counts with the executor's time limit, if there is one.
-        """
-        limit_s, mean_s = self.executor.limit_s, self._durations.of
-        ahead = [
-            (
-                one.world_size,
-                max(one.age_s or 0.0, mean_s(one.cell.planned.config_id) or limit_s or 0.0),
-            )
-            for one in self._running
-        ]
-        expected_s = mean_s(queued.cell.planned.config_id)
-        if expected_s is None and ahead:
-            expected_s = limit_s
-        return self.device_hours.allows(queued.world_size, expected_s, ahead)
 
     def _announce(self, running: RunningCell) -> None:
         """Show that a cell has started, once for each of its starts."""
@@ -404,7 +376,6 @@ class Engine:
         cell, seconds = running.cell, ending.elapsed_s
         self._running.remove(running)
         self._announced.discard(cell.planned.cell_id)
-        self.device_hours.spend(running.world_size, (seconds or 0.0) + running.lost_s)
         why: str | None = None
         if ending.cause == "preempted":
             why = "no retry is counted"

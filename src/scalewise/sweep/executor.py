@@ -1,6 +1,6 @@
 """The interface between a sweep and the hosts that run its cells.
 
-The engine owns the queue, the budget, the retries and the display. An executor knows the demand of
+The engine owns the queue, the retries and the display. An executor knows the demand of
 a cell, starts it when there is room, and reports how it ended.
 """
 
@@ -43,8 +43,6 @@ class RunningCell(ABC):
 
     cell: Cell
     folder: CellFolder
-    lost_s: float = 0.0
-    """Seconds of earlier runs of the same job, which the cluster has requeued."""
 
     @property
     @abstractmethod
@@ -73,8 +71,6 @@ class Executor(ABC, Generic[R]):
 
     policy: Policy
     """``exclusive`` runs one cell at a time on a host, ``packed`` fills it."""
-    limit_s: float | None = None
-    """Time limit of a cell; None if there is none."""
 
     def open(
         self, folder: SweepFolder, locks: tuple[int, ...], note: Callable[[str], None]

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
+
 from scalewise.config import ConfigError
 from scalewise.host import FileLock
 from scalewise.records import SweepFolder
@@ -36,50 +38,34 @@ def lock_folder(folder: SweepFolder, lock: FileLock | None = None) -> Iterator[N
         folder.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"hydra.sweep.dir: {folder.path} cannot be made: {error}") from error
-    if not lock.try_acquire(_own_name()):
-        _wait_for(lock, folder.path)
+    _wait_for(lock, folder.path)
     try:
         yield
     finally:
         lock.release()
 
 
-def _own_name() -> str:
-    """What the lock holds of the process that took it last, dead or alive."""
-    return f"{os.getpid()}\n"
-
-
 def _wait_for(lock: FileLock, folder: Path) -> None:
     """Take a lock that others have, once they have ended. Raises :class:`SweepBusy`."""
     begun = time.monotonic()
-    while True:
-        # Looked up before the lock is tried: none of these can have let go unnoticed.
-        pids = _processes_with(lock.path)
-        if lock.try_acquire(_own_name()):
-            return
-        waited_s = time.monotonic() - begun
-        # Where nobody is seen, the sweep runs on another host or for another user.
-        runs = not pids or lock.holder().strip() in map(str, pids)
-        if runs and waited_s > _ASK_S:
+    while not lock.try_acquire(f"{os.getpid()}\n"):
+        waited_s, holder = time.monotonic() - begun, lock.holder().strip()
+        if waited_s > _ASK_S and _has_open(holder, lock.path):
             raise SweepBusy(
-                f"sweep.resume: another process is running a sweep in {folder}; "
+                f"sweep.resume: another process ({holder}) is running a sweep in {folder}; "
                 "wait for it or choose another folder"
             )
         if waited_s > _RANKS_END_S:
             raise SweepBusy(
-                f"sweep.resume: the sweep in {folder} was killed, and what it left still runs "
-                f"(process ids: {', '.join(map(str, pids))}); end it first"
+                f"sweep.resume: the sweep in {folder} runs on another host, or was killed and what "
+                f"it left still runs here; `lsof {lock.path}` names it: end it first"
             )
         time.sleep(_LOOK_S)
 
 
-def _processes_with(path: Path) -> list[int]:
-    """The processes of this host, as far as we may look, that have a file open."""
-    import psutil  # only a folder that somebody has asks
-
-    wanted, pids = str(path.resolve()), []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):  # another user's, or it has just ended
-            if any(file.path == wanted for file in process.open_files()):
-                pids.append(process.pid)
-    return sorted(pids)
+def _has_open(pid: str, path: Path) -> bool:
+    """Whether the process has the file open: one that was killed lets go before it is reaped."""
+    with suppress(ValueError, psutil.Error):  # no number, another user's, or it has just ended
+        files = psutil.Process(int(pid)).open_files()
+        return any(file.path == str(path.resolve()) for file in files)
+    return False

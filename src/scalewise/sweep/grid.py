@@ -14,10 +14,8 @@ from itertools import islice
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from hydra.types import HydraContext
-from omegaconf import DictConfig
 
-from scalewise.config import MAX_CELLS, ConfigError, most_cells, too_many_cells
+from scalewise.config import MAX_CELLS, ConfigError, too_many_cells
 
 
 @dataclass(frozen=True)
@@ -223,20 +221,3 @@ def _kept(options: Options, rule: Rules) -> Iterator[dict[str, str]]:
             yield from extend({**chosen, keys[depth]: value}, depth + 1)
 
     return extend({}, 0)
-
-
-def is_basic(master: DictConfig) -> bool:
-    """Whether Hydra's own sweeper chooses the cells."""
-    return str(master.hydra.sweeper._target_).endswith(".BasicSweeper")
-
-
-def check_sweeper(master: DictConfig, context: HydraContext) -> None:
-    """Refuse more cells than ``sweep.max_cells``, before Hydra's basic sweeper composes each.
-
-    ``master`` is what Hydra composed for the sweep itself. Raises :class:`ConfigError`.
-    """
-    if is_basic(master):
-        params = master.hydra.sweeper.get("params") or {}
-        typed = list(master.hydra.overrides.task)
-        parser = OverridesParser.create(config_loader=context.config_loader)
-        combinations((), params, typed, Rules(), parser, most_cells(master))

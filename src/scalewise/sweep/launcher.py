@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -34,7 +34,6 @@ from scalewise.sweep.auto import (
 from scalewise.sweep.compose import Composer, written_keys
 from scalewise.sweep.display import make_display
 from scalewise.sweep.engine import Engine, SweepReport, add_sweep_report
-from scalewise.sweep.grid import is_basic
 from scalewise.sweep.local_executor import local_engine
 from scalewise.sweep.plan import (
     Cell,
@@ -49,7 +48,6 @@ from scalewise.sweep.preflight import Cluster, ThisHost, check_files, take_own_b
 from scalewise.sweep.preview import print_preview
 from scalewise.sweep.resume import (
     check_options,
-    differences,
     planned_repeats,
     refuse_mixing,
     select,
@@ -69,12 +67,10 @@ class LocalConfig:
     be. None: where they train on CPUs."""
 
 
-def local_config(launcher: DictConfig) -> LocalConfig:
-    """The node ``hydra.launcher``, typed. Raises :class:`ConfigError` for what cannot run here."""
-    plain: Any = OmegaConf.to_container(launcher, resolve=True)
-    plain.pop("_target_")
+def local_config(options: Mapping[str, Any]) -> LocalConfig:
+    """The options of ``hydra.launcher``, typed. Raises :class:`ConfigError`."""
     try:
-        config = build(LocalConfig, plain)
+        config = build(LocalConfig, dict(options))
         program = None if config.wrap is None else wrap_command(config.wrap, 0, 0, "")[0]
     except (DataError, ValueError) as error:
         raise ConfigError(f"hydra.launcher.{error}") from None
@@ -116,7 +112,8 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
         raise ConfigError(
             f"{found} Hydra asks only for sweeps; add -m, or leave it out to run here"
         )
-    local = local_config(HydraConfig.get().launcher)
+    options: Any = OmegaConf.to_container(HydraConfig.get().launcher, resolve=True)
+    local = local_config({key: value for key, value in options.items() if key != "_target_"})
     written = written_keys(GlobalHydra.instance().config_loader(), HydraConfig.get().runtime)
     own, lines = take_own_batches(
         [request(overrides, wrapped(resolve(composed), local.wrap), written)]
@@ -133,38 +130,29 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
     return None if report is None else report.objective_of(one.config_id)
 
 
+def local_engine_of(options: Mapping[str, Any]) -> Callable[[Path], Engine]:
+    """Makes the engine of ``hydra/launcher=local``. Raises :class:`ConfigError`."""
+    local = local_config(options)
+    return lambda folder: local_engine(folder, local.policy, make_display(), warm=local.warm)
+
+
 def launch(
-    master: DictConfig,
-    context: HydraContext,
-    job_overrides: Sequence[Sequence[str]],
-    initial_job_idx: int,
-) -> list[JobReturn]:
-    """``hydra/launcher=local``: one return for each list of overrides, in that order."""
-    local = local_config(master.hydra.launcher)
-    return launch_with(
-        master,
-        context,
-        job_overrides,
-        initial_job_idx,
-        lambda f: local_engine(f, local.policy, make_display(), warm=local.warm),
-    )
-
-
-def launch_with(
     master: DictConfig,
     context: HydraContext,
     job_overrides: Sequence[Sequence[str]],
     initial_job_idx: int,
     make_engine: Callable[[Path], Engine],
 ) -> list[JobReturn]:
-    """The same on the engine that ``make_engine`` makes for the sweep's folder."""
+    """One return for each list of overrides, in that order.
+
+    ``make_engine`` makes the engine for the sweep's folder.
+    """
     folder = _folder_of(master)
     composer = Composer(master, context)
     sweeper = str(master.hydra.sweeper._target_)
-    basic = is_basic(master) or sweeper.endswith(".MatrixSweeper")
+    basic = sweeper.endswith((".BasicSweeper", ".MatrixSweeper"))
     launcher = master.hydra.launcher
-    local = str(launcher._target_).endswith(".LocalLauncher")
-    wrap = local_config(launcher).wrap if local else launcher.get("wrap")
+    local, wrap = str(launcher._target_).endswith(".LocalLauncher"), launcher.get("wrap")
     jobs = [as_typed(overrides) for overrides in job_overrides]
     composed = [
         place_on_devices(wrapped(composer.plain(job, initial_job_idx + i), wrap), job)
@@ -191,8 +179,6 @@ def launch_with(
         make_engine,
         [*lines, *more],
         packed=launcher.get("policy") == "packed",
-        # Optuna asks in batches, and so does a sweeper with max_batch_size.
-        whole=basic and master.hydra.sweeper.get("max_batch_size") is None,
     )
     if report is None:
         return []
@@ -218,7 +204,6 @@ def _run(
     make_engine: Callable[[Path], Engine],
     lines: Sequence[str] = (),
     packed: bool = False,
-    whole: bool = True,
 ) -> SweepReport | None:
     """Run the cells that are not done, and add their report to ``sweep_reports``.
 
@@ -227,7 +212,6 @@ def _run(
     Args:
         lines: to say before.
         packed: cells share the host.
-        whole: the sweeper will ask for no further cells.
     """
     sweep, undecided = SweepFolder(folder), undecided_requests(requests)
     cells = plan_in(folder, requests)
@@ -240,8 +224,6 @@ def _run(
     line = folded(requests)
     remarks = [*lines, *([] if line is None else [line])]
     remarks += refuse_mixing(sweep, selection.cells, selection.rerun_ids, host.models(), is_here)
-    if whole and cells[0].request.cell.sweep.resume is not None:
-        remarks += differences(sweep, cells, bool(undecided))
     if any(one.cell.sweep.dry_run for one in requests):
         later = describe_later(requests)
         print_preview(sweep, selection, host, packed, later, remarks)

@@ -247,7 +247,7 @@ def _began_freshly(folder: SweepFolder) -> bool:
     """Whether the first training cell that an earlier run of the sweep finished is not a fork."""
     for planned, cell in folder.cells() if folder.plan_path.exists() else ():
         try:
-            if cell.load_result_of(planned.cell_id) and cell.load_provenance().started == "forked":
+            if cell.load_result(planned.cell_id) and cell.load_provenance().started == "forked":
                 return False
             if cell.load_config().get("workload", "train") == "train":
                 return True

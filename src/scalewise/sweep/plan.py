@@ -22,6 +22,7 @@ from scalewise.config import (
     as_typed,
     build_cell,
     check_module,
+    check_samples,
     choose_end,
     config_id,
     devices_as_typed,
@@ -67,28 +68,9 @@ def _check_component(key: str, component: Component) -> None:
     given: dict[str, Any] = {}
     if key == "optimizer":
         weight = torch.nn.Parameter(torch.zeros(2, 2))
-        given = {"params": [("weight", weight)], "device_kind": "cpu"}
+        given = {"params": [("weight", weight)]}
     with torch.device("meta" if key == "model" else "cpu"):
         instantiate(key, component, **given)
-
-
-def check_samples(cell: CellConfig) -> None:
-    """Refuse a batch that is larger than the data set, where an argument of ours says its size.
-
-    Raises :class:`ConfigError`. Ranks know what is held out of it, and every other data set.
-    """
-    dataset, devices = cell.dataset, cell.strategy.devices
-    arguments = dataset.arguments
-    samples = arguments.get("train_samples", arguments.get("samples"))
-    ours = dataset.target.startswith("scalewise.") and isinstance(samples, int)
-    if not ours or cell.workload != "train":
-        return
-    found = cell.batch_of(1 if devices == "auto" else devices) * cell.accumulate_grad_batches
-    if found > samples:
-        raise ConfigError(
-            f"batch_size: found {found} samples a step, but dataset={dataset.name} has {samples}; "
-            f"allowed: at most {samples}"
-        )
 
 
 def check_fit(plain: dict[str, Any]) -> None:

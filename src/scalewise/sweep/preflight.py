@@ -21,7 +21,6 @@ from typing import Any
 
 from scalewise.config import (
     FP8_CAPABILITY,
-    OPTIMIZER_GIVEN,
     CellConfig,
     Component,
     ConfigError,
@@ -36,7 +35,7 @@ from scalewise.config import (
     load_target,
     require,
 )
-from scalewise.datasets import AG_NEWS, IMDB, load_index, look_at_csv
+from scalewise.datasets import AG_NEWS, HEAD_ROWS, IMDB, load_index, read_labelled_csv
 from scalewise.gpu import Host, HostMismatch, Hosts
 from scalewise.records import to_plain
 from scalewise.sweep.plan import Cell, Request
@@ -71,7 +70,7 @@ def _check(dataset: Component) -> None:
                 f"{what} that is there (from {Path.cwd()})"
             )
     if path and dataset.target in _CSV:
-        look_at_csv(Path(path), _CSV[dataset.target])
+        read_labelled_csv(Path(path), _CSV[dataset.target], HEAD_ROWS)
 
 
 def _unreachable(path: str) -> str | None:
@@ -153,6 +152,12 @@ def explain_differences(cell: CellConfig, devices: int, host: Host) -> Iterator[
     expected = cell.sweep.expected_devices
     if cell.strategy.devices == "auto" and expected not in (None, devices):
         yield f"made for {expected} devices; this host has {devices}, and all take part"
+    models = sorted({slot.name for slot in host.slots[:devices]})
+    if devices > 1 and len(models) > 1 and cell.strategy.kind == "ddp":
+        yield (
+            f"strategy={cell.strategy.name}: its devices are unlike ({', '.join(models)}), and "
+            "each step waits for the slowest; strategy=heterogeneous shares out the batch by speed"
+        )
     if cell.precision.name == "tf32" and all(slot.kind == "cpu" for slot in host.slots):
         yield "precision=tf32: a CPU has no TF32 and computes in full fp32"
     if cell.precision.fp8 and not cell.execution.compiles:
@@ -329,7 +334,7 @@ def _look(key: str, component: Component, typed: str) -> None:
     _check_lightning(key, component, target, typed)
     if key == "optimizer":
         check_optimizer(component, target)
-    bind(key, component, target, OPTIMIZER_GIVEN if key == "optimizer" else ())
+    bind(key, component, target, ("params",) if key == "optimizer" else ())
 
 
 def _check_lightning(key: str, component: Component, target: Any, typed: str) -> None:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Sequence
 
 from scalewise.config import ConfigError
 from scalewise.host import plural
-from scalewise.records import CellResult, Ending, PlannedCell, SweepFolder, planned_cell_state
-from scalewise.sweep.auto import describe_rounds
+from scalewise.records import CellResult, Ending, SweepFolder
+from scalewise.sweep.auto import adaptive_requests, budget_of_rounds, describe_rounds
 from scalewise.sweep.engine import SweepReport, add_sweep_report
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.preflight import Place, ThisHost
 from scalewise.sweep.resume import Selection
-from scalewise.sweep.status import Durations, waiting_cell
+from scalewise.sweep.status import CellStatus, Durations, waiting_cell
 from scalewise.sweep.status_view import duration
 
 
@@ -47,11 +48,13 @@ def preview(
     packed: bool,
     later: Sequence[str] = (),
 ) -> tuple[list[str], dict[str, str]]:
-    """Lines, one a cell in the order of the plan with what varies among them, then the sums.
+    """Lines, one a cell in the order of the plan with what was swept, then the sums.
 
     And why this host cannot run what is left, by the id of each cell; empty where it can run some
     of it. ``later`` is what these cells decide, in words.
     """
+    from scalewise.analysis import swept_words
+
     results = _results(folder, selection.cells)
     done = results.keys() - selection.rerun_ids
     to_run = [cell for cell in selection.cells if cell.planned.cell_id not in done]
@@ -60,14 +63,14 @@ def preview(
     slots = host.slots()
     known = Durations()
     for result in results.values():
-        known.add(result.config_id, result.took_s)
-    varying = varying_overrides([cell.planned for cell in selection.cells])
-    width = max(map(len, varying.values()), default=0)
-    width = max(width, len("varies")) if width else 0
-    lines = [_row("id", "devices", "expected", "state", "varies" if width else "", width, "cell")]
+        known.add(result.config_id, result.elapsed_s)
+    swept = swept_words([cell.planned for cell in selection.cells])
+    width = max(map(len, swept.values()), default=0)
+    width = max(width, len("swept")) if width else 0
+    lines = [_row("id", "devices", "expected", "state", "swept" if width else "", width, "cell")]
     for cell in selection.cells:
         where = places.get(cell.planned.cell_id)
-        lines.append(_line(cell, where, known, varying[cell.planned.cell_id], width))
+        lines.append(_line(cell, where, known, swept[cell.planned.cell_id], width))
     lines += [_row("", "?", "?", "later", "", width, one) for one in later]
     able = [cell for cell in to_run if cell.planned.cell_id not in refused]
     total = len(selection.cells)
@@ -82,35 +85,49 @@ def preview(
     ]
     left_s = known.seconds_left(remaining, slots, packed)
     unknown = "unknown, as none of these cells is done yet"
-    return [*lines, f"expected time: {unknown if left_s is None else duration(left_s)}"], {}
+    takes = unknown if left_s is None else duration(left_s)
+    most_s = _most(known, selection.cells, remaining, slots, packed)
+    if left_s is not None and most_s is not None:
+        takes += f" to {duration(most_s)}"
+    return [*lines, f"expected time: {takes}"], {}
+
+
+def _most(
+    known: Durations,
+    cells: Sequence[Cell],
+    remaining: Sequence[CellStatus],
+    slots: int | None,
+    packed: bool,
+) -> float | None:
+    """Seconds with every round that ``repeats=auto`` may add; None where it adds none."""
+    requests = adaptive_requests(cells)
+    planned = Counter(cell.planned.config_id for cell in cells)
+    rounds = [
+        waiting_cell(cell.planned, cell.planned.devices or slots)
+        for cell in {cell.planned.config_id: cell for cell in cells}.values()
+        if cell.planned.config_id in requests
+        for _ in range(cell.request.cell.max_repeats - planned[cell.planned.config_id])
+    ]
+    minutes = budget_of_rounds(requests.values())
+    budget_s = None if minutes is None else 60 * minutes
+    return known.most_seconds_left(remaining, rounds, budget_s, slots, packed) if rounds else None
 
 
 def _results(folder: SweepFolder, cells: Sequence[Cell]) -> dict[str, CellResult]:
-    read = ((c.planned.cell_id, planned_cell_state(folder, c.planned).result) for c in cells)
+    cells_by_id = {c.planned.cell_id: folder.cell(c.planned.name) for c in cells}
+    read = ((cell_id, cell.find_result(cell_id)) for cell_id, cell in cells_by_id.items())
     return {cell_id: result for cell_id, result in read if result is not None}
 
 
-def varying_overrides(planned: Sequence[PlannedCell]) -> dict[str, str]:
-    """By each cell's id those of its overrides that other cells do not have, as typed.
-
-    A key that some cell lacks varies too. Empty where all cells have the same.
-    """
-    common = set.intersection(*(set(cell.overrides) for cell in planned)) if planned else set()
-    return {
-        cell.cell_id: " ".join(word for word in cell.overrides if word not in common)
-        for cell in planned
-    }
-
-
 def _row(
-    cell_id: str, devices: str, expected: str, state: str, varies: str, width: int, name: str
+    cell_id: str, devices: str, expected: str, state: str, swept: str, width: int, name: str
 ) -> str:
-    """``width`` is that of the column of what varies; without one there is no such column."""
-    middle = f"{varies:{width}}  " if width else ""
+    """``width`` is that of the column of what was swept; without one there is no such column."""
+    middle = f"{swept:{width}}  " if width else ""
     return f"{cell_id:12}  {devices:>7}  {expected:>10}  {state:8}  {middle}{name}"
 
 
-def _line(cell: Cell, where: Place | None, known: Durations, varies: str, width: int) -> str:
+def _line(cell: Cell, where: Place | None, known: Durations, swept: str, width: int) -> str:
     planned = cell.planned
     devices, takes, state, name = "", "", "done", planned.name
     if where is not None and where.refusal:
@@ -120,4 +137,4 @@ def _line(cell: Cell, where: Place | None, known: Durations, varies: str, width:
         state = "to run"
         devices = "?" if where.devices is None else str(where.devices)
         takes = "?" if expected is None else duration(expected)
-    return _row(planned.cell_id, devices, takes, state, varies, width, name)
+    return _row(planned.cell_id, devices, takes, state, swept, width, name)

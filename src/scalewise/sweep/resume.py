@@ -6,7 +6,7 @@ import fnmatch
 import functools
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +19,12 @@ from scalewise.records import (
     PROTOCOL,
     UNFINISHED,
     CellFolder,
-    NewerRecordError,
     PlannedCell,
     RecordError,
     State,
     SweepFolder,
-    is_done,
+    cell_state,
     load_or_none,
-    planned_cell_state,
 )
 from scalewise.sweep.plan import Cell
 
@@ -46,7 +44,7 @@ def select(cells: Sequence[Cell], folder: SweepFolder, rerun: str | None) -> Sel
 
     Raises :class:`ConfigError` if it selects nothing.
     """
-    done = {c.planned.cell_id for c in cells if is_done(folder, c.planned)}
+    done = {c.planned.cell_id for c in cells if folder.is_done(c.planned)}
     if rerun is None:
         kept, rerun_ids = list(cells), frozenset[str]()
     else:
@@ -54,7 +52,7 @@ def select(cells: Sequence[Cell], folder: SweepFolder, rerun: str | None) -> Sel
             cell.planned.cell_id
             for cell in cells
             if is_rerun(cell.planned, rerun)
-            or (rerun == "failed" and planned_cell_state(folder, cell.planned).state == "failed")
+            or (rerun == "failed" and _state(folder, cell.planned) == "failed")
         }
         if not chosen:
             raise ConfigError(
@@ -64,22 +62,7 @@ def select(cells: Sequence[Cell], folder: SweepFolder, rerun: str | None) -> Sel
             )
         kept = [c for c in cells if c.planned.cell_id in chosen | done]
         rerun_ids = frozenset(chosen & done)
-    refuse_newer(folder, kept)
     return Selection(tuple(kept), rerun_ids)
-
-
-def refuse_newer(folder: SweepFolder, cells: Iterable[Cell]) -> None:
-    """Raises :class:`ConfigError` for a cell that a newer scalewise has finished."""
-    for cell in cells:
-        try:
-            folder.cell(cell.planned.name).load_result()
-        except NewerRecordError as error:
-            raise ConfigError(
-                f"sweep.resume: {error}; allowed: the scalewise that wrote it, a new sweep, or "
-                "other cells of this one"
-            ) from None
-        except RecordError:
-            continue
 
 
 def set_unreadable_aside(folder: CellFolder, planned: PlannedCell) -> str | None:
@@ -90,7 +73,7 @@ def set_unreadable_aside(folder: CellFolder, planned: PlannedCell) -> str | None
     if not folder.has_result_file():
         return None
     try:
-        folder.load_result_of(planned.cell_id)
+        folder.load_result(planned.cell_id)
     except RecordError as error:
         return f"set aside {planned.name}: {error}; its records now lie in {folder.set_aside()}"
     return None
@@ -221,7 +204,7 @@ def _kept(
     known = {cell.planned.cell_id: cell.planned for cell in cells}
     if folder.plan_path.exists():
         known |= {planned.cell_id: planned for planned in folder.load_plan().cells}
-    return [one for one in known.values() if one.cell_id not in rerun_ids and is_done(folder, one)]
+    return [one for one in known.values() if one.cell_id not in rerun_ids and folder.is_done(one)]
 
 
 def _data_now(
@@ -257,49 +240,24 @@ def left_behind(folder: SweepFolder, asked: Collection[str]) -> list[tuple[Plann
     if not folder.plan_path.exists():
         return []
     others = [p for p in folder.load_plan().cells if p.cell_id not in asked]
-    return [(planned, planned_cell_state(folder, planned).state) for planned in others]
+    return [(planned, _state(folder, planned)) for planned in others]
 
 
-def differences(folder: SweepFolder, cells: Sequence[Cell], staged: bool) -> Iterator[str]:
-    """How ``cells`` differ from the plan of a folder that is resumed, a line each; none if not.
-
-    ``staged``: more cells follow from what these show (``strategy=auto``): which were left out
-    is not known yet.
-    """
-    others = left_behind(folder, {cell.planned.cell_id for cell in cells})
-    known = {p.cell_id for p in folder.load_plan().cells} if folder.plan_path.exists() else None
-    new = [c.planned.name for c in cells if known is not None and c.planned.cell_id not in known]
-    if new:
-        named = ", ".join(new[:_NAMED]) + (", ..." if len(new) > _NAMED else "")
-        total = f"{len(cells)} {plural(len(cells), 'cell')}"
-        yield f"new to {folder.path.name}: {len(new)} of {total}: {named}"
-    if others and not staged:
-        counts = Counter(_words(state) for _, state in others)
-        found = ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
-        total = f"{len(others)} {plural(len(others), 'cell')}"
-        yield f"not asked for: {total} of {folder.path.name} ({found})"
+def _state(folder: SweepFolder, planned: PlannedCell) -> State:
+    return cell_state(folder.cell(planned.name), planned.cell_id).state
 
 
-def _words(state: State) -> str:
-    return "never begun" if state == "waiting" else state
+def _named(names: Sequence[str]) -> str:
+    """The first of them, the rest only counted where the line is counted."""
+    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
 
 
-def unfinished(folder: SweepFolder, asked: Collection[str]) -> tuple[str, ...]:
-    """Lines on cells of ``folder`` without a result that were not ``asked`` for.
-
-    They name the overrides that finish them; empty where nothing is left.
-    """
-    left = [other for other in left_behind(folder, asked) if other[1] in UNFINISHED]
+def unfinished(folder: SweepFolder, asked: Collection[str]) -> str | None:
+    """A line on cells of ``folder`` without a result that were not ``asked`` for; None for none."""
+    left = [one.name for one, state in left_behind(folder, asked) if state in UNFINISHED]
     if not left:
-        return ()
-    lines = [
-        f"left behind: {len(left)} {plural(len(left), 'cell')} of {folder.path} that this command "
-        f"did not ask for {'has' if len(left) == 1 else 'have'} no result; finish each with "
-        "sweep.resume and what it was planned with:"
-    ]
-    for planned, state in left[:_NAMED]:
-        given = " ".join(planned.overrides) or "no override"
-        lines.append(f"  {planned.name} ({_words(state)}): {given}")
-    if len(left) > _NAMED:
-        lines.append(f"  and {len(left) - _NAMED} more: scalewise status {folder.path}")
-    return tuple(lines)
+        return None
+    return (
+        f"left behind: {len(left)} {plural(len(left), 'cell')} of {folder.path} without a result, "
+        f"which this command did not ask for: {_named(left)}; their overrides stand in sweep.json"
+    )

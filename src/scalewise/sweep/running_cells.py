@@ -194,7 +194,7 @@ def measure_objective(
         # The fastest of a search must not be the one that left out the work.
         invalid = next(invalid_ranks(result.ranks), None)
         value = None if invalid else rate
-        why = f"as {invalid.reason}" if invalid else "the steps carry none"
+        why = f"as {invalid.text}" if invalid else "the steps carry none"
         missing = f"sweep.objective: no global_samples_per_s, {why}"
     message = "" if was_reported or value is not None else missing
     return Ending("done", message=message), value, rate

@@ -5,14 +5,13 @@ The engine of a sweep makes the same :class:`SweepStatus` of what it knows itsel
 
 from __future__ import annotations
 
-import fcntl
-import os
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from scalewise.host import FileLock
 from scalewise.records import (
     UNFINISHED,
     CellFolder,
@@ -20,24 +19,13 @@ from scalewise.records import (
     CellState,
     Ending,
     PlannedCell,
-    RecordError,
     State,
     SweepFolder,
     SweepPlan,
     cell_state,
+    load_or_none,
     read_heartbeat,
-    read_latest_sample,
 )
-
-
-@dataclass(frozen=True)
-class MemoryInUse:
-    """The memory of one device of a cell, when it was last read."""
-
-    device: str
-    """``0`` for the GPU with index 0; ``rank0`` for the process of a rank on a CPU host."""
-    used_mib: float | None
-    total_mib: float | None
 
 
 @dataclass(frozen=True)
@@ -60,7 +48,6 @@ class CellStatus:
     """Seconds that a done cell took, or a running one has run."""
     seconds_left: float | None = None
     """Seconds until the last step of a running cell at its present pace."""
-    memory: tuple[MemoryInUse, ...] = ()
     problem: str = ""
     """Why samples/s of a done cell are in doubt or missing, or nobody can tell whether it runs."""
     swept: str = ""
@@ -127,9 +114,8 @@ def read_cell(
         step=steps,
         total_steps=steps,
         global_samples_per_s=rate,
-        elapsed_s=result.took_s,
+        elapsed_s=result.elapsed_s,
         seconds_left=0.0,
-        memory=_memory(folder),
         problem=problem,
     )
 
@@ -157,30 +143,11 @@ def _without_result(
     if found.state not in ("running", "interrupted"):
         return cell
     devices = cell.devices if found.running is None else len(found.running.devices)
-    cell = replace(cell, devices=devices, memory=_memory(folder))
+    cell = replace(cell, devices=devices)
     told = with_progress(cell, folder)
     if found.state == "running" and found.running is not None:
         return replace(told, elapsed_s=now - found.running.started_at)
     return replace(cell, step=told.step, total_steps=told.total_steps) if told.step else cell
-
-
-def _memory(folder: CellFolder) -> tuple[MemoryInUse, ...]:
-    """Memory of every device, in the order of their names; empty where none was sampled."""
-    found: list[MemoryInUse] = []
-    for path in folder.device_series_paths():
-        try:
-            latest = read_latest_sample(path)
-        except RecordError:
-            continue  # being written for the first time, or damaged: the report says which
-        if latest is None:
-            continue  # before its first sample
-        for name, used in sorted(latest.memory_used_mib.items()):
-            device = latest.devices.get(name)
-            is_gpu = device is not None and device.id.startswith("GPU-")
-            label = str(device.index) if device is not None and is_gpu else name
-            total = None if device is None else device.memory_total_mib
-            found.append(MemoryInUse(label, used, total))
-    return tuple(found)
 
 
 class Durations:
@@ -228,6 +195,23 @@ class Durations:
         work_s = sum(s * count for s, count in zip(times, devices, strict=True))
         return max(work_s / slots, *times)
 
+    def most_seconds_left(
+        self,
+        cells: Sequence[CellStatus],
+        rounds: Sequence[CellStatus],
+        budget_s: float | None,
+        slots: int | None,
+        packed: bool,
+    ) -> float | None:
+        """Until the last of ``cells`` has ended, and of ``rounds`` that follow within ``budget_s``.
+
+        What is planned runs whatever the budget is. None where nothing tells.
+        """
+        planned_s = self.seconds_left(cells, slots, packed)
+        all_s = self.seconds_left([*cells, *rounds], slots, packed)
+        ends = [seconds for seconds in (all_s, budget_s) if seconds is not None]
+        return max(min(ends), planned_s or 0.0) if ends else None
+
 
 def _first_steps(cells: Sequence[CellStatus]) -> Durations:
     """Durations of running cells by their own steps, before the first one has ended."""
@@ -262,6 +246,9 @@ class SweepStatus:
     """Whether a process of this host runs the sweep, be it between two cells."""
     round: int | None = None
     """The latest round that has begun, where more cells may come; None where these are all."""
+    most_seconds_left: float | None = None
+    """With all rounds that may come, as far as ``sweep.budget_min`` allows; None where none may, or
+    nothing tells."""
 
     @property
     def running(self) -> bool:
@@ -270,6 +257,15 @@ class SweepStatus:
     def count(self) -> dict[str, int]:
         """Cells by state."""
         return dict(Counter(cell.state for cell in self.cells))
+
+
+@dataclass(frozen=True)
+class _Limits:
+    """To the rounds that are added to a configuration."""
+
+    cap: int | None = None
+    """The most runs; None where none are added."""
+    budget_min: float | None = None
 
 
 class StatusReader:
@@ -285,6 +281,7 @@ class StatusReader:
         self._measures = measures
         self._cells: dict[str, CellStatus] = {}
         self._swept: Mapping[str, str] = {}
+        self._limits: dict[str, _Limits] = {}
 
     def read(self, now: float | None = None, changed: Collection[str] | None = None) -> SweepStatus:
         """The state of every cell at the Unix time ``now``.
@@ -308,14 +305,51 @@ class StatusReader:
             if cell.state == "done" and cell.elapsed_s is not None:
                 durations.add(cell.config_id, cell.elapsed_s)
         left = [cell for cell in cells if cell.state in UNFINISHED]
+        packed = plan.policy == "packed"
+        held = is_held(self.sweep.lock_path)
+        rounds, budget_s = self._rounds(plan, now) if held else ([], None)
+        begun = (
+            one.repeat + 1 for one in plan.cells if self._cells[one.cell_id].state != "waiting"
+        )
+        most_s = durations.most_seconds_left(left, rounds, budget_s, plan.slots, packed)
         return SweepStatus(
             str(self.sweep.path),
             now,
             plan.policy,
             cells,
-            durations.seconds_left(left, plan.slots, plan.policy == "packed"),
-            is_held(self.sweep.lock_path),
+            durations.seconds_left(left, plan.slots, packed),
+            held,
+            max(begun, default=1) if rounds else None,
+            most_s if rounds else None,
         )
+
+    def _rounds(self, plan: SweepPlan, now: float) -> tuple[list[CellStatus], float | None]:
+        """The cells that ``repeats=auto`` may add to a running sweep, and seconds that it has."""
+        planned = Counter(one.config_id for one in plan.cells)
+        found, budgets = [], []
+        for one in {one.config_id: one for one in plan.cells}.values():
+            limits = self._limits_of(one)
+            if limits.cap is not None:
+                cell = waiting_cell(one, self._cells[one.cell_id].devices)
+                found += [cell] * (limits.cap - planned[one.config_id])
+                budgets += [] if limits.budget_min is None else [limits.budget_min]
+        if not budgets:
+            return found, None
+        began_at = self.sweep.lock_path.stat().st_mtime  # whoever took the lock wrote its id then
+        return found, max(60 * min(budgets) - (now - began_at), 0.0)
+
+    def _limits_of(self, planned: PlannedCell) -> _Limits:
+        """Of its configuration, once that is written."""
+        known = self._limits.get(planned.config_id)
+        if known is None:
+            plain = load_or_none(self.sweep.cell(planned.name).load_config)
+            if plain is None:
+                return _Limits()
+            known = _Limits()
+            if plain.get("repeats") == "auto":
+                known = _Limits(plain["max_repeats"], plain["sweep"]["budget_min"])
+            self._limits[planned.config_id] = known
+        return known
 
     def label(self, planned: PlannedCell) -> str:
         """The name of a cell with what was swept, once the plan tells."""
@@ -335,18 +369,12 @@ class StatusReader:
 def is_held(lock: Path) -> bool:
     """Whether a process has the lock of a sweep's folder; False where that cannot be asked.
 
-    To ask is to share it for an instant, which the engine allows for.
+    To ask is to hold it for an instant, which the engine allows for.
     """
+    probe = FileLock(lock)
     try:
-        descriptor = os.open(lock, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # a file system without locks
+        return lock.exists() and not probe.try_acquire()
+    except OSError:  # another user's, or a file system without locks
         return False
     finally:
-        os.close(descriptor)
-    return False
+        probe.release()

@@ -28,17 +28,12 @@ _COLUMNS: Final[tuple[tuple[str, JustifyMethod], ...]] = (
     ("samples/s", "right"),
     ("time", "right"),
     ("left", "right"),
-    ("MiB each", "left"),
 )
 _SWEPT = 2
 _MOST_WORD = 24
 """Columns up to which a swept word is not broken."""
-_MOST_DEVICES = 4
-"""Devices of a cell whose memory is shown one by one."""
 _SHOWN = 60
 """Rows of the table; of more cells, those that are neither done nor waiting come first."""
-_NAME_COLUMNS = 20
-"""That a name keeps where other columns can give way."""
 
 
 def show_status(folder: Path | None, every_s: float | None, *, as_json: bool) -> None:
@@ -58,9 +53,9 @@ def show_status(folder: Path | None, every_s: float | None, *, as_json: bool) ->
                 sys.stdout.write(to_json(status) + "\n")
                 sys.stdout.flush()
             elif table is None:
-                console.print(render(status, console.width, whole_lines=True), crop=False)
+                console.print(render(status), soft_wrap=True)
             else:
-                table.update(render(status, console.width), refresh=True)
+                table.update(render(status), refresh=True)
 
 
 def _readings(reader: StatusReader, every_s: float | None) -> Iterator[SweepStatus]:
@@ -110,8 +105,14 @@ def counts(status: SweepStatus) -> str:
 
 
 def left_words(status: SweepStatus) -> str:
-    """``about 4.2 s left``; no figure for less than a second, which no estimate tells."""
-    seconds = status.seconds_left
+    """``about 4.2 s left``; no figure for less than a second, which no estimate tells.
+
+    Where rounds may come, from what is planned to all that may: ``10.0 s to 5 min 00 s left``.
+    """
+    seconds, most = status.seconds_left, status.most_seconds_left
+    if most is not None and status.round is not None and most - (seconds or 0.0) >= 1:
+        least = f"{duration(seconds)} to" if seconds is not None and seconds >= 1 else "at most"
+        return f"{least} {duration(most)} left"
     if seconds is None:
         return ""
     if status.round is not None:
@@ -137,12 +138,14 @@ def estimate_line(status: SweepStatus) -> str:
     again = f"\nfinish it: scalewise resume {status.folder}"
     if status.running:
         again = ""
-    if status.seconds_left is None:
+    most = status.most_seconds_left
+    if status.seconds_left is None and most is None:
         return f"{left} to do; nothing measured yet to tell how long{again}"
-    if not status.running:
+    if not status.running and status.seconds_left is not None:
         return f"not running; {left} to do would take about {duration(status.seconds_left)}{again}"
-    clock = time.strftime("%H:%M:%S", time.localtime(status.time + status.seconds_left))
-    return f"{left_words(status)}: ends about {clock}"
+    ends_at = status.time + (status.seconds_left or 0.0 if most is None else most)
+    clock = time.strftime("%H:%M:%S", time.localtime(ends_at))
+    return f"{left_words(status)}: ends {'about' if most is None else 'by'} {clock}"
 
 
 def _is_monitored(status: SweepStatus) -> bool:
@@ -150,12 +153,8 @@ def _is_monitored(status: SweepStatus) -> bool:
     return all(cell.cell_id == cell.name for cell in status.cells)
 
 
-def render(status: SweepStatus, width: int, *, whole_lines: bool = False) -> RenderableType:
-    """The table of cells in ``width`` columns; below it what went wrong, counts and the estimate.
-
-    ``whole_lines`` leaves the breaking of long lines to the terminal, so that a path can be
-    copied; what is redrawn in place has to know its own height.
-    """
+def render(status: SweepStatus) -> RenderableType:
+    """The table of cells; below it what went wrong, counts and the estimate."""
     from scalewise.analysis import ending_lines
 
     shown = list(status.cells)
@@ -170,53 +169,39 @@ def render(status: SweepStatus, width: int, *, whole_lines: bool = False) -> Ren
     ]
     problems = [f"{cell.name}: {cell.problem}" for cell in status.cells if cell.problem]
     lines = [
-        *(_line(text, "red", whole_lines) for text in ending_lines(ended)),
-        *(_line(text, "yellow", whole_lines) for text in problems),
+        *(Text(text, style="red") for text in ending_lines(ended)),
+        *(Text(text, style="yellow") for text in problems),
     ]
     summary = f"{counts(status)}{more}\n{estimate_line(status)}"
-    return Group(_table(shown, width), *lines, Text(summary, style="bold"))
+    return Group(_table(shown), *lines, Text(summary, style="bold"))
 
 
-def render_running(status: SweepStatus, width: int, height: int) -> RenderableType:
-    """The cells that run, as many as ``height`` lines hold, and how far the sweep is."""
+def render_running(status: SweepStatus, width: int) -> RenderableType:
+    """How far the sweep is, and the cells that run: a terminal of few lines cuts the end off."""
     running = [cell for cell in status.cells if cell.state == "running"]
-    shown = running[: max(1, height - 4)]
-    table = [_table(shown, width)] if shown else []
-    hidden = len(running) - len(shown)
-    more = [Text(f"and {hidden} more running", no_wrap=True)] if hidden else []
     words = Text(progress_line(status, width), style="bold", no_wrap=True, overflow="ellipsis")
-    return Group(*table, *more, words)
+    return Group(words, _table(running)) if running else words
 
 
-def _table(cells: Sequence[CellStatus], width: int) -> Table:
-    """A row a cell in ``width`` columns."""
+def _table(cells: Sequence[CellStatus]) -> Table:
+    """A row a cell, without empty columns; where room is short, names go on in the next line."""
     rows = [_row(cell) for cell in cells]
-    used, name_columns = _fitted(rows, width)
+    words = [word for row in rows for word in row[_SWEPT].split()]
+    widths = {_SWEPT: max(5, min(_MOST_WORD, max(map(len, words), default=0)))}
+    used = [i for i in range(len(_COLUMNS)) if i < 2 or any(row[i] for row in rows)]
     table = Table(box=None, pad_edge=False, header_style="bold")
     for i in used:
         name, justify = _COLUMNS[i]
-        table.add_column(name, justify=justify, overflow="fold", no_wrap=i != _SWEPT)
-    for cell, (name, *facts) in zip(cells, rows, strict=True):
-        row = (Text(shortened(name, name_columns)), *map(Text, facts))
-        table.add_row(*(row[i] for i in used), style=_STYLES.get(cell.state, "yellow"))
+        table.add_column(
+            name,
+            justify=justify,
+            overflow="fold",
+            no_wrap=i not in (0, _SWEPT),
+            width=widths.get(i),
+        )
+    for cell, row in zip(cells, rows, strict=True):
+        table.add_row(*(Text(row[i]) for i in used), style=_STYLES.get(cell.state, "yellow"))
     return table
-
-
-def _fitted(rows: Sequence[tuple[str, ...]], width: int) -> tuple[list[int], int]:
-    """The columns to show in ``width``, and what the names have: the last ones give way first."""
-    widths = [max(map(len, column)) for column in zip(*rows, [n for n, _ in _COLUMNS], strict=True)]
-    words = [word for row in rows for word in row[_SWEPT].split()]
-    widths[_SWEPT] = max(5, min(_MOST_WORD, max(map(len, words), default=0)))
-    used = [i for i in range(len(_COLUMNS)) if i < 2 or any(row[i] for row in rows)]
-    while True:
-        left = width - sum(widths[i] + 2 for i in used[1:])
-        if left >= min(_NAME_COLUMNS, widths[0]) or len(used) == 2:
-            return used, min(widths[0], left)
-        used.pop()
-
-
-def _line(text: str, style: str, whole: bool) -> Text:
-    return Text(text, style=style, no_wrap=whole, overflow="ignore" if whole else "fold")
 
 
 def _row(cell: CellStatus) -> tuple[str, ...]:
@@ -231,7 +216,6 @@ def _row(cell: CellStatus) -> tuple[str, ...]:
         "" if rate is None else f"{rate:,.0f}",
         "" if cell.elapsed_s is None else duration(cell.elapsed_s),
         "" if left is None else duration(left),
-        _memory(cell),
     )
 
 
@@ -240,26 +224,6 @@ def _step(cell: CellStatus) -> str:
         return "starting"
     total = f"/{cell.total_steps}" if cell.state == "running" and cell.total_steps else ""
     return "" if cell.step is None else f"step {cell.step}{total}"
-
-
-def _memory(cell: CellStatus) -> str:
-    """Of each device, a dash where it was not read; of many the least and the most."""
-    known = [m.used_mib for m in cell.memory if m.used_mib is not None]
-    if len(cell.memory) > _MOST_DEVICES and known:
-        return f"{len(known)} of {min(known):,.0f} to {max(known):,.0f}"
-    if not known:
-        return ""
-    each = ("-" if m.used_mib is None else f"{m.used_mib:,.0f}" for m in cell.memory)
-    return " / ".join(each)
-
-
-def shortened(name: str, width: int) -> str:
-    """``name`` in ``width`` columns, 8 at least, without its middle: cells differ at both ends."""
-    width = max(width, 8)
-    if len(name) <= width:
-        return name
-    tail = (width - 2) // 2
-    return f"{name[: width - 2 - tail]}..{name[len(name) - tail :]}"
 
 
 def duration(seconds: float) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from hydra.core.global_hydra import GlobalHydra
 
 from scalewise.cli import hydra_main
@@ -113,10 +114,6 @@ WRONG = {
         ("-m", "hydra.sweep.subdir=x"),
         "hydra.sweep.subdir: found 'x'; scalewise names each cell's folder",
     ),
-    "more cells than allowed of Hydra's sweeper": (
-        ("-m", "hydra/sweeper=basic", "seed=range(0,300)", "sweep.max_cells=299"),
-        "sweep.max_cells: found more cells; allowed: at most 299; narrow the sweep",
-    ),
     "a whole number with an exponent": (
         ("max_steps=1e3",),
         "max_steps: found 1000.0 (did you mean 1000?); allowed: an integer",
@@ -195,20 +192,15 @@ def test_a_preview_says_that_a_value_was_given_twice(
     )
 
 
-def test_a_wrong_host_alone_is_an_error(train: Train, tmp_path: Path) -> None:
-    status, errors = train("hardware=h100")
-    assert status == 2
-    assert errors.startswith("error: hardware=h100: found no NVIDIA GPU on this host; allowed: ")
-    assert errors.count("\n") == 1
-
-
 def test_a_preview_of_what_this_host_cannot_run_ends_as_its_run_would(
     train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runs: list[SweepReport] = []
     for module in (engine, hydra_main):
         monkeypatch.setattr(module, "sweep_reports", runs)
-    refused = train("hardware=h100")
+    refused = status, errors = train("hardware=h100")
+    assert (status, errors.count("\n")) == (2, 1)
+    assert errors.startswith("error: hardware=h100: found no NVIDIA GPU on this host; allowed: ")
     runs.clear()
     assert train("hardware=h100", "--dry-run") == refused
     assert runs == []
@@ -234,7 +226,7 @@ def test_a_folder_in_which_another_sweep_runs_is_refused(train: Train, tmp_path:
     with lock_folder(folder):
         status, errors = train(f"sweep.resume={folder.path}", "dataset.samples=400")
     assert (status, errors.count("\n")) == (2, 1)
-    assert errors.startswith("error: sweep.resume: another process is running a sweep in ")
+    assert errors.startswith(f"error: sweep.resume: another process ({os.getpid()}) is running ")
 
 
 def test_a_torn_plan_is_one_line_when_it_is_resumed(train: Train, tmp_path: Path) -> None:
@@ -257,6 +249,22 @@ def test_a_launcher_chosen_inside_a_swept_experiment_is_refused(
     status, errors = train("--config-dir", str(tmp_path), "-m", "experiment=plain,sneaky")
     assert status == 2
     assert errors.startswith("error: hydra/launcher: found one inside experiment=sneaky, ")
+
+
+def test_the_configuration_is_printed_and_nothing_is_run(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", io.StringIO())
+    assert train("--cfg", "job", "model=large")[0] == 0
+    printed = yaml.safe_load(sys.stdout.getvalue())  # type: ignore[attr-defined]
+    assert (printed["model"]["name"], printed["batch_size"]) == ("large", 128)
+    assert not (tmp_path / "multirun").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(train: Train) -> None:
+    status, errors = train("hydra.run.dir=/proc/nowhere")  # not even by root
+    assert (status, errors.count("\n")) == (Exit.FAILED, 1)
+    assert errors.startswith("error: ")
 
 
 def test_help_names_the_launchers_and_sweepers_there_are(

@@ -140,15 +140,6 @@ def test_packed_cells_start_round_by_round_the_widest_first_and_then_last(tmp_pa
     assert started == [*wide_first, ["ddp2", "r2"], ["single", "r2"]]
 
 
-@pytest.mark.usefixtures("at_once")
-def test_what_hosts_have_used_ends_a_sweep_with_a_budget(tmp_path: Path) -> None:
-    executor = Answering([LOST] * 4)
-    wanted = cells("sweep.retries=0", "sweep.max_gpu_hours=1e-9", repeats=3)
-    _, report = on_ray(tmp_path, executor, wanted)
-    assert report.count("failed") == len(executor.tries) <= 3
-    assert report.count("failed") + report.count("waiting") == 3
-
-
 class Slurm:
     """A cluster on which each job ends at once, of the next of ``causes``."""
 
@@ -203,16 +194,6 @@ def test_slurm_gets_a_preempted_cell_again_whatever_the_retries(
     causes = ["preempted", "preempted", "exception"]
     cluster, report = on_slurm(tmp_path, monkeypatch, causes, wanted)
     assert (cluster.batches, report.count("failed")) == ([1, 1, 1], 1)
-
-
-@pytest.mark.usefixtures("at_once")
-def test_slurm_gets_no_more_jobs_at_once_than_the_budget_covers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each may take an hour, as far as anybody knows."""
-    requests = [asked("tracking=none", "sweep.max_gpu_hours=2.5", f"seed={i}") for i in range(5)]
-    cluster, report = on_slurm(tmp_path, monkeypatch, ["exception"] * 5, plan(requests, 0))
-    assert (cluster.batches, report.count("failed")) == ([2, 2, 1], 5), "they took no time"
 
 
 @pytest.mark.usefixtures("at_once")

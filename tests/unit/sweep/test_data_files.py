@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from scalewise.config import Component, ConfigError
-from scalewise.datasets import AG_NEWS, look_at_csv
-from scalewise.datasets.labelled import read_labelled_csv
+from scalewise.datasets import AG_NEWS, read_labelled_csv
 from scalewise.datasets.token_index import TokenIndex
 from scalewise.records import save_json
 from scalewise.sweep.preflight import check_files
@@ -95,9 +94,9 @@ def test_a_csv_file_is_refused_in_the_words_of_the_rank(
 def test_of_a_long_csv_file_only_the_beginning_is_read(tmp_path: Path) -> None:
     path = tmp_path / "long.csv"
     path.write_bytes(b"1,a,b\n" * 10 + b"wrong\n")
-    assert look_at_csv(path, AG_NEWS, most_rows=10) is None
+    assert len(read_labelled_csv(path, AG_NEWS, most_rows=10)) == 10
     with pytest.raises(ValueError, match="row 11: found 1 columns"):
-        look_at_csv(path, AG_NEWS)
+        read_labelled_csv(path, AG_NEWS)
 
 
 @pytest.mark.parametrize("first", ['"1",', "class,"])
@@ -106,6 +105,4 @@ def test_the_byte_order_mark_of_a_spreadsheet_is_no_part_of_the_first_cell(
 ) -> None:
     path = tmp_path / "excel.csv"
     path.write_text(f'{first}title,description\n"2",b,c\n', encoding="utf-8-sig")
-    rows = 1 if first == "class," else 2
-    assert look_at_csv(path, AG_NEWS) == rows
-    assert len(read_labelled_csv(path, AG_NEWS).texts) == rows
+    assert len(read_labelled_csv(path, AG_NEWS)) == (1 if first == "class," else 2)

@@ -13,8 +13,8 @@ from rich.console import Console
 from scalewise.records import Ending, State
 from scalewise.sweep import make_display
 from scalewise.sweep.display import Display
-from scalewise.sweep.status import CellStatus, SweepStatus
-from scalewise.sweep.status_view import counts, duration, left_words, progress_line, shortened
+from scalewise.sweep.status import CellStatus, Durations, SweepStatus
+from scalewise.sweep.status_view import counts, duration, left_words, progress_line
 
 LONG = "gpt2_tiny-fineweb_edu-heterogeneous8-r0-39b17f4d"
 
@@ -74,6 +74,23 @@ def test_no_total_is_claimed_while_rounds_may_be_added() -> None:
     assert counts(sweep(round=3)) == "3 cells done, round 3, 1 failed"
     assert left_words(sweep((), 30.0, round=3)) == "at least 30.0 s left"
     assert "done" not in left_words(sweep((), 0.5, round=3))
+    most = replace(sweep((), 30.0, round=3), most_seconds_left=344.0)
+    assert left_words(most) == "30.0 s to 5 min 44 s left"
+    assert left_words(replace(most, seconds_left=None)) == "at most 5 min 44 s left"
+
+
+def test_the_worst_case_counts_all_rounds_within_their_budget_and_whatever_is_planned() -> None:
+    durations = Durations()
+    durations.add("a", 10.0)
+    cell = CellStatus("n", "i", "a", Ending("waiting"), 1)
+
+    def most(rounds: int, budget_s: float | None) -> float | None:
+        return durations.most_seconds_left([cell], [cell] * rounds, budget_s, 1, False)
+
+    assert most(17, None) == 180.0
+    assert most(17, 60.0) == 60.0
+    assert most(17, 3.0) == 10.0
+    assert Durations().most_seconds_left([cell], [cell], None, 1, False) is None
 
 
 def test_no_figure_is_given_for_time_that_no_estimate_tells(
@@ -108,21 +125,19 @@ def drawn(width: int, running: list[CellStatus], height: int = 24) -> list[str]:
     return [line.rstrip() for line in plain.splitlines() if line.strip()]
 
 
-@pytest.mark.parametrize("width", [50, 60, 80, 120])
+@pytest.mark.parametrize("width", [60, 80, 120])
 def test_a_table_fits_a_terminal_of_any_width(width: int) -> None:
     said = drawn(width, RUNNING)
     assert max(map(len, said)) <= width
     rows = [line for line in said if line.startswith("gpt2")]
     for each, step in zip(rows[:2], ("84/120", "starting"), strict=True):
-        assert re.match(r"gpt2\S*7f4d ", each) and step in each
-        assert ("30.0 s" in each) is (width > 50)
-    assert said[-1].startswith("3/12 cells done, 1 failed, 2 running")
+        assert step in each and "30.0 s" in each
+    assert any(line.startswith("3/12 cells done, 1 failed, 2 running") for line in said)
 
 
 def test_a_terminal_of_few_lines_keeps_the_counts() -> None:
     said = drawn(80, RUNNING * 4, height=10)
     assert "3/12 cells done, 1 failed, 8 running, about 2 h 15 min left" in said
-    assert "and 2 more running" in said
 
 
 @pytest.mark.parametrize("running", [[], RUNNING[:1], RUNNING])
@@ -139,11 +154,6 @@ def test_a_line_tells_the_step_of_the_only_cell_that_runs() -> None:
     line = progress_line(sweep(RUNNING[:1], 30.0), 80)
     assert line == "3/12 cells done, 1 failed, 1 running, about 30.0 s left: step 84/120"
     assert progress_line(sweep(RUNNING, 30.0), 80).endswith("2 running, about 30.0 s left")
-
-
-def test_both_ends_of_a_name_stay() -> None:
-    assert shortened("short", 5) == "short"
-    assert shortened("0123456789", 1) == "012..789"
 
 
 def test_why_a_cell_failed_is_told_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -159,13 +159,13 @@ def test_what_a_host_refuses_is_what_is_left_and_nothing_where_some_can_run(
     assert preview(folder, select(cells, folder, None), AllButOne(), packed=False)[1] == {}
 
 
-def test_a_preview_shows_what_varies_among_its_cells(tmp_path: Path) -> None:
+def test_a_preview_shows_what_was_swept_beside_the_name(tmp_path: Path) -> None:
     typed = [("seed=1", "repeats=2"), ("seed=2", "repeats=2", "batch_size=64")]
     cells = plan([asked(*overrides) for overrides in typed], 0)
     expected = {"seed=1": "seed=1", "seed=2": "seed=2 batch_size=64"}
     selection = Selection(tuple(cells), frozenset())
     lines, _ = preview(SweepFolder(tmp_path), selection, Cluster(), False, ["a later one"])
-    at = lines[0].index("varies")
+    at = lines[0].index("swept")
     end = lines[0].index("  cell")
     for cell, line in zip(cells, lines[1:5], strict=True):
         assert line[at:end].rstrip() == expected[cell.planned.overrides[0]]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fakes.recorded import provenance
 from fakes.requests import asked
 from fakes.settings import SETTINGS
 from scalewise.host import data_identity, own_classes, running_code
@@ -14,7 +15,6 @@ from scalewise.records import (
     Checkpoint,
     DeviceInfo,
     PlannedCell,
-    Provenance,
     last_checkpoint,
     part_path,
     seal_checkpoint,
@@ -23,10 +23,7 @@ from scalewise.supervisor import Job, Origin
 from scalewise.supervisor.attempt import prepare
 
 SLOT = DeviceInfo("cpu", "a processor")
-RECORDED = Provenance(
-    command=(), host="h", platform="p", python="3", packages={}, code={}, devices=(SLOT,),
-    driver=None, cuda=None, nccl=None, environment={}, usable_cores=1, memory_limit_mib=None,
-)  # fmt: skip
+RECORDED = provenance([SLOT], code={})
 
 
 def begun(

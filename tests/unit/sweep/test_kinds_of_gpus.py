@@ -14,12 +14,13 @@ from rich.console import Console
 from fakes.nvml.fixture import fake_nvml  # noqa: F401 - a fixture
 from fakes.nvml.scenario import Scenario, gpu_uuid
 from fakes.requests import asked as request_of
-from scalewise.gpu import Lease, Occupancy
+from scalewise.gpu import Hosts, Lease, Occupancy
 from scalewise.records import CellFolder, Ending
 from scalewise.supervisor import to_line
 from scalewise.sweep import QueuedCell, SupervisorProcess, local_engine
 from scalewise.sweep.display import Display
 from scalewise.sweep.plan import Request, plan
+from scalewise.sweep.preflight import explain_differences
 
 H100, A10G = "NVIDIA H100 80GB HBM3", "NVIDIA A10G"
 
@@ -82,3 +83,20 @@ def test_each_kind_of_gpu_has_its_own_task_at_the_same_time(
     }
     said = (tmp_path / "said").read_text()
     assert f"hardware=a10g leaves out GPU 0 ({H100}), GPU 1 ({H100})" in said
+
+
+@pytest.mark.parametrize(
+    ("strategy", "devices", "told"),
+    [("ddp", 4, 1), ("ddp", 2, 0), ("heterogeneous", 4, 0), ("single", 1, 0)],
+)
+def test_equal_shares_on_unlike_gpus_are_told_of(
+    fake_nvml: Callable[[Scenario], Path],  # noqa: F811
+    strategy: str,
+    devices: int,
+    told: int,
+) -> None:
+    fake_nvml(mixed())
+    cell = asked(f"strategy={strategy}").cell
+    lines = [*explain_differences(cell, devices, Hosts().of(cell.hardware))]
+    assert len(lines) == told
+    assert all(A10G in line and H100 in line for line in lines)

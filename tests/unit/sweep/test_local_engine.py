@@ -13,7 +13,6 @@ import pytest
 from rich.console import Console
 
 from fakes.requests import asked
-from scalewise.cli import hydra_main
 from scalewise.gpu import Host, Lease, Leases, Occupancy
 from scalewise.records import (
     Cause,
@@ -32,9 +31,7 @@ from scalewise.sweep import (
     local_engine,
 )
 from scalewise.sweep.display import Display
-from scalewise.sweep.plan import plan
-from scalewise.sweep.status import StatusReader
-from scalewise.sweep.status_view import estimate_line
+from scalewise.sweep.plan import Request, plan
 
 GPUS = tuple(DeviceInfo("cuda", "NVIDIA H200", f"GPU-{i}", i) for i in range(2))
 
@@ -84,9 +81,10 @@ def run(
     *overrides: str,
     repeats: int = 1,
     seeds: Sequence[int] = (0,),
+    more: Sequence[Request] = (),
 ) -> SweepReport:
     typed = ["tracking=none", f"repeats={repeats}", *overrides]
-    cells = plan([asked(*typed, f"seed={seed}") for seed in seeds], 0)
+    cells = plan([*(asked(*typed, f"seed={seed}") for seed in seeds), *more], 0)
     monkeypatch.setattr(engine.executor, "start_supervisor", supervisors.start)
     try:
         return engine.run(cells)
@@ -114,6 +112,17 @@ def test_a_cell_that_was_killed_runs_again_after_the_others_of_its_round(
     assert "gone (ended from outside; retry 1 of 1)" in said(engine)
 
 
+def test_a_cell_that_this_host_cannot_run_is_skipped_and_recorded(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide = asked("tracking=none", "repeats=1", "strategy=ddp", "strategy.devices=4")
+    report = run(engine, monkeypatch, Supervisors([DONE]), more=[wide])
+    assert (report.count("done"), report.count("skipped")) == (1, 1)
+    ((attempt,),) = [found for _, cell in engine.folder.cells() if (found := [*cell.attempts()])]
+    assert (attempt.outcome, attempt.cause) == ("skipped", "host")
+    assert attempt.message.startswith("strategy.devices: found 4 with strategy=ddp; allowed: at mo")
+
+
 def test_fp8_in_eager_steps_is_told_what_it_costs(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,21 +141,6 @@ def test_it_fails_for_good_after_its_retries_or_if_none_can_mend_it(
     supervisors = Supervisors(list(answers))
     report = run(engine, monkeypatch, supervisors, f"sweep.retries={retries}")
     assert (report.count("failed"), len(supervisors.started)) == (1, len(answers))
-
-
-def test_a_budget_ends_the_sweep_before_the_cell_that_would_exceed_it(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hours = 0.7 / 3600  # two cells of 0.3 s, and not a third
-    supervisors = Supervisors([DONE, DONE, DONE, DONE], seconds=0.3)
-    report = run(engine, monkeypatch, supervisors, f"sweep.max_gpu_hours={hours}", repeats=4)
-    assert 1 <= report.count("done") <= 2
-    assert report.count("done") + report.count("waiting") == 4
-    left = [o.message for o in report.endings.values() if o.outcome == "waiting"]
-    assert "h are used, and this cell would exceed it" in left[0]
-    status = StatusReader(engine.folder.path).read()
-    assert "waiting" in status.count(), "no try was made: resumed, they run"
-    assert "to do" in estimate_line(status)
 
 
 def test_a_process_that_vanishes_holds_a_cell_up_for_a_moment_only(
@@ -169,22 +163,17 @@ def test_a_process_that_vanishes_holds_a_cell_up_for_a_moment_only(
 UNRECORDED = Ending("failed", "disk", "[Errno 28] No space left on device")
 
 
-def test_what_a_full_disk_takes_no_record_of_is_said_at_the_end(
-    engine: Engine,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_what_a_full_disk_takes_no_record_of_is_said(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def save(folder: CellFolder, ending: Ending) -> Ending:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(CellFolder, "save_attempt", save)
     report = run(engine, monkeypatch, Supervisors([UNRECORDED]))
-    monkeypatch.setattr(hydra_main, "sweep_reports", [report])
-    assert hydra_main.report() == 1
-    (cell,) = report.cells
-    assert (
-        f"failed: {cell.planned.name}: {UNRECORDED.message} (of which nothing could be written)"
-    ) in capsys.readouterr().err.splitlines()
+    assert report.count("failed") == 1
+    assert f"failed   {report.cells[0].planned.name}" in said(engine)
+    assert UNRECORDED.message in said(engine)
 
 
 def test_a_cell_that_has_ended_counts_although_nobody_can_be_told(

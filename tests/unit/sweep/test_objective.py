@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from fakes.recorded import rank_summary
 from fakes.settings import SETTINGS
 from scalewise.records import CellFolder, DeviceInfo, PlannedCell, RankSummary
 from scalewise.supervisor import Job, Origin
@@ -20,26 +20,8 @@ SLOT = DeviceInfo("cpu", "a processor")
 
 
 def summary(rank: int, samples_fed: int, train_loss: float) -> RankSummary:
-    return RankSummary(
-        rank=rank,
-        local_rank=rank,
-        pid=1,
-        device=SLOT,
-        parameters_total=1,
-        parameters_trainable=1,
-        steps_completed=1,
-        samples_fed=samples_fed,
-        epochs_completed=1,
-        gradient_bytes=None,
-        gradient_buckets=None,
-        flops_per_sample=None,
-        peak_allocated_mib=None,
-        peak_reserved_mib=None,
-        allocation_retries=None,
-        peak_rss_mib=1.0,
-        metrics={"train_loss": train_loss},
-        step_rows=0,
-        metric_rows=1,
+    return rank_summary(
+        rank, SLOT, 1, samples_fed, metrics={"train_loss": train_loss}, metric_rows=1
     )
 
 
@@ -69,16 +51,6 @@ def test_an_objective_that_was_not_measured_is_said_once(tmp_path: Path) -> None
     assert ending.message == ""
 
 
-def test_a_result_that_still_names_its_objective_can_be_read(tmp_path: Path) -> None:
-    folder = ended(tmp_path, summary(0, 300, 2.0), summary(1, 100, 1.0))
-    path = folder.path / "result.json"
-    written = json.loads(path.read_text())
-    assert "objective" not in written
-    before = folder.load_result()
-    path.write_text(json.dumps({**written, "objective": 0.5}))
-    assert folder.load_result() == before
-
-
 @pytest.mark.parametrize(("batch", "sizes"), [(None, (32, 32)), (8, (8, 16))])
 def test_batch_sizes_are_those_that_were_fed_where_the_ranks_tell(
     tmp_path: Path, batch: int | None, sizes: tuple[int, int]
@@ -91,7 +63,7 @@ def test_batch_sizes_are_those_that_were_fed_where_the_ranks_tell(
 def test_a_result_took_the_time_in_which_its_cell_ran(tmp_path: Path) -> None:
     """From 1970 to now, if it went by the time of day."""
     folder = ended(tmp_path, summary(0, 300, 2.0), summary(1, 100, 1.0))
-    assert folder.load_result().took_s == pytest.approx(70, abs=10)
+    assert folder.load_result().elapsed_s == pytest.approx(70, abs=10)
 
 
 @pytest.mark.parametrize(("without", "told"), [(1, False), (0, True)])

@@ -1,11 +1,10 @@
-"""Times until the end of a sweep, and device-hours against ``sweep.max_gpu_hours``."""
+"""Times until the end of a sweep."""
 
 from __future__ import annotations
 
 import pytest
 
 from scalewise.records import Ending
-from scalewise.sweep.device_hours import DeviceHours
 from scalewise.sweep.status import CellStatus, Durations
 
 
@@ -71,22 +70,3 @@ def test_a_cluster_runs_as_many_side_by_side_as_now() -> None:
     cells = [running(0.0, devices=2)] * 3 + [waiting("a", 2)] * 6
     assert known.seconds_left(cells, None, packed=False) == 30.0
     assert known.seconds_left([waiting("a", 2)] * 6, None, packed=False) == 60.0
-
-
-HOUR_S = 3600.0
-
-
-def test_what_was_used_is_counted_for_every_device() -> None:
-    hours = DeviceHours(100.0)
-    hours.spend(8, HOUR_S)
-    assert hours.used_s == 8 * HOUR_S
-
-
-@pytest.mark.parametrize(
-    ("devices", "beside", "fits"), [(2, 0, True), (3, 0, False), (1, 1, True), (1, 2, False)]
-)
-def test_what_a_cell_and_those_beside_it_will_use_is_counted_for_every_device(
-    devices: int, beside: int, fits: bool
-) -> None:
-    others = [(beside, HOUR_S)] if beside else []
-    assert DeviceHours(2.0).allows(devices, HOUR_S, others) is fits

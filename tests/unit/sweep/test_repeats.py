@@ -52,15 +52,14 @@ def test_auto_begins_with_the_first_look(cells: list[Cell]) -> None:
     assert len(adaptive_requests(cells)) == 2
 
 
-def test_an_undecided_pair_gets_interleaved_rounds_and_a_decided_one_none(
+def test_an_undecided_pair_gets_a_whole_round_and_a_decided_one_none(
     tmp_path: Path, cells: list[Cell]
 ) -> None:
     folder, requests = SweepFolder(tmp_path), adaptive_requests(cells)
     record(folder, cells, {0: 1.0, 1: 1.4, 2: 0.8})
     more = next_rounds(folder, requests).cells
-    assert [c.planned.repeat for c in more] == [3, 3, 4, 4]
-    for block in (more[:2], more[2:]):
-        assert {c.planned.config_id for c in block} == set(requests)
+    assert [c.planned.repeat for c in more] == [3, 3]
+    assert {c.planned.config_id for c in more} == set(requests)
     record(folder, cells, {0: 1.0, 1: 1.01, 2: 0.99})
     assert next_rounds(folder, requests).cells == []
 
@@ -93,10 +92,10 @@ def test_a_pair_without_time_for_its_next_rounds_stays_open(
 ) -> None:
     folder, requests = SweepFolder(tmp_path), adaptive_requests(cells)
     record(folder, cells, {0: 1.0, 1: 1.4, 2: 0.8})
-    following = next_rounds(folder, requests, lambda needed: len(needed) < 4)
+    following = next_rounds(folder, requests, lambda needed: len(needed) < 2)
     assert following.cells == []
     assert following.left_open == list(following.looked_at)
-    assert not next_rounds(folder, requests, lambda needed: len(needed) < 5).left_open
+    assert not next_rounds(folder, requests, lambda needed: len(needed) < 3).left_open
 
 
 def test_the_runs_that_a_verdict_needs_are_made_whatever_they_take(
@@ -208,5 +207,5 @@ def test_a_preview_says_until_when_rounds_are_added() -> None:
         request_of("strategy=ddp", "sweep.budget_min=5"),
     )
     (line,) = describe_rounds(plan([single, wide], 0))
-    assert "until they are decided, within 5 min" in line
+    assert line.startswith("until decided: 3 to 20 runs each, at most 5 min")
     assert describe_rounds(plan([single], 0)) == []

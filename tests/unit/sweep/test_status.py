@@ -67,9 +67,10 @@ def test_every_cell_is_in_its_state(sweep: SweepFolder) -> None:
     }
     assert cells["failed"].ending.message == "rank 1 ran out of memory"
     assert cells["done"].global_samples_per_s == pytest.approx(2 * 16 / 0.1)
-    assert cells["done"].elapsed_s == pytest.approx(10.0)
+    ending = cells["done"].ending
+    assert cells["done"].elapsed_s == ending.elapsed_s == pytest.approx(10.0)
+    assert ending.finished_at - ending.started_at == pytest.approx(10.0)
     assert cells["waiting"].step is None
-    assert cells["waiting"].memory == ()
 
 
 def test_a_running_cell_tells_its_step_rate_and_time_left(sweep: SweepFolder) -> None:
@@ -77,7 +78,6 @@ def test_a_running_cell_tells_its_step_rate_and_time_left(sweep: SweepFolder) ->
     assert (cell.step, cell.total_steps, cell.devices) == (30, 120, 2)
     assert cell.global_samples_per_s == pytest.approx(2 * 30 * 16 / 10, rel=0.05)
     assert cell.seconds_left == pytest.approx(30.0, rel=0.05)
-    assert [(m.device, m.used_mib) for m in cell.memory] == [("0", 12000.0), ("1", 12050.0)]
 
 
 def test_the_sweep_has_left_what_its_cells_have_left(sweep: SweepFolder) -> None:
@@ -101,8 +101,6 @@ def test_the_command_prints_a_table_and_json(
     assert main(["status"]) == 0
     out = capsys.readouterr().out
     assert "1/4 cells done, 1 failed, 1 running" in out
-    assert "12,000 / 12,050" in out
-    assert "MiB each" in out
 
 
 def test_a_failed_cell_tells_where_to_look_and_nothing_is_cut(
@@ -156,27 +154,6 @@ def test_where_there_is_no_sweep_the_command_says_so(
     assert "multirun: no sweep here" in capsys.readouterr().err
 
 
-def test_a_rank_that_ended_before_the_last_sample_keeps_its_memory(
-    sweep: SweepFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (path,) = sweep.cell("done").device_series_paths()
-    line = json.loads(path.read_text().splitlines()[-1])
-    line["time"] += 1
-    line["devices"] = [device for device in line["devices"] if device["id"] == "GPU-0"]
-    with path.open("a") as file:
-        file.write(json.dumps(line) + "\n")
-    cell = states(sweep)["done"]
-    assert [(m.device, m.used_mib) for m in cell.memory] == [("0", 12000.0), ("1", 12050.0)]
-    # Of a device that no sample has, the header alone knows: it is shown, without a figure.
-    header, *_ = path.read_text().splitlines()
-    path.write_text(header + "\n" + json.dumps(line) + "\n")
-    cell = states(sweep)["done"]
-    assert [(m.device, m.used_mib) for m in cell.memory] == [("0", 12000.0), ("1", None)]
-    monkeypatch.setenv("COLUMNS", "160")
-    assert main(["status", str(sweep.path)]) == 0
-    assert "12,000 / -" in capsys.readouterr().out
-
-
 def test_a_cell_with_a_torn_result_shows_what_is_left_of_it(sweep: SweepFolder) -> None:
     folder = sweep.cell("done")
     for rank in range(2):
@@ -188,7 +165,6 @@ def test_a_cell_with_a_torn_result_shows_what_is_left_of_it(sweep: SweepFolder) 
     path.write_text(path.read_text()[:-30])
     cell = states(sweep)["done"]
     assert (cell.state, cell.step, cell.total_steps) == ("interrupted", 100, 100)
-    assert [m.used_mib for m in cell.memory] == [12000.0, 12050.0]
     assert cell.ending.message.startswith(
         "it ended, but its result cannot be used: result.json: cannot"
     )
@@ -266,12 +242,11 @@ def test_a_sweep_between_two_cells_runs_while_somebody_has_its_lock(sweep: Sweep
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_no_name_and_no_swept_value_is_broken(width: int) -> None:
+def test_no_swept_value_is_broken(width: int) -> None:
     for sweep in ("cpu2_matrix", "h200_fp8/sweep"):
         status, file = StatusReader(kept(sweep)).read(), StringIO()
-        Console(file=file, width=width).print(render(status, width))
+        Console(file=file, width=width).print(render(status))
         words = {word for line in file.getvalue().splitlines() for word in line.split()}
         for cell in status.cells:
             assert {*cell.swept.split()} <= words
-            assert any(cell.name[:4] == word[:4] and cell.name[-4:] == word[-4:] for word in words)
         assert max(map(len, file.getvalue().splitlines())) <= width

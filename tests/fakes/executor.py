@@ -33,16 +33,12 @@ class PlayedExecutor(Executor[PlayedCell]):
 
     Args:
         play: makes the records of a try, and says how it ends.
-        limit_s: the time limit of a cell.
     """
 
     policy = "exclusive"
 
-    def __init__(
-        self, play: Callable[[Cell, CellFolder], Ending], limit_s: float | None = None
-    ) -> None:
+    def __init__(self, play: Callable[[Cell, CellFolder], Ending]) -> None:
         self.play = play
-        self.limit_s = limit_s
         self.started: list[Cell] = []
         self.rounds: list[int] = []
         """How many cells ran at each look."""

@@ -33,7 +33,11 @@ def _time_major(samples: list[Any]) -> tuple[Tensor, Tensor]:
 
 
 class Net(pl.LightningModule):
-    """``diverges``: its loss is NaN from step 30 on. ``frozen``: its learning rate is 0."""
+    """``diverges``: its loss is NaN from step 30 on. ``frozen``: its learning rate is 0.
+
+    ``apart``: gradients come from ``torch.autograd.grad``, so that DDP never averages them.
+    ``by_hand``: the same, averaged by the loop itself.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,6 +54,17 @@ class Net(pl.LightningModule):
         times = 0 if self.case == "time_major" else 1
         loss = nn.functional.cross_entropy(self.layer(self.fixed(x.mean(times))), y)
         return loss * float("nan") if self.case == "diverges" and self.global_step >= 30 else loss
+
+    def backward(self, loss: Tensor) -> None:
+        if self.case not in ("apart", "by_hand"):
+            super().backward(loss)
+            return
+        learning = [p for p in self.parameters() if p.requires_grad]
+        for parameter, gradient in zip(learning, torch.autograd.grad(loss, learning), strict=True):
+            if self.case == "by_hand":
+                torch.distributed.all_reduce(gradient)
+                gradient /= torch.distributed.get_world_size()
+            parameter.grad = gradient
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         rate = 0.0 if self.case == "frozen" else 0.1

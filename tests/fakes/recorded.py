@@ -223,11 +223,11 @@ def with_devices(run: Run, **changes: Any) -> Run:
 def crowd(path: Path, *cells: str, ms: float = 4.0) -> None:
     """Has other processes hold the cores of rank 0 in these cells for ``ms`` a step."""
     for pattern in cells:
-        for result in path.glob(f"{pattern}/result.json"):
-            text = result.read_text()
-            said = '"run_queue_ms_per_step": null'
-            assert said in text
-            result.write_text(text.replace(said, f'"run_queue_ms_per_step": {ms}', 1))
+        edit_ranks(
+            path,
+            lambda rank: rank.update(run_queue_ms_per_step=ms) if rank["rank"] == 0 else None,
+            pattern,
+        )
 
 
 def step_ms(spec: Spec) -> float:
@@ -281,7 +281,9 @@ def provenance(devices: Sequence[DeviceInfo], **changes: Any) -> Provenance:
             "python": "3.11.9", "packages": {"torch": "2.13.0"},
             "code": {"commit": "abc", "dirty": False}, "devices": tuple(devices), "driver": None,
             "cuda": None, "nccl": None, "environment": {}, "usable_cores": 8,
-            "memory_limit_mib": None, "protocol": PROTOCOL, **changes,
+            "memory_limit_mib": None, "shared_memory_mib": None, "emulated": (), "topology": {},
+            "peak_tflops": {}, "peak_source": None, "data": {}, "started": "fresh",
+            "not_forked": None, "protocol": PROTOCOL, **changes,
         }
     )  # fmt: skip
 
@@ -370,14 +372,9 @@ def _write_devices(folder: CellFolder, spec: Spec) -> None:
         for r in range(spec.devices)
     )
     unavailable = {} if gpu else {"power_w": "a process has no power meter"}
-    writer = DeviceSeriesWriter(
-        folder.device_series_path("0123456789ab"),
-        "0123456789ab",
-        "nvml" if gpu else "process",
-        0.1,
-        devices,
-        unavailable,
-    )
+    host, source = "0123456789ab", "nvml" if gpu else "process"
+    path = folder.device_series_path(host)
+    writer = DeviceSeriesWriter(path, host, source, 0.1, devices, unavailable)  # type: ignore[arg-type]
     begin = spec.warmup * step_ms(spec) / 100.0  # ten times slower, in s
     for i in range(8):
         when = START + begin + (i + 0.5) * (spec.steps - spec.warmup) * step_ms(spec) / 8e3
@@ -415,7 +412,7 @@ def _tracking() -> TrackingRecord:
         "trackio": TrackerState("synced", 12, 12, "scalewise/large-ddp"),
         "wandb": TrackerState("incomplete", 12, 9, "wandb/offline-run", "3 rows lost"),
     }
-    return TrackingRecord(trackers)
+    return TrackingRecord(trackers, 1, ())
 
 
 def _result(planned: PlannedCell, spec: Spec) -> CellResult:
@@ -427,6 +424,7 @@ def _result(planned: PlannedCell, spec: Spec) -> CellResult:
         attempt=1,
         started_at=START,
         finished_at=START + spec.repeat + 10,
+        elapsed_s=spec.repeat + 10,
         world_size=spec.devices,
         strategy=spec.strategy,
         scaling="weak" if spec.scaling == "weak" else "strong",
@@ -438,21 +436,11 @@ def _result(planned: PlannedCell, spec: Spec) -> CellResult:
 
 
 def _attempt(spec: Spec) -> Ending:
-    outcome = spec.outcome
-    messages = {
-        "failed": "rank 1 ran out of memory: CUDA out of memory, tried to allocate 2.00 GiB",
-        "skipped": "strategy=ddp asks for 2 GPUs; this host has 1",
-        "interrupted": "interrupted by the user",
-    }
-    causes = {"failed": "oom", "skipped": "host", "interrupted": "interrupted"}
-    return Ending(
-        number=1,
-        outcome=outcome,  # type: ignore[arg-type]
-        cause=causes[outcome],  # type: ignore[arg-type]
-        message=messages[outcome],
-        rank=1 if outcome == "failed" else None,
-        exit_code=1 if outcome == "failed" else None,
-        last_lines=("torch.OutOfMemoryError: CUDA out of memory.",) if outcome == "failed" else (),
-        started_at=START,
-        finished_at=START + 3,
-    )
+    oom = "CUDA out of memory"
+    ending = {
+        "failed": Ending("failed", "oom", f"rank 1 ran out of memory: {oom}, tried to allocate "
+                         "2.00 GiB", 1, 1, None, (f"torch.OutOfMemoryError: {oom}.",)),
+        "skipped": Ending("skipped", "host", "strategy=ddp asks for 2 GPUs; this host has 1"),
+        "interrupted": Ending("interrupted", "interrupted", "interrupted by the user"),
+    }[spec.outcome]  # fmt: skip
+    return replace(ending, number=1, started_at=START, finished_at=START + 3)

@@ -31,6 +31,7 @@ from scalewise.records import (
 BATCH = 16
 STEP_MS = 100.0
 WARMUP_STEPS = 5
+ARRIVAL_MS = (40.0, 60.0, 50.0, 50.0)
 
 
 def plan_sweep(folder: Path, names: Sequence[str]) -> SweepFolder:
@@ -50,7 +51,7 @@ class RecordedCell:
     """A cell of ``ranks`` ranks that can be written bit by bit.
 
     Every step takes ``STEP_MS`` of recorded (not of real) time. Rank r is ready with its last
-    gradient after ``arrival_ms[r]``.
+    gradient after ``ARRIVAL_MS[r]``.
     """
 
     def __init__(
@@ -60,11 +61,9 @@ class RecordedCell:
         ranks: int = 2,
         gpus: bool = True,
         config: Mapping[str, Any] | None = None,
-        arrival_ms: Sequence[float] = (40.0, 60.0, 50.0, 50.0),
     ) -> None:
         self.folder = folder
         self.ranks = ranks
-        self.arrival_ms = arrival_ms
         self.started_at = time.time()
         self.steps = 0
         folder.clear_attempt()
@@ -106,7 +105,7 @@ class RecordedCell:
         for step in range(self.steps + 1, self.steps + steps + 1):
             now = self.started_at + step * STEP_MS / 1000
             for rank, writer in enumerate(self._steps):
-                arrival = self.arrival_ms[rank]
+                arrival = ARRIVAL_MS[rank]
                 times = {
                     "data_wait": 2.0,
                     "forward": 10.0,
@@ -133,17 +132,12 @@ class RecordedCell:
         samples = {}
         for rank, device in enumerate(self.devices):
             name = device.uuid or f"rank{rank}"
-            samples[name] = DeviceSample(
-                name,
-                utilization_percent=90.0 + rank,
-                memory_used_mib=12000.0 + 50 * rank,
-                **(
-                    {"power_w": 150.0 + step % 7, "temperature_c": 60.0 + rank}
-                    if device.kind == "cuda"
-                    else {}
-                ),
-                throttle_reasons=() if device.kind == "cuda" else None,
-            )
+            read = (90.0 + rank, 12000.0 + 50 * rank)
+            if device.kind == "cuda":
+                more = 150.0 + step % 7, 60.0 + rank
+                samples[name] = DeviceSample(name, *read, *more, throttle_reasons=())
+            else:
+                samples[name] = DeviceSample(name, *read)
         self._series.append(now, samples, 0.1)
 
     def alert(self, alert: Alert) -> None:
@@ -172,43 +166,22 @@ class RecordedCell:
         """End with a result."""
         self.close()
         summaries = tuple(self._rank_summary(r) for r in range(self.ranks))
-        name = self.folder.name
+        name, took_s = self.folder.name, self.steps * STEP_MS / 1000
         self.folder.save_result(
             CellResult(
-                f"id-{name}",
-                f"cfg-{name}",
-                name,
-                0,
-                attempt,
-                self.started_at,
-                self.started_at + self.steps * STEP_MS / 1000,
-                self.ranks,
-                "ddp",
-                "strong",
-                BATCH * self.ranks,
-                BATCH,
-                (),
-                summaries,
+                f"id-{name}", f"cfg-{name}", name, 0, attempt, self.started_at,
+                self.started_at + took_s, took_s, self.ranks, "ddp", "strong", BATCH * self.ranks,
+                BATCH, (), summaries,
             )
-        )
+        )  # fmt: skip
 
     def fail(self, number: int = 1) -> None:
         """End as a try that failed."""
         self.close()
         self.folder.save_attempt(
-            Ending(
-                "failed",
-                "oom",
-                "rank 1 ran out of memory",
-                1,
-                1,
-                None,
-                ("CUDA out of memory",),
-                number,
-                self.started_at,
-                time.time(),
-            )
-        )
+            Ending("failed", "oom", "rank 1 ran out of memory", 1, 1, None,
+                   ("CUDA out of memory",), number, self.started_at)
+        )  # fmt: skip
 
     def _rank_summary(self, rank: int) -> RankSummary:
         return rank_summary(

@@ -19,8 +19,7 @@ import torch
 from torch import distributed, nn
 
 from scalewise.datasets.synthetic import PointClouds, SensorStreams
-from scalewise.operations.contract import Mode
-from scalewise.operations.sensors import Fusion, Voxelize
+from scalewise.operations.sensors import Fusion, Mode, Voxelize
 from scalewise.train.strategies.pipeline import Replicas, Ties
 
 MAX_NORM = 3.0
@@ -49,11 +48,7 @@ def main() -> None:
     summed = stage.shared.grad.tolist()
     replicas.average_gradients(stage.parameters())
     averaged = {"own": stage.own.grad.tolist(), "shared": stage.shared.grad.tolist()}
-    replicas.clip(
-        MAX_NORM,
-        own=[p for p in stage.parameters() if ties.is_counted_here(p)],
-        elsewhere=[p for p in stage.parameters() if not ties.is_counted_here(p)],
-    )
+    ties.clip(stage, MAX_NORM)
     found = {
         "place": replicas.place,
         "ranks": replicas.ranks,

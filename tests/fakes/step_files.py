@@ -1,8 +1,7 @@
-"""Step files as today's ranks write them, and as those of older versions did."""
+"""Step files as ranks write them."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -40,13 +39,6 @@ def write_rows(path: Path, rows: npt.NDArray[np.void]) -> None:
     """In one block, with a clock that is Unix time."""
     with closing(StepWriter(path, epoch_offset_ns=0)) as writer:
         writer.append_rows(rows)
-
-
-def write_old_rows(path: Path, rows: npt.NDArray[np.void]) -> None:
-    """Without checksums: schema version 1."""
-    header = {"schema_version": 1, "dtype": STEP_DTYPE.descr, "epoch_offset_ns": 0}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(json.dumps(header).encode() + b"\n" + rows.tobytes())
 
 
 def steady_rows(steps: int, step_ms: float = 10.0, on_device: bool = True) -> npt.NDArray[np.void]:

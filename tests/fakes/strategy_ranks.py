@@ -75,18 +75,9 @@ def train_variants(
     folder: Path, variants: Mapping[str, Sequence[str]], base: Sequence[str] = BASE
 ) -> Trained:
     """Train every variant. Raises AssertionError with the ranks' errors where one of them fails."""
-    from hydra import compose, initialize_config_dir
-    from omegaconf import OmegaConf
+    from fakes.requests import composer
 
-    from scalewise.config import conf_dir
-
-    plain: dict[str, Any] = {}
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        for name, overrides in variants.items():
-            composed = compose("config", overrides=[*base, *overrides])
-            with_hydra = OmegaConf.to_container(composed, resolve=True)
-            assert isinstance(with_hydra, dict)
-            plain[name] = with_hydra
+    plain = {name: composer().plain((*base, *more), 0) for name, more in variants.items()}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "variants.json").write_text(json.dumps(plain))
     run_ranks("fakes.strategy_ranks", folder, RANKS)

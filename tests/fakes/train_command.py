@@ -46,6 +46,9 @@ class Finished:
         """By name."""
         return {planned.name: (planned, folder) for planned, folder in self.sweep.cells()}
 
+    def by_strategy(self) -> dict[str, CellFolder]:
+        return {name.split("-")[2]: folder for name, (_, folder) in self.cells().items()}
+
     def only_cell(self) -> CellFolder:
         ((_, folder),) = self.cells().values()
         return folder

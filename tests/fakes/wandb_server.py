@@ -9,7 +9,6 @@ import sys
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any
 
 
@@ -27,7 +26,7 @@ class Upload:
 
 
 class WandbServer:
-    """``with WandbServer() as server:`` and point ``WANDB_BASE_URL`` at ``server.url``."""
+    """``with closing(WandbServer()) as server:`` and point ``WANDB_BASE_URL`` at ``server.url``."""
 
     def __init__(self) -> None:
         self.runs: dict[str, Upload] = {}
@@ -36,21 +35,13 @@ class WandbServer:
         self._lock = threading.Lock()
         self._http = _Server(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._http.serve_forever, daemon=True)
+        self._thread.start()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self._http.server_port}"
 
-    def __enter__(self) -> WandbServer:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         self._http.shutdown()
         self._http.server_close()
         self._thread.join()

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from fakes.train_command import listening, wait_for
-from scalewise.cli import main
 from scalewise.config import HardwareConfig, cpu_devices
+from scalewise.doctor import find_devices, leased
 from scalewise.gpu import Leases
 from scalewise.host import descendants, usable_cores
-from scalewise.records import DeviceInfo, load_doctor
+from scalewise.records import DeviceInfo, DoctorReport, find_record
 
 pytestmark = pytest.mark.skipif(len(usable_cores()) < 2, reason="two ranks need two cores")
 
@@ -57,7 +57,8 @@ def test_two_ranks_measure_everything_a_cpu_host_has(
             heard |= listening(descendants(examination.pid))
     assert examination.returncode == 0, errors
     assert heard == {"127.0.0.1"}, "no other host can join"
-    report = load_doctor(tmp_path / "out")
+    report = find_record(tmp_path / "out", DoctorReport)
+    assert report is not None
     assert [rank.stage for rank in report.ranks] == ["done", "done"]
     assert not report.missing and report.devices[0].device.kind == "cpu"
     for rank in report.ranks:
@@ -86,7 +87,8 @@ def test_a_rank_that_is_killed_is_named_and_what_was_measured_stays(
     os.kill(_rank_process(tmp_path, examination.pid), signal.SIGKILL)
     _, errors = examination.communicate(timeout=120)
     assert examination.returncode == 1, errors
-    report = load_doctor(tmp_path / "out")
+    report = find_record(tmp_path / "out", DoctorReport)
+    assert report is not None
     assert "ended with status -9" in report.missing["rank 1"]
     assert report.ranks[0].gemm, "the other rank's own figures are kept"
 
@@ -101,7 +103,7 @@ def test_no_rank_outlives_its_examination(
     wait_for(lambda: not any(Path(f"/proc/{pid}/exe").exists() for pid in ranks), "their end", 10)
 
 
-def test_devices_in_use_by_another_job_are_left_alone(
+def test_devices_in_use_by_another_job_are_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
@@ -109,11 +111,17 @@ def test_devices_in_use_by_another_job_are_left_alone(
     shares = cpu_devices(HardwareConfig("auto"), usable_cores())
     lease = Leases().try_lease([DeviceInfo("cpu", "any", cores=shares[0])], 1)
     assert lease is not None
-    status = main(["doctor"])
-    lease.release()
-    assert status == 2
-    said = "scalewise doctor: another scalewise job is using one of"
-    assert capsys.readouterr().err.startswith(said)
+    said: list[str] = []
+
+    def end_the_other(_seconds: float) -> None:
+        said.append(capsys.readouterr().err)
+        lease.release()
+
+    monkeypatch.setattr("time.sleep", end_the_other)
+    slots = find_devices(None, None).slots
+    with leased(slots) as own:
+        assert own.slots == slots
+    assert len(said) == 1 and said[0].startswith("waiting: ")
 
 
 def _rank_process(folder: Path, parent: int) -> int:

@@ -19,13 +19,8 @@ import pytest
 
 from fakes.nvml.scenario import GPU_IS_LOST, Scenario, environment, gpu_uuid
 from scalewise.cli import main
-from scalewise.gpu.export import read_seed_file
 
 _TOP = [sys.executable, "-m", "scalewise", "top"]
-
-
-def _command(*arguments: str) -> list[str]:
-    return [*_TOP, *arguments]
 
 
 def _host(tmp_path: Path, scenario: Scenario) -> dict[str, str]:
@@ -34,7 +29,7 @@ def _host(tmp_path: Path, scenario: Scenario) -> dict[str, str]:
 
 def _run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        _command(*arguments), env=env, capture_output=True, text=True, timeout=60, check=False
+        [*_TOP, *arguments], env=env, capture_output=True, text=True, timeout=60, check=False
     )
 
 
@@ -91,7 +86,7 @@ def test_the_log_is_valid_json_however_it_ends(tmp_path: Path) -> None:
     env = _host(tmp_path, Scenario().h200(4))
     log = tmp_path / "gpu_monitoring.json"
     with subprocess.Popen(
-        _command("--stats-file", str(log), "--gpu", "2", "--interval", "0.1"), env=env
+        [*_TOP, "--stats-file", str(log), "--gpu", "2", "--interval", "0.1"], env=env
     ) as top:
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline and not (
@@ -99,12 +94,13 @@ def test_the_log_is_valid_json_however_it_ends(tmp_path: Path) -> None:
         ):
             time.sleep(0.05)
         os.kill(top.pid, signal.SIGKILL)
-    one = read_seed_file(log)
-    everything = read_seed_file(tmp_path / "gpu_monitoring_multi_gpu.json")
-    assert len(one.times) >= 5 and len(everything.times) >= 5
-    assert [d.index for d in one.devices] == [2]
-    assert [d.id for d in everything.devices] == [gpu_uuid(i) for i in range(4)]
-    assert set(everything.values(gpu_uuid(3), "memory_used_mib")) == {10_240 + 3 * 1024}
+    one = json.loads(log.read_bytes())
+    everything = json.loads((tmp_path / "gpu_monitoring_multi_gpu.json").read_bytes())
+    assert len(one) >= 5 and len(everything) >= 5
+    assert {entry["gpu_index"] for entry in one} == {2}
+    rows = [entry["multi_gpu_data"] for entry in everything]
+    assert [gpu["gpu_uuid"] for gpu in rows[0]] == [gpu_uuid(i) for i in range(4)]
+    assert {row[3]["memory_used"] for row in rows} == {10_240 + 3 * 1024}
 
 
 class _Terminal:
@@ -145,7 +141,7 @@ def test_the_screen_shows_a_lost_gpu_and_ends_with_ctrl_c(tmp_path: Path) -> Non
     scenario = Scenario().h200(3)
     later = time.monotonic() - scenario.origin + 6  # a busy host takes seconds to start it
     env = _host(tmp_path, scenario.fault(1, "*", GPU_IS_LOST, at=later))
-    terminal = _Terminal(_command("--interval", "0.2"), env)
+    terminal = _Terminal([*_TOP, "--interval", "0.2"], env)
     terminal.wait_for("every 0.2 s")
     terminal.wait_for("GPU 1 is lost: GPU is lost")
     terminal.process.send_signal(signal.SIGINT)

@@ -14,6 +14,7 @@ import pytest
 from fakes.train_command import Train, listening, wait_for
 from scalewise.host import FileLock, usable_cores
 from scalewise.records import SweepFolder
+from scalewise.sweep.status import CellStatus, StatusReader
 
 pytestmark = pytest.mark.skipif(
     len(usable_cores()) < 2, reason="a cell of two devices needs two cores"
@@ -98,27 +99,19 @@ def freed(locks: Collection[FileLock], ranks: Collection[int], seconds: float) -
     return time.monotonic() - begun
 
 
-def test_locks_are_held_until_the_last_rank_has_ended(train: Train, tmp_path: Path) -> None:
-    """Ranks that are forked: those that start freshly keep a resumed sweep waiting below."""
-    sweep = Started(train, tmp_path / "sweep")
-    assert listening(sweep.ranks[:1]) == {"127.0.0.1"}, "no other host can join"
-    assert listening(train.processes()) <= {"127.0.0.1", "::1"}
-    locks = locks_of(train, sweep.folder)
-    assert len(locks) == 3, "the folder's and one for each core"
-    assert not any(lock.try_acquire() for lock in locks)
-    # It does not answer when it is asked to end, and lives until it is made to.
-    kill(sweep.ranks[1], number=signal.SIGSTOP)
-    kill(sweep.process.pid)
-    assert freed(locks, sweep.ranks, 60) > GRACE_S
-    wait_for(lambda: train.processes() == {}, "the end of all", 10)
-
-
 def test_a_sweep_that_is_resumed_at_once_waits_for_what_was_killed(
     train: Train, tmp_path: Path
 ) -> None:
     first = Started(train, tmp_path / "sweep")
+    assert listening(first.ranks[:1]) == {"127.0.0.1"}, "no other host can join"
+    assert listening(train.processes()) <= {"127.0.0.1", "::1"}
+    locks = locks_of(train, first.folder)
+    assert len(locks) == 3, "the folder's and one for each core"
+    assert not any(lock.try_acquire() for lock in locks)
+    # It does not answer when it is asked to end, and lives until it is made to.
     kill(first.ranks[1], number=signal.SIGSTOP)
     kill(first.process.pid)
+    killed = time.time()
     resumed = train.start("-m", *ENDLESS, f"sweep.resume={first.folder.path}")
     both: list[tuple[list[int], list[int]]] = []
     seen_alive = time.time()
@@ -138,6 +131,9 @@ def test_a_sweep_that_is_resumed_at_once_waits_for_what_was_killed(
     new = [pid for pid, line in train.processes().items() if ".sweep.worker" in line]
     assert min(psutil.Process(pid).create_time() for pid in new) >= seen_alive - 0.02
     assert both == []
+    assert seen_alive - killed > GRACE_S - 0.5
+    ((_, cell),) = first.folder.cells()
+    assert [attempt.cause for attempt in cell.attempts()] == ["interrupted"]
     kill(resumed.pid, number=signal.SIGINT)
     resumed.communicate(timeout=30)
 
@@ -163,11 +159,24 @@ def test_no_rank_outlives_any_one_of_those_above_it(train: Train, tmp_path: Path
     typed = ("repeats=4", "sweep.retries=0")
     sweep = Started(train, tmp_path / "sweep", *typed)
     (server,) = {*sweep.family} - {sweep.process.pid, sweep.supervisor}
+    status = StatusReader(sweep.folder.path)
+
+    def stepping() -> CellStatus | None:
+        return next((cell for cell in status.read().cells if cell.step), None)
+
+    running = wait_for(stepping, "steps in the status")
+    assert (running.state, running.total_steps) == ("running", 1_000_000)
+    assert status.read().count() == {"running": 1, "waiting": 3}
     kill(server)
     time.sleep(0.5)
     assert len(alive(sweep.ranks)) == 2, "they are no children of what they were forked from"
     kill(sweep.supervisor)
     wait_for(lambda: alive(sweep.ranks) == [], "the end of the ranks", 10)
+    cell = sweep.folder.cell(running.name)
+    attempt = wait_for(lambda: next(cell.attempts(), None), "the attempt", 15)
+    assert (attempt.cause, attempt.message) == (
+        "supervisor_lost", "the supervisor was ended by SIGKILL",
+    )  # fmt: skip
     supervisor, ranks = wait_for(lambda: sweep.training(sweep.supervisor), "the next cell", 120)
     named = {"rank 0", "rank 1"}
     wait_for(lambda: {psutil.Process(one).name() for one in ranks} == named, "forks' names", 10)
@@ -177,3 +186,5 @@ def test_no_rank_outlives_any_one_of_those_above_it(train: Train, tmp_path: Path
     _, ranks = wait_for(lambda: sweep.training(supervisor), "the next cell", 120)
     end_all_above(train, sweep, ranks)
     wait_for(lambda: train.processes() == {}, "the end of all", 10)
+    count = StatusReader(sweep.folder.path).read().count()
+    assert (count["failed"], count["waiting"]) == (2, 1)

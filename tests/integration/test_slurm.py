@@ -26,9 +26,9 @@ from fakes.train_command import (
     make_train,
     wait_for,
 )
-from scalewise.analysis import load_sweep, measure_throughput
+from scalewise.analysis import load_sweep
 from scalewise.analysis.balance import audit_shards
-from scalewise.analysis.steps import common_steps, find_long_steps, timed_steps
+from scalewise.analysis.steps import common_steps, find_long_steps, measure_throughput, timed_steps
 from scalewise.config import config_id, repeat_id
 from scalewise.records import (
     CellFolder,
@@ -136,7 +136,7 @@ def test_mixed_widths_and_faults_end_as_on_a_local_host(mixed: Finished) -> None
         assert (attempt.outcome, attempt.cause) == ("failed", "exception")
         assert f"(SLURM job {job(folder)}: FAILED)" in attempt.message
         assert attempt.last_lines
-    assert "finish it: scalewise resume " in mixed.err
+    assert ", then: scalewise resume " in mixed.err
     assert (mixed.sweep.report_path / "report.md").is_file()
 
 

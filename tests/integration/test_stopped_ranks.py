@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from fakes.train_command import SMALL, Train, wait_for
-from scalewise.analysis import load_sweep, measure_throughput
-from scalewise.analysis.steps import common_steps, find_long_steps, timed_steps
+from scalewise.analysis import load_sweep
+from scalewise.analysis.steps import common_steps, find_long_steps, measure_throughput, timed_steps
 from scalewise.records import CellFolder, SweepFolder, read_heartbeat
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]

@@ -106,8 +106,7 @@ def test_curves_and_gpus_by_device_are_shown(dashboard: str, tmp_path: Path) -> 
     system = page(f"{base.rstrip('/')}/system?{query}", tmp_path / "system-profile")
     for device in ("GPU 0", "GPU 1", "PROCESS 0", "PROCESS 1"):
         assert device in system
-    # With the units that Trackio knows of its own names.
-    for metric in ("allocated_memory (GiB)", "power (W)", "rss_mib"):
+    for metric in ("memory_used_mib", "power_w", "rss_mib"):
         assert metric in system
     assert "GPU 1: lost" in system, "alerts stand beside the curves"
 

@@ -12,7 +12,7 @@ import yaml
 from fakes.train_command import LEAN, ROOT, SMALL, Finished, Train
 from scalewise.analysis.balance import audit_shards
 from scalewise.config import conf_dir
-from scalewise.records import CellFolder, SweepFolder, read_metrics, read_shard, read_steps
+from scalewise.records import SweepFolder, read_metrics, read_shard, read_steps
 
 
 @pytest.fixture(scope="module")
@@ -21,13 +21,9 @@ def sweep(shared_train: Train) -> Finished:
     return shared_train("strategy=ddp,single", *SMALL, "model=large", "-m")
 
 
-def by_strategy(sweep: Finished) -> dict[str, CellFolder]:
-    return {name.split("-")[2]: folder for name, (_, folder) in sweep.cells().items()}
-
-
 def test_a_matrix_is_trained_and_answered(sweep: Finished) -> None:
     assert sweep.status == 0, sweep.err
-    cells = by_strategy(sweep)
+    cells = sweep.by_strategy()
     assert set(cells) == {"single", "ddp"}
     single, ddp = cells["single"].load_result(), cells["ddp"].load_result()
     assert (single.world_size, ddp.world_size) == (1, 2)
@@ -39,7 +35,7 @@ def test_a_matrix_is_trained_and_answered(sweep: Finished) -> None:
 
 
 def test_each_cell_ran_in_processes_of_its_own_on_its_share(sweep: Finished) -> None:
-    ranks = [rank for f in by_strategy(sweep).values() for rank in f.load_result().ranks]
+    ranks = [rank for f in sweep.by_strategy().values() for rank in f.load_result().ranks]
     assert len({rank.pid for rank in ranks}) == 3
     assert len({rank.device.cores for rank in ranks}) == 2
     assert len({len(rank.device.cores) for rank in ranks}) == 1
@@ -49,7 +45,7 @@ def test_each_cell_ran_in_processes_of_its_own_on_its_share(sweep: Finished) -> 
 
 
 def test_every_step_and_sample_is_in_the_records(sweep: Finished) -> None:
-    folder = by_strategy(sweep)["ddp"]
+    folder = sweep.by_strategy()["ddp"]
     for rank in range(2):
         series = read_steps(folder.steps_path(rank), rank)
         assert (len(series), len(series.timed())) == (12, 10)
@@ -63,7 +59,7 @@ def test_every_step_and_sample_is_in_the_records(sweep: Finished) -> None:
 
 
 def test_a_cell_says_what_it_depends_on(sweep: Finished) -> None:
-    folder = by_strategy(sweep)["ddp"]
+    folder = sweep.by_strategy()["ddp"]
     provenance = folder.load_provenance()
     assert {"-m", "model=large"} <= set(provenance.command)
     assert len(provenance.devices) == 2
@@ -113,24 +109,6 @@ def test_two_sweeps_in_one_second_share_nothing_and_odd_values_arrive_unharmed(
         assert (config["seed"], config["batch_size"]) == (7, 20)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--cfg", "job", "model=large"), "batch_size: 128"),
-        (("--help",), "model: medium, large, mlp_258k"),
-    ],
-)
-def test_questions_are_answered_and_nothing_is_run(
-    train: Train, arguments: tuple[str, ...], words: str
-) -> None:
-    run = train(*arguments)
-    assert run.status == 0, run.err
-    assert words in run.out
-    assert train.sweeps() == set()
-    if arguments[0] == "--cfg":
-        assert yaml.safe_load(run.out)["model"]["name"] == "large"
-
-
 def test_the_tab_key_completes(train: Train) -> None:
     line = "python train.py model=la"
     run = train("-sc", "query=bash", COMP_LINE=line, COMP_POINT=str(len(line)))
@@ -154,26 +132,6 @@ def test_optuna_gets_the_objective_of_every_cell(train: Train) -> None:
     found = yaml.safe_load((run.sweep.path / "optimization_results.yaml").read_text())
     losses = [cell.ranks[0].metrics["val_loss"] for cell in cells]
     assert found["best_value"] == pytest.approx(min(loss for loss in losses if loss is not None))
-
-
-def test_a_host_that_cannot_run_a_cell_skips_it_and_says_so(train: Train) -> None:
-    run = train(*SMALL, "max_steps=4", "-m", "hardware=auto,h100")
-    assert run.status == 3, run.err
-    states = {
-        folder.load_config()["hardware"]["name"]: folder for _, folder in run.cells().values()
-    }
-    assert states["auto"].is_done()
-    (attempt,) = states["h100"].attempts()
-    assert (attempt.outcome, attempt.cause) == ("skipped", "host")
-    assert attempt.message.startswith("hardware=h100: found no NVIDIA GPU on this host")
-    assert "skipped" in run.err
-
-
-def test_a_folder_that_cannot_be_made_is_one_line(train: Train) -> None:
-    run = train(*SMALL, "hydra.run.dir=/proc/nowhere")  # not even by root
-    assert run.status == 1
-    _, error = run.err.splitlines()  # what is prepared comes first
-    assert error.startswith("error: ")
 
 
 def test_the_shipped_configuration_is_complete_beside_the_package(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -9,11 +10,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import psutil
 import pytest
 import yaml
 
@@ -149,54 +147,6 @@ def test_a_hang_is_seen_and_every_ranks_stack_is_kept(fault: CellFolder) -> None
     assert all("most recent call first" in text for text in stacks)
 
 
-def test_killing_the_supervisor_or_the_sweep_leaves_nothing(train: Train, own_code: Path) -> None:
-    sweep = train.start(
-        *FAULTY,
-        "tracking=trackio",
-        "strategy=single",
-        "+model.step_ms=400",
-        "max_steps=400",
-        "seed=1,2",
-        "-m",
-        cwd=own_code,
-    )
-    folder = SweepFolder(wait_for(lambda: train.sweeps(own_code), "the sweep's folder").pop())
-    started = running_cell(folder, set())
-    said = wait_for(lambda: while_it_steps(status(train, folder)), "steps in the status")
-    assert said["count"] == {"running": 1, "waiting": 1}
-    os.kill(psutil.Process(train.find("scalewise.sweep.worker")).ppid(), signal.SIGKILL)
-
-    attempt = wait_for(lambda: next(started.attempts(), None), "the attempt", 15)
-    assert (attempt.cause, attempt.message) == (
-        "supervisor_lost",
-        "the supervisor was ended by SIGKILL",
-    )
-    second = running_cell(folder, {started.name})
-    assert str(started.path) not in " ".join(train.processes().values())
-
-    sweep.kill()
-    sweep.communicate()
-    wait_for(lambda: not train.processes(), "every process to end", 12)
-    assert only_attempt(second).cause == "interrupted"
-
-    states = {cell.planned.name: cell.state for cell in load_sweep(folder.path).cells}
-    assert states == {started.name: "failed", second.name: "interrupted"}
-    assert status(train, folder)["count"] == {"failed": 1, "interrupted": 1}
-
-
-def status(train: Train, sweep: SweepFolder) -> Any:
-    """What ``scalewise status`` says."""
-    command = [sys.executable, "-m", "scalewise", "status", str(sweep.path), "--json"]
-    return json.loads(subprocess.check_output(command, env=train.environment))
-
-
-def while_it_steps(said: Any) -> Any:
-    """``said`` itself, if it was said once a cell made steps."""
-    stepping = [cell for cell in said["cells"] if (cell["step"] or 0) >= 3]
-    assert all(cell["total_steps"] == 400 for cell in stepping)
-    return said if stepping else None
-
-
 def running_cell(sweep: SweepFolder, known: set[str]) -> CellFolder:
     """The next cell that makes steps."""
 
@@ -235,6 +185,8 @@ def test_ctrl_c_keeps_what_is_done_and_resume_runs_the_rest(train: Train, own_co
     for torn in interrupted.path.glob("steps/*.bin"):
         torn.write_bytes(torn.read_bytes()[:-7])
     assert "done" in {cell.state for cell in load_sweep(folder.path).cells}
+    before = sums(interrupted.path)
+    assert {"steps/rank0.bin", "result.json"} <= before.keys()
 
     run = train(*command, "-m", f"sweep.resume={folder.path}", cwd=own_code)
     assert run.status == 0, run.err
@@ -245,25 +197,34 @@ def test_ctrl_c_keeps_what_is_done_and_resume_runs_the_rest(train: Train, own_co
             result = cell.path / "result.json"
             assert result.stat().st_mtime_ns == finished[cell.name]
     assert run.err.count("was done before") == len(finished)
+    (said,) = [line for line in run.err.splitlines() if "earlier/1" in line]
+    assert interrupted.name in said and "result.json" in said
+    kept = CellFolder(interrupted.path / "earlier" / "1")
+    # The tries are the cell's, whatever became of their records.
+    moved = {path: sha for path, sha in before.items() if not path.startswith("attempts/")}
+    assert sums(kept.path) == moved
+    assert interrupted.steps_path(0).read_bytes() != kept.steps_path(0).read_bytes()
+
+
+def sums(folder: Path) -> dict[str, str]:
+    """The SHA-256 of every record, by its path."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
 
 
 # The supervisor alone, with what a sweep would tell it
 
 
-def supervise(
-    train: Train,
-    folder: CellFolder,
-    *overrides: str,
-    uuid: str | None = None,
-) -> Ending:
+def supervise(train: Train, folder: CellFolder, uuid: str, *overrides: str) -> Ending:
     """Run one attempt at a tiny cell of one rank under a real supervisor; its answer."""
-    from hydra import compose, initialize_config_dir
-
-    from scalewise.config import build_cell, conf_dir, resolve
+    from fakes.requests import composer
+    from scalewise.config import build_cell
     from scalewise.sweep.running_cells import settings_of
 
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = resolve(compose(config_name="config", overrides=[*SMALL, *overrides]))
+    plain = composer().plain((*SMALL, *overrides), 0)
     folder.save_config(plain)
     cores = tuple(sorted(os.sched_getaffinity(0)))[:1]
     job = Job(
@@ -294,15 +255,8 @@ def test_a_gpu_that_vanishes_is_noted_and_training_goes_on(train: Train, tmp_pat
     scenario.fault(0, "*", nvml.GPU_IS_LOST, at=4)
     train.environment |= nvml.variables(scenario.write(tmp_path / "scenario.txt"))
     folder = CellFolder(tmp_path / "cell")
-    ending = supervise(
-        train,
-        folder,
-        "monitor.devices=true",
-        "monitor.interval_s=0.2",
-        "max_steps=4000",
-        "max_epochs=null",
-        uuid=nvml.gpu_uuid(0),
-    )
+    sampled = ("monitor.devices=true", "monitor.interval_s=0.2")
+    ending = supervise(train, folder, nvml.gpu_uuid(0), *sampled, "max_steps=4000")
     assert ending.outcome == "done", ending
     (path,) = folder.device_series_paths()
     series = read_device_series(path)
@@ -314,18 +268,6 @@ def test_a_gpu_that_vanishes_is_noted_and_training_goes_on(train: Train, tmp_pat
 
 
 # Disks
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 12 MiB. Only root may mount one."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(folder)]
-    if os.getuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("a small file system cannot be mounted here")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_disk_that_fills_up_in_training_fails_the_cell(

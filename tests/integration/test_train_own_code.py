@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import yaml
 
-from fakes.train_command import LEAN, Finished, Train, copy_own_code
+from fakes.strategy_ranks import global_losses
+from fakes.train_command import LEAN, Train, copy_own_code
 from scalewise.analysis import CellRecords, load_sweep
 from scalewise.analysis.balance import audit_shards
 from scalewise.analysis.comparability import differences, identity
 from scalewise.cli import main
 from scalewise.host import CLASS_FILES
-from scalewise.records import CellFolder, read_metrics, read_shard
+from scalewise.records import CellFolder, read_shard
 
 
 @pytest.fixture(scope="module")
@@ -29,31 +30,14 @@ def own(shared_train: Train, tmp_path_factory: pytest.TempPathFactory) -> dict[s
         "-m",
         "strategy=single,ddp",
         "model._target_=mine.Net",
-        "+model.width=12",
+        "model.width=12",
         "dataset._target_=mine.Data",
         "batch_size=16",
         "log_every_n_steps=1",
         cwd=mine,
     )
     assert run.status == 0, run.err
-    return by_strategy(run)
-
-
-def by_strategy(run: Finished) -> dict[str, CellFolder]:
-    return {name.split("-")[2]: folder for name, (_, folder) in run.cells().items()}
-
-
-def losses(folder: CellFolder, world: int) -> np.ndarray:
-    """The global loss of each step: the mean over ranks, whose shares are equal."""
-    steps = [
-        [
-            row.values["train_loss"]
-            for row in read_metrics(folder.metrics_path(rank))
-            if "train_loss" in row.values
-        ]
-        for rank in range(world)
-    ]
-    return np.mean(np.array(steps), axis=0)
+    return run.by_strategy()
 
 
 def test_a_model_and_data_of_ones_own_train_with_full_records(own: dict[str, CellFolder]) -> None:
@@ -70,7 +54,7 @@ def test_a_model_and_data_of_ones_own_train_with_full_records(own: dict[str, Cel
 
 
 def test_one_device_and_two_see_the_same_global_batches(own: dict[str, CellFolder]) -> None:
-    alone, together = losses(own["single"], 1), losses(own["ddp"], 2)
+    alone, together = (global_losses(own[name].path) for name in ("single", "ddp"))
     assert len(alone) == 12
     assert np.ptp(alone) > 0.01
     np.testing.assert_allclose(together, alone, rtol=1e-4)
@@ -133,6 +117,7 @@ def test_a_datamodule_of_ones_own_decides_on_its_batches(modules: dict[str, Cell
     folder = modules["decides"]
     result = folder.load_result()
     assert [rank.own_optimizer for rank in result.ranks] == ["SlowSgd"] * 2
+    assert all(rank.own_batches for rank in result.ranks)
     report = folder.path.parent / "report" / "report.md"
     assert "optimizer=the module's own (SlowSgd)" in report.read_text()
     assert (result.per_device_batch_size, result.global_batch_size) == (10, 20)
@@ -144,7 +129,7 @@ def test_a_datamodule_of_ones_own_decides_on_its_batches(modules: dict[str, Cell
     ("experiment", "message"),
     [
         ("too_large", "no batch came from Module, so nothing was trained"),
-        ("read_once", "no batch came from Dry in epoch 2, after "),
+        ("read_once", "no batch came in epoch 2, after "),
     ],
 )
 def test_a_datamodule_that_gives_no_batch_fails_and_says_in_which_epoch(
@@ -197,8 +182,8 @@ def test_monitor_records_a_script_of_ones_own(
         )
         assert done.returncode == 0, done.stderr
         said = done.stdout + done.stderr
-        assert f"records go to records/{name}; the first 2 steps are warm-up" in said
         steps = 24 // ranks
+        assert f"records go to records/{name}; the first 2 steps of {steps} are warm-up" in said
         assert f"{steps - 2} of {steps} steps were timed: scalewise report records" in said
     one, two = load_sweep(own_code / "records").cells
     _check_monitored(one, ranks=1)

@@ -56,7 +56,8 @@ $(BIN)/python:
 	@$(PYTHON) -m venv $(VENV) || \
 	  { echo "$(PYTHON) -m venv failed: on Debian, apt-get install python3-venv"; exit 2; }
 
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# Not --quiet: to be silent for a minute looks like being stuck.
+INSTALL := $(BIN)/python -m pip install --progress-bar off --disable-pip-version-check -c constraints.txt
 $(STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV): about 1.2 GB, with CUDA more; a minute or two"
 	$(INSTALL) -e .

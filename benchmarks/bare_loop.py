@@ -101,7 +101,7 @@ def one_run(workload: str, arm: str, timed: int) -> float:
 
 
 def recorded_ms(folder: Path) -> float:
-    from scalewise.analysis import common_steps, measure_throughput
+    from scalewise.analysis.steps import common_steps, measure_throughput
     from scalewise.records import SweepFolder, read_steps
 
     _, cell = next(SweepFolder(folder).cells())
@@ -173,8 +173,7 @@ def plain_lightning(cell: Any, module: Any, loader: Any, kind: str) -> float:
 
 def show(runs: list[dict[str, Any]]) -> None:
     """Step time of each arm, and its ratio to the bare loop with its interval."""
-    from scalewise.analysis import estimate_mean
-    from scalewise.analysis.statistics import estimate_ratio
+    from scalewise.analysis.statistics import estimate_mean, estimate_ratio
 
     print(f"\n{'workload':11} {'arm':10} {'step ms':>10} {'over bare':>10}   95 % interval")
     for workload in dict.fromkeys(run["workload"] for run in runs):

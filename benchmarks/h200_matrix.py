@@ -103,9 +103,9 @@ def check(name: str, folder: Path) -> list[str]:
         if cell.state != "done"
     ]
     for timed in (t for c in configurations(load_sweep(folder / "sweep")) for t in c.runs):
-        found = [one for one in disturbances(timed.cell) if one.status == "found"]
+        found = [one for one in disturbances(timed.cell) if one.gravity != "note"]
         told = [f"{one.code}: {one.detail}" for one in found]
-        told += [f"{one.code}: {one.reason}" for one in timed.invalid]
+        told += [f"{one.code}: {one.text}" for one in timed.invalid]
         wrong += [f"{name}: {timed.cell.path.name}: {line}" for line in told]
     return wrong
 

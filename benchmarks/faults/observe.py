@@ -9,15 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from faults.plan import ALONE, CROWDED, Fault, Workload
-from scalewise.analysis import (
-    CAUSE_WORDS,
-    Configuration,
-    LostTime,
-    Run,
-    check_published,
-    make_budget,
-)
+from scalewise.analysis import CAUSE_WORDS, Configuration, LostTime, Run
 from scalewise.analysis.disturbances import disturbances
+from scalewise.analysis.loss_budget import make_budget
+from scalewise.analysis.validity import check_published
 
 HEALTHY = "healthy"
 NOTHING = "nothing"
@@ -130,16 +125,16 @@ def observe(
 
 def findings(run: Run) -> Iterator[Finding]:
     """Invalid runs first, then published figures, slowed GPUs and disturbances."""
-    yield from (Finding(one.code, one.reason) for one in run.invalid)
+    yield from (Finding(one.code, one.text) for one in run.invalid)
     if run.cell.imported is not None:
-        yield from (Finding(one.code, one.reason) for one in check_published(run.cell.imported))
+        yield from (Finding(one.code, one.text) for one in check_published(run.cell.imported))
     for device in run.usage.devices if run.usage else ():
         reasons = set(device.throttle_reasons) - {POWER_CAP}
         if reasons:
             yield Finding("throttled", f"{device.label}: {', '.join(sorted(reasons))}")
     # The others say what cannot be told.
-    told = [one for one in disturbances(run.cell) if one.status == "found"]
-    yield from (Finding(one.code, one.detail) for one in told)
+    told = [one for one in disturbances(run.cell) if one.gravity != "note"]
+    yield from (Finding(one.code, one.text) for one in told)
 
 
 def _by_overrides(workload: Workload) -> Mapping[frozenset[str], tuple[Fault, int]]:

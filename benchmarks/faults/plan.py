@@ -103,7 +103,7 @@ _RECORDED = (
     Fault("throttled_replay", "throttled", tuple(
         Magnitude(f"{mhz} of 1980 MHz", (f"+fault.mhz={mhz}",)) for mhz in (1950, 1780, 1200)
     ), more=("monitor.devices=false",)),
-    Fault("per_replica_import", "per_replica_throughput", tuple(
+    Fault("per_replica_import", "counted_batch", tuple(
         Magnitude(f"{digits} digits", (f"+fault.digits={digits}",)) for digits in (1, 2, 4)
     )),
 )  # fmt: skip

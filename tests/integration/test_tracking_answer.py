@@ -53,7 +53,7 @@ def test_both_trackers_hold_one_answer(sweep: Path, tmp_path: Path) -> None:
         k: v for r in records if r["type"] == "summary" for k, v in r["summary"]["update"].items()
     }
     label = "gpt2_tiny ddp x2"
-    assert summary[f"{label}/verdict"] == "beneficial"
+    assert summary[f"{label}/verdict"] == "pays"
     for figure in ("speedup_ratio", "efficiency_ratio", "sample_cost_ratio"):
         low, high = (summary[f"{label}/{figure}_{end}95"] for end in ("low", "high"))
         assert low < summary[f"{label}/{figure}"] < high
@@ -62,7 +62,7 @@ def test_both_trackers_hold_one_answer(sweep: Path, tmp_path: Path) -> None:
     ((name, logged),) = rows
     assert re.fullmatch(r"\d\d-\d\d \d\d:\d\d gpt2_tiny,medium answer \w{4}", name)
     text = logged.decode() if isinstance(logged, bytes) else logged
-    for words in ("gpt2_tiny ddp x2/speedup", "medium ddp x2/verdict", "prefer single",
+    for words in ("gpt2_tiny ddp x2/speedup", "medium ddp x2/verdict", "does not pay",
                   "trackio.markdown"):  # fmt: skip
         assert words in text
     assert list((tmp_path / "trackio" / "artifacts" / "mine").rglob("*"))

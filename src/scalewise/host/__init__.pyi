@@ -7,12 +7,6 @@ from .console import open_console as open_console
 from .console import plural as plural
 from .console import say as say
 from .console import silence_unread as silence_unread
-from .core_use import CoreUse as CoreUse
-from .core_use import CoreUseMeter as CoreUseMeter
-from .forking import ENV_NOT_FORKED as ENV_NOT_FORKED
-from .forking import fork_hindrance as fork_hindrance
-from .forking import own_memory as own_memory
-from .forking import rename as rename
 from .identity import CLASS_FILES as CLASS_FILES
 from .identity import SOURCE_SHA256 as SOURCE_SHA256
 from .identity import WORKING_DIRECTORY as WORKING_DIRECTORY
@@ -24,6 +18,8 @@ from .identity import own_classes as own_classes
 from .identity import place_id as place_id
 from .identity import running_code as running_code
 from .identity import scalewise_version as scalewise_version
+from .limits import CoreUse as CoreUse
+from .limits import CoreUseMeter as CoreUseMeter
 from .limits import RunQueue as RunQueue
 from .limits import cpu_quota as cpu_quota
 from .limits import memory_available_mib as memory_available_mib
@@ -35,8 +31,9 @@ from .limits import usable_cores as usable_cores
 from .locks import Colocation as Colocation
 from .locks import FileLock as FileLock
 from .locks import runtime_folder as runtime_folder
-from .mirror import Mirror as Mirror
+from .processes import ENV_NOT_FORKED as ENV_NOT_FORKED
 from .processes import ENV_SUPERVISOR as ENV_SUPERVISOR
+from .processes import Mirror as Mirror
 from .processes import answer_requests as answer_requests
 from .processes import become_subreaper as become_subreaper
 from .processes import descendants as descendants
@@ -44,9 +41,12 @@ from .processes import die_with_parent as die_with_parent
 from .processes import end_descendants as end_descendants
 from .processes import end_orphans as end_orphans
 from .processes import find_below as find_below
+from .processes import fork_hindrance as fork_hindrance
 from .processes import keep_answering as keep_answering
 from .processes import kill as kill
+from .processes import own_memory as own_memory
 from .processes import reap as reap
+from .processes import rename as rename
 from .processes import worker_command as worker_command
 from .processes import wrap_command as wrap_command
 from .rank_environment import ENV_INHERITED as ENV_INHERITED

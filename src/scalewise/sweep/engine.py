@@ -29,13 +29,13 @@ from scalewise.sweep.auto import (
     next_rounds,
     reruns,
 )
-from scalewise.sweep.display import Display
 from scalewise.sweep.executor import Executor, QueuedCell, RunningCell
 from scalewise.sweep.folder_lock import lock_folder
 from scalewise.sweep.plan import Cell, Request, add_to_plan
 from scalewise.sweep.resume import set_unreadable_aside
 from scalewise.sweep.running_cells import measure_objective
 from scalewise.sweep.status import CellStatus, Durations, StatusReader, waiting_cell
+from scalewise.sweep.status_view import Display
 
 _SHUTDOWN_S = 9.0
 """Running cells have this long to end when a sweep is interrupted."""

@@ -32,7 +32,6 @@ from scalewise.sweep.auto import (
     undecided_requests,
 )
 from scalewise.sweep.compose import Composer, written_keys
-from scalewise.sweep.display import make_display
 from scalewise.sweep.engine import Engine, SweepReport, add_sweep_report
 from scalewise.sweep.local_executor import local_engine
 from scalewise.sweep.plan import (
@@ -52,6 +51,7 @@ from scalewise.sweep.resume import (
     refuse_mixing,
     select,
 )
+from scalewise.sweep.status_view import make_display
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scalewise.config import cause_of, ending_of
 from scalewise.host import (
     ENV_INHERITED,
     ENV_STARTED,
@@ -31,7 +32,7 @@ from scalewise.host import (
     usable_cores,
 )
 from scalewise.records import CellFolder, DeviceInfo, build
-from scalewise.train import cause_of, ending_of, import_training
+from scalewise.train import import_training
 
 if TYPE_CHECKING:
     from scalewise.train import RankContext

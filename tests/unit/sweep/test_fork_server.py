@@ -35,8 +35,7 @@ from scalewise.sweep.fork_server import (
     WarmServer,
     cell_hindrance,
 )
-from scalewise.sweep.local_executor import LocalExecutor
-from scalewise.sweep.schedule import LocalDemand
+from scalewise.sweep.local_executor import LocalDemand, LocalExecutor
 
 
 def child(code: int | None) -> ForkedSupervisor:

@@ -11,10 +11,10 @@ import torch
 from pytorch_lightning.strategies import DDPStrategy
 from torch import nn
 
+from scalewise.config.errors import cause_of, failure_line
 from scalewise.records import CellFolder
 from scalewise.sweep import worker
-from scalewise.train import cause_of, experiment
-from scalewise.train.failure import failure_line
+from scalewise.train import experiment
 
 
 def ended_by_trainer(error: BaseException) -> BaseException:

@@ -18,7 +18,7 @@ import torch
 
 from scalewise.doctor.collectives import Ranks, measure_all
 from scalewise.doctor.compute import gemm_rate, launch_costs, precisions, soak
-from scalewise.doctor.copies import cuda_pair, gloo_pairs, host_copies, memory_copy
+from scalewise.doctor.copies import cuda_pair, host_copies, memory_copy
 from scalewise.doctor.plan import ENV_DEVICE, ENV_PARENT, Plan, RankRecord
 from scalewise.gpu import NvmlError, open_nvml
 from scalewise.host import die_with_parent
@@ -73,8 +73,9 @@ class Examination:
         if self.size < 2:
             self.record.miss("collectives and pairs", "they need two devices, and there is one")
         elif self.connected:
-            with self.record.stage("pairs"):
-                self._pairs()
+            if self.device.type == "cuda":
+                with self.record.stage("pairs"):
+                    self._pairs()
             with self.record.stage("collectives"):
                 apart = not self._collectives()
         if self.plan.soak_s > 0:
@@ -95,16 +96,11 @@ class Examination:
 
     def _pairs(self) -> None:
         budget, team = self.budget, self.team
-        if self.device.type == "cuda":
-            for pair in combinations(range(team.size), 2):
-                if team.rank == 0:
-                    rate = partial(cuda_pair, *pair, budget.pair_bytes, budget.pair_s)
-                    self.record.add("pairs", f"copies between ranks {pair[0]} and {pair[1]}", rate)
-                team.barrier()  # after each, so that nobody waits long enough to give up
-            return
-        rates = gloo_pairs(team, budget.gloo_pair_bytes, budget.gloo_pairs_s)
-        if team.rank == 0:
-            self.record.note(pairs=rates)
+        for pair in combinations(range(team.size), 2):
+            if team.rank == 0:
+                rate = partial(cuda_pair, *pair, budget.pair_bytes, budget.pair_s)
+                self.record.add("pairs", f"copies between ranks {pair[0]} and {pair[1]}", rate)
+            team.barrier()  # after each, so that nobody waits long enough to give up
 
     def _collectives(self) -> bool:
         """Whether the ranks are still together afterwards."""

@@ -22,22 +22,15 @@ class DatasetError(ValueError):
 
 
 def in_one_line(error: BaseException, at_most: int | None = None, with_class: bool = False) -> str:
-    """All that another library's ``error`` says, its lines put together.
+    """All that another library's ``error`` says, its lines put together, cut ``at_most`` there.
 
-    Args:
-        at_most: characters of what it says; the rest is left out.
-        with_class: ``ValueError: what it says``, for errors whose class tells something. It stands
-            alone for an error that says nothing.
+    ``with_class`` puts its class before that, which stands alone for an error that says nothing.
     """
     return _called(error, " ".join(str(error).split())[:at_most], with_class)
 
 
 def first_line(error: BaseException, with_class: bool = True) -> str:
-    """The first line of what ``error`` says: torch puts a page of its own calls below it.
-
-    Args:
-        with_class: as of :func:`in_one_line`.
-    """
+    """As :func:`in_one_line`, but the first line: torch puts a page of its own calls below it."""
     return _called(error, next(iter(str(error).strip().splitlines()), ""), with_class)
 
 
@@ -83,7 +76,7 @@ def ending_of(error: BaseException, rank: int) -> Ending:
     return Ending(
         "failed",
         cause,
-        failure_line(error, with_class=cause not in ("config", "disk")),
+        first_line(error, with_class=cause not in ("config", "disk"))[:_MESSAGE_LIMIT],
         rank,
         # A message for the user names the setting; no line of code does.
         raised_at=None if is_config else line_that_raised(text),
@@ -109,8 +102,3 @@ def failure_kind(error: BaseException) -> Literal["exception", "oom", "disk"]:
     if isinstance(error, MemoryError) or any(one in words for one in _NO_MEMORY):
         return "oom"
     return "exception"
-
-
-def failure_line(error: BaseException, with_class: bool = True) -> str:
-    """The first line of what it says, after its class unless that says nothing to the reader."""
-    return first_line(error, with_class)[:_MESSAGE_LIMIT]

@@ -155,6 +155,7 @@ class Ranks:
         self._starter = starter
         self._locks = locks
         self._job = job
+        self._own = worker_command(job.folder)  # without a profiler around it
         self._folder = folder
         self._children: list[subprocess.Popen[bytes] | None] = []
         self.processes: list[RankProcess] = []
@@ -199,11 +200,6 @@ class Ranks:
             return self._own
         around = wrap_command(wrap, rank, local_rank, self._job.folder)
         return [sys.executable, "-P", "-m", "scalewise.host.processes", *around, *self._own]
-
-    @property
-    def _own(self) -> list[str]:
-        """The command of a rank, without a profiler around it."""
-        return worker_command(self._job.folder)
 
     def trainers(self) -> dict[int, int]:
         """Rank to the process that trains, of those alive: under a profiler it is not our child.

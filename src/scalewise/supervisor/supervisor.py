@@ -225,11 +225,6 @@ class Liveness:
 
     Ages are taken from a clock that nobody sets: a wall clock that jumps (NTP, a resumed laptop)
     neither makes a hang nor hides one.
-
-    Args:
-        folder: the cell's.
-        settings: its time-outs.
-        clock: seconds.
     """
 
     def __init__(

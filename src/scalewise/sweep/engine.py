@@ -92,13 +92,7 @@ def add_sweep_report(report: SweepReport) -> None:
 
 
 class Engine:
-    """Runs one sweep.
-
-    Args:
-        folder: the sweep's folder.
-        executor: runs its cells.
-        display: shows its progress.
-    """
+    """Runs one sweep."""
 
     def __init__(self, folder: Path, executor: Executor[Any], display: Display) -> None:
         self.folder = SweepFolder(folder)

@@ -75,12 +75,9 @@ class Executor(ABC, Generic[R]):
     def open(
         self, folder: SweepFolder, locks: tuple[int, ...], note: Callable[[str], None]
     ) -> None:
-        """Get ready to run the cells of ``folder``.
+        """Get ready to run the cells of ``folder``; ``note`` takes lines for the user.
 
-        Args:
-            folder: of the sweep; it exists.
-            locks: descriptors that supervisors and ranks on this host inherit.
-            note: takes lines for the user.
+        ``locks`` are descriptors that supervisors and ranks on this host inherit.
         """
 
     def close(self) -> None:

@@ -85,12 +85,7 @@ class ForkedSupervisor:
 
 
 class WarmServer:
-    """The sweep's side.
-
-    Args:
-        folder: takes its errors, as ``warm.err``; a file that stays empty is removed.
-        python_path: where it finds modules, as ranks do.
-    """
+    """The sweep's side; ``warm.err`` in ``folder`` takes its errors, and is removed if empty."""
 
     def __init__(self, folder: Path, python_path: Sequence[str]) -> None:
         self._log = folder / "warm.err"

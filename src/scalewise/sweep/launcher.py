@@ -207,11 +207,7 @@ def _run(
 ) -> SweepReport | None:
     """Run the cells that are not done, and add their report to ``sweep_reports``.
 
-    With ``sweep.dry_run``, print what would run instead, and return None.
-
-    Args:
-        lines: to say before.
-        packed: cells share the host.
+    With ``sweep.dry_run``, print what would run instead, and return None. ``lines`` are said first.
     """
     sweep, undecided = SweepFolder(folder), undecided_requests(requests)
     cells = plan_in(folder, requests)

@@ -103,14 +103,11 @@ class LocalCell(RunningCell):
 
 
 class LocalExecutor(Executor[LocalCell]):
-    """Runs cells on this host.
+    """Runs cells on this host; ``occupancy`` finds other processes on its GPUs.
 
-    Args:
-        policy: see :class:`Executor`.
-        occupancy: finds other processes on the GPUs.
-        warm: fork ranks from a process that has imported everything, where every cell allows it:
-            times of forks and of fresh processes do not compare. None: on CPUs, since on GPUs the
-            times of the product's cells have not been held against fresh ones'.
+    ``warm`` forks ranks from a process that has imported everything, where every cell allows it:
+    times of forks and of fresh processes do not compare. None: on CPUs, since on GPUs the times of
+    the product's cells have not been held against fresh ones'.
     """
 
     def __init__(
@@ -265,7 +262,6 @@ class LocalDemand:
     """The demand of a cell on this host."""
 
     world_size: int
-    """Number of devices."""
     host: Host
 
 
@@ -275,11 +271,8 @@ def choose_cells(
     """The queued cells to start now beside the running ones.
 
     A narrow cell fills what a wider one before it cannot use yet, but only one of its round: so a
-    wide cell waits for no more than that.
-
-    Args:
-        waiting: in the order of the plan.
-        leased: devices of each running cell.
+    wide cell waits for no more than that. ``waiting`` are in the order of the plan, ``leased`` the
+    devices of each running cell.
     """
     busy = {unit for slots in leased for slot in slots for unit in units(slot)}
     present = min((queued.cell.planned.repeat for queued in waiting), default=0)
@@ -293,12 +286,7 @@ def choose_cells(
 
 
 class DeviceWait:
-    """Decides about a cell whose devices others have, by ``sweep.foreign_processes``.
-
-    Args:
-        note: told once what is waited for.
-        clock: seconds.
-    """
+    """Decides about a cell whose devices others have; ``note`` is told once what is waited for."""
 
     def __init__(
         self, note: Callable[[str], None], clock: Callable[[], float] = time.monotonic

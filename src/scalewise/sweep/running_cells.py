@@ -28,14 +28,9 @@ from scalewise.sweep.fork_server import ForkedSupervisor
 
 
 class SupervisorProcess:
-    """A supervisor that ends its cell when this process stops or dies.
+    """A supervisor that ends its cell when this process stops or dies: its input closes then.
 
-    Its standard input closes then.
-
-    Args:
-        job: the job, which is sent to it.
-        process: a supervisor without a job.
-        errors: file with its standard error.
+    ``job`` is sent to ``process``; ``errors`` is the file with its standard error.
     """
 
     def __init__(
@@ -80,13 +75,7 @@ class SupervisorProcess:
 def spawn_supervisor(
     errors: Path, locks: tuple[int, ...], **options: Any
 ) -> subprocess.Popen[bytes]:
-    """Start a supervisor that waits for its job.
-
-    Args:
-        errors: takes its standard error.
-        locks: descriptors that it and its ranks inherit.
-        options: of ``subprocess.Popen``.
-    """
+    """Start a supervisor that waits for its job; it and its ranks inherit the ``locks``."""
     with errors.open("wb") as file:
         return subprocess.Popen(
             supervisor_command(locks),
@@ -176,9 +165,7 @@ def measure_objective(
 ) -> tuple[Ending, float | None, float | None]:
     """The ending of a done cell, which says why there is no objective; the objective; samples/s.
 
-    Args:
-        objective: the metric that its sweeper optimizes.
-        was_reported: an earlier run of the sweep has already shown why a figure is missing.
+    ``was_reported``: an earlier run of the sweep has already shown why a figure is missing.
     """
     result = folder.find_result(cell_id)
     if result is None:

@@ -249,11 +249,7 @@ _INDENT = " " * len("start    ")
 
 
 class Display:
-    """A table redrawn in place on a terminal, elsewhere plain lines.
-
-    Args:
-        console: takes it.
-    """
+    """A table redrawn in place on a terminal, elsewhere plain lines."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

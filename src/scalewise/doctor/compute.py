@@ -124,16 +124,8 @@ def soak(device: torch.device, seconds: float, read: Callable[[], DeviceSample])
     begin = time.perf_counter()
     while time.perf_counter() - begin < seconds:
         tflops = gemm_tflops(size, watch(window, 1) / count)
-        windows.append(
-            SoakWindow(
-                time.perf_counter() - begin,
-                tflops,
-                sample.sm_clock_mhz,
-                sample.temperature_c,
-                sample.power_w,
-                sample.throttle_reasons,
-            )
-        )
+        told = sample.sm_clock_mhz, sample.temperature_c, sample.power_w, sample.throttle_reasons
+        windows.append(SoakWindow(time.perf_counter() - begin, tflops, *told))
     return Soak(precision, size, tuple(windows))
 
 

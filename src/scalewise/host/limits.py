@@ -153,9 +153,7 @@ class RunQueue:
     Beside it stands the CPU time of the process's other threads: they too may have held the core
     that the training thread waited for, and then no other process is to blame.
 
-    Args:
-        path: the ``schedstat`` of the calling thread: time on a core, time ready and without one
-            (both in ns), and how often it was put on one.
+    ``path`` holds the time on a core, the time ready and without one (both in ns), and a count.
     """
 
     def __init__(self, path: Path = _SCHEDSTAT) -> None:

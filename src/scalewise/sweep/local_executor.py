@@ -15,6 +15,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import psutil
+
 from scalewise.gpu import DeviceSampler, Host, Hosts, Lease, Leases, Occupancy, units
 from scalewise.host import end_orphans
 from scalewise.records import CellFolder, DeviceInfo, Ending, RecordError, State, SweepFolder
@@ -90,7 +92,7 @@ class LocalCell(RunningCell):
         process = self.supervisor.process
         try:
             process.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, psutil.TimeoutExpired):
             process.kill()
             process.wait()
         self.clean_up()

@@ -52,10 +52,8 @@ def choose_last_step(
 class RunLength:
     """Ends the fit of one rank after the step that rank 0 announces.
 
-    Args:
-        min_time_s: seconds of timed steps.
-        apart_steps: steps that ranks may be apart, and that are begun at once.
-        give_up: ends this process with an error, while its training thread waits for others.
+    ``apart_steps`` are those that ranks may be apart, and that are begun at once. ``give_up`` ends
+    this process with an error, while its training thread waits for others.
     """
 
     def __init__(

@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING
 
 from scalewise.config import HardwareConfig
 from scalewise.doctor.host_facts import describe_devices, host_facts
-from scalewise.doctor.plan import ENV_DEVICE, ENV_PARENT, Plan
+from scalewise.doctor.plan import ENV_DEVICE, Plan
 from scalewise.doctor.rules import advise
 from scalewise.gpu import Host, HostMismatch, Lease, Leases, discover
 from scalewise.host import (
     ENV_LISTENER,
+    ENV_SUPERVISOR,
     listen,
     on_loopback,
     rendezvous,
@@ -240,6 +241,6 @@ def _environment(
         "PYTHONPATH": os.pathsep.join(filter(None, (_PACKAGE_ROOT, os.environ.get("PYTHONPATH")))),
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
-        ENV_PARENT: str(os.getpid()),
+        ENV_SUPERVISOR: str(os.getpid()),
         ENV_DEVICE: json.dumps(to_plain(slot)),
     }

@@ -21,8 +21,6 @@ T = TypeVar("T")
 ENV_DEVICE = "SCALEWISE_DEVICE"
 """This rank's DeviceInfo as JSON."""
 
-ENV_PARENT = "SCALEWISE_SUPERVISOR_PID"
-
 _MIB = 2**20
 
 

@@ -19,16 +19,16 @@ import torch
 from scalewise.doctor.collectives import Ranks, measure_all
 from scalewise.doctor.compute import gemm_rate, launch_costs, precisions, soak
 from scalewise.doctor.copies import cuda_pair, host_copies, memory_copy
-from scalewise.doctor.plan import ENV_DEVICE, ENV_PARENT, Plan, RankRecord
+from scalewise.doctor.plan import ENV_DEVICE, Plan, RankRecord
 from scalewise.gpu import NvmlError, open_nvml
-from scalewise.host import die_with_parent
+from scalewise.host import ENV_SUPERVISOR, die_with_parent, exit_now
 from scalewise.records import DeviceInfo, DeviceSample, build, load_json
 from scalewise.train import Team
 
 
 def main() -> int:
     """Examine this rank's device and return the exit status: 0, or 1 if ranks lost each other."""
-    die_with_parent(int(os.environ[ENV_PARENT]))
+    die_with_parent(int(os.environ[ENV_SUPERVISOR]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     folder = Path(sys.argv[1])
     device = build(DeviceInfo, json.loads(os.environ[ENV_DEVICE]))
@@ -149,8 +149,4 @@ def _versions() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    status = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Not sys.exit: tearing down a process group whose peers are gone can hang.
-    os._exit(status)
+    exit_now(main())  # tearing down a process group whose peers are gone can hang

@@ -40,6 +40,7 @@ from .processes import descendants as descendants
 from .processes import die_with_parent as die_with_parent
 from .processes import end_descendants as end_descendants
 from .processes import end_orphans as end_orphans
+from .processes import exit_now as exit_now
 from .processes import find_below as find_below
 from .processes import fork_hindrance as fork_hindrance
 from .processes import keep_answering as keep_answering

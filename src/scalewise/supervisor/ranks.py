@@ -22,6 +22,7 @@ from scalewise.host import (
     ENV_SUPERVISOR,
     ENV_WRAPPED,
     STACKS_SIGNAL,
+    exit_now,
     find_below,
     fork_hindrance,
     interface_towards,
@@ -96,11 +97,7 @@ def run_and_exit(main: Callable[[], int]) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
-        try:
-            sys.stdout.flush()
-            sys.stderr.flush()
-        finally:
-            os._exit(status)
+        exit_now(status)
 
 
 def redirect(stdin: int, stdout: int, stderr: int) -> None:

@@ -46,8 +46,13 @@ def show_status(folder: Path | None, every_s: float | None, *, as_json: bool) ->
     With ``every_s`` again and again, that many seconds apart, until it has ended or Ctrl-C.
     Raises :class:`RecordError` where there is no sweep to read.
     """
-    reader = _reader(folder or newest_sweep(Path("multirun")))
-    console = open_console()
+    from scalewise.analysis import no_sweep, sweep_folder
+
+    folder = folder or newest_sweep(Path("multirun"))
+    cells = folder.glob("*/config.yaml")
+    if not sweep_folder(folder).plan_path.exists() and next(cells, None) is None:
+        raise RecordError(no_sweep(folder))  # in the words of the other commands
+    reader, console = StatusReader(folder), open_console()
     live: AbstractContextManager[Live | None] = nullcontext(None)
     if every_s is not None and not as_json and console.is_terminal:
         live = Live(console=console, auto_refresh=False)
@@ -71,16 +76,6 @@ def _readings(reader: StatusReader, every_s: float | None) -> Iterator[SweepStat
         if every_s is None or not left:
             return
         time.sleep(every_s)
-
-
-def _reader(folder: Path) -> StatusReader:
-    """Raises :class:`RecordError`, for a folder of no sweep in the words of the other commands."""
-    from scalewise.analysis import no_sweep, sweep_folder
-
-    cells = folder.glob("*/config.yaml")
-    if not sweep_folder(folder).plan_path.exists() and next(cells, None) is None:
-        raise RecordError(no_sweep(folder))
-    return StatusReader(folder)
 
 
 def newest_sweep(parent: Path) -> Path:

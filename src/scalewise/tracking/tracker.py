@@ -200,8 +200,9 @@ def run_info(
         "attempt": attempt.number,
         **to_plain(planned),
     }
+    identity = f"{cell.path.resolve()}\n{attempt.number}\n{attempt.stamp}"
     return RunInfo(
-        run_id=_run_id(cell, attempt.number, attempt.stamp),
+        run_id=hashlib.sha256(identity.encode()).hexdigest()[:12],
         name=called.run(cell.name, attempt.number, len(list((cell.path / "earlier").glob("*")))),
         group=str(called),
         tags=_tags(config, tracking),
@@ -209,11 +210,6 @@ def run_info(
         config={**config, "cell": about, **_provenance(cell)},
         tracking=tracking,
     )
-
-
-def _run_id(cell: CellFolder, attempt: int, stamp: int) -> str:
-    identity = f"{cell.path.resolve()}\n{attempt}\n{stamp}"
-    return hashlib.sha256(identity.encode()).hexdigest()[:12]
 
 
 def run_summary(

@@ -24,12 +24,7 @@ from scalewise.cluster.hosts import (
     demand,
     per_device,
 )
-from scalewise.cluster.ray_cluster import (
-    SILENCE_S,
-    Node,
-    RayCluster,
-    Reservation,
-)
+from scalewise.cluster.ray_cluster import SILENCE_S, Node, RayCluster, Reservation
 from scalewise.config import in_one_line, require
 from scalewise.gpu import HostMismatch
 from scalewise.records import CellFolder, Ending, SweepFolder

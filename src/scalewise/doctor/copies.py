@@ -16,13 +16,7 @@ from torch import Tensor
 
 from scalewise.doctor.host_facts import pcie_link
 from scalewise.doctor.plan import Budget, RankRecord
-from scalewise.doctor.timing import (
-    Work,
-    gb_per_s,
-    measure,
-    stopwatch,
-    stream_stopwatch,
-)
+from scalewise.doctor.timing import Work, gb_per_s, measure, stopwatch, stream_stopwatch
 from scalewise.gpu import open_nvml
 from scalewise.records import CopyRate, PairRate
 from scalewise.train import Team

@@ -59,10 +59,7 @@ _PACKAGE_ROOT = str(Path(__file__).parents[2])
 
 
 def examine(
-    plan: Plan,
-    slots: Sequence[DeviceInfo],
-    driver: str | None = None,
-    locks: tuple[int, ...] = (),
+    plan: Plan, slots: Sequence[DeviceInfo], driver: str | None = None, locks: tuple[int, ...] = ()
 ) -> DoctorReport:
     """Examine these devices, which must be the caller's to use: see :class:`Leases`.
 
@@ -114,10 +111,7 @@ def find_devices(devices: int | None, gpus: tuple[int | str, ...] | None) -> Hos
 
 
 def examine_cell(
-    folder: CellFolder,
-    rank: RankContext,
-    slots: Sequence[DeviceInfo],
-    driver: str | None,
+    folder: CellFolder, rank: RankContext, slots: Sequence[DeviceInfo], driver: str | None
 ) -> None:
     """This rank's part of the examination of ``slots`` as a cell.
 

@@ -143,11 +143,7 @@ class Ranks:
     """The rank processes of one cell, started from the main thread of their supervisor."""
 
     def __init__(
-        self,
-        job: Job,
-        folder: CellFolder,
-        starter: Starter = spawn,
-        locks: tuple[int, ...] = (),
+        self, job: Job, folder: CellFolder, starter: Starter = spawn, locks: tuple[int, ...] = ()
     ) -> None:
         self._starter = starter
         self._locks = locks

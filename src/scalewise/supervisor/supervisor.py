@@ -31,11 +31,7 @@ from scalewise.host import (
 )
 from scalewise.records import CellFolder, Ending, RunningAttempt, read_heartbeat
 from scalewise.supervisor.attempt import Try, conclude, foreign_processes, prepare
-from scalewise.supervisor.failures import (
-    first_failure,
-    name_absent,
-    name_memory_kill,
-)
+from scalewise.supervisor.failures import first_failure, name_absent, name_memory_kill
 from scalewise.supervisor.job import Job, Settings, Wakeup, from_line, read_line, to_line
 from scalewise.supervisor.ranks import Ranks, Starter, spawn
 
@@ -228,10 +224,7 @@ class Liveness:
     """
 
     def __init__(
-        self,
-        folder: CellFolder,
-        settings: Settings,
-        clock: Callable[[], float] = time.monotonic,
+        self, folder: CellFolder, settings: Settings, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._folder = folder
         self._settings = settings

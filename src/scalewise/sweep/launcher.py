@@ -25,32 +25,14 @@ from scalewise.config import (
 from scalewise.host import wrap_command
 from scalewise.records import DataError, SweepFolder, build
 from scalewise.supervisor import CellFailed
-from scalewise.sweep.auto import (
-    describe_later,
-    first_stage,
-    settle_alone,
-    undecided_requests,
-)
+from scalewise.sweep.auto import describe_later, first_stage, settle_alone, undecided_requests
 from scalewise.sweep.compose import Composer, written_keys
 from scalewise.sweep.engine import Engine, SweepReport, add_sweep_report
 from scalewise.sweep.local_executor import local_engine
-from scalewise.sweep.plan import (
-    Cell,
-    Request,
-    folded,
-    plan,
-    request,
-    run_once,
-    wrapped,
-)
+from scalewise.sweep.plan import Cell, Request, folded, plan, request, run_once, wrapped
 from scalewise.sweep.preflight import Cluster, ThisHost, check_files, take_own_batches
 from scalewise.sweep.preview import print_preview
-from scalewise.sweep.resume import (
-    check_options,
-    planned_repeats,
-    refuse_mixing,
-    select,
-)
+from scalewise.sweep.resume import check_options, planned_repeats, refuse_mixing, select
 from scalewise.sweep.status_view import make_display
 
 

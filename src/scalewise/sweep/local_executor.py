@@ -26,12 +26,7 @@ from scalewise.sweep.executor import Executor, Policy, QueuedCell, RunningCell
 from scalewise.sweep.fork_server import NotWarmError, WarmServer, cell_hindrance
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.preflight import devices_for, explain_differences
-from scalewise.sweep.running_cells import (
-    SupervisorProcess,
-    job_of,
-    spawn_supervisor,
-    start_sampler,
-)
+from scalewise.sweep.running_cells import SupervisorProcess, job_of, spawn_supervisor, start_sampler
 from scalewise.sweep.status_view import Display, duration
 
 _POLL_S = 0.5

@@ -99,9 +99,7 @@ def read_cell(
     """The status of a cell at the Unix time ``now``; ``measures`` its samples/s if it is done."""
     found = cell_state(folder, planned.cell_id, now)
     cell = replace(
-        waiting_cell(planned, planned.devices),
-        ending=found.ending,
-        problem=found.problem,
+        waiting_cell(planned, planned.devices), ending=found.ending, problem=found.problem
     )
     result = found.result
     if result is None:

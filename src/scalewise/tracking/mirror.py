@@ -174,11 +174,7 @@ class TrackerMirror:
     """Follows the plan of a sweep and mirrors each of its cells to one tracker."""
 
     def __init__(
-        self,
-        name: str,
-        folder: Path,
-        say: Callable[[str], None],
-        opener: Callable[[str], Tracker],
+        self, name: str, folder: Path, say: Callable[[str], None], opener: Callable[[str], Tracker]
     ) -> None:
         self.name = name
         self.sweep = SweepFolder(folder)

@@ -195,11 +195,7 @@ def run_info(
         tracking = build(TrackingConfig, config.get("tracking") or {}, "tracking")
     except DataError as error:
         raise RecordError(str(error)) from error
-    about = {
-        "folder": str(cell.path.resolve()),
-        "attempt": attempt.number,
-        **to_plain(planned),
-    }
+    about = {"folder": str(cell.path.resolve()), "attempt": attempt.number, **to_plain(planned)}
     identity = f"{cell.path.resolve()}\n{attempt.number}\n{attempt.stamp}"
     return RunInfo(
         run_id=hashlib.sha256(identity.encode()).hexdigest()[:12],

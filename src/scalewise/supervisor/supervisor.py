@@ -49,9 +49,7 @@ def main(starter: Starter = spawn, locks: Sequence[int] = ()) -> int:
     become_subreaper()
     wakeup = Wakeup()
     # Read from the descriptor: a buffered reader would swallow the end that says "gone".
-    line, told = read_line()
-    job = from_line(Job, line)
-    wakeup.tell(told)
+    job = from_line(Job, read_line())
     ending = Supervisor(job, wakeup, starter, locks).run()
     sys.stdout.buffer.write(to_line(ending))
     sys.stdout.buffer.flush()
@@ -208,9 +206,8 @@ class Supervisor:
 
         ``ranks`` are the process ids of the cell's own.
         """
-        self.wakeup.catch_up()
         self.colocation.look()
-        told = (*self.job.co_tenants, *self.wakeup.neighbours, *self.colocation.neighbours)
+        told = (*self.job.co_tenants, *self.colocation.neighbours)
         on_gpu = any(slot.kind == "cuda" for slot in self.job.slots)
         others = foreign_processes(self.folder, self.workers.union(ranks)) if on_gpu else ()
         return tuple(dict.fromkeys((*told, *others)))

@@ -314,10 +314,6 @@ class Engine:
                 self._refuse(queued.cell, started)
                 has_left = True
                 continue
-            for other in self._running:
-                if other.hosts & started.hosts:
-                    other.add_neighbour(started)
-                    started.add_neighbour(other)
             self._running.append(started)
             self._announce(started)
         return has_left

@@ -31,7 +31,6 @@ from scalewise.sweep.status_view import Display, duration
 
 _POLL_S = 0.5
 _SETTLING_POLL_S = 0.1
-_THIS_HOST = frozenset({"this host"})
 
 
 def local_engine(
@@ -64,13 +63,6 @@ class LocalCell(RunningCell):
     @property
     def age_s(self) -> float:
         return time.monotonic() - self.leased
-
-    @property
-    def hosts(self) -> frozenset[str]:
-        return _THIS_HOST
-
-    def add_neighbour(self, neighbour: RunningCell) -> None:
-        self.supervisor.send_line(f"{neighbour.cell.planned.name}\n".encode())
 
     def take_ending(self) -> Ending:
         """Read how it ended from a supervisor that has answered or died, and clean up."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -38,21 +37,16 @@ class SupervisorProcess:
     ) -> None:
         self.process = process
         self._errors = errors
-        self._lock = threading.Lock()
+        assert process.stdin is not None
         # It may die at birth: its empty answer is handled like any other death.
-        self.send_line(to_line(job))
-
-    def send_line(self, line: bytes) -> None:
-        """Write a line to its standard input, unless it has ended or was stopped."""
-        assert self.process.stdin is not None
-        with self._lock, contextlib.suppress(BrokenPipeError, ValueError):
-            self.process.stdin.write(line)
-            self.process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(to_line(job))
+            process.stdin.flush()
 
     def stop(self) -> None:
         """Have it end and record its part."""
         assert self.process.stdin is not None
-        with self._lock, contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
 
     def ending(self) -> Ending:

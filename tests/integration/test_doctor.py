@@ -65,8 +65,7 @@ def test_two_ranks_measure_everything_a_cpu_host_has(
         assert rank.gemm and rank.copies and rank.launch and rank.soak
         assert all(gemm.tflops > 0 for gemm in rank.gemm)
         assert "soak: clocks, temperature, power" in rank.missing
-    (pair,) = report.pairs
-    assert pair.transport == "gloo" and pair.correct and pair.latency_us
+    assert not report.pairs, "the cores of a host have no links of their own"
     assert {rate.collective for rate in report.collectives} == {
         "all_reduce",
         "all_gather",

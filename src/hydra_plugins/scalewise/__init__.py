@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from pkgutil import resolve_name
+from typing import Any, ClassVar
 
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -13,9 +12,6 @@ from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
-
-if TYPE_CHECKING:
-    from scalewise.sweep import Engine
 
 
 class MatrixSweeper(BasicSweeper):
@@ -83,6 +79,9 @@ class MatrixSweeper(BasicSweeper):
 class _SweepLauncher(Launcher):
     """What launchers learn from Hydra before the sweeper begins."""
 
+    ENGINE: ClassVar[str]
+    """Makes of the options what makes the engine for a folder, or raises ConfigError."""
+
     def __init__(self, **options: Any) -> None:
         """``options`` are read and checked where the sweep reads its configuration."""
         self.options = options
@@ -101,36 +100,23 @@ class _SweepLauncher(Launcher):
         from scalewise.sweep import launch
 
         assert self._config is not None and self._context is not None, "Hydra calls setup first"
-        make_engine = self.engine_maker()
+        make_engine = resolve_name(self.ENGINE)(self.options)
         return launch(self._config, self._context, job_overrides, initial_job_idx, make_engine)
-
-    @abstractmethod
-    def engine_maker(self) -> Callable[[Path], Engine]:
-        """Makes the engine for a sweep's folder. Raises ConfigError for wrong options."""
 
 
 class LocalLauncher(_SweepLauncher):
     """``hydra/launcher=local``: the cells of a sweep on this host."""
 
-    def engine_maker(self) -> Callable[[Path], Engine]:
-        from scalewise.sweep import local_engine_of
-
-        return local_engine_of(self.options)
+    ENGINE = "scalewise.sweep:local_engine_of"
 
 
 class SlurmLauncher(_SweepLauncher):
     """``hydra/launcher=slurm``: the cells of a sweep as jobs of a cluster."""
 
-    def engine_maker(self) -> Callable[[Path], Engine]:
-        from scalewise.cluster import slurm_engine
-
-        return slurm_engine(self.options)
+    ENGINE = "scalewise.cluster:slurm_engine"
 
 
 class RayLauncher(_SweepLauncher):
     """``hydra/launcher=ray``: the cells of a sweep on a Ray cluster."""
 
-    def engine_maker(self) -> Callable[[Path], Engine]:
-        from scalewise.cluster import ray_engine
-
-        return ray_engine(self.options)
+    ENGINE = "scalewise.cluster:ray_engine"

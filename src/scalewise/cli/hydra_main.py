@@ -38,11 +38,7 @@ if TYPE_CHECKING:
 
 
 def train(defaults: bool = True) -> int:
-    """Run the cell or the sweep on the command line; returns one of :class:`Exit`.
-
-    Args:
-        defaults: add those of ``.defconfig``.
-    """
+    """Run the cell or the sweep on the command line, with ``.defconfig``; returns an Exit."""
     launched = foreign_launch()
     if launched is not None and launched[1] != 0:
         launcher, rank, size = launched

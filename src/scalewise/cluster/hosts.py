@@ -145,11 +145,8 @@ def train_here(
     """Lease devices, meet the cell's other hosts, and train this host's part of the cell.
 
     Raises :class:`HostMismatch`, ``NodesApart``, or RecordError where the folder is not seen.
-
-    Args:
-        order: what to train.
-        supervise: runs the supervisor of a job, which inherits the locks with these descriptors.
-        go_on: whether anybody still waits for the cell.
+    ``supervise`` runs the supervisor of a job, which inherits the locks with these descriptors;
+    ``go_on`` says whether anybody still waits for the cell.
     """
     folder = CellFolder(order.folder)
     cell = build_cell(folder.load_config())

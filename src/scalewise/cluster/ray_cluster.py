@@ -42,7 +42,6 @@ class HostActor:
 
     def __init__(self) -> None:
         self._supervisor: SupervisorProcess | None = None
-        self._neighbours: list[str] = []
         self._stopped = False
         self._heard = time.monotonic()
 
@@ -70,13 +69,9 @@ class HostActor:
         finally:
             self._stopped = True
 
-    def tell(self, line: str) -> None:
-        """Hear that the sweep is there, and who shares the host from now on (if not empty)."""
+    def hear(self) -> None:
+        """The sweep is there."""
         self._heard = time.monotonic()
-        if line:
-            self._neighbours.append(line)
-            if self._supervisor is not None:
-                self._supervisor.send_line(f"{line}\n".encode())
 
     def stop(self) -> None:
         """Have the supervisor end and record its part."""
@@ -90,9 +85,6 @@ class HostActor:
         self._supervisor = start_supervisor(
             job, locks, env={**kept, "PYTHONPATH": path}, start_new_session=True
         )
-        # Told before there was a supervisor; it forgets what it hears twice.
-        for name in list(self._neighbours):
-            self._supervisor.send_line(f"{name}\n".encode())
         if self._stopped:
             self._supervisor.stop()
         return self._supervisor.ending()

@@ -24,12 +24,7 @@ from scalewise.cluster.hosts import (
     demand,
     per_device,
 )
-from scalewise.cluster.ray_cluster import (
-    SILENCE_S,
-    Node,
-    RayCluster,
-    Reservation,
-)
+from scalewise.cluster.ray_cluster import SILENCE_S, Node, RayCluster, Reservation
 from scalewise.config import in_one_line, require
 from scalewise.gpu import HostMismatch
 from scalewise.records import CellFolder, Ending, SweepFolder
@@ -112,9 +107,9 @@ class HostLink:
         message = f"the supervisor was lost with its Ray actor on {where}: {said}"
         return Ending("failed", "supervisor_lost", message)
 
-    def tell(self, line: str) -> None:
-        """Say that the sweep is there, and who shares the host from now on (if not empty)."""
-        self._actor.tell.remote(line)
+    def greet(self) -> None:
+        """Say that the sweep is there."""
+        self._actor.hear.remote()
 
     def stop(self) -> None:
         """Have the host end and record its part."""
@@ -151,15 +146,6 @@ class RayCell(RunningCell):
     @property
     def age_s(self) -> float:
         return time.monotonic() - self.started
-
-    @property
-    def hosts(self) -> frozenset[str]:
-        return frozenset(link.host for link in self.links)
-
-    def add_neighbour(self, neighbour: RunningCell) -> None:
-        for link in self.links:
-            if link.host in neighbour.hosts:
-                link.tell(neighbour.cell.planned.name)
 
     @property
     def ended(self) -> bool:
@@ -367,7 +353,7 @@ class RayExecutor(Executor[RayCell]):
             self._told = now
             for cell in running:
                 for link in cell.links:
-                    link.tell("")
+                    link.greet()
         ended = []
         for cell in running:
             cell.take_answers()

@@ -65,6 +65,7 @@ _MOVED = {
     "scalewise.optimizers.adaptive": "scalewise.optimizers.standard",
     "scalewise.optimizers.gradient_descent": "scalewise.optimizers.standard",
     "scalewise.optimizers.memory_saving": "scalewise.optimizers.standard",
+    "scalewise.optimizers.orthogonal": "scalewise.optimizers.standard",
 }
 """Modules whose components lie elsewhere now: a ``_target_`` keeps its name, a cell its id."""
 

@@ -1,8 +1,13 @@
-"""Errors as the one line that a user reads."""
+"""Errors as the one line that a user reads, and as the end of a rank."""
 
 from __future__ import annotations
 
+import errno
+import traceback
+from typing import Literal
+
 from scalewise.host import escaped
+from scalewise.records import Ending, line_that_raised
 
 
 class ConfigError(ValueError):
@@ -17,22 +22,15 @@ class DatasetError(ValueError):
 
 
 def in_one_line(error: BaseException, at_most: int | None = None, with_class: bool = False) -> str:
-    """All that another library's ``error`` says, its lines put together.
+    """All that another library's ``error`` says, its lines put together, cut ``at_most`` there.
 
-    Args:
-        at_most: characters of what it says; the rest is left out.
-        with_class: ``ValueError: what it says``, for errors whose class tells something. It stands
-            alone for an error that says nothing.
+    ``with_class`` puts its class before that, which stands alone for an error that says nothing.
     """
     return _called(error, " ".join(str(error).split())[:at_most], with_class)
 
 
 def first_line(error: BaseException, with_class: bool = True) -> str:
-    """The first line of what ``error`` says: torch puts a page of its own calls below it.
-
-    Args:
-        with_class: as of :func:`in_one_line`.
-    """
+    """As :func:`in_one_line`, but the first line: torch puts a page of its own calls below it."""
     return _called(error, next(iter(str(error).strip().splitlines()), ""), with_class)
 
 
@@ -55,3 +53,52 @@ def require(argument: str, found: object, holds: bool, allowed: str, beside: str
     if found is None or isinstance(found, bool):
         text = "null" if found is None else str(found).lower()
     raise ValueError(f"{argument}: found {text}{beside and f' with {beside}'}; allowed: {allowed}")
+
+
+_MESSAGE_LIMIT = 500
+_TRACEBACK_LIMIT = 20_000
+_NO_MEMORY = (
+    "outofmemory",  # torch's class for it on GPUs
+    "can't allocate memory",  # torch on CPUs, in a RuntimeError
+    "bad_alloc",
+    "cuda error: out of memory",
+    "cublas_status_alloc_failed",
+    "cudnn_status_alloc_failed",
+)
+"""How torch and its libraries say it, in lower case."""
+
+
+def ending_of(error: BaseException, rank: int) -> Ending:
+    """How ``error`` ends this rank; its last lines are the end of the traceback."""
+    text = "".join(traceback.format_exception(error))
+    is_config = isinstance(error, ConfigError)
+    cause = "config" if is_config else failure_kind(error)
+    return Ending(
+        "failed",
+        cause,
+        first_line(error, with_class=cause not in ("config", "disk"))[:_MESSAGE_LIMIT],
+        rank,
+        # A message for the user names the setting; no line of code does.
+        raised_at=None if is_config else line_that_raised(text),
+        last_lines=tuple(text[-_TRACEBACK_LIMIT:].splitlines()),
+    )
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """The error that ended a rank, where Lightning ends the process with an exit status of its own.
+
+    A KeyboardInterrupt in a training step leaves ``Trainer.fit`` as ``SystemExit(1)``.
+    """
+    interrupt = error.__context__
+    is_exit = isinstance(error, SystemExit)
+    return interrupt if is_exit and isinstance(interrupt, KeyboardInterrupt) else error
+
+
+def failure_kind(error: BaseException) -> Literal["exception", "oom", "disk"]:
+    """Memory that ran out and disks that are full apart from all else."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "disk"
+    words = f"{type(error).__name__} {error}".lower()
+    if isinstance(error, MemoryError) or any(one in words for one in _NO_MEMORY):
+        return "oom"
+    return "exception"

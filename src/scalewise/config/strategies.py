@@ -125,7 +125,6 @@ class FsdpConfig(DividedConfig):
         require("shard_size", self.shard_size, fits, needed, f"sharding={self.sharding}")
 
     def check(self, cell: CellConfig) -> None:
-        """See :meth:`StrategyConfig.check`."""
         super().check(cell)
         holds = self.gather_dtype != "bf16" or cell.precision.lightning == "bf16-mixed"
         allowed = "auto or fp32, or precision=bf16-mixed"

@@ -17,14 +17,7 @@ import numpy as np
 
 from scalewise.config import DatasetError, in_one_line
 from scalewise.datasets.labelled import hub_package, load_rows
-from scalewise.datasets.token_index import (
-    INDEX,
-    PARTS,
-    Part,
-    TokenIndex,
-    load_index,
-    token_file,
-)
+from scalewise.datasets.token_index import INDEX, PARTS, Part, TokenIndex, load_index, token_file
 from scalewise.host import FileLock, plural, usable_cores
 from scalewise.records import save_json
 

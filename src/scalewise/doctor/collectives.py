@@ -194,31 +194,14 @@ def exercise(
 
     # Added to the ramp before, in the whole and in the part; the call; the check.
     tasks: dict[Collective, tuple[float, float, Callable[[], object], Callable[[], bool]]] = {
-        "all_reduce": (
-            rank,
-            _NAN,
-            lambda: dist.all_reduce(whole, group=group),
-            lambda: torch.equal(whole, summed()),
-        ),
-        "broadcast": (
-            0 if rank == 0 else _NAN,
-            _NAN,
-            lambda: dist.broadcast(whole, 0, group=group),
-            lambda: torch.equal(whole, ramp),
-        ),
-        "all_gather": (
-            _NAN,
-            rank,
-            lambda: _ALL_GATHER(whole, part, group=group),
-            is_gathered,
-        ),
-        "reduce_scatter": (
-            rank,
-            _NAN,
-            lambda: _REDUCE_SCATTER(part, whole, group=group),
-            lambda: torch.equal(part, summed()[rank * share : (rank + 1) * share]),
-        ),
-    }
+        "all_reduce": (rank, _NAN, lambda: dist.all_reduce(whole, group=group),
+                       lambda: torch.equal(whole, summed())),
+        "broadcast": (0 if rank == 0 else _NAN, _NAN, lambda: dist.broadcast(whole, 0, group=group),
+                      lambda: torch.equal(whole, ramp)),
+        "all_gather": (_NAN, rank, lambda: _ALL_GATHER(whole, part, group=group), is_gathered),
+        "reduce_scatter": (rank, _NAN, lambda: _REDUCE_SCATTER(part, whole, group=group),
+                           lambda: torch.equal(part, summed()[rank * share : (rank + 1) * share])),
+    }  # fmt: skip
     in_whole, in_part, run, is_right = tasks[collective]
 
     def fill() -> None:

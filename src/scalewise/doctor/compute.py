@@ -14,9 +14,6 @@ import torch
 from scalewise.doctor.timing import Work, host_stopwatch, measure, stopwatch
 from scalewise.records import DeviceSample, GemmRate, LaunchCost, Soak, SoakWindow, Timing
 
-Reading = Callable[[], DeviceSample]
-"""None for whatever the device does not tell."""
-
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
 
 _GPU_GEMM_SIZE = 8192
@@ -102,7 +99,7 @@ def _gemm_size(device: torch.device) -> int:
     return size
 
 
-def soak(device: torch.device, seconds: float, read: Reading) -> Soak:
+def soak(device: torch.device, seconds: float, read: Callable[[], DeviceSample]) -> Soak:
     """Multiply for ``seconds`` in windows of 0.25 to 1 s; ``read`` is called once in each.
 
     On a GPU a window is enqueued within milliseconds: ``read`` looks at a device that is busy.
@@ -127,16 +124,8 @@ def soak(device: torch.device, seconds: float, read: Reading) -> Soak:
     begin = time.perf_counter()
     while time.perf_counter() - begin < seconds:
         tflops = gemm_tflops(size, watch(window, 1) / count)
-        windows.append(
-            SoakWindow(
-                time.perf_counter() - begin,
-                tflops,
-                sample.sm_clock_mhz,
-                sample.temperature_c,
-                sample.power_w,
-                sample.throttle_reasons,
-            )
-        )
+        told = sample.sm_clock_mhz, sample.temperature_c, sample.power_w, sample.throttle_reasons
+        windows.append(SoakWindow(time.perf_counter() - begin, tflops, *told))
     return Soak(precision, size, tuple(windows))
 
 

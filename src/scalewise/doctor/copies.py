@@ -1,36 +1,24 @@
-"""Copies inside a device, between a GPU and its host, and between each pair of ranks.
+"""Copies inside a device, between a GPU and its host, and between each pair of GPUs.
 
 Between GPUs they are copies by rank 0, all else being idle; CUDA goes straight from one to the
-other where it may, else through host memory. With gloo they are messages from process to process.
-A copy is compared with what it must have brought: a counting pattern, never zeros, because a page
-of zeros may not exist in memory at all.
+other where it may, else through host memory. A copy is compared with what it must have brought: a
+counting pattern, never zeros, because a page of zeros may not exist in memory at all.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
-from itertools import combinations
 from typing import Literal, get_args
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from scalewise.doctor.host_facts import pcie_link
 from scalewise.doctor.plan import Budget, RankRecord
-from scalewise.doctor.timing import (
-    Stopwatch,
-    Work,
-    gb_per_s,
-    host_stopwatch,
-    measure,
-    stopwatch,
-    stream_stopwatch,
-)
+from scalewise.doctor.timing import Work, gb_per_s, measure, stopwatch, stream_stopwatch
 from scalewise.gpu import open_nvml
-from scalewise.records import CopyRate, PairRate, Timing
+from scalewise.records import CopyRate, PairRate
 from scalewise.train import Team
 
 Staging = Literal["h2d_pinned", "d2h_pinned", "h2d_pageable", "d2h_pageable"]
@@ -39,9 +27,6 @@ STAGING: tuple[Staging, ...] = get_args(Staging)
 
 _PCIE_S = 0.05
 """Copies under way while the PCIe link is read."""
-
-_Direction = tuple[int, int]
-"""Source and target."""
 
 
 def memory_copy(device: torch.device, byte_count: int, budget_s: float) -> CopyRate:
@@ -159,30 +144,16 @@ def cuda_pair(first: int, second: int, byte_count: int, budget_s: float) -> Pair
         there.copy()
         back.copy()
 
-    timings = (
-        measure(stream_stopwatch(one_way), there.copy, budget_s),
-        measure(stream_stopwatch(other_way), back.copy, budget_s),
-        measure(stream_stopwatch(one_way, other_way), both_ways, budget_s),
-    )
+    forward = measure(stream_stopwatch(one_way), there.copy, budget_s)
+    backward = measure(stream_stopwatch(other_way), back.copy, budget_s)
+    both = measure(stream_stopwatch(one_way, other_way), both_ways, budget_s)
     can = torch.cuda.can_device_access_peer
     direct = bool(can(first, second) and can(second, first))
-    correct = there.arrived() and back.arrived()
-    return _pair_rate("cuda copy", (first, second), byte_count, timings, direct, correct)
-
-
-def _pair_rate(
-    transport: Literal["cuda copy", "gloo"],
-    pair: _Direction,
-    byte_count: int,
-    timings: tuple[Timing, Timing, Timing],
-    direct: bool | None,
-    correct: bool,
-    latency_us: float | None = None,
-) -> PairRate:
-    """``timings`` are those of one way, of the other, and of both at once."""
-    there, back, both = timings
-    rates = gb_per_s(byte_count, there), gb_per_s(byte_count, back), gb_per_s(2 * byte_count, both)
-    return PairRate(transport, *pair, byte_count, direct, *timings, *rates, correct, latency_us)
+    rates = (gb_per_s(byte_count, forward), gb_per_s(byte_count, backward))
+    return PairRate(
+        "cuda copy", first, second, byte_count, direct, forward, backward, both,
+        *rates, gb_per_s(2 * byte_count, both), there.arrived() and back.arrived(),
+    )  # fmt: skip
 
 
 class _OneWay:
@@ -213,74 +184,3 @@ class _OneWay:
     def _wait(self) -> None:
         for end in (self._sent, self._received):
             torch.cuda.synchronize(end.device)
-
-
-def gloo_pairs(team: Team, byte_count: int, budget_s: float) -> tuple[PairRate, ...]:
-    """Every pair in turn, in about ``budget_s`` together; each rank must call it.
-
-    Timed with ``perf_counter`` from the first message to the receiver's answer to the last one.
-    All ranks return the same rates.
-    """
-    pairs = list(combinations(range(team.size), 2))
-    return tuple(
-        _GlooPair(team, pair, byte_count, budget_s / len(pairs) / 4).rate() for pair in pairs
-    )
-
-
-class _GlooPair:
-    """Messages between two ranks; the others wait for them, and take no time."""
-
-    def __init__(self, team: Team, pair: _Direction, byte_count: int, budget_s: float) -> None:
-        self._team, self._pair, self._bytes, self._budget_s = team, pair, byte_count, budget_s
-        self._sent = _pattern(byte_count, torch.device("cpu"))
-        self._received = torch.empty_like(self._sent)
-        self._correct = True
-        """Whether all messages arrived as they were sent, on every rank."""
-
-    def rate(self) -> PairRate:
-        there, back = self._pair, self._pair[::-1]
-        timings = self._timed([there]), self._timed([back]), self._timed([there, back])
-        ping, pong = torch.ones(2), torch.empty(2)
-
-        def round_trip() -> None:
-            """8 bytes there, and back."""
-            self._exchange([there], ping, pong)
-            self._exchange([back], ping, pong)
-
-        latency_us = self._measured(self._on_pair(host_stopwatch), round_trip).median_us / 2
-        return _pair_rate("gloo", there, self._bytes, timings, None, self._correct, latency_us)
-
-    def _timed(self, ways: list[_Direction]) -> Timing:
-        """The time of one message (one each way)."""
-
-        def seconds(work: Work, count: int) -> float:
-            answers = [(target, source) for source, target in ways]
-            begin = time.perf_counter()
-            host_stopwatch(work, count)
-            self._exchange(answers, torch.ones(1), torch.empty(1))
-            return time.perf_counter() - begin
-
-        message = partial(self._exchange, ways, self._sent, self._received)
-        timing = self._measured(self._on_pair(seconds), message)
-        receives = self._team.rank in [target for _, target in ways]
-        right = not receives or torch.equal(self._received, self._sent)
-        self._correct = self._team.all_agree(right) and self._correct
-        return timing
-
-    def _on_pair(self, watch: Stopwatch) -> Stopwatch:
-        return watch if self._team.rank in self._pair else lambda _work, _count: 0.0
-
-    def _measured(self, watch: Stopwatch, work: Work) -> Timing:
-        def meet() -> None:
-            self._received.fill_(-1)
-            self._team.barrier()
-
-        return measure(watch, work, self._budget_s, team=self._team, prepare=meet)
-
-    def _exchange(self, ways: list[_Direction], sent: Tensor, received: Tensor) -> None:
-        rank, group = self._team.rank, self._team.gloo
-        works = [dist.isend(sent, target, group) for source, target in ways if source == rank]
-        works += [dist.irecv(received, source, group) for source, target in ways if target == rank]
-        for work in works:
-            if work is not None:
-                work.wait()

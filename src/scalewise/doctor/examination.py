@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING
 
 from scalewise.config import HardwareConfig
 from scalewise.doctor.host_facts import describe_devices, host_facts
-from scalewise.doctor.plan import ENV_DEVICE, ENV_PARENT, Plan
+from scalewise.doctor.plan import ENV_DEVICE, Plan
 from scalewise.doctor.rules import advise
 from scalewise.gpu import Host, HostMismatch, Lease, Leases, discover
 from scalewise.host import (
     ENV_LISTENER,
+    ENV_SUPERVISOR,
     listen,
     on_loopback,
     rendezvous,
@@ -58,10 +59,7 @@ _PACKAGE_ROOT = str(Path(__file__).parents[2])
 
 
 def examine(
-    plan: Plan,
-    slots: Sequence[DeviceInfo],
-    driver: str | None = None,
-    locks: tuple[int, ...] = (),
+    plan: Plan, slots: Sequence[DeviceInfo], driver: str | None = None, locks: tuple[int, ...] = ()
 ) -> DoctorReport:
     """Examine these devices, which must be the caller's to use: see :class:`Leases`.
 
@@ -113,10 +111,7 @@ def find_devices(devices: int | None, gpus: tuple[int | str, ...] | None) -> Hos
 
 
 def examine_cell(
-    folder: CellFolder,
-    rank: RankContext,
-    slots: Sequence[DeviceInfo],
-    driver: str | None,
+    folder: CellFolder, rank: RankContext, slots: Sequence[DeviceInfo], driver: str | None
 ) -> None:
     """This rank's part of the examination of ``slots`` as a cell.
 
@@ -240,6 +235,6 @@ def _environment(
         "PYTHONPATH": os.pathsep.join(filter(None, (_PACKAGE_ROOT, os.environ.get("PYTHONPATH")))),
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
-        ENV_PARENT: str(os.getpid()),
+        ENV_SUPERVISOR: str(os.getpid()),
         ENV_DEVICE: json.dumps(to_plain(slot)),
     }

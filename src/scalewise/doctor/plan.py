@@ -21,8 +21,6 @@ T = TypeVar("T")
 ENV_DEVICE = "SCALEWISE_DEVICE"
 """This rank's DeviceInfo as JSON."""
 
-ENV_PARENT = "SCALEWISE_SUPERVISOR_PID"
-
 _MIB = 2**20
 
 
@@ -43,9 +41,6 @@ class Budget:
     pair_s: float = 0.03
     """One direction of one pair of GPUs."""
     pair_bytes: int = 256 * _MIB
-    gloo_pairs_s: float = 2.0
-    """All pairs together."""
-    gloo_pair_bytes: int = 4 * _MIB
     gpu_memory_bytes: int = 1024 * _MIB
     """Large against any cache of the device."""
     cpu_memory_bytes: int = 256 * _MIB
@@ -57,7 +52,7 @@ class Budget:
 
 
 _QUICK = Budget(
-    gemm_s=0.15, launch_s=0.1, copy_s=0.05, staging_s=0.03, pair_s=0.01, gloo_pairs_s=0.6,
+    gemm_s=0.15, launch_s=0.1, copy_s=0.05, staging_s=0.03, pair_s=0.01,
     size_factor=64, nccl_s=3.0, gloo_s=4.0,
 )  # fmt: skip
 

@@ -87,11 +87,8 @@ def measure(
 
     The warm-up takes at least three operations and a tenth of the budget, so that lazy set-up and
     the rise of the clocks stay out of the figure.
-
-    Args:
-        team: ranks that all measure this at once. The slowest counts, and all do as much.
-        prepare: run before every batch, outside its time.
-        most_iterations: in one batch.
+    ``prepare`` runs before every batch, outside its time. Of a ``team`` all measure this at once:
+    the slowest counts, and all do as much.
     """
 
     def batch(iterations: int) -> float:

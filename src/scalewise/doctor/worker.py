@@ -18,17 +18,17 @@ import torch
 
 from scalewise.doctor.collectives import Ranks, measure_all
 from scalewise.doctor.compute import gemm_rate, launch_costs, precisions, soak
-from scalewise.doctor.copies import cuda_pair, gloo_pairs, host_copies, memory_copy
-from scalewise.doctor.plan import ENV_DEVICE, ENV_PARENT, Plan, RankRecord
+from scalewise.doctor.copies import cuda_pair, host_copies, memory_copy
+from scalewise.doctor.plan import ENV_DEVICE, Plan, RankRecord
 from scalewise.gpu import NvmlError, open_nvml
-from scalewise.host import die_with_parent
+from scalewise.host import ENV_SUPERVISOR, die_with_parent, exit_now
 from scalewise.records import DeviceInfo, DeviceSample, build, load_json
 from scalewise.train import Team
 
 
 def main() -> int:
     """Examine this rank's device and return the exit status: 0, or 1 if ranks lost each other."""
-    die_with_parent(int(os.environ[ENV_PARENT]))
+    die_with_parent(int(os.environ[ENV_SUPERVISOR]))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     folder = Path(sys.argv[1])
     device = build(DeviceInfo, json.loads(os.environ[ENV_DEVICE]))
@@ -73,8 +73,9 @@ class Examination:
         if self.size < 2:
             self.record.miss("collectives and pairs", "they need two devices, and there is one")
         elif self.connected:
-            with self.record.stage("pairs"):
-                self._pairs()
+            if self.device.type == "cuda":
+                with self.record.stage("pairs"):
+                    self._pairs()
             with self.record.stage("collectives"):
                 apart = not self._collectives()
         if self.plan.soak_s > 0:
@@ -95,16 +96,11 @@ class Examination:
 
     def _pairs(self) -> None:
         budget, team = self.budget, self.team
-        if self.device.type == "cuda":
-            for pair in combinations(range(team.size), 2):
-                if team.rank == 0:
-                    rate = partial(cuda_pair, *pair, budget.pair_bytes, budget.pair_s)
-                    self.record.add("pairs", f"copies between ranks {pair[0]} and {pair[1]}", rate)
-                team.barrier()  # after each, so that nobody waits long enough to give up
-            return
-        rates = gloo_pairs(team, budget.gloo_pair_bytes, budget.gloo_pairs_s)
-        if team.rank == 0:
-            self.record.note(pairs=rates)
+        for pair in combinations(range(team.size), 2):
+            if team.rank == 0:
+                rate = partial(cuda_pair, *pair, budget.pair_bytes, budget.pair_s)
+                self.record.add("pairs", f"copies between ranks {pair[0]} and {pair[1]}", rate)
+            team.barrier()  # after each, so that nobody waits long enough to give up
 
     def _collectives(self) -> bool:
         """Whether the ranks are still together afterwards."""
@@ -153,8 +149,4 @@ def _versions() -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    status = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Not sys.exit: tearing down a process group whose peers are gone can hang.
-    os._exit(status)
+    exit_now(main())  # tearing down a process group whose peers are gone can hang

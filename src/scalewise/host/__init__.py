@@ -1,7 +1,7 @@
 """The host of this process: its limits, its other processes and its terminal.
 
-``limits`` has cores and memory, ``identity`` says which host, code and data a record is of,
-``processes`` and ``locks`` are those of this host, and ``console`` writes what is safe to print.
+``limits`` has cores and memory and their use; ``identity`` says which host, code and data a record
+is of; ``processes`` and ``locks`` are those of this host; ``console`` writes what is safe to print.
 """
 
 import lazy_loader

@@ -112,12 +112,8 @@ def running_code(
 ) -> dict[str, Any]:
     """The fingerprint in :attr:`Provenance.code <scalewise.records.Provenance.code>`.
 
-    The repository around ``working_directory`` counts only where scalewise runs from none.
-
-    Args:
-        working_directory: where the run starts.
-        classes: the user's own, as :func:`own_classes` finds them.
-        search: folders to look for their modules in; ``sys.path`` where it is None.
+    The repository around ``working_directory`` counts only where scalewise runs from none. The
+    modules of ``classes``, the user's own, are looked for in ``search``; in ``sys.path`` without.
     """
     ours = scalewise_version()
     users = {} if "commit" in ours else code_version(working_directory)
@@ -246,13 +242,9 @@ _INDEX = "index.json"
 def data_identity(arguments: Mapping[str, Any], base: Path | None = None) -> dict[str, str]:
     """Fingerprints of the files that arguments of a data set name, by the argument's name.
 
-    Args:
-        arguments: of the data set, our own or a user's: texts that name a file, or a folder with
-            an index of its own, are looked at. Any other folder is not: what belongs to it is
-            known to its data set alone.
-        base: folder that relative paths mean; the working directory where it is None.
-
-    A file that cannot be read is left out: whoever needs it says so.
+    Texts that name a file, or a folder with an index of its own, are looked at: what belongs to any
+    other folder is known to its data set alone. Relative paths mean ``base``, else the working
+    directory. A file that cannot be read is left out: whoever needs it says so.
     """
     found: dict[str, str] = {}
     for name, value in sorted(arguments.items()):

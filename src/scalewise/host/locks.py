@@ -116,11 +116,8 @@ os.register_at_fork(after_in_child=_drop_inherited_locks)
 class Colocation:
     """One cell's place among the cells of this host: a locked file for each, of any sweep.
 
-    The lock dies with its holder, so a cell that was killed is no neighbour of anybody.
-
-    Args:
-        sweep: the sweep's folder, which tells cells of the same name apart.
-        cell: the cell's name.
+    The lock dies with its holder, so a cell that was killed is no neighbour of anybody. The sweep's
+    folder tells cells of the same name apart.
     """
 
     def __init__(self, sweep: str, cell: str) -> None:

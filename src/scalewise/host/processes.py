@@ -1,16 +1,25 @@
-"""The processes below this one, what a dead supervisor left, and a command around a rank's own."""
+"""The processes below this one: how they are forked, wrapped, found and ended.
+
+Also what a dead supervisor left, and the mirror that runs beside a sweep.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import faulthandler
 import os
 import re
 import shlex
 import signal
+import subprocess
 import sys
+import threading
 import time
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
 
 import psutil
 
@@ -115,6 +124,15 @@ def kill(pid: int, number: int) -> None:
         return
 
 
+def exit_now(status: int) -> NoReturn:
+    """End this process past the exit handlers of libraries, which may wait for what is gone."""
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(status)
+
+
 def end_orphans(supervisor: int) -> None:
     """Kill what a supervisor left behind, and reap what is ours by now.
 
@@ -209,3 +227,150 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
+
+
+ENV_NOT_FORKED = "SCALEWISE_NOT_FORKED"
+"""Why a rank is a fresh process, in its environment; absent where nobody thought of forking it."""
+_READ_EARLY = (
+    "GLIBC_", "GOMP_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON", "PYTORCH_",
+    "TORCH",
+)  # fmt: skip
+"""How the names of variables begin that are read while a process starts or imports."""
+_READ_LATER = ("TORCH_NCCL_", "PYTHONPATH", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
+"""Exceptions: NCCL's are read with a process group; the others a fork is told by other means."""
+_POPULATE_WRITE = 23
+"""``MADV_POPULATE_WRITE`` of Linux 5.14 and later."""
+
+
+def fork_hindrance(environment: Mapping[str, str]) -> str | None:
+    """Why this process may not be forked into one that has ``environment``; None if it may.
+
+    A thread could hold a lock for ever in the fork, and CUDA does not work there. What is read
+    on import was read here.
+    """
+    names = _thread_names()
+    if len(names) != 1:
+        return f"{len(names)} threads run in the process to fork: {', '.join(names)}"
+    device = next(_open_devices(), None)
+    if device is not None:
+        return f"the process to fork has {device} open"
+    changed = [
+        name
+        for name in sorted({*environment, *os.environ})
+        if name.startswith(_READ_EARLY)
+        and not name.startswith(_READ_LATER)
+        and environment.get(name) != os.environ.get(name)
+    ]
+    return f"read on import, and other than there: {', '.join(changed)}" if changed else None
+
+
+def _thread_names() -> list[str]:
+    """Of this process, those of libraries included; this one's first."""
+    tasks = sorted(Path("/proc/self/task").iterdir(), key=lambda task: int(task.name))
+    names = []
+    for task in tasks:
+        with contextlib.suppress(OSError):  # it has just ended
+            names.append((task / "comm").read_text().strip())
+    return names
+
+
+def _open_devices() -> Iterator[str]:
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # the listing's own is closed by now
+            target = str(link.readlink())
+            if target.startswith("/dev/nvidia"):
+                yield target
+
+
+def rename(name: str, command: Sequence[str]) -> None:
+    """Make a fork appear under a name of its own, and with the command of a fresh process.
+
+    The kernel shows what lies where this process once got its arguments: a command that is longer
+    than those is left out.
+    """
+    Path("/proc/self/comm").write_text(name)
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    start, end = int(fields[45]), int(fields[46])  # of the arguments: see proc_pid_stat(5)
+    title = " ".join(command).encode()
+    padding = end - start - len(title) - 1
+    if padding > 0:  # a last byte that is not 0 says that there is a title up to the first 0
+        ctypes.memmove(start, title + bytes(padding) + b" ", end - start)
+
+
+def own_memory() -> None:
+    """Give a fork pages of its own, in memory near the cores that it is bound to.
+
+    It has its parent's until it first writes to each: across NUMA nodes, and copied while steps
+    are timed. A kernel that cannot do it at once leaves it at that.
+    """
+    libc = ctypes.CDLL(None)
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, access = line.split()[:2]
+        if access == "rw-p":
+            first, end = (int(address, 16) for address in addresses.split("-"))
+            size = ctypes.c_size_t(end - first)
+            libc.madvise(ctypes.c_void_p(first), size, _POPULATE_WRITE)
+
+
+_FINISH_S = 90.0
+
+
+class Mirror:
+    """Runs ``scalewise.tracking.mirror`` beside this process.
+
+    It takes idle processor time only, ends with this process whatever happens to it, and every
+    line it says about a problem is passed on.
+    """
+
+    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._process = subprocess.Popen(
+            # -P: a queue.py where the user stands must not replace the library's.
+            [sys.executable, "-P", "-m", "scalewise.tracking.mirror", str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._pass_on, name="mirror-stderr", daemon=True)
+        self._reader.start()
+
+    def finish(self) -> None:
+        """Let it hand over what is left; says so if it cannot within :data:`_FINISH_S`."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it is gone already; its exit status says how
+            self._process.stdin.write(b"finish\n")
+            self._process.stdin.close()
+        why = f"tracking: not everything was mirrored within {_FINISH_S:g} s"
+        if self._ends_within(_FINISH_S):
+            why = f"tracking: the mirror was ended by signal {-self._process.returncode}"
+        if self._process.returncode < 0:
+            self._say(f"{why}; scalewise mirror FOLDER finishes it")
+
+    def let_go(self) -> None:
+        """What is recorded broke off: it hands over what it can within seconds, and ends."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
+    def abandon(self, deadline: float) -> None:
+        """Wait for its end until ``deadline`` of ``time.monotonic``, then end it."""
+        self._ends_within(max(0.5, deadline - time.monotonic()))
+
+    def _ends_within(self, timeout_s: float) -> bool:
+        """Whether it ends in time; otherwise it is killed."""
+        try:
+            self._process.wait(timeout_s)
+            return True
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            return False
+        finally:
+            self._reader.join(timeout=2)
+
+    def _pass_on(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            text = line.decode(errors="replace").rstrip()
+            if text:
+                self._say(text)

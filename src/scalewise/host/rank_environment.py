@@ -30,22 +30,10 @@ _BACKLOG = 1024
 """Ranks that may knock before rank 0 has imported what it needs."""
 
 SCRUBBED_NAMES = (
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "NODE_RANK",
-    "GROUP_RANK",
-    "RANK",
-    "LOCAL_RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "ROLE_RANK",
-    "ROLE_WORLD_SIZE",
-    "PL_GLOBAL_SEED",
-    "SLURM_NTASKS",
-    "SLURM_NTASKS_PER_NODE",
-    "SLURM_PROCID",
-    "SLURM_LOCALID",
-)
+    "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "GROUP_RANK", "RANK", "LOCAL_RANK", "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE", "PL_GLOBAL_SEED", "SLURM_NTASKS",
+    "SLURM_NTASKS_PER_NODE", "SLURM_PROCID", "SLURM_LOCALID",
+)  # fmt: skip
 """Variables that another launcher may have left behind. Lightning believes any of these: a child
 that sees SLURM_NTASKS takes itself for a SLURM task, and one that sees a MASTER_PORT waits there.
 """

@@ -14,12 +14,7 @@ from torchmetrics import MetricCollection
 from scalewise.config import BelowOne
 from scalewise.models.contract import Unit
 from scalewise.models.objectives import TokenAccuracy, check_at_least, linear_flops
-from scalewise.models.transformer import (
-    FeedForward,
-    SelfAttention,
-    block_flops,
-    check_heads,
-)
+from scalewise.models.transformer import FeedForward, SelfAttention, block_flops, check_heads
 
 
 class Block(nn.Module):

@@ -150,9 +150,10 @@ class CollectiveRate:
 
 @dataclass(frozen=True)
 class PairRate:
-    """Point to point between two ranks, nothing else running."""
+    """Copies between two GPUs, nothing else running."""
 
     transport: Literal["cuda copy", "gloo"]
+    """This and ``latency_us``: earlier examinations of CPUs sent messages over gloo."""
     first: int
     second: int
     bytes: int
@@ -169,7 +170,6 @@ class PairRate:
     """Both directions together."""
     correct: bool
     latency_us: float | None = None
-    """Half of a round trip of 8 bytes; gloo only."""
 
 
 @dataclass(frozen=True)

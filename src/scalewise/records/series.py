@@ -185,13 +185,12 @@ class DeviceSeriesWriter:
 
 
 def read_device_series(path: Path) -> DeviceSeries:
-    """A host's device series; a torn end is dropped and said in ``problems``."""
+    """A host's device series; a torn end is dropped and said in ``problems``.
+
+    Raises :class:`RecordError`.
+    """
     parser = LineParser(dict)
-    return _device_series(path, parse_series(path, parser), len(parser.rest))
-
-
-def _device_series(path: Path, lines: list[dict[str, Any]], torn_bytes: int = 0) -> DeviceSeries:
-    """The series that the header and ``lines`` tell of. Raises :class:`RecordError`."""
+    lines = parse_series(path, parser)
     if not lines:
         raise RecordError(f"{path}: empty")
     header, *lines = lines
@@ -214,8 +213,8 @@ def _device_series(path: Path, lines: list[dict[str, Any]], torn_bytes: int = 0)
                 found["times"].append(line["time"])
                 found["cost_ms"].append(line["cost_ms"])
                 found["samples"].append({one["id"]: one for one in line["devices"]})
-        if torn_bytes:
-            found["problems"].append(f"a torn end of {torn_bytes} bytes was dropped")
+        if parser.rest:
+            found["problems"].append(f"a torn end of {len(parser.rest)} bytes was dropped")
         return build(DeviceSeries, {**header, **found, "unavailable": unavailable})
     except (KeyError, TypeError, ValueError) as error:
         raise RecordError(f"{path}: not a device series: {error}") from error

@@ -36,12 +36,9 @@ class CellState:
 
 
 def cell_state(folder: CellFolder, cell_id: str | None, now: float = math.inf) -> CellState:
-    """Derive the state of a cell.
+    """Derive the state of a cell at the Unix time ``now``; by default no attempt counts as alive.
 
-    Args:
-        folder: its folder.
-        cell_id: the cell whose result is expected there; None if there is no plan.
-        now: Unix time; by default no attempt counts as alive.
+    ``cell_id`` is the cell whose result is expected there; None if there is no plan.
     """
     fault = ""
     try:

@@ -100,11 +100,7 @@ def announce(folder: CellFolder, key: str, count: int, address: str, port: int) 
 
 
 def meet(
-    folder: CellFolder,
-    key: str,
-    index: int,
-    count: int,
-    go_on: Callable[[], bool] = lambda: True,
+    folder: CellFolder, key: str, index: int, count: int, go_on: Callable[[], bool] = lambda: True
 ) -> Nodes:
     """Wait for the first host. Raises :class:`NodesApart`, also when ``go_on`` says no."""
     deadline = time.monotonic() + _MEET_S

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import signal
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -110,13 +109,8 @@ def _silent_end(process: RankProcess) -> Ending:
 
 def last_lines(folder: CellFolder, rank: int | None) -> tuple[str, ...]:
     """The end of a rank's stderr; of rank 0's where none is to blame."""
-    path = folder.log_path(0 if rank is None else rank, "err")
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            lines = deque(file, maxlen=_LAST_LINES)
-            return tuple(line.rstrip("\n")[:_LINE_LIMIT] for line in lines)
-    except OSError:
-        return ()
+    lines = _log(folder, rank or 0).splitlines()
+    return tuple(line[:_LINE_LIMIT] for line in lines[-_LAST_LINES:])
 
 
 _OTHERS_GIVE_UP_S = 3.0
@@ -140,14 +134,7 @@ def name_absent(
 
     A time-out names only who waited. The one to blame says nothing: it sleeps, computes, or lives
     on a host whose cable is cut. Waits a moment for the other ranks to give up too: those that
-    neither do nor fail are absent.
-
-    Args:
-        ending: of the rank that failed first.
-        ranks: of this host.
-        folder: the cell's.
-        limit_s: ``sweep.collective_timeout_s``.
-        world_size: ranks of the cell on all of its hosts.
+    neither do nor fail are absent. ``ranks`` are those of this host, ``world_size`` of all.
     """
     if ending.rank is None or not any(
         _GAVE_UP.search(text) for text in (ending.message, _log(folder, ending.rank))
@@ -176,12 +163,13 @@ def _whom(absent: Sequence[int], here: Sequence[int], world_size: int) -> str:
 
 
 def _log(folder: CellFolder, rank: int) -> str:
+    """The end of a rank's stderr; empty where nothing was printed."""
     try:
         with folder.log_path(rank, "err").open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
             return file.read().decode(errors="replace")
     except OSError:
-        return ""  # nothing was printed: the ending's own words are all there is
+        return ""
 
 
 def name_memory_kill(ending: Ending, before: int | None, now: int | None) -> Ending:

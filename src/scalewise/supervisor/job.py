@@ -127,16 +127,15 @@ class Job:
         return 0 if self.nodes is None else self.nodes.index * len(self.slots)
 
 
-def read_line() -> tuple[bytes, bytes]:
-    """The first line of standard input, and what has already come after it."""
+def read_line() -> bytes:
+    """The first line of standard input: nothing follows it."""
     read = b""
     while b"\n" not in read:
         part = os.read(0, 65536)
         if not part:
             raise SystemExit("supervisor: standard input closed before the job was read")
         read += part
-    line, _, rest = read.partition(b"\n")
-    return line + b"\n", rest
+    return read
 
 
 class Wakeup:
@@ -152,22 +151,6 @@ class Wakeup:
         signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         self.stop_asked = False
         self.sweep_gone = False
-        self._told = b""
-
-    @property
-    def neighbours(self) -> tuple[str, ...]:
-        """Cells that the sweep started beside this one, in the order in which it told of them."""
-        # An empty line only says that the sweep is there.
-        return tuple(name.decode() for name in self._told.split(b"\n")[:-1] if name)
-
-    def tell(self, data: bytes) -> None:
-        """Take the bytes that follow the job: names of cells, one a line."""
-        self._told += data
-
-    def catch_up(self) -> None:
-        """Read what the sweep has told by now."""
-        while not self.sweep_gone and select.select([0], [], [], 0)[0]:
-            self._hear()
 
     def wait(self, timeout_s: float) -> None:
         watched = [self._read] if self.sweep_gone else [self._read, 0]
@@ -175,12 +158,7 @@ class Wakeup:
         if self._read in ready:
             os.read(self._read, 4096)
         if 0 in ready:
-            self._hear()
-
-    def _hear(self) -> None:
-        data = os.read(0, 65536)
-        self.tell(data)
-        self.sweep_gone = not data
+            self.sweep_gone = not os.read(0, 4096)
 
     def _stop(self, number: int, frame: object) -> None:
         self.stop_asked = True

@@ -22,6 +22,7 @@ from scalewise.host import (
     ENV_SUPERVISOR,
     ENV_WRAPPED,
     STACKS_SIGNAL,
+    exit_now,
     find_below,
     fork_hindrance,
     interface_towards,
@@ -96,11 +97,7 @@ def run_and_exit(main: Callable[[], int]) -> None:
     except BaseException:
         traceback.print_exc()
     finally:
-        try:
-            sys.stdout.flush()
-            sys.stderr.flush()
-        finally:
-            os._exit(status)
+        exit_now(status)
 
 
 def redirect(stdin: int, stdout: int, stderr: int) -> None:
@@ -146,15 +143,12 @@ class Ranks:
     """The rank processes of one cell, started from the main thread of their supervisor."""
 
     def __init__(
-        self,
-        job: Job,
-        folder: CellFolder,
-        starter: Starter = spawn,
-        locks: tuple[int, ...] = (),
+        self, job: Job, folder: CellFolder, starter: Starter = spawn, locks: tuple[int, ...] = ()
     ) -> None:
         self._starter = starter
         self._locks = locks
         self._job = job
+        self._own = worker_command(job.folder)  # without a profiler around it
         self._folder = folder
         self._children: list[subprocess.Popen[bytes] | None] = []
         self.processes: list[RankProcess] = []
@@ -199,11 +193,6 @@ class Ranks:
             return self._own
         around = wrap_command(wrap, rank, local_rank, self._job.folder)
         return [sys.executable, "-P", "-m", "scalewise.host.processes", *around, *self._own]
-
-    @property
-    def _own(self) -> list[str]:
-        """The command of a rank, without a profiler around it."""
-        return worker_command(self._job.folder)
 
     def trainers(self) -> dict[int, int]:
         """Rank to the process that trains, of those alive: under a profiler it is not our child.

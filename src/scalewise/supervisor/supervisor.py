@@ -31,11 +31,7 @@ from scalewise.host import (
 )
 from scalewise.records import CellFolder, Ending, RunningAttempt, read_heartbeat
 from scalewise.supervisor.attempt import Try, conclude, foreign_processes, prepare
-from scalewise.supervisor.failures import (
-    first_failure,
-    name_absent,
-    name_memory_kill,
-)
+from scalewise.supervisor.failures import first_failure, name_absent, name_memory_kill
 from scalewise.supervisor.job import Job, Settings, Wakeup, from_line, read_line, to_line
 from scalewise.supervisor.ranks import Ranks, Starter, spawn
 
@@ -53,9 +49,7 @@ def main(starter: Starter = spawn, locks: Sequence[int] = ()) -> int:
     become_subreaper()
     wakeup = Wakeup()
     # Read from the descriptor: a buffered reader would swallow the end that says "gone".
-    line, told = read_line()
-    job = from_line(Job, line)
-    wakeup.tell(told)
+    job = from_line(Job, read_line())
     ending = Supervisor(job, wakeup, starter, locks).run()
     sys.stdout.buffer.write(to_line(ending))
     sys.stdout.buffer.flush()
@@ -212,9 +206,8 @@ class Supervisor:
 
         ``ranks`` are the process ids of the cell's own.
         """
-        self.wakeup.catch_up()
         self.colocation.look()
-        told = (*self.job.co_tenants, *self.wakeup.neighbours, *self.colocation.neighbours)
+        told = (*self.job.co_tenants, *self.colocation.neighbours)
         on_gpu = any(slot.kind == "cuda" for slot in self.job.slots)
         others = foreign_processes(self.folder, self.workers.union(ranks)) if on_gpu else ()
         return tuple(dict.fromkeys((*told, *others)))
@@ -225,18 +218,10 @@ class Liveness:
 
     Ages are taken from a clock that nobody sets: a wall clock that jumps (NTP, a resumed laptop)
     neither makes a hang nor hides one.
-
-    Args:
-        folder: the cell's.
-        settings: its time-outs.
-        clock: seconds.
     """
 
     def __init__(
-        self,
-        folder: CellFolder,
-        settings: Settings,
-        clock: Callable[[], float] = time.monotonic,
+        self, folder: CellFolder, settings: Settings, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._folder = folder
         self._settings = settings

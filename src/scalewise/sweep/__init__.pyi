@@ -1,7 +1,5 @@
 from .compose import discard_unused_folder as discard_unused_folder
 from .compose import sweep_folder as sweep_folder
-from .display import Display as Display
-from .display import make_display as make_display
 from .engine import Engine as Engine
 from .engine import SweepReport as SweepReport
 from .engine import sweep_reports as sweep_reports
@@ -23,5 +21,7 @@ from .running_cells import SupervisorProcess as SupervisorProcess
 from .running_cells import job_of as job_of
 from .running_cells import memory_advice as memory_advice
 from .running_cells import spawn_supervisor as spawn_supervisor
+from .status_view import Display as Display
+from .status_view import make_display as make_display
 from .status_view import newest_sweep as newest_sweep
 from .status_view import show_status as show_status

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scalewise.config import FEWEST_ADAPTIVE_REPEATS, AutoConfig, HardwareConfig, build_cell
+from scalewise.config import FEWEST_ADAPTIVE_REPEATS, AutoConfig, HardwareConfig
 from scalewise.records import StrategyDecision, SweepFolder, save_record
 from scalewise.sweep.plan import Cell, Request, in_order, make_cell, plan
 from scalewise.sweep.resume import is_rerun, planned_repeats
@@ -50,11 +50,10 @@ def settle_alone(
         if isinstance(strategy, AutoConfig) and strategy.devices == "auto":
             alone = [own for own in strategy.plain().values() if own.get("kind") == "single"]
             if alone and devices_of(one.cell.hardware) == 1:
-                plain = {**one.plain, "strategy": alone[0]}
-                one = Request((*one.overrides, "strategy=single"), plain, build_cell(plain))
-                said["strategy=auto: this host has one device, so strategy=single is trained"] = (
-                    None
-                )
+                typed = (*one.overrides, "strategy=single")
+                one = Request(typed, {**one.plain, "strategy": alone[0]})
+                line = "strategy=auto: this host has one device, so strategy=single is trained"
+                said[line] = None
         settled.append(one)
     return settled, list(said)
 
@@ -96,8 +95,7 @@ def choose(folder: SweepFolder, asked: Request) -> Decided:
         return Decided((f"not decided: {reason}",))
     plain = {**asked.plain, "strategy": strategy.plain()[decision.chosen]}
     typed = (*asked.overrides, f"strategy={decision.chosen}")
-    trained = Request(typed, plain, build_cell(plain))
-    return Decided(decision.lines(), trained, decision)
+    return Decided(decision.lines(), Request(typed, plain), decision)
 
 
 def _probes(asked: Request) -> dict[str, Request]:
@@ -117,7 +115,7 @@ def _probes(asked: Request) -> dict[str, Request]:
             "sweep": {**asked.plain["sweep"], "objective": "global_samples_per_s"},
         }
         typed = (*asked.overrides, f"strategy={name}", f"max_steps={strategy.probe_steps}")
-        found[name] = Request(typed, plain, build_cell(plain))
+        found[name] = Request(typed, plain)
     return found
 
 
@@ -216,12 +214,7 @@ _ENDED = ("done", "failed", "skipped")
 
 
 class Stages:
-    """Results of the first stage of a sweep.
-
-    Args:
-        folder: the sweep's.
-        note: says a line to whoever watches.
-    """
+    """Results of the first stage of a sweep."""
 
     def __init__(self, folder: SweepFolder, note: Callable[[str], None]) -> None:
         self._folder = folder

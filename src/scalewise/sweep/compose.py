@@ -62,12 +62,7 @@ _PLAIN_KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 class Composer:
-    """The configurations of one sweep.
-
-    Args:
-        master: the configuration that Hydra composed for the sweep itself.
-        context: Hydra's, as a launcher gets it.
-    """
+    """The configurations of one sweep; ``master`` is the one that Hydra composed for itself."""
 
     def __init__(self, master: DictConfig, context: HydraContext) -> None:
         self._master = master

@@ -29,13 +29,13 @@ from scalewise.sweep.auto import (
     next_rounds,
     reruns,
 )
-from scalewise.sweep.display import Display
 from scalewise.sweep.executor import Executor, QueuedCell, RunningCell
 from scalewise.sweep.folder_lock import lock_folder
 from scalewise.sweep.plan import Cell, Request, add_to_plan
 from scalewise.sweep.resume import set_unreadable_aside
 from scalewise.sweep.running_cells import measure_objective
-from scalewise.sweep.status import CellStatus, Durations, StatusReader, waiting_cell
+from scalewise.sweep.status import Durations, StatusReader, waiting_cell
+from scalewise.sweep.status_view import Display
 
 _SHUTDOWN_S = 9.0
 """Running cells have this long to end when a sweep is interrupted."""
@@ -92,13 +92,7 @@ def add_sweep_report(report: SweepReport) -> None:
 
 
 class Engine:
-    """Runs one sweep.
-
-    Args:
-        folder: the sweep's folder.
-        executor: runs its cells.
-        display: shows its progress.
-    """
+    """Runs one sweep."""
 
     def __init__(self, folder: Path, executor: Executor[Any], display: Display) -> None:
         self.folder = SweepFolder(folder)
@@ -121,7 +115,6 @@ class Engine:
         self._status = StatusReader(folder, measures=False)
         self._changed: set[str] = set()
         """Ids of cells whose status may be another than when it was last shown."""
-        self._round: int | None = None
         self._is_undecided = False
         """Whether requests with ``auto`` still wait for their first stage."""
         self._durations = Durations()
@@ -150,7 +143,10 @@ class Engine:
         """Run all stages, with a mirror beside them if there are trackers."""
         mirror = None
         try:
-            self._begin(cells)
+            self.report.cells += cells
+            self._admit_all(cells, alone=len(cells) == 1)
+            # Admitted first: only then does an executor know its host's slots.
+            self._add_to_plan(cells)
             self._is_undecided = bool(self.undecided_requests)
             if self._has_trackers(cells):
                 mirror = Mirror(self.folder.path, self.display.note)
@@ -163,13 +159,6 @@ class Engine:
         except BaseException:
             self._shut_down(mirror)
             raise
-
-    def _begin(self, cells: Sequence[Cell]) -> None:
-        """Queue the cells of the first stage."""
-        self.report.cells += cells
-        self._admit_all(cells, alone=len(cells) == 1)
-        # Admitted first: only then does an executor know its host's slots.
-        self._add_to_plan(cells)
 
     def _add_to_plan(self, cells: Sequence[Cell]) -> None:
         add_to_plan(self.folder, cells, self.executor.policy, self.executor.slots())
@@ -259,9 +248,7 @@ class Engine:
         new = later_cells(self.folder, requests, known)
         self.rerun_ids |= reruns(self.folder, new)
         if new:
-            self._add_cells(new)
-            self._admit_all(new)
-            self._loop()
+            self._run_later(new)
 
     def _repeat_until_decided(self) -> None:
         """Add rounds of ``repeats=auto`` until the records decide."""
@@ -271,10 +258,10 @@ class Engine:
         def fits(cells: Collection[Cell]) -> bool:
             if budget_min is None:
                 return True
-            slots = self.executor.slots() or 1
-            left_s = self._seconds_left(
-                [waiting_cell(one.planned, one.planned.devices or slots) for one in cells]
-            )  # None where no cell of the sweep has ended
+            slots, packed = self.executor.slots(), self.executor.policy == "packed"
+            new = [waiting_cell(one.planned, one.planned.devices or slots or 1) for one in cells]
+            # None where no cell of the sweep has ended.
+            left_s = self._durations.seconds_left(new, slots, packed)
             passed_s = time.monotonic() - self._began_s
             return passed_s + (left_s or 0.0) <= 60 * budget_min
 
@@ -292,18 +279,14 @@ class Engine:
                         f"{pairs} {plural(pairs, 'comparison')} undecided"
                     )
                 return
-            self._add_cells(following.cells)
-            self._admit_all(following.cells)
-            self._loop()
+            self._run_later(following.cells)
 
-    def _seconds_left(self, cells: Sequence[CellStatus]) -> float | None:
-        packed = self.executor.policy == "packed"
-        return self._durations.seconds_left(cells, self.executor.slots(), packed)
-
-    def _add_cells(self, cells: Sequence[Cell]) -> None:
-        """Add cells of a later stage to the plan, before they run: a resumed sweep needs them."""
+    def _run_later(self, cells: Sequence[Cell]) -> None:
+        """Run cells of a later stage, planned before they run: a resumed sweep needs them."""
         self.report.cells += cells
         self._add_to_plan(cells)
+        self._admit_all(cells)
+        self._loop()
 
     # While cells run
 
@@ -331,10 +314,6 @@ class Engine:
                 self._refuse(queued.cell, started)
                 has_left = True
                 continue
-            for other in self._running:
-                if other.hosts & started.hosts:
-                    other.add_neighbour(started)
-                    started.add_neighbour(other)
             self._running.append(started)
             self._announce(started)
         return has_left
@@ -353,21 +332,14 @@ class Engine:
         for running in self._running:
             self._announce(running)
             self._changed.add(running.cell.planned.cell_id)
-        self._round = self._latest_round()
         if self.display.is_due():
             # A shared disk that does not answer for a moment must not end what runs.
             with suppress(RecordError):
                 status = self._status.read(changed=self._changed)
-                self.display.tick(replace(status, round=self._round))
+                if self._is_undecided:  # more cells will come, which no record tells yet
+                    status = replace(status, round=status.round or 1)
+                self.display.tick(status)
                 self._changed.clear()
-
-    def _latest_round(self) -> int | None:
-        """Of the running cells, from 1; None where no later stage may add any."""
-        adapts = any(cell.request.cell.repeats == "auto" for cell in self.report.cells)
-        if not (self._is_undecided or adapts):
-            return None
-        begun = (running.cell.planned.repeat + 1 for running in self._running)
-        return max(begun, default=self._round or 1)
 
     # How cells end
 

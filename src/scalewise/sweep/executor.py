@@ -54,14 +54,6 @@ class RunningCell(ABC):
     def age_s(self) -> float | None:
         """Seconds since its start; None while it waits in a queue of the cluster."""
 
-    @property
-    def hosts(self) -> frozenset[str]:
-        """Hosts that it may share with neighbours; empty if it is not told of them."""
-        return frozenset()
-
-    def add_neighbour(self, neighbour: RunningCell) -> None:  # noqa: B027 - not every cluster can
-        """Tell the cell that another one shares a host with it from now on."""
-
 
 R = TypeVar("R", bound=RunningCell)
 
@@ -75,12 +67,9 @@ class Executor(ABC, Generic[R]):
     def open(
         self, folder: SweepFolder, locks: tuple[int, ...], note: Callable[[str], None]
     ) -> None:
-        """Get ready to run the cells of ``folder``.
+        """Get ready to run the cells of ``folder``; ``note`` takes lines for the user.
 
-        Args:
-            folder: of the sweep; it exists.
-            locks: descriptors that supervisors and ranks on this host inherit.
-            note: takes lines for the user.
+        ``locks`` are descriptors that supervisors and ranks on this host inherit.
         """
 
     def close(self) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import select
 import signal
 import socket
 import subprocess
@@ -22,6 +21,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
+
+import psutil
 
 from scalewise.host import die_with_parent, fork_hindrance, rename
 
@@ -52,45 +53,21 @@ def cell_hindrance(plain: Mapping[str, Any], cell: CellConfig) -> str | None:
     return None if is_ours(plain) else "classes of one's own may import what starts threads"
 
 
-class ForkedSupervisor:
+class ForkedSupervisor(psutil.Process):
     """A child of this process that it did not start: what the sweep asks of a ``Popen``."""
 
     def __init__(self, pid: int, stdin: IO[bytes], stdout: IO[bytes]) -> None:
-        self.pid = pid
+        super().__init__(pid)
         self.stdin = stdin
         self.stdout = stdout
-        self.returncode: int | None = None
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Its exit status. Raises ``subprocess.TimeoutExpired``."""
-        if self.returncode is None:
-            ended = os.pidfd_open(self.pid)
-            try:
-                if not select.select([ended], [], [], timeout)[0]:
-                    raise subprocess.TimeoutExpired("supervisor", timeout or 0.0)
-            finally:
-                os.close(ended)
-            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return self.returncode
 
     def terminate(self) -> None:
-        self._signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        self._signal(signal.SIGKILL)
-
-    def _signal(self, number: int) -> None:
-        if self.returncode is None:  # until it is waited for, its id is nobody else's
-            os.kill(self.pid, number)
+        with contextlib.suppress(psutil.NoSuchProcess):  # as of a Popen that was waited for
+            super().terminate()
 
 
 class WarmServer:
-    """The sweep's side.
-
-    Args:
-        folder: takes its errors, as ``warm.err``; a file that stays empty is removed.
-        python_path: where it finds modules, as ranks do.
-    """
+    """The sweep's side; ``warm.err`` in ``folder`` takes its errors, and is removed if empty."""
 
     def __init__(self, folder: Path, python_path: Sequence[str]) -> None:
         self._log = folder / "warm.err"

@@ -131,13 +131,8 @@ def combinations(
     A value that is given twice in one of them (``seed=1,1``) makes two jobs: it is the launcher
     that folds them and says so, for every sweeper alike.
 
-    Args:
-        grids: each a row of overrides; their combinations are put one after the other. None is
-            one grid of nothing.
-        params: overrides of every grid.
-        typed: the command line, which has the last word on every key.
-        rule: what is dropped.
-        max_cells: the most combinations that may be left.
+    Each of ``grids`` is a row of overrides beside ``params``, those of every grid; none is one grid
+    of nothing. ``typed`` is the command line, which has the last word on every key.
 
     Raises :class:`ConfigError` for a rule about a key that nothing sets, where nothing is left, and
     where more is left than ``max_cells``: before it is all written down.

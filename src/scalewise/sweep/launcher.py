@@ -25,33 +25,15 @@ from scalewise.config import (
 from scalewise.host import wrap_command
 from scalewise.records import DataError, SweepFolder, build
 from scalewise.supervisor import CellFailed
-from scalewise.sweep.auto import (
-    describe_later,
-    first_stage,
-    settle_alone,
-    undecided_requests,
-)
+from scalewise.sweep.auto import describe_later, first_stage, settle_alone, undecided_requests
 from scalewise.sweep.compose import Composer, written_keys
-from scalewise.sweep.display import make_display
 from scalewise.sweep.engine import Engine, SweepReport, add_sweep_report
 from scalewise.sweep.local_executor import local_engine
-from scalewise.sweep.plan import (
-    Cell,
-    Request,
-    folded,
-    plan,
-    request,
-    run_once,
-    wrapped,
-)
+from scalewise.sweep.plan import Cell, Request, folded, plan, request, run_once, wrapped
 from scalewise.sweep.preflight import Cluster, ThisHost, check_files, take_own_batches
 from scalewise.sweep.preview import print_preview
-from scalewise.sweep.resume import (
-    check_options,
-    planned_repeats,
-    refuse_mixing,
-    select,
-)
+from scalewise.sweep.resume import check_options, planned_repeats, refuse_mixing, select
+from scalewise.sweep.status_view import make_display
 
 
 @dataclass(frozen=True)
@@ -207,11 +189,7 @@ def _run(
 ) -> SweepReport | None:
     """Run the cells that are not done, and add their report to ``sweep_reports``.
 
-    With ``sweep.dry_run``, print what would run instead, and return None.
-
-    Args:
-        lines: to say before.
-        packed: cells share the host.
+    With ``sweep.dry_run``, print what would run instead, and return None. ``lines`` are said first.
     """
     sweep, undecided = SweepFolder(folder), undecided_requests(requests)
     cells = plan_in(folder, requests)

@@ -1,4 +1,9 @@
-"""Runs the cells of a sweep on this host: leases devices, starts supervisors, reads outcomes."""
+"""Runs the cells of a sweep on this host: leases devices, starts supervisors, reads outcomes.
+
+Which cells start next is decided anew whenever one starts or ends: of the present round whatever
+fits, in the order of the plan. The next round waits until all of this one have started, so that
+what is compared within a round ran in one stretch of time.
+"""
 
 from __future__ import annotations
 
@@ -10,27 +15,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from scalewise.gpu import DeviceSampler, Hosts, Lease, Leases, Occupancy
+import psutil
+
+from scalewise.gpu import DeviceSampler, Host, Hosts, Lease, Leases, Occupancy, units
 from scalewise.host import end_orphans
-from scalewise.records import CellFolder, Ending, RecordError, SweepFolder
+from scalewise.records import CellFolder, DeviceInfo, Ending, RecordError, State, SweepFolder
 from scalewise.supervisor import Origin
-from scalewise.sweep.display import Display
 from scalewise.sweep.engine import Engine
 from scalewise.sweep.executor import Executor, Policy, QueuedCell, RunningCell
 from scalewise.sweep.fork_server import NotWarmError, WarmServer, cell_hindrance
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.preflight import devices_for, explain_differences
-from scalewise.sweep.running_cells import (
-    SupervisorProcess,
-    job_of,
-    spawn_supervisor,
-    start_sampler,
-)
-from scalewise.sweep.schedule import DeviceWait, LocalDemand, choose_cells
+from scalewise.sweep.running_cells import SupervisorProcess, job_of, spawn_supervisor, start_sampler
+from scalewise.sweep.status_view import Display, duration
 
 _POLL_S = 0.5
 _SETTLING_POLL_S = 0.1
-_THIS_HOST = frozenset({"this host"})
 
 
 def local_engine(
@@ -64,13 +64,6 @@ class LocalCell(RunningCell):
     def age_s(self) -> float:
         return time.monotonic() - self.leased
 
-    @property
-    def hosts(self) -> frozenset[str]:
-        return _THIS_HOST
-
-    def add_neighbour(self, neighbour: RunningCell) -> None:
-        self.supervisor.send_line(f"{neighbour.cell.planned.name}\n".encode())
-
     def take_ending(self) -> Ending:
         """Read how it ended from a supervisor that has answered or died, and clean up."""
         ending = replace(self.supervisor.ending(), elapsed_s=self.age_s)
@@ -86,7 +79,7 @@ class LocalCell(RunningCell):
         process = self.supervisor.process
         try:
             process.wait(max(0.1, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
+        except (subprocess.TimeoutExpired, psutil.TimeoutExpired):
             process.kill()
             process.wait()
         self.clean_up()
@@ -99,14 +92,11 @@ class LocalCell(RunningCell):
 
 
 class LocalExecutor(Executor[LocalCell]):
-    """Runs cells on this host.
+    """Runs cells on this host; ``occupancy`` finds other processes on its GPUs.
 
-    Args:
-        policy: see :class:`Executor`.
-        occupancy: finds other processes on the GPUs.
-        warm: fork ranks from a process that has imported everything, where every cell allows it:
-            times of forks and of fresh processes do not compare. None: on CPUs, since on GPUs the
-            times of the product's cells have not been held against fresh ones'.
+    ``warm`` forks ranks from a process that has imported everything, where every cell allows it:
+    times of forks and of fresh processes do not compare. None: on CPUs, since on GPUs the times of
+    the product's cells have not been held against fresh ones'.
     """
 
     def __init__(
@@ -254,3 +244,80 @@ def _began_freshly(folder: SweepFolder) -> bool:
         except RecordError:
             continue  # it has no result, or compares with nothing
     return False
+
+
+@dataclass(frozen=True)
+class LocalDemand:
+    """The demand of a cell on this host."""
+
+    world_size: int
+    host: Host
+
+
+def choose_cells(
+    waiting: Sequence[QueuedCell], leased: Sequence[Sequence[DeviceInfo]]
+) -> list[QueuedCell]:
+    """The queued cells to start now beside the running ones.
+
+    A narrow cell fills what a wider one before it cannot use yet, but only one of its round: so a
+    wide cell waits for no more than that. ``waiting`` are in the order of the plan, ``leased`` the
+    devices of each running cell.
+    """
+    busy = {unit for slots in leased for slot in slots for unit in units(slot)}
+    present = min((queued.cell.planned.repeat for queued in waiting), default=0)
+    chosen: list[QueuedCell] = []
+    for queued in waiting:
+        free = [slot for slot in queued.demand.host.slots if busy.isdisjoint(units(slot))]
+        if queued.cell.planned.repeat == present and len(free) >= queued.world_size:
+            busy.update(unit for slot in free[: queued.world_size] for unit in units(slot))
+            chosen.append(queued)
+    return chosen
+
+
+class DeviceWait:
+    """Decides about a cell whose devices others have; ``note`` is told once what is waited for."""
+
+    def __init__(
+        self, note: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._note = note
+        self._clock = clock
+        self._since: float | None = None
+        self._waits_since: float | None = None
+
+    def end(self) -> None:
+        """Something could be leased; says how long was waited."""
+        if self._waits_since is not None:
+            self._note(f"waited   {duration(self._clock() - self._waits_since)} for devices")
+        self._since = self._waits_since = None
+
+    def ending(self, cell: Cell, leases: Leases, others_run: bool) -> Ending | None:
+        """How the cell ends without a try; None while it waits.
+
+        ``others_run`` tells whether cells of this sweep hold devices that they will give back.
+        """
+        who = "; ".join(leases.foreign.values())
+        if not who:
+            if not others_run:
+                self._say(f"waiting: {leases.holder or 'another sweep'} holds this host's devices")
+            return None
+        if leases.foreign_settles:
+            return None
+        sweep = cell.request.cell.sweep
+        if sweep.foreign_processes != "wait":
+            why = f"{who} (sweep.foreign_processes={sweep.foreign_processes})"
+            outcome: State = "skipped" if sweep.foreign_processes == "skip" else "failed"
+            return Ending(outcome, "host", why)
+        now = self._clock()
+        self._since = now if self._since is None else self._since
+        if now - self._since > sweep.foreign_wait_s:
+            self.end()
+            why = f"{who}, for longer than sweep.foreign_wait_s={sweep.foreign_wait_s:g}"
+            return Ending("skipped", "host", why)
+        self._say(f"waiting: {who}; sweep.foreign_processes=skip or fail would not wait")
+        return None
+
+    def _say(self, text: str) -> None:
+        if self._waits_since is None:
+            self._waits_since = self._clock()
+            self._note(text)

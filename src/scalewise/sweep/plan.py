@@ -9,7 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from scalewise.config import (
@@ -99,7 +99,11 @@ class Request:
     overrides: tuple[str, ...]
     plain: dict[str, Any]
     """Resolved, without ``hydra``."""
-    cell: CellConfig
+
+    @functools.cached_property
+    def cell(self) -> CellConfig:
+        """``plain``, typed. Raises :class:`ConfigError`."""
+        return build_cell(self.plain)
 
     @functools.cached_property
     def config_id(self) -> str:
@@ -139,11 +143,10 @@ def request(
     if not cell.is_timed:
         # Repeats are samples of a time, and here none is taken.
         plain = {**plain, "repeats": 1}
-        cell = replace(cell, repeats=1)
     check_components(cell)
     check_fit(plain)
     check_samples(cell)
-    return Request(typed, plain, cell)
+    return Request(typed, plain)
 
 
 def settle_repeats(requests: Sequence[Request]) -> list[Request]:
@@ -165,18 +168,12 @@ def settle_repeats(requests: Sequence[Request]) -> list[Request]:
 
 def run_once(one: Request) -> Request:
     """Run it once where nobody said how often."""
-    if one.cell.repeats is not None:
-        return one
-    return Request(one.overrides, {**one.plain, "repeats": 1}, replace(one.cell, repeats=1))
+    return one if one.cell.repeats else Request(one.overrides, {**one.plain, "repeats": 1})
 
 
 def _until_decided(one: Request) -> Request:
-    sweep = one.cell.sweep
-    budget_min = DEFAULT_BUDGET_MIN if sweep.budget_min is None else sweep.budget_min
-    plain = {**one.plain, "repeats": "auto"}
-    plain["sweep"] = {**plain["sweep"], "budget_min": budget_min}
-    cell = replace(one.cell, repeats="auto", sweep=replace(sweep, budget_min=budget_min))
-    return Request(one.overrides, plain, cell)
+    sweep = {**one.plain["sweep"], "budget_min": one.cell.sweep.budget_min or DEFAULT_BUDGET_MIN}
+    return Request(one.overrides, {**one.plain, "repeats": "auto", "sweep": sweep})
 
 
 def plan(
@@ -323,8 +320,7 @@ def make_cell(one: Request, repeat: int) -> Cell:
 def add_to_plan(folder: SweepFolder, cells: Sequence[Cell], policy: str, slots: int | None) -> None:
     """Add the cells to the folder's plan; those it already has keep their place.
 
-    Args:
-        slots: devices of the host that runs the cells; None where that is not one host.
+    ``slots`` are the devices of the host that runs them; None where that is not one host.
     """
     planned = {c.planned.cell_id: c.planned for c in cells}
     earlier = folder.load_plan() if folder.plan_path.exists() else None

@@ -27,7 +27,6 @@ from scalewise.config import (
     DatasetError,
     HardwareConfig,
     bind,
-    build_cell,
     check_optimizer,
     devices_as_typed,
     find_compiler,
@@ -225,7 +224,7 @@ def take_own_batches(requests: Iterable[Request]) -> tuple[list[Request], list[s
             plain["batch_size"] = batch
         known = f"{batch} samples a device" if isinstance(batch, int) else f"not checked, {batch}"
         lines[f"batch size: given by {cell.dataset.target}: {known} (scaling=weak)"] = None
-        taken.append(Request(one.overrides, plain, build_cell(plain)))
+        taken.append(Request(one.overrides, plain))
     return taken, list(lines)
 
 

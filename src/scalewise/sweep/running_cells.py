@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,14 +27,9 @@ from scalewise.sweep.fork_server import ForkedSupervisor
 
 
 class SupervisorProcess:
-    """A supervisor that ends its cell when this process stops or dies.
+    """A supervisor that ends its cell when this process stops or dies: its input closes then.
 
-    Its standard input closes then.
-
-    Args:
-        job: the job, which is sent to it.
-        process: a supervisor without a job.
-        errors: file with its standard error.
+    ``job`` is sent to ``process``; ``errors`` is the file with its standard error.
     """
 
     def __init__(
@@ -43,21 +37,16 @@ class SupervisorProcess:
     ) -> None:
         self.process = process
         self._errors = errors
-        self._lock = threading.Lock()
+        assert process.stdin is not None
         # It may die at birth: its empty answer is handled like any other death.
-        self.send_line(to_line(job))
-
-    def send_line(self, line: bytes) -> None:
-        """Write a line to its standard input, unless it has ended or was stopped."""
-        assert self.process.stdin is not None
-        with self._lock, contextlib.suppress(BrokenPipeError, ValueError):
-            self.process.stdin.write(line)
-            self.process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(to_line(job))
+            process.stdin.flush()
 
     def stop(self) -> None:
         """Have it end and record its part."""
         assert self.process.stdin is not None
-        with self._lock, contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
 
     def ending(self) -> Ending:
@@ -80,13 +69,7 @@ class SupervisorProcess:
 def spawn_supervisor(
     errors: Path, locks: tuple[int, ...], **options: Any
 ) -> subprocess.Popen[bytes]:
-    """Start a supervisor that waits for its job.
-
-    Args:
-        errors: takes its standard error.
-        locks: descriptors that it and its ranks inherit.
-        options: of ``subprocess.Popen``.
-    """
+    """Start a supervisor that waits for its job; it and its ranks inherit the ``locks``."""
     with errors.open("wb") as file:
         return subprocess.Popen(
             supervisor_command(locks),
@@ -176,9 +159,7 @@ def measure_objective(
 ) -> tuple[Ending, float | None, float | None]:
     """The ending of a done cell, which says why there is no objective; the objective; samples/s.
 
-    Args:
-        objective: the metric that its sweeper optimizes.
-        was_reported: an earlier run of the sweep has already shown why a figure is missing.
+    ``was_reported``: an earlier run of the sweep has already shown why a figure is missing.
     """
     result = folder.find_result(cell_id)
     if result is None:

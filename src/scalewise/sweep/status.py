@@ -99,9 +99,7 @@ def read_cell(
     """The status of a cell at the Unix time ``now``; ``measures`` its samples/s if it is done."""
     found = cell_state(folder, planned.cell_id, now)
     cell = replace(
-        waiting_cell(planned, planned.devices),
-        ending=found.ending,
-        problem=found.problem,
+        waiting_cell(planned, planned.devices), ending=found.ending, problem=found.problem
     )
     result = found.result
     if result is None:
@@ -259,21 +257,10 @@ class SweepStatus:
         return dict(Counter(cell.state for cell in self.cells))
 
 
-@dataclass(frozen=True)
-class _Limits:
-    """To the rounds that are added to a configuration."""
-
-    cap: int | None = None
-    """The most runs; None where none are added."""
-    budget_min: float | None = None
-
-
 class StatusReader:
     """Reads a sweep again and again; cells that are done are read once.
 
-    Args:
-        folder: the sweep's.
-        measures: whether done cells have their samples/s, for which their steps are read.
+    ``measures``: whether these have their samples/s, for which their steps are read.
     """
 
     def __init__(self, folder: Path, measures: bool = True) -> None:
@@ -281,7 +268,7 @@ class StatusReader:
         self._measures = measures
         self._cells: dict[str, CellStatus] = {}
         self._swept: Mapping[str, str] = {}
-        self._limits: dict[str, _Limits] = {}
+        self._limits: dict[str, tuple[int, float | None]] = {}
 
     def read(self, now: float | None = None, changed: Collection[str] | None = None) -> SweepStatus:
         """The state of every cell at the Unix time ``now``.
@@ -328,28 +315,25 @@ class StatusReader:
         planned = Counter(one.config_id for one in plan.cells)
         found, budgets = [], []
         for one in {one.config_id: one for one in plan.cells}.values():
-            limits = self._limits_of(one)
-            if limits.cap is not None:
-                cell = waiting_cell(one, self._cells[one.cell_id].devices)
-                found += [cell] * (limits.cap - planned[one.config_id])
-                budgets += [] if limits.budget_min is None else [limits.budget_min]
+            most, budget_min = self._limits_of(one)
+            cell = waiting_cell(one, self._cells[one.cell_id].devices)
+            found += [cell] * (most - planned[one.config_id])
+            budgets += [] if budget_min is None else [budget_min]
         if not budgets:
             return found, None
         began_at = self.sweep.lock_path.stat().st_mtime  # whoever took the lock wrote its id then
         return found, max(60 * min(budgets) - (now - began_at), 0.0)
 
-    def _limits_of(self, planned: PlannedCell) -> _Limits:
-        """Of its configuration, once that is written."""
-        known = self._limits.get(planned.config_id)
-        if known is None:
+    def _limits_of(self, planned: PlannedCell) -> tuple[int, float | None]:
+        """The most runs of its configuration, 0 where no rounds are added; and their minutes."""
+        if planned.config_id not in self._limits:
             plain = load_or_none(self.sweep.cell(planned.name).load_config)
             if plain is None:
-                return _Limits()
-            known = _Limits()
-            if plain.get("repeats") == "auto":
-                known = _Limits(plain["max_repeats"], plain["sweep"]["budget_min"])
-            self._limits[planned.config_id] = known
-        return known
+                return 0, None  # not written yet
+            adapts = plain.get("repeats") == "auto"
+            limits = (plain["max_repeats"], plain["sweep"]["budget_min"]) if adapts else (0, None)
+            self._limits[planned.config_id] = limits
+        return self._limits[planned.config_id]
 
     def label(self, planned: PlannedCell) -> str:
         """The name of a cell with what was swept, once the plan tells."""

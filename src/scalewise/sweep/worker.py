@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scalewise.config import cause_of, ending_of
 from scalewise.host import (
     ENV_INHERITED,
     ENV_STARTED,
@@ -26,12 +27,13 @@ from scalewise.host import (
     ENV_WRAPPED,
     answer_requests,
     die_with_parent,
+    exit_now,
     keep_from_children,
     own_memory,
     usable_cores,
 )
 from scalewise.records import CellFolder, DeviceInfo, build
-from scalewise.train import cause_of, ending_of, import_training
+from scalewise.train import import_training
 
 if TYPE_CHECKING:
     from scalewise.train import RankContext
@@ -85,10 +87,9 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
     local_rank, hosts = int(os.environ["LOCAL_RANK"]), int(os.environ.get(ENV_HOSTS, "1"))
     context = RankContext(rank, local_rank, world_size, device, hosts)
     if context.describes_host:
-        devices = json.loads(os.environ["SCALEWISE_DEVICES"])
         folder.save_provenance(
             collect(
-                tuple(build(DeviceInfo, d) for d in devices),
+                _slots(),
                 os.environ.get(ENV_DRIVER),
                 json.loads(os.environ.get(ENV_TOPOLOGY, "{}")),
                 tuple(json.loads(os.environ.get("SCALEWISE_COMMAND", "[]"))),
@@ -103,13 +104,17 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
         run(cell, folder, context, lambda error: os._exit(_report(folder, rank, error)))
 
 
+def _slots() -> tuple[DeviceInfo, ...]:
+    """The devices of this host's ranks."""
+    return build(tuple[DeviceInfo, ...], json.loads(os.environ["SCALEWISE_DEVICES"]))
+
+
 def _examine(folder: CellFolder, context: RankContext) -> None:
     from scalewise.config import ConfigError
     from scalewise.doctor import examine_cell
 
-    slots = [build(DeviceInfo, d) for d in json.loads(os.environ["SCALEWISE_DEVICES"])]
     try:
-        examine_cell(folder, context, slots, os.environ.get(ENV_DRIVER))
+        examine_cell(folder, context, _slots(), os.environ.get(ENV_DRIVER))
     except ValueError as error:
         raise ConfigError(str(error)) from error
 
@@ -131,10 +136,4 @@ def _report(folder: CellFolder, rank: int, error: BaseException) -> int:
 
 
 if __name__ == "__main__":
-    status = main()
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    finally:
-        # Not sys.exit: after a failure, tearing down a process group whose peers are gone can hang.
-        os._exit(status)
+    exit_now(main())  # after a failure, tearing down a process group whose peers are gone can hang

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from scalewise.config import in_one_line
+from scalewise.host import exit_now
 from scalewise.records import (
     CellFolder,
     CurrentAttempt,
@@ -173,11 +174,7 @@ class TrackerMirror:
     """Follows the plan of a sweep and mirrors each of its cells to one tracker."""
 
     def __init__(
-        self,
-        name: str,
-        folder: Path,
-        say: Callable[[str], None],
-        opener: Callable[[str], Tracker],
+        self, name: str, folder: Path, say: Callable[[str], None], opener: Callable[[str], Tracker]
     ) -> None:
         self.name = name
         self.sweep = SweepFolder(folder)
@@ -402,10 +399,7 @@ def run_and_exit(work: Callable[[], int]) -> NoReturn:
     with tempfile.TemporaryDirectory(prefix="scalewise-mirror-", ignore_cleanup_errors=True) as own:
         tempfile.tempdir = os.environ["TMPDIR"] = own
         status = work()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Trackers register exit handlers that wait for servers; everything of ours is on disk.
-    os._exit(status)
+    exit_now(status)  # exit handlers of trackers wait for servers; all of ours is on disk
 
 
 if __name__ == "__main__":

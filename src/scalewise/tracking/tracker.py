@@ -195,13 +195,10 @@ def run_info(
         tracking = build(TrackingConfig, config.get("tracking") or {}, "tracking")
     except DataError as error:
         raise RecordError(str(error)) from error
-    about = {
-        "folder": str(cell.path.resolve()),
-        "attempt": attempt.number,
-        **to_plain(planned),
-    }
+    about = {"folder": str(cell.path.resolve()), "attempt": attempt.number, **to_plain(planned)}
+    identity = f"{cell.path.resolve()}\n{attempt.number}\n{attempt.stamp}"
     return RunInfo(
-        run_id=_run_id(cell, attempt.number, attempt.stamp),
+        run_id=hashlib.sha256(identity.encode()).hexdigest()[:12],
         name=called.run(cell.name, attempt.number, len(list((cell.path / "earlier").glob("*")))),
         group=str(called),
         tags=_tags(config, tracking),
@@ -209,11 +206,6 @@ def run_info(
         config={**config, "cell": about, **_provenance(cell)},
         tracking=tracking,
     )
-
-
-def _run_id(cell: CellFolder, attempt: int, stamp: int) -> str:
-    identity = f"{cell.path.resolve()}\n{attempt}\n{stamp}"
-    return hashlib.sha256(identity.encode()).hexdigest()[:12]
 
 
 def run_summary(

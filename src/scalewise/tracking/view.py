@@ -40,11 +40,7 @@ def show_dashboard(project: str, host: str, port: int, *, url_only: bool) -> Non
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             _, _, _, full_url = trackio.show(
-                project=project,
-                host=host,
-                server_port=port,
-                open_browser=False,
-                block_thread=False,
+                project=project, host=host, server_port=port, open_browser=False, block_thread=False
             )
     except OSError as error:
         raise ConfigError(f"port {port}: {error}; is the dashboard running at {url}?") from error

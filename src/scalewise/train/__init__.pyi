@@ -1,6 +1,4 @@
 from .experiment import run as run
-from .failure import cause_of as cause_of
-from .failure import ending_of as ending_of
 from .imports import import_for_building as import_for_building
 from .imports import import_training as import_training
 from .imports import is_ours as is_ours

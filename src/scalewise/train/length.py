@@ -41,11 +41,7 @@ def choose_last_step(
     min_time_s: float, timed_s: float, timed_steps: int, pace_s: float, furthest: int
 ) -> int | None:
     """The step after which ``min_time_s`` are timed, at least ``LEAD_S`` from now; None too early.
-
-    Args:
-        timed_s, timed_steps: what has been timed by now.
-        pace_s: seconds a step now takes.
-        furthest: steps that a rank may have begun by now.
+    ``furthest`` are the steps that a rank may have begun by now.
     """
     ahead_s = min_time_s - timed_s
     if timed_steps < FEWEST_STEPS or ahead_s > LEAD_S:
@@ -56,10 +52,8 @@ def choose_last_step(
 class RunLength:
     """Ends the fit of one rank after the step that rank 0 announces.
 
-    Args:
-        min_time_s: seconds of timed steps.
-        apart_steps: steps that ranks may be apart, and that are begun at once.
-        give_up: ends this process with an error, while its training thread waits for others.
+    ``apart_steps`` are those that ranks may be apart, and that are begun at once. ``give_up`` ends
+    this process with an error, while its training thread waits for others.
     """
 
     def __init__(

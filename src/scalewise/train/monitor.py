@@ -16,7 +16,7 @@ from pytorch_lightning.utilities import rank_zero_info
 
 from scalewise.config import TrackerName, require
 from scalewise.gpu import MIN_INTERVAL_S, DeviceSampler, GpuDevice, NvmlUnavailable, open_nvml
-from scalewise.host import Mirror, processor_name, scalewise_version, usable_cores
+from scalewise.host import Mirror, from_here, processor_name, scalewise_version, usable_cores
 from scalewise.records import CellFolder, DeviceInfo
 from scalewise.train.monitored_fit import FitRecords, config_id, describe_fit, strategy_name
 from scalewise.train.provenance import collect
@@ -121,7 +121,7 @@ class Monitor(CellRecorder):
                 self._mirror = Mirror(self.sweep_folder, _log.warning)
             planned = planned_steps(trainer)
             rank_zero_info(
-                f"scalewise: records go to {_shown(self.folder.path)}; the first "
+                f"scalewise: records go to {from_here(self.folder.path)}; the first "
                 f"{self.steps.warmup_steps} steps{f' of {planned}' if planned else ''} are warm-up "
                 "and not timed"
             )
@@ -149,7 +149,7 @@ class Monitor(CellRecorder):
             done = self.steps.steps
             rank_zero_info(
                 f"scalewise: {max(0, done - self.steps.warmup_steps)} of {done} steps were timed: "
-                f"scalewise report {_shown(self.sweep_folder)}"
+                f"scalewise report {from_here(self.sweep_folder)}"
             )
 
     def on_exception(
@@ -167,7 +167,7 @@ class Monitor(CellRecorder):
                 _log.warning(
                     "scalewise: no result: %s. What was recorded: scalewise report %s",
                     message,
-                    _shown(self.sweep_folder),
+                    from_here(self.sweep_folder),
                 )
         self.abandon()
         if self._mirror is not None:
@@ -198,12 +198,6 @@ def own_folder(folder: Path, name: str) -> str:
             found = f"{name}-{number}"
         else:
             return found
-
-
-def _shown(path: Path) -> str:
-    """A path as somebody who stands here would type it."""
-    here = Path.cwd()
-    return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def live_device(device: torch.device) -> DeviceInfo:

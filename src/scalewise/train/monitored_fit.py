@@ -21,6 +21,7 @@ import torch
 from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 
+from scalewise.config import ending_of
 from scalewise.host import Colocation
 from scalewise.records import (
     Cause,
@@ -37,7 +38,6 @@ from scalewise.records import (
     data_shards_of,
     sum_over_shards,
 )
-from scalewise.train.failure import ending_of
 from scalewise.train.recording import BackgroundDrain
 
 _BEAT_S = 1.0

@@ -26,17 +26,9 @@ from scalewise.host import (
 from scalewise.records import PROTOCOL, DeviceInfo, Provenance
 
 _PACKAGES = (
-    "scalewise",
-    "torch",
-    "pytorch-lightning",
-    "torchmetrics",
-    "hydra-core",
-    "omegaconf",
-    "numpy",
-    "nvidia-ml-py",
-    "trackio",
-    "wandb",
-)
+    "scalewise", "torch", "pytorch-lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy",
+    "nvidia-ml-py", "trackio", "wandb",
+)  # fmt: skip
 
 
 def collect(

@@ -95,16 +95,13 @@ class Team:
     Barriers and small numbers go over gloo, in host memory: nothing runs on a GPU being timed.
     """
 
-    def __init__(self, rank: int, size: int, timeout_s: float = _TIMEOUT_S) -> None:
-        """Meet the others; later none waits longer than ``timeout_s`` for one that does not come.
-
-        Raises torch's errors where that fails.
-        """
+    def __init__(self, rank: int, size: int) -> None:
+        """Meet the others. Raises torch's errors where that fails."""
         self.rank = rank
         self.size = size
         self._control: dist.ProcessGroup | None = None
         if size > 1:
-            join(rank, size, "gloo", timedelta(seconds=timeout_s))
+            join(rank, size, "gloo", timedelta(seconds=_TIMEOUT_S))
             self._control = dist.group.WORLD
 
     @property

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from scalewise.gpu.top_view import Frame, Owner, balance_of, render
+from scalewise.gpu.top import Frame, Owner, balance_of, render
 from scalewise.records import GRADES, DeviceSample, SampledDevice
 
 

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from scalewise.gpu.top_view import identify
+from scalewise.gpu.top import identify
 from scalewise.host import worker_command
 
 _RANK = """

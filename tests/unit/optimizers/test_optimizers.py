@@ -9,8 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from scalewise.optimizers.orthogonal import JoinedOptimizer, muon
-from scalewise.optimizers.standard import adam, adamw, sgd
+from scalewise.optimizers.standard import JoinedOptimizer, adam, adamw, muon, sgd
 from scalewise.train.recording.summary import optimizer_state_bytes
 
 

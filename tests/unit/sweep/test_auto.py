@@ -28,10 +28,10 @@ from scalewise.records import (
 )
 from scalewise.sweep import Cell, Engine
 from scalewise.sweep.auto import choose, first_stage, settle_alone, undecided_requests
-from scalewise.sweep.display import Display
 from scalewise.sweep.launcher import plan_in
 from scalewise.sweep.plan import Request, plan
 from scalewise.sweep.resume import select
+from scalewise.sweep.status_view import Display
 
 
 @pytest.fixture(scope="module")

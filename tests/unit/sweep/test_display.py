@@ -12,9 +12,8 @@ from rich.console import Console
 
 from scalewise.records import Ending, State
 from scalewise.sweep import make_display
-from scalewise.sweep.display import Display
 from scalewise.sweep.status import CellStatus, Durations, SweepStatus
-from scalewise.sweep.status_view import counts, duration, left_words, progress_line
+from scalewise.sweep.status_view import Display, counts, duration, left_words, progress_line
 
 LONG = "gpt2_tiny-fineweb_edu-heterogeneous8-r0-39b17f4d"
 
@@ -97,7 +96,7 @@ def test_no_figure_is_given_for_time_that_no_estimate_tells(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 0.0
-    monkeypatch.setattr("scalewise.sweep.display.time.monotonic", lambda: now)
+    monkeypatch.setattr("scalewise.sweep.status_view.time.monotonic", lambda: now)
     said = io.StringIO()
     display = make_display(said)
     assert not display.is_due()

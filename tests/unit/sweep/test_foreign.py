@@ -26,7 +26,7 @@ from scalewise.records import (
     SampledDevice,
 )
 from scalewise.supervisor.attempt import foreign_processes
-from scalewise.sweep.schedule import DeviceWait
+from scalewise.sweep.local_executor import DeviceWait
 
 GPUS = tuple(DeviceInfo("cuda", "a GPU", f"GPU-{i}", i) for i in range(2))
 BUSY = DeviceSample("GPU-0", processes=(DeviceProcess(4711, 900.0),))

@@ -35,8 +35,7 @@ from scalewise.sweep.fork_server import (
     WarmServer,
     cell_hindrance,
 )
-from scalewise.sweep.local_executor import LocalExecutor
-from scalewise.sweep.schedule import LocalDemand
+from scalewise.sweep.local_executor import LocalDemand, LocalExecutor
 
 
 def child(code: int | None) -> ForkedSupervisor:
@@ -58,8 +57,8 @@ def close(process: ForkedSupervisor) -> None:
 def test_waits_for_a_fork_as_for_a_process_of_its_own() -> None:
     ended, sleeping = child(3), child(None)
     assert ended.wait(10) == 3 == ended.wait()
-    ended.kill()  # its id may be somebody else's by now: nothing is sent
-    with pytest.raises(subprocess.TimeoutExpired):
+    ended.terminate()  # its id may be somebody else's by now: nothing is sent
+    with pytest.raises(psutil.TimeoutExpired):
         sleeping.wait(0.05)
     sleeping.kill()
     assert sleeping.wait(10) == -signal.SIGKILL
@@ -89,7 +88,7 @@ def test_a_supervisor_that_was_forked_ends_with_its_sweep(tmp_path: Path) -> Non
         assert psutil.Process(forked.pid).cmdline() == supervisor_command(())
         assert os.getsid(forked.pid) == forked.pid, "what is left of its cell is found by it"
         server.stop()
-        with pytest.raises(subprocess.TimeoutExpired):
+        with pytest.raises(psutil.TimeoutExpired):
             forked.wait(0.1)
     finally:
         close(forked)

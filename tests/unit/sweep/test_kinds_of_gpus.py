@@ -18,9 +18,9 @@ from scalewise.gpu import Hosts, Lease, Occupancy
 from scalewise.records import CellFolder, Ending
 from scalewise.supervisor import to_line
 from scalewise.sweep import QueuedCell, SupervisorProcess, local_engine
-from scalewise.sweep.display import Display
 from scalewise.sweep.plan import Request, plan
 from scalewise.sweep.preflight import explain_differences
+from scalewise.sweep.status_view import Display
 
 H100, A10G = "NVIDIA H100 80GB HBM3", "NVIDIA A10G"
 

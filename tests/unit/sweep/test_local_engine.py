@@ -30,8 +30,8 @@ from scalewise.sweep import (
     SweepReport,
     local_engine,
 )
-from scalewise.sweep.display import Display
 from scalewise.sweep.plan import Request, plan
+from scalewise.sweep.status_view import Display
 
 GPUS = tuple(DeviceInfo("cuda", "NVIDIA H200", f"GPU-{i}", i) for i in range(2))
 

@@ -10,11 +10,11 @@ import pytest
 
 from fakes.requests import asked
 from fakes.settings import SETTINGS
+from scalewise.config.errors import failure_kind
 from scalewise.records import CellFolder, DeviceInfo, Ending, PlannedCell
 from scalewise.supervisor import Job, Origin
 from scalewise.supervisor.attempt import Try
 from scalewise.sweep import memory_advice
-from scalewise.train.failure import failure_kind
 
 
 def advice(*overrides: str, devices: int = 1) -> str:

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from scalewise.records import DeviceInfo
-from scalewise.sweep.schedule import choose_cells
+from scalewise.sweep.local_executor import choose_cells
 
 GPUS = tuple(DeviceInfo("cuda", "a GPU", f"GPU-{i}", i) for i in range(8))
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from scalewise.records import DataError, DeviceSample, DeviceSeriesWriter, SampledDevice
-from scalewise.tracking.row_sources import DeviceRows
+from scalewise.tracking.rows import DeviceRows
 from scalewise.tracking.trackio import name_in_trackio
 
 

@@ -5,7 +5,7 @@ import numpy.typing as npt
 import pytest
 
 from scalewise.records import STEP_DTYPE, WARMUP
-from scalewise.tracking.row_sources import StepWindows
+from scalewise.tracking.rows import StepWindows
 
 
 def steps(

@@ -11,10 +11,10 @@ import torch
 from pytorch_lightning.strategies import DDPStrategy
 from torch import nn
 
+from scalewise.config import cause_of, ending_of
 from scalewise.records import CellFolder
 from scalewise.sweep import worker
-from scalewise.train import cause_of, experiment
-from scalewise.train.failure import failure_line
+from scalewise.train import experiment
 
 
 def ended_by_trainer(error: BaseException) -> BaseException:
@@ -31,7 +31,7 @@ def ended_by_trainer(error: BaseException) -> BaseException:
 def test_an_interrupt_in_a_training_step_is_named() -> None:
     left = ended_by_trainer(KeyboardInterrupt())
     assert isinstance(left, SystemExit)
-    assert failure_line(cause_of(left)) == "KeyboardInterrupt"
+    assert ending_of(cause_of(left), 0).message == "KeyboardInterrupt"
 
 
 def test_any_other_end_is_what_it_is() -> None:

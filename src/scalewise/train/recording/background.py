@@ -41,11 +41,7 @@ class BackgroundDrain:
     An error in a drain (a full disk, say) stops the thread and is raised by :meth:`check`, on
     the training thread: records that cannot be kept are not silently lost.
 
-    Args:
-        drains: called in their order.
-        interval_s: between two calls.
-        device: the rank's; None where no drain reads tensors or events.
-        look: called twice a second as long as training goes on; must not take long.
+    ``device`` is None where no drain reads tensors or events. ``look`` must not take long.
     """
 
     def __init__(

@@ -309,12 +309,7 @@ def replay_rows(
     return rows
 
 
-def _fill(
-    rows: npt.NDArray[np.void],
-    line: str,
-    phases: dict[str, Times],
-    anatomy: bool,
-) -> None:
+def _fill(rows: npt.NDArray[np.void], line: str, phases: dict[str, Times], anatomy: bool) -> None:
     for name in phases if anatomy else ("step",):
         rows[f"{line}_{name}_ms"] = phases[name]
 

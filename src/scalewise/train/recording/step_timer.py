@@ -35,10 +35,7 @@ class StepTimer:
     """There from :meth:`begin` on."""
 
     def __init__(
-        self,
-        folder: CellFolder,
-        warmup_steps: int = 0,
-        profile: ProfileConfig = DEFAULT_PROFILE,
+        self, folder: CellFolder, warmup_steps: int = 0, profile: ProfileConfig = DEFAULT_PROFILE
     ) -> None:
         self.folder = folder
         self.profile = profile

@@ -45,7 +45,6 @@ from .load import load_sweep as load_sweep
 from .load import no_sweep as no_sweep
 from .load import read_cell_steps as read_cell_steps
 from .load import sweep_folder as sweep_folder
-from .looks import VERDICT_RUNS as VERDICT_RUNS
 from .loss_budget import CAUSE_WORDS as CAUSE_WORDS
 from .loss_budget import LossBudget as LossBudget
 from .loss_budget import LossCause as LossCause
@@ -91,6 +90,7 @@ from .sizes import break_evens as break_evens
 from .sizes import model_kind as model_kind
 from .sizes import size_families as size_families
 from .sizes import size_words as size_words
+from .statistics import VERDICT_RUNS as VERDICT_RUNS
 from .statistics import Estimate as Estimate
 from .statistics import RatioEstimate as RatioEstimate
 from .statistics import estimate_positive as estimate_positive

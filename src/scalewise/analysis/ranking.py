@@ -40,7 +40,6 @@ import scipy
 from scalewise.analysis.comparability import MIN_RUNS, differences, grouped, grouped_alike
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.figures import bounding
-from scalewise.analysis.looks import VERDICT_RUNS
 from scalewise.analysis.losses import Reached
 from scalewise.analysis.scaling import (
     Pair,
@@ -48,7 +47,13 @@ from scalewise.analysis.scaling import (
     loss_at_equal_samples,
     rate_ratio,
 )
-from scalewise.analysis.statistics import Interval, RatioEstimate, bonferroni, finite_exp
+from scalewise.analysis.statistics import (
+    VERDICT_RUNS,
+    Interval,
+    RatioEstimate,
+    bonferroni,
+    finite_exp,
+)
 from scalewise.analysis.verdict import Judgement
 
 Ranked = TypeVar("Ranked")

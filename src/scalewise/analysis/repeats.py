@@ -8,17 +8,18 @@ from typing import Literal
 
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.figures import estimate, times
-from scalewise.analysis.looks import (
+from scalewise.analysis.scaling import Pair
+from scalewise.analysis.statistics import (
     CAP,
     PRECISION,
     VERDICT_RUNS,
     Adaptive,
+    Interval,
     adaptive,
     count_pairs,
+    estimate_positive,
     look_confidence,
 )
-from scalewise.analysis.scaling import Pair
-from scalewise.analysis.statistics import Interval, estimate_positive
 from scalewise.analysis.verdict import Verdict
 from scalewise.host import plural
 
@@ -48,8 +49,8 @@ def stop_or_go_on(
     """Whether more repeats are needed beside the ``verdict`` on this ``interval``.
 
     Every round is looked at, from the third on; the interval is one that allows for that (see
-    :func:`scalewise.analysis.looks.look_confidence`). The verdict is the one that is reported: it
-    stops nowhere for a verdict that nobody is told. ``runs`` are the pairs by now, or those of the
+    :func:`~scalewise.analysis.statistics.look_confidence`). The verdict is the one that is reported:
+    it stops nowhere for a verdict that nobody is told. ``runs`` are the pairs by now, or those of the
     shorter side. ``precision`` is the width of the whole interval, relative, at which more runs
     would change nothing worth knowing; ``cap`` the most runs of a side.
     """

@@ -1,7 +1,5 @@
 from .balance import LoadBalance as LoadBalance
 from .balance import what_says_nothing as what_says_nothing
-from .choice import UndecidedError as UndecidedError
-from .choice import choose_strategy as choose_strategy
 from .communication import Communication as Communication
 from .communication import measured_serial_fraction as measured_serial_fraction
 from .communication import seed_rows as seed_rows
@@ -20,6 +18,9 @@ from .cost import SamplesError as SamplesError
 from .cost import Target as Target
 from .cost import reach as reach
 from .cost import read_samples as read_samples
+from .decisions import Repeats as Repeats
+from .decisions import UndecidedError as UndecidedError
+from .decisions import choose_strategy as choose_strategy
 from .devices import DeviceEnergy as DeviceEnergy
 from .devices import DeviceUsage as DeviceUsage
 from .figures import MISSING as MISSING
@@ -49,6 +50,8 @@ from .loss_budget import CAUSE_WORDS as CAUSE_WORDS
 from .loss_budget import LossBudget as LossBudget
 from .loss_budget import LossCause as LossCause
 from .loss_budget import LostTime as LostTime
+from .loss_budget import lost_words as lost_words
+from .loss_budget import worth_saying as worth_saying
 from .model import CellRecords as CellRecords
 from .model import is_monitored as is_monitored
 from .ranking import SAMPLES_PER_S as SAMPLES_PER_S
@@ -67,7 +70,6 @@ from .remedies import is_refused as is_refused
 from .remedies import override_holds as override_holds
 from .remedies import remedy as remedy
 from .remedies import work_remedy as work_remedy
-from .repeats import Repeats as Repeats
 from .run import Run as Run
 from .run import measure_run as measure_run
 from .scaling import Pair as Pair
@@ -104,6 +106,7 @@ from .steps import measure_pipeline as measure_pipeline
 from .summary import Analysis as Analysis
 from .summary import analyse as analyse
 from .summary import ending_lines as ending_lines
+from .summary import reach_verdicts as reach_verdicts
 from .table import FIGURES as FIGURES
 from .table import Row as Row
 from .table import as_plain as as_plain
@@ -118,6 +121,3 @@ from .verdict import MIN_EFFICIENCY as MIN_EFFICIENCY
 from .verdict import WANTED_RUNS as WANTED_RUNS
 from .verdict import outliers as outliers
 from .verdict import way_to_get as way_to_get
-from .verdicts import lost_words as lost_words
-from .verdicts import reach_verdicts as reach_verdicts
-from .verdicts import worth_saying as worth_saying

@@ -26,8 +26,7 @@ from typing import Any, Final, Literal, ParamSpec, TypeVar
 from pydantic_core import to_json
 
 from scalewise.analysis.model import CellRecords, Sweep
-from scalewise.analysis.step_figures import CellSteps, StepFigures, measure_steps
-from scalewise.analysis.warmup import leave_out_warmup
+from scalewise.analysis.step_figures import CellSteps, StepFigures, leave_out_warmup, measure_steps
 from scalewise.host import usable_cores
 from scalewise.records import (
     ALIVE_S,

@@ -13,7 +13,7 @@ sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks"))
 
 import deciding_cost
 
-from scalewise.analysis.repeats import stop_or_go_on
+from scalewise.analysis.decisions import stop_or_go_on
 from scalewise.analysis.statistics import estimate_at
 from scalewise.analysis.verdict import judge
 

@@ -15,7 +15,7 @@ from scalewise.analysis import (
     number,
     ratio,
 )
-from scalewise.analysis.choice import _judge
+from scalewise.analysis.decisions import _judge
 from scalewise.analysis.figures import interval_words, no_bound
 from scalewise.analysis.statistics import (
     Interval,

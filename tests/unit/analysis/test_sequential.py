@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from scalewise.analysis.repeats import StoppingDecision, stop_or_go_on
+from scalewise.analysis.decisions import StoppingDecision, stop_or_go_on
 from scalewise.analysis.statistics import CAP, estimate_at, estimate_ratio, look_confidence
 from scalewise.analysis.verdict import judge, more_runs
 

@@ -18,12 +18,7 @@ from scalewise.analysis.scaling import Pair
 from scalewise.analysis.statistics import VERDICT_RUNS, rarest_seen
 from scalewise.analysis.step_parts import long_step_figures
 from scalewise.analysis.steps import pipeline_of
-from scalewise.analysis.validity import (
-    SHARED_DATA,
-    check_published,
-    miscounted,
-    untrained_steps,
-)
+from scalewise.analysis.validity import SHARED_DATA, check_published, miscounted, untrained_steps
 from scalewise.analysis.verdict import (
     LINEAR_UP_TO,
     estimate_without_outliers,

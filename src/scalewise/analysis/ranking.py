@@ -41,12 +41,7 @@ from scalewise.analysis.comparability import MIN_RUNS, differences, grouped, gro
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.figures import bounding
 from scalewise.analysis.losses import Reached
-from scalewise.analysis.scaling import (
-    Pair,
-    judge_config,
-    loss_at_equal_samples,
-    rate_ratio,
-)
+from scalewise.analysis.scaling import Pair, judge_config, loss_at_equal_samples, rate_ratio
 from scalewise.analysis.statistics import (
     VERDICT_RUNS,
     Interval,

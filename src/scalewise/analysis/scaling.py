@@ -14,10 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from scalewise.analysis.comparability import MIN_RUNS, Difference, differences
-from scalewise.analysis.configuration import (
-    Configuration,
-    identity_beside,
-)
+from scalewise.analysis.configuration import Configuration, identity_beside
 from scalewise.analysis.losses import LossCurve, equal_samples
 from scalewise.analysis.remarks import Remark, of_gravity
 from scalewise.analysis.run import Run

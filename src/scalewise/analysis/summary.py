@@ -11,11 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from scalewise.analysis.communication import (
-    Communication,
-    measure_communication,
-    windows,
-)
+from scalewise.analysis.communication import Communication, measure_communication, windows
 from scalewise.analysis.comparability import grouped
 from scalewise.analysis.configuration import (
     Configuration,
@@ -262,8 +258,5 @@ def analyse(
         owned=owned,
         returns=returns,
         alternatives=find_alternatives(measured, found.pairs, returns, owned),
-        best=find_best(
-            [c for c in measured if c.config_id not in found.invalid],
-            min_efficiency,
-        ),
+        best=find_best([c for c in measured if c.config_id not in found.invalid], min_efficiency),
     )

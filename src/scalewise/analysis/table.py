@@ -12,11 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from scalewise.analysis.communication import (
-    Communication,
-    SerialFraction,
-    measured_serial_fraction,
-)
+from scalewise.analysis.communication import Communication, SerialFraction, measured_serial_fraction
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.figures import Figure
 from scalewise.analysis.loss_budget import CAUSE_WORDS, LossBudget, LossCause

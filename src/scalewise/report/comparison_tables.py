@@ -44,11 +44,7 @@ from scalewise.analysis import (
 )
 from scalewise.host import from_here, plural
 from scalewise.records import to_plain
-from scalewise.report.export import (
-    FORMAT_VERSION,
-    configuration_as_plain,
-    rows_csv,
-)
+from scalewise.report.export import FORMAT_VERSION, configuration_as_plain, rows_csv
 from scalewise.report.findings import folder_to_type
 from scalewise.report.sections import (
     Block,

@@ -91,10 +91,7 @@ def _rank_order(usage: DeviceUsage) -> tuple[int, int]:
 def devices(analysis: Analysis) -> Section:
     """Memory of each device, as ``gpu_summary.txt`` has it."""
     return section(
-        "devices",
-        "Devices",
-        Verbatim(memory_summary(analysis).rstrip()),
-        Note(_MEMORY_NOTE),
+        "devices", "Devices", Verbatim(memory_summary(analysis).rstrip()), Note(_MEMORY_NOTE)
     )
 
 

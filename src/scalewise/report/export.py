@@ -47,13 +47,7 @@ from scalewise.records import (
     timeline_rows,
     to_plain,
 )
-from scalewise.report import (
-    communication_tables,
-    cost_tables,
-    findings,
-    run_facts,
-    study_tables,
-)
+from scalewise.report import communication_tables, cost_tables, findings, run_facts, study_tables
 from scalewise.report.sections import Table, printable
 
 if TYPE_CHECKING:

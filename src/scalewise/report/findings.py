@@ -143,10 +143,7 @@ def losses(analysis: Analysis) -> Section:
         words("evidence", "measured", item(4)),
     )
     return section(
-        "losses",
-        "Where the time goes",
-        table("losses", columns, rows, where="page"),
-        lines(to_try),
+        "losses", "Where the time goes", table("losses", columns, rows, where="page"), lines(to_try)
     )
 
 

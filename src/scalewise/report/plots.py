@@ -121,10 +121,7 @@ def speedup_efficiency(
 
 
 def _ratio_points(
-    axes: Axes,
-    points: Sequence[tuple[float, RatioEstimate]],
-    name: str,
-    index: int,
+    axes: Axes, points: Sequence[tuple[float, RatioEstimate]], name: str, index: int
 ) -> None:
     """A marker a pair with its interval, and a line through them from 1 on one device."""
     x, ratios = [at for at, _ in points], [ratio for _, ratio in points]

@@ -24,13 +24,14 @@ from .decisions import choose_strategy as choose_strategy
 from .devices import DeviceEnergy as DeviceEnergy
 from .devices import DeviceUsage as DeviceUsage
 from .figures import MISSING as MISSING
+from .figures import BoundedFigure as BoundedFigure
 from .figures import Figure as Figure
+from .figures import as_plain as as_plain
 from .figures import bounding as bounding
 from .figures import confidence as confidence
 from .figures import count_range as count_range
 from .figures import estimate as estimate
 from .figures import factor as factor
-from .figures import figure_as_plain as figure_as_plain
 from .figures import listed as listed
 from .figures import mean_alone as mean_alone
 from .figures import number as number
@@ -38,7 +39,6 @@ from .figures import ratio as ratio
 from .figures import times as times
 from .figures import value_in_columns as value_in_columns
 from .figures import written as written
-from .investment import BoundedFigure as BoundedFigure
 from .investment import Owned as Owned
 from .investment import electricity_missing as electricity_missing
 from .labels import swept_words as swept_words
@@ -109,9 +109,7 @@ from .summary import ending_lines as ending_lines
 from .summary import reach_verdicts as reach_verdicts
 from .table import FIGURES as FIGURES
 from .table import Row as Row
-from .table import as_plain as as_plain
 from .table import csv_rows as csv_rows
-from .table import in_columns as in_columns
 from .table import measured_rows as measured_rows
 from .table import p_words as p_words
 from .table import rows as rows

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from interval_coverage import FIXED, NOISES, UNDECIDED, Array, head, log_rates, paired
 
 from scalewise.analysis import MIN_EFFICIENCY
-from scalewise.analysis.looks import CAP, PRECISION, VERDICT_RUNS, look_confidence
+from scalewise.analysis.statistics import CAP, PRECISION, VERDICT_RUNS, look_confidence
 from scalewise.analysis.verdict import BENEFICIAL_FROM
 
 PRINTED = (0.82, 0.84, 0.86, 0.82, 0.73, 0.81, 0.78, 0.86, 0.90, 0.88)

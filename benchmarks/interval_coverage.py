@@ -20,7 +20,7 @@ import numpy.typing as npt
 from scipy import stats
 
 from scalewise.analysis import MIN_EFFICIENCY
-from scalewise.analysis.looks import CAP, PRECISION, VERDICT_RUNS, look_confidence
+from scalewise.analysis.statistics import CAP, PRECISION, VERDICT_RUNS, look_confidence
 from scalewise.analysis.verdict import BENEFICIAL_FROM
 
 Array = npt.NDArray[np.float64]

@@ -1,7 +1,5 @@
 from .balance import LoadBalance as LoadBalance
 from .balance import what_says_nothing as what_says_nothing
-from .choice import UndecidedError as UndecidedError
-from .choice import choose_strategy as choose_strategy
 from .communication import Communication as Communication
 from .communication import measured_serial_fraction as measured_serial_fraction
 from .communication import seed_rows as seed_rows
@@ -20,16 +18,20 @@ from .cost import SamplesError as SamplesError
 from .cost import Target as Target
 from .cost import reach as reach
 from .cost import read_samples as read_samples
+from .decisions import Repeats as Repeats
+from .decisions import UndecidedError as UndecidedError
+from .decisions import choose_strategy as choose_strategy
 from .devices import DeviceEnergy as DeviceEnergy
 from .devices import DeviceUsage as DeviceUsage
 from .figures import MISSING as MISSING
+from .figures import BoundedFigure as BoundedFigure
 from .figures import Figure as Figure
+from .figures import as_plain as as_plain
 from .figures import bounding as bounding
 from .figures import confidence as confidence
 from .figures import count_range as count_range
 from .figures import estimate as estimate
 from .figures import factor as factor
-from .figures import figure_as_plain as figure_as_plain
 from .figures import listed as listed
 from .figures import mean_alone as mean_alone
 from .figures import number as number
@@ -37,7 +39,6 @@ from .figures import ratio as ratio
 from .figures import times as times
 from .figures import value_in_columns as value_in_columns
 from .figures import written as written
-from .investment import BoundedFigure as BoundedFigure
 from .investment import Owned as Owned
 from .investment import electricity_missing as electricity_missing
 from .labels import swept_words as swept_words
@@ -45,11 +46,12 @@ from .load import load_sweep as load_sweep
 from .load import no_sweep as no_sweep
 from .load import read_cell_steps as read_cell_steps
 from .load import sweep_folder as sweep_folder
-from .looks import VERDICT_RUNS as VERDICT_RUNS
 from .loss_budget import CAUSE_WORDS as CAUSE_WORDS
 from .loss_budget import LossBudget as LossBudget
 from .loss_budget import LossCause as LossCause
 from .loss_budget import LostTime as LostTime
+from .loss_budget import lost_words as lost_words
+from .loss_budget import worth_saying as worth_saying
 from .model import CellRecords as CellRecords
 from .model import is_monitored as is_monitored
 from .ranking import SAMPLES_PER_S as SAMPLES_PER_S
@@ -68,7 +70,6 @@ from .remedies import is_refused as is_refused
 from .remedies import override_holds as override_holds
 from .remedies import remedy as remedy
 from .remedies import work_remedy as work_remedy
-from .repeats import Repeats as Repeats
 from .run import Run as Run
 from .run import measure_run as measure_run
 from .scaling import Pair as Pair
@@ -91,6 +92,7 @@ from .sizes import break_evens as break_evens
 from .sizes import model_kind as model_kind
 from .sizes import size_families as size_families
 from .sizes import size_words as size_words
+from .statistics import VERDICT_RUNS as VERDICT_RUNS
 from .statistics import Estimate as Estimate
 from .statistics import RatioEstimate as RatioEstimate
 from .statistics import estimate_positive as estimate_positive
@@ -104,11 +106,10 @@ from .steps import measure_pipeline as measure_pipeline
 from .summary import Analysis as Analysis
 from .summary import analyse as analyse
 from .summary import ending_lines as ending_lines
+from .summary import reach_verdicts as reach_verdicts
 from .table import FIGURES as FIGURES
 from .table import Row as Row
-from .table import as_plain as as_plain
 from .table import csv_rows as csv_rows
-from .table import in_columns as in_columns
 from .table import measured_rows as measured_rows
 from .table import p_words as p_words
 from .table import rows as rows
@@ -118,6 +119,3 @@ from .verdict import MIN_EFFICIENCY as MIN_EFFICIENCY
 from .verdict import WANTED_RUNS as WANTED_RUNS
 from .verdict import outliers as outliers
 from .verdict import way_to_get as way_to_get
-from .verdicts import lost_words as lost_words
-from .verdicts import reach_verdicts as reach_verdicts
-from .verdicts import worth_saying as worth_saying

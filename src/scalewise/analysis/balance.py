@@ -165,12 +165,7 @@ class ShardAudit:
 
     @property
     def is_fault(self) -> bool:
-        return self.verdict in (
-            "every rank sees all data",
-            "overlap",
-            "incomplete",
-            "not the same",
-        )
+        return self.verdict in ("every rank sees all data", "overlap", "incomplete", "not the same")
 
 
 def audit_shards(

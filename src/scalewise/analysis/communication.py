@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from scalewise.analysis.comparability import differences
 from scalewise.analysis.configuration import Configuration
-from scalewise.analysis.figures import bounding, factor
+from scalewise.analysis.figures import BoundedFigure, bounding, factor
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.steps import ExposedCommunication, mean_of_known
 from scalewise.records import (
@@ -293,17 +293,11 @@ def serial_fraction(speedup: float, devices: int) -> float:
     return (1 / speedup - 1 / devices) / (1 - 1 / devices)
 
 
-@dataclass(frozen=True)
-class SerialFraction:
-    """With the interval that the speedup's gives, within 0 to 1; it grows as the speedup falls."""
+def measured_serial_fraction(pair: Pair) -> BoundedFigure | str:
+    """Of a pair under strong scaling, within 0 to 1, or why there is none.
 
-    value: float
-    low: float | None
-    high: float | None
-
-
-def measured_serial_fraction(pair: Pair) -> SerialFraction | str:
-    """Of a pair under strong scaling, or why there is none."""
+    Its interval is the speedup's: it grows as the speedup falls.
+    """
     result = pair.multi.result
     if result is None or result.scaling != "strong":
         return "Amdahl's law is about a fixed batch: scaling=strong"
@@ -314,9 +308,9 @@ def measured_serial_fraction(pair: Pair) -> SerialFraction | str:
         return f"not defined: more than linear (speedup {factor(value)} on {pair.devices} devices)"
     of: Callable[[float], float] = lambda s: serial_fraction(s, pair.devices)  # noqa: E731
     if interval is None:
-        return SerialFraction(of(value), None, None)
+        return BoundedFigure(of(value), None, None)
     # What lies beyond 0 and 1 cannot be true of a fraction, as an interval of a CV ends at 0.
-    return SerialFraction(of(value), max(0.0, of(interval.high)), min(1.0, of(interval.low)))
+    return BoundedFigure(of(value), max(0.0, of(interval.high)), min(1.0, of(interval.low)))
 
 
 def _payload(ranks: Sequence[RankSummary]) -> float | None:

@@ -32,9 +32,9 @@ from scalewise.analysis.comparability import (
 )
 from scalewise.analysis.configuration import Configuration, configurations
 from scalewise.analysis.figures import bounding, confidence, listed
-from scalewise.analysis.looks import VERDICT_RUNS
 from scalewise.analysis.model import CellRecords, Sweep
 from scalewise.analysis.statistics import (
+    VERDICT_RUNS,
     RatioEstimate,
     bonferroni,
     detectable_effect,

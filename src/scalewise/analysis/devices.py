@@ -40,10 +40,7 @@ class DeviceEnergy:
 
 
 def measure_energy(
-    series: DeviceSeries,
-    device: SampledDevice,
-    timed: tuple[float, float],
-    first_step: float,
+    series: DeviceSeries, device: SampledDevice, timed: tuple[float, float], first_step: float
 ) -> DeviceEnergy:
     """Energy of one GPU; ``timed`` and ``first_step`` are Unix times.
 
@@ -320,9 +317,7 @@ _UTILIZATION_PERIOD_S = 1.0
 
 
 def _engine_activity(
-    activity: Mapping[str, float | None],
-    utilization: Sequence[float],
-    window: tuple[float, float],
+    activity: Mapping[str, float | None], utilization: Sequence[float], window: tuple[float, float]
 ) -> float | None:
     """Both tell the same on an H200: 17 % beside 17 of a known load, 43 beside 43, 69 beside 69."""
     known = activity["engine_activity_percent"]

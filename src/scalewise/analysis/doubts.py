@@ -10,21 +10,15 @@ from scalewise.analysis.comparison import replaced_runs
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, disturbances, is_disturbed
 from scalewise.analysis.figures import estimate, factor, interval_words, listed
-from scalewise.analysis.looks import VERDICT_RUNS
 from scalewise.analysis.loss_budget import LossBudget, reductions_per_step
 from scalewise.analysis.model import CellRecords, Sweep
 from scalewise.analysis.remarks import WORDS, Remark
 from scalewise.analysis.run import Run
 from scalewise.analysis.scaling import Pair
-from scalewise.analysis.statistics import rarest_seen
+from scalewise.analysis.statistics import VERDICT_RUNS, rarest_seen
 from scalewise.analysis.step_parts import long_step_figures
 from scalewise.analysis.steps import pipeline_of
-from scalewise.analysis.validity import (
-    SHARED_DATA,
-    check_published,
-    miscounted,
-    untrained_steps,
-)
+from scalewise.analysis.validity import SHARED_DATA, check_published, miscounted, untrained_steps
 from scalewise.analysis.verdict import (
     LINEAR_UP_TO,
     estimate_without_outliers,

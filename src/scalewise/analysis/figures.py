@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any, Generic, TypeVar
 
 from scalewise.analysis.statistics import Estimate, Interval, RatioEstimate
@@ -141,17 +141,6 @@ def bounding(figure: Estimate | RatioEstimate | None) -> Interval | None:
     return None if found is None or bounds_nothing(found) else found
 
 
-def figure_as_plain(figure: Estimate | RatioEstimate | None) -> dict[str, Any] | None:
-    """For JSON: an interval that bounds nothing is None, with the reason beside it."""
-    if figure is None:
-        return None
-    plain: dict[str, Any] = to_plain(figure)
-    if figure.interval is not None and bounds_nothing(figure.interval):
-        runs = (figure.n,) if isinstance(figure.n, int) else figure.n
-        plain |= {"interval": None, "interval_missing": no_bound(*runs)}
-    return plain
-
-
 def no_bound(*runs: int) -> str:
     """``no useful bound from 2 runs``; of both sides where they have unequal numbers."""
     return f"no useful bound from {' and '.join(map(str, dict.fromkeys(runs)))} runs"
@@ -187,6 +176,16 @@ def written(value: Any) -> str:
 def mean_alone(figure: Estimate) -> str:
     """A figure without its interval."""
     return number(figure.value)
+
+
+@dataclass(frozen=True)
+class BoundedFigure:
+    """A figure whose interval may have no upper end: hours after which something never pays."""
+
+    value: float | None
+    """None where it never does."""
+    low: float | None
+    high: float | None
 
 
 Of = TypeVar("Of")
@@ -227,10 +226,6 @@ class Figure(Generic[Of]):
         found = value_in_columns(self.key, value)
         return {column: found.get(column) for column in self.columns}
 
-    def as_plain(self, row: Of) -> Any:
-        """For JSON, with its interval and its number of runs."""
-        return as_plain(self.of(row))
-
 
 def value_in_columns(key: str, value: Any) -> dict[str, Any]:
     """A value by its column in files, and the ends of its interval where it has one."""
@@ -245,6 +240,14 @@ def value_in_columns(key: str, value: Any) -> dict[str, Any]:
 
 
 def as_plain(value: Any) -> Any:
-    """Any value for JSON."""
+    """Any value for JSON: an interval that bounds nothing is None, with the reason beside it."""
+    if isinstance(value, list | tuple):
+        return [*map(as_plain, value)]
+    plain = to_plain(value)
+    if is_dataclass(value):
+        plain = {name: as_plain(getattr(value, name)) for name in plain}
     is_figure = isinstance(value, Estimate | RatioEstimate)
-    return figure_as_plain(value) if is_figure else to_plain(value)
+    if is_figure and value.interval and bounds_nothing(value.interval):
+        runs = (value.n,) if isinstance(value.n, int) else value.n
+        plain |= {"interval": None, "interval_missing": no_bound(*runs)}
+    return plain

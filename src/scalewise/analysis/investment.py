@@ -26,27 +26,12 @@ from dataclasses import dataclass
 
 from scalewise.analysis.comparability import FACTORS, differences
 from scalewise.analysis.configuration import Configuration
-from scalewise.analysis.cost import (
-    MILLION,
-    NO_COST,
-    Cost,
-    emulated_host,
-    usd_per_million_samples,
-)
+from scalewise.analysis.cost import MILLION, NO_COST, Cost, emulated_host, usd_per_million_samples
+from scalewise.analysis.figures import BoundedFigure
 from scalewise.analysis.run import Run
 from scalewise.analysis.scaling import Pair, rate_ratio
 from scalewise.analysis.statistics import Estimate, RatioEstimate, estimate_positive
 from scalewise.config import HardwareConfig, Prices, Quote, profile_of
-
-
-@dataclass(frozen=True)
-class BoundedFigure:
-    """A figure whose interval may have no upper end: hours after which something never pays."""
-
-    value: float | None
-    """None where it never does."""
-    low: float | None
-    high: float | None
 
 
 @dataclass(frozen=True)
@@ -95,10 +80,7 @@ class Alternative:
 
 
 def measure_owned(
-    config: Configuration,
-    prices: Prices,
-    profiles: Sequence[HardwareConfig],
-    cost: Cost,
+    config: Configuration, prices: Prices, profiles: Sequence[HardwareConfig], cost: Cost
 ) -> Owned | None:
     """What the configuration costs on devices of one's own; None without a price to buy them."""
     quote = _purchase(config, prices, profiles)

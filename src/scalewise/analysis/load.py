@@ -26,8 +26,7 @@ from typing import Any, Final, Literal, ParamSpec, TypeVar
 from pydantic_core import to_json
 
 from scalewise.analysis.model import CellRecords, Sweep
-from scalewise.analysis.step_figures import CellSteps, StepFigures, measure_steps
-from scalewise.analysis.warmup import leave_out_warmup
+from scalewise.analysis.step_figures import CellSteps, StepFigures, leave_out_warmup, measure_steps
 from scalewise.host import usable_cores
 from scalewise.records import (
     ALIVE_S,
@@ -319,12 +318,7 @@ def _load_folder(folder: SweepFolder, given: Path) -> Sweep:
     if plan is not None:
         cells = _load_cells((cell, one) for one, cell in folder.cells())
         return Sweep(
-            folder.path,
-            plan.command,
-            plan.order_seed,
-            plan.created_at,
-            cells,
-            tuple(problems),
+            folder.path, plan.command, plan.order_seed, plan.created_at, cells, tuple(problems)
         )
     found = sorted(p.parent for p in folder.path.glob("*/config.yaml"))
     if not found and folder.plan_path.exists():
@@ -346,9 +340,7 @@ _MOST_THREADS = 4
 """Each holds the columns of a cell: some 200 bytes a row."""
 
 
-def _load_cells(
-    cells: Iterable[tuple[CellFolder, PlannedCell | None]],
-) -> tuple[CellRecords, ...]:
+def _load_cells(cells: Iterable[tuple[CellFolder, PlannedCell | None]]) -> tuple[CellRecords, ...]:
     """Cells side by side: numpy and zlib let other threads run meanwhile."""
     with ThreadPoolExecutor(min(_MOST_THREADS, len(usable_cores()))) as pool:
         return name_own_optimizers(pool.map(lambda each: load_cell(*each), cells))

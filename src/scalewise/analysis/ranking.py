@@ -40,15 +40,15 @@ import scipy
 from scalewise.analysis.comparability import MIN_RUNS, differences, grouped, grouped_alike
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.figures import bounding
-from scalewise.analysis.looks import VERDICT_RUNS
 from scalewise.analysis.losses import Reached
-from scalewise.analysis.scaling import (
-    Pair,
-    judge_config,
-    loss_at_equal_samples,
-    rate_ratio,
+from scalewise.analysis.scaling import Pair, judge_config, loss_at_equal_samples, rate_ratio
+from scalewise.analysis.statistics import (
+    VERDICT_RUNS,
+    Interval,
+    RatioEstimate,
+    bonferroni,
+    finite_exp,
 )
-from scalewise.analysis.statistics import Interval, RatioEstimate, bonferroni, finite_exp
 from scalewise.analysis.verdict import Judgement
 
 Ranked = TypeVar("Ranked")

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from scalewise.analysis.balance import LoadBalance, ShardAudit, audit_shards
 from scalewise.analysis.devices import Usage, measure_usage
-from scalewise.analysis.figures import Figure, mean_alone
+from scalewise.analysis.figures import Figure, as_plain, mean_alone
 from scalewise.analysis.losses import (
     LossCurve,
     RunLosses,
@@ -50,7 +50,7 @@ class Run:
 
     def as_plain(self) -> dict[str, Any]:
         """Every figure by key."""
-        return {key: figure.as_plain(self) for key, figure in RUN_FIGURES.items()}
+        return {key: as_plain(figure.of(self)) for key, figure in RUN_FIGURES.items()}
 
     @property
     def samples_per_s(self) -> float | None:

@@ -14,16 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from scalewise.analysis.comparability import MIN_RUNS, Difference, differences
-from scalewise.analysis.configuration import (
-    Configuration,
-    identity_beside,
-)
-from scalewise.analysis.looks import VERDICT_RUNS, adaptive, estimate_at
+from scalewise.analysis.configuration import Configuration, identity_beside
 from scalewise.analysis.losses import LossCurve, equal_samples
 from scalewise.analysis.remarks import Remark, of_gravity
 from scalewise.analysis.run import Run
 from scalewise.analysis.statistics import (
+    VERDICT_RUNS,
     RatioEstimate,
+    adaptive,
+    estimate_at,
     estimate_positive,
     estimate_ratio,
 )

@@ -18,12 +18,7 @@ from scalewise.analysis.comparability import differences, grouped, grouped_alike
 from scalewise.analysis.cost import usd_per_million_samples
 from scalewise.analysis.ranking import Speed, rank
 from scalewise.analysis.run import RUN_FIGURES, Run
-from scalewise.analysis.statistics import (
-    Estimate,
-    RatioEstimate,
-    estimate_positive,
-    estimate_ratio,
-)
+from scalewise.analysis.statistics import Estimate, RatioEstimate, estimate_positive, estimate_ratio
 from scalewise.analysis.step_path import step_edges_s
 from scalewise.analysis.summary import Analysis
 from scalewise.analysis.table import Row

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from scalewise.analysis.choice import threshold_rule
 from scalewise.analysis.comparability import differences, grouped, grouped_alike
+from scalewise.analysis.decisions import threshold_rule
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.statistics import Interval, RatioEstimate, finite_exp
 from scalewise.analysis.verdict import PAYS_FROM, SeedLabel, Verdict, seed_label

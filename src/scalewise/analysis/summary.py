@@ -1,4 +1,8 @@
-"""One sweep, analysed: everything a report prints, computed once."""
+"""One sweep, analysed: everything a report prints, computed once.
+
+``repeats=auto`` stops for the verdicts that a report says: none is called decided to one of them
+and undecided to the other.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +11,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from scalewise.analysis.communication import (
-    Communication,
-    measure_communication,
-    windows,
-)
+from scalewise.analysis.communication import Communication, measure_communication, windows
 from scalewise.analysis.comparability import grouped
-from scalewise.analysis.configuration import Configuration
+from scalewise.analysis.configuration import (
+    Configuration,
+    configurations,
+    describe_inferred_scaling,
+    read_scaling,
+)
 from scalewise.analysis.cost import NO_COST, Cost, measure_cost
-from scalewise.analysis.doubts import find_remarks
-from scalewise.analysis.figures import listed
+from scalewise.analysis.decisions import Repeats, assess
+from scalewise.analysis.doubts import Budgets, doubt_speedup, find_remarks
+from scalewise.analysis.figures import factor, listed
 from scalewise.analysis.investment import (
     Alternative,
     Owned,
@@ -25,18 +31,67 @@ from scalewise.analysis.investment import (
     measure_owned,
     measure_return,
 )
-from scalewise.analysis.loss_budget import LossBudget
+from scalewise.analysis.loss_budget import LossBudget, lost_words, make_budget
 from scalewise.analysis.mfu import MfuResult, find_doctor, measure_mfu
 from scalewise.analysis.model import CellRecords, Sweep
 from scalewise.analysis.ranking import BestOfEach, Ladder, find_best, ladders
 from scalewise.analysis.remarks import Remark
-from scalewise.analysis.scaling import Pair, Refused
+from scalewise.analysis.scaling import Pair, Refused, pair_all
 from scalewise.analysis.statistics import RatioEstimate
 from scalewise.analysis.verdict import MIN_EFFICIENCY
-from scalewise.analysis.verdicts import Verdicts, reach_verdicts
 from scalewise.config import Prices, conf_dir, load_profiles, read_prices
 from scalewise.host import from_here
 from scalewise.records import DoctorReport, Ending, source_line
+
+
+@dataclass(frozen=True, eq=False)
+class Verdicts:
+    """The configurations of a sweep, and what they say about one another."""
+
+    configurations: tuple[Configuration, ...]
+    pairs: tuple[Pair, ...]
+    refused: tuple[Refused, ...]
+    budgets: Budgets
+    invalid: Mapping[str, tuple[Remark, ...]]
+    """``config_id`` to why its figures mean nothing; sound configurations are absent."""
+    repeats: tuple[Repeats, ...]
+    """Who needs how many runs under ``repeats=auto``, and why."""
+
+    def say_why(self, pair: Pair) -> str:
+        """The verdict's whole sentence: the interval, the largest losses, and the remarks."""
+        if pair.invalid:
+            return "; ".join(one.text for one in pair.invalid)
+        said = [pair.judgement.reason, describe_inferred_scaling(pair.multi)]
+        if pair.multi.is_ceiling:
+            said = [
+                f"{pair.devices} independent models, not one: the most that data parallelism could "
+                f"reach on these devices is a speedup of {factor(pair.speedup.value)}"
+            ]
+        said.append(lost_words(self.budgets.get(pair.multi.config_id)))
+        for one in pair.remarks:
+            whose = f"{pair.single.device_words}: " * (one.about == pair.single.config_id)
+            said.append(f"{whose}{one.text if one.gravity == 'undecided' else one.brief}")
+        return "; ".join(dict.fromkeys(filter(None, said)))
+
+
+def reach_verdicts(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Verdicts:
+    """Measure every finished cell, compare what may be compared, and doubt what has to be."""
+    configs = read_scaling(configurations(sweep))
+    timed = tuple(config for config in configs if config.is_timed)
+    pairs, refused = pair_all(timed, min_efficiency)
+    baselines = {pair.multi.config_id: pair.single for pair in pairs}
+    budgets = {
+        i: budget
+        for i, c in ((c.config_id, c) for c in configs)
+        if (budget := make_budget(c, baselines.get(i))) is not None
+    }
+    judged = tuple(doubt_speedup(p, budgets) for p in pairs)
+    own = {c.config_id: found for c in timed if (found := c.invalid)}
+    invalid = {p.multi.config_id: p.invalid for p in judged if p.invalid}
+    invalid |= own
+    repeats = assess(timed, judged)
+    return Verdicts(configs, judged, refused, budgets, invalid, repeats)
+
 
 _MOST_NAMED = 2
 """Cells named where many ended of the same."""
@@ -203,8 +258,5 @@ def analyse(
         owned=owned,
         returns=returns,
         alternatives=find_alternatives(measured, found.pairs, returns, owned),
-        best=find_best(
-            [c for c in measured if c.config_id not in found.invalid],
-            min_efficiency,
-        ),
+        best=find_best([c for c in measured if c.config_id not in found.invalid], min_efficiency),
     )

@@ -12,13 +12,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from scalewise.analysis.communication import (
-    Communication,
-    SerialFraction,
-    measured_serial_fraction,
-)
+from scalewise.analysis.communication import Communication, measured_serial_fraction
 from scalewise.analysis.configuration import Configuration
-from scalewise.analysis.figures import Figure
+from scalewise.analysis.figures import BoundedFigure, Figure, as_plain
 from scalewise.analysis.loss_budget import CAUSE_WORDS, LossBudget, LossCause
 from scalewise.analysis.run import RUN_FIGURES
 from scalewise.analysis.scaling import Pair
@@ -67,6 +63,15 @@ class Row:
     @property
     def speedup_at_equal_clocks(self) -> float | None:
         return self.analysis.speedup_at_equal_clocks(self.pair) if self.pair else None
+
+    def in_columns(self, shown: Sequence[Figure[Row]]) -> dict[str, Any]:
+        """Figures by their columns in files; then the leaves that differ between rows."""
+        found = {k: v for figure in shown for k, v in figure.in_columns(self).items()}
+        return found | dict(self.config.leaves)
+
+    def as_plain(self) -> dict[str, Any]:
+        """Every figure for JSON, by key."""
+        return {figure.key: as_plain(figure.of(self)) for figure in FIGURES}
 
 
 Read = Callable[[Row], Any]
@@ -138,7 +143,7 @@ def _epoch_time_s(row: Row) -> float | None:
 
 def _serial_fraction(row: Row) -> float | None:
     found = measured_serial_fraction(row.pair) if row.pair else None
-    return found.value if isinstance(found, SerialFraction) else None
+    return found.value if isinstance(found, BoundedFigure) else None
 
 
 def _phase(name: str) -> Figure[Row]:
@@ -190,10 +195,10 @@ FIGURES: tuple[Figure[Row], ...] = (
     Figure("configuration", lambda r: r.config.label, "its label in the report", "configuration",
            on="scaling resources allocator balance cost devices summary page", text=str),
     Figure("baseline", lambda r: r.pair and r.pair.single.label,
-           "the single device that it is held against", on="page", in_csv=False),
-    _name("model"),
+           "the single device that it is held against", in_csv=False),
+    replace(_name("model"), on="page"),
     replace(_name("dataset"), on="summary"),
-    _name("strategy"),
+    replace(_name("strategy"), on="page"),
     Figure("precision", lambda r: r.config.precision,
            "name of the chosen precision; of an operation, the format of its data", "precision",
            text=str),
@@ -291,7 +296,7 @@ FIGURES: tuple[Figure[Row], ...] = (
     Figure("main_limit_ms", _limit("ms"), "its length"),
     Figure("verdict", lambda r: r.analysis.verdict_word(r.config),
            "as in the report; `not comparable` has its reason and no figures",
-           "verdict", on="scaling devices speed summary page trackers", text=str),
+           "verdict", on="scaling devices speed summary trackers", text=str),
     Figure("seed_label", _pair("seed_label"), "what the published study's rule says",
            "study's label", on="scaling", text=str),
     Figure("reason", _reason, "why: the verdict's, or why there is no figure"),
@@ -317,16 +322,4 @@ def measured_rows(analysis: Analysis) -> list[Row]:
 def csv_rows(analysis: Analysis, warmup_epochs: int = 1) -> list[dict[str, Any]]:
     """``results.csv`` by column; last the leaves of the configuration that differ between rows."""
     shown = [figure for figure in FIGURES if figure.in_csv]
-    return [
-        in_columns(row, shown) | dict(row.config.leaves) for row in rows(analysis, warmup_epochs)
-    ]
-
-
-def in_columns(row: Row, shown: Sequence[Figure[Row]]) -> dict[str, Any]:
-    """The values of a row of a file by column."""
-    return {k: v for figure in shown for k, v in figure.in_columns(row).items()}
-
-
-def as_plain(row: Row, shown: Sequence[Figure[Row]] = FIGURES) -> dict[str, Any]:
-    """The figures of a row for JSON, by key."""
-    return {figure.key: figure.as_plain(row) for figure in shown}
+    return [row.in_columns(shown) for row in rows(analysis, warmup_epochs)]

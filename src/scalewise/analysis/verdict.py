@@ -12,13 +12,14 @@ import numpy.typing as npt
 import scipy
 
 from scalewise.analysis.figures import factor, interval_words
-from scalewise.analysis.looks import VERDICT_RUNS, look_confidence
 from scalewise.analysis.statistics import (
+    VERDICT_RUNS,
     Estimate,
     RatioEstimate,
     Values,
     checked_runs,
     estimate_positive,
+    look_confidence,
 )
 
 WANTED_RUNS = 5

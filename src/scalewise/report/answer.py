@@ -38,8 +38,14 @@ from scalewise.analysis import (
 )
 from scalewise.host import plural
 from scalewise.report.cost_tables import best_in_brief, lines_of_devices
-from scalewise.report.findings import command, fastest_rows, folder_to_type, key_of
-from scalewise.report.remarks import RemarkLine, remark_lines
+from scalewise.report.findings import (
+    RemarkLine,
+    command,
+    fastest_rows,
+    folder_to_type,
+    key_of,
+    remark_lines,
+)
 from scalewise.report.sections import Line, Lines, Section, Verbatim, lines, section
 
 MOST_WHOLE = 5

@@ -15,16 +15,14 @@ from scalewise.report import console as console_module
 from scalewise.report import export, page
 from scalewise.report import markdown as markdown_module
 from scalewise.report.answer import answers, in_detail
-from scalewise.report.balance_tables import load_balance
 from scalewise.report.communication_tables import communication, profiles, sent
 from scalewise.report.cost_tables import best, cost, numbers_of_devices, target
-from scalewise.report.device_tables import devices, divided, energy, memory_summary
+from scalewise.report.device_tables import devices, divided, energy, load_balance, memory_summary
 from scalewise.report.doctor_tables import examined
-from scalewise.report.findings import decisions, losses, mfu, repeats
+from scalewise.report.findings import decisions, losses, mfu, remarks, repeats
 from scalewise.report.front_page import front_page
 from scalewise.report.plot_style import write_plots
 from scalewise.report.plots import report_plots
-from scalewise.report.remarks import remarks
 from scalewise.report.run_facts import head, provenance, trackers, unfinished
 from scalewise.report.scaling_tables import anatomy, resources, scaling
 from scalewise.report.sections import Section

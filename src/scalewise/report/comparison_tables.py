@@ -21,6 +21,7 @@ from scalewise.analysis import (
     Together,
     Winner,
     Work,
+    as_plain,
     bounding,
     confidence,
     count_range,
@@ -28,7 +29,6 @@ from scalewise.analysis import (
     devices_of,
     estimate,
     factor,
-    figure_as_plain,
     find_link,
     is_monitored,
     listed,
@@ -43,12 +43,7 @@ from scalewise.analysis import (
     works,
 )
 from scalewise.host import from_here, plural
-from scalewise.records import to_plain
-from scalewise.report.export import (
-    FORMAT_VERSION,
-    configuration_as_plain,
-    rows_csv,
-)
+from scalewise.report.export import FORMAT_VERSION, configuration_as_plain, rows_csv
 from scalewise.report.findings import folder_to_type
 from scalewise.report.sections import (
     Block,
@@ -193,15 +188,8 @@ def comparison_json(analyses: Sequence[Analysis], ratios: Sequence[Comparison]) 
         },
         "works": [_work_as_plain(one) for one in found],
         "next": _next(found),
-        "side_by_side": [
-            to_plain(one) | {"samples_per_s": figure_as_plain(one.samples_per_s)}
-            for one in _together(analyses)
-        ],
-        "global_samples_per_s_ratios": [
-            to_plain(one)
-            | {"matches": [to_plain(m) | {"ratio": figure_as_plain(m.ratio)} for m in one.matches]}
-            for one in ratios
-        ],
+        "side_by_side": as_plain(_together(analyses)),
+        "global_samples_per_s_ratios": as_plain(ratios),
     }
     return json.dumps(plain, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
@@ -217,10 +205,10 @@ def _work_as_plain(work: Work) -> dict[str, Any]:
         "rows": {name(entry): entry.name for entry in work.entries},
         "metrics": {
             one.metric.key: {
-                "figures": {name(e): figure_as_plain(one.metric.estimate(e)) for e in work.entries},
+                "figures": {name(e): as_plain(one.metric.estimate(e)) for e in work.entries},
                 "winner": one.entry and name(one.entry),
                 "may_be_best": [*map(name, one.rivals)],
-                "advantage_ratio": figure_as_plain(one.advantage),
+                "advantage_ratio": as_plain(one.advantage),
                 "missing": [*map(name, one.unmeasured)],
                 "reason": one.reason,
             }

@@ -14,10 +14,10 @@ from scalewise.analysis import (
     Row,
     Rung,
     Target,
+    as_plain,
     devices_to_take,
     estimate,
     fastest_of_each,
-    figure_as_plain,
     listed,
     measured_rows,
     number,
@@ -148,8 +148,8 @@ def target_as_plain(analysis: Analysis, samples: int | None) -> dict[str, Any] |
                 "config_id": config.config_id,
                 "label": config.label,
                 "devices": config.devices,
-                "hours": figure_as_plain(found.hours),
-                "usd": figure_as_plain(found.usd),
+                "hours": as_plain(found.hours),
+                "usd": as_plain(found.usd),
                 "missing": found.missing,
             }
             for config, found in _targets(analysis, samples)
@@ -274,7 +274,7 @@ def best_as_plain(analysis: Analysis) -> list[dict[str, Any]]:
                     "candidates": row.candidates,
                     "left_open": [rival.config_id for rival in row.rivals],
                     "seconds_to_equal_loss": row.seconds_to_loss,
-                    "speedup_one_would_use": figure_as_plain(row.speedup),
+                    "speedup_one_would_use": as_plain(row.speedup),
                     "judgement": to_plain(row.judgement),
                 }
                 for row in one.rows

@@ -6,13 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from scalewise.analysis import Analysis, grouped, number
-from scalewise.records import (
-    Backend,
-    DoctorReport,
-    PairRate,
-    RankMeasurements,
-    Timing,
-)
+from scalewise.records import Backend, DoctorReport, PairRate, RankMeasurements, Timing
 from scalewise.report.sections import (
     Column,
     Line,

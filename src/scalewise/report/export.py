@@ -30,9 +30,7 @@ from scalewise.analysis import (
     Row,
     Run,
     analyse,
-    as_plain,
     csv_rows,
-    in_columns,
     load_sweep,
     measure_run,
     outliers,
@@ -47,13 +45,7 @@ from scalewise.records import (
     timeline_rows,
     to_plain,
 )
-from scalewise.report import (
-    communication_tables,
-    cost_tables,
-    findings,
-    run_facts,
-    study_tables,
-)
+from scalewise.report import communication_tables, cost_tables, findings, run_facts, study_tables
 from scalewise.report.sections import Table, printable
 
 if TYPE_CHECKING:
@@ -173,7 +165,7 @@ def configuration_as_plain(row: Row) -> dict[str, Any]:
     analysis, config = row.analysis, row.config
     pair, refused = analysis.pair(config), analysis.refusal(config)
     return {
-        **as_plain(row),
+        **row.as_plain(),
         "differing": dict(config.leaves),
         "identity": dict(config.identity),
         "cost_missing": analysis.cost(config).missing,
@@ -248,9 +240,7 @@ class Tables:
     @cached_property
     def configurations(self) -> pd.DataFrame:
         """One row a configuration: its figures, its verdict and where its time goes."""
-        return _frame(
-            in_columns(row, FIGURES) | dict(row.config.leaves) for row in rows(self.analysis)
-        )
+        return _frame(row.in_columns(FIGURES) for row in rows(self.analysis))
 
     @cached_property
     def runs(self) -> pd.DataFrame:

@@ -13,9 +13,8 @@ from scalewise.analysis import CAUSE_WORDS, Analysis, Configuration, LossBudget,
 from scalewise.config import conf_dir
 from scalewise.host import plural
 from scalewise.report.answer import answers
-from scalewise.report.findings import WORTH_A_ROW
+from scalewise.report.findings import WORTH_A_ROW, remark_lines
 from scalewise.report.markdown import render
-from scalewise.report.remarks import remark_lines
 from scalewise.report.run_facts import head
 from scalewise.report.scaling_tables import same_in_every_row, scaling
 from scalewise.report.sections import (

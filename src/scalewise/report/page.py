@@ -17,15 +17,7 @@ from typing import Any
 from scalewise.analysis import Analysis
 from scalewise.report.answer import answers
 from scalewise.report.page_data import page_data
-from scalewise.report.sections import (
-    Block,
-    Line,
-    Lines,
-    Section,
-    Table,
-    Verbatim,
-    printable,
-)
+from scalewise.report.sections import Block, Line, Lines, Section, Table, Verbatim, printable
 
 _STATIC = files("scalewise.report") / "static"
 

@@ -24,11 +24,13 @@ from scalewise.analysis import (
     Estimate,
     RankSteps,
     RatioEstimate,
+    Row,
     Run,
     bounding,
     extremes,
     figures_of,
     flatten,
+    shown_on,
 )
 from scalewise.records import CellFolder, DeviceSeries
 
@@ -87,24 +89,12 @@ def _points_each(curves: int) -> int:
 
 
 def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
-    pair, anatomy = analysis.valid_pair(config), config.anatomy
-    budget = analysis.budget(config)
+    row = Row(analysis, config)
+    pair, anatomy, budget = row.pair, row.anatomy, row.budget
     return {
-        "label": config.label,
-        "model": config.name("model") or "unknown",
-        "strategy": config.name("strategy") or "unknown",
-        "devices": config.devices,
-        "verdict": analysis.verdict_word(config),
-        "baseline": pair.single.label if pair else None,
-        "rate": _figure(config.estimate("global_samples_per_s")),
+        **{figure.key: _plain(figure.of(row)) for figure in shown_on("page")},
         "rates": [_round(rate) for rate in config.values("global_samples_per_s")],
-        "speedup": _figure(pair.speedup) if pair else None,
         "speedups": [_round(one) for one in pair.run_speedups] if pair else [],
-        "efficiency": _figure(pair.efficiency) if pair else None,
-        "cost": _figure(analysis.cost_ratio(pair)) if pair else None,
-        "usd": _figure(analysis.cost(config).usd_per_million_samples),
-        "memory": _figure(config.estimate("peak_memory_per_device_mib")),
-        "energy": _figure(config.estimate("energy_j_per_million_samples")),
         "budget": budget
         and {
             "ideal": _round(budget.ideal_ms),
@@ -125,9 +115,10 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
     }
 
 
-def _figure(found: Estimate | RatioEstimate | None) -> dict[str, float | None] | None:
-    if found is None:
-        return None
+def _plain(found: Any) -> Any:
+    """A figure over runs with the ends of its interval; anything else as it is."""
+    if not isinstance(found, Estimate | RatioEstimate):
+        return found
     known = bounding(found)
     return {
         "value": _round(found.value),

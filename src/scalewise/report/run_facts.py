@@ -8,13 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from scalewise.analysis import (
-    Analysis,
-    Configuration,
-    Run,
-    ending_lines,
-    swept_words,
-)
+from scalewise.analysis import Analysis, Configuration, Run, ending_lines, swept_words
 from scalewise.config import set_in
 from scalewise.host import SOURCE_SHA256, WORKING_DIRECTORY, plural
 from scalewise.records import CellFolder, Provenance, TrackerState

@@ -193,10 +193,7 @@ _FACTS: tuple[Fact, ...] = (
 def resources(analysis: Analysis) -> Section:
     """Time per step, memory, utilisation, balance, loss and energy."""
     return section(
-        "resources",
-        "Time and resources",
-        _resource_table(analysis),
-        _allocator_table(analysis),
+        "resources", "Time and resources", _resource_table(analysis), _allocator_table(analysis)
     )
 
 

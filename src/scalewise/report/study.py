@@ -25,8 +25,8 @@ from scalewise.analysis import (
 from scalewise.report import export, findings, markdown
 from scalewise.report.answer import reasons
 from scalewise.report.builder import Source, analysis_of, report_folder, write_text
+from scalewise.report.findings import remarks
 from scalewise.report.plot_style import write_plots
-from scalewise.report.remarks import remarks
 from scalewise.report.sections import (
     Column,
     Note,

@@ -16,13 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from scalewise.analysis import (
-    Analysis,
-    Configuration,
-    Run,
-    epochs_after,
-    grouped,
-)
+from scalewise.analysis import Analysis, Configuration, Run, epochs_after, grouped
 from scalewise.records import DeviceSeries, SampledDevice, cv_percent, cv_text, grade
 from scalewise.report import plot_style
 from scalewise.report.device_tables import DeviceMemory, device_memory

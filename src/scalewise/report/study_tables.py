@@ -14,15 +14,13 @@ from scalewise.analysis import (
     AverageSpeedup,
     BoundedFigure,
     BreakEven,
-    Estimate,
     Owned,
-    RatioEstimate,
     SizedPair,
+    as_plain,
     average_speedups,
     break_evens,
     electricity_missing,
     factor,
-    figure_as_plain,
     model_kind,
     number,
     p_words,
@@ -31,7 +29,6 @@ from scalewise.analysis import (
     size_words,
 )
 from scalewise.config import Quote
-from scalewise.records import to_plain
 from scalewise.report.sections import Column, Section, Table, lines, section, table, words
 
 _SIZES_NOTE = (
@@ -279,14 +276,8 @@ def studies_as_plain(analysis: Analysis) -> dict[str, list[dict[str, Any]]]:
     """The field of ``results.json``: of each table its rows, a key a column."""
     return {
         one.key: [
-            {column.key: _plain(value) for column, value in zip(one.columns, row, strict=True)}
+            {column.key: as_plain(value) for column, value in zip(one.columns, row, strict=True)}
             for row in one.rows
         ]
         for one in tables_of(studies(analysis))
     }
-
-
-def _plain(value: Any) -> Any:
-    return (
-        figure_as_plain(value) if isinstance(value, Estimate | RatioEstimate) else to_plain(value)
-    )

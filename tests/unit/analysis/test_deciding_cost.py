@@ -13,8 +13,8 @@ sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks"))
 
 import deciding_cost
 
-from scalewise.analysis.looks import estimate_at
-from scalewise.analysis.repeats import stop_or_go_on
+from scalewise.analysis.decisions import stop_or_go_on
+from scalewise.analysis.statistics import estimate_at
 from scalewise.analysis.verdict import judge
 
 WORDS = ["does not pay", "pays", "undecided"]

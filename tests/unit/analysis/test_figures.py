@@ -7,15 +7,15 @@ import pytest
 from scalewise.analysis import (
     Estimate,
     RatioEstimate,
+    as_plain,
     confidence,
     estimate,
     estimate_positive,
     factor,
-    figure_as_plain,
     number,
     ratio,
 )
-from scalewise.analysis.choice import _judge
+from scalewise.analysis.decisions import _judge
 from scalewise.analysis.figures import interval_words, no_bound
 from scalewise.analysis.statistics import (
     Interval,
@@ -124,14 +124,13 @@ def test_a_wide_interval_that_still_bounds_keeps_its_digits() -> None:
 
 
 def test_an_interval_that_bounds_nothing_is_null_with_its_reason() -> None:
-    plain = figure_as_plain(RatioEstimate(0.4, (2, 3), Interval(1e-9, 1e9), 0.4))
-    assert plain is not None
+    plain = as_plain(RatioEstimate(0.4, (2, 3), Interval(1e-9, 1e9), 0.4))
     assert (plain["value"], plain["interval"]) == (0.4, None)
     assert plain["interval_missing"] == no_bound(2, 3)
-    bound = figure_as_plain(RatioEstimate(0.4, (2, 2), Interval(0.3, 0.5), 0.4))
-    assert bound is not None and "interval_missing" not in bound
+    bound = as_plain(RatioEstimate(0.4, (2, 2), Interval(0.3, 0.5), 0.4))
+    assert "interval_missing" not in bound
     assert bound["interval"]["low"] == 0.3
-    assert figure_as_plain(None) is None
+    assert as_plain(None) is None
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from scalewise.analysis.looks import CAP, estimate_at, look_confidence
-from scalewise.analysis.repeats import StoppingDecision, stop_or_go_on
-from scalewise.analysis.statistics import estimate_ratio
+from scalewise.analysis.decisions import StoppingDecision, stop_or_go_on
+from scalewise.analysis.statistics import CAP, estimate_at, estimate_ratio, look_confidence
 from scalewise.analysis.verdict import judge, more_runs
 
 

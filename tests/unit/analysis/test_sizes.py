@@ -12,7 +12,7 @@ import pytest
 
 from fakes.recorded import DDP, Spec, analysed, edit_ranks, repeats, write_sweep
 from scalewise.analysis import Pair, RatioEstimate, analyse, load_sweep
-from scalewise.analysis.choice import threshold_rule
+from scalewise.analysis.decisions import threshold_rule
 from scalewise.analysis.sizes import (
     BreakEven,
     SizedPair,

@@ -32,7 +32,7 @@ from scalewise.analysis import (
     under_ceiling,
 )
 from scalewise.analysis.balance import audit_shards
-from scalewise.analysis.choice import threshold_rule
+from scalewise.analysis.decisions import threshold_rule
 from scalewise.analysis.loss_budget import LostTime, make_budget
 from scalewise.analysis.run import measure_run
 from scalewise.records import CommunicationRecord, ShardIndices, SweepFolder

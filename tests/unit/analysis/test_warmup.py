@@ -17,7 +17,7 @@ from fakes.sections import lines_of
 from fakes.step_files import write_rows
 from scalewise.analysis import Analysis, Run, analyse, load_sweep
 from scalewise.analysis.run import measure_run
-from scalewise.analysis.warmup import find_first
+from scalewise.analysis.step_figures import find_first
 from scalewise.records import CellFolder, read_steps
 from scalewise.report import export
 from scalewise.sweep.running_cells import throughput_of

@@ -21,8 +21,7 @@ from scalewise.config import conf_dir, resolve
 from scalewise.report import builder
 from scalewise.report.answer import MOST_WHOLE, answers
 from scalewise.report.console import rows
-from scalewise.report.findings import command
-from scalewise.report.remarks import remark_lines, remarks
+from scalewise.report.findings import command, remark_lines, remarks
 from scalewise.report.sections import Line, Lines, Verbatim
 
 STEADY = [1.0, 1.01, 0.99]

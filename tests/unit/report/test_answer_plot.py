@@ -10,8 +10,7 @@ import pytest
 
 from fakes.recorded import DDP, Spec, analysed, repeats
 from scalewise.report import plot_style, plots
-from scalewise.report.answer_plot import answer_plot
-from scalewise.report.plots import report_plots, speedup_efficiency
+from scalewise.report.plots import answer_plot, report_plots, speedup_efficiency
 
 
 def test_it_has_the_verdict_every_run_and_the_cost(tmp_path: Path) -> None:

@@ -46,11 +46,11 @@ def test_it_is_one_file_that_asks_for_nothing(page: str) -> None:
 
 
 def test_it_draws_the_figures_of_the_report(page: str, analysis: Analysis) -> None:
-    drawn = {c["label"]: c for c in _data(page)["configurations"]}
+    drawn = {c["configuration"]: c for c in _data(page)["configurations"]}
     assert set(drawn) == {c.label for c in analysis.configurations}
     for pair in analysis.pairs:
         one = drawn[pair.multi.label]
-        assert one["speedup"]["value"] == pytest.approx(pair.speedup.value, rel=1e-3)
+        assert one["speedup_ratio"]["value"] == pytest.approx(pair.speedup.value, rel=1e-3)
         assert len(one["speedups"]) == pair.speedup.n[0]
         assert np.exp(np.log(one["speedups"]).mean()) == pytest.approx(pair.speedup.value, rel=1e-3)
         budget = one["budget"]
@@ -78,7 +78,7 @@ def test_names_stay_text(analysis: Analysis) -> None:
     assert "<img" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
     assert "<!--" not in _data_text(page)
     assert "\x1b" not in page
-    assert {c["label"] for c in _data(page)["configurations"]} == {printable(HOSTILE)}
+    assert {c["configuration"] for c in _data(page)["configurations"]} == {printable(HOSTILE)}
 
 
 def _data_text(page: str) -> str:

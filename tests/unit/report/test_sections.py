@@ -28,7 +28,8 @@ from scalewise.analysis import (
     measured_serial_fraction,
     seed_rows,
 )
-from scalewise.analysis.communication import ProfiledWindow, SerialFraction, measure_communication
+from scalewise.analysis.communication import ProfiledWindow, measure_communication
+from scalewise.analysis.figures import BoundedFigure
 from scalewise.analysis.mfu import Mfu, MfuResult
 from scalewise.analysis.statistics import Interval
 from scalewise.host import WORKING_DIRECTORY
@@ -505,13 +506,13 @@ class TestCommunication:
     def test_a_serial_fraction_beyond_0_and_1_is_not_defined(self, tmp_path: Path) -> None:
         (pair,) = analysed(tmp_path, Spec(), DDP).pairs
 
-        def fraction(value: float, low: float, high: float) -> SerialFraction | str:
+        def fraction(value: float, low: float, high: float) -> BoundedFigure | str:
             speedup = RatioEstimate(value, (3, 3), Interval(low, high), None)
             return measured_serial_fraction(replace(pair, speedup=speedup))
 
         assert isinstance(fraction(0.58, 0.55, 0.63), str)
         assert isinstance(fraction(2.1, 2.0, 2.2), str)
-        assert fraction(1.6, 0.8, 2.4) == SerialFraction(pytest.approx(0.25), 0.0, 1.0)
+        assert fraction(1.6, 0.8, 2.4) == BoundedFigure(pytest.approx(0.25), 0.0, 1.0)
 
     @pytest.mark.parametrize(("overlapped_ms", "doubted"), [(11.6, True), (17.0, False)])
     def test_a_window_whose_ranks_waited_gives_no_figure(

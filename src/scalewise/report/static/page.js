@@ -157,7 +157,7 @@
       { xaxis: { tickvals: devices, range: [1 - 0.06 * most, 1.08 * most] }, yaxis: { rangemode: "tozero" } });
   }
 
-  const series = (c) => c.label.replace(` x${c.devices}`, "");
+  const series = (c) => c.configuration.replace(` x${c.devices}`, "");
   function grouped(found) {
     const lines = new Map();
     for (const c of found) lines.set(series(c), [...(lines.get(series(c)) ?? []), c]);
@@ -167,7 +167,7 @@
   function bars(id, title, unit, read, dots = () => []) {
     const found = visible().filter((c) => read(c) && read(c).value !== null).reverse();
     if (!found.length) { picture(id, title, unit, "", []); return; }
-    const names = found.map((c) => plain(c.label));
+    const names = found.map((c) => plain(c.configuration));
     const each = found.flatMap((c, i) => dots(c).map((x) => [x, names[i]]));
     picture(id, title, unit, "", [
       { name: title, type: "bar", orientation: "h", showlegend: false, y: names,
@@ -192,7 +192,7 @@
     picture(id, title, "ms a step", "", traces,
       { barmode: "relative", height: 120 + 30 * found.length });
   }
-  const plainLabel = (c) => plain(c.label);
+  const plainLabel = (c) => plain(c.configuration);
 
   function losses(c) {
     const kept = c.budget.losses.filter((one) => Math.abs(one.ms) > 0.005 * c.budget.measured);
@@ -207,7 +207,7 @@
     for (const c of visible()) {
       cells.filter((cell) => cell.configuration === c.i && cell.loss?.[key]).forEach((cell, k) => {
         const [at, loss] = cell.loss[key];
-        traces.push({ name: plain(c.label), legendgroup: String(c.i), showlegend: k === 0,
+        traces.push({ name: plain(c.configuration), legendgroup: String(c.i), showlegend: k === 0,
           mode: at.length < 3 ? "markers+lines" : "lines", x: at, y: loss,
           line: { color: colour(c.i), dash: DASHES[Math.floor(c.i / COLOURS.length) % 6] },
           hovertext: plain(`${cell.loss.name}, ${cell.name}`) });
@@ -255,7 +255,7 @@
     if (!c?.budget || c.budget.ideal === null) { picture("waterfall", "", "", "", []); return; }
     const { ideal, measured, losses } = c.budget;
     const lost = losses.filter((one) => Math.abs(one.ms) > 1e-4 * measured);
-    picture("waterfall", `From the ideal step to the measured one: ${plain(c.label)}`, "", "ms",
+    picture("waterfall", `From the ideal step to the measured one: ${plain(c.configuration)}`, "", "ms",
       [{ name: "budget", type: "waterfall", showlegend: false, textposition: "outside",
         measure: ["absolute", ...lost.map(() => "relative"), "total"],
         x: ["ideal", ...lost.map((one) => plain(one.name)), "measured"],
@@ -278,7 +278,7 @@
     const before = byId("chosen").value;
     const found = visible();
     byId("chosen").replaceChildren(...found.map((c) =>
-      element("option", { value: c.i, textContent: c.label })));
+      element("option", { value: c.i, textContent: c.configuration })));
     const first = found.find((c) => c.budget && c.budget.ideal !== null) ?? found[0];
     const kept = found.some((c) => String(c.i) === before);
     if (first) byId("chosen").value = kept ? before : first.i;
@@ -330,7 +330,7 @@
 
   function filterTables() {
     // A row begins with its configuration's label, or with its cell's name.
-    const named = [...configurations.map((c) => [c.label, c]),
+    const named = [...configurations.map((c) => [c.configuration, c]),
       ...cells.map((cell) => [cell.name, configurations[cell.configuration]])];
     for (const row of document.querySelectorAll("tr[data-row]")) {
       const own = named.filter(([name]) => row.dataset.row.startsWith(name))
@@ -343,16 +343,22 @@
 
   function draw() {
     const found = visible();
-    ratios("speedup", "Speedup over one device", "speedup", (c) => c.speedups, (most) => [1, most]);
-    ratios("efficiency", "Efficiency", "efficiency",
+    ratios("speedup", "Speedup over one device", "speedup_ratio", (c) => c.speedups, (most) => [1, most]);
+    ratios("efficiency", "Efficiency", "efficiency_ratio",
       (c) => c.speedups.map((s) => s / c.devices), () => [1, 1]);
-    bars("rate", "Samples/s of all devices", "samples/s", (c) => c.rate, (c) => c.rates);
-    if (found.some((c) => c.usd)) bars("cost", "Cost of a million samples", "USD", (c) => c.usd);
-    else bars("cost", "Cost a sample at equal prices", "times that on one device", (c) => c.cost);
+    bars("rate", "Samples/s of all devices", "samples/s", (c) => c.global_samples_per_s,
+      (c) => c.rates);
+    if (found.some((c) => c.usd_per_million_samples)) {
+      bars("cost", "Cost of a million samples", "USD", (c) => c.usd_per_million_samples);
+    } else {
+      bars("cost", "Cost a sample at equal prices", "times that on one device",
+        (c) => c.sample_cost_ratio);
+    }
     stacks("budget", "Budget of losses", found.filter((c) => c.budget), losses);
     stacks("anatomy", "Phases of a step", found.filter((c) => c.anatomy), (c) => c.anatomy.phases);
-    bars("memory", "Peak memory of a device", "MiB", (c) => c.memory);
-    bars("energy", "Energy of a million samples", "J", (c) => c.energy);
+    bars("memory", "Peak memory of a device", "MiB", (c) => c.peak_memory_per_device_mib);
+    bars("energy", "Energy of a million samples", "J",
+      (c) => c.energy_j_per_million_samples);
     lossCurves("loss-samples", "over_samples", "Loss over samples", "samples");
     lossCurves("loss-seconds", "over_seconds", "Loss over time", "seconds since the first step");
     updateChoices();

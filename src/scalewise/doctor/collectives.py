@@ -40,7 +40,7 @@ _REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sc
 
 
 @dataclass(frozen=True)
-class Ranks:
+class RankGroup:
     """The ranks that take part, and where their messages lie."""
 
     team: Team
@@ -60,7 +60,7 @@ class CollectiveSeries:
     """It ended early: the ranks may stand at different calls now and must not go on."""
 
 
-def measure_all(ranks: Ranks, sizes: tuple[int, ...], budget_s: float) -> CollectiveSeries:
+def measure_all(ranks: RankGroup, sizes: tuple[int, ...], budget_s: float) -> CollectiveSeries:
     """Every collective at every size, smallest first, within about ``budget_s`` on every rank.
 
     A size that would not fit into its collective's share of the time is left out, with all that
@@ -105,7 +105,7 @@ def expected_s(last: CollectiveRate, size: int) -> float:
 
 
 def measure_collective(
-    ranks: Ranks, collective: Collective, byte_count: int, budget_s: float
+    ranks: RankGroup, collective: Collective, byte_count: int, budget_s: float
 ) -> CollectiveRate | str:
     """Time one collective at one size on every rank, or say on all that one lacks the memory.
 

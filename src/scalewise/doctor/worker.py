@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from scalewise.doctor.collectives import Ranks, measure_all
+from scalewise.doctor.collectives import RankGroup, measure_all
 from scalewise.doctor.compute import gemm_rate, launch_costs, precisions, soak
 from scalewise.doctor.copies import cuda_pair, host_copies, memory_copy
 from scalewise.doctor.plan import ENV_DEVICE, Plan, RankRecord
@@ -109,9 +109,9 @@ class Examination:
             together = False  # and stays so where the stage fails
             with self.record.stage(backend):
                 if backend == "gloo":
-                    ranks = Ranks(team, backend, torch.device("cpu"), team.gloo)
+                    ranks = RankGroup(team, backend, torch.device("cpu"), team.gloo)
                 else:
-                    ranks = Ranks(team, backend, self.device, team.nccl())
+                    ranks = RankGroup(team, backend, self.device, team.nccl())
                 budget_s = budget.gloo_s if backend == "gloo" else budget.nccl_s
                 series = measure_all(ranks, self.plan.sizes(backend), budget_s)
                 if team.rank == 0:

@@ -1,22 +1,9 @@
 """What devices cost to own, whether more of them pay back, and what else the money would buy.
 
 One measurement, two prices: a device is rented by the hour, or bought, kept for some years and fed
-with electricity. With N devices bought for ``C`` USD that draw ``W`` watts, at rent ``r`` and
-``e`` USD per kWh,
-
-    own USD per hour      = C / lifetime hours + W / 1000 * e
-    break-even hours      = C / (N r - W / 1000 * e)         training from which owning is cheaper
-
-The devices added to one are worth what the work they add would cost on a rented one. With the
-speedup ``S``, their price ``C`` and the watts ``W`` that they add,
-
-    worth per hour   = (S - 1) r - W / 1000 * e
-    payback hours    = C / worth per hour
-    return           = worth per hour * lifetime hours / C - 1
-    least rent       = (C / lifetime hours + W / 1000 * e) / (S - 1)       at which the return is 0
-
-The intervals are those of the speedup, put through these; watts are means over runs. Start-up,
-hours that are paid and not used, hosting, repairs, interest and resale are in none of them.
+with electricity. The devices added to one are worth what the work they add would cost on a rented
+one. The formulas, and what is in none of them, stand in docs/studies.md. Intervals are those of the
+speedup, put through these; watts are means over runs.
 """
 
 from __future__ import annotations

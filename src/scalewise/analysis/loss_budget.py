@@ -95,6 +95,16 @@ class LossBudget:
     def loss(self, cause: LossCause) -> LostTime | None:
         return next((loss for loss in self.losses if loss.cause == cause), None)
 
+    def ms(self, cause: LossCause) -> float | None:
+        """Lost to it; None where it takes no time."""
+        found = self.loss(cause)
+        return found.ms if found else None
+
+    @property
+    def first_ms(self) -> float:
+        """What the losses lead on from: the ideal step, or the step's own work."""
+        return self.work_ms if self.ideal_ms is None else self.ideal_ms
+
 
 def make_budget(config: Configuration, baseline: Configuration | None = None) -> LossBudget | None:
     """The budget of ``config`` against ``baseline``; None where no run of it was timed.

@@ -208,12 +208,6 @@ class Analysis(Verdicts):
         """Where its time goes; None where no run of it was timed."""
         return self.budgets.get(config.config_id)
 
-    def speedup_at_equal_clocks(self, pair: Pair) -> float | None:
-        """Bounds the part of the SM clocks in a speedup; None where a clock was not read."""
-        budget = self.budget(pair.multi)
-        factor = budget.at_equal_clocks if budget is not None else None
-        return None if factor is None else factor * pair.speedup.value
-
 
 def analyse(
     sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY, prices: Prices | None = None

@@ -62,7 +62,9 @@ class Row:
 
     @property
     def speedup_at_equal_clocks(self) -> float | None:
-        return self.analysis.speedup_at_equal_clocks(self.pair) if self.pair else None
+        """Bounds the part of the SM clocks in a speedup; None where a clock was not read."""
+        factor = self.budget.at_equal_clocks if self.budget and self.pair else None
+        return factor and factor * self.pair.speedup.value if self.pair else None
 
     def in_columns(self, shown: Sequence[Figure[Row]]) -> dict[str, Any]:
         """Figures by their columns in files; then the leaves that differ between rows."""
@@ -152,12 +154,8 @@ def _phase(name: str) -> Figure[Row]:
 
 
 def _lost(cause: LossCause) -> Figure[Row]:
-    def of(row: Row) -> float | None:
-        loss = row.budget.loss(cause) if row.budget else None
-        return loss.ms if loss else None
-
-    return Figure(f"lost_{cause}_ms", of, f"part of that step: {CAUSE_WORDS[cause]}",
-                  in_csv=False)  # fmt: skip
+    return Figure(f"lost_{cause}_ms", lambda r: r.budget and r.budget.ms(cause),
+                  f"part of that step: {CAUSE_WORDS[cause]}", in_csv=False)  # fmt: skip
 
 
 def _limit(name: str) -> Read:
@@ -193,7 +191,7 @@ FIGURES: tuple[Figure[Row], ...] = (
     Figure("config_id", lambda r: r.config.config_id, RUN_FIGURES["config_id"].says,
            in_csv=False),
     Figure("configuration", lambda r: r.config.label, "its label in the report", "configuration",
-           on="scaling resources allocator balance cost devices summary page", text=str),
+           on="scaling resources balance cost devices summary page", text=str),
     Figure("baseline", lambda r: r.pair and r.pair.single.label,
            "the single device that it is held against", in_csv=False),
     replace(_name("model"), on="page"),

@@ -13,7 +13,6 @@ from scalewise.analysis import Analysis, Comparison, analyse, load_sweep
 from scalewise.records import SweepFolder
 from scalewise.report import console as console_module
 from scalewise.report import export, page
-from scalewise.report import markdown as markdown_module
 from scalewise.report.answer import answers, in_detail
 from scalewise.report.communication_tables import communication, profiles, sent
 from scalewise.report.cost_tables import best, cost, numbers_of_devices, target
@@ -25,7 +24,7 @@ from scalewise.report.plot_style import write_plots
 from scalewise.report.plots import report_plots
 from scalewise.report.run_facts import head, provenance, trackers, unfinished
 from scalewise.report.scaling_tables import anatomy, resources, scaling
-from scalewise.report.sections import Section
+from scalewise.report.sections import Section, markdown
 from scalewise.report.study_tables import alternative, averages, investment, sizes
 
 Source = Analysis | Path | str
@@ -129,7 +128,7 @@ def build(sweep: Source, out: Path | None = None, samples: int | None = None) ->
         (files.markdown, _TITLE, front_page(analysis, folder)),
         (files.details, _DETAILS, whole),
     ):
-        write_text(path, markdown_module.render(title, sections, drawn))
+        write_text(path, markdown(title, sections, drawn))
     write_text(files.html, page.render(_TITLE, analysis, whole))
     _write_or_remove(folder / "gpu_summary.txt", memory_summary(analysis))
     _write_or_remove(folder / "gpu_timeline.csv", export.timeline_csv(analysis))
@@ -156,7 +155,7 @@ def build_comparison(
     sections, page_path = [sections[-1], *sections[:-1]], out / "comparison.html"
     out.mkdir(parents=True, exist_ok=True)
     write_text(page_path, page.render_open(_SIDES, sections))
-    write_text(out / "comparison.md", markdown_module.render(_SIDES, sections))
+    write_text(out / "comparison.md", markdown(_SIDES, sections))
     write_text(out / "comparison.csv", comparison_csv(analyses))
     write_text(out / _COMPARISON, comparison_json(analyses, ratios))
     return page_path

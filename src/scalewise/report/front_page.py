@@ -9,12 +9,11 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from scalewise.analysis import CAUSE_WORDS, Analysis, Configuration, LossBudget, LossCause
+from scalewise.analysis import CAUSE_WORDS, Analysis, LossBudget, LossCause
 from scalewise.config import conf_dir
 from scalewise.host import plural
 from scalewise.report.answer import answers
 from scalewise.report.findings import WORTH_A_ROW, remark_lines
-from scalewise.report.markdown import render
 from scalewise.report.run_facts import head
 from scalewise.report.scaling_tables import same_in_every_row, scaling
 from scalewise.report.sections import (
@@ -25,7 +24,9 @@ from scalewise.report.sections import (
     Picture,
     Section,
     by_text,
+    item,
     lines,
+    markdown,
     section,
     table,
     words,
@@ -75,7 +76,7 @@ def _pictured(answer: Section) -> Section:
 def _explained(sections: Sequence[Section]) -> Iterator[Section]:
     left = dict(_MEANINGS)
     for one in sections:
-        text = render("", [one])
+        text = markdown("", [one])
         used = [word for word in left if re.search(rf"\b{word}", text, re.IGNORECASE)]
         said = " ".join(f"*{word.capitalize()}*: {left.pop(word)}." for word in used)
         yield replace(one, blocks=(*one.blocks, Note(said))) if said else one
@@ -114,31 +115,32 @@ def _scaling(analysis: Analysis) -> Section:
     return section("scaling", whole.title, same, replace(found.only(kept), note=note), *pictures)
 
 
-_Row = tuple[Configuration, LossBudget]
-
-
 def _losses(analysis: Analysis) -> Section:
     """From the ideal step to the measured one: a row a configuration, whose parts add up to it.
 
     Of a single device only where nothing is held against it: its parts are no losses.
     """
-    rows = [
-        (config, budget)
-        for config in analysis.measured
-        if (budget := analysis.budget(config)) is not None
-    ]
-    rows = [row for row in rows if row[1].ideal_ms is not None] or rows
+    known = [(c.label, found) for c in analysis.measured if (found := analysis.budget(c))]
+    rows = [row for row in known if row[1].ideal_ms is not None] or known
     shares: dict[LossCause, float] = {}
     for loss in (loss for _, budget in rows for loss in budget.losses[:_LARGEST]):
         shares[loss.cause] = max(loss.share, shares.get(loss.cause, 0.0))
     shown = [c for c in sorted(shares, key=shares.__getitem__, reverse=True)
              if shares[c] >= WORTH_A_ROW][:_MOST_CAUSES]  # fmt: skip
+
+    def lost_ms(row: tuple[str, LossBudget], cause: LossCause) -> float | None:
+        return row[1].ms(cause)
+
+    def rest_ms(row: tuple[str, LossBudget]) -> float:
+        named = sum(row[1].ms(cause) or 0.0 for cause in shown)
+        return row[1].measured_ms - row[1].first_ms - named
+
     columns = (
-        words("configuration", "configuration", lambda row: row[0].label),
+        words("configuration", "configuration", item(0)),
         Column("step", "step", "ms", lambda row: row[1].measured_ms),
-        Column("ideal", "ideal", "ms", lambda row: _ideal_ms(row[1])),
-        *(Column(c, CAUSE_WORDS[c], "ms", partial(_lost_ms, cause=c)) for c in shown),
-        Column("rest", "rest", "ms", partial(_rest_ms, shown=shown)),
+        Column("ideal", "ideal", "ms", lambda row: row[1].first_ms),
+        *(Column(c, CAUSE_WORDS[c], "ms", partial(lost_ms, cause=c)) for c in shown),
+        Column("rest", "rest", "ms", rest_ms),
     )
     note = (
         "A row leads from the *ideal* step to the measured one. Ideal is the step of one device "
@@ -150,20 +152,6 @@ def _losses(analysis: Analysis) -> Section:
         table("losses", columns, rows, note),
         Picture("step_anatomy.png", "Mean time of each part of a step"),
     )
-
-
-def _ideal_ms(budget: LossBudget) -> float:
-    return budget.work_ms if budget.ideal_ms is None else budget.ideal_ms
-
-
-def _lost_ms(row: _Row, cause: LossCause) -> float | None:
-    loss = row[1].loss(cause)
-    return None if loss is None else loss.ms
-
-
-def _rest_ms(row: _Row, shown: Sequence[LossCause]) -> float:
-    named = sum(_lost_ms(row, cause) or 0.0 for cause in shown)
-    return row[1].measured_ms - _ideal_ms(row[1]) - named
 
 
 def _links(analysis: Analysis, folder: Path) -> Iterator[Note]:

@@ -223,13 +223,6 @@ def joules_per_1000(config: Configuration) -> Estimate | None:
     return joules and joules.scaled(1e-3)
 
 
-def counted(config: Configuration, metric: str, text: Callable[[Estimate], str]) -> str | None:
-    """``94.2 (n=12)`` with the number of utilisation readings."""
-    figure = config.estimate(metric)
-    readings = sum(run.utilization_readings for run in config.runs)
-    return None if figure is None else f"{text(figure)} (n={readings})"
-
-
 def _optimizers_are_compared(configs: Sequence[Configuration]) -> bool:
     """Whether some workload was trained with several optimizers.
 

@@ -22,7 +22,7 @@ from scalewise.analysis import (
     measured_rows,
     p_words,
 )
-from scalewise.report import export, findings, markdown
+from scalewise.report import export, findings
 from scalewise.report.answer import reasons
 from scalewise.report.builder import Source, analysis_of, report_folder, write_text
 from scalewise.report.findings import remarks
@@ -36,6 +36,7 @@ from scalewise.report.sections import (
     figure_columns,
     full_table,
     lines,
+    markdown,
     printable,
     section,
     words,
@@ -129,7 +130,7 @@ def _benchmarks(analysis: Analysis) -> Iterator[tuple[str, str]]:
                 yield f"benchmark_{file_part(model)}_{mode}_gpu.json", text
         pairs = [p for p in analysis.pairs if p.multi.name("model") == model]
         if pairs:
-            page = markdown.render(f"{model}: one device against several", _comparison(pairs))
+            page = markdown(f"{model}: one device against several", _comparison(pairs))
             yield f"comparison_report_{file_part(model)}.md", page
 
 

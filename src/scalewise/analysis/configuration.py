@@ -258,14 +258,14 @@ def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
     first = next((found for found in ran.values() if found), {})
     # A row that never ran is not told apart by that.
     usual = {name: word for name, word in first.items() if name != "split"}
-    told = name_rows(
+    labels, leaves = name_rows(
         {key: cells[0] for key, cells in groups.items()},
         {key: found or usual for key, found in ran.items()},
     )
     found = [
         replace(
-            _configuration(key, told.labels[key], cells),
-            leaves=told.leaves[key],
+            _configuration(key, labels[key], cells),
+            leaves=leaves[key],
             elsewhere=tuple(c for c in asked[cells[0].planned.config_id] if c not in cells),
         )
         for key, cells in groups.items()

@@ -153,10 +153,9 @@ def estimate_ratio(above: Runs, below: Runs, confidence: float = 0.95) -> RatioE
     them, and over rounds with n - 1 degrees of freedom. What a round's halves share, as a busy
     host, cancels. Where they have none, it is Welch's of two samples.
 
-    Why not Fieller: throughputs are positive and vary multiplicatively (clocks, neighbours,
-    caches), so their logs are nearer to normal; the interval is always positive and finite
-    (Fieller's becomes the whole line when few runs make the denominator uncertain); and A/B and
-    B/A give the same answer turned over. Raises ValueError if a value is not positive.
+    Not Fieller's: throughputs are positive and vary multiplicatively, so that their logs are nearer
+    to normal, and A/B and B/A give the same answer turned over. Raises ValueError if a value is not
+    positive.
     """
     a, b, paired = in_pairs(above, below)
     if (a <= 0).any() or (b <= 0).any():
@@ -251,12 +250,8 @@ def detectable_effect(
     the test is. So it lies beyond the half width of the interval of ``1 - alpha``.
 
     The scatter of new runs is not that of these, which is an estimate too: the power of the
-    noncentral t distribution is averaged over what the estimate leaves open, its standard error
-    being that of these runs times ``sqrt(df / chi2)``. Taken at its face value it would promise
-    80 % and keep 60 % with two runs a side and 67 % with three. Simulated at 5 % for Welch's test,
-    it keeps 75 to 82 % with equally many runs a side, whether or not one side scatters three times
-    as far as the other; of unequally many, which Welch's degrees of freedom flatter, less: 77 %
-    with 3 and 5, 68 % with 2 and 5.
+    noncentral t distribution is averaged over what the estimate leaves open. Simulated at 5 % for
+    Welch's test, it keeps 75 to 82 % with equally many runs a side; at face value 60 % with two.
 
     None with one run on a side, for runs that are all equal, since they bound nothing, and where it
     is out of reach.

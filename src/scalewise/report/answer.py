@@ -228,7 +228,8 @@ def _next(analysis: Analysis, pair: Pair) -> str:
         deed, gain = _deed(analysis, found[1]), _gain(analysis, pair.multi, *found)
     if verdict == "does not pay":
         fewer = "one device" if pair.devices == 2 or pair.speedup.value < 1 else "fewer devices"
-        if found and _could_pay(pair, found[0]):
+        # Without all of this loss the devices would pay.
+        if found and pair.speedup.value / (1 - found[0].share) >= pair.judgement.wanted:
             return f"Next: {fewer}, or {deed} ({gain})."
         return f"Next: stay with {fewer}; no single change makes up for it."
     return f"Next: {deed} (wins back {gain})." if deed else ""
@@ -319,11 +320,6 @@ def _gain(analysis: Analysis, config: Configuration, loss: LostTime, what: Remed
     if any(map(changes_samples, what.overrides)) or what.deed == OWN_BATCHES:
         return f"{saved} in {config.global_batch:,} samples"
     return saved
-
-
-def _could_pay(pair: Pair, loss: LostTime) -> bool:
-    """Whether the devices would pay without all of this loss."""
-    return pair.speedup.value / (1 - loss.share) >= pair.judgement.wanted
 
 
 def _commands(analysis: Analysis) -> Iterator[str]:

@@ -189,6 +189,10 @@ def profiles(analysis: Analysis) -> Section:
 
 
 def _profile_lines(analysis: Analysis) -> Iterator[str]:
+    def shorten(name: str) -> str:
+        # A kernel's may have hundreds of letters, most of them types of its arguments.
+        return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
+
     doubted = _doubted_windows(analysis)
     for config in analysis.profiled:
         cell = config.runs[-1].cell
@@ -199,17 +203,14 @@ def _profile_lines(analysis: Analysis) -> Iterator[str]:
         known = [o for o in first.operations
                  if not (cell.planned.name in doubted and o.communication)]  # fmt: skip
         longest = sorted(known, key=lambda o: -o.ms_per_step)[:3]
-        names = ", ".join(f"{_cut(o.name)} {number(o.ms_per_step)} ms" for o in longest) or "none"
+        names = (
+            ", ".join(f"{shorten(o.name)} {number(o.ms_per_step)} ms" for o in longest) or "none"
+        )
         trace = f"; trace: {cell.planned.name}/profile/{first.trace}" if first.trace else ""
         yield (
             f"{cell.planned.name}: {first.steps} steps, longest of rank 0 a step: {names}{trace}"
         )
         yield from (f"{cell.planned.name}: {name}: {why}" for name, why in first.missing.items())
-
-
-def _cut(name: str) -> str:
-    """A kernel's name may have hundreds of letters, most of them types of its arguments."""
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
 
 
 def profiles_as_plain(analysis: Analysis, cell: CellRecords) -> list[dict[str, Any]]:

@@ -117,41 +117,31 @@ def workloads(analysis: Analysis) -> list[list[Configuration]]:
 
 def losses(analysis: Analysis) -> Section:
     """Where the time of each configuration goes, from its ideal step, and what to try."""
-    rows: list[_Row] = []
-    to_try = []
+    rows, to_try = [], []
     for config in analysis.measured:
         budget = analysis.budget(config)
         if budget is None:
             continue
+        parts = [("work of the device", budget.work_ms, "")] if budget.work_ms else []
         if budget.ideal_ms is not None:
-            rows.append(
-                (config.label, "ideal step", budget.ideal_ms, budget, "the baseline's share")
-            )
-        elif budget.work_ms:
-            rows.append((config.label, "work of the device", budget.work_ms, budget, ""))
-        rows += [
-            (config.label, CAUSE_WORDS[loss.cause], loss.ms, budget, loss.evidence)
+            parts = [("ideal step", budget.ideal_ms, "the baseline's share")]
+        parts += [
+            (CAUSE_WORDS[loss.cause], loss.ms, loss.evidence)
             for loss in budget.losses
             if abs(loss.share) >= WORTH_A_ROW
         ]
+        rows += [(config.label, part, ms, budget.measured_ms, why) for part, ms, why in parts]
         to_try += [f"{config.label}: {line}" for line in _to_try(config, budget)]
     columns = (
         words("configuration", "configuration", item(0)),
         words("part", "part of a step", item(1)),
         Column("ms", "mean", "ms a step", item(2)),
-        Column("share", "share", "% of the step", _percent),
+        Column("share", "share", "% of the step", lambda row: 100 * row[2] / row[3]),
         words("evidence", "measured", item(4)),
     )
     return section(
         "losses", "Where the time goes", table("losses", columns, rows, where="page"), lines(to_try)
     )
-
-
-_Row = tuple[str, str, float, LossBudget, str]
-
-
-def _percent(row: _Row) -> float:
-    return 100 * row[2] / row[3].measured_ms
 
 
 def _to_try(config: Configuration, budget: LossBudget) -> Iterator[str]:

@@ -15,7 +15,6 @@ import gzip
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -49,6 +48,7 @@ _STATIC = files("scalewise.report") / "static"
 
 def render(title: str, analysis: Analysis, sections: Iterable[Section]) -> str:
     """The whole page; below its answer stand ``sections``, those of details.md."""
+    plotly = (files("plotly") / "package_data/plotly.min.js").read_bytes()
     said = "".join(map(_block, answers(analysis).blocks))
     made = [(one.key, _section(one)) for one in sections]
     # Why cells have no result is part of the answer, and all of it where none has one.
@@ -63,7 +63,8 @@ def render(title: str, analysis: Analysis, sections: Iterable[Section]) -> str:
         "ANSWER": said,
         "DETAILS": "".join(text for key, text in made if key != "unfinished"),
         "DATA": _json(page_data(analysis)),
-        "PLOTLY": _packed((files("plotly") / "package_data/plotly.min.js").read_bytes()),
+        # 5 MB as 2 MB, which the page unpacks.
+        "PLOTLY": base64.b64encode(gzip.compress(plotly, mtime=0)).decode(),
         "SCRIPT": _script(_static("page.js")),
     }
     return _filled("page.html", title, parts)
@@ -113,11 +114,6 @@ def _printable(value: Any) -> Any:
             return [_printable(one) for one in value]
         case _:
             return value
-
-
-def _packed(source: bytes) -> str:
-    """A script of 5 MB as 2 MB, which the page unpacks."""
-    return base64.b64encode(gzip.compress(source, mtime=0)).decode()
 
 
 def _script(source: str) -> str:
@@ -204,11 +200,10 @@ def page_data(analysis: Analysis) -> dict[str, Any]:
     configs = analysis.configurations
     measured = {run.cell.planned.name: run for config in configs for run in config.runs}
     cells = [cell for config in configs for cell in config.cells]
-    points = Points(
-        steps=_points_each(sum(len(cell.steps) for cell in cells)),
-        devices=_points_each(
-            sum(len(s.devices) for cell in cells for s in cell.devices) * len(_DEVICE_METRICS)
-        ),
+    devices = sum(len(series.devices) for cell in cells for series in cell.devices)
+    points = (
+        _points_each(sum(len(cell.steps) for cell in cells)),
+        _points_each(devices * len(_DEVICE_METRICS)),
     )
     return {
         "configurations": [_configuration(analysis, config) for config in configs],
@@ -218,14 +213,6 @@ def page_data(analysis: Analysis) -> dict[str, Any]:
             for cell in config.cells
         ],
     }
-
-
-@dataclass(frozen=True)
-class Points:
-    """How many a curve may have."""
-
-    steps: int
-    devices: int
 
 
 def _points_each(curves: int) -> int:
@@ -277,7 +264,7 @@ def _cell(
     place: int,
     cell: CellRecords,
     run: Run | None,
-    points: Points,
+    points: tuple[int, int],
 ) -> dict[str, Any]:
     steps = [(one, one.edges_s[0]) for one in figures_of(cell).ranks if one.edges_s is not None]
     start = min((begin for _, begin in steps), default=0.0)
@@ -289,24 +276,24 @@ def _cell(
         "state": cell.state,
         "failure": cell.ending.message,
         "steps": [
-            {"rank": one.rank, "curve": _step_curve(one, begin - start, points.steps)}
+            {
+                "rank": one.rank,
+                "curve": thinned(
+                    begin - start + np.array(one.began_s), np.array(one.step_ms), points[0]
+                ),
+            }
             for one, begin in steps
         ],
         "timed": timed and [_digits(edge, 6) for edge in timed],
         "balance": _balance(run),
         "devices": [
-            device for series in cell.devices for device in _devices(series, start, points.devices)
+            device for series in cell.devices for device in _devices(series, start, points[1])
         ],
         "loss": _loss(run, start),
         "facts": _facts(cell),
         "differs": _differences(cell, baseline.single.cells[0]) if baseline else [],
         "log": _log_tail(cell),
     }
-
-
-def _step_curve(steps: RankSteps, begin_s: float, most: int) -> Curve:
-    """Step times in ms over the seconds at which the steps began."""
-    return thinned(begin_s + np.array(steps.began_s), np.array(steps.step_ms), most)
 
 
 def thinned(x: Values, y: Values, most: int = MOST_POINTS) -> Curve:

@@ -102,7 +102,9 @@ def speedup_efficiency(
     for axes, read, words in zip(panels, readers, titles, strict=True):
         for i, (name, members) in enumerate(curves.items()):
             shift = 0.03 * most * (i - (len(curves) - 1) / 2) / max(len(curves) - 1, 1)
-            points = [(p.devices + shift, read(p)) for p in sorted(members, key=_devices_of)]
+            points = [
+                (p.devices + shift, read(p)) for p in sorted(members, key=lambda p: p.devices)
+            ]
             _ratio_points(axes, points, name, i)
             found[axes] += [(x, ratio, plot_style.colour(i)) for x, ratio in points]
         axes.set(xlabel="devices", title=f"{title}{words}")
@@ -132,10 +134,6 @@ def _ratio_points(
     axes.plot([1, *x], [1, *values], color=colour, lw=1, alpha=0.6)
     axes.errorbar(x, values, yerr=[low, high], fmt=plot_style.marker(index), ms=6, capsize=3,
                   color=colour, label=name)  # fmt: skip
-
-
-def _devices_of(pair: Pair) -> int:
-    return pair.devices
 
 
 def _limit_ratios(

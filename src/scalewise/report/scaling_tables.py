@@ -152,10 +152,6 @@ def _of_training(fact: Fact) -> Fact:
     return lambda config: None if config.is_operation else fact(config)
 
 
-def _forward_only(config: Configuration) -> str | None:
-    return "forward only" if config.is_operation else None
-
-
 def _is_weak(config: Configuration) -> bool:
     return config.identity.get("scaling") == "weak"
 
@@ -180,7 +176,7 @@ _FACTS: tuple[Fact, ...] = (
     _group("dataset"),
     lambda config: config.precision and f"precision={config.precision}",
     _group("execution"),
-    _forward_only,
+    lambda config: "forward only" if config.is_operation else None,
     _of_training(_group("optimizer")),
     _of_training(_identity("optimizer.lr", "lr={}")),
     _batch,

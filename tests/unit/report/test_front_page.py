@@ -13,8 +13,8 @@ from fakes.kept_sweep import RESULTS, kept
 from fakes.recorded import DDP, Spec, repeats, write_sweep
 from scalewise.analysis import Analysis, analyse, load_sweep
 from scalewise.report import report_sections
+from scalewise.report.builder import front_page, method_link
 from scalewise.report.findings import command
-from scalewise.report.front_page import front_page, method_link
 from scalewise.report.sections import Section, markdown
 
 ROOT = Path(__file__).parents[3]

@@ -201,10 +201,8 @@ def _known_as(device: DeviceInfo) -> str:
 
 
 Against = Literal["profiler window", "doctor's curve", "exposed only"]
-
 _WORTH_SAYING = 0.02
 """Share of a profiled step below which waiting is no reason to doubt a window."""
-
 _HELD_BACK = 1.5
 """What a window leaves uncovered, over what the timed steps expose, from which it is doubted."""
 

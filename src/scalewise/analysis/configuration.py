@@ -318,10 +318,8 @@ def read_scaling(configs: Sequence[Configuration]) -> tuple[Configuration, ...]:
     """Fits on several devices that decide on their batches as the scaling of fewest differences.
 
     Lightning's batch is per process, so each such fit is recorded as weak scaling. A script that
-    divides its batch among its devices means the same global batch: strong scaling. Which of the
-    two a fit on several devices is shows beside those on one device, and on one device it is both.
-
-    Weak, as recorded, where both fit: with a single device of either batch.
+    divides its batch among its devices means strong scaling. Which of the two it is shows beside
+    the fits on one device; weak, as recorded, where both fit.
     """
     singles = [c for c in configs if c.devices == 1 and c.runs]
     return tuple(_read(c, singles) if _has_own_batches(c) and c.runs else c for c in configs)

@@ -139,20 +139,16 @@ def assess(configs: Sequence[Configuration], pairs: Sequence[Pair]) -> tuple[Rep
     for a verdict stops for that one.
     """
     asked = {c.config_id: a for c in configs if (a := adaptive(c.asked))}
-    adapting = [
-        p for p in pairs if p.multi.config_id in asked and p.single.config_id in asked
-    ]  # fmt: skip
+    adapting = [p for p in pairs if {p.multi.config_id, p.single.config_id} <= asked.keys()]
     paired = {m.config_id for p in adapting for m in (p.multi, p.single)}
     found = [_pair(p, asked[p.multi.config_id]) for p in adapting]
     alone = [c for c in configs if c.config_id in asked and c.config_id not in paired]
-    return (*found, *(_alone(c, asked[c.config_id], _partners(c, configs)) for c in alone))
-
-
-def _partners(config: Configuration, configs: Sequence[Configuration]) -> list[Configuration]:
-    """What one device was to be compared with: the same workload on several."""
-    if config.devices != 1:
-        return []
-    return [c for c in configs if c.workload == config.workload and c.devices != 1]
+    for config in alone:
+        # What one device was to be compared with: the same workload on several.
+        several = [c for c in configs if c.workload == config.workload and c.devices != 1]
+        partners = several if config.devices == 1 else []
+        found.append(_alone(config, asked[config.config_id], partners))
+    return tuple(found)
 
 
 def _pair(pair: Pair, asked: Adaptive) -> Repeats:
@@ -222,7 +218,6 @@ SMALL_PARAMETERS = 1_000_000
 MEDIUM_PARAMETERS = 5_000_000
 LARGE_PARAMETERS = 10_000_000
 BATCH_FOR_LARGE = 64
-
 BATCH_FOR_MEDIUM = 128
 """The published PCIe study's thresholds, kept as the baseline to compare with."""
 
@@ -259,6 +254,8 @@ def choose_strategy(
     else:
         chosen, reason = fewest, f"{above} ran on other hosts, so it is compared with nothing"
     interval = ratio.interval if ratio else None
+    runs = [run for config in candidates.values() for run in config.runs]
+    counted = [rank.parameters_total for run in runs for rank in run.ranks]
     return StrategyDecision(
         chosen=chosen,
         reason=reason,
@@ -267,7 +264,7 @@ def choose_strategy(
         speedup_high=interval.high if interval else None,
         probe_steps=probe_steps,
         candidates=evidence,
-        rule=_rule(candidates, global_batch_size),
+        rule=threshold_rule(counted[0], global_batch_size) if counted else None,
     )
 
 
@@ -328,9 +325,3 @@ def _judge(
     if ratio.interval.low > 1:
         return fastest, said
     return fewest, f"{fastest} gives {said}, which may be no gain, and takes more devices"
-
-
-def _rule(candidates: Mapping[str, Configuration], batch_size: int) -> ThresholdRule | None:
-    results = [run.cell.result for config in candidates.values() for run in config.runs]
-    counted = [rank.parameters_total for result in results if result for rank in result.ranks]
-    return threshold_rule(counted[0], batch_size) if counted else None

@@ -29,7 +29,6 @@ from scalewise.records import advice
 
 Budgets = Mapping[str, LossBudget]
 """``config_id`` to where its time goes; absent where no run of it was timed."""
-
 _POWER_CAP = "power cap"
 """As the device series name it."""
 _OF_A_PAIR = (
@@ -46,14 +45,12 @@ _MOST_NAMED = 3
 def doubt_speedup(pair: Pair, budgets: Budgets) -> Pair:
     """The pair with what must be known of its speedup beside the interval.
 
-    Intervals over runs see noise between runs. A crowd that slows every run of one side alike moves
-    the speedup without widening its interval, and more than linear scaling is what that looks like.
-
-    A whole interval beyond linear, after division by the ratio of the SM clocks, is *invalid*:
-    something other than the devices made the difference. Where others held the single device's
-    cores it is *undecided*, since that explains it; where that device is short of memory, the
-    devices do gain what they seem to. *Undecided* too is what would be another verdict without
-    the time that other processes held the cores of a side.
+    A crowd that slows every run of one side alike moves the speedup without widening its interval,
+    and more than linear scaling is what that looks like. A whole interval beyond linear, after
+    division by the ratio of the SM clocks, is *invalid*: something other than the devices made the
+    difference. Where others held the single device's cores it is *undecided*, since that explains
+    it; where that device is short of memory, the devices do gain what they seem to. *Undecided* too
+    is what would be another verdict without the time that other processes held a side's cores.
     """
     if pair.invalid:
         return pair

@@ -11,16 +11,12 @@ from scalewise.analysis.statistics import Estimate, Interval, RatioEstimate
 from scalewise.records import to_plain
 
 MISSING = "-"
-
 UNBOUNDED = 1e3
 """Upper over lower end from which an interval says nothing: three orders of magnitude."""
-
 _LOPSIDED = 0.05
 """How far from the middle of its interval, in halves of it, a figure is still written with ±."""
-
 _EQUAL = 1e-9
 """Half width, in parts of the figure, below which runs are called equal: rounding makes as much."""
-
 _MOST_DIGITS = 5
 """Significant digits of a figure; a doubt below the last of them is called that."""
 

@@ -1,11 +1,9 @@
 """A sweep folder read into frozen values (:mod:`scalewise.analysis.model`).
 
-A record that is torn, corrupt or absent becomes a ``problem`` in words on its cell. Reading
-never fails because one cell is damaged: the rest of the sweep still has to be reported.
-
-Figures of a cell's steps are kept beside it, so that its rows are read once. A kept file counts
-only for the very step files, result and code it was made of, and only whole: anything else is
-measured anew, without a word. It is a copy of what the rows say, never a source.
+A record that is torn, corrupt or absent becomes a ``problem`` in words on its cell: the rest of the
+sweep still has to be reported. Figures of a cell's steps are kept beside it, so that its rows are
+read once. A kept file counts only whole, and for the very step files, result and code it was made
+of: anything else is measured anew.
 """
 
 from __future__ import annotations
@@ -60,9 +58,7 @@ from scalewise.records import (
 
 
 def name_own_optimizers(cells: Iterable[CellRecords]) -> tuple[CellRecords, ...]:
-    """The cells, each with the optimizer it was trained with in its configuration.
-
-    The group ``optimizer`` of their configuration was not used: naming it would be false.
+    """The cells, each with the optimizer in its configuration that its module built itself.
 
     A cell without a result has that of a finished one with the same model. What was asked for and
     not used becomes a problem of the cell.
@@ -103,10 +99,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 _OF_OPTIMIZER = re.compile(r"[+~]*optimizer(\.|=|$)")
 RowCount = Literal["step_rows", "metric_rows"]
-
 _IN_EVERY_CONFIG = ("model", "dataset", "strategy", "precision", "tracking")
 """Groups that every recorded configuration has, in their order: half a file is valid YAML too."""
-
 _UNTOLD = "no record of its end: still running, not started, or nothing could be written"
 
 

@@ -1,9 +1,7 @@
 """Rows ranked by a figure: the fastest, numbers of devices side by side, and the best of each.
 
-A speedup over one device may still rise while the devices that were added last bring next to
-nothing. Numbers of devices stand in one ladder where all of them have the same single-device
-baseline, which makes them comparable to it, the same strategy, and no field of identity in which
-they differ from each other but the devices (:mod:`scalewise.analysis.comparability`).
+Numbers of devices stand in one ladder where all of them have the same single-device baseline and
+strategy, and no field of identity in which they differ but the devices.
 
 With samples/s ``r(n)`` of n devices and ``r(m)`` of the next smaller number, the gain is
 ``r(n) / r(m)``, and each added device brings, of what one of the m does,
@@ -13,9 +11,8 @@ With samples/s ``r(n)`` of n devices and ``r(m)`` of the next smaller number, th
 which is 1 where the added devices work as well as those before them. Both rise together, so the
 ends of the gain's interval are those of the other.
 
-The batch that is best on one device is not best on several, so the speedup between two equal
-batches is nobody's. Candidates may differ in how they run and in their batch; in the optimizer and
-the precision only where losses tell how soon they learn (docs/method.md has the rules).
+The batch that is best on one device is not best on several: docs/method.md has the rules of who is
+a candidate.
 
 With the true speeds s of the candidates a on n devices and b on one, the speedup one would use is
 
@@ -142,7 +139,6 @@ class Rung:
 
 
 Fields = tuple[tuple[str, str], ...]
-
 Ladder = tuple[Rung, ...]
 """One workload and strategy from one device up; more devices below fewer."""
 
@@ -219,10 +215,8 @@ _HOW_IT_RUNS = (
     "max_epochs", "measure.min_time_s", "warmup_steps",
 )  # fmt: skip
 """Fields of identity in which candidates may differ, beside devices and strategy."""
-
 _WHAT_IS_LEARNT = ("optimizer", "precision")
 """Fields in which they may differ only where the time to equal loss is told."""
-
 _SAME_MATHS = ("single", "ddp", "fsdp", "pipeline", "heterogeneous")
 """Kinds of strategy that learn what one device does of the same batches, but for rounding."""
 

@@ -1,10 +1,9 @@
 """Speedup and efficiency against the single-device baseline, with a verdict: do more devices pay?
 
-A multi-device configuration is compared with the one single-device configuration of the same
-sweep that equals it in every field of identity except devices and strategy. Otherwise the
-comparison is refused, with the fields that differ (docs/method.md). Speedup is the ratio of global
-samples/s, under strong scaling (same global batch) and weak scaling (same batch a device) alike;
-``efficiency = speedup / devices``.
+A multi-device configuration is compared with the single-device one of the same sweep that equals it
+in every field of identity except devices and strategy. Else the comparison is refused, with the
+fields that differ (docs/method.md). Speedup is the ratio of global samples/s, under strong and weak
+scaling alike; ``efficiency = speedup / devices``.
 """
 
 from __future__ import annotations

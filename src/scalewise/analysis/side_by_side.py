@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import string
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -174,7 +174,12 @@ def works(analyses: Sequence[Analysis]) -> tuple[Work, ...]:
     )
     groups = grouped_alike(entries, lambda a, b: not differences(
         a.config.identity, b.config.identity, _MAY_DIFFER, _HOW_LONG))  # fmt: skip
-    return tuple(Work(tuple(g), tuple(_winners(g))) for g in groups if len(g) > 1)
+    found = []
+    for group in (group for group in groups if len(group) > 1):
+        trained = [entry for entry in group if not entry.config.is_ceiling]
+        winners = (_winner(metric, trained) for metric in (*METRICS, cost_metric(trained)))
+        found.append(Work(tuple(group), tuple(winners)))
+    return tuple(found)
 
 
 def sides(count: int) -> list[str]:
@@ -182,12 +187,6 @@ def sides(count: int) -> list[str]:
     if count > len(string.ascii_uppercase):
         raise ValueError(f"found {count} folders; allowed: {len(string.ascii_uppercase)} at most")
     return list(string.ascii_uppercase[:count])
-
-
-def _winners(entries: Sequence[Entry]) -> Iterator[Winner]:
-    trained = [entry for entry in entries if not entry.config.is_ceiling]
-    for metric in (*METRICS, cost_metric(trained)):
-        yield _winner(metric, trained)
 
 
 def _winner(metric: Metric, entries: Sequence[Entry]) -> Winner:

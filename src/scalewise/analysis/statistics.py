@@ -113,11 +113,9 @@ def estimate_mean(values: Values, confidence: float = 0.95) -> Estimate:
 def estimate_positive(values: Values, confidence: float = 0.95) -> Estimate:
     """Geometric mean of runs, with Student's t interval of the logarithms, exponentiated.
 
-    For times, rates, bytes and joules, which are positive and vary by factors: few runs that
-    scatter widely give a wide interval, and never one below zero. A ratio of two such means is
-    the one of :func:`estimate_ratio`, and the mean of times is the inverse of the mean of rates.
-    It lies about ``CV^2 / 2`` below the arithmetic mean. Raises ValueError if a value is not
-    positive.
+    For times, rates, bytes and joules, which are positive and vary by factors. A ratio of two such
+    means is the one of :func:`estimate_ratio`, and the mean of times is the inverse of the mean of
+    rates. Raises ValueError if a value is not positive.
     """
     runs = checked_runs(values, "values")
     if (runs <= 0).any():
@@ -226,9 +224,8 @@ def two_sided_p(difference: float, error: float, df: float) -> float:
 def bonferroni(comparisons: int) -> float:
     """The confidence of each of several intervals that together are wrong as rarely as one at 95 %.
 
-    For a choice among many, where one wrong line makes the answer wrong: the fastest of several
-    rows, and a gate that fails on any slowdown. Holm's steps would decide a little more often, but
-    the interval of a row would then depend on all other rows.
+    For a choice among many, where one wrong line makes the answer wrong. By Holm's steps the
+    interval of a row would depend on all other rows.
     """
     return 1 - (1 - 0.95) / max(1, comparisons)
 
@@ -264,7 +261,6 @@ def detectable_effect(
 
 LARGEST_EFFECT = 100.0
 """A ratio from which the change that runs would show is not worth a number."""
-
 _SCATTERS = 128
 """Points at which each of two distributions of the scatter is averaged over."""
 
@@ -292,10 +288,8 @@ def _errors_to_be_seen(df: float, alpha: float, power: float) -> float:
 VERDICT_RUNS: Final = 3
 """Pairs of runs, or runs a side, below which nothing is decided: two that agree by chance give an
 interval that covers the truth far less often than it says where runs are slow now and then."""
-
 CAP: Final = 20
 PRECISION: Final = 0.02
-
 _SHARE_OF_A_LOOK: Final = 0.2
 
 
@@ -319,13 +313,10 @@ def adaptive(config: Mapping[str, Any] | None) -> Adaptive | None:
 def look_confidence(confidence: float = 0.95) -> float:
     """Confidence of the interval of one look, so that all looks together hold ``confidence``.
 
-    Whoever looks at 95 % after every round, and stops where it suits, is wrong far more often than
-    5 %: each look is another chance to be fooled. So each spends a fifth of the error, 1 %,
-    whichever it is: from the third round to the twentieth the interval at the stop then covers the
-    truth in 97 of 100 simulated cases, and in 93 where the truth is the edge itself
-    (``benchmarks/interval_coverage.py``; table in docs/statistics.md). No schedule has to be kept:
-    a sweep may be interrupted, and end at any round. What no rule can correct is noise that strikes
-    only one side.
+    Each look is another chance to be fooled, so each spends a fifth of the error, 1 %: from the
+    third round to the twentieth the interval at the stop then covers the truth in 97 of 100
+    simulated cases, and in 93 where the truth is the edge itself (docs/statistics.md). No schedule
+    has to be kept. What no rule can correct is noise that strikes only one side.
     """
     return 1 - _SHARE_OF_A_LOOK * (1 - confidence)
 

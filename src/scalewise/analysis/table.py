@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from scalewise.analysis.communication import Communication, measured_serial_fraction
 from scalewise.analysis.configuration import Configuration
-from scalewise.analysis.figures import BoundedFigure, Figure, as_plain
+from scalewise.analysis.figures import Figure, as_plain
 from scalewise.analysis.loss_budget import CAUSE_WORDS, LossBudget, LossCause
 from scalewise.analysis.run import RUN_FIGURES
 from scalewise.analysis.scaling import Pair
@@ -132,30 +132,18 @@ def _efficiency_at_equal_clocks(row: Row) -> float | None:
     return speedup / row.pair.devices if speedup and row.pair else None
 
 
-def _speedup_of_medians(row: Row) -> float | None:
-    typical = row.pair.typical if row.pair else None
-    return typical.of_medians if typical else None
-
-
 def _epoch_time_s(row: Row) -> float | None:
     runs = [epochs_after(run.cell, row.warmup_epochs) for run in row.config.runs]
     means = [sum(seconds for _, seconds in each) / len(each) for each in runs if each]
     return estimate_positive(means).value if means else None
 
 
-def _serial_fraction(row: Row) -> float | None:
-    found = measured_serial_fraction(row.pair) if row.pair else None
-    return found.value if isinstance(found, BoundedFigure) else None
+def _phase_ms(row: Row, name: str) -> float | None:
+    return row.anatomy.phases_ms.get(name) if row.anatomy else None
 
 
-def _phase(name: str) -> Figure[Row]:
-    says = "mean ms a step over runs and ranks, by the clock that `timeline` names"
-    return Figure(f"{name}_ms", lambda r: r.anatomy and r.anatomy.phases_ms.get(name), says)
-
-
-def _lost(cause: LossCause) -> Figure[Row]:
-    return Figure(f"lost_{cause}_ms", lambda r: r.budget and r.budget.ms(cause),
-                  f"part of that step: {CAUSE_WORDS[cause]}", in_csv=False)  # fmt: skip
+def _lost_ms(row: Row, cause: LossCause) -> float | None:
+    return row.budget.ms(cause) if row.budget else None
 
 
 def _limit(name: str) -> Read:
@@ -232,7 +220,8 @@ FIGURES: tuple[Figure[Row], ...] = (
            "the speedup if both sides had the SM clock of the faster one"),
     Figure("efficiency_at_equal_clocks_ratio", _efficiency_at_equal_clocks,
            "that over devices"),
-    Figure("speedup_of_median_steps_ratio", _speedup_of_medians,
+    Figure("speedup_of_median_steps_ratio",
+           lambda r: getattr(r.pair and r.pair.typical, "of_medians", None),
            "by the median steps of both sides", in_csv=False),
     Figure("next_smaller_devices", _gain("smaller"),
            "devices of the next smaller number in the same ladder", in_csv=False),
@@ -266,7 +255,10 @@ FIGURES: tuple[Figure[Row], ...] = (
            "forward, backward and optimizer over communication"),
     Figure("compute_to_communication_of", lambda r: r.communication and r.communication.against,
            "which communication that is"),
-    Figure("amdahl_serial_fraction", _serial_fraction, "of Karp and Flatt, from the speedup"),
+    Figure("amdahl_serial_fraction",
+           # Without one there is a reason, which has no value.
+           lambda r: getattr(r.pair and measured_serial_fraction(r.pair), "value", None),
+           "of Karp and Flatt, from the speedup"),
     _over_runs("energy_j_per_million_samples"),
     _over_runs("energy_j_per_step"),
     _over_runs("energy_j_per_run"),
@@ -282,14 +274,18 @@ FIGURES: tuple[Figure[Row], ...] = (
     Figure("sample_cost_ratio", lambda r: r.pair and r.analysis.cost_ratio(r.pair),
            "a sample's cost over the baseline's", "cost of a sample", "x single",
            on="cost page trackers", has_ends=True),
-    *map(_phase, PHASES),
+    *(Figure(f"{name}_ms", partial(_phase_ms, name=name),
+             "mean ms a step over runs and ranks, by the clock that `timeline` names")
+      for name in PHASES),
     Figure("timeline", lambda r: r.anatomy and r.anatomy.timeline,
            "`device` (CUDA events) or `host`"),
     Figure("ideal_step_time_ms", lambda r: r.budget and r.budget.ideal_ms,
            "the baseline's step for the share of each device"),
     Figure("measured_step_time_ms", lambda r: r.budget and r.budget.measured_ms,
            "the step that the losses below lead to from there", in_csv=False),
-    *map(_lost, CAUSE_WORDS),
+    *(Figure(f"lost_{cause}_ms", partial(_lost_ms, cause=cause),
+             f"part of that step: {words}", in_csv=False)
+      for cause, words in CAUSE_WORDS.items()),
     Figure("main_limit", _limit("cause"), "the largest loss, of a tenth of the step or more"),
     Figure("main_limit_ms", _limit("ms"), "its length"),
     Figure("verdict", lambda r: r.analysis.verdict_word(r.config),

@@ -129,17 +129,9 @@ def report_sections(sweep: Source, samples: int | None = None) -> list[Section]:
 def build(sweep: Source, out: Path | None = None, samples: int | None = None) -> ReportFiles:
     """Write report.html, report.md, details.md, PNG plots, JSON and CSV into ``<sweep>/report/``.
 
-    An earlier report is replaced.
-
-    Args:
-        sweep: its analysis, or its folder.
-        out: another folder for the report.
-        samples: number of samples to train, whose time and cost are shown.
-
-    Raises:
-        RecordError: the sweep has no cell.
-        ReportFolderError: ``out`` has other files.
-        OSError: a file cannot be written.
+    An earlier report is replaced. ``out`` is another folder for it, ``samples`` a number of samples
+    to train, whose time and cost are shown. Raises RecordError if the sweep has no cell,
+    :class:`ReportFolderError` where ``out`` has other files, and OSError where none can be written.
     """
     if out is not None:
         _check_report_folder(out, _RESULTS)
@@ -262,12 +254,13 @@ _MEANINGS = {
 
 def front_page(analysis: Analysis, folder: Path) -> list[Section]:
     """The sections of report.md in ``folder``; a word is explained below its first use."""
-    of_head = head(analysis)
+    of_head, answer = head(analysis), answers(analysis)
+    picture = Picture("answer.png", "Speedup of every run in the bands of its verdict, and cost")
     alarms = tuple(one for one in of_head.blocks if isinstance(one, Lines) and one.tone == "alarm")
     facts = tuple(one for one in of_head.blocks if one not in alarms)
     parts = (
         replace(of_head, blocks=alarms),
-        _pictured(answers(analysis)),
+        replace(answer, blocks=(*answer.blocks, picture)) if answer.blocks else answer,
         _unfinished(analysis),
         _scaling(analysis),
         _losses(analysis),
@@ -275,11 +268,6 @@ def front_page(analysis: Analysis, folder: Path) -> list[Section]:
         section("made", "Where the rest is", *facts, *_links(analysis, folder)),
     )
     return list(_explained([part for part in parts if part.blocks]))
-
-
-def _pictured(answer: Section) -> Section:
-    picture = Picture("answer.png", "Speedup of every run in the bands of its verdict, and cost")
-    return replace(answer, blocks=(*answer.blocks, picture)) if answer.blocks else answer
 
 
 def _explained(sections: Sequence[Section]) -> Iterator[Section]:

@@ -6,7 +6,7 @@ As sections, and as JSON and CSV.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from scalewise.analysis import (
@@ -85,7 +85,8 @@ def _ratio_lines(comparison: Comparison) -> list[str]:
     said = [f"global samples/s of {b} over {a}; {declared}: {found or 'nothing on record'}"]
     if comparison.chosen and not comparison.matches:
         said = ["no ratio: what differs is more than any --factor frees"]
-    said += _links(comparison) if "link" in found.split(",") else []
+    links = dict.fromkeys(match.links for match in comparison.matches if match.links)
+    said += [f"{a}: {x}; {b}: {y}" for x, y in links if "link" in found.split(",")]
     said += _changes(comparison)
     for match in comparison.matches:
         said += [_match_line(match, b, a), *(f"{match.label}: {one}" for one in match.mixed)]
@@ -99,12 +100,6 @@ def _ratio_lines(comparison: Comparison) -> list[str]:
         passed = "passed, WARNING" if gate.blind else "passed"
         said.append(f"gate {'failed' if gate.failed else passed}: {gate.reason}")
     return [printable(line) for line in said]
-
-
-def _links(comparison: Comparison) -> Iterator[str]:
-    a, b = comparison.sides
-    for pair in dict.fromkeys(match.links for match in comparison.matches if match.links):
-        yield f"{a}: {pair[0]}; {b}: {pair[1]}"
 
 
 def _changes(comparison: Comparison) -> list[str]:

@@ -101,8 +101,6 @@ def _show_rows(block: Lines, key: str, width: int, console: Console) -> None:
 
 
 _CLAUSE = re.compile(r"(?<=[.,;]) (?=\S)| (?=\()")
-
-
 _PASTED = re.compile(r"^ *(Next|log): |scalewise resume ")
 
 

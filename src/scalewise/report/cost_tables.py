@@ -71,7 +71,6 @@ _BEST_NOTE = (
 
 _MOST_NAMED = 2
 """Configurations named in one clause; further ones are counted."""
-
 _SAID_BY_THE_SPEEDUP = 2
 """Devices up to which a speedup over one is all there is to say."""
 

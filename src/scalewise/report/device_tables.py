@@ -70,7 +70,12 @@ class DeviceMemory:
 def device_memory(config: Configuration) -> tuple[DeviceMemory, ...]:
     """Memory of each device in the order of ranks, geometric mean of runs; empty where a device is
     unknown."""
-    runs = [sorted(run.usage.devices, key=_rank_order) for run in config.runs if run.usage]
+
+    def order(usage: DeviceUsage) -> tuple[int, int]:
+        rank, index = usage.device.rank, usage.device.index
+        return (index if rank is None else rank, index)
+
+    runs = [sorted(run.usage.devices, key=order) for run in config.runs if run.usage]
     if not runs or len({len(devices) for devices in runs}) != 1:
         return ()
     found = []
@@ -84,11 +89,6 @@ def device_memory(config: Configuration) -> tuple[DeviceMemory, ...]:
         label = first.label if first.label.startswith("GPU") else f"rank {first.device.index}"
         found.append(DeviceMemory(label, estimate_runs(means).value, sd))
     return tuple(found)
-
-
-def _rank_order(usage: DeviceUsage) -> tuple[int, int]:
-    rank = usage.device.rank
-    return (rank if rank is not None else usage.device.index, usage.device.index)
 
 
 def devices(analysis: Analysis) -> Section:

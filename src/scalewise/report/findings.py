@@ -44,8 +44,6 @@ WORTH_A_ROW = 0.01
 """Share of the step below which a loss stands in the files alone."""
 _FEWEST_ROWS = 3
 """Rows of one workload below which the reader sees at once which is fastest."""
-
-
 _OF_ITS_FOLDER: Final = ("sweep.resume=", "hydra.sweep.dir=", "hydra.run.dir=")
 """A command to paste makes a folder of its own."""
 

@@ -189,7 +189,6 @@ _DEVICE_METRICS = {
 }
 _NOT_A_DIFFERENCE = ("repeats", "tracking", "sweep", "hydra", "experiment")
 """Keys of a configuration that do not change what a cell trains."""
-
 Curve = tuple[list[float | None], list[float | None]]
 """x and y."""
 Values = npt.NDArray[np.float64]

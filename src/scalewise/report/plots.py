@@ -225,7 +225,9 @@ def answer_plot(analysis: Analysis) -> Figure | None:
     costs.axvline(1, color=plot_style.GREY, lw=1)
     costs.set_xlim(0, most)
     costs.set_title("cost of a sample over one device", fontsize=10, loc="left")
-    plot_style.name_rows(speedups, [_name(pair) for pair in shown])
+    names = [plot_style.drawn(pair.multi.label, _LONGEST_NAME) for pair in shown]
+    verdicts = [pair.verdict for pair in shown]
+    plot_style.name_rows(speedups, [*map("{}\n{}".format, names, verdicts)])
     for label, pair in zip(speedups.get_yticklabels(), shown, strict=True):
         label.set_color(_INKS.get(pair.verdict, _OPEN_INK))
     for axes in (speedups, costs):
@@ -233,10 +235,6 @@ def answer_plot(analysis: Analysis) -> Figure | None:
     made.suptitle(_title(analysis.pairs), x=0.01, ha="left", fontsize=13, fontweight="bold")
     plot_style.legend_below(made, _entries(speedups, costs), 4)
     return made
-
-
-def _name(pair: Pair) -> str:
-    return f"{plot_style.drawn(pair.multi.label, _LONGEST_NAME)}\n{pair.verdict}"
 
 
 def _limit(figures: Sequence[RatioEstimate], least: Sequence[float]) -> float:

@@ -70,9 +70,8 @@ def build_study(
 ) -> tuple[list[Path], list[str]]:
     """Write every file that the sweep's records can fill.
 
-    Returns their paths, and a line for each plot that could not be written.
-
-    They lie in ``study`` of ``report_to``, by default the sweep's report. The first
+    Returns their paths, in ``study`` of ``report_to`` (by default the sweep's report), and a line
+    for each plot that could not be written. The first
     ``warmup_epochs`` are in no epoch time; no ``datasets`` are all of them. Raises
     :class:`~scalewise.records.RecordError` where there is no cell at all, and ValueError where
     ``datasets`` has one that the sweep does not.
@@ -85,8 +84,14 @@ def build_study(
         stale.unlink()
     written = []
     tables = ((f"{one.key}.csv", export.table_csv(one)) for one in tables_of(studies(analysis)))
-    summaries = _summaries(analysis, warmup_epochs)
-    for name, text in (*_benchmarks(analysis), *summaries, *tables):
+    summary = full_table("summary", figure_columns("summary"), measured_rows(analysis))
+    for name, text in (
+        *_benchmarks(analysis),
+        ("comprehensive_summary.csv", export.results_csv(analysis, warmup_epochs)),
+        ("summary_table.tex", _latex(summary)),
+        ("performance_report.txt", _performance_report(analysis)),
+        *tables,
+    ):
         write_text(folder / name, text)
         written.append(name)
     drawn, problems = write_plots(study_plots(analysis, warmup_epochs), folder)
@@ -167,14 +172,6 @@ def _comparison(pairs: Sequence[Pair]) -> list[Section]:
         ),
         section("conclusion", "Average and conclusion", lines([*map(average_line, means), *alone])),
     ]
-
-
-def _summaries(analysis: Analysis, warmup_epochs: int) -> Iterator[tuple[str, str]]:
-    """Every figure, a table as a paper would show it, and what limits each configuration."""
-    columns = figure_columns("summary")
-    yield "comprehensive_summary.csv", export.results_csv(analysis, warmup_epochs)
-    yield "summary_table.tex", _latex(full_table("summary", columns, measured_rows(analysis)))
-    yield "performance_report.txt", _performance_report(analysis)
 
 
 def _latex(table: Table) -> str:

@@ -192,11 +192,6 @@ class Comparison:
     sides: tuple[str, str] = ("A", "B")
     """What the sweeps are called."""
 
-    @property
-    def is_one_factor(self) -> bool:
-        """Whether the ratios are of one factor alone; else they are of all that differs at once."""
-        return "," not in self.factor
-
 
 def compare(
     a: Sweep,

@@ -220,11 +220,6 @@ class Configuration:
         return self.mean_of_devices("sm_clock_mhz") or None
 
     @property
-    def loss_name(self) -> str | None:
-        """The loss that was reached: of training or of validation."""
-        return " / ".join(dict.fromkeys(run.loss.name for run in self.runs if run.loss)) or None
-
-    @property
     def anatomy(self) -> RankAnatomy | None:
         """Mean over runs and ranks on the better timeline, of the phases that were measured."""
         for line in ("device", "host"):

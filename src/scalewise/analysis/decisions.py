@@ -18,8 +18,8 @@ from scalewise.analysis.statistics import (
     RatioEstimate,
     adaptive,
     bonferroni,
-    count_pairs,
     estimate_positive,
+    in_pairs,
     look_confidence,
 )
 from scalewise.analysis.verdict import Verdict
@@ -153,7 +153,8 @@ def assess(configs: Sequence[Configuration], pairs: Sequence[Pair]) -> tuple[Rep
 
 def _pair(pair: Pair, asked: Adaptive) -> Repeats:
     members = (pair.multi, pair.single)
-    runs = count_pairs(*(m.rounds("global_samples_per_s") for m in members))
+    above, below, _ = in_pairs(*(m.rounds("global_samples_per_s") for m in members))
+    runs = min(len(above), len(below))
     # What is no verdict about a training job, a ceiling, is measured until its interval would be.
     verdict = pair.judgement.verdict if pair.verdict == "ceiling" else pair.verdict
     remarks = (one.brief for one in pair.remarks)

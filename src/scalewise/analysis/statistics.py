@@ -163,7 +163,10 @@ def estimate_ratio(above: Runs, below: Runs, confidence: float = 0.95) -> RatioE
     value, n = math.exp(difference), (len(a), len(b))
     if min(n) < 2:
         return RatioEstimate(value, n, None, None, paired)
-    error, df = (paired_error if paired else welch_error)(log_a, log_b)
+    if paired:
+        error, df = float(np.std(log_a - log_b, ddof=1)) / math.sqrt(len(a)), len(a) - 1.0
+    else:
+        error, df = welch_error(log_a, log_b)
     half = float(scipy.stats.t.ppf(0.5 + confidence / 2, df)) * error
     low, high = finite_exp(difference - half), finite_exp(difference + half)
     interval = Interval(low, high, confidence)
@@ -207,11 +210,6 @@ def welch_error(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> tuple
         return 0.0, float(len(a) + len(b) - 2)
     df = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1))
     return math.sqrt(va + vb), df
-
-
-def paired_error(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> tuple[float, float]:
-    """Standard error of the mean difference of pairs, and its degrees of freedom."""
-    return float(np.std(a - b, ddof=1)) / math.sqrt(len(a)), len(a) - 1.0
 
 
 def two_sided_p(difference: float, error: float, df: float) -> float:
@@ -328,9 +326,3 @@ def estimate_at(multi: Runs, single: Runs, confidence: float = 0.95) -> RatioEst
     """
     look = estimate_ratio(multi, single, look_confidence(confidence))
     return replace(look, interval=look.interval and replace(look.interval, confidence=confidence))
-
-
-def count_pairs(multi: Runs, single: Runs) -> int:
-    """Pairs of runs, or where there are none the runs of the side that has fewest."""
-    a, b, _ = in_pairs(multi, single)
-    return min(len(a), len(b))

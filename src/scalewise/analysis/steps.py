@@ -107,16 +107,6 @@ class LongSteps:
         return 0 < len(self.found) <= min(MAX_ASIDE, MAX_ASIDE_SHARE * self.steps)
 
 
-def common_steps(series: Sequence[StepSeries], world_size: int) -> tuple[StepSeries, ...]:
-    """The timed steps that all ``world_size`` ranks recorded, one series a rank, aligned.
-
-    Long steps that are set aside are not among them. Raises :class:`NotMeasuredError` if a rank is
-    missing or no step is left.
-    """
-    ranks = timed_steps(series, world_size)
-    return without(ranks, find_long_steps(ranks))
-
-
 def without(ranks: Sequence[StepSeries], long: LongSteps) -> tuple[StepSeries, ...]:
     """The aligned steps of ``ranks`` but for the ``long`` ones, where these are set aside."""
     if not long.are_set_aside:
@@ -126,7 +116,10 @@ def without(ranks: Sequence[StepSeries], long: LongSteps) -> tuple[StepSeries, .
 
 
 def timed_steps(series: Sequence[StepSeries], world_size: int) -> tuple[StepSeries, ...]:
-    """As :func:`common_steps`, with the long steps."""
+    """The timed steps that all ``world_size`` ranks recorded, one series a rank, aligned.
+
+    Raises :class:`NotMeasuredError` if a rank is missing or no step is left.
+    """
     return aligned_steps([one.timed() for one in series], world_size, timeline(series))
 
 

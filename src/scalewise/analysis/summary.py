@@ -171,11 +171,6 @@ class Analysis(Verdicts):
     def pair(self, config: Configuration) -> Pair | None:
         return next((p for p in self.pairs if p.multi.config_id == config.config_id), None)
 
-    def valid_pair(self, config: Configuration) -> Pair | None:
-        """As :meth:`pair`; None where its verdict is *invalid*: no figure of it is shown."""
-        pair = self.pair(config)
-        return None if pair is None or pair.invalid else pair
-
     def refusal(self, config: Configuration) -> Refused | None:
         return next((r for r in self.refused if r.multi.config_id == config.config_id), None)
 

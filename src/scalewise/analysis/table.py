@@ -38,7 +38,8 @@ class Row:
     @cached_property
     def pair(self) -> Pair | None:
         """Beside its baseline; None where its verdict is *invalid*: no figure of it is shown."""
-        return self.analysis.valid_pair(self.config)
+        pair = self.analysis.pair(self.config)
+        return None if pair is None or pair.invalid else pair
 
     @cached_property
     def anatomy(self) -> RankAnatomy | None:
@@ -240,7 +241,8 @@ FIGURES: tuple[Figure[Row], ...] = (
     _over_runs("power_cv_percent"),
     _over_runs("sm_activity_cv_percent"),
     _over_runs("arrival_cv_percent"),
-    replace(_of_first_run("loss_name"), of=lambda r: r.config.loss_name),
+    replace(_of_first_run("loss_name"), of=lambda r: " / ".join(
+        dict.fromkeys(run.loss.name for run in r.config.runs if run.loss)) or None),
     _over_runs("loss_reached"),
     Figure("equal_samples", _loss("samples"), "samples after which both losses are compared",
            in_csv=False),

@@ -73,7 +73,7 @@ def comparison_section(comparison: Comparison) -> Section:
 
 def _ratio_lines(comparison: Comparison) -> list[str]:
     found, (a, b) = comparison.factor, comparison.sides
-    if comparison.chosen and not comparison.is_one_factor:
+    if comparison.chosen and "," in comparison.factor:
         each = found.split(",")
         return [
             f"{b} against {a}: {len(each)} factors differ, and no ratio is of "

@@ -98,7 +98,7 @@ def fastest_rows(analysis: Analysis) -> Iterator[Ranking[Configuration]]:
     lie above 1; else it is so only so far. An invalid row is none of them.
     """
     shown = {one.rows[0].config.workload for one in analysis.best}
-    for rows in workloads(analysis):
+    for rows in grouped(analysis.measured, lambda config: config.workload).values():
         if rows[0].workload in shown:
             continue  # the best of each number of devices says it
         timed = [row for row in rows if row.estimate("global_samples_per_s") is not None]
@@ -106,11 +106,6 @@ def fastest_rows(analysis: Analysis) -> Iterator[Ranking[Configuration]]:
             sound = [row for row in timed if row.config_id not in analysis.invalid]
             if len(sound) > 1:
                 yield rank(sound, SAMPLES_PER_S)
-
-
-def workloads(analysis: Analysis) -> list[list[Configuration]]:
-    """The measured rows by model and dataset."""
-    return list(grouped(analysis.measured, lambda config: config.workload).values())
 
 
 def losses(analysis: Analysis) -> Section:

@@ -223,15 +223,15 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
     pair, anatomy, budget = row.pair, row.anatomy, row.budget
     return {
         **{figure.key: _plain(figure.of(row)) for figure in shown_on("page")},
-        "rates": [_round(rate) for rate in config.values("global_samples_per_s")],
-        "speedups": [_round(one) for one in pair.run_speedups] if pair else [],
+        "rates": [_digits(rate) for rate in config.values("global_samples_per_s")],
+        "speedups": [_digits(one) for one in pair.run_speedups] if pair else [],
         "budget": budget
         and {
-            "ideal": _round(budget.ideal_ms),
-            "measured": _round(budget.measured_ms),
-            "work": _round(budget.work_ms),
+            "ideal": _digits(budget.ideal_ms),
+            "measured": _digits(budget.measured_ms),
+            "work": _digits(budget.work_ms),
             "losses": [
-                {"name": CAUSE_WORDS[loss.cause], "ms": _round(loss.ms), "why": loss.evidence}
+                {"name": CAUSE_WORDS[loss.cause], "ms": _digits(loss.ms), "why": loss.evidence}
                 for loss in budget.losses
             ],
         },
@@ -239,7 +239,7 @@ def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
         and {
             "timeline": anatomy.timeline,
             "phases": {
-                config.phase_word(name): _round(ms) for name, ms in anatomy.phases_ms.items()
+                config.phase_word(name): _digits(ms) for name, ms in anatomy.phases_ms.items()
             },
         },
     }
@@ -251,9 +251,9 @@ def _plain(found: Any) -> Any:
         return found
     known = bounding(found)
     return {
-        "value": _round(found.value),
-        "low": _round(known.low) if known else None,
-        "high": _round(known.high) if known else None,
+        "value": _digits(found.value),
+        "low": _digits(known.low) if known else None,
+        "high": _digits(known.high) if known else None,
     }
 
 
@@ -298,7 +298,7 @@ def _cell(
 def thinned(x: Values, y: Values, most: int = MOST_POINTS) -> Curve:
     """The lowest and highest of bins of x, as numbers of few digits; ``x`` rises."""
     x, y = extremes(x, y, most)
-    return [_digits(v, 6) for v in x.tolist()], [_digits(v, 4) for v in y.tolist()]
+    return [_digits(v, 6) for v in x.tolist()], [_digits(v) for v in y.tolist()]
 
 
 def _timed_window(ranks: Iterable[RankSteps], start: float) -> tuple[float, float] | None:
@@ -313,7 +313,7 @@ def _balance(run: Run | None) -> Curve | None:
         return None
     windows = run.balance.history
     middle: list[float | None] = [(window.first_step + window.last_step) / 2 for window in windows]
-    return middle, [_digits(window.cv_percent, 4) for window in windows]
+    return middle, [_digits(window.cv_percent) for window in windows]
 
 
 def _devices(series: DeviceSeries, start: float, most: int) -> Iterable[dict[str, Any]]:
@@ -395,10 +395,7 @@ def _log_tail(cell: CellRecords) -> list[str]:
     return text.splitlines()[-_LOG_LINES:]
 
 
-def _round(value: float | None) -> float | None:
-    return None if value is None else _digits(value, 4)
-
-
-def _digits(value: float, digits: int) -> float | None:
-    """None for what is not finite: JSON has no word for it."""
-    return float(f"{value:.{digits}g}") if math.isfinite(value) else None
+def _digits(value: float | None, digits: int = 4) -> float | None:
+    """None too for what is not finite: JSON has no word for it."""
+    known = value is not None and math.isfinite(value)
+    return float(f"{value:.{digits}g}") if known else None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from scalewise.analysis import MISSING, Figure, Row, shown_on, written
+from scalewise.analysis import MISSING, shown_on, written
 from scalewise.host import plural
 
 Where = Literal["both", "page", "screen"]
@@ -51,13 +51,10 @@ def words(key: str, heading: str, read: Read) -> Column:
 
 def figure_columns(table: str) -> list[Column]:
     """The columns that a table takes from the table of figures, whose rows are its items."""
-    return [column_of(figure) for figure in shown_on(table)]
-
-
-def column_of(figure: Figure[Row]) -> Column:
-    """The column of one figure, under its key."""
-    align: Literal["left", "right"] = "left" if figure.text is str else "right"
-    return Column(figure.key, figure.heading, figure.unit, figure.of, figure.text, align)
+    return [
+        Column(f.key, f.heading, f.unit, f.of, f.text, "left" if f.text is str else "right")
+        for f in shown_on(table)
+    ]
 
 
 def item(position: int) -> Read:
@@ -87,11 +84,6 @@ class Table:
             [column.text(value) for column, value in zip(self.columns, row, strict=True)]
             for row in self.rows
         ]
-
-    def values(self, key: str) -> list[Any]:
-        """The values of one column."""
-        at = [column.key for column in self.columns].index(key)
-        return [row[at] for row in self.rows]
 
     def only(self, positions: Iterable[int]) -> Table:
         """The same with the first column, which names the rows, and these."""

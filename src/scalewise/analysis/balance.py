@@ -162,10 +162,6 @@ class ShardAudit:
     coverage: float | None = None
     """Share of the data fed by some rank; None unless the epoch was complete on every rank."""
 
-    @property
-    def is_fault(self) -> bool:
-        return self.verdict in ("every rank sees all data", "overlap", "incomplete", "not the same")
-
 
 def audit_shards(
     shards: Sequence[ShardIndices], world_size: int, global_batch_size: int | None = None

@@ -279,9 +279,7 @@ def _left_out(side: str, sweep: Sweep, configs: Sequence[Configuration]) -> list
 
 def _fault(cell: CellRecords) -> str:
     """What is damaged of a result or of the times of a finished cell."""
-    if cell.result is None:
-        return cell.result_fault
-    return "; ".join(cell.step_faults)
+    return cell.result_fault if cell.result is None else "; ".join(cell.step_faults)
 
 
 def _find_counterpart(
@@ -307,8 +305,7 @@ def _find_counterpart(
         why = "".join(f"; {mixture}" for mixture in mixtures)
         return Unmatched(config.label, f"the nearest in {a} differs in {words}{why}", differing)
     for side, one in ((a, nearest), (b, config)):
-        invalid = one.invalid
-        if invalid:
+        if invalid := one.invalid:
             return Unmatched(config.label, f"in {side}, {invalid[0].text}")
     return nearest
 

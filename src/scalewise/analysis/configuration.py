@@ -127,12 +127,10 @@ class Configuration:
     @property
     def is_ceiling(self) -> bool:
         """Whether each rank trained its own model: a bound, not a way to train one model."""
-        results = [run.cell.result for run in self.runs]
-        return any(result is not None and result.models > 1 for result in results)
+        return any(run.cell.result is not None and run.cell.result.models > 1 for run in self.runs)
 
     @property
     def is_monitored(self) -> bool:
-        """Whether a script of the user's own trained it, under the Monitor callback."""
         return is_monitored(self.asked)
 
     @property
@@ -159,7 +157,6 @@ class Configuration:
 
     @property
     def workload(self) -> tuple[str | None, str | None]:
-        """Its model and dataset."""
         return self.name("model"), self.name("dataset")
 
     def values(self, key: str) -> list[float]:
@@ -194,7 +191,6 @@ class Configuration:
 
     @property
     def rank_summaries(self) -> list[RankSummary]:
-        """Of every rank of every run."""
         return [rank for run in self.runs for rank in run.ranks]
 
     @property
@@ -321,7 +317,6 @@ def read_scaling(configs: Sequence[Configuration]) -> tuple[Configuration, ...]:
 
 
 def identity_beside(single: Configuration, multi: Configuration) -> Identity:
-    """The identity of ``single`` to compare ``multi`` with."""
     if not (_has_own_batches(single) or _has_own_batches(multi)):
         return single.identity
     if "scaling" not in multi.identity:

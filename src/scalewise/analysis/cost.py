@@ -82,7 +82,6 @@ def usd_per_million_samples(devices: int, usd_per_hour: float, samples_per_s: fl
 def _price(
     config: Configuration, profiles: Sequence[HardwareConfig], rent: Price | None
 ) -> Price | str:
-    """Of one device of a configuration, or why it is not known."""
     if not config.runs:
         return "no run"
     if emulated := emulated_host(config):
@@ -187,8 +186,7 @@ def reach(samples: int, config: Configuration, cost: Cost) -> Target:
     Run by run, so that their intervals are those of the throughput, turned over. Both hold as long
     as the rate of the timed steps does, and what those leave out is in neither.
     """
-    invalid = config.invalid
-    if invalid:
+    if invalid := config.invalid:
         return Target(None, None, invalid[0].text)
     rates = config.values("global_samples_per_s")
     if not rates:

@@ -203,15 +203,12 @@ def _all_spent(members: Sequence[Configuration], cap: int) -> str | None:
 
 def _failure(members: Sequence[Configuration]) -> str | None:
     for member in members:
-        invalid = member.invalid
-        if invalid:
+        if invalid := member.invalid:
             return f"{member.label}: {invalid[0].text}"
-        failed = [c for c in member.cells if c.state in ("failed", "skipped")]
-        unmeasured = [r for r in member.runs if r.throughput is None]
-        if len(failed) + len(unmeasured) >= MOST_FAILURES:
-            why = failed[-1].ending.message if failed else unmeasured[-1].missing["throughput"]
-            lost = len(failed) + len(unmeasured)
-            return f"{lost} runs of {member.label} gave no figure ({why})"
+        lost = [r.missing["throughput"] for r in member.runs if r.throughput is None]
+        lost += [c.ending.message for c in member.cells if c.state in ("failed", "skipped")]
+        if len(lost) >= MOST_FAILURES:
+            return f"{len(lost)} runs of {member.label} gave no figure ({lost[-1]})"
     return None
 
 
@@ -290,8 +287,7 @@ def threshold_rule(parameters: int, batch_size: int) -> ThresholdRule:
 
 
 def _evidence(name: str, config: Configuration) -> CandidateEvidence:
-    invalid = config.invalid
-    if invalid:
+    if invalid := config.invalid:
         return CandidateEvidence(name, None, 0, None, problem=invalid[0].text)
     figure = config.estimate("global_samples_per_s")
     if figure is None:
@@ -313,7 +309,6 @@ def _evidence(name: str, config: Configuration) -> CandidateEvidence:
 def _judge(
     fastest: str, fewest: str, ratio: RatioEstimate | None, without_figure: int
 ) -> tuple[str, str]:
-    """The strategy to train with, and why."""
     if ratio is None:
         others = "the others" if without_figure > 1 else "the other"
         return fewest, f"{others} gave no figure"

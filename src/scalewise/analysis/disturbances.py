@@ -85,7 +85,6 @@ def _of_devices(cell: CellRecords) -> Iterator[Found]:
 def _of_host(
     series: DeviceSeries, ranks: Sequence[RankSummary], training: tuple[float, float]
 ) -> Iterator[Found]:
-    """Findings about the GPUs of one host and the ``ranks`` that ran on it."""
     sights, index = _sights(series), {device.id: device.index for device in series.devices}
     gpus = dict.fromkeys(rank.device.uuid for rank in ranks)
     seen = {(sight.gpu, sight.pid) for sight in sights}

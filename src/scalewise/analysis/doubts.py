@@ -18,7 +18,7 @@ from scalewise.analysis.scaling import Pair
 from scalewise.analysis.statistics import VERDICT_RUNS, rarest_seen
 from scalewise.analysis.step_parts import long_step_figures
 from scalewise.analysis.steps import pipeline_of
-from scalewise.analysis.validity import SHARED_DATA, check_published, miscounted, untrained_steps
+from scalewise.analysis.validity import check_published, miscounted, untrained_steps
 from scalewise.analysis.verdict import (
     LINEAR_UP_TO,
     estimate_without_outliers,
@@ -111,7 +111,6 @@ def clock_ratio(pair: Pair) -> float:
 
 
 def _of_both_sides(pair: Pair, budgets: Budgets) -> Iterator[Remark]:
-    """What its loss, its median steps and its clocks say against a speedup."""
     loss = pair.loss
     # Under weak scaling several devices take fewer, larger steps.
     if loss and loss.ratio and loss.learns_less and pair.multi.identity.get("scaling") == "strong":
@@ -168,7 +167,6 @@ def find_remarks(
 
 
 def _of_cell(cell: CellRecords) -> Iterator[Remark]:
-    """Damaged records, alerts of its devices, and what disturbed it."""
     name = cell.planned.name
     yield from (Remark("records_damaged", {"problem": one}, run=name) for one in cell.problems)
     # Throttling is told from the samples themselves.
@@ -178,7 +176,6 @@ def _of_cell(cell: CellRecords) -> Iterator[Remark]:
 
 
 def _of_configuration(config: Configuration, budget: LossBudget | None) -> Iterator[Remark]:
-    """Of a timed configuration, run by run, then over its runs."""
     late = budget is not None and budget.late_rank is not None
     for run in config.runs:
         yield from run.invalid
@@ -210,7 +207,7 @@ def _of_configuration(config: Configuration, budget: LossBudget | None) -> Itera
 
 def _of_run(config: Configuration, run: Run, *, is_uneven: bool) -> Iterator[Remark]:
     """``is_uneven``: a rank is late over the runs; one run's grade alone may be luck."""
-    if run.shards and run.shards.is_fault and run.shards.verdict not in SHARED_DATA:
+    if run.shards and run.shards.verdict == "incomplete":
         yield Remark("shards_incomplete", {"explanation": run.shards.explanation})
     balance, warm_up = run.balance, run.cell.warm_up
     if is_uneven and balance and balance.grade in ("fair", "poor"):

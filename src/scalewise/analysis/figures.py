@@ -28,9 +28,7 @@ def number(value: float | None) -> str:
     if value == 0:
         return "0"
     magnitude = math.floor(math.log10(abs(float(f"{value:.3g}"))))
-    if not -3 <= magnitude < 7:
-        return f"{value:.2e}"
-    return f"{value:,.{max(0, 2 - magnitude)}f}"
+    return f"{value:,.{max(0, 2 - magnitude)}f}" if -3 <= magnitude < 7 else f"{value:.2e}"
 
 
 def factor(value: float) -> str:
@@ -170,7 +168,6 @@ def written(value: Any) -> str:
 
 
 def mean_alone(figure: Estimate) -> str:
-    """A figure without its interval."""
     return number(figure.value)
 
 

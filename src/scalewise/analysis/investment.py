@@ -102,10 +102,9 @@ def _watts(config: Configuration, prices: Prices) -> Estimate | None:
     known = [watts for run in config.runs if (watts := _run_watts(run)) is not None]
     if known and len(known) == len(config.runs):
         return estimate_positive(known)
-    given = prices.device_watts
-    return (
-        None if given is None else Estimate(given.value * config.runs[0].world_size, 0, None, None)
-    )
+    if (given := prices.device_watts) is None:
+        return None
+    return Estimate(given.value * config.runs[0].world_size, 0, None, None)
 
 
 def _ends(figure: Estimate | RatioEstimate | None) -> tuple[float | None, ...]:
@@ -140,14 +139,12 @@ def electricity_missing(owned: Owned, prices: Prices) -> str | None:
 
 def _owned_per_million(config: Configuration, usd: float, prices: Prices) -> Estimate | None:
     """Run by run: its interval is that of the throughput, and of the energy where measured."""
-    hours = prices.lifetime_hours
+    hours, given = prices.lifetime_hours, prices.device_watts
     if hours is None:
         return None
-    given = prices.device_watts
     found = []
     for run in config.runs:
-        rate = run.samples_per_s
-        if rate is None:
+        if (rate := run.samples_per_s) is None:
             continue
         watts = _run_watts(run)
         if watts is None and given is not None:
@@ -253,7 +250,6 @@ def find_alternatives(
 
 
 def _is_set(config: Configuration, typed: str) -> bool:
-    """Whether it runs so already."""
     key, _, value = typed.partition("=")
     return value in (config.name(key), config.identity.get(key)) if value else False
 

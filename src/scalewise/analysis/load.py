@@ -116,7 +116,6 @@ def attempt(
 
 
 def read_attempts(folder: CellFolder, problems: list[str]) -> tuple[Ending, ...]:
-    """Tries without a result, oldest first."""
     attempts: list[Ending] = []
     try:
         # extend() keeps what was read before a corrupt file.
@@ -182,7 +181,6 @@ def figures_key(folder: CellFolder, result: CellResult | None) -> str:
 
 @functools.cache
 def _code() -> str:
-    """SHA-256 of the code that reads and measures steps."""
     found = hashlib.sha256()
     for room in ("analysis", "records"):
         for file in sorted(files(f"scalewise.{room}").iterdir(), key=lambda one: one.name):
@@ -203,7 +201,6 @@ def find_figures(folder: CellFolder, key: str) -> StepFigures | None:
 
 
 def keep_figures(folder: CellFolder, key: str, figures: StepFigures) -> None:
-    """Keep them for the next reader, if they are of many rows."""
     if sum(rank.steps for rank in figures.ranks) < _LEAST_ROWS:
         return
     body = to_json(figures)
@@ -246,7 +243,6 @@ def _row_faults(
 
 
 def read_devices(folder: CellFolder, problems: list[str]) -> tuple[DeviceSeries, ...]:
-    """One series a host."""
     series: list[DeviceSeries] = []
     for path in folder.device_series_paths():
         one = attempt(problems, read_device_series, path)

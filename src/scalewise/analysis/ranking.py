@@ -37,7 +37,7 @@ import scipy
 from scalewise.analysis.comparability import MIN_RUNS, differences, grouped, grouped_alike
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.figures import bounding
-from scalewise.analysis.losses import Reached
+from scalewise.analysis.losses import SamplesToLoss
 from scalewise.analysis.scaling import Pair, judge_config, loss_at_equal_samples, rate_ratio
 from scalewise.analysis.statistics import (
     VERDICT_RUNS,
@@ -127,7 +127,7 @@ class Gain:
 
 
 @dataclass(frozen=True)
-class Rung:
+class LadderRow:
     """One number of devices in a ladder."""
 
     config: Configuration
@@ -138,8 +138,7 @@ class Rung:
     """None of the single device, and where the next smaller number is not comparable."""
 
 
-Fields = tuple[tuple[str, str], ...]
-Ladder = tuple[Rung, ...]
+Ladder = tuple[LadderRow, ...]
 """One workload and strategy from one device up; more devices below fewer."""
 
 
@@ -154,7 +153,7 @@ def ladders(pairs: Sequence[Pair]) -> tuple[Ladder, ...]:
     return tuple(map(_ladder, groups.values()))
 
 
-def _same(config: Configuration) -> Fields:
+def _same(config: Configuration) -> tuple[tuple[str, str], ...]:
     """What those of one ladder share: the strategy's settings but its devices, and the scaling,
     which a script of the user's own may be read as one or the other."""
     fields = {k: v for k, v in config.identity.items() if k.startswith("strategy.")}
@@ -163,16 +162,16 @@ def _same(config: Configuration) -> Fields:
 
 
 def _ladder(pairs: Sequence[Pair]) -> Ladder:
-    found = [Rung(pairs[0].single, 1, None, None)]
+    found = [LadderRow(pairs[0].single, 1, None, None)]
     for pair in sorted(pairs, key=lambda p: p.devices):
         smaller = [rung for rung in found if rung.devices < pair.devices]
         found.append(
-            Rung(pair.multi, pair.devices, pair, _gain(pair, fastest_of_each(smaller)[-1]))
+            LadderRow(pair.multi, pair.devices, pair, _gain(pair, fastest_of_each(smaller)[-1]))
         )
     return tuple(found)
 
 
-def fastest_of_each(rungs: Sequence[Rung]) -> tuple[Rung, ...]:
+def fastest_of_each(rungs: Sequence[LadderRow]) -> tuple[LadderRow, ...]:
     """One of each number of devices, in their order.
 
     Of two with as many (other GPUs of the host) neither is the other's next, and nobody who adds
@@ -182,7 +181,7 @@ def fastest_of_each(rungs: Sequence[Rung]) -> tuple[Rung, ...]:
     return tuple(max(same, key=lambda rung: samples_per_s(rung.config)) for same in each)
 
 
-def devices_to_take(ladder: Ladder) -> Rung:
+def devices_to_take(ladder: Ladder) -> LadderRow:
     """The most devices that pay and are faster than the next smaller number; else one device."""
     worth = [
         rung
@@ -194,7 +193,7 @@ def devices_to_take(ladder: Ladder) -> Rung:
     return worth[-1] if worth else ladder[0]
 
 
-def _gain(pair: Pair, below: Rung) -> Gain | None:
+def _gain(pair: Pair, below: LadderRow) -> Gain | None:
     if below.pair is not None and differences(below.config.identity, pair.multi.identity):
         return None
     ratio = pair.speedup if below.pair is None else rate_ratio(pair.multi, below.config)
@@ -227,7 +226,7 @@ class EqualLoss:
 
     name: str
     level: float
-    reached: Mapping[str, Reached]
+    reached: Mapping[str, SamplesToLoss]
     """``config_id`` to its samples; one and the same of candidates with the same training."""
 
 
@@ -347,14 +346,14 @@ def _equal_loss(group: Sequence[Configuration]) -> EqualLoss | None:
     if len(trainings) < 2 or len(curves) < len(runs) or len(metrics) > 1:
         return None
     level = max(curve.lately(curve.samples[-1]) or math.inf for curve in curves)
-    reached: dict[str, Reached] = {}
+    reached: dict[str, SamplesToLoss] = {}
     for same in trainings.values():
         # Runs of one seed see the same batches: their noise is one, and no mean lessens it.
         own = [run.loss_history for config in same for run in config.runs]
         places = [place for curve in own if curve and (place := curve.samples_to(level))]
         if len(places) < len(own):
             return None
-        mean = Reached(
+        mean = SamplesToLoss(
             math.exp(fmean(math.log(place.samples) for place in places)),
             fmean(place.log_error for place in places),
             min(place.df for place in places),

@@ -49,7 +49,6 @@ class Run:
         return found
 
     def as_plain(self) -> dict[str, Any]:
-        """Every figure by key."""
         return {key: as_plain(figure.of(self)) for key, figure in RUN_FIGURES.items()}
 
     @property

@@ -221,21 +221,14 @@ def pair_all(
 ) -> tuple[tuple[Pair, ...], tuple[Refused, ...]]:
     """Pair every multi-device configuration that has a run with its single-device baseline."""
     singles = [c for c in configs if c.devices == 1]
-    pairs: list[Pair] = []
-    refused: list[Refused] = []
-    for multi in configs:
-        if multi.devices == 1 or not multi.runs:
-            continue
-        result: Pair | Refused
+    found: list[Pair | Refused] = []
+    for multi in (c for c in configs if c.devices != 1 and c.runs):
         try:
-            result = _pair(multi, singles, min_efficiency)
+            found.append(_pair(multi, singles, min_efficiency))
         except (ArithmeticError, ValueError) as error:  # refuses this pair, not the report
-            result = Refused(multi, f"its speedup cannot be computed: {error}")
-        if isinstance(result, Pair):
-            pairs.append(result)
-        else:
-            refused.append(result)
-    return tuple(pairs), tuple(refused)
+            found.append(Refused(multi, f"its speedup cannot be computed: {error}"))
+    pairs = tuple(one for one in found if isinstance(one, Pair))
+    return pairs, tuple(one for one in found if isinstance(one, Refused))
 
 
 def _pair(

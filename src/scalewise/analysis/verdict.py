@@ -312,6 +312,4 @@ def stability_warning(figure: Estimate, monitored: bool = False) -> str | None:
         return f"one run does not tell how far others would lie from it: {more}"
     if figure.cv is not None and figure.cv > UNSTABLE_CV:
         return f"unstable: runs vary by {figure.cv:.0%} (CV of {figure.n} runs)"
-    if figure.n == 2:
-        return "two runs: the interval is as wide as it is because of that"
-    return None
+    return "two runs: the interval is as wide as it is because of that" if figure.n == 2 else None

@@ -139,7 +139,6 @@ def _legend(analysis: Analysis) -> Iterator[str]:
 def _block(
     analysis: Analysis, config: Configuration, found: Sequence[RemarkLine], *, whole: bool
 ) -> Lines:
-    """All lines of one configuration."""
     pair, invalid = analysis.pair(config), analysis.invalid.get(config.config_id, ())
     if invalid or pair is None:
         of = f" ({len(invalid)} reasons are in the report)" if len(invalid) > 1 else ""
@@ -323,7 +322,6 @@ def _gain(analysis: Analysis, config: Configuration, loss: LostTime, what: Remed
 
 
 def _commands(analysis: Analysis) -> Iterator[str]:
-    """Each remedy as the whole command to paste."""
     typed = command(analysis)
     for pair in analysis.pairs if typed else ():
         found = _first_remedy(analysis, pair.multi)
@@ -358,7 +356,6 @@ def _alone(analysis: Analysis) -> Iterator[str]:
 
 
 def _of_one(analysis: Analysis, config: Configuration) -> Iterator[str]:
-    """Where the only configuration's time goes, and what makes it faster."""
     budget = analysis.budget(config)
     if budget is None:
         return
@@ -373,7 +370,6 @@ def _of_one(analysis: Analysis, config: Configuration) -> Iterator[str]:
 
 
 def _why_none(analysis: Analysis) -> str:
-    """Why there is no verdict at all, and what to do."""
     tried = [c for c in analysis.configurations if c.devices != 1]
     if not analysis.measured and any(c.runs for c in analysis.configurations):
         if all(c.setting("workload") == "doctor" for c in analysis.configurations):

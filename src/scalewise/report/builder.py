@@ -106,7 +106,6 @@ def analysis_of(sweep: Source) -> Analysis:
 
 
 def report_folder(analysis: Analysis, out: Path | None) -> Path:
-    """``out``, or the folder of the sweep's own report."""
     return out or SweepFolder(analysis.sweep.home).report_path
 
 

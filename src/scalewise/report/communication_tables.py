@@ -52,7 +52,6 @@ _MIB = 2**20
 
 
 def communication(analysis: Analysis) -> Section:
-    """Times, bandwidths and ratios of every multi-device configuration."""
     costs = _cost_table(analysis)
     said = [text for key, text in _EXPLAINED.items() if key in {c.key for c in costs.columns}]
     return section(
@@ -95,8 +94,7 @@ def _cost_table(analysis: Analysis) -> Table:
 
 def _costs(analysis: Analysis) -> Iterator[tuple[Configuration, Communication]]:
     for config in analysis.measured:
-        cost = analysis.communication.get(config.config_id)
-        if cost is not None:
+        if cost := analysis.communication.get(config.config_id):
             yield config, cost
 
 
@@ -171,7 +169,6 @@ def _has_buckets(cost: Communication) -> bool:
 
 
 def communication_as_plain(analysis: Analysis, config: Configuration) -> dict[str, object] | None:
-    """For ``results.json``."""
     cost = analysis.communication.get(config.config_id)
     if cost is None:
         return None
@@ -237,7 +234,7 @@ def sent(analysis: Analysis) -> Section:
     """Rounds and bytes of an optimizer step as counted, for configurations that counted them."""
     found = []
     for config in analysis.measured:
-        result = next((run.cell.result for run in config.runs if run.cell.result), None)
+        result = config.result
         most = busiest(result.ranks) if result else None
         if result is not None and most is not None:
             said = _sent_line(most, result.ranks, config.devices or 1)

@@ -105,8 +105,7 @@ def memory_summary(analysis: Analysis) -> str:
     """
     blocks = []
     for config in analysis.measured:
-        memory = device_memory(config)
-        if not memory:
+        if not (memory := device_memory(config)):
             continue
         text = [f"{config.label} - memory per device:"]
         for device in memory:
@@ -174,7 +173,6 @@ def _mean_of_runs(config: Configuration, name: str) -> float | None:
 
 
 def _power_w(config: Configuration) -> float | None:
-    """In the timed steps."""
     joules = _mean_of_runs(config, "timed_j")
     seconds = [part.timed_s for parts in _energies(config) for part in parts]
     return None if joules is None or not sum(seconds) else joules / sum(seconds) * len(seconds)

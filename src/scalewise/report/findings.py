@@ -112,8 +112,7 @@ def losses(analysis: Analysis) -> Section:
     """Where the time of each configuration goes, from its ideal step, and what to try."""
     rows, to_try = [], []
     for config in analysis.measured:
-        budget = analysis.budget(config)
-        if budget is None:
+        if (budget := analysis.budget(config)) is None:
             continue
         parts = [("work of the device", budget.work_ms, "")] if budget.work_ms else []
         if budget.ideal_ms is not None:
@@ -190,7 +189,6 @@ def decisions(analysis: Analysis) -> Section:
 
 
 def repeats(analysis: Analysis) -> Section:
-    """Who needed how many runs under ``repeats=auto``, and why."""
     return section("repeats", "Repeats", lines(map(str, analysis.repeats)))
 
 
@@ -245,7 +243,6 @@ def remark_lines(analysis: Analysis) -> tuple[RemarkLine, ...]:
 
 
 def remarks(analysis: Analysis) -> Section:
-    """All that must be known of the figures, one line each."""
     return section(
         "remarks",
         "Remarks",

@@ -93,7 +93,6 @@ def _static(name: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Text that a browser shows as it is."""
     return escape(printable(text))
 
 
@@ -330,7 +329,6 @@ def _devices(series: DeviceSeries, start: float, most: int) -> Iterable[dict[str
 
 
 def _loss(run: Run | None, start: float) -> dict[str, Any] | None:
-    """The loss with the most points, over samples and over seconds."""
     if run is None or run.loss_history is None:
         return None
     curve = run.loss_history
@@ -346,7 +344,6 @@ def _loss(run: Run | None, start: float) -> dict[str, Any] | None:
 
 
 def _facts(cell: CellRecords) -> list[tuple[str, str]]:
-    """Where and with what a cell ran."""
     found = {"typed": " ".join(cell.planned.overrides), "attempts": str(len(cell.attempts) + 1)}
     if cell.result is not None:
         found |= {

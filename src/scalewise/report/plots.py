@@ -150,7 +150,6 @@ def _limit_ratios(
 
 
 def step_anatomy(analysis: Analysis) -> Figure | None:
-    """Where a step goes: stacked mean ms of each phase."""
     anatomies = {c.config_id: a for c in analysis.measured if (a := c.anatomy)}
     groups = plot_style.by_workload([c for c in analysis.measured if c.config_id in anatomies])
     if not groups:
@@ -251,7 +250,6 @@ def _bands(axes: Axes, row: int, wanted: float, limit: float) -> None:
 
 
 def _figure(axes: Axes, row: int, found: RatioEstimate, limit: float) -> None:
-    """The mean, its interval and its number."""
     ink, at = plot_style.colour(0), row - 0.08
     interval = bounding(found)
     if interval is not None:

@@ -31,7 +31,6 @@ def head(analysis: Analysis) -> Section:
 
 
 def _labels(analysis: Analysis) -> list[str]:
-    """Emulated hardware and planted faults."""
     found = []
     faults = [(c.config or {}).get("fault") for c in analysis.sweep.cells]
     planted = dict.fromkeys(str(f.get("name")) for f in faults if isinstance(f, Mapping))

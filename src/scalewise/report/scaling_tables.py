@@ -89,7 +89,6 @@ def scaling(analysis: Analysis) -> Section:
 
 
 def of(metric: str) -> Read:
-    """Reads an estimate over the runs of a configuration."""
     return lambda config: config.estimate(metric)
 
 
@@ -187,7 +186,6 @@ _FACTS: tuple[Fact, ...] = (
 
 
 def resources(analysis: Analysis) -> Section:
-    """Time per step, memory, utilisation, balance, loss and energy."""
     return section(
         "resources", "Time and resources", _resource_table(analysis), _allocator_table(analysis)
     )
@@ -214,7 +212,6 @@ def _resource_table(analysis: Analysis) -> Table:
 
 
 def joules_per_1000(config: Configuration) -> Estimate | None:
-    """Energy of 1,000 samples."""
     joules = config.estimate("energy_j_per_million_samples")
     return joules and joules.scaled(1e-3)
 
@@ -261,8 +258,6 @@ def _largest(config: Configuration, read: Callable[[RankSummary], float | None])
 
 
 def anatomy(analysis: Analysis) -> Section:
-    """Mean ms of each phase over runs and ranks."""
-
     def of_phase(name: str) -> Column:
         return Column(name, name, "", lambda row: row[2].get(name))
 

@@ -45,7 +45,6 @@ class Column:
 
 
 def words(key: str, heading: str, read: Read) -> Column:
-    """A column of words."""
     return Column(key, heading, "", read, str, "left")
 
 
@@ -79,7 +78,6 @@ class Table:
 
     @property
     def cells(self) -> list[list[str]]:
-        """The text of every row."""
         return [
             [column.text(value) for column, value in zip(self.columns, row, strict=True)]
             for row in self.rows
@@ -97,7 +95,6 @@ class Table:
 def full_table(
     key: str, columns: Sequence[Column], items: Iterable[Any], note: str = "", **more: Any
 ) -> Table:
-    """A row an item."""
     rows = tuple(tuple(column.read(one) for column in columns) for one in items)
     return Table(key, tuple(columns), rows, note, **more)
 
@@ -130,7 +127,6 @@ class Lines:
 
 
 def lines(texts: Iterable[str], tone: Tone = "list", where: Where = "both") -> Lines:
-    """Lines of text alone."""
     return Lines(tuple(map(Line, texts)), tone, where)
 
 
@@ -170,7 +166,6 @@ class Section:
 
     @property
     def texts(self) -> list[str]:
-        """Every line of the section."""
         found = [line for block in self.blocks if isinstance(block, Lines) for line in block.lines]
         return [line.text for line in found]
 

@@ -99,7 +99,6 @@ def build_study(
 
 
 def _select(analysis: Analysis, datasets: Sequence[str]) -> Analysis:
-    """The analysis of the chosen data sets alone."""
     if not datasets:
         return analysis
     known = sorted({name for c in analysis.configurations if (name := c.name("dataset"))})
@@ -187,7 +186,6 @@ def _latex(table: Table) -> str:
 
 
 def latex_escape(text: str) -> str:
-    """Text as LaTeX prints it."""
     return "".join(_LATEX.get(character, character) for character in printable(text))
 
 

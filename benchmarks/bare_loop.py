@@ -101,12 +101,12 @@ def one_run(workload: str, arm: str, timed: int) -> float:
 
 
 def recorded_ms(folder: Path) -> float:
-    from scalewise.analysis.steps import common_steps, measure_throughput
+    from scalewise.analysis.steps import find_long_steps, measure_throughput, timed_steps, without
     from scalewise.records import SweepFolder, read_steps
 
     _, cell = next(SweepFolder(folder).cells())
-    series = read_steps(cell.steps_path(0), 0)
-    return measure_throughput(common_steps([series], 1)).step_time_ms.mean
+    ranks = timed_steps([read_steps(cell.steps_path(0), 0)], 1)
+    return measure_throughput(without(ranks, find_long_steps(ranks))).step_time_ms.mean
 
 
 def run_arm(arm: str, overrides: list[str]) -> float:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from scalewise.records import PHASES, STEP_DTYPE, StepWriter
+from scalewise.analysis.steps import find_long_steps, timed_steps, without
+from scalewise.records import PHASES, STEP_DTYPE, StepSeries, StepWriter
 
 BLOCK_BYTES = 8 + STEP_DTYPE.itemsize
 """Of a block with a single row, as a test that appends them one by one leaves them."""
@@ -54,3 +55,9 @@ def steady_rows(steps: int, step_ms: float = 10.0, on_device: bool = True) -> np
         if known:
             rows[f"{line}_step_ms"] = step_ms
     return rows
+
+
+def common_steps(series: Sequence[StepSeries], world_size: int) -> tuple[StepSeries, ...]:
+    """The timed steps of all ranks, aligned, but for long ones that are set aside."""
+    ranks = timed_steps(series, world_size)
+    return without(ranks, find_long_steps(ranks))

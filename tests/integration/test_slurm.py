@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from fakes.step_files import common_steps
 from fakes.train_command import (
     LEAN,
     ROOT,
@@ -28,7 +29,7 @@ from fakes.train_command import (
 )
 from scalewise.analysis import load_sweep
 from scalewise.analysis.balance import audit_shards
-from scalewise.analysis.steps import common_steps, find_long_steps, measure_throughput, timed_steps
+from scalewise.analysis.steps import find_long_steps, measure_throughput, timed_steps
 from scalewise.config import config_id, repeat_id
 from scalewise.records import (
     CellFolder,

@@ -9,9 +9,10 @@ import time
 import psutil
 import pytest
 
+from fakes.step_files import common_steps
 from fakes.train_command import SMALL, Train, wait_for
 from scalewise.analysis import load_sweep
-from scalewise.analysis.steps import common_steps, find_long_steps, measure_throughput, timed_steps
+from scalewise.analysis.steps import find_long_steps, measure_throughput, timed_steps
 from scalewise.records import CellFolder, SweepFolder, read_heartbeat
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]

@@ -8,9 +8,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fakes.step_files import common_steps
 from fakes.train_command import LEAN, Train, copy_own_code
 from scalewise.analysis.balance import measure_balance
-from scalewise.analysis.steps import common_steps
 from scalewise.records import PHASES, StepSeries, read_steps
 
 INJECTED_MS = {

@@ -19,7 +19,6 @@ from scalewise.analysis.steps import NotMeasuredError, timeline
 from scalewise.records import Grade, ShardIndices, StepSeries, cv_text, grade
 
 _WINDOWS = 20
-
 _MIN_WINDOW_STEPS = 10
 """A window of fewer steps shows their noise."""
 
@@ -163,21 +162,15 @@ class ShardAudit:
     coverage: float | None = None
     """Share of the data fed by some rank; None unless the epoch was complete on every rank."""
 
-    @property
-    def is_fault(self) -> bool:
-        return self.verdict in ("every rank sees all data", "overlap", "incomplete", "not the same")
-
 
 def audit_shards(
     shards: Sequence[ShardIndices], world_size: int, global_batch_size: int | None = None
 ) -> ShardAudit:
     """Judge the first epoch of ``world_size`` ranks from the indices they fed.
 
-    A sampler that was never applied makes every rank train on all the data: the run then takes as
-    long as on one device and "scales" at 1/N, while each epoch feeds every sample N times.
-
-    Allowed are up to ``world_size - 1`` samples in two shards (a distributed sampler pads the
-    last round) and less than a global batch left out (a dropped last batch).
+    A sampler that was never applied makes every rank train on all the data. Allowed are up to
+    ``world_size - 1`` samples in two shards (a distributed sampler pads the last round) and less
+    than a global batch left out (a dropped last batch).
     """
     if sorted(s.rank for s in shards) != list(range(world_size)):
         have = ", ".join(str(s.rank) for s in shards) or "none"

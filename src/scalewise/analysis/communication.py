@@ -82,10 +82,9 @@ def windows(configs: Sequence[Configuration]) -> dict[str, ProfiledWindow]:
     found = {}
     for config in configs:
         for other in profiled if config.is_timed and config.runs else ():
-            if not differences(config.identity, other.identity, "measuring"):
-                window = _window(other)
-                if window is not None:
-                    found[config.config_id] = window
+            differing = differences(config.identity, other.identity, "measuring")
+            if not differing and (window := _window(other)):
+                found[config.config_id] = window
     return found
 
 
@@ -200,11 +199,9 @@ def _known_as(device: DeviceInfo) -> str:
     return device.uuid or device.name
 
 
-Against = Literal["profiler window", "doctor's curve", "exposed only"]
-
+CommunicationSource = Literal["profiler window", "doctor's curve", "exposed only"]
 _WORTH_SAYING = 0.02
 """Share of a profiled step below which waiting is no reason to doubt a window."""
-
 _HELD_BACK = 1.5
 """What a window leaves uncovered, over what the timed steps expose, from which it is doubted."""
 
@@ -233,7 +230,7 @@ class Communication:
     """Forward, backward and optimizer of the timed steps."""
     compute_to_communication: float | None
     """``compute_ms`` over the communication of ``against``."""
-    against: Against | None
+    against: CommunicationSource | None
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -372,7 +369,7 @@ def _compute_ms(config: Configuration) -> float | None:
 
 def _communication_ms(
     window: ProfiledWindow | None, expected: float | None, exposed: ExposedCommunication | None
-) -> tuple[float | None, Against | None]:
+) -> tuple[float | None, CommunicationSource | None]:
     """The best figure of all communication of a step, and what it is."""
     if window is not None and window.total_ms is not None:
         return window.total_ms, "profiler window"

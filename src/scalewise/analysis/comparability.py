@@ -80,13 +80,10 @@ def within(field: str, freed: Sequence[str]) -> bool:
 
 
 UNKNOWN = "unknown"
-
 _VALUE_SEPARATOR = " | "
 """Separates the values of one field, if repeats of a configuration have several."""
-
 DATA_FILE = "data_file."
 """Prefix of the fields for files of the dataset, followed by the name of the argument."""
-
 CLASS_FILE = "code.file."
 """Prefix of the fields for files of a user's classes, followed by the file's name."""
 
@@ -336,8 +333,6 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 MIN_RUNS = 2
 """Fewer repeats have no interval: too few to compare, once some were set aside."""
-
-
 ON_A_QUIET_HOST = "on a quiet host"
 
 

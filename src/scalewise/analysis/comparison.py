@@ -3,14 +3,9 @@
 Configurations are matched by identity; what differs beside the declared factor refuses the match.
 Two sweeps have no rounds in common, so their runs are two samples (Welch). A gate fails on any of
 its configurations, so every decision, interval and detectable change is at Bonferroni's level for
-their number: of twenty comparisons in which nothing changed one shows a change. The gate for use
-in CI fails on what is shown, not on what is merely possible: only when the whole interval, so
-corrected, lies beyond the limit. A pass that excludes nothing says so.
-
-Repeats of one configuration may be of several states: ``sweep.allow_mixed`` lets a resumed sweep
-add results of other code or devices. As in a report, such a mixture equals only the same mixture;
-one in the declared factor itself is said aloud. Repeats that are set aside there, as those of other
-code, are left out here.
+their number. It fails on what is shown: only when the whole interval lies beyond the limit. A pass
+that excludes nothing says so. A mixture of states (``sweep.allow_mixed``) equals only the same
+mixture; one in the declared factor is said aloud. Repeats that a report sets aside are left out.
 """
 
 from __future__ import annotations
@@ -120,7 +115,10 @@ def judge_gate(matches: Sequence[Match], unmatched: Sequence[Unmatched], limit: 
         )
     blind = sorted((m for m in matches if _least(m) < 1 - limit), key=_least)
     if blind:
-        each = "; ".join(f"{m.label} {_not_excluded(m)}" for m in blind[:MOST_NAMED])
+        named = [(m.label, _least(m)) for m in blind[:MOST_NAMED]]
+        ends = [(label, f"up to {1 - least:.1%}" if least else "any amount")
+                for label, least in named]  # fmt: skip
+        each = "; ".join(f"{label} slower by {by} is not excluded" for label, by in ends)
         more = f"; and {len(blind) - MOST_NAMED} more" if blind[MOST_NAMED:] else ""
         return Gate(
             False,
@@ -137,13 +135,6 @@ def _least(match: Match) -> float:
     return 0.0 if match.change == "undecided" or interval is None else interval.low
 
 
-def _not_excluded(match: Match) -> str:
-    least = _least(match)
-    if least == 0:
-        return "slower by any amount is not excluded"
-    return f"slower by up to {1 - least:.1%} is not excluded"
-
-
 _WHERE = "earlier results lie in earlier/ of their folders"
 _WHY = "(sweep.rerun, or a result that could not be read)"
 _MOST_NAMED = 6
@@ -152,10 +143,8 @@ _MOST_NAMED = 6
 def replaced_runs(sweep: Sweep) -> list[str]:
     """A line on the runs that replaced finished ones, and one on those that were only removed.
 
-    A run that is made again, or whose result cannot be read, is not lost: the sweep moves it to
-    ``earlier/<n>`` in the folder of its cell. Nobody can tell from the figures that are left
-    whether the first ones were disturbed or merely unwelcome, so that they were replaced is said
-    beside them.
+    The sweep moves such a run to ``earlier/<n>`` in the folder of its cell. Nobody can tell from
+    the figures that are left whether the first ones were disturbed or merely unwelcome.
     """
     new: list[str] = []
     none: list[str] = []
@@ -202,11 +191,6 @@ class Comparison:
     """Whether ``factor`` is what was found to differ, and nobody's choice."""
     sides: tuple[str, str] = ("A", "B")
     """What the sweeps are called."""
-
-    @property
-    def is_one_factor(self) -> bool:
-        """Whether the ratios are of one factor alone; else they are of all that differs at once."""
-        return "," not in self.factor
 
 
 def compare(
@@ -295,9 +279,7 @@ def _left_out(side: str, sweep: Sweep, configs: Sequence[Configuration]) -> list
 
 def _fault(cell: CellRecords) -> str:
     """What is damaged of a result or of the times of a finished cell."""
-    if cell.result is None:
-        return cell.result_fault
-    return "; ".join(cell.step_faults)
+    return cell.result_fault if cell.result is None else "; ".join(cell.step_faults)
 
 
 def _find_counterpart(
@@ -323,8 +305,7 @@ def _find_counterpart(
         why = "".join(f"; {mixture}" for mixture in mixtures)
         return Unmatched(config.label, f"the nearest in {a} differs in {words}{why}", differing)
     for side, one in ((a, nearest), (b, config)):
-        invalid = one.invalid
-        if invalid:
+        if invalid := one.invalid:
             return Unmatched(config.label, f"in {side}, {invalid[0].text}")
     return nearest
 

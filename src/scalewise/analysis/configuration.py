@@ -127,12 +127,10 @@ class Configuration:
     @property
     def is_ceiling(self) -> bool:
         """Whether each rank trained its own model: a bound, not a way to train one model."""
-        results = [run.cell.result for run in self.runs]
-        return any(result is not None and result.models > 1 for result in results)
+        return any(run.cell.result is not None and run.cell.result.models > 1 for run in self.runs)
 
     @property
     def is_monitored(self) -> bool:
-        """Whether a script of the user's own trained it, under the Monitor callback."""
         return is_monitored(self.asked)
 
     @property
@@ -159,7 +157,6 @@ class Configuration:
 
     @property
     def workload(self) -> tuple[str | None, str | None]:
-        """Its model and dataset."""
         return self.name("model"), self.name("dataset")
 
     def values(self, key: str) -> list[float]:
@@ -194,7 +191,6 @@ class Configuration:
 
     @property
     def rank_summaries(self) -> list[RankSummary]:
-        """Of every rank of every run."""
         return [rank for run in self.runs for rank in run.ranks]
 
     @property
@@ -218,11 +214,6 @@ class Configuration:
     def clock_mhz(self) -> float | None:
         """SM clock, mean over runs and devices; None where it was not read."""
         return self.mean_of_devices("sm_clock_mhz") or None
-
-    @property
-    def loss_name(self) -> str | None:
-        """The loss that was reached: of training or of validation."""
-        return " / ".join(dict.fromkeys(run.loss.name for run in self.runs if run.loss)) or None
 
     @property
     def anatomy(self) -> RankAnatomy | None:
@@ -258,14 +249,14 @@ def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
     first = next((found for found in ran.values() if found), {})
     # A row that never ran is not told apart by that.
     usual = {name: word for name, word in first.items() if name != "split"}
-    told = name_rows(
+    labels, leaves = name_rows(
         {key: cells[0] for key, cells in groups.items()},
         {key: found or usual for key, found in ran.items()},
     )
     found = [
         replace(
-            _configuration(key, told.labels[key], cells),
-            leaves=told.leaves[key],
+            _configuration(key, labels[key], cells),
+            leaves=leaves[key],
             elsewhere=tuple(c for c in asked[cells[0].planned.config_id] if c not in cells),
         )
         for key, cells in groups.items()
@@ -318,17 +309,14 @@ def read_scaling(configs: Sequence[Configuration]) -> tuple[Configuration, ...]:
     """Fits on several devices that decide on their batches as the scaling of fewest differences.
 
     Lightning's batch is per process, so each such fit is recorded as weak scaling. A script that
-    divides its batch among its devices means the same global batch: strong scaling. Which of the
-    two a fit on several devices is shows beside those on one device, and on one device it is both.
-
-    Weak, as recorded, where both fit: with a single device of either batch.
+    divides its batch among its devices means strong scaling. Which of the two it is shows beside
+    the fits on one device; weak, as recorded, where both fit.
     """
     singles = [c for c in configs if c.devices == 1 and c.runs]
     return tuple(_read(c, singles) if _has_own_batches(c) and c.runs else c for c in configs)
 
 
 def identity_beside(single: Configuration, multi: Configuration) -> Identity:
-    """The identity of ``single`` to compare ``multi`` with."""
     if not (_has_own_batches(single) or _has_own_batches(multi)):
         return single.identity
     if "scaling" not in multi.identity:

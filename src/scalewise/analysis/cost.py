@@ -3,10 +3,9 @@
     USD per million samples = devices * USD per device and hour / 3600 * 10^6
                               / (global samples per second)
 
-It is taken run by run, so its interval over runs is that of the throughput, turned over. Beside a
-single device at the same price a sample costs ``1 / efficiency`` times as much, which needs no
-price at all. Start-up, warm-up, devices that stand idle and storage are not in it. A price that
-is not known is missing, with its reason, and never a zero.
+It is taken run by run, so its interval over runs is that of the throughput, turned over. Start-up,
+warm-up, devices that stand idle and storage are not in it. A price that is not known is missing,
+with its reason.
 """
 
 from __future__ import annotations
@@ -83,7 +82,6 @@ def usd_per_million_samples(devices: int, usd_per_hour: float, samples_per_s: fl
 def _price(
     config: Configuration, profiles: Sequence[HardwareConfig], rent: Price | None
 ) -> Price | str:
-    """Of one device of a configuration, or why it is not known."""
     if not config.runs:
         return "no run"
     if emulated := emulated_host(config):
@@ -185,15 +183,10 @@ def read_samples(typed: str) -> int:
 def reach(samples: int, config: Configuration, cost: Cost) -> Target:
     """Time and cost of ``samples`` on the devices of ``config``, at the rate of its timed steps.
 
-    hours = samples / (global samples per second) / 3600 USD = samples / 10^6 * (USD per million
-    samples)
-
     Run by run, so that their intervals are those of the throughput, turned over. Both hold as long
-    as the rate of the timed steps does, and what those leave out is in neither
-    (:mod:`scalewise.analysis.cost`).
+    as the rate of the timed steps does, and what those leave out is in neither.
     """
-    invalid = config.invalid
-    if invalid:
+    if invalid := config.invalid:
         return Target(None, None, invalid[0].text)
     rates = config.values("global_samples_per_s")
     if not rates:

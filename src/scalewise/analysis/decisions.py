@@ -18,8 +18,8 @@ from scalewise.analysis.statistics import (
     RatioEstimate,
     adaptive,
     bonferroni,
-    count_pairs,
     estimate_positive,
+    in_pairs,
     look_confidence,
 )
 from scalewise.analysis.verdict import Verdict
@@ -139,25 +139,22 @@ def assess(configs: Sequence[Configuration], pairs: Sequence[Pair]) -> tuple[Rep
     for a verdict stops for that one.
     """
     asked = {c.config_id: a for c in configs if (a := adaptive(c.asked))}
-    adapting = [
-        p for p in pairs if p.multi.config_id in asked and p.single.config_id in asked
-    ]  # fmt: skip
+    adapting = [p for p in pairs if {p.multi.config_id, p.single.config_id} <= asked.keys()]
     paired = {m.config_id for p in adapting for m in (p.multi, p.single)}
     found = [_pair(p, asked[p.multi.config_id]) for p in adapting]
     alone = [c for c in configs if c.config_id in asked and c.config_id not in paired]
-    return (*found, *(_alone(c, asked[c.config_id], _partners(c, configs)) for c in alone))
-
-
-def _partners(config: Configuration, configs: Sequence[Configuration]) -> list[Configuration]:
-    """What one device was to be compared with: the same workload on several."""
-    if config.devices != 1:
-        return []
-    return [c for c in configs if c.workload == config.workload and c.devices != 1]
+    for config in alone:
+        # What one device was to be compared with: the same workload on several.
+        several = [c for c in configs if c.workload == config.workload and c.devices != 1]
+        partners = several if config.devices == 1 else []
+        found.append(_alone(config, asked[config.config_id], partners))
+    return tuple(found)
 
 
 def _pair(pair: Pair, asked: Adaptive) -> Repeats:
     members = (pair.multi, pair.single)
-    runs = count_pairs(*(m.rounds("global_samples_per_s") for m in members))
+    above, below, _ = in_pairs(*(m.rounds("global_samples_per_s") for m in members))
+    runs = min(len(above), len(below))
     # What is no verdict about a training job, a ceiling, is measured until its interval would be.
     verdict = pair.judgement.verdict if pair.verdict == "ceiling" else pair.verdict
     remarks = (one.brief for one in pair.remarks)
@@ -206,15 +203,12 @@ def _all_spent(members: Sequence[Configuration], cap: int) -> str | None:
 
 def _failure(members: Sequence[Configuration]) -> str | None:
     for member in members:
-        invalid = member.invalid
-        if invalid:
+        if invalid := member.invalid:
             return f"{member.label}: {invalid[0].text}"
-        failed = [c for c in member.cells if c.state in ("failed", "skipped")]
-        unmeasured = [r for r in member.runs if r.throughput is None]
-        if len(failed) + len(unmeasured) >= MOST_FAILURES:
-            why = failed[-1].ending.message if failed else unmeasured[-1].missing["throughput"]
-            lost = len(failed) + len(unmeasured)
-            return f"{lost} runs of {member.label} gave no figure ({why})"
+        lost = [r.missing["throughput"] for r in member.runs if r.throughput is None]
+        lost += [c.ending.message for c in member.cells if c.state in ("failed", "skipped")]
+        if len(lost) >= MOST_FAILURES:
+            return f"{len(lost)} runs of {member.label} gave no figure ({lost[-1]})"
     return None
 
 
@@ -222,7 +216,6 @@ SMALL_PARAMETERS = 1_000_000
 MEDIUM_PARAMETERS = 5_000_000
 LARGE_PARAMETERS = 10_000_000
 BATCH_FOR_LARGE = 64
-
 BATCH_FOR_MEDIUM = 128
 """The published PCIe study's thresholds, kept as the baseline to compare with."""
 
@@ -259,6 +252,8 @@ def choose_strategy(
     else:
         chosen, reason = fewest, f"{above} ran on other hosts, so it is compared with nothing"
     interval = ratio.interval if ratio else None
+    runs = [run for config in candidates.values() for run in config.runs]
+    counted = [rank.parameters_total for run in runs for rank in run.ranks]
     return StrategyDecision(
         chosen=chosen,
         reason=reason,
@@ -267,7 +262,7 @@ def choose_strategy(
         speedup_high=interval.high if interval else None,
         probe_steps=probe_steps,
         candidates=evidence,
-        rule=_rule(candidates, global_batch_size),
+        rule=threshold_rule(counted[0], global_batch_size) if counted else None,
     )
 
 
@@ -292,8 +287,7 @@ def threshold_rule(parameters: int, batch_size: int) -> ThresholdRule:
 
 
 def _evidence(name: str, config: Configuration) -> CandidateEvidence:
-    invalid = config.invalid
-    if invalid:
+    if invalid := config.invalid:
         return CandidateEvidence(name, None, 0, None, problem=invalid[0].text)
     figure = config.estimate("global_samples_per_s")
     if figure is None:
@@ -315,7 +309,6 @@ def _evidence(name: str, config: Configuration) -> CandidateEvidence:
 def _judge(
     fastest: str, fewest: str, ratio: RatioEstimate | None, without_figure: int
 ) -> tuple[str, str]:
-    """The strategy to train with, and why."""
     if ratio is None:
         others = "the others" if without_figure > 1 else "the other"
         return fewest, f"{others} gave no figure"
@@ -328,9 +321,3 @@ def _judge(
     if ratio.interval.low > 1:
         return fastest, said
     return fewest, f"{fastest} gives {said}, which may be no gain, and takes more devices"
-
-
-def _rule(candidates: Mapping[str, Configuration], batch_size: int) -> ThresholdRule | None:
-    results = [run.cell.result for config in candidates.values() for run in config.runs]
-    counted = [rank.parameters_total for result in results if result for rank in result.ranks]
-    return threshold_rule(counted[0], batch_size) if counted else None

@@ -44,17 +44,14 @@ def measure_energy(
 ) -> DeviceEnergy:
     """Energy of one GPU; ``timed`` and ``first_step`` are Unix times.
 
-    The driver counts energy exactly but takes milliseconds to tell it, so it is read every ten
-    seconds and at both ends of a run; power is sampled each time. Between two readings of the
-    counter the samples say *when* the energy was used and the counter says *how much* it was:
+    The driver takes milliseconds to tell its counter, which is read every ten seconds and at both
+    ends of a run; power is sampled each time. Between two readings of the counter the samples say
+    *when* the energy was used and the counter *how much* it was, with integrals by trapezoids:
 
     E(a, b) = sum over counter intervals k of dE_k * integral(P, a..b in k) / integral(P, k)
 
-    with the integral by trapezoids. Integrated power alone is kept beside it, because the
-    difference tells how far power samples (a running mean on most GPUs) can be trusted without a
-    counter.
-
-    Where there is no counter, the timed steps need two power samples inside them.
+    Integrated power alone is kept beside it. Without a counter, the timed steps need two power
+    samples inside them.
     """
     power_at, power_w = _known(series, device.id, "power_w")
     counted_at, counted_j = _known(series, device.id, "energy_j")

@@ -24,11 +24,9 @@ from scalewise.records import DeviceSeries, RankSummary
 
 OF_SEVERAL: Final = ("rank_on_other_gpu", "extra_memory_on_gpu0")
 """What only a cell on several GPUs can have."""
-
 EXTRA_MEMORY_MIB: Final = 200.0
 """A CUDA context takes 520 MiB on an H200; replicas differ by less than 10 beyond their
 allocators."""
-
 _SAMPLES = 2
 """A process that is just ending is seen once."""
 
@@ -78,7 +76,8 @@ def _of_devices(cell: CellRecords) -> Iterator[Found]:
             yield from _of_host(series, here, training)
     unseen = [rank.rank for rank in ranks if rank.rank not in seen]
     if unseen:
-        reason = f"the GPU of {_ranks(unseen)} was not sampled"
+        ranks_unseen = f"{plural(len(unseen), 'rank')} {', '.join(map(str, unseen))}"
+        reason = f"the GPU of {ranks_unseen} was not sampled"
         codes = ("foreign_process", *(OF_SEVERAL if len(ranks) > 1 else ()))
         yield from ((code, reason) for code in codes)
 
@@ -86,7 +85,6 @@ def _of_devices(cell: CellRecords) -> Iterator[Found]:
 def _of_host(
     series: DeviceSeries, ranks: Sequence[RankSummary], training: tuple[float, float]
 ) -> Iterator[Found]:
-    """Findings about the GPUs of one host and the ``ranks`` that ran on it."""
     sights, index = _sights(series), {device.id: device.index for device in series.devices}
     gpus = dict.fromkeys(rank.device.uuid for rank in ranks)
     seen = {(sight.gpu, sight.pid) for sight in sights}
@@ -235,7 +233,6 @@ def _stalls(cell: CellRecords) -> Iterator[Found]:
 
 FOREIGN_CPU_UP_TO: Final = 0.05
 """Share of a cell's cores, 0 to 1, beyond which others than the cell disturbed it."""
-
 _LEAST_WINDOW_S = 1.0
 """The kernel counts the time of cores in ticks of 10 ms."""
 
@@ -287,7 +284,3 @@ def _training(steps: StepFigures) -> tuple[float, float]:
     if not edges:
         return (-math.inf, math.inf)
     return max(e[1] for e in edges), min(e[2] for e in edges)
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"{plural(len(ranks), 'rank')} {', '.join(map(str, ranks))}"

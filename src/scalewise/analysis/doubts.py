@@ -18,7 +18,7 @@ from scalewise.analysis.scaling import Pair
 from scalewise.analysis.statistics import VERDICT_RUNS, rarest_seen
 from scalewise.analysis.step_parts import long_step_figures
 from scalewise.analysis.steps import pipeline_of
-from scalewise.analysis.validity import SHARED_DATA, check_published, miscounted, untrained_steps
+from scalewise.analysis.validity import check_published, miscounted, untrained_steps
 from scalewise.analysis.verdict import (
     LINEAR_UP_TO,
     estimate_without_outliers,
@@ -29,7 +29,6 @@ from scalewise.records import advice
 
 Budgets = Mapping[str, LossBudget]
 """``config_id`` to where its time goes; absent where no run of it was timed."""
-
 _POWER_CAP = "power cap"
 """As the device series name it."""
 _OF_A_PAIR = (
@@ -46,14 +45,12 @@ _MOST_NAMED = 3
 def doubt_speedup(pair: Pair, budgets: Budgets) -> Pair:
     """The pair with what must be known of its speedup beside the interval.
 
-    Intervals over runs see noise between runs. A crowd that slows every run of one side alike moves
-    the speedup without widening its interval, and more than linear scaling is what that looks like.
-
-    A whole interval beyond linear, after division by the ratio of the SM clocks, is *invalid*:
-    something other than the devices made the difference. Where others held the single device's
-    cores it is *undecided*, since that explains it; where that device is short of memory, the
-    devices do gain what they seem to. *Undecided* too is what would be another verdict without
-    the time that other processes held the cores of a side.
+    A crowd that slows every run of one side alike moves the speedup without widening its interval,
+    and more than linear scaling is what that looks like. A whole interval beyond linear, after
+    division by the ratio of the SM clocks, is *invalid*: something other than the devices made the
+    difference. Where others held the single device's cores it is *undecided*, since that explains
+    it; where that device is short of memory, the devices do gain what they seem to. *Undecided* too
+    is what would be another verdict without the time that other processes held a side's cores.
     """
     if pair.invalid:
         return pair
@@ -114,7 +111,6 @@ def clock_ratio(pair: Pair) -> float:
 
 
 def _of_both_sides(pair: Pair, budgets: Budgets) -> Iterator[Remark]:
-    """What its loss, its median steps and its clocks say against a speedup."""
     loss = pair.loss
     # Under weak scaling several devices take fewer, larger steps.
     if loss and loss.ratio and loss.learns_less and pair.multi.identity.get("scaling") == "strong":
@@ -171,7 +167,6 @@ def find_remarks(
 
 
 def _of_cell(cell: CellRecords) -> Iterator[Remark]:
-    """Damaged records, alerts of its devices, and what disturbed it."""
     name = cell.planned.name
     yield from (Remark("records_damaged", {"problem": one}, run=name) for one in cell.problems)
     # Throttling is told from the samples themselves.
@@ -181,7 +176,6 @@ def _of_cell(cell: CellRecords) -> Iterator[Remark]:
 
 
 def _of_configuration(config: Configuration, budget: LossBudget | None) -> Iterator[Remark]:
-    """Of a timed configuration, run by run, then over its runs."""
     late = budget is not None and budget.late_rank is not None
     for run in config.runs:
         yield from run.invalid
@@ -213,7 +207,7 @@ def _of_configuration(config: Configuration, budget: LossBudget | None) -> Itera
 
 def _of_run(config: Configuration, run: Run, *, is_uneven: bool) -> Iterator[Remark]:
     """``is_uneven``: a rank is late over the runs; one run's grade alone may be luck."""
-    if run.shards and run.shards.is_fault and run.shards.verdict not in SHARED_DATA:
+    if run.shards and run.shards.verdict == "incomplete":
         yield Remark("shards_incomplete", {"explanation": run.shards.explanation})
     balance, warm_up = run.balance, run.cell.warm_up
     if is_uneven and balance and balance.grade in ("fair", "poor"):

@@ -11,16 +11,12 @@ from scalewise.analysis.statistics import Estimate, Interval, RatioEstimate
 from scalewise.records import to_plain
 
 MISSING = "-"
-
 UNBOUNDED = 1e3
 """Upper over lower end from which an interval says nothing: three orders of magnitude."""
-
 _LOPSIDED = 0.05
 """How far from the middle of its interval, in halves of it, a figure is still written with ±."""
-
 _EQUAL = 1e-9
 """Half width, in parts of the figure, below which runs are called equal: rounding makes as much."""
-
 _MOST_DIGITS = 5
 """Significant digits of a figure; a doubt below the last of them is called that."""
 
@@ -32,9 +28,7 @@ def number(value: float | None) -> str:
     if value == 0:
         return "0"
     magnitude = math.floor(math.log10(abs(float(f"{value:.3g}"))))
-    if not -3 <= magnitude < 7:
-        return f"{value:.2e}"
-    return f"{value:,.{max(0, 2 - magnitude)}f}"
+    return f"{value:,.{max(0, 2 - magnitude)}f}" if -3 <= magnitude < 7 else f"{value:.2e}"
 
 
 def factor(value: float) -> str:
@@ -174,7 +168,6 @@ def written(value: Any) -> str:
 
 
 def mean_alone(figure: Estimate) -> str:
-    """A figure without its interval."""
     return number(figure.value)
 
 

@@ -1,22 +1,9 @@
 """What devices cost to own, whether more of them pay back, and what else the money would buy.
 
 One measurement, two prices: a device is rented by the hour, or bought, kept for some years and fed
-with electricity. With N devices bought for ``C`` USD that draw ``W`` watts, at rent ``r`` and
-``e`` USD per kWh,
-
-    own USD per hour      = C / lifetime hours + W / 1000 * e
-    break-even hours      = C / (N r - W / 1000 * e)         training from which owning is cheaper
-
-The devices added to one are worth what the work they add would cost on a rented one. With the
-speedup ``S``, their price ``C`` and the watts ``W`` that they add,
-
-    worth per hour   = (S - 1) r - W / 1000 * e
-    payback hours    = C / worth per hour
-    return           = worth per hour * lifetime hours / C - 1
-    least rent       = (C / lifetime hours + W / 1000 * e) / (S - 1)       at which the return is 0
-
-The intervals are those of the speedup, put through these; watts are means over runs. Start-up,
-hours that are paid and not used, hosting, repairs, interest and resale are in none of them.
+with electricity. The devices added to one are worth what the work they add would cost on a rented
+one. The formulas, and what is in none of them, stand in docs/studies.md. Intervals are those of the
+speedup, put through these; watts are means over runs.
 """
 
 from __future__ import annotations
@@ -115,10 +102,9 @@ def _watts(config: Configuration, prices: Prices) -> Estimate | None:
     known = [watts for run in config.runs if (watts := _run_watts(run)) is not None]
     if known and len(known) == len(config.runs):
         return estimate_positive(known)
-    given = prices.device_watts
-    return (
-        None if given is None else Estimate(given.value * config.runs[0].world_size, 0, None, None)
-    )
+    if (given := prices.device_watts) is None:
+        return None
+    return Estimate(given.value * config.runs[0].world_size, 0, None, None)
 
 
 def _ends(figure: Estimate | RatioEstimate | None) -> tuple[float | None, ...]:
@@ -153,14 +139,12 @@ def electricity_missing(owned: Owned, prices: Prices) -> str | None:
 
 def _owned_per_million(config: Configuration, usd: float, prices: Prices) -> Estimate | None:
     """Run by run: its interval is that of the throughput, and of the energy where measured."""
-    hours = prices.lifetime_hours
+    hours, given = prices.lifetime_hours, prices.device_watts
     if hours is None:
         return None
-    given = prices.device_watts
     found = []
     for run in config.runs:
-        rate = run.samples_per_s
-        if rate is None:
+        if (rate := run.samples_per_s) is None:
             continue
         watts = _run_watts(run)
         if watts is None and given is not None:
@@ -266,7 +250,6 @@ def find_alternatives(
 
 
 def _is_set(config: Configuration, typed: str) -> bool:
-    """Whether it runs so already."""
     key, _, value = typed.partition("=")
     return value in (config.name(key), config.identity.get(key)) if value else False
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from scalewise.analysis.comparability import flatten, grouped, is_factor
@@ -16,22 +15,14 @@ Fields = Mapping[str, Any]
 """Dotted key to value."""
 
 
-@dataclass(frozen=True)
-class RowNames:
-    """What the rows of a table are called, and what differs between them."""
-
-    labels: Mapping[str, str]
-    """``model strategy xN`` and ``leaf=value`` of all that differs within the model, by row."""
-    leaves: Mapping[str, Mapping[str, str]]
-    """Row to the dotted leaves of its configuration that differ between any rows, models too."""
-
-
-def name_rows(firsts: Mapping[str, CellRecords], recorded: Mapping[str, Fields]) -> RowNames:
-    """Name every leaf of the configuration in which rows differ.
+def name_rows(
+    firsts: Mapping[str, CellRecords], recorded: Mapping[str, Fields]
+) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+    """The label of each row, ``model strategy xN leaf=value``, and the leaves in which rows differ.
 
     A leaf is left out where another word says it: one that comes with the name of its group, one
     that only repeats the value of another, and one that is there with others of its group alone.
-    A label has what differs within the rows of its model; ``leaves`` has the rest as well.
+    A label has what differs within the rows of its model; the leaves are those between models too.
 
     Args:
         firsts: a cell of each row by the row's key.
@@ -65,7 +56,7 @@ def name_rows(firsts: Mapping[str, CellRecords], recorded: Mapping[str, Fields])
     }
     # Nothing tells them apart, not even what one of them lacks: their ids do.
     doubles = {key for alike in _alike(labels).values() if len(alike) > 1 for key in alike}
-    return RowNames(
+    return (
         {k: f"{labels[k]} {k[:8]}" if k in doubles else labels[k] for k in firsts},
         {
             key: {n: _word(fields[key], n) for n in (*chosen[s], *between) if n in fields[key]}

@@ -1,11 +1,9 @@
 """A sweep folder read into frozen values (:mod:`scalewise.analysis.model`).
 
-A record that is torn, corrupt or absent becomes a ``problem`` in words on its cell. Reading
-never fails because one cell is damaged: the rest of the sweep still has to be reported.
-
-Figures of a cell's steps are kept beside it, so that its rows are read once. A kept file counts
-only for the very step files, result and code it was made of, and only whole: anything else is
-measured anew, without a word. It is a copy of what the rows say, never a source.
+A record that is torn, corrupt or absent becomes a ``problem`` in words on its cell: the rest of the
+sweep still has to be reported. Figures of a cell's steps are kept beside it, so that its rows are
+read once. A kept file counts only whole, and for the very step files, result and code it was made
+of: anything else is measured anew.
 """
 
 from __future__ import annotations
@@ -60,9 +58,7 @@ from scalewise.records import (
 
 
 def name_own_optimizers(cells: Iterable[CellRecords]) -> tuple[CellRecords, ...]:
-    """The cells, each with the optimizer it was trained with in its configuration.
-
-    The group ``optimizer`` of their configuration was not used: naming it would be false.
+    """The cells, each with the optimizer in its configuration that its module built itself.
 
     A cell without a result has that of a finished one with the same model. What was asked for and
     not used becomes a problem of the cell.
@@ -103,10 +99,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 _OF_OPTIMIZER = re.compile(r"[+~]*optimizer(\.|=|$)")
 RowCount = Literal["step_rows", "metric_rows"]
-
 _IN_EVERY_CONFIG = ("model", "dataset", "strategy", "precision", "tracking")
 """Groups that every recorded configuration has, in their order: half a file is valid YAML too."""
-
 _UNTOLD = "no record of its end: still running, not started, or nothing could be written"
 
 
@@ -122,7 +116,6 @@ def attempt(
 
 
 def read_attempts(folder: CellFolder, problems: list[str]) -> tuple[Ending, ...]:
-    """Tries without a result, oldest first."""
     attempts: list[Ending] = []
     try:
         # extend() keeps what was read before a corrupt file.
@@ -188,7 +181,6 @@ def figures_key(folder: CellFolder, result: CellResult | None) -> str:
 
 @functools.cache
 def _code() -> str:
-    """SHA-256 of the code that reads and measures steps."""
     found = hashlib.sha256()
     for room in ("analysis", "records"):
         for file in sorted(files(f"scalewise.{room}").iterdir(), key=lambda one: one.name):
@@ -209,7 +201,6 @@ def find_figures(folder: CellFolder, key: str) -> StepFigures | None:
 
 
 def keep_figures(folder: CellFolder, key: str, figures: StepFigures) -> None:
-    """Keep them for the next reader, if they are of many rows."""
     if sum(rank.steps for rank in figures.ranks) < _LEAST_ROWS:
         return
     body = to_json(figures)
@@ -252,7 +243,6 @@ def _row_faults(
 
 
 def read_devices(folder: CellFolder, problems: list[str]) -> tuple[DeviceSeries, ...]:
-    """One series a host."""
     series: list[DeviceSeries] = []
     for path in folder.device_series_paths():
         one = attempt(problems, read_device_series, path)

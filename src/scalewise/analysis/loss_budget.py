@@ -19,10 +19,8 @@ from scalewise.analysis.step_parts import LATE_SHARE, Part, StepParts, measure_p
 
 LIMIT_SHARE: Final = 0.10
 """Share of the step from which a loss is a limit: repeats of a run differ by about as much."""
-
 CLOCKS_SHARE: Final = 0.01
 """Share by which the SM clock lies below the other side's from which time is put down to it."""
-
 LossCause = Literal[Part, "clocks", "unexplained"]
 
 CAUSE_WORDS: Mapping[LossCause, str] = {
@@ -94,6 +92,16 @@ class LossBudget:
 
     def loss(self, cause: LossCause) -> LostTime | None:
         return next((loss for loss in self.losses if loss.cause == cause), None)
+
+    def ms(self, cause: LossCause) -> float | None:
+        """Lost to it; None where it takes no time."""
+        found = self.loss(cause)
+        return found.ms if found else None
+
+    @property
+    def first_ms(self) -> float:
+        """What the losses lead on from: the ideal step, or the step's own work."""
+        return self.work_ms if self.ideal_ms is None else self.ideal_ms
 
 
 def make_budget(config: Configuration, baseline: Configuration | None = None) -> LossBudget | None:
@@ -196,7 +204,8 @@ def _explained(
     ideal: Mapping[Part, float],
 ) -> LostTime:
     parts = [one for _, one in measured]
-    whole = _means(measured).get(_part(cause), 0.0)
+    part: Part = "untimed" if cause == "clocks" or cause == "unexplained" else cause
+    whole = _means(measured).get(part, 0.0)
     rank = _late_rank(parts) if cause == "waiting" else None
     evidence = {
         "device_work": f"forward and backward take {whole:.3g} ms"
@@ -217,10 +226,6 @@ def _explained(
         "unexplained": "no measurement names it",
     }[cause]
     return LostTime(cause, ms, share, evidence, rank)
-
-
-def _part(cause: LossCause) -> Part:
-    return "untimed" if cause == "clocks" or cause == "unexplained" else cause
 
 
 def _late_rank(parts: Sequence[StepParts]) -> int | None:
@@ -258,7 +263,6 @@ def _activity_words(config: Configuration) -> str:
 
 WORTH_SAYING = 0.02
 """Share of the step below which a loss is not told in an answer."""
-
 _MOST_LOSSES = 2
 """Losses that an answer names; the report has all of them."""
 

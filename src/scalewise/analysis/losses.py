@@ -33,7 +33,7 @@ _PREFERRED = ("val_loss", "train_loss", "loss")
 
 
 @dataclass(frozen=True)
-class Reached:
+class SamplesToLoss:
     """After how many samples a loss was reached."""
 
     samples: float
@@ -75,7 +75,7 @@ class LossCurve:
         late = values[(fed > 0.8 * samples) & (fed <= samples)]
         return float(late.mean()) if len(late) else self.at(samples)
 
-    def samples_to(self, level: float) -> Reached | None:
+    def samples_to(self, level: float) -> SamplesToLoss | None:
         """After how many samples the loss, as :meth:`lately`, first was ``level``.
 
         None where the curve does not tell: fewer than three losses are logged there, or the loss
@@ -98,7 +98,7 @@ class LossCurve:
             return None
         ends = slice(at - 1, at + 1)
         place = math.exp(np.interp(-level, -recent[ends], np.log(fed[ends])))
-        return Reached(place, noise * math.log(2) / (before - level), 2 * len(apart) / 3)
+        return SamplesToLoss(place, noise * math.log(2) / (before - level), 2 * len(apart) / 3)
 
 
 def equal_samples(curves: Sequence[LossCurve]) -> int:
@@ -157,7 +157,6 @@ def divergence(rows: Sequence[MetricRow]) -> str | None:
 
 
 def _losses_in(rows: Iterable[MetricRow]) -> dict[str, None]:
-    """Names of all recorded losses, in their order."""
     return dict.fromkeys(key for row in rows for key in row.values if "loss" in key)
 
 

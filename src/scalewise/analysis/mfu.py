@@ -2,11 +2,9 @@
 
     MFU = flops_per_sample * samples per second and device / peak of one device
 
-The operations are the model's own declaration (forward and backward of one sample; recomputation
-counts for nothing), as in appendix B of PaLM (Chowdhery et al., 2022, arXiv:2204.02311). The peak
-is the data sheet's, which no kernel reaches, and beside it the fastest GEMM that ``scalewise
-doctor`` measured on the same devices. A figure always names its peak; published tables of peaks
-disagree with one another.
+The operations are the model's own declaration (forward and backward of one sample), as in appendix
+B of PaLM (arXiv:2204.02311). The peak is the data sheet's, which no kernel reaches, and beside it
+the fastest GEMM that ``scalewise doctor`` measured on the same devices. A figure names its peak.
 """
 
 from __future__ import annotations

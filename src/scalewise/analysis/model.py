@@ -44,7 +44,6 @@ class WarmUp:
 
     @property
     def is_later(self) -> bool:
-        """Whether more than ``warmup_steps`` is left out."""
         return self.timed_from > self.least
 
     def __str__(self) -> str:

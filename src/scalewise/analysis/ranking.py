@@ -1,9 +1,7 @@
 """Rows ranked by a figure: the fastest, numbers of devices side by side, and the best of each.
 
-A speedup over one device may still rise while the devices that were added last bring next to
-nothing. Numbers of devices stand in one ladder where all of them have the same single-device
-baseline, which makes them comparable to it, the same strategy, and no field of identity in which
-they differ from each other but the devices (:mod:`scalewise.analysis.comparability`).
+Numbers of devices stand in one ladder where all of them have the same single-device baseline and
+strategy, and no field of identity in which they differ but the devices.
 
 With samples/s ``r(n)`` of n devices and ``r(m)`` of the next smaller number, the gain is
 ``r(n) / r(m)``, and each added device brings, of what one of the m does,
@@ -13,9 +11,8 @@ With samples/s ``r(n)`` of n devices and ``r(m)`` of the next smaller number, th
 which is 1 where the added devices work as well as those before them. Both rise together, so the
 ends of the gain's interval are those of the other.
 
-The batch that is best on one device is not best on several, so the speedup between two equal
-batches is nobody's. Candidates may differ in how they run and in their batch; in the optimizer and
-the precision only where losses tell how soon they learn (docs/method.md has the rules).
+The batch that is best on one device is not best on several: docs/method.md has the rules of who is
+a candidate.
 
 With the true speeds s of the candidates a on n devices and b on one, the speedup one would use is
 
@@ -40,7 +37,7 @@ import scipy
 from scalewise.analysis.comparability import MIN_RUNS, differences, grouped, grouped_alike
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.figures import bounding
-from scalewise.analysis.losses import Reached
+from scalewise.analysis.losses import SamplesToLoss
 from scalewise.analysis.scaling import Pair, judge_config, loss_at_equal_samples, rate_ratio
 from scalewise.analysis.statistics import (
     VERDICT_RUNS,
@@ -130,7 +127,7 @@ class Gain:
 
 
 @dataclass(frozen=True)
-class Rung:
+class LadderRow:
     """One number of devices in a ladder."""
 
     config: Configuration
@@ -141,9 +138,7 @@ class Rung:
     """None of the single device, and where the next smaller number is not comparable."""
 
 
-Fields = tuple[tuple[str, str], ...]
-
-Ladder = tuple[Rung, ...]
+Ladder = tuple[LadderRow, ...]
 """One workload and strategy from one device up; more devices below fewer."""
 
 
@@ -158,7 +153,7 @@ def ladders(pairs: Sequence[Pair]) -> tuple[Ladder, ...]:
     return tuple(map(_ladder, groups.values()))
 
 
-def _same(config: Configuration) -> Fields:
+def _same(config: Configuration) -> tuple[tuple[str, str], ...]:
     """What those of one ladder share: the strategy's settings but its devices, and the scaling,
     which a script of the user's own may be read as one or the other."""
     fields = {k: v for k, v in config.identity.items() if k.startswith("strategy.")}
@@ -167,16 +162,16 @@ def _same(config: Configuration) -> Fields:
 
 
 def _ladder(pairs: Sequence[Pair]) -> Ladder:
-    found = [Rung(pairs[0].single, 1, None, None)]
+    found = [LadderRow(pairs[0].single, 1, None, None)]
     for pair in sorted(pairs, key=lambda p: p.devices):
         smaller = [rung for rung in found if rung.devices < pair.devices]
         found.append(
-            Rung(pair.multi, pair.devices, pair, _gain(pair, fastest_of_each(smaller)[-1]))
+            LadderRow(pair.multi, pair.devices, pair, _gain(pair, fastest_of_each(smaller)[-1]))
         )
     return tuple(found)
 
 
-def fastest_of_each(rungs: Sequence[Rung]) -> tuple[Rung, ...]:
+def fastest_of_each(rungs: Sequence[LadderRow]) -> tuple[LadderRow, ...]:
     """One of each number of devices, in their order.
 
     Of two with as many (other GPUs of the host) neither is the other's next, and nobody who adds
@@ -186,7 +181,7 @@ def fastest_of_each(rungs: Sequence[Rung]) -> tuple[Rung, ...]:
     return tuple(max(same, key=lambda rung: samples_per_s(rung.config)) for same in each)
 
 
-def devices_to_take(ladder: Ladder) -> Rung:
+def devices_to_take(ladder: Ladder) -> LadderRow:
     """The most devices that pay and are faster than the next smaller number; else one device."""
     worth = [
         rung
@@ -198,7 +193,7 @@ def devices_to_take(ladder: Ladder) -> Rung:
     return worth[-1] if worth else ladder[0]
 
 
-def _gain(pair: Pair, below: Rung) -> Gain | None:
+def _gain(pair: Pair, below: LadderRow) -> Gain | None:
     if below.pair is not None and differences(below.config.identity, pair.multi.identity):
         return None
     ratio = pair.speedup if below.pair is None else rate_ratio(pair.multi, below.config)
@@ -219,10 +214,8 @@ _HOW_IT_RUNS = (
     "max_epochs", "measure.min_time_s", "warmup_steps",
 )  # fmt: skip
 """Fields of identity in which candidates may differ, beside devices and strategy."""
-
 _WHAT_IS_LEARNT = ("optimizer", "precision")
 """Fields in which they may differ only where the time to equal loss is told."""
-
 _SAME_MATHS = ("single", "ddp", "fsdp", "pipeline", "heterogeneous")
 """Kinds of strategy that learn what one device does of the same batches, but for rounding."""
 
@@ -233,7 +226,7 @@ class EqualLoss:
 
     name: str
     level: float
-    reached: Mapping[str, Reached]
+    reached: Mapping[str, SamplesToLoss]
     """``config_id`` to its samples; one and the same of candidates with the same training."""
 
 
@@ -353,14 +346,14 @@ def _equal_loss(group: Sequence[Configuration]) -> EqualLoss | None:
     if len(trainings) < 2 or len(curves) < len(runs) or len(metrics) > 1:
         return None
     level = max(curve.lately(curve.samples[-1]) or math.inf for curve in curves)
-    reached: dict[str, Reached] = {}
+    reached: dict[str, SamplesToLoss] = {}
     for same in trainings.values():
         # Runs of one seed see the same batches: their noise is one, and no mean lessens it.
         own = [run.loss_history for config in same for run in config.runs]
         places = [place for curve in own if curve and (place := curve.samples_to(level))]
         if len(places) < len(own):
             return None
-        mean = Reached(
+        mean = SamplesToLoss(
             math.exp(fmean(math.log(place.samples) for place in places)),
             fmean(place.log_error for place in places),
             min(place.df for place in places),

@@ -142,11 +142,9 @@ class Remark:
 
     @property
     def text(self) -> str:
-        """The whole sentence."""
         more = _Words().vformat(WORDS[self.code].more, (), self.figures)
         return f"{self.brief}: {more}" if more else self.brief
 
 
 def of_gravity(remarks: Iterable[Remark], gravity: Gravity) -> tuple[Remark, ...]:
-    """Those of one gravity."""
     return tuple(one for one in remarks if one.gravity == gravity)

@@ -15,20 +15,14 @@ from scalewise.config import ConfigError, build_cell, check_samples, conf_dir
 
 BUSY_SMS_PERCENT: Final = 80.0
 """A large matrix product on an H200 reads 95 %, GPT-2 124M 84 to 90 %; small kernels far less."""
-
 BUSY_TENSOR_PERCENT: Final = 50.0
 """A large bf16 matrix product on an H200 reads 92 %."""
-
 BUSY_DRAM_PERCENT: Final = 60.0
 """A stream copy on an H200 reads 80 to 90 %: beyond two thirds of that, kernels wait for DRAM."""
-
 _PER_STEP: Final = ("batch_size", "accumulate_grad_batches")
 """Keys that change the samples of a step: gains are then of as many samples, and not of a step."""
-
-
 _OF_BATCHES: Final = ("batch_size", "dataset.loader")
 """Keys without effect beside a LightningDataModule, whose reader refuses them."""
-
 OWN_BATCHES: Final = "change the batch size of your DataModule, which makes its own batches"
 _IN_OWN_DATA: Final = {
     "batch_size": OWN_BATCHES,

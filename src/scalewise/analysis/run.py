@@ -49,7 +49,6 @@ class Run:
         return found
 
     def as_plain(self) -> dict[str, Any]:
-        """Every figure by key."""
         return {key: as_plain(figure.of(self)) for key, figure in RUN_FIGURES.items()}
 
     @property
@@ -194,7 +193,7 @@ _ALL = (
               "mean over devices and readings: time with any kernel, on a CPU share of a core",
               "utilisation", "%", on="resources", text=mean_alone, scale="not negative"),
     RunFigure("utilization_readings", lambda r: r.utilization_readings,
-              "readings of all devices behind it", "readings", on="resources balance"),
+              "readings of all devices behind it", "readings", on="resources"),
     RunFigure("utilization_cv_percent", _cv_of_devices("utilization_percent"),
               "spread of the utilisation over devices", "utilisation CV", "%", on="balance",
               in_csv=False, scale="not negative"),
@@ -204,7 +203,8 @@ _ALL = (
               "spread of the SM activity over devices", in_csv=False, scale="not negative"),
     RunFigure("arrival_cv_percent", lambda r: r.balance.cv_percent if r.balance else None,
               "spread of the ranks' arrivals at the gradients' exchange", "arrival CV", "%",
-              on="resources", text=lambda figure: cv_text(figure.value), scale="not negative"),
+              on="resources balance", text=lambda figure: cv_text(figure.value),
+              scale="not negative"),
     RunFigure("loss_name", lambda r: r.loss.name if r.loss else None,
               "which loss: on the validation set where that was scored", "loss", text=str,
               on="resources"),

@@ -1,10 +1,9 @@
 """Speedup and efficiency against the single-device baseline, with a verdict: do more devices pay?
 
-A multi-device configuration is compared with the one single-device configuration of the same
-sweep that equals it in every field of identity except devices and strategy. Otherwise the
-comparison is refused, with the fields that differ (docs/method.md). Speedup is the ratio of global
-samples/s, under strong scaling (same global batch) and weak scaling (same batch a device) alike;
-``efficiency = speedup / devices``.
+A multi-device configuration is compared with the single-device one of the same sweep that equals it
+in every field of identity except devices and strategy. Else the comparison is refused, with the
+fields that differ (docs/method.md). Speedup is the ratio of global samples/s, under strong and weak
+scaling alike; ``efficiency = speedup / devices``.
 """
 
 from __future__ import annotations
@@ -222,21 +221,14 @@ def pair_all(
 ) -> tuple[tuple[Pair, ...], tuple[Refused, ...]]:
     """Pair every multi-device configuration that has a run with its single-device baseline."""
     singles = [c for c in configs if c.devices == 1]
-    pairs: list[Pair] = []
-    refused: list[Refused] = []
-    for multi in configs:
-        if multi.devices == 1 or not multi.runs:
-            continue
-        result: Pair | Refused
+    found: list[Pair | Refused] = []
+    for multi in (c for c in configs if c.devices != 1 and c.runs):
         try:
-            result = _pair(multi, singles, min_efficiency)
+            found.append(_pair(multi, singles, min_efficiency))
         except (ArithmeticError, ValueError) as error:  # refuses this pair, not the report
-            result = Refused(multi, f"its speedup cannot be computed: {error}")
-        if isinstance(result, Pair):
-            pairs.append(result)
-        else:
-            refused.append(result)
-    return tuple(pairs), tuple(refused)
+            found.append(Refused(multi, f"its speedup cannot be computed: {error}"))
+    pairs = tuple(one for one in found if isinstance(one, Pair))
+    return pairs, tuple(one for one in found if isinstance(one, Refused))
 
 
 def _pair(

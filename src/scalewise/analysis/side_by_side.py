@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import string
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -79,7 +79,6 @@ class Metric:
         return found.value if self.more_is_better else 1 / found.value
 
     def ratio(self, best: Entry, other: Entry, confidence: float) -> RatioEstimate:
-        """How many times as good ``best`` is."""
         above, below = (
             entry.config.by_round(self.values(entry))
             if best.side == other.side
@@ -105,7 +104,6 @@ def _joules(_: Entry, run: Run) -> float | None:
 
 
 def _of_runs(key: str, *, more_is_better: bool = False) -> Metric:
-    """A figure of the table, by its key."""
     figure = RUN_FIGURES[key]
     return Metric(key, figure.heading, figure.unit, lambda _, run: run.value(key), more_is_better)
 
@@ -148,7 +146,7 @@ class Winner:
 
 
 @dataclass(frozen=True)
-class Work:
+class Workload:
     """Entries that train on equal samples in the same way."""
 
     entries: tuple[Entry, ...]
@@ -164,7 +162,7 @@ class Work:
         return self.winners[-1]
 
 
-def works(analyses: Sequence[Analysis]) -> tuple[Work, ...]:
+def workloads(analyses: Sequence[Analysis]) -> tuple[Workload, ...]:
     """The entries of all sweeps by their work, without those that are alone with it."""
     entries = (
         Entry(analysis, config, side=side)
@@ -174,7 +172,12 @@ def works(analyses: Sequence[Analysis]) -> tuple[Work, ...]:
     )
     groups = grouped_alike(entries, lambda a, b: not differences(
         a.config.identity, b.config.identity, _MAY_DIFFER, _HOW_LONG))  # fmt: skip
-    return tuple(Work(tuple(g), tuple(_winners(g))) for g in groups if len(g) > 1)
+    found = []
+    for group in (group for group in groups if len(group) > 1):
+        trained = [entry for entry in group if not entry.config.is_ceiling]
+        winners = (_winner(metric, trained) for metric in (*METRICS, cost_metric(trained)))
+        found.append(Workload(tuple(group), tuple(winners)))
+    return tuple(found)
 
 
 def sides(count: int) -> list[str]:
@@ -182,12 +185,6 @@ def sides(count: int) -> list[str]:
     if count > len(string.ascii_uppercase):
         raise ValueError(f"found {count} folders; allowed: {len(string.ascii_uppercase)} at most")
     return list(string.ascii_uppercase[:count])
-
-
-def _winners(entries: Sequence[Entry]) -> Iterator[Winner]:
-    trained = [entry for entry in entries if not entry.config.is_ceiling]
-    for metric in (*METRICS, cost_metric(trained)):
-        yield _winner(metric, trained)
 
 
 def _winner(metric: Metric, entries: Sequence[Entry]) -> Winner:
@@ -206,7 +203,7 @@ def _winner(metric: Metric, entries: Sequence[Entry]) -> Winner:
 
 
 @dataclass(frozen=True)
-class Together:
+class ConcurrentTraining:
     """Cells of several tasks that trained at the same time."""
 
     side: str
@@ -222,7 +219,7 @@ _FEWEST_STEPS = 5
 """Steps of each cell in a time that is counted: fewer are no rate."""
 
 
-def trained_together(side: str, analysis: Analysis) -> tuple[Together, ...]:
+def concurrent_trainings(side: str, analysis: Analysis) -> tuple[ConcurrentTraining, ...]:
     """What cells of a sweep that overlapped in time did in all, and cells of several models.
 
     Between any two moments at which one of them began or ended its timed steps, the same cells
@@ -230,7 +227,7 @@ def trained_together(side: str, analysis: Analysis) -> tuple[Together, ...]:
     of runs is one value.
     """
     found = [
-        Together(
+        ConcurrentTraining(
             side,
             (config.label,),
             figure,
@@ -260,7 +257,7 @@ def trained_together(side: str, analysis: Analysis) -> tuple[Together, ...]:
     for labels, keys in met.items():
         totals = [sums[key] for key in keys]
         rates = estimate_positive([samples / seconds for samples, seconds in totals])
-        found.append(Together(side, labels, rates, sum(seconds for _, seconds in totals)))
+        found.append(ConcurrentTraining(side, labels, rates, sum(seconds for _, seconds in totals)))
     return tuple(found)
 
 

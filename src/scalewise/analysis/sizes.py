@@ -1,11 +1,8 @@
 """Pairs that differ in size or batch alone: from how many parameters more devices pay, and means.
 
 One *curve* is one kind of model at one batch size, whose pairs differ in nothing but the model's
-size. Between two measured sizes the logarithm of the speedup is taken to be linear in that of the
-parameters, ``y(w) = (1 - w) y0 + w y1``, with the error ``h(w)^2 = ((1 - w) h0)^2 + (w h1)^2`` of
-two independent pairs. The interval of a break-even size holds every size at which the runs do not
-tell the speedup from the level: ``|y(w) - log level| <= h(w)``, as Fieller's does. It bounds what
-the scatter of runs leaves open, not a bend of the curve between two sizes.
+size: ``y(w) = (1 - w) y0 + w y1`` between two sizes, with the error ``h(w)^2 = ((1 - w) h0)^2 +
+(w h1)^2`` of two independent pairs (docs/studies.md).
 """
 
 from __future__ import annotations

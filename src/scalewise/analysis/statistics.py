@@ -113,11 +113,9 @@ def estimate_mean(values: Values, confidence: float = 0.95) -> Estimate:
 def estimate_positive(values: Values, confidence: float = 0.95) -> Estimate:
     """Geometric mean of runs, with Student's t interval of the logarithms, exponentiated.
 
-    For times, rates, bytes and joules, which are positive and vary by factors: few runs that
-    scatter widely give a wide interval, and never one below zero. A ratio of two such means is
-    the one of :func:`estimate_ratio`, and the mean of times is the inverse of the mean of rates.
-    It lies about ``CV^2 / 2`` below the arithmetic mean. Raises ValueError if a value is not
-    positive.
+    For times, rates, bytes and joules, which are positive and vary by factors. A ratio of two such
+    means is the one of :func:`estimate_ratio`, and the mean of times is the inverse of the mean of
+    rates. Raises ValueError if a value is not positive.
     """
     runs = checked_runs(values, "values")
     if (runs <= 0).any():
@@ -153,10 +151,9 @@ def estimate_ratio(above: Runs, below: Runs, confidence: float = 0.95) -> RatioE
     them, and over rounds with n - 1 degrees of freedom. What a round's halves share, as a busy
     host, cancels. Where they have none, it is Welch's of two samples.
 
-    Why not Fieller: throughputs are positive and vary multiplicatively (clocks, neighbours,
-    caches), so their logs are nearer to normal; the interval is always positive and finite
-    (Fieller's becomes the whole line when few runs make the denominator uncertain); and A/B and
-    B/A give the same answer turned over. Raises ValueError if a value is not positive.
+    Not Fieller's: throughputs are positive and vary multiplicatively, so that their logs are nearer
+    to normal, and A/B and B/A give the same answer turned over. Raises ValueError if a value is not
+    positive.
     """
     a, b, paired = in_pairs(above, below)
     if (a <= 0).any() or (b <= 0).any():
@@ -166,7 +163,10 @@ def estimate_ratio(above: Runs, below: Runs, confidence: float = 0.95) -> RatioE
     value, n = math.exp(difference), (len(a), len(b))
     if min(n) < 2:
         return RatioEstimate(value, n, None, None, paired)
-    error, df = (paired_error if paired else welch_error)(log_a, log_b)
+    if paired:
+        error, df = float(np.std(log_a - log_b, ddof=1)) / math.sqrt(len(a)), len(a) - 1.0
+    else:
+        error, df = welch_error(log_a, log_b)
     half = float(scipy.stats.t.ppf(0.5 + confidence / 2, df)) * error
     low, high = finite_exp(difference - half), finite_exp(difference + half)
     interval = Interval(low, high, confidence)
@@ -212,11 +212,6 @@ def welch_error(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> tuple
     return math.sqrt(va + vb), df
 
 
-def paired_error(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> tuple[float, float]:
-    """Standard error of the mean difference of pairs, and its degrees of freedom."""
-    return float(np.std(a - b, ddof=1)) / math.sqrt(len(a)), len(a) - 1.0
-
-
 def two_sided_p(difference: float, error: float, df: float) -> float:
     """Of Student's t: that a difference of means with this standard error is none."""
     if error == 0:
@@ -227,9 +222,8 @@ def two_sided_p(difference: float, error: float, df: float) -> float:
 def bonferroni(comparisons: int) -> float:
     """The confidence of each of several intervals that together are wrong as rarely as one at 95 %.
 
-    For a choice among many, where one wrong line makes the answer wrong: the fastest of several
-    rows, and a gate that fails on any slowdown. Holm's steps would decide a little more often, but
-    the interval of a row would then depend on all other rows.
+    For a choice among many, where one wrong line makes the answer wrong. By Holm's steps the
+    interval of a row would depend on all other rows.
     """
     return 1 - (1 - 0.95) / max(1, comparisons)
 
@@ -251,12 +245,8 @@ def detectable_effect(
     the test is. So it lies beyond the half width of the interval of ``1 - alpha``.
 
     The scatter of new runs is not that of these, which is an estimate too: the power of the
-    noncentral t distribution is averaged over what the estimate leaves open, its standard error
-    being that of these runs times ``sqrt(df / chi2)``. Taken at its face value it would promise
-    80 % and keep 60 % with two runs a side and 67 % with three. Simulated at 5 % for Welch's test,
-    it keeps 75 to 82 % with equally many runs a side, whether or not one side scatters three times
-    as far as the other; of unequally many, which Welch's degrees of freedom flatter, less: 77 %
-    with 3 and 5, 68 % with 2 and 5.
+    noncentral t distribution is averaged over what the estimate leaves open. Simulated at 5 % for
+    Welch's test, it keeps 75 to 82 % with equally many runs a side; at face value 60 % with two.
 
     None with one run on a side, for runs that are all equal, since they bound nothing, and where it
     is out of reach.
@@ -269,7 +259,6 @@ def detectable_effect(
 
 LARGEST_EFFECT = 100.0
 """A ratio from which the change that runs would show is not worth a number."""
-
 _SCATTERS = 128
 """Points at which each of two distributions of the scatter is averaged over."""
 
@@ -297,10 +286,8 @@ def _errors_to_be_seen(df: float, alpha: float, power: float) -> float:
 VERDICT_RUNS: Final = 3
 """Pairs of runs, or runs a side, below which nothing is decided: two that agree by chance give an
 interval that covers the truth far less often than it says where runs are slow now and then."""
-
 CAP: Final = 20
 PRECISION: Final = 0.02
-
 _SHARE_OF_A_LOOK: Final = 0.2
 
 
@@ -324,13 +311,10 @@ def adaptive(config: Mapping[str, Any] | None) -> Adaptive | None:
 def look_confidence(confidence: float = 0.95) -> float:
     """Confidence of the interval of one look, so that all looks together hold ``confidence``.
 
-    Whoever looks at 95 % after every round, and stops where it suits, is wrong far more often than
-    5 %: each look is another chance to be fooled. So each spends a fifth of the error, 1 %,
-    whichever it is: from the third round to the twentieth the interval at the stop then covers the
-    truth in 97 of 100 simulated cases, and in 93 where the truth is the edge itself
-    (``benchmarks/interval_coverage.py``; table in docs/statistics.md). No schedule has to be kept:
-    a sweep may be interrupted, and end at any round. What no rule can correct is noise that strikes
-    only one side.
+    Each look is another chance to be fooled, so each spends a fifth of the error, 1 %: from the
+    third round to the twentieth the interval at the stop then covers the truth in 97 of 100
+    simulated cases, and in 93 where the truth is the edge itself (docs/statistics.md). No schedule
+    has to be kept. What no rule can correct is noise that strikes only one side.
     """
     return 1 - _SHARE_OF_A_LOOK * (1 - confidence)
 
@@ -342,9 +326,3 @@ def estimate_at(multi: Runs, single: Runs, confidence: float = 0.95) -> RatioEst
     """
     look = estimate_ratio(multi, single, look_confidence(confidence))
     return replace(look, interval=look.interval and replace(look.interval, confidence=confidence))
-
-
-def count_pairs(multi: Runs, single: Runs) -> int:
-    """Pairs of runs, or where there are none the runs of the side that has fewest."""
-    a, b, _ = in_pairs(multi, single)
-    return min(len(a), len(b))

@@ -3,12 +3,10 @@
 Rows grow with a run and these figures do not: what judges, draws and explains a run has them, and
 no rows.
 
-Timed steps begin after ``warmup_steps``, once the step time is steady. MSER-5 (White 1997; White,
-Cobb & Spratt 2000) leaves out as many batches of five steps as make the standard error of the mean
-of the others smallest. It takes any disturbance in the first half for warm-up. Warm-up is a level,
-and a stall is none: so each batch stands for the median of the fifteen steps around it, no more is
-left out than until the steps first come to their later level, and a long step is never left out.
-docs/method.md holds what that finds and misses.
+Timed steps begin after ``warmup_steps``, once the step time is steady: by MSER-5 (White 1997), with
+the median of fifteen steps for each batch, since warm-up is a level and a stall is none. No more is
+left out than until the steps first come to their later level, and a long step never
+(docs/method.md).
 """
 
 from __future__ import annotations
@@ -51,7 +49,6 @@ from scalewise.analysis.validity import contradiction
 from scalewise.records import CellFolder, CellResult, StepSeries, data_shards_of, read_steps
 
 Floats = npt.NDArray[np.float64]
-
 MOST_POINTS: Final = 500
 """Of a curve."""
 
@@ -231,7 +228,6 @@ class CellSteps(Sequence[StepSeries]):
 
 LEAST_STEPS: Final = 50
 """Steps after ``warmup_steps`` below which there is nothing to search in."""
-
 BATCH: Final = 5
 _LAST_BATCHES: Final = 5
 """Batches that are never the first: of so few the standard error is small by chance."""

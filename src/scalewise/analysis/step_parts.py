@@ -50,7 +50,6 @@ class StepParts:
 LATE_SHARE: Final = 0.75
 """Share of all waiting that is for one rank, from which that rank is named. Of two healthy ranks on
 a busy host, one was last in 51 to 60 % of the steps."""
-
 _TOLD_APART: Final = 0.2
 """Difference between ranks, in the share of steps in which they are last, from which their mean
 idle times tell what a GPU idled in those steps."""

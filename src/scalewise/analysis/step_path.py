@@ -19,14 +19,11 @@ from scalewise.records import StepSeries
 CAUGHT_UP: Final = 0.25
 """Share of the host's fetch time that the GPU's marks are apart from which it had caught up: with
 work queued they are 0.01 ms apart, else as far as on the host."""
-
 RARE: Final = 0.2
 """Share of long steps up to which they are exceptions; beyond, the steps are of two kinds."""
-
 WORK: Final = ("forward", "backward", "optimizer")
 _OWN: Final = ("data_wait", "h2d", *WORK, "other")
 """Phases of a rank's own; ``exposed_comm`` is shared."""
-
 Floats = npt.NDArray[np.float64]
 
 

@@ -20,10 +20,8 @@ from scalewise.records import PHASES, PipelineRecord, StepSeries, sum_over_shard
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
 LONG_MEDIANS: Final = 3.0
 """A step beyond so many medians is long, and a loss: noise of single steps stays below it."""
-
 STALL_MS: Final = 100.0
 """What a long step of every rank at once takes beyond the median to be a stall of all ranks. In the
 31 runs on several H200s that a second context stalled, the stall took 133 to 447 ms; steps of all
@@ -31,12 +29,9 @@ ranks that were long for another reason took at most 66 ms, on one GPU and on CP
 
 ASIDE_S: Final = 2.0
 """A long step beyond this is set aside: a process that was stopped, a host that froze."""
-
 MAX_ASIDE = 3
-
 MAX_ASIDE_SHARE = 0.01
 """Of the timed steps. More long steps than either are how the program runs: all of them count."""
-
 LEAST_FOR_P99 = 100
 """Steps; of fewer a 99th percentile is the longest of them."""
 
@@ -112,16 +107,6 @@ class LongSteps:
         return 0 < len(self.found) <= min(MAX_ASIDE, MAX_ASIDE_SHARE * self.steps)
 
 
-def common_steps(series: Sequence[StepSeries], world_size: int) -> tuple[StepSeries, ...]:
-    """The timed steps that all ``world_size`` ranks recorded, one series a rank, aligned.
-
-    Long steps that are set aside are not among them. Raises :class:`NotMeasuredError` if a rank is
-    missing or no step is left.
-    """
-    ranks = timed_steps(series, world_size)
-    return without(ranks, find_long_steps(ranks))
-
-
 def without(ranks: Sequence[StepSeries], long: LongSteps) -> tuple[StepSeries, ...]:
     """The aligned steps of ``ranks`` but for the ``long`` ones, where these are set aside."""
     if not long.are_set_aside:
@@ -131,7 +116,10 @@ def without(ranks: Sequence[StepSeries], long: LongSteps) -> tuple[StepSeries, .
 
 
 def timed_steps(series: Sequence[StepSeries], world_size: int) -> tuple[StepSeries, ...]:
-    """As :func:`common_steps`, with the long steps."""
+    """The timed steps that all ``world_size`` ranks recorded, one series a rank, aligned.
+
+    Raises :class:`NotMeasuredError` if a rank is missing or no step is left.
+    """
     return aligned_steps([one.timed() for one in series], world_size, timeline(series))
 
 
@@ -339,10 +327,9 @@ def mean_of_known(values: Sequence[float | None]) -> float | None:
 class PipelineIdle:
     """One run.
 
-    The schedule of a step runs from the first forward of a microbatch to the last backward. What of
-    it is neither forward nor backward is idle: waiting for neighbouring stages, transfers that
-    nothing hides, and the schedule's own bookkeeping on the host. Were all stages equal and all
-    else free, the bubble ``(stages - 1) / (microbatches + stages - 1)`` would be left.
+    What of a step's schedule is neither forward nor backward is idle: waiting for neighbouring
+    stages, open transfers, bookkeeping on the host. With equal stages and all else free, the bubble
+    ``(stages - 1) / (microbatches + stages - 1)`` would be left.
     """
 
     schedule: PipelineRecord

@@ -171,11 +171,6 @@ class Analysis(Verdicts):
     def pair(self, config: Configuration) -> Pair | None:
         return next((p for p in self.pairs if p.multi.config_id == config.config_id), None)
 
-    def valid_pair(self, config: Configuration) -> Pair | None:
-        """As :meth:`pair`; None where its verdict is *invalid*: no figure of it is shown."""
-        pair = self.pair(config)
-        return None if pair is None or pair.invalid else pair
-
     def refusal(self, config: Configuration) -> Refused | None:
         return next((r for r in self.refused if r.multi.config_id == config.config_id), None)
 
@@ -207,12 +202,6 @@ class Analysis(Verdicts):
     def budget(self, config: Configuration) -> LossBudget | None:
         """Where its time goes; None where no run of it was timed."""
         return self.budgets.get(config.config_id)
-
-    def speedup_at_equal_clocks(self, pair: Pair) -> float | None:
-        """Bounds the part of the SM clocks in a speedup; None where a clock was not read."""
-        budget = self.budget(pair.multi)
-        factor = budget.at_equal_clocks if budget is not None else None
-        return None if factor is None else factor * pair.speedup.value
 
 
 def analyse(

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from scalewise.analysis.communication import Communication, measured_serial_fraction
 from scalewise.analysis.configuration import Configuration
-from scalewise.analysis.figures import BoundedFigure, Figure, as_plain
+from scalewise.analysis.figures import Figure, as_plain
 from scalewise.analysis.loss_budget import CAUSE_WORDS, LossBudget, LossCause
 from scalewise.analysis.run import RUN_FIGURES
 from scalewise.analysis.scaling import Pair
@@ -38,7 +38,8 @@ class Row:
     @cached_property
     def pair(self) -> Pair | None:
         """Beside its baseline; None where its verdict is *invalid*: no figure of it is shown."""
-        return self.analysis.valid_pair(self.config)
+        pair = self.analysis.pair(self.config)
+        return None if pair is None or pair.invalid else pair
 
     @cached_property
     def anatomy(self) -> RankAnatomy | None:
@@ -62,7 +63,9 @@ class Row:
 
     @property
     def speedup_at_equal_clocks(self) -> float | None:
-        return self.analysis.speedup_at_equal_clocks(self.pair) if self.pair else None
+        """Bounds the part of the SM clocks in a speedup; None where a clock was not read."""
+        factor = self.budget.at_equal_clocks if self.budget and self.pair else None
+        return factor and factor * self.pair.speedup.value if self.pair else None
 
     def in_columns(self, shown: Sequence[Figure[Row]]) -> dict[str, Any]:
         """Figures by their columns in files; then the leaves that differ between rows."""
@@ -130,34 +133,18 @@ def _efficiency_at_equal_clocks(row: Row) -> float | None:
     return speedup / row.pair.devices if speedup and row.pair else None
 
 
-def _speedup_of_medians(row: Row) -> float | None:
-    typical = row.pair.typical if row.pair else None
-    return typical.of_medians if typical else None
-
-
 def _epoch_time_s(row: Row) -> float | None:
     runs = [epochs_after(run.cell, row.warmup_epochs) for run in row.config.runs]
     means = [sum(seconds for _, seconds in each) / len(each) for each in runs if each]
     return estimate_positive(means).value if means else None
 
 
-def _serial_fraction(row: Row) -> float | None:
-    found = measured_serial_fraction(row.pair) if row.pair else None
-    return found.value if isinstance(found, BoundedFigure) else None
+def _phase_ms(row: Row, name: str) -> float | None:
+    return row.anatomy.phases_ms.get(name) if row.anatomy else None
 
 
-def _phase(name: str) -> Figure[Row]:
-    says = "mean ms a step over runs and ranks, by the clock that `timeline` names"
-    return Figure(f"{name}_ms", lambda r: r.anatomy and r.anatomy.phases_ms.get(name), says)
-
-
-def _lost(cause: LossCause) -> Figure[Row]:
-    def of(row: Row) -> float | None:
-        loss = row.budget.loss(cause) if row.budget else None
-        return loss.ms if loss else None
-
-    return Figure(f"lost_{cause}_ms", of, f"part of that step: {CAUSE_WORDS[cause]}",
-                  in_csv=False)  # fmt: skip
+def _lost_ms(row: Row, cause: LossCause) -> float | None:
+    return row.budget.ms(cause) if row.budget else None
 
 
 def _limit(name: str) -> Read:
@@ -193,7 +180,7 @@ FIGURES: tuple[Figure[Row], ...] = (
     Figure("config_id", lambda r: r.config.config_id, RUN_FIGURES["config_id"].says,
            in_csv=False),
     Figure("configuration", lambda r: r.config.label, "its label in the report", "configuration",
-           on="scaling resources allocator balance cost devices summary page", text=str),
+           on="scaling resources balance cost devices summary page", text=str),
     Figure("baseline", lambda r: r.pair and r.pair.single.label,
            "the single device that it is held against", in_csv=False),
     replace(_name("model"), on="page"),
@@ -234,7 +221,8 @@ FIGURES: tuple[Figure[Row], ...] = (
            "the speedup if both sides had the SM clock of the faster one"),
     Figure("efficiency_at_equal_clocks_ratio", _efficiency_at_equal_clocks,
            "that over devices"),
-    Figure("speedup_of_median_steps_ratio", _speedup_of_medians,
+    Figure("speedup_of_median_steps_ratio",
+           lambda r: getattr(r.pair and r.pair.typical, "of_medians", None),
            "by the median steps of both sides", in_csv=False),
     Figure("next_smaller_devices", _gain("smaller"),
            "devices of the next smaller number in the same ladder", in_csv=False),
@@ -253,7 +241,8 @@ FIGURES: tuple[Figure[Row], ...] = (
     _over_runs("power_cv_percent"),
     _over_runs("sm_activity_cv_percent"),
     _over_runs("arrival_cv_percent"),
-    replace(_of_first_run("loss_name"), of=lambda r: r.config.loss_name),
+    replace(_of_first_run("loss_name"), of=lambda r: " / ".join(
+        dict.fromkeys(run.loss.name for run in r.config.runs if run.loss)) or None),
     _over_runs("loss_reached"),
     Figure("equal_samples", _loss("samples"), "samples after which both losses are compared",
            in_csv=False),
@@ -268,7 +257,10 @@ FIGURES: tuple[Figure[Row], ...] = (
            "forward, backward and optimizer over communication"),
     Figure("compute_to_communication_of", lambda r: r.communication and r.communication.against,
            "which communication that is"),
-    Figure("amdahl_serial_fraction", _serial_fraction, "of Karp and Flatt, from the speedup"),
+    Figure("amdahl_serial_fraction",
+           # Without one there is a reason, which has no value.
+           lambda r: getattr(r.pair and measured_serial_fraction(r.pair), "value", None),
+           "of Karp and Flatt, from the speedup"),
     _over_runs("energy_j_per_million_samples"),
     _over_runs("energy_j_per_step"),
     _over_runs("energy_j_per_run"),
@@ -284,14 +276,18 @@ FIGURES: tuple[Figure[Row], ...] = (
     Figure("sample_cost_ratio", lambda r: r.pair and r.analysis.cost_ratio(r.pair),
            "a sample's cost over the baseline's", "cost of a sample", "x single",
            on="cost page trackers", has_ends=True),
-    *map(_phase, PHASES),
+    *(Figure(f"{name}_ms", partial(_phase_ms, name=name),
+             "mean ms a step over runs and ranks, by the clock that `timeline` names")
+      for name in PHASES),
     Figure("timeline", lambda r: r.anatomy and r.anatomy.timeline,
            "`device` (CUDA events) or `host`"),
     Figure("ideal_step_time_ms", lambda r: r.budget and r.budget.ideal_ms,
            "the baseline's step for the share of each device"),
     Figure("measured_step_time_ms", lambda r: r.budget and r.budget.measured_ms,
            "the step that the losses below lead to from there", in_csv=False),
-    *map(_lost, CAUSE_WORDS),
+    *(Figure(f"lost_{cause}_ms", partial(_lost_ms, cause=cause),
+             f"part of that step: {words}", in_csv=False)
+      for cause, words in CAUSE_WORDS.items()),
     Figure("main_limit", _limit("cause"), "the largest loss, of a tenth of the step or more"),
     Figure("main_limit_ms", _limit("ms"), "its length"),
     Figure("verdict", lambda r: r.analysis.verdict_word(r.config),

@@ -111,11 +111,9 @@ def invalid_run(
 ) -> Iterator[Remark]:
     """Every reason why the figures of a finished cell mean nothing.
 
-    Args:
-        cell: with its result.
-        shards: what its ranks fed, judged; None for one rank.
-        losses: of the run, as :func:`~scalewise.analysis.losses.run_losses` has them.
-        contradicted: how its step times contradict each other; None where they do not.
+    ``shards`` is what its ranks fed, judged, None for one rank; ``losses`` are of
+    :func:`~scalewise.analysis.losses.run_losses`; ``contradicted`` says how step times contradict
+    each other.
     """
     run = cell.planned.name
     if shards is not None and shards.verdict in SHARED_DATA:
@@ -154,10 +152,8 @@ def check_published(result: ImportedResult, run: str = "") -> Iterator[Remark]:
 
 SAME: Final = 1e-3
 """Share by which two records of one time may differ; times below 1 us do not count."""
-
 _SAME_MS: Final = 1e-3
 DEVICE_SHARE: Final = 0.15
-
 DEVICE_S: Final = 0.5
 """A window on the device differs from the host's by less than the larger of these."""
 

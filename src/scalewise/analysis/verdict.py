@@ -24,7 +24,6 @@ from scalewise.analysis.statistics import (
 
 WANTED_RUNS = 5
 """Runs that mostly settle a difference of 10 %, where runs vary by 5 %."""
-
 MissingRuns = Literal["runs", "runs of both", "one device", "several devices"]
 
 
@@ -267,9 +266,7 @@ def seed_label(speedup: float) -> SeedLabel:
 UNSTABLE_CV = 0.05
 """Run-to-run CV from which a figure carries a warning: above it three runs cannot even settle
 a difference of 10 %."""
-
 OUTLIER_SCORE = 3.5
-
 MIN_RUNS_FOR_OUTLIERS = 10
 """With three healthy runs a score above 3.5 turns up in 29 % of cases: it says nothing there."""
 
@@ -315,6 +312,4 @@ def stability_warning(figure: Estimate, monitored: bool = False) -> str | None:
         return f"one run does not tell how far others would lie from it: {more}"
     if figure.cv is not None and figure.cv > UNSTABLE_CV:
         return f"unstable: runs vary by {figure.cv:.0%} (CV of {figure.n} runs)"
-    if figure.n == 2:
-        return "two runs: the interval is as wide as it is because of that"
-    return None
+    return "two runs: the interval is as wide as it is because of that" if figure.n == 2 else None

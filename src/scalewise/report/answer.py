@@ -139,7 +139,6 @@ def _legend(analysis: Analysis) -> Iterator[str]:
 def _block(
     analysis: Analysis, config: Configuration, found: Sequence[RemarkLine], *, whole: bool
 ) -> Lines:
-    """All lines of one configuration."""
     pair, invalid = analysis.pair(config), analysis.invalid.get(config.config_id, ())
     if invalid or pair is None:
         of = f" ({len(invalid)} reasons are in the report)" if len(invalid) > 1 else ""
@@ -228,7 +227,8 @@ def _next(analysis: Analysis, pair: Pair) -> str:
         deed, gain = _deed(analysis, found[1]), _gain(analysis, pair.multi, *found)
     if verdict == "does not pay":
         fewer = "one device" if pair.devices == 2 or pair.speedup.value < 1 else "fewer devices"
-        if found and _could_pay(pair, found[0]):
+        # Without all of this loss the devices would pay.
+        if found and pair.speedup.value / (1 - found[0].share) >= pair.judgement.wanted:
             return f"Next: {fewer}, or {deed} ({gain})."
         return f"Next: stay with {fewer}; no single change makes up for it."
     return f"Next: {deed} (wins back {gain})." if deed else ""
@@ -321,13 +321,7 @@ def _gain(analysis: Analysis, config: Configuration, loss: LostTime, what: Remed
     return saved
 
 
-def _could_pay(pair: Pair, loss: LostTime) -> bool:
-    """Whether the devices would pay without all of this loss."""
-    return pair.speedup.value / (1 - loss.share) >= pair.judgement.wanted
-
-
 def _commands(analysis: Analysis) -> Iterator[str]:
-    """Each remedy as the whole command to paste."""
     typed = command(analysis)
     for pair in analysis.pairs if typed else ():
         found = _first_remedy(analysis, pair.multi)
@@ -362,7 +356,6 @@ def _alone(analysis: Analysis) -> Iterator[str]:
 
 
 def _of_one(analysis: Analysis, config: Configuration) -> Iterator[str]:
-    """Where the only configuration's time goes, and what makes it faster."""
     budget = analysis.budget(config)
     if budget is None:
         return
@@ -377,7 +370,6 @@ def _of_one(analysis: Analysis, config: Configuration) -> Iterator[str]:
 
 
 def _why_none(analysis: Analysis) -> str:
-    """Why there is no verdict at all, and what to do."""
     tried = [c for c in analysis.configurations if c.devices != 1]
     if not analysis.measured and any(c.runs for c in analysis.configurations):
         if all(c.setting("workload") == "doctor" for c in analysis.configurations):

@@ -52,7 +52,6 @@ _MIB = 2**20
 
 
 def communication(analysis: Analysis) -> Section:
-    """Times, bandwidths and ratios of every multi-device configuration."""
     costs = _cost_table(analysis)
     said = [text for key, text in _EXPLAINED.items() if key in {c.key for c in costs.columns}]
     return section(
@@ -95,8 +94,7 @@ def _cost_table(analysis: Analysis) -> Table:
 
 def _costs(analysis: Analysis) -> Iterator[tuple[Configuration, Communication]]:
     for config in analysis.measured:
-        cost = analysis.communication.get(config.config_id)
-        if cost is not None:
+        if cost := analysis.communication.get(config.config_id):
             yield config, cost
 
 
@@ -171,7 +169,6 @@ def _has_buckets(cost: Communication) -> bool:
 
 
 def communication_as_plain(analysis: Analysis, config: Configuration) -> dict[str, object] | None:
-    """For ``results.json``."""
     cost = analysis.communication.get(config.config_id)
     if cost is None:
         return None
@@ -189,6 +186,10 @@ def profiles(analysis: Analysis) -> Section:
 
 
 def _profile_lines(analysis: Analysis) -> Iterator[str]:
+    def shorten(name: str) -> str:
+        # A kernel's may have hundreds of letters, most of them types of its arguments.
+        return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
+
     doubted = _doubted_windows(analysis)
     for config in analysis.profiled:
         cell = config.runs[-1].cell
@@ -199,17 +200,14 @@ def _profile_lines(analysis: Analysis) -> Iterator[str]:
         known = [o for o in first.operations
                  if not (cell.planned.name in doubted and o.communication)]  # fmt: skip
         longest = sorted(known, key=lambda o: -o.ms_per_step)[:3]
-        names = ", ".join(f"{_cut(o.name)} {number(o.ms_per_step)} ms" for o in longest) or "none"
+        names = (
+            ", ".join(f"{shorten(o.name)} {number(o.ms_per_step)} ms" for o in longest) or "none"
+        )
         trace = f"; trace: {cell.planned.name}/profile/{first.trace}" if first.trace else ""
         yield (
             f"{cell.planned.name}: {first.steps} steps, longest of rank 0 a step: {names}{trace}"
         )
         yield from (f"{cell.planned.name}: {name}: {why}" for name, why in first.missing.items())
-
-
-def _cut(name: str) -> str:
-    """A kernel's name may have hundreds of letters, most of them types of its arguments."""
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
 
 
 def profiles_as_plain(analysis: Analysis, cell: CellRecords) -> list[dict[str, Any]]:
@@ -236,7 +234,7 @@ def sent(analysis: Analysis) -> Section:
     """Rounds and bytes of an optimizer step as counted, for configurations that counted them."""
     found = []
     for config in analysis.measured:
-        result = next((run.cell.result for run in config.runs if run.cell.result), None)
+        result = config.result
         most = busiest(result.ranks) if result else None
         if result is not None and most is not None:
             said = _sent_line(most, result.ranks, config.devices or 1)

@@ -6,7 +6,7 @@ As sections, and as JSON and CSV.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from scalewise.analysis import (
@@ -15,14 +15,15 @@ from scalewise.analysis import (
     WANTED_RUNS,
     Analysis,
     Comparison,
+    ConcurrentTraining,
     Entry,
     Match,
     RatioEstimate,
-    Together,
     Winner,
-    Work,
+    Workload,
     as_plain,
     bounding,
+    concurrent_trainings,
     confidence,
     count_range,
     csv_rows,
@@ -38,9 +39,8 @@ from scalewise.analysis import (
     rows,
     sides,
     times,
-    trained_together,
     way_to_get,
-    works,
+    workloads,
 )
 from scalewise.host import from_here, plural
 from scalewise.report.export import FORMAT_VERSION, configuration_as_plain, rows_csv
@@ -73,7 +73,7 @@ def comparison_section(comparison: Comparison) -> Section:
 
 def _ratio_lines(comparison: Comparison) -> list[str]:
     found, (a, b) = comparison.factor, comparison.sides
-    if comparison.chosen and not comparison.is_one_factor:
+    if comparison.chosen and "," in comparison.factor:
         each = found.split(",")
         return [
             f"{b} against {a}: {len(each)} factors differ, and no ratio is of "
@@ -85,7 +85,8 @@ def _ratio_lines(comparison: Comparison) -> list[str]:
     said = [f"global samples/s of {b} over {a}; {declared}: {found or 'nothing on record'}"]
     if comparison.chosen and not comparison.matches:
         said = ["no ratio: what differs is more than any --factor frees"]
-    said += _links(comparison) if "link" in found.split(",") else []
+    links = dict.fromkeys(match.links for match in comparison.matches if match.links)
+    said += [f"{a}: {x}; {b}: {y}" for x, y in links if "link" in found.split(",")]
     said += _changes(comparison)
     for match in comparison.matches:
         said += [_match_line(match, b, a), *(f"{match.label}: {one}" for one in match.mixed)]
@@ -99,12 +100,6 @@ def _ratio_lines(comparison: Comparison) -> list[str]:
         passed = "passed, WARNING" if gate.blind else "passed"
         said.append(f"gate {'failed' if gate.failed else passed}: {gate.reason}")
     return [printable(line) for line in said]
-
-
-def _links(comparison: Comparison) -> Iterator[str]:
-    a, b = comparison.sides
-    for pair in dict.fromkeys(match.links for match in comparison.matches if match.links):
-        yield f"{a}: {pair[0]}; {b}: {pair[1]}"
 
 
 def _changes(comparison: Comparison) -> list[str]:
@@ -131,7 +126,7 @@ def side_by_side(analyses: Sequence[Analysis], ratios: Sequence[Comparison]) -> 
     """Each sweep in a line, ``ratios``, a section a work: its rows and winners; last what to do."""
     letters = sides(len(analyses))
     head = lines((_sweep_line(*one) for one in zip(letters, analyses, strict=True)), "plain")
-    found = works(analyses)
+    found = workloads(analyses)
     parts = [section("sides", "Folders", head, lines([_LEGEND] if found else [], "faint"))]
     parts += [*map(comparison_section, ratios), *map(_work, found)]
     shared = {id(entry.config) for one in found for entry in one.entries}
@@ -157,9 +152,9 @@ _LEGEND = (
 )
 
 
-def _together(analyses: Sequence[Analysis]) -> list[Together]:
+def _together(analyses: Sequence[Analysis]) -> list[ConcurrentTraining]:
     named = zip(sides(len(analyses)), analyses, strict=True)
-    return [one for side, analysis in named for one in trained_together(side, analysis)]
+    return [one for side, analysis in named for one in concurrent_trainings(side, analysis)]
 
 
 def comparison_csv(analyses: Sequence[Analysis]) -> str:
@@ -175,7 +170,7 @@ def comparison_csv(analyses: Sequence[Analysis]) -> str:
 
 def comparison_json(analyses: Sequence[Analysis], ratios: Sequence[Comparison]) -> str:
     """Every configuration as in ``results.json``, works with their winners, and ``ratios``."""
-    found = works(analyses)
+    found = workloads(analyses)
     plain = {
         "format_version": FORMAT_VERSION,
         "sides": {
@@ -194,7 +189,7 @@ def comparison_json(analyses: Sequence[Analysis], ratios: Sequence[Comparison]) 
     return json.dumps(plain, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
-def _work_as_plain(work: Work) -> dict[str, Any]:
+def _work_as_plain(work: Workload) -> dict[str, Any]:
     """Rows by side and ``config_id``, their figures, and the winner of each metric."""
 
     def name(entry: Entry) -> str:
@@ -226,7 +221,7 @@ def _sweep_line(side: str, analysis: Analysis) -> str:
     )
 
 
-def _title(work: Work) -> str:
+def _title(work: Workload) -> str:
     first = work.entries[0].config
     batch = first.identity.get("batch")
     weak = first.identity.get("scaling") == "weak"
@@ -239,7 +234,7 @@ def _title(work: Work) -> str:
     return ", ".join([*(p for p in parts if p), samples, each, *alone])
 
 
-def _work(work: Work) -> Section:
+def _work(work: Workload) -> Section:
     row = words("row", "row", lambda entry: entry.name)
     metrics = [winner.metric for winner in work.winners[1:]]
     use = [Column(one.key, one.words, one.unit, one.estimate, mean_alone) for one in metrics]
@@ -290,7 +285,7 @@ def _gap(ratio: RatioEstimate) -> str:
     return f"{value} % ({low} to {high})"
 
 
-def _advice(work: Work) -> str:
+def _advice(work: Workload) -> str:
     """The row to take for time and for money, or which one leads."""
     speed, cost = work.fastest, work.cheapest
     said = f"for time {_choice(speed)}; for cost {_choice(cost)}"
@@ -309,7 +304,7 @@ def _choice(winner: Winner) -> str:
     return f"{first} leads" if interval and interval.low > 1 else f"{first} or {second}, open"
 
 
-def _next(found: Sequence[Work]) -> list[str]:
+def _next(found: Sequence[Workload]) -> list[str]:
     """How each folder whose rows leave an answer open gets more runs."""
     fewest: dict[str, Entry] = {}
     for winner in (one for work in found for one in (work.fastest, work.cheapest)):
@@ -333,7 +328,7 @@ def _more_runs(entry: Entry) -> str:
     return f"Next: scalewise resume {folder}{extend if config.get('repeats') != 'auto' else ''}"
 
 
-def _together_line(one: Together) -> str:
+def _together_line(one: ConcurrentTraining) -> str:
     counts = {task: one.tasks.count(task) for task in one.tasks}
     tasks = " + ".join(f"{n} of {task}" if n > 1 else task for task, n in counts.items())
     met = f"{one.samples_per_s.n} {plural(one.samples_per_s.n, 'time')}"

@@ -49,7 +49,6 @@ _FEWEST_LABEL_COLUMNS = 12
 
 
 def show(sections: Iterable[Section], console: Console) -> None:
-    """The tables, losses and remarks of a report, in the terminal's order."""
     found = {one.key: one for one in sections}
     for key in _ORDER:
         if key in found:
@@ -101,8 +100,6 @@ def _show_rows(block: Lines, key: str, width: int, console: Console) -> None:
 
 
 _CLAUSE = re.compile(r"(?<=[.,;]) (?=\S)| (?=\()")
-
-
 _PASTED = re.compile(r"^ *(Next|log): |scalewise resume ")
 
 
@@ -128,7 +125,6 @@ def rows(text: str, width: int) -> list[str]:
 
 
 def show_doctor(report: DoctorReport, console: Console) -> None:
-    """What ``scalewise doctor`` measured and found."""
     for section in doctor_sections(report):
         _show_section(section, console)
 

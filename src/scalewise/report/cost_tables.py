@@ -11,8 +11,8 @@ from scalewise.analysis import (
     Best,
     Configuration,
     Cost,
+    LadderRow,
     Row,
-    Rung,
     Target,
     as_plain,
     devices_to_take,
@@ -71,7 +71,6 @@ _BEST_NOTE = (
 
 _MOST_NAMED = 2
 """Configurations named in one clause; further ones are counted."""
-
 _SAID_BY_THE_SPEEDUP = 2
 """Devices up to which a speedup over one is all there is to say."""
 
@@ -96,8 +95,7 @@ def price_lines(analysis: Analysis, lacking: str = "no cost in USD") -> list[str
     """
     labels: dict[str, list[str]] = {}
     for config in analysis.measured:
-        found = analysis.costs.get(config.config_id)
-        if found is not None:
+        if found := analysis.costs.get(config.config_id):
             missing = f"{lacking}: {found.missing}"
             line = missing if found.missing else f"price: {_price_words(found)}"
             labels.setdefault(line, []).append(config.label)
@@ -138,7 +136,6 @@ def target(analysis: Analysis, samples: int | None) -> Section:
 
 
 def target_as_plain(analysis: Analysis, samples: int | None) -> dict[str, Any] | None:
-    """The field of ``results.json``; None where nobody asked."""
     if samples is None:
         return None
     return {
@@ -194,7 +191,7 @@ def lines_of_devices(analysis: Analysis) -> Iterator[str]:
         yield f"{name}: take {count}{' for now' if still else ''}{figure}{why}."
 
 
-def _why_not(rung: Rung) -> str:
+def _why_not(rung: LadderRow) -> str:
     """``8 do not pay: 3.90x where 4.00x is wanted of 8``."""
     assert rung.pair is not None
     verdict, short = rung.pair.verdict, rung.pair.judgement.short
@@ -230,7 +227,6 @@ def best(analysis: Analysis) -> Section:
 
 
 def _losses(analysis: Analysis) -> Iterator[str]:
-    """What the losses say of the candidates of each model."""
     for one in analysis.best:
         model, loss = one.rows[0].config.name("model"), one.equal_loss
         if loss is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from scalewise.analysis import (
@@ -13,16 +13,18 @@ from scalewise.analysis import (
     DeviceEnergy,
     DeviceUsage,
     LoadBalance,
+    Row,
     Run,
     estimate,
     estimate_runs,
     factor,
     measure_pipeline,
+    measured_rows,
     number,
     what_says_nothing,
 )
 from scalewise.records import GRADES, advice, cv_percent, cv_text, grade
-from scalewise.report.scaling_tables import counted, joules_per_1000, of
+from scalewise.report.scaling_tables import joules_per_1000, of
 from scalewise.report.sections import (
     NAME,
     Column,
@@ -31,6 +33,7 @@ from scalewise.report.sections import (
     Section,
     Table,
     Verbatim,
+    figure_columns,
     lines,
     section,
     table,
@@ -67,7 +70,12 @@ class DeviceMemory:
 def device_memory(config: Configuration) -> tuple[DeviceMemory, ...]:
     """Memory of each device in the order of ranks, geometric mean of runs; empty where a device is
     unknown."""
-    runs = [sorted(run.usage.devices, key=_rank_order) for run in config.runs if run.usage]
+
+    def order(usage: DeviceUsage) -> tuple[int, int]:
+        rank, index = usage.device.rank, usage.device.index
+        return (index if rank is None else rank, index)
+
+    runs = [sorted(run.usage.devices, key=order) for run in config.runs if run.usage]
     if not runs or len({len(devices) for devices in runs}) != 1:
         return ()
     found = []
@@ -81,11 +89,6 @@ def device_memory(config: Configuration) -> tuple[DeviceMemory, ...]:
         label = first.label if first.label.startswith("GPU") else f"rank {first.device.index}"
         found.append(DeviceMemory(label, estimate_runs(means).value, sd))
     return tuple(found)
-
-
-def _rank_order(usage: DeviceUsage) -> tuple[int, int]:
-    rank = usage.device.rank
-    return (rank if rank is not None else usage.device.index, usage.device.index)
 
 
 def devices(analysis: Analysis) -> Section:
@@ -102,8 +105,7 @@ def memory_summary(analysis: Analysis) -> str:
     """
     blocks = []
     for config in analysis.measured:
-        memory = device_memory(config)
-        if not memory:
+        if not (memory := device_memory(config)):
             continue
         text = [f"{config.label} - memory per device:"]
         for device in memory:
@@ -171,7 +173,6 @@ def _mean_of_runs(config: Configuration, name: str) -> float | None:
 
 
 def _power_w(config: Configuration) -> float | None:
-    """In the timed steps."""
     joules = _mean_of_runs(config, "timed_j")
     seconds = [part.timed_s for parts in _energies(config) for part in parts]
     return None if joules is None or not sum(seconds) else joules / sum(seconds) * len(seconds)
@@ -270,26 +271,35 @@ def _balance_table(analysis: Analysis, note: str) -> Table:
     """
     cpu = all(c.is_cpu for c in analysis.measured)
 
-    def graded(config: Configuration) -> str | None:
-        arrival = config.estimate("arrival_cv_percent")
-        return grade(arrival.value) if arrival else None
+    name, memory, utilization, power, arrival = figure_columns("balance")
+
+    def graded(row: Row) -> str | None:
+        found = arrival.read(row)
+        return grade(found.value) if found else None
 
     def worst(figure: str) -> Read:
-        return lambda config: getattr(_worst_balance(config), figure)
+        return lambda row: getattr(_worst_balance(row.config), figure)
+
+    def counted(row: Row) -> str | None:
+        found, readings = (
+            utilization.read(row),
+            sum(r.utilization_readings for r in row.config.runs),
+        )
+        return f"{estimate(found)} (n={readings})" if found else None
 
     columns = (
-        NAME,
-        Column("arrival_cv", "arrival CV", "%", of("arrival_cv_percent")),
+        name,
+        replace(arrival, format=estimate),
         words("grade", "grade", graded),
         Column("worst_cv", "worst run", "%", worst("cv_percent"), cv_text),
         Column("slowest_rank", "its slowest rank", "", worst("slowest_rank")),
         Column("behind_ms", "behind", "ms", worst("behind_ms")),
-        Column("memory_cv", "memory CV", "%", of("memory_cv_percent")),
+        memory,
         Column("utilization_cv", f"{'CPU time' if cpu else 'utilisation'} CV", "%, n readings",
-               lambda c: counted(c, "utilization_cv_percent", estimate)),
-        Column("power_cv", "power CV", "%", of("power_cv_percent")),
+               counted),
+        power,
     )  # fmt: skip
-    balanced = [config for config in analysis.measured if _worst_balance(config)]
+    balanced = [row for row in measured_rows(analysis) if _worst_balance(row.config)]
     return table("balance", columns, balanced, note)
 
 

@@ -346,17 +346,14 @@ def _write_in_parts(frames: Iterator[pd.DataFrame], sink: BinaryIO) -> None:
         pq.write_table(pa.table({}), sink)
 
 
-def _identity(cell: CellRecords) -> dict[str, Any]:
-    planned = cell.planned
-    return {"cell": planned.name, "config_id": planned.config_id, "repeat": planned.repeat}
-
-
 def _cell_row(cell: CellRecords) -> dict[str, Any]:
-    config, result = cell.config or {}, cell.result
+    config, result, planned = cell.config or {}, cell.result, cell.planned
     return {
-        **_identity(cell),
+        "cell": planned.name,
+        "config_id": planned.config_id,
+        "repeat": planned.repeat,
         "state": cell.state,
-        "overrides": " ".join(cell.planned.overrides),
+        "overrides": " ".join(planned.overrides),
         **{group: _name(config.get(group)) for group in _GROUPS},
         "workload": config.get("workload"),
         "seed": config.get("seed"),
@@ -436,9 +433,9 @@ def _device_rows(cell: CellRecords) -> Iterator[dict[str, Any]]:
                     "device_id": reading.id,
                     "device": device and device.name,
                     "rank": device and device.rank,
-                    **{name: _plain(getattr(reading, name)) for name in _READINGS},
+                    **{
+                        name: ", ".join(value) if isinstance(value, tuple) else value
+                        for name in _READINGS
+                        for value in (getattr(reading, name),)
+                    },
                 }
-
-
-def _plain(value: Any) -> Any:
-    return ", ".join(value) if isinstance(value, tuple) else value

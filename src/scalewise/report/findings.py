@@ -44,8 +44,6 @@ WORTH_A_ROW = 0.01
 """Share of the step below which a loss stands in the files alone."""
 _FEWEST_ROWS = 3
 """Rows of one workload below which the reader sees at once which is fastest."""
-
-
 _OF_ITS_FOLDER: Final = ("sweep.resume=", "hydra.sweep.dir=", "hydra.run.dir=")
 """A command to paste makes a folder of its own."""
 
@@ -100,7 +98,7 @@ def fastest_rows(analysis: Analysis) -> Iterator[Ranking[Configuration]]:
     lie above 1; else it is so only so far. An invalid row is none of them.
     """
     shown = {one.rows[0].config.workload for one in analysis.best}
-    for rows in workloads(analysis):
+    for rows in grouped(analysis.measured, lambda config: config.workload).values():
         if rows[0].workload in shown:
             continue  # the best of each number of devices says it
         timed = [row for row in rows if row.estimate("global_samples_per_s") is not None]
@@ -110,48 +108,32 @@ def fastest_rows(analysis: Analysis) -> Iterator[Ranking[Configuration]]:
                 yield rank(sound, SAMPLES_PER_S)
 
 
-def workloads(analysis: Analysis) -> list[list[Configuration]]:
-    """The measured rows by model and dataset."""
-    return list(grouped(analysis.measured, lambda config: config.workload).values())
-
-
 def losses(analysis: Analysis) -> Section:
     """Where the time of each configuration goes, from its ideal step, and what to try."""
-    rows: list[_Row] = []
-    to_try = []
+    rows, to_try = [], []
     for config in analysis.measured:
-        budget = analysis.budget(config)
-        if budget is None:
+        if (budget := analysis.budget(config)) is None:
             continue
+        parts = [("work of the device", budget.work_ms, "")] if budget.work_ms else []
         if budget.ideal_ms is not None:
-            rows.append(
-                (config.label, "ideal step", budget.ideal_ms, budget, "the baseline's share")
-            )
-        elif budget.work_ms:
-            rows.append((config.label, "work of the device", budget.work_ms, budget, ""))
-        rows += [
-            (config.label, CAUSE_WORDS[loss.cause], loss.ms, budget, loss.evidence)
+            parts = [("ideal step", budget.ideal_ms, "the baseline's share")]
+        parts += [
+            (CAUSE_WORDS[loss.cause], loss.ms, loss.evidence)
             for loss in budget.losses
             if abs(loss.share) >= WORTH_A_ROW
         ]
+        rows += [(config.label, part, ms, budget.measured_ms, why) for part, ms, why in parts]
         to_try += [f"{config.label}: {line}" for line in _to_try(config, budget)]
     columns = (
         words("configuration", "configuration", item(0)),
         words("part", "part of a step", item(1)),
         Column("ms", "mean", "ms a step", item(2)),
-        Column("share", "share", "% of the step", _percent),
+        Column("share", "share", "% of the step", lambda row: 100 * row[2] / row[3]),
         words("evidence", "measured", item(4)),
     )
     return section(
         "losses", "Where the time goes", table("losses", columns, rows, where="page"), lines(to_try)
     )
-
-
-_Row = tuple[str, str, float, LossBudget, str]
-
-
-def _percent(row: _Row) -> float:
-    return 100 * row[2] / row[3].measured_ms
 
 
 def _to_try(config: Configuration, budget: LossBudget) -> Iterator[str]:
@@ -207,7 +189,6 @@ def decisions(analysis: Analysis) -> Section:
 
 
 def repeats(analysis: Analysis) -> Section:
-    """Who needed how many runs under ``repeats=auto``, and why."""
     return section("repeats", "Repeats", lines(map(str, analysis.repeats)))
 
 
@@ -262,7 +243,6 @@ def remark_lines(analysis: Analysis) -> tuple[RemarkLine, ...]:
 
 
 def remarks(analysis: Analysis) -> Section:
-    """All that must be known of the figures, one line each."""
     return section(
         "remarks",
         "Remarks",

@@ -1,7 +1,11 @@
 """report.html: a sweep on one page that needs neither a server nor a network.
 
-It has the report's sections, and draws :mod:`scalewise.report.page_data` with plotly's
-script, which stands in it once. Record text is escaped in :func:`_text` and :func:`_json` alone.
+It has the report's sections, and draws :func:`page_data` with plotly's script, which stands in it
+once. Record text is escaped in :func:`_text` and :func:`_json` alone.
+
+Figures that are drawn keep four significant digits, curves at most :data:`MOST_POINTS` points, and
+fewer where a page has many: the lowest and the highest of each bin, so that no spike is lost. Names
+are plain text, which the page never takes for markup.
 """
 
 from __future__ import annotations
@@ -9,14 +13,34 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 from importlib.resources import files
 from typing import Any
 
-from scalewise.analysis import Analysis
+import numpy as np
+import numpy.typing as npt
+
+from scalewise.analysis import (
+    CAUSE_WORDS,
+    MOST_POINTS,
+    Analysis,
+    CellRecords,
+    Configuration,
+    Estimate,
+    RankSteps,
+    RatioEstimate,
+    Row,
+    Run,
+    bounding,
+    extremes,
+    figures_of,
+    flatten,
+    shown_on,
+)
+from scalewise.records import CellFolder, DeviceSeries
 from scalewise.report.answer import answers
-from scalewise.report.page_data import page_data
 from scalewise.report.sections import Block, Line, Lines, Section, Table, Verbatim, printable
 
 _STATIC = files("scalewise.report") / "static"
@@ -24,6 +48,7 @@ _STATIC = files("scalewise.report") / "static"
 
 def render(title: str, analysis: Analysis, sections: Iterable[Section]) -> str:
     """The whole page; below its answer stand ``sections``, those of details.md."""
+    plotly = (files("plotly") / "package_data/plotly.min.js").read_bytes()
     said = "".join(map(_block, answers(analysis).blocks))
     made = [(one.key, _section(one)) for one in sections]
     # Why cells have no result is part of the answer, and all of it where none has one.
@@ -38,7 +63,8 @@ def render(title: str, analysis: Analysis, sections: Iterable[Section]) -> str:
         "ANSWER": said,
         "DETAILS": "".join(text for key, text in made if key != "unfinished"),
         "DATA": _json(page_data(analysis)),
-        "PLOTLY": _packed((files("plotly") / "package_data/plotly.min.js").read_bytes()),
+        # 5 MB as 2 MB, which the page unpacks.
+        "PLOTLY": base64.b64encode(gzip.compress(plotly, mtime=0)).decode(),
         "SCRIPT": _script(_static("page.js")),
     }
     return _filled("page.html", title, parts)
@@ -67,7 +93,6 @@ def _static(name: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Text that a browser shows as it is."""
     return escape(printable(text))
 
 
@@ -88,11 +113,6 @@ def _printable(value: Any) -> Any:
             return [_printable(one) for one in value]
         case _:
             return value
-
-
-def _packed(source: bytes) -> str:
-    """A script of 5 MB as 2 MB, which the page unpacks."""
-    return base64.b64encode(gzip.compress(source, mtime=0)).decode()
 
 
 def _script(source: str) -> str:
@@ -151,3 +171,228 @@ def _table(table: Table) -> Iterator[str]:
             yield f'<td class="{column.align}">{_text(cell)}</td>'
         yield "</tr>"
     yield "</tbody></table></div>"
+
+
+_FEWEST_POINTS = 60
+_POINTS_OF_A_PAGE = 80_000
+"""Of all steps together, and as many of all devices: 100 cells stay near 4 MB."""
+_LOG_LINES = 30
+_LOG_BYTES = 4000
+_DEVICE_METRICS = {
+    "utilization_percent": "utilization (%)",
+    "sm_activity_percent": "SM activity (%)",
+    "memory_used_mib": "memory used (MiB)",
+    "power_w": "power (W)",
+    "sm_clock_mhz": "SM clock (MHz)",
+    "temperature_c": "temperature (°C)",
+}
+_NOT_A_DIFFERENCE = ("repeats", "tracking", "sweep", "hydra", "experiment")
+"""Keys of a configuration that do not change what a cell trains."""
+Curve = tuple[list[float | None], list[float | None]]
+"""x and y."""
+Values = npt.NDArray[np.float64]
+
+
+def page_data(analysis: Analysis) -> dict[str, Any]:
+    """Everything that is drawn, ready for JSON; a cell names its configuration by its place."""
+    configs = analysis.configurations
+    measured = {run.cell.planned.name: run for config in configs for run in config.runs}
+    cells = [cell for config in configs for cell in config.cells]
+    devices = sum(len(series.devices) for cell in cells for series in cell.devices)
+    points = (
+        _points_each(sum(len(cell.steps) for cell in cells)),
+        _points_each(devices * len(_DEVICE_METRICS)),
+    )
+    return {
+        "configurations": [_configuration(analysis, config) for config in configs],
+        "cells": [
+            _cell(analysis, config, place, cell, measured.get(cell.planned.name), points)
+            for place, config in enumerate(configs)
+            for cell in config.cells
+        ],
+    }
+
+
+def _points_each(curves: int) -> int:
+    return max(_FEWEST_POINTS, min(MOST_POINTS, _POINTS_OF_A_PAGE // max(curves, 1)))
+
+
+def _configuration(analysis: Analysis, config: Configuration) -> dict[str, Any]:
+    row = Row(analysis, config)
+    pair, anatomy, budget = row.pair, row.anatomy, row.budget
+    return {
+        **{figure.key: _plain(figure.of(row)) for figure in shown_on("page")},
+        "rates": [_digits(rate) for rate in config.values("global_samples_per_s")],
+        "speedups": [_digits(one) for one in pair.run_speedups] if pair else [],
+        "budget": budget
+        and {
+            "ideal": _digits(budget.ideal_ms),
+            "measured": _digits(budget.measured_ms),
+            "work": _digits(budget.work_ms),
+            "losses": [
+                {"name": CAUSE_WORDS[loss.cause], "ms": _digits(loss.ms), "why": loss.evidence}
+                for loss in budget.losses
+            ],
+        },
+        "anatomy": anatomy
+        and {
+            "timeline": anatomy.timeline,
+            "phases": {
+                config.phase_word(name): _digits(ms) for name, ms in anatomy.phases_ms.items()
+            },
+        },
+    }
+
+
+def _plain(found: Any) -> Any:
+    """A figure over runs with the ends of its interval; anything else as it is."""
+    if not isinstance(found, Estimate | RatioEstimate):
+        return found
+    known = bounding(found)
+    return {
+        "value": _digits(found.value),
+        "low": _digits(known.low) if known else None,
+        "high": _digits(known.high) if known else None,
+    }
+
+
+def _cell(
+    analysis: Analysis,
+    config: Configuration,
+    place: int,
+    cell: CellRecords,
+    run: Run | None,
+    points: tuple[int, int],
+) -> dict[str, Any]:
+    steps = [(one, one.edges_s[0]) for one in figures_of(cell).ranks if one.edges_s is not None]
+    start = min((begin for _, begin in steps), default=0.0)
+    baseline, timed = analysis.pair(config), _timed_window((one for one, _ in steps), start)
+    return {
+        "name": cell.planned.name,
+        "configuration": place,
+        "repeat": cell.planned.repeat,
+        "state": cell.state,
+        "failure": cell.ending.message,
+        "steps": [
+            {
+                "rank": one.rank,
+                "curve": thinned(
+                    begin - start + np.array(one.began_s), np.array(one.step_ms), points[0]
+                ),
+            }
+            for one, begin in steps
+        ],
+        "timed": timed and [_digits(edge, 6) for edge in timed],
+        "balance": _balance(run),
+        "devices": [
+            device for series in cell.devices for device in _devices(series, start, points[1])
+        ],
+        "loss": _loss(run, start),
+        "facts": _facts(cell),
+        "differs": _differences(cell, baseline.single.cells[0]) if baseline else [],
+        "log": _log_tail(cell),
+    }
+
+
+def thinned(x: Values, y: Values, most: int = MOST_POINTS) -> Curve:
+    """The lowest and highest of bins of x, as numbers of few digits; ``x`` rises."""
+    x, y = extremes(x, y, most)
+    return [_digits(v, 6) for v in x.tolist()], [_digits(v) for v in y.tolist()]
+
+
+def _timed_window(ranks: Iterable[RankSteps], start: float) -> tuple[float, float] | None:
+    """From the first to the last second after ``start`` in which a rank's steps were timed."""
+    known = [one.timed_s for one in ranks if one.timed_s is not None]
+    return (min(b for b, _ in known) - start, max(e for _, e in known) - start) if known else None
+
+
+def _balance(run: Run | None) -> Curve | None:
+    """Spread of the ranks' arrivals in percent, over steps."""
+    if run is None or run.balance is None:
+        return None
+    windows = run.balance.history
+    middle: list[float | None] = [(window.first_step + window.last_step) / 2 for window in windows]
+    return middle, [_digits(window.cv_percent) for window in windows]
+
+
+def _devices(series: DeviceSeries, start: float, most: int) -> Iterable[dict[str, Any]]:
+    for device in series.devices:
+        curves = {}
+        for metric, words in _DEVICE_METRICS.items():
+            read = zip(series.times, series.values(device.id, metric), strict=True)
+            points = [(time - start, value) for time, value in read if value is not None]
+            if points:
+                x, y = np.array(points, dtype=float).T
+                curves[words] = thinned(x, y, most)
+        of = f"GPU {device.index}" if series.source == "nvml" else f"process of rank {device.index}"
+        yield {"name": of, "curves": curves}
+
+
+def _loss(run: Run | None, start: float) -> dict[str, Any] | None:
+    if run is None or run.loss_history is None:
+        return None
+    curve = run.loss_history
+    rows = [row for rows in run.cell.metrics.values() for row in rows if curve.metric in row.values]
+    seconds = {row.samples: row.time - start for row in sorted(rows, key=lambda row: row.time)}
+    values = np.array(curve.values, float)
+    timed = np.array([seconds.get(at, math.nan) for at in curve.samples])
+    return {
+        "name": curve.name,
+        "over_samples": thinned(np.array(curve.samples, float), values),
+        "over_seconds": thinned(timed, values) if np.isfinite(timed).all() else None,
+    }
+
+
+def _facts(cell: CellRecords) -> list[tuple[str, str]]:
+    found = {"typed": " ".join(cell.planned.overrides), "attempts": str(len(cell.attempts) + 1)}
+    if cell.result is not None:
+        found |= {
+            "devices": ", ".join(dict.fromkeys(rank.device.name for rank in cell.result.ranks)),
+            "global batch": f"{cell.result.global_batch_size} samples",
+            "took": f"{cell.result.elapsed_s:.3g} s",
+        }
+    if cell.warm_up is not None:
+        found["timed steps"] = str(cell.warm_up)
+    if (known := cell.provenance) is not None:
+        found |= {
+            "command": " ".join(known.command),
+            "host": known.host,
+            "started": known.started,
+            "software": f"Python {known.python}, torch {known.packages.get('torch', 'unknown')}",
+        }
+    found |= {f"problem {i}": problem for i, problem in enumerate(cell.problems, 1)}
+    return list(found.items())
+
+
+def _differences(cell: CellRecords, baseline: CellRecords) -> list[tuple[str, str, str]]:
+    """Key, its value here, and that of the baseline, where they differ."""
+    ours, theirs = (
+        {key: str(value) for key, value in flatten(one.config or {}).items()}
+        for one in (cell, baseline)
+    )
+    return [
+        (key, ours.get(key, "-"), theirs.get(key, "-"))
+        for key in dict.fromkeys([*ours, *theirs])
+        if ours.get(key) != theirs.get(key) and key.partition(".")[0] not in _NOT_A_DIFFERENCE
+    ]
+
+
+def _log_tail(cell: CellRecords) -> list[str]:
+    """The last lines of rank 0's standard error, or of the rank that failed first."""
+    failed = [attempt.rank for attempt in cell.attempts if attempt.rank is not None]
+    path = CellFolder(cell.path).log_path(failed[-1] if failed else 0, "err")
+    try:
+        with path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(0, file.tell() - _LOG_BYTES))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        # An archive has no logs.
+        return list(cell.attempts[-1].last_lines) if cell.attempts else []
+    return text.splitlines()[-_LOG_LINES:]
+
+
+def _digits(value: float | None, digits: int = 4) -> float | None:
+    """None too for what is not finite: JSON has no word for it."""
+    known = value is not None and math.isfinite(value)
+    return float(f"{value:.{digits}g}") if known else None

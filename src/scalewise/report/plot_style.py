@@ -58,14 +58,12 @@ def write_plots(draws: Mapping[str, Draw], folder: Path) -> tuple[list[str], lis
 
 
 def figure(width_in: float, height_in: float) -> Figure:
-    """A figure drawn by Agg that lays itself out."""
     made = Figure(figsize=(width_in, height_in), dpi=150, layout="constrained")
     FigureCanvasAgg(made)
     return made
 
 
 def colour(index: int) -> str:
-    """A colour of the palette."""
     return PALETTE[index % len(PALETTE)]
 
 
@@ -150,7 +148,6 @@ def stacked_panels(rows: Sequence[int]) -> tuple[Figure, list[Axes]]:
 
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Names beside the rows, the first on top."""
     axes.set_yticks(range(len(names)), [drawn(name, _LONGEST_NAME) for name in names])
     axes.set_ylim(len(names) - 0.5, -0.5)
 
@@ -162,7 +159,6 @@ def by_workload(configs: Sequence[Configuration]) -> dict[str, list[Configuratio
 
 
 def short_label(config: Configuration) -> str:
-    """The label without the model, which the panel's title names already."""
     return config.label.removeprefix(f"{config.name('model')} ")
 
 

@@ -102,7 +102,9 @@ def speedup_efficiency(
     for axes, read, words in zip(panels, readers, titles, strict=True):
         for i, (name, members) in enumerate(curves.items()):
             shift = 0.03 * most * (i - (len(curves) - 1) / 2) / max(len(curves) - 1, 1)
-            points = [(p.devices + shift, read(p)) for p in sorted(members, key=_devices_of)]
+            points = [
+                (p.devices + shift, read(p)) for p in sorted(members, key=lambda p: p.devices)
+            ]
             _ratio_points(axes, points, name, i)
             found[axes] += [(x, ratio, plot_style.colour(i)) for x, ratio in points]
         axes.set(xlabel="devices", title=f"{title}{words}")
@@ -134,10 +136,6 @@ def _ratio_points(
                   color=colour, label=name)  # fmt: skip
 
 
-def _devices_of(pair: Pair) -> int:
-    return pair.devices
-
-
 def _limit_ratios(
     axes: Axes, points: Sequence[tuple[float, RatioEstimate, str]], ideal: float
 ) -> None:
@@ -152,7 +150,6 @@ def _limit_ratios(
 
 
 def step_anatomy(analysis: Analysis) -> Figure | None:
-    """Where a step goes: stacked mean ms of each phase."""
     anatomies = {c.config_id: a for c in analysis.measured if (a := c.anatomy)}
     groups = plot_style.by_workload([c for c in analysis.measured if c.config_id in anatomies])
     if not groups:
@@ -227,7 +224,9 @@ def answer_plot(analysis: Analysis) -> Figure | None:
     costs.axvline(1, color=plot_style.GREY, lw=1)
     costs.set_xlim(0, most)
     costs.set_title("cost of a sample over one device", fontsize=10, loc="left")
-    plot_style.name_rows(speedups, [_name(pair) for pair in shown])
+    names = [plot_style.drawn(pair.multi.label, _LONGEST_NAME) for pair in shown]
+    verdicts = [pair.verdict for pair in shown]
+    plot_style.name_rows(speedups, [*map("{}\n{}".format, names, verdicts)])
     for label, pair in zip(speedups.get_yticklabels(), shown, strict=True):
         label.set_color(_INKS.get(pair.verdict, _OPEN_INK))
     for axes in (speedups, costs):
@@ -235,10 +234,6 @@ def answer_plot(analysis: Analysis) -> Figure | None:
     made.suptitle(_title(analysis.pairs), x=0.01, ha="left", fontsize=13, fontweight="bold")
     plot_style.legend_below(made, _entries(speedups, costs), 4)
     return made
-
-
-def _name(pair: Pair) -> str:
-    return f"{plot_style.drawn(pair.multi.label, _LONGEST_NAME)}\n{pair.verdict}"
 
 
 def _limit(figures: Sequence[RatioEstimate], least: Sequence[float]) -> float:
@@ -255,7 +250,6 @@ def _bands(axes: Axes, row: int, wanted: float, limit: float) -> None:
 
 
 def _figure(axes: Axes, row: int, found: RatioEstimate, limit: float) -> None:
-    """The mean, its interval and its number."""
     ink, at = plot_style.colour(0), row - 0.08
     interval = bounding(found)
     if interval is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -31,7 +31,6 @@ def head(analysis: Analysis) -> Section:
 
 
 def _labels(analysis: Analysis) -> list[str]:
-    """Emulated hardware and planted faults."""
     found = []
     faults = [(c.config or {}).get("fault") for c in analysis.sweep.cells]
     planted = dict.fromkeys(str(f.get("name")) for f in faults if isinstance(f, Mapping))
@@ -176,12 +175,9 @@ def unfinished(analysis: Analysis) -> Section:
         "Without a result",
         table("unfinished", columns, rows, where="page"),
         lines(ending_lines(ended), "place", "screen"),
-        *_last_lines(analysis),
+        *(
+            Verbatim("\n".join(last.last_lines), f"{cell.planned.name}, rank {last.rank}:")
+            for cell in analysis.unfinished
+            for last in cell.attempts[-1:]
+        ),
     )
-
-
-def _last_lines(analysis: Analysis) -> Iterator[Verbatim]:
-    for cell in analysis.unfinished:
-        if cell.attempts:
-            last = cell.attempts[-1]
-            yield Verbatim("\n".join(last.last_lines), f"{cell.planned.name}, rank {last.rank}:")

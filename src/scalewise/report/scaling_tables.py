@@ -89,7 +89,6 @@ def scaling(analysis: Analysis) -> Section:
 
 
 def of(metric: str) -> Read:
-    """Reads an estimate over the runs of a configuration."""
     return lambda config: config.estimate(metric)
 
 
@@ -152,10 +151,6 @@ def _of_training(fact: Fact) -> Fact:
     return lambda config: None if config.is_operation else fact(config)
 
 
-def _forward_only(config: Configuration) -> str | None:
-    return "forward only" if config.is_operation else None
-
-
 def _is_weak(config: Configuration) -> bool:
     return config.identity.get("scaling") == "weak"
 
@@ -180,7 +175,7 @@ _FACTS: tuple[Fact, ...] = (
     _group("dataset"),
     lambda config: config.precision and f"precision={config.precision}",
     _group("execution"),
-    _forward_only,
+    lambda config: "forward only" if config.is_operation else None,
     _of_training(_group("optimizer")),
     _of_training(_identity("optimizer.lr", "lr={}")),
     _batch,
@@ -191,7 +186,6 @@ _FACTS: tuple[Fact, ...] = (
 
 
 def resources(analysis: Analysis) -> Section:
-    """Time per step, memory, utilisation, balance, loss and energy."""
     return section(
         "resources", "Time and resources", _resource_table(analysis), _allocator_table(analysis)
     )
@@ -218,16 +212,8 @@ def _resource_table(analysis: Analysis) -> Table:
 
 
 def joules_per_1000(config: Configuration) -> Estimate | None:
-    """Energy of 1,000 samples."""
     joules = config.estimate("energy_j_per_million_samples")
     return joules and joules.scaled(1e-3)
-
-
-def counted(config: Configuration, metric: str, text: Callable[[Estimate], str]) -> str | None:
-    """``94.2 (n=12)`` with the number of utilisation readings."""
-    figure = config.estimate(metric)
-    readings = sum(run.utilization_readings for run in config.runs)
-    return None if figure is None else f"{text(figure)} (n={readings})"
 
 
 def _optimizers_are_compared(configs: Sequence[Configuration]) -> bool:
@@ -272,8 +258,6 @@ def _largest(config: Configuration, read: Callable[[RankSummary], float | None])
 
 
 def anatomy(analysis: Analysis) -> Section:
-    """Mean ms of each phase over runs and ranks."""
-
     def of_phase(name: str) -> Column:
         return Column(name, name, "", lambda row: row[2].get(name))
 

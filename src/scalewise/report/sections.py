@@ -1,18 +1,18 @@
-"""A report as data: sections of lines, tables, notes and pictures, which renderers lay out.
+"""A report as data: sections of lines, tables, notes and pictures; and laid out as Markdown.
 
-Texts are plain: each renderer escapes them in one place. Notes alone are Markdown; they are
-constants of this room and hold nothing from a record.
+Texts are plain: each renderer escapes them in one place, that of Markdown in :func:`escape`. Notes
+alone are Markdown; they are constants of this room and hold nothing from a record.
 """
 
 from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from scalewise.analysis import MISSING, Figure, Row, shown_on, written
+from scalewise.analysis import MISSING, shown_on, written
 from scalewise.host import plural
 
 Where = Literal["both", "page", "screen"]
@@ -45,19 +45,15 @@ class Column:
 
 
 def words(key: str, heading: str, read: Read) -> Column:
-    """A column of words."""
     return Column(key, heading, "", read, str, "left")
 
 
 def figure_columns(table: str) -> list[Column]:
     """The columns that a table takes from the table of figures, whose rows are its items."""
-    return [column_of(figure) for figure in shown_on(table)]
-
-
-def column_of(figure: Figure[Row]) -> Column:
-    """The column of one figure, under its key."""
-    align: Literal["left", "right"] = "left" if figure.text is str else "right"
-    return Column(figure.key, figure.heading, figure.unit, figure.of, figure.text, align)
+    return [
+        Column(f.key, f.heading, f.unit, f.of, f.text, "left" if f.text is str else "right")
+        for f in shown_on(table)
+    ]
 
 
 def item(position: int) -> Read:
@@ -82,16 +78,10 @@ class Table:
 
     @property
     def cells(self) -> list[list[str]]:
-        """The text of every row."""
         return [
             [column.text(value) for column, value in zip(self.columns, row, strict=True)]
             for row in self.rows
         ]
-
-    def values(self, key: str) -> list[Any]:
-        """The values of one column."""
-        at = [column.key for column in self.columns].index(key)
-        return [row[at] for row in self.rows]
 
     def only(self, positions: Iterable[int]) -> Table:
         """The same with the first column, which names the rows, and these."""
@@ -105,7 +95,6 @@ class Table:
 def full_table(
     key: str, columns: Sequence[Column], items: Iterable[Any], note: str = "", **more: Any
 ) -> Table:
-    """A row an item."""
     rows = tuple(tuple(column.read(one) for column in columns) for one in items)
     return Table(key, tuple(columns), rows, note, **more)
 
@@ -138,7 +127,6 @@ class Lines:
 
 
 def lines(texts: Iterable[str], tone: Tone = "list", where: Where = "both") -> Lines:
-    """Lines of text alone."""
     return Lines(tuple(map(Line, texts)), tone, where)
 
 
@@ -178,7 +166,6 @@ class Section:
 
     @property
     def texts(self) -> list[str]:
-        """Every line of the section."""
         found = [line for block in self.blocks if isinstance(block, Lines) for line in block.lines]
         return [line.text for line in found]
 
@@ -232,3 +219,71 @@ def printable(text: str) -> str:
 def _shown(found: re.Match[str]) -> str:
     character = found.group()
     return " " if character in "\n\t\r" else character.encode("unicode_escape").decode()
+
+
+_MARKUP = re.compile(r"[\\`*<|$]|\](?=[(:\[])|~~|^(?:#|>|[-+](?=\s)|=+$|(?<=\d)[.)])")
+"""What begins code, emphasis, HTML, a cell, mathematics, a link or a block."""
+
+
+def markdown(title: str, sections: Iterable[Section], pictures: Collection[str] = ()) -> str:
+    """A page of Markdown; ``pictures`` are the file names that were drawn."""
+    parts = [f"# {escape(title)}"]
+    for section in sections:
+        if section.title:
+            parts.append(f"## {escape(section.title)}")
+        parts += [part for block in section.blocks for part in _in_markdown(block, pictures)]
+    return "\n\n".join(parts) + "\n"
+
+
+def escape(text: str) -> str:
+    """Text that Markdown shows as it is, on one line."""
+    return _MARKUP.sub(lambda found: f"\\{found.group()}", printable(text))
+
+
+def _in_markdown(block: Block, pictures: Collection[str]) -> Iterator[str]:
+    match block:
+        case Picture():
+            if block.name in pictures:
+                yield f"![{escape(block.caption)}]({block.name})"
+        case Note():
+            yield block.text
+        case Verbatim():
+            yield from [escape(block.title)] if block.title else []
+            yield _fenced(block.text)
+        case Table() if block.where != "screen":
+            yield from [f"{escape(block.title)}:"] if block.title else []
+            yield grid(block)
+            yield from [block.note] if block.note else []
+        case Lines() if block.where != "screen":
+            yield from _lines(block)
+
+
+def _lines(block: Lines) -> Iterator[str]:
+    if block.tone == "list":
+        yield "\n".join(f"- {_line(line)}" for line in block.lines)
+    elif block.tone == "answer":
+        yield " ".join(map(_line, block.lines))
+    elif block.tone == "alarm":
+        yield from (f"**{_line(line)}.**" for line in block.lines)
+    else:
+        yield from map(_line, block.lines)
+
+
+def _line(line: Line) -> str:
+    lead = f"**{escape(line.subject)}: {escape(line.verdict)}.** " if line.verdict else ""
+    return lead + escape(line.text)
+
+
+def grid(table: Table) -> str:
+    """A table, its figures aligned to the right."""
+    head = [column.title for column in table.columns]
+    rule = "|".join("---:" if column.align == "right" else "---" for column in table.columns)
+    rows = [f"| {' | '.join(map(escape, row))} |" for row in (head, *table.cells)]
+    return "\n".join([rows[0], f"|{rule}|", *rows[1:]])
+
+
+def _fenced(text: str) -> str:
+    """A fence longer than any in the text, so that no line of it ends the block."""
+    longest = max((len(ticks) for ticks in re.findall(r"`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return "\n".join([f"{fence}text", *map(printable, text.split("\n")), fence])

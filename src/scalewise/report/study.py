@@ -22,7 +22,7 @@ from scalewise.analysis import (
     measured_rows,
     p_words,
 )
-from scalewise.report import export, findings, markdown
+from scalewise.report import export, findings
 from scalewise.report.answer import reasons
 from scalewise.report.builder import Source, analysis_of, report_folder, write_text
 from scalewise.report.findings import remarks
@@ -36,6 +36,7 @@ from scalewise.report.sections import (
     figure_columns,
     full_table,
     lines,
+    markdown,
     printable,
     section,
     words,
@@ -69,9 +70,8 @@ def build_study(
 ) -> tuple[list[Path], list[str]]:
     """Write every file that the sweep's records can fill.
 
-    Returns their paths, and a line for each plot that could not be written.
-
-    They lie in ``study`` of ``report_to``, by default the sweep's report. The first
+    Returns their paths, in ``study`` of ``report_to`` (by default the sweep's report), and a line
+    for each plot that could not be written. The first
     ``warmup_epochs`` are in no epoch time; no ``datasets`` are all of them. Raises
     :class:`~scalewise.records.RecordError` where there is no cell at all, and ValueError where
     ``datasets`` has one that the sweep does not.
@@ -84,8 +84,14 @@ def build_study(
         stale.unlink()
     written = []
     tables = ((f"{one.key}.csv", export.table_csv(one)) for one in tables_of(studies(analysis)))
-    summaries = _summaries(analysis, warmup_epochs)
-    for name, text in (*_benchmarks(analysis), *summaries, *tables):
+    summary = full_table("summary", figure_columns("summary"), measured_rows(analysis))
+    for name, text in (
+        *_benchmarks(analysis),
+        ("comprehensive_summary.csv", export.results_csv(analysis, warmup_epochs)),
+        ("summary_table.tex", _latex(summary)),
+        ("performance_report.txt", _performance_report(analysis)),
+        *tables,
+    ):
         write_text(folder / name, text)
         written.append(name)
     drawn, problems = write_plots(study_plots(analysis, warmup_epochs), folder)
@@ -93,7 +99,6 @@ def build_study(
 
 
 def _select(analysis: Analysis, datasets: Sequence[str]) -> Analysis:
-    """The analysis of the chosen data sets alone."""
     if not datasets:
         return analysis
     known = sorted({name for c in analysis.configurations if (name := c.name("dataset"))})
@@ -129,7 +134,7 @@ def _benchmarks(analysis: Analysis) -> Iterator[tuple[str, str]]:
                 yield f"benchmark_{file_part(model)}_{mode}_gpu.json", text
         pairs = [p for p in analysis.pairs if p.multi.name("model") == model]
         if pairs:
-            page = markdown.render(f"{model}: one device against several", _comparison(pairs))
+            page = markdown(f"{model}: one device against several", _comparison(pairs))
             yield f"comparison_report_{file_part(model)}.md", page
 
 
@@ -168,14 +173,6 @@ def _comparison(pairs: Sequence[Pair]) -> list[Section]:
     ]
 
 
-def _summaries(analysis: Analysis, warmup_epochs: int) -> Iterator[tuple[str, str]]:
-    """Every figure, a table as a paper would show it, and what limits each configuration."""
-    columns = figure_columns("summary")
-    yield "comprehensive_summary.csv", export.results_csv(analysis, warmup_epochs)
-    yield "summary_table.tex", _latex(full_table("summary", columns, measured_rows(analysis)))
-    yield "performance_report.txt", _performance_report(analysis)
-
-
 def _latex(table: Table) -> str:
     """A ``tabular`` that needs no package. Put it into a ``table`` with ``\\input``."""
     align = "".join("r" if column.align == "right" else "l" for column in table.columns)
@@ -189,7 +186,6 @@ def _latex(table: Table) -> str:
 
 
 def latex_escape(text: str) -> str:
-    """Text as LaTeX prints it."""
     return "".join(_LATEX.get(character, character) for character in printable(text))
 
 

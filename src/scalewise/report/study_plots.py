@@ -34,7 +34,6 @@ Curve = tuple[Sequence[int], Sequence[float]]
 
 
 def study_plots(analysis: Analysis, warmup_epochs: int) -> dict[str, Draw]:
-    """File name to what draws it, for every data set."""
     draws = memory_plots(analysis)
     good = f"good: efficiency of {_GOOD_EFFICIENCY:g}"
     for dataset, configs in by_name(analysis, "dataset").items():
@@ -53,12 +52,10 @@ def study_plots(analysis: Analysis, warmup_epochs: int) -> dict[str, Draw]:
 
 
 def by_name(analysis: Analysis, group: str) -> dict[str, list[Configuration]]:
-    """Measured configurations by the name of their model or data set."""
     return grouped(analysis.measured, lambda config: config.name(group) or "unnamed")
 
 
 def file_part(name: str) -> str:
-    """A name as a part of a file's name."""
     part = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
     digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:8]
     return part if len(part.encode()) <= _LONGEST_PART else f"{part[: _LONGEST_PART // 6]}_{digest}"
@@ -120,7 +117,6 @@ def _draw_curves(
 
 
 def accuracy_curves(dataset: str, configs: Sequence[Configuration]) -> Figure | None:
-    """Accuracy on the validation set over samples fed, a line a run."""
     curves = [
         (config.label, found)
         for config in configs
@@ -147,7 +143,6 @@ Memory = Mapping[str, Sequence[DeviceMemory]]
 
 
 def memory_plots(analysis: Analysis) -> dict[str, Draw]:
-    """File name to what draws it."""
     memory = {c.config_id: device_memory(c) for c in analysis.measured}
     configs = [c for c in analysis.measured if memory[c.config_id]]
     return {
@@ -254,7 +249,6 @@ def _device_bars(axes: Axes, row: int, devices: Sequence[DeviceMemory]) -> None:
 
 
 def memory_comparison(configs: Sequence[Configuration], memory: Memory) -> Figure | None:
-    """Memory of all devices together, configuration by configuration."""
     if not configs:
         return None
     made = plot_style.figure(plot_style.WIDTH_IN, 1.3 + 0.38 * len(configs))

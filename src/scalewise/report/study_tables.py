@@ -70,7 +70,6 @@ _ALTERNATIVES_NOTE = (
 
 
 def studies(analysis: Analysis) -> list[Section]:
-    """The four of them; what the sweep cannot tell has no blocks."""
     return [sizes(analysis), averages(analysis), investment(analysis), alternative(analysis)]
 
 
@@ -110,7 +109,6 @@ _RIGHT = {True: "yes", False: "no", None: "open"}
 
 
 def _hits(rows: list[SizedPair]) -> Iterator[str]:
-    """How often the published rule is right."""
     judged = [row.rule_is_right for row in rows if row.rule_is_right is not None]
     by_rule = sum(row.rule.says == "undecided" for row in rows)
     left = [f"{by_rule} it leaves open"] if by_rule else []
@@ -249,7 +247,6 @@ def _price_lines(analysis: Analysis, owned: list[Owned]) -> Iterator[str]:
 
 
 def alternative(analysis: Analysis) -> Section:
-    """What else the same single device would gain from."""
     found = analysis.alternatives
     if not any(one.gain is not None and one.usd == 0 for one in found) and not analysis.returns:
         return section("alternatives", "")
@@ -268,7 +265,6 @@ def alternative(analysis: Analysis) -> Section:
 
 
 def tables_of(sections: Iterable[Section]) -> list[Table]:
-    """Their tables, in order."""
     return [block for one in sections for block in one.blocks if isinstance(block, Table)]
 
 

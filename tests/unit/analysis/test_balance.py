@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from fakes.recorded import DDP, Spec, swept
+from fakes.step_files import common_steps
 from scalewise.analysis import CellRecords
 from scalewise.analysis.balance import measure_balance
 from scalewise.analysis.devices import Usage, measure_usage
 from scalewise.analysis.step_figures import figures_of
-from scalewise.analysis.steps import NotMeasuredError, common_steps
+from scalewise.analysis.steps import NotMeasuredError
 from scalewise.records import DeviceSample, DeviceSeries, advice, cv_percent, cv_text, grade
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fakes.recorded import DDP, Spec, analysed, repeats, step_ms, swept
-from scalewise.analysis import compare, trained_together, works
+from scalewise.analysis import compare, concurrent_trainings, workloads
 from scalewise.analysis.comparison import find_factors
 from scalewise.analysis.configuration import configurations
 
@@ -25,7 +25,7 @@ def test_a_metric_has_a_winner_only_where_a_tie_is_excluded(tmp_path: Path) -> N
     h200 = analysed(tmp_path / "a", *runs(Spec(), DDP))
     a10g = [replace(s, device_name="NVIDIA A10G") for s in (Spec(), DDP)]
     slower = analysed(tmp_path / "b", *runs(*a10g, slower=2.0))
-    (work,) = works([h200, slower])
+    (work,) = workloads([h200, slower])
     assert [entry.name for entry in work.entries] == [
         "A single x1", "A ddp x2", "B single x1", "B ddp x2"
     ]  # fmt: skip
@@ -37,13 +37,13 @@ def test_a_metric_has_a_winner_only_where_a_tie_is_excluded(tmp_path: Path) -> N
     memory = next(one for one in work.winners if one.metric.words == "peak memory")
     assert (memory.entry, len(memory.rivals)) == (None, 4)
     noisy = analysed(tmp_path / "c", *runs(*a10g, factors=[0.7, 1.0, 1.4]))
-    (open_,) = works([h200, noisy])
+    (open_,) = workloads([h200, noisy])
     assert open_.fastest.entry is None
     assert {e.name for e in open_.fastest.rivals} >= {"A ddp x2", "B ddp x2"}
 
 
 def test_two_runs_win_nothing(tmp_path: Path) -> None:
-    (work,) = works([analysed(tmp_path, *runs(Spec(), DDP, factors=STEADY[:2]))])
+    (work,) = workloads([analysed(tmp_path, *runs(Spec(), DDP, factors=STEADY[:2]))])
     assert {winner.entry for winner in work.winners} == {None}
 
 
@@ -55,7 +55,7 @@ def test_devices_of_one_folder_stand_side_by_side_and_unlike_memories_do_not_com
         for kind in ("cuda", "cpu")
         for one in runs(Spec())
     ]
-    (work,) = works([analysed(tmp_path, *specs)])
+    (work,) = workloads([analysed(tmp_path, *specs)])
     assert [e.config.leaves["device.name"] for e in work.entries] == ["H200", "CPU"]
     _, _, memory, _, cost = work.winners
     assert (memory.entry, memory.advantage) == (None, None)
@@ -64,7 +64,7 @@ def test_devices_of_one_folder_stand_side_by_side_and_unlike_memories_do_not_com
 
 def test_tasks_that_trained_at_the_same_time_have_a_rate_in_all(tmp_path: Path) -> None:
     specs = [Spec(model="a"), Spec(model="b", batch_size=64)]
-    (found,) = trained_together("A", analysed(tmp_path, *specs))
+    (found,) = concurrent_trainings("A", analysed(tmp_path, *specs))
     assert found.tasks == ("a single x1", "b single x1")
     alone = sum(spec.batch_size / step_ms(spec) * 1e3 for spec in specs)
     assert found.samples_per_s.value == pytest.approx(alone, rel=0.03)

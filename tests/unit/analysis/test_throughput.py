@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fakes.recorded import DDP, SINGLE_MS, Spec, step_ms, swept
+from fakes.step_files import common_steps
 from scalewise.analysis.steps import (
     NotMeasuredError,
-    common_steps,
     find_long_steps,
     measure_anatomy,
     measure_throughput,

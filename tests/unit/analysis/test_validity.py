@@ -12,7 +12,7 @@ import pytest
 
 from fakes.recorded import DDP, Spec, edit_ranks, repeats, write_sweep
 from fakes.sections import answers, lines_of, values
-from scalewise.analysis import Analysis, analyse, load_sweep
+from scalewise.analysis import Analysis, Row, analyse, load_sweep
 from scalewise.report import build
 
 STEADY = [1.0, 1.01, 0.99]
@@ -67,7 +67,7 @@ def test_it_outranks_every_other_verdict(
     assert [one.code for one in found.invalid[ddp.config_id]] == [code]
     assert single.config_id not in found.invalid
     assert "invalid" in values(found, "scaling", "scaling", "verdict")
-    assert found.valid_pair(ddp) is None
+    assert Row(found, ddp).pair is None
     assert found.costs[ddp.config_id].usd_per_million_samples is None
     ((label, (verdict, reason)),) = answers(found).items()
     assert (label, verdict) == (ddp.label, "invalid")

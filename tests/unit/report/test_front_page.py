@@ -13,10 +13,9 @@ from fakes.kept_sweep import RESULTS, kept
 from fakes.recorded import DDP, Spec, repeats, write_sweep
 from scalewise.analysis import Analysis, analyse, load_sweep
 from scalewise.report import report_sections
+from scalewise.report.builder import front_page, method_link
 from scalewise.report.findings import command
-from scalewise.report.front_page import front_page, method_link
-from scalewise.report.markdown import render
-from scalewise.report.sections import Section
+from scalewise.report.sections import Section, markdown
 
 ROOT = Path(__file__).parents[3]
 MATRICES = ("cpu2_matrix", "h200x2_small")
@@ -39,7 +38,7 @@ def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
 
 
 def page_of(sections: list[Section]) -> str:
-    return render("", sections, {"speedup_efficiency.png", "throughput.png", "step_anatomy.png"})
+    return markdown("", sections, {"speedup_efficiency.png", "throughput.png", "step_anatomy.png"})
 
 
 @pytest.mark.parametrize("name", MATRICES)

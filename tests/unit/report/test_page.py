@@ -14,8 +14,7 @@ from fakes.kept_sweep import kept
 from fakes.recorded import Spec, analysed
 from scalewise.analysis import Analysis, analyse, load_sweep
 from scalewise.report import report_sections
-from scalewise.report.page import render
-from scalewise.report.page_data import MOST_POINTS, page_data, thinned
+from scalewise.report.page import MOST_POINTS, page_data, render, thinned
 from scalewise.report.sections import printable
 
 HOSTILE = "</script><img src=x onerror=alert(1)>$\\alpha$ \x1b[31m@@PLOTLY@@ <!--"

@@ -416,7 +416,7 @@ class TestBalance:
         found = analysed(tmp_path, *specs)
         (row,) = cells(found, "load_balance", "balance")
         assert grade(float(row["worst_cv"])) == "fair"
-        assert row["grade"] == grade(float(row["arrival_cv"].split(" ")[0])) == "good"
+        assert row["grade"] == grade(float(row["arrival_cv_percent"].split(" ")[0])) == "good"
         assert lines_of(found, "load_balance")[0].startswith("large ddp x2 (good): ")
         assert "% (good), mean over runs" in section(found, "devices").blocks[0].text
 

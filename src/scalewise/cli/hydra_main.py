@@ -22,7 +22,14 @@ from scalewise.host import (
     say,
     silence_unread,
 )
-from scalewise.records import Ending, State, SweepFolder, load_or_none
+from scalewise.records import (
+    REDACTED,
+    Ending,
+    State,
+    SweepFolder,
+    load_or_none,
+    redacted_words,
+)
 from scalewise.supervisor import CellFailed
 from scalewise.sweep import (
     SweepReport,
@@ -108,14 +115,26 @@ def resume(folder: Path, more: Sequence[str], *, verbose: bool = False) -> int:
             f"{folder}: found the records of {program}; allowed: a sweep of train.py or scalewise "
             "train; run a script of your own again itself"
         )
-    words = [word for word in command[1:] if word.partition("=")[0].lstrip("+") not in _ONCE]
+    typed_again = {_key(word) for word in more}
+    words = [word for word in command[1:] if _key(word) not in _ONCE]
+    words = [word for word in words if REDACTED not in word or _key(word) not in typed_again]
+    unknown = [word for word in words if REDACTED in word]
+    if unknown:
+        raise ConfigError(
+            f"{', '.join(map(_key, unknown))}: found no value, as no record holds secrets; give it "
+            f"again, itself or as ${{oc.env:NAME}}: scalewise resume {folder} {shlex.join(unknown)}"
+        )
     name = str(folder)
     if not re.fullmatch(r"[\w/.+-]*", name, re.ASCII):  # to Hydra, [a] is a list and a,b a choice
         name = "'{}'".format(name.replace("'", r"\'"))
     sys.argv = [command[0], *words, *more, f"sweep.resume={name}"]
-    say(f"resumes: {program} {shlex.join(sys.argv[1:])}")
+    say(f"resumes: {program} {shlex.join(redacted_words(sys.argv[1:]))}")
     sys.argv += ["--verbose"] if verbose else []
     return train(defaults=False)
+
+
+def _key(word: str) -> str:
+    return word.partition("=")[0].lstrip("+")
 
 
 def _is_monitored(folder: Path) -> bool:

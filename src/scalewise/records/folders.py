@@ -37,6 +37,7 @@ from scalewise.records.model import (
     RunningAttempt,
     TrackingRecord,
 )
+from scalewise.records.redaction import redacted, redacted_words, without_secrets
 from scalewise.records.validation import DataError, build, to_plain
 
 ALIVE_S = 15.0
@@ -96,7 +97,8 @@ class CellFolder:
     def save_config(self, config: Mapping[str, Any]) -> None:
         import yaml
 
-        text = yaml.safe_dump(to_plain(config), sort_keys=False, allow_unicode=True)
+        plain = redacted(to_plain(config))
+        text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
         write_atomically(self.path / "config.yaml", text.encode())
 
     def load_config(self) -> dict[str, Any]:
@@ -111,7 +113,8 @@ class CellFolder:
             raise RecordError(f"{path}: cannot be read: {error}") from error
 
     def save_provenance(self, provenance: Provenance) -> None:
-        save_json(self.path / "provenance.json", provenance)
+        command = redacted_words(provenance.command)
+        save_json(self.path / "provenance.json", replace(provenance, command=command))
 
     def load_provenance(self) -> Provenance:
         return load_json(self.path / "provenance.json", Provenance)
@@ -125,7 +128,7 @@ class CellFolder:
         return load_json(self.path / "ranks" / f"rank{rank}.json", RankSummary)
 
     def save_rank_error(self, ending: Ending) -> None:
-        save_json(self.path / "ranks" / f"rank{ending.rank}.err", ending)
+        save_json(self.path / "ranks" / f"rank{ending.rank}.err", _without_secrets(ending))
 
     def load_rank_error(self, rank: int) -> Ending | None:
         return load_optional(self.path / "ranks" / f"rank{rank}.err", Ending)
@@ -200,7 +203,8 @@ class CellFolder:
 
     def save_attempt(self, ending: Ending) -> Ending:
         """Record how a try without a result ended, with the next number if it has none."""
-        ending = replace(ending, number=ending.number or self.next_attempt_number())
+        number = ending.number or self.next_attempt_number()
+        ending = replace(_without_secrets(ending), number=number)
         save_json(self.path / "attempts" / f"{ending.number}.json", ending)
         return ending
 
@@ -263,6 +267,11 @@ class CellFolder:
 
     def load_tracking(self) -> TrackingRecord | None:
         return load_optional(self.path / "tracking.json", TrackingRecord)
+
+
+def _without_secrets(ending: Ending) -> Ending:
+    lines = tuple(map(without_secrets, ending.last_lines))
+    return replace(ending, message=without_secrets(ending.message), last_lines=lines)
 
 
 _MOST_BY_C = 10_000
@@ -427,7 +436,7 @@ class SweepFolder:
         return self.path / "report"
 
     def save_plan(self, plan: SweepPlan) -> None:
-        save_json(self.plan_path, plan)
+        save_json(self.plan_path, replace(plan, command=redacted_words(plan.command)))
 
     def load_plan(self) -> SweepPlan:
         return load_json(self.plan_path, SweepPlan)

@@ -34,7 +34,7 @@ from scalewise.config import (
     too_many_cells,
     without_absent_groups,
 )
-from scalewise.records import PlannedCell, SweepFolder, SweepPlan
+from scalewise.records import PlannedCell, SweepFolder, SweepPlan, redacted_words
 from scalewise.train import import_for_building
 
 
@@ -312,7 +312,7 @@ def make_cell(one: Request, repeat: int) -> Cell:
             cell_id=identity,
             config_id=one.config_id,
             name=name,
-            overrides=one.overrides,
+            overrides=redacted_words(one.overrides),
             repeat=repeat,
             devices=None if devices == "auto" else devices,
         ),

@@ -32,7 +32,10 @@ from .files import find_record as find_record
 from .files import finite_or_none as finite_or_none
 from .files import load_json as load_json
 from .files import load_or_none as load_or_none
+from .files import open_plain as open_plain
 from .files import parse_json as parse_json
+from .files import read_plain as read_plain
+from .files import refuse_link as refuse_link
 from .files import save_json as save_json
 from .files import save_record as save_record
 from .files import write_atomically as write_atomically

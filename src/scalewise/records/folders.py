@@ -26,6 +26,9 @@ from scalewise.records.files import (
     load_json,
     load_optional,
     load_or_none,
+    open_plain,
+    read_plain,
+    reason,
     save_json,
     write_atomically,
 )
@@ -106,11 +109,11 @@ class CellFolder:
 
         path = self.path / "config.yaml"
         try:
-            return build(dict[str, Any], _load_yaml(path.read_bytes().decode()))
+            return build(dict[str, Any], _load_yaml(read_plain(path).decode()))
         except DataError as error:
             raise RecordError(f"{path}: {error}") from None
         except (OSError, ValueError, yaml.YAMLError) as error:
-            raise RecordError(f"{path}: cannot be read: {error}") from error
+            raise RecordError(f"{path}: cannot be read: {reason(error)}") from error
 
     def save_provenance(self, provenance: Provenance) -> None:
         command = redacted_words(provenance.command)
@@ -134,16 +137,18 @@ class CellFolder:
         return load_optional(self.path / "ranks" / f"rank{rank}.err", Ending)
 
     def clear_attempt(self) -> None:
-        """Remove the records of an unfinished attempt, but keep its logs."""
-        if self.has_result_file():
-            # It ended once, even if its result is torn or of another cell.
-            self.move_to_earlier((*_ATTEMPT_FOLDERS, "logs", "result.json"))
-        for name in _ATTEMPT_FOLDERS:
-            if (self.path / name).exists():
-                shutil.rmtree(self.path / name)
-        logs = self.path / "logs"
-        if logs.exists():
-            self._keep_logs(logs, self.next_attempt_number() - 1)
+        """Move the records of an earlier try to ``earlier/<n>``, and its logs to its record.
+
+        They may be of a run that ended: of a result that is torn, gone, or of another cell.
+        """
+        attempt = self.next_attempt_number() - 1
+        logs, kept = self.path / "logs", self.path / "attempts" / f"{attempt}.logs"
+        ended = self.has_result_file()
+        if logs.exists() and attempt and not ended and not kept.exists():
+            logs.rename(kept)
+        names = (*_ATTEMPT_FOLDERS, "logs", "result.json")
+        if any(os.path.lexists(self.path / name) for name in names):
+            self.move_to_earlier(names)
 
     def set_aside(self) -> Path:
         """Move everything of a run to ``earlier/<n>``, so that the cell can run again."""
@@ -154,8 +159,7 @@ class CellFolder:
     def move_to_earlier(self, names: Iterable[str]) -> Path:
         """Move files and folders of the cell to a new ``earlier/<n>``, in the order of ``names``.
 
-        The result has to come last: while it is there, :meth:`clear_attempt` deletes nothing, so a
-        crash between two moves loses nothing.
+        The result has to come last: while it is there, the logs are those of the run that ended.
         """
         earlier = self.path / "earlier"
         numbers = [int(p.name) for p in earlier.glob("*") if p.name.isdecimal()]
@@ -165,14 +169,6 @@ class CellFolder:
             if os.path.lexists(self.path / name):
                 (self.path / name).rename(kept / name)
         return kept
-
-    def _keep_logs(self, logs: Path, attempt: int) -> None:
-        kept = self.path / "attempts" / f"{attempt}.logs"
-        if attempt == 0 or kept.exists():
-            # No attempt refers to these logs: the supervisor was killed, or its port was taken.
-            shutil.rmtree(logs)
-        else:
-            logs.rename(kept)
 
     # Result and attempts
 
@@ -190,8 +186,13 @@ class CellFolder:
         return result
 
     def has_result_file(self) -> bool:
-        """Whether a result was written, be it damaged since."""
-        return (self.path / "result.json").exists()
+        """Whether a result was written, be it damaged since, or a link that leads nowhere."""
+        return os.path.lexists(self.path / "result.json")
+
+    def replaced_results(self) -> int:
+        """How many results were set aside, whatever made them so."""
+        folders = (CellFolder(path) for path in (self.path / "earlier").glob("*"))
+        return sum(one.has_result_file() for one in folders if one.name.isdecimal())
 
     def find_result(self, cell_id: str | None = None) -> CellResult | None:
         """The result; None if it is missing, damaged or of another cell than ``cell_id``."""
@@ -380,7 +381,7 @@ def drop_checkpoints(cell: Path) -> None:
 
 def _sha256(path: Path) -> str | None:
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return None
@@ -481,7 +482,7 @@ def current_attempt(cell: CellFolder) -> CurrentAttempt | None:
         return None
     provenance = cell.path / "provenance.json"
     stamp = provenance.stat().st_mtime_ns if provenance.exists() else None
-    if (cell.path / "result.json").exists():
+    if cell.has_result_file():
         result = cell.load_result()
         return CurrentAttempt(result.attempt, stamp or 0, result, None)
     last = next(reversed(list(cell.attempts())), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from scalewise.analysis import Analysis, Comparison, analyse, load_sweep
-from scalewise.records import SweepFolder
+from scalewise.records import SweepFolder, write_atomically
 from scalewise.report import console as console_module
 from scalewise.report import export, page
 from scalewise.report import markdown as markdown_module
@@ -73,8 +74,15 @@ def analysis_of(sweep: Source) -> Analysis:
 
 
 def report_folder(analysis: Analysis, out: Path | None) -> Path:
-    """``out``, or the folder of the sweep's own report."""
-    return out or SweepFolder(analysis.sweep.home).report_path
+    """``out``, or the folder of the sweep's own report. Raises OSError where that is a link."""
+    return out or own_folder(SweepFolder(analysis.sweep.home).report_path)
+
+
+def own_folder(path: Path) -> Path:
+    """``path``. Raises OSError where it is a link: others' files would be written over."""
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, "found a link; allowed: a folder of the sweep's", str(path))
+    return path
 
 
 def report_sections(sweep: Source, samples: int | None = None) -> list[Section]:
@@ -205,4 +213,4 @@ def _write_or_remove(path: Path, text: str) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file. Bytes of names that are not UTF-8 are escaped."""
-    path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    write_atomically(path, text.encode("utf-8", errors="backslashreplace"))

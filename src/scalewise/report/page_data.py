@@ -30,7 +30,7 @@ from scalewise.analysis import (
     figures_of,
     flatten,
 )
-from scalewise.records import CellFolder, DeviceSeries
+from scalewise.records import CellFolder, DeviceSeries, open_plain
 
 _FEWEST_POINTS = 60
 _POINTS_OF_A_PAGE = 80_000
@@ -264,7 +264,7 @@ def _log_tail(cell: CellRecords) -> list[str]:
     failed = [attempt.rank for attempt in cell.attempts if attempt.rank is not None]
     path = CellFolder(cell.path).log_path(failed[-1] if failed else 0, "err")
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             file.seek(0, 2)
             file.seek(max(0, file.tell() - _LOG_BYTES))
             text = file.read().decode("utf-8", "replace")

@@ -17,6 +17,7 @@ from scalewise.records import (
     RankSummary,
     RecordError,
     load_or_none,
+    open_plain,
     read_heartbeat,
 )
 from scalewise.supervisor.ranks import RankProcess, Ranks
@@ -112,9 +113,9 @@ def last_lines(folder: CellFolder, rank: int | None) -> tuple[str, ...]:
     """The end of a rank's stderr; of rank 0's where none is to blame."""
     path = folder.log_path(0 if rank is None else rank, "err")
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
+        with open_plain(path) as file:
             lines = deque(file, maxlen=_LAST_LINES)
-            return tuple(line.rstrip("\n")[:_LINE_LIMIT] for line in lines)
+            return tuple(line.decode(errors="replace").rstrip("\n")[:_LINE_LIMIT] for line in lines)
     except OSError:
         return ()
 
@@ -177,7 +178,7 @@ def _whom(absent: Sequence[int], here: Sequence[int], world_size: int) -> str:
 
 def _log(folder: CellFolder, rank: int) -> str:
     try:
-        with folder.log_path(rank, "err").open("rb") as file:
+        with open_plain(folder.log_path(rank, "err")) as file:
             file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
             return file.read().decode(errors="replace")
     except OSError:

@@ -22,6 +22,7 @@ from scalewise.records import (
     PlannedCell,
     RankSummary,
     last_metrics,
+    read_plain,
 )
 from scalewise.supervisor import Job, Origin, Settings, from_line, supervisor_command, to_line
 from scalewise.sweep.fork_server import ForkedSupervisor
@@ -69,7 +70,7 @@ class SupervisorProcess:
         self.stop()
         if answer.endswith(b"\n"):
             return from_line(Ending, answer)
-        lines = tuple(self._errors.read_text(errors="replace").splitlines()[-20:])
+        lines = tuple(read_plain(self._errors).decode(errors="replace").splitlines()[-20:])
         if status < 0:
             message = f"the supervisor was ended by {signal.Signals(-status).name}"
             return Ending("failed", "supervisor_lost", message, last_lines=lines)
@@ -87,7 +88,8 @@ def spawn_supervisor(
         locks: descriptors that it and its ranks inherit.
         options: of ``subprocess.Popen``.
     """
-    with errors.open("wb") as file:
+    errors.unlink(missing_ok=True)  # it may be a link to another file
+    with errors.open("xb") as file:
         return subprocess.Popen(
             supervisor_command(locks),
             stdin=subprocess.PIPE,

@@ -202,7 +202,7 @@ def run_info(
     }
     return RunInfo(
         run_id=_run_id(cell, attempt.number, attempt.stamp),
-        name=called.run(cell.name, attempt.number, len(list((cell.path / "earlier").glob("*")))),
+        name=called.run(cell.name, attempt.number, cell.replaced_results()),
         group=str(called),
         tags=_tags(config, tracking),
         folder=sweep,

@@ -7,6 +7,7 @@ from .console import open_console as open_console
 from .console import plural as plural
 from .console import say as say
 from .console import silence_unread as silence_unread
+from .console import tell as tell
 from .core_use import CoreUse as CoreUse
 from .core_use import CoreUseMeter as CoreUseMeter
 from .forking import ENV_NOT_FORKED as ENV_NOT_FORKED
@@ -24,6 +25,7 @@ from .identity import own_classes as own_classes
 from .identity import place_id as place_id
 from .identity import running_code as running_code
 from .identity import scalewise_version as scalewise_version
+from .identity import seal as seal
 from .limits import RunQueue as RunQueue
 from .limits import cpu_quota as cpu_quota
 from .limits import memory_available_mib as memory_available_mib

@@ -416,6 +416,8 @@ class SweepPlan:
     """``exclusive``: one cell at a time on a host; ``packed``: as many as fit."""
     slots: NonNegativeInt | None = None
     """Number of devices of the host that ran it last; None if nothing ran yet."""
+    seal: str | None = None
+    """Mark of the folder and the command by whoever ran it: :func:`scalewise.host.seal`."""
 
 
 class SweepFolder:

@@ -118,7 +118,7 @@ def main() -> int:
     try:
         found = read_answer(Path(sys.argv[1]))
     except RecordError as error:
-        sys.stderr.write(f"{_OURS}tracking: {error}\n")
+        say(f"{_OURS}tracking: {error}")
         return 1
     if found is None:
         return 0
@@ -128,7 +128,7 @@ def main() -> int:
             open_tracker(name)(info).log_answer(answer)
         except Exception as error:  # the seam to third-party trackers
             words = in_one_line(error, with_class=not isinstance(error, TrackerError))
-            sys.stderr.write(f"{_OURS}{name}: {words} (the report is not affected)\n")
+            say(f"{_OURS}{name}: {words} (the report is not affected)")
             status = 1
     return status
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zipfile
 from pathlib import Path
 
-from fakes.train_command import LEAN, Train, copy_own_code
+from fakes.train_command import LEAN, SMALL, Train, copy_own_code, wait_for
 from scalewise.records import REDACTED
 
 TYPED, IN_ENVIRONMENT, NESTED = "hunter2hunter2", "hf_" + "a1B2" * 9, "correct horse"
@@ -57,3 +57,14 @@ def test_a_secret_reaches_the_rank_and_no_file(train: Train, tmp_path: Path) -> 
     with zipfile.ZipFile(bundle) as archive:
         archive.extractall(tmp_path / "unpacked")
     assert not holding(tmp_path / "unpacked", TYPED, IN_ENVIRONMENT, NESTED)
+
+
+def test_a_folder_that_is_deleted_under_a_sweep_is_named(train: Train) -> None:
+    process = train.start(*SMALL, "-m", "strategy=single", "seed=1,2")
+    wait_for(lambda: list(train.cwd.glob("multirun/*/*/result.json")), "a result")
+    (folder,) = train.sweeps()
+    folder.rename(train.cwd / "gone")
+    run = train.finish(process)
+    assert run.status == 1, "a cell ran: the input was not wrong"
+    said = run.err.splitlines()[-1]
+    assert said.startswith(f"error: {folder}") and "Errno" not in run.err

@@ -87,7 +87,8 @@ def train(defaults: bool = True) -> int:
         if line is None or wants_traceback:
             raise
         say(f"error: {line}")
-        return Exit.FAILED if is_the_hosts_fault(error) else Exit.WRONG_INPUT
+        began = any(sweep.endings for sweep in sweep_reports)  # the input was not what is wrong
+        return Exit.FAILED if began or is_the_hosts_fault(error) else Exit.WRONG_INPUT
     finally:
         discard_unused_folder()
 

@@ -102,7 +102,9 @@ class Supervisor:
         except OSError as error:
             # A full disk takes neither result nor attempt; the sweep still hears of it.
             end_descendants(0.0)
-            return Ending("failed", "disk", str(error))
+            return Ending(
+                "failed", "disk", f"{error.filename or self.folder.path}: {error.strerror}"
+            )
         finally:
             self.colocation.leave()
             if self.is_first and not self._is_superseded():

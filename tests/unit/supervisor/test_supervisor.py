@@ -102,7 +102,7 @@ def test_an_end_that_could_not_be_written_is_told_with_its_reason(
     monkeypatch.setattr(supervisor, "_train", train)
     told = supervisor.run()
     assert (told.outcome, told.is_recorded) == ("failed", False)
-    assert told.message == "[Errno 28] No space left on device"
+    assert told.message == f"{supervisor.folder.path}: No space left on device"
 
 
 @pytest.mark.parametrize(("every_s", "pids"), [(None, (7,)), (1.0, ())])

@@ -8,6 +8,7 @@ which of them a run got is part of the spread over runs.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -321,14 +322,27 @@ def _code(code: Mapping[str, Any]) -> tuple[str | None, str | None, str | None]:
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested mappings to dotted keys; lists are values."""
+    """Flatten nested mappings to dotted keys, long words :func:`cut`; lists are values."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
+        name = f"{prefix}{cut(str(key))}"
         if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
+            flat |= flatten(value, f"{name}.")
         else:
-            flat[f"{prefix}{key}"] = value
+            flat[name] = cut(value) if isinstance(value, str) else value
     return flat
+
+
+_LONGEST = 200
+"""Letters of a name: each is in many tables, and a page grows with all of them."""
+
+
+def cut(word: str) -> str:
+    """``word``; of a long one the first letters, and a hash that tells it from others."""
+    if len(word) <= _LONGEST:
+        return word
+    told = hashlib.sha256(word.encode(errors="surrogatepass")).hexdigest()[:16]
+    return f"{word[: _LONGEST - len(told) - 1]}~{told}"
 
 
 MIN_RUNS = 2

@@ -149,8 +149,7 @@ def replaced_runs(sweep: Sweep) -> list[str]:
     new: list[str] = []
     none: list[str] = []
     for cell in sweep.cells:
-        folders = (CellFolder(path) for path in (cell.path / "earlier").glob("*"))
-        count = sum(one.has_result_file() for one in folders if one.name.isdecimal())
+        count = CellFolder(cell.path).replaced_results()
         name = cell.planned.name if count == 1 else f"{cell.planned.name} ({count} times)"
         if count:
             (new if cell.state == "done" else none).append(name)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scalewise.analysis.comparability import flatten, grouped, is_factor
+from scalewise.analysis.comparability import cut, flatten, grouped, is_factor
 from scalewise.analysis.model import CellRecords, is_profiled, workload
 from scalewise.records import PlannedCell
 
@@ -199,7 +199,7 @@ def named(config: Mapping[str, Any], group: str) -> str | None:
         return None if chosen is None else str(chosen)
     # A user's own class, given on the command line, has its path alone.
     path = str(chosen.get("_target_") or "").rpartition(".")[2]
-    return str(chosen["name"]) if chosen.get("name") is not None else path or None
+    return cut(str(chosen["name"] if chosen.get("name") is not None else path)) or None
 
 
 def _base_label(cell: CellRecords) -> str:
@@ -243,7 +243,7 @@ def _word(fields: Fields, name: str) -> str:
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return f"[{','.join(map(str, value))}]"
+        return cut(f"[{','.join(map(str, value))}]")
     return "_".join(str(value).split())
 
 

@@ -50,6 +50,7 @@ from scalewise.records import (
     read_device_series,
     read_heartbeat,
     read_metrics,
+    read_plain,
     read_shard,
     read_steps,
     unpacked,
@@ -192,7 +193,7 @@ def _code() -> str:
 def find_figures(folder: CellFolder, key: str) -> StepFigures | None:
     """What was kept under ``key``; None where there is no such file or it is damaged."""
     try:
-        head, _, body = (folder.path / KEPT_FILE).read_bytes().partition(b"\n")
+        head, _, body = read_plain(folder.path / KEPT_FILE).partition(b"\n")
         if head.decode() != f"{key} {hashlib.sha256(body).hexdigest()}":
             return None
         return build(StepFigures, parse_json(body))
@@ -310,7 +311,8 @@ def _load_folder(folder: SweepFolder, given: Path) -> Sweep:
         return Sweep(
             folder.path, plan.command, plan.order_seed, plan.created_at, cells, tuple(problems)
         )
-    found = sorted(p.parent for p in folder.path.glob("*/config.yaml"))
+    configs = folder.path.glob("*/config.yaml")
+    found = sorted(p.parent for p in configs if not p.parent.is_symlink())
     if not found and folder.plan_path.exists():
         raise RecordError(f"{problems[0]}; and no cell lies beside it")
     if not found:

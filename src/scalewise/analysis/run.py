@@ -20,7 +20,7 @@ from scalewise.analysis.model import CellRecords, WarmUp
 from scalewise.analysis.remarks import Remark
 from scalewise.analysis.step_figures import StepFigures, figures_of
 from scalewise.analysis.steps import Anatomy, NotMeasuredError, Throughput, take
-from scalewise.analysis.validity import invalid_run
+from scalewise.analysis.validity import contradicted_run, invalid_run
 from scalewise.records import CellResult, RankSummary, cv_text, last_metrics
 
 
@@ -258,7 +258,7 @@ def measure_run(cell: CellRecords) -> Run:
         loss_history=take(missing, "loss", longest_loss_curve, losses.rows, losses.said),
         loss=take(missing, "loss", _final_loss, cell, losses),
         shards=shards,
-        invalid=tuple(invalid_run(cell, shards, losses.rows, steps.contradiction)),
+        invalid=tuple(invalid_run(cell, shards, losses.rows, contradicted_run(cell, steps))),
         missing=missing,
     )
 

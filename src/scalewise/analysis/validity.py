@@ -7,7 +7,7 @@ samples, shared a GPU or trained nothing, the rates are right and the speedup me
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from scalewise.analysis.losses import divergence
 from scalewise.analysis.model import CellRecords
 from scalewise.analysis.remarks import Remark
 from scalewise.records import PHASES, ImportedResult, MetricRow, RankSummary, StepSeries
+
+if TYPE_CHECKING:
+    from scalewise.analysis.step_figures import StepFigures
 
 UNTRAINED_UP_TO = 0.05
 """Share of steps without a loss up to which a run is still compared: a loop that leaves out a bad
@@ -112,8 +115,8 @@ def invalid_run(
     """Every reason why the figures of a finished cell mean nothing.
 
     ``shards`` is what its ranks fed, judged, None for one rank; ``losses`` are of
-    :func:`~scalewise.analysis.losses.run_losses`; ``contradicted`` says how step times contradict
-    each other.
+    :func:`~scalewise.analysis.losses.run_losses`; ``contradicted`` says how records contradict each
+    other.
     """
     run = cell.planned.name
     if shards is not None and shards.verdict in SHARED_DATA:
@@ -154,6 +157,9 @@ SAME: Final = 1e-3
 """Share by which two records of one time may differ; times below 1 us do not count."""
 _SAME_MS: Final = 1e-3
 DEVICE_SHARE: Final = 0.15
+
+OUTSIDE_S: Final = 1.0
+"""Seconds by which the clocks around a run's steps may differ from those of the steps."""
 DEVICE_S: Final = 0.5
 """A window on the device differs from the host's by less than the larger of these."""
 
@@ -169,6 +175,42 @@ def contradiction(series: Sequence[StepSeries]) -> str | None:
         for found in _contradictions(one):
             return f"the step times of rank {one.rank} contradict each other: {found}"
     return None
+
+
+def contradicted_run(cell: CellRecords, steps: StepFigures) -> str | None:
+    """The first contradiction of the steps with what else is known of a run; None for none.
+
+    Whoever alters step files can make their checksums anew; the rest of the run's records, its
+    batch and its device would have to be altered with them, each in its own way.
+    """
+    return steps.contradiction or next(_outside(cell, steps), None)
+
+
+def _outside(cell: CellRecords, steps: StepFigures) -> Iterator[str]:
+    result, rate = cell.result, steps.throughput
+    if result is None:
+        return
+    windows_s = {one.rank: one.core_use.window_s for one in result.ranks if one.core_use}
+    pauses = (cell.config or {}).get("validation") not in ("end", "never")
+    for one in steps.ranks:
+        lasted_s = one.edges_s[2] - one.edges_s[0] if one.edges_s else 0.0
+        if lasted_s > result.elapsed_s + OUTSIDE_S:
+            yield f"steps of {lasted_s:.4g} s in a run of {result.elapsed_s:.4g} s"
+        window_s = windows_s.get(one.rank, 0.0)
+        if lasted_s and not pauses and lasted_s + OUTSIDE_S < 0.5 * window_s:
+            yield f"steps of {lasted_s:.4g} s, whose cores were watched for {window_s:.4g} s"
+    if rate is None:
+        return
+    each = rate.samples / rate.steps
+    if each > result.global_batch_size * (1 + SAME):
+        yield f"{each:,.6g} samples a step, of a batch of {result.global_batch_size:,}"
+    declared = [one.flops_per_sample for one in result.ranks if one.flops_per_sample]
+    peak = max(cell.provenance.peak_tflops.values(), default=None) if cell.provenance else None
+    if declared and peak is not None:
+        tflops = max(declared) * rate.global_samples_per_s / result.world_size / 1e12
+        if tflops > peak:
+            name = result.ranks[0].device.name
+            yield f"{tflops:,.4g} TFLOP/s a device, where a {name} has {peak:,.4g} in any format"
 
 
 def _contradictions(series: StepSeries) -> Iterator[str]:
@@ -196,6 +238,12 @@ def _contradictions(series: StepSeries) -> Iterator[str]:
                 f"step {rows['step'][at]:,} took {whole_ms[at]:.6g} ms on the {line}, and its "
                 f"phases together {parts_ms[at]:.6g} ms"
             )
+    pauses_ms = apart_ms - lasted_ms
+    if len(rows) > 2 and np.median(pauses_ms) > 0.5 * np.median(apart_ms):
+        yield (
+            f"they began {np.median(apart_ms):.6g} ms after one another and took "
+            f"{np.median(lasted_ms):.6g} ms (medians): most of the time is in no step"
+        )
     timed = series.timed()
     on_device = timed.column("step", "device")
     known = ~np.isnan(on_device)

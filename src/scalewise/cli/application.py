@@ -22,6 +22,7 @@ from scalewise.host import (
     open_console,
     say,
     silence_unread,
+    tell,
 )
 from scalewise.records import closest
 
@@ -41,7 +42,7 @@ def main(words: Sequence[str] | None = None) -> int:
         say(f"{name}: {escaped(said)}")
         return error.exit_code
     except WRONG_INPUT as error:
-        say(f"{name}: {error}")
+        say(f"{name}: {escaped(str(error))}")
         return Exit.WRONG_INPUT
     except KeyboardInterrupt:
         say(f"{name}: interrupted")
@@ -154,8 +155,9 @@ _RUNNING = ("-m", "--multirun", "-v", "--verbose")
 @application.command()
 @click.argument("folder", type=FOLDER)
 @click.argument("overrides", nargs=-1)
+@click.option("--trust", is_flag=True, help="Also a sweep that you did not make here.")
 @click.option("-v", "--verbose", is_flag=True, help="Print every table, loss and doubt.")
-def resume(folder: Path, overrides: tuple[str, ...], verbose: bool) -> int:
+def resume(folder: Path, overrides: tuple[str, ...], trust: bool, verbose: bool) -> int:
     """Finish a sweep: its own command, for what it lacks.
 
     FOLDER is a sweep's, e.g. multirun/<sweep>. OVERRIDES are added to the command, e.g.
@@ -163,7 +165,7 @@ def resume(folder: Path, overrides: tuple[str, ...], verbose: bool) -> int:
     """
     from scalewise.cli import hydra_main
 
-    return hydra_main.resume(folder, overrides, verbose=verbose)
+    return hydra_main.resume(folder, overrides, trust=trust, verbose=verbose)
 
 
 @application.command()
@@ -222,7 +224,7 @@ def report(
         raise click.UsageError(str(error)) from error
     print_console(analysis, open_console(), target, verbose=verbose)
     done = "written over the earlier one" if files.replaced else "written"
-    sys.stdout.write(f"Report: {files.html}, {done}\n")
+    tell(f"Report: {files.html}, {done}")
     problems = list(files.problems)
     if study:
         chosen = tuple(datasets.split(",")) if datasets else ()
@@ -232,8 +234,10 @@ def report(
             raise click.UsageError(str(error)) from error
         judged = (p for p in analysis.pairs if p.seed_label and not p.invalid)
         labels = (f"{pair.multi.label}: {pair.seed_label}" for pair in judged)
-        sys.stdout.writelines(f"study's label: {label}\n" for label in labels)
-        sys.stdout.writelines(f"study: {path}\n" for path in paths)
+        for label in labels:
+            tell(f"study's label: {label}")
+        for path in paths:
+            tell(f"study: {path}")
         problems += more
     for problem in problems:
         say(f"warning: {problem}")
@@ -254,7 +258,7 @@ def bundle(folder: Path, out: Path | None) -> None:
 
     out = out or Path(f"{Path(os.path.realpath(folder)).name}.zip")  # resolve() refuses a loop
     files = write_archive(folder, out)
-    sys.stdout.write(f"{out}: {files} files, {out.stat().st_size / 1e6:.2f} MB\n")
+    tell(f"{out}: {files} files, {out.stat().st_size / 1e6:.2f} MB")
 
 
 @application.command()
@@ -324,7 +328,7 @@ def compare(
     def show() -> None:
         show_comparison(sections, open_console())
         if page:
-            sys.stdout.write(f"Comparison: {page}, written\n")
+            tell(f"Comparison: {page}, written")
 
     gate = ratios[0].gate if gated else None
     if gate is None or not gate.failed:
@@ -443,7 +447,7 @@ def defconfig(name: str, trackers: str | None) -> None:
     from scalewise.cli.overrides import FILE, save
 
     lines = save(name, trackers.split(",") if trackers else ())
-    sys.stdout.write(f"{FILE}: {' '.join(lines) or 'removed'}\n")
+    tell(f"{FILE}: {' '.join(lines) or 'removed'}")
 
 
 def _token_count(
@@ -513,12 +517,12 @@ def mirror(folder: Path) -> int:
     missing = mirror_main([str(folder), "--once"])
     sweep = SweepFolder(folder)
     if not missing and not any(cell.load_tracking() for _, cell in sweep.cells()):
-        sys.stdout.write(f"{folder}: no tracker was wanted (tracking=none), or no cell has begun\n")
+        tell(f"{folder}: no tracker was wanted (tracking=none), or no cell has begun")
         return missing
     if (sweep.report_path / "results.json").exists():
         missing = missing or int(not hand_over_answer(folder))
     if not missing:
-        sys.stdout.write(f"{folder}: its trackers hold everything\n")
+        tell(f"{folder}: its trackers hold everything")
     return missing
 
 
@@ -561,7 +565,8 @@ def export(folder: Path, out: Path | None) -> int:
     from scalewise.gpu import export_folder
 
     written, problems = export_folder(folder, out)
-    sys.stdout.writelines(f"{path}\n" for path in written)
+    for path in written:
+        tell(str(path))
     for problem in problems:
         say(f"scalewise export: left out: {problem}")
     return Exit.FAILED if problems else Exit.DONE

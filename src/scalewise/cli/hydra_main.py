@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import stat
 import sys
 from collections.abc import Sequence
 from pathlib import Path, PurePath
@@ -20,9 +21,18 @@ from scalewise.host import (
     is_unread,
     open_console,
     say,
+    seal,
     silence_unread,
 )
-from scalewise.records import Ending, State, SweepFolder, load_or_none
+from scalewise.records import (
+    REDACTED,
+    Ending,
+    State,
+    SweepFolder,
+    SweepPlan,
+    load_or_none,
+    redacted_words,
+)
 from scalewise.supervisor import CellFailed
 from scalewise.sweep import (
     SweepReport,
@@ -73,7 +83,8 @@ def train(defaults: bool = True) -> int:
         if line is None or wants_traceback:
             raise
         say(f"error: {line}")
-        return Exit.FAILED if is_the_hosts_fault(error) else Exit.WRONG_INPUT
+        began = any(sweep.endings for sweep in sweep_reports)  # the input was not what is wrong
+        return Exit.FAILED if began or is_the_hosts_fault(error) else Exit.WRONG_INPUT
     finally:
         discard_unused_folder()
 
@@ -90,28 +101,60 @@ _ONCE = ("sweep.resume", "sweep.rerun", "sweep.extend", "sweep.dry_run",
 was moved from."""
 
 
-def resume(folder: Path, more: Sequence[str], *, verbose: bool = False) -> int:
+def resume(folder: Path, more: Sequence[str], *, trust: bool = False, verbose: bool = False) -> int:
     """Run the command recorded in ``folder`` for what it lacks, and the overrides ``more``.
 
-    Raises ConfigError or RecordError for a folder that no such command has made.
+    Raises ConfigError or RecordError for a folder that no such command has made, or that somebody
+    else may have: its command can run any program, and does with ``trust``.
     """
     from scalewise.analysis import sweep_folder
 
-    command = sweep_folder(folder).load_plan().command
+    sweep = sweep_folder(folder)
+    plan = sweep.load_plan()
+    command = plan.command
     program = PurePath(command[0]).name if command else "nothing"
     if program not in ("train.py", "scalewise train") or _is_monitored(folder):
         raise ConfigError(
             f"{folder}: found the records of {program}; allowed: a sweep of train.py or scalewise "
             "train; run a script of your own again itself"
         )
-    words = [word for word in command[1:] if word.partition("=")[0].lstrip("+") not in _ONCE]
+    typed_again = {_key(word) for word in more}
+    if not trust and not _is_own(sweep, plan):
+        raise ConfigError(
+            f"{folder}: found a sweep that was made elsewhere, or that others can change; it would "
+            f"run: {shlex.join(command)}; allowed: your own, or with --trust after a look at that"
+        )
+    words = [word for word in command[1:] if _key(word) not in _ONCE]
+    words = [word for word in words if REDACTED not in word or _key(word) not in typed_again]
+    unknown = [word for word in words if REDACTED in word]
+    if unknown:
+        raise ConfigError(
+            f"{', '.join(map(_key, unknown))}: found no value, as no record holds secrets; give it "
+            f"again, itself or as ${{oc.env:NAME}}: scalewise resume {folder} {shlex.join(unknown)}"
+        )
     name = str(folder)
     if not re.fullmatch(r"[\w/.+-]*", name, re.ASCII):  # to Hydra, [a] is a list and a,b a choice
         name = "'{}'".format(name.replace("'", r"\'"))
     sys.argv = [command[0], *words, *more, f"sweep.resume={name}"]
-    say(f"resumes: {program} {shlex.join(sys.argv[1:])}")
+    say(f"resumes: {program} {shlex.join(redacted_words(sys.argv[1:]))}")
     sys.argv += ["--verbose"] if verbose else []
     return train(defaults=False)
+
+
+def _is_own(sweep: SweepFolder, plan: SweepPlan) -> bool:
+    """Whether this user typed the command, for this folder, and nobody else can write there."""
+    if plan.seal is None or plan.seal != seal(str(sweep.path.resolve()), *plan.command):
+        return False
+    for path in (sweep.path, sweep.plan_path):
+        found = path.stat()
+        shared = found.st_mode & stat.S_IWGRP and found.st_gid != os.getgid()
+        if found.st_uid != os.getuid() or found.st_mode & stat.S_IWOTH or shared:
+            return False
+    return True
+
+
+def _key(word: str) -> str:
+    return word.partition("=")[0].lstrip("+")
 
 
 def _is_monitored(folder: Path) -> bool:

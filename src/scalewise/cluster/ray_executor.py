@@ -27,7 +27,7 @@ from scalewise.cluster.hosts import (
 from scalewise.cluster.ray_cluster import SILENCE_S, Node, RayCluster, Reservation
 from scalewise.config import in_one_line, require
 from scalewise.gpu import HostMismatch
-from scalewise.records import CellFolder, Ending, SweepFolder
+from scalewise.records import ENV_SECRETS, CellFolder, Ending, SweepFolder
 from scalewise.supervisor import Origin
 from scalewise.sweep import Cell, Executor, QueuedCell, RunningCell
 
@@ -42,7 +42,7 @@ _DEAD_S = 20.0
 """How long Ray may take to notice that a node is gone whose actor is."""
 _ADDRESS_S = 20.0
 """Less than the hosts of other cells may hear nothing from the sweep."""
-_FORWARDED = ("NCCL_", "GLOO_", "TORCH_")
+_FORWARDED = ("NCCL_", "GLOO_", "TORCH_", ENV_SECRETS)
 """Variables of the sweep's environment that mean the same on every host."""
 
 

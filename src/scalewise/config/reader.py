@@ -16,7 +16,7 @@ from scalewise.config.components import component_of
 from scalewise.config.errors import ConfigError, in_one_line
 from scalewise.config.execution import DEFAULT_PROFILE, NO_CHECKPOINTS
 from scalewise.config.strategies import strategy_config
-from scalewise.records import DataError, build, to_plain
+from scalewise.records import DataError, build, redacted, to_plain
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -145,6 +145,7 @@ def config_id(plain: Mapping[str, Any]) -> str:
         # Whom a resumed sweep trusts makes no other cell of one that was begun.
         relevant["checkpoint"] = {**checkpoint, "trust": False}
         relevant = without_absent_groups(relevant)
+    relevant = redacted(relevant)  # whose key it is changes no result, and a hash can be guessed
     text = json.dumps(relevant, sort_keys=True, separators=(",", ":"), default=to_plain)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -9,6 +9,7 @@ A value that could not be read is null.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,6 +26,7 @@ from scalewise.records import (
     read_device_series,
     timeline_rows,
     unpacked,
+    write_atomically,
 )
 
 StatsEntry = dict[str, Any]
@@ -95,17 +97,18 @@ def export_cell(folder: CellFolder, target: Path) -> list[Path]:
         _write_array(
             multi_gpu_path(single), (multi_entry(when, series.devices, at) for when, at in rows)
         )
-        with timeline.open("w", newline="", encoding="utf-8") as file:
-            table = csv.writer(file, lineterminator="\n")
-            table.writerow(TIMELINE_COLUMNS)
-            table.writerows(timeline_rows(series))
+        text = io.StringIO()
+        table = csv.writer(text, lineterminator="\n")
+        table.writerow(TIMELINE_COLUMNS)
+        table.writerows(timeline_rows(series))
+        write_atomically(timeline, text.getvalue().encode())
         written += [single, multi_gpu_path(single), timeline]
     return written
 
 
 def _write_array(path: Path, entries: Iterable[StatsEntry]) -> None:
     lines = ",\n".join(json.dumps(e, allow_nan=False, ensure_ascii=False) for e in entries)
-    path.write_text(f"[\n{lines}\n]\n" if lines else "[\n]\n", encoding="utf-8")
+    write_atomically(path, (f"[\n{lines}\n]\n" if lines else "[\n]\n").encode())
 
 
 def stats_path(folder: CellFolder, host: str | None = None) -> Path:
@@ -214,7 +217,7 @@ class JsonArrayFile:
             raise ValueError(f"{path}: not JSON ({error}); name another file") from None
         if not isinstance(entries, list):
             raise ValueError(f"{path}: not a JSON array; name another file")
-        path.write_bytes(content.rstrip().removesuffix(b"]").rstrip() + _END)
+        write_atomically(path, content.rstrip().removesuffix(b"]").rstrip() + _END)
 
     def append(self, entry: Any) -> None:
         """Raises OSError; the file is then as it was."""

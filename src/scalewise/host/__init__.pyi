@@ -7,6 +7,7 @@ from .console import open_console as open_console
 from .console import plural as plural
 from .console import say as say
 from .console import silence_unread as silence_unread
+from .console import tell as tell
 from .identity import CLASS_FILES as CLASS_FILES
 from .identity import SOURCE_SHA256 as SOURCE_SHA256
 from .identity import WORKING_DIRECTORY as WORKING_DIRECTORY
@@ -18,6 +19,7 @@ from .identity import own_classes as own_classes
 from .identity import place_id as place_id
 from .identity import running_code as running_code
 from .identity import scalewise_version as scalewise_version
+from .identity import seal as seal
 from .limits import CoreUse as CoreUse
 from .limits import CoreUseMeter as CoreUseMeter
 from .limits import RunQueue as RunQueue

@@ -9,19 +9,27 @@ import select
 import shutil
 import signal
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
 from typing import TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
-_BREAKS_THE_LINE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-"""Control characters, and what else ends a line: none of them is meant to reach a terminal."""
+_BREAKS_THE_LINE = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Control characters, what else ends a line, and what turns its direction: none of them is meant to
+reach a terminal."""
 
 
 def escaped(text: str) -> str:
     """``text`` with its control characters written as Python does: a newline is ``\\n``."""
     return _BREAKS_THE_LINE.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+def _escaped_lines(text: str) -> str:
+    """As :func:`escaped`, but for its newlines."""
+    return "\n".join(map(escaped, text.split("\n")))
 
 
 def from_here(path: str | Path) -> str:
@@ -92,12 +100,29 @@ def _is_gone(number: int) -> bool:
 
 
 def say(text: str) -> None:
-    """Write a line to standard error; where that fails there is nowhere left to say so."""
+    """Write lines to standard error; where that fails there is nowhere left to say so."""
     try:
-        sys.stderr.write(f"{text}\n")
+        sys.stderr.write(f"{_escaped_lines(text)}\n")
         sys.stderr.flush()
     except OSError:
         discard(2)
+
+
+def tell(text: str) -> None:
+    """Write lines to standard output. Raises OSError where that fails."""
+    sys.stdout.write(f"{_escaped_lines(text)}\n")
+    sys.stdout.flush()
+
+
+class _PlainTextConsole(Console):
+    """Shows control characters in what it prints, and obeys none; its own colours stay."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            plain = segment.text if segment.control else _escaped_lines(segment.text)
+            yield Segment(plain, segment.style, segment.control)
 
 
 _NO_WIDTH = 10_000
@@ -107,10 +132,13 @@ _NO_WIDTH = 10_000
 def open_console(stream: TextIO | None = None) -> Console:
     """A console as wide as the terminal behind ``stream`` (standard output), or without limit.
 
+    :func:`say`, :func:`tell` and these are the doors through which text is printed: much of it is
+    not ours, so its control characters are escaped.
+
     rich takes a pipe to be 80 columns wide and would break or cut what is longer. ``COLUMNS``
     says how wide it is; 0, as some shells and containers say, is no width.
     """
-    console = Console(file=stream or sys.stdout, highlight=False)
+    console = _PlainTextConsole(file=stream or sys.stdout, highlight=False)
     if console.is_terminal:
         # A width that is set stays when the window is resized.
         if not console.width:

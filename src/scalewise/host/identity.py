@@ -5,10 +5,14 @@ A configuration names classes and files, and its id stays the same whatever they
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
+import hmac
 import importlib.resources
 import importlib.util
+import os
+import secrets
 import socket
 import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -95,6 +99,30 @@ def _read(path: Path) -> str:
     except OSError:
         return ""
 
+
+def seal(*words: str) -> str | None:
+    """A mark of ``words`` that this user alone can make: an HMAC under a key of his own.
+
+    The key lies in ``$XDG_STATE_HOME/scalewise``, by default in ``~/.local/state``. None where it
+    can neither be read nor made.
+    """
+    try:
+        state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+        path = state / "scalewise" / "key"
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(secrets.token_bytes(_KEY_BYTES))
+        key = path.read_bytes()
+    except (OSError, RuntimeError):  # no home, or a read-only one
+        return None
+    if len(key) != _KEY_BYTES:
+        return None
+    return hmac.new(key, "\0".join(words).encode(errors="surrogateescape"), "sha256").hexdigest()
+
+
+_KEY_BYTES = 32
 
 WORKING_DIRECTORY = "working directory"
 """Whose repository a ``code`` is of where scalewise itself runs from none."""

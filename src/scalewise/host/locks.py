@@ -38,6 +38,8 @@ def runtime_folder() -> Path:
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
             why = "it is no folder of this user"
+        elif found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            why = f"it can be written by others (mode {stat.S_IMODE(found.st_mode):o}, not 700)"
         elif not os.access(folder, os.W_OK | os.X_OK):
             why = "it cannot be written"
     except OSError as error:

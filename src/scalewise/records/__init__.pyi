@@ -32,7 +32,10 @@ from .files import find_record as find_record
 from .files import finite_or_none as finite_or_none
 from .files import load_json as load_json
 from .files import load_or_none as load_or_none
+from .files import open_plain as open_plain
 from .files import parse_json as parse_json
+from .files import read_plain as read_plain
+from .files import refuse_link as refuse_link
 from .files import save_json as save_json
 from .files import save_record as save_record
 from .files import write_atomically as write_atomically
@@ -86,6 +89,14 @@ from .model import TrackingRecord as TrackingRecord
 from .model import batch_sizes_of as batch_sizes_of
 from .model import data_shards_of as data_shards_of
 from .model import sum_over_shards as sum_over_shards
+from .redaction import ENV_SECRETS as ENV_SECRETS
+from .redaction import REDACTED as REDACTED
+from .redaction import names_secret as names_secret
+from .redaction import redacted as redacted
+from .redaction import redacted_words as redacted_words
+from .redaction import secrets_of as secrets_of
+from .redaction import with_secrets as with_secrets
+from .redaction import without_secrets as without_secrets
 from .series import TIMELINE_COLUMNS as TIMELINE_COLUMNS
 from .series import Alert as Alert
 from .series import DeviceProcess as DeviceProcess

@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from scalewise.records.files import RecordError
+from scalewise.records.files import RecordError, read_plain
 
 _MOST_FILES: Final = 100_000
 _MOST_BYTES: Final = 10**9
@@ -50,7 +50,7 @@ def write_archive(folder: Path, out: Path) -> int:
                 # Of no time and no owner: equal records, equal bytes.
                 entry = zipfile.ZipInfo(path.relative_to(folder).as_posix())
                 entry.external_attr = (stat.S_IFREG | 0o644) << 16
-                archive.writestr(entry, path.read_bytes(), zipfile.ZIP_DEFLATED, compresslevel=9)
+                archive.writestr(entry, read_plain(path), zipfile.ZIP_DEFLATED, compresslevel=9)
         _check(out, part.stat().st_size, archive.infolist())
         part.replace(out)
     finally:

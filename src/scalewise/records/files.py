@@ -6,11 +6,14 @@ its last unit may be torn off at any byte. A parser keeps that end in ``rest`` u
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import os
+import stat
 import threading
 from collections.abc import Callable, Mapping
+from io import BufferedReader
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Generic, Protocol, TextIO, TypeVar
 
@@ -60,11 +63,59 @@ def is_version(found: object, known: int) -> bool:
     return type(found) is int and found == known
 
 
+_DEEPEST: Final = 5
+"""Folders between a sweep and its deepest file, ``earlier/1/attempts/1.logs`` of a cell."""
+
+
+def refuse_link(path: Path) -> None:
+    """Raises OSError where a link leads to ``path`` from inside a sweep or a cell.
+
+    Whoever made the sweep's folder could have other files read, or written over. The sweep's own
+    folder may be a link: that one is the reader's.
+    """
+    folders = path.parents[: _DEEPEST + 1]
+    for depth, folder in enumerate(folders):
+        if folder.is_symlink() and any(
+            os.path.lexists(above / name)
+            for above in folders[depth + 1 :]
+            for name in ("sweep.json", "config.yaml")
+        ):
+            said = "found a link; allowed: a folder of the sweep's"
+            raise OSError(errno.ELOOP, said, str(folder))
+
+
+def open_plain(path: Path) -> BufferedReader:
+    """Open for reading what lies in a sweep: a plain file, to which no link leads.
+
+    Raises OSError that names ``path``, also for a pipe or a device.
+    """
+    refuse_link(path)
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            error.strerror = "found a link; allowed: a plain file"
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "found no plain file; allowed: one", str(path))
+    return os.fdopen(descriptor, "rb")
+
+
+def read_plain(path: Path) -> bytes:
+    """All of what :func:`open_plain` opens."""
+    with open_plain(path) as file:
+        return file.read()
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace ``path`` by ``data``: a crash leaves the old content or the new, never a mixture.
 
-    Raises OSError that names ``path``, as that of a full disk does not do by itself.
+    A reader beside sees one of them, and what was written outlives a power cut. A link is replaced,
+    not followed. Raises OSError that names ``path``, as that of a full disk does not do by itself.
     """
+    refuse_link(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     # Two threads may write the same record at once, each its own file until it takes the name.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
@@ -74,12 +125,25 @@ def write_atomically(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        _sync(path.parent)
     except OSError as error:
         if error.filename is None:
             error.filename = str(path)
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _sync(folder: Path) -> None:
+    """Have the names in ``folder`` on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # a file system that does not know it
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def save_json(path: Path, record: object) -> None:
@@ -89,14 +153,19 @@ def save_json(path: Path, record: object) -> None:
     write_atomically(path, text.encode(errors="backslashreplace") + b"\n")
 
 
+def reason(error: Exception) -> str:
+    """The error without the file's name, which stands before it."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
 def load_json(path: Path, cls: type[T]) -> T:
     """Read what :func:`save_json` wrote. Raises :class:`RecordError` naming the file."""
     try:
-        plain = parse_json(path.read_bytes().decode())
+        plain = parse_json(read_plain(path).decode())
     except FileNotFoundError:
         raise AbsentRecordError(f"{path}: no such record") from None
     except (OSError, ValueError) as error:
-        raise RecordError(f"{path}: cannot be read as JSON: {error}") from error
+        raise RecordError(f"{path}: cannot be read as JSON: {reason(error)}") from error
     if not isinstance(plain, dict):
         raise RecordError(f"{path}: found {type(plain).__name__}; a JSON object was expected")
     # What a person typed has none: it is read as today's, and its keys are checked.
@@ -216,9 +285,9 @@ class LineParser(Generic[T]):
 def parse_series(path: Path, parser: Parser[T]) -> T:
     """All of a series but a torn end, which stays in the parser. Raises :class:`RecordError`."""
     try:
-        return parser.parse(path.read_bytes())
+        return parser.parse(read_plain(path))
     except OSError as error:
-        raise RecordError(f"{path}: cannot be read: {error}") from error
+        raise RecordError(f"{path}: cannot be read: {reason(error)}") from error
     except ValueError as error:
         raise RecordError(f"{path}: {error}") from error
 
@@ -248,7 +317,7 @@ class Tail(Generic[T]):
 
     def _new_bytes(self) -> bytes:
         try:
-            with self.path.open("rb") as file:
+            with open_plain(self.path) as file:
                 head = file.read(_FINGERPRINT_BYTES)
                 if not head.startswith(self._head):
                     raise RecordError(f"{self.path} was begun anew while it was read")
@@ -260,6 +329,6 @@ class Tail(Generic[T]):
                 raise RecordError(f"{self.path} was removed while it was read") from None
             return b""
         except OSError as error:
-            raise RecordError(f"{self.path}: cannot be read: {error}") from error
+            raise RecordError(f"{self.path}: cannot be read: {reason(error)}") from error
         self._position += len(data)
         return data

@@ -26,6 +26,9 @@ from scalewise.records.files import (
     load_json,
     load_optional,
     load_or_none,
+    open_plain,
+    read_plain,
+    reason,
     save_json,
     write_atomically,
 )
@@ -37,6 +40,7 @@ from scalewise.records.model import (
     RunningAttempt,
     TrackingRecord,
 )
+from scalewise.records.redaction import redacted, redacted_words, without_secrets
 from scalewise.records.validation import DataError, build, to_plain
 
 ALIVE_S = 15.0
@@ -96,7 +100,8 @@ class CellFolder:
     def save_config(self, config: Mapping[str, Any]) -> None:
         import yaml
 
-        text = yaml.safe_dump(to_plain(config), sort_keys=False, allow_unicode=True)
+        plain = redacted(to_plain(config))
+        text = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)
         write_atomically(self.path / "config.yaml", text.encode())
 
     def load_config(self) -> dict[str, Any]:
@@ -104,14 +109,15 @@ class CellFolder:
 
         path = self.path / "config.yaml"
         try:
-            return build(dict[str, Any], _load_yaml(path.read_bytes().decode()))
+            return build(dict[str, Any], _load_yaml(read_plain(path).decode()))
         except DataError as error:
             raise RecordError(f"{path}: {error}") from None
         except (OSError, ValueError, yaml.YAMLError) as error:
-            raise RecordError(f"{path}: cannot be read: {error}") from error
+            raise RecordError(f"{path}: cannot be read: {reason(error)}") from error
 
     def save_provenance(self, provenance: Provenance) -> None:
-        save_json(self.path / "provenance.json", provenance)
+        command = redacted_words(provenance.command)
+        save_json(self.path / "provenance.json", replace(provenance, command=command))
 
     def load_provenance(self) -> Provenance:
         return load_json(self.path / "provenance.json", Provenance)
@@ -125,22 +131,24 @@ class CellFolder:
         return load_json(self.path / "ranks" / f"rank{rank}.json", RankSummary)
 
     def save_rank_error(self, ending: Ending) -> None:
-        save_json(self.path / "ranks" / f"rank{ending.rank}.err", ending)
+        save_json(self.path / "ranks" / f"rank{ending.rank}.err", _without_secrets(ending))
 
     def load_rank_error(self, rank: int) -> Ending | None:
         return load_optional(self.path / "ranks" / f"rank{rank}.err", Ending)
 
     def clear_attempt(self) -> None:
-        """Remove the records of an unfinished attempt, but keep its logs."""
-        if self.has_result_file():
-            # It ended once, even if its result is torn or of another cell.
-            self.move_to_earlier((*_ATTEMPT_FOLDERS, "logs", "result.json"))
-        for name in _ATTEMPT_FOLDERS:
-            if (self.path / name).exists():
-                shutil.rmtree(self.path / name)
-        logs = self.path / "logs"
-        if logs.exists():
-            self._keep_logs(logs, self.next_attempt_number() - 1)
+        """Move the records of an earlier try to ``earlier/<n>``, and its logs to its record.
+
+        They may be of a run that ended: of a result that is torn, gone, or of another cell.
+        """
+        attempt = self.next_attempt_number() - 1
+        logs, kept = self.path / "logs", self.path / "attempts" / f"{attempt}.logs"
+        ended = self.has_result_file()
+        if logs.exists() and attempt and not ended and not kept.exists():
+            logs.rename(kept)
+        names = (*_ATTEMPT_FOLDERS, "logs", "result.json")
+        if any(os.path.lexists(self.path / name) for name in names):
+            self.move_to_earlier(names)
 
     def set_aside(self) -> Path:
         """Move everything of a run to ``earlier/<n>``, so that the cell can run again."""
@@ -151,8 +159,7 @@ class CellFolder:
     def move_to_earlier(self, names: Iterable[str]) -> Path:
         """Move files and folders of the cell to a new ``earlier/<n>``, in the order of ``names``.
 
-        The result has to come last: while it is there, :meth:`clear_attempt` deletes nothing, so a
-        crash between two moves loses nothing.
+        The result has to come last: while it is there, the logs are those of the run that ended.
         """
         earlier = self.path / "earlier"
         numbers = [int(p.name) for p in earlier.glob("*") if p.name.isdecimal()]
@@ -162,14 +169,6 @@ class CellFolder:
             if os.path.lexists(self.path / name):
                 (self.path / name).rename(kept / name)
         return kept
-
-    def _keep_logs(self, logs: Path, attempt: int) -> None:
-        kept = self.path / "attempts" / f"{attempt}.logs"
-        if attempt == 0 or kept.exists():
-            # No attempt refers to these logs: the supervisor was killed, or its port was taken.
-            shutil.rmtree(logs)
-        else:
-            logs.rename(kept)
 
     # Result and attempts
 
@@ -187,8 +186,13 @@ class CellFolder:
         return result
 
     def has_result_file(self) -> bool:
-        """Whether a result was written, be it damaged since."""
-        return (self.path / "result.json").exists()
+        """Whether a result was written, be it damaged since, or a link that leads nowhere."""
+        return os.path.lexists(self.path / "result.json")
+
+    def replaced_results(self) -> int:
+        """How many results were set aside, whatever made them so."""
+        folders = (CellFolder(path) for path in (self.path / "earlier").glob("*"))
+        return sum(one.has_result_file() for one in folders if one.name.isdecimal())
 
     def find_result(self, cell_id: str | None = None) -> CellResult | None:
         """The result; None if it is missing, damaged or of another cell than ``cell_id``."""
@@ -200,7 +204,8 @@ class CellFolder:
 
     def save_attempt(self, ending: Ending) -> Ending:
         """Record how a try without a result ended, with the next number if it has none."""
-        ending = replace(ending, number=ending.number or self.next_attempt_number())
+        number = ending.number or self.next_attempt_number()
+        ending = replace(_without_secrets(ending), number=number)
         save_json(self.path / "attempts" / f"{ending.number}.json", ending)
         return ending
 
@@ -263,6 +268,11 @@ class CellFolder:
 
     def load_tracking(self) -> TrackingRecord | None:
         return load_optional(self.path / "tracking.json", TrackingRecord)
+
+
+def _without_secrets(ending: Ending) -> Ending:
+    lines = tuple(map(without_secrets, ending.last_lines))
+    return replace(ending, message=without_secrets(ending.message), last_lines=lines)
 
 
 _MOST_BY_C = 10_000
@@ -371,7 +381,7 @@ def drop_checkpoints(cell: Path) -> None:
 
 def _sha256(path: Path) -> str | None:
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError:
         return None
@@ -406,6 +416,8 @@ class SweepPlan:
     """``exclusive``: one cell at a time on a host; ``packed``: as many as fit."""
     slots: NonNegativeInt | None = None
     """Number of devices of the host that ran it last; None if nothing ran yet."""
+    seal: str | None = None
+    """Mark of the folder and the command by whoever ran it: :func:`scalewise.host.seal`."""
 
 
 class SweepFolder:
@@ -427,7 +439,7 @@ class SweepFolder:
         return self.path / "report"
 
     def save_plan(self, plan: SweepPlan) -> None:
-        save_json(self.plan_path, plan)
+        save_json(self.plan_path, replace(plan, command=redacted_words(plan.command)))
 
     def load_plan(self) -> SweepPlan:
         return load_json(self.plan_path, SweepPlan)
@@ -472,7 +484,7 @@ def current_attempt(cell: CellFolder) -> CurrentAttempt | None:
         return None
     provenance = cell.path / "provenance.json"
     stamp = provenance.stat().st_mtime_ns if provenance.exists() else None
-    if (cell.path / "result.json").exists():
+    if cell.has_result_file():
         result = cell.load_result()
         return CurrentAttempt(result.attempt, stamp or 0, result, None)
     last = next(reversed(list(cell.attempts())), None)

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from scalewise.records.files import RecordError
+from scalewise.records.files import RecordError, read_plain
 
 _LAYOUT = struct.Struct("<qqqddqq")
 
@@ -76,7 +76,7 @@ class HeartbeatWriter:
 def read_heartbeat(path: Path) -> Heartbeat | None:
     """The last beat, or None before the first. Raises RecordError for what is no heartbeat."""
     try:
-        data = path.read_bytes()
+        data = read_plain(path)
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -62,7 +62,7 @@ def cell_state(folder: CellFolder, cell_id: str | None, now: float = math.inf) -
     if beat is not None and running is not None:
         ending = Ending("running", number=running.number, started_at=running.started_at)
         if now - beat >= ALIVE_S:
-            why = "its processes are gone, and nobody recorded why"
+            why = "its processes are gone or stopped, and nobody recorded why"
             ending = replace(ending, outcome="interrupted", message=why)
         return CellState(ending, result_fault=fault, running=running)
     if fault:

@@ -31,6 +31,7 @@ from scalewise.records.files import (
     RecordError,
     is_version,
     load_json,
+    open_plain,
     parse_json,
     parse_series,
     save_json,
@@ -312,7 +313,7 @@ def read_shard(path: Path, rank: int) -> ShardIndices:
     """Raises :class:`RecordError` for an archive that is damaged."""
     try:
         # Opened here, because numpy leaves a file it cannot read open.
-        with path.open("rb") as file, _ONE_AT_A_TIME, np.load(file) as data:
+        with open_plain(path) as file, _ONE_AT_A_TIME, np.load(file) as data:
             part = int(data["data_shard"])
             return ShardIndices(
                 rank,

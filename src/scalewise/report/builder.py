@@ -5,6 +5,7 @@ The first page has the answer and what it rests on, in brief; the rest is linked
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -25,7 +26,7 @@ from scalewise.analysis import (
 )
 from scalewise.config import conf_dir
 from scalewise.host import plural
-from scalewise.records import SweepFolder
+from scalewise.records import SweepFolder, write_atomically
 from scalewise.report import console as console_module
 from scalewise.report import export, page
 from scalewise.report.answer import answers, in_detail
@@ -106,7 +107,15 @@ def analysis_of(sweep: Source) -> Analysis:
 
 
 def report_folder(analysis: Analysis, out: Path | None) -> Path:
-    return out or SweepFolder(analysis.sweep.home).report_path
+    """``out``, or the folder of the sweep's own report. Raises OSError where that is a link."""
+    return out or own_folder(SweepFolder(analysis.sweep.home).report_path)
+
+
+def own_folder(path: Path) -> Path:
+    """``path``. Raises OSError where it is a link: others' files would be written over."""
+    if path.is_symlink():
+        raise OSError(errno.ELOOP, "found a link; allowed: a folder of the sweep's", str(path))
+    return path
 
 
 def report_sections(sweep: Source, samples: int | None = None) -> list[Section]:
@@ -229,7 +238,7 @@ def _write_or_remove(path: Path, text: str) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file. Bytes of names that are not UTF-8 are escaped."""
-    path.write_text(text, encoding="utf-8", errors="backslashreplace")
+    write_atomically(path, text.encode("utf-8", errors="backslashreplace"))
 
 
 _LARGEST = 2

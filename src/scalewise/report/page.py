@@ -39,7 +39,7 @@ from scalewise.analysis import (
     flatten,
     shown_on,
 )
-from scalewise.records import CellFolder, DeviceSeries
+from scalewise.records import CellFolder, DeviceSeries, open_plain
 from scalewise.report.answer import answers
 from scalewise.report.sections import Block, Line, Lines, Section, Table, Verbatim, printable
 
@@ -382,7 +382,7 @@ def _log_tail(cell: CellRecords) -> list[str]:
     failed = [attempt.rank for attempt in cell.attempts if attempt.rank is not None]
     path = CellFolder(cell.path).log_path(failed[-1] if failed else 0, "err")
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             file.seek(0, 2)
             file.seek(max(0, file.tell() - _LOG_BYTES))
             text = file.read().decode("utf-8", "replace")

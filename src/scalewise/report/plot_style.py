@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import matplotlib as mpl
@@ -45,14 +46,18 @@ def write_plots(draws: Mapping[str, Draw], folder: Path) -> tuple[list[str], lis
         for name, draw in draws.items():
             path = folder / name
             try:
-                path.unlink(missing_ok=True)
                 made = draw()
-                if made is not None:
-                    for text in made.findobj(Text):
-                        text.set_text(drawn(text.get_text()))
-                    made.savefig(path)
-                    written.append(name)
+                if made is None:
+                    path.unlink(missing_ok=True)
+                    continue
+                for text in made.findobj(Text):
+                    text.set_text(drawn(text.get_text()))
+                with TemporaryDirectory(prefix=".", dir=folder) as beside:
+                    made.savefig(Path(beside) / name)
+                    (Path(beside) / name).replace(path)
+                written.append(name)
             except Exception as error:
+                path.unlink(missing_ok=True)
                 failed.append(f"{name} was not written: {type(error).__name__}: {error}")
     return written, failed
 

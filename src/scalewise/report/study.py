@@ -24,7 +24,7 @@ from scalewise.analysis import (
 )
 from scalewise.report import export, findings
 from scalewise.report.answer import reasons
-from scalewise.report.builder import Source, analysis_of, report_folder, write_text
+from scalewise.report.builder import Source, analysis_of, own_folder, report_folder, write_text
 from scalewise.report.findings import remarks
 from scalewise.report.plot_style import write_plots
 from scalewise.report.sections import (
@@ -77,7 +77,7 @@ def build_study(
     ``datasets`` has one that the sweep does not.
     """
     analysis = _select(analysis_of(sweep), datasets)
-    folder = report_folder(analysis, report_to) / "study"
+    folder = own_folder(report_folder(analysis, report_to) / "study")
     folder.mkdir(parents=True, exist_ok=True)
     for stale in folder.iterdir():
         # All of it is ours: a file of an earlier study would show what is no longer there.

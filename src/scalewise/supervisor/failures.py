@@ -16,6 +16,7 @@ from scalewise.records import (
     RankSummary,
     RecordError,
     load_or_none,
+    open_plain,
     read_heartbeat,
 )
 from scalewise.supervisor.ranks import RankProcess, Ranks
@@ -165,7 +166,7 @@ def _whom(absent: Sequence[int], here: Sequence[int], world_size: int) -> str:
 def _log(folder: CellFolder, rank: int) -> str:
     """The end of a rank's stderr; empty where nothing was printed."""
     try:
-        with folder.log_path(rank, "err").open("rb") as file:
+        with open_plain(folder.log_path(rank, "err")) as file:
             file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
             return file.read().decode(errors="replace")
     except OSError:

@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from scalewise.records import DeviceInfo, PlannedCell, build, parse_json, to_plain
+from scalewise.records import (
+    DeviceInfo,
+    PlannedCell,
+    build,
+    parse_json,
+    redacted_words,
+    to_plain,
+)
 
 
 def to_line(value: Any) -> bytes:
@@ -62,7 +69,7 @@ class Origin:
     @classmethod
     def of_this_process(cls) -> Origin:
         path = tuple(str(Path(p or ".").resolve()) for p in sys.path)
-        return cls(str(Path.cwd()), path, tuple(sys.argv))
+        return cls(str(Path.cwd()), path, redacted_words(sys.argv))  # jobs of SLURM are files
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -85,32 +84,28 @@ class Supervisor:
                 if why is not None:
                     sys.stderr.write(f"{self.job.cell.name} starts from the beginning: {why}\n")
             ending = self._train()
-            if self.is_first and self._superseded:
-                message = f"{self.job.cell.name}: a later try has begun; this one records nothing"
-                number = self.this_try.number
-                return Ending("interrupted", "interrupted", message, number=number)
+            if self.is_first and self._is_superseded():
+                return self.this_try.stand_down()
             if self.job.nodes is not None:
                 ending = conclude(self.folder, self.job.nodes, ending)
                 if not self.is_first:
                     return replace(ending, number=self.this_try.number)
             if ending.outcome == "done":
-                return self.this_try.record_result(self._co_tenants)
+                return self.this_try.record_result(self._co_tenants, self._is_superseded)
             return self.this_try.record_failure(ending)
         except OSError as error:
             # A full disk takes neither result nor attempt; the sweep still hears of it.
             end_descendants(0.0)
-            return Ending("failed", "disk", str(error))
+            return Ending(
+                "failed", "disk", f"{error.filename or self.folder.path}: {error.strerror}"
+            )
         finally:
             self.colocation.leave()
-            if self.is_first and not self._superseded:
+            if self.is_first and not self._is_superseded():
                 self.folder.clear_running()
 
-    @cached_property
-    def _superseded(self) -> bool:
-        """Whether the sweep lost this host, tried again elsewhere, and here it is back.
-
-        Looked up once, when the ranks have ended: what is recorded and what is cleared agree.
-        """
+    def _is_superseded(self) -> bool:
+        """Whether the sweep lost this host, tried again elsewhere, and here it is back."""
         running = self.folder.find_running_attempt()
         if running is None:
             return True

@@ -92,7 +92,8 @@ class WarmServer:
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
             job_read, job_write = os.pipe()
             answer_read, answer_write = os.pipe()
-            error_write = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+            errors.unlink(missing_ok=True)  # it may be a link to another file
+            error_write = os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
             for descriptor in (job_read, answer_write, error_write):
                 theirs.callback(os.close, descriptor)
             for descriptor in (job_write, answer_read):

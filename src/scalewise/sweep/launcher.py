@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +25,7 @@ from scalewise.config import (
     resolve,
 )
 from scalewise.host import wrap_command
-from scalewise.records import DataError, SweepFolder, build
+from scalewise.records import ENV_SECRETS, DataError, SweepFolder, build, secrets_of
 from scalewise.supervisor import CellFailed
 from scalewise.sweep.auto import describe_later, first_stage, settle_alone, undecided_requests
 from scalewise.sweep.compose import Composer, written_keys
@@ -191,6 +193,7 @@ def _run(
 
     With ``sweep.dry_run``, print what would run instead, and return None. ``lines`` are said first.
     """
+    _hand_on_secrets(folder, requests)
     sweep, undecided = SweepFolder(folder), undecided_requests(requests)
     cells = plan_in(folder, requests)
     is_here = not isinstance(host, Cluster)  # other hosts may have files that this one has not
@@ -214,6 +217,20 @@ def _run(
         return engine.run(selection.cells)
     finally:
         add_sweep_report(engine.report)
+
+
+def _hand_on_secrets(folder: Path, requests: Sequence[Request]) -> None:
+    """Into the environment of all processes to come; what Hydra wrote of them goes.
+
+    Raises :class:`ConfigError` for two values of one: cells do not differ by their secrets.
+    """
+    (folder / "multirun.yaml").unlink(missing_ok=True)
+    found: dict[str, Any] = {}
+    for one in requests:
+        for key, value in secrets_of(one.plain).items():
+            if found.setdefault(key, value) != value:
+                raise ConfigError(f"{key}: found two values of a secret; allowed: one in a sweep")
+    os.environ[ENV_SECRETS] = json.dumps(found)
 
 
 def plan_in(folder: Path, requests: Sequence[Request]) -> list[Cell]:

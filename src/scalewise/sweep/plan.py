@@ -34,7 +34,8 @@ from scalewise.config import (
     too_many_cells,
     without_absent_groups,
 )
-from scalewise.records import PlannedCell, SweepFolder, SweepPlan
+from scalewise.host import seal
+from scalewise.records import PlannedCell, SweepFolder, SweepPlan, redacted_words
 from scalewise.train import import_for_building
 
 
@@ -309,7 +310,7 @@ def make_cell(one: Request, repeat: int) -> Cell:
             cell_id=identity,
             config_id=one.config_id,
             name=name,
-            overrides=one.overrides,
+            overrides=redacted_words(one.overrides),
             repeat=repeat,
             devices=None if devices == "auto" else devices,
         ),
@@ -331,5 +332,6 @@ def add_to_plan(folder: SweepFolder, cells: Sequence[Cell], policy: str, slots: 
     created_at = time.time() if earlier is None else earlier.created_at
     if slots is None and earlier is not None:
         slots = earlier.slots
-    command = tuple(as_typed(sys.argv))
-    folder.save_plan(SweepPlan(created_at, command, seed, (*before, *new), policy, slots))
+    command = redacted_words(as_typed(sys.argv))
+    mark = seal(str(folder.path.resolve()), *command)
+    folder.save_plan(SweepPlan(created_at, command, seed, (*before, *new), policy, slots, mark))

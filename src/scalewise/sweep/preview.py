@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from scalewise.config import ConfigError
-from scalewise.host import plural
+from scalewise.host import plural, tell
 from scalewise.records import CellResult, Ending, SweepFolder
 from scalewise.sweep.auto import adaptive_requests, budget_of_rounds, describe_rounds
 from scalewise.sweep.engine import SweepReport, add_sweep_report
@@ -34,7 +34,7 @@ def print_preview(
     lines, refused = preview(sweep, selection, host, packed, later)
     if refused and len(selection.cells) == 1:
         raise ConfigError(*refused.values())
-    sys.stdout.write("".join(f"{line}\n" for line in [*lines, *remarks]))
+    tell("\n".join([*lines, *remarks]))
     if refused:
         sys.stdout.flush()  # what nobody reads is no sweep that was interrupted
         skipped = {cell_id: Ending("skipped", "host", why) for cell_id, why in refused.items()}

@@ -68,10 +68,14 @@ def select(cells: Sequence[Cell], folder: SweepFolder, rerun: str | None) -> Sel
 def set_unreadable_aside(folder: CellFolder, planned: PlannedCell) -> str | None:
     """Move away a run that ended, but whose result is not this cell's or cannot be read.
 
-    Returns the line that says so; None where there was nothing to move.
+    Returns the line that says so; None where there was nothing to move. Where the result is gone,
+    the supervisor moves the rest when the cell runs again.
     """
     if not folder.has_result_file():
-        return None
+        ended = (folder.path / "ranks" / "rank0.json").exists() and not any(folder.attempts())
+        if not ended or folder.find_running_attempt() is not None:
+            return None
+        return f"set aside {planned.name}: its result.json is gone; its records go to earlier/"
     try:
         folder.load_result(planned.cell_id)
     except RecordError as error:

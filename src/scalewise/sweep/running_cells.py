@@ -21,6 +21,7 @@ from scalewise.records import (
     PlannedCell,
     RankSummary,
     last_metrics,
+    read_plain,
 )
 from scalewise.supervisor import Job, Origin, Settings, from_line, supervisor_command, to_line
 from scalewise.sweep.fork_server import ForkedSupervisor
@@ -58,7 +59,7 @@ class SupervisorProcess:
         self.stop()
         if answer.endswith(b"\n"):
             return from_line(Ending, answer)
-        lines = tuple(self._errors.read_text(errors="replace").splitlines()[-20:])
+        lines = tuple(read_plain(self._errors).decode(errors="replace").splitlines()[-20:])
         if status < 0:
             message = f"the supervisor was ended by {signal.Signals(-status).name}"
             return Ending("failed", "supervisor_lost", message, last_lines=lines)
@@ -70,7 +71,8 @@ def spawn_supervisor(
     errors: Path, locks: tuple[int, ...], **options: Any
 ) -> subprocess.Popen[bytes]:
     """Start a supervisor that waits for its job; it and its ranks inherit the ``locks``."""
-    with errors.open("wb") as file:
+    errors.unlink(missing_ok=True)  # it may be a link to another file
+    with errors.open("xb") as file:
         return subprocess.Popen(
             supervisor_command(locks),
             stdin=subprocess.PIPE,

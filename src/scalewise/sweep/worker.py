@@ -32,7 +32,7 @@ from scalewise.host import (
     own_memory,
     usable_cores,
 )
-from scalewise.records import CellFolder, DeviceInfo, build
+from scalewise.records import CellFolder, DeviceInfo, build, with_secrets, without_secrets
 from scalewise.train import import_training
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def main() -> int:
 
 
 def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -> None:
-    plain = folder.load_config()
+    plain = with_secrets(folder.load_config())
     import_training(plain)
     import torch
 
@@ -131,7 +131,7 @@ def _report(folder: CellFolder, rank: int, error: BaseException) -> int:
     # Past the buffer of sys.stderr: on a full disk the log takes as much as there is room for,
     # and then only the exit status speaks.
     with contextlib.suppress(OSError):
-        os.write(2, text.encode(errors="replace"))
+        os.write(2, without_secrets(text).encode(errors="replace"))
     return 1
 
 

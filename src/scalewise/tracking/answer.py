@@ -18,7 +18,7 @@ from typing import Any
 from scalewise.analysis import shown_on
 from scalewise.config import TrackingConfig, in_one_line
 from scalewise.host import say
-from scalewise.records import DataError, RecordError, SweepFolder, build
+from scalewise.records import DataError, RecordError, SweepFolder, build, read_plain
 from scalewise.tracking.mirror import open_tracker, run_and_exit
 from scalewise.tracking.tracker import Answer, RunInfo, SweepName, TrackerError
 
@@ -60,7 +60,7 @@ def read_answer(folder: Path) -> tuple[RunInfo, Answer] | None:
     tracking = next((t for _, cell in sweep.cells() if (t := _tracking(cell.load_config))), None)
     report = sweep.report_path
     try:
-        results = json.loads((report / "results.json").read_text(encoding="utf-8"))
+        results = json.loads(read_plain(report / "results.json"))
         compared = [c for c in results["configurations"] if c["comparison"]]
         values = {k: v for config in compared for k, v in _values(config).items()}
         page = "".join(map(_line, compared))
@@ -118,7 +118,7 @@ def main() -> int:
     try:
         found = read_answer(Path(sys.argv[1]))
     except RecordError as error:
-        sys.stderr.write(f"{_OURS}tracking: {error}\n")
+        say(f"{_OURS}tracking: {error}")
         return 1
     if found is None:
         return 0
@@ -128,7 +128,7 @@ def main() -> int:
             open_tracker(name)(info).log_answer(answer)
         except Exception as error:  # the seam to third-party trackers
             words = in_one_line(error, with_class=not isinstance(error, TrackerError))
-            sys.stderr.write(f"{_OURS}{name}: {words} (the report is not affected)\n")
+            say(f"{_OURS}{name}: {words} (the report is not affected)")
             status = 1
     return status
 

@@ -199,7 +199,7 @@ def run_info(
     identity = f"{cell.path.resolve()}\n{attempt.number}\n{attempt.stamp}"
     return RunInfo(
         run_id=hashlib.sha256(identity.encode()).hexdigest()[:12],
-        name=called.run(cell.name, attempt.number, len(list((cell.path / "earlier").glob("*")))),
+        name=called.run(cell.name, attempt.number, cell.replaced_results()),
         group=str(called),
         tags=_tags(config, tracking),
         folder=sweep,

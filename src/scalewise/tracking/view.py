@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from scalewise.config import ConfigError
-from scalewise.host import say
+from scalewise.host import say, tell
 from scalewise.tracking.tracker import listens
 
 
@@ -25,7 +25,7 @@ def show_dashboard(project: str, host: str, port: int, *, url_only: bool) -> Non
     """
     url = f"http://{host}:{port}/?project={quote(project)}"
     if url_only:
-        _print(url)
+        tell(url)
         if not listens(host, port, 1.0):
             say(f"nothing listens there: start it with scalewise trackio-view --project {project}")
         return
@@ -44,7 +44,7 @@ def show_dashboard(project: str, host: str, port: int, *, url_only: bool) -> Non
             )
     except OSError as error:
         raise ConfigError(f"port {port}: {error}; is the dashboard running at {url}?") from error
-    _print(f"Trackio dashboard: {full_url}")
+    tell(f"Trackio dashboard: {full_url}")
     with contextlib.suppress(KeyboardInterrupt):
         threading.Event().wait()
 
@@ -63,7 +63,7 @@ def upload_offline(folders: Sequence[Path]) -> bool:
     logs = [log for folder in folders for log in sorted(folder.glob("**/offline-run-*/*.wandb"))]
     waiting = [log for log in logs if not _is_synced(log)]
     if not waiting:
-        _print(f"nothing to upload: {len(logs)} offline runs, all of them uploaded")
+        tell(f"nothing to upload: {len(logs)} offline runs, all of them uploaded")
         return True
     if not logged_in():
         raise ConfigError("not logged in to WandB: run `wandb login` or set WANDB_API_KEY")
@@ -71,15 +71,11 @@ def upload_offline(folders: Sequence[Path]) -> bool:
     status = subprocess.run(command, check=False).returncode
     left = [log.parent for log in waiting if not _is_synced(log)]
     for folder in left:
-        _print(f"not uploaded: {folder}")
-    _print(f"uploaded {len(waiting) - len(left)} of {len(waiting)} runs")
+        tell(f"not uploaded: {folder}")
+    tell(f"uploaded {len(waiting) - len(left)} of {len(waiting)} runs")
     return not left and not status
 
 
 def _is_synced(log: Path) -> bool:
     # WandB leaves this file beside the log once the server has all of it.
     return log.with_name(f"{log.name}.synced").exists()
-
-
-def _print(line: str) -> None:
-    print(line, flush=True)  # noqa: T201 - a command's output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from fakes.recorded import DDP, Spec, repeats, write_sweep
 from fakes.step_files import steady_rows, write_rows
 from scalewise.analysis import analyse, load_sweep
 from scalewise.analysis.validity import contradiction
-from scalewise.records import PHASES, WARMUP, StepSeries, read_steps
+from scalewise.records import PHASES, WARMUP, StepSeries, SweepFolder, read_steps
 
 Rows = npt.NDArray[np.void]
 ROOT = Path(__file__).resolve().parents[3]
@@ -89,6 +90,54 @@ def test_the_verdict_is_invalid(tmp_path: Path) -> None:
     _, ddp = analysis.measured
     codes = {key: [one.code for one in found] for key, found in analysis.invalid.items()}
     assert codes == {ddp.config_id: ["records_contradict"]}
+
+
+def scaled(times: float, starts: float) -> Callable[[Rows], None]:
+    def change(rows: Rows) -> None:
+        for name in rows.dtype.names or ():
+            if name.endswith("_ms"):
+                rows[name] *= times
+        begin = rows["start_ns"][0]
+        rows["start_ns"] = begin + ((rows["start_ns"] - begin) * starts).astype(np.int64)
+
+    return change
+
+
+def more_samples(rows: Rows) -> None:
+    rows["samples"] *= 10
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (scaled(0.01, 1), "most of the time is in no step"),
+        (scaled(100, 100), "in a run of"),
+        (scaled(0.01, 0.01), "whose cores were watched for"),
+        (more_samples, "samples a step, of a batch of 128"),
+    ],
+)
+def test_rows_that_were_altered_with_their_checksums_are_not_believed(
+    tmp_path: Path, change: Callable[[Rows], None], said: str
+) -> None:
+    write_sweep(tmp_path, [replace(Spec(), steps=1000, config={"validation": "end"})])
+    assert not analyse(load_sweep(tmp_path)).invalid
+    (path,) = tmp_path.glob("*/steps/rank0.bin")
+    rows = read_steps(path, 0).rows.copy()
+    change(rows)
+    write_rows(path, rows)
+    ((remark,),) = analyse(load_sweep(tmp_path)).invalid.values()
+    assert remark.code == "records_contradict" and said in remark.text
+
+
+def test_a_device_does_no_more_than_its_data_sheet_says(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [Spec()])
+    ((_, cell),) = SweepFolder(tmp_path).cells()
+    # 128 samples of 12 MFLOP in 10 ms.
+    for peak, invalid in ((0.2, False), (0.1, True)):
+        known = replace(cell.load_provenance(), peak_tflops={"fp32": peak / 2, "bf16": peak})
+        cell.save_provenance(known)
+        found = analyse(load_sweep(tmp_path)).invalid.values()
+        assert ["TFLOP/s a device" in one.text for (one,) in found] == [True] * invalid
 
 
 def test_no_kept_step_file_contradicts_itself() -> None:

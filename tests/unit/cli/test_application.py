@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import subprocess
@@ -21,6 +22,7 @@ from scalewise.analysis.comparability import FACTORS
 from scalewise.cli import hydra_main, main
 from scalewise.cli.application import application
 from scalewise.cli.exits import Exit
+from scalewise.host import seal
 from scalewise.records import Ending, State, SweepFolder, SweepPlan
 from scalewise.sweep import SweepReport, sweep_folder
 
@@ -175,10 +177,47 @@ def test_a_missing_folder_is_one_line(command: str, capsys: pytest.CaptureFixtur
 
 def recorded(folder: Path, *command: str) -> Path:
     sweep = SweepFolder(folder)
-    sweep.save_plan(SweepPlan(1.0, command, 0, ()))
+    mark = seal(str(folder.resolve()), *command)
+    sweep.save_plan(SweepPlan(1.0, command, 0, (), seal=mark))
     return folder
 
 
+@pytest.fixture
+def own_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+
+
+@pytest.mark.usefixtures("own_key")
+@pytest.mark.parametrize("change", ["moved", "other command", "other user", "writable", "no seal"])
+def test_a_folder_of_somebody_else_is_no_program(
+    tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(hydra_main, "train", lambda defaults: Exit.DONE)
+    (tmp_path / "sweep").mkdir()
+    command = ("train.py", "-m", "hydra.launcher.wrap='touch pwned \x1b[2J'")
+    folder = recorded(tmp_path / "sweep", *command)
+    assert main(["resume", str(folder)]) == Exit.DONE
+    capsys.readouterr()
+    plan = SweepFolder(folder).load_plan()
+    if change == "moved":
+        folder = folder.rename(tmp_path / "elsewhere")
+    elif change == "writable":
+        folder.chmod(0o777)
+    elif change == "other user":
+        (tmp_path / "state" / "scalewise" / "key").write_bytes(b"x" * 32)
+    elif change == "no seal":
+        SweepFolder(folder).save_plan(dataclasses.replace(plan, seal=None))
+    else:
+        SweepFolder(folder).save_plan(dataclasses.replace(plan, command=(*command, "a=1")))
+    assert main(["resume", str(folder)]) == Exit.WRONG_INPUT
+    said = capsys.readouterr().err
+    assert "it would run: train.py -m 'hydra.launcher.wrap=" in said and "--trust" in said
+    assert "\x1b" not in said
+    assert main(["resume", str(folder), "--trust"]) == Exit.DONE
+
+
+@pytest.mark.usefixtures("own_key")
 def test_resume_runs_the_command_of_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -191,7 +230,8 @@ def test_resume_runs_the_command_of_the_folder(
     assert sys.argv == ["/home/me/train.py", *again]
 
 
-def test_a_sweep_that_was_moved_is_resumed_where_it_lies(
+@pytest.mark.usefixtures("own_key")
+def test_a_sweep_whose_name_hydra_would_misread_is_resumed_where_it_lies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", [])

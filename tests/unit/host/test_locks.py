@@ -46,11 +46,13 @@ def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
         lock.release()
 
 
-@pytest.mark.parametrize("name", ["link", "file", "file/below", "read-only"])
+@pytest.mark.parametrize("name", ["link", "file", "file/below", "read-only", "open"])
 def test_a_runtime_folder_that_cannot_be_used_is_said_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     (tmp_path / "file").touch()
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
     (tmp_path / "link").symlink_to(tmp_path)
     monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / name))
     if name == "read-only":

@@ -7,8 +7,9 @@ from io import StringIO
 import pytest
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
-from scalewise.host import open_console
+from scalewise.host import open_console, say, tell
 
 
 def test_nothing_is_cut_or_broken_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,3 +37,31 @@ def test_columns_say_how_wide_a_pipe_is(
     terminal = StringIO()
     open_console(terminal).print("a word")
     assert terminal.getvalue().startswith("a word")
+
+
+HOSTILE = "a name\x1b[2J\x1b]0;owned\x07\r\u202e, \x9b31m"
+
+
+@pytest.mark.parametrize("door", ["say", "tell", "console", "table", "terminal"])
+def test_no_door_lets_a_control_character_through(
+    door: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Text of a record, a lock's holder or an exception; colours of our own stay."""
+    stream = StringIO()
+    monkeypatch.setattr(Console, "is_terminal", door == "terminal")
+    monkeypatch.setenv("TERM", "xterm")
+    if door in ("say", "tell"):
+        (say if door == "say" else tell)(f"{HOSTILE}\nnext")
+    elif door == "table":
+        table = Table()
+        table.add_column(HOSTILE)
+        table.add_row(HOSTILE)
+        open_console(stream).print(table)
+    else:
+        open_console(stream).print(Text(f"{HOSTILE}\nnext", style="red"), soft_wrap=True)
+    out = capsys.readouterr()
+    shown = stream.getvalue() + out.out + out.err
+    assert "a name\\x1b" in shown and "\n" in shown
+    ours = shown.replace("\x1b[31m", "").replace("\x1b[0m", "") if door == "terminal" else shown
+    assert not set("\x1b\x07\r\u202e\x9b") & set(ours)
+    assert door != "terminal" or "\x1b[31m" in shown

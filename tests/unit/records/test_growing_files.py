@@ -142,7 +142,7 @@ def test_what_is_no_series_is_named(
 
 
 def test_a_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RecordError, match=r"cannot be read: .*Is a directory"):
+    with pytest.raises(RecordError, match=r"cannot be read: found no plain file"):
         Tail(tmp_path, LINES()).read()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import errno
 import json
+import os
 import re
 import struct
 from dataclasses import replace
@@ -356,14 +357,14 @@ def test_a_disk_without_room_for_the_report_is_the_hosts_fault_in_one_line(
 ) -> None:
     sweep = write_sweep(tmp_path, [Spec()])
 
-    def full(path: Path, *args: object, **named: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", path.name)
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left on device") as raised:
         builder.build(sweep)
     assert is_the_hosts_fault(raised.value)
-    assert explain(raised.value) == "report.md: No space left on device"
+    assert explain(raised.value) == f"{sweep}/report/report.md: No space left on device"
 
 
 def test_long_labels_keep_what_tells_them_apart() -> None:
@@ -373,3 +374,13 @@ def test_long_labels_keep_what_tells_them_apart() -> None:
     assert plot_style.swept_values(["x a=1", "x a=1 b=2"]) == ["x a=1", "x a=1 b=2"]
     same = [labels[0], labels[0]]
     assert plot_style.swept_values(same) == same
+
+
+def test_a_long_name_is_cut_wherever_it_stands_and_still_tells_rows_apart(tmp_path: Path) -> None:
+    long = "y" * 1_000_000
+    specs = [Spec(config={"note": f"{long}{end}", f"{long}": end}) for end in "ab"]
+    report = builder.build(write_sweep(tmp_path, specs)).html.parent
+    assert sum(path.stat().st_size for path in report.iterdir()) < 4_000_000
+    labels = {row["configuration"] for row in json.loads((report / "results.json").read_text())[
+        "configurations"]}  # fmt: skip
+    assert len(labels) == 2 and max(map(len, labels)) < 1000

@@ -19,6 +19,8 @@ from scalewise.supervisor.supervisor import Supervisor
 
 SLOT = DeviceInfo("cpu", "a processor")
 LATER = RunningAttempt(2, 1.0, (SLOT,))
+KEPT = Path(__file__).parents[2] / "golden/stalled/h200x2_medium/medium-tabular-ddp-r0-e08c5c3b"
+SUMMARY = CellFolder(KEPT).load_rank(0)
 FAILED = Ending("failed", "exception", "rank 0 failed", 0, 1)
 
 
@@ -53,6 +55,22 @@ def test_it_records_nothing_and_leaves_the_later_try_alone(
     assert supervisor.folder.find_running_attempt() == LATER
 
 
+def test_a_try_that_begins_while_the_result_is_written_goes_before_it(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begins(_pids: object) -> tuple[str, ...]:
+        supervisor.folder.save_running(LATER)
+        return ()
+
+    supervisor.folder.save_rank(SUMMARY)
+    monkeypatch.setattr(supervisor, "_train", lambda: Ending("done"))
+    monkeypatch.setattr(supervisor, "_co_tenants", begins)
+    assert supervisor.run().outcome == "interrupted"
+    assert not supervisor.folder.has_result_file()
+    assert (supervisor.folder.path / "earlier" / "1" / "result.json").exists()
+    assert supervisor.folder.find_running_attempt() == LATER
+
+
 def test_the_try_that_is_under_way_is_recorded(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +102,7 @@ def test_an_end_that_could_not_be_written_is_told_with_its_reason(
     monkeypatch.setattr(supervisor, "_train", train)
     told = supervisor.run()
     assert (told.outcome, told.is_recorded) == ("failed", False)
-    assert told.message == "[Errno 28] No space left on device"
+    assert told.message == f"{supervisor.folder.path}: No space left on device"
 
 
 @pytest.mark.parametrize(("every_s", "pids"), [(None, (7,)), (1.0, ())])

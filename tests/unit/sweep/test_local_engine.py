@@ -160,7 +160,7 @@ def test_a_process_that_vanishes_holds_a_cell_up_for_a_moment_only(
     assert 0.1 <= looked[1] - looked[0] < 0.45
 
 
-UNRECORDED = Ending("failed", "disk", "[Errno 28] No space left on device")
+UNRECORDED = Ending("failed", "disk", "sweep/cell: No space left on device")
 
 
 def test_what_a_full_disk_takes_no_record_of_is_said(

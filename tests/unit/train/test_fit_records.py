@@ -82,7 +82,7 @@ def test_who_was_killed_gives_no_more_signs_of_life(tmp_path: Path) -> None:
     os.utime(running, (time.time() - 20, time.time() - 20))
     cell = read(tmp_path)
     assert cell.state == "interrupted"
-    assert cell.ending.message.startswith("its processes are gone")
+    assert cell.ending.message.startswith("its processes are gone or stopped")
     records.end()
 
 

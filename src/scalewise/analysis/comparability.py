@@ -173,13 +173,35 @@ def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     return groups
 
 
-def grouped_alike(items: Iterable[T], are_alike: Callable[[T, T], bool]) -> list[list[T]]:
-    """Each item beside those whose first one it is alike."""
+def shared_part(
+    whole: Identity, factor: str = "devices", also: Sequence[str] = ()
+) -> frozenset[tuple[str, str]]:
+    """The part in which two identities have to be equal before they can have no differences.
+
+    Thousands of rows are told apart by it at once, where each pair of them would be too many.
+    """
+    freed = (*factor_fields(factor), *also)
+    return frozenset(
+        (name, value)
+        for name, value in whole.items()
+        if not within(name, freed)
+        and not name.startswith((DATA_FILE, CLASS_FILE))
+        and (name in _RECORDED or "code" not in freed)
+    )
+
+
+def grouped_alike(
+    items: Iterable[T], are_alike: Callable[[T, T], bool], shared: Callable[[T], object]
+) -> list[list[T]]:
+    """Each item beside those whose first one it is alike, which ``shared`` says of both alike."""
     groups: list[list[T]] = []
+    by_shared: dict[object, list[list[T]]] = {}
     for item in items:
-        found = next((group for group in groups if are_alike(group[0], item)), None)
+        near = by_shared.setdefault(shared(item), [])
+        found = next((group for group in near if are_alike(group[0], item)), None)
         if found is None:
             groups.append([item])
+            near.append(groups[-1])
         else:
             found.append(item)
     return groups

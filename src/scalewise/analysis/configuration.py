@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from scalewise.analysis.comparability import (
@@ -14,6 +15,7 @@ from scalewise.analysis.comparability import (
     grouped,
     identity,
     place,
+    shared_part,
     split_repeats,
 )
 from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, is_disturbed
@@ -109,22 +111,27 @@ class Configuration:
         """``name("model")`` is the chosen model's name."""
         return named(self.asked, group)
 
-    @property
+    @cached_property
     def is_profiled(self) -> bool:
         """Whether it ran under a profiler: no time of it counts."""
         return is_profiled(self.asked)
 
-    @property
+    @cached_property
     def is_timed(self) -> bool:
         """Whether it trains to be compared. Other figures are never mixed with its own."""
         return not self.is_profiled and workload(self.asked) == "train"
+
+    @cached_property
+    def shared_part(self) -> frozenset[tuple[str, str]]:
+        """Of its identity: with its baseline on one device it has that in common."""
+        return shared_part(self.identity)
 
     @property
     def is_operation(self) -> bool:
         """Whether its model is an operation, which is only run forward and trains nothing."""
         return str(self.setting("model._target_")).startswith("scalewise.operations.")
 
-    @property
+    @cached_property
     def is_ceiling(self) -> bool:
         """Whether each rank trained its own model: a bound, not a way to train one model."""
         return any(run.cell.result is not None and run.cell.result.models > 1 for run in self.runs)
@@ -145,7 +152,7 @@ class Configuration:
             return self.name("precision")
         return str(self.setting("dataset.dtype") or "fp32")
 
-    @property
+    @cached_property
     def result(self) -> CellResult | None:
         """Of its first run; None if it never ran."""
         return self.runs[0].cell.result if self.runs else None
@@ -182,6 +189,15 @@ class Configuration:
         Positive figures are estimated on a logarithmic scale, shares and CVs have an interval that
         ends at 0.
         """
+        if key not in self._estimates:  # a report asks for each in many tables
+            self._estimates[key] = self._estimated(key)
+        return self._estimates[key]
+
+    @cached_property
+    def _estimates(self) -> dict[str, Estimate | None]:
+        return {}
+
+    def _estimated(self, key: str) -> Estimate | None:
         values = self.values(key)
         if not values:
             return None

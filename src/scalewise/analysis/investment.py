@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scalewise.analysis.comparability import FACTORS, differences
+from scalewise.analysis.comparability import FACTORS, differences, grouped, shared_part
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.cost import MILLION, NO_COST, Cost, emulated_host, usd_per_million_samples
 from scalewise.analysis.figures import BoundedFigure
@@ -219,13 +219,13 @@ def find_alternatives(
         c for c in configs if c.devices == 1 and c.values("global_samples_per_s") and not c.invalid
     ]
     sound = [p for p in pairs if not p.invalid and not p.multi.is_ceiling]
-    options = {
-        one.config_id: [
-            (typed, fields, [c for c in singles if _is_option(one, c, typed, fields)])
-            for typed, fields in _OPTIONS
-        ]
-        for one in singles
-    }
+    options: dict[str, list[tuple[str, tuple[str, ...], list[Configuration]]]] = {}
+    for typed, fields in _OPTIONS:
+        parts = {c.config_id: shared_part(c.identity, also=fields) for c in singles}
+        near = grouped(singles, lambda c: parts[c.config_id])  # noqa: B023 - used at once
+        for one in singles:
+            others = [c for c in near[parts[one.config_id]] if _is_option(one, c, typed, fields)]
+            options.setdefault(one.config_id, []).append((typed, fields, others))
     taken: set[str] = set()
     for config_id, listed in options.items():
         for typed, _, others in listed:

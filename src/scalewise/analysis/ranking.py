@@ -34,7 +34,13 @@ from typing import Generic, Literal, TypeVar
 
 import scipy
 
-from scalewise.analysis.comparability import MIN_RUNS, differences, grouped, grouped_alike
+from scalewise.analysis.comparability import (
+    MIN_RUNS,
+    differences,
+    grouped,
+    grouped_alike,
+    shared_part,
+)
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.figures import bounding
 from scalewise.analysis.losses import SamplesToLoss
@@ -276,8 +282,12 @@ def _is_candidate(config: Configuration) -> bool:
 
 def _groups(configs: Sequence[Configuration], learnt: Sequence[str]) -> list[list[Configuration]]:
     """Candidates beside each other, of one device and others, several of some number."""
-    groups = grouped_alike(configs, lambda a, b: not differences(
-        a.identity, b.identity, also=(*_HOW_IT_RUNS, *learnt)))  # fmt: skip
+    free = (*_HOW_IT_RUNS, *learnt)
+    groups = grouped_alike(
+        configs,
+        lambda a, b: not differences(a.identity, b.identity, also=free),
+        lambda config: shared_part(config.identity, also=free),
+    )
     return [g for g in groups if 1 < len({c.devices for c in g}) < len(g) and _alone(g)]
 
 

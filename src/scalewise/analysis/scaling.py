@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from scalewise.analysis.comparability import MIN_RUNS, Difference, differences
+from scalewise.analysis.comparability import MIN_RUNS, Difference, differences, shared_part
 from scalewise.analysis.configuration import Configuration, identity_beside
 from scalewise.analysis.losses import LossCurve, equal_samples
 from scalewise.analysis.remarks import Remark, of_gravity
@@ -50,8 +50,10 @@ def under_ceiling(
     if config.is_ceiling or (config.devices or 1) < 2 or config.invalid or not rates:
         return None
     for ceiling in configs:
+        if not ceiling.is_ceiling or ceiling.invalid:
+            continue
         ceiling_rates = ceiling.rounds("global_samples_per_s")
-        if not ceiling_rates or not ceiling.is_ceiling or ceiling.invalid:
+        if not ceiling_rates:
             continue
         if not differences(config.identity, ceiling.identity, "strategy"):
             return ceiling, estimate_ratio(rates, ceiling_rates)
@@ -237,7 +239,11 @@ def _pair(
     if not singles:
         return Refused(multi, way_to_get("one device", monitored=multi.is_monitored))
     ran = [s for s in singles if s.runs]
-    single = min(ran or singles, key=lambda s: len(_find_differences(s, multi)))
+    part = shared_part(multi.identity)
+    likely = (s for s in ran if s.shared_part == part and not _find_differences(s, multi))
+    single = next(likely, None) or min(
+        ran or singles, key=lambda s: len(_find_differences(s, multi))
+    )
     differing = _find_differences(single, multi)
     if differing:
         baseline = next((s for s in singles if not s.runs and _same_request(s, multi)), None)

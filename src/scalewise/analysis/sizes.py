@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from scalewise.analysis.comparability import differences, grouped, grouped_alike
+from scalewise.analysis.comparability import differences, grouped, grouped_alike, shared_part
 from scalewise.analysis.decisions import threshold_rule
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.statistics import Interval, RatioEstimate, finite_exp
@@ -27,7 +27,9 @@ def alike(pairs: Sequence[Pair], *free: str) -> list[list[Pair]]:
     """
     sound = (pair for pair in pairs if not pair.invalid and not pair.multi.is_ceiling)
     return grouped_alike(
-        sound, lambda a, b: not differences(a.multi.identity, b.multi.identity, "batch", free)
+        sound,
+        lambda a, b: not differences(a.multi.identity, b.multi.identity, "batch", free),
+        lambda pair: shared_part(pair.multi.identity, "batch", free),
     )
 
 

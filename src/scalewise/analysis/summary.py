@@ -149,7 +149,7 @@ class Analysis(Verdicts):
         """What must be known of the figures, the gravest first."""
         return find_remarks(self.sweep, self.configurations, self.pairs, self.budgets)
 
-    @property
+    @cached_property
     def measured(self) -> tuple[Configuration, ...]:
         """Those that are timed, with at least one finished run."""
         return tuple(c for c in self.configurations if c.is_timed and c.runs)

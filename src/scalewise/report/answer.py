@@ -269,13 +269,21 @@ def _decide(analysis: Analysis) -> Iterator[str]:
 
 def _first_remedy(analysis: Analysis, config: Configuration) -> tuple[LostTime, Remedy] | None:
     """Against the largest loss that something helps against, with the one override to try."""
-    budget = analysis.budget(config)
-    for loss in worth_saying(budget):
-        found = remedy(config, loss)
-        untried = _untried(analysis, config, found)
-        if untried:
-            return loss, untried
-    return None
+    known = _first_remedies(analysis)
+    if config.config_id not in known:
+        found = (
+            (loss, untried)
+            for loss in worth_saying(analysis.budget(config))
+            if (untried := _untried(analysis, config, remedy(config, loss)))
+        )
+        known[config.config_id] = next(found, None)
+    return known[config.config_id]
+
+
+@functools.lru_cache(maxsize=1)
+def _first_remedies(_analysis: Analysis) -> dict[str, tuple[LostTime, Remedy] | None]:
+    """Those found so far, by ``config_id``: each is looked for among all rows."""
+    return {}
 
 
 def _untried(analysis: Analysis, config: Configuration, found: Remedy) -> Remedy | None:

@@ -112,7 +112,7 @@ class Engine:
         self._announced: set[str] = set()
         """Ids of running cells whose start was shown."""
         self._stages = Stages(self.folder, display.note)
-        self._status = StatusReader(folder, measures=False)
+        self._status = StatusReader(folder, most_measured=0)
         self._changed: set[str] = set()
         """Ids of cells whose status may be another than when it was last shown."""
         self._is_undecided = False

@@ -5,6 +5,7 @@ The engine of a sweep makes the same :class:`SweepStatus` of what it knows itsel
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -260,12 +261,13 @@ class SweepStatus:
 class StatusReader:
     """Reads a sweep again and again; cells that are done are read once.
 
-    ``measures``: whether these have their samples/s, for which their steps are read.
+    ``most_measured`` is how many done cells have their samples/s, for which their steps are read:
+    of more, those that come first in the plan; None: all of them.
     """
 
-    def __init__(self, folder: Path, measures: bool = True) -> None:
+    def __init__(self, folder: Path, most_measured: int | None = None) -> None:
         self.sweep = SweepFolder(folder)
-        self._measures = measures
+        self._left_to_measure = math.inf if most_measured is None else most_measured
         self._cells: dict[str, CellStatus] = {}
         self._swept: Mapping[str, str] = {}
         self._limits: dict[str, tuple[int, float | None]] = {}
@@ -284,7 +286,9 @@ class StatusReader:
                 known.state == "done" if changed is None else planned.cell_id not in changed
             )
             if not is_old:
-                cell = read_cell(planned, self.sweep.cell(planned.name), now, self._measures)
+                measures = self._left_to_measure > 0
+                cell = read_cell(planned, self.sweep.cell(planned.name), now, measures)
+                self._left_to_measure -= cell.state == "done"
                 self._cells[planned.cell_id] = replace(cell, swept=self._swept[planned.cell_id])
         cells = tuple(self._cells[planned.cell_id] for planned in plan.cells)
         durations = Durations()

@@ -52,7 +52,9 @@ def show_status(folder: Path | None, every_s: float | None, *, as_json: bool) ->
     cells = folder.glob("*/config.yaml")
     if not sweep_folder(folder).plan_path.exists() and next(cells, None) is None:
         raise RecordError(no_sweep(folder))  # in the words of the other commands
-    reader, console = StatusReader(folder), open_console()
+    # A table has no more rows: to read the steps of thousands of cells takes seconds.
+    reader = StatusReader(folder, None if as_json else _SHOWN)
+    console = open_console()
     live: AbstractContextManager[Live | None] = nullcontext(None)
     if every_s is not None and not as_json and console.is_terminal:
         live = Live(console=console, auto_refresh=False)

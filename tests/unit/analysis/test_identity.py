@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from fakes.recorded import DDP, Spec, analysed, repeats, write_sweep
 from fakes.sections import lines_of
 from scalewise.analysis import Comparison, analyse, compare, load_sweep
+from scalewise.analysis.comparability import differences, shared_part
 from scalewise.analysis.scaling import Refused
 from scalewise.host import WORKING_DIRECTORY
 from scalewise.records import SweepFolder
@@ -114,3 +116,19 @@ def test_gpus_are_counted_and_not_compared(tmp_path: Path) -> None:
     assert line.startswith("GPUs by UUID: 4 in all")
     assert "large ddp x2 (2 sets in 4 runs)" in line
     assert "single" not in line
+
+
+def test_identities_without_differences_share_what_thousands_are_told_apart_by() -> None:
+    """Values of a few fields at random, some of them freed, excused or absent."""
+    names = ("seed", "strategy", "batch", "data_file.path", "code.commit", "model.new", "host")
+    random, alike = Random(0), 0
+    for factor in ("devices", "code", "seed,batch", "gpu"):
+        for _ in range(3000):
+            one, other = (
+                {n: random.choice("aab") for n in names if random.random() < 0.8} for _ in range(2)
+            )
+            if not differences(one, other, factor, ("strategy",)):
+                alike += 1
+                parts = (shared_part(each, factor, ("strategy",)) for each in (one, other))
+                assert len(set(parts)) == 1
+    assert alike > 100

@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from fakes.kept_sweep import kept
+from fakes.recorded import Spec, write_sweep
 from fakes.recorded_cell import RecordedCell, plan_sweep
 from fakes.step_files import BLOCK_BYTES
 from scalewise.cli import main
@@ -250,3 +251,12 @@ def test_no_swept_value_is_broken(width: int) -> None:
         for cell in status.cells:
             assert {*cell.swept.split()} <= words
         assert max(map(len, file.getvalue().splitlines())) <= width
+
+
+def test_of_many_done_cells_only_those_that_a_table_shows_are_measured(tmp_path: Path) -> None:
+    folder = SweepFolder(write_sweep(tmp_path, [Spec(seed=seed) for seed in range(3)]))
+    rates = [
+        c.global_samples_per_s for c in StatusReader(folder.path, most_measured=2).read().cells
+    ]
+    assert [rate is not None for rate in rates] == [True, True, False]
+    assert all(c.global_samples_per_s for c in StatusReader(folder.path).read().cells)

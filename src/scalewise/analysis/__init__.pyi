@@ -46,6 +46,7 @@ from .load import load_sweep as load_sweep
 from .load import no_sweep as no_sweep
 from .load import read_cell_steps as read_cell_steps
 from .load import sweep_folder as sweep_folder
+from .logged import first_score as first_score
 from .loss_budget import CAUSE_WORDS as CAUSE_WORDS
 from .loss_budget import LossBudget as LossBudget
 from .loss_budget import LossCause as LossCause
@@ -54,6 +55,9 @@ from .loss_budget import lost_words as lost_words
 from .loss_budget import worth_saying as worth_saying
 from .model import CellRecords as CellRecords
 from .model import is_monitored as is_monitored
+from .objective import Objective as Objective
+from .objective import objective_of as objective_of
+from .objective import rank_by as rank_by
 from .ranking import SAMPLES_PER_S as SAMPLES_PER_S
 from .ranking import Best as Best
 from .ranking import LadderRow as LadderRow
@@ -109,7 +113,9 @@ from .summary import ending_lines as ending_lines
 from .summary import reach_verdicts as reach_verdicts
 from .table import FIGURES as FIGURES
 from .table import Row as Row
+from .table import all_figures as all_figures
 from .table import csv_rows as csv_rows
+from .table import logged_figures as logged_figures
 from .table import measured_rows as measured_rows
 from .table import p_words as p_words
 from .table import rows as rows

@@ -38,6 +38,7 @@ from scalewise.analysis.statistics import (
     estimate_runs,
 )
 from scalewise.analysis.steps import RankAnatomy, mean_of_known, pipeline_of
+from scalewise.config import config_id
 from scalewise.records import PHASES, CellResult, RankSummary
 
 _ESTIMATES: Mapping[Scale, Callable[[Sequence[float]], Estimate]] = {
@@ -171,17 +172,35 @@ class Configuration:
         return [v for run in self.runs if (v := run.value(key)) is not None]
 
     def rounds(self, key: str) -> Runs:
-        """As :meth:`values`, by round, to be compared within rounds."""
-        return self.by_round([(run, v) for run in self.runs if (v := run.value(key)) is not None])
+        """As :meth:`values`, by round, to be compared within rounds; a logged metric by seed."""
+        known = [(run, v) for run in self.runs if (v := run.value(key)) is not None]
+        return self.by_round(known) if key in RUN_FIGURES else _by_seed(known)
+
+    @property
+    def seeds(self) -> list[int]:
+        """Of its cells, from small to large."""
+        return sorted({seed for cell in self.cells if (seed := seed_of(cell)) is not None})
+
+    def samples(self, key: str) -> int:
+        """Independent values of a figure: seeds of a logged metric, else runs."""
+        return len(self.rounds(key))
 
     def by_round(self, values: Sequence[tuple[Run, float]]) -> Runs:
-        """Values of runs by their repeat, which is the round of the sweep they ran in.
+        """Values of runs by their round of the sweep: their repeat, and of several seeds the seed.
 
         Runs of a script of one's own were made one after another: they have no rounds.
         """
         if self.is_monitored:
             return [value for _, value in values]
-        return {run.cell.planned.repeat: value for run, value in values}
+        seeds = self.seeds
+        count = max(1, len(seeds))
+
+        def number(cell: CellRecords) -> int:
+            seed = seed_of(cell)
+            place = 0 if seed is None else seeds.index(seed)
+            return cell.planned.repeat * count + place
+
+        return {number(run.cell): value for run, value in values}
 
     def estimate(self, key: str) -> Estimate | None:
         """A figure over runs with its interval; None if no run has it.
@@ -198,12 +217,19 @@ class Configuration:
         return {}
 
     def _estimated(self, key: str) -> Estimate | None:
-        values = self.values(key)
+        each = self.rounds(key)
+        values = [*each.values()] if isinstance(each, Mapping) else [*each]
         if not values:
             return None
-        scale = RUN_FIGURES[key].scale
+        own = RUN_FIGURES.get(key)
+        scale = "any sign" if own is None else own.scale  # a logged metric may be anything
         assert scale is not None, f"{key} is not estimated over runs"
         return _ESTIMATES[scale](values)
+
+    @property
+    def logged(self) -> tuple[str, ...]:
+        """Keys of what the modules of its runs logged."""
+        return tuple(dict.fromkeys(key for run in self.runs for key in run.logged))
 
     @property
     def rank_summaries(self) -> list[RankSummary]:
@@ -251,16 +277,30 @@ class Configuration:
         return PHASE_WORDS[phase]
 
 
+def _by_seed(values: Sequence[tuple[Run, float]]) -> Runs:
+    """The mean of each seed: its repeats see the same batches, and are one sample."""
+    seeds = grouped(values, lambda one: seed_of(one[0].cell))
+    if None in seeds:
+        return [value for _, value in values]
+    return {
+        seed: sum(value for _, value in own) / len(own)
+        for seed, own in seeds.items()
+        if seed is not None
+    }
+
+
 def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
     """The cells of a sweep grouped by ``config_id`` and by what they ran on.
 
     Workloads in the order of the plan, within them swept values, numbers from small to large, and
     within those single device first, so that it stands above what is compared with it.
     """
-    asked = grouped(sweep.cells, lambda cell: cell.planned.config_id)
-    groups = {key: cells for one in asked.values() for key, cells in _by_place(one).items()}
+    asked = _by_configuration(sweep.cells)
+    placed = [(one, _by_place(name, one)) for name, one in asked.items()]
+    groups = {key: cells for _, found in placed for key, cells in found.items()}
+    of_one = {key: one for one, found in placed for key in found}
     for cells in groups.values():
-        cells.sort(key=lambda c: c.planned.repeat)
+        cells.sort(key=lambda c: (c.planned.repeat, seed_of(c) or 0))
     ran = {key: next((p for p in map(place, cells) if p), None) for key, cells in groups.items()}
     first = next((found for found in ran.values() if found), {})
     # A row that never ran is not told apart by that.
@@ -273,7 +313,7 @@ def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
         replace(
             _configuration(key, labels[key], cells),
             leaves=leaves[key],
-            elsewhere=tuple(c for c in asked[cells[0].planned.config_id] if c not in cells),
+            elsewhere=tuple(c for c in of_one[key] if c not in cells),
         )
         for key, cells in groups.items()
     ]
@@ -285,8 +325,37 @@ def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
     return tuple(ordered)
 
 
-def _by_place(cells: Sequence[CellRecords]) -> dict[str, list[CellRecords]]:
-    """Cells of one ``config_id`` by the key of their row; those without a result with the most."""
+def _by_configuration(cells: Sequence[CellRecords]) -> dict[str, list[CellRecords]]:
+    """Cells by the ``config_id`` of their row: seeds of one configuration are its runs.
+
+    For speed they are repeats, for what was learned samples. The row has the id of the first.
+    """
+    repeats = grouped(cells, lambda cell: cell.planned.config_id)
+    found: dict[str, list[CellRecords]] = {}
+    for alike in grouped(repeats, lambda own: _without_seed(own, repeats[own])).values():
+        seeds = {seed_of(repeats[own][0]) for own in alike}
+        # Ids of two versions may stand for one configuration: those stay apart.
+        for row in [alike] if len(seeds) == len(alike) else [[own] for own in alike]:
+            found[row[0]] = [cell for own in row for cell in repeats[own]]
+    return found
+
+
+def _without_seed(own: str, cells: Sequence[CellRecords]) -> str:
+    """What configurations share that differ in nothing but the seed; ``own`` is the id of one."""
+    config = next((cell.config for cell in cells if cell.config is not None), None)
+    if config is None or is_monitored(config) or seed_of(cells[0]) is None:
+        return own
+    return config_id({key: value for key, value in config.items() if key != "seed"})
+
+
+def seed_of(cell: CellRecords) -> int | None:
+    """The seed that a cell was given; None where its configuration has none."""
+    seed = (cell.config or {}).get("seed")
+    return seed if isinstance(seed, int) else None
+
+
+def _by_place(config_id: str, cells: Sequence[CellRecords]) -> dict[str, list[CellRecords]]:
+    """Cells of one row by what they ran on; those without a result with the most."""
 
     def where(cell: CellRecords) -> str:
         devices = cell.result.world_size if cell.result else 0
@@ -294,7 +363,6 @@ def _by_place(cells: Sequence[CellRecords]) -> dict[str, list[CellRecords]]:
 
     places = grouped((cell for cell in cells if cell.result is not None), where)
     most, *others = sorted(places, key=lambda p: len(places[p]), reverse=True) or [""]
-    config_id = cells[0].planned.config_id
     first = [*places.get(most, ()), *(cell for cell in cells if cell.result is None)]
     return {config_id: first, **{f"{config_id} {name}": places[name] for name in others}}
 

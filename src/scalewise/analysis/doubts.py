@@ -230,6 +230,12 @@ def _of_run(config: Configuration, run: Run, *, is_uneven: bool) -> Iterator[Rem
         ran, because = first.execution.ran, first.execution.fell_back_because
         figures = {"ran": ran, "requested": first.execution.requested, "because": because}
         yield Remark("fell_back", figures)
+    if first and first.stopped:
+        stop = first.stopped
+        seen = "" if stop.value is None else f", with {stop.monitor} {stop.value:.4g}"
+        words = f"{seen}: {stop.why}".rstrip(": .")
+        figures = {"by": stop.by, "epoch": stop.epoch, "after_step": stop.after_step}
+        yield Remark("stopped_early", {**figures, "words": words})
     if first and first.fp8:
         others, count = first.fp8.other_layers, len(first.fp8.fp8_layers)
         told = f"not {listed(others, _MOST_NAMED)}" if others else "all"

@@ -9,6 +9,7 @@ one of them speaks for all.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -30,6 +31,8 @@ _FEWEST_LOGGED = 3
 """Losses in a mean, below which a curve does not tell where it reached a level."""
 _CLEAR_FALL = 4.0
 _PREFERRED = ("val_loss", "train_loss", "loss")
+_VALIDATION = re.compile(r"val(id(ation)?)?[^A-Za-z0-9]loss")
+"""What modules of a user's call it."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +127,7 @@ def loss_curve(
     what a diverged run had reached before is not what it reached.
     """
     recorded = dict.fromkeys(key for row in rows for key in row.values)
-    candidates = [n for n in _PREFERRED if n in recorded]
-    candidates += [key for key in recorded if "loss" in key and key not in candidates]
+    candidates = _by_preference(key for key in recorded if "loss" in key)
     wanted = [name] if name else candidates
     for candidate in wanted:
         recorded_rows = [row for row in rows if candidate in row.values]
@@ -149,11 +151,23 @@ def divergence(rows: Sequence[MetricRow]) -> str | None:
     not finite without harm: the best one so far, or a term that a batch has no samples for.
     """
     names = _losses_in(rows)
-    for name in [n for n in _PREFERRED if n in names] or names:
+    known = [n for n in _by_preference(names) if n in _PREFERRED or _VALIDATION.fullmatch(n)]
+    for name in known or names:
         own = [row for row in rows if name in row.values]
         if own[-1].values[name] is None:
             return _not_finite_since(name, own)
     return None
+
+
+def _by_preference(losses: Iterable[str]) -> list[str]:
+    """The loss of validation first (``val/loss`` too), then that of training, then all others."""
+
+    def place(name: str) -> float:
+        if name in _PREFERRED:
+            return _PREFERRED.index(name)
+        return 0.5 if _VALIDATION.fullmatch(name) else len(_PREFERRED)
+
+    return sorted(losses, key=place)
 
 
 def _losses_in(rows: Iterable[MetricRow]) -> dict[str, None]:
@@ -205,16 +219,14 @@ def run_losses(cell: CellRecords) -> RunLosses:
     rows: list[MetricRow] = []
     said: dict[str, str] = {}
     for name in _losses_in(row for _, rows in sorted(cell.metrics.items()) for row in rows):
-        found, called = _over_ranks(name, cell, cell.result)
+        found, called = over_ranks(name, cell, cell.result)
         rows += found
         said |= {name: called} if called != name else {}
     return RunLosses(tuple(rows), said)
 
 
-def _over_ranks(
-    name: str, cell: CellRecords, result: CellResult
-) -> tuple[Sequence[MetricRow], str]:
-    """The rows of one loss, and what to call it."""
+def over_ranks(name: str, cell: CellRecords, result: CellResult) -> tuple[Sequence[MetricRow], str]:
+    """The rows of one metric that some rank has, over all ranks, and what to call it."""
     ranks = sorted(result.ranks, key=lambda one: one.rank)
     part_of = dict(zip((one.rank for one in ranks), data_shards_of(ranks), strict=True))
     having = {

@@ -99,8 +99,11 @@ def remedy(config: Configuration, loss: LostTime) -> Remedy:
         case "optimizer":
             divided = Way("divide it among the devices", "strategy=fsdp", is_next=False)
             return _remedy(config, (divided, less_often))
+        case "callbacks":
+            seldom = Way("let callbacks act less often")
+            return _remedy(config, (seldom,), seldom.what)
         case "between_steps":
-            lean = Way("take work out of callbacks")
+            lean = Way("take work out of hooks")
             logs = Way("log less often", "log_every_n_steps=100")
             return _remedy(config, (logs, lean), lean.what)
         case "stages":

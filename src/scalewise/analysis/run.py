@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -9,6 +10,7 @@ from typing import Any, Literal
 from scalewise.analysis.balance import LoadBalance, ShardAudit, audit_shards
 from scalewise.analysis.devices import Usage, measure_usage
 from scalewise.analysis.figures import Figure, as_plain, mean_alone
+from scalewise.analysis.logged import logged_figures
 from scalewise.analysis.losses import (
     LossCurve,
     RunLosses,
@@ -41,15 +43,19 @@ class Run:
     shards: ShardAudit | None
     invalid: tuple[Remark, ...] = ()
     """Why its figures mean nothing; empty for a sound run."""
+    logged: Mapping[str, float | None] = field(default_factory=dict)
+    """What its module logged, by the figure's key: the last and the best value of each metric."""
     missing: Mapping[str, str] = field(default_factory=dict)
 
     def value(self, key: str) -> float | None:
-        """A number of :data:`RUN_FIGURES`; None where it was not measured."""
-        found: float | None = RUN_FIGURES[key].of(self)
+        """A number of :data:`RUN_FIGURES`, or one that a module logged; None without it."""
+        own = RUN_FIGURES.get(key)
+        found: float | None = self.logged.get(key) if own is None else own.of(self)
         return found
 
     def as_plain(self) -> dict[str, Any]:
-        return {key: as_plain(figure.of(self)) for key, figure in RUN_FIGURES.items()}
+        own = {key: as_plain(figure.of(self)) for key, figure in RUN_FIGURES.items()}
+        return {**own, **self.logged}
 
     @property
     def samples_per_s(self) -> float | None:
@@ -101,13 +107,13 @@ def _optimizer_memory_mib(run: Run) -> float | None:
     return max(known) / 2**20 if known else None
 
 
-_ACCURACIES = ("val_accuracy", "val_acc")
+_ACCURACY = re.compile(r"val(id(ation)?)?[^A-Za-z0-9]acc(uracy)?")
 
 
 def _accuracy(run: Run) -> float | None:
     """The last validation accuracy, as recorded: our own models record a share of 1."""
-    last = last_metrics(run.ranks)
-    return next((last[name] for name in _ACCURACIES if last.get(name) is not None), None)
+    last = last_metrics(run.ranks).items()
+    return next((v for name, v in last if v is not None and _ACCURACY.fullmatch(name)), None)
 
 
 Scale = Literal["positive", "not negative", "any sign"]
@@ -259,6 +265,7 @@ def measure_run(cell: CellRecords) -> Run:
         loss=take(missing, "loss", _final_loss, cell, losses),
         shards=shards,
         invalid=tuple(invalid_run(cell, shards, losses.rows, contradicted_run(cell, steps))),
+        logged=logged_figures(cell, RUN_FIGURES, missing),
         missing=missing,
     )
 

@@ -22,7 +22,7 @@ from scalewise.analysis.steps import ASIDE_S, MAX_ASIDE, pipeline_of
 
 Part = Literal[
     "device_work", "host_late", "loader", "copy", "transfer", "waiting", "optimizer",
-    "between_steps", "stages", "contention", "long_steps", "untimed",
+    "callbacks", "between_steps", "stages", "contention", "long_steps", "untimed",
 ]  # fmt: skip
 
 
@@ -69,6 +69,7 @@ def measure_parts(run: Run) -> StepParts | None:
     # Ranks that do not meet differ in their steps, and the slowest one's is what is explained.
     parts["untimed"] += step_ms - steps.all_steps
     _take_averaging(run, parts)
+    _take_callbacks(run, parts)
     late_rank, late_share = _latest(steps)
     _take_contention(run, parts, line, in_turns=late_share <= LATE_SHARE)
     return StepParts(
@@ -198,6 +199,26 @@ def _take_averaging(run: Run, parts: dict[Part, float]) -> None:
         parts["between_steps"] -= ms
 
 
+def _take_callbacks(run: Run, parts: dict[Part, float]) -> None:
+    """What callbacks of the user's took, from what lies between steps, then from long steps.
+
+    At the end of an epoch they make one step long.
+    """
+    left = callbacks_ms(run)
+    names: tuple[Part, ...] = ("between_steps", "long_steps")
+    for name in names:
+        ms = min(left, max(0.0, parts.get(name, 0.0)))
+        if ms > 0:
+            parts[name] -= ms
+            parts["callbacks"] = parts.get("callbacks", 0.0) + ms
+            left -= ms
+
+
+def callbacks_ms(run: Run) -> float:
+    """Ms of a step that callbacks of the user's took, mean over ranks."""
+    return sum(sum(r.callbacks_ms_per_step.values()) for r in run.ranks) / max(1, len(run.ranks))
+
+
 def _take_contention(run: Run, parts: dict[Part, float], line: str, *, in_turns: bool) -> None:
     """What other processes had of the cores, taken from the parts that it can have delayed.
 
@@ -209,9 +230,11 @@ def _take_contention(run: Run, parts: dict[Part, float], line: str, *, in_turns:
     if not delays:
         return
     least, most = min(delays.values()), max(delays.values())
-    own: tuple[Part, ...] = ("host_late", "loader", "between_steps")
+    own: tuple[Part, ...] = ("host_late", "loader", "callbacks", "between_steps")
     if line == "host":
-        own = ("device_work", "optimizer", "loader", "copy", "between_steps", "stages")
+        own = (
+            "device_work", "optimizer", "loader", "copy", "callbacks", "between_steps", "stages"
+        )  # fmt: skip
     total = sum(parts.get(name, 0.0) for name in own)
     waited = min(most if in_turns else most - least, max(0.0, parts["waiting"]))
     mine = min(least, most - waited, total)

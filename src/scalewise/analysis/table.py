@@ -15,6 +15,7 @@ from typing import Any
 from scalewise.analysis.communication import Communication, measured_serial_fraction
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.figures import Figure, as_plain
+from scalewise.analysis.logged import BEST
 from scalewise.analysis.loss_budget import CAUSE_WORDS, LossBudget, LossCause
 from scalewise.analysis.run import RUN_FIGURES
 from scalewise.analysis.scaling import Pair
@@ -74,7 +75,7 @@ class Row:
 
     def as_plain(self) -> dict[str, Any]:
         """Every figure for JSON, by key."""
-        return {figure.key: as_plain(figure.of(self)) for figure in FIGURES}
+        return {figure.key: as_plain(figure.of(self)) for figure in all_figures(self.analysis)}
 
 
 Read = Callable[[Row], Any]
@@ -300,6 +301,29 @@ FIGURES: tuple[Figure[Row], ...] = (
 """In the order of ``results.csv``."""
 
 
+def logged_figures(analysis: Analysis) -> list[Figure[Row]]:
+    """A figure for each metric that a module of the sweep logged, last and best."""
+    taken = {figure.key for figure in FIGURES}
+    keys = dict.fromkeys(key for config in analysis.configurations for key in config.logged)
+    return [_of_logged(key) for key in keys if key not in taken]
+
+
+def _of_logged(key: str) -> Figure[Row]:
+    best = key.startswith(BEST)
+    return Figure(
+        key,
+        lambda row: row.config.estimate(key),
+        "the best value that a run logged" if best else "the last value that a run logged",
+        key,
+        has_ends=True,
+    )
+
+
+def all_figures(analysis: Analysis) -> list[Figure[Row]]:
+    """Every figure of a sweep: those that all have, then what its modules logged."""
+    return [*FIGURES, *logged_figures(analysis)]
+
+
 def shown_on(table: str) -> list[Figure[Row]]:
     """The figures of one of the tables, by its name."""
     return [figure for figure in FIGURES if table in figure.on.split()]
@@ -317,5 +341,5 @@ def measured_rows(analysis: Analysis) -> list[Row]:
 
 def csv_rows(analysis: Analysis, warmup_epochs: int = 1) -> list[dict[str, Any]]:
     """``results.csv`` by column; last the leaves of the configuration that differ between rows."""
-    shown = [figure for figure in FIGURES if figure.in_csv]
+    shown = [figure for figure in all_figures(analysis) if figure.in_csv]
     return [row.in_columns(shown) for row in rows(analysis, warmup_epochs)]

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from scalewise.config import ConfigError, DatasetError, in_one_line
+from scalewise.config import ConfigError, DatasetError, in_one_line, options_of
 from scalewise.host import discard, escaped, is_unread, say, silence_unread
 from scalewise.records import RecordError, closest
 
@@ -82,10 +82,10 @@ def _explanation(error: BaseException) -> str | None:
         return str(error)
     if isinstance(error, OSError) and is_the_hosts_fault(error):
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    if isinstance(error, MissingConfigException) and error.options:
-        # Hydra's own words add the paths in which it has looked.
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        # Hydra's own words add the paths in which it has looked, and tell no options of a list's.
         group, _, option = str(error.missing_cfg_file).rpartition("/")
-        options = sorted(error.options)
+        options = sorted(error.options or options_of(group))
         more = "; optuna: pip install 'scalewise[optuna]'" if option == "optuna" else ""
         if group == "strategy" and option.startswith("async"):
             return _NO_ASYNC.format(option)
@@ -117,13 +117,18 @@ def _explain_list(said: str) -> str | None:
     if found is None:
         return None
     key, _, value = (found[1] or found[2]).partition("=")
+    together = f"{key}=[{value}] for all at once, " if key == "callbacks" else ""
     return (
-        f"{key}: found {value!r} without -m; allowed: one value, or -m {key}={value} for a cell "
-        "of each"
+        f"{key}: found {value!r} without -m; allowed: one value, {together}or -m {key}={value} for "
+        "a cell of each"
     )
 
 
-_ELSEWHERE = {"gpus": "devices", "epochs": "max_epochs", "steps": "max_steps"}
+_ELSEWHERE = {
+    "gpus": "devices", "epochs": "max_epochs", "steps": "max_steps", "logger": "tracking",
+    "data": "dataset", "lr_scheduler": "scheduler", "optimized_metric": "objective",
+    "task_name": "project", "train": "test",
+}  # fmt: skip
 """Keys of other programs that have another name here."""
 _MOST_KEYS = 10
 """That one line can list."""

@@ -6,6 +6,7 @@ writes. Each is an override, and what is typed wins over it, key by key.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path, PurePath
@@ -110,7 +111,16 @@ def overrides_last(arguments: list[str]) -> list[str]:
         del options[len(options) - 1 - options[::-1].index(override)]
     options = [word for word in options if not word.startswith("--dry")]
     asked = ["sweep.dry_run=true"] if given.dry_run else []
-    return [*options, *open_keys(map(_tracked_by_all, given.overrides)), *asked]
+    typed = (_with_quotes(_tracked_by_all(override)) for override in given.overrides)
+    return [*options, *open_keys(typed), *asked]
+
+
+def _with_quotes(override: str) -> str:
+    """``ckpt_path=epoch=3.ckpt`` as ``ckpt_path='epoch=3.ckpt'``: Lightning names files so."""
+    key, _, value = override.partition("=")
+    if key != "ckpt_path" or not re.fullmatch(r"[\w/.+-]+(=[\w/.+-]*)+", value):
+        return override
+    return f"{key}='{value}'"
 
 
 def _tracked_by_all(override: str) -> str:
@@ -146,6 +156,7 @@ def _check_override(override: str) -> None:
     key = key.strip().lstrip("+~")
     group = key.replace(".", "/")
     options = options_of(group)
-    if options and (value.startswith("[") or group != key):
+    listed = value.startswith("[") and group != "callbacks"  # whose options have keys of their own
+    if options and (listed or group != key):
         allowed = ", ".join(options)
         raise ConfigError(f"{key}: found {value!r}; allowed: {group}=NAME, one of {allowed}")

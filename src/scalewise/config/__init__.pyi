@@ -1,4 +1,5 @@
 from .cell import DEFAULT_BUDGET_MIN as DEFAULT_BUDGET_MIN
+from .cell import DEFAULT_OBJECTIVE as DEFAULT_OBJECTIVE
 from .cell import FEWEST_ADAPTIVE_REPEATS as FEWEST_ADAPTIVE_REPEATS
 from .cell import MAX_CELLS as MAX_CELLS
 from .cell import CellConfig as CellConfig
@@ -73,3 +74,9 @@ from .strategy_choice import devices_as_typed as devices_as_typed
 from .strategy_choice import keep_known_keys as keep_known_keys
 from .strategy_choice import open_keys as open_keys
 from .strategy_choice import place_on_devices as place_on_devices
+from .training import INSTEAD as INSTEAD
+from .training import PASSED as PASSED
+from .training import Mode as Mode
+from .training import SchedulerConfig as SchedulerConfig
+from .training import known_mode as known_mode
+from .training import of_validation as of_validation

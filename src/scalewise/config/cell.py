@@ -5,8 +5,9 @@ Building one raises ValueError for what types alone cannot refuse.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -22,6 +23,7 @@ from scalewise.config.execution import (
     ProfileConfig,
 )
 from scalewise.config.hardware import HardwareConfig
+from scalewise.config.training import Mode, SchedulerConfig, Validation, check_training, known_mode
 from scalewise.host import wrap_command
 
 
@@ -83,6 +85,7 @@ class MeasureConfig:
 DEFAULT_MEASURE = MeasureConfig()
 _LONGEST_COLLECTIVE_S = 30 * 24 * 3600
 """A month; torch turns the time into one that much larger numbers do not fit."""
+DEFAULT_OBJECTIVE = "val_loss"
 MAX_CELLS = 100_000
 """The most cells of a sweep, unless ``sweep.max_cells`` says otherwise."""
 
@@ -104,8 +107,11 @@ class SweepConfig:
     """Folder of a sweep to finish."""
     order_seed: int = 0
     """Seed of the shuffle of cells and repeats."""
-    objective: str = "val_loss"
-    """The metric a cell returns to Hydra's sweeper, or ``global_samples_per_s``."""
+    objective: str = DEFAULT_OBJECTIVE
+    """The metric a cell returns to Hydra's sweeper, any that is logged, or
+    ``global_samples_per_s``. A sweep ends with its rows ranked by it."""
+    mode: Mode | None = None
+    """Whether the smaller or the larger objective is the better one; None: as its name says."""
     timeout_s: PositiveFloat | None = None
     """Wall time after which a cell is ended; None for no limit."""
     hang_timeout_s: PositiveFloat = 600.0
@@ -148,6 +154,9 @@ class SweepConfig:
     """With ``resume``: add results of other code or other devices than those already there."""
 
     def __post_init__(self) -> None:
+        known = self.mode or known_mode(self.objective)
+        allowed = f"min or max: the name {self.objective} does not tell which is better"
+        require("mode", self.mode, known is not None, allowed)
         if self.wrap is not None:
             wrap_command(self.wrap, 0, 0, "")
 
@@ -211,7 +220,7 @@ class CellConfig:
     """None: until decided where numbers of devices are compared by time, else once."""
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)]
     deterministic: bool
-    validation: Literal["end", "epoch", "never"]
+    validation: Validation
     log_every_n_steps: PositiveInt
     gradient_clip_norm: PositiveFloat | None
     monitor: MonitorConfig
@@ -224,12 +233,24 @@ class CellConfig:
     workload: Literal["train", "doctor"] = "train"
     """``doctor``: examine the devices of the cell as ``scalewise doctor`` does, train nothing."""
     checkpoint: CheckpointConfig = NO_CHECKPOINTS
+    scheduler: SchedulerConfig | None = None
+    callbacks: Mapping[str, Component] = field(default_factory=dict)
+    """By name, in the order in which they act."""
+    ckpt_path: str | None = None
+    """A checkpoint of Lightning's from which the run starts."""
+    test: bool = False
+    """Score the test set when training is over."""
+    trainer: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of Lightning's Trainer."""
     fault: Component | None = None
     """A Lightning callback that spoils the run on purpose (``benchmarks/faults``)."""
 
     def __post_init__(self) -> None:
         self._check_steps()
         self._check_combinations()
+        check_training(
+            self.callbacks, self.scheduler, self.trainer, self.validation, self.is_counted
+        )
         self.strategy.check(self)
         ours = self.dataset.target.startswith("scalewise.")  # others may decide on their batches
         if ours and self.strategy.devices != "auto":
@@ -263,6 +284,15 @@ class CellConfig:
             # Captured steps cannot start in the middle.
             ("checkpoint", "an interval", not (saves and captures),
              "execution=eager or compile", execution),
+            # A captured step has the learning rate of its capture, and nobody acts inside it.
+            ("scheduler", "a schedule", not (self.scheduler and captures),
+             "execution=eager or compile", execution),
+            ("callbacks", ", ".join(self.callbacks), not (self.callbacks and captures),
+             "execution=eager or compile", execution),
+            ("test", self.test, not self.test or whole or kind == "auto",
+             "strategy=single or ddp", strategy),
+            ("test", self.test, not (self.test and self.dataset.target.startswith("scalewise.")),
+             "false, or a dataset of your own with a test set", f"dataset={self.dataset.name}"),
             # torchao says nothing of strategies that cut layers or weight ranks, nor of captures.
             ("precision", self.precision.name, not fp8 or kind in ("single", "ddp", "fsdp", "auto"),
              "strategy=single, ddp or fsdp, or precision=bf16-mixed", strategy),
@@ -273,6 +303,14 @@ class CellConfig:
              "one of them", "deterministic=true"),
         ):  # fmt: skip
             require(key, found, holds, allowed, beside)
+
+    @property
+    def components(self) -> dict[str, Component]:
+        """Every class that it names, by the key that names it."""
+        named = {"model": self.model, "dataset": self.dataset, "optimizer": self.optimizer}
+        if self.scheduler is not None:
+            named["scheduler"] = self.scheduler.component_for(1)
+        return named | {f"callbacks.{name}": one for name, one in self.callbacks.items()}
 
     @property
     def is_timed(self) -> bool:

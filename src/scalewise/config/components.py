@@ -8,6 +8,7 @@ import importlib.resources
 import importlib.util
 import inspect
 import pkgutil
+import re
 import typing
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,8 +72,11 @@ _MOVED = {
 
 
 def module_of(target: str) -> str:
-    """The module in which the class ``target`` lies now."""
-    module = target.rpartition(".")[0]
+    """The module in which the class ``target`` lies now.
+
+    Lightning has two names, and is installed here under the shorter one.
+    """
+    module = re.sub(r"^lightning\.pytorch\b", "pytorch_lightning", target.rpartition(".")[0])
     return _MOVED.get(module, module)
 
 

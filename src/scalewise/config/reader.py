@@ -16,6 +16,7 @@ from scalewise.config.components import component_of
 from scalewise.config.errors import ConfigError, in_one_line
 from scalewise.config.execution import DEFAULT_PROFILE, NO_CHECKPOINTS
 from scalewise.config.strategies import strategy_config
+from scalewise.config.training import callbacks_of, scheduler_of, trainer_arguments
 from scalewise.records import DataError, build, redacted, to_plain
 
 if TYPE_CHECKING:
@@ -57,6 +58,9 @@ def build_cell(plain: Mapping[str, Any]) -> CellConfig:
             data[key] = component_of(key, group)
         if "fault" in data:
             data["fault"] = component_of("fault", _group(data, "fault"))
+        data["callbacks"] = callbacks_of(data.get("callbacks") or {})
+        data["scheduler"] = scheduler_of(data.get("scheduler"))
+        data["trainer"] = trainer_arguments(data.get("trainer") or {})
         data["strategy"] = strategy_config(_group(data, "strategy"))
         return build(CellConfig, data)
     except ConfigError:
@@ -90,6 +94,11 @@ _ABSENT = {
     "checkpoint": to_plain(NO_CHECKPOINTS),
     "measure": to_plain(DEFAULT_MEASURE),
     "workload": "train",
+    "callbacks": {},
+    "scheduler": {},
+    "trainer": {},
+    "ckpt_path": None,
+    "test": False,
 }
 """What stands for nothing: a record without it says the same."""
 

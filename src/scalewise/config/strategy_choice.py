@@ -15,10 +15,12 @@ from scalewise.config.strategies import KINDS
 
 _ADDED = "++"
 """Hydra's words for a key that the chosen option need not have."""
+_OPEN = ("strategy.", "callbacks.", "scheduler.", "trainer.")
+"""Groups whose keys are those of what is chosen there."""
 
 
 def open_keys(overrides: Iterable[str]) -> list[str]:
-    """``overrides`` for Hydra, whose ``strategy.*`` are taken whatever strategy is chosen.
+    """``overrides`` for Hydra, whose ``strategy.*`` and the like are taken whatever is chosen.
 
     So are the arguments of a class that is named: Hydra knows those of the group's option.
     A key that the strategy or the class does not know is refused where that is built.
@@ -38,7 +40,7 @@ def _own_arguments(overrides: Iterable[str]) -> tuple[str, ...]:
     """How the keys begin that no option of a group decides on."""
     named = re.compile(r"[+]*(model|dataset|optimizer)\._target_=")
     groups = [found[1] for text in overrides if (found := named.match(text))]
-    return ("strategy.", *(f"{group}." for group in groups))
+    return (*_OPEN, *(f"{group}." for group in groups))
 
 
 def place_on_devices(plain: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

@@ -131,7 +131,7 @@ SOURCE_SHA256 = "source_sha256"
 CLASS_FILES = "class_files"
 """In a ``code``: file of each module of the user's own classes to its SHA-256."""
 _PACKAGE = Path(str(importlib.resources.files("scalewise")))
-_RECORDED_OTHERWISE = ("scalewise.", "torch.")
+_RECORDED_OTHERWISE = ("scalewise.", "torch.", "pytorch_lightning.", "lightning.pytorch.")
 """Classes whose state a commit or a version tells."""
 
 
@@ -151,7 +151,7 @@ def running_code(
 
 
 def own_classes(plain: Mapping[str, Any]) -> tuple[str, ...]:
-    """The classes of neither scalewise nor torch that a cell's resolved configuration names."""
+    """The classes of the user's own that a cell's resolved configuration names."""
     return tuple(sorted({t for t in _targets(plain) if not t.startswith(_RECORDED_OTHERWISE)}))
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
@@ -35,6 +36,28 @@ class TrainableModel(Protocol):
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
         """A scalar: the mean over the samples of the batch."""
         ...
+
+
+def returns_loss(network: Any) -> bool:
+    """Whether a network, or its class, is called as Hugging Face's are, and returns its loss.
+
+    ``forward(**batch)``, or one with a parameter ``labels``, returns an object with ``.loss``.
+    """
+    if callable(getattr(network, "loss", None)):
+        return False
+    parameters = inspect.signature(network.forward).parameters
+    return "labels" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def without_loss(network: Any) -> str | None:
+    """Why a network, or its class, cannot be trained: it says no loss; None where it does."""
+    runs_only_forward = getattr(network, "forward_only", False)
+    if runs_only_forward or callable(getattr(network, "loss", None)) or returns_loss(network):
+        return None
+    return (
+        "which has no method loss(output, target); allowed: an nn.Module that has one, one whose "
+        "forward(**batch) returns an object with .loss, or a LightningModule"
+    )
 
 
 @runtime_checkable

@@ -75,9 +75,11 @@ from .model import Cause as Cause
 from .model import CellResult as CellResult
 from .model import CommunicationRecord as CommunicationRecord
 from .model import DeviceInfo as DeviceInfo
+from .model import EarlyStop as EarlyStop
 from .model import Ending as Ending
 from .model import ExecutionRecord as ExecutionRecord
 from .model import Fp8Record as Fp8Record
+from .model import KeptCheckpoint as KeptCheckpoint
 from .model import LengthRecord as LengthRecord
 from .model import PipelineRecord as PipelineRecord
 from .model import Provenance as Provenance

@@ -74,6 +74,11 @@ class CellFolder:
         return self.path / "heartbeat" / f"rank{rank}"
 
     @property
+    def callbacks_path(self) -> Path:
+        """Where callbacks of the user's write: the Trainer's ``default_root_dir``."""
+        return self.path / "callbacks"
+
+    @property
     def profile_path(self) -> Path:
         """Folder of profiler traces; see :func:`~scalewise.records.load_profiles`."""
         return self.path / "profile"
@@ -146,7 +151,9 @@ class CellFolder:
         ended = self.has_result_file()
         if logs.exists() and attempt and not ended and not kept.exists():
             logs.rename(kept)
-        names = (*_ATTEMPT_FOLDERS, "logs", "result.json")
+        # What callbacks have kept belongs to the checkpoint from which this try goes on.
+        own = () if has_checkpoints(self.path) and not ended else (self.callbacks_path.name,)
+        names = (*_ATTEMPT_FOLDERS, *own, "logs", "result.json")
         if any(os.path.lexists(self.path / name) for name in names):
             self.move_to_earlier(names)
 

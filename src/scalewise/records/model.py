@@ -66,6 +66,40 @@ class LengthRecord:
 
 
 @dataclass(frozen=True)
+class EarlyStop:
+    """A run that somebody ended before the steps or epochs that were asked for."""
+
+    by: str
+    """Class of the callback or module that asked for it."""
+    after_step: NonNegativeInt
+    """Optimizer steps of the run by then."""
+    epoch: PositiveInt
+    """Counted from 1."""
+    monitor: str | None = None
+    """The metric it watched; None where it watched none."""
+    value: float | None = None
+    """That metric then; None for none and for one that is not finite."""
+    best: float | None = None
+    """Its best value."""
+    why: str = ""
+    """In the words of whoever asked; empty where it says nothing."""
+
+
+@dataclass(frozen=True)
+class KeptCheckpoint:
+    """The best checkpoint that a callback keeps."""
+
+    by: str
+    """Class of the callback."""
+    path: str
+    """Relative to the folder of the cell."""
+    monitor: str | None
+    """The metric it is the best by; None where it is the last one."""
+    score: float | None
+    """That metric; None where there is none, or where it is not finite."""
+
+
+@dataclass(frozen=True)
 class Fp8Record:
     """The linear layers of one rank, read off the live module after training."""
 
@@ -252,6 +286,12 @@ class RankSummary:
     """Which linear layers multiplied in fp8; None where none did."""
     length: LengthRecord | None = None
     """None where steps or epochs were asked for."""
+    stopped: EarlyStop | None = None
+    """Who ended it early; None where nobody did."""
+    checkpoints: tuple[KeptCheckpoint, ...] = ()
+    """The best one of each callback that keeps some."""
+    callbacks_ms_per_step: Mapping[str, NonNegativeFloat] = field(default_factory=dict)
+    """Mean ms that callbacks took of a timed step, by class; empty where none acted."""
 
 
 def sum_over_shards(fed: Sequence[int], data_shards: Sequence[int] | None) -> int:

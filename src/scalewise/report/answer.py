@@ -46,6 +46,7 @@ from scalewise.report.findings import (
     key_of,
     remark_lines,
 )
+from scalewise.report.metric_tables import ranked_in_brief, rankings
 from scalewise.report.sections import Line, Lines, Section, Verbatim, lines, section
 
 MOST_WHOLE = 5
@@ -79,7 +80,8 @@ def answers(analysis: Analysis) -> Section:
         key=lambda config: config.config_id not in analysis.invalid,
     )
     whole, found = len(judged) <= MOST_WHOLE, remark_lines(analysis)
-    rest = (_decide, best_in_brief, fastest_in_brief, lines_of_devices, _chosen, _accuracy, _found)
+    rest = (_decide, best_in_brief, fastest_in_brief, lines_of_devices, _chosen, _accuracy,
+            _stopped, _found)  # fmt: skip
     return section(
         "answer",
         "Answer",
@@ -352,11 +354,13 @@ def _doubt(found: Sequence[RemarkLine], pair: Pair) -> str:
 def _alone(analysis: Analysis) -> Iterator[str]:
     """Of a sweep in which nothing was judged: the rates, and why there is no verdict."""
     measured = analysis.measured
-    for config in measured[:_MOST_ALONE]:
+    ranked = list(ranked_in_brief(analysis))
+    yield from ranked
+    for config in () if ranked else measured[:_MOST_ALONE]:
         rate = config.estimate("global_samples_per_s")
         why = config.runs[0].missing.get("throughput", "not measured")
         yield f"{config.label}: {f'{estimate(rate)} samples/s' if rate else f'no rate: {why}'}."
-    if len(measured) > _MOST_ALONE:
+    if len(measured) > _MOST_ALONE and not ranked:
         yield f"{len(measured) - _MOST_ALONE} more configurations are in the report."
     if len(measured) == 1:
         yield from _of_one(analysis, measured[0])
@@ -428,6 +432,10 @@ def _chosen(analysis: Analysis) -> Iterator[str]:
 
 def _accuracy(analysis: Analysis) -> Iterator[str]:
     """How good what was trained is, where a validation set was scored for it."""
+    ranked = list(ranked_in_brief(analysis)) if analysis.pairs else []
+    yield from ranked
+    if rankings(analysis):
+        return
     known = [
         (c.label, found) for c in analysis.measured if (found := c.estimate("val_accuracy_reached"))
     ]
@@ -435,6 +443,17 @@ def _accuracy(analysis: Analysis) -> Iterator[str]:
     more = len(known) - len(said)
     if said:
         yield f"val_accuracy: {', '.join(said)}{f', {more} more in the report' * bool(more)}."
+
+
+def _stopped(analysis: Analysis) -> Iterator[str]:
+    """Runs that a callback or their module ended before their time."""
+    for config in analysis.measured:
+        stops = [stop for run in config.runs if run.ranks and (stop := run.ranks[0].stopped)]
+        for by, alike in grouped(stops, lambda one: (one.by, one.monitor)).items():
+            who = f"{by[0]} on {by[1]}" if by[1] else by[0]
+            epochs = count_range({stop.epoch for stop in alike})
+            often = f" in {len(alike)} of {len(config.runs)} runs" if len(config.runs) > 1 else ""
+            yield f"{config.label}: stopped early by {who} in epoch {epochs}{often}."
 
 
 def _found(analysis: Analysis) -> Iterator[str]:

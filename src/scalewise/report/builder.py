@@ -43,6 +43,7 @@ from scalewise.report.findings import (
     remarks,
     repeats,
 )
+from scalewise.report.metric_tables import metrics
 from scalewise.report.plot_style import write_plots
 from scalewise.report.plots import report_plots
 from scalewise.report.run_facts import head, provenance, trackers, unfinished
@@ -125,7 +126,7 @@ def report_sections(sweep: Source, samples: int | None = None) -> list[Section]:
     """
     analysis = analysis_of(sweep)
     parts = (
-        head, in_detail, best, sizes, averages, numbers_of_devices,
+        head, in_detail, metrics, best, sizes, averages, numbers_of_devices,
         partial(target, samples=samples), cost, investment, alternative, losses,
         decisions, repeats, sent, scaling, resources, anatomy,
         communication, profiles, examined, divided, mfu, load_balance, devices, energy,

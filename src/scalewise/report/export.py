@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from scalewise.analysis import (
-    FIGURES,
     Analysis,
     CellRecords,
     Estimate,
@@ -29,6 +28,7 @@ from scalewise.analysis import (
     RatioEstimate,
     Row,
     Run,
+    all_figures,
     analyse,
     csv_rows,
     load_sweep,
@@ -240,7 +240,8 @@ class Tables:
     @cached_property
     def configurations(self) -> pd.DataFrame:
         """One row a configuration: its figures, its verdict and where its time goes."""
-        return _frame(row.in_columns(FIGURES) for row in rows(self.analysis))
+        shown = all_figures(self.analysis)
+        return _frame(row.in_columns(shown) for row in rows(self.analysis))
 
     @cached_property
     def runs(self) -> pd.DataFrame:

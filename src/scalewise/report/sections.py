@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from scalewise.analysis import MISSING, shown_on, written
+from scalewise.analysis import MISSING, Figure, Row, shown_on, written
 from scalewise.host import plural
 
 Where = Literal["both", "page", "screen"]
@@ -50,10 +50,12 @@ def words(key: str, heading: str, read: Read) -> Column:
 
 def figure_columns(table: str) -> list[Column]:
     """The columns that a table takes from the table of figures, whose rows are its items."""
-    return [
-        Column(f.key, f.heading, f.unit, f.of, f.text, "left" if f.text is str else "right")
-        for f in shown_on(table)
-    ]
+    return list(map(column_of, shown_on(table)))
+
+
+def column_of(figure: Figure[Row]) -> Column:
+    align: Literal["left", "right"] = "left" if figure.text is str else "right"
+    return Column(figure.key, figure.heading, figure.unit, figure.of, figure.text, align)
 
 
 def item(position: int) -> Read:

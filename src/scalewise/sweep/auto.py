@@ -6,6 +6,7 @@ Everything is decided from records, so that a resumed sweep decides the same.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -82,7 +83,8 @@ def choose(folder: SweepFolder, asked: Request) -> Decided:
 
     strategy = asked.cell.strategy
     assert isinstance(strategy, AutoConfig)
-    known = {c.config_id: c for c in configurations(load_sweep(folder.path))}
+    found = configurations(load_sweep(folder.path))
+    known = {cell.planned.config_id: one for one in found for cell in one.cells}
     probes = {name: one.config_id for name, one in _probes(asked).items()}
     candidates = {name: known[identity] for name, identity in probes.items() if identity in known}
     most = max((c.devices or 1 for c in candidates.values()), default=1)
@@ -176,8 +178,9 @@ def next_rounds(
         more = {
             cell.planned.cell_id: cell
             for member in one.members
-            for repeat in range(first, first + rounds)
-            for cell in [make_cell(requests[member.config_id], repeat)]
+            for own in [_seeds_of(member, requests)]
+            for repeat in range(first, first + math.ceil(rounds / len(own)))
+            for cell in [make_cell(one_seed, repeat) for one_seed in own]
         }
         if one.runs < FEWEST_ADAPTIVE_REPEATS or fits((needed | more).values()):
             needed |= more
@@ -186,6 +189,12 @@ def next_rounds(
     cells = list(needed.values())
     seed = cells[0].request.cell.sweep.order_seed if cells else 0
     return NextRounds(in_order(cells, seed), found, left_open)
+
+
+def _seeds_of(member: Configuration, requests: Mapping[str, Request]) -> list[Request]:
+    """The requests whose runs are those of one row: one of each seed."""
+    ids = dict.fromkeys(cell.planned.config_id for cell in member.cells)
+    return [requests[identity] for identity in ids if identity in requests]
 
 
 def budget_of_rounds(requests: Iterable[Request]) -> float | None:

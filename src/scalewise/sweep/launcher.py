@@ -20,6 +20,7 @@ from scalewise.config import (
     ConfigError,
     as_typed,
     keep_known_keys,
+    known_mode,
     options_of,
     place_on_devices,
     resolve,
@@ -149,6 +150,7 @@ def launch(
     host = ThisHost() if local else Cluster()
     requests, more = settle_alone(requests, host.devices_of)
     if not basic:
+        _check_direction(master.hydra.sweeper, requests)
         # What chooses by results asks for one, and for pairs by chance alone.
         requests = [run_once(one) for one in requests]
     if not basic and any(one.cell.sweep.dry_run for one in requests):
@@ -168,6 +170,23 @@ def launch(
         return []
     answers = zip(job_overrides, requests, strict=True)
     return [job_return(list(overrides), report, one.config_id, basic) for overrides, one in answers]
+
+
+def _check_direction(sweeper: DictConfig, requests: Sequence[Request]) -> None:
+    """Refuse a search for the worst. Raises :class:`ConfigError`."""
+    typed = sweeper.get("direction")
+    direction = getattr(typed, "name", typed)
+    for asked in (one.cell.sweep for one in requests):
+        mode = asked.mode or known_mode(asked.objective)
+        if direction in ("minimize", "maximize") and mode is not None and direction[:3] != mode:
+            what = f"sweep.objective={asked.objective}, which is better the {_MORE[mode]} it is"
+            raise ConfigError(
+                f"hydra.sweeper.direction: found {direction} with {what}; allowed: {mode}imize, or "
+                f"sweep.mode={direction[:3]}"
+            )
+
+
+_MORE = {"min": "smaller", "max": "larger"}
 
 
 def _folder_of(master: DictConfig) -> Path:

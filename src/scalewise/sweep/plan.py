@@ -47,8 +47,7 @@ def check_components(cell: CellConfig) -> None:
     own classes are only looked for, and our own options are known to build. Raises
     :class:`ConfigError`.
     """
-    for key in ("model", "dataset", "optimizer"):
-        component = getattr(cell, key)
+    for key, component in cell.components.items():
         known = f"{key} {component!r}"
         if known not in _sound and not is_shipped(key, component):
             _check_component(key, component)
@@ -61,7 +60,8 @@ _sound: set[str] = set()
 
 def _check_component(key: str, component: Component) -> None:
     if not component.target.startswith("scalewise."):
-        check_module(key, component)
+        if not component.target.startswith(("torch.", "pytorch_lightning.", "lightning.pytorch.")):
+            check_module(key, component)
         return
     import_for_building()
     import torch

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -46,7 +47,18 @@ _CSV = {
 
 
 def check_files(requests: Iterable[Request]) -> None:
-    """Raises :class:`ConfigError` for the first data file of ours that will not do."""
+    """Raises :class:`ConfigError` for the first data file of ours that will not do.
+
+    So it does for a checkpoint to start from that is not there.
+    """
+    requests = list(requests)
+    for path in dict.fromkeys(one.cell.ckpt_path for one in requests):
+        why = None if path is None else _unreadable_checkpoint(Path(path))
+        if why is not None:
+            raise ConfigError(
+                f"ckpt_path: found {path}: {why}; allowed: a checkpoint of Lightning's (from "
+                f"{Path.cwd()})"
+            )
     datasets = {repr(one.cell.dataset): one.cell.dataset for one in requests}
     for dataset in datasets.values():
         if dataset.target.startswith("scalewise."):
@@ -54,6 +66,11 @@ def check_files(requests: Iterable[Request]) -> None:
                 _check(dataset)
             except DatasetError as error:
                 raise ConfigError(str(error)) from error
+
+
+def _unreadable_checkpoint(path: Path) -> str | None:
+    why = _unreachable(str(path))
+    return "a folder, which only some strategies write" if why is None and path.is_dir() else why
 
 
 def _check(dataset: Component) -> None:
@@ -175,7 +192,7 @@ _sound: set[str] = set()
 """Classes that will do: a sweeper that asks in batches asks once."""
 _batches: dict[str, int | str] = {}
 """Data module, with its arguments, to samples of its batches, or why these are not known."""
-_DECIDED_BY = {"model": ("optimizer",), "dataset": ("batch_size", "dataset.loader")}
+_DECIDED_BY = {"model": ("optimizer", "scheduler"), "dataset": ("batch_size", "dataset.loader")}
 """Keys without effect beside a LightningModule or LightningDataModule."""
 
 
@@ -188,8 +205,7 @@ def check_own_code(requests: Iterable[Request]) -> None:
     asked: dict[str, _Asked] = {}
     new: set[str] = set()
     for one in requests:
-        for key in ("model", "dataset", "optimizer"):
-            component: Component = getattr(one.cell, key)
+        for key, component in one.cell.components.items():
             typed = _first_of(_DECIDED_BY.get(key, ()), one.overrides)
             # Values are not part of it: trials of a sweeper differ in little else. But the batches
             # of a data module depend on them.
@@ -333,14 +349,59 @@ def _look(key: str, component: Component, typed: str) -> None:
     _check_lightning(key, component, target, typed)
     if key == "optimizer":
         check_optimizer(component, target)
-    bind(key, component, target, ("params",) if key == "optimizer" else ())
+    bind(key, component, target, _GIVEN.get(key, ()))
+    if key == "model":
+        _check_trains(component, target)
+    if key.startswith("callbacks."):
+        _check_callback(key, component, target)
+
+
+_GIVEN = {"optimizer": ("params",), "scheduler": ("optimizer",)}
+"""Arguments that a cell itself passes to a class."""
+
+
+def _check_trains(component: Component, target: Any) -> None:
+    """Refuse a network that says no loss in any way. Raises ConfigError.
+
+    A loss may be set where the network is built. That costs no memory on torch's ``meta`` device;
+    one that cannot be built there is left to the ranks.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not inspect.isclass(target) or not issubclass(target, torch.nn.Module):
+        return
+    from scalewise.models import without_loss
+
+    if _is_a("LightningModule", target) or without_loss(target) is None:
+        return
+    try:
+        with torch.device("meta"):
+            why = without_loss(target(**component.arguments))
+    except Exception:  # whatever it raises there, a rank may build it all the same
+        return
+    if why is not None:
+        raise ConfigError(f"model._target_: found {component.target}, {why}")
+
+
+def _check_callback(key: str, component: Component, target: Any) -> None:
+    """Refuse what no Trainer can call, and values that Lightning's own callbacks refuse."""
+    if inspect.isclass(target) and not hasattr(target, "on_train_batch_end"):
+        raise ConfigError(
+            f"{key}._target_: found {component.target}, which is no callback; allowed: a class "
+            "derived from pytorch_lightning.Callback, or a function that builds one"
+        )
+    if getattr(target, "__module__", "").startswith("pytorch_lightning."):
+        try:
+            target(**component.arguments)
+        except Exception as error:
+            raise ConfigError(f"{key}: {in_one_line(error)}") from error
 
 
 def _check_lightning(key: str, component: Component, target: Any, typed: str) -> None:
     if typed and key == "model" and _is_a("LightningModule", target):
+        group = re.split(r"[.=]", typed.lstrip("+~"))[0]
         raise ConfigError(
-            f"optimizer: found {typed} beside model._target_={component.target}, a LightningModule,"
-            " which builds its own; allowed: nothing of optimizer; leave it out, or give the class "
+            f"{group}: found {typed} beside model._target_={component.target}, a LightningModule,"
+            f" which builds its own; allowed: nothing of {group}; leave it out, or give the class "
             "an argument for it: model.KEY=VALUE"
         )
     if typed and key == "dataset" and _is_a("LightningDataModule", target):

@@ -11,13 +11,20 @@ from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import nn
 
 from scalewise.config import CellConfig, ConfigError, instantiate
+from scalewise.models import returns_loss
 from scalewise.operations import Operation
+from scalewise.train.callbacks import build_schedule
 from scalewise.train.data import (
     GlobalBatchSampler,
     ShardBatchSampler,
     make_loader,
 )
-from scalewise.train.execution import ExperimentModule, OperationModule, multiply_in_fp8
+from scalewise.train.execution import (
+    ExperimentModule,
+    KeywordModule,
+    OperationModule,
+    multiply_in_fp8,
+)
 from scalewise.train.rank import RankContext
 from scalewise.train.recording import BatchSizes, DataShare
 
@@ -36,6 +43,11 @@ def build_module(cell: CellConfig, rank: RankContext) -> pl.LightningModule:
         )
     if isinstance(model, pl.LightningModule):
         module = model
+        if cell.scheduler is not None:
+            raise ConfigError(
+                f"scheduler: found {cell.scheduler.component.name} beside model._target_="
+                f"{cell.model.target}, a LightningModule, which builds its own; allowed: none"
+            )
     elif isinstance(model, Operation):
         if cell.strategy.kind not in ("single", "ddp"):
             raise ConfigError(
@@ -45,7 +57,11 @@ def build_module(cell: CellConfig, rank: RankContext) -> pl.LightningModule:
         module = OperationModule(model)
     else:
         try:
-            module = ExperimentModule(model, functools.partial(_build_optimizer, cell))
+            kind = KeywordModule if returns_loss(model) else ExperimentModule
+            schedule = None
+            if cell.scheduler is not None:
+                schedule = functools.partial(build_schedule, cell.scheduler)
+            module = kind(model, functools.partial(_build_optimizer, cell), schedule)
         except ValueError as error:
             raise ConfigError(f"model.{error}") from error
     if cell.precision.fp8:
@@ -82,13 +98,15 @@ def build_data(
     share: DataShare,
     steps_per_batch: int = 1,
 ) -> dict[str, Any]:
-    """The arguments of ``Trainer.fit`` that carry the data.
+    """The arguments of ``Trainer.fit`` that carry the data, and ``test_dataloaders``.
 
     ``share`` is the one that the strategy settles: what a rank feeds must be what it counts for.
     Raises ConfigError for data that cannot be read or that the model cannot train on.
     """
     dataset = instantiate("dataset", cell.dataset)
     if isinstance(dataset, pl.LightningDataModule):
+        if cell.test and not is_overridden("test_dataloader", dataset):
+            raise ConfigError(_NO_TEST.format(f"{cell.dataset.target} has no test_dataloader"))
         if cell.strategy.UNEVEN:
             raise ConfigError(
                 f"dataset: found {cell.dataset.name}, a LightningDataModule, with strategy="
@@ -103,6 +121,9 @@ def build_data(
             check(dataset.describe())
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    testing = getattr(dataset, "test", None)
+    if cell.test and testing is None:
+        raise ConfigError(_NO_TEST.format(f"{cell.dataset.target} has no test set (.test)"))
     if not hasattr(training, "__getitem__") or not hasattr(training, "__len__"):
         raise ConfigError(
             f"dataset._target_: {cell.dataset.target} has no map-style training set; allowed: "
@@ -118,14 +139,27 @@ def build_data(
             len(training), share.sizes, place[0], cell.seed, steps_per_batch
         )
         data["train_dataloaders"] = make_loader(training, sampler, cell.loader, rank.device.kind)
-        if validation is not None and cell.validation != "never":
-            scored = ShardBatchSampler(
-                len(validation), per_device, *place, strategy.SCORES_TOGETHER
-            )
-            data["val_dataloaders"] = make_loader(validation, scored, cell.loader, rank.device.kind)
+        for key, scored, is_wanted in (
+            ("val_dataloaders", validation, cell.validation != "never"),
+            ("test_dataloaders", testing, cell.test),
+        ):
+            if scored is not None and is_wanted:
+                shared = ShardBatchSampler(
+                    len(scored), per_device, *place, strategy.SCORES_TOGETHER
+                )
+                data[key] = make_loader(scored, shared, cell.loader, rank.device.kind)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     return data
+
+
+_NO_TEST = "test: found true, but {}; allowed: false, or what has one"
+
+
+def check_test(cell: CellConfig, module: pl.LightningModule) -> None:
+    """Refuse a test that the module does not know how to do. Raises ConfigError."""
+    if cell.test and not is_overridden("test_step", module):
+        raise ConfigError(_NO_TEST.format(f"{cell.model.target} has no test_step"))
 
 
 def can_score(module: pl.LightningModule, data: dict[str, Any]) -> bool:

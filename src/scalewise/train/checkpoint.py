@@ -49,13 +49,15 @@ class Restarts:
         folder: CellFolder,
         rank: RankContext,
         recorder: CellRecorder,
+        ckpt_path: str | None = None,
     ) -> None:
+        self._ckpt_path = ckpt_path
         self._config = config
         self._folder = folder
         self._rank = rank
         self._recorder = recorder
         self._from = last_checkpoint(folder.path) if config.on else None
-        if self._from is not None and not config.trust:
+        if (self._from is not None or ckpt_path is not None) and not config.trust:
             torch.serialization.add_safe_globals(PLAIN)
         first = 0 if self._from is None else self._from[1].step
         self._saved_at = first
@@ -66,13 +68,16 @@ class Restarts:
     @property
     def loads_plain_values(self) -> bool:
         """Whether it goes on from a checkpoint of which it loads plain values and tensors alone."""
-        return self._from is not None and not self._config.trust
+        return bool(self.fit_arguments()) and not self._config.trust
 
     def fit_arguments(self) -> dict[str, Any]:
-        """Arguments with which ``Trainer.fit`` starts from the last checkpoint."""
-        if self._from is None:
+        """Arguments with which ``Trainer.fit`` starts from the last checkpoint.
+
+        The first try starts from the user's, if there is one.
+        """
+        path = self._ckpt_path if self._from is None else str(self._from[0] / "trainer.ckpt")
+        if path is None:
             return {}
-        path = str(self._from[0] / "trainer.ckpt")
         return {"ckpt_path": path, "weights_only": not self._config.trust}
 
     def attach(self, trainer: pl.Trainer) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import warnings
 from collections.abc import Callable
 from datetime import timedelta
@@ -13,7 +12,8 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
-from pytorch_lightning.callbacks import LambdaCallback
+from lightning_fabric.utilities.exceptions import MisconfigurationException
+from pytorch_lightning.callbacks import Checkpoint, LambdaCallback
 from pytorch_lightning.strategies import DDPStrategy, Strategy
 
 from scalewise.config import CellConfig, ConfigError, instantiate
@@ -24,8 +24,10 @@ from scalewise.train.build import (
     build_data,
     build_module,
     can_score,
+    check_test,
     data_share,
 )
+from scalewise.train.callbacks import CellTrainer, OwnFolder, build_callbacks, not_logged
 from scalewise.train.checkpoint import Restarts, refusal
 from scalewise.train.execution import (
     Execution,
@@ -61,7 +63,9 @@ def run(
     execution = Execution(cell, rank)
     execution.change(module)
     share = data_share(cell, rank)
+    check_test(cell, module)
     data = build_data(cell, rank, module, share, execution.steps_per_batch)
+    testing = data.pop("test_dataloaders", None)
     recorder = CellRecorder(
         folder,
         rank.device,
@@ -77,7 +81,7 @@ def run(
         # Steps of one batch begin together; replicas that seldom meet run ahead of one another.
         apart = execution.steps_per_batch + getattr(cell.strategy, "period", 1)
         RunLength(cell.min_time_s, rank, recorder, apart, give_up).attach(trainer)
-    restarts = Restarts(cell.checkpoint, folder, rank, recorder)
+    restarts = Restarts(cell.checkpoint, folder, rank, recorder, cell.ckpt_path)
     restarts.attach(trainer)
     if rank.world_size > 1:
         # Replicas start with rank 0's weights (DDP copies them) but need their own dropout masks;
@@ -88,7 +92,10 @@ def run(
         with execution.stream():
             joined = _join_process_group(trainer.strategy, cell, rank)
             trainer.fit(module, **data, **restarts.fit_arguments())
-    except RuntimeError as error:
+    except (RuntimeError, MisconfigurationException) as error:
+        line = not_logged(error, cell)
+        if line is not None:
+            raise line from error
         if _UNUSED not in str(error):
             raise
         raise ConfigError(_unused_parameters(module)) from error
@@ -96,17 +103,33 @@ def run(
         if not restarts.loads_plain_values:
             raise
         raise refusal(error) from error
+    if recorder.steps.steps == 0 and cell.ckpt_path is not None:
+        raise ConfigError(
+            f"ckpt_path: found {cell.ckpt_path}, saved after step {trainer.global_step} and epoch "
+            f"{trainer.current_epoch}, where this run ends; allowed: more max_steps or max_epochs"
+        )
     if recorder.steps.steps == 0:
         raise ConfigError(
             f"dataset: no batch came from {cell.dataset.name}, so nothing was trained; allowed: "
             "one batch or more for every rank (has it fewer samples than one batch, and drop_last?)"
         )
     if cell.validation == "end" and can_score(module, data):
+        trainer.limit_val_batches = cell.trainer.get("limit_val_batches", 1.0)
         trainer.validate(
             module,
             data.get("val_dataloaders"),
             datamodule=data.get("datamodule"),
             verbose=False,
+        )
+    if cell.test:
+        best = getattr(trainer.checkpoint_callback, "best_model_path", "") or None
+        trainer.test(
+            module,
+            testing,
+            datamodule=data.get("datamodule"),
+            ckpt_path=best,
+            verbose=False,
+            weights_only=False if best else None,  # this run's own file
         )
     summary = recorder.close(trainer, module)
     # NCCL hangs if it is destroyed under captured graphs; the end of the process destroys it.
@@ -169,6 +192,18 @@ def build_trainer(
         callbacks.append(LambdaCallback(on_train_epoch_end=refuse_empty_epoch))
     if cell.fault is not None:
         callbacks.append(instantiate("fault", cell.fault))
+    own = build_callbacks(cell)
+    keeps_inside = OwnFolder(recorder.folder, recorder, {id(one) for one in callbacks})
+    passed = {
+        "enable_model_summary": False,
+        "num_sanity_val_steps": 0,
+        # Built-in samplers shard the data; a user's LightningDataModule gets Lightning's.
+        "use_distributed_sampler": "datamodule" in data,
+        **cell.trainer,
+    }
+    if not during_fit:
+        # None before the end: callbacks then look at the end of an epoch, as Lightning's do.
+        passed["limit_val_batches"] = 0
     trainer = CellTrainer(
         accelerator="gpu" if rank.device.kind == "cuda" else "cpu",
         devices=rank.world_size // rank.hosts,
@@ -184,40 +219,21 @@ def build_trainer(
         deterministic=cell.deterministic,
         # cuDNN's search may change results from run to run, so it is off by default.
         benchmark=cell.execution.cudnn_benchmark,
-        callbacks=callbacks,
+        callbacks=[*callbacks, keeps_inside, *own],
+        default_root_dir=recorder.folder.callbacks_path,
         profiler=NoProfiler(),
         logger=False,
-        enable_checkpointing=False,
+        enable_checkpointing=any(isinstance(one, Checkpoint) for one in own),
         enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        limit_val_batches=1.0 if during_fit or cell.validation == "end" else 0,
-        check_val_every_n_epoch=1 if during_fit else 2**31,
-        # Built-in samplers shard the data; a user's LightningDataModule gets Lightning's.
-        use_distributed_sampler="datamodule" in data,
+        **passed,
     )
+    trainer.stops = recorder.stops
     keep_answering(trainer)
     if isinstance(module, OperationModule):
         trim(trainer, recorder, ForwardSteps)
     elif isinstance(module, ExperimentModule):
-        trim(trainer, recorder)
+        trim(trainer, recorder, callbacks=own, scheduled=cell.scheduler is not None)
     return trainer
-
-
-class CellTrainer(pl.Trainer):
-    """Lightning's, which knows no number of steps where time ends the run."""
-
-    @property
-    def estimated_stepping_batches(self) -> int | float:
-        """Raises :class:`ConfigError` where Lightning gives infinity: no schedule can use that."""
-        total = super().estimated_stepping_batches
-        if math.isinf(total):
-            raise ConfigError(
-                "max_steps: found null, and the module asks how many steps there will be, as "
-                "schedules of learning rates do, which nobody knows where time ends the run; "
-                "allowed: a number, or max_epochs"
-            )
-        return total
 
 
 def refuse_empty_epoch(trainer: pl.Trainer, module: pl.LightningModule) -> None:

@@ -18,6 +18,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from scalewise.host import own_classes
+
 
 def import_training(plain: Mapping[str, Any] | None) -> None:
     """Import torch, Lightning and the code that trains the cell with configuration ``plain``.
@@ -60,9 +62,8 @@ def import_lean_metrics() -> None:
 
 
 def is_ours(plain: Mapping[str, Any]) -> bool:
-    """Whether a cell is made of our own classes alone."""
-    targets = [str(plain[key].get("_target_", "")) for key in ("model", "dataset", "optimizer")]
-    return all(target.startswith("scalewise.") for target in targets)
+    """Whether a cell is made of our own classes alone, and of torch's and Lightning's."""
+    return not own_classes({key: value for key, value in plain.items() if key != "fault"})
 
 
 @contextlib.contextmanager

@@ -84,7 +84,30 @@ WRONG = {
     ),
     "a key of Lightning's": (
         ("trainer.max_steps=3",),
-        "trainer.max_steps: unknown key; allowed: max",
+        "trainer.max_steps: found 3, which a cell decides; allowed: max_steps",
+    ),
+    "a logger": (("logger=wandb",), "logger: unknown key; allowed: tracking"),
+    "callbacks without brackets": (
+        ("callbacks=early_stopping,model_checkpoint",),
+        "callbacks: found 'early_stopping,model_checkpoint' without -m; allowed: one value, "
+        "callbacks=[early_stopping,model_checkpoint] for all at once",
+    ),
+    "one of several callbacks": (
+        ("callbacks=[early_stopping,model_checkpint]",),
+        "callbacks: found 'model_checkpint' (did you mean 'model_checkpoint'?)",
+    ),
+    "a callback that waits for what is never scored": (
+        ("callbacks=[early_stopping,model_checkpoint]",),
+        "callbacks.early_stopping.monitor: found val_loss with validation=end, which scores after "
+        "training; allowed: validation=epoch",
+    ),
+    "an objective whose better value nobody knows": (
+        ("sweep.objective=val/foo",),
+        "sweep.mode: found null; allowed: min or max: the name val/foo does not tell",
+    ),
+    "a schedule without an end": (
+        ("scheduler=cosine",),
+        "scheduler.T_max: found null; allowed: a number of steps, or say how long the run is",
     ),
     "a key of others": (("gpus=2",), "gpus: unknown key; allowed: devices\n"),
     "a list of what is no axis": (
@@ -153,6 +176,11 @@ def test_wrong_input_is_one_line_and_leaves_nothing(
 OPTUNA = {
     "a search space": ("hydra.sweeper.search_space={seed: 1}", "hydra.sweeper.search_space"),
     "a direction": ("hydra.sweeper.direction=foo", "ValueError: "),
+    "the worst": (
+        "sweep.objective=val/acc",
+        "hydra.sweeper.direction: found minimize with sweep.objective=val/acc, which is better the "
+        "larger it is; allowed: maximize, or sweep.mode=min",
+    ),
     "an interval": ("batch_size=interval(1,0)", "ValueError: The `low` value must be smaller"),
 }
 

@@ -89,7 +89,8 @@ def looked_at_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def asked(target: str, *overrides: str, group: str = "model", **arguments: Any) -> Any:
     groups = {"model": OURS, "dataset": OURS, "optimizer": OURS}
-    cell = SimpleNamespace(**{**groups, group: Component(target, "own", arguments)})
+    components = {**groups, group: Component(target, "own", arguments)}
+    cell = SimpleNamespace(**components, components=components)
     return cast(Any, SimpleNamespace(cell=cell, overrides=overrides))
 
 

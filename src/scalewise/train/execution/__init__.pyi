@@ -6,4 +6,5 @@ from .layers import apply_precision as apply_precision
 from .layers import multiply_in_fp8 as multiply_in_fp8
 from .module import ExperimentModule as ExperimentModule
 from .module import ForwardSteps as ForwardSteps
+from .module import KeywordModule as KeywordModule
 from .module import OperationModule as OperationModule

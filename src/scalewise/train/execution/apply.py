@@ -13,7 +13,7 @@ import torch
 from scalewise.config import CellConfig, ConfigError
 from scalewise.records import ExecutionRecord
 from scalewise.train.execution.layers import Compiled, checkpoint_blocks
-from scalewise.train.execution.module import ExperimentModule
+from scalewise.train.execution.module import ExperimentModule, KeywordModule
 from scalewise.train.execution.replay import ReplayedSteps
 from scalewise.train.rank import RankContext
 from scalewise.train.recording import CellRecorder, on_stream
@@ -132,6 +132,8 @@ class Execution:
                 f"{type(module).__name__} is a LightningModule of its own, whose training_step "
                 "and hooks are Python that runs in each step"
             )
+        if isinstance(module, KeywordModule):
+            return "its batches are mappings, and a captured step takes an input and a target"
         if cell.accumulate_grad_batches != 1:
             return "gradients are accumulated over batches, so not every batch ends in a step"
         if getattr(cell.strategy, "find_unused_parameters", False):

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import contextlib
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.loops.optimization.automatic import _AutomaticOptimization
 from pytorch_lightning.plugins.precision.amp import MixedPrecision
 from pytorch_lightning.profilers import Profiler
 
-from scalewise.train.recording import CellRecorder
+from scalewise.config import ConfigError
+from scalewise.train.recording import STEP_HOOKS, CellRecorder, acts_in
 
 _NOTHING = contextlib.nullcontext()
 
@@ -59,10 +61,15 @@ class LeanSteps(_AutomaticOptimization):
 
     For every batch Lightning calls some twenty hooks of callbacks, module and strategy, wraps
     forward, zero_grad and backward in a closure, and hands that through module, strategy,
-    precision plugin and optimizer. A cell has one callback, the recorder, and a module that
-    overrides none of those hooks and has no learning-rate scheduler: what is left is
-    :meth:`advance` and :meth:`run`, with Lightning's own fetcher, strategy and progress counters.
+    precision plugin and optimizer. A cell has the recorder, perhaps callbacks that look at the end
+    of a step, and a module that overrides none of those hooks: what is left is :meth:`advance` and
+    :meth:`run`, with Lightning's own fetcher, strategy and progress counters.
     """
+
+    looking: Sequence[pl.Callback] = ()
+    """Callbacks beside the recorder with a hook at the end of a step."""
+    scheduled = False
+    """Whether a schedule changes the learning rate."""
 
     def __init__(self, trainer: pl.Trainer, recorder: CellRecorder) -> None:
         super().__init__(trainer)
@@ -81,8 +88,14 @@ class LeanSteps(_AutomaticOptimization):
         progress.increment_started()
         output = self.step(batch, batch_idx)
         progress.increment_processed()
+        if self.scheduled:
+            loop.update_lr_schedulers("step", update_plateau_schedulers=False)
+            if loop._num_ready_batches_reached():
+                loop.update_lr_schedulers("epoch", update_plateau_schedulers=False)
         module = trainer.lightning_module
         self._recorder.on_train_batch_end(trainer, module, output, batch, batch_idx)
+        for callback in self.looking:
+            callback.on_train_batch_end(trainer, module, output, batch, batch_idx)
         progress.increment_completed()
 
     def run(
@@ -116,12 +129,17 @@ class LeanSteps(_AutomaticOptimization):
 
 
 def trim(
-    trainer: pl.Trainer, recorder: CellRecorder, steps_class: type[LeanSteps] | None = None
+    trainer: pl.Trainer,
+    recorder: CellRecorder,
+    steps_class: type[LeanSteps] | None = None,
+    callbacks: Sequence[pl.Callback] = (),
+    scheduled: bool = False,
 ) -> None:
     """Replace per-step work of the loop whose answer is known for our own modules.
 
-    Gradient accumulation and loss scaling keep Lightning's own way, unless ``steps_class`` takes
-    the steps.
+    Gradient accumulation, loss scaling and callbacks of the user's that act in steps keep
+    Lightning's own way, unless ``steps_class`` takes the steps. Raises ConfigError where a
+    strategy's own steps would pass over ``callbacks``.
     """
     loop: Any = trainer.fit_loop.epoch_loop
     if trainer.world_size > 1:
@@ -132,11 +150,21 @@ def trim(
     scales = isinstance(trainer.precision_plugin, MixedPrecision) and (
         trainer.precision_plugin.scaler is not None
     )
-    if steps_class is None and trainer.accumulate_grad_batches == 1 and not scales:
-        # A strategy that divides the model may have steps of its own.
-        steps_class = getattr(trainer.strategy, "steps_class", LeanSteps)
+    looking = [one for one in callbacks if acts_in(one, STEP_HOOKS)]
+    acting = [type(one).__name__ for one in looking if type(one) is not ModelCheckpoint]
+    # A strategy that divides the model may have steps of its own.
+    own = getattr(trainer.strategy, "steps_class", None)
+    if own is not None and acting:
+        raise ConfigError(
+            f"callbacks: found {acting[0]}, which acts inside steps, where the strategy takes them "
+            "its own way; allowed: strategy=single, ddp or fsdp"
+        )
+    if steps_class is None and trainer.accumulate_grad_batches == 1 and not (scales or acting):
+        steps_class = own or LeanSteps
     if steps_class is not None:
         steps = steps_class(trainer, recorder)
+        steps.looking, steps.scheduled = looking, scheduled
         loop.automatic_optimization = steps
         loop.advance = steps.advance
-        loop.update_lr_schedulers = lambda interval, update_plateau_schedulers: None
+        if not scheduled:
+            loop.update_lr_schedulers = lambda interval, update_plateau_schedulers: None

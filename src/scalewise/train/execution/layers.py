@@ -110,9 +110,9 @@ class Compiled:
         object.__setattr__(module, name, self._timed(compiled))
 
     def _timed(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*inputs: Any) -> Any:
+        def run(*inputs: Any, **named: Any) -> Any:
             graphs, began = compiled_graphs(), time.perf_counter()
-            output = compiled(*inputs)
+            output = compiled(*inputs, **named)
             if compiled_graphs() != graphs:
                 self.seconds += time.perf_counter() - began
             return output

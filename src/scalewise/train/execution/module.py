@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytorch_lightning as pl
@@ -10,10 +10,15 @@ import torch
 from torch import Tensor, nn
 from torchmetrics import MeanMetric, MetricCollection
 
+from scalewise.config import ConfigError
+from scalewise.models import without_loss
 from scalewise.train.execution.fast_loop import CheapHookNames, LeanSteps
+from scalewise.train.recording import count_samples
 
 OptimizerFactory = Callable[[Iterable[tuple[str, nn.Parameter]]], torch.optim.Optimizer]
 """From named parameters: some optimizers treat them by name, and all of torch's accept names."""
+ScheduleFactory = Callable[[torch.optim.Optimizer, pl.Trainer], dict[str, Any]]
+"""A schedule of learning rates in Lightning's form, for the run of a Trainer."""
 
 
 class ExperimentModule(CheapHookNames, pl.LightningModule):
@@ -23,16 +28,20 @@ class ExperimentModule(CheapHookNames, pl.LightningModule):
     step. The loss is read from the step's output, late, by the recording callbacks.
     """
 
-    def __init__(self, network: nn.Module, optimizer: OptimizerFactory) -> None:
+    def __init__(
+        self,
+        network: nn.Module,
+        optimizer: OptimizerFactory,
+        schedule: ScheduleFactory | None = None,
+    ) -> None:
         super().__init__()
-        if not callable(getattr(network, "loss", None)):
-            raise ValueError(
-                f"_target_: {type(network).__name__} has no method loss(output, target); "
-                "give it one, or use a LightningModule"
-            )
+        why = without_loss(network)
+        if why is not None:
+            raise ValueError(f"_target_: found {type(network).__name__}, {why}")
         self.network = network
         self._optimizer = optimizer
-        self._loss: Callable[[Tensor, Tensor], Tensor] = network.loss  # type: ignore[assignment]
+        self._schedule = schedule
+        self._loss: Callable[[Tensor, Tensor], Tensor] | None = getattr(network, "loss", None)
         self.validation_loss = MeanMetric()
         make_metrics = getattr(network, "metrics", None)
         self.validation_metrics: MetricCollection | None = make_metrics() if make_metrics else None
@@ -49,6 +58,7 @@ class ExperimentModule(CheapHookNames, pl.LightningModule):
 
     def objective(self, x: Tensor, target: Tensor) -> Tensor:
         """The loss of a batch: what ``execution=compile`` compiles."""
+        assert self._loss is not None
         return self._loss(self.network(x), target)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
@@ -61,23 +71,82 @@ class ExperimentModule(CheapHookNames, pl.LightningModule):
 
     def score(self, output: Tensor, target: Tensor) -> None:
         """Take the outputs for a batch into the validation loss and metrics."""
+        assert self._loss is not None
         # Weighted by samples, so that a short last batch counts for what it is.
         self.validation_loss.update(self._loss(output, target), weight=len(target))
         if self.validation_metrics is not None:
             self.validation_metrics.update(output, target)
 
+    def test_step(self, batch: Any, batch_idx: int) -> None:
+        self.validation_step(batch, batch_idx)
+
     def on_validation_epoch_end(self) -> None:
+        self._log_scores("val")
+
+    def on_test_epoch_end(self) -> None:
+        self._log_scores("test")
+
+    def _log_scores(self, of: str) -> None:
         # compute() gathers the states of all ranks; every rank then holds the same values.
-        values = {"val_loss": self.validation_loss.compute()}
+        values = {f"{of}_loss": self.validation_loss.compute()}
         self.validation_loss.reset()
         if self.validation_metrics is not None:
             computed = self.validation_metrics.compute()
-            values |= {f"val_{name}": value for name, value in computed.items()}
+            values |= {f"{of}_{name}": value for name, value in computed.items()}
             self.validation_metrics.reset()
         self.log_dict(values, sync_dist=True)
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return self._optimizer(held_parameters(self.network))
+    def configure_optimizers(self) -> Any:
+        optimizer = self._optimizer(held_parameters(self.network))
+        if self._schedule is None:
+            return optimizer
+        schedule = self._schedule(optimizer, self.trainer)
+        return {"optimizer": optimizer, "lr_scheduler": schedule}
+
+
+class KeywordModule(ExperimentModule):
+    """Trains a network in Hugging Face's form: ``forward(**batch)`` returns its loss."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        optimizer: OptimizerFactory,
+        schedule: ScheduleFactory | None = None,
+    ) -> None:
+        super().__init__(network, optimizer, schedule)
+        network.train()  # from_pretrained gives it as one that predicts, and Lightning keeps that
+
+    def transfer_batch_to_device(
+        self, batch: Any, device: torch.device, dataloader_idx: int
+    ) -> Any:
+        return pl.LightningModule.transfer_batch_to_device(self, batch, device, dataloader_idx)
+
+    def objective(self, **batch: Any) -> Tensor:  # type: ignore[override]
+        """The loss that the network says of a batch. Raises ConfigError where it says none."""
+        loss = getattr(self.network(**batch), "loss", None)
+        if not isinstance(loss, Tensor):
+            raise ConfigError(
+                f"model._target_: forward() of {type(self.network).__name__} returned no .loss for "
+                f"a batch of {', '.join(batch)}; allowed: batches with what it needs (labels?)"
+            )
+        return loss
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        return self.objective(**_mapping(batch, self.network))
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        loss = self.objective(**_mapping(batch, self.network))
+        self.validation_loss.update(loss, weight=count_samples(batch) or 1)
+
+
+def _mapping(batch: Any, network: nn.Module) -> Mapping[str, Any]:
+    """``batch``, whose entries are arguments. Raises ConfigError for one without names."""
+    if isinstance(batch, Mapping):
+        return batch
+    raise ConfigError(
+        f"dataset: found batches of {type(batch).__name__} for {type(network).__name__}, whose "
+        "forward takes names; allowed: samples that are mappings, {'input_ids': ..., 'labels': ...}"
+    )
 
 
 def held_parameters(network: nn.Module) -> list[tuple[str, nn.Parameter]]:

@@ -1,5 +1,8 @@
 from .background import BackgroundDrain as BackgroundDrain
 from .background import on_stream as on_stream
+from .callbacks import STEP_HOOKS as STEP_HOOKS
+from .callbacks import Stops as Stops
+from .callbacks import acts_in as acts_in
 from .gradient_communication import GradientHook as GradientHook
 from .recorder import CellRecorder as CellRecorder
 from .recorder import planned_steps as planned_steps
@@ -7,4 +10,5 @@ from .shards import BatchesInPlace as BatchesInPlace
 from .shards import BatchSizes as BatchSizes
 from .shards import DataShare as DataShare
 from .step_phases import Mark as Mark
+from .step_timer import count_samples as count_samples
 from .summary import untrained_summary as untrained_summary

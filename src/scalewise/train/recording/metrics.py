@@ -61,6 +61,10 @@ class MetricsRecorder:
         self._writer: MetricsWriter | None = None
         self._earlier: Path | None = None
         self._side_stream: torch.cuda.Stream | None = None
+        self._scheduled = False
+        """Whether the learning rate changes, at the end of a step or epoch."""
+        self._rate: dict[str, float | None] = {}
+        """That of the step under way, where it changes."""
 
     @property
     def rows(self) -> int:
@@ -106,6 +110,15 @@ class MetricsRecorder:
             if device.type == "cuda":
                 self._side_stream = torch.cuda.Stream(device)
 
+    def begin(self, trainer: pl.Trainer) -> None:
+        """Training begins."""
+        self._scheduled = bool(trainer.lr_scheduler_configs)
+
+    def before_optimizer(self, trainer: pl.Trainer) -> None:
+        """An optimizer is about to step: with the rate that the step has."""
+        if self._scheduled:
+            self._rate = _learning_rate(trainer)
+
     def end_batch(self, trainer: pl.Trainer, outputs: Any) -> None:
         """A batch is done; the step timer has counted it."""
         # Kept for every step: only its end shows whether it ends the epoch, and so has a row.
@@ -120,7 +133,8 @@ class MetricsRecorder:
             losses = tuple(loss for loss, _ in self._losses)
             samples = [samples for _, samples in self._losses]
             weights = loss_weights(samples, trainer.accumulate_grad_batches)
-            self._append(trainer, _learning_rate(trainer), losses, weights)
+            rate = dict(self._rate) if self._scheduled else _learning_rate(trainer)
+            self._append(trainer, rate, losses, weights)
         self._losses.clear()
 
     def on_replays(self, trainer: pl.Trainer, losses: Mapping[int, Tensor]) -> None:

@@ -17,12 +17,15 @@ from scalewise.host import CoreUseMeter, RunQueue
 from scalewise.records import (
     CellFolder,
     DeviceInfo,
+    EarlyStop,
     ExecutionRecord,
     HeartbeatWriter,
+    KeptCheckpoint,
     LengthRecord,
     RankSummary,
 )
 from scalewise.train.recording.background import BackgroundDrain
+from scalewise.train.recording.callbacks import CallbackTimes, Stops, kept_checkpoints
 from scalewise.train.recording.metrics import MetricsRecorder
 from scalewise.train.recording.profiler import ProfiledSteps
 from scalewise.train.recording.shards import OWN_SHARE, DataShare, ShardRecorder
@@ -64,6 +67,10 @@ class CellRecorder(pl.Callback):
         """Called from the recording thread as long as training goes on."""
         self.length: Callable[[], LengthRecord] | None = None
         """Asked at the end how long the run was to be, where its steps were not counted before."""
+        self.callbacks = CallbackTimes()
+        self.stops = Stops(self.steps)
+        self._stopped: EarlyStop | None = None
+        self._kept: tuple[KeptCheckpoint, ...] = ()
         self.brings_optimizer = False
         """Whether the module builds its own, so that the configuration's is not used."""
         self._run_queue = RunQueue()
@@ -91,7 +98,11 @@ class CellRecorder(pl.Callback):
             look=self.look,
         )
         assert self._heartbeat is not None
-        self._heartbeat.begin(planned_steps(trainer), self.steps.steps, self.steps.samples)
+        planned = planned_steps(trainer)
+        if planned is not None and not self.steps.steps:
+            planned -= trainer.global_step  # those in a checkpoint of the user's
+        self._heartbeat.begin(planned, self.steps.steps, self.steps.samples)
+        self.metrics.begin(trainer)
         self._run_queue.begin(self.steps.steps)
         self._core_meter.begin()
         if self._profiled is not None:
@@ -112,6 +123,7 @@ class CellRecorder(pl.Callback):
         optimizer: torch.optim.Optimizer,
     ) -> None:
         self.steps.mark(Mark.OPTIMIZER_BEGIN)
+        self.metrics.before_optimizer(trainer)
 
     def on_train_batch_end(
         self,
@@ -124,6 +136,8 @@ class CellRecorder(pl.Callback):
         assert self._heartbeat is not None and self._background is not None
         self.steps.end_batch(trainer, outputs, batch, batch_idx)
         self.metrics.end_batch(trainer, outputs)
+        if self.callbacks.on and not self.steps.inside_step:
+            self.callbacks.end_step(self.steps.attempt_steps > self.steps.warmup_steps)
         self._heartbeat.beat(self.steps.steps, self.steps.samples)
         self._background.check()
         if self.steps.attempt_steps < self.steps.warmup_steps:
@@ -175,9 +189,15 @@ class CellRecorder(pl.Callback):
         if self._profiled is not None:
             self._profiled.end(trainer)
 
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if stage == "fit":  # a test may load a checkpoint, and with it what callbacks knew then
+            self._stopped = self.stops.record(trainer)
+            self._kept = kept_checkpoints(trainer, self.folder.path)
+
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not trainer.sanity_checking:
             self.metrics.append_logged(trainer)
+            self.callbacks.restart_step()
             self.steps.end_validation()
         if self._heartbeat is not None:
             self._heartbeat.beat(self.steps.steps, self.steps.samples)
@@ -186,6 +206,12 @@ class CellRecorder(pl.Callback):
         # Scoring is progress too: without a beat a long validation would look like a hang.
         if self._heartbeat is not None:
             self._heartbeat.beat(self.steps.steps, self.steps.samples)
+
+    def on_test_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        self.on_validation_batch_end(*args, **kwargs)
+
+    def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.metrics.append_logged(trainer)
 
     def resume(self, step: int, samples: int, metrics: Path) -> None:
         """Go on where an earlier try had done ``step`` steps; call it before the fit.
@@ -243,6 +269,9 @@ class CellRecorder(pl.Callback):
             **self._host_figures,
             execution=self.execution() if self.execution is not None else None,
             length=self.length() if self.length is not None else None,
+            stopped=self._stopped,
+            checkpoints=self._kept,
+            callbacks_ms_per_step=self.callbacks.ms_per_step,
             own_optimizer=class_names(trainer.optimizers) if self.brings_optimizer else None,
         )
 

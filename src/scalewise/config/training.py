@@ -1,0 +1,259 @@
+"""What acts on training beside model, data and optimizer: callbacks, a schedule, the Trainer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+from pydantic import PositiveInt
+
+from scalewise.config.components import Component, component_of
+from scalewise.config.errors import ConfigError, require
+from scalewise.records import DataError, build, closest
+
+Mode: TypeAlias = Literal["min", "max"]
+Validation: TypeAlias = Literal["end", "epoch", "never"]
+
+_UP = frozenset((
+    "acc", "accuracy", "auc", "auroc", "bleu", "dice", "f1", "iou", "map", "miou", "precision",
+    "psnr", "r2", "recall", "rouge", "score", "ssim", "throughput", "top1", "top5",
+))  # fmt: skip
+_DOWN = frozenset((
+    "bpc", "cer", "err", "error", "faults", "fid", "loss", "mae", "mape", "mse", "nll",
+    "perplexity", "ppl", "regret", "rmse", "wer",
+))  # fmt: skip
+
+
+def known_mode(metric: str) -> Mode | None:
+    """Whether the better value of a metric is the smaller one, by its name; None where unknown.
+
+    The last known word counts: ``val/acc_best`` goes up, and so does ``global_samples_per_s``.
+    """
+    if metric.endswith("_per_s"):
+        return "max"
+    for word in reversed(re.split(r"[^a-z0-9]+", metric.lower())):
+        if word in _UP or word in _DOWN:
+            return "max" if word in _UP else "min"
+    return None
+
+
+def of_validation(metric: str) -> bool:
+    """Whether a metric is one of validation by its name: ``val_loss``, ``val/acc``, ``valid-f1``"""
+    return re.match(r"val(id(ation)?)?([^a-z0-9]|$)", metric, re.IGNORECASE) is not None
+
+
+def check_monitor(key: str, metric: object, validation: Validation) -> None:
+    """Refuse to watch a metric that nobody logs while training goes on. Raises ValueError."""
+    scored = validation == "epoch" or not (isinstance(metric, str) and of_validation(metric))
+    when = "which scores after training" if validation == "end" else "which scores nothing"
+    require(
+        f"{key}.monitor", metric, scored, "validation=epoch, or a metric of training",
+        f"validation={validation}, {when}",
+    )  # fmt: skip
+
+
+def with_mode(key: str, component: Component) -> Component:
+    """``component`` with the ``mode`` of what it monitors, where that was left to its name.
+
+    Raises :class:`ConfigError` for a name that does not tell.
+    """
+    arguments = dict(component.arguments)
+    metric = arguments.get("monitor")
+    if not isinstance(metric, str) or "mode" not in arguments:
+        return component
+    mode, known = arguments["mode"], known_mode(metric)
+    if mode is None:
+        if known is None:
+            raise ConfigError(
+                f"{key}.mode: found null, and the name {metric} does not tell which value is the "
+                "better one; allowed: min or max"
+            )
+        arguments["mode"] = known
+    return Component(component.target, component.name, arguments)
+
+
+_NO_CALLBACK = {
+    "RichProgressBar": "a sweep shows its progress",
+    "TQDMProgressBar": "a sweep shows its progress",
+    "LearningRateMonitor": "every cell records learning_rate",
+    "DeviceStatsMonitor": "every cell records its devices",
+    "BatchSizeFinder": "a sweep over batch_size finds it",
+    "LearningRateFinder": "a sweep over optimizer.lr finds it",
+    "GradientAccumulationScheduler": "accumulate_grad_batches says it",
+}
+"""Lightning's callbacks that have no work here, each with who does it."""
+
+
+def callbacks_of(group: object) -> dict[str, Component]:
+    """The callbacks of a cell by name. Raises :class:`ConfigError`."""
+    if not isinstance(group, Mapping):
+        raise ConfigError(f"callbacks: found {group!r}; allowed: options of the group 'callbacks'")
+    return {
+        str(name): _callback(f"callbacks.{name}", one)
+        for name, one in group.items()
+        if one is not None  # a file of the user's takes away what its defaults have
+    }
+
+
+def _callback(key: str, group: object) -> Component:
+    if not isinstance(group, Mapping) or "_target_" not in group:
+        option = key.partition(".")[2]
+        if option == "_target_":
+            raise ConfigError(f"{key}: found {group!r}; allowed: callbacks.NAME._target_={group}")
+        raise ConfigError(
+            f"{key}: found {group!r} without a class; allowed: callbacks={option} where there is "
+            f"such an option, or {key}._target_=package.module.Class"
+        )
+    component = component_of(key, group)
+    why = _NO_CALLBACK.get(component.target.rpartition(".")[2])
+    if why is not None and component.target.partition(".")[0] in _LIGHTNING:
+        raise ConfigError(f"{key}: found {component.target}; allowed: leave it out, {why}")
+    return with_mode(key, component)
+
+
+_LIGHTNING = ("pytorch_lightning", "lightning")
+_NOT_ARGUMENTS = ("interval", "frequency", "monitor", "_partial_")
+
+
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """The config group ``scheduler``: a schedule of learning rates, and when it goes on."""
+
+    component: Component
+    interval: Literal["step", "epoch"] = "epoch"
+    """Between two steps of the schedule."""
+    frequency: PositiveInt = 1
+    """Intervals between two."""
+    monitor: str | None = None
+    """The metric that a schedule like ``ReduceLROnPlateau`` looks at."""
+
+    @property
+    def of_whole_run(self) -> str | None:
+        """The argument that is to be the length of the run; None where there is none."""
+        given = self.component.arguments
+        return next((name for name in WHOLE_RUN if given.get(name, 0) is None), None)
+
+    def component_for(self, length: int) -> Component:
+        """The component for a run of so many steps, or epochs, of the schedule."""
+        whole = self.of_whole_run
+        arguments = {**self.component.arguments, **({} if whole is None else {whole: length})}
+        return Component(self.component.target, self.component.name, arguments)
+
+
+WHOLE_RUN = ("T_max", "total_steps", "total_iters")
+"""Arguments of torch's schedules that count the steps of a whole run; null is this run's."""
+
+
+def scheduler_of(group: object) -> SchedulerConfig | None:
+    """The schedule of a cell, None for none. Raises :class:`ConfigError`."""
+    if not group:
+        return None
+    if not isinstance(group, Mapping) or "_target_" not in group:
+        raise ConfigError(
+            f"scheduler: found {group!r} without a class; allowed: scheduler=cosine or another "
+            "option, or scheduler._target_=package.module.Class"
+        )
+    own = {key: value for key, value in group.items() if key not in _NOT_ARGUMENTS}
+    # Its mode is that of the metric, which is no argument of its class.
+    monitored = {"monitor": group["monitor"]} if group.get("monitor") is not None else {}
+    component = with_mode("scheduler", component_of("scheduler", {**own, **monitored}))
+    arguments = {k: v for k, v in component.arguments.items() if k != "monitor"}
+    settings = {k: group[k] for k in ("interval", "frequency", "monitor") if k in group}
+    component = Component(component.target, component.name, arguments)
+    try:
+        return build(SchedulerConfig, {**settings, "component": component}, "scheduler")
+    except DataError as error:
+        raise ConfigError(str(error)) from error
+
+
+PASSED = (
+    "detect_anomaly", "enable_model_summary", "inference_mode", "limit_test_batches",
+    "limit_train_batches", "limit_val_batches", "min_epochs", "min_steps", "num_sanity_val_steps",
+    "reload_dataloaders_every_n_epochs", "sync_batchnorm", "use_distributed_sampler",
+    *(VALIDATES := ("check_val_every_n_epoch", "val_check_interval")),
+)  # fmt: skip
+"""Arguments of Lightning's Trainer that a cell hands on."""
+INSTEAD = {
+    "accelerator": "hardware=cpu, or nothing: GPUs are found",
+    "accumulate_grad_batches": "accumulate_grad_batches",
+    "barebones": "nothing: steps are lean",
+    "benchmark": "execution.cudnn_benchmark",
+    "callbacks": "callbacks=NAME, or callbacks.NAME._target_",
+    "default_root_dir": "hydra.sweep.dir: each cell has a folder of its own there",
+    "deterministic": "deterministic",
+    "devices": "devices",
+    "enable_checkpointing": "callbacks=model_checkpoint",
+    "enable_autolog_hparams": "nothing: config.yaml has all that was chosen",
+    "enable_progress_bar": "nothing: a sweep shows its progress",
+    "fast_dev_run": "max_steps=30, or --dry-run",
+    "gradient_clip_algorithm": "gradient_clip_norm",
+    "gradient_clip_val": "gradient_clip_norm",
+    "limit_predict_batches": "nothing: cells do not predict",
+    "log_every_n_steps": "log_every_n_steps",
+    "logger": "tracking=trackio, wandb, both or none",
+    "max_epochs": "max_epochs",
+    "max_steps": "max_steps",
+    "max_time": "measure.min_time_s, or sweep.timeout_s",
+    "model_registry": "nothing: checkpoints stay in the folder of the cell",
+    "num_nodes": "hydra/launcher=slurm",
+    "overfit_batches": "trainer.limit_train_batches",
+    "plugins": "precision=NAME",
+    "precision": "precision=NAME",
+    "profiler": "profile.window=true",
+    "strategy": "strategy=NAME",
+}
+"""Arguments that a cell decides with a key of its own: what to type instead."""
+
+
+def trainer_arguments(given: object) -> dict[str, Any]:
+    """Arguments for Lightning's Trainer, as they are. Raises :class:`ConfigError`."""
+    if not isinstance(given, Mapping):
+        raise ConfigError(
+            f"trainer: found {given!r}; allowed: trainer.KEY=VALUE; devices=N, strategy=NAME and "
+            "hardware=cpu say where a cell trains"
+        )
+    for name, value in given.items():
+        if name in INSTEAD:
+            raise ConfigError(
+                f"trainer.{name}: found {value}, which a cell decides; allowed: {INSTEAD[name]}"
+            )
+        if name not in PASSED and name != "_target_":
+            known = [*PASSED, *INSTEAD]
+            raise ConfigError(
+                f"trainer.{name}: unknown key{closest(name, known)}; allowed: {', '.join(PASSED)}"
+            )
+    return {str(name): value for name, value in given.items() if name != "_target_"}
+
+
+def check_training(
+    callbacks: Mapping[str, Component],
+    scheduler: SchedulerConfig | None,
+    trainer: Mapping[str, Any],
+    validation: Validation,
+    is_counted: bool,
+) -> None:
+    """Whether what they wait for happens in a cell that validates and ends so.
+
+    Raises ValueError.
+    """
+    for name, callback in callbacks.items():
+        arguments = callback.arguments
+        check_monitor(f"callbacks.{name}", arguments.get("monitor"), validation)
+        path = arguments.get("dirpath")
+        require(
+            f"callbacks.{name}.dirpath", path, not (isinstance(path, str) and path[:1] in "/~"),
+            "a path below callbacks/ in the folder of each cell, or null",
+        )  # fmt: skip
+    if scheduler is not None:
+        check_monitor("scheduler", scheduler.monitor, validation)
+        missing = scheduler.of_whole_run
+        require(
+            f"scheduler.{missing}", None, is_counted or missing is None,
+            "a number of steps, or say how long the run is: max_steps=N or max_epochs=N",
+        )  # fmt: skip
+    for name in VALIDATES:
+        during = validation == "epoch" or name not in trainer
+        require(f"trainer.{name}", trainer.get(name), during, "validation=epoch",
+                f"validation={validation}")  # fmt: skip

@@ -1,0 +1,120 @@
+"""Callbacks of a cell: built, kept inside its folder, and timed; its schedule of learning rates."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.callbacks import ModelCheckpoint
+
+from scalewise.config import CellConfig, ConfigError, SchedulerConfig, instantiate
+from scalewise.records import CellFolder
+from scalewise.train.recording import CellRecorder, Stops
+
+
+def build_callbacks(cell: CellConfig) -> list[pl.Callback]:
+    """The callbacks that the configuration names. Raises ConfigError."""
+    return [instantiate(f"callbacks.{name}", one) for name, one in cell.callbacks.items()]
+
+
+class OwnFolder(pl.Callback):
+    """Comes before callbacks of the user's, those of ``configure_callbacks`` among them.
+
+    Checkpoints of all cells of a sweep would else meet in one folder below the working folder.
+    """
+
+    def __init__(self, folder: CellFolder, recorder: CellRecorder, ours: set[int]) -> None:
+        self._root = folder.callbacks_path.resolve()
+        self._recorder = recorder
+        self._ours = {*ours, id(self)}
+        self._is_set_up = False
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if self._is_set_up:
+            return
+        self._is_set_up = True
+        every: list[pl.Callback] = getattr(trainer, "callbacks")  # noqa: B009 - not declared
+        own = [one for one in every if id(one) not in self._ours]
+        for one in own:
+            if isinstance(one, ModelCheckpoint) and one.dirpath is not None:
+                one.dirpath = self._inside(str(one.dirpath), type(one).__name__)
+        self._recorder.callbacks.watch(own)
+
+    def _inside(self, path: str, name: str) -> str:
+        if Path(path).is_relative_to(self._root):
+            return path
+        if not Path(path).is_relative_to(Path.cwd()):
+            raise ConfigError(
+                f"callbacks: found {name} with dirpath={path}, where cells overwrite one another; "
+                "allowed: a relative path, which lies in the folder of the cell"
+            )
+        return str(self._root / Path(path).relative_to(Path.cwd()))
+
+
+class CellTrainer(pl.Trainer):
+    """Lightning's, which tells who ended a run, and how long it is to be."""
+
+    stops: Stops | None = None
+    _should_stop = False
+
+    @property
+    def should_stop(self) -> bool:
+        """Whether training is to end, at the next place where Lightning looks."""
+        return self._should_stop
+
+    @should_stop.setter
+    def should_stop(self, value: bool) -> None:
+        if value and self.stops is not None:
+            self.stops.ask(self)
+        self._should_stop = value
+
+    @property
+    def estimated_stepping_batches(self) -> int | float:
+        """Raises :class:`ConfigError` where Lightning gives infinity: no schedule can use that."""
+        total = super().estimated_stepping_batches
+        if math.isinf(total):
+            raise ConfigError(
+                "max_steps: found null, and the module asks how many steps there will be, as "
+                "schedules of learning rates do, which nobody knows where time ends the run; "
+                "allowed: a number, or max_epochs"
+            )
+        return total
+
+
+def build_schedule(
+    config: SchedulerConfig, optimizer: torch.optim.Optimizer, trainer: pl.Trainer
+) -> dict[str, Any]:
+    """The schedule in Lightning's form. Raises ConfigError."""
+    length = 1
+    if config.of_whole_run is not None:
+        steps = int(trainer.estimated_stepping_batches)
+        if config.interval == "epoch":
+            trainer.fit_loop.setup_data()  # it does nothing the second time
+            batches = float(trainer.num_training_batches) / trainer.accumulate_grad_batches
+            steps = math.ceil(steps / math.ceil(batches))
+        length = max(1, steps // config.frequency)
+    built = instantiate("scheduler", config.component_for(length), optimizer=optimizer)
+    settings: dict[str, Any] = {"interval": config.interval, "frequency": config.frequency}
+    if config.monitor is not None:
+        settings["monitor"] = config.monitor
+    return {"scheduler": built, **settings}
+
+
+def not_logged(error: BaseException, cell: CellConfig) -> ConfigError | None:
+    """The line for a callback or schedule whose metric nobody logs; None for another error."""
+    text = " ".join(str(error).split())
+    found = re.search(r"(?:metric |monitor=)['`]?([^'`\s]+)['`]? which is not av", text)
+    found = found or re.search(r"monitor='([^']+)'\)` could not find", text)
+    if found is None:
+        return None
+    names = re.search(r"(?:following: |metrics are: |returned metrics: )(.*?)(?:\. |\.?$)", text)
+    logged = re.findall(r"[^\s'`\[\],.]+", names[1]) if names else []
+    late = "" if cell.validation == "epoch" else ", or validation=epoch for one of validation"
+    return ConfigError(
+        f"monitor: found {found[1]!r}, which the module does not log while it trains; allowed: "
+        f"{', '.join(logged) or 'nothing is logged'}{late}"
+    )

@@ -1,0 +1,143 @@
+"""What callbacks beside the recorder do to a run: their time, an early stop, kept checkpoints."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.utilities.model_helpers import is_overridden
+
+from scalewise.records import EarlyStop, KeptCheckpoint, finite_or_none
+from scalewise.train.recording.step_timer import StepTimer
+
+STEP_HOOKS = (
+    "on_train_batch_start", "on_before_zero_grad", "on_before_backward", "on_after_backward",
+    "on_before_optimizer_step", "on_train_batch_end",
+)  # fmt: skip
+"""Hooks of a callback that Lightning calls in every step."""
+_BETWEEN_STEPS = ("on_validation_end", "on_train_epoch_end", "on_train_epoch_start")
+"""Hooks after the recorder's own: the next step has begun by then."""
+
+
+def acts_in(callback: pl.Callback, hooks: Sequence[str]) -> list[str]:
+    """The hooks, of those given, that a callback has."""
+    return [hook for hook in hooks if is_overridden(hook, callback, pl.Callback)]
+
+
+class CallbackTimes:
+    """Milliseconds that callbacks take of timed steps, by class."""
+
+    def __init__(self) -> None:
+        self._pending_ns: dict[str, int] = {}
+        self._timed_ns: dict[str, int] = {}
+        self._steps = 0
+        self.on = False
+        """Whether any callback is watched."""
+
+    def watch(self, callbacks: Sequence[pl.Callback]) -> None:
+        """Time the hooks of these objects that run while steps are timed."""
+        self.on = bool(callbacks)
+        for callback in callbacks:
+            for hook in acts_in(callback, (*STEP_HOOKS, *_BETWEEN_STEPS)):
+                inner = getattr(callback, hook)
+                setattr(callback, hook, self._timing(type(callback).__name__, inner))
+
+    def _timing(self, name: str, inner: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(inner)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            begin = time.perf_counter_ns()
+            result = inner(*args, **kwargs)
+            spent = time.perf_counter_ns() - begin
+            self._pending_ns[name] = self._pending_ns.get(name, 0) + spent
+            return result
+
+        return timed
+
+    def end_step(self, is_timed: bool) -> None:
+        """A step is over: what callbacks have taken since the one before was part of it."""
+        if is_timed:
+            self._steps += 1
+            for name, spent in self._pending_ns.items():
+                self._timed_ns[name] = self._timed_ns.get(name, 0) + spent
+        self.restart_step()
+
+    def restart_step(self) -> None:
+        """The step begins anew: what was taken until now is in no step."""
+        self._pending_ns.clear()
+
+    @property
+    def ms_per_step(self) -> dict[str, float]:
+        """Mean over the timed steps; empty where no callback acted in them."""
+        return {name: ns / 1e6 / self._steps for name, ns in self._timed_ns.items()}
+
+
+class Stops:
+    """Who asks a Trainer to end before its time: the first who sets ``should_stop``."""
+
+    def __init__(self, steps: StepTimer) -> None:
+        self._steps = steps
+        self._asked: EarlyStop | None = None
+        self._who: Any = None
+
+    def ask(self, trainer: pl.Trainer) -> None:
+        """Call it from the setter of ``should_stop``: the caller of that is who asks."""
+        if self._asked is not None:
+            return
+        who = sys._getframe(2).f_locals.get("self")
+        monitor = getattr(who, "monitor", None)
+        monitor = monitor if isinstance(monitor, str) else None
+        self._who = who
+        self._asked = EarlyStop(
+            by="a function" if who is None else type(who).__name__,
+            after_step=self._steps.steps,
+            epoch=trainer.current_epoch + 1,
+            monitor=monitor,
+            value=_score(trainer.callback_metrics.get(monitor or "")),
+        )
+
+    def record(self, trainer: pl.Trainer) -> EarlyStop | None:
+        """Who ended the fit early; None where it went on to its last step or epoch."""
+        if self._asked is None or _reached_end(trainer):
+            return None
+        why = str(getattr(self._who, "stopping_reason_message", None) or "")
+        best = _score(getattr(self._who, "best_score", None))
+        return replace(self._asked, best=best, why=why.partition(" Signaling")[0])
+
+
+def kept_checkpoints(trainer: pl.Trainer, folder: Path) -> tuple[KeptCheckpoint, ...]:
+    """The best checkpoint of each callback that keeps any; paths below ``folder`` are relative."""
+    keeping: Sequence[Any] = trainer.checkpoint_callbacks  # of classes of the user's too
+    return tuple(
+        KeptCheckpoint(
+            by=type(one).__name__,
+            path=_relative(Path(str(one.best_model_path)), folder),
+            monitor=getattr(one, "monitor", None),
+            score=_score(getattr(one, "best_model_score", None)),
+        )
+        for one in keeping
+        if getattr(one, "best_model_path", "")
+    )
+
+
+def _relative(path: Path, folder: Path) -> str:
+    own = folder.resolve()
+    return str(path.relative_to(own) if path.is_relative_to(own) else path)
+
+
+def _score(value: Any) -> float | None:
+    return None if value is None else finite_or_none(float(value))
+
+
+def _reached_end(trainer: pl.Trainer) -> bool:
+    """Whether training went on to the last step or epoch that it was to have."""
+    loop: Any = trainer.fit_loop
+    epochs, steps = trainer.max_epochs, loop.epoch_loop.max_steps
+    return (steps != -1 and trainer.global_step >= steps) or (
+        epochs not in (None, -1) and loop.epoch_progress.current.processed >= epochs
+    )

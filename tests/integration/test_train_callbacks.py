@@ -1,0 +1,133 @@
+"""Callbacks, a schedule, a test stage and Hugging Face's form, as a user's own module has them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fakes.train_command import LEAN, Finished, Train, copy_own_code
+from scalewise.records import read_metrics
+
+SCORED = """
+import time
+import pytorch_lightning as pl
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+from mine import Module, samples
+
+class Scored(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+    def training_step(self, batch, index):
+        return nn.functional.cross_entropy(self.layer(batch[0]), batch[1])
+    def validation_step(self, batch, index):
+        self.log("val/acc", float(self.current_epoch == 1))
+    def test_step(self, batch, index):
+        self.log("test/acc", 0.5)
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+class Data(Module):
+    def val_dataloader(self):
+        return DataLoader(samples(20, 1), batch_size=10)
+    test_dataloader = val_dataloader
+
+class Slow(pl.Callback):
+    def on_train_batch_end(self, *args):
+        time.sleep(0.005)
+
+class Output:
+    def __init__(self, loss):
+        self.loss = loss
+
+class Keywords(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+    def forward(self, x, labels=None):
+        return Output(nn.functional.cross_entropy(self.layer(x), labels))
+
+class Rows(torch.utils.data.Dataset):
+    def __init__(self):
+        self.inner = samples(64, 0)
+    def __len__(self):
+        return 64
+    def __getitem__(self, i):
+        return dict(zip(("x", "labels"), self.inner[i]))
+"""
+STOPPED = (
+    "model._target_=scored.Scored", "dataset._target_=scored.Data", "max_steps=null",
+    "max_epochs=8", "test=true", "validation=epoch", "callbacks=[early_stopping,model_checkpoint]",
+    "callbacks.early_stopping.monitor=val/acc", "callbacks.early_stopping.patience=2",
+    "callbacks.model_checkpoint.monitor=val/acc", "callbacks.slow._target_=scored.Slow",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = copy_own_code(tmp_path_factory.mktemp("callbacks") / "elsewhere")
+    (folder / "scored.py").write_text(SCORED)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def stopped(shared_train: Train, mine: Path) -> Finished:
+    """Two ranks whose metric is best in the second of eight epochs."""
+    run = shared_train(*LEAN, *STOPPED, "strategy=ddp", cwd=mine)
+    assert run.status == 0, run.err
+    return run
+
+
+def test_an_early_stop_and_the_best_checkpoint_are_on_record(stopped: Finished) -> None:
+    folder = stopped.only_cell()
+    for rank in folder.load_result().ranks:
+        stop, (kept,) = rank.stopped, rank.checkpoints
+        assert stop is not None
+        assert (stop.by, stop.monitor, stop.epoch, stop.after_step) == (
+            "EarlyStopping", "val/acc", 4, 48
+        )  # fmt: skip
+        assert (stop.value, stop.best) == (0.0, 1.0)
+        assert "did not improve in the last 2 records" in stop.why
+        assert (kept.by, kept.monitor, kept.score) == ("ModelCheckpoint", "val/acc", 1.0)
+        assert kept.path == "callbacks/checkpoints/epoch_001-step_24.ckpt"
+        assert (folder.path / kept.path).is_file()
+        assert rank.metrics["test/acc"] == 0.5
+        assert rank.callbacks_ms_per_step["Slow"] > 4  # 5 ms, but none before a validation
+    assert "stopped early by EarlyStopping on val/acc in epoch 4." in stopped.out
+    assert "your callbacks" in (folder.path.parent / "report" / "details.md").read_text()
+    assert not (folder.path.parents[2] / "checkpoints").exists()
+
+
+def test_a_run_starts_from_a_checkpoint_and_says_where_nothing_is_left(
+    stopped: Finished, shared_train: Train, mine: Path
+) -> None:
+    folder = stopped.only_cell()
+    (kept,) = folder.load_result().ranks[0].checkpoints
+    given = ("model._target_=scored.Scored", "dataset._target_=scored.Data", "max_steps=null",
+             f"ckpt_path={folder.path / kept.path}", "validation=never")  # fmt: skip
+    went_on = shared_train(*LEAN, *given, "max_epochs=3", cwd=mine)
+    assert went_on.status == 0, went_on.err
+    (rank,) = went_on.only_cell().load_result().ranks
+    assert (rank.steps_completed, rank.epochs_completed) == (24, 3)
+    ended = shared_train(*LEAN, *given, "max_epochs=2", cwd=mine)
+    assert ended.status == 1
+    (attempt,) = ended.only_cell().attempts()
+    assert attempt.cause == "config"
+    assert "saved after step 24 and epoch 2, where this run ends" in attempt.message
+
+
+def test_hugging_faces_form_trains_along_a_schedule(shared_train: Train, mine: Path) -> None:
+    run = shared_train(
+        *LEAN, "model._target_=scored.Keywords", "dataset._target_=scored.Rows", "batch_size=16",
+        "scheduler=cosine", "optimizer=sgd", "optimizer.lr=1.0", "log_every_n_steps=1", cwd=mine,
+    )  # fmt: skip
+    assert run.status == 0, run.err
+    rows = read_metrics(run.only_cell().metrics_path(0))
+    rates = [row.values["learning_rate"] for row in rows if "train_loss" in row.values]
+    assert len(rates) == 12
+    # The rate of each step is the one that it was taken with.
+    assert (rates[0], rates[6]) == pytest.approx((1.0, 0.5))
+    assert rates == sorted(rates, key=lambda rate: -(rate or 0.0))

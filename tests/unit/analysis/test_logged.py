@@ -1,0 +1,131 @@
+"""What modules log are figures under their own names, over seeds; rows are ranked by them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import t
+
+from fakes.recorded import DDP, Spec, edit_ranks, write_sweep
+from fakes.sections import cells, lines_of
+from scalewise.analysis import Analysis, Configuration, analyse, csv_rows, load_sweep
+from scalewise.records import CellFolder, MetricRow, MetricsWriter
+from scalewise.report.answer import answers
+from scalewise.report.export import results_json
+
+WIDE, NARROW = (
+    Spec(model="net", config={"max_steps": 60, "width": width}) for width in ("wide", "narrow")
+)
+ACCURACY = {"wide": [(0.80, 0.90), (0.82, 0.91), (0.81, 0.89)], "narrow": [(0.5, 0.6)] * 3}
+"""Last and best of each seed."""
+
+
+def log(path: Path, cell: str, *rows: Mapping[str, float | None]) -> None:
+    """Has every rank of a cell log these, an epoch each, as the last of its metrics."""
+    (folder,) = (CellFolder(found) for found in path.glob(cell))
+    for rank in folder.ranks_with_metrics():
+        writer = MetricsWriter(folder.path / "new.jsonl", folder.metrics_path(rank))
+        for epoch, values in enumerate(rows):
+            writer.append(MetricRow(0.0, 60, epoch, 7680, values))
+        writer.close()
+        writer.path.replace(folder.metrics_path(rank))
+
+    def told(rank: dict[str, Any]) -> None:
+        rank["metrics"].update(rows[-1])
+        rank["metric_rows"] += len(rows)
+
+    edit_ranks(path, told, cell)
+
+
+def seeds(spec: Spec, count: int = 3) -> list[Spec]:
+    return [replace(spec, seed=seed) for seed in range(1, count + 1)]
+
+
+@pytest.fixture
+def swept(tmp_path: Path) -> Analysis:
+    write_sweep(tmp_path, [*seeds(WIDE), *seeds(NARROW)])
+    for number in range(6):
+        last, best = ACCURACY["wide" if number < 3 else "narrow"][number % 3]
+        log(tmp_path, f"00{number}-*", {"val/acc": best, "a, b": 1.0}, {"val/acc": last, "a, b": 2})
+    return analyse(load_sweep(tmp_path))
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    half = t.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / np.sqrt(len(values))
+    return float(np.mean(values) - half), float(np.mean(values) + half)
+
+
+def test_a_logged_metric_is_a_figure_over_seeds_in_every_file(swept: Analysis) -> None:
+    wide, narrow = swept.configurations
+    assert [len(one.runs) for one in (wide, narrow)] == [3, 3], "seeds are runs of one row"
+    low, high = interval([last for last, _ in ACCURACY["wide"]])
+    row = csv_rows(swept)[0]
+    assert (row["val/acc"], row["val/acc_low95"]) == pytest.approx((0.81, low))
+    assert row["best val/acc"] == pytest.approx(0.90)
+    assert row["a, b"] == 2.0
+    assert "best a, b" not in row, "nobody knows which is better"
+    assert row["val_accuracy_reached"] == pytest.approx(0.81, rel=1e-3)
+    told = json.loads(results_json(swept))["configurations"][0]
+    assert told["val/acc"]["interval"]["high"] == pytest.approx(high)
+    assert [run["best val/acc"] for run in told["runs"]] == [0.90, 0.91, 0.89]
+    table = cells(swept, "metrics", "metrics")
+    assert [one["seeds"] for one in table] == ["3", "3"]
+    assert table[0]["a, b"].startswith("2")
+
+
+def test_a_sweep_ends_with_its_rows_ranked_by_what_they_learned(swept: Analysis) -> None:
+    said = lines_of(swept, "metrics")
+    assert said[0] == "By val/acc (more is better):"
+    assert said[1].startswith("  1. net single x1 width=wide: 0.81")
+    assert said[1].endswith("samples/s.")
+    assert said[2].startswith("  2. net single x1 width=narrow: 0.5")
+    assert said[3] == "net single x1 width=wide is the best."
+    assert [*said] == [line for line in answers(swept).texts if line in said]
+
+
+def test_repeats_of_a_seed_are_one_sample_of_what_it_learns(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [replace(WIDE, seed=s, repeat=r) for s in (1, 2) for r in (0, 1)])
+    for number, value in enumerate((0.5, 0.5, 0.7, 0.7)):
+        log(tmp_path, f"00{number}-*", {"val/acc": value})
+    (config,) = analyse(load_sweep(tmp_path)).configurations
+    figure, speed = config.estimate("val/acc"), config.estimate("global_samples_per_s")
+    assert figure is not None and figure.interval is not None and speed is not None
+    assert (figure.n, speed.n) == (2, 4)
+    assert (figure.interval.low, figure.interval.high) == pytest.approx(interval([0.5, 0.7]))
+
+
+def test_numbers_of_devices_are_compared_seed_by_seed(tmp_path: Path) -> None:
+    """Each seed has its own factor, which cancels within it."""
+    factors = (1.0, 2.0, 4.0)
+    one, two = Spec(), DDP
+    specs = [replace(s, seed=i, run_factor=f) for s in (one, two) for i, f in enumerate(factors)]
+    (pair,) = analyse(load_sweep(write_sweep(tmp_path, specs))).pairs
+    assert pair.speedup.paired
+    assert pair.speedup.interval is not None
+    assert pair.speedup.interval.high / pair.speedup.interval.low < 1.01
+
+
+def test_configurations_of_one_seed_are_never_joined(tmp_path: Path) -> None:
+    """Ids of two versions of the package may stand for one and the same configuration."""
+    write_sweep(tmp_path, [WIDE, replace(WIDE, seed=8)])
+    plan = json.loads((tmp_path / "sweep.json").read_text())
+    first, second = (CellFolder(path) for path in sorted(tmp_path.glob("00*")))
+    assert plan["cells"][0]["config_id"] != plan["cells"][1]["config_id"]
+    second.save_config(first.load_config())
+    found: Sequence[Configuration] = analyse(load_sweep(tmp_path)).configurations
+    assert [len(config.runs) for config in found] == [1, 1]
+
+
+def test_a_value_that_is_not_finite_is_missing_with_its_reason(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [WIDE])
+    log(tmp_path, "000-*", {"val/acc": 0.5}, {"val/acc": None})
+    (config,) = analyse(load_sweep(tmp_path)).configurations
+    (run,) = config.runs
+    assert (run.value("val/acc"), run.value("best val/acc")) == (None, 0.5)
+    assert run.missing["val/acc"] == "its last value is not a finite number"

@@ -82,7 +82,7 @@ class CellRecorder(pl.Callback):
             self._heartbeat = HeartbeatWriter(self.folder.heartbeat_path(trainer.global_rank))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._before = parameter_fingerprint(trainer, pl_module)
+        self._before = _fingerprint(trainer, pl_module)
         self.metrics.open(trainer)
         self.steps.begin(trainer, pl_module)
         self._background = BackgroundDrain(
@@ -233,7 +233,7 @@ class CellRecorder(pl.Callback):
             missing["run_queue_ms_per_step"] = self._run_queue.missing
         if self._core_meter.missing is not None:
             missing["core_use"] = self._core_meter.missing
-        after = parameter_fingerprint(trainer, module)
+        after = _fingerprint(trainer, module)
         known = after is not None and all(map(math.isfinite, after))
         return replace(
             summary,
@@ -245,6 +245,13 @@ class CellRecorder(pl.Callback):
             length=self.length() if self.length is not None else None,
             own_optimizer=class_names(trainer.optimizers) if self.brings_optimizer else None,
         )
+
+
+def _fingerprint(
+    trainer: pl.Trainer, module: pl.LightningModule
+) -> tuple[float, float] | None:
+    learning = module.parameters() if trainer.optimizers else ()
+    return parameter_fingerprint(learning, trainer.strategy.root_device)
 
 
 def class_names(optimizers: Sequence[torch.optim.Optimizer]) -> str:

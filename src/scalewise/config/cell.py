@@ -22,6 +22,7 @@ from scalewise.config.execution import (
     ProfileConfig,
 )
 from scalewise.config.hardware import HardwareConfig
+from scalewise.config.script import ScriptConfig
 from scalewise.host import wrap_command
 
 
@@ -226,6 +227,9 @@ class CellConfig:
     checkpoint: CheckpointConfig = NO_CHECKPOINTS
     fault: Component | None = None
     """A Lightning callback that spoils the run on purpose (``benchmarks/faults``)."""
+    script: ScriptConfig | None = None
+    """The program of each rank, where that is a script of the user's: what model, data and
+    optimizer say is then its matter."""
 
     def __post_init__(self) -> None:
         self._check_steps()

@@ -308,9 +308,11 @@ Cause = Literal[
     "supervisor_lost",
     "interrupted",
     "preempted",
+    "launcher",
 ]
 """The cause that ended a try. ``peer`` to ``device_broken`` are exceptions whose words name what
-came from outside; ``supervisor`` ended by a fault of its own, a lost one was killed."""
+came from outside; ``supervisor`` ended by a fault of its own, a lost one was killed; ``launcher``
+is a script that cannot start without torchrun's variables."""
 
 
 @dataclass(frozen=True)

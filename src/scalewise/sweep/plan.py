@@ -46,7 +46,7 @@ def check_components(cell: CellConfig) -> None:
     own classes are only looked for, and our own options are known to build. Raises
     :class:`ConfigError`.
     """
-    for key in ("model", "dataset", "optimizer"):
+    for key in ("model", "dataset", "optimizer") if cell.script is None else ():
         component = getattr(cell, key)
         known = f"{key} {component!r}"
         if known not in _sound and not is_shipped(key, component):

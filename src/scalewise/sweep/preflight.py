@@ -47,7 +47,10 @@ _CSV = {
 
 
 def check_files(requests: Iterable[Request]) -> None:
-    """Raises :class:`ConfigError` for the first data file of ours that will not do."""
+    """Raises :class:`ConfigError` for the first data file of ours, or script, that will not do."""
+    requests = list(requests)
+    for script in {one.cell.script for one in requests if one.cell.script is not None}:
+        script.check_here()
     datasets = {repr(one.cell.dataset): one.cell.dataset for one in requests}
     for dataset in datasets.values():
         if dataset.target.startswith("scalewise."):
@@ -189,7 +192,7 @@ def check_own_code(requests: Iterable[Request]) -> None:
     asked: dict[str, _Asked] = {}
     new: set[str] = set()
     for one in requests:
-        for key in ("model", "dataset", "optimizer"):
+        for key in ("model", "dataset", "optimizer") if one.cell.script is None else ():
             component: Component = getattr(one.cell, key)
             typed = _first_of(_DECIDED_BY.get(key, ()), one.overrides)
             # Values are not part of it: trials of a sweeper differ in little else. But the batches

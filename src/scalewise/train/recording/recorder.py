@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,12 @@ from scalewise.train.recording.profiler import ProfiledSteps
 from scalewise.train.recording.shards import OWN_SHARE, DataShare, ShardRecorder
 from scalewise.train.recording.step_phases import Mark, Replays
 from scalewise.train.recording.step_timer import StepTimer
-from scalewise.train.recording.summary import holds_replica, parameter_fingerprint, summarise
+from scalewise.train.recording.summary import (
+    class_names,
+    holds_replica,
+    parameter_fingerprint,
+    summarise,
+)
 
 
 class CellRecorder(pl.Callback):
@@ -247,19 +252,9 @@ class CellRecorder(pl.Callback):
         )
 
 
-def _fingerprint(
-    trainer: pl.Trainer, module: pl.LightningModule
-) -> tuple[float, float] | None:
+def _fingerprint(trainer: pl.Trainer, module: pl.LightningModule) -> tuple[float, float] | None:
     learning = module.parameters() if trainer.optimizers else ()
     return parameter_fingerprint(learning, trainer.strategy.root_device)
-
-
-def class_names(optimizers: Sequence[torch.optim.Optimizer]) -> str:
-    """``SGD``, or ``SGD+Adam`` of several; ``none`` where nothing optimizes."""
-    classes = [type(optimizer) for optimizer in optimizers]
-    # Where a module returns no optimizer, Lightning puts a mock of its own in the place.
-    own = [cls.__name__ for cls in classes if not cls.__module__.startswith("pytorch_lightning.")]
-    return "+".join(own) or "none"
 
 
 def planned_steps(trainer: pl.Trainer) -> int | None:

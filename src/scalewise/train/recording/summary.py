@@ -69,6 +69,14 @@ def optimizer_state_bytes(optimizers: Sequence[torch.optim.Optimizer]) -> int | 
     return sum(value.numel() * value.element_size() for value in held.values())
 
 
+def class_names(optimizers: Sequence[torch.optim.Optimizer]) -> str:
+    """``SGD``, or ``SGD+Adam`` of several; ``none`` where nothing optimizes."""
+    classes = [type(optimizer) for optimizer in optimizers]
+    # Where a module returns no optimizer, Lightning puts a mock of its own in the place.
+    own = [cls.__name__ for cls in classes if not cls.__module__.startswith("pytorch_lightning.")]
+    return "+".join(own) or "none"
+
+
 _FINGERPRINT_CHUNK = 2**18
 
 

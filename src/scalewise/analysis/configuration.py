@@ -22,8 +22,8 @@ from scalewise.analysis.model import (
     CellRecords,
     Sweep,
     is_monitored,
-    is_script,
     is_profiled,
+    is_script,
     setting,
     workload,
 )

@@ -69,9 +69,9 @@ class Models:
             return compiled(*args, **kwargs)
 
         def remove() -> None:
-            model._compiled_call_impl = compiled  # type: ignore[assignment]
+            model._compiled_call_impl = compiled
 
-        model._compiled_call_impl = call  # type: ignore[assignment]
+        model._compiled_call_impl = call
         self._removals[id(model)] = remove
 
 

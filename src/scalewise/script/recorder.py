@@ -28,7 +28,7 @@ from scalewise.records import (
 from scalewise.script.models import Models
 from scalewise.script.place import Place
 from scalewise.script.steps import ScriptSteps
-from scalewise.train import RankContext, RunLength, TooLateError, ending_of
+from scalewise.train import RankContext, RunLength, TooLateError, ending_of, file_store
 from scalewise.train.recording import (
     BackgroundDrain,
     StepTimer,
@@ -99,7 +99,7 @@ class ScriptRecorder:
         if self._cell.min_time_s is not None:
             # Not the script's own group, which it may leave before its records are whole.
             path = str(self.folder.heartbeat_path(place.rank).parent / "store")
-            store = dist.FileStore(path, place.world_size) if place.world_size > 1 else None
+            store = file_store(path, place.world_size) if place.world_size > 1 else None
             self._length = RunLength(
                 self._cell.min_time_s, self._rank, self, 2, self._give_up_now, store
             )
@@ -260,7 +260,7 @@ class ScriptRecorder:
             self._has_ended = True
             self.moments.end_due_step()
             delay_ms, other_threads_ms = self._run_queue.ms_per_step(self.steps.steps)
-            host_figures = {
+            host_figures: dict[str, Any] = {
                 "core_use": self._core_meter.end(),
                 "run_queue_ms_per_step": delay_ms,
                 "other_threads_cpu_ms_per_step": other_threads_ms,

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from scalewise.records import CellFolder, Ending, RecordError, SweepFolder, read_heartbeat
+from scalewise.records import CellFolder, Ending, SweepFolder, load_or_none, read_heartbeat
 from scalewise.supervisor.failures import last_lines
 from scalewise.supervisor.job import Job
 from scalewise.supervisor.ranks import Ranks
 
 _TORCHRUN = re.compile(r"\b(LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)\b")
 """Variables that torchrun sets, in the last words of a script that wants them."""
+
+_ERROR = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b")
 
 
 def name_script_end(ending: Ending, job: Job, folder: CellFolder, ranks: Ranks) -> Ending:
@@ -20,31 +22,27 @@ def name_script_end(ending: Ending, job: Job, folder: CellFolder, ranks: Ranks) 
     A rank that ended by itself says so in its last line of stderr, as Python and argparse do. One
     that trained nothing, or left no summary, is named although its exit status is 0.
     """
-    unrecorded = [p.rank for p in ranks.processes if not _has_summary(folder, p.rank)]
+    summaries = {p.rank: load_or_none(folder.load_rank, p.rank) for p in ranks.processes}
+    unrecorded = [rank for rank, summary in summaries.items() if summary is None]
     if ending.outcome == "done" and unrecorded:
-        return _unrecorded(unrecorded[0], job, folder)
+        return _unrecorded(unrecorded[0], folder)
     if ending.cause not in ("exit", "exception", "peer") or ending.rank is None:
         return ending
     began = read_heartbeat(folder.heartbeat_path(ending.rank)) is not None
     lines = [line for line in last_lines(folder, ending.rank) if line.strip()]
-    if job.world_size == 1 and not began and any(map(_TORCHRUN.search, lines)):
-        return replace(ending, cause="launcher")
-    if ending.cause != "exit" or not ending.exit_code or not lines:
-        return ending
-    return replace(
-        ending, message=f"rank {ending.rank} exited with status {ending.exit_code}: {lines[-1]}"
-    )
+    if ending.cause == "exit" and ending.exit_code and lines:
+        # What an error says may take several lines, of which the first names it.
+        said = next(filter(_ERROR.match, reversed(lines)), lines[-1])
+        words = f"rank {ending.rank} exited with status {ending.exit_code}: {said}"
+        ending = replace(ending, message=words)
+    asks = job.world_size == 1 and not began and any(map(_TORCHRUN.search, lines))
+    return replace(ending, cause="launcher") if asks else ending
 
 
-def _has_summary(folder: CellFolder, rank: int) -> bool:
-    try:
-        folder.load_rank(rank)
-    except RecordError:
-        return False
-    return True
-
-
-def _unrecorded(rank: int, job: Job, folder: CellFolder) -> Ending:
+def _unrecorded(rank: int, folder: CellFolder) -> Ending:
+    error = load_or_none(folder.load_rank_error, rank)
+    if error is not None:  # the script went on without the process that trains
+        return replace(error, message=f"rank {rank}: {error.message}", exit_code=0)
     beat = read_heartbeat(folder.heartbeat_path(rank))
     if beat is None:
         message = (

@@ -11,3 +11,4 @@ from .provenance import collect as collect
 from .provenance import collect_started as collect_started
 from .rank import RankContext as RankContext
 from .rank import Team as Team
+from .torch_internals import file_store as file_store

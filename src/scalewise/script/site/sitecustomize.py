@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import sys
+from typing import Any
 
 
 def hand_on() -> None:
@@ -43,7 +44,7 @@ class AwaitOptimizers:
     ) -> importlib.machinery.ModuleSpec | None:
         if name != "torch.optim":
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
@@ -60,7 +61,7 @@ def await_first_step() -> None:
     """Begin to record when an optimizer has stepped: only a process that trains takes a place."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    def begin(optimizer: object, args: object, kwargs: object) -> None:
+    def begin(optimizer: Any, args: object, kwargs: object) -> None:
         handle.remove()
         try:
             from scalewise.script import begin
@@ -76,5 +77,5 @@ def await_first_step() -> None:
 
 if "SCALEWISE_SCRIPT" in os.environ:
     keep_to_cores()
-    sys.meta_path.insert(0, AwaitOptimizers())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, AwaitOptimizers())
 hand_on()

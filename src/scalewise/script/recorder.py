@@ -45,6 +45,8 @@ GRACE_S = 15.0
 """For a script to leave by itself once it was told to; then its process is ended."""
 _LOOKED_AT = 3
 """Steps after which everything that is to be seen of a script must have been seen once."""
+_UNSEEN_UP_TO = 20
+"""Optimizer steps with nothing between them: models within models were looked at by then."""
 
 
 class RunEnds(SystemExit):
@@ -91,7 +93,7 @@ class ScriptRecorder:
         self._rank = RankContext(
             place.rank, place.local_rank, place.world_size, device, place.hosts
         )
-        self._add(optimizer)
+        self._find_models(optimizer)
         self._device = first.device
         self._note_what_is_missing(first.device, device)
         self.steps.open(place.rank, first.device)
@@ -109,10 +111,7 @@ class ScriptRecorder:
         self._background = BackgroundDrain([self.steps.drain], device=first.device, look=self.look)
         self.steps.restart_step()
 
-    def _add(self, optimizer: Optimizer) -> None:
-        if id(optimizer) in self._optimizers:
-            return
-        self._optimizers[id(optimizer)] = optimizer
+    def _find_models(self, optimizer: Optimizer) -> None:
         self.models.find(optimizer)
         replicas = [
             part
@@ -120,6 +119,8 @@ class ScriptRecorder:
             for part in model.modules()
             if isinstance(part, DistributedDataParallel)
         ]
+        if len(replicas) > 1:
+            self._missing["gradients"] = "those of the first of several DDPs are counted alone"
         if replicas and not self._watches:
             self._watches = True
             self.steps.gradients.watch(replicas[0], None)
@@ -149,8 +150,18 @@ class ScriptRecorder:
     def end_optimizer(self, optimizer: Optimizer, *_: Any) -> None:
         if self._has_ended:
             return
-        self._add(optimizer)
         self.moments.end_optimizer(id(optimizer))
+        if not self.moments.is_optimizing and id(optimizer) not in self._optimizers:
+            self._optimizers[id(optimizer)] = optimizer
+            self._find_models(optimizer)
+        if self.moments.unseen:
+            self.models.look_inside()
+        if self.moments.unseen > _UNSEEN_UP_TO:
+            self._give_up(ConfigError(
+                f"{self._cell.model.name}: found {_UNSEEN_UP_TO} optimizer steps, no forward of a "
+                "module that holds their parameters and no batch of a DataLoader, so nothing tells "
+                "its steps; allowed: a model that is called, or a DataLoader"
+            ))  # fmt: skip
         if self.moments.is_due and self._last is not None and self.steps.steps + 1 >= self._last:
             self._end_in_time()
 
@@ -177,7 +188,6 @@ class ScriptRecorder:
             return
         if steps < self.steps.warmup_steps:
             self._core_meter.begin()
-            self.models.look_inside()
         elif steps == self.steps.warmup_steps:
             self._run_queue.begin(steps)
         if steps == _LOOKED_AT:
@@ -200,9 +210,8 @@ class ScriptRecorder:
             ))  # fmt: skip
         if not self.steps.samples:
             self._give_up(ConfigError(
-                f"{name}: found {_LOOKED_AT} optimizer steps, no forward of a module that holds "
-                "their parameters and no batch of a DataLoader, so nothing tells its samples; "
-                "allowed: a model that is called, or a DataLoader"
+                f"{name}: found no tensor in what its model was given in {_LOOKED_AT} steps, so "
+                "nothing tells its samples; allowed: a model or a DataLoader with tensors"
             ))  # fmt: skip
 
     def plan_steps(self, steps: int) -> None:
@@ -270,21 +279,22 @@ class ScriptRecorder:
             self.steps.close()
 
     def _fingerprint(self) -> tuple[float, float] | None:
-        return parameter_fingerprint(
-            (one for optimizer in self._optimizers.values() for one in _parameters(optimizer)),
-            self._device,
-        )
+        # In the models' order: an optimizer may hold another part of them on each rank.
+        return parameter_fingerprint(self._trained().values(), self._device)
+
+    def _trained(self) -> dict[int, torch.Tensor]:
+        return {id(one): one for model in self.models.found for one in model.parameters()}
 
     def _summary(self, looks: bool) -> RankSummary:
         steps, optimizers = self.steps, tuple(self._optimizers.values())
-        every = {id(one): one for model in self.models.found for one in model.parameters()}
+        every = self._trained().values()
         after = self._fingerprint() if looks else None
         several = self._place.world_size > 1
         return replace(
             untrained_summary(self._rank, {}, ""),
             **gpu_memory(self._rank.device),
-            parameters_total=sum(one.numel() for one in every.values()),
-            parameters_trainable=sum(one.numel() for one in every.values() if one.requires_grad),
+            parameters_total=sum(one.numel() for one in every),
+            parameters_trainable=sum(one.numel() for one in every if one.requires_grad),
             steps_completed=steps.steps,
             samples_fed=steps.samples,
             largest_step_samples=steps.largest_samples,

@@ -38,6 +38,8 @@ class ScriptSteps:
         """Calls within one another: ``super().step()`` is no step of its own."""
         self.is_due = False
         """Whether the present step ends with the next fetch or forward."""
+        self.unseen = 0
+        """Steps in a row between which nothing was fetched and no model was run."""
         self._fed: dict[int, int] = {}
         """Samples that each model was given in this step."""
         self._fetched = 0
@@ -64,6 +66,10 @@ class ScriptSteps:
         if self._last != Mark.FORWARD_BEGIN:
             self._mark(Mark.FORWARD_BEGIN)
 
+    @property
+    def is_optimizing(self) -> bool:
+        return self._optimizing > 0
+
     def begin_backward(self) -> None:
         """The loss counts as forward, as it does in a ``training_step`` of Lightning's."""
         self._backward += 1
@@ -88,7 +94,9 @@ class ScriptSteps:
             self._mark(Mark.OPTIMIZER_BEGIN)
 
     def end_optimizer(self, optimizer: int) -> None:
-        self._optimizing = max(0, self._optimizing - 1)
+        if self._optimizing == 0:
+            return  # it began before anybody watched
+        self._optimizing -= 1
         if self._optimizing:
             return
         self._timer.mark(Mark.OPTIMIZER_END)
@@ -97,13 +105,14 @@ class ScriptSteps:
         if self._leader is None or self._others > _RETIRED_AFTER:
             self._leader = optimizer
         if optimizer == self._leader:
+            self.unseen += self.is_due
             self._others, self.is_due = 0, True
 
     def end_due_step(self) -> None:
         """End the step, if an optimizer has."""
         if not self.is_due:
             return
-        self.is_due = False
+        self.is_due, self.unseen = False, 0
         if self._last != Mark.OPTIMIZER_END:
             self._timer.mark(Mark.OPTIMIZER_END)  # its moment is the end of the step
         samples = min(filter(None, self._fed.values()), default=self._fetched)

@@ -146,7 +146,7 @@ def run(
     devices: str, time_s: str | None, repeats: str, settings: tuple[str, ...],
     command: tuple[str, ...],
 ) -> int:  # fmt: skip
-    """A PyTorch training script, unchanged, on each number of devices.
+    """Any PyTorch script, unchanged, on each number of devices.
 
     COMMAND follows -- and is that of one device. {run} in it becomes the name of the run. A run
     ends when --time is timed, or by itself. Every --set is a setting of docs/sweeps.md.

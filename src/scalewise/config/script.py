@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
 
 from scalewise.config.errors import ConfigError
 
-RUN = "{run}"
-"""In an argument: the name of the run, which no other run has."""
-_LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "mpirun", "srun")
+_LAUNCHERS = (
+    "torchrun", "torch.distributed.", "accelerate", "deepspeed", "mpirun", "srun",
+)  # fmt: skip
 _PYTHON = ("python", "python3")
-_LAUNCHING_MODULES = ("torch.distributed.run", "torch.distributed.launch", "accelerate.commands")
-_WITHOUT_SITE = "IES"
-"""Options of Python under which it loads nothing of PYTHONPATH."""
 
 
 @dataclass(frozen=True)
@@ -34,20 +30,13 @@ class ScriptConfig:
             raise ConfigError(f"script.command: found {self.command!r}: {error}") from None
         if not words:
             raise ConfigError("script.command: found nothing; allowed: python train.py ...")
-        name = PurePath(words[0]).name
-        module = self._option("m", words)
-        if name in _LAUNCHERS or (module or "").startswith(_LAUNCHING_MODULES):
+        launcher = self._module or PurePath(words[0]).name
+        if launcher.startswith(_LAUNCHERS):
             raise ConfigError(
-                f"script.command: found {module or name}, which starts ranks itself; allowed: the "
+                f"script.command: found {launcher}, which starts ranks itself; allowed: the "
                 "command of one rank (python train.py ...), of which scalewise starts as many as "
                 "there are devices"
             )
-        for flag in _WITHOUT_SITE:
-            if self._option(flag, words) is not None:
-                raise ConfigError(
-                    f"script.command: found python -{flag}, under which nothing can be watched; "
-                    "allowed: python without it"
-                )
 
     @cached_property
     def words(self) -> list[str]:
@@ -65,7 +54,7 @@ class ScriptConfig:
     @property
     def name(self) -> str:
         """The script's name, in tables and names of folders."""
-        return PurePath(self.file or self._option("m", self.words) or self.words[0]).name
+        return PurePath(self.file or self._module or self.words[0]).name
 
     def check_here(self) -> None:
         """Raises :class:`ConfigError` where the script is not on this host."""
@@ -75,15 +64,7 @@ class ScriptConfig:
                 f"(from {Path.cwd()})"
             )
 
-    def _option(self, letter: str, words: Sequence[str]) -> str | None:
-        """The word after an option of Python's own; None without it."""
-        if words[0] != sys.executable:
-            return None
-        for word, after in zip(words[1:], [*words[2:], ""], strict=True):
-            if not word.startswith("-") or word.startswith("--"):
-                return None
-            if letter in word:
-                return after
-            if "m" in word or "c" in word:
-                return None
-        return None
+    @property
+    def _module(self) -> str | None:
+        """``mine.train`` of ``python -m mine.train``."""
+        return self.words[2] if self.words[1:2] == ["-m"] and len(self.words) > 2 else None

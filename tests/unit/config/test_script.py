@@ -32,8 +32,6 @@ def test_a_command_keeps_its_words(command: str, words: list[str], name: str) ->
         ("torchrun --nproc_per_node 2 train.py", "torchrun"),
         ("accelerate launch train.py", "accelerate"),
         ("python -m torch.distributed.run train.py", "torch.distributed.run"),
-        ("python -I train.py", "-I"),
-        ("python -uE train.py", "-E"),
         ("python 'train.py", "No closing quotation"),
         ("", "nothing"),
     ],
@@ -45,7 +43,7 @@ def test_what_cannot_be_watched_is_refused_in_one_line(command: str, found: str)
 
 
 def test_arguments_of_the_script_are_no_options_of_python() -> None:
-    assert ScriptConfig("python train.py -I -m torch.distributed.run").name == "train.py"
+    assert ScriptConfig("python train.py -m torch.distributed.run").name == "train.py"
 
 
 def test_a_script_that_is_not_here_is_named(

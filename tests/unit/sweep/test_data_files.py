@@ -21,7 +21,8 @@ TEXT = "scalewise.datasets.text_file.TextFile"
 
 
 def request(target: str, **arguments: Any) -> Any:
-    return SimpleNamespace(cell=SimpleNamespace(dataset=Component(target, "mine", arguments)))
+    dataset = Component(target, "mine", arguments)
+    return SimpleNamespace(cell=SimpleNamespace(dataset=dataset, script=None))
 
 
 def test_what_is_there_passes_and_what_is_not_ours_is_left_alone(tmp_path: Path) -> None:

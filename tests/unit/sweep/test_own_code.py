@@ -89,7 +89,7 @@ def looked_at_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def asked(target: str, *overrides: str, group: str = "model", **arguments: Any) -> Any:
     groups = {"model": OURS, "dataset": OURS, "optimizer": OURS}
-    cell = SimpleNamespace(**{**groups, group: Component(target, "own", arguments)})
+    cell = SimpleNamespace(script=None, **{**groups, group: Component(target, "own", arguments)})
     return cast(Any, SimpleNamespace(cell=cell, overrides=overrides))
 
 

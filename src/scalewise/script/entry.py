@@ -11,6 +11,7 @@ import functools
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -99,11 +100,11 @@ def _watch_backward(recorder: ScriptRecorder) -> None:
 
 def _watch_loaders(recorder: ScriptRecorder, here: Callable[[], bool]) -> None:
     iterator: Any = dataloader._BaseDataLoaderIter
-    inner = iterator.__next__
+    inner, thread = iterator.__next__, threading.get_ident()
 
     @functools.wraps(inner)
     def fetch(self: Any) -> Any:
-        if not here():
+        if not here() or threading.get_ident() != thread:  # a thread that fetches ahead
             return inner(self)
         recorder.moments.begin_fetch()
         batch = inner(self)

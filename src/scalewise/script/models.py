@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
@@ -10,6 +11,20 @@ import torch
 from torch import nn
 
 OnForward = Callable[[nn.Module, tuple[Any, ...], Mapping[str, Any]], None]
+
+
+class Hook:
+    """A forward hook that stays behind where its module is copied, or saved as a whole."""
+
+    def __init__(self, call: Callable[..., None]) -> None:
+        self._call = call
+
+    def __call__(self, *what: Any) -> None:
+        self._call(*what)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The standard library's way to do nothing: what is loaded elsewhere needs no scalewise.
+        return getattr, (contextlib.nullcontext(), "__exit__")
 
 
 class Models:
@@ -59,7 +74,8 @@ class Models:
         self.found.append(model)
         compiled = getattr(model, "_compiled_call_impl", None)
         if compiled is None:
-            handle = model.register_forward_pre_hook(called, prepend=True, with_kwargs=True)
+            hook = Hook(called)
+            handle = model.register_forward_pre_hook(hook, prepend=True, with_kwargs=True)
             self._removals[id(model)] = handle.remove
             return
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Mapping
 from typing import Any
 
@@ -50,6 +52,15 @@ def test_a_model_is_told_of_once_a_call_and_not_its_parts(
     models.find(optimizer)
     model(torch.ones(2, 3))
     assert called == [model]
+
+
+def test_copies_and_saved_ones_tell_nobody(models: Models, called: list[nn.Module]) -> None:
+    model = nn.Linear(3, 3)
+    models.find(torch.optim.SGD(model.parameters(), 0.1))
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        other(torch.ones(2, 3))
+    assert b"scalewise" not in pickle.dumps(model)
+    assert called == []
 
 
 def test_one_that_is_never_called_is_looked_into(models: Models, called: list[nn.Module]) -> None:

@@ -25,6 +25,7 @@ from scalewise.analysis.model import (
     Sweep,
     is_monitored,
     is_profiled,
+    is_script,
     setting,
     workload,
 )
@@ -140,6 +141,11 @@ class Configuration:
     @property
     def is_monitored(self) -> bool:
         return is_monitored(self.asked)
+
+    @property
+    def has_own_settings(self) -> bool:
+        """Whether a script of the user's own trained it, which none of our settings changes."""
+        return self.is_monitored or is_script(self.asked)
 
     @property
     def makes_own_batches(self) -> bool:
@@ -447,7 +453,7 @@ def _strong(cell: CellRecords) -> CellRecords:
 
 def _has_own_batches(config: Configuration) -> bool:
     """Whether a script or a data module of the user's gave other batches than were asked for."""
-    if config.is_monitored:
+    if config.has_own_settings:
         return True
     asked, target = config.asked, config.setting("dataset._target_")
     own = isinstance(target, str) and not target.startswith("scalewise.")

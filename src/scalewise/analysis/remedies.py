@@ -171,7 +171,7 @@ def _remedy(config: Configuration, ways: Sequence[Way], deed: str = "", why: str
     """
     said, in_own_data = [], ""
     for way in ways:
-        if config.is_monitored or not way.override:
+        if config.has_own_settings or not way.override:
             said.append(way.what)
         elif not is_refused(config, way.override):
             said.append(f"{way.what} ({way.override})")
@@ -180,7 +180,7 @@ def _remedy(config: Configuration, ways: Sequence[Way], deed: str = "", why: str
             in_own_data = in_own_data or own
     overrides = (
         ()
-        if config.is_monitored
+        if config.has_own_settings
         else tuple(
             way.override
             for way in ways

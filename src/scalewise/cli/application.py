@@ -71,7 +71,7 @@ def _run(words: list[str]) -> int:
 
 
 _JOBS = {
-    "Run": ("train", "resume", "defconfig"),
+    "Run": ("train", "run", "resume", "defconfig"),
     "Answer": ("report", "bundle", "compare", "doctor"),
     "Watch": ("status", "top"),
     "Trackers": ("trackio-view", "wandb-sync", "mirror"),
@@ -131,6 +131,35 @@ def train(context: click.Context) -> int:
     # Hydra reads sys.argv itself.
     sys.argv = ["scalewise train", *context.args]
     return run_training()
+
+
+@application.command()
+@click.option(
+    "--devices", default="1,2", show_default=True, metavar="LIST", help="Numbers of devices."
+)
+@click.option("--time", "time_s", metavar="S", help="Timed seconds of a run, as 30s; default: 3s.")
+@click.option("--repeats", default="auto", show_default=True, help="Runs of each; auto: decided.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of a sweep's."
+)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+def run(
+    devices: str, time_s: str | None, repeats: str, settings: tuple[str, ...],
+    command: tuple[str, ...],
+) -> int:  # fmt: skip
+    """Any PyTorch script, unchanged, on each number of devices.
+
+    COMMAND follows -- and is that of one device. {run} in it becomes the name of the run. A run
+    ends when --time is timed, or by itself. Every --set is a setting of docs/sweeps.md.
+
+    \b
+    Example: scalewise run --devices 1,2 -- python train.py --lr 3e-4 --out runs/{run}
+    """
+    from scalewise.cli import hydra_main
+    from scalewise.cli.script import words_of
+
+    sys.argv = ["scalewise train", *words_of(command, devices, time_s, repeats, settings)]
+    return hydra_main.train(defaults=False)
 
 
 def run_training() -> int:

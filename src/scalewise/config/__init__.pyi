@@ -64,6 +64,7 @@ from .reader import most_cells as most_cells
 from .reader import repeat_id as repeat_id
 from .reader import resolve as resolve
 from .reader import without_absent_groups as without_absent_groups
+from .script import ScriptConfig as ScriptConfig
 from .strategies import KINDS as KINDS
 from .strategies import AutoConfig as AutoConfig
 from .strategies import DividedConfig as DividedConfig

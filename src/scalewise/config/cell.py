@@ -23,6 +23,7 @@ from scalewise.config.execution import (
     ProfileConfig,
 )
 from scalewise.config.hardware import HardwareConfig
+from scalewise.config.script import ScriptConfig
 from scalewise.config.training import Mode, SchedulerConfig, Validation, check_training, known_mode
 from scalewise.host import wrap_command
 
@@ -244,6 +245,9 @@ class CellConfig:
     """Further arguments of Lightning's Trainer."""
     fault: Component | None = None
     """A Lightning callback that spoils the run on purpose (``benchmarks/faults``)."""
+    script: ScriptConfig | None = None
+    """The program of each rank, where that is a script of the user's: what model, data and
+    optimizer say is then its matter."""
 
     def __post_init__(self) -> None:
         self._check_steps()
@@ -306,7 +310,9 @@ class CellConfig:
 
     @property
     def components(self) -> dict[str, Component]:
-        """Every class that it names, by the key that names it."""
+        """Every class that it names, by the key that names it; none of a script."""
+        if self.script is not None:
+            return {}
         named = {"model": self.model, "dataset": self.dataset, "optimizer": self.optimizer}
         if self.scheduler is not None:
             named["scheduler"] = self.scheduler.component_for(1)

@@ -54,6 +54,7 @@ from .processes import worker_command as worker_command
 from .processes import wrap_command as wrap_command
 from .rank_environment import ENV_INHERITED as ENV_INHERITED
 from .rank_environment import ENV_LISTENER as ENV_LISTENER
+from .rank_environment import ENV_SCRIPT as ENV_SCRIPT
 from .rank_environment import ENV_STARTED as ENV_STARTED
 from .rank_environment import ENV_WRAPPED as ENV_WRAPPED
 from .rank_environment import LOOPBACK as LOOPBACK

@@ -21,6 +21,8 @@ ENV_LISTENER = "SCALEWISE_LISTENER"
 """The descriptor of the socket that rank 0 was handed."""
 ENV_INHERITED = "SCALEWISE_INHERITED"
 """Descriptors that a rank was handed, with commas between them."""
+ENV_SCRIPT = "SCALEWISE_SCRIPT"
+"""The place of a rank whose program is a script, as JSON, until a process has taken it."""
 ENV_WRAPPED = "SCALEWISE_WRAPPED"
 """``1`` where another program (``hydra.launcher.wrap``) starts the rank."""
 STACKS_SIGNAL = signal.SIGUSR1

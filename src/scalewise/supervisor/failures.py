@@ -215,6 +215,7 @@ _MENDABLE: Mapping[Cause, str] = {
     "device_broken": "the device broke",
     "host": "a host was lost",
     "supervisor_lost": "the supervisor was lost",
+    "launcher": "the script asks for the variables of torchrun, and gets them",
 }
 
 

@@ -103,6 +103,8 @@ class Settings:
     """Those that are text and may name a file."""
     memory_advice: str
     """Advice for less memory, in words; empty for none."""
+    script: tuple[str, ...] = ()
+    """The command of each rank where it is a script of the user's; empty for our own program."""
 
 
 @dataclass(frozen=True)

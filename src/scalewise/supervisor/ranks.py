@@ -18,6 +18,7 @@ from scalewise.host import (
     ENV_INHERITED,
     ENV_LISTENER,
     ENV_NOT_FORKED,
+    ENV_SCRIPT,
     ENV_STARTED,
     ENV_SUPERVISOR,
     ENV_WRAPPED,
@@ -33,6 +34,7 @@ from scalewise.host import (
     rename,
     rendezvous,
     scrubbed,
+    usable_cores,
     worker_command,
     wrap_command,
 )
@@ -143,12 +145,18 @@ class Ranks:
     """The rank processes of one cell, started from the main thread of their supervisor."""
 
     def __init__(
-        self, job: Job, folder: CellFolder, starter: Starter = spawn, locks: tuple[int, ...] = ()
+        self,
+        job: Job,
+        folder: CellFolder,
+        starter: Starter = spawn,
+        locks: tuple[int, ...] = (),
+        as_torchrun: bool = False,
     ) -> None:
+        """``as_torchrun``: a script on one device gets torchrun's variables all the same."""
+        self._as_torchrun = as_torchrun
         self._starter = starter
         self._locks = locks
         self._job = job
-        self._own = worker_command(job.folder)  # without a profiler around it
         self._folder = folder
         self._children: list[subprocess.Popen[bytes] | None] = []
         self.processes: list[RankProcess] = []
@@ -160,8 +168,10 @@ class Ranks:
             return
         with listen() as listener:
             port = listener.getsockname()[1]
-            # A rank alone meets nobody; a program around it may close what it does not know.
-            handed = self._job.world_size > 1 and self._job.settings.wrap is None
+            # A rank alone meets nobody; a program around it may close what it does not know, and
+            # torch in a script knows nothing of it.
+            settings = self._job.settings
+            handed = self._job.world_size > 1 and settings.wrap is None and not settings.script
             if not handed:
                 listener.close()
             self._start_all(port, listener if handed else None)
@@ -193,6 +203,12 @@ class Ranks:
             return self._own
         around = wrap_command(wrap, rank, local_rank, self._job.folder)
         return [sys.executable, "-P", "-m", "scalewise.host.processes", *around, *self._own]
+
+    @property
+    def _own(self) -> list[str]:
+        """The command of a rank, without a profiler around it."""
+        script, name = self._job.settings.script, self._job.cell.name
+        return [w.replace("{run}", name) for w in script] or worker_command(self._job.folder)
 
     def trainers(self) -> dict[int, int]:
         """Rank to the process that trains, of those alive: under a profiler it is not our child.
@@ -236,9 +252,7 @@ class Ranks:
             **(on_loopback(slot.kind == "cuda") if job.nodes is None else {}),
             **scrubbed(os.environ),
             **job.settings.environment,
-            **rendezvous(rank, local_rank, job.world_size, port),
-            **_between_hosts(job),
-            "PYTHONPATH": os.pathsep.join(job.origin.python_path),
+            **self._meeting(rank, local_rank, port),
             "OMP_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
             ENV_SUPERVISOR: str(os.getpid()),
@@ -256,6 +270,27 @@ class Ranks:
         if job.driver is not None:
             environment["SCALEWISE_DRIVER"] = job.driver
         return environment
+
+    def _meeting(self, rank: int, local_rank: int, port: int) -> dict[str, str]:
+        """Variables by which a rank knows itself and the others, and finds its modules."""
+        job = self._job
+        told = {**rendezvous(rank, local_rank, job.world_size, port), **_between_hosts(job)}
+        if not job.settings.script:
+            return {**told, "PYTHONPATH": os.pathsep.join(job.origin.python_path)}
+        place = {
+            "folder": job.folder,
+            "rank": rank,
+            "local_rank": local_rank,
+            "world_size": job.world_size,
+            "hosts": 1 if job.nodes is None else job.nodes.count,
+            "cwd": job.origin.cwd,
+            "cores": len(usable_cores()),
+            "as_torchrun": self._as_torchrun,
+        }
+        # Alone it is what the user would start: with these, many scripts wrap their model in DDP.
+        alone = job.world_size == 1 and not self._as_torchrun
+        local = {"LOCAL_WORLD_SIZE": str(len(job.slots)), "TORCHELASTIC_RUN_ID": "scalewise"}
+        return {**({} if alone else {**told, **local}), ENV_SCRIPT: json.dumps(place)}
 
 
 def _between_hosts(job: Job) -> Mapping[str, str]:

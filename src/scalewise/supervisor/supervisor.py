@@ -33,6 +33,7 @@ from scalewise.supervisor.attempt import Try, conclude, foreign_processes, prepa
 from scalewise.supervisor.failures import first_failure, name_absent, name_memory_kill
 from scalewise.supervisor.job import Job, Settings, Wakeup, from_line, read_line, to_line
 from scalewise.supervisor.ranks import Ranks, Starter, spawn
+from scalewise.supervisor.script_ends import asked_for_torchrun, name_script_end
 
 if TYPE_CHECKING:
     from scalewise.gpu import DeviceSampler
@@ -120,11 +121,14 @@ class Supervisor:
     def _train(self) -> Ending:
         if self.job.nodes is None:  # else the hosts have agreed, and the folder is cleared
             self.folder.clear_attempt()
-        ranks = Ranks(self.job, self.folder, self.starter, self.locks)
+        asked = asked_for_torchrun(self.folder) if self.job.settings.script else False
+        ranks = Ranks(self.job, self.folder, self.starter, self.locks, asked)
         ranks.start()
         sampler = self._start_sampling(ranks)
         try:
             ending = self._watch(ranks)
+            if self.job.settings.script:
+                ending = name_script_end(ending, self.job, self.folder, ranks)
             if ending.cause == "hang":
                 ranks.dump_stacks()
                 time.sleep(0.5)

@@ -50,6 +50,8 @@ def cell_hindrance(plain: Mapping[str, Any], cell: CellConfig) -> str | None:
 
     if cell.sweep.wrap is not None:
         return "hydra.launcher.wrap starts the ranks"
+    if cell.script is not None:
+        return "a script of one's own is started as it is"
     return None if is_ours(plain) else "classes of one's own may import what starts threads"
 
 

@@ -47,11 +47,13 @@ _CSV = {
 
 
 def check_files(requests: Iterable[Request]) -> None:
-    """Raises :class:`ConfigError` for the first data file of ours that will not do.
+    """Raises :class:`ConfigError` for the first data file of ours, or script, that will not do.
 
     So it does for a checkpoint to start from that is not there.
     """
     requests = list(requests)
+    for script in {one.cell.script for one in requests if one.cell.script is not None}:
+        script.check_here()
     for path in dict.fromkeys(one.cell.ckpt_path for one in requests):
         why = None if path is None else _unreadable_checkpoint(Path(path))
         if why is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +24,7 @@ from scalewise.records import (
     last_metrics,
     read_plain,
 )
+from scalewise.script import python_path
 from scalewise.supervisor import Job, Origin, Settings, from_line, supervisor_command, to_line
 from scalewise.sweep.fork_server import ForkedSupervisor
 
@@ -205,6 +207,10 @@ def settings_of(cell: CellConfig, world_size: int) -> Settings:
     if cell.deterministic:
         # cuBLAS is deterministic only with a fixed workspace, and reads this when it starts.
         environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    if cell.script is not None:
+        # As it was typed: sys.path of this process is none of the script's.
+        environment["PYTHONPATH"] = python_path(os.environ.get("PYTHONPATH"))
+        environment.setdefault("WANDB_MODE", os.environ.get("WANDB_MODE", "offline"))
     sweep = cell.sweep
     return Settings(
         workload=cell.workload,
@@ -227,6 +233,7 @@ def settings_of(cell: CellConfig, world_size: int) -> Settings:
         # Those that may name a file.
         dataset_arguments={k: v for k, v in cell.dataset.arguments.items() if isinstance(v, str)},
         memory_advice=advice,
+        script=() if cell.script is None else tuple(cell.script.words),
     )
 
 
@@ -240,6 +247,8 @@ def memory_advice(cell: CellConfig, world_size: int) -> str:
     """Settings that need less memory, in words, those that cost least first; empty for none."""
     if cell.workload != "train":
         return ""
+    if cell.script is not None:
+        return "what needs less memory: a smaller batch, by the script's own arguments"
     smaller = _smaller_batch(cell, world_size)
     remedies = [smaller] if smaller else []
     if cell.precision.name in ("fp32", "tf32"):

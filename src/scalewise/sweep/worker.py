@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 ENV_DEVICE = "SCALEWISE_DEVICE"
 """This rank's :class:`DeviceInfo` as JSON."""
 ENV_DRIVER = "SCALEWISE_DRIVER"
-ENV_TOPOLOGY = "SCALEWISE_TOPOLOGY"
 ENV_HOSTS = "SCALEWISE_HOSTS"
 
 
@@ -78,7 +77,7 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
 
     from scalewise.config import build_cell
     from scalewise.host import data_identity, own_classes
-    from scalewise.train import RankContext, collect, run
+    from scalewise.train import RankContext, collect_started, run
 
     if device.kind == "cpu" and device.cores:
         torch.set_num_threads(len(device.cores))
@@ -88,11 +87,8 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
     context = RankContext(rank, local_rank, world_size, device, hosts)
     if context.describes_host:
         folder.save_provenance(
-            collect(
-                _slots(),
-                os.environ.get(ENV_DRIVER),
-                json.loads(os.environ.get(ENV_TOPOLOGY, "{}")),
-                tuple(json.loads(os.environ.get("SCALEWISE_COMMAND", "[]"))),
+            collect_started(
+                os.environ,
                 host_cores,
                 {} if cell.workload == "doctor" else data_identity(cell.dataset.arguments),
                 () if cell.workload == "doctor" else own_classes(plain),

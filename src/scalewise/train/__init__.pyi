@@ -2,7 +2,11 @@ from .experiment import run as run
 from .imports import import_for_building as import_for_building
 from .imports import import_training as import_training
 from .imports import is_ours as is_ours
+from .length import RunLength as RunLength
+from .length import TooLateError as TooLateError
 from .monitor import Monitor as Monitor
 from .provenance import collect as collect
+from .provenance import collect_started as collect_started
 from .rank import RankContext as RankContext
 from .rank import Team as Team
+from .torch_internals import file_store as file_store

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-import pytorch_lightning as pl
 import torch.distributed as dist
 
-from scalewise.records import LengthRecord
+from scalewise.records import CellFolder, LengthRecord
 from scalewise.train.rank import RankContext
-from scalewise.train.recording import CellRecorder
 from scalewise.train.torch_internals import Store, default_store
+
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
+
+    from scalewise.train.recording import CellRecorder, StepTimer
 
 LEAD_S = 2.0
 """The last step is announced so long before it: four looks of the others, for one to be late."""
@@ -49,26 +52,41 @@ def choose_last_step(
     return furthest + math.ceil(max(_SPARE * ahead_s, LEAD_S) / pace_s)
 
 
+class Recorder(Protocol):
+    """The records of one rank, as far as the length of its run goes."""
+
+    folder: CellFolder
+    steps: StepTimer
+    look: Callable[[], None] | None
+    length: Callable[[], LengthRecord] | None
+
+    def plan_steps(self, steps: int) -> None:
+        """Training means to take so many steps in all."""
+
+
 class RunLength:
     """Ends the fit of one rank after the step that rank 0 announces.
 
     ``apart_steps`` are those that ranks may be apart, and that are begun at once. ``give_up`` ends
-    this process with an error, while its training thread waits for others.
+    this process with an error, while its training thread waits for others. ``store`` is where the
+    ranks meet; None for that of their process group.
     """
 
     def __init__(
         self,
         min_time_s: float,
         rank: RankContext,
-        recorder: CellRecorder,
+        recorder: CellRecorder | Recorder,
         apart_steps: int,
         give_up: Callable[[BaseException], None] = raise_it,
+        store: Store | None = None,
     ) -> None:
         self._min_time_s = min_time_s
         self._rank = rank
         self._recorder = recorder
         self._apart_steps = apart_steps
         self._give_up = give_up
+        self._store = store
         self._key = f"last_step/{recorder.folder.path.name}"
         self._seen = (0, 0.0)
         """Timed steps at the look before, and their seconds."""
@@ -79,15 +97,21 @@ class RunLength:
 
     def attach(self, trainer: pl.Trainer) -> None:
         """Take part in ``trainer``'s loop and in the recorder's thread."""
+        self.take_part()
         loop: Any = trainer.fit_loop.epoch_loop
         end = loop.on_advance_end
 
         def on_advance_end(fetcher: Any) -> None:
-            if self._told is not None:
-                self._apply(loop, self._told[0])
+            last = self.settle()
+            if last is not None:
+                # Lightning may count several a step, or none: where a module optimizes by hand.
+                loop.max_steps = loop.global_step + last - self._recorder.steps.steps
             end(fetcher)
 
         loop.on_advance_end = on_advance_end
+
+    def take_part(self) -> None:
+        """Take part in the recorder's thread; whoever trains asks :meth:`settle`."""
         self._recorder.look = self.look
         self._recorder.length = self.record
 
@@ -105,7 +129,11 @@ class RunLength:
         elif self._rank.is_first:
             self._announce()
         else:
-            self._listen(default_store())
+            self._listen(self._met)
+
+    @property
+    def _met(self) -> Store:
+        return default_store() if self._store is None else self._store
 
     def _announce(self) -> None:
         steps = self._recorder.steps
@@ -126,14 +154,14 @@ class RunLength:
         )
         if last is not None:
             if self._rank.world_size > 1:
-                default_store().set(self._key, str(last))
+                self._met.set(self._key, str(last))
             self._told = last, steps.steps
 
     def _furthest(self, own: int) -> int | None:
         """Steps of the rank that is ahead of the others; None until each has said where it is."""
         if self._rank.world_size == 1:
             return own
-        store = default_store()
+        store = self._met
         others = [f"{self._key}/{rank}" for rank in range(1, self._rank.world_size)]
         if not store.check(others):
             return None
@@ -149,15 +177,20 @@ class RunLength:
             # Rank 0, which holds the store, is gone; a collective may wait for it for ever.
             self._give_up(TooLateError(f"{self._who} cannot ask rank 0 for the last step any more"))
 
-    def _apply(self, loop: Any, last: int) -> None:
-        """At the end of a batch: let Lightning's loop end when ``last`` is done."""
-        self._applied = True
-        done = self._recorder.steps.steps
-        if done > last:
-            raise self._too_late(last)
-        # Lightning may count several a step, or none: where a module optimizes by hand.
-        loop.max_steps = loop.global_step + last - done
-        self._recorder.plan_steps(last)
+    def settle(self) -> int | None:
+        """The last step, for the training thread at the end of a batch; None while nobody knows.
+
+        Raises :class:`TooLateError` where it lies behind this rank.
+        """
+        if self._told is None:
+            return None
+        last = self._told[0]
+        if not self._applied:
+            self._applied = True
+            if self._recorder.steps.steps > last:
+                raise self._too_late(last)
+            self._recorder.plan_steps(last)
+        return last
 
     def _check_in_time(self, last: int) -> None:
         """It has been half a second: is the training thread past the last step, and waits?"""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import json
 import os
 import platform
 import sys
@@ -23,7 +24,7 @@ from scalewise.host import (
     shared_memory_mib,
     usable_cores,
 )
-from scalewise.records import PROTOCOL, DeviceInfo, Provenance
+from scalewise.records import PROTOCOL, DeviceInfo, Provenance, build
 
 _PACKAGES = (
     "scalewise", "torch", "pytorch-lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy",
@@ -39,12 +40,14 @@ def collect(
     host_cores: int | None = None,
     data: Mapping[str, str] | None = None,
     classes: Iterable[str] = (),
+    cwd: Path | None = None,
 ) -> Provenance:
     """Provenance of the cell this process is a rank of.
 
     ``host_cores`` are the usable cores of the host, where this process is bound to some of them;
     ``data`` are the files it learns from: :func:`scalewise.data_identity.data_identity`;
-    ``classes`` are the user's own: :func:`scalewise.working_tree.own_classes`.
+    ``classes`` are the user's own: :func:`scalewise.working_tree.own_classes`; ``cwd`` is where the
+    run was started, where this process may have gone elsewhere.
     """
     environment = recorded_in(os.environ)
     gpus = [device.name for device in devices if device.kind == "cuda"]
@@ -55,7 +58,7 @@ def collect(
         platform=platform.platform(),
         python=platform.python_version(),
         packages=package_versions(),
-        code=running_code(Path.cwd(), classes),
+        code=running_code(cwd or Path.cwd(), classes),
         devices=devices,
         driver=driver,
         cuda=torch.version.cuda,
@@ -72,6 +75,26 @@ def collect(
         started="forked" if os.environ.get(ENV_STARTED) == "forked" else "fresh",
         not_forked=os.environ.get(ENV_NOT_FORKED),
         protocol=PROTOCOL,
+    )
+
+
+def collect_started(
+    environment: Mapping[str, str],
+    host_cores: int,
+    data: Mapping[str, str] | None = None,
+    classes: Iterable[str] = (),
+    cwd: Path | None = None,
+) -> Provenance:
+    """As :func:`collect`, of a rank that a supervisor started with ``environment``."""
+    return collect(
+        build(tuple[DeviceInfo, ...], json.loads(environment["SCALEWISE_DEVICES"])),
+        environment.get("SCALEWISE_DRIVER"),
+        json.loads(environment.get("SCALEWISE_TOPOLOGY", "{}")),
+        tuple(json.loads(environment.get("SCALEWISE_COMMAND", "[]"))),
+        host_cores,
+        data,
+        classes,
+        cwd,
     )
 
 

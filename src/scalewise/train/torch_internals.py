@@ -48,6 +48,13 @@ def default_store() -> Store:
     return distributed_c10d._get_default_store()
 
 
+def file_store(path: str, size: int) -> Store:
+    """Where ``size`` ranks meet without a process group: a file that all of them reach."""
+    from torch._C._distributed_c10d import FileStore
+
+    return FileStore(path, size)
+
+
 def compiled_graphs() -> int:
     """Graphs that this process has compiled so far."""
     from torch._dynamo.utils import counters

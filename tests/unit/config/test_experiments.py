@@ -18,7 +18,7 @@ from scalewise.sweep.plan import request
 CONF = Path(__file__).parents[3] / "conf"
 COMPARED_BY_TIME = (
     "doctor", "full_matrix", "gpt2_scaling", "matrix_gpt2_tiny", "matrix_medium",
-    "precision_and_execution", "strong_scaling", "threshold_study_cpu", "weak_scaling",
+    "precision_and_execution", "script", "strong_scaling", "threshold_study_cpu", "weak_scaling",
 )  # fmt: skip
 """Of ours. Published studies keep their steps and epochs, and so do those that compare losses."""
 EXPERIMENTS = sorted(path.stem for path in (CONF / "experiment").glob("*.yaml"))

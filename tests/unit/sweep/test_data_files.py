@@ -22,7 +22,7 @@ TEXT = "scalewise.datasets.text_file.TextFile"
 
 def request(target: str, **arguments: Any) -> Any:
     dataset = Component(target, "mine", arguments)
-    return SimpleNamespace(cell=SimpleNamespace(dataset=dataset, ckpt_path=None))
+    return SimpleNamespace(cell=SimpleNamespace(dataset=dataset, ckpt_path=None, script=None))
 
 
 def test_what_is_there_passes_and_what_is_not_ours_is_left_alone(tmp_path: Path) -> None:

@@ -10,5 +10,11 @@ from .shards import BatchesInPlace as BatchesInPlace
 from .shards import BatchSizes as BatchSizes
 from .shards import DataShare as DataShare
 from .step_phases import Mark as Mark
+from .step_timer import StepTimer as StepTimer
 from .step_timer import count_samples as count_samples
+from .step_timer import first_shape as first_shape
+from .summary import class_names as class_names
+from .summary import gpu_memory as gpu_memory
+from .summary import optimizer_state_bytes as optimizer_state_bytes
+from .summary import parameter_fingerprint as parameter_fingerprint
 from .summary import untrained_summary as untrained_summary

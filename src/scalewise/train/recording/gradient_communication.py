@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
@@ -17,6 +16,10 @@ from torch.utils.hooks import RemovableHandle
 
 from scalewise.records import CommunicationRecord
 from scalewise.train.torch_internals import GradBucket, bucket_bytes
+
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
+
 
 CommHook = Callable[[Any, GradBucket], torch.futures.Future[Tensor]]
 _LEARNED_AFTER = 2

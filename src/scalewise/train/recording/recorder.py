@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,12 @@ from scalewise.train.recording.profiler import ProfiledSteps
 from scalewise.train.recording.shards import OWN_SHARE, DataShare, ShardRecorder
 from scalewise.train.recording.step_phases import Mark, Replays
 from scalewise.train.recording.step_timer import StepTimer
-from scalewise.train.recording.summary import holds_replica, parameter_fingerprint, summarise
+from scalewise.train.recording.summary import (
+    class_names,
+    holds_replica,
+    parameter_fingerprint,
+    summarise,
+)
 
 
 class CellRecorder(pl.Callback):
@@ -89,7 +94,7 @@ class CellRecorder(pl.Callback):
             self._heartbeat = HeartbeatWriter(self.folder.heartbeat_path(trainer.global_rank))
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._before = parameter_fingerprint(trainer, pl_module)
+        self._before = _fingerprint(trainer, pl_module)
         self.metrics.open(trainer)
         self.steps.begin(trainer, pl_module)
         self._background = BackgroundDrain(
@@ -259,7 +264,7 @@ class CellRecorder(pl.Callback):
             missing["run_queue_ms_per_step"] = self._run_queue.missing
         if self._core_meter.missing is not None:
             missing["core_use"] = self._core_meter.missing
-        after = parameter_fingerprint(trainer, module)
+        after = _fingerprint(trainer, module)
         known = after is not None and all(map(math.isfinite, after))
         return replace(
             summary,
@@ -276,12 +281,9 @@ class CellRecorder(pl.Callback):
         )
 
 
-def class_names(optimizers: Sequence[torch.optim.Optimizer]) -> str:
-    """``SGD``, or ``SGD+Adam`` of several; ``none`` where nothing optimizes."""
-    classes = [type(optimizer) for optimizer in optimizers]
-    # Where a module returns no optimizer, Lightning puts a mock of its own in the place.
-    own = [cls.__name__ for cls in classes if not cls.__module__.startswith("pytorch_lightning.")]
-    return "+".join(own) or "none"
+def _fingerprint(trainer: pl.Trainer, module: pl.LightningModule) -> tuple[float, float] | None:
+    learning = module.parameters() if trainer.optimizers else ()
+    return parameter_fingerprint(learning, trainer.strategy.root_device)
 
 
 def planned_steps(trainer: pl.Trainer) -> int | None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytorch_lightning as pl
-from pytorch_lightning.strategies import Strategy
+import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -22,6 +21,10 @@ from scalewise.train.recording.gradient_communication import (
 )
 from scalewise.train.recording.step_clock import NvtxClock, StepClock
 from scalewise.train.recording.step_phases import Mark, Replays
+
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
+    from pytorch_lightning.strategies import Strategy
 
 
 class StepTimer:
@@ -84,11 +87,7 @@ class StepTimer:
 
     def begin(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Begin the first step, which starts when this returns."""
-        device = trainer.strategy.root_device
-        self._writer = StepWriter(self.folder.steps_path(trainer.global_rank))
-        clock = NvtxClock if self.profile.nvtx else StepClock
-        timed = device if device.type == "cuda" else None
-        self._clock = clock(self._writer, timed, self.profile.anatomy)
+        self.open(trainer.global_rank, trainer.strategy.root_device)
         if self.profile.anatomy:
             _mark_loop(trainer, self._clock)
         else:
@@ -99,6 +98,14 @@ class StepTimer:
         if module.automatic_optimization and trainer.optimizers:
             self.steps_without_loss = 0
         self._clock.begin()
+
+    def open(self, rank: int, device: torch.device) -> None:
+        """Make the file of rank ``rank``, and a clock for ``device``, which :meth:`restart_step`
+        starts."""
+        self._writer = StepWriter(self.folder.steps_path(rank))
+        clock = NvtxClock if self.profile.nvtx else StepClock
+        timed = device if device.type == "cuda" else None
+        self._clock = clock(self._writer, timed, self.profile.anatomy)
 
     def watch_gradients(self, trainer: pl.Trainer) -> None:
         """Watch DDP's gradient buckets, or note in :attr:`missing` why that is not possible."""
@@ -135,16 +142,25 @@ class StepTimer:
         if self.inside_step:
             self._clock.continue_step()
             return
-        excluded = self.attempt_steps < self.warmup_steps or self.profile.profiles
-        flags = WARMUP if excluded else 0
-        self._clock.finish_step(self.steps, trainer.current_epoch, self._step_samples, flags)
+        self.end_step(trainer.current_epoch)
+        if self.steps_without_loss is not None and not self._step_has_loss:
+            self.steps_without_loss += 1
+        self._step_has_loss = False
+
+    def end_step(self, epoch: int, samples: int | None = None, untimed: bool = False) -> None:
+        """End the step at its last mark, ``OPTIMIZER_END``.
+
+        ``samples`` were fed in it; None for those of its batches. ``untimed`` excludes it from
+        every timing.
+        """
+        if samples is not None:
+            self._step_samples = samples
+        untimed |= self.attempt_steps < self.warmup_steps or self.profile.profiles
+        self._clock.finish_step(self.steps, epoch, self._step_samples, WARMUP if untimed else 0)
         self.steps += 1
         self.samples += self._step_samples
         self.samples_per_step = self._step_samples
         self._step_samples = 0
-        if self.steps_without_loss is not None and not self._step_has_loss:
-            self.steps_without_loss += 1
-        self._step_has_loss = False
         if self.attempt_steps == self.warmup_steps:
             self.gradients.begin()
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 import os
 import resource
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import pytorch_lightning as pl
 import torch
-from pytorch_lightning.strategies import DDPStrategy
 from torch import Tensor, nn
 
 from scalewise.operations import Operation
 from scalewise.records import DeviceInfo, Fp8Record, RankSummary
-from scalewise.train.recording.metrics import MetricsRecorder
-from scalewise.train.recording.shards import ShardRecorder
 from scalewise.train.recording.step_timer import StepTimer
 
 if TYPE_CHECKING:
+    import pytorch_lightning as pl
+
     from scalewise.train import RankContext
+    from scalewise.train.recording.metrics import MetricsRecorder
+    from scalewise.train.recording.shards import ShardRecorder
 
 
 def untrained_summary(
@@ -69,23 +69,30 @@ def optimizer_state_bytes(optimizers: Sequence[torch.optim.Optimizer]) -> int | 
     return sum(value.numel() * value.element_size() for value in held.values())
 
 
+def class_names(optimizers: Sequence[torch.optim.Optimizer]) -> str:
+    """``SGD``, or ``SGD+Adam`` of several; ``none`` where nothing optimizes."""
+    classes = [type(optimizer) for optimizer in optimizers]
+    # Where a module returns no optimizer, Lightning puts a mock of its own in the place.
+    own = [cls.__name__ for cls in classes if not cls.__module__.startswith("pytorch_lightning.")]
+    return "+".join(own) or "none"
+
+
 _FINGERPRINT_CHUNK = 2**18
 
 
 def parameter_fingerprint(
-    trainer: pl.Trainer, module: pl.LightningModule
+    parameters: Iterable[Tensor], device: torch.device
 ) -> tuple[float, float] | None:
     """Norm of the trainable parameters, and their projection on a fixed pseudo-random vector.
 
     In fp64, a chunk at a time: no copy of the model is made. Waits for the device once. The sum of
     the parameters would not do: softmax keeps that of the last layer, whatever it learns. None
-    where nothing optimizes, and where this rank holds parts of the model.
+    without any, and where this rank holds parts of the model.
     """
-    learning = [p.detach() for p in module.parameters() if p.requires_grad]
+    learning = [p.detach() for p in parameters if p.requires_grad]
     divided = any(p.is_meta or hasattr(p, "to_local") for p in learning)
-    if not trainer.optimizers or not learning or divided:
+    if not learning or divided:
         return None
-    device = trainer.strategy.root_device
     # On the CPU: another model of GPU may draw other numbers.
     seeded = torch.Generator().manual_seed(0)
     vector = torch.randn(_FINGERPRINT_CHUNK, generator=seeded, dtype=torch.float64).to(device)
@@ -104,6 +111,8 @@ def holds_replica(trainer: pl.Trainer) -> bool:
 
     Not where the user's strategy averages models now and then: the last steps may lie behind it.
     """
+    from pytorch_lightning.strategies import DDPStrategy
+
     strategy = trainer.strategy
     return (
         trainer.world_size > 1
@@ -157,8 +166,6 @@ def summarise(
     shards: ShardRecorder,
 ) -> RankSummary:
     """Everything that these know; to be called after the last step and the last metric."""
-    on_gpu = device.kind == "cuda"
-    statistics = torch.cuda.memory_stats() if on_gpu else {}
     parameters = list(module.parameters())
     return RankSummary(
         rank=trainer.global_rank,
@@ -174,9 +181,7 @@ def summarise(
         gradient_bytes=steps.gradients.bucket_bytes,
         gradient_buckets=steps.gradients.buckets,
         flops_per_sample=_declared_flops(module),
-        peak_allocated_mib=torch.cuda.max_memory_allocated() / 2**20 if on_gpu else None,
-        peak_reserved_mib=torch.cuda.max_memory_reserved() / 2**20 if on_gpu else None,
-        allocation_retries=int(statistics.get("num_alloc_retries", 0)) if on_gpu else None,
+        **gpu_memory(device),
         peak_rss_mib=_peak_rss_mib(),
         metrics={**metrics.final, **_counted(module)},
         resumed_at_step=steps.first_step or None,
@@ -195,6 +200,17 @@ def summarise(
         optimizer_state_bytes=optimizer_state_bytes(trainer.optimizers),
         fp8=fp8_record(module),
     )
+
+
+def gpu_memory(device: DeviceInfo) -> dict[str, Any]:
+    """What torch's allocator says of this rank's GPU, by field of the summary; None on a CPU."""
+    if device.kind != "cuda":
+        return dict.fromkeys(("peak_allocated_mib", "peak_reserved_mib", "allocation_retries"))
+    return {
+        "peak_allocated_mib": torch.cuda.max_memory_allocated() / 2**20,
+        "peak_reserved_mib": torch.cuda.max_memory_reserved() / 2**20,
+        "allocation_retries": int(torch.cuda.memory_stats().get("num_alloc_retries", 0)),
+    }
 
 
 def _peak_rss_mib() -> float:

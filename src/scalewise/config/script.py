@@ -1,0 +1,70 @@
+"""The key ``script``: a training script of the user's own, as the program of a rank."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path, PurePath
+
+from scalewise.config.errors import ConfigError
+
+_LAUNCHERS = (
+    "torchrun", "torch.distributed.", "accelerate", "deepspeed", "mpirun", "srun",
+)  # fmt: skip
+_PYTHON = ("python", "python3")
+
+
+@dataclass(frozen=True)
+class ScriptConfig:
+    """The key ``script``. Building one raises :class:`ConfigError` for what cannot be watched."""
+
+    command: str
+    """As it would be typed for one device, quoted as for a shell."""
+
+    def __post_init__(self) -> None:
+        try:
+            words = self.words
+        except ValueError as error:
+            raise ConfigError(f"script.command: found {self.command!r}: {error}") from None
+        if not words:
+            raise ConfigError("script.command: found nothing; allowed: python train.py ...")
+        launcher = self._module or PurePath(words[0]).name
+        if launcher.startswith(_LAUNCHERS):
+            raise ConfigError(
+                f"script.command: found {launcher}, which starts ranks itself; allowed: the "
+                "command of one rank (python train.py ...), of which scalewise starts as many as "
+                "there are devices"
+            )
+
+    @cached_property
+    def words(self) -> list[str]:
+        """The command as it is started: ``python`` is the one that scalewise is installed for."""
+        words = shlex.split(self.command)
+        if words and words[0] in _PYTHON:
+            return [sys.executable, *words[1:]]
+        return [sys.executable, *words] if words and words[0].endswith(".py") else words
+
+    @property
+    def file(self) -> str | None:
+        """The script among the words; None where none is named."""
+        return next((word for word in self.words[1:] if word.endswith((".py", ".sh"))), None)
+
+    @property
+    def name(self) -> str:
+        """The script's name, in tables and names of folders."""
+        return PurePath(self.file or self._module or self.words[0]).name
+
+    def check_here(self) -> None:
+        """Raises :class:`ConfigError` where the script is not on this host."""
+        if self.file is not None and not Path(self.file).is_file():
+            raise ConfigError(
+                f"script.command: {self.file}: no such script; allowed: a file that is there "
+                f"(from {Path.cwd()})"
+            )
+
+    @property
+    def _module(self) -> str | None:
+        """``mine.train`` of ``python -m mine.train``."""
+        return self.words[2] if self.words[1:2] == ["-m"] and len(self.words) > 2 else None

@@ -1,0 +1,2 @@
+from .entry import begin as begin
+from .place import python_path as python_path

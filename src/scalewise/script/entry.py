@@ -1,0 +1,115 @@
+"""Takes the place of a rank with the first optimizer step of a script, and watches it from there.
+
+What is patched is torch's own: optimizer steps by its global hooks, ``torch.autograd.backward``,
+which ``Tensor.backward`` calls, and the iterator of its DataLoader.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+from torch.utils.data import dataloader
+
+from scalewise.config import ConfigError, build_cell, ending_of
+from scalewise.host import data_identity
+from scalewise.records import CellFolder, DeviceInfo, build
+from scalewise.script.place import take_place
+from scalewise.script.recorder import RunEnds, ScriptRecorder
+from scalewise.train import collect_started
+from scalewise.train.recording import count_samples
+
+
+def begin(optimizer: torch.optim.Optimizer) -> None:
+    """Record this process from now on, if it is the first of its rank that trains.
+
+    Raises :class:`RunEnds` with status 1 for a script that starts ranks of its own.
+    """
+    place = take_place(os.environ)
+    if place is None:
+        return
+    folder = CellFolder(Path(place.folder))
+    plain = folder.load_config()
+    cell = build_cell(plain)
+    assert cell.script is not None
+    if place.is_in_child:
+        error = ConfigError(
+            f"{cell.model.name}: found training in a process that the script itself started "
+            "(torch.multiprocessing); allowed: a script that torchrun starts, once a rank"
+        )
+        folder.save_rank_error(ending_of(error, place.rank))
+        raise RunEnds(1)
+    devices = build(tuple[DeviceInfo, ...], json.loads(os.environ["SCALEWISE_DEVICES"]))
+    recorder = ScriptRecorder(place, cell, devices)
+    if place.rank == place.world_size // place.hosts - 1:
+        files = data_identity({"script": cell.script.file or ""}, Path(place.cwd))
+        folder.save_provenance(collect_started(os.environ, place.cores, files, cwd=Path(place.cwd)))
+    recorder.begin(optimizer)
+    _watch(recorder)
+
+
+def _watch(recorder: ScriptRecorder) -> None:
+    pid = os.getpid()
+    here: Callable[[], bool] = lambda: os.getpid() == pid  # noqa: E731 - not in a fork of it
+    register_optimizer_step_pre_hook(recorder.begin_optimizer)
+    register_optimizer_step_post_hook(recorder.end_optimizer)
+    _watch_backward(recorder)
+    _watch_loaders(recorder, here)
+    before = sys.excepthook
+
+    def on_error(
+        kind: type[BaseException], error: BaseException, trace: TracebackType | None
+    ) -> None:
+        before(kind, error, trace)
+        if here() and recorder.is_at_end:  # it waited for a rank that has ended
+            recorder.finish()
+            os._exit(0)
+        if here():
+            recorder.fail(error)
+
+    sys.excepthook = on_error
+    atexit.register(lambda: recorder.finish() if here() else None)
+
+
+def _watch_backward(recorder: ScriptRecorder) -> None:
+    inner = torch.autograd.backward
+
+    @functools.wraps(inner)
+    def backward(*args: Any, **kwargs: Any) -> Any:
+        recorder.moments.begin_backward()
+        try:
+            return inner(*args, **kwargs)
+        finally:
+            recorder.moments.end_backward()
+
+    torch.autograd.backward = backward
+
+
+def _watch_loaders(recorder: ScriptRecorder, here: Callable[[], bool]) -> None:
+    iterator: Any = dataloader._BaseDataLoaderIter
+    inner, thread = iterator.__next__, threading.get_ident()
+
+    @functools.wraps(inner)
+    def fetch(self: Any) -> Any:
+        if not here() or threading.get_ident() != thread:  # a thread that fetches ahead
+            return inner(self)
+        recorder.moments.begin_fetch()
+        batch = inner(self)
+        recorder.moments.end_fetch(count_samples(batch))
+        recorder.loader_batch_size = getattr(self._index_sampler, "batch_size", None)
+        return batch
+
+    iterator.__next__ = fetch

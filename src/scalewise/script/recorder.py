@@ -1,0 +1,319 @@
+"""The records of one rank of a script, and the end of its run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from scalewise.config import CellConfig, ConfigError, ending_of
+from scalewise.host import CoreUseMeter, RunQueue
+from scalewise.records import (
+    CellFolder,
+    DeviceInfo,
+    ExecutionRecord,
+    HeartbeatWriter,
+    LengthRecord,
+    RankSummary,
+)
+from scalewise.script.models import Models
+from scalewise.script.place import Place
+from scalewise.script.steps import ScriptSteps
+from scalewise.train import RankContext, RunLength, TooLateError, file_store
+from scalewise.train.recording import (
+    BackgroundDrain,
+    StepTimer,
+    class_names,
+    count_samples,
+    first_shape,
+    gpu_memory,
+    optimizer_state_bytes,
+    parameter_fingerprint,
+    untrained_summary,
+)
+
+GRACE_S = 15.0
+"""For a script to leave by itself once it was told to; then its process is ended."""
+_LOOKED_AT = 3
+"""Steps after which everything that is to be seen of a script must have been seen once."""
+_UNSEEN_UP_TO = 20
+"""Optimizer steps with nothing between them: models within models were looked at by then."""
+
+
+class RunEnds(SystemExit):
+    """Ends a script with status 0 where its last step is done.
+
+    No ``except Exception`` takes it for a bad batch.
+    """
+
+
+class ScriptRecorder:
+    """Records a script from its first optimizer step on, which itself is not recorded.
+
+    ``look`` and ``length`` are set by :class:`~scalewise.train.RunLength`, as of other recorders.
+    """
+
+    def __init__(self, place: Place, cell: CellConfig, devices: tuple[DeviceInfo, ...]) -> None:
+        self.folder = CellFolder(Path(place.folder))
+        self.steps = StepTimer(self.folder, cell.warmup_steps)
+        self.moments = ScriptSteps(self.steps, self._on_step)
+        self.models = Models(self._on_forward)
+        self.look: Callable[[], None] | None = None
+        self.length: Callable[[], LengthRecord] | None = None
+        self.loader_batch_size: int | None = None
+        """Of the loader that gave the last batch; None where it does not say."""
+        self._place, self._cell, self._devices = place, cell, devices
+        self._optimizers: dict[int, Optimizer] = {}
+        self._last: int | None = cell.max_steps
+        """The last step; None while it is not known."""
+        self._ending = threading.RLock()
+        self._has_ended = False
+        self._core_meter, self._run_queue = CoreUseMeter(), RunQueue()
+        self._missing: dict[str, str] = {}
+        self._length: RunLength | None = None
+        self._watches = False
+        """Whether the gradients of a DDP are watched."""
+
+    # The beginning
+
+    def begin(self, optimizer: Optimizer) -> None:
+        """Record from here on what ``optimizer`` and others train."""
+        place, first = self._place, _parameters(optimizer)[0]
+        slot = first.device.index if first.device.type == "cuda" else None
+        device = self._devices[place.local_rank if slot is None else slot]
+        self._rank = RankContext(
+            place.rank, place.local_rank, place.world_size, device, place.hosts
+        )
+        self._find_models(optimizer)
+        self._device = first.device
+        self._note_what_is_missing(first.device, device)
+        self.steps.open(place.rank, first.device)
+        self._before = self._fingerprint()
+        if self._cell.min_time_s is not None:
+            # Not the script's own group, which it may leave before its records are whole.
+            path = str(self.folder.heartbeat_path(place.rank).parent / "store")
+            store = file_store(path, place.world_size) if place.world_size > 1 else None
+            self._length = RunLength(
+                self._cell.min_time_s, self._rank, self, 2, self._give_up_now, store
+            )
+            self._length.take_part()
+        self._heartbeat = HeartbeatWriter(self.folder.heartbeat_path(place.rank))
+        self._heartbeat.begin(self._last)
+        self._background = BackgroundDrain([self.steps.drain], device=first.device, look=self.look)
+        self.steps.restart_step()
+
+    def _find_models(self, optimizer: Optimizer) -> None:
+        self.models.find(optimizer)
+        replicas = [
+            part
+            for model in self.models.found
+            for part in model.modules()
+            if isinstance(part, DistributedDataParallel)
+        ]
+        if len(replicas) > 1:
+            self._missing["gradients"] = "those of the first of several DDPs are counted alone"
+        if replicas and not self._watches:
+            self._watches = True
+            self.steps.gradients.watch(replicas[0], None)
+
+    def _note_what_is_missing(self, trained_on: torch.device, leased: DeviceInfo) -> None:
+        missing = self._missing
+        missing["train_loss"] = "a script's loss is not recorded"
+        missing["data_shard"] = "not checked: nobody sees which samples a script draws"
+        if self._place.as_torchrun:
+            missing["plain start"] = (
+                "the script asked for torchrun's variables, so one device was started as one rank "
+                "of torchrun: where that wraps its model in DDP, the baseline is a DDP of one"
+            )
+        if leased.kind != trained_on.type:
+            missing["device"] = f"its parameters are on {trained_on}, and a GPU was leased for it"
+        if self._place.world_size > 1 and not self._watches:
+            self.steps.missing["exposed_comm_ms"] = (
+                "no DistributedDataParallel: others reduce gradients where no hook can see it"
+            )
+
+    # What the script does
+
+    def begin_optimizer(self, optimizer: Optimizer, *_: Any) -> None:
+        if not self._has_ended:
+            self.moments.begin_optimizer()
+
+    def end_optimizer(self, optimizer: Optimizer, *_: Any) -> None:
+        if self._has_ended:
+            return
+        self.moments.end_optimizer(id(optimizer))
+        if not self.moments.is_optimizing and id(optimizer) not in self._optimizers:
+            self._optimizers[id(optimizer)] = optimizer
+            self._find_models(optimizer)
+        if self.moments.unseen:
+            self.models.look_inside()
+        if self.moments.unseen > _UNSEEN_UP_TO:
+            self._give_up(ConfigError(
+                f"{self._cell.model.name}: found {_UNSEEN_UP_TO} optimizer steps, no forward of a "
+                "module that holds their parameters and no batch of a DataLoader, so nothing tells "
+                "its steps; allowed: a model that is called, or a DataLoader"
+            ))  # fmt: skip
+        if self.moments.is_due and self._last is not None and self.steps.steps + 1 >= self._last:
+            self._end_in_time()
+
+    def _on_forward(
+        self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        if self._has_ended:
+            raise RunEnds(0)
+        learns = torch.is_grad_enabled()
+        samples = (count_samples(args) or count_samples(kwargs)) if learns else 0
+        if learns and self.steps.batch_shape is None:
+            self.steps.batch_shape = first_shape(args) or first_shape(kwargs)
+        scores = not learns and not model.training
+        self.moments.begin_forward(id(model), samples, scores)
+        if self._last is not None and self.steps.steps >= self._last:
+            self.finish()
+            raise RunEnds(0)
+
+    def _on_step(self) -> None:
+        """A step was ended; the training thread is about to fetch or to run a model."""
+        steps = self.steps.steps
+        self._heartbeat.beat(steps, self.steps.samples)
+        if self._has_ended:
+            return
+        if steps < self.steps.warmup_steps:
+            self._core_meter.begin()
+        elif steps == self.steps.warmup_steps:
+            self._run_queue.begin(steps)
+        if steps == _LOOKED_AT:
+            self._refuse_what_cannot_be_told()
+        try:
+            self._background.check()
+            if self._length is not None:
+                self._last = self._length.settle()
+        except (OSError, TooLateError) as error:
+            self._give_up(error)
+
+    def _refuse_what_cannot_be_told(self) -> None:
+        name, ranks = self._cell.model.name, self._place.world_size
+        met = dist.is_available() and dist.is_initialized()
+        if ranks > 1 and (not met or dist.get_world_size() != ranks):
+            found = f"a process group of {dist.get_world_size()}" if met else "no process group"
+            self._give_up(ConfigError(
+                f"{name}: found {found} after {_LOOKED_AT} steps, so each of {ranks} processes "
+                "trains alone; allowed: a script that torchrun starts (init_process_group and DDP)"
+            ))  # fmt: skip
+        if not self.steps.samples:
+            self._give_up(ConfigError(
+                f"{name}: found no tensor in what its model was given in {_LOOKED_AT} steps, so "
+                "nothing tells its samples; allowed: a model or a DataLoader with tensors"
+            ))  # fmt: skip
+
+    def plan_steps(self, steps: int) -> None:
+        """The last step is known now."""
+        self._last = self._heartbeat.total_steps = steps
+
+    # The end
+
+    def _give_up(self, error: BaseException) -> None:
+        """End this script with an error that is recorded, on the thread that trains."""
+        self.fail(error)
+        self._end_in_time(status=1)
+        raise RunEnds(1)
+
+    def _give_up_now(self, error: BaseException) -> None:
+        """The same on any other thread, while the one that trains may wait for ever."""
+        self.fail(error)
+        os._exit(1)
+
+    def fail(self, error: BaseException) -> None:
+        """Record what ends this script, unless it has ended."""
+        with self._ending:
+            if self._has_ended:
+                return
+            self._has_ended = True
+            self.folder.save_rank_error(ending_of(error, self._place.rank))
+            self._background.abandon()
+            self.steps.close()
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether its last step is done, after which other ranks may be gone."""
+        return self._has_ended or (
+            self._last is not None and self.steps.steps + self.moments.is_due >= self._last
+        )
+
+    def _end_in_time(self, status: int = 0) -> None:
+        def end() -> None:
+            with contextlib.suppress(Exception):  # the records are whole, or were never to be
+                self.finish(looks=False)
+            os._exit(status)
+
+        timer = threading.Timer(GRACE_S, end)
+        timer.daemon = True
+        timer.start()
+
+    def finish(self, looks: bool = True) -> None:
+        """Write what is left and the summary: the script is over, or is about to be ended.
+
+        ``looks`` at the parameters, which waits for the device.
+        """
+        with self._ending:
+            if self._has_ended:
+                return
+            self._has_ended = True
+            self.moments.end_due_step()
+            delay_ms, other_threads_ms = self._run_queue.ms_per_step(self.steps.steps)
+            host_figures: dict[str, Any] = {
+                "core_use": self._core_meter.end(),
+                "run_queue_ms_per_step": delay_ms,
+                "other_threads_cpu_ms_per_step": other_threads_ms,
+            }
+            self._background.stop()
+            self.folder.save_rank(replace(self._summary(looks), **host_figures))
+            self.steps.close()
+
+    def _fingerprint(self) -> tuple[float, float] | None:
+        # In the models' order: an optimizer may hold another part of them on each rank.
+        return parameter_fingerprint(self._trained().values(), self._device)
+
+    def _trained(self) -> dict[int, torch.Tensor]:
+        return {id(one): one for model in self.models.found for one in model.parameters()}
+
+    def _summary(self, looks: bool) -> RankSummary:
+        steps, optimizers = self.steps, tuple(self._optimizers.values())
+        every = self._trained().values()
+        after = self._fingerprint() if looks else None
+        several = self._place.world_size > 1
+        return replace(
+            untrained_summary(self._rank, {}, ""),
+            **gpu_memory(self._rank.device),
+            parameters_total=sum(one.numel() for one in every),
+            parameters_trainable=sum(one.numel() for one in every if one.requires_grad),
+            steps_completed=steps.steps,
+            samples_fed=steps.samples,
+            largest_step_samples=steps.largest_samples,
+            gradient_bytes=steps.gradients.bucket_bytes,
+            gradient_buckets=steps.gradients.buckets,
+            own_batches=True,
+            own_optimizer=class_names(optimizers),
+            loader_batch_size=self.loader_batch_size,
+            batch_shape=steps.batch_shape,
+            step_rows=steps.rows,
+            missing={**self._missing, **steps.missing},
+            communication=steps.gradients.record(steps.attempt_steps - steps.warmup_steps),
+            parameters_changed=after != self._before if after and self._before else None,
+            replica_fingerprint=after if several else None,
+            optimizer_state_bytes=optimizer_state_bytes(optimizers),
+            execution=ExecutionRecord("eager", "eager"),
+            length=None if self.length is None else self.length(),
+        )
+
+
+def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
+    return [one for group in optimizer.param_groups for one in group["params"]]

@@ -1,0 +1,81 @@
+"""Makes a Python process of ``scalewise run`` ready to be watched, and changes nothing else of it.
+
+Its folder comes first on PYTHONPATH of a rank. It hands on to the sitecustomize that would have
+been loaded without it. Nothing but the standard library is imported before an optimizer steps."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import importlib.machinery
+import importlib.util
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+
+def hand_on() -> None:
+    """Load the next ``sitecustomize`` of this interpreter in the place of this one."""
+    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - pathlib is slow
+    sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != here]  # noqa: PTH100
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+def keep_to_cores() -> None:
+    """Bind this process to the cores of its rank, and let it answer what hangs."""
+    cores = json.loads(os.environ["SCALEWISE_DEVICE"]).get("cores")
+    with contextlib.suppress(OSError, ValueError):  # of a container that allows neither
+        if cores:
+            os.sched_setaffinity(0, cores)
+        faulthandler.register(signal.SIGUSR1)
+
+
+class AwaitOptimizers:
+    """Finds ``torch.optim`` as everybody else would, and asks it to tell of the first step."""
+
+    def find_spec(
+        self, name: str, path: object = None, target: object = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if name != "torch.optim":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def load_and_watch(module: object) -> None:
+                load(module)  # type: ignore[arg-type]
+                await_first_step()
+
+            spec.loader.exec_module = load_and_watch  # type: ignore[method-assign]
+        return spec
+
+
+def await_first_step() -> None:
+    """Begin to record when an optimizer has stepped: only a process that trains takes a place."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    def begin(optimizer: Any, args: object, kwargs: object) -> None:
+        handle.remove()
+        try:
+            from scalewise.script import begin
+        except ModuleNotFoundError as missing:
+            raise SystemExit(
+                f"scalewise run: {sys.executable} cannot import {missing.name}; allowed: the "
+                "Python that scalewise is installed for"
+            ) from None
+        begin(optimizer)
+
+    handle = register_optimizer_step_post_hook(begin)
+
+
+if "SCALEWISE_SCRIPT" in os.environ:
+    keep_to_cores()
+    sys.meta_path.insert(0, AwaitOptimizers())
+hand_on()

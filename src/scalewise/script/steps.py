@@ -1,0 +1,134 @@
+"""Where one step of a script ends and the next begins, told by what it does.
+
+A step ends with the last optimizer step before the next batch is fetched or the next forward
+begins. Several optimizers (a GAN's two, one a parameter) share a step: the one that stepped first
+ends it. Batches whose gradients are accumulated belong to one step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from scalewise.train.recording import Mark, StepTimer
+
+_RETIRED_AFTER = 100
+"""Steps of other optimizers without one of the first: its part of the training is over."""
+
+
+class ScriptSteps:
+    """Turns moments of a script into marks and steps of a timer.
+
+    Marks of one batch come in their order. One that does not begins another batch of the same
+    step, and what lies between two batches is ``other``.
+
+    Args:
+        timer: open and begun.
+        on_step: called when a step has been ended, on the thread that trains.
+    """
+
+    def __init__(self, timer: StepTimer, on_step: Callable[[], None]) -> None:
+        self._timer = timer
+        self._on_step = on_step
+        self._last: Mark | None = None
+        """The last mark of the present batch."""
+        self._leader: int | None = None
+        """Whose steps end a step, by ``id``."""
+        self._others = 0
+        self._optimizing = self._backward = 0
+        """Calls within one another: ``super().step()`` is no step of its own."""
+        self.is_due = False
+        """Whether the present step ends with the next fetch or forward."""
+        self.unseen = 0
+        """Steps in a row between which nothing was fetched and no model was run."""
+        self._fed: dict[int, int] = {}
+        """Samples that each model was given in this step."""
+        self._fetched = 0
+        """Samples that loaders gave in this step."""
+        self._scored = False
+        """Whether a model was run in this step without being trained."""
+
+    def begin_fetch(self) -> None:
+        self.end_due_step()
+        self._mark(Mark.FETCH_BEGIN)
+
+    def end_fetch(self, samples: int) -> None:
+        if self._last == Mark.FETCH_BEGIN:
+            self._mark(Mark.FETCH_END)
+        self._fetched += samples
+
+    def begin_forward(self, model: int, samples: int, scores: bool = False) -> None:
+        """``samples`` of this model count if it is trained on them; one that ``scores`` is not."""
+        self.end_due_step()
+        if scores:
+            self._scored = True
+            return
+        self._fed[model] = self._fed.get(model, 0) + samples
+        if self._last != Mark.FORWARD_BEGIN:
+            self._mark(Mark.FORWARD_BEGIN)
+
+    @property
+    def is_optimizing(self) -> bool:
+        return self._optimizing > 0
+
+    def begin_backward(self) -> None:
+        """The loss counts as forward, as it does in a ``training_step`` of Lightning's."""
+        self._backward += 1
+        if self._backward == 1:
+            if self._last == Mark.FORWARD_BEGIN:
+                self._mark(Mark.FORWARD_END)
+            self._mark(Mark.BACKWARD_BEGIN)
+
+    def end_backward(self) -> None:
+        self._backward -= 1
+        if self._backward == 0:
+            if self._last == Mark.BACKWARD_BEGIN:
+                self._last = Mark.BACKWARD_END
+                self._timer.after_backward()
+            else:  # an optimizer stepped meanwhile
+                self._timer.gradients.after_backward()
+
+    def begin_optimizer(self) -> None:
+        self._optimizing += 1
+        # A second one straight after the first goes on with its phase.
+        if self._optimizing == 1 and self._last != Mark.OPTIMIZER_END:
+            self._mark(Mark.OPTIMIZER_BEGIN)
+
+    def end_optimizer(self, optimizer: int) -> None:
+        if self._optimizing == 0:
+            return  # it began before anybody watched
+        self._optimizing -= 1
+        if self._optimizing:
+            return
+        self._timer.mark(Mark.OPTIMIZER_END)
+        self._last = Mark.OPTIMIZER_END
+        self._others += 1
+        if self._leader is None or self._others > _RETIRED_AFTER:
+            self._leader = optimizer
+        if optimizer == self._leader:
+            self.unseen += self.is_due
+            self._others, self.is_due = 0, True
+
+    def end_due_step(self) -> None:
+        """End the step, if an optimizer has."""
+        if not self.is_due:
+            return
+        self.is_due, self.unseen = False, 0
+        if self._last != Mark.OPTIMIZER_END:
+            self._timer.mark(Mark.OPTIMIZER_END)  # its moment is the end of the step
+        samples = min(filter(None, self._fed.values()), default=self._fetched)
+        self._timer.end_step(0, samples, self._scored)
+        self._last, self._fetched, self._scored = None, 0, False
+        self._fed.clear()
+        self._on_step()
+
+    def _mark(self, mark: Mark) -> None:
+        if self._last is not None and mark <= self._last:
+            if self._last == Mark.FORWARD_BEGIN:
+                self._timer.mark(Mark.FORWARD_END)
+            if mark == Mark.FETCH_BEGIN:
+                self._timer.end_parts()
+            else:
+                self._timer.begin_part(mark)
+        else:
+            self._timer.mark(mark)
+        self._last = mark

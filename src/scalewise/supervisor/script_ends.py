@@ -1,0 +1,66 @@
+"""How the ranks of a script ended, in one line: it knows nothing of our records."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from scalewise.records import CellFolder, Ending, SweepFolder, load_or_none, read_heartbeat
+from scalewise.supervisor.failures import last_lines
+from scalewise.supervisor.job import Job
+from scalewise.supervisor.ranks import Ranks
+
+_TORCHRUN = re.compile(r"\b(LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)\b")
+"""Variables that torchrun sets, in the last words of a script that wants them."""
+
+_ERROR = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b")
+
+
+def name_script_end(ending: Ending, job: Job, folder: CellFolder, ranks: Ranks) -> Ending:
+    """``ending`` in words for whoever wrote the script.
+
+    A rank that ended by itself says so in its last line of stderr, as Python and argparse do. One
+    that trained nothing, or left no summary, is named although its exit status is 0.
+    """
+    summaries = {p.rank: load_or_none(folder.load_rank, p.rank) for p in ranks.processes}
+    unrecorded = [rank for rank, summary in summaries.items() if summary is None]
+    if ending.outcome == "done" and unrecorded:
+        return _unrecorded(unrecorded[0], folder)
+    if ending.cause not in ("exit", "exception", "peer") or ending.rank is None:
+        return ending
+    began = read_heartbeat(folder.heartbeat_path(ending.rank)) is not None
+    lines = [line for line in last_lines(folder, ending.rank) if line.strip()]
+    if ending.cause == "exit" and ending.exit_code and lines:
+        # What an error says may take several lines, of which the first names it.
+        said = next(filter(_ERROR.match, reversed(lines)), lines[-1])
+        words = f"rank {ending.rank} exited with status {ending.exit_code}: {said}"
+        ending = replace(ending, message=words)
+    asks = job.world_size == 1 and not began and any(map(_TORCHRUN.search, lines))
+    return replace(ending, cause="launcher") if asks else ending
+
+
+def _unrecorded(rank: int, folder: CellFolder) -> Ending:
+    error = load_or_none(folder.load_rank_error, rank)
+    if error is not None:  # the script went on without the process that trains
+        return replace(error, message=f"rank {rank}: {error.message}", exit_code=0)
+    beat = read_heartbeat(folder.heartbeat_path(rank))
+    if beat is None:
+        message = (
+            f"rank {rank} ended with status 0 and no optimizer of torch.optim was stepped; "
+            "allowed: a script that trains with one (python -I or -E, or an optimizer of its "
+            "own, hide it)"
+        )
+    else:
+        message = (
+            f"rank {rank} left by os._exit after {beat.step} steps, before its records were whole; "
+            "allowed: a script that returns"
+        )
+    return Ending("failed", "exit", message, rank, 0)
+
+
+def asked_for_torchrun(folder: CellFolder) -> bool:
+    """Whether an earlier try of this sweep has shown that its script needs torchrun's variables."""
+    for _, cell in SweepFolder(folder.path.parent).cells():
+        if any(one.cause == "launcher" for one in cell.attempts()):
+            return True
+    return False

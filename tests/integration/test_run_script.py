@@ -1,0 +1,163 @@
+"""``scalewise run``: scripts that know nothing of scalewise, on one rank and on two."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fakes.train_command import Finished, Train
+from scalewise.records import CellFolder, read_steps
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+DDP = """
+import json, os, sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from sibling import BATCH
+
+
+def main() -> None:
+    world = int(os.environ.get("WORLD_SIZE", 1))
+    if world > 1:
+        dist.init_process_group("gloo")
+    out = Path(sys.argv[1])
+    out.mkdir(parents=True, exist_ok=True)
+    seen = {name: os.environ.get(name) for name in ("RANK", "WANDB_MODE", "PYTHONPATH")}
+    (out / f"rank{os.environ.get('RANK')}.json").write_text(json.dumps([__name__, seen]))
+    data = TensorDataset(torch.randn(1024, 64), torch.randint(0, 10, (1024,)))
+    sampler = DistributedSampler(data) if world > 1 else None
+    loader = DataLoader(data, BATCH, sampler=sampler, num_workers=1)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    if world > 1:
+        model = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    while True:
+        for x, y in loader:
+            try:
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(model(x), y).backward()
+                optimizer.step()
+            except Exception:
+                print("a bad batch")
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+def runner(train: Train) -> Train:
+    return replace(train, script=(sys.executable, "-m", "scalewise", "run"))
+
+
+@pytest.fixture(scope="module")
+def ran(shared_train: Train) -> Finished:
+    work = shared_train.cwd
+    (work / "train.py").write_text(DDP)
+    (work / "sibling.py").write_text("BATCH = 16\n")
+    run = runner(shared_train)
+    return run("--devices", "1,2", "--repeats", "1", "--time", "0.5s", "--set",
+               "warmup_steps=5", "--", "python", "train.py", "out/{run}")  # fmt: skip
+
+
+def cell(ran: Finished, devices: int) -> CellFolder:
+    (found,) = (c for planned, c in ran.cells().values() if planned.devices == devices)
+    return found
+
+
+def test_both_numbers_of_devices_are_measured_and_compared(ran: Finished) -> None:
+    assert ran.status == 0, ran.err
+    assert "train.py torchrun x2" in ran.out
+    assert "No cell" not in ran.out
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_its_ranks_end_after_the_same_step_and_feed_what_they_say(
+    ran: Finished, devices: int
+) -> None:
+    result = cell(ran, devices).load_result()
+    last = {rank.length.announced_step for rank in result.ranks if rank.length}
+    assert {rank.steps_completed for rank in result.ranks} == last
+    assert (result.per_device_batch_size, result.global_batch_size) == (16, 16 * devices)
+    assert all(rank.batch_shape == (16, 64) for rank in result.ranks)
+    assert all(rank.own_optimizer == "SGD" for rank in result.ranks)
+    assert all(rank.parameters_changed for rank in result.ranks)
+
+
+def test_replicas_are_compared_and_their_gradients_counted(ran: Finished) -> None:
+    first, second = cell(ran, 2).load_result().ranks
+    assert first.replica_fingerprint == pytest.approx(second.replica_fingerprint)
+    assert first.gradient_bytes == 4 * (64 * 64 + 64 + 64 * 10 + 10)
+    assert first.communication is not None and first.communication.rounds_per_step == 1
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_the_phases_of_a_step_are_timed(ran: Finished, devices: int) -> None:
+    for rank in range(devices):
+        series = read_steps(cell(ran, devices).steps_path(rank), rank).timed()
+        for phase in ("data_wait", "forward", "backward", "optimizer"):
+            assert (series.column(phase)[:10] > 0).all()
+        assert (series.column("exposed_comm")[:10] > 0).all() == (devices == 2)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_the_script_sees_what_it_would_see_without(
+    ran: Finished, shared_train: Train, devices: int
+) -> None:
+    name = cell(ran, devices).name
+    for rank in range(devices):
+        told = str(rank) if devices > 1 else None
+        written = shared_train.cwd / "out" / name / f"rank{told}.json"
+        module, seen = json.loads(written.read_text())
+        assert module == "__main__"
+        assert (seen["RANK"], seen["WANDB_MODE"]) == (told, "offline")
+        log = cell(ran, devices).log_path(rank, "out").read_text()
+        assert "a bad batch" not in log
+
+
+SHORT = """
+import os, sys
+import torch
+how = sys.argv[1]
+if how == "torchrun": int(os.environ["LOCAL_RANK"])
+model = torch.nn.Linear(3, 3)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(30):
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+if how == "raises": raise ValueError("a bad end")
+if how == "leaves": os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(
+    ("how", "devices", "said"),
+    [
+        ("raises", "1", "ValueError: a bad end"),
+        ("leaves", "1", "left by os._exit after"),
+        ("alone", "2", "found no process group after 3 steps, so each of 2 processes trains alone"),
+        ("torchrun", "1", "the script asks for the variables of torchrun"),
+    ],
+)
+def test_how_a_script_ends_is_said(train: Train, how: str, devices: str, said: str) -> None:
+    (train.cwd / "short.py").write_text(SHORT)
+    ran = runner(train)("--devices", devices, "--repeats", "1", "--", "short.py", how)
+    assert said in " ".join((ran.out + ran.err).split())
+    assert (ran.status == 0) == (how == "torchrun")
+
+
+def test_a_finished_sweep_of_a_script_is_resumed(ran: Finished, shared_train: Train) -> None:
+    resume = replace(shared_train, script=(sys.executable, "-m", "scalewise", "resume"))
+    again = resume(str(Path("multirun") / ran.sweep.path.name), "sweep.dry_run=true")
+    assert again.status == 0, again.err
+    assert "train.py" in again.out + again.err

@@ -1,0 +1,51 @@
+"""``scalewise run`` in the words of Hydra, which reads back what was typed."""
+
+from __future__ import annotations
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from scalewise.cli.script import quoted, words_of
+from scalewise.config import ConfigError
+
+
+def read(text: str) -> str:
+    override = OverridesParser.create().parse_override(f"key={quoted(text)}")
+    return str(OmegaConf.create({"key": override.value()}).key)
+
+
+@pytest.mark.parametrize("text", ["a 'b' c", "\\", "a\\'", "${x} and $y", "a,b=[1]", "C:\\d\\"])
+def test_a_command_is_read_as_it_was_typed(text: str) -> None:
+    assert read(text) == text
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(st.sampled_from("ab '\"\\${}[],=:"), min_size=1, max_size=12))
+def test_any_command_is(text: str) -> None:
+    assert read(text) == text
+
+
+def test_the_words_ask_for_each_number_of_devices() -> None:
+    words = words_of(("python", "train.py"), "1,2", "2m", "auto", ("sweep.retries=0",))
+    assert words[:2] == ["-m", "experiment=script"]
+    assert {"devices=1,2", "measure.min_time_s=120", "sweep.retries=0"} <= set(words)
+    assert not any(word.startswith("repeats") for word in words)
+    assert "repeats=5" in words_of(("python", "train.py"), "1", None, "5")
+
+
+@pytest.mark.parametrize(
+    ("devices", "time_s", "repeats", "found"),
+    [
+        ("all", None, "auto", "--devices: found 'all'"),
+        ("1", "soon", "auto", "--time: found 'soon'"),
+        ("1", None, "twice", "--repeats: found 'twice'"),
+    ],
+)
+def test_what_is_no_number_is_refused(
+    devices: str, time_s: str | None, repeats: str, found: str
+) -> None:
+    with pytest.raises(ConfigError, match=found):
+        words_of(("python", "train.py"), devices, time_s, repeats)

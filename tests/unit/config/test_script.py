@@ -1,0 +1,56 @@
+"""Commands that can be watched, and those that cannot."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from scalewise.config import ConfigError, ScriptConfig
+
+
+@pytest.mark.parametrize(
+    ("command", "words", "name"),
+    [
+        ("python train.py --lr 3e-4", [sys.executable, "train.py", "--lr", "3e-4"], "train.py"),
+        ("python3 -u a/train.py", [sys.executable, "-u", "a/train.py"], "train.py"),
+        ("train.py --lr 1", [sys.executable, "train.py", "--lr", "1"], "train.py"),
+        ("python -m mine.train", [sys.executable, "-m", "mine.train"], "mine.train"),
+        ("bash run.sh 'a b'", ["bash", "run.sh", "a b"], "run.sh"),
+    ],
+)
+def test_a_command_keeps_its_words(command: str, words: list[str], name: str) -> None:
+    script = ScriptConfig(command)
+    assert script.words == words
+    assert script.name == name
+
+
+@pytest.mark.parametrize(
+    ("command", "found"),
+    [
+        ("torchrun --nproc_per_node 2 train.py", "torchrun"),
+        ("accelerate launch train.py", "accelerate"),
+        ("python -m torch.distributed.run train.py", "torch.distributed.run"),
+        ("python 'train.py", "No closing quotation"),
+        ("", "nothing"),
+    ],
+)
+def test_what_cannot_be_watched_is_refused_in_one_line(command: str, found: str) -> None:
+    with pytest.raises(ConfigError, match=found) as refused:
+        ScriptConfig(command)
+    assert "\n" not in str(refused.value)
+
+
+def test_arguments_of_the_script_are_no_options_of_python() -> None:
+    assert ScriptConfig("python train.py -m torch.distributed.run").name == "train.py"
+
+
+def test_a_script_that_is_not_here_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"train\.py: no such script"):
+        ScriptConfig("python train.py").check_here()
+    Path("train.py").touch()
+    ScriptConfig("python train.py").check_here()

@@ -1,0 +1,88 @@
+"""The models of a script are found by what its optimizers step."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from scalewise.script.models import Models, outermost
+
+
+class Agent(nn.Module):
+    """Two networks that are called by themselves; the agent never is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.actor, self.critic = nn.Linear(3, 2), nn.Linear(3, 1)
+
+
+@pytest.fixture
+def called() -> list[nn.Module]:
+    return []
+
+
+@pytest.fixture
+def models(called: list[nn.Module]) -> Models:
+    def on_forward(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        called.append(model)
+
+    return Models(on_forward)
+
+
+def test_only_the_outermost_that_holds_them_is_found() -> None:
+    inner, other = nn.Sequential(nn.Linear(3, 3), nn.ReLU()), nn.Linear(3, 3)
+    outer = nn.Sequential(inner)
+    found = list(outermost({id(one) for one in inner.parameters()}))
+    assert found == [outer]
+    assert other not in found
+
+
+def test_a_model_is_told_of_once_a_call_and_not_its_parts(
+    models: Models, called: list[nn.Module]
+) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    models.find(optimizer)
+    models.find(optimizer)
+    model(torch.ones(2, 3))
+    assert called == [model]
+
+
+def test_copies_and_saved_ones_tell_nobody(models: Models, called: list[nn.Module]) -> None:
+    model = nn.Linear(3, 3)
+    models.find(torch.optim.SGD(model.parameters(), 0.1))
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        other(torch.ones(2, 3))
+    assert b"scalewise" not in pickle.dumps(model)
+    assert called == []
+
+
+def test_one_that_is_never_called_is_looked_into(models: Models, called: list[nn.Module]) -> None:
+    agent = Agent()
+    models.find(torch.optim.SGD(agent.parameters(), 0.1))
+    agent.actor(torch.ones(2, 3))
+    assert called == []
+    models.look_inside()
+    agent.actor(torch.ones(2, 3))
+    agent.critic(torch.ones(2, 3))
+    assert called == [agent.actor, agent.critic]
+    models.look_inside()
+    assert models.found == [agent.actor, agent.critic]
+
+
+def test_a_model_compiled_in_place_is_told_of_outside_its_graph(
+    models: Models, called: list[nn.Module]
+) -> None:
+    model = nn.Linear(3, 3)
+    plain = model._compiled_call_impl = lambda x: x + 1  # type: ignore[assignment]
+    models.find(torch.optim.SGD(model.parameters(), 0.1))
+    assert torch.equal(model(torch.ones(2, 3)), torch.full((2, 3), 2.0))
+    assert called == [model]
+    models._removals[id(model)]()
+    assert model._compiled_call_impl is plain

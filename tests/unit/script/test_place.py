@@ -1,0 +1,63 @@
+"""One process takes the place of a rank, and leaves no trace of it to what it starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scalewise.host import ENV_SCRIPT
+from scalewise.script import python_path
+from scalewise.script.place import take_place
+
+
+def environment(folder: Path, before: str | None = None) -> dict[str, str]:
+    place = {
+        "folder": str(folder), "rank": 0, "local_rank": 0, "world_size": 1, "hosts": 1,
+        "cwd": str(folder), "cores": 2, "as_torchrun": False,
+    }  # fmt: skip
+    return {
+        ENV_SCRIPT: json.dumps(place),
+        "PYTHONPATH": python_path(before),
+        "SCALEWISE_DEVICE": json.dumps({"kind": "cpu", "name": "a CPU", "cores": []}),
+    }
+
+
+def test_the_first_process_that_trains_takes_the_place(tmp_path: Path) -> None:
+    first, second = environment(tmp_path), environment(tmp_path)
+    taken = take_place(first)
+    assert taken is not None and taken.rank == 0
+    assert take_place(second) is None
+    assert take_place(first) is None
+
+
+@pytest.mark.parametrize("before", [None, "/mine", "/mine:/yours"])
+def test_it_leaves_the_search_path_as_it_was(tmp_path: Path, before: str | None) -> None:
+    found = environment(tmp_path, before)
+    take_place(found)
+    assert found.get("PYTHONPATH") == before
+    assert ENV_SCRIPT not in found
+
+
+def test_the_next_sitecustomize_is_loaded_and_the_script_is_as_ever(tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "sitecustomize.py").write_text("import sys; sys.mine = 'loaded'\n")
+    (tmp_path / "sibling.py").write_text("value = 3\n")
+    (tmp_path / "train.py").write_text(
+        "import sys, sibling, sitecustomize\n"
+        "print(__name__, sys.mine, sibling.value, sys.path[0], sitecustomize.__file__)\n"
+        "print([p for p in sys.path if p.endswith('script/site')])\n"
+    )
+    told = environment(tmp_path, str(tmp_path / "theirs"))
+    done = subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=tmp_path, env={**os.environ, **told}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    first, second = done.stdout.splitlines()
+    theirs = tmp_path / "theirs" / "sitecustomize.py"
+    assert first == f"__main__ loaded 3 {tmp_path} {theirs}"
+    assert second == "[]"

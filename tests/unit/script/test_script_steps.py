@@ -1,0 +1,174 @@
+"""Moments of scripts in, marks and steps out."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scalewise.script.steps import ScriptSteps
+from scalewise.train.recording import Mark
+
+
+class Timer:
+    """Keeps what it was told: marks by name, ``|`` between batches, steps apart."""
+
+    def __init__(self) -> None:
+        self.marks: list[str] = []
+        self.steps: list[tuple[str, int, bool]] = []
+        self.gradients = SimpleNamespace(after_backward=lambda: None)
+
+    def mark(self, mark: Mark) -> None:
+        self.marks.append(mark.name.lower())
+
+    def begin_part(self, mark: Mark) -> None:
+        self.marks += ["|", mark.name.lower()]
+
+    def end_parts(self) -> None:
+        self.marks += ["|", "fetch_begin"]
+
+    def after_backward(self) -> None:
+        self.mark(Mark.BACKWARD_END)
+
+    def end_step(self, epoch: int, samples: int, untimed: bool) -> None:
+        self.steps.append((" ".join(self.marks), samples, untimed))
+        self.marks.clear()
+
+
+class Script:
+    """A script that does as it is told."""
+
+    def __init__(self) -> None:
+        self.timer = Timer()
+        timer: Any = self.timer
+        self.moments = ScriptSteps(timer, lambda: None)
+
+    def fetch(self, samples: int = 64) -> None:
+        self.moments.begin_fetch()
+        self.moments.end_fetch(samples)
+
+    def forward(self, model: int = 0, samples: int = 64) -> None:
+        self.moments.begin_forward(model, samples)
+
+    def backward(self) -> None:
+        self.moments.begin_backward()
+        self.moments.end_backward()
+
+    def optimize(self, optimizer: int = 7) -> None:
+        self.moments.begin_optimizer()
+        self.moments.end_optimizer(optimizer)
+
+    @property
+    def steps(self) -> list[tuple[str, int, bool]]:
+        self.moments.end_due_step()
+        return self.timer.steps
+
+
+FORWARD_BACKWARD = "forward_begin forward_end backward_begin backward_end"
+OPTIMIZER = "optimizer_begin optimizer_end"
+
+
+def test_a_step_lasts_from_a_fetch_to_its_optimizer() -> None:
+    script = Script()
+    for _ in range(2):
+        script.fetch()
+        script.forward()
+        script.backward()
+        script.optimize()
+    whole = (f"fetch_begin fetch_end {FORWARD_BACKWARD} {OPTIMIZER}", 64, False)
+    assert script.steps == [whole, whole]
+
+
+def test_accumulated_batches_are_parts_of_one_step() -> None:
+    script = Script()
+    for _ in range(2):
+        script.forward(samples=16)
+        script.backward()
+    script.optimize()
+    assert script.steps == [(f"{FORWARD_BACKWARD} | {FORWARD_BACKWARD} {OPTIMIZER}", 32, False)]
+
+
+def test_the_two_optimizers_of_a_gan_share_a_step_and_its_samples_count_once() -> None:
+    script = Script()
+    for _ in range(3):
+        for model, optimizer in (("D", 1), ("G", 2)):
+            script.forward(hash(model), 64)
+            script.backward()
+            if model == "D":  # the real and the faked batch
+                script.forward(hash(model), 64)
+                script.backward()
+            script.optimize(optimizer)
+    ended = script.steps
+    assert len(ended) == 3
+    assert [samples for _, samples, _ in ended[1:]] == [64, 64]
+
+
+def test_nested_steps_count_once_and_one_that_nobody_saw_begin_not_at_all() -> None:
+    script = Script()
+    script.moments.end_optimizer(7)
+    script.forward()
+    script.moments.begin_optimizer()
+    script.optimize(8)
+    script.moments.end_optimizer(7)
+    assert [marks for marks, _, _ in script.steps] == [f"forward_begin {OPTIMIZER}"]
+
+
+def test_optimizers_that_step_within_backward_end_a_step_where_it_ends() -> None:
+    script = Script()
+    script.forward()
+    script.moments.begin_backward()
+    for optimizer in range(3):
+        script.optimize(optimizer)
+    script.moments.end_backward()
+    ((marks, _, _),) = script.steps
+    assert marks.split()[-1] == "optimizer_end"
+
+
+def test_a_second_optimizer_takes_over_where_the_first_retires() -> None:
+    script = Script()
+    script.optimize(1)
+    for _ in range(150):
+        script.forward()
+        script.optimize(2)
+    assert len(script.steps) > 40
+
+
+def test_a_step_in_which_a_model_is_scored_is_not_timed() -> None:
+    script = Script()
+    script.forward()
+    script.optimize()
+    script.moments.begin_forward(0, 0, scores=True)
+    script.forward()
+    script.optimize()
+    assert [untimed for _, _, untimed in script.steps] == [False, True]
+
+
+def test_the_loader_tells_the_samples_of_what_no_model_was_given() -> None:
+    script = Script()
+    script.fetch(48)
+    script.optimize()
+    assert [samples for _, samples, _ in script.steps] == [48]
+
+
+def test_steps_with_nothing_between_them_are_counted() -> None:
+    script = Script()
+    for _ in range(4):
+        script.optimize()
+    assert script.moments.unseen == 3
+    script.forward()
+    assert script.moments.unseen == 0
+
+
+@pytest.mark.parametrize("raises", [True, False])
+def test_a_fetch_that_ends_an_epoch_does_no_harm(raises: bool) -> None:
+    script = Script()
+    script.moments.begin_fetch()
+    if not raises:
+        script.moments.end_fetch(64)
+    script.fetch()
+    script.forward()
+    script.optimize()
+    ((marks, _, _),) = script.steps
+    assert marks.count("fetch_end") == (1 if raises else 2)
+    assert marks.endswith(OPTIMIZER)

@@ -1,0 +1,73 @@
+"""How a script ended, in its own words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from scalewise.config import ConfigError
+from scalewise.records import CellFolder, Ending, HeartbeatWriter
+from scalewise.supervisor.ranks import RankProcess
+from scalewise.supervisor.script_ends import name_script_end
+from scalewise.train import ending_of
+
+TORCHRUN = "Traceback (most recent call last):\nKeyError: 'LOCAL_RANK'\n"
+ENDED = Ending("failed", "exit", "rank 0 exited with status 1; see logs/", 0, 1)
+DONE = Ending("done")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> CellFolder:
+    return CellFolder(tmp_path)
+
+
+def named(folder: CellFolder, ending: Ending, log: str = "", world_size: int = 1) -> Ending:
+    path = folder.log_path(0, "err")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(log)
+    job: Any = SimpleNamespace(world_size=world_size)
+    ranks: Any = SimpleNamespace(processes=[RankProcess(0, 1, ending.exit_code)])
+    return name_script_end(ending, job, folder, ranks)
+
+
+@pytest.mark.parametrize(
+    ("log", "said"),
+    [
+        ("usage: train.py\ntrain.py: error: no --data\n", "train.py: error: no --data"),
+        ("ValueError: two\nlines of it\n", "ValueError: two"),
+        ("", "see logs/"),
+    ],
+)
+def test_its_last_words_are_the_reason(folder: CellFolder, log: str, said: str) -> None:
+    ending = named(folder, ENDED, log)
+    assert ending.cause == "exit"
+    assert ending.message.endswith(said)
+
+
+def test_one_that_wants_torchrun_is_tried_again_with_its_variables(folder: CellFolder) -> None:
+    assert named(folder, ENDED, TORCHRUN).cause == "launcher"
+    assert named(folder, ENDED, TORCHRUN, world_size=2).cause == "exit"
+    HeartbeatWriter(folder.heartbeat_path(0)).close()
+    assert named(folder, ENDED, TORCHRUN).cause == "exit"
+
+
+def test_one_that_trains_nothing_is_named_although_it_ended_well(folder: CellFolder) -> None:
+    ending = named(folder, DONE)
+    assert (ending.outcome, ending.cause, ending.exit_code) == ("failed", "exit", 0)
+    assert "no optimizer of torch.optim was stepped" in ending.message
+
+
+def test_one_that_left_by_os_exit_is_told_how_far_it_came(folder: CellFolder) -> None:
+    heart = HeartbeatWriter(folder.heartbeat_path(0))
+    heart.beat(28, 56)
+    heart.close()
+    assert "left by os._exit after 28 steps" in named(folder, DONE).message
+
+
+def test_what_a_process_of_its_own_died_of_goes_before(folder: CellFolder) -> None:
+    folder.save_rank_error(ending_of(ConfigError("it starts ranks itself"), 0))
+    ending = named(folder, DONE)
+    assert (ending.cause, ending.message) == ("config", "rank 0: it starts ranks itself")

@@ -1,7 +1,5 @@
 """What holds for every test."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

@@ -1,7 +1,5 @@
 """A real headless Chromium, driven over a pipe by its DevTools protocol: one start, many pages."""
 
-from __future__ import annotations
-
 import base64
 import json
 import os
@@ -63,9 +61,13 @@ class Browser:
             self._note(told)
 
     def open(
-        self, page: Path, fragment: str = "", size: tuple[int, int] = (1400, 1000), scheme: str = ""
+        self,
+        page: Path | str,
+        fragment: str = "",
+        size: tuple[int, int] = (1400, 1000),
+        scheme: str = "",
     ) -> float:
-        """Show a page; returns the seconds until its load event."""
+        """Show a file or what a URL gives; returns the seconds until its load event."""
         self.said.clear()
         self.call("Emulation.setDeviceMetricsOverride", width=size[0], height=size[1],
                   deviceScaleFactor=1, mobile=size[0] < 600)  # fmt: skip
@@ -73,8 +75,9 @@ class Browser:
                   features=[{"name": "prefers-color-scheme", "value": scheme}])  # fmt: skip
         self.call("Page.navigate", url="about:blank")
         begin = time.monotonic()
-        self.call("Page.navigate", url=page.as_uri() + fragment)
-        self.until("document.readyState === 'complete' && location.protocol === 'file:'")
+        url = page if isinstance(page, str) else page.as_uri()
+        self.call("Page.navigate", url=url + fragment)
+        self.until("document.readyState === 'complete' && location.protocol !== 'about:'")
         return time.monotonic() - begin
 
     def scroll(self) -> None:

@@ -1,20 +1,13 @@
 """What ``strategy=auto`` leaves behind, on whatever it ran."""
 
-from __future__ import annotations
-
 from fakes.train_command import SMALL, Finished
 from scalewise.records import StrategyDecision, find_record
 
 STEPS = 15
 AUTO_STRATEGY = (
-    *SMALL,
-    "strategy=auto",
-    "strategy.devices=2",
-    "strategy.probe_steps=12",
-    "strategy.probe_warmup_steps=2",
-    "strategy.probe_repeats=1",
-    f"max_steps={STEPS}",
-)
+    *SMALL, "strategy=auto", "strategy.devices=2", "strategy.probe_steps=12",
+    "strategy.probe_warmup_steps=2", "strategy.probe_repeats=1", f"max_steps={STEPS}",
+)  # fmt: skip
 
 
 def check_decision(run: Finished) -> None:

@@ -1,7 +1,5 @@
 """An executor whose cells end at once, as a test says."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace

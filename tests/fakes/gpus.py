@@ -4,8 +4,6 @@ With ``SCALEWISE_GPU_TESTS=cpu`` those tests that mean something without a GPU r
 devices: a rehearsal of what they type and read, not a proof.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import subprocess
@@ -117,7 +115,6 @@ class Stranger:
 
     def take(self) -> None:
         """Hold memory of the GPU from now on."""
-        assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write("\n")
         self._process.stdin.flush()
         assert self._process.stdout.readline() == "taken\n"

@@ -1,7 +1,5 @@
 """Sweeps that are kept in docs/results, and what they would be if their code were known."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import shutil

@@ -1,7 +1,5 @@
 """Sweeps whose runs on two devices were the stages of a pipeline."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What a rank got from the way it was started, written down by the rank itself."""
 
-from __future__ import annotations
-
 import ctypes
 import faulthandler
 import gc
@@ -92,14 +90,10 @@ def _own() -> dict[str, Any]:
     )
     return {
         "started": os.environ.get("SCALEWISE_STARTED", "fresh"),
-        "shared_dirty_mib": kib["Shared_Dirty"] / 1024,
-        "rss_mib": kib["Rss"] / 1024,
-        "hash": hash("seed"),
-        "address": id(object),
-        "opened": opened,
-        "modules": sorted(sys.modules),
-        "parent": os.getppid(),
-    }
+        "shared_dirty_mib": kib["Shared_Dirty"] / 1024, "rss_mib": kib["Rss"] / 1024,
+        "hash": hash("seed"), "address": id(object), "opened": opened,
+        "modules": sorted(sys.modules), "parent": os.getppid(),
+    }  # fmt: skip
 
 
 def _name(handler: object) -> str:

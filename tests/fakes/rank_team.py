@@ -5,8 +5,6 @@
 They are forked from a process that has imported what training needs: that takes seconds, once.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import runpy
@@ -28,23 +26,15 @@ def run_ranks(module: str, folder: Path, count: int) -> None:
     Raises AssertionError with what the ranks wrote to stderr if one of them fails or none ends.
     """
     environment = {
-        **os.environ,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
-        "NODE_RANK": "0",
-        "WORLD_SIZE": str(count),
-        "OMP_NUM_THREADS": "1",
+        **os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
+        "NODE_RANK": "0", "WORLD_SIZE": str(count), "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]),
-    }
+    }  # fmt: skip
     command = [sys.executable, "-W", "error", "-m", "fakes.rank_team", module, str(folder)]
     done = subprocess.run(
-        [*command, str(count)],
-        env=environment,
-        stderr=subprocess.PIPE,
-        text=True,
-        timeout=_TIMEOUT_S,
-        check=False,
-    )
+        [*command, str(count)], env=environment, stderr=subprocess.PIPE, text=True,
+        timeout=_TIMEOUT_S, check=False,
+    )  # fmt: skip
     said = [path.read_text() for path in sorted(folder.glob("rank*.err"))]
     assert done.returncode == 0, "\n".join([done.stderr, *said])
 

@@ -4,8 +4,6 @@ The head has no room for cells, so that any other node may be lost. Prints the a
 when its standard input closes. Run as a process because Ray's own warnings are not ours to heed.
 """
 
-from __future__ import annotations
-
 import sys
 
 NODES = 2

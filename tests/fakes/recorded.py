@@ -1,7 +1,5 @@
 """Sweep folders as training leaves them, written through the records, with known numbers."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -44,24 +42,16 @@ PACKAGES = {"torch": "2.13.0", "pytorch-lightning": "2.6.6", "numpy": "2.4.6"}
 START = 1_760_000_000.0
 
 SINGLE_MS = {
-    "data_wait": 0.1,
-    "h2d": 0.2,
-    "forward": 3.0,
-    "backward": 6.0,
-    "optimizer": 0.5,
-    "other": 0.2,
-}
+    "data_wait": 0.1, "h2d": 0.2, "forward": 3.0, "backward": 6.0, "optimizer": 0.5, "other": 0.2,
+}  # fmt: skip
 DDP_MS = {
-    "data_wait": 0.1,
-    "h2d": 0.1,
-    "forward": 1.6,
-    "backward": 3.1,
-    "exposed_comm": 0.6,
-    "optimizer": 0.5,
-    "other": 0.2,
-}
+    "data_wait": 0.1, "h2d": 0.1, "forward": 1.6, "backward": 3.1, "exposed_comm": 0.6,
+    "optimizer": 0.5, "other": 0.2,
+}  # fmt: skip
 
-
+STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
+"""Times of repeats on a quiet host, over their mean."""
+STEADY_3 = STEADY[:3]
 QUIET = CoreUse(cores=1, window_s=10.0, busy_s=4.1, own_s=4.0)
 """A rank whose core nobody else had."""
 
@@ -123,25 +113,14 @@ class Spec:
 
     def as_config(self) -> dict[str, Any]:
         return {
-            "model": {"name": self.model, "hidden": 512},
-            "dataset": {"name": self.dataset},
-            "strategy": {"name": self.strategy},
-            "hardware": {"name": "auto"},
-            "optimizer": {"name": "adam", "lr": 1e-3},
-            "precision": {"name": "fp32"},
-            "execution": {"name": "eager"},
-            "batch_size": self.batch_size,
-            "scaling": self.scaling,
-            "seed": self.seed,
-            "max_steps": self.steps,
-            "max_epochs": None,
-            "warmup_steps": self.warmup,
-            "repeats": 5,
-            "deterministic": False,
-            "sweep": {"resume": None},
-            "tracking": {"name": "both"},
-            **self.config,
-        }
+            "model": {"name": self.model, "hidden": 512}, "dataset": {"name": self.dataset},
+            "strategy": {"name": self.strategy}, "hardware": {"name": "auto"},
+            "optimizer": {"name": "adam", "lr": 1e-3}, "precision": {"name": "fp32"},
+            "execution": {"name": "eager"}, "batch_size": self.batch_size,
+            "scaling": self.scaling, "seed": self.seed, "max_steps": self.steps,
+            "max_epochs": None, "warmup_steps": self.warmup, "repeats": 5, "deterministic": False,
+            "sweep": {"resume": None}, "tracking": {"name": "both"}, **self.config,
+        }  # fmt: skip
 
 
 DDP = Spec(strategy="ddp", devices=2, phases_ms=DDP_MS)
@@ -206,7 +185,6 @@ def edit_ranks(path: Path, change: Callable[[dict[str, Any]], object], cells: st
 
 def with_ranks(run: Run, *changes: Mapping[str, Any]) -> Run:
     """The run with these fields of its ranks' summaries, a mapping a rank."""
-    assert run.cell.result is not None
     ranks = tuple(
         replace(rank, **one) for rank, one in zip(run.cell.result.ranks, changes, strict=True)
     )
@@ -215,7 +193,6 @@ def with_ranks(run: Run, *changes: Mapping[str, Any]) -> Run:
 
 def with_devices(run: Run, **changes: Any) -> Run:
     """The run with these means of every one of its devices."""
-    assert run.usage is not None
     devices = tuple(replace(device, **changes) for device in run.usage.devices)
     return replace(run, usage=replace(run.usage, devices=devices))
 
@@ -258,19 +235,11 @@ def _uuid(spec: Spec, rank: int) -> str:
 def _provenance(spec: Spec) -> Provenance:
     gpu = spec.kind == "cuda"
     return provenance(
-        tuple(_device(spec, r) for r in range(spec.devices)),
-        host=spec.host,
-        packages=PACKAGES,
-        code=_code(spec),
-        driver="570.86.15" if gpu else None,
-        cuda="12.8" if gpu else None,
-        nccl="2.26.2" if gpu else None,
-        emulated=spec.emulated,
-        data=spec.data,
-        protocol=spec.protocol,
-        started=spec.started,
-        not_forked=spec.not_forked,
-    )
+        tuple(_device(spec, r) for r in range(spec.devices)), host=spec.host, packages=PACKAGES,
+        code=_code(spec), driver="570.86.15" if gpu else None, cuda="12.8" if gpu else None,
+        nccl="2.26.2" if gpu else None, emulated=spec.emulated, data=spec.data,
+        protocol=spec.protocol, started=spec.started, not_forked=spec.not_forked,
+    )  # fmt: skip
 
 
 def provenance(devices: Sequence[DeviceInfo], **changes: Any) -> Provenance:
@@ -396,15 +365,11 @@ def _summary(spec: Spec, rank: int) -> RankSummary:
     reached = _values(spec, rank, spec.steps // 5 * 5)
     alone = {"gradient_bytes": None, "gradient_buckets": None} if spec.devices == 1 else {}
     return rank_summary(
-        rank,
-        _device(spec, rank),
-        spec.steps,
-        spec.per_device,
+        rank, _device(spec, rank), spec.steps, spec.per_device,
         metrics={name: finite_or_none(value) for name, value in reached.items()},
         metric_rows=spec.steps // 5,
-        core_use=replace(QUIET, busy_s=QUIET.own_s + QUIET.window_s * spec.foreign_cpu),
-        **alone,
-    )
+        core_use=replace(QUIET, busy_s=QUIET.own_s + QUIET.window_s * spec.foreign_cpu), **alone,
+    )  # fmt: skip
 
 
 def _tracking() -> TrackingRecord:
@@ -417,22 +382,13 @@ def _tracking() -> TrackingRecord:
 
 def _result(planned: PlannedCell, spec: Spec) -> CellResult:
     return CellResult(
-        cell_id=planned.cell_id,
-        config_id=planned.config_id,
-        name=planned.name,
-        repeat=spec.repeat,
-        attempt=1,
-        started_at=START,
-        finished_at=START + spec.repeat + 10,
-        elapsed_s=spec.repeat + 10,
-        world_size=spec.devices,
-        strategy=spec.strategy,
+        cell_id=planned.cell_id, config_id=planned.config_id, name=planned.name,
+        repeat=spec.repeat, attempt=1, started_at=START, finished_at=START + spec.repeat + 10,
+        elapsed_s=spec.repeat + 10, world_size=spec.devices, strategy=spec.strategy,
         scaling="weak" if spec.scaling == "weak" else "strong",
-        global_batch_size=spec.global_batch,
-        per_device_batch_size=spec.per_device,
-        co_tenants=spec.co_tenants,
-        ranks=tuple(_summary(spec, r) for r in range(spec.devices)),
-    )
+        global_batch_size=spec.global_batch, per_device_batch_size=spec.per_device,
+        co_tenants=spec.co_tenants, ranks=tuple(_summary(spec, r) for r in range(spec.devices)),
+    )  # fmt: skip
 
 
 def _attempt(spec: Spec) -> Ending:

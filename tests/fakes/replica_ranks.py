@@ -7,8 +7,6 @@ of one that both places share. It writes what became of their gradients to ``ran
 which operations joined their results as one rank with all samples would have found them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """A cell whose rank 1 is killed once: what is typed, and what its records have to say."""
 
-from __future__ import annotations
-
 import pytest
 
 from scalewise.records import CellFolder, read_metrics, read_steps

@@ -1,7 +1,5 @@
 """The sections of a report by their keys."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -6,8 +6,6 @@ steps ahead of its GPU, and then waits in its forward. So what a delay costs, an
 see it, comes from the queue, as on a real GPU, and from no rule of the analysis.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 

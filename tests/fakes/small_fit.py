@@ -1,7 +1,5 @@
 """Cells composed from the shipped configuration, small Trainers, and a module."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytorch_lightning as pl
@@ -21,13 +19,9 @@ def composed_cell(*overrides: str) -> CellConfig:
 def small_trainer(**options: Any) -> pl.Trainer:
     """A Trainer on one CPU that logs, saves and shows nothing unless told to."""
     quiet = {
-        "accelerator": "cpu",
-        "devices": 1,
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-    }
+        "accelerator": "cpu", "devices": 1, "logger": False, "enable_checkpointing": False,
+        "enable_progress_bar": False, "enable_model_summary": False,
+    }  # fmt: skip
     return pl.Trainer(**{**quiet, **options})
 
 

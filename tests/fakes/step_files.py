@@ -1,7 +1,5 @@
 """Step files as ranks write them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path

@@ -9,8 +9,6 @@ begin with ``TWO_HOSTS`` take the two ranks for two hosts of one device each; th
 ``JITTERED`` the second rank sleeps up to ``MOST_JITTER_S`` in each forward pass.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random
@@ -33,18 +31,10 @@ JITTERED = "jittered_"
 MOST_JITTER_S = 0.02
 
 BASE = (
-    "model=medium",
-    "model.dropout=0",
-    "dataset=tabular",
-    "dataset.samples=2000",
-    "hardware=cpu",
-    "tracking=none",
-    "batch_size=16",
-    "max_steps=50",
-    "warmup_steps=5",
-    "validation=never",
+    "model=medium", "model.dropout=0", "dataset=tabular", "dataset.samples=2000", "hardware=cpu",
+    "tracking=none", "batch_size=16", "max_steps=50", "warmup_steps=5", "validation=never",
     "log_every_n_steps=1",
-)
+)  # fmt: skip
 """50 steps in fp32 of a model without dropout or batch statistics."""
 
 

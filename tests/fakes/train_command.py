@@ -1,7 +1,5 @@
 """``train.py`` as a user runs it: a process of its own, in a folder of its own."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal
@@ -69,14 +67,10 @@ class Train:
 
     def start(self, *arguments: str, cwd: Path | None = None, **env: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [*self.script, *arguments, *self.always],
-            cwd=cwd or self.cwd,
-            env={**self.environment, **env},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
+            [*self.script, *arguments, *self.always], cwd=cwd or self.cwd,
+            env={**self.environment, **env}, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, start_new_session=True,
+        )  # fmt: skip
         self.started.append(process)
         return process
 

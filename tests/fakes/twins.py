@@ -1,7 +1,5 @@
 """Cells that ran twice with ``deterministic=true``: what is typed, and what they have to share."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from fakes.train_command import LEAN

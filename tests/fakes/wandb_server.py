@@ -1,7 +1,5 @@
 """A WandB server on loopback: enough of its API to take runs, and a count of what it took."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import re
@@ -65,12 +63,8 @@ class WandbServer:
         # Optional questions (features, organisations, introspection): "nothing special here".
         return {
             "viewer": {
-                "id": "u",
-                "entity": "tester",
-                "username": "tester",
-                "email": "tester@example.org",
-                "flags": "{}",
-                "teams": {"edges": []},
+                "id": "u", "entity": "tester", "username": "tester",
+                "email": "tester@example.org", "flags": "{}", "teams": {"edges": []},
             },
             "serverInfo": {
                 "cliVersionInfo": {"max_cli_version": "99.0.0", "min_cli_version": "0"},
@@ -81,7 +75,7 @@ class WandbServer:
             "project": {"run": None},
             "entity": {"organization": None},
             **{name: {"fields": [], "inputFields": []} for name in _INTROSPECTED},
-        }
+        }  # fmt: skip
 
     def _upsert(self, variables: dict[str, Any]) -> dict[str, Any]:
         # Who changes a run that is there names it by what ``_describe`` calls its id.
@@ -95,15 +89,9 @@ class WandbServer:
             run.config |= json.loads(variables.get("config") or "{}")
         project = {"id": "p", "name": "scalewise", "entity": _ENTITY}
         bucket = {
-            "id": "bucket",
-            "name": run_id,
-            "displayName": run.name,
-            "description": "",
-            "config": "{}",
-            "sweepName": None,
-            "historyLineCount": 0,
-            "project": project,
-        }
+            "id": "bucket", "name": run_id, "displayName": run.name, "description": "",
+            "config": "{}", "sweepName": None, "historyLineCount": 0, "project": project,
+        }  # fmt: skip
         return {"upsertBucket": {"bucket": bucket, "inserted": inserted}}
 
     def _describe(self, run_id: str) -> dict[str, Any] | None:
@@ -112,23 +100,14 @@ class WandbServer:
                 return None
             run = self.runs[run_id]
             return {
-                "id": run_id,
-                "projectId": 1,
-                "name": run_id,
-                "displayName": run.name,
-                "tags": run.tags,
-                "group": run.group,
-                "description": "",
-                "notes": "",
-                "jobType": None,
-                "state": "running" if run.exit_code is None else "finished",
-                "config": "{}",
-                "systemMetrics": "{}",
-                "summaryMetrics": "{}",
+                "id": run_id, "projectId": 1, "name": run_id, "displayName": run.name,
+                "tags": run.tags, "group": run.group, "description": "", "notes": "",
+                "jobType": None, "state": "running" if run.exit_code is None else "finished",
+                "config": "{}", "systemMetrics": "{}", "summaryMetrics": "{}",
                 "historyLineCount": len(run.history),
                 "historyKeys": {"lastStep": len(run.history) - 1, "keys": {}, "sets": []},
                 "user": {"name": "tester", "username": "tester"},
-            }
+            }  # fmt: skip
 
     def file_stream(self, run_id: str, body: dict[str, Any]) -> None:
         """Take a piece of a run's history."""
@@ -142,13 +121,7 @@ class WandbServer:
 
 
 _ENTITY = {"id": "e", "name": "tester"}
-_INTROSPECTED = (
-    "__type",
-    "QueryType",
-    "MutationType",
-    "ServerInfoType",
-    "CreateArtifactInput",
-)
+_INTROSPECTED = ("__type", "QueryType", "MutationType", "ServerInfoType", "CreateArtifactInput")
 
 
 class _Server(ThreadingHTTPServer):

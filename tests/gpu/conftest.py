@@ -1,7 +1,5 @@
 """``train.py`` as a user runs it, on the GPUs of this host."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

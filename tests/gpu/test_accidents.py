@@ -1,7 +1,5 @@
 """Ranks that die, hang or run out of memory amid NCCL: one sweep in which each happens once."""
 
-from __future__ import annotations
-
 import pytest
 
 from fakes.gpus import REHEARSES, in_use, needs, wait_until_left
@@ -67,9 +65,7 @@ def test_memory_that_runs_out_on_one_rank_ends_the_other_and_comes_with_advice(
     assert attempt.finished_at - attempt.started_at < START_S, "nobody waited for a time-out"
 
 
-def test_a_rank_that_does_not_come_to_a_collective_is_named_with_its_stack(
-    sweep: Finished,
-) -> None:
+def test_a_rank_that_does_not_come_to_a_collective_is_named_with_its_stack(sweep: Finished) -> None:
     """NCCL's own watchdog, whose words tell who gave up."""
     folder = cell(sweep, "hang")
     attempt = only_attempt(folder)

@@ -1,7 +1,5 @@
 """A delay put into a phase of a step appears in that phase on the GPU's timeline, within 10 %."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Each rank stays on its own GPU, and nothing of ours stops all ranks at once."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

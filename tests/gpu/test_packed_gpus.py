@@ -1,7 +1,5 @@
 """Cells of one and of two GPUs side by side, eager and replayed: who had what, and equal losses."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -92,7 +90,6 @@ def test_replayed_steps_learn_what_eager_ones_do(sweep: Finished, strategy: str)
     by_execution = {c.load_config()["execution"]["name"]: c for c in cells(sweep, strategy)}
     replayed, eager = by_execution["cudagraph"], by_execution["eager"]
     for rank in replayed.load_result().ranks:
-        assert rank.execution is not None
         assert (rank.execution.ran, rank.execution.fell_back_because) == ("cudagraph", None)
         assert rank.execution.graphs == 1
         expected = losses_of(eager, rank.rank)

@@ -1,7 +1,5 @@
 """Somebody else's process on a GPU: ``sweep.foreign_processes`` = skip, fail, wait."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """``strategy=auto`` measures one GPU against two, and trains with what was better."""
 
-from __future__ import annotations
-
 import pytest
 
 from fakes.choices import AUTO_STRATEGY, check_decision

@@ -1,7 +1,5 @@
 """A GPU that never ends a captured step: NCCL's watchdog does not see it, the heartbeat does."""
 
-from __future__ import annotations
-
 import pytest
 
 from fakes.gpus import in_use, needs, wait_until_left
@@ -17,18 +15,10 @@ START_S = 60
 def test_a_replay_that_never_ends_is_found_by_the_heartbeat(train: Train) -> None:
     before = in_use()
     run = train(
-        *LEAN,
-        "strategy=ddp",
-        "execution=cudagraph",
-        "model._target_=mine.StuckWhenReplayed",
-        "dataset._target_=mine.Data",
-        "+dataset.train=4096",
-        "batch_size=16",
-        "validation=never",
-        "max_steps=2000",
-        f"sweep.hang_timeout_s={HANG_S}",
-        "sweep.grace_s=1",
-    )
+        *LEAN, "strategy=ddp", "execution=cudagraph", "model._target_=mine.StuckWhenReplayed",
+        "dataset._target_=mine.Data", "+dataset.train=4096", "batch_size=16", "validation=never",
+        "max_steps=2000", f"sweep.hang_timeout_s={HANG_S}", "sweep.grace_s=1",
+    )  # fmt: skip
     assert run.status == 1, run.err
     folder = run.only_cell()
     (attempt,) = folder.attempts()

@@ -1,7 +1,5 @@
 """``train.py`` as a user runs it, for every test of it."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """``strategy=auto`` from the command line: short cells, then training."""
 
-from __future__ import annotations
-
 import pytest
 
 from fakes.choices import AUTO_STRATEGY, check_decision

@@ -1,7 +1,5 @@
 """``deterministic=true``: the same cell twice gives the same losses to the last bit."""
 
-from __future__ import annotations
-
 from fakes.train_command import Train
 from fakes.twins import TWINS, check_twins
 

@@ -3,8 +3,6 @@
 See ``test_strategy_equivalence`` for those that replicate it.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from fakes.strategy_ranks import RANKS, Trained, train_variants
@@ -16,15 +14,9 @@ EXACT = 1e-4
 
 STEPS = 20
 BASE = (
-    "hardware=cpu",
-    "tracking=none",
-    "batch_size=16",
-    f"max_steps={STEPS}",
-    "warmup_steps=5",
-    "validation=end",
-    "log_every_n_steps=1",
-    "model.dropout=0",
-)
+    "hardware=cpu", "tracking=none", "batch_size=16", f"max_steps={STEPS}", "warmup_steps=5",
+    "validation=end", "log_every_n_steps=1", "model.dropout=0",
+)  # fmt: skip
 GPT2 = (
     "model=gpt2_tiny",
     "model.width=32",
@@ -36,16 +28,10 @@ GPT2 = (
     "optimizer=adamw",
 )
 TEXT = (
-    "model=text_base",
-    "model.width=16",
-    "model.heads=2",
-    "model.feedforward_width=32",
-    "model.vocabulary_size=500",
-    "model.max_tokens=16",
-    "dataset=synthetic_text",
-    "dataset.train_samples=1000",
-    "dataset.validation_samples=50",
-)
+    "model=text_base", "model.width=16", "model.heads=2", "model.feedforward_width=32",
+    "model.vocabulary_size=500", "model.max_tokens=16", "dataset=synthetic_text",
+    "dataset.train_samples=1000", "dataset.validation_samples=50",
+)  # fmt: skip
 MLP = ("model=medium", "dataset=tabular", "dataset.samples=1000")
 LATE = ("model=medium", "model._target_=fakes.small_fit.LateLayers", *MLP[1:])
 CLIP = ("gradient_clip_norm=0.2",)
@@ -59,21 +45,15 @@ IN_TWO = ("batch_size=8", "accumulate_grad_batches=2")
 RECOMPUTED = ("execution.activation_checkpointing=true",)
 
 VARIANTS: dict[str, tuple[str, ...]] = {
-    "gpt2": GPT2,
-    "gpt2_clipped": (*GPT2, *CLIP),
-    "text": TEXT,
-    "mlp": (*MLP, *SGD),
-    "late": LATE,
+    "gpt2": GPT2, "gpt2_clipped": (*GPT2, *CLIP), "text": TEXT, "mlp": (*MLP, *SGD), "late": LATE,
     "gpt2/fsdp": (*GPT2, *FSDP),
     "gpt2/fsdp_grad_op": (*GPT2, *FSDP, "strategy.sharding=grad_op", *RECOMPUTED, *IN_TWO),
-    "gpt2/pipeline": (*GPT2, *PIPELINE),
-    "gpt2/gpipe": (*GPT2, *GPIPE),
+    "gpt2/pipeline": (*GPT2, *PIPELINE), "gpt2/gpipe": (*GPT2, *GPIPE),
     "gpt2_clipped/fsdp": (*GPT2, *FSDP, *CLIP, "strategy.units=whole"),
     "gpt2_clipped/pipeline": (*GPT2, *PIPELINE, *CLIP, *RECOMPUTED),
-    "text/pipeline": (*TEXT, *PIPELINE),
-    "mlp/pipeline": (*MLP, *SGD, *PIPELINE),
+    "text/pipeline": (*TEXT, *PIPELINE), "mlp/pipeline": (*MLP, *SGD, *PIPELINE),
     "late/fsdp": (*LATE, *FSDP),
-}
+}  # fmt: skip
 """Up to the slash stands what a variant is compared with."""
 DIVIDED = [name for name in VARIANTS if "/" in name]
 MAIN = ["gpt2/fsdp", "gpt2/pipeline"]
@@ -129,10 +109,7 @@ def test_samples_count_once_where_ranks_share_them(trained: Trained) -> None:
     assert parts == {"gpt2/fsdp": [0, 1], "gpt2/pipeline": [0, 0]}
     whole = STEPS * 16
     fed = {name: [r.samples_fed for r in trained.ranks(name)] for name in MAIN}
-    assert fed == {
-        "gpt2/fsdp": [STEPS * 8] * 2,
-        "gpt2/pipeline": [whole] * 2,
-    }
+    assert fed == {"gpt2/fsdp": [STEPS * 8] * 2, "gpt2/pipeline": [whole] * 2}
     for name in MAIN:
         cell = trained.cell(name)
         shards = [read_shard(cell.shard_path(rank), rank) for rank in range(RANKS)]

@@ -1,7 +1,5 @@
 """``scalewise doctor`` for real: two gloo ranks on this host, and one that is killed."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess
@@ -58,7 +56,6 @@ def test_two_ranks_measure_everything_a_cpu_host_has(
     assert examination.returncode == 0, errors
     assert heard == {"127.0.0.1"}, "no other host can join"
     report = find_record(tmp_path / "out", DoctorReport)
-    assert report is not None
     assert [rank.stage for rank in report.ranks] == ["done", "done"]
     assert not report.missing and report.devices[0].device.kind == "cpu"
     for rank in report.ranks:
@@ -87,7 +84,6 @@ def test_a_rank_that_is_killed_is_named_and_what_was_measured_stays(
     _, errors = examination.communicate(timeout=120)
     assert examination.returncode == 1, errors
     report = find_record(tmp_path / "out", DoctorReport)
-    assert report is not None
     assert "ended with status -9" in report.missing["rank 1"]
     assert report.ranks[0].gemm, "the other rank's own figures are kept"
 
@@ -109,7 +105,6 @@ def test_devices_in_use_by_another_job_are_waited_for(
     monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path))
     shares = cpu_devices(HardwareConfig("auto"), usable_cores())
     lease = Leases().try_lease([DeviceInfo("cpu", "any", cores=shares[0])], 1)
-    assert lease is not None
     said: list[str] = []
 
     def end_the_other(_seconds: float) -> None:

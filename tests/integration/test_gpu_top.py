@@ -1,7 +1,5 @@
 """``scalewise top`` as a user runs it, on the fake driver."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -38,16 +36,11 @@ def test_once_as_json_holds_every_group_and_the_processes(tmp_path: Path) -> Non
     with subprocess.Popen([sys.executable, "-c", "input()"], env=rank, stdin=subprocess.PIPE) as p:
         scenario = Scenario().h200(2).add(f"process 1 {p.pid} 4096")
         done = _run("--once", "--json", env=_host(tmp_path, scenario))
-        assert p.stdin is not None
         p.stdin.write(b"\n")
         p.stdin.close()
     plain = json.loads(done.stdout)
     first, second = plain["devices"]
-    assert (first["id"], first["power_w"], first["sm_activity_percent"]) == (
-        gpu_uuid(0),
-        600,
-        88.5,
-    )
+    assert (first["id"], first["power_w"], first["sm_activity_percent"]) == (gpu_uuid(0), 600, 88.5)
     (owner,) = second["processes"]
     assert (owner["pid"], owner["rank"], owner["memory_mib"]) == (p.pid, 3, 4096)
     assert plain["balance"]["power_w"] == {"cv_percent": 0}
@@ -70,10 +63,7 @@ def test_without_a_gpu_it_says_so_in_one_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [
-        (["--json"], "--json goes with --once"),
-        (["--interval", "0"], "0.0 is not in the range"),
-    ],
+    [(["--json"], "--json goes with --once"), (["--interval", "0"], "0.0 is not in the range")],
 )
 def test_wrong_arguments_are_one_clear_line(
     capsys: pytest.CaptureFixture[str], arguments: list[str], message: str

@@ -1,7 +1,5 @@
 """A Ray actor and a SLURM task on their node, without Ray and SLURM: a supervisor trains."""
 
-from __future__ import annotations
-
 import pickle
 import sys
 from pathlib import Path

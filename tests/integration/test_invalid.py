@@ -3,8 +3,6 @@
 Beside them a small part of ``make self-test``: a fault planted into a real cell is named.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -84,10 +82,8 @@ def test_the_healthy_twin_of_a_planted_fault_has_its_losses(run: Finished) -> No
         if (one.cells[0].config or {}).get("fault", {}).get("kind") == "configuration"
     )
     budget = make_budget(healthy)
-    assert budget is not None
     assert budget.loss("transfer") is not None
     (timed,) = healthy.runs
-    assert timed.cell.result is not None
     for rank in timed.cell.result.ranks:
         delay = rank.run_queue_ms_per_step
         assert (delay is None) == ("run_queue_ms_per_step" in rank.missing)

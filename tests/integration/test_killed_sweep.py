@@ -1,7 +1,5 @@
 """What is left of a sweep that was killed ends by itself, and keeps all others out until then."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

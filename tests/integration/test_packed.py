@@ -1,7 +1,5 @@
 """``hydra.launcher.policy=packed``: cells side by side, each on its own cores, all named."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 
@@ -36,19 +34,11 @@ def packed(
     host.begin()
     try:
         run = shared_train(
-            *LEAN,
-            "max_steps=14",
-            "model._target_=mine.Faulty",
-            "dataset._target_=mine.Data",
-            "batch_size=16",
-            "+model.step_ms=100",
-            "hardware=cpu",
-            "hardware.cores_per_device=1",
-            "hydra.launcher.policy=packed",
-            "seed=1,2,3",
-            "-m",
+            *LEAN, "max_steps=14", "model._target_=mine.Faulty", "dataset._target_=mine.Data",
+            "batch_size=16", "+model.step_ms=100", "hardware=cpu", "hardware.cores_per_device=1",
+            "hydra.launcher.policy=packed", "seed=1,2,3", "-m",
             cwd=copy_own_code(tmp_path_factory.mktemp("user") / "elsewhere"),
-        )
+        )  # fmt: skip
         use = host.end()
     finally:
         spinning.kill()

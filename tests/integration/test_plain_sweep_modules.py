@@ -1,7 +1,5 @@
 """A plain sweep passes through few modules: what each process imports, from a real run."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -75,9 +73,7 @@ def test_a_process_imports_few_modules(imported: dict[str, set[str]], kind: str,
     assert 0 < len(imported[kind]) <= most
 
 
-def test_a_sweep_with_its_report_passes_through_few_modules(
-    imported: dict[str, set[str]],
-) -> None:
+def test_a_sweep_with_its_report_passes_through_few_modules(imported: dict[str, set[str]]) -> None:
     to_result = imported["first_cell"] | imported["supervisor"] | imported["rank"]
     assert len(to_result) <= 121
     assert len(set().union(*imported.values())) <= 189

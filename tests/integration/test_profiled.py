@@ -1,7 +1,5 @@
 """A profiled cell beside its timed twin, its ranks under another program, through the command."""
 
-from __future__ import annotations
-
 from fakes.train_command import SMALL, Train
 from scalewise.analysis import analyse, load_sweep
 from scalewise.records import load_profiles

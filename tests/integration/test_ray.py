@@ -1,7 +1,5 @@
 """The same sweep on a real Ray cluster: two nodes of this host, one of which is lost."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import signal
@@ -42,8 +40,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Train]:
         stderr=subprocess.DEVNULL,
         text=True,
     )
-    assert nodes.stdin is not None
-    assert nodes.stdout is not None
     try:
         lines = iter(nodes.stdout.readline, "")
         address = next(line for line in lines if line.startswith("address ")).split()[1]

@@ -1,7 +1,5 @@
 """Four ranks: what crosses two replicas, added up by hand, and what operations join."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any

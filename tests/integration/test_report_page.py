@@ -1,7 +1,5 @@
 """report.html in a real browser: drawn, filtered, nothing fetched, nothing said on its console."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Two ranks on gloo, one of them late by random times, end after the step that rank 0 announced."""
 
-from __future__ import annotations
-
 import pytest
 
 from fakes.strategy_ranks import JITTERED, Trained, train_variants

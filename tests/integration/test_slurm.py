@@ -1,7 +1,5 @@
 """The same sweep on a real SLURM. `make slurm-test` starts one; without it these tests skip."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -45,24 +43,13 @@ from scalewise.sweep.status import StatusReader
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 SLURM = (
-    "-m",
-    "hardware=cpu",
-    "hydra/launcher=slurm",
-    "hydra.launcher.policy=packed",
-    "hydra.launcher.gpus_per_device=1",
-    "hydra.launcher.cpus_per_device=1",
-    "hydra.launcher.time_min=5",
-    "hydra.launcher.poll_s=0.5",
-    "hydra.launcher.settle_s=5",
-)
+    "-m", "hardware=cpu", "hydra/launcher=slurm", "hydra.launcher.policy=packed",
+    "hydra.launcher.gpus_per_device=1", "hydra.launcher.cpus_per_device=1",
+    "hydra.launcher.time_min=5", "hydra.launcher.poll_s=0.5", "hydra.launcher.settle_s=5",
+)  # fmt: skip
 ON_SLURM = (*SMALL, *SLURM)
 STEPS = 4000
-PREEMPTIBLE = (
-    *ON_SLURM,
-    f"max_steps={STEPS}",
-    "validation=never",
-    "checkpoint.every_n_steps=200",
-)
+PREEMPTIBLE = (*ON_SLURM, f"max_steps={STEPS}", "validation=never", "checkpoint.every_n_steps=200")
 LONG = ("max_steps=1000000", "validation=never")
 
 
@@ -87,16 +74,10 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Train]:
 
 
 MIXED = (
-    *LEAN,
-    "batch_size=16",
-    *SLURM,
-    "strategy=single,ddp",
-    "model._target_=mine.Faulty",
-    "dataset._target_=mine.Data",
-    "+model.fault=none,exception",
-    "+model.rank=0",
+    *LEAN, "batch_size=16", *SLURM, "strategy=single,ddp", "model._target_=mine.Faulty",
+    "dataset._target_=mine.Data", "+model.fault=none,exception", "+model.rank=0",
     "hydra.launcher.devices_per_node=2",
-)
+)  # fmt: skip
 """Widths 1 and 2, each once sound and once with a fault, with a user's own code."""
 
 
@@ -272,7 +253,6 @@ def check_it_went_on(folder: CellFolder, from_step: int) -> None:
     result = folder.load_result()
     assert (result.attempt, result.ranks[0].steps_completed) == (2, STEPS)
     resumed_at = result.ranks[0].resumed_at_step
-    assert resumed_at is not None
     assert from_step <= resumed_at < STEPS
     assert result.started_at >= attempt.finished_at
     rows = read_steps(folder.steps_path(0), 0)
@@ -409,14 +389,10 @@ def test_a_cell_on_two_nodes_makes_way_on_one_and_goes_on_on_both(slurm: Train) 
 
 def test_the_node_that_failed_first_is_blamed(slurm: Train, elsewhere: Path) -> None:
     run = slurm(
-        *MIXED[: MIXED.index("strategy=single,ddp")],
-        *ON_TWO_NODES,
-        "hydra.launcher.partition=two",
-        "model._target_=mine.Faulty",
-        "dataset._target_=mine.Data",
-        "+model.fault=exception",
-        cwd=elsewhere,
-    )
+        *MIXED[: MIXED.index("strategy=single,ddp")], *ON_TWO_NODES,
+        "hydra.launcher.partition=two", "model._target_=mine.Faulty",
+        "dataset._target_=mine.Data", "+model.fault=exception", cwd=elsewhere,
+    )  # fmt: skip
     assert run.status == 1, run.err
     (attempt,) = run.only_cell().attempts()
     assert (attempt.rank, attempt.cause) == (1, "exception")

@@ -1,7 +1,5 @@
 """A rank that is stopped while it trains."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time
@@ -20,15 +18,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.alone]
 STEPS = 600
 STOP_S = 4.0
 COMMAND = (
-    *SMALL,
-    "-m",
-    "hardware=cpu",
-    "strategy=ddp",
-    "strategy.devices=2",
-    f"max_steps={STEPS}",
-    "validation=never",
-    "sweep.retries=0",
-)
+    *SMALL, "-m", "hardware=cpu", "strategy=ddp", "strategy.devices=2", f"max_steps={STEPS}",
+    "validation=never", "sweep.retries=0",
+)  # fmt: skip
 
 
 def training(train: Train) -> CellFolder:

@@ -3,8 +3,6 @@
 A strategy is added by a line in VARIANTS: its overrides on top of ``fakes.strategy_ranks.BASE``.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from fakes.strategy_ranks import RANKS, Trained, train_variants
@@ -90,7 +88,6 @@ def test_compressed_gradients_stay_close_and_send_less(trained: Trained, name: s
     assert last_ten(trained, name) <= CLOSE / 5
     whole = trained.rank("ddp").communication
     sent = trained.rank(name).communication
-    assert whole is not None and sent is not None
     assert whole.payload_bytes_per_step == trained.rank("ddp").gradient_bytes
     ratio = sent.payload_bytes_per_step / whole.payload_bytes_per_step
     assert ratio == 0.5 if name != "powersgd" else ratio < 0.25

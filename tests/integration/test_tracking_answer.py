@@ -1,7 +1,5 @@
 """A sweep's answer as one run in both trackers, handed over twice."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The mirror process with the real Trackio and the real WandB, both read back."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -261,7 +259,6 @@ def test_dead_sweep_ends_the_mirror_and_its_children(tmp_path: Path, start: Star
     for pid in (process.pid, *children):
         threads = [int(t.name) for t in Path(f"/proc/{pid}/task").iterdir()]
         assert {os.sched_getscheduler(t) for t in threads} == {os.SCHED_IDLE}
-    assert process.stdin is not None
     process.stdin.close()
     assert process.wait(30) == 1
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), "their end", 30)

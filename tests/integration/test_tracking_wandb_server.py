@@ -1,7 +1,5 @@
 """WandB online and uploads of offline runs, against a server on loopback."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time
@@ -31,13 +29,9 @@ def logged_in(environment: dict[str, str], url: str) -> dict[str, str]:
 
 def run(environment: dict[str, str], *command: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, *map(str, command)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+        [sys.executable, *map(str, command)], env=environment, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
 
 
 def mirror(environment: dict[str, str], sweep: SweepFolder) -> subprocess.CompletedProcess[str]:
@@ -58,7 +52,6 @@ def recorded_sweep(folder: Path) -> tuple[SweepFolder, list[RecordedCell]]:
 
 def wandb_state(cell: RecordedCell) -> TrackerState:
     record = cell.folder.load_tracking()
-    assert record is not None
     assert set(record.trackers) == {"wandb"}
     return record.trackers["wandb"]
 

@@ -1,7 +1,5 @@
 """The commands of the README, from wherever they are typed."""
 
-from __future__ import annotations
-
 import importlib.resources
 import shutil
 from pathlib import Path
@@ -85,15 +83,9 @@ def test_two_sweeps_in_one_second_share_nothing_and_odd_values_arrive_unharmed(
     (mine / "experiment" / "odd.yaml").write_text("# @package _global_\nbatch_size: 20\n")
     quoted = odd.replace("'", "\\'")
     command = (
-        *LEAN,
-        "--config-dir",
-        str(mine),
-        "--config-name=main",
-        "experiment=odd",
-        "model._target_=mine.Net",
-        f"++model.note='{quoted}'",
-        "dataset._target_=mine.Data",
-    )
+        *LEAN, "--config-dir", str(mine), "--config-name=main", "experiment=odd",
+        "model._target_=mine.Net", f"++model.note='{quoted}'", "dataset._target_=mine.Data",
+    )  # fmt: skip
     for process in [train.start(*command, cwd=own_code) for _ in range(2)]:
         _, err = process.communicate(timeout=train.patience_s)
         assert process.returncode == 0, err
@@ -118,14 +110,10 @@ def test_the_tab_key_completes(train: Train) -> None:
 
 def test_optuna_gets_the_objective_of_every_cell(train: Train) -> None:
     run = train(
-        *SMALL,
-        "-m",
-        "hydra/sweeper=optuna",
-        "hydra.launcher.warm=true",
-        "hydra.sweeper.n_trials=2",
-        "hydra.sweeper.sampler.seed=1",
+        *SMALL, "-m", "hydra/sweeper=optuna", "hydra.launcher.warm=true",
+        "hydra.sweeper.n_trials=2", "hydra.sweeper.sampler.seed=1",
         "optimizer.lr=interval(0.001,0.1)",
-    )
+    )  # fmt: skip
     assert run.status == 0, run.err
     cells = [folder.load_result() for _, folder in run.cells().values()]
     assert len(cells) == 2

@@ -1,7 +1,5 @@
 """Whatever happens to a cell is recorded, leaves no process, and does not end the sweep."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -240,8 +238,6 @@ def supervise(train: Train, folder: CellFolder, uuid: str, *overrides: str) -> E
         stdout=subprocess.PIPE,
         env=train.environment,
     )
-    assert process.stdin is not None
-    assert process.stdout is not None
     with process:
         process.stdin.write(to_line(job))
         process.stdin.flush()
@@ -274,15 +270,9 @@ def test_a_disk_that_fills_up_in_training_fails_the_cell(
     train: Train, own_code: Path, small_disk: Path
 ) -> None:
     run = train(
-        *FAULTY,
-        "+model.fault=fill",
-        "+model.rank=0",
-        "+model.step_ms=50",
-        "max_steps=30",
-        f"hydra.run.dir={small_disk}/sweep",
-        cwd=own_code,
-        FILL=str(small_disk / "ballast"),
-    )
+        *FAULTY, "+model.fault=fill", "+model.rank=0", "+model.step_ms=50", "max_steps=30",
+        f"hydra.run.dir={small_disk}/sweep", cwd=own_code, FILL=str(small_disk / "ballast"),
+    )  # fmt: skip
     assert run.status == 1, run.err
     assert "No space left on device" in run.err
     assert "Traceback" not in run.err

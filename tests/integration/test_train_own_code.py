@@ -1,7 +1,5 @@
 """A user's own model, data and script, from a folder of his own, with full records."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys
@@ -26,16 +24,9 @@ def own(shared_train: Train, tmp_path_factory: pytest.TempPathFactory) -> dict[s
     """The same model and data on one rank and on two, seen step by step."""
     mine = copy_own_code(tmp_path_factory.mktemp("user") / "elsewhere")
     run = shared_train(
-        *LEAN,
-        "-m",
-        "strategy=single,ddp",
-        "model._target_=mine.Net",
-        "model.width=12",
-        "dataset._target_=mine.Data",
-        "batch_size=16",
-        "log_every_n_steps=1",
-        cwd=mine,
-    )
+        *LEAN, "-m", "strategy=single,ddp", "model._target_=mine.Net", "model.width=12",
+        "dataset._target_=mine.Data", "batch_size=16", "log_every_n_steps=1", cwd=mine,
+    )  # fmt: skip
     assert run.status == 0, run.err
     return run.by_strategy()
 
@@ -172,14 +163,9 @@ def test_monitor_records_a_script_of_ones_own(
     (own_code / "script.py").write_text(SCRIPT)
     for ranks, name in ((1, "monitored"), (2, "monitored-2")):
         done = subprocess.run(
-            [sys.executable, "script.py", str(ranks), "1"],
-            cwd=own_code,
-            env=train.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+            [sys.executable, "script.py", str(ranks), "1"], cwd=own_code, env=train.environment,
+            capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
         assert done.returncode == 0, done.stderr
         said = done.stdout + done.stderr
         steps = 24 // ranks
@@ -222,16 +208,13 @@ def test_monitor_tells_the_devices_of_the_first_host_from_those_of_the_second(
         _, said = host.communicate(timeout=120)
         assert host.returncode == 0, said
     (cell,) = load_sweep(own_code / "records").cells
-    assert cell.result is not None
     assert [(rank.rank, rank.local_rank) for rank in cell.result.ranks] == [(0, 0), (1, 0)]
-    assert cell.provenance is not None
     assert len(cell.provenance.devices) == 1
 
 
 def _check_monitored(cell: CellRecords, ranks: int) -> None:
     assert cell.state == "done"
     assert cell.problems == ()
-    assert cell.result is not None
     assert (cell.result.world_size, cell.result.per_device_batch_size) == (ranks, 10)
     assert cell.provenance is not None
     steps = 24 // ranks

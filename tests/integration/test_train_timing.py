@@ -3,8 +3,6 @@
 On a GPU's own timeline: ``tests/gpu/test_anatomy.py``.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -14,13 +12,9 @@ from scalewise.analysis.balance import measure_balance
 from scalewise.records import PHASES, StepSeries, read_steps
 
 INJECTED_MS = {
-    "data_wait": 12.0,
-    "h2d": 14.0,
-    "forward": 16.0,
-    "backward": 18.0,
-    "optimizer": 20.0,
+    "data_wait": 12.0, "h2d": 14.0, "forward": 16.0, "backward": 18.0, "optimizer": 20.0,
     "other": 22.0,
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -33,18 +27,10 @@ def delayed(
         f"+model.{phase}_ms={ms}" for phase, ms in INJECTED_MS.items() if phase != "data_wait"
     ]
     run = shared_train(
-        *LEAN,
-        "max_steps=20",
-        "validation=never",
-        "strategy=ddp",
-        "batch_size=16",
-        "model._target_=mine.SlowModule",
-        "+model.rank=1",
-        "dataset._target_=mine.SlowData",
-        f"+dataset.batch_ms={INJECTED_MS['data_wait']}",
-        *delays,
-        cwd=mine,
-    )
+        *LEAN, "max_steps=20", "validation=never", "strategy=ddp", "batch_size=16",
+        "model._target_=mine.SlowModule", "+model.rank=1", "dataset._target_=mine.SlowData",
+        f"+dataset.batch_ms={INJECTED_MS['data_wait']}", *delays, cwd=mine,
+    )  # fmt: skip
     assert run.status == 0, run.err
     folder = run.only_cell()
     first, second = (read_steps(folder.steps_path(rank), rank) for rank in (0, 1))

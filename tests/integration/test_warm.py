@@ -1,7 +1,5 @@
 """Sweeps whose ranks are forked from a process that has imported everything."""
 
-from __future__ import annotations
-
 import io
 import json
 import os
@@ -55,7 +53,6 @@ def test_a_forked_rank_is_like_a_fresh_one(tmp_path: Path) -> None:
             )  # fmt: skip
         assert "start without it" not in said and not descendants(os.getpid())
         (cell,) = [cell for cell in load_sweep(tmp_path / f"sweep_{way}").cells if cell.result]
-        assert cell.result is not None and cell.provenance is not None
         assert cell.provenance.started == identity([cell])["started"] == way
         assert (cell.provenance.not_forked is None) == (way == "forked")
         assert len({rank.pid for rank in cell.result.ranks}) == 2

@@ -1,7 +1,5 @@
 """What README and docs point at is there."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -16,7 +14,7 @@ PAGES = [
 LINK = re.compile(r"\]\((?!https?:)([^)#\s]+)[^)]*\)")
 ANCHORED = re.compile(r"\]\((?!https?:)([^)#\s]*)#([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
-NAMED = re.compile(r"`((?:unit|integration|gpu)/[\w/]*test_\w+\.py)`")
+NAMED = re.compile(r"`(?:tests/)?((?:unit|integration|gpu)/[\w/]*test_\w+\.py)`")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

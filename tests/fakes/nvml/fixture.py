@@ -1,7 +1,5 @@
 """Pytest fixture: NVML in this very process is the fake one."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 from pathlib import Path

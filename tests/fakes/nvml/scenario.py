@@ -18,29 +18,15 @@ TIMEOUT, GPU_IS_LOST, VERSION_MISMATCH = 10, 15, 18
 """The ``nvmlReturn_t`` codes that scenarios use."""
 
 _H200_SERIES = {
-    "utilization": 88,
-    "memory_mib": 10240,
-    "power_mw": 600_000,
-    "power_limit_mw": 700_000,
-    "temperature": 61,
-    "sm_clock": 1980,
-    "memory_clock": 3201,
-    "reasons": 4,
-    "ecc_corrected": 0,
-    "ecc_uncorrected": 0,
-    "remapped_rows": 0,
-}
+    "utilization": 88, "memory_mib": 10240, "power_mw": 600_000, "power_limit_mw": 700_000,
+    "temperature": 61, "sm_clock": 1980, "memory_clock": 3201, "reasons": 4, "ecc_corrected": 0,
+    "ecc_uncorrected": 0, "remapped_rows": 0,
+}  # fmt: skip
 _H200_GPM = {
-    "sm_activity": 88.5,
-    "sm_occupancy": 42.25,
-    "tensor_activity": 37.5,
-    "dram_activity": 61,
-    "engine_activity": 97.5,
-    "pcie_tx_rate": 120,
-    "pcie_rx_rate": 340,
-    "nvlink_tx_rate": 12345,
+    "sm_activity": 88.5, "sm_occupancy": 42.25, "tensor_activity": 37.5, "dram_activity": 61,
+    "engine_activity": 97.5, "pcie_tx_rate": 120, "pcie_rx_rate": 340, "nvlink_tx_rate": 12345,
     "nvlink_rx_rate": 12340,
-}
+}  # fmt: skip
 
 
 def build_library() -> Path:
@@ -136,7 +122,4 @@ def environment(scenario: Path) -> dict[str, str]:
 
 def variables(scenario: Path) -> dict[str, str]:
     """Those two."""
-    return {
-        "LD_LIBRARY_PATH": str(build_library()),
-        "FAKE_NVML_SCENARIO": str(scenario),
-    }
+    return {"LD_LIBRARY_PATH": str(build_library()), "FAKE_NVML_SCENARIO": str(scenario)}

@@ -1,20 +1,20 @@
 """Bandwidths, ratios and the seed's rows, from figures that are known."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fakes.recorded import Spec, swept
-from scalewise.analysis import Communication, configurations, seed_rows
+from fakes.recorded import DDP, Spec, edit_ranks, swept, write_sweep
+from scalewise.analysis import Communication, configurations, load_sweep, seed_rows
+from scalewise.analysis import communication as communication_module
 from scalewise.analysis.communication import (
     AllReduceCurve,
     ProfiledWindow,
     _achieved,
     _later,
     _transfer_ms,
+    measure_communication,
     serial_fraction,
 )
 from scalewise.analysis.steps import ExposedCommunication
@@ -133,3 +133,15 @@ def test_kinds_of_cells(
     (one,) = configurations(swept(tmp_path, Spec(config=config)))
     assert (one.is_timed, one.is_profiled) == (timed, profiled)
     assert (one.setting("workload") == "doctor") is examination
+
+
+def test_the_expected_time_is_that_of_all_buckets_at_the_doctors_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(communication_module, "all_reduce_curve", lambda *_: CURVE)
+    write_sweep(tmp_path, [DDP])
+    edit_ranks(tmp_path, lambda rank: rank.update(gradient_bytes=4_000_000, gradient_buckets=4))
+    (config,) = configurations(load_sweep(tmp_path))
+    found = measure_communication(config, None, None)
+    assert found.expected_ms == pytest.approx(4 * CURVE.ms(1_000_000))
+    assert found.doctor_bus_gb_s == pytest.approx(CURVE.bus_gb_s(1_000_000))

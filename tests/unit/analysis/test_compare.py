@@ -1,20 +1,36 @@
 """B against A under one declared factor, and the gate for CI."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from fakes.recorded import DDP, Spec, repeats, write_sweep
+from fakes.recorded import (
+    DDP,
+    STEADY,
+    STEADY_3,
+    Spec,
+    analysed,
+    repeats,
+    step_ms,
+    swept,
+    write_sweep,
+)
 from fakes.step_files import BLOCK_BYTES
-from scalewise.analysis import Comparison, compare, load_sweep
-from scalewise.analysis.comparison import parse_limit
+from scalewise.analysis import (
+    Comparison,
+    compare,
+    concurrent_trainings,
+    load_sweep,
+    workloads,
+)
+from scalewise.analysis.comparison import find_factors, parse_limit
+from scalewise.analysis.configuration import configurations
 from scalewise.analysis.model import Sweep
 from scalewise.analysis.statistics import estimate_ratio
 from scalewise.records import SweepFolder
 from scalewise.report import comparison_section
-
-STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
 
 
 def sweep(path: Path, factor: float, *specs: Spec, runs: int = 5) -> Sweep:
@@ -41,7 +57,6 @@ def test_fewer_than_three_runs_a_side_decide_nothing_however_far_apart(
 ) -> None:
     found = code(tmp_path, slowdown, "slower=3%", runs)
     assert {m.change for m in found.matches} == {"undecided"}
-    assert found.gate is not None
     assert (found.gate.failed, found.gate.blind) == (False, True)
     assert excluded in found.gate.reason
     text = "\n".join(comparison_section(found).texts)
@@ -54,7 +69,6 @@ def test_a_second_difference_refuses_and_an_empty_comparison_fails(tmp_path: Pat
     found = compare(a, b, "code", "slower=3%")
     assert found.matches == ()
     assert "device_model: NVIDIA H200 against NVIDIA A10G" in found.unmatched[0].reason
-    assert found.gate is not None
     assert found.gate.failed
     assert len(compare(a, sweep(tmp_path / "c", 1.0, Spec(device_name="A10G")), "gpu").matches) == 1
 
@@ -106,13 +120,11 @@ def test_an_interval_excludes_1_where_a_change_is_shown_and_only_there(tmp_path:
         found = compare(load_sweep(tmp_path / "a"), load_sweep(tmp_path / other), "code")
         for match in found.matches:
             interval = match.ratio.interval
-            assert interval is not None
             assert (interval.low <= 1 <= interval.high) == (match.change == "no difference shown")
             assert match.detectable is not None
             if match.change == "no difference shown":
                 assert max(match.ratio.value, 1 / match.ratio.value) < match.detectable
     uncorrected = estimate_ratio(*([1 / f for f in runs[side]] for side in "ba")).interval
-    assert uncorrected is not None
     assert uncorrected.high < 1, "without correction a change would stand there"
     assert {m.change for m in found.matches} == {"slower", "no difference shown"}
 
@@ -123,13 +135,11 @@ def test_a_pass_names_what_it_does_not_exclude_the_worst_first(tmp_path: Path) -
         specs = [replace(m, commit=name * 12) for m in models]
         write_sweep(tmp_path / name, [one for s in specs for one in repeats(s, factors)])
     found = compare(load_sweep(tmp_path / "a"), load_sweep(tmp_path / "b"), "code", "slower=3%")
-    assert found.gate is not None
     assert (found.gate.failed, found.gate.blind) == (False, True)
     assert "none is excluded either for 6 of 6 configurations" in found.gate.reason
     assert found.gate.reason.count("is not excluded") == 4
     assert found.gate.reason.endswith("; and 2 more: add repeats")
     sure = code(tmp_path / "sure", 1.0, "slower=5%")
-    assert sure.gate is not None
     assert not sure.gate.blind
 
 
@@ -168,6 +178,94 @@ def test_a_result_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (folder.path / "result.json").write_text("{")
     found = compare(a, load_sweep(tmp_path / "b"), "code", "slower=3%")
     assert found.left_out[0].fault.startswith("result.json: cannot be read as JSON")
-    assert found.gate is not None
     assert found.gate.failed
     assert "its result cannot be used: result.json" in found.gate.reason
+
+
+# Rows of several sweeps or devices side by side, winners, and tasks that ran together.
+LINK = ("NCCL_P2P_DISABLE=1 on GPUs with NVLink",)
+
+
+def runs(*specs: Spec, factors: Sequence[float] = STEADY_3, slower: float = 1.0) -> list[Spec]:
+    return [one for spec in specs for one in repeats(spec, [f * slower for f in factors])]
+
+
+def test_a_metric_has_a_winner_only_where_a_tie_is_excluded(tmp_path: Path) -> None:
+    h200 = analysed(tmp_path / "a", *runs(Spec(), DDP))
+    a10g = [replace(s, device_name="NVIDIA A10G") for s in (Spec(), DDP)]
+    slower = analysed(tmp_path / "b", *runs(*a10g, slower=2.0))
+    (work,) = workloads([h200, slower])
+    assert [entry.name for entry in work.entries] == [
+        "A single x1", "A ddp x2", "B single x1", "B ddp x2"
+    ]  # fmt: skip
+    fastest = work.fastest
+    assert fastest.entry is work.entries[1]
+    assert (work.cheapest.metric.words, work.cheapest.entry) == ("cost", work.entries[2])
+    assert fastest.advantage.value == pytest.approx(step_ms(Spec()) / step_ms(DDP), rel=0.01)
+    # Memory is the same number in all rows: nobody wins.
+    memory = next(one for one in work.winners if one.metric.words == "peak memory")
+    assert (memory.entry, len(memory.rivals)) == (None, 4)
+    noisy = analysed(tmp_path / "c", *runs(*a10g, factors=[0.7, 1.0, 1.4]))
+    (open_,) = workloads([h200, noisy])
+    assert open_.fastest.entry is None
+    assert {e.name for e in open_.fastest.rivals} >= {"A ddp x2", "B ddp x2"}
+
+
+def test_two_runs_win_nothing(tmp_path: Path) -> None:
+    (work,) = workloads([analysed(tmp_path, *runs(Spec(), DDP, factors=STEADY_3[:2]))])
+    assert {winner.entry for winner in work.winners} == {None}
+
+
+def test_devices_of_one_folder_stand_side_by_side_and_unlike_memories_do_not_compete(
+    tmp_path: Path,
+) -> None:
+    specs = [
+        replace(one, repeat=one.repeat + 3 * (kind == "cpu"), kind=kind)
+        for kind in ("cuda", "cpu")
+        for one in runs(Spec())
+    ]
+    (work,) = workloads([analysed(tmp_path, *specs)])
+    assert [e.config.leaves["device.name"] for e in work.entries] == ["H200", "CPU"]
+    _, _, memory, _, cost = work.winners
+    assert (memory.entry, memory.advantage) == (None, None)
+    assert (cost.entry, len(cost.unmeasured)) == (None, 1), "a share of a CPU host has no price"
+
+
+def test_tasks_that_trained_at_the_same_time_have_a_rate_in_all(tmp_path: Path) -> None:
+    specs = [Spec(model="a"), Spec(model="b", batch_size=64)]
+    (found,) = concurrent_trainings("A", analysed(tmp_path, *specs))
+    assert found.tasks == ("a single x1", "b single x1")
+    alone = sum(spec.batch_size / step_ms(spec) * 1e3 for spec in specs)
+    assert found.samples_per_s.value == pytest.approx(alone, rel=0.03)
+
+
+def test_the_link_is_a_factor_and_is_found_as_the_one_that_differs(tmp_path: Path) -> None:
+    off = {"hardware": {"name": "auto", "nccl": {"NCCL_P2P_DISABLE": 1}}}
+    a = swept(tmp_path / "a", *runs(DDP))
+    b = swept(tmp_path / "b", *runs(replace(DDP, emulated=LINK, config=off), slower=1.25))
+    declared, found = compare(a, b, "link"), compare(a, b)
+    assert (found.factor, found.chosen) == ("link", True)
+    assert found.matches == declared.matches
+    (match,) = found.matches
+    assert match.change == "slower"
+    assert match.ratio.value == pytest.approx(0.8, rel=0.01)
+    assert {d.field for d in match.changed} == {"emulated", "hardware.nccl.NCCL_P2P_DISABLE"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "factor"),
+    [
+        ({}, ""),
+        ({"commit": "b" * 12}, "code"),
+        ({"commit": "b" * 12, "seed": 8}, "code,seed"),
+        ({"device_name": "NVIDIA A10G"}, "gpu"),
+    ],
+)
+def test_the_fewest_factors_that_differ_are_found(
+    tmp_path: Path, changes: dict[str, str], factor: str
+) -> None:
+    a = configurations(swept(tmp_path / "a", Spec(), DDP))
+    b = configurations(
+        swept(tmp_path / "c", *(replace(spec, **changes) for spec in (Spec(), DDP)))  # type: ignore[arg-type]
+    )
+    assert set(find_factors(a, b).split(",")) == set(factor.split(","))

@@ -1,7 +1,5 @@
 """Known prices and times in, known cost out; a price that is not known has its reason."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +7,18 @@ from typing import Any
 
 import pytest
 
-from fakes.recorded import DDP, Spec, analysed, repeats, step_ms, write_sweep
-from scalewise.analysis import Analysis, Configuration, Cost, Pair, analyse, load_sweep
+from fakes.recorded import DDP, STEADY, Spec, analysed, repeats, step_ms, write_sweep
+from scalewise.analysis import (
+    Analysis,
+    Configuration,
+    Cost,
+    Pair,
+    SamplesError,
+    analyse,
+    load_sweep,
+    reach,
+    read_samples,
+)
 from scalewise.analysis.cost import measure_cost, usd_per_million_samples
 from scalewise.config import HardwareConfig, Price
 
@@ -19,7 +27,6 @@ OWN = {"usd_per_hour": 2.5, "source": "invoice", "date": "2026-11"}
 H200 = HardwareConfig("h200", "cuda", match=("H200",), price=LIST)
 UNPRICED = HardwareConfig("l4", "cuda", match=("L4",))
 PROFILES = (H200, UNPRICED)
-STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
 
 
 def configured(**hardware: Any) -> dict[str, Any]:
@@ -50,7 +57,6 @@ def test_a_million_samples_by_hand() -> None:
 def test_devices_times_price_over_what_they_get_done(tmp_path: Path, spec: Spec) -> None:
     found = cost_of(tmp_path, spec)
     assert (found.price, found.missing) == (LIST, None)
-    assert found.usd_per_million_samples is not None
     assert found.usd_per_million_samples.value == pytest.approx(expected_usd(spec, 5.0), rel=1e-3)
     assert found.usd_per_million_samples.interval is None
 
@@ -59,8 +65,6 @@ def test_its_interval_is_that_of_the_throughput_turned_over(tmp_path: Path) -> N
     config = one(tmp_path, *repeats(DDP, STEADY))
     usd = measure_cost(config, PROFILES).usd_per_million_samples
     rate = config.estimate("global_samples_per_s")
-    assert usd is not None and usd.interval is not None
-    assert rate is not None and rate.interval is not None
     assert usd.interval.low < usd.value < usd.interval.high
     assert usd.interval.low == pytest.approx(usd_per_million_samples(2, 5.0, rate.interval.high))
     assert usd.interval.high == pytest.approx(usd_per_million_samples(2, 5.0, rate.interval.low))
@@ -72,7 +76,6 @@ def test_a_users_own_price_wins(tmp_path: Path, mismatch: bool, kind: str) -> No
     hardware = configured(price=OWN, allow_mismatch=mismatch)
     found = cost_of(tmp_path, replace(DDP, kind=kind, config=hardware))
     assert found.price == Price(2.5, "invoice", "2026-11")
-    assert found.usd_per_million_samples is not None
     assert found.usd_per_million_samples.value == pytest.approx(expected_usd(DDP, 2.5), rel=1e-3)
 
 
@@ -82,7 +85,6 @@ def test_a_number_in_place_of_the_lists_is_said_to_be_the_users(tmp_path: Path) 
     theirs = "given by the user as hardware.price.usd_per_hour"
     assert found.price == Price(2.0, theirs, "2025-10-09"), "the day of the run"
     usd = found.usd_per_million_samples
-    assert usd is not None
     assert usd.value == pytest.approx(expected_usd(Spec(), 2.0), rel=1e-3)
 
 
@@ -144,7 +146,6 @@ def compared(path: Path, *specs: Spec) -> tuple[Pair, Analysis]:
 def test_beside_one_device_a_sample_costs_one_over_the_efficiency(tmp_path: Path) -> None:
     pair, analysis = compared(tmp_path, *repeats(Spec(), STEADY), *repeats(DDP, STEADY))
     found, efficiency = analysis.cost_ratio(pair), pair.efficiency
-    assert found and found.interval and efficiency.interval
     each = (analysis.cost(side).usd_per_million_samples for side in (pair.multi, pair.single))
     usd = [figure.value for figure in each if figure]
     assert found.value == pytest.approx(usd[0] / usd[1])
@@ -172,7 +173,53 @@ def test_the_ratio_needs_no_price_but_knows_two_unequal_ones(tmp_path: Path) -> 
 def test_the_shipped_profile_prices_a_run_on_auto(tmp_path: Path) -> None:
     found = analysed(tmp_path, Spec())
     (cost,) = found.costs.values()
-    assert cost.price is not None and cost.usd_per_million_samples is not None
     value = expected_usd(Spec(), cost.price.usd_per_hour)
     assert cost.usd_per_million_samples.value == pytest.approx(value, rel=1e-3)
     assert math.isfinite(value) and value > 0
+
+
+# Hours and USD of a number of samples, from known rates and prices.
+PRICE = {"usd_per_hour": 3.6, "source": "invoice", "date": "2026-11"}
+PRICED = {"hardware": {"name": "auto", "price": PRICE}}
+
+
+def in_three_runs(path: Path, *specs: Spec) -> Analysis:
+    runs = [run for spec in specs for run in repeats(spec, [1.0, 1.02, 0.99])]
+    return analyse(load_sweep(write_sweep(path, runs)))
+
+
+def test_hours_follow_the_rate_and_usd_the_devices(tmp_path: Path) -> None:
+    specs = [replace(spec, config=PRICED) for spec in (Spec(), DDP)]
+    analysis = in_three_runs(tmp_path, *specs)
+    for config, spec in zip(analysis.measured, specs, strict=True):
+        found = reach(10_000_000, config, analysis.costs[config.config_id])
+        hours = 10_000_000 / spec.global_batch * step_ms(spec) / 1e3 / 3600
+        assert found.hours.value == pytest.approx(hours, rel=0.01)
+        assert found.usd.value == pytest.approx(found.hours.value * spec.devices * 3.6)
+        assert found.hours.interval.low < found.hours.value < found.hours.interval.high
+        both = found.usd.interval.high / found.hours.interval.high
+        assert both == pytest.approx(spec.devices * 3.6)
+
+
+def test_without_a_price_there_are_hours_and_a_reason(tmp_path: Path) -> None:
+    analysis = in_three_runs(tmp_path, Spec(kind="cpu"))
+    (config,) = analysis.measured
+    found = reach(1_000_000, config, analysis.costs[config.config_id])
+    assert found.hours
+    assert found.usd is None
+    assert found.missing == "a share of a CPU host has no list price"
+
+
+@pytest.mark.parametrize(
+    ("typed", "samples"),
+    [("1e9", 10**9), ("2500000", 2_500_000), ("1", 1)]
+    + [(typed, None) for typed in ("", "many", "0", "-1e9", "1.5", "nan", "inf", "1e300")],
+)
+def test_samples_are_a_whole_number(typed: str, samples: int | None) -> None:
+    if samples is not None:
+        assert read_samples(typed) == samples
+        return
+    with pytest.raises(
+        SamplesError, match=r"^--samples: found '.*'; allowed: a whole number .*1e9$"
+    ):
+        read_samples(typed)

@@ -1,7 +1,5 @@
 """What deciding costs, by a small seeded simulation, and that it simulates what is shipped."""
 
-from __future__ import annotations
-
 import math
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Contexts, foreign processes, extra memory and stalls: found, not there, or not to be told."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,22 +11,9 @@ import pytest
 from fakes.kept_sweep import kept_sweeps
 from fakes.nvml.fixture import fake_nvml  # noqa: F401  # a fixture
 from fakes.nvml.scenario import INVALID_ARGUMENT, NO_PERMISSION, Scenario, gpu_uuid, mig_uuid
-from fakes.recorded import (
-    DDP,
-    QUIET,
-    START,
-    Spec,
-    rank_summary,
-    repeats,
-    swept,
-    write_sweep,
-)
+from fakes.recorded import DDP, QUIET, START, Spec, rank_summary, repeats, swept, write_sweep
 from scalewise.analysis import CellRecords, Pair, Remark, load_sweep, reach_verdicts
-from scalewise.analysis.disturbances import (
-    disturbances,
-    foreign_cpu_share,
-    is_disturbed,
-)
+from scalewise.analysis.disturbances import disturbances, foreign_cpu_share, is_disturbed
 from scalewise.analysis.load import load_cell
 from scalewise.analysis.step_path import common_stalls
 from scalewise.analysis.steps import NotMeasuredError
@@ -100,8 +85,10 @@ def test_a_stall_of_all_ranks_is_found_also_where_they_are_a_step_apart() -> Non
 
 def test_a_stall_in_warmup_counts_and_says_so() -> None:
     flags = dict.fromkeys(range(10), WARMUP)
-    (stall,) = common_stalls([steps(r, {5: 400.0}, flags=flags) for r in (0, 1)])
-    assert stall.in_warmup
+    for of_one, in_warmup in ((flags, True), (None, False)):
+        each = [steps(0, {5: 400.0}, flags=flags), steps(1, {5: 400.0}, flags=of_one)]
+        (stall,) = common_stalls(each)
+        assert stall.in_warmup is in_warmup
 
 
 def test_steps_that_capture_on_every_rank_are_no_stall() -> None:
@@ -134,8 +121,6 @@ def test_steps_after_a_gap_are_compared_by_when_they_ran() -> None:
 
 
 # Processes and memory, from a series
-
-
 def cell(folder: Path, spec: Spec = DDP) -> CellRecords:
     (one,) = load_sweep(write_sweep(folder, [spec])).cells
     return replace(one, steps=tuple(steps(rank) for rank in range(spec.devices)), devices=())
@@ -223,7 +208,6 @@ def test_extra_memory_is_what_lies_beside_the_allocators(
     expected: str | None,
 ) -> None:
     one = cell(tmp_path)
-    assert one.result is not None
     ranks = tuple(
         replace(rank, peak_reserved_mib=mib)
         for rank, mib in zip(one.result.ranks, reserved_mib, strict=True)
@@ -264,7 +248,6 @@ Use = Callable[[Scenario], Path]
 
 def sampled(cell: CellRecords, folder: Path, uuids: Sequence[str]) -> CellRecords:
     """The same cell with its ranks on these devices, sampled for a second of training."""
-    assert cell.result is not None
     begin_s = time.time() - 0.2  # the first step takes 0.1 s
     sampler = DeviceSampler(
         CellFolder(folder), {uuid: i for i, uuid in enumerate(uuids)}, dict, interval_s=0.1
@@ -327,8 +310,6 @@ def test_mig_instances_do_not_tell_their_processes(
 
 
 # Kept records
-
-
 @pytest.mark.parametrize("sweep", ["h200x4_gpt2", "h200x4_widths"])
 def test_the_stalled_sweeps_are_named_and_their_single_gpu_runs_are_not(sweep: str) -> None:
     contexts = []
@@ -384,8 +365,6 @@ def test_no_kept_result_of_several_gpus_is_stalled_or_has_a_second_context() -> 
 
 
 # CPU time of others
-
-
 def used(**changes: float) -> CoreUse:
     return replace(QUIET, **changes)  # type: ignore[arg-type]
 

@@ -1,7 +1,5 @@
 """Energy from the counter, placed in time by power samples, and checked against them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

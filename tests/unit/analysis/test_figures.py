@@ -1,7 +1,5 @@
 """How figures and their doubt are written: read at a glance, and never more than is known."""
 
-from __future__ import annotations
-
 import pytest
 
 from scalewise.analysis import (
@@ -16,7 +14,7 @@ from scalewise.analysis import (
     ratio,
 )
 from scalewise.analysis.decisions import _judge
-from scalewise.analysis.figures import interval_words, no_bound
+from scalewise.analysis.figures import interval_words, no_bound, value_in_columns
 from scalewise.analysis.statistics import (
     Interval,
     estimate_mean,
@@ -88,7 +86,6 @@ def test_runs_that_are_equal_are_not_said_to_be_certain(runs: list[float], which
 def test_two_runs_that_differ_bound_nothing_and_nothing_reads_0_00() -> None:
     """The intervals are of the product's own statistics, of runs that differ by half and more."""
     wild = estimate_ratio([100.0, 310.0], [90.0, 92.0])
-    assert wild.interval is not None
     assert wild.interval.low < 0.005
     assert ratio(wild) == "1.93 (no useful bound from 2 runs)"
     assert interval_words(wild) == "no useful bound from 2 runs"
@@ -138,3 +135,9 @@ def test_an_interval_that_bounds_nothing_is_null_with_its_reason() -> None:
 )
 def test_a_corrected_level_is_never_rounded_to_certainty(level: float, words: str) -> None:
     assert confidence(Interval(0.9, 1.1, level)) == words
+
+
+def test_a_value_has_a_column_and_its_interval_two() -> None:
+    assert value_in_columns("x", 3) == {"x": 3}
+    ratio = RatioEstimate(1.5, (3, 3), Interval(1.2, 1.8), 0.01)
+    assert value_in_columns("x", ratio) == {"x": 1.5, "x_low95": 1.2, "x_high95": 1.8}

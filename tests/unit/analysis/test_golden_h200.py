@@ -3,15 +3,18 @@
 The recordings stand in tests/data; what is asserted was computed from them by hand once.
 """
 
-from __future__ import annotations
-
+import csv
+import io
+import shutil
 from pathlib import Path
 
 import pytest
 
 from fakes.kept_sweep import kept, with_known_code
-from scalewise.analysis import Analysis, analyse, load_sweep
+from scalewise.analysis import Analysis, CellRecords, DeviceUsage, Run, analyse, load_sweep
 from scalewise.analysis.model import Sweep
+from scalewise.analysis.run import measure_run
+from scalewise.report import builder
 
 DATA = Path(__file__).parents[2] / "data"
 
@@ -31,7 +34,6 @@ def test_two_gpus_pay(nvlink: Analysis) -> None:
     (pair,) = nvlink.pairs
     assert pair.devices == 2
     assert pair.speedup.value == pytest.approx(1.771, abs=0.005)
-    assert pair.speedup.interval is not None
     assert pair.speedup.interval.low > 1.7
     assert pair.verdict == "pays"
 
@@ -39,7 +41,6 @@ def test_two_gpus_pay(nvlink: Analysis) -> None:
 def test_the_loss_is_that_of_all_samples(nvlink: Analysis) -> None:
     """Rank 0's samples alone would have had 3.2156."""
     (pair,) = nvlink.pairs
-    assert pair.loss is not None
     assert (pair.loss.name, pair.loss.samples) == ("train_loss", 2560)
     assert pair.loss.multi == pytest.approx(3.2083, abs=5e-5)
     assert pair.loss.single == pytest.approx(3.2110, abs=5e-5)
@@ -49,7 +50,6 @@ def test_without_peer_to_peer_communication_is_exposed_and_labelled(without_peer
     analysis = analyse(without_peers)
     (configuration,) = analysis.configurations
     provenance = configuration.cells[0].provenance
-    assert provenance is not None
     assert provenance.emulated == ("NCCL_P2P_DISABLE=1 on GPUs with NVLink",)
     (limit,) = analysis.budgets[configuration.config_id].limits
     assert (limit.cause, limit.ms) == ("transfer", pytest.approx(6.2, abs=0.1))
@@ -76,3 +76,76 @@ def test_two_gpus_that_lose_little_have_no_such_doubts(nvlink: Analysis) -> None
     (pair,) = nvlink.pairs
     assert {one.code for one in pair.remarks} <= {"clocks"}
     assert nvlink.budgets[pair.multi.config_id].limits == ()
+
+
+# A real run on one H200 (driver 580), as recorded: lanes, words, energy, report.
+GOLDEN = Path(__file__).resolve().parents[2] / "data" / "h200_single"
+
+
+@pytest.fixture(scope="module")
+def cell() -> CellRecords:
+    (found,) = load_sweep(GOLDEN).cells
+    return found
+
+
+@pytest.fixture(scope="module")
+def run(cell: CellRecords) -> Run:
+    return measure_run(cell)
+
+
+@pytest.fixture(scope="module")
+def gpu(run: Run) -> DeviceUsage:
+    (found,) = run.usage.devices
+    return found
+
+
+def test_it_is_whole(cell: CellRecords) -> None:
+    assert cell.state == "done"
+    assert cell.problems == ()
+    assert len(cell.steps[0]) == 400
+
+
+def test_an_idle_gpu_at_345_mhz_is_not_throttled(cell: CellRecords, gpu: DeviceUsage) -> None:
+    (series,) = cell.devices
+    first = series.samples[0][gpu.device.id]
+    assert (first.sm_clock_mhz, first.throttle_reasons) == (345.0, ())
+    assert (gpu.throttle_reasons, gpu.throttled_share) == ((), 0.0)
+    assert series.alerts == ()
+
+
+def test_gpm_is_of_training_not_of_the_start_before_it(gpu: DeviceUsage) -> None:
+    # The reading before it, 0.000006 %, is mostly of the seconds before training.
+    assert gpu.sm_activity_percent == pytest.approx(0.4345, abs=1e-4)
+    assert gpu.utilization_percent == 8.0
+
+
+def test_energy_by_counter_and_by_power_agree_within_two_percent(
+    run: Run, gpu: DeviceUsage
+) -> None:
+    assert gpu.energy.run_j == pytest.approx(4472.035 - 3442.15)
+    assert gpu.energy.run_integrated_j == pytest.approx(0.9836 * gpu.energy.run_j, rel=1e-4)
+    assert gpu.energy.idle_w == pytest.approx(77.97, abs=0.01)
+    assert gpu.energy.source == "counter"
+    assert gpu.energy.missing == ()
+    # 360 steps in 0.817 s between 92 and 121 W.
+    assert run.value("energy_j_per_step") == pytest.approx(0.272, abs=0.001)
+    assert run.value("energy_j_per_run") == gpu.energy.run_j
+
+
+def test_its_report_has_the_energy_the_timeline_and_no_balance(tmp_path: Path) -> None:
+    sweep = shutil.copytree(GOLDEN, tmp_path / "sweep")
+    files = builder.build(sweep)
+    page = files.details.read_text(encoding="utf-8")
+    row = "| medium single x1 | 120 | 0.272 | 2.12 | 1,030 | 1,013 | -1.6 | 78.0 | counter |"
+    assert row in page
+    assert "## Load balance" not in page
+    rows = list(csv.DictReader(io.StringIO((sweep / "report/gpu_timeline.csv").read_text())))
+    assert len(rows) == 14
+    assert rows[-1]["energy_j"] == "4472.035"
+    assert rows[0]["sm_activity_percent"] == ""
+
+
+def test_it_names_no_machine() -> None:
+    text = b"".join(p.read_bytes() for p in GOLDEN.rglob("*") if p.is_file())
+    for word in (b"/work", b"/tmp", b"/home", b"/usr", b"GPU-2a4d"):
+        assert word not in text

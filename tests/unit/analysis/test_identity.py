@@ -1,7 +1,5 @@
 """Hosts, code and the way of timing decide who is compared with whom."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

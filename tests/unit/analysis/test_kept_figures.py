@@ -3,12 +3,13 @@
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fakes.recorded import DDP, write_sweep
 from scalewise.analysis import load, load_sweep
 from scalewise.analysis.load import KEPT_FILE
-from scalewise.analysis.step_figures import StepFigures, figures_of
+from scalewise.analysis.step_figures import StepFigures, extremes, figures_of
 from scalewise.records import read_steps
 
 
@@ -89,3 +90,11 @@ def test_a_folder_that_cannot_be_written_is_read(
     monkeypatch.setattr(load, "write_atomically", refused)
     assert figures(sweep).throughput is not None
     assert not list(sweep.glob(f"*/{KEPT_FILE}"))
+
+
+def test_of_many_points_the_extremes_of_each_bin_stay() -> None:
+    y = np.zeros(1000)
+    y[[333, 334, 871]] = 5.0, -4.0, 9.0
+    at, kept = extremes(np.arange(1000.0), y, most=20)
+    assert len(at) <= 20
+    assert {(333.0, 5.0), (334.0, -4.0), (871.0, 9.0)} <= {*zip(at, kept, strict=True)}

@@ -1,7 +1,5 @@
 """Rows are told apart by what was swept, in as few words as it takes."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -9,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from fakes.recorded import DDP, Spec, analysed, repeats, swept, write_sweep
-from scalewise.analysis import configurations, load_sweep, swept_words
+from fakes.recorded import DDP, Spec, analysed, edit_ranks, repeats, swept, write_sweep
+from fakes.sections import lines_of
+from scalewise.analysis import analyse, configurations, load_sweep, swept_words
 from scalewise.analysis.labels import swept_order
+from scalewise.analysis.model import Sweep
 from scalewise.records import PlannedCell
 
 
@@ -82,9 +82,7 @@ def test_every_leaf_that_differs_is_named_though_fewer_would_tell_rows_apart(
     }
 
 
-def test_what_differs_between_models_alone_is_in_no_label_and_in_the_leaves(
-    tmp_path: Path,
-) -> None:
+def test_what_differs_between_models_alone_is_in_no_label_and_in_the_leaves(tmp_path: Path) -> None:
     found = configurations(swept(tmp_path, Spec(batch_size=64), Spec(model="medium", seed=8)))
     assert [c.label for c in found] == ["large single x1", "medium single x1"]
     assert [dict(c.leaves) for c in found] == [
@@ -199,3 +197,61 @@ def test_how_often_and_by_what_it_is_run_was_not_swept(typed: str) -> None:
     ]  # fmt: skip
     cells = [replace(cell, cell_id=f"id{i}") for i, cell in enumerate(cells)]
     assert set(swept_words(cells).values()) == {"lr=0.1", "lr=0.2"}
+
+
+# What a LightningModule really trained with stands in the report, not what was configured.
+OWN = "the module's own (SGD)"
+
+
+def sweep_of(path: Path, *specs: Spec, own: str | None = "SGD") -> Path:
+    write_sweep(path, specs)
+    edit_ranks(path, lambda rank: rank.update(own_optimizer=own))
+    return path
+
+
+def optimizers(sweep: Sweep) -> set[str | None]:
+    return {config.name("optimizer") for config in configurations(sweep)}
+
+
+def test_the_modules_own_is_named_and_its_settings_are_not_the_configurations(
+    tmp_path: Path,
+) -> None:
+    sweep = load_sweep(sweep_of(tmp_path, Spec(), DDP))
+    assert optimizers(sweep) == {OWN}
+    (shared,) = lines_of(analyse(sweep), "scaling")
+    assert f"optimizer={OWN}" in shared
+    assert "lr=" not in shared
+    assert not [p for cell in sweep.cells for p in cell.problems]
+
+
+def test_the_configured_one_is_named_where_it_was_used(tmp_path: Path) -> None:
+    sweep = load_sweep(sweep_of(tmp_path, Spec(), DDP, own=None))
+    assert optimizers(sweep) == {"adam"}
+    assert "lr=0.001" in lines_of(analyse(sweep), "scaling")[0]
+
+
+def test_a_cell_that_did_not_finish_has_that_of_its_model(tmp_path: Path) -> None:
+    other = {"model": {"name": "other"}}
+    failed = replace(DDP, outcome="failed")
+    sweep = load_sweep(sweep_of(tmp_path, Spec(), failed, Spec(outcome="failed", config=other)))
+    found = [(cell.config or {})["optimizer"]["name"] for cell in sweep.cells]
+    assert found == [OWN, OWN, "adam"]
+
+
+def test_what_was_asked_for_and_not_used_is_said(tmp_path: Path) -> None:
+    path = sweep_of(tmp_path, Spec())
+    plan = path / "sweep.json"
+    told = json.loads(plan.read_text())
+    told["cells"][0]["overrides"] = ["model=large", "optimizer=adam", "+optimizer.lr=0.1"]
+    plan.write_text(json.dumps(told))
+    (cell,) = load_sweep(path).cells
+    assert cell.problems == (
+        "optimizer=adam +optimizer.lr=0.1 was not used: the model built its own optimizer (SGD)",
+    )
+
+
+def test_a_cell_without_a_plan_says_it_too(tmp_path: Path) -> None:
+    path = sweep_of(tmp_path, Spec())
+    (path / "sweep.json").unlink()
+    (folder,) = (p.parent for p in path.glob("*/config.yaml"))
+    assert optimizers(load_sweep(folder)) == optimizers(load_sweep(path)) == {OWN}

@@ -1,7 +1,5 @@
 """The best of each number of devices, from step times and losses that are known."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,15 +10,13 @@ import numpy as np
 import pytest
 from scipy.stats import t
 
-from fakes.recorded import DDP, DDP_MS, SINGLE_MS, Spec, edit_ranks, repeats, write_sweep
+from fakes.recorded import DDP, DDP_MS, SINGLE_MS, STEADY_3, Spec, edit_ranks, repeats, write_sweep
 from fakes.sections import cells, lines_of
 from scalewise.analysis import Analysis, Configuration, RatioEstimate, analyse, load_sweep
 from scalewise.analysis.losses import LossCurve
 from scalewise.analysis.ranking import BestOfEach, Speed, _best_over_best
 from scalewise.analysis.statistics import Interval, estimate_ratio
 from scalewise.records import CellFolder, MetricRow, MetricsWriter
-
-STEADY = [1.0, 1.01, 0.99]
 
 
 def one(batch: int, step: float, **changes: object) -> Spec:
@@ -42,7 +38,7 @@ def analysed(
     path: Path, specs: Sequence[Spec], factors: Sequence[Sequence[float]] = ()
 ) -> Analysis:
     """Of runs without a loss: they are ranked by samples/s."""
-    each = factors or [STEADY] * len(specs)
+    each = factors or [STEADY_3] * len(specs)
     runs = [run for spec, own in zip(specs, each, strict=True) for run in repeats(spec, own)]
     write_sweep(path, runs)
     for file in path.glob("*/metrics/*"):
@@ -75,12 +71,11 @@ def test_unlike_batches_are_best_on_unlike_numbers(tmp_path: Path) -> None:
     """Equal batches have speedups of 1.14 and 1.89: neither is what one would use."""
     best = found(tmp_path, (one(64, 8.0), one(128, 17.0), two(64, 7.0), two(128, 9.0)))
     assert batches(best) == [64, 128]
-    assert best.rows[1].speedup
     assert best.rows[1].speedup.value == pytest.approx(16 / 9, rel=1e-3)
 
 
 def test_a_near_tie_is_left_open_and_widens_the_interval(tmp_path: Path) -> None:
-    noisy = [STEADY, [1.03, 0.98, 1.0], STEADY, STEADY]
+    noisy = [STEADY_3, [1.03, 0.98, 1.0], STEADY_3, STEADY_3]
     best = found(tmp_path, (one(64, 8.0), one(128, 15.9), *BATCHES[2:]), factors=noisy)
     alone, both = best.rows
     assert [rival.label for rival in alone.rivals] == ["large single x1 batch_size=64"]
@@ -128,7 +123,6 @@ def test_its_interval_holds_where_the_winner_was_chosen_by_noise() -> None:
         whole = _best_over_best(above, below, speed).interval  # type: ignore[arg-type]
         luckiest = max(below, key=lambda values: sum(map(math.log, values.values())))
         chosen = estimate_ratio(above[0], luckiest).interval
-        assert whole and chosen
         held += whole.low <= 1.8 <= whole.high
         naive += chosen.low <= 1.8 <= chosen.high
     assert held >= 0.94 * times
@@ -136,9 +130,8 @@ def test_its_interval_holds_where_the_winner_was_chosen_by_noise() -> None:
 
 
 def test_one_run_of_a_candidate_bounds_nothing(tmp_path: Path) -> None:
-    best = found(tmp_path, BATCHES, factors=[STEADY, [1.0], STEADY, STEADY])
+    best = found(tmp_path, BATCHES, factors=[STEADY_3, [1.0], STEADY_3, STEADY_3])
     both = best.rows[1]
-    assert both.speedup and both.judgement
     assert both.speedup.interval is None
     assert both.judgement.verdict == "undecided"
 
@@ -181,13 +174,9 @@ def with_losses(path: Path, losses: dict[int, float], every: int = 1, noise: flo
 
 
 def again(
-    path: Path,
-    specs: Sequence[Spec],
-    losses: dict[int, float],
-    every: int = 1,
-    noise: float = 0.0,
+    path: Path, specs: Sequence[Spec], losses: dict[int, float], every: int = 1, noise: float = 0.0
 ) -> Analysis:
-    write_sweep(path, [run for spec in specs for run in repeats(spec, STEADY)])
+    write_sweep(path, [run for spec in specs for run in repeats(spec, STEADY_3)])
     with_losses(path, losses, every, noise)
     return analyse(load_sweep(path))
 
@@ -195,9 +184,7 @@ def again(
 def test_time_to_equal_loss_counts_where_it_is_told(tmp_path: Path) -> None:
     """A batch of 128 makes 1.75 times the samples/s on two devices, and needs three times them."""
     (best,) = again(tmp_path, BATCHES, {64: 1.0, 128: 3.0}).best
-    assert best.equal_loss
     assert batches(best) == [64, 64]
-    assert best.rows[1].speedup
     assert best.rows[1].speedup.value == pytest.approx(8.0 / 7.0, rel=1e-3)
     # The same training on both numbers of devices: one place for both.
     places = {one.samples for one in best.equal_loss.reached.values()}
@@ -213,7 +200,6 @@ def test_the_noise_of_batches_widens_the_speedup_between_unlike_trainings(tmp_pa
         (best,) = again(path, BATCHES, {64: 1.0, 128: 1.2}, noise=noise).best
         assert best.equal_loss
         assert batches(best) == [64, 128]
-        assert best.rows[1].speedup and best.rows[1].speedup.interval
         widths.append(best.rows[1].speedup.interval.high / best.rows[1].speedup.interval.low)
     assert widths[1] > 1.1 * widths[0]
 
@@ -222,7 +208,6 @@ def test_a_larger_batch_may_reach_it_sooner_all_the_same(tmp_path: Path) -> None
     found = again(tmp_path, BATCHES, {64: 1.0, 128: 1.2})
     (best,) = found.best
     assert batches(best) == [64, 128]
-    assert best.rows[1].speedup
     assert best.rows[1].speedup.value == pytest.approx(16_000 / 1.2 / 8_000, rel=0.02)
     (said,) = lines_of(found, "best")
     assert "train_loss" in said

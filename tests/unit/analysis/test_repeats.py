@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from fakes.recorded import DDP, DDP_MS, Spec, crowd, repeats, swept, write_sweep
+from fakes.recorded import DDP, DDP_MS, STEADY, Spec, crowd, repeats, swept, write_sweep
 from scalewise.analysis import Repeats, analyse, load_sweep, reach_verdicts
 from scalewise.analysis.decisions import decide_alone
 
-STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
 NOISY = [1.0, 1.5, 0.7, 1.3, 0.8]
 
 

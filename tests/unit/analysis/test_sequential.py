@@ -18,8 +18,6 @@ from scalewise.analysis.verdict import judge, more_runs
 def benchmark() -> ModuleType:
     path = Path(__file__).parents[3] / "benchmarks" / "interval_coverage.py"
     spec = importlib.util.spec_from_file_location("interval_coverage", path)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     # Dataclasses look their module up by name.
     sys.modules[spec.name] = module
@@ -89,8 +87,6 @@ def test_what_was_measured_last_counts() -> None:
 def test_a_look_pays_for_the_looks_before_it() -> None:
     a, b = by_round(runs(150, 0.1, 5, 1)), by_round(runs(100, 0.1, 5, 2))
     corrected, plain = estimate_at(a, b).interval, estimate_ratio(a, b).interval
-    assert corrected is not None
-    assert plain is not None
     assert corrected.low < plain.low
     assert corrected.high > plain.high
 
@@ -105,7 +101,6 @@ def test_the_simulated_rule_is_the_shipped_one(benchmark: ModuleType) -> None:
         for twin, sides in ((benchmark.paired, pairs), (benchmark.welch, samples)):
             low, high = twin(single[None], multi[None], 1 - look_confidence())
             interval = estimate_at(*sides).interval
-            assert interval is not None
             assert np.exp([low[0], high[0]]) == pytest.approx([interval.low, interval.high])
             (verdict,) = benchmark.verdicts(*twin(single[None], multi[None], 0.05))
             assert judge(estimate_ratio(*sides), benchmark.DEVICES).verdict == words[verdict]
@@ -159,13 +154,11 @@ def test_so_many_more_runs_are_needed_as_the_interval_needs(cap: int | None) -> 
     single = [100.0] * 5
     ratio = estimate_ratio(by_round(of_scatter(1.2, 0.12, 5)), by_round(single))
     more = more_runs(ratio, 1.1, cap)
-    assert more is not None
     assert more > 1
     for runs, decided in ((5 + more, True), (5 + more - 1, False)):
         multi = of_scatter(1.2, 0.12, runs)
         sides = by_round(multi), by_round([100.0] * runs)
         found = estimate_ratio(*sides) if cap is None else estimate_at(*sides)
-        assert found.interval is not None
         assert (found.interval.low > 1.1) == decided
 
 

@@ -1,7 +1,5 @@
 """Known speedups by size in, known break-even sizes out; the rule beside the measurement."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -61,7 +59,6 @@ def test_its_interval_ends_where_the_speedup_is_told_from_the_level(pair: Pair) 
     found = break_even(
         pair, [(int(p), math.exp(y)) for p, y in zip(sizes, logs, strict=True)], half
     )
-    assert found.interval is not None
     for end in (found.interval.low, found.interval.high):
         assert end is not None
         w = math.log(end / sizes[0]) / math.log(sizes[1] / sizes[0])
@@ -165,7 +162,6 @@ def test_a_mean_speedup_mixes_batches_and_nothing_else(tmp_path: Path) -> None:
     assert mean.speedup.value == pytest.approx(math.prod(values) ** (1 / 3))
     halves = [math.log(p.speedup.interval.high / p.speedup.value) for p in mean.pairs
               if p.speedup.interval]  # fmt: skip
-    assert mean.speedup.interval is not None
     expected = mean.speedup.value * math.exp(math.hypot(*halves) / 3)
     assert mean.speedup.interval.high == pytest.approx(expected)
     assert mean.verdicts == {"pays": [32, 64, 128]}

@@ -1,14 +1,22 @@
 """Known times in, known samples/s out."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fakes.recorded import DDP, SINGLE_MS, Spec, step_ms, swept
+from fakes.recorded import DDP, SINGLE_MS, Spec, analysed, repeats, step_ms, swept, write_sweep
+from fakes.sections import lines_of
 from fakes.step_files import common_steps
+from scalewise.analysis import Configuration, Run, analyse, load_sweep
+from scalewise.analysis.doubts import doubt_speedup
+from scalewise.analysis.run import measure_run
+from scalewise.analysis.scaling import TypicalSpeedup, pair_all
+from scalewise.analysis.step_parts import long_step_figures
 from scalewise.analysis.steps import (
     NotMeasuredError,
+    StepTimes,
     find_long_steps,
     measure_anatomy,
     measure_throughput,
@@ -102,7 +110,6 @@ def test_anatomy_gives_every_phase_and_none_where_nothing_was_reduced(tmp_path: 
     anatomy = measure_anatomy(common_steps(cell.steps, 1))
     for line in ("host", "device"):
         mean = anatomy.mean(line)
-        assert mean is not None
         for phase, ms in SINGLE_MS.items():
             assert mean.phases_ms[phase] == pytest.approx(ms, rel=1e-5)
         assert mean.phases_ms["exposed_comm"] is None
@@ -113,7 +120,6 @@ def test_waiting_is_separated_from_the_transfer_by_comparing_ranks(tmp_path: Pat
     slow = Spec(strategy="ddp", devices=2, phases_ms=DDP.phases_ms, slow_ranks_ms={1: 4.0})
     cell = swept(tmp_path, slow).cells[0]
     communication = measure_anatomy(common_steps(cell.steps, 2)).communication
-    assert communication is not None
     assert communication.transfer_ms == pytest.approx(0.6, rel=1e-5)
     assert communication.wait_ms == pytest.approx(2.0, rel=1e-5)  # 4 ms on one rank of two
 
@@ -186,3 +192,131 @@ def test_a_long_step_takes_two_seconds_and_three_medians(
 ) -> None:
     times = [long_ms] + [step_ms] * 199
     assert len(find_long_steps(timed_steps([series(0, times, 32, warmup)], 1)).found) == found
+
+
+# Steps of seconds: set aside, and named with their run and their length.
+def configuration(path: Path, *specs: Spec) -> Configuration:
+    (config,) = analysed(path, *specs).measured
+    return config
+
+
+def with_long(run: Run, steps: tuple[int, ...], ms: float) -> Run:
+    """These steps of every rank longer by ``ms`` on both timelines."""
+    series = []
+    for one in run.cell.steps:
+        rows = one.rows.copy()
+        for line in ("host", "device"):
+            rows[f"{line}_step_ms"][list(steps)] += ms
+        series.append(StepSeries(one.rank, rows, 0))
+    return measure_run(replace(run.cell, steps=tuple(series)))
+
+
+@pytest.mark.parametrize(
+    ("long", "said"),
+    [
+        ((120,), "step 120 took 20.0 s on rank 0 (median 10 ms); set aside from"),
+        ((20, 60), "2 of 190 steps are too many to be set aside"),
+        (tuple(range(20, 60)), "and 37 more of more than 2 s (median 10 ms); 40 of 190"),
+    ],
+)
+def test_a_report_names_long_steps_their_run_and_their_length(
+    tmp_path: Path, long: tuple[int, ...], said: str
+) -> None:
+    analysis = analysed(tmp_path, Spec(steps=200))
+    (config,) = analysis.measured
+    assert long_step_figures(config.runs[0]) is None
+    run = with_long(config.runs[0], long, 19_990.0)
+    told = replace(analysis, configurations=(replace(config, runs=(run,)),))
+    (found,) = (one for one in told.remarks if one.code == "long_step")
+    assert (found.run, found.about) == (run.cell.planned.name, config.config_id)
+    assert said in found.text
+    assert any(found.text in line for line in lines_of(told, "remarks"))
+
+
+def test_a_long_step_leaves_no_trace_in_the_figures_of_a_run(tmp_path: Path) -> None:
+    slow = replace(DDP, steps=210, slow_ranks_ms={1: 1.0})
+    (run,) = configuration(tmp_path, slow).runs
+    disturbed = with_long(run, (120,), 20_000.0)
+    assert disturbed.samples_per_s == pytest.approx(run.samples_per_s, rel=1e-3)
+    assert disturbed.value("step_time_ms") == pytest.approx(run.value("step_time_ms"), rel=1e-3)
+    for line in ("host", "device"):
+        before, after = run.anatomy.mean(line), disturbed.anatomy.mean(line)
+        assert after.step_ms == pytest.approx(before.step_ms, rel=1e-3)
+    assert disturbed.balance.behind_share == pytest.approx(run.balance.behind_share, rel=1e-3)
+
+
+def test_a_long_step_is_a_doubt_at_the_verdict(tmp_path: Path) -> None:
+    specs = [*repeats(Spec(steps=210), [1.0] * 3), *repeats(replace(DDP, steps=210), [1.0] * 3)]
+    analysis = analysed(tmp_path, *specs)
+    (pair,) = analysis.pairs
+    assert pair.remarks == ()
+    run = with_long(pair.multi.runs[1], (120,), 20_000.0)
+    multi = replace(pair.multi, runs=(pair.multi.runs[0], run, pair.multi.runs[2]))
+    told = doubt_speedup(replace(pair, multi=multi), {})
+    assert [(one.code, one.run) for one in told.remarks] == [("long_step", run.cell.planned.name)]
+    assert analysis.say_why(told).endswith("; single steps took seconds")
+    assert told.verdict == pair.verdict
+
+
+# The speedup by median steps, beside the one that long steps have a part in.
+def configurations(path: Path, scaling: str = "strong") -> tuple[Configuration, ...]:
+    sides = (replace(side, scaling=scaling) for side in (Spec(), DDP))
+    sweep = write_sweep(path, [s for one in sides for s in repeats(one, [1.0, 1.01])])
+    return analyse(load_sweep(sweep)).configurations
+
+
+def with_median(config: Configuration, share: float) -> Configuration:
+    """Every run's median step at ``share`` of its mean: the rest is in long steps."""
+    runs = []
+    for run in config.runs:
+        mean = run.throughput.step_time_ms.mean
+        times = StepTimes(mean, share * mean, 10 * mean, run.throughput.steps)
+        runs.append(replace(run, throughput=replace(run.throughput, step_time_ms=times)))
+    return replace(config, runs=tuple(runs))
+
+
+def typical(*configs: Configuration) -> TypicalSpeedup:
+    ((pair,), _) = pair_all(configs)
+    found = pair.typical
+    assert found.of_means == pair.speedup.value
+    return found
+
+
+@pytest.mark.parametrize(
+    ("single_share", "multi_share", "differs"),
+    [(1.0, 1.0, False), (1.0, 0.92, False), (1.0, 0.9, True), (0.9, 1.0, True), (0.7, 0.7, False)],
+)
+def test_medians_leave_the_long_steps_out(
+    tmp_path: Path, single_share: float, multi_share: float, differs: bool
+) -> None:
+    single, multi = configurations(tmp_path)
+    found = typical(with_median(single, single_share), with_median(multi, multi_share))
+    assert found.of_medians == pytest.approx(found.of_means * single_share / multi_share)
+    assert found.multi_mean_over_median == pytest.approx(1 / multi_share)
+    assert found.single_mean_over_median == pytest.approx(1 / single_share)
+    assert found.differs is differs
+
+
+def test_it_is_samples_of_a_step_over_the_median_of_the_records(tmp_path: Path) -> None:
+    single, multi = configurations(tmp_path)
+    ((pair,), _) = pair_all((single, multi))
+    found = pair.typical
+    means = []
+    for config in (single, multi):
+        times = [
+            np.median(run.cell.steps[0].timed().column("step", "device")) for run in config.runs
+        ]
+        means.append(float(np.exp(np.mean(np.log(times)))))
+    assert found.of_medians == pytest.approx(means[0] / means[1])
+
+
+def test_a_median_of_zero_says_nothing(tmp_path: Path) -> None:
+    single, multi = configurations(tmp_path)
+    ((pair,), _) = pair_all((with_median(single, 0.0), multi))
+    assert pair.typical is None
+
+
+def test_under_weak_scaling_twice_the_samples_count_twice(tmp_path: Path) -> None:
+    found = typical(*configurations(tmp_path, "weak"))
+    assert found.of_medians == pytest.approx(found.of_means, rel=0.01)
+    assert not found.differs

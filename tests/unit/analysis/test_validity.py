@@ -1,27 +1,39 @@
 """What makes a verdict *invalid*: no figure of it is printed, priced or ranked."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
-from fakes.recorded import DDP, Spec, edit_ranks, repeats, write_sweep
+from fakes.kept_sweep import kept_sweeps
+from fakes.recorded import DDP, STEADY_3, Spec, edit_ranks, repeats, write_sweep
 from fakes.sections import answers, lines_of, values
-from scalewise.analysis import Analysis, Row, analyse, load_sweep
+from fakes.step_files import steady_rows, write_rows
+from scalewise.analysis import (
+    Analysis,
+    Row,
+    analyse,
+    choose_strategy,
+    compare,
+    load_sweep,
+    reach,
+    under_ceiling,
+)
+from scalewise.analysis.validity import contradiction
+from scalewise.records import PHASES, WARMUP, StepSeries, SweepFolder, read_steps
 from scalewise.report import build
 
-STEADY = [1.0, 1.01, 0.99]
 Rank = dict[str, Any]
 
 
 def analysed(path: Path, change: Callable[[Rank], None], multi: Spec = DDP) -> Analysis:
     """Three runs a side; every rank of those on two devices is changed."""
-    write_sweep(path, [*repeats(Spec(), STEADY), *repeats(multi, STEADY)])
+    write_sweep(path, [*repeats(Spec(), STEADY_3), *repeats(multi, STEADY_3)])
     edit_ranks(path, change, "*-ddp-*")
     return analyse(load_sweep(path))
 
@@ -112,6 +124,244 @@ def test_faster_but_learning_less_stands_in_the_verdict(
 ) -> None:
     found = analysed(tmp_path, nothing, replace(DDP, final_loss=loss))
     (pair,) = found.pairs
-    assert pair.loss is not None
     assert pair.loss.learns_less is says
     assert ("learns_less" in [one.code for one in pair.remarks]) is says
+
+
+# Steps without a gradient are fast ones: a run with such steps is doubted, or invalid.
+AUTO = {"repeats": "auto", "max_repeats": 8, "precision_percent": 2}
+SIDES = [run for spec in (Spec(config=AUTO), replace(DDP, config=AUTO))
+         for run in repeats(spec, STEADY_3)]  # fmt: skip
+
+
+def trained_without(
+    path: Path, *specs: Spec, without: int | None, resumed_at: int | None = None
+) -> Analysis:
+    """The single-device runs left out a gradient in so many steps, the others in none."""
+    write_sweep(path, specs)
+    for result in path.glob("*/result.json"):
+        told = json.loads(result.read_text())
+        for rank in told["ranks"]:
+            rank["steps_without_loss"] = without if len(told["ranks"]) == 1 else 0
+            rank["resumed_at_step"] = resumed_at
+        result.write_text(json.dumps(told))
+    return analyse(load_sweep(path))
+
+
+@pytest.fixture(scope="module")
+def untrained(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
+    """Three runs on one device that trained nothing, and three on two that did."""
+    return trained_without(tmp_path_factory.mktemp("sweep"), *SIDES, without=60)
+
+
+@pytest.mark.parametrize(
+    ("without", "resumed_at", "counted"),
+    [(15, None, "15 of 60 steps"), (15, 20, "15 of 40 steps"), (0, None, ""), (None, None, "")],
+)
+def test_a_run_that_trained_nothing_is_doubted(
+    tmp_path: Path, without: int | None, resumed_at: int | None, counted: str
+) -> None:
+    found = trained_without(tmp_path, Spec(), without=without, resumed_at=resumed_at)
+    said = [line for line in lines_of(found, "remarks") if "trained nothing" in line]
+    assert [counted in line for line in said] == [True] * bool(counted)
+
+
+def test_a_comparison_with_few_such_steps_says_so(tmp_path: Path) -> None:
+    found = trained_without(tmp_path, *SIDES, without=3)
+    (pair,) = found.pairs
+    assert [(one.code, one.about) for one in pair.remarks] == [
+        ("few_untrained", pair.single.config_id)
+    ]
+    assert "one device: 3 of 60 steps trained nothing" in found.say_why(pair)
+
+
+def test_its_comparisons_are_invalid(untrained: Analysis) -> None:
+    (pair,) = untrained.pairs
+    assert (pair.verdict, pair.invalid[0].code) == ("invalid", "invalid_baseline")
+    single, multi = untrained.measured
+    codes = {key: why[0].code for key, why in untrained.invalid.items()}
+    assert codes == {single.config_id: "untrained", multi.config_id: "invalid_baseline"}
+    costs = [untrained.costs[c.config_id] for c in (single, multi)]
+    assert [cost.usd_per_million_samples for cost in costs] == [None, None]
+    assert reach(1000, single, costs[0]).hours is None
+    assert reach(1000, multi, costs[1]).hours is not None
+
+
+def test_nothing_is_repeated_or_chosen_for_its_speed(untrained: Analysis) -> None:
+    (both,) = untrained.repeats
+    assert (both.wanted, both.because) == (None, "failures")
+    candidates = {str(c.name("strategy")): c for c in untrained.measured}
+    decision = choose_strategy(candidates, 60, 128)
+    problems = {one.name: one.problem for one in decision.candidates}
+    assert decision.chosen == "ddp"
+    assert not problems["ddp"]
+    assert (problems["single"] or "").startswith("60 of 60 steps trained nothing")
+
+
+def test_it_is_not_the_fastest(tmp_path: Path) -> None:
+    """It has three times the samples/s of the fastest that trained, and one device, as they do."""
+    fast = repeats(Spec(batch_size=64), [0.1, 0.101, 0.099])
+    others = [one for size in (256, 512) for one in repeats(Spec(batch_size=size), STEADY_3)]
+    write_sweep(tmp_path, [*fast, *others])
+    for result in list(tmp_path.glob("00[012]-*/result.json")):
+        text = result.read_text()
+        result.write_text(text.replace('"steps_without_loss": null', '"steps_without_loss": 60'))
+    (named,) = [line for line in lines_of(tmp_path, "answer") if line.startswith("Fastest: ")]
+    assert "batch_size=512" in named and "batch_size=64" not in named
+
+
+@pytest.mark.parametrize(("a", "b", "side"), [(0, 60, "B"), (60, 0, "A")])
+def test_it_is_neither_faster_nor_slower_than_before(
+    tmp_path: Path, a: int, b: int, side: str
+) -> None:
+    before = trained_without(tmp_path / "a", *SIDES[:3], without=a).sweep
+    after = trained_without(tmp_path / "b", *SIDES[:3], without=b).sweep
+    found = compare(before, after, "code", "slower=3%")
+    assert found.matches == ()
+    assert found.unmatched[0].reason.startswith(f"in {side}, 60 of 60 steps trained nothing")
+    assert found.gate.failed
+
+
+@pytest.mark.parametrize(("without", "bounded"), [(3, True), (60, False)])
+def test_it_is_no_ceiling(tmp_path: Path, without: int, bounded: bool) -> None:
+    write_sweep(tmp_path, [DDP, replace(DDP, strategy="independent")])
+    for result in tmp_path.glob("*independent*/result.json"):
+        told = json.loads(result.read_text())
+        told["models"] = 2
+        for rank in told["ranks"]:
+            rank["steps_without_loss"] = without
+        result.write_text(json.dumps(told))
+    measured = analyse(load_sweep(tmp_path)).measured
+    (ddp,) = (config for config in measured if config.name("strategy") == "ddp")
+    assert (under_ceiling(ddp, measured) is not None) == bounded
+
+
+# Step times that cannot all be true make a verdict invalid, also in files without checksums.
+Rows = npt.NDArray[np.void]
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def found(rows: Rows) -> str | None:
+    return contradiction([StepSeries(0, rows, 0)])
+
+
+def without_phases(rows: Rows) -> Rows:
+    for line in ("host", "device"):
+        for phase in PHASES:
+            rows[f"{line}_{phase}_ms"] = np.nan
+    return rows
+
+
+def four_times(rows: Rows) -> None:
+    for name in rows.dtype.names or ():
+        if name.endswith("_ms"):
+            rows[name] *= 4
+
+
+def one_phase(rows: Rows) -> None:
+    rows["host_forward_ms"][25] *= 2
+
+
+def a_start_within_a_step(rows: Rows) -> None:
+    rows["start_ns"][25:] -= 10**6
+
+
+def a_pause(rows: Rows) -> None:
+    rows["start_ns"][25:] += 10**9
+
+
+@pytest.mark.parametrize(
+    ("change", "contradicts"),
+    [(four_times, True), (one_phase, True), (a_start_within_a_step, True), (a_pause, False)],
+)
+def test_steps_do_not_overlap_and_phases_add_up(
+    change: Callable[[Rows], None], contradicts: bool
+) -> None:
+    rows = steady_rows(50)
+    assert found(rows) is found(rows[:1]) is found(rows[:0]) is None
+    change(rows)
+    assert (found(rows) is not None) == contradicts
+
+
+@pytest.mark.parametrize(
+    ("share", "steps", "contradicts"),
+    [(1.14, 1000, False), (1.16, 1000, True), (0.84, 1000, True), (1.4, 100, False)],
+)
+def test_the_device_is_compared_with_the_host_over_the_window(
+    share: float, steps: int, contradicts: bool
+) -> None:
+    rows = without_phases(steady_rows(steps))
+    rows["device_step_ms"] *= share
+    rows["device_step_ms"][::2] += 5
+    rows["device_step_ms"][1::2] -= 5
+    rows["flags"][0] = WARMUP
+    rows["device_step_ms"][0] = 9e5
+    assert (found(rows) is not None) == contradicts
+
+
+def test_the_verdict_is_invalid(tmp_path: Path) -> None:
+    steady = [1.0, 1.01, 0.99]
+    write_sweep(tmp_path, [*repeats(Spec(), steady), *repeats(DDP, steady)])
+    path = sorted(tmp_path.glob("*-ddp-*/steps/rank1.bin"))[0]
+    rows = read_steps(path, 1).rows.copy()
+    four_times(rows)
+    write_rows(path, rows)
+    analysis = analyse(load_sweep(tmp_path))
+    _, ddp = analysis.measured
+    codes = {key: [one.code for one in found] for key, found in analysis.invalid.items()}
+    assert codes == {ddp.config_id: ["records_contradict"]}
+
+
+def scaled(times: float, starts: float) -> Callable[[Rows], None]:
+    def change(rows: Rows) -> None:
+        for name in rows.dtype.names or ():
+            if name.endswith("_ms"):
+                rows[name] *= times
+        begin = rows["start_ns"][0]
+        rows["start_ns"] = begin + ((rows["start_ns"] - begin) * starts).astype(np.int64)
+
+    return change
+
+
+def more_samples(rows: Rows) -> None:
+    rows["samples"] *= 10
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (scaled(0.01, 1), "most of the time is in no step"),
+        (scaled(100, 100), "in a run of"),
+        (scaled(0.01, 0.01), "whose cores were watched for"),
+        (more_samples, "samples a step, of a batch of 128"),
+    ],
+)
+def test_rows_that_were_altered_with_their_checksums_are_not_believed(
+    tmp_path: Path, change: Callable[[Rows], None], said: str
+) -> None:
+    write_sweep(tmp_path, [replace(Spec(), steps=1000, config={"validation": "end"})])
+    assert not analyse(load_sweep(tmp_path)).invalid
+    (path,) = tmp_path.glob("*/steps/rank0.bin")
+    rows = read_steps(path, 0).rows.copy()
+    change(rows)
+    write_rows(path, rows)
+    ((remark,),) = analyse(load_sweep(tmp_path)).invalid.values()
+    assert remark.code == "records_contradict" and said in remark.text
+
+
+def test_a_device_does_no_more_than_its_data_sheet_says(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [Spec()])
+    ((_, cell),) = SweepFolder(tmp_path).cells()
+    # 128 samples of 12 MFLOP in 10 ms.
+    for peak, invalid in ((0.2, False), (0.1, True)):
+        known = replace(cell.load_provenance(), peak_tflops={"fp32": peak / 2, "bf16": peak})
+        cell.save_provenance(known)
+        found = analyse(load_sweep(tmp_path)).invalid.values()
+        assert ["TFLOP/s a device" in one.text for (one,) in found] == [True] * invalid
+
+
+def test_no_kept_step_file_contradicts_itself() -> None:
+    folders = (*kept_sweeps(), ROOT / "tests" / "golden")
+    paths = [path for folder in folders for path in sorted(folder.rglob("steps/rank*.bin"))]
+    assert len(paths) > 100
+    assert contradiction([read_steps(path, 0) for path in paths]) is None

@@ -1,7 +1,5 @@
 """Timing begins where the step time is steady; a stall is no warm-up."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -127,7 +125,6 @@ def with_early_sample(run: Run) -> Run:
 def test_every_figure_is_of_the_same_window(sides: tuple[Analysis, Analysis]) -> None:
     for ours, theirs in zip(*(one.measured for one in sides), strict=True):
         a, b = (with_early_sample(config.runs[0]) for config in (ours, theirs))
-        assert a.throughput is not None
         assert a.throughput.steps == 150
         for figure in ("throughput", "anatomy", "balance", "usage", "missing"):
             assert getattr(a, figure) == getattr(b, figure), figure
@@ -166,7 +163,6 @@ def test_the_record_says_where_timing_begins(sides: tuple[Analysis, Analysis]) -
 def test_a_run_that_was_not_steady_is_doubted_and_timed_whole(tmp_path: Path) -> None:
     path = unflagged(write_sweep(tmp_path, [Spec(steps=200, warmup=150)]), 10)
     (config,) = (found := analyse(load_sweep(path))).measured
-    assert config.runs[0].throughput is not None
     assert config.runs[0].throughput.steps == 190
     (doubt,) = [line for line in lines_of(found, "remarks") if "not steady" in line]
     assert doubt.endswith(

@@ -1,7 +1,5 @@
 """What holds for every ``scalewise`` command, and every exit status."""
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import os
@@ -33,13 +31,9 @@ CORPORA = ("fineweb_edu", "openwebtext", "tinystories")
 
 def scalewise_process(words: Sequence[str], stdout: int) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "scalewise", *words],
-        stdout=stdout,
-        stderr=subprocess.PIPE,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+        [sys.executable, "-m", "scalewise", *words], stdout=stdout, stderr=subprocess.PIPE,
+        text=True, check=False, timeout=60,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("words", [["--help"], ["status", str(SMALL)], ["train", "--help"]])
@@ -95,23 +89,19 @@ def test_no_words_get_the_list_of_commands(capsys: pytest.CaptureFixture[str]) -
 
 WRONG = [
     ("reprot", "found 'reprot' (did you mean 'report'?); allowed: train, "),
-    ("report", "no sweep here; give the folder of one"),
-    ("resume {folder}", "{folder}"),
-    ("bundle {loop}", "{loop}"),
-    ("report {folder} --ot x", "No such option '--ot'"),
+    ("report", "no sweep here; give the folder of one"), ("resume {folder}", "{folder}"),
+    ("bundle {loop}", "{loop}"), ("report {folder} --ot x", "No such option '--ot'"),
     ("report {folder}", "{folder}"),
     ("report {folder} --warmup-epochs -1", "'--warmup-epochs': -1"),
     ("report {small} --samples many", "--samples: found 'many'"),
     ("compare {small} {small} --factor cod", "factor: found 'cod'; allowed: devices, "),
-    ("top --json", "--json goes with --once"),
-    ("defconfig nothing", "found 'nothing'"),
+    ("top --json", "--json goes with --once"), ("defconfig nothing", "found 'nothing'"),
     ("tokenize --out x", "give a corpus or --files"),
     ("tokenize fineweb_edu --out x --tokens 3x", "'--tokens': found '3x'; allowed: a number"),
     ("mirror {folder}", "{folder}: found no sweep.json"),
-    ("trackio-view --port x", "'--port': 'x'"),
-    ("wandb-sync nowhere", "FOLDER: nowhere"),
+    ("trackio-view --port x", "'--port': 'x'"), ("wandb-sync nowhere", "FOLDER: nowhere"),
     ("export {folder}", "{folder}: found no cell and no sweep"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("typed", "message"), WRONG)

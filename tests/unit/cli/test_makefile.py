@@ -1,7 +1,5 @@
 """What the Makefile takes on its command line."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import re
@@ -20,13 +18,9 @@ def make(*words: str) -> subprocess.CompletedProcess[str]:
     # These tests may run below `make test`, whose flags are not theirs.
     own = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
     return subprocess.run(
-        ["make", "--dry-run", *words],
-        cwd=ROOT,
-        env=own,
-        capture_output=True,
-        text=True,
+        ["make", "--dry-run", *words], cwd=ROOT, env=own, capture_output=True, text=True,
         check=False,
-    )
+    )  # fmt: skip
 
 
 def check_of_length(*words: str) -> str:
@@ -102,12 +96,8 @@ def test_what_has_run_outside_the_environment_ends_with_the_line_to_paste(target
     recipe = re.sub(r"^x/python[^;]*", "(exit 3)", line)
     for environment, said in (("", [". x/activate"]), (str(ROOT / ".venv"), [])):
         ended = subprocess.run(
-            ["bash", "-c", recipe],
-            cwd=ROOT,
-            env={**os.environ, "VIRTUAL_ENV": environment},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+            ["bash", "-c", recipe], cwd=ROOT, env={**os.environ, "VIRTUAL_ENV": environment},
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
         assert ended.returncode == (0 if target == "setup" else 3)
         assert ended.stdout.splitlines()[1:] == said

@@ -1,7 +1,5 @@
 """A named configuration as the default, and what is typed over it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Cells on a Ray cluster: what nodes are asked for, what they answer, and what was lost."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import subprocess
@@ -124,10 +122,7 @@ def test_what_a_lost_host_could_not_record_is_recorded_for_it(tmp_path: Path) ->
     ("known", "told"),
     [
         (("interrupted", "interrupted", "the sweep ended", None), "b is gone"),
-        (
-            ("failed", "peer", "rank 0: RuntimeError: Connection closed by peer", 0),
-            "b is gone",
-        ),
+        (("failed", "peer", "rank 0: RuntimeError: Connection closed by peer", 0), "b is gone"),
         (("failed", "oom", "rank 0: out of memory", 0), "rank 0: out of memory"),
     ],
     ids=["saw the sweep go", "saw a peer go", "knows the cause"],

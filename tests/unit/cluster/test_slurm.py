@@ -1,7 +1,5 @@
 """The demands of a cell on SLURM, and how SLURM's answers are read."""
 
-from __future__ import annotations
-
 import io
 import subprocess
 from pathlib import Path
@@ -31,11 +29,7 @@ from scalewise.cluster.slurm_executor import (
     job_arrays,
 )
 from scalewise.cluster.slurm_job import CellJob, refuse_other_tasks
-from scalewise.config import (
-    CellConfig,
-    ConfigError,
-    HardwareConfig,
-)
+from scalewise.config import CellConfig, ConfigError, HardwareConfig
 from scalewise.gpu import HostMismatch
 from scalewise.records import CellFolder, Ending, PlannedCell, RunningAttempt
 from scalewise.supervisor import Origin
@@ -261,7 +255,6 @@ def test_a_run_that_died_without_a_word_is_not_blamed_on_the_one_before(tmp_path
     sent.ended = 0.0
     folder.save_running(RunningAttempt(2, 2.0, ()))
     ending = sent.ending(settle_s=0.0)
-    assert ending is not None
     assert (ending.outcome, ending.cause) == ("failed", "host")
     assert [attempt.cause for attempt in folder.attempts()] == ["preempted", "host"]
 
@@ -321,7 +314,6 @@ def test_a_failed_job_took_what_its_record_says_as_one_with_a_result_did(
         Ending("failed", "exception", "x", 0, 1, None, (), 1, 0.0, 1.0, elapsed_s)
     )
     ending = sent.ending(settle_s=0.0)
-    assert ending is not None
     assert ending.elapsed_s == spent_s
 
 

@@ -1,7 +1,5 @@
 """Every YAML of models, data sets, optimizers, precisions and hardware builds what it names."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 from typing import Any
@@ -155,21 +153,14 @@ def test_hardware_profile_is_valid_and_sourced(option: str) -> None:
 def test_a_gpu_finds_its_own_profile() -> None:
     profiles = load_profiles(CONF / "hardware")
     expected = {
-        "NVIDIA H200": "h200",
-        "NVIDIA H200 NVL": None,
-        "NVIDIA H100 80GB HBM3": "h100",
-        "NVIDIA H100 PCIe": "h100_pcie",
-        "NVIDIA H100 NVL": None,
-        "NVIDIA A100-SXM4-80GB": "a100",
-        "NVIDIA A100-SXM4-40GB": "a100_sxm_40gb",
-        "NVIDIA A100-PCIE-40GB": "a100_pcie_40gb",
-        "NVIDIA A100-PCIE-80GB": "a100_pcie_80gb",
-        "NVIDIA A100 80GB PCIe": "a100_pcie_80gb",
-        "NVIDIA A10G": "a10g",
-        "NVIDIA A10": None,
+        "NVIDIA H200": "h200", "NVIDIA H200 NVL": None, "NVIDIA H100 80GB HBM3": "h100",
+        "NVIDIA H100 PCIe": "h100_pcie", "NVIDIA H100 NVL": None, "NVIDIA A100-SXM4-80GB": "a100",
+        "NVIDIA A100-SXM4-40GB": "a100_sxm_40gb", "NVIDIA A100-PCIE-40GB": "a100_pcie_40gb",
+        "NVIDIA A100-PCIE-80GB": "a100_pcie_80gb", "NVIDIA A100 80GB PCIe": "a100_pcie_80gb",
+        "NVIDIA A10G": "a10g", "NVIDIA A10": None,
         "NVIDIA GeForce RTX 4070 Ti SUPER": "rtx_4070_ti_super",
         "NVIDIA GeForce RTX 4070 Ti": None,
-    }
+    }  # fmt: skip
     found = {name: profile_of(name, profiles) for name in expected}
     assert {name: one.name if one else None for name, one in found.items()} == expected
 

@@ -1,8 +1,7 @@
 """Every experiment composes, each of its cells is valid, and its grids are what they say."""
 
-from __future__ import annotations
-
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,14 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from scalewise.config import resolve
+from scalewise.cli import main
+from scalewise.config import ConfigError, conf_dir, first_line, in_one_line, resolve
+from scalewise.host import escaped
+from scalewise.records import RecordError
 from scalewise.sweep import combinations, rules, sweep_folder
-from scalewise.sweep.plan import request
+from scalewise.sweep.plan import make_cell, request
 
-CONF = Path(__file__).parents[3] / "conf"
+CONF = conf_dir()
 COMPARED_BY_TIME = (
     "doctor", "full_matrix", "gpt2_scaling", "matrix_gpt2_tiny", "matrix_medium",
     "precision_and_execution", "script", "strong_scaling", "threshold_study_cpu", "weak_scaling",
@@ -64,3 +66,72 @@ def test_the_published_study_has_its_batch_sizes() -> None:
         for strategy, batch in itertools.product(("single", "ddp"), batches)
     }
     assert found == expected
+
+
+# Ids of configurations stay as they are: records of earlier versions are found by them.
+IDS: dict[str, list[str]] = json.loads((Path(__file__).parent / "config_ids.json").read_text())
+"""Overrides to the id of the configuration and the name of its first cell."""
+
+
+@pytest.fixture(scope="module")
+def composed() -> dict[str, dict[str, Any]]:
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return {words: resolve(compose("config", overrides=words.split())) for words in IDS}
+
+
+@pytest.mark.parametrize("words", IDS)
+def test_ids_and_names_of_cells_stay(words: str, composed: dict[str, dict[str, Any]]) -> None:
+    cell = make_cell(request(words.split(), composed[words]), 0).planned
+    assert [cell.config_id, cell.name] == IDS[words]
+
+
+def test_every_shipped_option_has_its_id() -> None:
+    shipped = {
+        f"{path.parent.name}={path.stem}"
+        for path in CONF.glob("*/*.yaml")
+        if path.parent.name != "hydra"
+    }
+    assert shipped <= {word for words in IDS for word in words.split()}
+
+
+# Errors for users are one line each, whatever was typed.
+@pytest.mark.parametrize("kind", [ConfigError, RecordError])
+def test_what_ends_a_line_is_written_as_an_escape(kind: type[Exception]) -> None:
+    typed = "a\nb\r\x1b[31m\x00\x85\u2028c"
+    assert str(kind(typed)) == r"a\nb\r\x1b[31m\x00\x85\u2028c"
+    assert len(str(kind(typed)).splitlines()) == 1
+
+
+def test_what_is_only_text_stays_as_it_is() -> None:
+    text = "Größe — 幅\u3000\\n 'x'"
+    assert escaped(text) == text
+
+
+PAGE = "\n  CUDA error:\tmemory\nCUDA kernel errors might be reported late"
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"),
+    [
+        (in_one_line(ValueError("  found 1\n\n   allowed:\t2 ")), "found 1 allowed: 2"),
+        (in_one_line(ValueError("found 1\n 2"), at_most=7, with_class=True), "ValueError: found 1"),
+        (first_line(RuntimeError(PAGE)), "RuntimeError: CUDA error:\tmemory"),
+        (first_line(RuntimeError(PAGE), with_class=False), "CUDA error:\tmemory"),
+        (first_line(TimeoutError(" \n"), with_class=False), "TimeoutError"),
+        (in_one_line(TimeoutError(" \n"), with_class=True), "TimeoutError"),
+    ],
+)
+def test_what_another_library_says_is_put_on_one_line(said: str, expected: str) -> None:
+    assert said == expected
+
+
+def test_a_path_with_a_newline_is_named_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in (["report"], ["status"]):
+        assert main([*command, f"{tmp_path}/no\nsweep"]) == 2
+        said = capsys.readouterr().err
+        assert said == (
+            f"scalewise {command[0]}: {tmp_path}/no\\nsweep: no such folder; give the folder of a "
+            "sweep\n"
+        )

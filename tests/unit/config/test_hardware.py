@@ -1,14 +1,12 @@
 """A profile against the host: every refusal names what was found and what is allowed."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from scalewise.config import HardwareConfig, choose_gpus, cpu_devices, device_kind
+from scalewise.config import DdpConfig, HardwareConfig, choose_gpus, cpu_devices, device_kind
 from scalewise.config.hardware import PeakRates, check_nccl, nccl_warnings
 from scalewise.records import DataError, DeviceInfo, build
 
@@ -139,3 +137,12 @@ def test_ranges(data: dict[str, Any], key: str, code: str) -> None:
     with pytest.raises(DataError) as caught:
         build(HardwareConfig, {"name": "x", **data})
     assert (caught.value.key, caught.value.code) == (key, code)
+
+
+def test_the_backend_follows_the_device() -> None:
+    config = DdpConfig("ddp", "ddp")
+    assert config.backend_for("cuda") == "nccl"
+    assert config.backend_for("cpu") == "gloo"
+    with pytest.raises(ValueError, match=r"strategy\.backend: found nccl on a CPU host"):
+        DdpConfig("ddp", "ddp", backend="nccl").backend_for("cpu")
+    assert DdpConfig("ddp", "ddp", backend="nccl").backend_for("cuda") == "nccl"

@@ -16,9 +16,11 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from fakes.requests import asked, composer
 from scalewise.config import (
     Component,
     ConfigError,
+    as_typed,
     bind,
     build_cell,
     check_module,
@@ -26,8 +28,10 @@ from scalewise.config import (
     conf_dir,
     config_id,
     instantiate,
+    keep_known_keys,
     keep_own_arguments,
     load_target,
+    open_keys,
     repeat_id,
     resolve,
     without_absent_groups,
@@ -60,6 +64,8 @@ def composed(*overrides: str) -> dict[str, Any]:
         ("batch_size=0", "greater_than"),
         ("max_repeats=2", "greater_than_equal"),
         ("precision_percent=101", "less_than_equal"),
+        ("precision_percent=0", "greater_than"),
+        ("repeats=often", "int_type"),
         ("seed=4294967296", "less_than_equal"),
         (f"max_steps={10**13}", "less_than_equal"),
         ("gradient_clip_norm=.nan", "finite_number"),
@@ -107,6 +113,8 @@ REFUSED = [
         "batch_size: found 128 on 3 devices with scaling=strong; allowed: a multiple of 3 "
         "(nearest: 126 or 129)",
     ),
+    ("strategy=fsdp strategy.shard_size=2", "strategy.shard_size: found 2 with sharding=full"),
+    ("strategy=fsdp strategy.sharding=hybrid", "strategy.shard_size: found null with sharding="),
     ("model.dropout=1", "model.dropout: found 1; allowed: below 1"),
     ("+model.widht=3", "model.widht: unknown key; allowed: features, hidden_widths, targets"),
     ("~model.features", "model.features: missing; scalewise.models.mlp.Mlp needs it"),
@@ -199,11 +207,7 @@ def test_a_class_of_ones_own_gets_only_what_was_typed_for_it() -> None:
 class Typed:
     """Stands for a user's class; one annotation is known to type checkers alone."""
 
-    def __init__(
-        self,
-        width: int,
-        names: OnlyForTypes[str] = (),
-    ) -> None:
+    def __init__(self, width: int, names: OnlyForTypes[str] = ()) -> None:
         if width > 100:
             raise ValueError(f"width: found {width}; allowed: at most 100")
 
@@ -243,11 +247,21 @@ def test_what_a_constructor_refuses_is_prefixed_with_its_key(
 def test_a_users_module_is_looked_for_but_not_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "explosive.py").write_text("raise RuntimeError('imported')\n")
+    (tmp_path / "pkg").mkdir()
+    for module in ("explosive.py", "pkg/explosive.py", "pkg/__init__.py"):
+        (tmp_path / module).write_text("raise RuntimeError('imported')\n" if "ex" in module else "")
     monkeypatch.syspath_prepend(tmp_path)
-    check_module("model", Component("explosive.Net", "Net", {}))
-    with pytest.raises(RuntimeError, match="imported"):
-        load_target("model", Component("explosive.Net", "Net", {}))
+    for target, near in (
+        ("explosiv.Net", "'explosiv' (did you mean 'explosive'?)"),
+        ("pkg.explosiv.Net", "'pkg.explosiv' (did you mean 'explosive'?)"),
+        ("pkgg.explosive.Net", "'pkgg' (did you mean 'pkg'?)"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(f"there is no module {near}")):
+            check_module("model", Component(target, "Net", {}))
+    for module in ("explosive", "pkg.explosive"):
+        check_module("model", Component(f"{module}.Net", "Net", {}))
+        with pytest.raises(RuntimeError, match="imported"):
+            load_target("model", Component(f"{module}.Net", "Net", {}))
 
 
 @pytest.mark.parametrize(
@@ -271,3 +285,62 @@ def test_what_is_typed_ends_a_run_before_what_is_written(
     time_s = chosen["measure"]["min_time_s"]
     expected = {"time": (None, 3.0), "steps": (7, None), "both": (7, 3.0)}
     assert (chosen["max_steps"], time_s) == expected[end]
+
+
+# ``devices=2``, and keys that some strategies of a sweep do not know.
+@pytest.mark.parametrize(
+    ("typed", "same"),
+    [
+        (("devices=1",), ("strategy=single",)),
+        (("devices=1", "strategy=local_sgd"), ("strategy=single",)),
+        (("devices=2",), ("strategy=ddp", "strategy.devices=2")),
+        (("devices=auto",), ("strategy=ddp",)),
+        (
+            ("devices=2", "strategy.bucket_cap_mb=50"),
+            ("strategy=ddp", "strategy.devices=2", "strategy.bucket_cap_mb=50"),
+        ),
+        (("devices=2", "strategy=local_sgd"), ("strategy=local_sgd", "strategy.devices=2")),
+        (("devices=2", "experiment=doctor"), ("strategy.devices=2", "experiment=doctor")),
+    ],
+)
+def test_devices_are_a_strategy_in_other_words(
+    typed: tuple[str, ...], same: tuple[str, ...]
+) -> None:
+    assert asked(*typed).config_id == asked(*same).config_id
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        (("devices=0",), "devices: found 0; allowed: 1 or more"),
+        (("devices=true",), "devices: found True; allowed: 1 or more"),
+        (("devices=2.5",), "devices: found 2.5; allowed: 1 or more"),
+        (("devices=2", "strategy=single"), "devices: found 2 with strategy=single; allowed: 1"),
+        (("devices=2", "strategy.devices=2"), "devices: found 2 with strategy.devices=2; allowed"),
+        (("devices=3", "strategy=pipeline", "strategy.stages=2"), "devices: found 3 with 2 dev"),
+        (("devices=2", "strategy.bucket=5"), "strategy.bucket: unknown key (did you mean"),
+        (("devices=1", "strategy.bucket_cap_mb=5"), "strategy.bucket_cap_mb: unknown key"),
+    ],
+)
+def test_devices_that_cannot_be_are_refused(typed: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        asked(*typed)
+    assert str(refused.value).startswith(message)
+
+
+def test_a_key_of_one_strategy_is_left_out_of_a_sweeps_others() -> None:
+    typed = {"devices": 2, "bucket_cap_mb": 50, "nonsense": 1}
+    single, ddp = ({"strategy": {"kind": kind, **typed}} for kind in ("single", "ddp"))
+    assert keep_known_keys([single, ddp]) == [
+        {"strategy": {"kind": "single", "devices": 1, "nonsense": 1}},
+        ddp,
+    ]
+    assert keep_known_keys([single, single]) == [single, single]
+
+
+def test_arguments_of_a_class_of_ones_own_need_no_plus() -> None:
+    typed = ["model._target_=mine.Net", "model.width=8", "optimizer.lr=0.1", "strategy.x=1"]
+    opened = open_keys(typed)
+    assert [text.startswith("++") for text in opened] == [True, True, False, True]
+    assert as_typed(opened) == typed
+    assert composer().plain(typed[:2], 0)["model"]["width"] == 8

@@ -1,7 +1,5 @@
 """The data sets: the same on every call, divided without overlap, handed out in whole batches."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Labelled texts through the real library, from a folder in the hub's layout."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Text to tokens with the real libraries, stopped and resumed, and trained on."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

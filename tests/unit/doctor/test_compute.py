@@ -1,13 +1,14 @@
 """Stopwatches, matrix products, launches and steady load on a CPU: known work, known rates."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
+from scalewise.doctor import Plan, copies
+from scalewise.doctor.collectives import COLLECTIVES, exercise, expected_s, most_iterations
 from scalewise.doctor.compute import (
     Precision,
     gemm,
@@ -17,8 +18,10 @@ from scalewise.doctor.compute import (
     precisions,
     soak,
 )
+from scalewise.doctor.copies import STAGING, Staging, host_copies, memory_copy
+from scalewise.doctor.plan import Budget, RankRecord
 from scalewise.doctor.timing import gb_per_s, host_stopwatch, measure, repetitions
-from scalewise.records import DeviceSample, Timing
+from scalewise.records import Collective, CollectiveRate, CopyRate, DeviceSample, Timing
 from scalewise.train import Team
 
 _CPU = torch.device("cpu")
@@ -30,8 +33,7 @@ def test_a_product_of_matrices_counts_two_operations_a_term() -> None:
 
 # torch multiplies fp8 on a CPU too, slowly: the call is the one that a GPU gets.
 @pytest.mark.parametrize(
-    ("precision", "least", "most"),
-    [("fp32", 0, 1e-5), ("bf16", 1e-4, 1e-2), ("fp8", 1e-3, 0.1)],
+    ("precision", "least", "most"), [("fp32", 0, 1e-5), ("bf16", 1e-4, 1e-2), ("fp8", 1e-3, 0.1)]
 )
 def test_products_are_of_random_matrices_and_right(
     precision: Precision, least: float, most: float
@@ -142,3 +144,126 @@ def test_an_endurance_run_reads_the_device_once_a_window() -> None:
     assert [w.temperature_c for w in result.windows] == [40 + i for i in range(len(result.windows))]
     assert all(w.tflops > 0 and w.throttle_reasons == () for w in result.windows)
     assert result.windows[-1].at_s > 0.3
+
+
+# The order of copies on several ranks, and their figures. No GPU is needed.
+class Meetings(Team):
+    """Rank 1 of several, whose peers are always on time."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(0, 1)
+        self.rank, self.size = size - 1, size
+        self.met = 0
+
+    def barrier(self) -> None:
+        self.met += 1
+
+
+class Buffers:
+    """Buffers that take no memory, one kind of which cannot be filled."""
+
+    def __init__(self, device: torch.device, byte_count: int) -> None:
+        self.bytes = byte_count
+
+    def measure(
+        self, kind: Staging, budget_s: float, meet: Callable[[], object] | None = None
+    ) -> CopyRate:
+        if meet is not None:
+            meet()
+        if kind == "d2h_pinned":
+            raise RuntimeError("the pattern is broken")
+        return CopyRate(kind, meet is not None, self.bytes, Timing((1.0,), 1), 1.0, True)
+
+
+def no_memory(device: torch.device, byte_count: int) -> Buffers:
+    raise MemoryError("cannot pin")
+
+
+_ALONE = [(kind, False) for kind in STAGING if kind != "d2h_pinned"]
+_BROKEN = {"d2h_pinned alone": "RuntimeError: the pattern is broken"}
+_BROKEN_TWICE = {**_BROKEN, "d2h_pinned together": "RuntimeError: the pattern is broken"}
+
+
+@pytest.mark.parametrize(
+    ("size", "buffers", "copied", "missing", "met"),
+    [
+        (1, Buffers, _ALONE, _BROKEN, 1),
+        (2, Buffers, [*_ALONE, ("h2d_pinned", True)], _BROKEN_TWICE, 2 + 2),
+        (3, no_memory, [], {"host staging": "MemoryError: cannot pin"}, 3 + 2),
+    ],
+)
+def test_each_rank_copies_alone_then_pinned_kinds_together_and_comes_to_every_meeting(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    size: int,
+    buffers: object,
+    copied: list[tuple[str, bool]],
+    missing: dict[str, str],
+    met: int,
+) -> None:
+    monkeypatch.setattr(copies, "HostStaging", buffers)
+    team = Meetings(size)
+    record = RankRecord(tmp_path / "rank.json", team.rank, _CPU)
+    host_copies(record, team, Budget(), None, _CPU)  # without a UUID: NVML is not asked
+    assert [(c.kind, c.together) for c in record.found.copies] == copied
+    assert (record.found.missing, team.met) == (missing, met)
+
+
+def test_a_copy_in_memory_counts_bytes_read_and_written() -> None:
+    rate = memory_copy(_CPU, 2**20, 0.01)
+    assert rate.correct and rate.kind == "host"
+    assert rate.gb_s == pytest.approx(2 * 2**20 / rate.timing.median_us / 1e3)
+
+
+def test_a_rank_that_cannot_fill_its_buffers_comes_to_the_meeting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    staging = object.__new__(copies.HostStaging)
+    monkeypatch.setattr(staging, "_ends", lambda kind: (None, None), raising=False)
+    met: list[int] = []
+    with pytest.raises(AttributeError):
+        staging.measure("h2d_pinned", 0.1, lambda: met.append(1))
+    assert met == [1]
+
+
+# Collectives: results, sizes, formulas, and the time that the next size will take.
+@pytest.mark.parametrize("ranks", [2, 3, 8, 72])
+def test_an_all_reduce_in_place_never_leaves_the_range_of_fp32(ranks: int) -> None:
+    count = most_iterations("all_reduce", ranks)
+    largest = (6 + ranks) * float(ranks) ** count
+    assert count >= 10
+    assert torch.isfinite(torch.tensor(largest, dtype=torch.float32))
+    assert most_iterations("broadcast", ranks) == 100
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+def test_nothing_received_is_not_taken_for_the_right_answer(collective: Collective) -> None:
+    task = exercise(collective, 4096, rank=1, ranks=3, device=_CPU, group=None)
+    task.fill()
+    assert not task.is_right()
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_sizes_are_whole_values_on_every_rank(collective: Collective, ranks: int) -> None:
+    task = exercise(collective, 8, rank=0, ranks=ranks, device=_CPU, group=None)
+    assert task.byte_count % 4 == 0 and task.byte_count >= 8
+    if collective in ("all_gather", "reduce_scatter"):
+        assert task.byte_count % (4 * ranks) == 0
+
+
+def test_sizes_run_from_8_bytes_to_exactly_the_largest() -> None:
+    sizes = Plan().sizes("nccl")
+    assert (sizes[:3], sizes[-1]) == ((8, 32, 128), 2**30)
+    assert Plan().sizes("gloo")[-1] == 64 * 2**20
+    assert Plan(quick=True).sizes("gloo") == (8, 512, 2**15, 2**21, 2**26)
+
+
+def test_time_to_come_grows_with_bytes_and_not_with_latency() -> None:
+    small, large = (
+        CollectiveRate("gloo", "all_reduce", 2, size, Timing((us, 10 * us), 1), 1.0, 1.0, True)
+        for size, us in ((8, 100.0), (2**20, 300.0))
+    )
+    assert expected_s(small, 2**20) == pytest.approx(7 * 100e-6), "latency does not grow"
+    assert expected_s(large, 2**22) == pytest.approx(7 * 1200e-6)
+    assert expected_s(large, 2**20) == pytest.approx(7 * 300e-6)

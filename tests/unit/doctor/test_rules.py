@@ -1,7 +1,5 @@
 """Findings from synthetic measurements: one fault each, and none on a healthy host."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -54,14 +52,9 @@ def _rank(number: int) -> RankMeasurements:
         CopyRate("d2h_pinned", False, 2**27, _timing(2440), 55.0, True),
     )
     return RankMeasurements(
-        number,
-        "done",
-        gemm=gemm,
-        copies=copies,
-        launch=(LaunchCost("enqueue", _timing(3.5)),),
-        pcie=PcieLink(5, 16, 5, 16),
-        versions={"torch": "2.11.0"},
-    )
+        number, "done", gemm=gemm, copies=copies, launch=(LaunchCost("enqueue", _timing(3.5)),),
+        pcie=PcieLink(5, 16, 5, 16), versions={"torch": "2.11.0"},
+    )  # fmt: skip
 
 
 def _pair(gb_s: float, *, direct: bool = True, correct: bool = True) -> PairRate:
@@ -88,21 +81,12 @@ def _healthy() -> DoctorReport:
         for i, own in enumerate(cores)
     )
     host = HostFacts(
-        host="abc",
-        platform="Linux",
-        processor="Xeon",
-        usable_cores=tuple(range(8)),
-        cpu_quota=None,
-        memory_limit_mib=None,
-        memory_total_mib=262_144,
-        memory_available_mib=250_000,
-        shm_total_mib=131_072,
-        shm_free_mib=131_000,
-        numa_nodes=(NumaNode(0, tuple(range(8))),),
-        cpu_governor="performance",
-        cpu_pressure_percent=0.5,
-        environment={},
-    )
+        host="abc", platform="Linux", processor="Xeon", usable_cores=tuple(range(8)),
+        cpu_quota=None, memory_limit_mib=None, memory_total_mib=262_144,
+        memory_available_mib=250_000, shm_total_mib=131_072, shm_free_mib=131_000,
+        numa_nodes=(NumaNode(0, tuple(range(8))),), cpu_governor="performance",
+        cpu_pressure_percent=0.5, environment={},
+    )  # fmt: skip
     first = replace(_rank(0), pairs=(_pair(380),), collectives=(_all_reduce(328),))
     links = (PairLink(0, 1, "NV18", "ok"),)
     return DoctorReport(0.0, 40.0, False, host, "580", devices, links, (first, _rank(1)))
@@ -199,12 +183,8 @@ HEALTHY: Mapping[str, Change] = {
         devices=tuple(DeviceFacts(d.device) for d in r.devices),
         ranks=tuple(RankMeasurements(i, "start") for i in range(2)),
         host=replace(
-            r.host,
-            shm_total_mib=None,
-            shm_free_mib=None,
-            memory_total_mib=None,
-            cpu_pressure_percent=None,
-            cpu_governor=None,
+            r.host, shm_total_mib=None, shm_free_mib=None, memory_total_mib=None,
+            cpu_pressure_percent=None, cpu_governor=None,
         ),
     ),
     "PHB without peer access": _all(
@@ -218,7 +198,7 @@ HEALTHY: Mapping[str, Change] = {
     "one of three precisions": _slower(1.2, "fp8"),
     "power cap": _soak(760, 745, ("power cap",)),
     "width not told": _ranks(1, pcie=PcieLink(None, None, None, None)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", FAULTS)

@@ -1,7 +1,5 @@
 """The earlier monitor's files: written, continued, whole after kill -9."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os
@@ -39,14 +37,10 @@ def test_the_multi_gpu_format_is_the_seeds_and_makes_no_total_of_what_was_not_re
     entry = multi_entry(1.7e9, _DEVICES, _SAMPLES)
     assert entry["multi_gpu_data"][1]["gpu_index"] == 1
     assert entry["aggregate_stats"] == {
-        "total_memory_used": 51_155,
-        "total_memory_total": 98_304,
-        "total_memory_percent": pytest.approx(52.04, abs=0.01),
-        "average_utilization": 81.5,
-        "total_power": 600,
-        "max_temperature": 73,
-        "gpu_count": 4,
-    }
+        "total_memory_used": 51_155, "total_memory_total": 98_304,
+        "total_memory_percent": pytest.approx(52.04, abs=0.01), "average_utilization": 81.5,
+        "total_power": 600, "max_temperature": 73, "gpu_count": 4,
+    }  # fmt: skip
     samples = {**_SAMPLES, "GPU-2": DeviceSample("GPU-2", utilization_percent=20)}
     entry = multi_entry(1.7e9, _DEVICES, samples)
     assert entry["multi_gpu_data"][2]["power"] is None
@@ -82,7 +76,6 @@ def test_the_log_is_whole_after_kill_9_and_goes_on(tmp_path: Path) -> None:
     for attempt in range(1, 4):
         command = [sys.executable, "-c", _WRITER, str(path)]
         with subprocess.Popen(command, stdout=subprocess.PIPE) as writer:
-            assert writer.stdout is not None
             for _ in range(50):
                 writer.stdout.readline()
             os.kill(writer.pid, signal.SIGKILL)

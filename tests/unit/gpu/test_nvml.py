@@ -1,7 +1,5 @@
 """The NVML seam, through the real pynvml and the fake driver."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import time

@@ -1,7 +1,5 @@
 """What is drawn, for 1 to 16 GPUs, narrow and wide."""
 
-from __future__ import annotations
-
 import io
 
 import pytest
@@ -17,12 +15,8 @@ def _frame(count: int, *, gpm: bool = True, lost: int | None = None) -> Frame:
     )
     samples = {
         d.id: DeviceSample(
-            d.id,
-            utilization_percent=100 - d.index,
-            memory_used_mib=10_240 + 1024 * d.index,
-            power_w=650,
-            temperature_c=60 + d.index,
-            sm_clock_mhz=1980,
+            d.id, utilization_percent=100 - d.index, memory_used_mib=10_240 + 1024 * d.index,
+            power_w=650, temperature_c=60 + d.index, sm_clock_mhz=1980,
             throttle_reasons=("power cap",) if d.index < 3 else (),
             sm_activity_percent=90.0 if gpm else None,
             tensor_activity_percent=40.0 if gpm else None,
@@ -32,7 +26,7 @@ def _frame(count: int, *, gpm: bool = True, lost: int | None = None) -> Frame:
         )
         for d in devices
         if d.index != lost
-    }
+    }  # fmt: skip
     owners = {d.id: (Owner(4000 + d.index, "python", d.index, "0_ddp", 9216),) for d in devices}
     return Frame(1.7e9, devices, samples, owners, ("GPU 1 is lost",) if lost else ())
 

@@ -1,12 +1,12 @@
 """Which code runs, where it is in a repository, in somebody else's, or in none."""
 
-from __future__ import annotations
-
 import hashlib
+import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -14,13 +14,19 @@ from scalewise.host import (
     CLASS_FILES,
     SOURCE_SHA256,
     WORKING_DIRECTORY,
+    changes,
     code_changes,
+    data_identity,
+    host_id,
     identity,
     own_classes,
+    place_id,
+    recorded_in,
     running_code,
     scalewise_version,
 )
-from scalewise.host.identity import code_version, source_sha256
+from scalewise.host import identity as identity_module
+from scalewise.host.identity import code_version, identify, source_sha256
 
 
 def repository(folder: Path) -> str:
@@ -151,3 +157,180 @@ def test_each_part_of_the_fingerprint_tells_of_a_change() -> None:
     assert "mine.py" in line
     unknown = {**was, CLASS_FILES: {"other.py": "5"}}
     assert not list(code_changes(was, was)) + list(code_changes(was, unknown))
+
+
+# A file is told from what it was, however large it is.
+MIB = 1 << 20
+
+
+def test_only_files_and_indexed_folders_are_told(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("1,a,b\n")
+    (tmp_path / "tokens").mkdir()
+    (tmp_path / "tokens" / "index.json").write_text("{}")
+    (tmp_path / "plain").mkdir()
+    arguments = {"path": "a.csv", "root": "plain", "size": 3, "gone": "b.csv", "none": None}
+    told = data_identity({**arguments, "folder": "tokens", "nul": "a\0b", "no": ""}, tmp_path)
+    assert set(told) == {"path", "folder"}
+    assert told["path"].startswith("6 bytes (sha256 ")
+    assert data_identity({"path": str(tmp_path / "a.csv")}) == {"path": told["path"]}
+
+
+def test_size_and_content_both_tell(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    seen = set()
+    for content in (b"abc", b"abd", b"ab", b"", b"\0"):
+        path.write_bytes(content)
+        seen.add(data_identity({"path": str(path)})["path"])
+    assert len(seen) == 5
+
+
+def test_of_a_large_file_beginning_middle_and_end_are_looked_at(tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    size = 40 * MIB
+    with path.open("wb") as file:
+        file.truncate(size)
+    before = data_identity({"path": str(path)})
+    for place, is_seen in ((0, True), (size // 2, True), (size - 1, True), (5 * MIB, False)):
+        with path.open("r+b") as file:
+            file.seek(place)
+            file.write(b"x")
+        after = data_identity({"path": str(path)})
+        assert bool(changes(before, after)) == is_seen, place
+        before = after
+
+
+def test_what_one_side_does_not_know_is_no_change() -> None:
+    assert changes({"path": "a", "other": "b"}, {"path": "c", "new": "d"}) == {
+        "path": "a there, c here"
+    }
+    assert changes({}, {"path": "a"}) == changes({"path": "a"}, {}) == {}
+
+
+# Which host this is, from trees of files as hosts, virtual machines and containers show them.
+BOOT = "6662b647-f7f9-49a6-8dfb-cc9460e52ad1"
+MAC = "3c:ec:ef:12:34:56"
+GPU = "GPU-5b1d7f3e-2a4c-4b8e-9c2d-0f1e2d3c4b5a"
+
+
+class Host:
+    """The ``/proc`` and ``/sys`` of a host, as far as an identity is read from them."""
+
+    def __init__(self, root: Path, boot: str = BOOT) -> None:
+        self.root = root
+        self._put("proc/sys/kernel/random/boot_id", boot)
+
+    def card(self, name: str, address: str, *, bus: str = "pci", assigned: str = "0") -> Self:
+        card = f"sys/class/net/{name}"
+        self._put(f"{card}/address", address)
+        self._put(f"{card}/addr_assign_type", assigned)
+        device = self.root / card / "device"
+        device.mkdir()
+        (self.root / "sys/bus" / bus).mkdir(parents=True, exist_ok=True)
+        (device / "subsystem").symlink_to(self.root / "sys/bus" / bus)
+        return self
+
+    def gpu(self, uuid: str, bus: str = "0000:1b:00.0") -> Self:
+        text = f"Model: \t\t NVIDIA H100\nGPU UUID: \t {uuid}\nVideo BIOS: \t 96.00"
+        self._put(f"proc/driver/nvidia/gpus/{bus}/information", text)
+        return self
+
+    def _put(self, name: str, text: str) -> None:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+
+    @property
+    def identity(self) -> str:
+        return identify(self.root)
+
+
+@pytest.fixture(autouse=True)
+def one_name_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(identity_module.socket, "gethostname", lambda: "localhost")
+
+
+def test_this_host_has_an_identity_that_does_not_name_it() -> None:
+    assert re.fullmatch(r"(mac|gpu|boot|name)-[0-9a-f]{12}", host_id())
+    assert host_id() == host_id()
+
+
+def test_hosts_of_one_name_and_of_one_image_are_told_apart(tmp_path: Path) -> None:
+    others = [
+        Host(tmp_path / "d").card("eth0", MAC),
+        Host(tmp_path / "e").card("eth0", MAC.replace("56", "57")),
+        Host(tmp_path / "f").gpu(GPU),
+        Host(tmp_path / "g").gpu(GPU.replace("5b1d", "5b1e")),
+        Host(tmp_path / "h", boot=BOOT.replace("6662", "6663")),
+        Host(tmp_path / "i"),
+    ]
+    for host in others:
+        host._put("etc/machine-id", "3d1219c7c4c5404aaa1f6d2a48adfda4")
+    assert len({host.identity for host in others}) == len(others)
+    kinds = [host.identity.partition("-")[0] for host in others]
+    assert kinds == ["mac"] * 2 + ["gpu"] * 2 + ["boot"] * 2
+
+
+def test_a_host_keeps_its_identity_over_reboots(tmp_path: Path) -> None:
+    before = Host(tmp_path / "before").card("eth0", MAC).gpu(GPU)
+    after = Host(tmp_path / "after", boot=BOOT.replace("6", "7")).card("eth0", MAC)
+    assert before.identity == after.identity
+    containers = [Host(tmp_path / f"c{i}", boot=f"boot {i}").gpu(GPU) for i in range(2)]
+    assert containers[0].identity == containers[1].identity
+
+
+@pytest.mark.parametrize(
+    ("address", "options"),
+    [
+        ("02:fc:00:00:00:01", {}),  # of a hypervisor, which gives it to each of its machines
+        (MAC, {"assigned": "1"}),  # random
+        (MAC, {"assigned": "3"}),  # set by an administrator, or by a bond
+        (MAC, {"bus": "usb"}),  # a management controller's, the same in many servers
+        ("00:00:00:00:00:00", {}),
+        ("80:00:02:08:fe:80:00:00:00:00:00:00:3c:ec:ef:03:00:12:34:56", {}),  # InfiniBand
+        ("", {}),
+    ],
+)
+def test_an_address_that_others_may_have_too_tells_nothing(
+    tmp_path: Path, address: str, options: dict[str, str]
+) -> None:
+    assert Host(tmp_path).card("eth0", address, **options).identity.startswith("boot-")
+
+
+def test_the_order_in_which_devices_are_found_does_not_matter(tmp_path: Path) -> None:
+    other = GPU.replace("5b1d", "0b1d")
+    one = Host(tmp_path / "a").gpu(GPU, "0000:1b:00.0").gpu(other, "0000:2b:00.0")
+    two = Host(tmp_path / "b").gpu(other, "0000:1b:00.0").gpu(GPU, "0000:2b:00.0")
+    assert one.identity == two.identity
+    unknown = Host(tmp_path / "c").gpu(GPU).gpu("GPU-????????-????-????", "0000:2b:00.0")
+    assert unknown.identity.startswith("boot-"), "its own UUID shows once somebody has used it"
+
+
+def test_what_cannot_be_read_leaves_the_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nameless = identify(tmp_path)
+    assert nameless.startswith("name-")
+    monkeypatch.setattr(identity_module.socket, "gethostname", lambda: "another")
+    assert identify(tmp_path) != nameless
+    assert "another" not in identify(tmp_path)
+
+
+def test_containers_of_one_host_write_files_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = place_id()
+    assert here.startswith(f"{host_id()}-")
+    monkeypatch.setattr(identity_module.socket, "gethostname", lambda: "another")
+    assert place_id() != here
+    assert place_id().startswith(f"{host_id()}-")
+
+
+def test_what_is_recorded_of_an_environment_names_nobody() -> None:
+    kept = {
+        "CUDA_HOME": "/usr/local/cuda", "NCCL_ALGO": "allreduce:tree",
+        "NVIDIA_TF32_OVERRIDE": "0", "OMP_NUM_THREADS": "2",
+        "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+    }  # fmt: skip
+    left_out = {
+        "CUDA_API_KEY": "x", "HOME": "x", "NCCL_COMM_ID": "10.0.0.1:99", "NCCL_DEBUG_FILE": "/me/x",
+        "NCCL_HOSTID": "x", "TORCHELASTIC_RUN_ID": "1", "TORCH_HOME": "/home/me",
+    }  # fmt: skip
+    assert recorded_in({**left_out, **kept}) == kept

@@ -1,16 +1,15 @@
 """Who had the cores: the kernel's counts, and this process's with all that it started."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from scalewise.host import CoreUseMeter
+from scalewise.host import CoreUseMeter, limits
 
 _BUSY = "import time; end = time.process_time() + {:g}\nwhile time.process_time() < end: pass\n"
 
@@ -43,7 +42,6 @@ def test_time_of_processes_and_of_a_hypervisor_is_busy_and_interrupts_are_not(
     meter.begin()
     kernel(tmp_path, other.replace("1000", "9000"), *after)
     found = meter.end()
-    assert found is not None
     assert (found.cores, meter.missing) == (2, None)
     assert found.busy_s == pytest.approx((50 + 10 + 20 + 5 + 100) / os.sysconf("SC_CLK_TCK"))
 
@@ -81,11 +79,9 @@ def test_own_time_has_threads_children_and_those_that_ended_in_it() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", waiting], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as alive:
-        assert alive.stdout is not None
         alive.stdout.readline()
         found = meter.end()
         alive.communicate(b"\n")
-    assert found is not None
     assert found.own_s >= 0.78, "four times 0.2 s, less ticks"
     assert found.own_s <= found.busy_s + 0.15, "all of it ran on these cores"
 
@@ -113,3 +109,97 @@ def test_time_of_others_on_the_same_core_is_not_own() -> None:
         spinning.kill()
         spinning.wait()
     assert 0.7 < float(told) < 1.1, "it slept, and the core was never idle"
+
+
+# What a process may use: affinity and cgroup limits of both versions.
+@pytest.fixture
+def member_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Put this process into the cgroups of ``/proc/self/cgroup`` lines."""
+    read = limits._read
+
+    def use(*lines: str) -> None:
+        def fake(path: Path) -> str | None:
+            return "\n".join(lines) if path == Path("/proc/self/cgroup") else read(path)
+
+        monkeypatch.setattr(limits, "_read", fake)
+
+    return use
+
+
+def put(root: Path, name: str, text: str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "quota"),
+    [
+        (
+            ["0::/a/b"],
+            {"a/b/cpu.max": "400000 100000", "a/cpu.max": "150000 100000", "cpu.max": "max 100000"},
+            1.5,
+        ),
+        (["4:cpu,cpuacct:/job", "0::/"], {"cpu,cpuacct/job/cpu.cfs_quota_us": "-1"}, None),
+        (["4:cpu,cpuacct:/job", "0::/"], {"cpu,cpuacct/job/cpu.cfs_quota_us": "50000"}, 0.5),
+    ],
+)
+def test_the_smallest_quota_of_either_version_counts(
+    tmp_path: Path,
+    member_of: Callable[..., None],
+    groups: list[str],
+    files: dict[str, str],
+    quota: float | None,
+) -> None:
+    member_of(*groups)
+    for name, text in {"cpu,cpuacct/job/cpu.cfs_period_us": "100000", **files}.items():
+        put(tmp_path, name, text)
+    assert limits.cpu_quota(tmp_path) == quota
+
+
+def test_a_quota_limits_the_cores_and_leaves_one(
+    tmp_path: Path, member_of: Callable[..., None]
+) -> None:
+    own = tuple(sorted(os.sched_getaffinity(0)))
+    member_of("0::/")
+    assert limits.usable_cores(tmp_path) == own
+    put(tmp_path, "cpu.max", "20000 100000")
+    assert limits.usable_cores(tmp_path) == own[:1]
+
+
+def test_affinity_limits_the_cores(tmp_path: Path, member_of: Callable[..., None]) -> None:
+    member_of("0::/")
+    before = os.sched_getaffinity(0)
+    one = max(before)
+    try:
+        os.sched_setaffinity(0, {one})
+        assert limits.usable_cores(tmp_path) == (one,)
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def test_memory_limit_of_both_versions(tmp_path: Path, member_of: Callable[..., None]) -> None:
+    member_of("9:memory:/job", "0::/a")
+    put(tmp_path, "memory/job/memory.limit_in_bytes", str(2**63 - 4096))
+    put(tmp_path, "a/memory.max", "max")
+    assert limits.memory_limit_mib(tmp_path) is None
+    put(tmp_path, "a/memory.max", str(512 * 2**20))
+    assert limits.memory_limit_mib(tmp_path) == 512
+    put(tmp_path, "memory/job/memory.limit_in_bytes", str(100 * 2**20))
+    assert limits.memory_limit_mib(tmp_path) == 100
+
+
+def test_the_memory_that_is_left_is_the_least_of_machine_and_cgroups(
+    tmp_path: Path, member_of: Callable[..., None]
+) -> None:
+    member_of("0::/job")
+    put(tmp_path, "meminfo", "MemTotal: 8388608 kB\nMemAvailable: 4194304 kB\n")
+    meminfo = tmp_path / "meminfo"
+    assert limits.memory_available_mib(tmp_path, meminfo) == 4096
+    put(tmp_path, "memory.max", "max")
+    put(tmp_path, "job/memory.max", str(2048 * 2**20))
+    put(tmp_path, "job/memory.current", str(1024 * 2**20))
+    put(tmp_path, "job/memory.stat", f"anon 1\ninactive_file {512 * 2**20}\n")
+    assert limits.memory_available_mib(tmp_path, meminfo) == 1536
+    assert limits.memory_available_mib(tmp_path, tmp_path / "none") == 1536
+    assert limits.memory_available_mib(tmp_path / "none", tmp_path / "none") is None

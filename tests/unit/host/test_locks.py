@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -8,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from scalewise.cli.exits import explain
-from scalewise.host import FileLock, runtime_folder
+from scalewise.gpu.top import identify
+from scalewise.host import FileLock, runtime_folder, worker_command
 
 
 def test_a_lock_has_one_holder_even_inside_a_process(tmp_path: Path) -> None:
@@ -38,7 +37,6 @@ def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", _FORK, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as parent:
-        assert parent.stdout is not None
         assert parent.stdout.readline() == b"born\n"
         parent.wait(10)
         lock = FileLock(path)
@@ -61,3 +59,37 @@ def test_a_runtime_folder_that_cannot_be_used_is_said_in_one_line(
         runtime_folder()
     line = explain(met.value)
     assert line is not None and line.startswith(f"{tmp_path / name}: it ")
+
+
+# What others see of a process that was forked into a rank.
+_RANK = """
+import sys
+from scalewise.host import rename, worker_command
+rename("rank 1", worker_command(sys.stdin.readline().strip()))
+print("renamed", flush=True)
+sys.stdin.read()
+"""
+
+
+def shown(folder: str, padding: int) -> tuple[str, int | None, str | None]:
+    with subprocess.Popen(
+        [sys.executable, "-c", _RANK, "-" * padding], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={name: value for name, value in os.environ.items() if name != "RANK"},
+    ) as process:  # fmt: skip
+        process.stdin.write(folder.encode() + b"\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"renamed\n"
+        owner = identify(process.pid)
+        command = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+        process.communicate()
+    if padding:
+        assert command.rstrip(b"\0").decode() == " ".join(worker_command(folder))
+    return owner.name, owner.rank, owner.cell
+
+
+def test_a_renamed_process_appears_as_the_rank_that_it_is() -> None:
+    assert shown("/my sweeps/medium-ddp-r0", 1000) == ("rank 1", 1, "medium-ddp-r0")
+
+
+def test_a_command_too_long_for_its_place_is_left_out_and_nothing_else_is_overwritten() -> None:
+    assert shown("/" + "long" * 300, 0) == ("rank 1", 1, None)

@@ -1,7 +1,5 @@
 """Costs, losses, learning and stages of the models, on the real layers."""
 
-from __future__ import annotations
-
 import itertools
 import warnings
 from collections.abc import Iterator

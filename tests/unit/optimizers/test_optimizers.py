@@ -1,7 +1,5 @@
 """Our builders hand over what was asked for to torch's own optimizers."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 
@@ -15,11 +13,7 @@ from scalewise.train.recording.summary import optimizer_state_bytes
 
 def test_arguments_arrive() -> None:
     group = adamw(
-        nn.Linear(2, 2).parameters(),
-        lr=0.5,
-        betas=[0.8, 0.9],
-        weight_decay=0.3,
-        amsgrad=True,
+        nn.Linear(2, 2).parameters(), lr=0.5, betas=[0.8, 0.9], weight_decay=0.3, amsgrad=True
     ).param_groups[0]
     assert (group["lr"], group["betas"], group["weight_decay"]) == (0.5, (0.8, 0.9), 0.3)
     assert group["amsgrad"] is True

@@ -1,7 +1,5 @@
 """An archive has every figure of its sweep, and leads nowhere when it is unpacked."""
 
-from __future__ import annotations
-
 import stat
 import zipfile
 from pathlib import Path

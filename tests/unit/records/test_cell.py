@@ -1,26 +1,38 @@
 """The JSON records of a cell: round trips, torn files, and what a new try leaves of the last."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import json
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from fakes.settings import SETTINGS
 from scalewise.cli.exits import explain
 from scalewise.records import (
     SCHEMA_VERSION,
     CellFolder,
+    Checkpoint,
+    DeviceInfo,
     Ending,
+    HeartbeatWriter,
+    PlannedCell,
     RecordError,
     TrackerState,
     TrackingRecord,
+    drop_checkpoints,
+    last_checkpoint,
+    part_path,
+    read_heartbeat,
+    seal_checkpoint,
 )
 from scalewise.records.files import write_atomically
+from scalewise.supervisor import Job, Origin
+from scalewise.supervisor.attempt import Try
+from scalewise.train.monitored_fit import FitRecords
 
 KEPT = CellFolder(
     Path(__file__).parents[2] / "golden/stalled/h200x2_medium/medium-tabular-ddp-r0-e08c5c3b"
@@ -188,3 +200,92 @@ def test_a_full_disk_is_said_of_the_record_and_leaves_the_old_one(
 @pytest.mark.parametrize("number", [errno.EPERM, errno.EISDIR])
 def test_what_a_folder_refuses_is_said_in_one_line(number: int) -> None:
     assert explain(OSError(number, os.strerror(number), "s/earlier/1")) is not None
+
+
+# A clock that is set while a cell runs changes neither how long it took nor how fast it is.
+HOURS_S = 2 * 3600.0
+
+
+def set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() - HOURS_S)
+
+
+def test_a_try_takes_as_long_as_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = CellFolder(tmp_path / "sweep" / "cell")
+    slot = DeviceInfo("cpu", "a processor")
+    planned = PlannedCell("id", "config", "cell", (), 0, 1)
+    job = Job(str(folder.path), planned, SETTINGS, (slot,), Origin(str(tmp_path), (), ()))
+    own = Try(job, folder, 1, time.time(), time.monotonic())
+    set_back(monkeypatch)
+    own.record_failure(Ending("failed", "exit", "it left", None, 1))
+    (attempt,) = folder.attempts()
+    assert abs(attempt.finished_at - attempt.started_at) > HOURS_S / 2
+    assert attempt.elapsed_s is not None and 0 < attempt.elapsed_s < 60
+
+
+def test_a_monitored_fit_takes_as_long_as_it_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = FitRecords(CellFolder(tmp_path / "mine"), 0)
+    records.begin([DeviceInfo("cpu", "a processor")])
+    set_back(monkeypatch)
+    records.break_off(ValueError("mine"), 20)
+    records.end()
+    (attempt,) = CellFolder(tmp_path / "mine").attempts()
+    assert attempt.elapsed_s is not None and 0 < attempt.elapsed_s < 60
+
+
+def test_a_rank_goes_on_at_the_same_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writer = HeartbeatWriter(tmp_path / "rank0")
+    writer.begin(100)
+    set_back(monkeypatch)
+    writer.beat(7, 112)
+    writer.close()
+    beat = read_heartbeat(tmp_path / "rank0")
+    assert 0 <= beat.time - beat.started_at < 60
+
+
+# Only a checkpoint all of whose files are there counts.
+def save(cell: Path, step: int) -> Path:
+    part = part_path(cell, step)
+    part.mkdir(parents=True)
+    (part / "trainer.ckpt").write_bytes(b"x" * step)
+    (part / "rank0.pt").write_bytes(b"y")
+    return seal_checkpoint(part, Checkpoint(step, step, 1, (step,), ("a CPU",), {}, {}))
+
+
+def test_the_last_whole_one_counts_and_older_ones_go(tmp_path: Path) -> None:
+    assert last_checkpoint(tmp_path) is None
+    save(tmp_path, 5)
+    second = save(tmp_path, 10)
+    found = last_checkpoint(tmp_path)
+    assert (found[0], found[1].step) == (second, 10)
+    assert found[1].files.keys() == {"rank0.pt", "trainer.ckpt"}
+    assert list((tmp_path / "checkpoints").iterdir()) == [second]
+
+
+def test_what_a_crash_left_half_written_does_not(tmp_path: Path) -> None:
+    whole = save(tmp_path, 5)
+    part_path(tmp_path, 15).mkdir()
+    torn = tmp_path / "checkpoints" / "step-000000020"
+    torn.mkdir()
+    (torn / "checkpoint.json").write_text("{")
+    found = last_checkpoint(tmp_path)
+    assert found[0] == whole
+    (whole / "trainer.ckpt").write_bytes(b"xxxxy")
+    assert last_checkpoint(tmp_path) is None, "a file of the right size holds something else"
+    drop_checkpoints(tmp_path)
+    assert not (tmp_path / "checkpoints").exists()
+    drop_checkpoints(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"step": 10**400}, {"files": {"absent": "0" * 64}}, {"files": {"../result.json": "0"}}],
+)
+def test_one_that_cannot_be_is_passed_over(tmp_path: Path, change: dict[str, object]) -> None:
+    path = save(tmp_path, 10) / "checkpoint.json"
+    assert last_checkpoint(tmp_path) is not None
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    assert last_checkpoint(tmp_path) is None

@@ -1,7 +1,7 @@
 """Series that grow: whatever byte a file ends at, what is whole is read, once, and nothing else."""
 
-from __future__ import annotations
-
+import json
+import struct
 import tempfile
 from collections.abc import Callable
 from contextlib import closing
@@ -16,8 +16,11 @@ from hypothesis import strategies as st
 
 from fakes.step_files import steady_rows
 from scalewise.records import (
+    STEP_DTYPE,
+    CellFolder,
     DeviceSample,
     DeviceSeriesWriter,
+    Ending,
     LineParser,
     MetricRow,
     MetricsWriter,
@@ -26,6 +29,7 @@ from scalewise.records import (
     StepParser,
     StepWriter,
     Tail,
+    load_json,
     read_device_series,
     read_metrics,
     read_steps,
@@ -50,6 +54,11 @@ def write_steps(path: Path) -> None:
     with closing(StepWriter(path, epoch_offset_ns=12_345)) as writer:
         for part in (rows[:1], rows[1:3], rows[3:]):
             writer.append_rows(part)
+
+
+def header(**changes: Any) -> bytes:
+    sound = {"schema_version": 2, "dtype": STEP_DTYPE.descr, "epoch_offset_ns": 2**62 - 1}
+    return json.dumps({**sound, **changes}).encode() + b"\n"
 
 
 LINES = partial(LineParser, dict)
@@ -129,7 +138,11 @@ def test_a_file_begun_anew_or_removed_is_noticed(tmp_path: Path, content: bytes 
         (LINES, b"[]\n", "line 1: found no JSON object"),
         (StepParser, b"not json\n", "the header is not a step header"),
         (StepParser, b"[]\n", "the header is not a step header"),
-        (StepParser, b'{"schema_version": 99, "dtype": [], "epoch_offset_ns": 0}\n', "version 99"),
+        (StepParser, header(schema_version=3), "schema version 3"),
+        (StepParser, header(dtype=STEP_DTYPE.descr[1:]), "schema version 2"),
+        (StepParser, header(epoch_offset_ns=2**62), "epoch_offset_ns: found"),
+        (StepParser, header() + bytes(8), "an impossible length"),
+        (StepParser, header() + struct.pack("<II", 2**15 + 1, 0), "an impossible length"),
     ],
 )
 def test_what_is_no_series_is_named(
@@ -159,3 +172,54 @@ def test_a_metrics_file_that_goes_on_holds_the_whole_rows_of_the_earlier_one(
     (tmp_path / "earlier").write_bytes(b'{"time": 1}\n')
     with pytest.raises(RecordError, match="earlier: line 1: step: missing"):
         MetricsWriter(tmp_path / "again", tmp_path / "earlier")
+
+
+# Files that lie among records and are none, and records whose values are of another kind.
+HEADER = {
+    "schema_version": 1, "host": "a", "source": "process", "interval_s": 1.0, "devices": [],
+    "unavailable": {},
+}  # fmt: skip
+
+
+def test_a_copy_beside_a_record_is_no_record(tmp_path: Path) -> None:
+    cell = CellFolder(tmp_path)
+    attempt = Ending("failed", "exit", "it left", None, 1, None, (), 2, 1.0, 2.0)
+    cell.save_attempt(attempt)
+    for name in ("notes.json", "2 (copy).json", "02.json", "\N{SUPERSCRIPT TWO}.json", ".json"):
+        (tmp_path / "attempts" / name).write_text("mine")
+    assert list(cell.attempts()) == [attempt]
+    assert cell.next_attempt_number() == 3
+    for folder, suffix in (("steps", "bin"), ("metrics", "jsonl")):
+        (tmp_path / folder).mkdir()
+        for rank in ("10", "9", "x", "0 (copy)", "09", ""):
+            (tmp_path / folder / f"rank{rank}.{suffix}").touch()
+    assert cell.ranks_with_steps() == cell.ranks_with_metrics() == [9, 10]
+
+
+SAMPLE = {"time": 1.0, "devices": []}
+
+
+@pytest.mark.parametrize(
+    ("header", "line"),
+    [
+        ([], SAMPLE),
+        (3, SAMPLE),
+        (HEADER | {"devices": 5}, SAMPLE),
+        (HEADER | {"devices": [5]}, SAMPLE),
+        (HEADER, {"time": 1.0, "devices": 5}),
+        (HEADER, {"time": 1.0, "devices": [5]}),
+        (HEADER, {"time": "noon", "devices": []}),
+        (HEADER, {"time": 1.0, "devices": [{"id": "rank0", "energy_j": 1e308}]}),
+    ],
+)
+def test_a_series_of_another_kind_is_named(tmp_path: Path, header: Any, line: Any) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text(json.dumps(header) + "\n" + json.dumps(line) + "\n")
+    with pytest.raises(RecordError, match=r"a\.jsonl"):
+        read_device_series(path)
+
+
+def test_brackets_without_end_are_damage(tmp_path: Path) -> None:
+    (tmp_path / "record.json").write_text("[" * 100_000)
+    with pytest.raises(RecordError, match=r"record\.json: .*nested too deeply"):
+        load_json(tmp_path / "record.json", Ending)

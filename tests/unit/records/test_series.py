@@ -1,9 +1,8 @@
 """Series on disk: round trips, and what was changed after it was written."""
 
-from __future__ import annotations
-
 import os
-from contextlib import closing
+from contextlib import closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -87,6 +86,48 @@ def test_rows_that_were_changed_are_never_read(tmp_path: Path) -> None:
     assert turned.count(None) > 0.9 * len(turned)
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "fault"),
+    [
+        ("samples", 0, None),
+        ("samples", -1, "less than no sample"),
+        ("host_step_ms", 0.0, None),
+        ("host_step_ms", -1.0, "host_step_ms is negative"),
+        ("device_step_ms", np.inf, "device_step_ms is negative or infinite"),
+        ("device_step_ms", np.nan, None),
+        ("step", 0, "do not follow one another"),
+        ("step", 2, "do not follow one another"),
+    ],
+)
+def test_rows_that_no_training_writes_are_refused(
+    tmp_path: Path, column: str, value: float, fault: str | None
+) -> None:
+    rows = steady_rows(2)
+    rows[column][1] = value
+    with closing(StepWriter(tmp_path / "steps")) as writer:
+        writer.append_rows(rows)
+    with pytest.raises(RecordError, match=fault) if fault else nullcontext():
+        assert len(read_steps(tmp_path / "steps", 0)) == 2
+
+
+def test_rows_of_more_than_one_block_come_back_and_steps_are_timed_from_one_on(
+    tmp_path: Path,
+) -> None:
+    rows = steady_rows(2**15 + 3)
+    rows["flags"][:2] = WARMUP
+    rows["samples"][7] = 99
+    with closing(StepWriter(tmp_path / "steps")) as writer:
+        writer.append_rows(rows)
+        assert (writer.rows, writer.largest_samples) == (len(rows), 99)
+    series = read_steps(tmp_path / "steps", 0)
+    assert series.rows.tobytes() == rows.tobytes()
+    assert [len(one.timed()) for one in (series, replace(series, timed_from=5))] == [
+        len(rows) - 2, len(rows) - 5
+    ]  # fmt: skip
+    apart = series.select(np.isin(rows["step"], (3, 4, 8)))
+    assert apart.rows["step"].tolist() == [3, 4, 8]
+
+
 @pytest.mark.parametrize("order", [(0, 2), (1, 0, 2), (0, 1, 1, 2)])
 def test_blocks_that_are_lost_swapped_or_repeated_are_seen(
     tmp_path: Path, order: tuple[int, ...]
@@ -147,12 +188,10 @@ def test_a_heartbeat_is_read_while_it_beats(tmp_path: Path) -> None:
     assert read_heartbeat(path) is None
     writer = HeartbeatWriter(path)
     first = read_heartbeat(path)
-    assert first is not None
     assert (first.step, first.total_steps, first.started_at) == (0, -1, 0.0)
     writer.begin(100)
     writer.beat(7, 112)
     beat = read_heartbeat(path)
-    assert beat is not None
     assert (beat.step, beat.total_steps, beat.samples) == (7, 100, 112)
     assert beat.time >= beat.started_at > 0
     writer.close()

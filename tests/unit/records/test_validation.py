@@ -1,7 +1,5 @@
 """Plain data to dataclasses and back, and what is said of data that does not fit."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path

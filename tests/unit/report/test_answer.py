@@ -1,35 +1,30 @@
 """The lines that end a console: how many, how wide, and the data behind what they say."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
 from rich.console import Console
 
 from fakes.kept_sweep import RESULTS, kept
-from fakes.recorded import DDP, Spec, crowd, edit_ranks, repeats, write_sweep
+from fakes.recorded import DDP, STEADY_3, Spec, analysed, crowd, edit_ranks, repeats, write_sweep
 from scalewise.analysis import Analysis, LostTime, analyse, is_refused, load_sweep, number
 from scalewise.analysis.comparability import Difference
 from scalewise.analysis.scaling import Refused
 from scalewise.config import conf_dir, resolve
-from scalewise.report import builder
+from scalewise.report import builder, plot_style, plots
 from scalewise.report.answer import MOST_WHOLE, answers
 from scalewise.report.console import rows
 from scalewise.report.findings import command, remark_lines, remarks
+from scalewise.report.plots import answer_plot, report_plots, speedup_efficiency
 from scalewise.report.sections import Line, Lines, Verbatim
 
-STEADY = [1.0, 1.01, 0.99]
 NOISY = [1.0, 1.3, 0.8], [1.0, 0.7, 1.2]
-
-
-def analysed(path: Path, *specs: Spec) -> Analysis:
-    return analyse(load_sweep(write_sweep(path, list(specs))))
 
 
 def with_command(analysis: Analysis, command: str) -> Analysis:
@@ -74,7 +69,7 @@ def test_a_clause_is_not_torn_and_a_command_never_broken() -> None:
 
 
 def test_what_to_do_next_is_typed_and_not_tried_before(tmp_path: Path) -> None:
-    found = analysed(tmp_path / "a", *repeats(Spec(), STEADY), *repeats(DDP, STEADY))
+    found = analysed(tmp_path / "a", *repeats(Spec(), STEADY_3), *repeats(DDP, STEADY_3))
     typed = with_command(found, "train.py -m strategy=single,ddp 'hydra.x=a b'")
     (lines,) = blocks(typed)
     assert lines[0].verdict == "pays"
@@ -87,7 +82,7 @@ def test_what_to_do_next_is_typed_and_not_tried_before(tmp_path: Path) -> None:
     assert block == "python train.py -m strategy.compression=bf16 strategy=single,ddp"
     strategy = {"name": "ddp", "kind": "ddp", "compression": "bf16"}
     tried = replace(DDP, config={"strategy": strategy})
-    again = analysed(tmp_path / "b", *repeats(Spec(), STEADY), *repeats(tried, STEADY))
+    again = analysed(tmp_path / "b", *repeats(Spec(), STEADY_3), *repeats(tried, STEADY_3))
     assert "compression" not in " ".join(line.text for line in blocks(again)[0])
 
 
@@ -145,7 +140,7 @@ def test_more_runs_are_asked_for_once_for_all(tmp_path: Path) -> None:
 
 
 def test_a_gain_is_told_where_the_losses_exceed_the_whole(tmp_path: Path) -> None:
-    found = analysed(tmp_path, *repeats(Spec(), STEADY), *repeats(DDP, STEADY))
+    found = analysed(tmp_path, *repeats(Spec(), STEADY_3), *repeats(DDP, STEADY_3))
     ((name, budget),) = ((p.multi.config_id, found.budgets[p.multi.config_id]) for p in found.pairs)
     losses = (
         LostTime("transfer", 2.34, 0.1, ""), LostTime("long_steps", 0.3, 0.02, ""),
@@ -162,7 +157,7 @@ def test_a_gain_is_told_where_the_losses_exceed_the_whole(tmp_path: Path) -> Non
 
 
 def test_rows_that_cannot_be_compared_say_what_to_equal(tmp_path: Path) -> None:
-    found = analysed(tmp_path, *repeats(Spec(), STEADY), *repeats(DDP, STEADY))
+    found = analysed(tmp_path, *repeats(Spec(), STEADY_3), *repeats(DDP, STEADY_3))
     refused = Refused(
         found.pairs[0].multi, "it differs", (Difference("precision", "fp32", "bf16"),)
     )
@@ -208,7 +203,7 @@ def test_what_is_wrong_is_named_without_being_asked(tmp_path: Path) -> None:
 
 
 def test_the_gravest_doubt_stands_with_the_number_of_all(tmp_path: Path) -> None:
-    path = write_sweep(tmp_path, [*repeats(Spec(), STEADY), *repeats(DDP, STEADY)])
+    path = write_sweep(tmp_path, [*repeats(Spec(), STEADY_3), *repeats(DDP, STEADY_3)])
     edit_ranks(path, lambda rank: rank.update(steps_without_loss=1))
     found = analyse(load_sweep(path))
     (lines,) = blocks(found)
@@ -256,8 +251,8 @@ def test_a_disturbed_run_is_asked_for_once_more(tmp_path: Path, monitored: bool)
     setting = {"tracking": {"name": "monitor"}} if monitored else {"repeats": "auto"}
     asked = {"repeats": "auto", **setting}
     busy = [replace(one, foreign_cpu=0.9 if one.repeat == 1 else 0.01, config=asked)
-            for one in repeats(DDP, STEADY[:3])]  # fmt: skip
-    alone = repeats(replace(Spec(), config=asked), STEADY[:3])
+            for one in repeats(DDP, STEADY_3[:3])]  # fmt: skip
+    alone = repeats(replace(Spec(), config=asked), STEADY_3[:3])
     found = analysed(tmp_path, *alone, *busy)
     assert len(found.pairs[0].multi.set_aside) == 1
     (said,) = [text for text in answers(found).texts if "1 of your 3 runs was disturbed" in text]
@@ -278,3 +273,57 @@ def test_what_compares_devices_is_said_as_the_command_takes_it(
 ) -> None:
     found = with_command(analysed(tmp_path, Spec()), f"train.py {typed}")
     assert any(said in text for text in answers(found).texts)
+
+
+# answer.png: every comparison, every run, and what leaves the scale.
+def test_it_has_the_verdict_every_run_and_the_cost(tmp_path: Path) -> None:
+    found = analysed(tmp_path, *repeats(Spec(), [1, 1.02, 0.98]), *repeats(DDP, [1, 0.98, 1.02]))
+    figure = answer_plot(found)
+    (pair,) = found.pairs
+    assert pair.verdict in figure.get_suptitle()
+    speedups, costs = figure.axes
+    (runs,) = [one for one in speedups.get_lines() if one.get_marker() == "o"]
+    assert np.exp(np.log(runs.get_xdata()).mean()) == pytest.approx(pair.speedup.value)
+    assert len(runs.get_xdata()) == 3
+    assert [one.get_xdata()[0] for one in costs.get_lines() if one.get_marker() == "D"] == [
+        pytest.approx(pair.devices / pair.speedup.value)
+    ]
+    # From left to right: does not pay below what is wanted, pays from there on.
+    assert sorted(bar.get_x() for bar in speedups.patches) == [0, 1.1]
+
+
+def test_a_triangle_has_the_colour_and_place_of_its_series(tmp_path: Path) -> None:
+    wild = replace(DDP, model="wild")
+    found = analysed(
+        tmp_path,
+        *repeats(Spec(), [1, 1.01, 0.99]), *repeats(DDP, [1, 1.01, 0.99]),
+        *repeats(Spec(model="wild"), [1, 1.01, 0.99]), *repeats(wild, [1, 2.5, 0.6]),
+    )  # fmt: skip
+    for figure in (answer_plot(found), speedup_efficiency(found.pairs, "", 0.5, "")):
+        assert plot_style.BEYOND in [text.get_text() for text in figure.legends[0].get_texts()]
+    (triangle,) = [one for one in figure.axes[0].get_lines() if one.get_marker() == "^"]
+    assert triangle.get_color() == plot_style.colour(1)
+    (marks,) = [one for one in figure.axes[0].get_lines() if one.get_marker() == "s"]
+    assert triangle.get_xdata()[0] == marks.get_xdata()[0]
+
+
+def test_no_comparison_is_no_picture(tmp_path: Path) -> None:
+    found = analysed(tmp_path, Spec())
+    assert answer_plot(found) is None
+    assert [name for name, draw in report_plots(found).items() if draw()] == [
+        "throughput.png", "step_anatomy.png",
+    ]  # fmt: skip
+
+
+def test_a_picture_of_many_says_that_it_shows_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(plots, "_MOST_DRAWN", 2)
+    other = Spec(model="other")
+    found = analysed(tmp_path, *repeats(Spec(), [1, 1.01]), *repeats(DDP, [1, 1.01]), other)
+    draws = report_plots(found)
+    figure = draws["step_anatomy.png"]()
+    assert figure.get_suptitle().startswith("2 of 3 configurations")
+    assert len(figure.axes) == 1
+    whole = draws["answer.png"]()
+    assert "configurations" not in whole.get_suptitle()

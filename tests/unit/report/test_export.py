@@ -1,7 +1,5 @@
 """A sweep as tables: of the kept records, against the report's own figures and the docs."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

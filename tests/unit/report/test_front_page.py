@@ -1,7 +1,5 @@
 """The first page of a report: short, answer first, and everything it points at is there."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import replace
@@ -10,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fakes.kept_sweep import RESULTS, kept
-from fakes.recorded import DDP, Spec, repeats, write_sweep
+from fakes.recorded import DDP, STEADY_3, Spec, repeats, write_sweep
 from scalewise.analysis import Analysis, analyse, load_sweep
 from scalewise.report import report_sections
 from scalewise.report.builder import front_page, method_link
@@ -19,7 +17,6 @@ from scalewise.report.sections import Section, markdown
 
 ROOT = Path(__file__).parents[3]
 MATRICES = ("cpu2_matrix", "h200x2_small")
-STEADY = [1.0, 1.01, 0.99]
 MOST_WORDS = 800
 
 
@@ -28,10 +25,10 @@ def analysis(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
     """Two models on one and two devices, a rank that is late, and a cell that failed."""
     late = replace(DDP, model="medium", slow_ranks_ms={1: 2.0})
     specs = [
-        *repeats(Spec(), STEADY),
-        *repeats(DDP, STEADY),
-        *repeats(Spec(model="medium"), STEADY),
-        *repeats(late, STEADY),
+        *repeats(Spec(), STEADY_3),
+        *repeats(DDP, STEADY_3),
+        *repeats(Spec(model="medium"), STEADY_3),
+        *repeats(late, STEADY_3),
         replace(DDP, model="xl", outcome="failed"),
     ]
     return analyse(load_sweep(write_sweep(tmp_path_factory.mktemp("sweep"), specs)))
@@ -85,8 +82,7 @@ def test_a_long_list_is_cut_and_says_so(tmp_path: Path) -> None:
     specs = [replace(DDP, model=f"m{i}", outcome="failed") for i in range(9)]
     found = analyse(load_sweep(write_sweep(tmp_path, specs)))
     found = replace(
-        found,
-        sweep=replace(found.sweep, problems=tuple(f"damaged {i}" for i in range(9))),
+        found, sweep=replace(found.sweep, problems=tuple(f"damaged {i}" for i in range(9)))
     )
     (listed,) = (one for one in front_page(found, ROOT) if one.key == "remarks")
     assert len(listed.texts) == 6

@@ -1,7 +1,5 @@
 """report.html: what it holds, and that no name of a record is taken for markup."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
@@ -32,7 +30,6 @@ def page(analysis: Analysis) -> str:
 
 def _data(page: str) -> dict[str, list[dict[str, object]]]:
     found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    assert found is not None
     loaded: dict[str, list[dict[str, object]]] = json.loads(found[1])
     return loaded
 

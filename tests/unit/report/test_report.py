@@ -1,7 +1,5 @@
 """Reports of whole, poor, broken and hostile sweeps, in every form."""
 
-from __future__ import annotations
-
 import csv
 import errno
 import json
@@ -18,14 +16,13 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from rich.console import Console
 
-from fakes.recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, write_sweep
+from fakes.recorded import DDP, DDP_MS, SINGLE_MS, STEADY, Spec, repeats, write_sweep
 from scalewise.cli import main
 from scalewise.cli.exits import explain, is_the_hosts_fault
 from scalewise.host import open_console
 from scalewise.records import CellFolder, RecordError
 from scalewise.report import builder, plot_style, study
 
-STEADY = [1.0, 1.01, 0.99, 1.005, 0.995]
 ALONE = {"throughput.png", "step_anatomy.png"}
 PAIRED = {"answer.png", "speedup_efficiency.png", "step_anatomy.png"}
 

@@ -1,7 +1,5 @@
 """The figures of each section of a report, by its keys."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import re
@@ -18,7 +16,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from fakes.kept_sweep import kept, with_known_code
-from fakes.recorded import DDP, DDP_MS, SINGLE_MS, Spec, repeats, write_sweep
+from fakes.recorded import DDP, DDP_MS, SINGLE_MS, STEADY_3, Spec, analysed, repeats, write_sweep
 from fakes.sections import answers, cells, lines_of, section, values
 from scalewise.analysis import (
     Analysis,
@@ -44,7 +42,8 @@ from scalewise.records import (
     grade,
     read_steps,
 )
-from scalewise.report import builder, export
+from scalewise.report import builder, export, run_facts
+from scalewise.report.doctor_tables import size_text
 from scalewise.report.findings import fastest_rows
 from scalewise.report.study_plots import memory_plots
 
@@ -53,14 +52,9 @@ RECORDING = ROOT / "tests" / "data" / "h200x2_gpt2"
 STALLED = ROOT / "tests" / "golden" / "stalled"
 EXAMINED = kept("h200x2_anatomy/nvlink") / "doctor-ddp-r0-19e13833" / "doctor.json"
 FACTORS = [1.0, 1.03, 0.96]
-STEADY = [1.0, 1.01, 0.99]
 OWN = {"usd_per_hour": 3.6, "source": "invoice", "date": "2026-11"}
 PRICED = {"hardware": {"name": "auto", "price": OWN}}
 RATIO = 2 * sum(DDP_MS.values()) / sum(SINGLE_MS.values())
-
-
-def analysed(path: Path, *specs: Spec) -> Analysis:
-    return analyse(load_sweep(write_sweep(path, list(specs))))
 
 
 def noisy(path: Path, *specs: Spec) -> Analysis:
@@ -191,21 +185,20 @@ class TestFastest:
         return [line for line in lines_of(found, "answer") if line.startswith("Fastest")]
 
     def test_it_is_named_where_its_interval_lies_above_all_others(self, tmp_path: Path) -> None:
-        (line,) = self.fastest(analysed(tmp_path, *self.sized(STEADY, 256, 32, 64)))
+        (line,) = self.fastest(analysed(tmp_path, *self.sized(STEADY_3, 256, 32, 64)))
         # 256 samples in steps of 10 ms.
         rate = re.fullmatch(r"Fastest: large .* batch_size=256, (\S+) ± \d+ samples/s\.", line)
-        assert rate
         assert float(rate[1].replace(",", "")) == pytest.approx(25_600, rel=1e-3)
 
     @pytest.mark.parametrize(
         ("groups", "named"),
         [
             # A third less or more from run to run: 128 may be as fast as 130, 32 cannot be.
-            ([([1.0, 1.1, 0.9], 128, 130), (STEADY, 16)], [130, 128]),
+            ([([1.0, 1.1, 0.9], 128, 130), (STEADY_3, 16)], [130, 128]),
             # 132 and 138 vary alike from round to round: that one is beaten.
             ([([1.0, 1.1, 0.9], 128, 130, 132, 134, 136, 138)], [138, 136, 134, 130, 128]),
             # One run of the slower one: nothing shows that the others lie above it.
-            ([(STEADY, 64, 128), ([1.0], 16)], [128, 16]),
+            ([(STEADY_3, 64, 128), ([1.0], 16)], [128, 16]),
         ],
     )
     def test_it_is_left_open_where_intervals_meet(
@@ -228,7 +221,7 @@ class TestFastest:
         assert "3 runs of each" in line
 
     def test_rows_that_differ_in_devices_alone_have_none(self, tmp_path: Path) -> None:
-        assert not self.fastest(analysed(tmp_path / "two", *self.sized(STEADY, 32, 64)))
+        assert not self.fastest(analysed(tmp_path / "two", *self.sized(STEADY_3, 32, 64)))
         devices = [Spec(strategy="ddp", devices=n) if n > 1 else Spec() for n in (1, 2, 4)]
         assert not self.fastest(analysed(tmp_path / "devices", *devices))
 
@@ -243,12 +236,12 @@ class TestFewRuns:
     def test_what_the_fewest_runs_cannot_see_is_said_once(self, tmp_path: Path) -> None:
         medium = [replace(spec, model="medium") for spec in (Spec(), DDP)]
         more = [run for spec in medium for run in repeats(spec, [1.0] * 5)]
-        large = [run for spec in (Spec(), DDP) for run in repeats(spec, STEADY)]
+        large = [run for spec in (Spec(), DDP) for run in repeats(spec, STEADY_3)]
         found = analysed(tmp_path / "both", *large, *more)
         assert self.unseen(found) == [3]
         assert "rarer than 63 %: 5: 45, 8: 31, 12: 22, 36: 8" in lines_of(found, "remarks")[-1]
         assert self.unseen(analysed(tmp_path / "five", *more)) == [5]
-        two = [run for spec in (Spec(), DDP) for run in repeats(spec, STEADY[:2])]
+        two = [run for spec in (Spec(), DDP) for run in repeats(spec, STEADY_3[:2])]
         assert self.unseen(analysed(tmp_path / "two", *two)) == [], "there is no verdict to doubt"
 
     def test_more_runs_take_as_long_as_these_took(self, tmp_path: Path) -> None:
@@ -261,7 +254,6 @@ class TestFewRuns:
         verdict, reason = answers(analyse(load_sweep(path)))["large ddp x2"]
         assert verdict == "undecided"
         told = re.search(r"about (\d+) more runs of each, (\d+) min", reason)
-        assert told
         assert int(told[2]) == pytest.approx(int(told[1]) * 1.5, abs=0.5)
 
 
@@ -270,7 +262,7 @@ class TestCost:
     def pair(config: dict[str, Any], forward_ms: float = 0.0, kind: str = "cuda") -> list[Spec]:
         slow = replace(DDP, phases_ms={**DDP_MS, "forward": DDP_MS["forward"] + forward_ms})
         sides = (replace(side, kind=kind, config=config) for side in (Spec(), slow))
-        factors = [*STEADY, 1.005, 0.995]
+        factors = [*STEADY_3, 1.005, 0.995]
         return [
             one
             for side, own in zip(sides, (factors, factors[::-1]), strict=True)
@@ -434,13 +426,16 @@ class TestDevices:
     @pytest.mark.parametrize("count", [2, 3, 8, 12])
     def test_every_gpu_has_a_panel_with_its_line(self, tmp_path: Path, count: int) -> None:
         found = analysed(tmp_path, replace(DDP, devices=count, batch_size=24 * count))
-        figure = memory_plots(found)["per_gpu_memory_breakdown.png"]()
-        assert figure is not None
+        figure, balance, comparison = (draw() for draw in memory_plots(found).values())
+        (total,) = comparison.axes[0].patches
+        assert total.get_width() == pytest.approx(sum(12_004.375 + 40 * i for i in range(count)))
+        assert len(balance.axes) == 1
         axes = figure.axes
         assert len(axes) == count
         for i, one in enumerate(axes):
             (line,) = one.get_lines()
             assert min(line.get_ydata()) == pytest.approx(12_000 + 40 * i)
+            assert one.get_title("left") == f"GPU {i}"
 
     def test_the_text_has_means_spreads_and_balance(self, tmp_path: Path) -> None:
         slow = replace(DDP, slow_ranks_ms={1: 3.0})
@@ -526,7 +521,6 @@ class TestCommunication:
         )  # fmt: skip
         (multi,) = [c for c in analysed(tmp_path, Spec(), DDP).measured if c.devices == 2]
         cost = measure_communication(multi, window, None)
-        assert cost is not None and cost.window is not None and cost.exposed is not None
         assert cost.window.cost_ms == pytest.approx(1.7), "measured with the profiler stopped"
         totals = (cost.window.total_ms, cost.window.overlapped_ms, cost.window.least_total_ms)
         all_reduce = seed_rows(cost)[1].ms
@@ -561,6 +555,9 @@ class TestCommunication:
         rows = cells(path, "communication", "seed")
         assert {row["configuration"] for row in rows} == {"large ddp x2", "each"}
         assert len(rows) == len({row["row"] for row in rows}) == 5
+        untimed = replace(DDP, devices=4, phases_ms=phases_ms)
+        rows = cells(analysed(tmp_path / "untimed", Spec(), untimed), "communication", "seed")
+        assert "large ddp x4" in {row["configuration"] for row in rows}, "its buckets are known"
 
 
 class TestDoctor:
@@ -569,13 +566,17 @@ class TestDoctor:
             path = write_sweep(tmp_path / name, [spec])
             shutil.copy(EXAMINED, path / "doctor.json")
             found = analyse(load_sweep(path))
-            assert ("Collectives, nccl" in printed(found)) is (name == "examined")
+            assert printed(found).count("Collectives, nccl") == (name == "examined")
             rows = cells(found, "doctor", "collectives_nccl")
             largest = [r for r in rows if r["collective"] == "all-reduce"][-1]
             assert len(rows) % 3 == 0 and largest["size"] == "1 GiB"
             rates = [r for r in json.loads(EXAMINED.read_text())["ranks"][0]["collectives"]
                      if (r["backend"], r["collective"]) == ("nccl", "all_reduce")]  # fmt: skip
-            most = max(rates, key=lambda rate: rate["bytes"])
+            *_, most = rates = sorted(rates, key=lambda rate: rate["bytes"])
+            middle = rates[(len(rates) - 1) // 2]["bytes"]
+            assert [r["size"] for r in rows if r["collective"] == "all-reduce"][1] == (
+                size_text(middle)
+            )
             assert largest["bus"] == f"{most['bus_gb_s']:.0f}"
 
     def test_copies_have_a_figure_for_each_device_or_a_reason(self, tmp_path: Path) -> None:
@@ -614,7 +615,7 @@ class TestRemarks:
         assert not self.figures(kept_path, "medians")
 
     def test_losses_after_unequal_numbers_of_samples(self, tmp_path: Path) -> None:
-        sizes = TestFastest.sized(STEADY, 256, 32)
+        sizes = TestFastest.sized(STEADY_3, 256, 32)
         (found,) = self.figures(analysed(tmp_path / "sizes", *sizes), "unequal_samples")
         assert (found["least"], found["most"]) == (1_920, 15_360)
         rates = [Spec(config={"optimizer": {"name": "adam", "lr": lr}}) for lr in (0.1, 0.2)]
@@ -651,7 +652,6 @@ class TestRemarks:
         found = analyse(load_sweep(kept("h200x2_gpt2")))
         (config, *_) = found.measured
         run = config.runs[0]
-        assert run.usage is not None
         hot = tuple(replace(device, throttle_reasons=(*device.throttle_reasons, *heat))
                     for device in run.usage.devices if device.throttle_reasons)  # fmt: skip
         heated = replace(config, runs=(replace(run, usage=replace(run.usage, devices=hot)),))
@@ -662,6 +662,16 @@ class TestRemarks:
 
 
 class TestFacts:
+    def test_what_was_swept_stands_beside_a_cell_without_a_result(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = write_sweep(tmp_path, [Spec(outcome="failed"), replace(DDP, outcome="skipped")])
+        told = {planned.cell_id: "" for planned, _ in SweepFolder(path).cells()}
+        told[next(iter(told))] = "lr=0.1"
+        monkeypatch.setattr(run_facts, "swept_words", lambda _: told)
+        rows = cells(path, "unfinished", "unfinished")
+        assert [row.get("swept") for row in rows] == ["lr=0.1", "-"]
+
     def test_share_and_rate_of_mfu_are_of_the_same_runs(self, tmp_path: Path) -> None:
         found = analysed(tmp_path, *repeats(Spec(), [1.0, 1.0, 1.0]))
         (config,) = found.measured
@@ -694,7 +704,7 @@ class TestFacts:
     def test_a_commit_that_nobody_knows_is_said(
         self, tmp_path: Path, unknown: Sequence[int], expected: str
     ) -> None:
-        write_sweep(tmp_path, repeats(Spec(), STEADY))
+        write_sweep(tmp_path, repeats(Spec(), STEADY_3))
         for index, (_, folder) in enumerate(SweepFolder(tmp_path).cells()):
             if index in unknown:
                 folder.save_provenance(dataclasses.replace(folder.load_provenance(), code={}))

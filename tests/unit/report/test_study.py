@@ -1,7 +1,5 @@
 """The published studies' files, written from a recording of two real GPUs."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json
@@ -42,15 +40,10 @@ def test_every_file_is_there_and_nothing_stale(tmp_path: Path) -> None:
     assert {path.name for path in folder.iterdir()} == {path.name for path in written}
     names = {path.name for path in written}
     assert {
-        "benchmark_gpt2_single_gpu.json",
-        "benchmark_gpt2_multi_gpu.json",
-        "comparison_report_gpt2.md",
-        "comprehensive_summary.csv",
-        "summary_table.tex",
-        "performance_report.txt",
-        "stdlib_speedup_efficiency.png",
-        "stdlib_throughput.png",
-    } <= names
+        "benchmark_gpt2_single_gpu.json", "benchmark_gpt2_multi_gpu.json",
+        "comparison_report_gpt2.md", "comprehensive_summary.csv", "summary_table.tex",
+        "performance_report.txt", "stdlib_speedup_efficiency.png", "stdlib_throughput.png",
+    } <= names  # fmt: skip
     assert "ag_news_accuracy.png" not in names
     assert all(path.stat().st_size > 100 for path in written)
 

@@ -12,7 +12,7 @@ from scalewise.config import ConfigError
 from scalewise.records import CellFolder, Ending, HeartbeatWriter
 from scalewise.supervisor.ranks import RankProcess
 from scalewise.supervisor.script_ends import name_script_end
-from scalewise.train import ending_of
+from scalewise.config import ending_of
 
 TORCHRUN = "Traceback (most recent call last):\nKeyError: 'LOCAL_RANK'\n"
 ENDED = Ending("failed", "exit", "rank 0 exited with status 1; see logs/", 0, 1)

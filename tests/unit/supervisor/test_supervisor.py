@@ -1,7 +1,6 @@
 """A supervisor whose host was lost to the sweep, and came back after a later try had begun."""
 
-from __future__ import annotations
-
+import os
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +11,11 @@ import pytest
 
 from fakes.settings import SETTINGS
 from scalewise.records import CellFolder, DeviceInfo, Ending, PlannedCell, RunningAttempt
-from scalewise.supervisor import Job, Nodes, Origin, Settings, announce, meet
+from scalewise.supervisor import Job, Nodes, Origin, Settings, announce, job, meet, ranks
+from scalewise.supervisor import supervisor as supervisor_module
 from scalewise.supervisor.attempt import conclude
 from scalewise.supervisor.job import Wakeup
+from scalewise.supervisor.ranks import Ranks, RankStart
 from scalewise.supervisor.supervisor import Supervisor
 
 SLOT = DeviceInfo("cpu", "a processor")
@@ -105,6 +106,26 @@ def test_an_end_that_could_not_be_written_is_told_with_its_reason(
     assert told.message == f"{supervisor.folder.path}: No space left on device"
 
 
+@pytest.mark.parametrize(
+    ("ending", "left", "outcome"),
+    [
+        (Ending("done"), (), "done"),
+        (Ending("done"), (7,), "failed"),
+        (Ending("interrupted"), (7,), "interrupted"),
+    ],
+)
+def test_a_cell_whose_processes_live_on_is_not_done(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, ending: Ending,
+    left: tuple[int, ...], outcome: str,
+) -> None:  # fmt: skip
+    ranks: Any = SimpleNamespace(start=lambda: None, processes=[])
+    monkeypatch.setattr(supervisor_module, "Ranks", lambda *_: ranks)
+    monkeypatch.setattr(supervisor_module, "end_descendants", lambda _: left)
+    monkeypatch.setattr(supervisor, "_watch", lambda _: ending)
+    supervisor.folder.save_running(RunningAttempt(1, 1.0, (SLOT,)))
+    assert supervisor._train().outcome == outcome
+
+
 @pytest.mark.parametrize(("every_s", "pids"), [(None, (7,)), (1.0, ())])
 def test_whoever_samples_knows_the_ranks(
     tmp_path: Path, every_s: float | None, pids: tuple[int, ...]
@@ -151,3 +172,50 @@ def test_a_cell_is_done_when_every_host_says_so(tmp_path: Path) -> None:
     first = announce(folder, "12.0", 2, "node0", 4000)
     conclude(folder, meet(folder, "12.0", 1, 2), Ending("done"))
     assert conclude(folder, first, Ending("done")).outcome == "done"
+
+
+def test_ranks_of_a_later_host_go_on_counting_and_each_has_its_device(tmp_path: Path) -> None:
+    started: list[RankStart] = []
+
+    def starter(start: RankStart) -> tuple[int, None]:
+        started.append(start)
+        return 70 + len(started), None
+
+    job = replace(supervised(tmp_path).job, slots=(SLOT, SLOT), nodes=Nodes(1, 2, "node0", 4000))
+    ranks = Ranks(job, CellFolder(tmp_path), starter)
+    ranks.start()
+    assert [(one.rank, one.pid) for one in ranks.processes] == [(2, 71), (3, 72)]
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT")
+    assert [[start.environment[name] for name in names] for start in started] == [
+        ["2", "0", "4", "4000"], ["3", "1", "4", "4000"],
+    ]  # fmt: skip
+    assert [start.out.name for start in started] == ["rank2.out", "rank3.out"]
+
+
+@pytest.mark.parametrize(("pid", "trains"), [(0, True), (1, False), (7, False)])
+def test_only_the_fork_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pid: int, trains: bool
+) -> None:
+    ran: list[object] = []
+    monkeypatch.setattr(ranks, "fork_hindrance", lambda _: None)
+    monkeypatch.setattr(os, "fork", lambda: pid)
+    monkeypatch.setattr(ranks, "run_and_exit", ran.append)
+    start = RankStart([], {}, ".", tmp_path / "out", tmp_path / "err", ())
+    assert ranks.fork(lambda: 0, start) == (pid, None)
+    assert bool(ran) is trains
+
+
+def test_what_the_sweep_has_told_by_now_is_read_and_no_more_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    wakeup = Wakeup.__new__(Wakeup)
+    wakeup.sweep_gone, wakeup._told = False, b""
+    told = [b"a\nb", b"\n\nc"]
+    monkeypatch.setattr(job.select, "select", lambda *_: (told[:1], [], []))
+    monkeypatch.setattr(wakeup, "_hear", lambda: wakeup.tell(told.pop(0)))
+    wakeup.catch_up()
+    assert (wakeup.neighbours, told) == (("a", "b"), [])
+    told.append(b"d\n")
+    wakeup.sweep_gone = True
+    wakeup.catch_up()
+    assert wakeup.neighbours == ("a", "b"), "the rest of a line is not there yet"

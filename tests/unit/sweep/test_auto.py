@@ -1,8 +1,5 @@
 """``strategy=auto``: what runs first, what is then trained, and that it is decided from records."""
 
-from __future__ import annotations
-
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +8,8 @@ import pytest
 from rich.console import Console
 
 from fakes.executor import PlayedExecutor
-from fakes.requests import asked
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
-
 from fakes.recorded import DDP, Spec, write_cell
+from fakes.requests import asked
 from scalewise.config import ConfigError
 from scalewise.records import (
     CellFolder,

@@ -1,11 +1,8 @@
 """Planning: what Hydra would compose, in a fraction of its time, and what a folder already has."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +10,7 @@ import pytest
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
-from fakes.recorded_cell import RecordedCell, plan_sweep
+from fakes.recorded_cell import RecordedCell, finish, plan_sweep
 from fakes.requests import asked
 from fakes.requests import composer as shared_composer
 from scalewise.config import ConfigError, SweepConfig, resolve
@@ -95,21 +92,11 @@ def begun(tmp_path: Path) -> tuple[SweepFolder, list[Cell]]:
     before = folder.load_plan()
     folder.save_plan(type(before)(before.created_at, (), 0, tuple(cell.planned for cell in cells)))
     for cell in cells[:2]:
-        finish(folder, cell)
+        finish(folder, cell.planned, steps=100)
     failed = RecordedCell(folder.cell(cells[2].planned.name))
     failed.train(20)
     failed.fail()
     return folder, cells
-
-
-def finish(sweep: SweepFolder, cell: Cell) -> None:
-    recorded = RecordedCell(sweep.cell(cell.planned.name))
-    recorded.train(100)
-    recorded.succeed()
-    folder = sweep.cell(cell.planned.name)
-    result = folder.load_result()
-    planned = cell.planned
-    folder.save_result(replace(result, cell_id=planned.cell_id, config_id=planned.config_id))
 
 
 def test_a_preview_tells_what_is_done_and_what_will_run(
@@ -240,7 +227,7 @@ def test_cells_that_a_command_does_not_name_are_not_mixed_with_either(tmp_path: 
     (done,) = reading(str(text), "seed=1")
     folder = plan_sweep(tmp_path / "sweep", [])
     folder.save_plan(dataclasses.replace(folder.load_plan(), cells=(done.planned,)))
-    finish(folder, done)
+    finish(folder, done.planned)
     recorded = folder.cell(done.planned.name)
     data = data_identity(done.request.cell.dataset.arguments)
     recorded.save_provenance(

@@ -1,7 +1,5 @@
 """One sweep at a time in a folder, and what does not count as one."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal
@@ -15,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from scalewise.cli.exits import explain
-from scalewise.config import ConfigError
+from scalewise.config import ConfigError, components
 from scalewise.host import FileLock
 from scalewise.records import SweepFolder
+from scalewise.sweep import compose
 from scalewise.sweep.folder_lock import SweepBusy, lock_folder
 
 
@@ -98,7 +97,6 @@ def test_a_link_instead_of_the_lock_leads_to_no_other_file(tmp_path: Path) -> No
         pass
     assert precious.read_text() == "mine"
     said = explain(raised.value)
-    assert said is not None
     assert said.startswith(f"{folder.lock_path}: ")
 
 
@@ -118,3 +116,54 @@ def test_a_full_disk_keeps_nobody_from_a_lock(
     monkeypatch.setattr(os, "pwrite", full)
     with lock_folder(SweepFolder(tmp_path)):
         pass
+
+
+# Where the shipped configuration lies and where sweeps go.
+@pytest.fixture(autouse=True)
+def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    compose._new_folder.cache_clear()
+    yield
+    compose._new_folder.cache_clear()
+
+
+def begun(folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "sweep.json").write_text("{}")
+    return folder
+
+
+def test_the_shipped_configuration_is_found() -> None:
+    assert (components.conf_dir() / "config.yaml").is_file()
+
+
+def test_one_process_has_one_new_folder_and_two_have_two() -> None:
+    first = compose.sweep_folder([])
+    assert compose.sweep_folder(["seed=1"]) == first
+    compose._new_folder.cache_clear()
+    assert compose.sweep_folder([]) != first
+
+
+@pytest.mark.parametrize("spelling", ["sweep.resume={}", "+sweep.resume={}", "sweep.resume='{}'"])
+def test_a_sweep_that_was_begun_is_resumed(tmp_path: Path, spelling: str) -> None:
+    folder = begun(tmp_path / "old sweep")
+    assert compose.sweep_folder(["seed=1", spelling.format(folder)]) == str(folder)
+
+
+@pytest.mark.parametrize("value", ["null", "", "nowhere"])
+def test_a_sweep_that_was_never_begun_is_not(value: str) -> None:
+    assert compose.sweep_folder([f"sweep.resume={value}"]).startswith("multirun/")
+
+
+def test_only_a_new_folder_without_a_sweep_is_removed(tmp_path: Path) -> None:
+    compose.discard_unused_folder()
+    resumed = begun(tmp_path / "old")
+    compose.sweep_folder([f"sweep.resume={resumed}"])
+    new = Path(compose.sweep_folder([]))
+    (new / ".hydra").mkdir(parents=True)
+    compose.discard_unused_folder()
+    assert not new.exists()
+    begun(new)
+    compose.discard_unused_folder()
+    assert new.exists()
+    assert resumed.exists()

@@ -1,7 +1,5 @@
 """Other people's processes on a GPU are never shared silently."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -148,7 +146,6 @@ def test_skip_and_fail_decide_once_the_processes_are_there_to_stay(
     for _ in range(3):
         gpus.lease(2)
     ending = gpus.ending(foreign_processes=policy)
-    assert ending is not None
     assert (ending.outcome, ending.message) == (
         state, f"GPU 0 has process 4711 of others (sweep.foreign_processes={policy})",
     )  # fmt: skip
@@ -164,7 +161,6 @@ def test_waiting_is_said_once_and_has_an_end(gpus: Gpus) -> None:
     gpus.clock.now += 61
     gpus.lease(2)
     ended = gpus.ending(foreign_wait_s=60)
-    assert ended is not None
     assert ended.outcome == "skipped"
     assert ended.message.endswith("for longer than sweep.foreign_wait_s=60")
 

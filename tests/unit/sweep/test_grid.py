@@ -1,7 +1,5 @@
 """Unions of grids, and what the rules leave of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,6 @@
 """Retries and budgets in the engine of this host, with supervisors that only answer."""
 
-from __future__ import annotations
-
+import os
 import subprocess
 import time
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from fakes.requests import asked
+from fakes.train_command import wait_for
 from scalewise.gpu import Host, Lease, Leases, Occupancy
 from scalewise.records import (
     Cause,
@@ -21,16 +21,21 @@ from scalewise.records import (
     DeviceProcess,
     DeviceSample,
     Ending,
+    RunningAttempt,
+    read_device_series,
 )
 from scalewise.supervisor import to_line
 from scalewise.sweep import (
+    Cell,
     Engine,
     QueuedCell,
     SupervisorProcess,
     SweepReport,
     local_engine,
+    worker,
 )
 from scalewise.sweep.plan import Request, plan
+from scalewise.sweep.running_cells import start_sampler
 from scalewise.sweep.status_view import Display
 
 GPUS = tuple(DeviceInfo("cuda", "NVIDIA H200", f"GPU-{i}", i) for i in range(2))
@@ -166,11 +171,15 @@ UNRECORDED = Ending("failed", "disk", "sweep/cell: No space left on device")
 def test_what_a_full_disk_takes_no_record_of_is_said(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    began_at: list[float] = []
+
     def save(folder: CellFolder, ending: Ending) -> Ending:
+        began_at.append(time.time() - ending.started_at)
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(CellFolder, "save_attempt", save)
-    report = run(engine, monkeypatch, Supervisors([UNRECORDED]))
+    report = run(engine, monkeypatch, Supervisors([UNRECORDED], seconds=0.3))
+    assert 0.3 <= began_at[0] < 60
     assert report.count("failed") == 1
     assert f"failed   {report.cells[0].planned.name}" in said(engine)
     assert UNRECORDED.message in said(engine)
@@ -186,3 +195,57 @@ def test_a_cell_that_has_ended_counts_although_nobody_can_be_told(
     with pytest.raises(BrokenPipeError):
         run(engine, monkeypatch, Supervisors([DONE]))
     assert engine.report.count("done") == 1
+
+
+# A sweep samples a cell's devices from the start of its ranks to its end.
+SLOT = DeviceInfo("cpu", "a processor")
+
+
+@pytest.fixture
+def cell() -> Cell:
+    typed = ["tracking=none", "monitor.interval_s=0.1"]
+    return plan([asked(*typed)], 0)[0]
+
+
+def test_the_ranks_of_this_try_are_sampled(cell: Cell, tmp_path: Path) -> None:
+    folder = CellFolder(tmp_path / "cell")
+    killed = RunningAttempt(1, 1.0, (SLOT,), (1,))
+    folder.save_running(killed)
+    sampler = start_sampler(cell.request.cell, folder, (SLOT,))
+    time.sleep(0.3)
+    assert folder.device_series_paths() == [], "what a killed try left is not ours"
+    folder.save_running(RunningAttempt(1, 2.0, (SLOT,)))
+    time.sleep(0.3)
+    assert folder.device_series_paths() == [], "its ranks have not started"
+    folder.save_running(RunningAttempt(1, 2.0, (SLOT,), (os.getpid(),)))
+    wait_for(folder.device_series_paths, "the series", 10)
+    time.sleep(0.3)
+    folder.clear_running()
+    sampler.stop()
+    (path,) = folder.device_series_paths()
+    series = read_device_series(path)
+    assert (series.source, [d.rank for d in series.devices]) == ("process", [0])
+    assert series.values("rank0", "memory_used_mib")[-1] is not None
+
+
+def test_a_cell_that_wants_no_samples_gets_no_sampler(tmp_path: Path) -> None:
+    typed = ["tracking=none", "monitor.devices=false"]
+    config = asked(*typed).cell
+    assert start_sampler(config, CellFolder(tmp_path / "cell"), (SLOT,)) is None
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_rank_that_dies_records_why_and_tells_by_its_exit_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], full: bool
+) -> None:
+    def save(folder: CellFolder, error: Ending) -> None:
+        raise OSError(28, "No space left on device")
+
+    if full:
+        monkeypatch.setattr(CellFolder, "save_rank_error", save)
+    assert worker._report(CellFolder(tmp_path), 1, ValueError("mine")) == 1
+    found = CellFolder(tmp_path).load_rank_error(1)
+    assert (found is None) is full and (full or found.message.endswith("ValueError: mine"))
+    said = capfd.readouterr().err
+    assert "ValueError: mine" in said
+    assert ("could not be recorded: [Errno 28]" in said) is full

@@ -1,7 +1,5 @@
 """Who ran out of memory reads what to change, and nothing that would be refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal

@@ -1,7 +1,5 @@
 """The answer to a sweeper for a cell that several ranks trained."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Cells: stable ids, readable names, an order that treats all configurations alike."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -67,7 +65,6 @@ def test_a_round_has_its_order_whatever_ran_before_it(requests: list[Request]) -
 def test_what_is_asked_for_twice_is_said(requests: list[Request]) -> None:
     assert folded(requests) is None
     line = folded([*requests, asked("repeats=4", "seed=1"), asked("repeats=4", "seed=2")])
-    assert line is not None
     assert line.startswith("folded: 2 of 5 configurations are the same as another that is asked ")
     assert "(seed=1)" in line
     assert line.endswith("set repeats=N")
@@ -85,11 +82,6 @@ def test_names_say_what_runs_and_are_safe_folders() -> None:
     assert cell.planned.cell_id.startswith(tail)
     assert cell.planned.devices == 2
     assert plan([asked("strategy=ddp")], 0)[0].planned.devices is None
-
-
-def test_a_model_and_a_dataset_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ConfigError, match="choose a dataset that gives documents"):
-        asked("model=text_small", "dataset=synthetic_tokens")
 
 
 @pytest.mark.parametrize(
@@ -159,11 +151,6 @@ def test_an_option_as_it_is_shipped_counts_and_a_changed_one_does_not() -> None:
         assert not is_shipped(key, replace(component, arguments={}))
 
 
-def test_a_wrong_argument_of_a_shipped_option_is_still_found_before_any_start() -> None:
-    with pytest.raises(ConfigError, match=r"optimizer.*-1"):
-        asked("model=medium", "optimizer=adam", "optimizer.lr=-1", "hardware=cpu")
-
-
 @pytest.mark.parametrize(
     ("words", "expected_s"),
     [
@@ -221,8 +208,3 @@ def test_what_nobody_asked_for_has_a_budget() -> None:
     assert budget_min("sweep.budget_min=2") == 2
     assert budget_min("repeats=auto") is None
     assert budget_min("repeats=auto", "sweep.budget_min=2") == 2
-
-
-def test_two_rules_for_the_end_of_a_run_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"measure.min_time_s: found 3\.0 with max_steps=500.*"):
-        asked("measure.min_time_s=3", "max_steps=500")

@@ -1,7 +1,5 @@
 """Stage two of a sweep: which cells are added, and that it comes to an end."""
 
-from __future__ import annotations
-
 import io
 from contextlib import nullcontext
 from dataclasses import replace
@@ -12,7 +10,6 @@ import pytest
 from fakes.executor import PlayedExecutor
 from fakes.recorded import DDP, Spec, write_cell
 from fakes.requests import asked as request_of
-from scalewise.config import ConfigError
 from scalewise.records import CellFolder, Ending, SweepFolder, SweepPlan
 from scalewise.sweep import Cell, Engine, make_display
 from scalewise.sweep.auto import adaptive_requests, describe_rounds, next_rounds
@@ -124,15 +121,6 @@ def test_rounds_that_a_configuration_sat_out_stay_out_when_it_is_resumed(
     folder.save_plan(SweepPlan(0.0, (), 0, tuple(c.planned for c in ran)))
     again = plan([single], 0, planned_repeats(folder))
     assert [c.planned.repeat for c in again] == [0, 1, 2, 5]
-
-
-def test_the_limits_are_checked_before_anything_runs() -> None:
-    with pytest.raises(ConfigError, match="max_repeats: found 2; allowed: 3 or more"):
-        asked("max_repeats=2")
-    with pytest.raises(ConfigError, match="precision_percent: found 0"):
-        asked("precision_percent=0")
-    with pytest.raises(ConfigError, match="repeats: found 'often'"):
-        asked("repeats=often")
 
 
 def recording(folder: Path, stop_after: int | None = None) -> tuple[Engine, list[Cell]]:

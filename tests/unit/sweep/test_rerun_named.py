@@ -1,20 +1,36 @@
 """``sweep.rerun`` for some cells of a folder whose other results are of another state."""
 
-from __future__ import annotations
-
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from fakes.recorded_cell import RecordedCell, plan_sweep
-from fakes.requests import asked as requested
+from fakes.recorded import provenance
+from fakes.recorded_cell import RecordedCell, finish, plan_sweep
+from fakes.requests import asked
+from fakes.settings import SETTINGS
+from scalewise.cli import hydra_main
 from scalewise.config import ConfigError
-from scalewise.host import SOURCE_SHA256, identity, running_code
-from scalewise.records import SweepFolder
-from scalewise.sweep import Cell
+from scalewise.host import SOURCE_SHA256, data_identity, identity, own_classes, running_code
+from scalewise.records import (
+    CellFolder,
+    Checkpoint,
+    DeviceInfo,
+    Ending,
+    PlannedCell,
+    SweepFolder,
+    last_checkpoint,
+    part_path,
+    seal_checkpoint,
+)
+from scalewise.supervisor import Job, Origin
+from scalewise.supervisor.attempt import prepare
+from scalewise.sweep import Cell, SweepReport, unfinished
 from scalewise.sweep.plan import plan
-from scalewise.sweep.resume import refuse_mixing, select
+from scalewise.sweep.resume import left_behind, refuse_mixing, select
 
 THERE, HERE = "NVIDIA A10G", "NVIDIA H200"
 DIFFERENT = f"device: {THERE} there, {HERE} here"
@@ -24,32 +40,26 @@ MIXED = f"mixed: {DIFFERENT}"
 @pytest.fixture
 def folder(tmp_path: Path) -> SweepFolder:
     """Two configurations of two repeats, all done on another device."""
-    cells = asked("seed=1") + asked("seed=2")
+    cells = twice("seed=1") + twice("seed=2")
     sweep = plan_sweep(tmp_path / "sweep", [])
     planned = tuple(cell.planned for cell in cells)
     sweep.save_plan(dataclasses.replace(sweep.load_plan(), cells=planned))
     for one in planned:
-        recorded = RecordedCell(sweep.cell(one.name))
-        recorded.train(20)
-        recorded.succeed()
-        result = recorded.folder.load_result()
-        own = {"cell_id": one.cell_id, "config_id": one.config_id}
-        recorded.folder.save_result(dataclasses.replace(result, **own))
-        provenance = recorded.folder.load_provenance()
-        recorded.folder.save_provenance(
-            dataclasses.replace(provenance, code=running_code(Path.cwd()))
+        done = finish(sweep, one)
+        done.save_provenance(
+            dataclasses.replace(done.load_provenance(), code=running_code(Path.cwd()))
         )
     return sweep
 
 
-def asked(*overrides: str) -> list[Cell]:
+def twice(*overrides: str) -> list[Cell]:
     given = ("repeats=2", *overrides)
-    return plan([requested(*given)], 0)
+    return plan([asked(*given)], 0)
 
 
 def mixed(folder: SweepFolder, *overrides: str) -> list[str]:
     """What a command with these overrides says of the results that stay."""
-    cells = asked(*overrides)
+    cells = twice(*overrides)
     rerun = cells[0].request.cell.sweep.rerun
     selection = select(cells, folder, rerun)
     return refuse_mixing(folder, selection.cells, selection.rerun_ids, {HERE})
@@ -61,14 +71,8 @@ def test_what_a_command_names_runs_again_and_the_rest_is_only_mentioned(
     assert mixed(folder, "seed=1", "sweep.rerun=all") == [f"{MIXED} (in 2 cells)"]
 
 
-def test_what_it_adds_without_running_again_is_refused_as_ever(folder: SweepFolder) -> None:
-    with pytest.raises(ConfigError, match=DIFFERENT):
-        mixed(folder, "seed=3")
-    assert mixed(folder, "seed=3", "sweep.allow_mixed=true") == [f"{MIXED} (in 4 cells)"]
-
-
 def test_repeats_of_one_configuration_stay_of_one_state(folder: SweepFolder) -> None:
-    (name,) = (cell.planned.name for cell in asked("seed=1") if cell.planned.repeat == 0)
+    (name,) = (cell.planned.name for cell in twice("seed=1") if cell.planned.repeat == 0)
     with pytest.raises(ConfigError, match=rf"{DIFFERENT} \(in 1 cell\).*with every repeat"):
         mixed(folder, "seed=1", f"sweep.rerun={name}")
     again = mixed(folder, "seed=1", f"sweep.rerun={name}", "sweep.allow_mixed=true")
@@ -83,10 +87,10 @@ def test_the_code_is_that_of_the_tree_whose_state_the_ranks_record(
         provenance = dataclasses.replace(cell.load_provenance(), code={"commit": "scalewise's"})
         cell.save_provenance(provenance)
     monkeypatch.setattr(identity, "scalewise_version", lambda: {"commit": "scalewise's"})
-    assert refuse_mixing(folder, asked("seed=3"), (), {THERE}) == []
+    assert refuse_mixing(folder, twice("seed=3"), (), {THERE}) == []
     monkeypatch.setattr(identity, "scalewise_version", lambda: {SOURCE_SHA256: "0" * 64})
     with pytest.raises(ConfigError, match=r"code: commit scalewise' there, .* here"):
-        refuse_mixing(folder, asked("seed=3"), (), {THERE})
+        refuse_mixing(folder, twice("seed=3"), (), {THERE})
 
 
 def test_results_of_other_own_code_are_not_mixed_silently(
@@ -103,13 +107,13 @@ def test_results_of_other_own_code_are_not_mixed_silently(
     cell.save_provenance(dataclasses.replace(cell.load_provenance(), code=code))
 
     def found() -> list[str]:
-        return refuse_mixing(folder, asked(*new), (), {THERE})
+        return refuse_mixing(folder, twice(*new), (), {THERE})
 
     assert found() == [], "the other cell's code is unknown, and not different"
     module.write_text("FACTOR = 100\n")
     with pytest.raises(ConfigError, match=r"your brought_on_path\.py .* \(in 1 cell\)"):
         found()
-    assert refuse_mixing(folder, asked("seed=3"), (), {THERE}) == [], "nothing of it is added"
+    assert refuse_mixing(folder, twice("seed=3"), (), {THERE}) == [], "nothing of it is added"
 
 
 def test_a_resumed_sweep_says_that_what_it_leaves_is_of_older_code(
@@ -120,7 +124,7 @@ def test_a_resumed_sweep_says_that_what_it_leaves_is_of_older_code(
     module.write_text("FACTOR = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     target = "left_as_it_was.Net"
-    (one, *_) = cells = asked("seed=1")
+    (one, *_) = cells = twice("seed=1")
     # Requests share their parts: a change of one in place would be one of all later tests.
     plain = {**one.request.plain, "model": {**one.request.plain["model"], "_target_": target}}
     own = dataclasses.replace(one.request, plain=plain)
@@ -139,3 +143,131 @@ def test_a_resumed_sweep_says_that_what_it_leaves_is_of_older_code(
     assert "left_as_it_was.py" in line
     assert "(in 2 cells); sweep.rerun=all" in line
     assert said(frozenset(cell.planned.cell_id for cell in cells)) == [], "they run again"
+
+
+# A checkpoint is not gone on from with other data or code than it was made with.
+SLOT = DeviceInfo("cpu", "a processor")
+RECORDED = provenance([SLOT], code={})
+
+
+def begun(
+    folder: Path, cwd: Path, plain: dict[str, Any], python_path: tuple[str, ...] = ()
+) -> tuple[CellFolder, Job]:
+    """A cell with a checkpoint that this host may go on from."""
+    cell = CellFolder(folder)
+    part = part_path(folder, 10)
+    part.mkdir(parents=True)
+    code = running_code(cwd, own_classes(plain), python_path)
+    cell.save_config(plain)
+    seal_checkpoint(part, Checkpoint(10, 10, 1, (40,), (SLOT.name,), code, {}))
+    settings = replace(SETTINGS, checkpoints=True, dataset_arguments={"path": "t.txt"})
+    planned = PlannedCell("id", "config", folder.name, (), 0, 1)
+    return cell, Job(str(folder), planned, settings, (SLOT,), Origin(str(cwd), python_path, ()))
+
+
+def test_a_checkpoint_of_other_data_is_moved_away(tmp_path: Path) -> None:
+    text = tmp_path / "t.txt"
+    text.write_text("a" * 1000)
+    plain = asked(
+        "model=gpt2_tiny", "dataset=text_file", "dataset.path=t.txt", "checkpoint.every_n_steps=10"
+    ).plain
+    folder, job = begun(tmp_path / "cell", tmp_path, plain)
+    now = data_identity(job.settings.dataset_arguments, tmp_path)
+    folder.save_provenance(replace(RECORDED, data=now))
+    assert prepare(folder, job) is None
+    assert last_checkpoint(folder.path) is not None
+
+    text.write_text("a" * 900)
+    mixed = replace(job, settings=replace(job.settings, allow_mixed=True))
+    assert prepare(folder, mixed) is None, "as it was asked for"
+    why = prepare(folder, job)
+    assert why.startswith("its checkpoint is of other data: dataset.path: 1000 bytes (sha256 ")
+    assert "there, 900 bytes" in why
+    assert last_checkpoint(folder.path) is None
+    assert (folder.path / "earlier" / "1" / "checkpoints" / "step-000000010").is_dir()
+
+
+def test_a_checkpoint_that_cannot_be_read_is_moved_away(tmp_path: Path) -> None:
+    plain = asked("model=medium", "checkpoint.every_n_steps=10").plain
+    folder, job = begun(tmp_path / "cell", tmp_path, plain)
+    (meta,) = folder.path.glob("checkpoints/*/checkpoint.json")
+    meta.write_text(meta.read_text().replace('"schema_version": 1', '"schema_version": 2'))
+    assert prepare(folder, job) is not None
+    assert list(folder.path.glob("earlier/1/checkpoints/*/checkpoint.json"))
+    assert prepare(folder, job) is None
+
+
+def test_a_checkpoint_of_other_own_code_is_moved_away(tmp_path: Path) -> None:
+    """Its module lies outside of every repository: no commit tells that it changed."""
+    module = tmp_path / "brought_along.py"
+    module.write_text("FACTOR = 1\n")
+    plain = asked("model=medium", "checkpoint.every_n_steps=10").plain
+    plain["model"] = {**plain["model"], "_target_": "brought_along.Net"}
+    folder, job = begun(tmp_path / "cell", tmp_path, plain, (str(tmp_path),))
+    assert prepare(folder, job) is None
+    module.write_text("FACTOR = 100\n")
+    mixed = replace(job, settings=replace(job.settings, allow_mixed=True))
+    assert prepare(folder, mixed) is None, "as it was asked for"
+    why = prepare(folder, job)
+    assert why is not None
+    assert "brought_along.py" in why
+    assert last_checkpoint(folder.path) is None
+
+
+# A resumed sweep that is given other choices says what it leaves unfinished.
+def cell(name: str) -> Cell:
+    planned = PlannedCell(f"id-{name}", f"cfg-{name}", name, (f"model={name}",), 0, 1)
+    return Cell(planned, cast(Any, SimpleNamespace()))
+
+
+@pytest.fixture
+def half_done(tmp_path: Path) -> SweepFolder:
+    """``a`` is done, ``b`` has failed, ``c`` was interrupted, ``d`` was never begun."""
+    sweep = plan_sweep(tmp_path / "sweep", ["a", "b", "c", "d"])
+    for name in ("a", "b"):
+        recorded = RecordedCell(sweep.cell(name))
+        recorded.train(20)
+        recorded.succeed() if name == "a" else recorded.fail()
+    done = sweep.cell("a").load_result()
+    sweep.cell("a").save_result(replace(done, cell_id="id-a"))
+    interrupt(sweep, "c")
+    return sweep
+
+
+def interrupt(sweep: SweepFolder, name: str) -> None:
+    sweep.cell(name).path.mkdir(parents=True, exist_ok=True)
+    sweep.cell(name).save_attempt(
+        Ending("interrupted", "interrupted", "ended", None, None, None, (), 1, 1.0, 2.0)
+    )
+
+
+def test_the_same_command_leaves_nothing(half_done: SweepFolder) -> None:
+    cells = [cell(name) for name in "abcd"]
+    assert unfinished(half_done, {c.planned.cell_id for c in cells}) is None
+    assert unfinished(SweepFolder(half_done.path / "no plan"), set()) is None
+
+
+def test_every_planned_cell_that_was_not_asked_for_has_its_state(half_done: SweepFolder) -> None:
+    states = {planned.name: state for planned, state in left_behind(half_done, ())}
+    assert states == {"a": "done", "b": "failed", "c": "interrupted", "d": "waiting"}
+
+
+def test_what_is_unfinished_is_named(half_done: SweepFolder) -> None:
+    line = unfinished(half_done, {"id-a", "id-b"})
+    assert line.startswith(f"left behind: 2 cells of {half_done.path} without a result")
+    assert ": c, d;" in line
+    assert unfinished(half_done, {"id-c", "id-d"}) is None, "a failed cell was said when it failed"
+
+
+@pytest.mark.parametrize(("asked", "status"), [("abcd", 0), ("ab", 3)])
+def test_the_exit_status_tells_that_something_is_left(
+    half_done: SweepFolder,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    asked: str,
+    status: int,
+) -> None:
+    report = SweepReport(half_done.path, cells=[cell(name) for name in asked])
+    monkeypatch.setattr(hydra_main, "sweep_reports", [report])
+    assert hydra_main.report() == status
+    assert ("left behind: 2 cells" in capsys.readouterr().err) == (status == 3)

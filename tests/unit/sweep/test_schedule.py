@@ -1,7 +1,5 @@
 """Cells of different world sizes on a host: round by round, and full."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The state of a sweep, read from records as a sweep leaves them."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -20,13 +18,7 @@ from fakes.recorded_cell import RecordedCell, plan_sweep
 from fakes.step_files import BLOCK_BYTES
 from scalewise.cli import main
 from scalewise.host import FileLock
-from scalewise.records import (
-    HeartbeatWriter,
-    PlannedCell,
-    RunningAttempt,
-    SweepFolder,
-    SweepPlan,
-)
+from scalewise.records import HeartbeatWriter, RunningAttempt, SweepFolder
 from scalewise.sweep.status import CellStatus, StatusReader
 from scalewise.sweep.status_view import estimate_line, render
 
@@ -122,22 +114,6 @@ def test_a_failed_cell_tells_where_to_look_and_nothing_is_cut(
     assert "30/120" in running
     cell = states(sweep)["failed"]
     assert (cell.ending.raised_at, cell.log) == ("/home/user/my_model.py:12", str(log))
-
-
-def test_cells_of_one_name_show_what_was_swept(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = SweepFolder(tmp_path)
-    cells = tuple(
-        PlannedCell(f"id{i}", f"c{i}", f"mlp-single-r0-0000000{i}", (f"optimizer.lr={lr}",), 0, 1)
-        for i, lr in enumerate((0.1, 0.2))
-    )
-    folder.save_plan(SweepPlan(time.time(), ("train.py", "-m"), 0, cells))
-    assert main(["status", str(tmp_path)]) == 0
-    header, first, second, *_ = capsys.readouterr().out.splitlines()
-    assert header.split() == ["cell", "state", "swept"]
-    assert first.split()[-1] == "lr=0.1"
-    assert second.split()[-1] == "lr=0.2"
 
 
 def test_where_there_is_no_sweep_the_command_says_so(
@@ -242,11 +218,32 @@ def test_a_sweep_between_two_cells_runs_while_somebody_has_its_lock(sweep: Sweep
     assert "finish it: scalewise resume " in estimate_line(ended)
 
 
+@pytest.mark.parametrize(("budget_min", "most_s"), [(None, 200.0), (2, 120.0), (0.1, 40.0)])
+def test_a_sweep_that_may_add_rounds_says_which_it_is_in_and_until_when(
+    sweep: SweepFolder, monkeypatch: pytest.MonkeyPatch, budget_min: float | None, most_s: float
+) -> None:
+    """Four more of each of four configurations, of 10 s each, beside the 40 s that are planned."""
+    plan = sweep.load_plan()
+    cells = [
+        replace(one, repeat=repeat) for one, repeat in zip(plan.cells, (0, 1, 2, 5), strict=True)
+    ]
+    sweep.save_plan(replace(plan, cells=tuple(cells)))
+    monkeypatch.setattr(StatusReader, "_limits_of", lambda *_: (5, budget_min))
+    lock = FileLock(sweep.lock_path)
+    assert lock.try_acquire()
+    status = StatusReader(sweep.path).read()
+    lock.release()
+    assert (status.round, status.most_seconds_left) == (3, pytest.approx(most_s, rel=0.05))
+    ended = StatusReader(sweep.path).read()
+    assert (ended.round, ended.most_seconds_left) == (None, None)
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_no_swept_value_is_broken(width: int) -> None:
     for sweep in ("cpu2_matrix", "h200_fp8/sweep"):
         status, file = StatusReader(kept(sweep)).read(), StringIO()
         Console(file=file, width=width).print(render(status))
+        assert ("swept" in file.getvalue()) == any(cell.swept for cell in status.cells)
         words = {word for line in file.getvalue().splitlines() for word in line.split()}
         for cell in status.cells:
             assert {*cell.swept.split()} <= words

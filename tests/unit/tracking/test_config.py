@@ -1,14 +1,16 @@
 """The options of ``tracking``."""
 
-from __future__ import annotations
-
+import os
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import yaml
 
 from scalewise.config import TrackingConfig
-from scalewise.records import DataError, build
+from scalewise.records import CellFolder, DataError, RecordError, build
+from scalewise.tracking.rows import CellRows
+from scalewise.tracking.wandb import logged_in, resolve_mode
 
 CONF = Path(__file__).resolve().parents[3] / "conf" / "tracking"
 
@@ -42,3 +44,61 @@ def test_every_option_builds_and_the_default_is_both() -> None:
 def test_wrong_values_name_their_key(key: str, value: object) -> None:
     with pytest.raises(DataError, match=rf"tracking\.{key}"):
         build(TrackingConfig, {key: value}, "tracking")
+
+
+# unit/tracking/test_wandb.py
+@pytest.fixture(autouse=True)
+def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No account and no settings of whoever runs the tests; returns the netrc's path."""
+    for name in list(os.environ):
+        if name.startswith("WANDB_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    return tmp_path / "netrc"
+
+
+def test_nobody_is_logged_in() -> None:
+    assert not logged_in()
+    assert resolve_mode(TrackingConfig()) == "offline"
+
+
+@pytest.mark.parametrize(
+    ("environment", "asked", "mode"),
+    [
+        (None, "auto", "online"),
+        (None, "offline", "offline"),
+        (None, "online", "online"),
+        ("offline", "online", "offline"),
+        ("online", "offline", "online"),
+        ("dryrun", "online", "offline"),
+        ("disabled", "auto", "disabled"),
+    ],
+)
+def test_mode_with_a_key(
+    environment: str | None,
+    asked: Literal["auto", "offline", "online"],
+    mode: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
+    if environment is not None:
+        monkeypatch.setenv("WANDB_MODE", environment)
+    assert resolve_mode(TrackingConfig(wandb_mode=asked)) == mode
+
+
+def test_netrc_counts_for_its_own_host(nobody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nobody.write_text("machine wandb.example.org login user password secret\n")
+    nobody.chmod(0o600)
+    assert not logged_in()
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
+    assert logged_in()
+
+
+# Alerts among the lines of a device series.
+def test_a_line_that_is_no_alert_is_named(tmp_path: Path) -> None:
+    cell = CellFolder(tmp_path)
+    path = cell.device_series_path("host")
+    path.parent.mkdir()
+    path.write_text('{"time": 1.0, "alert": {"time": 1.0, "level": "shout"}}\n')
+    with pytest.raises(RecordError, match=r"host\.jsonl: line 1: level"):
+        list(CellRows(cell, {}, 1.0).read())

@@ -1,7 +1,5 @@
 """The mirror through its seam to trackers: fakes that fail, hang and miscount."""
 
-from __future__ import annotations
-
 import sys
 import threading
 import time
@@ -12,6 +10,7 @@ import pytest
 
 from fakes.recorded_cell import RecordedCell, plan_sweep
 from scalewise.records import Alert, TrackerState
+from scalewise.tracking import trackio
 from scalewise.tracking.mirror import SweepMirror, open_tracker
 from scalewise.tracking.tracker import (
     Row,
@@ -64,7 +63,6 @@ class ListRun:
 
     def read_back(self) -> int | None:
         self._tracker.fault("read_back")
-        assert self.summary is not None
         lost = self._tracker.lost
         return None if lost is None else len(self.rows) + bool(self.summary.values) - lost
 
@@ -108,7 +106,6 @@ class Bench:
 
     def states(self, name: str) -> dict[str, TrackerState]:
         record = self.sweep.cell(name).load_tracking()
-        assert record is not None
         return dict(record.trackers)
 
 
@@ -126,7 +123,6 @@ def test_all_of_a_cell_arrives(bench: Bench) -> None:
     assert bench.finish(mirror) == 0
     assert bench.said == []
     run = bench.trackers["wandb"].runs["alpha"]
-    assert run.summary is not None
     assert len(run.rows) + 1 == cell.expected_rows()
     assert run.summary.values["summary/global_samples_per_s"] == pytest.approx(320)
     assert run.summary.values["summary/parameters_total"] == 54403
@@ -306,3 +302,16 @@ def test_a_package_that_cannot_be_imported_is_one_line(monkeypatch: pytest.Monke
     monkeypatch.setitem(sys.modules, "scalewise.tracking.wandb", None)
     with pytest.raises(TrackerError, match="the package cannot be imported"):
         open_tracker("wandb")
+
+
+def test_trackio_gets_every_row_once_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trackio, "_MOST_ROWS", 2)
+    run = trackio.TrackioRun.__new__(trackio.TrackioRun)
+    run._run, run._lines, run._config, run._config_is_new, run._last_step = (
+        {"run_id": "r"}, None, {"a": 1}, True, 0,
+    )  # fmt: skip
+    written: list[trackio._Batch] = []
+    monkeypatch.setattr(run, "_write_database", written.append)
+    run.log([Row("metrics", f"{i}", 0.0, i, {"x": i}) for i in range(5)])
+    assert [[row["step"] for row in one.metrics] for one in written] == [[0, 1], [2, 3], [4]]
+    assert [one.config for one in written] == [{"a": 1}, None, None]

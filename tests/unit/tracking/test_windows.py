@@ -1,11 +1,27 @@
-from __future__ import annotations
+import json
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from scalewise.records import STEP_DTYPE, WARMUP
-from scalewise.tracking.rows import StepWindows
+from fakes.recorded_cell import RecordedCell, own_loss
+from scalewise.records import (
+    STEP_DTYPE,
+    WARMUP,
+    CellFolder,
+    DataError,
+    DeviceSample,
+    DeviceSeriesWriter,
+    MetricRow,
+    PlannedCell,
+    SampledDevice,
+    current_attempt,
+)
+from scalewise.tracking.rows import CellRows, DeviceRows, RankMeans, StepWindows
+from scalewise.tracking.tracker import Row, RunSummary, SweepName, run_info, run_summary
+from scalewise.tracking.trackio import name_in_trackio
 
 
 def steps(
@@ -110,3 +126,202 @@ def test_a_rank_that_broke_off_leaves_no_throughput() -> None:
     assert "global_samples_per_s" not in row.values
     assert "balance/arrival_cv_percent" not in row.values
     assert row.values["step_time_ms"] == pytest.approx(100)
+
+
+# What trackers are shown of metrics that each rank records of its own samples.
+PLANNED = PlannedCell("id", "config", "cell", (), 0, 2)
+
+
+def row(step: int, loss: float | None, fed: int | None = 8, **more: float) -> MetricRow:
+    return MetricRow(0.0, step, 0, 16 * step, {"train_loss": loss, **more}, fed)
+
+
+def test_samples_decide_how_much_a_rank_counts() -> None:
+    means = RankMeans(2)
+    assert means.add(0, row(10, 2.0, 24, lr=0.1)) == {}
+    assert means.add(0, row(20, 1.0, 24)) == {}, "the other rank is behind"
+    assert means.add(1, row(10, 1.0, 8, lr=0.1)) == {"train_loss": 1.75, "lr": 0.1}
+    assert means.add(1, row(20, 1.0, 8)) == {"train_loss": 1.0}
+
+
+def test_rows_of_one_step_are_matched_in_their_order() -> None:
+    means = RankMeans(2)
+    for loss in (4.0, 3.0):
+        means.add(0, row(10, loss))
+    assert means.add(1, row(10, 2.0)) == {"train_loss": 3.0}
+    assert means.add(1, row(10, 1.0)) == {"train_loss": 2.0}
+
+
+def test_what_is_not_known_of_all_ranks_has_no_mean() -> None:
+    means = RankMeans(2)
+    means.add(0, row(10, 2.0, only_here=1.0))
+    assert means.add(1, row(10, None)) == {}, "not finite on one rank"
+    means.add(0, row(20, 2.0, None))
+    assert means.add(1, row(20, 1.0, None)) == {}, "nobody counted the samples"
+    means.add(0, row(30, 2.0, None))
+    assert means.add(1, row(30, 2.0, None)) == {"train_loss": 2.0}
+
+
+def shown(cell: RecordedCell) -> list[Row]:
+    cell.close()
+    rows = CellRows(cell.folder, cell.folder.load_config(), 1.0)
+    return [one for one in rows.read() if "train_loss" in " ".join(one.values)]
+
+
+def test_the_plain_name_is_the_mean_and_each_rank_has_its_own(tmp_path: Path) -> None:
+    cell = RecordedCell(CellFolder(tmp_path))
+    cell.train(20)
+    found = shown(cell)
+    by_name = {
+        name: {one.step: one.values[name] for one in found if name in one.values}
+        for name in ("train_loss", "rank_0/train_loss", "rank_1/train_loss")
+    }
+    for step in (10, 20):
+        own = [own_loss(step, rank) for rank in range(2)]
+        assert by_name["rank_0/train_loss"][step] == own[0]
+        assert by_name["rank_1/train_loss"][step] == own[1]
+        assert by_name["train_loss"][step] == pytest.approx(sum(own) / 2)
+    assert len({one.id for one in found}) == len(found) == 6
+
+
+def test_one_rank_speaks_for_the_run(tmp_path: Path) -> None:
+    cell = RecordedCell(CellFolder(tmp_path), ranks=1)
+    cell.train(20)
+    assert [one.values["train_loss"] for one in shown(cell)] == [own_loss(10, 0), own_loss(20, 0)]
+
+
+def test_models_that_never_meet_have_no_mean(tmp_path: Path) -> None:
+    config = {"strategy": {"name": "task_parallel", "kind": "task_parallel"}}
+    cell = RecordedCell(CellFolder(tmp_path), config=config)
+    cell.train(10)
+    names = {name for one in shown(cell) for name in one.values}
+    assert {"rank_0/train_loss", "rank_1/train_loss"} <= names
+    assert "train_loss" not in names
+
+
+def test_the_summary_is_of_all_ranks(tmp_path: Path) -> None:
+    cell = RecordedCell(CellFolder(tmp_path))
+    cell.train(20)
+    cell.succeed()
+    result = cell.folder.path / "result.json"
+    text = result.read_text().replace('"train_loss": null', '"train_loss": 3.0', 1)
+    result.write_text(text.replace('"train_loss": null', '"train_loss": 1.0', 1))
+    assert summary(cell)["summary/train_loss"] == 2.0
+    result.write_text(result.read_text().replace('"models": 1', '"models": 2'))
+    found = summary(cell)
+    assert "summary/train_loss" not in found
+    assert (found["summary/rank_0/train_loss"], found["summary/rank_1/train_loss"]) == (3.0, 1.0)
+
+
+def test_the_tracker_is_told_what_a_module_trained_with(tmp_path: Path) -> None:
+    own = {"model": {"_target_": "mine.Net"}, "optimizer": {"name": "adam"}}
+    cell = RecordedCell(CellFolder(tmp_path), config=own)
+    cell.train(20)
+    cell.succeed()
+    attempt = current_attempt(cell.folder)
+    assert attempt is not None
+    config, called = cell.folder.load_config(), SweepName("11-23 14:05", "net")
+    assert "adam" not in run_info(cell.folder, config, attempt, PLANNED, tmp_path, called).tags
+    assert "optimizer" not in summed(cell).config
+    result = cell.folder.path / "result.json"
+    said = '"own_optimizer": null'
+    assert said in result.read_text()
+    result.write_text(result.read_text().replace(said, '"own_optimizer": "SGD"'))
+    assert summed(cell).config["optimizer"] == {"name": "the module's own (SGD)"}
+
+
+def summary(cell: RecordedCell) -> dict[str, float]:
+    return dict(summed(cell).values)
+
+
+def summed(cell: RecordedCell) -> RunSummary:
+    attempt = current_attempt(cell.folder)
+    assert attempt is not None
+    return run_summary(cell.folder, attempt, None)
+
+
+# unit/tracking/test_devices.py
+def series(
+    path: Path, source: Literal["nvml", "process"], samples: list[tuple[float, list[DeviceSample]]]
+) -> list[dict[str, Any]]:
+    """Lines of a device series with devices ``d0`` (index 2) and ``d1`` (index 3)."""
+    devices = tuple(SampledDevice(f"d{i}", i + 2, "A10G", i) for i in range(2))
+    writer = DeviceSeriesWriter(path / "host.jsonl", "host", source, 1.0, devices, {})
+    for when, readings in samples:
+        writer.append(when, {s.id: s for s in readings}, 0.1)
+    writer.note("a GPU was lost")
+    writer.close()
+    return [json.loads(line) for line in (path / "host.jsonl").read_text().splitlines()]
+
+
+def rows(
+    lines: list[dict[str, Any]], interval_s: float = 1.0, label: str = ""
+) -> list[tuple[float, dict[str, float]]]:
+    reader = DeviceRows(interval_s, label)
+    found = [reader.row(line) for line in lines]
+    return [row for row in found if isinstance(row, tuple)]
+
+
+def test_gpus_are_named_by_index(tmp_path: Path) -> None:
+    both = [
+        DeviceSample("d0", utilization_percent=80, memory_used_mib=1000, throttle_reasons=()),
+        DeviceSample("d1", utilization_percent=90, memory_used_mib=3000, throttle_reasons=("x",)),
+    ]
+    ((when, values),) = rows(series(tmp_path, "nvml", [(10.0, both)]))
+    assert when == 10.0
+    assert values == {
+        "gpu/2/utilization_percent": 80, "gpu/2/memory_used_mib": 1000, "gpu/2/throttled": 0.0,
+        "gpu/3/utilization_percent": 90, "gpu/3/memory_used_mib": 3000, "gpu/3/throttled": 1.0,
+        "gpu_2_memory": 1000, "gpu_3_memory": 3000, "gpu_total_memory": 4000,
+        "gpu_avg_utilization": 85, "gpus/total_memory_used_mib": 4000,
+        "gpus/mean_utilization_percent": 85, "gpus/memory_used_cv_percent": 50,
+        "gpus/utilization_cv_percent": pytest.approx(100 * 5 / 85),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("others", [[DeviceSample("d1")], []])
+def test_a_gpu_that_was_not_read_or_vanished_leaves_no_total(
+    tmp_path: Path, others: list[DeviceSample]
+) -> None:
+    known = DeviceSample("d0", memory_used_mib=1000)
+    ((_, values),) = rows(series(tmp_path, "nvml", [(10.0, [known, *others])]))
+    assert values == {"gpu/2/memory_used_mib": 1000, "gpu_2_memory": 1000}
+
+
+def test_processes_are_labelled_as_such(tmp_path: Path) -> None:
+    sample = [DeviceSample("d1", utilization_percent=180, memory_used_mib=500)]
+    ((_, values),) = rows(series(tmp_path, "process", [(1.0, sample)]))
+    assert values == {"process/3/cpu_percent": 180, "process/3/rss_mib": 500}
+
+
+def test_fast_samples_are_thinned(tmp_path: Path) -> None:
+    fast = [(i / 10, [DeviceSample("d0", power_w=100 + i)]) for i in range(31)]
+    times = [when for when, _ in rows(series(tmp_path, "nvml", fast))]
+    assert times == pytest.approx([0.0, 0.9, 1.8, 2.7], abs=0.11)
+
+
+def test_hosts_are_told_apart(tmp_path: Path) -> None:
+    sample = [DeviceSample("d0", power_w=1), DeviceSample("d1", power_w=2)]
+    ((_, values),) = rows(series(tmp_path, "nvml", [(1.0, sample)]), label="beef-")
+    assert values == {
+        "gpu/beef-2/power_w": 1,
+        "gpu/beef-3/power_w": 2,
+        "gpus_beef/total_power_w": 3,
+        "gpus_beef/power_cv_percent": pytest.approx(100 / 3),
+    }
+
+
+def test_a_late_device_is_known(tmp_path: Path) -> None:
+    lines = series(tmp_path, "process", [])
+    lines.append({"time": 1.0, "device": {"id": "late", "index": 7, "name": "rank 7"}})
+    lines.append({"time": 2.0, "devices": [{"id": "late", "memory_used_mib": 3.0}]})
+    assert rows(lines) == [(2.0, {"process/7/rss_mib": 3.0})]
+
+
+def test_a_line_of_something_else_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="identity: unknown key"):
+        rows([{"time": 1.0, "devices": [{"identity": "d0"}]}])
+
+
+def test_a_name_that_trackio_keeps_for_itself_is_another() -> None:
+    assert [name_in_trackio(name) for name in ("step", "steps")] == ["value/step", "steps"]

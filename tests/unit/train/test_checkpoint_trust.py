@@ -1,14 +1,14 @@
 """No checkpoint runs code when a rank goes on from it, unless the user trusts it."""
 
-from __future__ import annotations
-
 import collections
 import os
 import pickle
 import random
+import time
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,8 +17,9 @@ import torch
 from pytorch_lightning.demos.boring_classes import BoringModel
 
 from fakes.small_fit import small_trainer
-from scalewise.records import Checkpoint, part_path, seal_checkpoint
-from scalewise.train.checkpoint import PLAIN, _random_states, _restore_random, refusal
+from scalewise.config import CheckpointConfig
+from scalewise.records import CellFolder, Checkpoint, part_path, seal_checkpoint
+from scalewise.train.checkpoint import PLAIN, Restarts, _random_states, _restore_random, refusal
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's advice on so small a training
 
@@ -124,3 +125,39 @@ def test_random_states_come_back_as_plain_values(tmp_path: Path) -> None:
     _restore_random(torch.load(tmp_path / "states", weights_only=True))
     again = random.random(), np.random.normal(), np.random.random(), torch.rand(1).item()
     assert again == drawn
+
+
+def saving(monkeypatch: pytest.MonkeyPatch, seconds_a_step: float, **when: Any) -> list[int]:
+    """After which of 40 batches it saves: each step has two, and every tenth ends an epoch."""
+    clock = SimpleNamespace(steps=0, inside_step=False, restart_step=lambda: None)
+    monkeypatch.setattr(time, "monotonic", lambda: seconds_a_step * clock.steps)
+    rank: Any = SimpleNamespace(is_first=True, world_size=1)
+    restarts = Restarts(CheckpointConfig(**when), CellFolder("none"), rank,
+                        cast(Any, SimpleNamespace(steps=clock)))  # fmt: skip
+    saved: list[int] = []
+    monkeypatch.setattr(restarts, "_save", lambda _: saved.append(batch))
+    progress = SimpleNamespace(is_last_batch=False)
+    loop = SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=progress))
+    strategy = SimpleNamespace(broadcast=lambda value: value)
+    for batch in range(1, 41):
+        clock.inside_step = bool(batch % 2)
+        clock.steps += batch % 2 == 0
+        progress.is_last_batch = batch % 10 == 0
+        restarts._after_batch(cast(Any, SimpleNamespace(fit_loop=loop, strategy=strategy)))
+    return saved
+
+
+@pytest.mark.parametrize(
+    ("seconds_a_step", "when", "saved"),
+    [
+        (1.0, {"every_n_steps": 3}, [6, 12, 18, 24, 32, 38]),
+        (1.0, {"every_n_steps": 5}, [12, 22, 32]),  # never at the last batch of an epoch
+        # By time: ten steps tell the pace, and no checkpoint comes before it is known.
+        (1.0, {"every_s": 4.0}, [32]),
+        (0.5, {"every_s": 1.6}, [28, 34]),
+    ],
+)
+def test_it_saves_after_so_many_steps_and_at_no_end_of_an_epoch(
+    monkeypatch: pytest.MonkeyPatch, seconds_a_step: float, when: dict[str, Any], saved: list[int]
+) -> None:
+    assert saving(monkeypatch, seconds_a_step, **when) == saved

@@ -1,11 +1,23 @@
 """Which samples go into which batch of which rank."""
 
-from __future__ import annotations
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import pytorch_lightning as pl
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 
+from scalewise.records import CellFolder, read_shard
+from scalewise.train.build import can_score
 from scalewise.train.data import GlobalBatchSampler, ShardBatchSampler
 from scalewise.train.recording import BatchSizes
+from scalewise.train.recording.shards import ShardRecorder
+from scalewise.train.recording.step_timer import count_samples, loss_of
+from scalewise.train.recording.summary import loader_batch_size
 
 SIZE, BATCH = 103, 12
 
@@ -63,3 +75,179 @@ def test_ranks_that_score_together_get_as_many_batches(
     sizes = [len(batch) for rank in ranks for batch in rank]
     assert min(sizes) >= 1
     assert max(sizes) <= max(2, batch_size)
+
+
+# What is read of a batch and its loss, whatever a user's loader and module make of them.
+LOSS = torch.tensor(0.5)
+DATA: Any = torch.zeros(40, 3)
+
+
+OURS = GlobalBatchSampler(40, BatchSizes((4,) * 2), 0, 0, 3)
+
+
+class AtMost:
+    """A batch sampler of one's own, whose ``batch_size`` is the most it gives."""
+
+    batch_size = 8
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return iter([[0, 1, 2], [3, 4]])
+
+
+@pytest.mark.parametrize(
+    ("loader", "batches", "said"),
+    [
+        (DataLoader(DATA, 8), 5, 8),
+        (DataLoader(DATA, 64), 1, None),
+        (DataLoader(DATA, batch_sampler=AtMost()), 2, None),  # type: ignore[arg-type]
+        (
+            DataLoader(DATA, batch_sampler=GlobalBatchSampler(40, BatchSizes((4,) * 2), 0, 0, 3)),
+            2,
+            4,
+        ),
+        ([DataLoader(DATA, 8)], 5, None),
+    ],
+)
+def test_a_loader_says_its_batch_size(loader: object, batches: int, said: int | None) -> None:
+    trainer = SimpleNamespace(train_dataloader=loader, num_training_batches=batches)
+    assert loader_batch_size(cast(pl.Trainer, trainer)) == said
+
+
+@pytest.mark.parametrize(
+    ("batch", "samples"),
+    [
+        (torch.zeros(5, 2), 5),
+        ((torch.zeros(4, 1), torch.zeros(4)), 4),
+        ({"id": "x", "x": torch.zeros(3)}, 3),
+        ([["a", "b"], torch.zeros(2)], 2),
+        (torch.tensor(1.0), 1),
+        ("text", 0),
+        (None, 0),
+    ],
+)
+def test_samples_are_counted_from_the_batch(batch: object, samples: int) -> None:
+    assert count_samples(batch) == samples
+
+
+@pytest.mark.parametrize("outputs", [LOSS, {"loss": LOSS, "x": 1}, LOSS.reshape(1, 1)])
+def test_one_real_number_is_a_loss(outputs: object) -> None:
+    assert loss_of(outputs) == LOSS
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [None, {}, {"loss": "text"}, torch.ones(3), {"loss": torch.ones(2, 2)}, torch.ones(0),
+     torch.tensor(1j)],
+)  # fmt: skip
+def test_anything_else_is_no_loss_and_ends_no_run(outputs: object) -> None:
+    assert loss_of(outputs) is None
+
+
+# The audit of shards looks on: whatever a user's data is, the fit does not fail for it.
+SAMPLES = 10
+
+
+class Stream(IterableDataset[Tensor]):
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(torch.zeros(SAMPLES, 2))
+
+
+class StreamOfKnownLength(Stream):
+    def __len__(self) -> int:
+        return SAMPLES
+
+
+class ByName(TensorDataset):
+    """Whose samples have names and no place."""
+
+    def __getitem__(self, name: str) -> Any:
+        return self.tensors[0][int(name.removeprefix("sample "))]
+
+
+class Names(Sampler[list[str]]):
+    def __iter__(self) -> Iterator[list[str]]:
+        yield from ([f"sample {first}", f"sample {first + 1}"] for first in range(0, SAMPLES, 2))
+
+    def __len__(self) -> int:
+        return SAMPLES // 2
+
+
+class LengthFails(TensorDataset):
+    def __len__(self) -> int:
+        raise KeyError("no index file")
+
+
+def audited(folder: CellFolder, loader: object) -> ShardRecorder:
+    """One epoch of ``loader`` under the audit, as Lightning would run it."""
+    audit = ShardRecorder(folder, SimpleNamespace(samples=SAMPLES))  # type: ignore[arg-type]
+    strategy = SimpleNamespace(process_dataloader=lambda same: same)
+    trainer: Any = SimpleNamespace(strategy=strategy, training=True)
+    audit.setup(trainer)
+    assert len(list(strategy.process_dataloader(loader))) == SAMPLES // 2
+    audit.end_epoch()
+    audit.save(0)
+    return audit
+
+
+def test_samples_with_an_index_are_recorded(tmp_path: Path) -> None:
+    data = TensorDataset(torch.zeros(SAMPLES, 2))
+    folder = CellFolder(tmp_path)
+    assert audited(folder, DataLoader(data, batch_size=2)).missing == {}
+    shard = read_shard(folder.shard_path(0), 0)
+    assert (shard.dataset_size, shard.epoch_complete) == (SAMPLES, True)
+    assert shard.indices.tolist() == list(range(SAMPLES))
+
+
+NOT_BY_INDEX = "so which samples a rank fed is not known by index"
+
+
+@pytest.mark.parametrize(
+    ("loader", "said"),
+    [
+        (DataLoader(Stream(), batch_size=2), f"from Stream, an IterableDataset, {NOT_BY_INDEX}"),
+        (DataLoader(StreamOfKnownLength(), batch_size=2), f"an IterableDataset, {NOT_BY_INDEX}"),
+        (torch.zeros(5, 2, 2), f"from Tensor without a batch sampler, {NOT_BY_INDEX}"),
+        (
+            DataLoader(ByName(torch.zeros(SAMPLES)), batch_sampler=Names()),
+            "what the batch sampler drew is no record: ValueError: invalid literal",
+        ),
+        (
+            DataLoader(
+                LengthFails(torch.zeros(SAMPLES)),
+                batch_sampler=[[i, i + 1] for i in range(0, SAMPLES, 2)],
+            ),
+            "the training data could not be looked at: KeyError: 'no index file'",
+        ),
+    ],
+    ids=["stream", "stream of known length", "no loader", "names", "no length"],
+)
+def test_data_that_cannot_be_audited_is_trained_on_and_the_reason_kept(
+    tmp_path: Path, loader: object, said: str
+) -> None:
+    folder = CellFolder(tmp_path)
+    assert said in audited(folder, loader).missing["shard_audit"]
+    assert not folder.shard_path(0).exists()
+
+
+class Scoring(pl.LightningModule):
+    def validation_step(self, batch: Any) -> None: ...
+
+
+class Held(pl.LightningDataModule):
+    def val_dataloader(self) -> Any: ...
+
+
+@pytest.mark.parametrize(
+    ("module", "data", "scores"),
+    [
+        (Scoring(), {"val_dataloaders": []}, True),
+        (Scoring(), {"datamodule": Held()}, True),
+        (Scoring(), {"datamodule": pl.LightningDataModule()}, False),
+        (Scoring(), {}, False),
+        (pl.LightningModule(), {"val_dataloaders": []}, False),
+    ],
+)
+def test_only_who_has_a_step_and_data_for_it_is_scored(
+    module: pl.LightningModule, data: dict[str, Any], scores: bool
+) -> None:
+    assert can_score(module, data) is scores

@@ -1,7 +1,5 @@
 """What a monitored fit leaves when its script raises, exits, or is killed."""
 
-from __future__ import annotations
-
 import logging
 import os
 import threading
@@ -148,7 +146,6 @@ def test_runs_that_begin_together_have_folders_and_repeats_of_their_own(tmp_path
 def test_the_short_batch_that_ends_an_epoch_does_not_lower_the_batch_size(tmp_path: Path) -> None:
     fit(tmp_path, samples=9, batch_size=4)  # 4, 4, 1, and again: 3 a step on average
     result = read(tmp_path).result
-    assert result is not None
     assert (result.per_device_batch_size, result.global_batch_size) == (4, 4)
 
 
@@ -159,7 +156,6 @@ def test_fits_that_share_a_host_know_of_each_other(
     monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
     fit(tmp_path / "before")
     earlier = read(tmp_path / "before").result
-    assert earlier is not None
     assert earlier.co_tenants == ()
     ranks = earlier.ranks
     folders = [CellFolder(tmp_path / "records" / name) for name in ("a", "b")]

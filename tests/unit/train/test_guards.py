@@ -1,7 +1,5 @@
 """A user's loader that has run dry ends his fit."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs that last as long as their timed steps must: one rank tells the last step, all keep it."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """What a Monitor takes, and what makes two monitored fits repeats of each other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
@@ -71,13 +69,9 @@ def test_equal_fits_are_repeats_whoever_tracks_them() -> None:
 
 def test_model_source_layers_settings_and_devices_tell_fits_apart() -> None:
     ids = [
-        _id(Small()),
-        _id(Other()),
-        _id(Small(Layer(2, 2))),
-        _id(Small(), lr=0.2),
-        _id(Small(), world=2),
-        _id(Small(), batch_size=4),
-    ]
+        _id(Small()), _id(Other()), _id(Small(Layer(2, 2))), _id(Small(), lr=0.2),
+        _id(Small(), world=2), _id(Small(), batch_size=4),
+    ]  # fmt: skip
     assert len(set(ids)) == len(ids)
 
 
@@ -107,9 +101,10 @@ def test_strategy_and_precision_are_named_as_those_of_cells(
 ) -> None:
     module = Small()
     fit: Any = _Fit(module)
-    fit.strategy, fit.precision = strategy, precision
+    fit.strategy, fit.precision, fit.max_steps = strategy, precision, -1
     config = describe_fit(fit, module, 5, ())
     assert (config["strategy"]["name"], config["precision"]["name"]) == named
+    assert (config["max_steps"], config["max_epochs"]) == (None, None), "no limit"
 
 
 def test_the_gpus_uuid_is_recorded_also_where_nvml_does_not_answer(

@@ -1,19 +1,29 @@
 """The environment ranks are started in, and who else may have started this process."""
 
-from __future__ import annotations
-
 import dataclasses
+import faulthandler
+import json
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+import pytorch_lightning as pl
+import torch
+from pytorch_lightning.demos.boring_classes import BoringModel
+from pytorch_lightning.strategies import DDPStrategy
+from torch import nn
 
 from fakes.recorded_cell import RecordedCell
-from scalewise.config import DdpConfig
+from scalewise.config import cause_of, ending_of
 from scalewise.doctor.host_facts import host_facts
-from scalewise.host import foreign_launch, rendezvous, scrubbed
+from scalewise.host import foreign_launch, keep_answering, rendezvous, scrubbed
 from scalewise.records import PROTOCOL, CellFolder, CurrentAttempt, DeviceInfo, PlannedCell
+from scalewise.sweep import worker
 from scalewise.tracking.tracker import SweepName, run_info
-from scalewise.train import collect
+from scalewise.train import collect, experiment, is_ours
 from scalewise.train.provenance import emulations
 
 
@@ -43,14 +53,6 @@ def test_a_foreign_launch_is_recognised(
     environment: dict[str, str], found: tuple[str, int, int] | None
 ) -> None:
     assert foreign_launch(environment) == found
-
-
-def test_the_backend_follows_the_device() -> None:
-    config = DdpConfig("ddp", "ddp")
-    assert config.backend_for("cuda") == "nccl"
-    assert config.backend_for("cpu") == "gloo"
-    with pytest.raises(ValueError, match=r"strategy\.backend: found nccl on a CPU host"):
-        DdpConfig("ddp", "ddp", backend="nccl").backend_for("cpu")
 
 
 def test_peer_to_peer_switched_off_is_emulation_only_where_there_are_peers() -> None:
@@ -92,3 +94,104 @@ def test_what_may_be_a_secret_is_neither_recorded_nor_handed_to_a_tracker(
 
 def test_what_records_now_says_by_which_protocol() -> None:
     assert collect((), None, {}).protocol == PROTOCOL
+
+
+# What an exception that ends a rank is called.
+def ended_by_trainer(error: BaseException) -> BaseException:
+    """What leaves ``Trainer.fit`` where a training step raised ``error``."""
+    try:
+        try:
+            raise error
+        except KeyboardInterrupt:
+            sys.exit(1)
+    except BaseException as left:
+        return left
+
+
+def test_an_interrupt_in_a_training_step_is_named() -> None:
+    left = ended_by_trainer(KeyboardInterrupt())
+    assert isinstance(left, SystemExit)
+    assert ending_of(cause_of(left), 0).message == "KeyboardInterrupt"
+
+
+def test_any_other_end_is_what_it_is() -> None:
+    for error in (SystemExit(3), ValueError("no")):
+        assert cause_of(ended_by_trainer(error)) is error
+
+
+def test_a_rank_records_the_interrupt_and_where_it_was_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker.os, "write", lambda descriptor, text: len(text))
+    status = worker._report(CellFolder(tmp_path), 0, ended_by_trainer(KeyboardInterrupt()))
+    recorded = CellFolder(tmp_path).load_rank_error(0)
+    assert status == 1
+    assert recorded.message == "KeyboardInterrupt"
+    assert any("raise error" in line for line in recorded.last_lines)
+    assert recorded.raised_at is not None and __file__ in recorded.raised_at
+
+
+def test_unused_parameters_are_named_with_our_key() -> None:
+    """Lightning's advice is of settings that a cell does not have."""
+    said = RuntimeError("Expected to have finished reduction in the prior iteration before ...")
+    DDPStrategy().on_exception(said)
+    assert experiment._UNUSED in str(said)
+    module = pl.LightningModule()
+    module.used, module.head = nn.Linear(2, 2), nn.Linear(2, 2)
+    module.used(torch.ones(2)).sum().backward()
+    line = experiment._unused_parameters(module)
+    assert line.startswith("strategy.find_unused_parameters: found false, ")
+    assert "(head.weight, head.bias); allowed: true" in line
+    assert "(" not in experiment._unused_parameters(nn.Linear(2, 2)).partition(";")[0]
+
+
+# A rank answers requests for its stacks after training, too.
+@pytest.mark.filterwarnings("ignore")
+def test_a_request_after_training_is_answered(tmp_path: Path) -> None:
+    trainer = pl.Trainer(
+        max_steps=1, accelerator="cpu", logger=False, enable_checkpointing=False,
+        enable_progress_bar=False, enable_model_summary=False, limit_val_batches=0,
+    )  # fmt: skip
+    with (tmp_path / "stacks").open("w+") as stacks:
+        faulthandler.register(signal.SIGUSR1, stacks)  # as answer_requests does, for stderr
+        try:
+            keep_answering(trainer)
+            trainer.fit(BoringModel())
+            os.kill(os.getpid(), signal.SIGUSR1)
+        finally:
+            faulthandler.unregister(signal.SIGUSR1)
+        stacks.seek(0)
+        assert "most recent call first" in stacks.read()
+
+
+# What a rank and a Monitor import to train, and what they leave out.
+PROBE = """
+import gc, json, sys
+from scalewise.train import import_training
+import_training(None)
+unused = [n for n in ("scipy.signal", "matplotlib", "transformers") if n in sys.modules]
+from lightning_utilities.core.imports import package_available
+there_again = package_available("scipy") and package_available("matplotlib")
+trains = "scalewise.train.experiment" in sys.modules
+frozen = gc.isenabled(), gc.get_freeze_count() > 100_000
+import scalewise.train.monitor
+above = ("scalewise.analysis", "scalewise.sweep", "scalewise.report")
+above = [name for name in sys.modules if name.startswith(above)]
+print(json.dumps([unused, above, trains, there_again, *frozen]))
+"""
+
+
+def test_leaves_out_what_nothing_trains_with_and_gives_it_back() -> None:
+    answer = subprocess.run(
+        [sys.executable, "-c", PROBE], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert json.loads(answer.stdout) == [[], [], True, True, True, True]
+
+
+def test_own_classes_of_a_user_get_everything() -> None:
+    ours = {"_target_": "scalewise.models.mlp.Mlp"}
+    assert is_ours({"model": ours, "dataset": ours, "optimizer": ours})
+    for key in ("model", "dataset", "optimizer"):
+        plain = {"model": ours, "dataset": ours, "optimizer": ours}
+        assert not is_ours({**plain, key: {"_target_": "mine.Net"}})
+        assert not is_ours({**plain, key: {"_target_": "scalewise_extra.Net"}})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from scalewise.records import (
     read_steps,
 )
 from scalewise.train.recording import CellRecorder, step_timer
+from scalewise.train.recording.summary import parameter_fingerprint
 
 pytestmark = pytest.mark.filterwarnings(
     # Lightning's advice: workers, srun, a validation set, a batch whose size it cannot tell.
@@ -181,3 +183,19 @@ def test_validation_amid_a_step_leaves_it_going_on(
     assert list(fit.steps.rows["samples"]) == [2, 2]
     # At the start of training and after validations between steps: none drops a batch.
     assert begun == [1, 1, 1]
+
+
+def test_a_fingerprint_is_the_norm_and_a_projection_of_what_learns() -> None:
+    strategy = SimpleNamespace(root_device=torch.device("cpu"))
+    trainer: Any = SimpleNamespace(optimizers=["one"], strategy=strategy)
+    module: Any = torch.nn.Linear(2, 1, bias=False)
+    module.weight.data = torch.tensor([[3.0, 4.0]])
+    norm, projection = parameter_fingerprint(trainer, module)
+    module.weight.data = torch.tensor([[4.0, 3.0]])
+    turned = parameter_fingerprint(trainer, module)
+    assert norm == turned[0] == 5.0
+    assert projection != turned[1], "the same numbers in another order"
+    nothing: Any = SimpleNamespace(optimizers=[], strategy=strategy)
+    assert parameter_fingerprint(nothing, module) is None
+    module.requires_grad_(False)
+    assert parameter_fingerprint(trainer, module) is None

@@ -1,7 +1,5 @@
 """What strategies, precision and execution refuse of a cell: the key, and what was found."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -36,8 +34,6 @@ CPU = "hardware=cpu"
          "model: found ResNet with strategy=pipeline"),
         ("fsdp model=lstm dataset=tabular_windows", "model: found Recurrent with strategy=fsdp"),
         ("pipeline accumulate_grad_batches=2", "accumulate_grad_batches: found 2 with strategy=p"),
-        ("fsdp strategy.sharding=hybrid", "strategy.shard_size: found null with sharding=hybrid"),
-        ("fsdp strategy.shard_size=2", "strategy.shard_size: found 2 with sharding=full"),
         ("fsdp strategy.gather_dtype=bf16", "strategy.gather_dtype: found bf16 with precision="),
         ("pipeline strategy.stages=1", "strategy.stages: found 1; allowed: 2 or more"),
         ("pipeline strategy.stages=2 strategy.devices=3",

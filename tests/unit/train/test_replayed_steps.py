@@ -4,8 +4,6 @@ What a graph computes is CUDA's; what a step has besides (counters, records, sto
 checkpoints, fall-backs) is ours, and is the same with a stand-in that does the work again.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path

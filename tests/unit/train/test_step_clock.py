@@ -210,6 +210,10 @@ def test_rows_of_several_batches_of_replays_are_made_together_as_one_by_one(
                 replays.tick()
             clock.finish_replays(replays, first, first // 3, 8 + first, max(0, 4 - first))
         replayed = [one for one in clock._finished if isinstance(one, Replays)]
+        spent = [one.spent_events() for one in replayed]
+        assert [
+            [end in of for end in one.ends] for one, of in zip(replayed, spent, strict=True)
+        ] == [[*[True] * (count - 1), False] for count in (3, 1, 5)]
         together = replay_rows(replayed, True, anatomy)
         one_by_one = np.concatenate([replay_rows([one], True, anatomy) for one in replayed])
         assert together.tobytes() == one_by_one.tobytes()

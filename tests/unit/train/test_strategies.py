@@ -1,22 +1,24 @@
 """Settings of strategies, what they refuse, and how they share out a batch."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 
+import numpy as np
 import pytest
+from torch import nn
 
 from fakes.small_fit import composed_cell
-from scalewise.config import (
-    KINDS,
-    ConfigError,
-    conf_dir,
-    whole_samples,
-)
+from scalewise.config import KINDS, ConfigError, conf_dir, whole_samples
+from scalewise.models.gpt2 import Gpt2
+from scalewise.models.mlp import Mlp
 from scalewise.train.data import GlobalBatchSampler
+from scalewise.train.execution.module import held_parameters
 from scalewise.train.recording import BatchSizes, DataShare
 from scalewise.train.strategies import BUILDERS
+from scalewise.train.strategies.device_speeds import BLOCKS, compare
+from scalewise.train.strategies.model_parallel import sharding_units
+from scalewise.train.strategies.pipeline import _hollow
+from scalewise.train.strategies.replicas import LocalSgd, _Averaging
 
 
 def test_every_option_of_the_group_builds_its_own_kind() -> None:
@@ -90,3 +92,90 @@ def test_sizes_settled_later_hold_from_the_next_epoch() -> None:
     assert DataShare(1, sizes).global_samples(300, 2) == 1200
     with pytest.raises(ValueError, match="allowed: 12 samples in all"):
         sizes.settle((9, 4))
+
+
+# Equal devices get equal shares; devices that are shown to differ get what they are worth.
+def blocks(*speeds: float, noise: float = 0.2, seed: int = 0) -> list[list[float]]:
+    scatter = np.random.default_rng(seed).normal(0.0, noise, (len(speeds), BLOCKS))
+    return (np.array(speeds)[:, None] * np.exp(scatter)).tolist()
+
+
+def test_equal_devices_get_equal_shares_whatever_the_noise() -> None:
+    """Shares of 41/59, 58/42 and 51/49 were given to two equal devices."""
+    split = [
+        whole_samples(128, compare(blocks(100.0, 100.0, seed=seed)).weights) for seed in range(200)
+    ]
+    assert split.count((64, 64)) >= 198
+    assert len({tuple(map(round, one)) for one in blocks(100.0, 100.0)}) == 2, "they did differ"
+
+
+@pytest.mark.parametrize(
+    ("speeds", "split"),
+    [((200.0, 100.0), (85, 43)), ((100.0, 300.0), (32, 96)), ((300.0, 300.0, 100.0), (55, 55, 18))],
+)
+def test_unlike_devices_get_what_they_are_worth(
+    speeds: tuple[float, ...], split: tuple[int, ...]
+) -> None:
+    found = compare(blocks(*speeds, noise=0.02))
+    sizes = whole_samples(128, found.weights)
+    assert all(abs(a - b) <= 1 for a, b in zip(sizes, split, strict=True))
+    for (value, low, high), speed in zip(found.ratios, speeds, strict=True):
+        assert low <= speed / max(speeds) <= high
+        assert (high < 1) == (speed < max(speeds))
+        assert low <= value <= high
+
+
+def test_what_slows_a_whole_block_is_no_difference() -> None:
+    crowd = np.linspace(1.0, 0.3, BLOCKS)
+    speeds = [(speed * crowd).tolist() for speed in (100.0, 98.0)]
+    assert compare(speeds).weights[0] > compare(speeds).weights[1]
+
+
+# What strategies that divide the model refuse, and how they cut it.
+def test_ranks_of_a_replica_feed_the_same_part_of_the_data() -> None:
+    strategy = composed_cell("hardware=cpu", "strategy=pipeline", "strategy.stages=2").strategy
+    assert strategy.data_shards(4) == 2
+    assert [strategy.data_shard(rank, 4) for rank in range(4)] == [0, 0, 1, 1]
+    assert composed_cell("hardware=cpu", "strategy=fsdp").strategy.data_shards(4) == 4
+
+
+@pytest.mark.parametrize(
+    ("scaling", "of_one", "of_two"), [("strong", (128,), (64, 64)), ("weak", (512,), (256, 256))]
+)
+def test_a_replica_s_batch_is_that_of_its_devices_together(
+    scaling: str, of_one: tuple[int, ...], of_two: tuple[int, ...]
+) -> None:
+    pipeline = ("hardware=cpu", "strategy=pipeline", "strategy.devices=4", f"scaling={scaling}")
+    for cell, sizes in (
+        (composed_cell(*pipeline), of_one),
+        (composed_cell(*pipeline, "strategy.stages=2"), of_two),
+    ):
+        assert cell.strategy.share_out(cell.global_batch_size(4), 4) == sizes
+
+
+def test_fsdp_gathers_blocks_or_layers_one_at_a_time() -> None:
+    gpt2 = Gpt2(50, 16, layers=3, heads=2, width=24)
+    assert sharding_units(gpt2) == list(gpt2.blocks)
+    mlp = Mlp(10, [16, 8], 2)
+    assert sharding_units(mlp) == [one for one in mlp.layers if isinstance(one, nn.Linear)]
+    assert sharding_units(nn.Linear(2, 2)) == []
+
+
+def test_a_hollow_model_counts_whole_and_holds_its_stage() -> None:
+    model = Mlp(10, [16, 8], 2)
+    counts = [p.numel() for p in model.parameters()]
+    kept = model.layers[0]
+    _hollow(model, keep=kept)
+    assert [p.numel() for p in model.parameters()] == counts
+    names = [name for name, _ in held_parameters(model)]
+    assert names == ["layers.0.weight", "layers.0.bias"]
+
+
+def test_averaging_is_told_a_timed_step() -> None:
+    replicas = LocalSgd.__new__(LocalSgd)
+    replicas._steps = 20
+    replicas._averagings = [_Averaging(step, 100, 1.0, 1.004) for step in (4, 10, 11, 16, 20)]
+    found = replicas.communication(10)
+    assert (found.rounds_per_step, found.payload_bytes_per_step) == (0.3, 30.0)
+    assert found.ms_per_step == pytest.approx(1.2)
+    assert replicas.communication(0) is None

@@ -1,7 +1,5 @@
 """The loss of a step is that of all its samples, whichever ranks recorded it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +9,16 @@ import pytest
 
 from fakes.recorded import DDP, Spec, swept, write_sweep
 from scalewise.analysis import CellRecords, Run, configurations, load_sweep
+from scalewise.analysis.losses import (
+    LossCurve,
+    divergence,
+    equal_samples,
+    longest_loss_curve,
+    loss_curve,
+)
 from scalewise.analysis.run import measure_run
 from scalewise.analysis.scaling import pair_all
+from scalewise.analysis.steps import NotMeasuredError
 from scalewise.records import MetricRow
 
 LOSSES = {0: (4.0, 2.0), 1: (1.0, 1.0)}
@@ -44,7 +50,6 @@ def measured(
     models: int = 1,
     config: Mapping[str, Any] | None = None,
 ) -> Run:
-    assert cell.result is not None
     told = zip(cell.result.ranks, fed, shards, strict=True)
     ranks = tuple(replace(one, samples_fed=n, data_shard=shard) for one, n, shard in told)
     return measure_run(
@@ -104,7 +109,6 @@ def test_the_loss_is_that_of_all_ranks_or_says_whose_it_is(
 def test_the_history_is_of_all_ranks_too(ddp: CellRecords) -> None:
     run = measured(ddp, {0: rows(0, 24, LOSSES[0]), 1: rows(1, 8, LOSSES[1])})
     models = measured(ddp, EACH_SCORED, models=2)
-    assert run.loss_history is not None and models.loss_history is not None
     assert run.loss_history.values == (3.25, 1.75)
     assert models.loss_history.name == "mean train_loss of 2 models"
 
@@ -117,7 +121,6 @@ def test_one_diverged_rank_is_a_diverged_run(ddp: CellRecords) -> None:
 
 def test_steps_that_a_rank_lacks_have_no_mean(ddp: CellRecords) -> None:
     run = measured(ddp, {0: rows(0, 16, (4.0, 2.0)), 1: rows(1, 16, (1.0,))})
-    assert run.loss_history is not None
     assert (run.loss_history.samples, run.loss_history.values) == ((320,), (2.5,))
 
 
@@ -128,7 +131,6 @@ UNLIKE = replace(DDP, rank_losses={0: 0.125, 1: -0.125})
 def test_two_devices_are_compared_by_all_their_samples(tmp_path: Path) -> None:
     pairs, _ = pair_all(configurations(swept(tmp_path, Spec(), UNLIKE)))
     loss = pairs[0].loss
-    assert loss is not None
     assert (loss.name, loss.multi) == ("train_loss", pytest.approx(loss.single))
 
 
@@ -138,7 +140,6 @@ def test_where_only_rank_0_is_left_the_comparison_says_so(tmp_path: Path) -> Non
     lost.unlink()
     pairs, _ = pair_all(configurations(load_sweep(path)))
     loss = pairs[0].loss
-    assert loss is not None
     assert loss.name == "train_loss of rank 0"
     assert loss.multi - loss.single == pytest.approx(0.125)
 
@@ -150,3 +151,76 @@ def test_models_that_never_met_are_not_compared_by_their_loss(tmp_path: Path) ->
     pairs, _ = pair_all(configurations(load_sweep(path)))
     assert pairs[0].verdict == "ceiling"
     assert pairs[0].loss is None
+
+
+# Which loss is compared, which is drawn, and what a diverged run says.
+def logged(*values: dict[str, float | None]) -> list[MetricRow]:
+    return [MetricRow(0.0, i + 1, 0, 32 * (i + 1), v) for i, v in enumerate(values)]
+
+
+TRAINED = logged({"train_loss": 3.0}, {"train_loss": 2.0}, {"train_loss": 1.0, "val_loss": 1.5})
+
+
+def test_validation_is_compared_where_it_was_scored_and_the_longest_curve_drawn() -> None:
+    compared, drawn = loss_curve(TRAINED), longest_loss_curve(TRAINED)
+    assert (compared.name, compared.final) == ("val_loss", 1.5)
+    assert (drawn.name, drawn.samples) == ("train_loss", (32, 64, 96))
+    assert drawn.values == (3.0, 2.0, 1.0)
+
+
+def test_a_loss_between_logged_ones_is_on_the_line_and_beyond_them_unknown() -> None:
+    curve = longest_loss_curve(TRAINED)
+    assert [curve.at(samples) for samples in (31, 32, 48, 96, 97)] == [None, 3.0, 2.5, 1.0, None]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "samples"),
+    [
+        ((100, 200, 300), (150, 300, 450), 300),  # both logged the end of the shorter
+        ((100, 200, 300), (80, 160, 200, 320), 200),  # not the last of either
+        ((100, 300), (110, 220, 330), 300),  # nothing in common: the end of the shorter
+        ((10, 300), (10, 220, 330), 300),  # in common only at the begin
+    ],
+)
+def test_losses_are_compared_where_all_logged_one_late_enough(
+    one: tuple[int, ...], other: tuple[int, ...], samples: int
+) -> None:
+    curves = [
+        LossCurve("train_loss", "train_loss", each, (1.0,) * len(each)) for each in (one, other)
+    ]
+    assert equal_samples(curves) == equal_samples(curves[::-1]) == samples
+
+
+def test_a_metric_of_another_name_that_is_a_loss_counts() -> None:
+    assert loss_curve(logged({"lr": 0.1, "masked_lm_loss": 4.0})).name == "masked_lm_loss"
+
+
+@pytest.mark.parametrize("read", [loss_curve, longest_loss_curve])
+def test_what_is_missing_says_why(read: object) -> None:
+    assert callable(read)
+    with pytest.raises(NotMeasuredError, match="no loss was recorded"):
+        read(logged({"lr": 0.1}))
+    with pytest.raises(NotMeasuredError, match="diverged"):
+        read(logged({"train_loss": None}))
+
+
+def test_what_a_diverged_run_had_reached_before_is_not_what_it_reached() -> None:
+    diverged = logged({"train_loss": 3.0}, {"train_loss": None}, {"train_loss": None})
+    with pytest.raises(NotMeasuredError, match="not finite from step 2 on: training diverged"):
+        loss_curve(diverged)
+
+
+def test_a_loss_that_recovered_is_a_loss() -> None:
+    assert loss_curve(logged({"train_loss": None}, {"train_loss": 2.0})).final == 2.0
+
+
+@pytest.mark.parametrize("beside", ["best_val_loss", "aux_loss", "glossary_hits"])
+def test_a_metric_beside_the_loss_that_is_not_finite_is_no_divergence(beside: str) -> None:
+    assert divergence(logged({"train_loss": 2.0, beside: None}, {"train_loss": 1.0})) is None
+
+
+@pytest.mark.parametrize("name", ["train_loss", "val_loss", "loss_g"])
+def test_a_loss_that_ends_not_finite_has_diverged(name: str) -> None:
+    assert divergence(logged({name: 2.0}, {name: None})) == (
+        f"{name} is not finite from step 2 on: training diverged"
+    )

@@ -1,0 +1,260 @@
+"""Runs whose data, code, start or neighbours differ from the others of their row."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.recorded import (
+    DDP,
+    DDP_MS,
+    SINGLE_MS,
+    STEADY,
+    STEADY_3,
+    Spec,
+    analysed,
+    repeats,
+    swept,
+    write_sweep,
+)
+from fakes.sections import lines_of
+from scalewise.analysis import analyse, compare, load_sweep, reach_verdicts
+from scalewise.analysis.comparison import replaced_runs
+from scalewise.records import CellFolder, SweepFolder
+from scalewise.report import results_json
+
+WAS: dict[str, Any] = {"class_files": {"mine.py": "a" * 64}}
+IS: dict[str, Any] = {"class_files": {"mine.py": "b" * 64}}
+OLD_DATA: dict[str, Any] = {"data": {"path": "100 bytes (sha256 a)"}}
+NEW_DATA: dict[str, Any] = {"data": {"path": "200 bytes (sha256 b)"}}
+OLD_COMMIT: dict[str, Any] = {"commit": "a" * 40}
+NEW_COMMIT: dict[str, Any] = {"commit": "b" * 40}
+
+
+def edited(specs: Sequence[Spec], *which: int, **after: Any) -> list[Spec]:
+    """Those repeats, by their number, found other files; they are three times as fast."""
+    return [replace(s, **after, run_factor=1 / 3) if s.repeat in which else s for s in specs]
+
+
+def both_sides(was: dict[str, Any], *, allowed: bool = False) -> list[Spec]:
+    """Three repeats on one device and three on two."""
+    config = {"sweep": {"allow_mixed": allowed}}
+    sides = [replace(one, config=config, **was) for one in (Spec(), DDP)]
+    return [run for one in sides for run in repeats(one, STEADY_3)]
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "field"),
+    [
+        (WAS, IS, "code.file.mine.py"),
+        (OLD_DATA, NEW_DATA, "data_file.path"),
+        (OLD_COMMIT, NEW_COMMIT, "code.commit"),
+    ],
+)
+def test_repeats_of_another_state_than_the_latest_are_set_aside(
+    tmp_path: Path, was: dict[str, Any], now: dict[str, Any], field: str
+) -> None:
+    sides = both_sides(was)
+    mixed = analyse(swept(tmp_path / "mixed", *edited(sides, 1, 2, **now)))
+    alone = analyse(swept(tmp_path / "alone", *[s for s in edited(sides, 1, 2, **now) if s.repeat]))
+    (pair,), (sound,) = mixed.pairs, alone.pairs
+    assert (pair.speedup, pair.judgement) == (sound.speedup, sound.judgement)
+    for side in (pair.single, pair.multi):
+        assert [one.cell.planned.repeat for one in side.set_aside] == [0]
+        assert field in side.set_aside[0].reason
+
+
+@pytest.mark.parametrize("unknown", [{"class_files": {}}, {"data": {}}])
+def test_files_that_nobody_recorded_are_unknown_and_not_different(
+    tmp_path: Path, unknown: dict[str, Any]
+) -> None:
+    sides = [replace(s, **unknown) if s.repeat == 2 else s for s in both_sides({**WAS, **OLD_DATA})]
+    found = analyse(swept(tmp_path / "mixed", *sides))
+    (pair,) = found.pairs
+    assert (pair.speedup.n, pair.remarks) == ((3, 3), ())
+    older = swept(tmp_path / "older", Spec(**unknown))
+    assert len(compare(swept(tmp_path / "new", Spec(**WAS)), older, "gpu").matches) == 1
+
+
+def test_a_mixture_that_is_allowed_is_averaged_and_doubted(tmp_path: Path) -> None:
+    sides = edited(both_sides(WAS, allowed=True), 2, **IS)
+    found = analyse(swept(tmp_path, *sides))
+    (pair,) = found.pairs
+    assert pair.speedup.n == (3, 3)
+    assert [(one.code, one.about) for one in pair.remarks] == [
+        ("mixed", pair.single.config_id), ("mixed", pair.multi.config_id)
+    ]  # fmt: skip
+    assert "runs are of several code.file.mine.py" in found.say_why(pair)
+
+
+def test_a_comparison_of_sweeps_says_which_repeats_it_leaves_out(tmp_path: Path) -> None:
+    a = swept(tmp_path / "a", *edited(both_sides(WAS), 1, 2, **IS))
+    b = swept(tmp_path / "b", *both_sides(IS))
+    found = compare(a, b, "dataset")
+    assert [match.ratio.n for match in found.matches] == [(3, 2), (3, 2)]
+    assert [(one.side, one.cell) for one in found.left_out] == [
+        ("A", "000-large-single-r0"),
+        ("A", "003-large-ddp-r0"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "factor", "field"),
+    [(WAS, IS, "code", "code.file.mine.py"), (OLD_DATA, NEW_DATA, "dataset", "data_file.path")],
+)
+def test_sweeps_of_different_files_are_compared_only_under_that_factor(
+    tmp_path: Path, was: dict[str, Any], now: dict[str, Any], factor: str, field: str
+) -> None:
+    a, b = swept(tmp_path / "a", Spec(**was)), swept(tmp_path / "b", Spec(**now))
+    (refused,) = compare(a, b, "gpu").unmatched
+    assert [one.field for one in refused.differing] == [field]
+    assert len(compare(a, b, factor).matches) == 1
+
+
+# Repeats with neighbours on the host: set aside one by one, and never mixed with the others.
+IDEAL = sum(SINGLE_MS.values()) / sum(DDP_MS.values())
+
+
+def with_neighbours(specs: list[Spec], *which: int) -> list[Spec]:
+    """Those runs meet a neighbour that makes them five times slower."""
+    return [
+        replace(s, co_tenants=("pid 4711 (python)",), run_factor=5.0) if i in which else s
+        for i, s in enumerate(specs)
+    ]
+
+
+def test_one_repeat_with_a_neighbour_is_set_aside_and_the_others_are_compared(
+    tmp_path: Path,
+) -> None:
+    found = analysed(tmp_path, *repeats(Spec(), STEADY), *with_neighbours(repeats(DDP, STEADY), 3))
+    (pair,) = found.pairs
+    assert found.refused == ()
+    assert (pair.speedup.n, pair.verdict) == ((4, 4), "pays")
+    assert abs(pair.speedup.value / IDEAL - 1) < 0.01
+    assert (len(pair.multi.runs), len(pair.multi.set_aside)) == (4, 1)
+    (line,) = [one for one in found.remarks if one.code == "set_aside"]
+    assert line.about == pair.multi.config_id
+    assert line.figures == {
+        "count": 1, "repeats": 5,
+        "reasons": "008-large-ddp-r3 shared the host with pid 4711 (python)",
+    }  # fmt: skip
+    assert '"reason": "shared the host with pid 4711 (python)"' in results_json(found)
+
+
+def test_too_few_repeats_left_are_no_comparison(tmp_path: Path) -> None:
+    specs = with_neighbours(repeats(DDP, STEADY[:2]), 1)
+    found = analysed(tmp_path, *repeats(Spec(), STEADY), *specs)
+    (refused,) = found.refused
+    assert found.pairs == ()
+    assert refused.reason.startswith("1 of your 2 runs was disturbed: run 2 more on a quiet host")
+    assert "shared the host with pid 4711" in refused.reason
+
+
+def test_where_all_shared_the_host_a_run_that_had_it_alone_is_the_odd_one(tmp_path: Path) -> None:
+    single = with_neighbours(repeats(Spec(), STEADY), 0, 1, 2, 3)
+    multi = with_neighbours(repeats(DDP, STEADY), 0, 1, 2, 3, 4)
+    (pair,) = analysed(tmp_path, *single, *multi).pairs
+    assert pair.speedup.n == (4, 4)
+    assert [one.reason for one in pair.single.set_aside] == [
+        "had the host alone, unlike the repeats that are compared"
+    ]
+
+
+def test_a_neighbour_that_stays_does_not_add_repeats_for_ever(tmp_path: Path) -> None:
+    auto = {"repeats": "auto", "max_repeats": 8, "precision_percent": 2}
+    alone = with_neighbours(repeats(replace(DDP, config=auto), [1.0, 1.3] * 4), *range(3, 8))
+    (group,) = reach_verdicts(load_sweep(write_sweep(tmp_path, alone))).repeats
+    assert (group.wanted, group.because) == (None, "cap")
+    assert "5 runs of large ddp x2 are set aside: run it again on a quiet host" in group.reason
+
+
+# Runs that were forked and runs that were started freshly: never in one mean, nor in one pair.
+def forked(specs: list[Spec]) -> list[Spec]:
+    return [replace(spec, started="forked") for spec in specs]
+
+
+@pytest.mark.parametrize(
+    ("odd", "reason"),
+    [
+        (
+            {"started": "fresh", "not_forked": "2 threads run"},
+            "was fresh, and others were forked (2 threads run)",
+        ),
+        ({"started": "forked"}, "was forked, and others were fresh"),
+    ],
+)
+def test_the_fewer_runs_of_unlike_starts_are_set_aside(
+    tmp_path: Path, odd: dict[str, str], reason: str
+) -> None:
+    other = "fresh" if odd["started"] == "forked" else "forked"
+    specs = [replace(spec, started=other) for spec in repeats(DDP, STEADY)]
+    specs[2] = replace(specs[2], run_factor=3.0, **odd)
+    singles = [replace(spec, started=other) for spec in repeats(Spec(), STEADY)]
+    (pair,) = analysed(tmp_path, *singles, *specs).pairs
+    assert [aside.reason for aside in pair.multi.set_aside] == [reason]
+    assert len(pair.multi.runs) == 4
+
+
+def test_forked_runs_are_not_set_against_fresh_ones(tmp_path: Path) -> None:
+    found = analysed(tmp_path, *repeats(Spec(), STEADY), *forked(repeats(DDP, STEADY)))
+    (refused,) = found.refused
+    assert found.pairs == ()
+    assert "started: " in refused.reason
+
+
+# A finished run that was run again is said beside the figures that its successor is in.
+WHY = "(sweep.rerun, or a result that could not be read)"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    each = [one for spec in (Spec(), DDP) for one in repeats(spec, STEADY_3)]
+    return write_sweep(tmp_path / "sweep", each)
+
+
+def cells(path: Path) -> dict[str, CellFolder]:
+    return {folder.name: folder for _, folder in SweepFolder(path).cells()}
+
+
+def run_again(folder: CellFolder, times: int = 1) -> None:
+    """As the sweep does it: the result goes to ``earlier``, and a new try leaves the same files."""
+    for _ in range(times):
+        kept = folder.set_aside()
+        for name in ("result.json", "config.yaml", "provenance.json"):
+            (folder.path / name).write_bytes((kept / name).read_bytes())
+
+
+def test_replaced_runs_are_counted_and_named_in_the_doubts_of_the_report(path: Path) -> None:
+    assert replaced_runs(load_sweep(path)) == []
+    first, second, *_ = cells(path).values()
+    run_again(first)
+    (line,) = replaced_runs(load_sweep(path))
+    assert line == (
+        f"1 run made again after a result {WHY}: {first.name}; "
+        "earlier results lie in earlier/ of their folders"
+    )
+    run_again(second, times=2)
+    (line,) = replaced_runs(load_sweep(path))
+    assert line.startswith(
+        f"2 runs made again after a result {WHY}: {first.name}, {second.name} (2 times); "
+    )
+    assert f"doubt: {line}" in lines_of(path, "remarks")
+
+
+def test_a_result_that_was_only_removed_is_said_too(path: Path) -> None:
+    first, *_ = cells(path).values()
+    first.set_aside()
+    (line,) = replaced_runs(load_sweep(path))
+    assert line.startswith(f"1 run set aside {WHY}, without a new result: ")
+    assert first.name in line
+
+
+def test_many_are_counted(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, repeats(Spec(), [1.0] * 8))
+    for folder in cells(path).values():
+        run_again(folder)
+    (line,) = replaced_runs(load_sweep(path))
+    assert line.startswith("8 runs made again")
+    assert "-r5 and 2 more; " in line

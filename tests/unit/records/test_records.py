@@ -1,0 +1,218 @@
+"""Whatever record is written can be read again, with the same values."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fakes.recorded import rank_summary
+from scalewise.records import (
+    CandidateEvidence,
+    CellFolder,
+    DataError,
+    DeviceInfo,
+    Ending,
+    MetricRow,
+    MetricsWriter,
+    PlannedCell,
+    RankSummary,
+    RecordError,
+    SweepFolder,
+    SweepPlan,
+    bus_factor,
+    last_metrics,
+    load_json,
+    mean_over_ranks,
+    read_metrics,
+    save_json,
+)
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
+NAMES = st.from_regex(r"[A-Za-z0-9_.]{0,20}-r[0-9]", fullmatch=True)
+COUNTS = st.integers(0, 2**63)
+TIMES = st.floats(0, 10**10)
+RECORDS: st.SearchStrategy[Any] = st.one_of(
+    st.builds(
+        DeviceInfo,
+        name=TEXT,
+        uuid=st.none() | TEXT,
+        index=st.none() | COUNTS,
+        cores=st.lists(COUNTS, max_size=4).map(tuple),
+        memory_total_mib=st.none() | st.floats(0, 1e12),
+    ),
+    st.builds(
+        Ending, rank=st.none() | st.integers(0, 999), message=TEXT, raised_at=st.none() | TEXT,
+        last_lines=st.lists(TEXT, max_size=4).map(tuple), number=st.none() | st.integers(1, 999),
+        started_at=TIMES, finished_at=TIMES, elapsed_s=st.none() | TIMES,
+    ),
+    st.builds(
+        SweepPlan,
+        created_at=TIMES,
+        command=st.lists(TEXT, max_size=4).map(tuple),
+        order_seed=COUNTS,
+        policy=TEXT,
+        slots=st.none() | COUNTS,
+        cells=st.lists(
+            st.builds(
+                PlannedCell, cell_id=TEXT, config_id=TEXT, name=NAMES,
+                overrides=st.lists(TEXT, max_size=4).map(tuple), repeat=COUNTS,
+                devices=st.none() | st.integers(1, 2**16),
+            ),
+            max_size=3,
+        ).map(tuple),
+    ),
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(RECORDS)
+def test_a_record_is_read_as_it_was_written(record: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        save_json(Path(folder) / "record.json", record)
+        assert load_json(Path(folder) / "record.json", type(record)) == record
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.dictionaries(TEXT, st.floats()))
+def test_metrics_of_no_size_are_read_as_none(values: dict[str, float]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        writer = MetricsWriter(Path(folder) / "rank0.jsonl")
+        writer.append(MetricRow(1.0, 2, 3, 4, values))
+        writer.close()
+        (row,) = read_metrics(Path(folder) / "rank0.jsonl")
+    assert row.values == {k: v if abs(v) <= 1e40 else None for k, v in values.items()}
+
+
+# Records of impossible size or shape are refused in one line that names the file and the key.
+KEPT = Path(__file__).parents[2] / "golden" / "stalled" / "h200x2_medium"
+CELL = "medium-tabular-ddp-r0-e08c5c3b"
+HUGE = 10**400
+
+
+@pytest.fixture
+def cell(tmp_path: Path) -> CellFolder:
+    shutil.copytree(KEPT, tmp_path / "sweep")
+    return SweepFolder(tmp_path / "sweep").cell(CELL)
+
+
+def changed(path: Path, keys: str, value: object) -> None:
+    """Set the value at ``keys`` (``ranks.0.rank``) of a JSON file."""
+    plain = at = json.loads(path.read_text())
+    *way, last = [int(k) if k.isdecimal() else k for k in keys.split(".")]
+    for key in way:
+        at = at[key]
+    at[last] = value
+    path.write_text(json.dumps(plain))
+
+
+@pytest.mark.parametrize(
+    ("file", "keys", "value", "code"),
+    [
+        ("result.json", "world_size", 10**9, "less_than_equal"),
+        ("result.json", "world_size", 0, "greater_than_equal"),
+        ("result.json", "ranks", [], "too_short"),
+        ("result.json", "ranks.0.rank", 10**9, "less_than"),
+        ("result.json", "ranks.1.rank", 0, "value_error"),
+        ("result.json", "world_size", 3, "value_error"),
+        ("result.json", "ranks.0.steps_completed", HUGE, "less_than_equal"),
+        ("result.json", "ranks.0.flops_per_sample", 1e308, "less_than_equal"),
+        ("result.json", "global_batch_size", HUGE, "less_than_equal"),
+        ("result.json", "started_at", HUGE, "float_type"),
+        ("result.json", "finished_at", 1e300, "less_than_equal"),
+        ("result.json", "extra", 1, "value_error"),
+        ("sweep.json", "cells.0.name", "x" * 3000, "string_too_long"),
+        ("sweep.json", "cells.0.name", "../../etc", "string_pattern_mismatch"),
+        ("sweep.json", "cells.0.name", "..", "string_pattern_mismatch"),
+        ("sweep.json", "cells.0.devices", 10**9, "less_than_equal"),
+        ("sweep.json", "created_at", -1e300, "greater_than_equal"),
+        ("provenance.json", "peak_tflops", {"bf16": 1e308}, "less_than_equal"),
+        ("provenance.json", "usable_cores", HUGE, "less_than_equal"),
+    ],
+)
+def test_records_have_bounds(
+    cell: CellFolder, file: str, keys: str, value: object, code: str
+) -> None:
+    load: Callable[[], Any] = {
+        "result.json": cell.load_result,
+        "sweep.json": SweepFolder(cell.path.parent).load_plan,
+        "provenance.json": cell.load_provenance,
+    }[file]
+    folder = cell.path.parent if file == "sweep.json" else cell.path
+    load()
+    changed(folder / file, keys, value)
+    with pytest.raises(RecordError) as caught:
+        load()
+    assert isinstance(caught.value.__cause__, DataError)
+    assert caught.value.__cause__.code == code
+    assert str(caught.value).startswith(f"{folder / file}: ")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 1500 + len(str(folder))
+
+
+@pytest.mark.parametrize("version", [True, 1.0, 2.0, "1", None, HUGE])
+def test_only_a_whole_number_is_a_version(cell: CellFolder, version: object) -> None:
+    changed(cell.path / "result.json", "schema_version", version)
+    with pytest.raises(RecordError, match=r"result\.json: schema version"):
+        cell.load_result()
+
+
+@pytest.mark.parametrize("text", ["a: [", "- 1", "3"], ids=["torn", "list", "number"])
+def test_a_configuration_of_another_kind_is_named(cell: CellFolder, text: str) -> None:
+    (cell.path / "config.yaml").write_text(text)
+    with pytest.raises(RecordError, match=r"config\.yaml: "):
+        cell.load_config()
+
+
+# How figures of several ranks become one.
+def test_values_that_agree_stay_what_they_are() -> None:
+    agreed = 0.1 + 0.2
+    assert mean_over_ranks([agreed] * 3, [1.0, 1.0, 7.0]) == agreed
+    assert mean_over_ranks([agreed] * 3, None) == agreed
+
+
+def test_the_mean_is_weighted_and_not_finite_if_any_is() -> None:
+    assert mean_over_ranks([1.0, 4.0], [2.0, 1.0]) == 2.0
+    assert mean_over_ranks([1.0, None], [2.0, 1.0]) is None
+    for nothing in (None, [0.0, 0.0]):
+        with pytest.raises(ValueError, match="values that differ"):
+            mean_over_ranks([1.0, 2.0], nothing)
+
+
+def told(fed: int, **metrics: float) -> RankSummary:
+    return rank_summary(0, DeviceInfo("cpu", "a CPU"), 1, fed, metrics=metrics, metric_rows=1)
+
+
+def test_last_metrics_are_those_of_all_ranks() -> None:
+    found = last_metrics(
+        [
+            told(300, train_loss=2.0, val_loss=2.0, only_here=5.0),
+            told(100, train_loss=1.0, val_loss=1.0),
+        ]
+    )
+    assert found == {"train_loss": 1.75, "val_loss": 1.5, "only_here": 5.0}
+    uncounted = [told(0, train_loss=2.0), told(0, train_loss=1.0)]
+    assert last_metrics(uncounted) == {"train_loss": 1.5}
+
+
+# What a decision says of the short runs it was taken by.
+@pytest.mark.parametrize(
+    ("evidence", "said"),
+    [
+        (CandidateEvidence("ddp", 2, 2, 1343.0, 9.42, 1818.2), "1,343 [9.4, 1,818] samples/s"),
+        (CandidateEvidence("ddp", 2, 1, 343.0), "343 samples/s (1 run)"),
+    ],
+)
+def test_the_interval_stands_behind_the_rate(evidence: CandidateEvidence, said: str) -> None:
+    assert f"ddp x2 {said}" in str(evidence)
+
+
+def test_what_each_link_carries() -> None:
+    assert (bus_factor("all_reduce", 2), bus_factor("all_reduce", 8)) == (1.0, 1.75)
+    assert (bus_factor("all_gather", 4), bus_factor("reduce_scatter", 8)) == (0.75, 0.875)
+    assert bus_factor("broadcast", 8) == 1.0

@@ -190,15 +190,10 @@ def _outside(cell: CellRecords, steps: StepFigures) -> Iterator[str]:
     result, rate = cell.result, steps.throughput
     if result is None:
         return
-    windows_s = {one.rank: one.core_use.window_s for one in result.ranks if one.core_use}
-    pauses = (cell.config or {}).get("validation") not in ("end", "never")
     for one in steps.ranks:
         lasted_s = one.edges_s[2] - one.edges_s[0] if one.edges_s else 0.0
         if lasted_s > result.elapsed_s + OUTSIDE_S:
             yield f"steps of {lasted_s:.4g} s in a run of {result.elapsed_s:.4g} s"
-        window_s = windows_s.get(one.rank, 0.0)
-        if lasted_s and not pauses and lasted_s + OUTSIDE_S < 0.5 * window_s:
-            yield f"steps of {lasted_s:.4g} s, whose cores were watched for {window_s:.4g} s"
     if rate is None:
         return
     each = rate.samples / rate.steps

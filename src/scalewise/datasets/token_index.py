@@ -69,7 +69,7 @@ def load_index(folder: Path, corpus: str | None = None) -> TokenIndex:
     :class:`DatasetError` where there is no index, and where a file is missing or too short.
     """
     try:
-        index = load_json((folder / INDEX).resolve(), TokenIndex)
+        index = load_json(folder / INDEX, TokenIndex, Path.read_bytes)  # data may lie behind links
     except RecordError as error:
         raise DatasetError(
             f"dataset.path: {error}; allowed: a folder written by: "

@@ -158,10 +158,10 @@ def reason(error: Exception) -> str:
     return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
-def load_json(path: Path, cls: type[T]) -> T:
-    """Read what :func:`save_json` wrote. Raises :class:`RecordError` naming the file."""
+def load_json(path: Path, cls: type[T], read: Callable[[Path], bytes] = read_plain) -> T:
+    """What :func:`save_json` wrote; ``read`` opens it. Raises RecordError naming the file."""
     try:
-        plain = parse_json(read_plain(path).decode())
+        plain = parse_json(read(path).decode())
     except FileNotFoundError:
         raise AbsentRecordError(f"{path}: no such record") from None
     except (OSError, ValueError) as error:

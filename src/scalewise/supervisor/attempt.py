@@ -166,7 +166,7 @@ class Try:
     def record_result(
         self,
         co_tenants: Callable[[Collection[int]], tuple[str, ...]],
-        is_superseded: Callable[[], bool],
+        is_superseded: Callable[[], bool] = lambda: False,
     ) -> Ending:
         """Every rank ended well: write ``result.json``, or the attempt if one left no summary.
 

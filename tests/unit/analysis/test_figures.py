@@ -101,6 +101,7 @@ def test_two_runs_that_differ_bound_nothing_and_nothing_reads_0_00() -> None:
     assert estimate(estimate_positive([40.0, 210.0])) == "91.7 (no useful bound from 2 runs)"
     uneven = RatioEstimate(1.93, (2, 3), wild.interval, 0.5)
     assert ratio(uneven) == "1.93 (no useful bound from 2 and 3 runs)"
+    assert [_judge("a", "b", None, n)[1].split()[1] for n in (1, 2)] == ["other", "others"]
     assert _judge("ddp", "single", wild, 0)[1].startswith(
         "ddp gives 1.93 times the samples/s of single (no useful bound from 2 runs), which may be"
     )

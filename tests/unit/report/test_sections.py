@@ -429,13 +429,16 @@ class TestDevices:
         figure, balance, comparison = (draw() for draw in memory_plots(found).values())
         (total,) = comparison.axes[0].patches
         assert total.get_width() == pytest.approx(sum(12_004.375 + 40 * i for i in range(count)))
-        assert len(balance.axes) == 1
+        assert len(balance.axes) == 2
         axes = figure.axes
         assert len(axes) == count
         for i, one in enumerate(axes):
             (line,) = one.get_lines()
             assert min(line.get_ydata()) == pytest.approx(12_000 + 40 * i)
-            assert one.get_title("left") == f"GPU {i}"
+            assert (one.get_title("left"), line.get_xdata()[-1]) == (f"GPU {i}", 100)
+        on_cpu = analysed(tmp_path / "cpu", replace(DDP, kind="cpu"))
+        shown = memory_plots(on_cpu)["per_gpu_memory_breakdown.png"]().axes
+        assert [one.get_title("left") for one in shown] == ["rank 0", "rank 1"]
 
     def test_the_text_has_means_spreads_and_balance(self, tmp_path: Path) -> None:
         slow = replace(DDP, slow_ranks_ms={1: 3.0})

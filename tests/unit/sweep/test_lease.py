@@ -238,7 +238,13 @@ def test_each_kind_of_gpu_has_its_own_task_at_the_same_time(
 
 @pytest.mark.parametrize(
     ("strategy", "devices", "told"),
-    [("ddp", 4, 1), ("ddp", 2, 0), ("heterogeneous", 4, 0), ("single", 1, 0)],
+    [
+        ("ddp", 4, 1),
+        ("ddp", 2, 0),
+        ("ddp hardware.gpus=[1,2]", 2, 1),
+        ("heterogeneous", 4, 0),
+        ("single", 1, 0),
+    ],
 )
 def test_equal_shares_on_unlike_gpus_are_told_of(
     fake_nvml: Callable[[Scenario], Path],  # noqa: F811
@@ -247,7 +253,7 @@ def test_equal_shares_on_unlike_gpus_are_told_of(
     told: int,
 ) -> None:
     fake_nvml(mixed())
-    cell = asked("tracking=none", f"strategy={strategy}").cell
+    cell = asked("tracking=none", *f"strategy={strategy}".split()).cell
     lines = [*explain_differences(cell, devices, Hosts().of(cell.hardware))]
     assert len(lines) == told
     assert all(A10G in line and H100 in line for line in lines)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -14,9 +14,12 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from scalewise.train.recording import GradientHook
+from scalewise.config import DdpConfig, ProfileConfig
+from scalewise.records import CellFolder
+from scalewise.train.recording import GradientHook, profiler
 from scalewise.train.recording.gradient_communication import GradientWatch, hidden_reductions
 from scalewise.train.recording.profiler import (
+    ProfiledSteps,
     TimedOperation,
     covered_ns,
     host_operations,
@@ -25,6 +28,7 @@ from scalewise.train.recording.profiler import (
     shared_ns,
     summarise_window,
 )
+from scalewise.train.strategies.ddp import compressing_hook
 
 HALF = GradientHook(allreduce_hook, None, lambda bucket: bucket.buffer().nbytes // 2)
 """A hook of a strategy's, which says that it sends half of what there is."""
@@ -260,3 +264,52 @@ def test_collectives_are_kept_one_by_one_in_the_order_in_which_they_began() -> N
         TimedOperation("ncclAllReduce", 5 * MS, 12 * MS, communication=True),
     ]
     assert summarise_window(0, 1, "device", spans).collectives_ms == (7.0, 3.0)
+
+
+def test_each_compression_has_a_hook_of_its_own_that_counts_what_it_sends() -> None:
+    bucket: Any = SimpleNamespace(buffer=lambda: torch.zeros(100))
+    hooks = {
+        name: compressing_hook(DdpConfig("ddp", "ddp", compression=name))
+        for name in ("none", "fp16", "bf16", "powersgd")
+    }
+    assert hooks.pop("none") is None
+    assert len({one.hook for one in hooks.values()}) == 3
+    assert [hooks[name].payload_bytes(bucket) for name in ("fp16", "bf16")] == [200, 200]
+    assert hooks["powersgd"].state is not None
+
+
+@pytest.mark.parametrize(
+    ("warmup", "ran", "events"),
+    [
+        (0, 5, ["open", "close 3"]),
+        (2, 7, ["open 2", "close 5"]),
+        (2, 4, ["open 2", "close 4"]),  # the data end before the window does
+        (2, 2, ["open 2"]),
+    ],
+)
+def test_the_profiler_is_open_for_the_steps_of_its_window(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, warmup: int, ran: int, events: list[str]
+) -> None:
+    told: list[str] = []
+    step = ""
+    window = ProfiledSteps(CellFolder(tmp_path), warmup, ProfileConfig(window=True, steps=3))
+
+    def opened(_: Any) -> None:
+        told.append(f"open{step}")
+        window._profiler = cast(Any, "open")
+
+    def closed(_: Any) -> None:
+        told.append(f"close{step}")
+        window._profiler, window._found = None, cast(Any, "found")
+
+    monkeypatch.setattr(window, "_open", opened)
+    monkeypatch.setattr(window, "_close", closed)
+    trainer: Any = SimpleNamespace(accumulate_grad_batches=2)
+    window.begin(trainer)
+    for done in range(1, ran + 1):
+        step = f" {done}"
+        window.on_step(trainer, done)
+    monkeypatch.setattr(profiler, "save_profile", lambda *_: None)
+    monkeypatch.setattr(profiler, "replace", lambda found, **_: found)
+    window.end(trainer)
+    assert told == events

@@ -106,12 +106,9 @@ class Stranger:
         # Enough to be seen by its memory where the driver lists no processes.
         command = [sys.executable, "-c", _HOLD, str(round(UNSEEN_MIB) + 1024)]
         self._process = subprocess.Popen(
-            command,
-            env={**os.environ, "CUDA_VISIBLE_DEVICES": gpu.uuid},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+            command, env={**os.environ, "CUDA_VISIBLE_DEVICES": gpu.uuid}, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
 
     def take(self) -> None:
         """Hold memory of the GPU from now on."""

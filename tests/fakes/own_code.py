@@ -105,12 +105,9 @@ class SlowModule(pl.LightningModule):
         self.layer = nn.Linear(FEATURES, CLASSES)
         mine = rank in (-1, RANK)
         self.pauses_ms = {
-            "forward": forward_ms * mine,
-            "backward": backward_ms * mine,
-            "optimizer": optimizer_ms * mine,
-            "other": other_ms * mine,
-            "h2d": h2d_ms * mine,
-        }
+            "forward": forward_ms * mine, "backward": backward_ms * mine,
+            "optimizer": optimizer_ms * mine, "other": other_ms * mine, "h2d": h2d_ms * mine,
+        }  # fmt: skip
 
     def pause(self, phase: str) -> None:
         time.sleep(self.pauses_ms[phase] / 1e3)

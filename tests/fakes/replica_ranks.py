@@ -48,13 +48,10 @@ def main() -> None:
     averaged = {"own": stage.own.grad.tolist(), "shared": stage.shared.grad.tolist()}
     ties.clip(stage, MAX_NORM)
     found = {
-        "place": replicas.place,
-        "ranks": replicas.ranks,
-        "summed": summed,
-        "averaged": averaged,
+        "place": replicas.place, "ranks": replicas.ranks, "summed": summed, "averaged": averaged,
         "joined": joined(rank, distributed.get_world_size()),
         "clipped": {"own": stage.own.grad.tolist(), "shared": stage.shared.grad.tolist()},
-    }
+    }  # fmt: skip
     (Path(sys.argv[1]) / f"rank{rank}.json").write_text(json.dumps(found))
     distributed.barrier()
     distributed.destroy_process_group()

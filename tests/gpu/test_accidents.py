@@ -22,12 +22,9 @@ def sweep(train: Train) -> Finished:
     """Gradients go as bf16; the rank that is killed goes on from its checkpoint."""
     before = in_use()
     run = train(
-        *RESTARTING,
-        "strategy.compression=bf16",
-        f"+model.fault={','.join(FAULTS)}",
-        f"sweep.collective_timeout_s={COLLECTIVE_S}",
-        "-m",
-    )
+        *RESTARTING, "strategy.compression=bf16", f"+model.fault={','.join(FAULTS)}",
+        f"sweep.collective_timeout_s={COLLECTIVE_S}", "-m",
+    )  # fmt: skip
     wait_until_left(before)
     return run
 
@@ -83,10 +80,7 @@ def test_a_rank_that_does_not_come_to_a_collective_is_named_with_its_stack(sweep
 def test_the_sweep_went_on_around_them(sweep: Finished, train: Train) -> None:
     assert sweep.status == 1
     assert {fault: cell(sweep, fault).is_done() for fault in FAULTS} == {
-        "none": True,
-        "sigkill": True,
-        "allocation": False,
-        "hang": False,
-    }
+        "none": True, "sigkill": True, "allocation": False, "hang": False,
+    }  # fmt: skip
     assert "Traceback" not in sweep.err
     assert train.processes() == {}, "not even those that a rank moved into sessions of their own"

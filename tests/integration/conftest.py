@@ -62,9 +62,6 @@ def trackers_environment(tmp_path: Path) -> dict[str, str]:
     home = tmp_path / "home"
     home.mkdir()
     return {
-        **kept,
-        "HOME": str(home),
-        "NETRC": str(home / "netrc"),
-        "TRACKIO_DIR": str(tmp_path / "trackio"),
-        "PYTHONPATH": str(ROOT / "src"),
-    }
+        **kept, "HOME": str(home), "NETRC": str(home / "netrc"),
+        "TRACKIO_DIR": str(tmp_path / "trackio"), "PYTHONPATH": str(ROOT / "src"),
+    }  # fmt: skip

@@ -32,11 +32,8 @@ def examination(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-m", "scalewise", "doctor", "--quick", "--json"]
     process = subprocess.Popen(
         [*command, "--devices", "2", "--soak", "1", "--out", str(tmp_path / "out")],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
-    )
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+    )  # fmt: skip
     yield process
     if process.poll() is None:
         process.kill()
@@ -64,11 +61,8 @@ def test_two_ranks_measure_everything_a_cpu_host_has(
         assert "soak: clocks, temperature, power" in rank.missing
     assert not report.pairs, "the cores of a host have no links of their own"
     assert {rate.collective for rate in report.collectives} == {
-        "all_reduce",
-        "all_gather",
-        "reduce_scatter",
-        "broadcast",
-    }
+        "all_reduce", "all_gather", "reduce_scatter", "broadcast",
+    }  # fmt: skip
     for rate in report.collectives:
         assert rate.correct and rate.backend == "gloo" and rate.ranks == 2
         assert rate.algorithm_gb_s == pytest.approx(rate.bytes / rate.timing.median_us / 1e3)

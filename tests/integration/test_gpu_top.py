@@ -102,12 +102,9 @@ class _Terminal:
         self._before = termios.tcgetattr(child)
         self._child = child
         self.process = subprocess.Popen(
-            command,
-            env={**(env or os.environ), "TERM": "xterm", "COLUMNS": "80", "LINES": "24"},
-            stdin=child,
-            stdout=child,
-            stderr=child,
-        )
+            command, env={**(env or os.environ), "TERM": "xterm", "COLUMNS": "80", "LINES": "24"},
+            stdin=child, stdout=child, stderr=child,
+        )  # fmt: skip
         self.text = ""
 
     def wait_for(self, words: str, timeout_s: float = 20) -> None:

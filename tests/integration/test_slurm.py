@@ -350,12 +350,9 @@ def test_two_tasks_that_each_start_the_command_train_once(slurm: Train, tmp_path
     script.write_text(f"#!/bin/bash\nsrun --ntasks=2 {command}\n")
     log = tmp_path / "job.log"
     subprocess.run(
-        ["sbatch", "--wait", "--ntasks=2", f"--output={log}", str(script)],
-        cwd=tmp_path,
-        env={**slurm.environment, "PYTHONPATH": str(ROOT / "src")},
-        check=True,
-        timeout=150,
-    )
+        ["sbatch", "--wait", "--ntasks=2", f"--output={log}", str(script)], cwd=tmp_path,
+        env={**slurm.environment, "PYTHONPATH": str(ROOT / "src")}, check=True, timeout=150,
+    )  # fmt: skip
     assert "process 1 of srun's 2 stands down" in log.read_text()
     (result,) = (tmp_path / "multirun").glob("*/*/result.json")
     assert CellFolder(result.parent).load_result().world_size == 2

@@ -100,12 +100,9 @@ def test_reductions_are_counted_for_each_optimizer_step(trained: Trained) -> Non
     }
     counted = {name: one.rounds_per_step if one else None for name, one in rounds.items()}
     assert counted == {
-        "ddp": 1,
-        "ddp_accumulated": 1,
-        "ddp_without_no_sync": 2,
-        "single": None,
+        "ddp": 1, "ddp_accumulated": 1, "ddp_without_no_sync": 2, "single": None,
         "task_parallel": None,
-    }
+    }  # fmt: skip
 
 
 def test_an_accumulated_step_counts_all_of_its_samples(trained: Trained) -> None:

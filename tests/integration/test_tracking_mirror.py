@@ -138,11 +138,8 @@ def test_two_cells_land_whole_in_both_trackers(
         for tracker, counted in (("trackio", handed), ("wandb", None)):
             state = tracking(cell.folder).trackers[tracker]
             assert (state.status, state.handed_over, state.read_back, state.problem) == (
-                "synced",
-                handed,
-                counted,
-                None,
-            )
+                "synced", handed, counted, None,
+            )  # fmt: skip
 
     rows = trackio_rows(trackers_environment, "alpha try 2")
     gpu = [r for r in rows if r["table"] == "system_metrics"]

@@ -61,12 +61,9 @@ def faults(shared_train: Train, tmp_path_factory: pytest.TempPathFactory) -> Fin
         whole = {**changes, "model": {"_target_": "mine.Faulty", **changes["model"]}}
         path.write_text(f"# @package _global_\n{yaml.safe_dump(whole)}")
     return shared_train(
-        *(*OWN, "strategy=ddp", "-m"),
-        *("sweep.retries=0", "sweep.grace_s=1"),
-        f"experiment={','.join(FAULTS)}",
-        *("--config-dir", str(mine / "conf")),
-        cwd=mine,
-    )
+        *(*OWN, "strategy=ddp", "-m"), *("sweep.retries=0", "sweep.grace_s=1"),
+        f"experiment={','.join(FAULTS)}", *("--config-dir", str(mine / "conf")), cwd=mine,
+    )  # fmt: skip
 
 
 @pytest.fixture

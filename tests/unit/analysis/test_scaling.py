@@ -130,16 +130,13 @@ def test_unknown_provenance_cannot_be_shown_to_be_equal(tmp_path: Path) -> None:
 def test_each_configuration_finds_its_own_twin_among_many(tmp_path: Path) -> None:
     specs = [
         Spec(
-            model=model,
-            batch_size=batch,
-            strategy=s.strategy,
-            devices=s.devices,
+            model=model, batch_size=batch, strategy=s.strategy, devices=s.devices,
             phases_ms=s.phases_ms,
         )
         for model in ("medium", "large")
         for batch in (64, 128)
         for s in (Spec(), DDP)
-    ]
+    ]  # fmt: skip
     found = analysed(tmp_path, *specs)
     assert len(found.pairs) == 4
     for pair in found.pairs:

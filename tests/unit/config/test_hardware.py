@@ -16,12 +16,9 @@ def gpus(count: int, name: str = "NVIDIA A10G") -> list[DeviceInfo]:
 
 
 H100 = HardwareConfig(
-    "h100",
-    kind="cuda",
-    match=("H100 80GB HBM3",),
-    peak=PeakRates("data sheet", "2024", bf16_tflops=989.5),
-    memory_gib=80.0,
-)
+    "h100", kind="cuda", match=("H100 80GB HBM3",),
+    peak=PeakRates("data sheet", "2024", bf16_tflops=989.5), memory_gib=80.0,
+)  # fmt: skip
 
 
 def test_an_allowed_mismatch_has_all_gpus() -> None:

@@ -72,14 +72,11 @@ def _healthy() -> DoctorReport:
     cores = ((0, 1, 2, 3), (4, 5, 6, 7))
     devices = tuple(
         DeviceFacts(
-            DeviceInfo("cuda", "NVIDIA H200", f"GPU-{i}", i, own, 143_771.0),
-            near_cores=own,
-            other_processes=0,
-            ecc_uncorrected=0,
-            remapped_rows=0,
+            DeviceInfo("cuda", "NVIDIA H200", f"GPU-{i}", i, own, 143_771.0), near_cores=own,
+            other_processes=0, ecc_uncorrected=0, remapped_rows=0,
         )
         for i, own in enumerate(cores)
-    )
+    )  # fmt: skip
     host = HostFacts(
         host="abc", platform="Linux", processor="Xeon", usable_cores=tuple(range(8)),
         cpu_quota=None, memory_limit_mib=None, memory_total_mib=262_144,

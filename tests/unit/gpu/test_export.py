@@ -23,14 +23,11 @@ _DEVICES = tuple(
 _MEMORY = (12_800, 12_750, 12_825, 12_780)
 _SAMPLES = {
     f"GPU-{i}": DeviceSample(
-        f"GPU-{i}",
-        utilization_percent=80 + i,
-        memory_used_mib=_MEMORY[i],
-        power_w=150,
+        f"GPU-{i}", utilization_percent=80 + i, memory_used_mib=_MEMORY[i], power_w=150,
         temperature_c=70 + i,
     )
     for i in range(4)
-}
+}  # fmt: skip
 
 
 def test_the_multi_gpu_format_is_the_seeds_and_makes_no_total_of_what_was_not_read() -> None:

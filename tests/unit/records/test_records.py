@@ -39,10 +39,7 @@ COUNTS = st.integers(0, 2**63)
 TIMES = st.floats(0, 10**10)
 RECORDS: st.SearchStrategy[Any] = st.one_of(
     st.builds(
-        DeviceInfo,
-        name=TEXT,
-        uuid=st.none() | TEXT,
-        index=st.none() | COUNTS,
+        DeviceInfo, name=TEXT, uuid=st.none() | TEXT, index=st.none() | COUNTS,
         cores=st.lists(COUNTS, max_size=4).map(tuple),
         memory_total_mib=st.none() | st.floats(0, 1e12),
     ),

@@ -38,13 +38,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two workloads, one and two GPUs, five repeats, and cells that failed or were skipped."""
     slow = replace(DDP, model="medium", slow_ranks_ms={1: 2.0})
     specs = [
-        *repeats(Spec(), STEADY),
-        *repeats(DDP, STEADY[::-1]),
-        *repeats(Spec(model="medium"), STEADY),
-        *repeats(slow, STEADY),
-        replace(DDP, model="xl", outcome="failed"),
-        replace(DDP, model="xxl", outcome="skipped"),
-    ]
+        *repeats(Spec(), STEADY), *repeats(DDP, STEADY[::-1]),
+        *repeats(Spec(model="medium"), STEADY), *repeats(slow, STEADY),
+        replace(DDP, model="xl", outcome="failed"), replace(DDP, model="xxl", outcome="skipped"),
+    ]  # fmt: skip
     return write_sweep(tmp_path_factory.mktemp("sweep"), specs)
 
 

@@ -120,14 +120,11 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def test_one_process_looks_at_all_that_fits_and_only_once(started: list[Any]) -> None:
     sound = [
         asked("loud.Net", "optimizer=sgd", width=3, note="x"),
-        asked("loud.Wider", width=3, depth=None),
-        asked("loud.Open", width=3, anything=4),
-        asked("loud.Point", x=1, y=2),
-        asked("loud.make", size=3, group="dataset"),
+        asked("loud.Wider", width=3, depth=None), asked("loud.Open", width=3, anything=4),
+        asked("loud.Point", x=1, y=2), asked("loud.make", size=3, group="dataset"),
         asked("loud.Plain", lr=0.1, group="optimizer"),
-        asked("loud.optimizer", lr=0.1, group="optimizer"),
-        asked("scalewise.models.mlp.Mlp"),
-    ]
+        asked("loud.optimizer", lr=0.1, group="optimizer"), asked("scalewise.models.mlp.Mlp"),
+    ]  # fmt: skip
     check_own_code(sound)
     check_own_code([*sound, asked("loud.Net", "optimizer=adam", width=4, note="y")])
     assert len(started) == 1

@@ -53,11 +53,8 @@ def states(sweep: SweepFolder) -> dict[str, CellStatus]:
 def test_every_cell_is_in_its_state(sweep: SweepFolder) -> None:
     cells = states(sweep)
     assert {name: cell.state for name, cell in cells.items()} == {
-        "done": "done",
-        "failed": "failed",
-        "running": "running",
-        "waiting": "waiting",
-    }
+        "done": "done", "failed": "failed", "running": "running", "waiting": "waiting",
+    }  # fmt: skip
     assert cells["failed"].ending.message == "rank 1 ran out of memory"
     assert cells["done"].global_samples_per_s == pytest.approx(2 * 16 / 0.1)
     ending = cells["done"].ending

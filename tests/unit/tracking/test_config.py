@@ -21,11 +21,8 @@ def test_every_option_builds_and_the_default_is_both() -> None:
         for path in CONF.glob("*.yaml")
     }
     assert {name: config.trackers for name, config in options.items()} == {
-        "both": ("trackio", "wandb"),
-        "trackio": ("trackio",),
-        "wandb": ("wandb",),
-        "none": (),
-    }
+        "both": ("trackio", "wandb"), "trackio": ("trackio",), "wandb": ("wandb",), "none": (),
+    }  # fmt: skip
     assert all(config.name == name for name, config in options.items())
     assert options["both"] == TrackingConfig()
 

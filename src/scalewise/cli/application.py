@@ -312,7 +312,8 @@ def status(folder: Path | None, watch: bool, every: float, as_json: bool) -> Non
 @click.option(
     "--factor",
     help="What may differ: devices, strategy, gpu, link, code, versions, model, dataset, "
-    "optimizer, precision, execution, batch, measuring or seed; several with commas between.",
+    "optimizer, callbacks, precision, execution, batch, measuring or seed; several with commas "
+    "between.",
 )
 @click.option("--fail-if", metavar="slower=PERCENT%", help="For example slower=3%.")
 @click.option("--out", type=FOLDER, help="Also write comparison.html, .md, .json and .csv there.")

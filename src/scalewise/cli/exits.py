@@ -82,9 +82,9 @@ def _explanation(error: BaseException) -> str | None:
         return str(error)
     if isinstance(error, OSError) and is_the_hosts_fault(error):
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+    group, _, option = str(getattr(error, "missing_cfg_file", None) or "").rpartition("/")
+    if isinstance(error, MissingConfigException) and group:
         # Hydra's own words add the paths in which it has looked, and tell no options of a list's.
-        group, _, option = str(error.missing_cfg_file).rpartition("/")
         options = sorted(error.options or options_of(group))
         more = "; optuna: pip install 'scalewise[optuna]'" if option == "optuna" else ""
         if group == "strategy" and option.startswith("async"):

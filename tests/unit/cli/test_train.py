@@ -268,6 +268,7 @@ def test_help_names_the_launchers_and_sweepers_there_are(
 OF_STUDIES = {
     "hardware": {"seed000"},
     "experiment": {
+        "script",  # what `scalewise run` composes
         "agnews_base", "agnews_optimized", "agnews_remedies", "agnews_small",
         "gpt2_finewebedu_a10gx4", "imdb",
         "robocache_scaling", "tensorflow_study", "threshold_study", "threshold_study_cpu",

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from scalewise.config import ConfigError
+from scalewise.config import ConfigError, ending_of
 from scalewise.records import CellFolder, Ending, HeartbeatWriter
 from scalewise.supervisor.ranks import RankProcess
 from scalewise.supervisor.script_ends import name_script_end
-from scalewise.config import ending_of
 
 TORCHRUN = "Traceback (most recent call last):\nKeyError: 'LOCAL_RANK'\n"
 ENDED = Ending("failed", "exit", "rank 0 exited with status 1; see logs/", 0, 1)

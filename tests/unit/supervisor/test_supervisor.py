@@ -11,7 +11,7 @@ import pytest
 
 from fakes.settings import SETTINGS
 from scalewise.records import CellFolder, DeviceInfo, Ending, PlannedCell, RunningAttempt
-from scalewise.supervisor import Job, Nodes, Origin, Settings, announce, job, meet, ranks
+from scalewise.supervisor import Job, Nodes, Origin, Settings, announce, meet, ranks
 from scalewise.supervisor import supervisor as supervisor_module
 from scalewise.supervisor.attempt import conclude
 from scalewise.supervisor.job import Wakeup
@@ -203,19 +203,3 @@ def test_only_the_fork_trains(
     start = RankStart([], {}, ".", tmp_path / "out", tmp_path / "err", ())
     assert ranks.fork(lambda: 0, start) == (pid, None)
     assert bool(ran) is trains
-
-
-def test_what_the_sweep_has_told_by_now_is_read_and_no_more_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    wakeup = Wakeup.__new__(Wakeup)
-    wakeup.sweep_gone, wakeup._told = False, b""
-    told = [b"a\nb", b"\n\nc"]
-    monkeypatch.setattr(job.select, "select", lambda *_: (told[:1], [], []))
-    monkeypatch.setattr(wakeup, "_hear", lambda: wakeup.tell(told.pop(0)))
-    wakeup.catch_up()
-    assert (wakeup.neighbours, told) == (("a", "b"), [])
-    told.append(b"d\n")
-    wakeup.sweep_gone = True
-    wakeup.catch_up()
-    assert wakeup.neighbours == ("a", "b"), "the rest of a line is not there yet"

@@ -138,5 +138,12 @@ def _redacted_value(key: str, value: str) -> str:
     return _without_known(_ENTRY.sub(entry, value) if "{" in value else value)
 
 
+_OPTION: Final = re.compile(r"""(--([\w-]+)[=\s]+)('[^']*'|"[^"]*"|[^\s'"-][^\s'"]*)""")
+"""``--api-key VALUE`` in a command line, as a script of the user's has them."""
+
+
 def _without_known(text: str) -> str:
-    return _SHAPES.sub(REDACTED, text) if len(text) > _SHORTEST else text
+    def option(found: re.Match[str]) -> str:
+        return f"{found[1]}{REDACTED}" if names_secret(found[2]) else found[0]
+
+    return _OPTION.sub(option, _SHAPES.sub(REDACTED, text)) if len(text) > _SHORTEST else text

@@ -62,6 +62,10 @@ def test_options_of_a_script_of_ones_own() -> None:
     words = ["fit.py", "--api-key", "abc", "--hub-token=def", "--epochs", "3"]
     kept = ("fit.py", "--api-key", REDACTED, f"--hub-token={REDACTED}", "--epochs", "3")
     assert redacted_words(words) == kept
+    config = {"script": {"command": " ".join(words)}}
+    assert redacted(config) == {"script": {"command": " ".join(kept)}}
+    typed = f"script.command='{' '.join(words)}'"
+    assert redacted_words([typed]) == (f"script.command='{' '.join(kept)}'",)
 
 
 def test_a_rank_that_was_given_none_says_which(monkeypatch: pytest.MonkeyPatch) -> None:

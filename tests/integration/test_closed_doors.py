@@ -1,7 +1,5 @@
 """What somebody who means harm, or is careless, gets from a sweep: real processes, real files."""
 
-from __future__ import annotations
-
 import zipfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``scalewise run``: scripts that know nothing of scalewise, on one rank and on two."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

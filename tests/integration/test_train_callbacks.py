@@ -1,7 +1,5 @@
 """Callbacks, a schedule, a test stage and Hugging Face's form, as a user's own module has them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -85,7 +83,6 @@ def test_an_early_stop_and_the_best_checkpoint_are_on_record(stopped: Finished) 
     folder = stopped.only_cell()
     for rank in folder.load_result().ranks:
         stop, (kept,) = rank.stopped, rank.checkpoints
-        assert stop is not None
         assert (stop.by, stop.monitor, stop.epoch, stop.after_step) == (
             "EarlyStopping", "val/acc", 4, 48
         )  # fmt: skip

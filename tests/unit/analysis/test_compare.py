@@ -18,13 +18,7 @@ from fakes.recorded import (
     write_sweep,
 )
 from fakes.step_files import BLOCK_BYTES
-from scalewise.analysis import (
-    Comparison,
-    compare,
-    concurrent_trainings,
-    load_sweep,
-    workloads,
-)
+from scalewise.analysis import Comparison, compare, concurrent_trainings, load_sweep, workloads
 from scalewise.analysis.comparison import find_factors, parse_limit
 from scalewise.analysis.configuration import configurations
 from scalewise.analysis.model import Sweep

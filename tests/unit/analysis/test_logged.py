@@ -1,7 +1,5 @@
 """What modules log are figures under their own names, over seeds; rows are ranked by them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -95,7 +93,6 @@ def test_repeats_of_a_seed_are_one_sample_of_what_it_learns(tmp_path: Path) -> N
         log(tmp_path, f"00{number}-*", {"val/acc": value})
     (config,) = analyse(load_sweep(tmp_path)).configurations
     figure, speed = config.estimate("val/acc"), config.estimate("global_samples_per_s")
-    assert figure is not None and figure.interval is not None and speed is not None
     assert (figure.n, speed.n) == (2, 4)
     assert (figure.interval.low, figure.interval.high) == pytest.approx(interval([0.5, 0.7]))
 
@@ -107,7 +104,6 @@ def test_numbers_of_devices_are_compared_seed_by_seed(tmp_path: Path) -> None:
     specs = [replace(s, seed=i, run_factor=f) for s in (one, two) for i, f in enumerate(factors)]
     (pair,) = analyse(load_sweep(write_sweep(tmp_path, specs))).pairs
     assert pair.speedup.paired
-    assert pair.speedup.interval is not None
     assert pair.speedup.interval.high / pair.speedup.interval.low < 1.01
 
 

@@ -238,17 +238,14 @@ def test_what_callbacks_take_is_a_loss_of_its_own() -> None:
     """Two take 1.2 and 0.3 ms of the 2 ms between steps, on both ranks."""
     config, baseline = measured(replace(DDP, kind="cpu", phases_ms=phases(other=2.0)))
     cell = config.runs[0].cell
-    assert cell.result is not None
     took = {"Plotting": 0.3, "ModelCheckpoint": 1.2}
     ranks = tuple(replace(one, callbacks_ms_per_step=took) for one in cell.result.ranks)
     cell = replace(cell, result=replace(cell.result, ranks=ranks))
     budget = budget_of(with_run(config, measure_run(cell)), baseline)
     loss = budget.loss("callbacks")
-    assert loss is not None
     assert loss.ms == pytest.approx(1.5)
     assert loss.evidence == "ModelCheckpoint takes 1.2 ms a step, Plotting takes 0.3 ms a step"
     rest = budget.loss("between_steps")
-    assert rest is not None
     assert rest.ms == pytest.approx(0.4, rel=0.01)
 
 

@@ -1,7 +1,5 @@
 """``scalewise run`` in the words of Hydra, which reads back what was typed."""
 
-from __future__ import annotations
-
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Commands that can be watched, and those that cannot."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

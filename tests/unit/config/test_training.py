@@ -1,7 +1,5 @@
 """Callbacks, schedules and arguments of the Trainer, as they are typed."""
 
-from __future__ import annotations
-
 import inspect
 from typing import Any
 
@@ -56,13 +54,11 @@ def test_a_cell_without_any_has_the_id_of_one_that_never_heard_of_them() -> None
 
 def test_a_schedule_knows_the_whole_run_and_its_metric() -> None:
     cosine = asked("scheduler=cosine", "max_epochs=3").cell.scheduler
-    assert cosine is not None
     assert (cosine.interval, cosine.of_whole_run) == ("step", "T_max")
     assert cosine.component_for(40).arguments["T_max"] == 40
     plateau = asked(
         "scheduler=plateau", "scheduler.monitor=val/acc", "validation=epoch", "scheduler.patience=2"
     ).cell.scheduler
-    assert plateau is not None
     assert (plateau.monitor, plateau.component.arguments["mode"]) == ("val/acc", "max")
     assert "monitor" not in plateau.component.arguments
 

@@ -1,7 +1,5 @@
 """Links and odd files in a sweep: nothing is read or written through them, nothing is lost."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import threading

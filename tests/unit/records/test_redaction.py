@@ -1,7 +1,5 @@
 """Which keys and values are secrets, and what stands in their place."""
 
-from __future__ import annotations
-
 import pytest
 
 from scalewise.config import config_id

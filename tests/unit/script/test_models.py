@@ -1,7 +1,5 @@
 """The models of a script are found by what its optimizers step."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """One process takes the place of a rank, and leaves no trace of it to what it starts."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

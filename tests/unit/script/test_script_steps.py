@@ -1,7 +1,5 @@
 """Moments of scripts in, marks and steps out."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

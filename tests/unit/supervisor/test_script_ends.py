@@ -1,7 +1,5 @@
 """How a script ended, in its own words."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

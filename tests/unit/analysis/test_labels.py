@@ -10,9 +10,17 @@ import pytest
 from fakes.recorded import DDP, Spec, analysed, edit_ranks, repeats, swept, write_sweep
 from fakes.sections import lines_of
 from scalewise.analysis import analyse, configurations, load_sweep, swept_words
-from scalewise.analysis.labels import swept_order
+from scalewise.analysis.labels import named, swept_order
 from scalewise.analysis.model import Sweep
 from scalewise.records import PlannedCell
+
+
+def test_a_group_is_called_by_its_name_or_its_class() -> None:
+    for group, name in (
+        ({"name": "mine", "_target_": "a.Net"}, "mine"), ({"_target_": "a.Net"}, "Net"),
+        ({}, None), ("typed", "typed"), (None, None),
+    ):  # fmt: skip
+        assert named({"model": group}, "model") == name
 
 
 def adam(lr: float, **more: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import functools
 import re
 import shlex
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -12,7 +13,7 @@ from hydra.errors import MissingConfigException
 
 from fakes.kept_sweep import kept, kept_sweeps
 from fakes.recorded import DDP, Spec, analysed, edit_ranks, with_devices, write_sweep
-from fakes.requests import composer, read
+from fakes.requests import asked, composer, read
 from fakes.sections import lines_of
 from fakes.train_command import copy_own_code
 from scalewise.analysis import (
@@ -28,6 +29,7 @@ from scalewise.analysis.loss_budget import LossCause, LostTime
 from scalewise.config import ConfigError
 from scalewise.records import SweepFolder
 from scalewise.report.findings import command as whole
+from scalewise.sweep.preflight import check_own_code
 
 STALLED = sorted((Path(__file__).parents[2] / "golden" / "stalled").glob("h*"))
 
@@ -167,13 +169,25 @@ def test_all_that_is_advised_of_a_kept_sweep_is_read(path: Path) -> None:
     assert known
 
 
+@pytest.fixture(scope="module")
+def looked_at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A user's classes, imported by one process for all that is advised of them."""
+    typed = ((), ("dataset.loader.num_workers=4",))
+    words = [
+        ("dataset._target_=mine.Module",),
+        *(("dataset._target_=mine.Data", *t) for t in typed),
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(copy_own_code(tmp_path_factory.mktemp("user") / "code"))
+        check_own_code([asked("model._target_=mine.SlowModule", *each) for each in words])
+        yield
+
+
 @pytest.mark.parametrize(
     ("data", "own"), [("mine.Module", True), ("mine.Data", False)], ids=["module", "dataset"]
 )
-def test_all_that_is_advised_of_own_code_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: str, own: bool
-) -> None:
-    monkeypatch.syspath_prepend(copy_own_code(tmp_path / "code"))
+@pytest.mark.usefixtures("looked_at")
+def test_all_that_is_advised_of_own_code_is_read(tmp_path: Path, data: str, own: bool) -> None:
     own_code = ("model._target_=mine.SlowModule", f"dataset._target_={data}")
     command = ("train.py", "-m", "strategy=single,ddp", *own_code)
     requests = read(command[2:])

@@ -10,7 +10,7 @@ import pytest
 from fakes.recorded import DDP, Spec, analysed, repeats, write_sweep
 from fakes.sections import lines_of
 from scalewise.analysis import Comparison, analyse, compare, load_sweep
-from scalewise.analysis.comparability import differences, shared_part
+from scalewise.analysis.comparability import code_and_data_fields, differences, shared_part
 from scalewise.analysis.scaling import Refused
 from scalewise.host import WORKING_DIRECTORY
 from scalewise.records import SweepFolder
@@ -80,6 +80,13 @@ def test_without_a_commit_the_sources_tell_the_code(tmp_path: Path) -> None:
     assert fields(other.refused) == ["code.source"]
     committed = analysed(tmp_path / "committed", single, DDP)
     assert fields(committed.refused) == ["code.commit", "code.source"]
+    # That nothing was changed on top of a commit is only known of one.
+    for found, is_known in (
+        (analysed(tmp_path / "unknown", Spec(commit=None)), False),
+        (committed, True),
+    ):
+        known = code_and_data_fields(found.configurations[-1].cells[0])
+        assert ("code.commit" in known) is ("none" in known.values()) is is_known
 
 
 def test_the_users_commit_tells_nothing_of_scalewises_sources(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import pytorch_lightning as pl
 import torch
 from torch import nn
 
@@ -14,14 +15,14 @@ from scalewise.models.mlp import Mlp
 from scalewise.records import CellFolder, DeviceInfo, Fp8Record
 from scalewise.train import RankContext, build, experiment
 from scalewise.train.data import on_device
-from scalewise.train.execution import multiply_in_fp8
+from scalewise.train.execution import Execution, ExperimentModule, multiply_in_fp8
 from scalewise.train.execution.layers import (
     checkpoint_blocks,
     convert_linear_layers,
     is_convertible,
 )
 from scalewise.train.rank import DeviceError, check_computes
-from scalewise.train.recording.summary import fp8_record
+from scalewise.train.recording.summary import fp8_record, untrained_summary
 
 
 def gradients(network: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
@@ -172,3 +173,33 @@ def test_a_rank_refuses_a_device_without_it(monkeypatch: pytest.MonkeyPatch) -> 
     ampere = RankContext(0, 0, 1, DeviceInfo("cuda", "NVIDIA A100"))
     with pytest.raises(ConfigError, match=r"found fp8 on NVIDIA A100; allowed: .* 8\.9 or higher"):
         multiply_in_fp8(layers, ampere)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "why"),
+    [
+        ((), None),
+        (("accumulate_grad_batches=2",), "gradients are accumulated"),
+        (("strategy.find_unused_parameters=true",), "unused parameters"),
+        (("precision=fp16-mixed",), "loss scaling"),
+    ],
+)
+def test_what_is_known_to_stand_against_a_capture_is_said_before_training(
+    overrides: tuple[str, ...], why: str | None
+) -> None:
+    execution = Execution.__new__(Execution)
+    execution._cell = composed_cell("strategy=ddp", *overrides)
+    module = ExperimentModule(Mlp(2, [4], 1), lambda _: None)
+    found = execution._known_obstacle(module)
+    assert (found and why in found) if why else found is None
+    module.network.register_forward_hook(lambda *_: None)
+    assert execution._known_obstacle(module)
+    assert "LightningModule of its own" in execution._known_obstacle(pl.LightningModule())
+
+
+def test_a_rank_that_trained_nothing_counts_nothing() -> None:
+    found = untrained_summary(CPU, {}, "it was examined")
+    counts = (found.parameters_total, found.parameters_trainable, found.steps_completed,
+              found.samples_fed, found.epochs_completed, found.step_rows)  # fmt: skip
+    assert counts == (0, 0, 0, 0, 0, 0)
+    assert found.missing == {"training": "it was examined"}

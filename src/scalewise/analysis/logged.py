@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from scalewise.analysis.losses import over_ranks
-from scalewise.analysis.model import CellRecords
+from scalewise.analysis.model import CellRecords, workload
 from scalewise.config import Mode, known_mode, of_validation
 from scalewise.records import last_metrics
 
@@ -23,14 +23,14 @@ BEST: Final = "best "
 def logged_figures(
     cell: CellRecords, taken: Collection[str], missing: dict[str, str]
 ) -> dict[str, float | None]:
-    """The last and the best value of each metric of a finished cell, by the figure's key.
+    """The last and the best value of each metric of a cell that trained, by the figure's key.
 
     Args:
         taken: keys of other figures.
         missing: takes the reason of a value that is not there.
     """
     result = cell.result
-    if result is None or cell.metric_faults:
+    if result is None or cell.metric_faults or workload(cell.config) != "train":
         return {}
     found: dict[str, float | None] = {}
     for name, last in last_metrics(result.ranks).items():

@@ -125,3 +125,10 @@ def test_a_value_that_is_not_finite_is_missing_with_its_reason(tmp_path: Path) -
     (run,) = config.runs
     assert (run.value("val/acc"), run.value("best val/acc")) == (None, 0.5)
     assert run.missing["val/acc"] == "its last value is not a finite number"
+
+
+def test_an_examination_of_devices_logs_no_metric(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [replace(WIDE, config={"workload": "doctor"})])
+    log(tmp_path, "000-*", {"doctor_seconds": 3.0})
+    (config,) = analyse(load_sweep(tmp_path)).configurations
+    assert config.logged == ()

@@ -76,16 +76,19 @@
   // ---- how it is drawn -----------------------------------------------------------------------
 
   const waiting = new Map();
+  const drawNow = (id) => {
+    const draw = waiting.get(id);
+    waiting.delete(id);
+    draw?.();
+  };
   // A picture is drawn when it comes into view: a page of 100 cells opens at once.
   const watcher = new IntersectionObserver((entries) => {
-    for (const { target, isIntersecting } of entries) {
-      if (isIntersecting && waiting.has(target.id)) {
-        const drawNow = waiting.get(target.id);
-        waiting.delete(target.id);
-        drawNow();
-      }
-    }
+    for (const { target, isIntersecting } of entries) if (isIntersecting) drawNow(target.id);
   }, { rootMargin: "400px" });
+  // Paper has no view, and who takes a screenshot waits for loading alone.
+  addEventListener("beforeprint", () => [...waiting.keys()].forEach(drawNow));
+  const isFirstSeen = (at) =>
+    document.readyState === "loading" && at.getBoundingClientRect().top < innerHeight;
 
   const styled = (name) =>
     getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -118,7 +121,8 @@
     at.style.minHeight = `${more.height ?? 300}px`;
     waiting.set(id, () => Plotly.react(at, traces, layout(title, x, y, traces, more),
       { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d"] }));
-    watcher.observe(at);
+    if (isFirstSeen(at)) drawNow(id);
+    else watcher.observe(at);
   }
 
   const errors = (figures) => ({

@@ -65,6 +65,7 @@ from .ranking import Ranking as Ranking
 from .ranking import devices_to_take as devices_to_take
 from .ranking import fastest_of_each as fastest_of_each
 from .ranking import rank as rank
+from .rehearsal import Rehearsal as Rehearsal
 from .remarks import Gravity as Gravity
 from .remarks import Remark as Remark
 from .remedies import OWN_BATCHES as OWN_BATCHES

@@ -40,7 +40,7 @@ from scalewise.analysis.statistics import (
 )
 from scalewise.analysis.steps import RankAnatomy, mean_of_known, pipeline_of
 from scalewise.config import config_id
-from scalewise.records import PHASES, CellResult, RankSummary
+from scalewise.records import PHASES, CellResult, RankSummary, RehearsalRecord
 
 _ESTIMATES: Mapping[Scale, Callable[[Sequence[float]], Estimate]] = {
     "positive": estimate_runs,
@@ -121,7 +121,13 @@ class Configuration:
     @cached_property
     def is_timed(self) -> bool:
         """Whether it trains to be compared. Other figures are never mixed with its own."""
-        return not self.is_profiled and workload(self.asked) == "train"
+        trains = workload(self.asked) == "train" and not self.is_profiled
+        return trains and self.setting("strategy.kind") != "rehearsal"
+
+    @property
+    def rehearsed(self) -> RehearsalRecord | None:
+        """What was emulated of its ranks; None where all were there, and before it ran."""
+        return next((rank.rehearsed for rank in self.rank_summaries), None)
 
     @cached_property
     def shared_part(self) -> frozenset[tuple[str, str]]:

@@ -208,6 +208,9 @@ def _base_label(cell: CellRecords) -> str:
         return cell.planned.name
     devices = cell.result.world_size if cell.result else cell.planned.devices
     parts = [named(config, "model"), named(config, "strategy")]
+    strategy = config.get("strategy")
+    if isinstance(strategy, Mapping) and strategy.get("kind") == "rehearsal":
+        return f"{parts[0]} ddp x{strategy['ranks']}, rehearsed over {strategy['link']['name']}"
     if workload(config) != "train":
         parts = [workload(config)]
     elif is_profiled(config):

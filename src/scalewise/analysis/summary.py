@@ -35,6 +35,7 @@ from scalewise.analysis.loss_budget import LossBudget, lost_words, make_budget
 from scalewise.analysis.mfu import MfuResult, find_doctor, measure_mfu
 from scalewise.analysis.model import CellRecords, Sweep
 from scalewise.analysis.ranking import BestOfEach, Ladder, find_best, ladders
+from scalewise.analysis.rehearsal import Rehearsal, rehearsals
 from scalewise.analysis.remarks import Remark
 from scalewise.analysis.scaling import Pair, Refused, pair_all
 from scalewise.analysis.statistics import RatioEstimate
@@ -56,6 +57,8 @@ class Verdicts:
     """``config_id`` to why its figures mean nothing; sound configurations are absent."""
     repeats: tuple[Repeats, ...]
     """Who needs how many runs under ``repeats=auto``, and why."""
+    rehearsals: tuple[Rehearsal, ...]
+    """What was rehearsed: in none of the others."""
 
     def say_why(self, pair: Pair) -> str:
         """The verdict's whole sentence: the interval, the largest losses, and the remarks."""
@@ -90,7 +93,8 @@ def reach_verdicts(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Verd
     invalid = {p.multi.config_id: p.invalid for p in judged if p.invalid}
     invalid |= own
     repeats = assess(timed, judged)
-    return Verdicts(configs, judged, refused, budgets, invalid, repeats)
+    played = rehearsals(configs, budgets, min_efficiency)
+    return Verdicts(configs, judged, refused, budgets, invalid, repeats, played)
 
 
 _MOST_NAMED = 2

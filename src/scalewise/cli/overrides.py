@@ -111,7 +111,7 @@ def overrides_last(arguments: list[str]) -> list[str]:
         del options[len(options) - 1 - options[::-1].index(override)]
     options = [word for word in options if not word.startswith("--dry")]
     asked = ["sweep.dry_run=true"] if given.dry_run else []
-    typed = (_with_quotes(_tracked_by_all(override)) for override in given.overrides)
+    typed = (_rehearsed(_with_quotes(_tracked_by_all(one))) for one in given.overrides)
     return [*options, *open_keys(typed), *asked]
 
 
@@ -121,6 +121,13 @@ def _with_quotes(override: str) -> str:
     if key != "ckpt_path" or not re.fullmatch(r"[\w/.+-]+(=[\w/.+-]*)+", value):
         return override
     return f"{key}='{value}'"
+
+
+def _rehearsed(override: str) -> str:
+    """``rehearse=true`` as ``rehearse=auto``: Hydra takes no truth value for an option."""
+    return {"rehearse=true": "rehearse=auto", "rehearse=false": "rehearse=none"}.get(
+        override, override
+    )
 
 
 def _tracked_by_all(override: str) -> str:

@@ -23,6 +23,7 @@ from scalewise.config.execution import (
     ProfileConfig,
 )
 from scalewise.config.hardware import HardwareConfig
+from scalewise.config.links import NO_REHEARSAL, RehearseConfig
 from scalewise.config.script import ScriptConfig
 from scalewise.config.training import Mode, SchedulerConfig, Validation, check_training, known_mode
 from scalewise.host import wrap_command
@@ -245,6 +246,8 @@ class CellConfig:
     """Further arguments of Lightning's Trainer."""
     fault: Component | None = None
     """A Lightning callback that spoils the run on purpose (``benchmarks/faults``)."""
+    rehearse: RehearseConfig = NO_REHEARSAL
+    """Read before it is a cell's: one that is rehearsed has a strategy of its own."""
     script: ScriptConfig | None = None
     """The program of each rank, where that is a script of the user's: what model, data and
     optimizer say is then its matter."""
@@ -358,9 +361,10 @@ class CellConfig:
 
         Raises ConfigError where this strategy cannot share them among as many devices.
         """
+        ranks = self.strategy.team(devices)
         try:
-            self.strategy.check_world(devices)
-            return self.strategy.share_out(self.batch_of(devices), devices)
+            self.strategy.check_world(ranks)
+            return self.strategy.share_out(self.batch_of(ranks), ranks)
         except ValueError as error:
             raise ConfigError(str(error)) from error
 

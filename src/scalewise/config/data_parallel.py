@@ -72,6 +72,10 @@ class StrategyConfig:
         enough, allowed = world_size >= self.FEWEST_DEVICES, f"{self.FEWEST_DEVICES} or more"
         require("strategy.devices", world_size, enough, allowed, f"strategy={self.name}")
 
+    def team(self, devices: int) -> int:
+        """Ranks among which a batch is shared on so many devices."""
+        return devices
+
     def data_shards(self, world_size: int) -> int:
         """Into how many disjoint parts a global batch is cut.
 
@@ -137,7 +141,7 @@ class ProcessGroupConfig(StrategyConfig):
     backend: Literal["auto", "nccl", "gloo"] = "auto"
     """``auto``: NCCL on GPUs, gloo on CPUs."""
 
-    def backend_for(self, device_kind: DeviceKind) -> Literal["nccl", "gloo"]:
+    def backend_for(self, device_kind: DeviceKind) -> Literal["nccl", "gloo", "rehearsal"]:
         """The process-group backend on devices of that kind.
 
         Raises ValueError for NCCL without GPUs.

@@ -18,6 +18,7 @@ from scalewise.config.data_parallel import (
     TaskParallelConfig,
 )
 from scalewise.config.errors import require
+from scalewise.config.rehearsal import RehearsalConfig
 from scalewise.records import DataError, build, closest
 
 if TYPE_CHECKING:
@@ -204,6 +205,7 @@ _CONFIGS: tuple[type[StrategyConfig], ...] = (
     AutoConfig,
     FsdpConfig,
     PipelineConfig,
+    RehearsalConfig,
 )
 KINDS = {config.KIND: config for config in _CONFIGS}
 

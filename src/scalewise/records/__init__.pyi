@@ -5,6 +5,7 @@ from .decisions import ImportedResult as ImportedResult
 from .decisions import StrategyDecision as StrategyDecision
 from .decisions import ThresholdRule as ThresholdRule
 from .doctor import SEVERITIES as SEVERITIES
+from .doctor import AllReduceCurve as AllReduceCurve
 from .doctor import Backend as Backend
 from .doctor import Collective as Collective
 from .doctor import CollectiveRate as CollectiveRate
@@ -84,6 +85,7 @@ from .model import LengthRecord as LengthRecord
 from .model import PipelineRecord as PipelineRecord
 from .model import Provenance as Provenance
 from .model import RankSummary as RankSummary
+from .model import RehearsalRecord as RehearsalRecord
 from .model import RunningAttempt as RunningAttempt
 from .model import State as State
 from .model import TrackerState as TrackerState

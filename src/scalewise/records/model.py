@@ -132,6 +132,17 @@ class PipelineRecord:
         return (self.stages - 1) / (self.microbatches + self.stages - 1)
 
 
+@dataclass(frozen=True)
+class RehearsalRecord:
+    """The ranks and the link that were emulated: nothing of this run was measured on them."""
+
+    ranks: Annotated[int, Field(ge=2)]
+    """All of them; this one was there."""
+    link: str
+    source: str
+    """Where the times of the link are from."""
+
+
 PROTOCOL = 2
 """How steps are timed now. 1: a thread of the recorder opened a context on GPU 0 from every other
 rank, and stalled all ranks of a run on several GPUs."""
@@ -280,6 +291,8 @@ class RankSummary:
     """Whether a user's LightningDataModule made its batches, whatever was configured."""
     pipeline: PipelineRecord | None = None
     """Its stage and schedule; None where there is no pipeline."""
+    rehearsed: RehearsalRecord | None = None
+    """None where all ranks were there."""
     execution: ExecutionRecord | None = None
     """How its steps were really executed."""
     fp8: Fp8Record | None = None

@@ -47,6 +47,7 @@ from scalewise.report.findings import (
     remark_lines,
 )
 from scalewise.report.metric_tables import ranked_in_brief, rankings
+from scalewise.report.rehearsal_tables import in_brief as rehearsals_in_brief
 from scalewise.report.sections import Line, Lines, Section, Verbatim, lines, section
 
 MOST_WHOLE = 5
@@ -81,7 +82,7 @@ def answers(analysis: Analysis) -> Section:
     )
     whole, found = len(judged) <= MOST_WHOLE, remark_lines(analysis)
     rest = (_decide, best_in_brief, fastest_in_brief, lines_of_devices, _chosen, _accuracy,
-            _stopped, _found)  # fmt: skip
+            _stopped, rehearsals_in_brief, _found)  # fmt: skip
     return section(
         "answer",
         "Answer",
@@ -389,6 +390,8 @@ def _why_none(analysis: Analysis) -> str:
         return "No training was timed, so there is no verdict."
     if not analysis.measured:
         return "No cell finished, so nothing was measured."
+    if analysis.rehearsals:
+        return "Nothing ran on several devices; more were rehearsed."
     if tried:
         return "No cell on several devices finished, so there is nothing to compare."
     if analysis.measured[0].is_monitored:

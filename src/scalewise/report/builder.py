@@ -46,6 +46,7 @@ from scalewise.report.findings import (
 from scalewise.report.metric_tables import metrics
 from scalewise.report.plot_style import write_plots
 from scalewise.report.plots import report_plots
+from scalewise.report.rehearsal_tables import rehearsed
 from scalewise.report.run_facts import head, provenance, trackers, unfinished
 from scalewise.report.scaling_tables import anatomy, resources, same_in_every_row, scaling
 from scalewise.report.sections import (
@@ -126,7 +127,7 @@ def report_sections(sweep: Source, samples: int | None = None) -> list[Section]:
     """
     analysis = analysis_of(sweep)
     parts = (
-        head, in_detail, metrics, best, sizes, averages, numbers_of_devices,
+        head, in_detail, rehearsed, metrics, best, sizes, averages, numbers_of_devices,
         partial(target, samples=samples), cost, investment, alternative, losses,
         decisions, repeats, sent, scaling, resources, anatomy,
         communication, profiles, examined, divided, mfu, load_balance, devices, energy,

@@ -35,6 +35,7 @@ from scalewise.sweep.local_executor import local_engine
 from scalewise.sweep.plan import Cell, Request, folded, plan, request, run_once, wrapped
 from scalewise.sweep.preflight import Cluster, ThisHost, check_files, take_own_batches
 from scalewise.sweep.preview import print_preview
+from scalewise.sweep.rehearse import rehearse_absent
 from scalewise.sweep.resume import check_options, planned_repeats, refuse_mixing, select
 from scalewise.sweep.status_view import make_display
 
@@ -104,13 +105,14 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
         [request(overrides, wrapped(resolve(composed), local.wrap), written)]
     )
     host = ThisHost()
-    (one,), more = settle_alone(own, host.devices_of)
+    alone, more = settle_alone(own, host.devices_of)
+    (one,), beside, said = rehearse_absent(alone, host.devices_of, host.models_of)
     report = _run(
         folder,
-        [one],
+        [one, *beside],
         host,
         lambda f: local_engine(f, "exclusive", make_display(), warm=local.warm),
-        [*lines, *more],
+        [*lines, *more, *said],
     )
     return None if report is None else report.objective_of(one.config_id)
 
@@ -149,6 +151,7 @@ def launch(
     )
     host = ThisHost() if local else Cluster()
     requests, more = settle_alone(requests, host.devices_of)
+    requests, beside, said = rehearse_absent(requests, host.devices_of, host.models_of)
     if not basic:
         _check_direction(master.hydra.sweeper, requests)
         # What chooses by results asks for one, and for pairs by chance alone.
@@ -160,10 +163,10 @@ def launch(
         )
     report = _run(
         folder,
-        requests,
+        [*requests, *beside],
         host,
         make_engine,
-        [*lines, *more],
+        [*lines, *more, *said],
         packed=launcher.get("policy") == "packed",
     )
     if report is None:

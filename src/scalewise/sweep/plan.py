@@ -30,6 +30,7 @@ from scalewise.config import (
     is_shipped,
     keep_own_arguments,
     place_on_devices,
+    rehearsed,
     repeat_id,
     too_many_cells,
     without_absent_groups,
@@ -158,9 +159,10 @@ def settle_repeats(requests: Sequence[Request]) -> list[Request]:
     """
     devices: dict[str, set[int | str]] = {}
     for one in requests:
-        cell = one.cell
+        cell, rehearsal = one.cell, rehearsed(one.cell)
         if cell.repeats is None and not (cell.is_counted or cell.checkpoint.on):
-            devices.setdefault(one.workload_id, set()).add(cell.strategy.devices)
+            number = rehearsal.ranks if rehearsal else cell.strategy.devices
+            devices.setdefault(one.workload_id, set()).add(number)
     return [
         _until_decided(one) if len(devices.get(one.workload_id, ())) > 1 else one
         for one in requests

@@ -140,7 +140,8 @@ def devices_for(one: Request, host: Host) -> int:
     wanted = max(2, available) if devices == "auto" else devices
     try:
         fewer = " (strategy=single uses one)" if devices == "auto" else ""
-        allowed = f"at most {available}, the devices of this host{fewer}"
+        more = " (rehearse=true rehearses more)" if strategy == "ddp" and on_gpus else ""
+        allowed = f"at most {available}, the devices of this host{fewer or more}"
         require("strategy.devices", wanted, wanted <= available, allowed, f"strategy={strategy}")
         cell.per_device_batch_size(wanted)
     except ValueError as error:
@@ -455,6 +456,10 @@ class ThisHost:
             return len(self._hosts.of(hardware).slots)
         except HostMismatch:
             return None
+
+    def models_of(self, hardware: HardwareConfig) -> str:
+        """Models of a profile's devices here. Raises HostMismatch where it has none."""
+        return ", ".join(sorted({slot.name for slot in self._hosts.of(hardware).slots}))
 
     def slots(self) -> int:
         """The most devices that any cell asked about so far could get."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pickle import UnpicklingError
 from typing import Any
@@ -16,7 +17,7 @@ from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.callbacks import Checkpoint, LambdaCallback
 from pytorch_lightning.strategies import DDPStrategy, Strategy
 
-from scalewise.config import CellConfig, ConfigError, instantiate
+from scalewise.config import CellConfig, ConfigError, instantiate, rehearsed
 from scalewise.host import keep_answering
 from scalewise.records import CellFolder, RankSummary
 from scalewise.train.build import (
@@ -41,6 +42,7 @@ from scalewise.train.execution import (
 from scalewise.train.length import RunLength, raise_it
 from scalewise.train.rank import RankContext, join, settle_device
 from scalewise.train.recording import CellRecorder, DataShare
+from scalewise.train.rehearsal import join_alone
 from scalewise.train.strategies import Setting, build_strategy
 
 
@@ -59,6 +61,7 @@ def run(
     pl.seed_everything(cell.seed, workers=True, verbose=False)
     apply_precision(cell.precision)
     settle_device(rank, cell.hardware.memory_cap_gib, cell.execution.device_check)
+    alone, rank = rank, seat_of(cell, rank)
     module = build_module(cell, rank)
     execution = Execution(cell, rank)
     execution.change(module)
@@ -80,7 +83,7 @@ def run(
     if cell.min_time_s is not None:
         # Steps of one batch begin together; replicas that seldom meet run ahead of one another.
         apart = execution.steps_per_batch + getattr(cell.strategy, "period", 1)
-        RunLength(cell.min_time_s, rank, recorder, apart, give_up).attach(trainer)
+        RunLength(cell.min_time_s, alone, recorder, apart, give_up).attach(trainer)
     restarts = Restarts(cell.checkpoint, folder, rank, recorder, cell.ckpt_path)
     restarts.attach(trainer)
     if rank.world_size > 1:
@@ -133,9 +136,18 @@ def run(
         )
     summary = recorder.close(trainer, module)
     # NCCL hangs if it is destroyed under captured graphs; the end of the process destroys it.
-    if joined and cell.execution.kind != "cudagraph":
+    if joined and cell.execution.kind != "cudagraph" and rank is alone:
         torch.distributed.destroy_process_group()
     return summary
+
+
+def seat_of(cell: CellConfig, rank: RankContext) -> RankContext:
+    """The place of this rank in training: in a rehearsal, among ranks that are not there."""
+    rehearsal = rehearsed(cell)
+    if rehearsal is None:
+        return rank
+    # A host for each: Lightning looks for the devices of one.
+    return replace(rank, world_size=rehearsal.ranks, hosts=rehearsal.ranks)
 
 
 _UNUSED = "not used in producing the loss"
@@ -161,6 +173,10 @@ def _join_process_group(strategy: Strategy, cell: CellConfig, rank: RankContext)
     """
     if not isinstance(strategy, DDPStrategy) or torch.distributed.is_initialized():
         return False
+    rehearsal = rehearsed(cell)
+    if rehearsal is not None:
+        join_alone(rehearsal.ranks, rehearsal.link, strategy.root_device)
+        return True
     assert strategy.process_group_backend is not None, "every strategy of ours names it"
     timeout = timedelta(seconds=cell.sweep.collective_timeout_s)
     device = None if strategy.root_device.type == "cpu" else strategy.root_device

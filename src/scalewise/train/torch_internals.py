@@ -23,6 +23,11 @@ copy_all = torch._foreach_copy_
 """One launch for a list of tensors."""
 
 
+def work_of_future(future: Any) -> Any:
+    """What a collective returns that is done when ``future`` is."""
+    return torch._C._distributed_c10d._create_work_from_future(future)  # type: ignore[attr-defined]
+
+
 def bucket_bytes(model: DistributedDataParallel) -> list[int]:
     """Bytes of each gradient bucket that DDP reduces by now; empty before it knows."""
     seen = model._get_ddp_logging_data()  # type: ignore[no-untyped-call]

@@ -194,6 +194,7 @@ def summarise(
         missing={**steps.missing, **shards.missing},
         data_shard=shards.data_shard,
         pipeline=getattr(trainer.strategy, "pipeline_record", None),
+        rehearsed=getattr(trainer.strategy, "rehearsal_record", None),
         communication=steps.communication(trainer.strategy),
         probed_samples_per_s=getattr(trainer.strategy, "probed_samples_per_s", None),
         probed_ratio=getattr(trainer.strategy, "probed_ratio", None),

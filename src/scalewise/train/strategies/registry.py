@@ -8,7 +8,12 @@ from typing import Any
 from pytorch_lightning.strategies import Strategy
 
 from scalewise.config import StrategyConfig
-from scalewise.train.strategies.ddp import HeterogeneousDDP, OwnStreamDDP, Setting
+from scalewise.train.strategies.ddp import (
+    HeterogeneousDDP,
+    OwnStreamDDP,
+    RehearsedDDP,
+    Setting,
+)
 from scalewise.train.strategies.model_parallel import FsdpStrategy
 from scalewise.train.strategies.pipeline import PipelineStrategy
 from scalewise.train.strategies.replicas import LocalSgd, UnwrappedReplicas
@@ -21,6 +26,7 @@ BUILDERS: dict[str, Callable[[Any, Setting], Strategy | str]] = {
     "heterogeneous": HeterogeneousDDP,
     "fsdp": FsdpStrategy,
     "pipeline": PipelineStrategy,
+    "rehearsal": RehearsedDDP,
 }
 """By ``kind``. ``single`` is Lightning's own choice; for ``auto``, the sweep chooses one of these
 before a cell starts."""

@@ -1,0 +1,148 @@
+"""Rehearsals: what one rank of N, run for real, says of all of them. Never a verdict of runs.
+
+All ranks are taken to be as fast as the one that was there: its lateness beside others, the jitter
+of a network and the heat of a full host are missing. So what is said is *likely*, at 90 %, and its
+interval is as wide as the runs' own and the errors of the score together (docs/method.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+import scipy
+
+from scalewise.analysis.comparability import Identity, differences
+from scalewise.analysis.configuration import Configuration
+from scalewise.analysis.doubts import Budgets
+from scalewise.analysis.figures import factor, interval_words
+from scalewise.analysis.scaling import rate_ratio
+from scalewise.analysis.statistics import VERDICT_RUNS, Interval, RatioEstimate
+from scalewise.analysis.verdict import MIN_EFFICIENCY, wanted_speedup
+from scalewise.records import RehearsalRecord
+
+LIKELY: Final = 0.90
+"""Probability of what is called likely."""
+SCORED_P90: Final = 0.05
+"""Error of a rehearsed step that nine of ten stayed below, limited by the GPU."""
+Likelihood = Literal["likely pays", "likely does not pay", "cannot tell"]
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """One rehearsed configuration, beside its single device and beside what was measured."""
+
+    config: Configuration
+    record: RehearsalRecord
+    word: Likelihood
+    reason: str
+    """Why nothing can be told; else what is wanted."""
+    speedup: RatioEstimate | None = None
+    """Of ``ranks`` devices over one, at 90 %; None without a comparable single device."""
+    measured: Configuration | None = None
+    """The same on as many devices that were there."""
+    step_error: RatioEstimate | None = None
+    """Rehearsed step over the measured one; None where that was not measured."""
+
+    @property
+    def label(self) -> str:
+        """``gpt2 ddp x8, rehearsed over nvlink_h200``."""
+        return self.config.label
+
+    def __str__(self) -> str:
+        if self.speedup is None:
+            return f"{self.label}: {self.word}: {self.reason}."
+        ends = f" ({interval_words(self.speedup)})" if self.speedup.interval else ""
+        return f"{self.label}: {factor(self.speedup.value)}x{ends}, {self.word}: {self.reason}."
+
+
+def rehearsals(
+    configs: Sequence[Configuration], budgets: Budgets, min_efficiency: float = MIN_EFFICIENCY
+) -> tuple[Rehearsal, ...]:
+    """Every configuration that was rehearsed, in their order."""
+    timed = [config for config in configs if config.is_timed and config.runs]
+    return tuple(
+        _rehearsal(config, record, timed, budgets, min_efficiency)
+        for config in configs
+        if (record := config.rehearsed) is not None
+    )
+
+
+def _rehearsal(
+    config: Configuration,
+    record: RehearsalRecord,
+    timed: Sequence[Configuration],
+    budgets: Budgets,
+    min_efficiency: float,
+) -> Rehearsal:
+    whole = _as_whole(config, record)
+    measured = next(_alike(whole, timed, record.ranks), None)
+    single = next(_alike(whole, timed, 1), None)
+    error = None
+    if measured is not None:
+        error = rate_ratio(measured, config).scaled(1 / record.ranks)
+    if single is None:
+        why = "no single-device cell of the same workload: add devices=1"
+        return Rehearsal(config, record, "cannot tell", why, None, measured, error)
+    if single.invalid or config.invalid:
+        why = (*single.invalid, *config.invalid)[0].text
+        return Rehearsal(config, record, "cannot tell", why, None, measured, error)
+    speedup = _widened(rate_ratio(config, single, LIKELY).scaled(record.ranks))
+    word, reason = _judge(config, speedup, record.ranks, budgets, min_efficiency)
+    return Rehearsal(config, record, word, reason, speedup, measured, error)
+
+
+def _as_whole(config: Configuration, record: RehearsalRecord) -> Identity:
+    """The identity that the same would have on all of its devices."""
+    result = config.result
+    assert result is not None, "a record of a rehearsal is part of a result"
+    ranks = record.ranks if result.scaling == "strong" else 1
+    batch = str(result.per_device_batch_size * ranks)
+    return {**config.identity, "batch": batch, "devices": str(record.ranks)}
+
+
+def _alike(
+    whole: Identity, timed: Sequence[Configuration], devices: int
+) -> Iterator[Configuration]:
+    kinds = ("single",) if devices == 1 else ("ddp",)
+    return (
+        one
+        for one in timed
+        if one.devices == devices
+        and one.setting("strategy.kind") in kinds
+        and not differences(one.identity, whole, "devices")
+    )
+
+
+def _widened(speedup: RatioEstimate) -> RatioEstimate:
+    """With the errors of the score in its interval, which the spread of runs knows nothing of."""
+    if speedup.log_error is None or speedup.df is None:
+        return speedup
+    runs = float(scipy.stats.t.ppf(0.5 + LIKELY / 2, speedup.df)) * speedup.log_error
+    half = math.hypot(runs, math.log1p(SCORED_P90))
+    low, high = speedup.value * math.exp(-half), speedup.value * math.exp(half)
+    return replace(speedup, interval=Interval(low, high, LIKELY))
+
+
+def _judge(
+    config: Configuration,
+    speedup: RatioEstimate,
+    ranks: int,
+    budgets: Budgets,
+    min_efficiency: float,
+) -> tuple[Likelihood, str]:
+    wanted = wanted_speedup(ranks, min_efficiency)
+    want = f"{factor(wanted)}x is wanted of {ranks}"
+    if config.is_cpu:
+        return "cannot tell", "on CPUs a collective takes cores, which a rehearsal leaves idle"
+    late = (budget := budgets.get(config.config_id)) and budget.loss("host_late")
+    if late and late.is_limit:
+        return "cannot tell", f"its GPU waits for the host in {late.share:.0%} of a step"
+    runs, interval = min(speedup.n), speedup.interval
+    if interval is None or runs < VERDICT_RUNS:
+        return "cannot tell", f"{runs} of {VERDICT_RUNS} runs"
+    if interval.low >= wanted:
+        return "likely pays", want
+    return ("likely does not pay" if interval.high < wanted else "cannot tell"), want

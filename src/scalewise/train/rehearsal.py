@@ -1,0 +1,160 @@
+"""A process group of N ranks of which one is there.
+
+What it hands back is what it was given: of values nothing can be learned. Of time, each collective
+is done as late as it would be over the link, and one after another, as on one stream of NCCL's.
+On a GPU a kernel of as many thread blocks as NCCL has channels waits for that on a stream of its
+own, and moves memory meanwhile. On a CPU a thread sleeps: gloo's own work for a reduction is
+missing, so no times of it count.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.futures import Future
+
+from scalewise.config import ConfigError, Link
+from scalewise.records import Collective
+from scalewise.train.torch_internals import work_of_future
+
+BACKEND = "rehearsal"
+
+
+def join_alone(ranks: int, link: Link, device: torch.device) -> None:
+    """Make the process group of ``ranks`` of which this process is rank 0."""
+    if not hasattr(dist.Backend, BACKEND.upper()):
+        dist.Backend.register_backend(
+            BACKEND,
+            lambda store, rank, size, timeout: RehearsedGroup(rank, size, link, device),
+            devices=["cpu", "cuda"],
+        )
+    store: Any = dist.HashStore()  # type: ignore[attr-defined]
+    dist.init_process_group(BACKEND, store=store, rank=0, world_size=ranks)
+
+
+_Group: Any = dist.ProcessGroup
+"""Its stub types what is called, not what a group of one's own is given."""
+
+
+class RehearsedGroup(_Group):  # type: ignore[misc]
+    """Rank ``rank`` of ``size``, alone."""
+
+    def __init__(self, rank: int, size: int, link: Link, device: torch.device) -> None:
+        super().__init__(rank, size)
+        self._rank, self._size, self._link = rank, size, link
+        self._clock = _GpuClock(device, link.blocks) if device.type == "cuda" else _CpuClock()
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+    def getBackendName(self) -> str:  # noqa: N802
+        return BACKEND
+
+    @property
+    def group_name(self) -> str:
+        return BACKEND
+
+    pg_name = group_name
+
+    def _after(self, kind: Collective, result: Any, size_bytes: int) -> Any:
+        return self._clock.work(result, self._link.ms(kind, size_bytes, self._size))
+
+    def allreduce(self, tensors: Sequence[Tensor], opts: object = None) -> Any:
+        return self._after("all_reduce", tensors, _bytes(tensors))
+
+    def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: object = None) -> Any:
+        return self._after("all_reduce", tensors, _bytes(tensors))
+
+    def broadcast(self, tensors: Sequence[Tensor], opts: object = None) -> Any:
+        return self._after("broadcast", tensors, _bytes(tensors))
+
+    def allgather(
+        self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: object = None
+    ) -> Any:
+        for each, own in zip(outputs, inputs, strict=True):
+            for output in each:
+                output.copy_(own)
+        return self._after("all_gather", outputs, sum(map(_bytes, outputs)))
+
+    def _allgather_base(self, output: Tensor, own: Tensor, opts: object = None) -> Any:
+        output.view(self._size, -1).copy_(own.reshape(1, -1).expand(self._size, -1))
+        return self._after("all_gather", [output], output.nbytes)
+
+    def _reduce_scatter_base(self, output: Tensor, whole: Tensor, opts: object = None) -> Any:
+        output.copy_(whole.reshape(self._size, -1)[self._rank].view_as(output))
+        return self._after("reduce_scatter", [output], whole.nbytes)
+
+    def barrier(self, opts: object = None) -> Any:
+        return self._after("all_reduce", [torch.zeros(1)], 1)
+
+
+def _refused(name: str) -> Any:
+    def refuse(self: RehearsedGroup, *_: object, **__: object) -> None:
+        raise ConfigError(
+            f"rehearse: the training calls the collective {name}, which is not emulated; allowed: "
+            "all-reduce, broadcast, all-gather, reduce-scatter and barrier"
+        )
+
+    return refuse
+
+
+for _name in (
+    "allgather_coalesced", "allgather_into_tensor_coalesced", "alltoall", "alltoall_base",
+    "gather", "reduce", "reduce_scatter", "reduce_scatter_tensor_coalesced", "scatter", "send",
+    "recv", "recv_anysource",
+):  # fmt: skip
+    setattr(RehearsedGroup, _name, _refused(_name))
+
+
+def _bytes(tensors: Sequence[Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+class _GpuClock:
+    """Work that ends when a kernel on a stream of its own has lasted so long."""
+
+    def __init__(self, device: torch.device, blocks: int) -> None:
+        from scalewise.train import rehearsal_kernel  # Triton, which a CPU's torch has not
+
+        self._device = device
+        self._stream = torch.cuda.Stream(device, priority=-1)
+        self._last = rehearsal_kernel.Occupation(device, blocks).last
+
+    def work(self, result: Any, ms: float) -> Any:
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        future: Any = Future(devices=[self._device])
+        with torch.cuda.stream(self._stream):
+            self._last(ms)
+            future.set_result(result)  # whoever waits for it waits for this stream
+        return work_of_future(future)
+
+
+class _CpuClock:
+    """Work that ends when a thread has slept so long, after the work before it."""
+
+    def __init__(self) -> None:
+        self._begun: queue.SimpleQueue[tuple[Any, Any, float, float]] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="rehearsed link", daemon=True).start()
+
+    def work(self, result: Any, ms: float) -> Any:
+        future: Any = Future()
+        self._begun.put((future, result, time.perf_counter(), ms / 1e3))
+        return work_of_future(future)
+
+    def _run(self) -> None:
+        free_at = 0.0
+        while True:
+            future, result, asked_at, seconds = self._begun.get()
+            free_at = max(free_at, asked_at) + seconds
+            time.sleep(max(0.0, free_at - time.perf_counter()))
+            future.set_result(result)

@@ -21,7 +21,6 @@ from scalewise.analysis.figures import BoundedFigure, bounding, factor
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.steps import ExposedCommunication, mean_of_known
 from scalewise.records import (
-    AllReduceCurve,
     Backend,
     DeviceInfo,
     DoctorReport,
@@ -152,6 +151,30 @@ def _chosen(
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
+
+
+@dataclass(frozen=True)
+class AllReduceCurve:
+    """Time over size, between measured sizes by a straight line in logarithms of both."""
+
+    backend: Backend
+    ranks: int
+    points: tuple[tuple[int, float], ...]
+    """Bytes and ms, smallest first; two or more."""
+
+    def ms(self, size_bytes: float) -> float:
+        """Below the smallest size its time, above the largest its bandwidth."""
+        (least, least_ms), (most, most_ms) = self.points[0], self.points[-1]
+        if size_bytes <= least:
+            return least_ms
+        if size_bytes >= most:
+            return most_ms * size_bytes / most
+        sizes, times_ms = np.log(self.points).T
+        return float(np.exp(np.interp(np.log(size_bytes), sizes, times_ms)))
+
+    def bus_gb_s(self, size_bytes: float) -> float:
+        """10^9 bytes a second on each link."""
+        return size_bytes * bus_factor("all_reduce", self.ranks) / self.ms(size_bytes) / 1e6
 
 
 def all_reduce_curve(

@@ -24,6 +24,7 @@ T = TypeVar("T")
 _NO_FACTOR = (
     "sweep",
     "tracking",
+    "rehearse",
     "hydra",
     "repeats",
     "precision_percent",

@@ -57,6 +57,15 @@ class Rehearsal:
         ends = f" ({interval_words(self.speedup)})" if self.speedup.interval else ""
         return f"{self.label}: {factor(self.speedup.value)}x{ends}, {self.word}: {self.reason}."
 
+    @property
+    def score(self) -> str:
+        """How far it was from what was measured; empty where nothing was."""
+        if self.measured is None or self.step_error is None:
+            return ""
+        steps = [side.estimate("step_time_ms") for side in (self.config, self.measured)]
+        of = " of ".join(f"{step.value:.3g}" for step in steps if step)
+        return f"its step took {of} ms measured ({self.step_error.value - 1:+.1%})"
+
 
 def rehearsals(
     configs: Sequence[Configuration], budgets: Budgets, min_efficiency: float = MIN_EFFICIENCY
@@ -106,12 +115,11 @@ def _as_whole(config: Configuration, record: RehearsalRecord) -> Identity:
 def _alike(
     whole: Identity, timed: Sequence[Configuration], devices: int
 ) -> Iterator[Configuration]:
-    kinds = ("single",) if devices == 1 else ("ddp",)
     return (
         one
         for one in timed
         if one.devices == devices
-        and one.setting("strategy.kind") in kinds
+        and (devices == 1 or one.setting("strategy.kind") == "ddp")
         and not differences(one.identity, whole, "devices")
     )
 

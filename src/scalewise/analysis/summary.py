@@ -181,7 +181,7 @@ class Analysis(Verdicts):
     def verdict_word(self, config: Configuration) -> str | None:
         """The word in every table and file; None where there is nothing to judge."""
         if not config.is_timed:
-            return None
+            return next((one.word for one in self.rehearsals if one.config is config), None)
         if config.config_id in self.invalid:
             return "invalid"
         if pair := self.pair(config):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +13,6 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from scalewise.config.components import conf_dir, options_of
 from scalewise.config.errors import ConfigError, require
 from scalewise.records import (
-    AllReduceCurve,
     Collective,
     DoctorReport,
     RecordError,
@@ -50,10 +50,18 @@ class Link:
         """Of a collective over ``ranks`` devices: that of an all-reduce with as much on each link.
 
         nccl-tests' bus bandwidth (PERFORMANCE.md) is the same for all numbers of ranks and all
-        collectives as far as links are what limits them.
+        collectives as far as links are what limits them. Between two points time is a straight
+        line of the size: a latency and a bandwidth.
         """
         load = size_bytes * bus_factor(collective, ranks) / bus_factor("all_reduce", self.ranks)
-        return AllReduceCurve("nccl", self.ranks, self.points).ms(load)
+        (least, least_ms), (most, most_ms) = self.points[0], self.points[-1]
+        if load <= least:
+            return least_ms
+        if load >= most:
+            return most_ms * load / most
+        above = bisect_right(self.points, load, key=lambda point: point[0])
+        (low, low_ms), (high, high_ms) = self.points[above - 1 : above + 1]
+        return low_ms + (high_ms - low_ms) * (load - low) / (high - low)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from scalewise.config.cell import DEFAULT_MEASURE, CellConfig, SweepConfig
 from scalewise.config.components import component_of
 from scalewise.config.errors import ConfigError, in_one_line
 from scalewise.config.execution import DEFAULT_PROFILE, NO_CHECKPOINTS
-from scalewise.config.links import NO_REHEARSAL
 from scalewise.config.strategies import strategy_config
 from scalewise.config.training import callbacks_of, scheduler_of, trainer_arguments
 from scalewise.records import DataError, build, redacted, to_plain
@@ -94,7 +93,6 @@ _ABSENT = {
     "profile": to_plain(DEFAULT_PROFILE),
     "checkpoint": to_plain(NO_CHECKPOINTS),
     "measure": to_plain(DEFAULT_MEASURE),
-    "rehearse": {"name": NO_REHEARSAL.name, "all": NO_REHEARSAL.all},
     "workload": "train",
     "callbacks": {},
     "scheduler": {},
@@ -143,9 +141,10 @@ def choose_end(
 
 _DOES_NOT_MATTER = (
     "sweep", "tracking", "monitor", "repeats", "precision_percent", "max_repeats", "devices",
+    "rehearse",
 )  # fmt: skip
 """Keys that say how a cell is run and watched, not what comes out of it; ``strategy`` has the
-devices."""
+devices, and what is rehearsed."""
 
 
 def config_id(plain: Mapping[str, Any]) -> str:

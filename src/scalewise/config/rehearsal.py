@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from scalewise.config.data_parallel import DdpConfig, DeviceKind
-from scalewise.config.errors import require
 from scalewise.config.links import Link
 from scalewise.records import to_plain
 
@@ -38,13 +37,6 @@ class RehearsalConfig(DdpConfig):
 
     def backend_for(self, device_kind: DeviceKind) -> Literal["rehearsal"]:
         return "rehearsal"
-
-    def check(self, cell: CellConfig) -> None:
-        super().check(cell)
-        saves = cell.checkpoint.on or cell.ckpt_path is not None
-        beside = f"devices={self.ranks}, which is rehearsed"
-        require("checkpoint", "on", not saves, "none: a rehearsal learns nothing", beside)
-        require("test", "true", not cell.test, "false: a rehearsal learns nothing", beside)
 
 
 def rehearsed(cell: CellConfig) -> RehearsalConfig | None:

@@ -5,7 +5,6 @@ from .decisions import ImportedResult as ImportedResult
 from .decisions import StrategyDecision as StrategyDecision
 from .decisions import ThresholdRule as ThresholdRule
 from .doctor import SEVERITIES as SEVERITIES
-from .doctor import AllReduceCurve as AllReduceCurve
 from .doctor import Backend as Backend
 from .doctor import Collective as Collective
 from .doctor import CollectiveRate as CollectiveRate

@@ -6,9 +6,7 @@ bytes a second, sizes in bytes, rates in 10^12 operations a second.
 
 from __future__ import annotations
 
-import math
 import statistics
-from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, get_args
@@ -130,32 +128,6 @@ def bus_factor(collective: Collective, ranks: int) -> float:
     if collective == "all_reduce":
         return 2 * (ranks - 1) / ranks
     return 1.0 if collective == "broadcast" else (ranks - 1) / ranks
-
-
-@dataclass(frozen=True)
-class AllReduceCurve:
-    """Time over size, between measured sizes by a straight line in logarithms of both."""
-
-    backend: Backend
-    ranks: int
-    points: tuple[tuple[int, float], ...]
-    """Bytes and ms, smallest first; two or more."""
-
-    def ms(self, size_bytes: float) -> float:
-        """Below the smallest size its time, above the largest its bandwidth."""
-        (least, least_ms), (most, most_ms) = self.points[0], self.points[-1]
-        if size_bytes <= least:
-            return least_ms
-        if size_bytes >= most:
-            return most_ms * size_bytes / most
-        above = bisect_right(self.points, size_bytes, key=lambda point: point[0])
-        (low, low_ms), (high, high_ms) = self.points[above - 1 : above + 1]
-        share = math.log(size_bytes / low) / math.log(high / low)
-        return low_ms * math.pow(high_ms / low_ms, share)
-
-    def bus_gb_s(self, size_bytes: float) -> float:
-        """10^9 bytes a second on each link."""
-        return size_bytes * bus_factor("all_reduce", self.ranks) / self.ms(size_bytes) / 1e6
 
 
 @dataclass(frozen=True)

@@ -94,6 +94,18 @@ def results_json(analysis: Analysis, samples: int | None = None) -> str:
             }
             for one in analysis.remarks
         ],
+        "rehearsals": [
+            {
+                "configuration": one.config.config_id,
+                **to_plain(one.record),
+                "verdict": one.word,
+                "reason": one.reason,
+                "speedup_ratio": to_plain(one.speedup),
+                "measured": one.measured and one.measured.config_id,
+                "step_error_ratio": to_plain(one.step_error),
+            }
+            for one in analysis.rehearsals
+        ],
         "trackers": run_facts.trackers(analysis).texts,
         "provenance": run_facts.provenance(analysis).texts,
     }

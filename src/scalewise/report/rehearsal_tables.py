@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from scalewise.analysis import Analysis, Rehearsal, factor
+from scalewise.analysis import Analysis
 from scalewise.report.sections import Column, Note, Section, section, table, words
 
 _MISSES = (
@@ -37,12 +37,7 @@ def in_brief(analysis: Analysis) -> Iterator[str]:
     """A line for each, with its score, and one on what all of them miss."""
     for one in analysis.rehearsals:
         yield str(one)
-        if one.step_error is not None:
-            yield f"  its step is {_error(one)} the measured one."
+        if one.score:
+            yield f"  {one.score}."
     if analysis.rehearsals:
         yield _MISSES
-
-
-def _error(one: Rehearsal) -> str:
-    assert one.step_error is not None
-    return f"{factor(one.step_error.value)} of"

@@ -24,15 +24,19 @@ def rehearse_absent(
         plain = {key: value for key, value in one.plain.items() if key != "rehearse"}
         real = Request(one.overrides, plain)
         strategy, available = one.cell.strategy, devices_of(one.cell.hardware)
-        devices = available if strategy.devices == "auto" else strategy.devices
-        fits = devices is None or available is None or devices <= available
-        if not asked.on or strategy.kind == "single" or (fits and not asked.all):
+        if not asked.on or strategy.kind == "single":
             settled.append(real)
             continue
-        if available is None or devices is None or devices < 2:
+        if available is None:
             raise ConfigError(
-                "rehearse: found a launcher of other hosts; allowed: hydra/launcher=local, or none"
+                f"rehearse: found {asked.name} on hosts that are not known yet, or without devices "
+                "that fit; allowed: hydra/launcher=local, or rehearse=none"
             )
+        devices = available if strategy.devices == "auto" else strategy.devices
+        fits = devices <= available
+        if devices < 2 or (fits and not asked.all):
+            settled.append(real)
+            continue
         if strategy.kind != "ddp":
             raise ConfigError(
                 f"rehearse: found {asked.name} with strategy={strategy.name} on {devices} devices; "

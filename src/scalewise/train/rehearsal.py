@@ -9,10 +9,9 @@ missing, so no times of it count.
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -22,6 +21,7 @@ from torch.futures import Future
 
 from scalewise.config import ConfigError, Link
 from scalewise.records import Collective
+from scalewise.train.recording import on_stream
 from scalewise.train.torch_internals import work_of_future
 
 BACKEND = "rehearsal"
@@ -133,7 +133,7 @@ class _GpuClock:
     def work(self, result: Any, ms: float) -> Any:
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         future: Any = Future(devices=[self._device])
-        with torch.cuda.stream(self._stream):
+        with on_stream(self._stream):
             self._last(ms)
             future.set_result(result)  # whoever waits for it waits for this stream
         return work_of_future(future)
@@ -143,18 +143,16 @@ class _CpuClock:
     """Work that ends when a thread has slept so long, after the work before it."""
 
     def __init__(self) -> None:
-        self._begun: queue.SimpleQueue[tuple[Any, Any, float, float]] = queue.SimpleQueue()
-        threading.Thread(target=self._run, name="rehearsed link", daemon=True).start()
+        self._link = ThreadPoolExecutor(max_workers=1)
+        self._free_at = 0.0
 
     def work(self, result: Any, ms: float) -> Any:
         future: Any = Future()
-        self._begun.put((future, result, time.perf_counter(), ms / 1e3))
+        self._free_at = max(self._free_at, time.perf_counter()) + ms / 1e3
+        self._link.submit(_end_at, self._free_at, future, result)
         return work_of_future(future)
 
-    def _run(self) -> None:
-        free_at = 0.0
-        while True:
-            future, result, asked_at, seconds = self._begun.get()
-            free_at = max(free_at, asked_at) + seconds
-            time.sleep(max(0.0, free_at - time.perf_counter()))
-            future.set_result(result)
+
+def _end_at(moment: float, future: Any, result: Any) -> None:
+    time.sleep(max(0.0, moment - time.perf_counter()))
+    future.set_result(result)

@@ -1,0 +1,114 @@
+"""``rehearse``: what becomes a rehearsal, over which link, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fakes.requests import asked
+from scalewise.config import ConfigError, Link, RehearsalConfig, RehearseConfig, rehearsed
+from scalewise.sweep.plan import make_cell, settle_repeats
+from scalewise.sweep.preflight import devices_for
+from scalewise.sweep.rehearse import rehearse_absent
+
+LINK = Link("made_up", 2, ((1_000, 0.1), (1_001_000, 1.1)), "thin air")
+
+
+def settled(*words: str, here: int | None = 1, gpus: str = "NVIDIA H200") -> list[RehearsalConfig]:
+    """What is rehearsed of one request, on a host of so many GPUs."""
+    instead, beside, _ = rehearse_absent([asked(*words)], lambda _: here, lambda _: gpus)
+    return [own for one in (*instead, *beside) if (own := rehearsed(one.cell)) is not None]
+
+
+def test_what_the_host_lacks_is_rehearsed_over_the_link_of_its_gpus() -> None:
+    (own,) = settled("devices=4", "rehearse=auto")
+    assert (own.devices, own.ranks, own.link.name) == (1, 4, "nvlink_h200")
+    assert own.link.source.startswith("docs/results/")
+
+
+@pytest.mark.parametrize("words", [("devices=2",), ("devices=1",), ("strategy=fsdp", "devices=2")])
+def test_what_fits_runs_for_real_and_keeps_its_id(words: tuple[str, ...]) -> None:
+    assert settled(*words, "rehearse=auto", here=2) == []
+    (one,), _, lines = rehearse_absent([asked(*words, "rehearse=auto")], lambda _: 2, lambda _: "")
+    assert (one.config_id, lines) == (asked(*words).config_id, [])
+    assert "rehearse" not in one.plain
+
+
+def test_all_puts_a_rehearsal_beside_what_fits() -> None:
+    words = ("devices=2", "rehearse=nvlink_h200", "rehearse.all=true")
+    (real,), (beside,), _ = rehearse_absent([asked(*words)], lambda _: 2, lambda _: "")
+    assert (real.cell.strategy.kind, beside.cell.strategy.kind) == ("ddp", "rehearsal")
+    assert real.workload_id == beside.workload_id
+    assert make_cell(beside, 0).planned.name.startswith(
+        "medium-tabular-ddp2_rehearsed_nvlink_h200-r0-"
+    )
+
+
+def test_a_rehearsal_has_the_share_of_one_rank_and_is_repeated_as_what_it_stands_for() -> None:
+    asking = ("devices=4", "rehearse=auto", "batch_size=128")
+    strong, _, _ = rehearse_absent([asked(*asking)], lambda _: 1, lambda _: "H200")
+    weak, _, _ = rehearse_absent([asked(*asking, "scaling=weak")], lambda _: 1, lambda _: "H200")
+    assert [one.cell.per_device_batch_size(1) for one in (*strong, *weak)] == [32, 128]
+    both = settle_repeats([asked("devices=1"), *strong])
+    assert [one.cell.repeats for one in both] == ["auto", "auto"]
+
+
+@pytest.mark.parametrize(
+    ("words", "gpus", "expected"),
+    [
+        (("devices=8", "rehearse=auto"), "NVIDIA A10G", "no link of NVIDIA A10G is known"),
+        (("devices=8", "rehearse=auto", "strategy=fsdp"), "H200", "allowed: strategy=ddp, or at"),
+        (("devices=8", "rehearse=custom"), "H200", "rehearse.latency_us: found null"),
+        (("devices=8", "rehearse=doctor"), "H200", "rehearse.record: found null"),
+        (("devices=8", "rehearse=doctor", "rehearse.record=none.json"), "H200", "no such record"),
+        (("devices=8", "rehearse=auto", "execution=cudagraph"), "H200", "allowed: eager, compile"),
+        (("devices=8", "rehearse=auto", "checkpoint.every_s=9"), "H200", "strategy=single or ddp"),
+    ],
+)
+def test_what_cannot_be_rehearsed_is_refused_in_one_line(
+    words: tuple[str, ...], gpus: str, expected: str
+) -> None:
+    with pytest.raises(ConfigError, match=expected) as error:
+        settled(*words, gpus=gpus)
+    assert len(str(error.value).splitlines()) == 1
+
+
+def test_hosts_that_nobody_has_asked_rehearse_nothing() -> None:
+    with pytest.raises(ConfigError, match="hydra/launcher=local"):
+        settled("devices=8", "rehearse=auto", here=None)
+
+
+def test_a_link_is_as_fast_as_its_points_and_a_latency_and_a_bandwidth_between() -> None:
+    assert LINK.ms("all_reduce", 1, 2) == LINK.ms("all_reduce", 1_000, 2) == 0.1
+    assert LINK.ms("all_reduce", 501_000, 2) == pytest.approx(0.6)
+    assert LINK.ms("all_reduce", 2_002_000, 2) == pytest.approx(2.2)
+    # Of eight ranks each link carries 1.75 times as much, of a broadcast as much as of two.
+    assert LINK.ms("all_reduce", 400_000, 8) == LINK.ms("broadcast", 700_000, 8)
+    assert LINK.ms("all_gather", 800_000, 8) == LINK.ms("all_reduce", 400_000, 8)
+
+
+def test_two_figures_make_a_link() -> None:
+    link = RehearseConfig("custom", latency_us=20, bus_gb_s=10).link("")
+    assert link.ms("all_reduce", 10**8, 2) == pytest.approx(10.02, rel=1e-3)
+    assert link.source == "20 us and 10 GB/s, as typed"
+
+
+def test_points_out_of_order_are_refused() -> None:
+    with pytest.raises(ValueError, match="bytes from small to large"):
+        Link("", 2, ((9, 1.0), (8, 1.0)), "")
+
+
+def test_an_examination_without_collectives_makes_no_link(tmp_path: Path) -> None:
+    path = tmp_path / "doctor.json"
+    path.write_text(json.dumps({"schema_version": 1}))
+    with pytest.raises(ConfigError, match=r"rehearse\.record: .*doctor\.json"):
+        RehearseConfig("doctor", record=str(path)).link("")
+
+
+def test_too_few_gpus_are_refused_with_the_key_that_rehearses() -> None:
+    from scalewise.gpu import Host, HostMismatch
+    from scalewise.records import DeviceInfo
+
+    host = Host((DeviceInfo("cuda", "NVIDIA H200", "GPU-0", 0),), None, {})
+    with pytest.raises(HostMismatch, match="rehearse=true rehearses more"):
+        devices_for(asked("devices=8"), host)

@@ -1,0 +1,67 @@
+"""The process group of a rehearsal: what it hands back, how long it takes, what it refuses."""
+
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from scalewise.config import ConfigError, Link
+from scalewise.train.rehearsal import join_alone
+
+RANKS = 4
+MS = 20.0
+LINK = Link("slow", 2, ((1, MS), (1 << 40, MS)), "made up")
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    join_alone(RANKS, LINK, torch.device("cpu"))
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("group")
+def test_one_rank_is_there_and_gets_back_what_it_gave() -> None:
+    assert (dist.get_rank(), dist.get_world_size()) == (0, RANKS)
+    own = torch.arange(4.0)
+    for collective in (dist.all_reduce, lambda t: dist.broadcast(t, src=0)):
+        collective(own)
+        assert own.tolist() == [0, 1, 2, 3]
+    everybody = [torch.zeros(4) for _ in range(RANKS)]
+    dist.all_gather(everybody, own)
+    assert all(one.tolist() == [0, 1, 2, 3] for one in everybody)
+    values = [None] * RANKS
+    dist.all_gather_object(values, "mine")
+    assert values == ["mine"] * RANKS
+    dist.barrier()
+
+
+@pytest.mark.usefixtures("group")
+def test_collectives_last_as_long_as_over_the_link_one_after_another() -> None:
+    begin = time.perf_counter()
+    works = [dist.all_reduce(torch.ones(8), async_op=True) for _ in range(3)]
+    begun_s = time.perf_counter() - begin
+    for work in works:
+        work.wait()
+    assert time.perf_counter() - begin >= 3 * MS / 1e3
+    assert begun_s < 3 * MS / 1e3, "whoever asks does not wait"
+
+
+@pytest.mark.usefixtures("group")
+def test_ddp_takes_its_own_path_and_waits_for_its_buckets() -> None:
+    model = DistributedDataParallel(torch.nn.Linear(8, 8), bucket_cap_mb=1)
+    begin = time.perf_counter()
+    model(torch.ones(2, 8)).sum().backward()
+    assert time.perf_counter() - begin >= MS / 1e3
+    assert model.module.weight.grad is not None
+    # DDP divides by all ranks, whose sum is this one's.
+    assert model.module.weight.grad[0, 0].item() == 2 / RANKS
+
+
+@pytest.mark.usefixtures("group")
+def test_what_is_not_emulated_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="the collective alltoall"):
+        dist.all_to_all_single(torch.zeros(RANKS), torch.zeros(RANKS))

@@ -2,7 +2,7 @@
 
 All ranks are taken to be as fast as the one that was there: its lateness beside others, the jitter
 of a network and the heat of a full host are missing. So what is said is *likely*, at 90 %, and its
-interval is as wide as the runs' own and the errors of the score together (docs/method.md).
+interval is as wide as the runs' own and the errors of the score together (docs/rehearsal.md).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import scipy
 
-from scalewise.analysis.comparability import Identity, differences
+from scalewise.analysis.comparability import Identity, differences, grouped
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.doubts import Budgets
 from scalewise.analysis.figures import factor, interval_words
@@ -70,12 +70,16 @@ class Rehearsal:
 def rehearsals(
     configs: Sequence[Configuration], budgets: Budgets, min_efficiency: float = MIN_EFFICIENCY
 ) -> tuple[Rehearsal, ...]:
-    """Every configuration that was rehearsed, in their order."""
+    """Every configuration that was rehearsed, by its workload and the number of ranks."""
     timed = [config for config in configs if config.is_timed and config.runs]
-    return tuple(
+    found = [
         _rehearsal(config, record, timed, budgets, min_efficiency)
         for config in configs
         if (record := config.rehearsed) is not None
+    ]
+    alike = grouped(found, lambda one: (one.config.workload, one.record.link))
+    return tuple(
+        one for rows in alike.values() for one in sorted(rows, key=lambda row: row.record.ranks)
     )
 
 

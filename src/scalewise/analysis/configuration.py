@@ -121,8 +121,12 @@ class Configuration:
     @cached_property
     def is_timed(self) -> bool:
         """Whether it trains to be compared. Other figures are never mixed with its own."""
-        trains = workload(self.asked) == "train" and not self.is_profiled
-        return trains and self.setting("strategy.kind") != "rehearsal"
+        return not self.is_profiled and workload(self.asked) == "train"
+
+    @property
+    def is_rehearsal(self) -> bool:
+        """Whether most of its ranks were to be emulated: no figure of it was measured on them."""
+        return bool(self.setting("strategy.kind") == "rehearsal")
 
     @property
     def rehearsed(self) -> RehearsalRecord | None:

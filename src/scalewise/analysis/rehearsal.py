@@ -16,8 +16,8 @@ import scipy
 
 from scalewise.analysis.comparability import Identity, differences, grouped
 from scalewise.analysis.configuration import Configuration
-from scalewise.analysis.doubts import Budgets
 from scalewise.analysis.figures import factor, interval_words
+from scalewise.analysis.loss_budget import make_budget
 from scalewise.analysis.scaling import rate_ratio
 from scalewise.analysis.statistics import VERDICT_RUNS, Interval, RatioEstimate
 from scalewise.analysis.verdict import MIN_EFFICIENCY, wanted_speedup
@@ -68,13 +68,15 @@ class Rehearsal:
 
 
 def rehearsals(
-    configs: Sequence[Configuration], budgets: Budgets, min_efficiency: float = MIN_EFFICIENCY
+    every: Sequence[Configuration],
+    measured: Sequence[Configuration],
+    min_efficiency: float = MIN_EFFICIENCY,
 ) -> tuple[Rehearsal, ...]:
     """Every configuration that was rehearsed, by its workload and the number of ranks."""
-    timed = [config for config in configs if config.is_timed and config.runs]
+    timed = [config for config in measured if config.is_timed and config.runs]
     found = [
-        _rehearsal(config, record, timed, budgets, min_efficiency)
-        for config in configs
+        _rehearsal(config, record, timed, min_efficiency)
+        for config in every
         if (record := config.rehearsed) is not None
     ]
     alike = grouped(found, lambda one: (one.config.workload, one.record.link))
@@ -87,7 +89,6 @@ def _rehearsal(
     config: Configuration,
     record: RehearsalRecord,
     timed: Sequence[Configuration],
-    budgets: Budgets,
     min_efficiency: float,
 ) -> Rehearsal:
     whole = _as_whole(config, record)
@@ -103,7 +104,7 @@ def _rehearsal(
         why = (*single.invalid, *config.invalid)[0].text
         return Rehearsal(config, record, "cannot tell", why, None, measured, error)
     speedup = _widened(rate_ratio(config, single, LIKELY).scaled(record.ranks))
-    word, reason = _judge(config, speedup, record.ranks, budgets, min_efficiency)
+    word, reason = _judge(config, speedup, record.ranks, min_efficiency)
     return Rehearsal(config, record, word, reason, speedup, measured, error)
 
 
@@ -142,14 +143,14 @@ def _judge(
     config: Configuration,
     speedup: RatioEstimate,
     ranks: int,
-    budgets: Budgets,
     min_efficiency: float,
 ) -> tuple[Likelihood, str]:
     wanted = wanted_speedup(ranks, min_efficiency)
     want = f"{factor(wanted)}x is wanted of {ranks}"
     if config.is_cpu:
         return "cannot tell", "on CPUs a collective takes cores, which a rehearsal leaves idle"
-    late = (budget := budgets.get(config.config_id)) and budget.loss("host_late")
+    budget = make_budget(config)
+    late = budget.loss("host_late") if budget else None
     if late and late.is_limit:
         return "cannot tell", f"its GPU waits for the host in {late.share:.0%} of a step"
     runs, interval = min(speedup.n), speedup.interval

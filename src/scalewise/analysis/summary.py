@@ -79,7 +79,8 @@ class Verdicts:
 
 def reach_verdicts(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Verdicts:
     """Measure every finished cell, compare what may be compared, and doubt what has to be."""
-    configs = read_scaling(configurations(sweep))
+    every = configurations(sweep)
+    configs = read_scaling([config for config in every if not config.is_rehearsal])
     timed = tuple(config for config in configs if config.is_timed)
     pairs, refused = pair_all(timed, min_efficiency)
     baselines = {pair.multi.config_id: pair.single for pair in pairs}
@@ -93,7 +94,7 @@ def reach_verdicts(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Verd
     invalid = {p.multi.config_id: p.invalid for p in judged if p.invalid}
     invalid |= own
     repeats = assess(timed, judged)
-    played = rehearsals(configs, budgets, min_efficiency)
+    played = rehearsals(every, configs, min_efficiency)
     return Verdicts(configs, judged, refused, budgets, invalid, repeats, played)
 
 
@@ -181,7 +182,7 @@ class Analysis(Verdicts):
     def verdict_word(self, config: Configuration) -> str | None:
         """The word in every table and file; None where there is nothing to judge."""
         if not config.is_timed:
-            return next((one.word for one in self.rehearsals if one.config is config), None)
+            return None
         if config.config_id in self.invalid:
             return "invalid"
         if pair := self.pair(config):

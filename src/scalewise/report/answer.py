@@ -388,9 +388,11 @@ def _why_none(analysis: Analysis) -> str:
         if all(c.setting("workload") == "doctor" for c in analysis.configurations):
             return "Only the devices were examined."
         return "No training was timed, so there is no verdict."
+    if analysis.rehearsals and not analysis.measured:
+        return "Only rehearsals ran."
     if not analysis.measured:
         return "No cell finished, so nothing was measured."
-    if analysis.rehearsals:
+    if analysis.rehearsals and analysis.measured:
         return "Nothing ran on several devices; more were rehearsed."
     if tried:
         return "No cell on several devices finished, so there is nothing to compare."

@@ -47,13 +47,13 @@ def logged_figures(
 
 
 def _best(cell: CellRecords, name: str, mode: Mode) -> float | None:
-    """Over all epochs; None where the series is not there, and where none is finite."""
+    """Over all epochs; None where none is finite, and where there is one value alone."""
     assert cell.result is not None
     if not any(name in row.values for rows in cell.metrics.values() for row in rows):
         return None
     rows, _ = over_ranks(name, cell, cell.result)
     known = [value for row in rows if (value := row.values[name]) is not None]
-    return (max if mode == "max" else min)(known) if known else None
+    return (max if mode == "max" else min)(known) if known and len(rows) > 1 else None
 
 
 def first_score(logged: Mapping[str, float | None]) -> str | None:

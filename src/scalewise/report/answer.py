@@ -448,11 +448,12 @@ def _accuracy(analysis: Analysis) -> Iterator[str]:
 def _stopped(analysis: Analysis) -> Iterator[str]:
     """Runs that a callback or their module ended before their time."""
     for config in analysis.measured:
-        stops = [stop for run in config.runs if run.ranks and (stop := run.ranks[0].stopped)]
+        runs = config.learned
+        stops = [stop for run in runs if run.ranks and (stop := run.ranks[0].stopped)]
         for by, alike in grouped(stops, lambda one: (one.by, one.monitor)).items():
             who = f"{by[0]} on {by[1]}" if by[1] else by[0]
             epochs = count_range({stop.epoch for stop in alike})
-            often = f" in {len(alike)} of {len(config.runs)} runs" if len(config.runs) > 1 else ""
+            often = f" in {len(alike)} of {len(runs)} runs" if len(runs) > 1 else ""
             yield f"{config.label}: stopped early by {who} in epoch {epochs}{often}."
 
 

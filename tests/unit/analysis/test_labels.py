@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +245,19 @@ def test_a_cell_that_did_not_finish_has_that_of_its_model(tmp_path: Path) -> Non
     sweep = load_sweep(sweep_of(tmp_path, Spec(), failed, Spec(outcome="failed", config=other)))
     found = [(cell.config or {})["optimizer"]["name"] for cell in sweep.cells]
     assert found == [OWN, OWN, "adam"]
+
+
+def test_a_class_among_the_arguments_is_called_by_its_own_name_and_once(tmp_path: Path) -> None:
+    """``optimizer=Adam`` of the model's own arguments, and not what its module built of it too."""
+    specs = [
+        Spec(config={"model": {"name": "net", "optimizer": {"_target_": f"torch.optim.{name}"}}})
+        for name in ("Adam", "SGD")
+    ]
+    write_sweep(tmp_path, specs)
+    for number, name in enumerate(("Adam", "SGD")):
+        edit_ranks(tmp_path, partial(dict.update, own_optimizer=name), f"00{number}-*")
+    found = {c.label for c in configurations(load_sweep(tmp_path))}
+    assert found == {"net single x1 optimizer=Adam", "net single x1 optimizer=SGD"}
 
 
 def test_what_was_asked_for_and_not_used_is_said(tmp_path: Path) -> None:

@@ -97,6 +97,18 @@ def test_repeats_of_a_seed_are_one_sample_of_what_it_learns(tmp_path: Path) -> N
     assert (figure.interval.low, figure.interval.high) == pytest.approx(interval([0.5, 0.7]))
 
 
+def test_what_a_disturbed_run_learned_counts_and_its_speed_does_not(tmp_path: Path) -> None:
+    """Others on the host change how long a step takes, and not what it learns."""
+    busy = [replace(one, foreign_cpu=0.3 if one.seed == 1 else 0.0) for one in seeds(WIDE, 4)]
+    write_sweep(tmp_path, busy)
+    for number in range(4):
+        log(tmp_path, f"00{number}-*", {"val/acc": 0.5}, {"val/acc": 0.1 * number})
+    (config,) = analyse(load_sweep(tmp_path)).configurations
+    assert (len(config.runs), len(config.set_aside)) == (3, 1)
+    assert (config.estimate("val/acc").n, config.estimate("global_samples_per_s").n) == (4, 3)
+    assert config.estimate("val/acc").value == pytest.approx(0.15)
+
+
 def test_numbers_of_devices_are_compared_seed_by_seed(tmp_path: Path) -> None:
     """Each seed has its own factor, which cancels within it."""
     factors = (1.0, 2.0, 4.0)
@@ -125,6 +137,13 @@ def test_a_value_that_is_not_finite_is_missing_with_its_reason(tmp_path: Path) -
     (run,) = config.runs
     assert (run.value("val/acc"), run.value("best val/acc")) == (None, 0.5)
     assert run.missing["val/acc"] == "its last value is not a finite number"
+
+
+def test_a_metric_that_was_logged_once_has_no_best_value(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [WIDE])
+    log(tmp_path, "000-*", {"test/acc": 0.5})
+    (config,) = analyse(load_sweep(tmp_path)).configurations
+    assert config.logged == ("test/acc",)
 
 
 def test_an_examination_of_devices_logs_no_metric(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from scalewise.analysis import Analysis, Configuration, analyse, csv_rows, load_
 from scalewise.records import CellFolder, MetricRow, MetricsWriter
 from scalewise.report.answer import answers
 from scalewise.report.export import results_json
+from scalewise.report.page import page_data
 
 WIDE, NARROW = (
     Spec(model="net", config={"max_steps": 60, "width": width}) for width in ("wide", "narrow")
@@ -75,6 +76,13 @@ def test_a_logged_metric_is_a_figure_over_seeds_in_every_file(swept: Analysis) -
     table = cells(swept, "metrics", "metrics")
     assert [one["seeds"] for one in table] == ["3", "3"]
     assert table[0]["a, b"].startswith("2")
+
+
+def test_what_a_run_logged_is_a_curve_of_the_page(swept: Analysis) -> None:
+    first, *_ = page_data(swept)["cells"]
+    assert first["logged"]["val/acc"] == ([60.0, 60.0], [0.9, 0.8])
+    assert "train_loss" not in first["logged"], "that is a picture of its own"
+    assert first["run"] == "seed 1"
 
 
 def test_a_sweep_ends_with_its_rows_ranked_by_what_they_learned(swept: Analysis) -> None:

@@ -206,13 +206,12 @@ class Configuration:
         """
         if self.is_monitored:
             return [value for _, value in values]
-        seeds = self.seeds
-        count = max(1, len(seeds))
+        several = len(self.seeds) > 1
 
         def number(cell: CellRecords) -> int:
-            seed = seed_of(cell)
-            place = 0 if seed is None else seeds.index(seed)
-            return cell.planned.repeat * count + place
+            # A side may lack a seed that the other has.
+            seed = seed_of(cell) if several else None
+            return cell.planned.repeat + _MORE_THAN_REPEATS * (seed or 0)
 
         return {number(run.cell): value for run, value in values}
 
@@ -289,6 +288,9 @@ class Configuration:
         if phase == "other" and any(pipeline_of(run.cell) for run in self.runs):
             return IDLE
         return PHASE_WORDS[phase]
+
+
+_MORE_THAN_REPEATS = 1_000_000
 
 
 def _by_seed(values: Sequence[tuple[Run, float]]) -> Runs:

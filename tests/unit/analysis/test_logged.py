@@ -127,6 +127,15 @@ def test_numbers_of_devices_are_compared_seed_by_seed(tmp_path: Path) -> None:
     assert pair.speedup.interval.high / pair.speedup.interval.low < 1.01
 
 
+def test_sides_are_compared_whichever_seeds_they_have(tmp_path: Path) -> None:
+    """One run was disturbed, and another was not made on several devices."""
+    ones = [replace(Spec(), seed=s, foreign_cpu=0.3 if s == 1 else 0.0) for s in (1, 2, 3, 4)]
+    many = [replace(DDP, seed=s) for s in (2, 3, 4)]
+    found = analyse(load_sweep(write_sweep(tmp_path, [*ones, *many])))
+    assert found.refused == ()
+    assert [min(pair.speedup.n) for pair in found.pairs] == [3]
+
+
 def test_configurations_of_one_seed_are_never_joined(tmp_path: Path) -> None:
     """Ids of two versions of the package may stand for one and the same configuration."""
     write_sweep(tmp_path, [WIDE, replace(WIDE, seed=8)])

@@ -59,7 +59,7 @@ def name_rows(
     return (
         {k: f"{labels[k]} {k[:8]}" if k in doubles else labels[k] for k in firsts},
         {
-            key: {n: _shown(fields[key], n) for n in (*chosen[s], *between) if n in fields[key]}
+            key: {n: _word(fields[key], n) for n in (*chosen[s], *between) if n in fields[key]}
             for s, keys in scopes.items()
             for key in keys
         },
@@ -256,9 +256,15 @@ def _word(fields: Fields, name: str) -> str:
 
 
 def _shown(fields: Fields, name: str) -> str:
-    """As :func:`_word`, a class by its own name."""
+    """As :func:`_word` in fewer letters: a class by its own name, long fractions by four digits."""
     word = _word(fields, name)
-    return word.rpartition(".")[2] if name.endswith("._target_") else word
+    if name.endswith("._target_"):
+        return word.rpartition(".")[2]
+    return f"{float(word):.4g}" if _LONG_FRACTION.fullmatch(word) else word
+
+
+_LONG_FRACTION = re.compile(r"-?\d*\.\d{6,}(e-?\d+)?")
+"""As a search chooses them."""
 
 
 def _shortened(names: Sequence[str]) -> dict[str, str]:

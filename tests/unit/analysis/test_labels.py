@@ -73,6 +73,17 @@ def test_labels_tell_what_was_swept(tmp_path: Path, specs: list[Spec], expected:
     assert labels(tmp_path, *specs) == expected
 
 
+def test_long_fractions_have_four_digits_in_labels_alone(tmp_path: Path) -> None:
+    """Those that are equal in them have their ids."""
+    rates = (0.0017826497151386949, 0.01026603003516425, 0.01026603003516426)
+    found = configurations(swept(tmp_path, *(Spec(config=adam(lr)) for lr in rates)))
+    words = [c.label.removeprefix("large single x1 ") for c in found]
+    assert words[0] == "lr=0.001783"
+    assert all(word.startswith("lr=0.01027 ") for word in words[1:])
+    assert len({*words}) == 3
+    assert {c.leaves["optimizer.lr"] for c in found} == {*map(str, rates)}
+
+
 def test_every_leaf_that_differs_is_named_though_fewer_would_tell_rows_apart(
     tmp_path: Path,
 ) -> None:

@@ -70,9 +70,9 @@ def trackio_rows(environment: dict[str, str], run: str) -> list[dict[str, Any]]:
     connection = sqlite3.connect(path)
     rows = []
     for table in ("metrics", "system_metrics"):
-        # The sweep's own name heads each run's.
+        # When the sweep began ends the name of each run.
         query = f"SELECT metrics, timestamp FROM {table} WHERE run_name LIKE ? ORDER BY id"
-        for text, when in connection.execute(query, (f"__-__ __:__ {run}",)):
+        for text, when in connection.execute(query, (f"{run} __-__ __:__",)):
             rows.append({**json.loads(text), "timestamp": when, "table": table})
     connection.close()
     return rows

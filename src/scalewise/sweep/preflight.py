@@ -428,10 +428,11 @@ def _check_callback(key: str, component: Component, target: Any) -> None:
 def _check_lightning(key: str, component: Component, target: Any, typed: str) -> None:
     if typed and key == "model" and _is_a("LightningModule", target):
         group = re.split(r"[.=]", typed.lstrip("+~"))[0]
+        own = f"model.{group}._target_" if group in component.arguments else "model.KEY"
         raise ConfigError(
             f"{group}: found {typed} beside model._target_={component.target}, a LightningModule,"
             f" which builds its own; allowed: nothing of {group}; leave it out, or give the class "
-            "an argument for it: model.KEY=VALUE"
+            f"an argument for it: {own}=VALUE"
         )
     if typed and key == "dataset" and _is_a("LightningDataModule", target):
         name, _, value = typed.lstrip("+").partition("=")

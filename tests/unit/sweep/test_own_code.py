@@ -220,6 +220,9 @@ def test_a_lightning_module_takes_no_optimizer(mine: Path) -> None:
     check_own_code([asked("lit.Derived", "seed=3"), asked("lit.Other", "optimizer=sgd")])
     typed = asked("lit.Derived", "seed=3", "+optimizer.lr=0.5")
     assert refusal(typed).startswith("optimizer: found +optimizer.lr=0.5 beside model._target_=lit")
+    assert refusal(typed).endswith("an argument for it: model.KEY=VALUE")
+    given = asked("lit.Derived", "optimizer=sgd", optimizer={"_target_": "torch.optim.Adam"})
+    assert refusal(given).endswith("an argument for it: model.optimizer._target_=VALUE")
     check_own_code([asked("lit.Derived", "optimizer_like=3", "model.optimizer=x")])
 
 

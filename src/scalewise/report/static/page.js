@@ -395,8 +395,9 @@
     const kept = new Set(visible().map((c) => c.i));
     const found = cells.filter((cell) => kept.has(cell.configuration));
     const rows = found.slice(0, MOST_CELLS).map((cell) => {
+      const row = configurations[cell.configuration].configuration;
       const made = element("details", {}, element("summary", {
-        textContent: `${cell.name}: ${cell.state}` }));
+        textContent: `${cell.name} (${row}, ${cell.run}): ${cell.state}` }));
       made.addEventListener("toggle", () => {
         if (made.open && made.children.length === 1) made.append(...cellPage(cell));
       });

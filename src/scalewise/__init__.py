@@ -8,6 +8,10 @@ __all__ = ["Monitor", "load"]
 __version__ = "0.1.0"
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
 def __getattr__(name: str) -> Any:
     # Importing Lightning takes seconds; the supervisor and the reports never need it.
     if name == "Monitor":

@@ -11,9 +11,16 @@ from typing import Any
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 _FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-          "--disable-background-networking", "--disable-component-update", "--disable-sync",
-          "--remote-debugging-pipe")  # fmt: skip
+          "--disable-background-networking", "--disable-component-update",
+          "--disable-sync")  # fmt: skip
 _WAIT_S = 60.0
+
+
+def print_at_once(page: Path, to: Path, profile: Path) -> None:
+    """Print a page to a PDF as soon as it has loaded, in a browser of its own."""
+    assert CHROMIUM is not None
+    command = [CHROMIUM, *_FLAGS, f"--user-data-dir={profile}", f"--print-to-pdf={to}"]
+    subprocess.run([*command, page.as_uri()], check=True, capture_output=True, timeout=_WAIT_S)
 
 
 class Browser:
@@ -26,7 +33,8 @@ class Browser:
         # The protocol is spoken on the descriptors 3 and 4.
         script = f'exec "$0" "$@" 3<&{its_in} 4>&{its_out}'
         self._process = subprocess.Popen(
-            ["bash", "-c", script, CHROMIUM, *_FLAGS, f"--user-data-dir={profile}"],
+            ["bash", "-c", script, CHROMIUM, *_FLAGS, "--remote-debugging-pipe",
+             f"--user-data-dir={profile}"],
             pass_fds=(its_in, its_out), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         os.close(its_in)

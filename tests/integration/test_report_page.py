@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.browser import CHROMIUM, Browser
+from fakes.browser import CHROMIUM, Browser, print_at_once
 from fakes.kept_sweep import kept
 from fakes.recorded import DDP, Spec, repeats, write_sweep
 from scalewise.analysis import analyse, load_sweep
@@ -89,9 +89,61 @@ def test_a_filter_leaves_out_what_was_not_chosen(browser: Browser, page: Path) -
     assert rows
     assert all("hidden" in attributes for _, attributes in rows)
     # By keyboard alone: the first box is the model that the address left out.
+    browser.evaluate("[...document.querySelectorAll('#answer a')].at(-1).focus()")
     browser.press("Tab")
     browser.press(" ")
     browser.until("document.body.dataset.configurations === '4'")
+
+
+def test_of_many_ranks_the_median_is_drawn_and_each_on_demand(
+    browser: Browser, tmp_path: Path
+) -> None:
+    """Steps of eight seeds lie far apart, on an axis whose ticks are not equal all the same."""
+    specs = [Spec(seed=seed, run_factor=3.0**seed) for seed in range(8)]
+    browser.open(_page(write_sweep(tmp_path / "sweep", specs), tmp_path / "report.html"))
+    _drawn(browser)
+    names = "[...document.querySelectorAll('#steps .legendtext')].map((one) => one.textContent)"
+    shown = browser.evaluate(names)
+    assert shown[:2] == ["fastest to slowest of all ranks", "median of all ranks"]
+    assert len(shown) == 2 + 8
+    lines = "document.querySelectorAll('#steps .scatterlayer .trace').length"
+    before = browser.evaluate(lines)
+    browser.evaluate("Plotly.restyle('steps', { visible: true }, [3]).then(() => true)")
+    assert browser.evaluate(lines) == before + 1
+    for axis in ("x", "y"):
+        per_axis = browser.evaluate(
+            f"[...document.querySelectorAll('.{axis}axislayer-above')].map((one) => "
+            f"[...one.querySelectorAll('.{axis}tick')].map((tick) => tick.textContent))"
+        )
+        assert sum(map(len, per_axis)) > 20
+        assert all(len(set(told)) == len(told) for told in per_axis)
+
+
+def test_models_of_unlike_size_have_a_panel_each(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    _drawn(browser)
+    for picture in ("rate", "memory", "budget", "anatomy"):
+        panels = browser.evaluate(
+            f"document.querySelectorAll('#{picture} .xaxislayer-above').length"
+        )
+        assert panels == 2, picture
+
+
+def test_a_remark_of_the_answer_opens_the_section_that_has_them(
+    browser: Browser, page: Path
+) -> None:
+    browser.open(page)
+    _drawn(browser)
+    assert not browser.evaluate("document.querySelector('#about-remarks').open")
+    browser.evaluate("document.querySelector('#answer a').click()")
+    assert browser.evaluate("document.querySelector('#about-remarks').open")
+
+
+def test_what_is_printed_at_once_has_its_pictures(page: Path, tmp_path: Path) -> None:
+    """Without its pictures, this page is 60 kB of PDF."""
+    to = tmp_path / "page.pdf"
+    print_at_once(page, to, tmp_path / "profile")
+    assert to.stat().st_size > 150_000
 
 
 def test_a_cell_has_its_steps_provenance_and_difference(browser: Browser, page: Path) -> None:

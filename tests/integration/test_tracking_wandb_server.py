@@ -70,7 +70,7 @@ def test_offline_runs_are_uploaded_once_and_by_who_is_logged_in(
         assert "WANDB_API_KEY" in refused.stderr
         done = run(account, "-m", "scalewise", "wandb-sync", sweep.path)
         assert (done.returncode, done.stdout) == (0, "uploaded 2 of 2 runs\n")
-        assert [(name.split()[-1], group) for name, group in named(server)] == [
+        assert [(name.split()[0], group) for name, group in named(server)] == [
             ("alpha", group_of(sweep)),
             ("beta", group_of(sweep)),
         ]
@@ -102,7 +102,7 @@ def test_server_away_leaves_runs_to_upload(
     with closing(WandbServer()) as server:
         # The next mirror of this sweep finds the server and completes the runs there.
         assert mirror(logged_in(trackers_environment, server.url), sweep).returncode == 0
-        assert [name.split()[-1] for name, _ in named(server)] == ["alpha", "beta"]
+        assert [name.split()[0] for name, _ in named(server)] == ["alpha", "beta"]
         assert {len(u.history) for u in server.runs.values()} == {cells[0].expected_rows()}
         assert all(wandb_state(cell).location.startswith(server.url) for cell in cells)
         assert {wandb_state(cell).status for cell in cells} == {"synced"}

@@ -13,6 +13,7 @@ from .configuration import IDLE as IDLE
 from .configuration import PHASE_WORDS as PHASE_WORDS
 from .configuration import Configuration as Configuration
 from .configuration import configurations as configurations
+from .configuration import seed_of as seed_of
 from .cost import Cost as Cost
 from .cost import SamplesError as SamplesError
 from .cost import Target as Target
@@ -46,7 +47,9 @@ from .load import load_sweep as load_sweep
 from .load import no_sweep as no_sweep
 from .load import read_cell_steps as read_cell_steps
 from .load import sweep_folder as sweep_folder
+from .logged import BEST as BEST
 from .logged import first_score as first_score
+from .logged import logged_curves as logged_curves
 from .loss_budget import CAUSE_WORDS as CAUSE_WORDS
 from .loss_budget import LossBudget as LossBudget
 from .loss_budget import LossCause as LossCause

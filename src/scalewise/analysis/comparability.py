@@ -38,8 +38,10 @@ _NO_FACTOR = (
 
 
 # The same, and keys that never determine a result, or that the records state better (the batch).
+# Seeds of one configuration are repeats of it.
 _NOT_IDENTITY = (
     *_NO_FACTOR,
+    "seed",
     "experiment",
     "name",
     "batch_size",
@@ -61,7 +63,6 @@ FACTORS: Mapping[str, tuple[str, ...]] = {
     "execution": ("execution",),
     "batch": ("batch",),
     "measuring": ("profile", "wrap"),
-    "seed": ("seed",),
 }
 """The factors a comparison may declare, each with the fields that may then differ."""
 

@@ -183,14 +183,22 @@ class Configuration:
     def workload(self) -> tuple[str | None, str | None]:
         return self.name("model"), self.name("dataset")
 
+    @cached_property
+    def learned(self) -> tuple[Run, ...]:
+        """Its runs, and those that others on the host disturbed: what they learned counts."""
+        disturbed = (one.cell for one in self.set_aside if one.is_disturbed)
+        return (*self.runs, *map(measure_run, disturbed)) if self.runs else ()
+
     def values(self, key: str) -> list[float]:
         """The figure of every run that has it."""
         return [v for run in self.runs if (v := run.value(key)) is not None]
 
     def rounds(self, key: str) -> Runs:
         """As :meth:`values`, by round, to be compared within rounds; a logged metric by seed."""
-        known = [(run, v) for run in self.runs if (v := run.value(key)) is not None]
-        return self.by_round(known) if key in RUN_FIGURES else _by_seed(known)
+        timed = key in RUN_FIGURES
+        runs = self.runs if timed else self.learned
+        known = [(run, v) for run in runs if (v := run.value(key)) is not None]
+        return self.by_round(known) if timed else _by_seed(known)
 
     @property
     def seeds(self) -> list[int]:
@@ -208,13 +216,12 @@ class Configuration:
         """
         if self.is_monitored:
             return [value for _, value in values]
-        seeds = self.seeds
-        count = max(1, len(seeds))
+        several = len(self.seeds) > 1
 
         def number(cell: CellRecords) -> int:
-            seed = seed_of(cell)
-            place = 0 if seed is None else seeds.index(seed)
-            return cell.planned.repeat * count + place
+            # A side may lack a seed that the other has.
+            seed = seed_of(cell) if several else None
+            return cell.planned.repeat + _MORE_THAN_REPEATS * (seed or 0)
 
         return {number(run.cell): value for run, value in values}
 
@@ -245,7 +252,7 @@ class Configuration:
     @property
     def logged(self) -> tuple[str, ...]:
         """Keys of what the modules of its runs logged."""
-        return tuple(dict.fromkeys(key for run in self.runs for key in run.logged))
+        return tuple(dict.fromkeys(key for run in self.learned for key in run.logged))
 
     @property
     def rank_summaries(self) -> list[RankSummary]:
@@ -291,6 +298,9 @@ class Configuration:
         if phase == "other" and any(pipeline_of(run.cell) for run in self.runs):
             return IDLE
         return PHASE_WORDS[phase]
+
+
+_MORE_THAN_REPEATS = 1_000_000
 
 
 def _by_seed(values: Sequence[tuple[Run, float]]) -> Runs:

@@ -49,7 +49,7 @@ def name_rows(
     labels = {
         # What a cell does not have tells it apart by not being there.
         key: " ".join(
-            [base[key], *(f"{short[n]}={_word(own, n)}" for n in chosen[scope] if n in own)]
+            [base[key], *(f"{short[n]}={_shown(own, n)}" for n in chosen[scope] if n in own)]
         )
         for scope, keys in scopes.items()
         for key, own in ((key, fields[key]) for key in keys)
@@ -98,11 +98,19 @@ def _chosen(rows: Mapping[str, Fields], base: Mapping[str, str], typed: set[str]
             constant = len({value for value in values if value}) <= 1
             if constant or _priority(name, typed):
                 continue  # it comes with the group's name
+        if name == "optimizer.name" and _is_built_by_model(values, differ):
+            continue
         copied = values in found.values() and not set(values) & {"true", "false", "null"}
         if copied and _priority(name, typed):
             continue  # it repeats another, as by interpolation
         found[name] = values
     return [name for name in found if not _is_only_there(name, found)]
+
+
+def _is_built_by_model(values: tuple[str, ...], differ: Mapping[str, tuple[str, ...]]) -> bool:
+    """Whether modules built these optimizers as arguments of the model say."""
+    own = all(value.startswith("the_module's_own") for value in values)
+    return own and any(_follows(values, of) for n, of in differ.items() if n.startswith("model."))
 
 
 def _group_name(
@@ -188,7 +196,7 @@ def swept_words(planned: Sequence[PlannedCell]) -> dict[str, str]:
         ]
         short = _shortened(names)
         for key, fields in rows.items():
-            found[key] = " ".join(f"{short[n]}={_word(fields, n)}" for n in names if n in fields)
+            found[key] = " ".join(f"{short[n]}={_shown(fields, n)}" for n in names if n in fields)
     return found
 
 
@@ -250,9 +258,21 @@ def _word(fields: Fields, name: str) -> str:
     return "_".join(str(value).split())
 
 
+def _shown(fields: Fields, name: str) -> str:
+    """As :func:`_word` in fewer letters: a class by its own name, long fractions by four digits."""
+    word = _word(fields, name)
+    if name.endswith("._target_"):
+        return word.rpartition(".")[2]
+    return f"{float(word):.4g}" if _LONG_FRACTION.fullmatch(word) else word
+
+
+_LONG_FRACTION = re.compile(r"-?\d*\.\d{6,}(e-?\d+)?")
+"""As a search chooses them."""
+
+
 def _shortened(names: Sequence[str]) -> dict[str, str]:
     """The last part of each dotted name, as far as it is that one's alone."""
-    whole = {name: name.removesuffix(".name") for name in names}
+    whole = {name: name.removesuffix(".name").removesuffix("._target_") for name in names}
     last = {name: word.rpartition(".")[2] for name, word in whole.items()}
     ends = list(last.values())
     return {name: last[name] if ends.count(last[name]) == 1 else whole[name] for name in names}

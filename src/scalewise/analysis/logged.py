@@ -6,13 +6,13 @@ which value is the better one. A name that a figure has already is told as ``log
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from scalewise.analysis.losses import over_ranks
 from scalewise.analysis.model import CellRecords, workload
 from scalewise.config import Mode, known_mode, of_validation
-from scalewise.records import last_metrics
+from scalewise.records import MetricRow, last_metrics
 
 OWN: Final = frozenset({"train_loss", "learning_rate"})
 """Series of the recorder's, which no module logged."""
@@ -46,14 +46,35 @@ def logged_figures(
     return found
 
 
-def _best(cell: CellRecords, name: str, mode: Mode) -> float | None:
-    """Over all epochs; None where the series is not there, and where none is finite."""
+def logged_curves(cell: CellRecords) -> dict[str, tuple[list[int], list[float]]]:
+    """Steps and values of each metric of a finished cell that was logged more than once.
+
+    A learning rate that stayed is left out.
+    """
+    names = last_metrics(cell.result.ranks) if cell.result and not cell.metric_faults else {}
+    found = {}
+    for name in names:
+        rows = [] if name == "train_loss" else _rows(cell, name)
+        known = [(row.step, value) for row in rows if (value := row.values[name]) is not None]
+        stayed = name == "learning_rate" and len({value for _, value in known}) == 1
+        if len(known) > 1 and not stayed:
+            found[name] = ([step for step, _ in known], [value for _, value in known])
+    return found
+
+
+def _rows(cell: CellRecords, name: str) -> Sequence[MetricRow]:
+    """Of a metric over all ranks; none where the series is not there."""
     assert cell.result is not None
     if not any(name in row.values for rows in cell.metrics.values() for row in rows):
-        return None
-    rows, _ = over_ranks(name, cell, cell.result)
+        return ()
+    return over_ranks(name, cell, cell.result)[0]
+
+
+def _best(cell: CellRecords, name: str, mode: Mode) -> float | None:
+    """Over all epochs; None where none is finite, and where there is one value alone."""
+    rows = _rows(cell, name)
     known = [value for row in rows if (value := row.values[name]) is not None]
-    return (max if mode == "max" else min)(known) if known else None
+    return (max if mode == "max" else min)(known) if known and len(rows) > 1 else None
 
 
 def first_score(logged: Mapping[str, float | None]) -> str | None:

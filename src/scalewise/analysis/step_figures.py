@@ -65,8 +65,8 @@ class RankSteps:
     timed_s: Span | None
     """From the first to the last timed step, on the better timeline; None where none is timed."""
     began_s: tuple[float, ...]
-    """When steps began, since the first one did: of the shortest and the longest of each of 250
-    equal times, or all of at most 500."""
+    """When steps began, since the first one did: of the shortest, the middle and the longest of
+    each of 166 equal times, or all of at most 500."""
     step_ms: tuple[float, ...]
     """How long those took."""
 
@@ -185,21 +185,26 @@ def _rank_steps(series: StepSeries) -> RankSteps:
 
 
 def extremes(x: Floats, y: Floats, most: int = MOST_POINTS) -> tuple[Floats, Floats]:
-    """The same points if they are few, else the lowest and highest of each of equal bins of x.
+    """The same points if they are few, else the lowest, middle and highest of equal bins of x.
 
-    ``x`` rises, both have shape ``[points]``.
+    So a median of what is kept is one of all. ``x`` rises, both have shape ``[points]``.
     """
     if len(x) <= most:
         return x, y
-    bounds = np.linspace(x[0], x[-1], most // 2 + 1)
+    bounds = np.linspace(x[0], x[-1], most // 3 + 1)
     cuts = [0, *np.searchsorted(x, bounds[1:-1]).tolist(), len(x)]
     kept = sorted(
         place
         for first, last in pairwise(cuts)
         if last > first
-        for place in {first + int(y[first:last].argmin()), first + int(y[first:last].argmax())}
+        for place in {first + at for at in _low_middle_high(y[first:last])}
     )
     return x[kept], y[kept]
+
+
+def _low_middle_high(y: Floats) -> tuple[int, int, int]:
+    middle = (len(y) - 1) // 2
+    return int(y.argmin()), int(y.argpartition(middle)[middle]), int(y.argmax())
 
 
 class CellSteps(Sequence[StepSeries]):

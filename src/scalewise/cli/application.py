@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.shell_completion import shell_complete
 
 import scalewise
 from scalewise.cli.exits import WRONG_INPUT, Exit, shown
@@ -27,6 +28,10 @@ from scalewise.host import (
 from scalewise.records import closest
 
 FOLDER = click.Path(path_type=Path)
+
+
+_COMPLETE = "_SCALEWISE_COMPLETE"
+"""By which shells ask for completions."""
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -63,6 +68,8 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
+    if asked := os.environ.get(_COMPLETE):
+        return shell_complete(application, {}, "scalewise", _COMPLETE, asked)
     try:
         with application.make_context("scalewise", words) as context:
             return application.invoke(context) or Exit.DONE

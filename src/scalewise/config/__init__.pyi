@@ -12,13 +12,16 @@ from .cell import too_many_cells as too_many_cells
 from .components import BelowOne as BelowOne
 from .components import Component as Component
 from .components import bind as bind
+from .components import built_arguments as built_arguments
 from .components import check_module as check_module
+from .components import check_nested as check_nested
 from .components import check_optimizer as check_optimizer
 from .components import conf_dir as conf_dir
 from .components import instantiate as instantiate
 from .components import is_shipped as is_shipped
 from .components import keep_own_arguments as keep_own_arguments
 from .components import load_target as load_target
+from .components import nested as nested
 from .components import options_of as options_of
 from .data_parallel import DdpConfig as DdpConfig
 from .data_parallel import DeviceKind as DeviceKind
@@ -81,6 +84,7 @@ from .strategy_choice import keep_known_keys as keep_known_keys
 from .strategy_choice import open_keys as open_keys
 from .strategy_choice import place_on_devices as place_on_devices
 from .training import INSTEAD as INSTEAD
+from .training import NO_TEST as NO_TEST
 from .training import PASSED as PASSED
 from .training import Mode as Mode
 from .training import SchedulerConfig as SchedulerConfig

@@ -10,9 +10,10 @@ import inspect
 import pkgutil
 import re
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FunctionType
 from typing import Annotated, Any
 
 import yaml
@@ -37,7 +38,8 @@ class Component:
     arguments: Mapping[str, Any]
 
 
-_NOT_ARGUMENTS = ("_target_", "name", "takes", "gives")
+_OF_HYDRA = ("_target_", "_partial_", "_args_", "_convert_", "_recursive_")
+_NOT_ARGUMENTS = (*_OF_HYDRA, "name", "takes", "gives")
 """Keys beside a component's arguments: its class, its name, and the batches that it knows."""
 
 
@@ -124,10 +126,72 @@ def load_target(key: str, component: Component) -> Any:
     return getattr(module, class_name)
 
 
-def bind(key: str, component: Component, target: Any, given: tuple[str, ...] = ()) -> None:
+def nested(key: str, value: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The classes that an argument names itself, each with its key."""
+    if isinstance(value, Mapping):
+        if isinstance(value.get("_target_"), str):
+            yield key, value
+        for name, inner in value.items():
+            yield from nested(f"{key}.{name}", inner)
+    elif isinstance(value, (list, tuple)):
+        for place, inner in enumerate(value):
+            yield from nested(f"{key}[{place}]", inner)
+
+
+def built_arguments(key: str, component: Component) -> dict[str, Any]:
+    """Its arguments; those that name classes are built, or partials of them, as Hydra does it.
+
+    Raises :class:`ConfigError` for a class that is not there.
+    """
+    return {name: _built(f"{key}.{name}", value) for name, value in component.arguments.items()}
+
+
+def _built(key: str, value: Any) -> Any:
+    if isinstance(value, Mapping):
+        inner = {name: _built(f"{key}.{name}", one) for name, one in value.items()}
+        if not isinstance(inner.get("_target_"), str):
+            return inner
+        target, given = _found(key, inner["_target_"]), inner.get("_args_", ())
+        named = {name: one for name, one in inner.items() if name not in _OF_HYDRA}
+        partial = functools.partial(target, *given, **named)
+        return partial if inner.get("_partial_") else partial()
+    if isinstance(value, (list, tuple)):
+        return [_built(f"{key}[{place}]", one) for place, one in enumerate(value)]
+    return value
+
+
+def _found(key: str, target: str) -> Any:
+    """What a dotted name stands for: a class, a function, or a method of a class."""
+    try:
+        return pkgutil.resolve_name(f"{module_of(target)}.{target.rpartition('.')[2]}")
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ConfigError(f"{key}._target_: found {target!r}; {error}") from error
+
+
+def check_nested(key: str, component: Component) -> None:
+    """Import the classes that arguments name, and check what these get. Raises ConfigError."""
+    for name, value in component.arguments.items():
+        for at, group in nested(f"{key}.{name}", value):
+            target = _found(at, group["_target_"])
+            # What is written in C has no signature.
+            if isinstance(target, type | FunctionType) and "_args_" not in group:
+                named = {name: one for name, one in group.items() if name not in _OF_HYDRA}
+                inner = Component(group["_target_"], at, named)
+                bind(at, inner, target, is_partial=bool(group.get("_partial_")))
+
+
+def bind(
+    key: str,
+    component: Component,
+    target: Any,
+    given: tuple[str, ...] = (),
+    *,
+    is_partial: bool = False,
+) -> None:
     """Check names and types of a component's arguments against ``target``'s signature.
 
-    ``given`` are parameters that the caller passes itself. Raises :class:`ConfigError`.
+    ``given`` are parameters that the caller passes itself; a partial gets some of them later.
+    Raises :class:`ConfigError`.
     """
     parameters = _parameters(key, component, target)
     init = target.__init__ if inspect.isclass(target) else target
@@ -140,7 +204,7 @@ def bind(key: str, component: Component, target: Any, given: tuple[str, ...] = (
     }
     for name, value in component.arguments.items():
         if name in named:
-            if name in hints:
+            if name in hints and next(nested("", value), None) is None:
                 try:
                     convert(hints[name], value, f"{key}.{name}")
                 except DataError as error:
@@ -152,7 +216,7 @@ def bind(key: str, component: Component, target: Any, given: tuple[str, ...] = (
                 f"{key}.{name}: unknown key{closest(name, list(named))}; "
                 f"allowed: {', '.join(named) or 'none'}"
             )
-    for name, parameter in named.items():
+    for name, parameter in named.items() if not is_partial else ():
         if parameter.default is parameter.empty and name not in component.arguments:
             raise ConfigError(f"{key}.{name}: missing; {component.target} needs it")
 
@@ -198,7 +262,7 @@ def instantiate(key: str, component: Component, **given: Any) -> Any:
         check_optimizer(component, target)
     bind(key, component, target, tuple(given))
     try:
-        return target(**component.arguments, **given)
+        return target(**built_arguments(key, component), **given)
     except ValueError as error:
         raise ConfigError(f"{key}.{error}") from error
 

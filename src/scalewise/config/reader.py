@@ -23,8 +23,12 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
-def resolve(composed: DictConfig) -> dict[str, Any]:
-    """Hydra's composed configuration as plain data, interpolations resolved, without ``hydra``."""
+def resolve(composed: DictConfig, choices: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Hydra's composed configuration as plain data, interpolations resolved, without ``hydra``.
+
+    ``choices`` are the options of its groups. A class of the user's that has no name in its file is
+    called as the file is.
+    """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
 
@@ -39,6 +43,10 @@ def resolve(composed: DictConfig) -> dict[str, Any]:
             plain[str(key)] = value
     except OmegaConfBaseException as error:
         raise ConfigError(in_one_line(error)) from error
+    for group in ("model", "dataset", "optimizer"):
+        own, option = plain.get(group), (choices or {}).get(group)
+        if isinstance(own, dict) and option and "_target_" in own:
+            plain[group] = {**own, "name": own.get("name") or str(option).rpartition("/")[2]}
     return plain
 
 

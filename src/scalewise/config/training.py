@@ -114,7 +114,7 @@ def _callback(key: str, group: object) -> Component:
 
 
 _LIGHTNING = ("pytorch_lightning", "lightning")
-_NOT_ARGUMENTS = ("interval", "frequency", "monitor", "_partial_")
+_NOT_ARGUMENTS = ("interval", "frequency", "monitor")
 
 
 @dataclass(frozen=True)
@@ -167,6 +167,8 @@ def scheduler_of(group: object) -> SchedulerConfig | None:
     except DataError as error:
         raise ConfigError(str(error)) from error
 
+
+NO_TEST = "test: found true, but {}; allowed: false, or what has one"
 
 PASSED = (
     "detect_anomaly", "enable_model_summary", "inference_mode", "limit_test_batches",

@@ -156,8 +156,8 @@ def _block(
         asked = "" if few else _asked(pair)
         cause = _cause(analysis, pair)
         rest = [one for one in found if not cause or one.first.code != "contention"]
-        more = (cause, asked, lost, _next(analysis, pair), _doubt(rest, pair))
-        said += [Line(text) for text in more if text]
+        said += [Line(text) for text in (cause, asked, lost, _next(analysis, pair)) if text]
+        said += _doubt(rest, pair)
     return Lines(tuple(said[:_MOST_LINES]), "answer")
 
 
@@ -341,15 +341,14 @@ def _commands(analysis: Analysis) -> Iterator[str]:
             yield command(analysis, override)
 
 
-def _doubt(found: Sequence[RemarkLine], pair: Pair) -> str:
+def _doubt(found: Sequence[RemarkLine], pair: Pair) -> Iterator[Line]:
     """The gravest about either side, and how many there are; the report has all."""
     sides = {pair.multi.config_id, pair.single.config_id}
     own = [one for one in found if sides & one.about and one.gravity != "note"]
     of = f" 1 of {len(own)}" if len(own) > 1 else ""
     for one in own[:1]:
         side = pair.multi if pair.multi.config_id in one.about else pair.single
-        return f"Doubt{of}: {side.device_words}: {one.first.brief}."
-    return ""
+        yield Line(f"Doubt{of}: {side.device_words}: {one.first.brief}.", more="remarks")
 
 
 def _alone(analysis: Analysis) -> Iterator[str]:
@@ -453,15 +452,16 @@ def _accuracy(analysis: Analysis) -> Iterator[str]:
 def _stopped(analysis: Analysis) -> Iterator[str]:
     """Runs that a callback or their module ended before their time."""
     for config in analysis.measured:
-        stops = [stop for run in config.runs if run.ranks and (stop := run.ranks[0].stopped)]
+        runs = config.learned
+        stops = [stop for run in runs if run.ranks and (stop := run.ranks[0].stopped)]
         for by, alike in grouped(stops, lambda one: (one.by, one.monitor)).items():
             who = f"{by[0]} on {by[1]}" if by[1] else by[0]
             epochs = count_range({stop.epoch for stop in alike})
-            often = f" in {len(alike)} of {len(config.runs)} runs" if len(config.runs) > 1 else ""
+            often = f" in {len(alike)} of {len(runs)} runs" if len(runs) > 1 else ""
             yield f"{config.label}: stopped early by {who} in epoch {epochs}{often}."
 
 
-def _found(analysis: Analysis) -> Iterator[str]:
+def _found(analysis: Analysis) -> Iterator[str | Line]:
     """What the doctor and the records complain of, and how much there is in the report."""
     for finding in analysis.doctor.findings if analysis.doctor and analysis.measured else ():
         yield f"{finding.severity}: {finding.text}"
@@ -469,4 +469,5 @@ def _found(analysis: Analysis) -> Iterator[str]:
     yield from [f"Fault: {one.brief}." for one in found if one.first.code in _FAULTS][:1]
     if found:
         verb = "is" if len(found) == 1 else "are"
-        yield f"{len(found)} {plural(len(found), 'remark')} {verb} in the report."
+        count = f"{len(found)} {plural(len(found), 'remark')} {verb} in the report."
+        yield Line(count, more="remarks")

@@ -16,6 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 from scalewise.analysis import (
+    BEST,
     CAUSE_WORDS,
     Analysis,
     Comparison,
@@ -56,6 +57,7 @@ from scalewise.report.sections import (
     Note,
     Picture,
     Section,
+    Table,
     by_text,
     item,
     lines,
@@ -272,6 +274,7 @@ def front_page(analysis: Analysis, folder: Path) -> list[Section]:
         replace(of_head, blocks=alarms),
         replace(answer, blocks=(*answer.blocks, picture)) if answer.blocks else answer,
         _unfinished(analysis),
+        _learned(analysis),
         _scaling(analysis),
         _losses(analysis),
         _remarks(analysis),
@@ -287,6 +290,17 @@ def _explained(sections: Sequence[Section]) -> Iterator[Section]:
         used = [word for word in left if re.search(rf"\b{word}", text, re.IGNORECASE)]
         said = " ".join(f"*{word.capitalize()}*: {left.pop(word)}." for word in used)
         yield replace(one, blocks=(*one.blocks, Note(said))) if said else one
+
+
+def _learned(analysis: Analysis) -> Section:
+    """The last values of what modules logged, where numbers of devices are not the question."""
+    found = metrics(analysis)
+    tables = () if analysis.pairs else tuple(b for b in found.blocks if isinstance(b, Table))
+    last = (
+        one.only(i for i, column in enumerate(one.columns) if not column.key.startswith(BEST))
+        for one in tables
+    )
+    return section(found.key, found.title, *last)
 
 
 def _unfinished(analysis: Analysis) -> Section:

@@ -258,11 +258,15 @@ class Tables:
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """One row a finished run, with every figure taken from it."""
+        """One row a finished run, with every figure taken from it, those set aside last."""
         return _frame(
-            run.as_plain() | {"configuration": config.label}
-            for config in self.analysis.configurations for run in config.runs
-        )  # fmt: skip
+            run.as_plain() | {"configuration": config.label, "set_aside": reason}
+            for config in self.analysis.configurations
+            for run, reason in (
+                *((run, None) for run in config.runs),
+                *((measure_run(one.cell), one.reason) for one in config.set_aside),
+            )
+        )
 
     @cached_property
     def steps(self) -> pd.DataFrame:

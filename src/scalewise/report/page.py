@@ -4,8 +4,8 @@ It has the report's sections, and draws :func:`page_data` with plotly's script, 
 once. Record text is escaped in :func:`_text` and :func:`_json` alone.
 
 Figures that are drawn keep four significant digits, curves at most :data:`MOST_POINTS` points, and
-fewer where a page has many: the lowest and the highest of each bin, so that no spike is lost. Names
-are plain text, which the page never takes for markup.
+fewer where a page has many: the lowest, middle and highest of each bin, so that no spike is lost.
+Names are plain text, which the page never takes for markup.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from scalewise.analysis import (
     extremes,
     figures_of,
     flatten,
+    logged_curves,
+    seed_of,
     shown_on,
 )
 from scalewise.records import CellFolder, DeviceSeries, open_plain
@@ -53,7 +55,7 @@ def render(title: str, analysis: Analysis, sections: Iterable[Section]) -> str:
     made = [(one.key, _section(one)) for one in sections]
     # Why cells have no result is part of the answer, and all of it where none has one.
     lost = "".join(text for key, text in made if key == "unfinished")
-    said += lost if analysis.measured else lost.replace("<details>", "<details open>", 1)
+    said += lost if analysis.measured else lost.replace("<details ", "<details open ", 1)
     parts = {
         "POLICY": (
             "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -125,7 +127,8 @@ def _script(source: str) -> str:
 def _section(section: Section) -> str:
     body = "".join(_block(block) for block in section.blocks)
     title = _text(section.title or "This sweep")
-    return f"<details><summary>{title}</summary>{body}</details>\n" if body else ""
+    at = f'<details id="about-{_text(section.key)}">'
+    return f"{at}<summary>{title}</summary>{body}</details>\n" if body else ""
 
 
 def _open_section(section: Section) -> str:
@@ -150,6 +153,8 @@ def _block(block: Block) -> str:
 
 
 def _line(line: Line) -> str:
+    if line.more:
+        return f'<a href="#about-{_text(line.more)}">{_text(line.text)}</a>'
     if not line.verdict:
         return _text(line.text)
     kind = line.verdict.replace(" ", "-")
@@ -196,7 +201,7 @@ Values = npt.NDArray[np.float64]
 def page_data(analysis: Analysis) -> dict[str, Any]:
     """Everything that is drawn, ready for JSON; a cell names its configuration by its place."""
     configs = analysis.configurations
-    measured = {run.cell.planned.name: run for config in configs for run in config.runs}
+    measured = {run.cell.planned.name: run for config in configs for run in config.learned}
     cells = [cell for config in configs for cell in config.cells]
     devices = sum(len(series.devices) for cell in cells for series in cell.devices)
     points = (
@@ -270,7 +275,7 @@ def _cell(
     return {
         "name": cell.planned.name,
         "configuration": place,
-        "repeat": cell.planned.repeat,
+        "run": _run_words(config, cell),
         "state": cell.state,
         "failure": cell.ending.message,
         "steps": [
@@ -288,14 +293,26 @@ def _cell(
             device for series in cell.devices for device in _devices(series, start, points[1])
         ],
         "loss": _loss(run, start),
+        "logged": {
+            name: thinned(np.array(steps), np.array(values))
+            for name, (steps, values) in (logged_curves(cell) if run else {}).items()
+        },
         "facts": _facts(cell),
         "differs": _differences(cell, baseline.single.cells[0]) if baseline else [],
         "log": _log_tail(cell),
     }
 
 
+def _run_words(config: Configuration, cell: CellRecords) -> str:
+    """Which of its row a run is."""
+    repeat, seed = f"repeat {cell.planned.repeat}", f"seed {seed_of(cell)}"
+    if len(config.seeds) < 2:
+        return repeat
+    return f"{seed}, {repeat}" if len(config.cells) > len(config.seeds) else seed
+
+
 def thinned(x: Values, y: Values, most: int = MOST_POINTS) -> Curve:
-    """The lowest and highest of bins of x, as numbers of few digits; ``x`` rises."""
+    """The lowest, middle and highest of bins of x, as numbers of few digits; ``x`` rises."""
     x, y = extremes(x, y, most)
     return [_digits(v, 6) for v in x.tolist()], [_digits(v) for v in y.tolist()]
 

@@ -117,10 +117,10 @@ def tidy(axes: Axes, grid: str = "x") -> None:
 
 
 def group_thousands(axes: Axes, *names: str) -> None:
-    """Numbers on the axes ``x`` or ``y`` as 12,800."""
+    """Numbers on the axes ``x`` or ``y`` as 12,800, with all the digits that tell them apart."""
     for name in names:
         axis = axes.xaxis if name == "x" else axes.yaxis
-        axis.set_major_formatter(lambda v, _: f"{v:,.0f}" if v >= 10 or v == 0 else f"{v:g}")
+        axis.set_major_formatter(lambda v, _: f"{v:,.10g}")
 
 
 def legend_below(made: Figure, entries: Mapping[str, Artist], columns: int) -> None:
@@ -153,7 +153,10 @@ def stacked_panels(rows: Sequence[int]) -> tuple[Figure, list[Axes]]:
 
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
-    axes.set_yticks(range(len(names)), [drawn(name, _LONGEST_NAME) for name in names])
+    short = [drawn(name, _LONGEST_NAME) for name in names]
+    if len(set(short)) < len(set(names)):
+        short = [drawn(name, len(name)) for name in names]
+    axes.set_yticks(range(len(names)), short)
     axes.set_ylim(len(names) - 0.5, -0.5)
 
 

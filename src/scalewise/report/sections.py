@@ -117,6 +117,8 @@ class Line:
     text: str
     subject: str = ""
     verdict: str = ""
+    more: str = ""
+    """Key of the section that has all of it: on a page, the line leads there."""
 
 
 @dataclass(frozen=True)
@@ -128,8 +130,9 @@ class Lines:
     where: Where = "both"
 
 
-def lines(texts: Iterable[str], tone: Tone = "list", where: Where = "both") -> Lines:
-    return Lines(tuple(map(Line, texts)), tone, where)
+def lines(texts: Iterable[str | Line], tone: Tone = "list", where: Where = "both") -> Lines:
+    found = tuple(one if isinstance(one, Line) else Line(one) for one in texts)
+    return Lines(found, tone, where)
 
 
 @dataclass(frozen=True)

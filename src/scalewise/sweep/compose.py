@@ -101,7 +101,10 @@ class Composer:
             self._bases[choices] = self._base(choices, number)
         base = self._bases[choices]
         merged = None if base is None else _with_values(base, values)
-        return resolve(self.compose(overrides, number)) if merged is None else merged
+        if merged is not None:
+            return merged
+        config = self.compose(overrides, number)
+        return resolve(config, config.hydra.runtime.choices)
 
     def written(self, overrides: Sequence[str]) -> tuple[str, ...]:
         """The keys that the experiment file of a job sets; ask after :meth:`plain`."""
@@ -132,9 +135,11 @@ class Composer:
         """Plain data to set values in; None where a part of it refers to another."""
         config = self.compose(choices, number)
         self._written[choices] = written_keys(self._loader, config.hydra.runtime)
-        base, raw = resolve(config), OmegaConf.to_container(config, resolve=False)
+        plain, raw = resolve(config), OmegaConf.to_container(config, resolve=False)
         assert isinstance(raw, dict)
-        return base if base == {k: v for k, v in raw.items() if k != "hydra"} else None
+        if plain != {k: v for k, v in raw.items() if k != "hydra"}:
+            return None
+        return resolve(config, config.hydra.runtime.choices)
 
     def _chooses_launcher(self, config: DictConfig) -> str | None:
         """``group=option`` of a chosen config whose defaults list names a launcher, if one does.

@@ -100,10 +100,10 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
         )
     options: Any = OmegaConf.to_container(HydraConfig.get().launcher, resolve=True)
     local = local_config({key: value for key, value in options.items() if key != "_target_"})
-    written = written_keys(GlobalHydra.instance().config_loader(), HydraConfig.get().runtime)
-    own, lines = take_own_batches(
-        [request(overrides, wrapped(resolve(composed), local.wrap), written)]
-    )
+    runtime = HydraConfig.get().runtime
+    written = written_keys(GlobalHydra.instance().config_loader(), runtime)
+    plain = wrapped(resolve(composed, runtime.choices), local.wrap)
+    own, lines = take_own_batches([request(overrides, plain, written)])
     host = ThisHost()
     alone, more = settle_alone(own, host.devices_of)
     (one,), beside, said = rehearse_absent(alone, host.devices_of, host.models_of)

@@ -22,17 +22,21 @@ from typing import Any
 
 from scalewise.config import (
     FP8_CAPABILITY,
+    NO_TEST,
     CellConfig,
     Component,
     ConfigError,
     DatasetError,
     HardwareConfig,
     bind,
+    built_arguments,
+    check_nested,
     check_optimizer,
     devices_as_typed,
     find_compiler,
     in_one_line,
     load_target,
+    nested,
     require,
 )
 from scalewise.datasets import AG_NEWS, HEAD_ROWS, IMDB, load_index, read_labelled_csv
@@ -186,8 +190,9 @@ def explain_differences(cell: CellConfig, devices: int, host: Host) -> Iterator[
         )
 
 
-_Asked = tuple[str, Component, str]
-"""Group, what it names, and what was typed that a Lightning class of the user's decides itself."""
+_Asked = tuple[str, Component, str, bool]
+"""Group, what it names, what was typed that a Lightning class of the user's decides itself, and
+whether the cell is tested."""
 _TIMEOUT_S = 120.0
 _LOADERS_S = 20.0
 """How long all data modules together may take to hand out their loaders."""
@@ -212,14 +217,20 @@ def check_own_code(requests: Iterable[Request]) -> None:
             typed = _first_of(_DECIDED_BY.get(key, ()), one.overrides)
             # Values are not part of it: trials of a sweeper differ in little else. But the batches
             # of a data module depend on them.
-            arguments = repr(component) if key == "dataset" else sorted(component.arguments)
-            names = f"{key} {component.target} {arguments} {bool(typed)}"
+            arguments = repr(component) if key == "dataset" else _names(component)
+            names = f"{key} {component.target} {arguments} {bool(typed)} {one.cell.test}"
             if not component.target.startswith("scalewise.") and names not in _sound:
-                asked.setdefault(f"{names} {component!r}", (key, component, typed))
+                asked.setdefault(f"{names} {component!r}", (key, component, typed, one.cell.test))
                 new.add(names)
     if asked:
         _ask(list(asked.values()))
         _sound.update(new)
+
+
+def _names(component: Component) -> list[str]:
+    """Of its arguments, and of the classes that these name."""
+    inner = (one for name, value in component.arguments.items() for one in nested(name, value))
+    return sorted([*component.arguments, *(f"{at}={group['_target_']}" for at, group in inner)])
 
 
 def take_own_batches(requests: Iterable[Request]) -> tuple[list[Request], list[str]]:
@@ -282,8 +293,8 @@ def _ask(asked: Sequence[_Asked]) -> None:
 
 
 def _unanswered(asked: Sequence[_Asked], what: str) -> ConfigError:
-    keys = ", ".join(dict.fromkeys(f"{key}._target_" for key, _, _ in asked))
-    modules = ", ".join(dict.fromkeys(c.target.rpartition(".")[0] for _, c, _ in asked))
+    keys = ", ".join(dict.fromkeys(f"{key}._target_" for key, *_ in asked))
+    modules = ", ".join(dict.fromkeys(c.target.rpartition(".")[0] for _, c, *_ in asked))
     return ConfigError(
         f"{keys}: importing {modules} {what}; allowed: modules that can be imported without a "
         f"cell; python -X faulthandler -c 'import {modules}' shows where it ends"
@@ -294,9 +305,9 @@ def main() -> None:
     """Look at each component of standard input; the first error or null, and batches, as JSON."""
     with os.fdopen(os.dup(1), "w") as answer:
         os.dup2(2, 1)  # what the user's modules print is no answer
-        asked = [(key, Component(**plain), typed) for key, plain, typed in json.load(sys.stdin)]
+        asked = [(key, Component(**plain), *rest) for key, plain, *rest in json.load(sys.stdin)]
         error = next(filter(None, map(_error_of, asked)), None)
-        batches = [] if error else _own_batches([(key, one) for key, one, _ in asked])
+        batches = [] if error else _own_batches([(key, one) for key, one, *_ in asked])
         json.dump({"error": error, "batches": batches}, answer)
         answer.flush()
         os._exit(0)  # a thread of the user's would keep it
@@ -325,7 +336,7 @@ def _own_batch(dataset: Component) -> int | str | None:
         target = load_target("dataset", dataset)
         if not _is_a("LightningDataModule", target):
             return None
-        module = target(**dataset.arguments)
+        module = target(**built_arguments("dataset", dataset))
         module.setup("fit")
         batch = getattr(module.train_dataloader(), "batch_size", None)
     except (Exception, SystemExit) as error:  # the ranks will tell
@@ -334,7 +345,7 @@ def _own_batch(dataset: Component) -> int | str | None:
 
 
 def _error_of(asked: _Asked) -> str | None:
-    key, component, _ = asked
+    key, component, *_ = asked
     try:
         _look(*asked)
     except ConfigError as error:
@@ -345,14 +356,17 @@ def _error_of(asked: _Asked) -> str | None:
     return None
 
 
-def _look(key: str, component: Component, typed: str) -> None:
+def _look(key: str, component: Component, typed: str, tested: bool) -> None:
     target, name = load_target(key, component), component.target
     if not callable(target):
         raise ConfigError(f"{key}._target_: found {name}, which is no class; allowed: a class")
     _check_lightning(key, component, target, typed)
+    if tested and key in _TESTS:
+        _check_test(key, component, target)
     if key == "optimizer":
         check_optimizer(component, target)
     bind(key, component, target, _GIVEN.get(key, ()))
+    check_nested(key, component)
     if key == "model":
         _check_trains(component, target)
     if key.startswith("callbacks."):
@@ -361,6 +375,19 @@ def _look(key: str, component: Component, typed: str) -> None:
 
 _GIVEN = {"optimizer": ("params",), "scheduler": ("optimizer",)}
 """Arguments that a cell itself passes to a class."""
+
+
+_TESTS = {
+    "model": ("LightningModule", "test_step"),
+    "dataset": ("LightningDataModule", "test_dataloader"),
+}
+
+
+def _check_test(key: str, component: Component, target: Any) -> None:
+    """Refuse a test that a Lightning class does not know how to do. Raises ConfigError."""
+    base, hook = _TESTS[key]
+    if _is_a(base, target) and getattr(target, hook) is getattr(_lightning(base), hook):
+        raise ConfigError(NO_TEST.format(f"{component.target} has no {hook}"))
 
 
 def _check_trains(component: Component, target: Any) -> None:
@@ -378,7 +405,7 @@ def _check_trains(component: Component, target: Any) -> None:
         return
     try:
         with torch.device("meta"):
-            why = without_loss(target(**component.arguments))
+            why = without_loss(target(**built_arguments("model", component)))
     except Exception:  # whatever it raises there, a rank may build it all the same
         return
     if why is not None:
@@ -394,7 +421,7 @@ def _check_callback(key: str, component: Component, target: Any) -> None:
         )
     if getattr(target, "__module__", "").startswith("pytorch_lightning."):
         try:
-            target(**component.arguments)
+            target(**built_arguments(key, component))
         except Exception as error:
             raise ConfigError(f"{key}: {in_one_line(error)}") from error
 
@@ -402,10 +429,11 @@ def _check_callback(key: str, component: Component, target: Any) -> None:
 def _check_lightning(key: str, component: Component, target: Any, typed: str) -> None:
     if typed and key == "model" and _is_a("LightningModule", target):
         group = re.split(r"[.=]", typed.lstrip("+~"))[0]
+        own = f"model.{group}._target_" if group in component.arguments else "model.KEY"
         raise ConfigError(
             f"{group}: found {typed} beside model._target_={component.target}, a LightningModule,"
             f" which builds its own; allowed: nothing of {group}; leave it out, or give the class "
-            "an argument for it: model.KEY=VALUE"
+            f"an argument for it: {own}=VALUE"
         )
     if typed and key == "dataset" and _is_a("LightningDataModule", target):
         name, _, value = typed.lstrip("+").partition("=")
@@ -419,12 +447,12 @@ def _check_lightning(key: str, component: Component, target: Any, typed: str) ->
 
 def _is_a(base: str, target: Any) -> bool:
     """Whether it is a class of Lightning's: none was made without importing that."""
-    lightning = sys.modules.get("pytorch_lightning")
-    return (
-        inspect.isclass(target)
-        and lightning is not None
-        and issubclass(target, getattr(lightning, base))
-    )
+    known = _lightning(base)
+    return inspect.isclass(target) and known is not None and issubclass(target, known)
+
+
+def _lightning(base: str) -> Any:
+    return getattr(sys.modules.get("pytorch_lightning"), base, None)
 
 
 @dataclass(frozen=True)

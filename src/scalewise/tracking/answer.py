@@ -75,6 +75,7 @@ def read_answer(folder: Path) -> tuple[RunInfo, Answer] | None:
         # Two sweeps may begin in one minute; an answer takes the place of that of its name.
         name=f"{called} answer {run_id[:4]}",
         group=str(called),
+        row="answer",
         tags=("answer", *tracking.tags),
         folder=folder,
         config={"command": results["sweep"]["command"], "folder": str(path)},

@@ -7,12 +7,14 @@ import os
 import re
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import urlparse
 
+from scalewise.analysis import swept_words
 from scalewise.config import TrackingConfig
 from scalewise.records import (
     Alert,
@@ -25,7 +27,6 @@ from scalewise.records import (
     SweepFolder,
     SweepPlan,
     build,
-    last_metrics,
     load_or_none,
     to_plain,
 )
@@ -61,6 +62,8 @@ class RunInfo:
     name: str
     group: str
     """The sweep's name."""
+    row: str
+    """What its repeats and the other seeds of its configuration have in common with it."""
     tags: tuple[str, ...]
     folder: Path
     """Where a tracker that writes files may put its own folder."""
@@ -143,7 +146,10 @@ class SweepName:
 
     began: str
     """When, as its folder says; of a folder that does not, as its plan does."""
-    models: str
+    about: str
+    """Its models, and the keys that were swept."""
+    rows: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """Of each cell, what its row is called, and which run of that it is."""
 
     @classmethod
     def of(cls, folder: SweepFolder, plan: SweepPlan) -> SweepName:
@@ -153,27 +159,56 @@ class SweepName:
             began = "{}-{} {}:{}".format(*match.groups())
         firsts = {planned.name.partition("-")[0] for planned in plan.cells}
         models = sorted(firsts - {"doctor"} or firsts)
-        more = f",+{len(models) - _MOST_MODELS}" if len(models) > _MOST_MODELS else ""
-        return cls(began, ",".join(models[:_MOST_MODELS]) + more)
+        more = f",+{len(models) - _MOST_NAMED}" if len(models) > _MOST_NAMED else ""
+        swept = swept_words(plan.cells)
+        keys = {word.partition("=")[0]: None for words in swept.values() for word in words.split()}
+        by = f" by {','.join([*keys][:_MOST_NAMED])}" if keys else ""
+        return cls(
+            began, ",".join(models[:_MOST_NAMED]) + more + by, _names_of_runs(plan.cells, swept)
+        )
 
     def __str__(self) -> str:
-        return f"{self.began} {self.models}".strip()
+        return f"{self.began} {self.about}".strip()
 
     def run(self, cell: str, attempt: int, earlier: int = 0) -> str:
         """The name of a try. Lists cut names at 28 letters: what differs most comes first.
 
         ``earlier`` results of the cell were set aside: their runs keep their names.
         """
-        parts = cell.split("-")
-        if len(parts) == 5:
-            model, dataset, strategy, repeat, identity = parts
-            cell = f"{model} {strategy}-{repeat} {dataset} {identity}"
         again = f" again {earlier}" if earlier else ""
-        return f"{self.began} {cell}{again}" + (f" try {attempt}" if attempt > 1 else "")
+        more = f" try {attempt}" if attempt > 1 else ""
+        words = " ".join(filter(None, self.rows.get(cell, (cell,))))
+        return f"{words}{again}{more} {self.began}"
+
+
+def _names_of_runs(
+    planned: Sequence[PlannedCell], swept: Mapping[str, str]
+) -> dict[str, tuple[str, str]]:
+    """For each cell the model, what was swept, and what differs of the rest: ``net lr=0.1``.
+
+    Then its seed and its repeat, and its id where no word tells it from another.
+    """
+    stems = {one.name: re.sub(r"-r\d+-[0-9a-f]+$", "", one.name).split("-") for one in planned}
+    of_ours = [stem for stem in stems.values() if len(stem) == 3]  # model, dataset, strategy
+    differ = [0, *(place for place in (1, 2) if len({stem[place] for stem in of_ours}) > 1)]
+    found = {}
+    for one in planned:
+        stem, words = stems[one.name], swept[one.cell_id].split()
+        parts = [stem[place] for place in differ] if len(stem) == 3 else [one.name]
+        seeds = [word for word in words if word.startswith("seed=")]
+        repeat = [f"r{one.repeat}"] if one.repeat and len(stem) == 3 else []
+        row = " ".join([*parts, *(word for word in words if word not in seeds)])
+        found[one.name] = (row, " ".join([*seeds, *repeat]))
+    often = Counter(found.values())
+    return {
+        one.name: (row, which if often[row, which] == 1 else f"{which} {one.cell_id[:8]}".strip())
+        for one in planned
+        for row, which in (found[one.name],)
+    }
 
 
 _STAMP = re.compile(r"\d{4}-(\d\d)-(\d\d)_(\d\d)-(\d\d)-\d\d")
-_MOST_MODELS = 3
+_MOST_NAMED = 3
 
 
 _TAG_GROUPS = ("model", "dataset", "strategy", "precision", "execution", "optimizer", "experiment")
@@ -195,12 +230,15 @@ def run_info(
         tracking = build(TrackingConfig, config.get("tracking") or {}, "tracking")
     except DataError as error:
         raise RecordError(str(error)) from error
-    about = {"folder": str(cell.path.resolve()), "attempt": attempt.number, **to_plain(planned)}
+    row, _ = called.rows.get(cell.name, (cell.name, ""))
+    about = {"folder": str(cell.path.resolve()), "attempt": attempt.number, "row": row,
+             **to_plain(planned)}  # fmt: skip
     identity = f"{cell.path.resolve()}\n{attempt.number}\n{attempt.stamp}"
     return RunInfo(
         run_id=hashlib.sha256(identity.encode()).hexdigest()[:12],
         name=called.run(cell.name, attempt.number, cell.replaced_results()),
         group=str(called),
+        row=row,
         tags=_tags(config, tracking),
         folder=sweep,
         config={**config, "cell": about, **_provenance(cell)},
@@ -238,12 +276,10 @@ def run_summary(
 
 
 def _result_values(result: CellResult) -> dict[str, float]:
-    """Figures of the whole run; metrics of models that never met are told rank by rank."""
+    """Figures of the whole run. What was logged is there as curves, under its own names."""
     lead = result.ranks[0]
     peaks = [r.peak_allocated_mib for r in result.ranks]
-    each = {f"rank_{r.rank}/{name}": v for r in result.ranks for name, v in r.metrics.items()}
     values: dict[str, float | None] = {
-        **(each if result.models > 1 else last_metrics(result.ranks)),
         "parameters_total": lead.parameters_total,
         "parameters_trainable": lead.parameters_trainable,
         "world_size": result.world_size,

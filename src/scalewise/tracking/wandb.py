@@ -100,6 +100,7 @@ def _init(info: RunInfo, mode: Literal["offline", "online"]) -> wandb.Run:
         id=info.run_id,
         name=info.name,
         group=info.group,
+        job_type=info.row,
         # WandB takes tags of 1 to 64 characters.
         tags=[tag[:64] for tag in info.tags if tag],
         dir=info.folder,

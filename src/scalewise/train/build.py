@@ -10,7 +10,7 @@ import torch
 from pytorch_lightning.utilities.model_helpers import is_overridden
 from torch import nn
 
-from scalewise.config import CellConfig, ConfigError, instantiate
+from scalewise.config import NO_TEST, CellConfig, ConfigError, instantiate
 from scalewise.models import returns_loss
 from scalewise.operations import Operation
 from scalewise.train.callbacks import build_schedule
@@ -106,7 +106,7 @@ def build_data(
     dataset = instantiate("dataset", cell.dataset)
     if isinstance(dataset, pl.LightningDataModule):
         if cell.test and not is_overridden("test_dataloader", dataset):
-            raise ConfigError(_NO_TEST.format(f"{cell.dataset.target} has no test_dataloader"))
+            raise ConfigError(NO_TEST.format(f"{cell.dataset.target} has no test_dataloader"))
         if cell.strategy.UNEVEN:
             raise ConfigError(
                 f"dataset: found {cell.dataset.name}, a LightningDataModule, with strategy="
@@ -123,7 +123,7 @@ def build_data(
         raise ConfigError(str(error)) from error
     testing = getattr(dataset, "test", None)
     if cell.test and testing is None:
-        raise ConfigError(_NO_TEST.format(f"{cell.dataset.target} has no test set (.test)"))
+        raise ConfigError(NO_TEST.format(f"{cell.dataset.target} has no test set (.test)"))
     if not hasattr(training, "__getitem__") or not hasattr(training, "__len__"):
         raise ConfigError(
             f"dataset._target_: {cell.dataset.target} has no map-style training set; allowed: "
@@ -153,13 +153,10 @@ def build_data(
     return data
 
 
-_NO_TEST = "test: found true, but {}; allowed: false, or what has one"
-
-
 def check_test(cell: CellConfig, module: pl.LightningModule) -> None:
     """Refuse a test that the module does not know how to do. Raises ConfigError."""
     if cell.test and not is_overridden("test_step", module):
-        raise ConfigError(_NO_TEST.format(f"{cell.model.target} has no test_step"))
+        raise ConfigError(NO_TEST.format(f"{cell.model.target} has no test_step"))
 
 
 def can_score(module: pl.LightningModule, data: dict[str, Any]) -> bool:

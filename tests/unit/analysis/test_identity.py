@@ -125,9 +125,9 @@ def test_gpus_are_counted_and_not_compared(tmp_path: Path) -> None:
 
 def test_identities_without_differences_share_what_thousands_are_told_apart_by() -> None:
     """Values of a few fields at random, some of them freed, excused or absent."""
-    names = ("seed", "strategy", "batch", "data_file.path", "code.commit", "model.new", "host")
+    names = ("precision", "strategy", "batch", "data_file.path", "code.commit", "model.new", "host")
     random, alike = Random(0), 0
-    for factor in ("devices", "code", "seed,batch", "gpu"):
+    for factor in ("devices", "code", "precision,batch", "gpu"):
         for _ in range(3000):
             one, other = (
                 {n: random.choice("aab") for n in names if random.random() < 0.8} for _ in range(2)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,17 @@ def labels(path: Path, *specs: Spec) -> set[str]:
 )
 def test_labels_tell_what_was_swept(tmp_path: Path, specs: list[Spec], expected: set[str]) -> None:
     assert labels(tmp_path, *specs) == expected
+
+
+def test_long_fractions_have_four_digits_in_labels_alone(tmp_path: Path) -> None:
+    """Those that are equal in them have their ids."""
+    rates = (0.0017826497151386949, 0.01026603003516425, 0.01026603003516426)
+    found = configurations(swept(tmp_path, *(Spec(config=adam(lr)) for lr in rates)))
+    words = [c.label.removeprefix("large single x1 ") for c in found]
+    assert words[0] == "lr=0.001783"
+    assert all(word.startswith("lr=0.01027 ") for word in words[1:])
+    assert len({*words}) == 3
+    assert {c.leaves["optimizer.lr"] for c in found} == {*map(str, rates)}
 
 
 def test_every_leaf_that_differs_is_named_though_fewer_would_tell_rows_apart(
@@ -244,6 +256,19 @@ def test_a_cell_that_did_not_finish_has_that_of_its_model(tmp_path: Path) -> Non
     sweep = load_sweep(sweep_of(tmp_path, Spec(), failed, Spec(outcome="failed", config=other)))
     found = [(cell.config or {})["optimizer"]["name"] for cell in sweep.cells]
     assert found == [OWN, OWN, "adam"]
+
+
+def test_a_class_among_the_arguments_is_called_by_its_own_name_and_once(tmp_path: Path) -> None:
+    """``optimizer=Adam`` of the model's own arguments, and not what its module built of it too."""
+    specs = [
+        Spec(config={"model": {"name": "net", "optimizer": {"_target_": f"torch.optim.{name}"}}})
+        for name in ("Adam", "SGD")
+    ]
+    write_sweep(tmp_path, specs)
+    for number, name in enumerate(("Adam", "SGD")):
+        edit_ranks(tmp_path, partial(dict.update, own_optimizer=name), f"00{number}-*")
+    found = {c.label for c in configurations(load_sweep(tmp_path))}
+    assert found == {"net single x1 optimizer=Adam", "net single x1 optimizer=SGD"}
 
 
 def test_what_was_asked_for_and_not_used_is_said(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from scalewise.analysis import Analysis, Configuration, analyse, csv_rows, load_
 from scalewise.records import CellFolder, MetricRow, MetricsWriter
 from scalewise.report.answer import answers
 from scalewise.report.export import results_json
+from scalewise.report.page import page_data
 
 WIDE, NARROW = (
     Spec(model="net", config={"max_steps": 60, "width": width}) for width in ("wide", "narrow")
@@ -77,6 +78,13 @@ def test_a_logged_metric_is_a_figure_over_seeds_in_every_file(swept: Analysis) -
     assert table[0]["a, b"].startswith("2")
 
 
+def test_what_a_run_logged_is_a_curve_of_the_page(swept: Analysis) -> None:
+    first, *_ = page_data(swept)["cells"]
+    assert first["logged"]["val/acc"] == ([60.0, 60.0], [0.9, 0.8])
+    assert "train_loss" not in first["logged"], "that is a picture of its own"
+    assert first["run"] == "seed 1"
+
+
 def test_a_sweep_ends_with_its_rows_ranked_by_what_they_learned(swept: Analysis) -> None:
     said = lines_of(swept, "metrics")
     assert said[0] == "By val/acc (more is better):"
@@ -97,6 +105,18 @@ def test_repeats_of_a_seed_are_one_sample_of_what_it_learns(tmp_path: Path) -> N
     assert (figure.interval.low, figure.interval.high) == pytest.approx(interval([0.5, 0.7]))
 
 
+def test_what_a_disturbed_run_learned_counts_and_its_speed_does_not(tmp_path: Path) -> None:
+    """Others on the host change how long a step takes, and not what it learns."""
+    busy = [replace(one, foreign_cpu=0.3 if one.seed == 1 else 0.0) for one in seeds(WIDE, 4)]
+    write_sweep(tmp_path, busy)
+    for number in range(4):
+        log(tmp_path, f"00{number}-*", {"val/acc": 0.5}, {"val/acc": 0.1 * number})
+    (config,) = analyse(load_sweep(tmp_path)).configurations
+    assert (len(config.runs), len(config.set_aside)) == (3, 1)
+    assert (config.estimate("val/acc").n, config.estimate("global_samples_per_s").n) == (4, 3)
+    assert config.estimate("val/acc").value == pytest.approx(0.15)
+
+
 def test_numbers_of_devices_are_compared_seed_by_seed(tmp_path: Path) -> None:
     """Each seed has its own factor, which cancels within it."""
     factors = (1.0, 2.0, 4.0)
@@ -105,6 +125,15 @@ def test_numbers_of_devices_are_compared_seed_by_seed(tmp_path: Path) -> None:
     (pair,) = analyse(load_sweep(write_sweep(tmp_path, specs))).pairs
     assert pair.speedup.paired
     assert pair.speedup.interval.high / pair.speedup.interval.low < 1.01
+
+
+def test_sides_are_compared_whichever_seeds_they_have(tmp_path: Path) -> None:
+    """One run was disturbed, and another was not made on several devices."""
+    ones = [replace(Spec(), seed=s, foreign_cpu=0.3 if s == 1 else 0.0) for s in (1, 2, 3, 4)]
+    many = [replace(DDP, seed=s) for s in (2, 3, 4)]
+    found = analyse(load_sweep(write_sweep(tmp_path, [*ones, *many])))
+    assert found.refused == ()
+    assert [min(pair.speedup.n) for pair in found.pairs] == [3]
 
 
 def test_configurations_of_one_seed_are_never_joined(tmp_path: Path) -> None:
@@ -125,6 +154,13 @@ def test_a_value_that_is_not_finite_is_missing_with_its_reason(tmp_path: Path) -
     (run,) = config.runs
     assert (run.value("val/acc"), run.value("best val/acc")) == (None, 0.5)
     assert run.missing["val/acc"] == "its last value is not a finite number"
+
+
+def test_a_metric_that_was_logged_once_has_no_best_value(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [WIDE])
+    log(tmp_path, "000-*", {"test/acc": 0.5})
+    (config,) = analyse(load_sweep(tmp_path)).configurations
+    assert config.logged == ("test/acc",)
 
 
 def test_an_examination_of_devices_logs_no_metric(tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_it_is_not_said_of_one_candidate_each(tmp_path: Path) -> None:
 
 
 def test_what_differs_in_more_is_no_candidate(tmp_path: Path) -> None:
-    faster = one(256, 8.0, seed=8)
+    faster = one(256, 8.0, config={"precision": {"name": "bf16-mixed"}})
     best = found(tmp_path, (*BATCHES, faster))
     assert batches(best) == [128, 128]
     assert [row.candidates for row in best.rows] == [2, 2]

@@ -81,7 +81,6 @@ def test_weak_scaling_compares_global_throughput_at_the_same_batch_per_device(
         ("execution", {"config": {"execution": {"name": "compile"}}}),
         ("batch", {"batch_size": 256}),
         ("scaling", {"scaling": "weak"}),
-        ("seed", {"seed": 8}),
         ("max_steps", {"steps": 80}),
         ("warmup_steps", {"warmup": 5}),
         ("deterministic", {"config": {"deterministic": True}}),

@@ -75,6 +75,24 @@ def test_every_command_explains_itself(name: str, capsys: pytest.CaptureFixture[
         assert choice in said
 
 
+def test_a_shell_completes_commands_and_options(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("_SCALEWISE_COMPLETE", "bash_complete")
+    for typed, place, completed in (
+        ("scalewise re", "1", ["plain,resume", "plain,report"]),
+        ("scalewise report --sa", "2", ["plain,--samples"]),
+    ):
+        monkeypatch.setenv("COMP_WORDS", typed)
+        monkeypatch.setenv("COMP_CWORD", place)
+        main([])
+        assert sorted(capsys.readouterr().out.split()) == sorted(completed)
+
+
+def test_what_a_script_may_use_is_what_tools_list() -> None:
+    assert dir(scalewise) == ["Monitor", "load"]
+
+
 def test_no_words_get_the_list_of_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == Exit.WRONG_INPUT
     said = capsys.readouterr().out

@@ -1,7 +1,9 @@
 """Every YAML of models, data sets, optimizers, precisions and hardware builds what it names."""
 
 import importlib
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -219,3 +221,28 @@ def test_values_out_of_range_are_refused(
     with pytest.raises(ConfigError) as refused:
         instantiate(key, Component(f"scalewise.{target}", "mine", arguments), **given)
     assert str(refused.value).startswith(message)
+
+
+def test_classes_among_arguments_are_built_as_hydra_builds_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As in lightning-hydra-template: a net, and an optimizer that waits for parameters."""
+    monkeypatch.setitem(sys.modules, "mine", SimpleNamespace(make=lambda **given: given))
+    inner = {"_target_": "torch.nn.Linear", "_args_": [3, 2], "bias": False}
+    arguments = {
+        "net": {
+            "_target_": "torch.nn.Sequential",
+            "_args_": [inner, {"_target_": "torch.nn.ReLU"}],
+        },
+        "optimizer": {"_target_": "torch.optim.Adam", "_partial_": True, "lr": 0.1},
+        "sizes": [{"width": 3}],
+        "start": {"_target_": "collections.Counter.fromkeys", "_partial_": True},
+    }
+    built = instantiate("model", Component("mine.make", "own", arguments))
+    assert [p.shape for p in built["net"].parameters()] == [(2, 3)]
+    (group,) = built["optimizer"](built["net"].parameters()).param_groups
+    assert (group["lr"], built["sizes"]) == (0.1, [{"width": 3}])
+    assert built["start"].func.__name__ == "fromkeys"
+    absent = Component("mine.make", "own", {"net": {"_target_": "torch.nn.Lineer"}})
+    with pytest.raises(ConfigError, match=r"^model\.net\._target_: found 'torch\.nn\.Lineer'; "):
+        instantiate("model", absent)

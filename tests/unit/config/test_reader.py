@@ -236,6 +236,12 @@ def test_annotations_that_only_a_type_checker_knows_are_no_obstacle(
         bind("model", component, target)
 
 
+def test_a_class_that_has_no_name_is_called_as_its_file_is() -> None:
+    groups = {"model": {"_target_": "mine.Net"}, "dataset": {"_target_": "mine.A", "name": "told"}}
+    plain = resolve(OmegaConf.create(groups), {"model": "nets/wide", "dataset": "other"})
+    assert [plain[group]["name"] for group in groups] == ["wide", "told"]
+
+
 def test_what_a_constructor_refuses_is_prefixed_with_its_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

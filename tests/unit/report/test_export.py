@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 
 import scalewise
+from fakes.recorded import Spec, write_sweep
 from scalewise.analysis import FIGURES
 from scalewise.analysis.run import RUN_FIGURES
 from scalewise.report import results_json
@@ -80,6 +81,13 @@ def test_figures_are_those_of_the_report(tables: scalewise.report.Tables) -> Non
     timed = tables.steps[tables.steps.is_timed].groupby("cell").size()
     runs = tables.runs.set_index("cell")
     assert timed.to_dict() == (runs.timed_steps * runs.world_size).to_dict()
+
+
+def test_runs_that_are_set_aside_are_there_with_their_reason(tmp_path: Path) -> None:
+    specs = [Spec(repeat=i, foreign_cpu=0.3 if i == 1 else 0.0) for i in range(4)]
+    found = scalewise.load(write_sweep(tmp_path, specs)).runs.set_index("repeat").set_aside
+    assert found.isna().to_dict() == {0: True, 1: False, 2: True, 3: True}
+    assert "was disturbed" in found[1]
 
 
 def test_losses_lead_from_the_ideal_step_to_the_measured_one(

@@ -36,7 +36,7 @@ def _data(page: str) -> dict[str, list[dict[str, object]]]:
 
 def test_it_is_one_file_that_asks_for_nothing(page: str) -> None:
     markup = re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
-    assert not re.findall(r"(?:src|href)\s*=|url\(|@import", markup)
+    assert not re.findall(r"(?:src|href)\s*=(?!.#)|url\(|@import", markup)
     assert "default-src 'none'" in markup
     assert len(page.encode()) < 3e6
 
@@ -63,6 +63,23 @@ def test_every_cell_has_its_steps_devices_and_difference(page: str, analysis: An
         assert len(cell["steps"]) == len(cell["devices"]) > 0
         if "ddp" in cell["name"]:
             assert ["strategy.name", "ddp", "single"] in cell["differs"]
+
+
+def test_a_line_of_the_answer_leads_to_all_of_its_remarks(page: str) -> None:
+    answer = page.partition('id="answer"')[2].partition("</section>")[0]
+    assert re.search(r'<a href="#about-remarks">\d+ remarks are in the report\.</a>', answer)
+    assert '<details id="about-remarks">' in page
+
+
+def test_runs_of_a_row_are_called_by_what_tells_them_apart(tmp_path: Path) -> None:
+    for number, (specs, words) in enumerate([
+        ([Spec(), Spec(repeat=1)], ["repeat 0", "repeat 1"]),
+        ([Spec(seed=1), Spec(seed=2)], ["seed 1", "seed 2"]),
+        ([Spec(seed=1), Spec(seed=2), Spec(seed=2, repeat=1)],
+         ["seed 1, repeat 0", "seed 2, repeat 0", "seed 2, repeat 1"]),
+    ]):  # fmt: skip
+        found = page_data(analysed(tmp_path / str(number), *specs))["cells"]
+        assert [cell["run"] for cell in found] == words
 
 
 def test_names_stay_text(analysis: Analysis) -> None:
@@ -108,7 +125,7 @@ def test_curves_are_bounded(analysis: Analysis) -> None:
 def test_why_nothing_was_measured_stands_on_top(tmp_path: Path) -> None:
     failed = analysed(tmp_path, Spec(outcome="failed"))
     shown = render("t", failed, report_sections(failed))
-    (told,) = re.findall(r"<details open>.*?</details>", shown, re.DOTALL)
+    (told,) = re.findall(r"<details open [^>]*>.*?</details>", shown, re.DOTALL)
     assert "CUDA out of memory" in told
     assert shown.index(told) < shown.index('id="filters"')
     assert shown.count("<summary>Without a result</summary>") == 1

@@ -370,6 +370,17 @@ def test_long_labels_keep_what_tells_them_apart() -> None:
     assert plot_style.swept_values(same) == same
 
 
+def test_no_two_ticks_are_equal() -> None:
+    axes = plot_style.figure(4, 2).subplots()
+    axes.set_xlim(12.0, 14.0)
+    plot_style.group_thousands(axes, "x")
+    long = "same" * 20
+    plot_style.name_rows(axes, [f"{long} {word} {long}" for word in ("one", "two")])
+    for axis in (axes.xaxis, axes.yaxis):
+        told = [label.get_text() for label in axis.get_ticklabels()]
+        assert len(set(told)) == len(told) > 1
+
+
 def test_a_long_name_is_cut_wherever_it_stands_and_still_tells_rows_apart(tmp_path: Path) -> None:
     long = "y" * 1_000_000
     specs = [Spec(config={"note": f"{long}{end}", f"{long}": end}) for end in "ab"]

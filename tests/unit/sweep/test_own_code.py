@@ -50,7 +50,9 @@ STUB = """
 class LightningModule:
     def training_step(self): ...
     def configure_optimizers(self): ...
-class LightningDataModule: ...
+    def test_step(self): ...
+class LightningDataModule:
+    def test_dataloader(self): ...
 """
 """Stands for Lightning, whose import takes seconds."""
 LIGHTNING = """
@@ -79,7 +81,7 @@ def looked_at_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the process of ``check_own_code`` does is done in this one: a start less per case."""
 
     def here(*_: Any, input: str, **__: Any) -> Any:
-        asked = [(key, Component(**plain), typed) for key, plain, typed in json.loads(input)]
+        asked = [(key, Component(**plain), *rest) for key, plain, *rest in json.loads(input)]
         error = next(filter(None, map(preflight._error_of, asked)), None)
         for name in ("loud", "broken"):
             sys.modules.pop(name, None)
@@ -89,10 +91,12 @@ def looked_at_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", here)
 
 
-def asked(target: str, *overrides: str, group: str = "model", **arguments: Any) -> Any:
+def asked(
+    target: str, *overrides: str, group: str = "model", test: bool = False, **arguments: Any
+) -> Any:
     groups = {"model": OURS, "dataset": OURS, "optimizer": OURS}
     components = {**groups, group: Component(target, "own", arguments)}
-    cell = SimpleNamespace(**components, components=components)
+    cell = SimpleNamespace(**components, components=components, test=test)
     return cast(Any, SimpleNamespace(cell=cell, overrides=overrides))
 
 
@@ -130,6 +134,11 @@ def test_one_process_looks_at_all_that_fits_and_only_once(started: list[Any]) ->
     assert len(started) == 1
     check_own_code([asked("loud.Net", width=4)])
     assert len(started) == 2, "other arguments than before"
+    inner = {"_target_": "loud.Plain", "_partial_": True, "lr": 0.1}
+    for number, target in enumerate(("loud.Plain", "loud.Open", "loud.Plain"), start=3):
+        given = {**inner, "_target_": target, "width": 3} if "Open" in target else inner
+        check_own_code([asked("loud.Open", width=[given])])
+        assert len(started) == min(number, 4), "another class among the arguments"
 
 
 @pytest.mark.parametrize(
@@ -151,6 +160,18 @@ def test_one_process_looks_at_all_that_fits_and_only_once(started: list[Any]) ->
         (
             asked("loud.Without", weights=1, group="optimizer"),
             "optimizer._target_: found loud.Without, which takes no params",
+        ),
+        (
+            asked("loud.Open", width={"_target_": "loud.Nett"}),
+            "model.width._target_: found 'loud.Nett'; module 'loud' has no attribute 'Nett'",
+        ),
+        (
+            asked("loud.Open", width={"_target_": "loud.Net", "depth": 3}),
+            "model.width.width: missing; loud.Net needs it",
+        ),
+        (
+            asked("loud.Open", width=[{"_target_": "loud.Plain", "_partial_": True, "lt": 1}]),
+            "model.width[0].lt: unknown key; allowed: params, lr",
         ),
     ],
     ids=lambda value: value[:24] if isinstance(value, str) else "",
@@ -199,7 +220,21 @@ def test_a_lightning_module_takes_no_optimizer(mine: Path) -> None:
     check_own_code([asked("lit.Derived", "seed=3"), asked("lit.Other", "optimizer=sgd")])
     typed = asked("lit.Derived", "seed=3", "+optimizer.lr=0.5")
     assert refusal(typed).startswith("optimizer: found +optimizer.lr=0.5 beside model._target_=lit")
+    assert refusal(typed).endswith("an argument for it: model.KEY=VALUE")
+    given = asked("lit.Derived", "optimizer=sgd", optimizer={"_target_": "torch.optim.Adam"})
+    assert refusal(given).endswith("an argument for it: model.optimizer._target_=VALUE")
     check_own_code([asked("lit.Derived", "optimizer_like=3", "model.optimizer=x")])
+
+
+@pytest.mark.usefixtures("data")
+def test_a_test_that_a_lightning_class_cannot_do_is_refused_before_anything_starts() -> None:
+    lines = {
+        group: refusal(asked(f"data.{name}", group=group, test=True))
+        for group, name in (("model", "Mine"), ("dataset", "Data"))
+    }
+    assert lines["model"].startswith("test: found true, but data.Mine has no test_step; allowed: ")
+    assert "data.Data has no test_dataloader" in lines["dataset"]
+    check_own_code([asked("data.Tested", group="dataset", test=True)])
 
 
 DATA = """
@@ -221,6 +256,12 @@ class Data(pl.LightningDataModule):
         time.sleep(self.seconds)
     def train_dataloader(self):
         return Loader(self.batch_size)
+
+class Tested(Data):
+    def test_dataloader(self):
+        return Loader(self.batch_size)
+
+class Mine(pl.LightningModule): ...
 """
 
 

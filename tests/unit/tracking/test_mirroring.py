@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fakes.recorded_cell import RecordedCell, plan_sweep
-from scalewise.records import Alert, TrackerState
+from scalewise.records import Alert, PlannedCell, SweepFolder, SweepPlan, TrackerState
 from scalewise.tracking import trackio
 from scalewise.tracking.mirror import SweepMirror, open_tracker
 from scalewise.tracking.tracker import (
@@ -33,8 +33,8 @@ class ListTracker:
 
     def __call__(self, info: RunInfo) -> TrackerRun:
         self.fault("start")
-        # By its cell and try: the sweep's own name heads each.
-        self.runs[info.name.split(maxsplit=2)[2]] = run = ListRun(info, self)
+        # By its cell and try: when the sweep began ends each.
+        self.runs[info.name.rsplit(maxsplit=2)[0]] = run = ListRun(info, self)
         return run
 
 
@@ -128,7 +128,7 @@ def test_all_of_a_cell_arrives(bench: Bench) -> None:
     assert run.summary.values["summary/parameters_total"] == 54403
     assert "summary/train_loss" not in run.summary.values  # not finite, so missing
     began = time.strftime("%m-%d %H:%M", time.localtime(bench.sweep.load_plan().created_at))
-    assert (run.info.name, run.info.group) == (f"{began} alpha", f"{began} alpha,beta")
+    assert (run.info.name, run.info.group) == (f"alpha {began}", f"{began} alpha,beta")
     assert run.info.tags == ("medium", "tabular", "ddp", "fp32", "strong scaling")
     assert not (bench.sweep.cell("beta").path / "tracking.json").exists()
 
@@ -221,13 +221,44 @@ def test_a_retry_is_another_run(bench: Bench) -> None:
     assert len(retried.rows) + 1 == second.expected_rows()
 
 
-def test_a_sweep_is_called_by_its_folder_and_its_models(tmp_path: Path) -> None:
-    cell = "gpt2_tiny-stdlib-ddp-r0-895c1ea7"
-    sweep = plan_sweep(tmp_path / "2026-11-23_14-05-09-ab12", [cell, "medium-tabular-ddp-r0-1"])
-    called = SweepName.of(sweep, sweep.load_plan())
-    assert str(called) == "11-23 14:05 gpt2_tiny,medium"
-    assert called.run(cell, 1) == "11-23 14:05 gpt2_tiny ddp-r0 stdlib 895c1ea7"
-    assert called.run(cell, 2) == called.run(cell, 1) + " try 2"
+def planned(*typed: str, names: Sequence[str] = (), repeats: int = 1) -> tuple[PlannedCell, ...]:
+    """Cells of ``net`` and of ``names``, each with what was typed."""
+    return tuple(
+        PlannedCell(f"{i:02x}{place:06x}ff", "c", f"{name}-r{repeat}-{i:02x}{place:06x}",
+                    tuple(words.split()), repeat, 1)
+        for place, name in enumerate(names or ["net-digits-single"])
+        for repeat in range(repeats) for i, words in enumerate(typed)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("cells", "about", "runs"),
+    [
+        (
+            planned("batch_size=8 optimizer=adam seed=1", "batch_size=8 optimizer=sgd seed=2"),
+            "net by optimizer,seed",
+            ["net optimizer=adam seed=1", "net optimizer=sgd seed=2"],
+        ),
+        (
+            planned("", names=["gpt2-stdlib-ddp2", "medium-tabular-single"], repeats=2),
+            "gpt2,medium",
+            ["gpt2 stdlib ddp2", "gpt2 stdlib ddp2 r1",
+             "medium tabular single", "medium tabular single r1"],
+        ),
+        # Nothing that was typed tells them apart.
+        (planned("", ""), "net", ["net 00000000", "net 01000000"]),
+    ],
+)  # fmt: skip
+def test_runs_are_called_by_what_was_swept(
+    tmp_path: Path, cells: tuple[PlannedCell, ...], about: str, runs: list[str]
+) -> None:
+    sweep = SweepFolder(tmp_path / "2026-11-23_14-05-09-ab12")
+    called = SweepName.of(sweep, SweepPlan(0.0, ("train.py",), 0, cells))
+    assert str(called) == f"11-23 14:05 {about}"
+    assert [called.run(cell.name, 1) for cell in cells] == [f"{one} 11-23 14:05" for one in runs]
+    assert called.run(cells[0].name, 2) == f"{runs[0]} try 2 11-23 14:05"
+    seeds = {called.rows[cell.name][0] for cell in cells}
+    assert not any("seed" in row or " r1" in row for row in seeds)
 
 
 def test_a_cell_run_again_has_a_run_of_another_name(bench: Bench) -> None:

@@ -199,20 +199,6 @@ def test_models_that_never_meet_have_no_mean(tmp_path: Path) -> None:
     assert "train_loss" not in names
 
 
-def test_the_summary_is_of_all_ranks(tmp_path: Path) -> None:
-    cell = RecordedCell(CellFolder(tmp_path))
-    cell.train(20)
-    cell.succeed()
-    result = cell.folder.path / "result.json"
-    text = result.read_text().replace('"train_loss": null', '"train_loss": 3.0', 1)
-    result.write_text(text.replace('"train_loss": null', '"train_loss": 1.0', 1))
-    assert summary(cell)["summary/train_loss"] == 2.0
-    result.write_text(result.read_text().replace('"models": 1', '"models": 2'))
-    found = summary(cell)
-    assert "summary/train_loss" not in found
-    assert (found["summary/rank_0/train_loss"], found["summary/rank_1/train_loss"]) == (3.0, 1.0)
-
-
 def test_the_tracker_is_told_what_a_module_trained_with(tmp_path: Path) -> None:
     own = {"model": {"_target_": "mine.Net"}, "optimizer": {"name": "adam"}}
     cell = RecordedCell(CellFolder(tmp_path), config=own)
@@ -228,10 +214,6 @@ def test_the_tracker_is_told_what_a_module_trained_with(tmp_path: Path) -> None:
     assert said in result.read_text()
     result.write_text(result.read_text().replace(said, '"own_optimizer": "SGD"'))
     assert summed(cell).config["optimizer"] == {"name": "the module's own (SGD)"}
-
-
-def summary(cell: RecordedCell) -> dict[str, float]:
-    return dict(summed(cell).values)
 
 
 def summed(cell: RecordedCell) -> RunSummary:

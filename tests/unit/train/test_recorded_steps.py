@@ -156,6 +156,32 @@ def test_metrics_of_the_users_own_are_kept_apart(tmp_path: Path) -> None:
     assert fit.summary.metrics == {"train_loss": 1.0, "learning_rate": 0.25, **of_epoch}
 
 
+class Both(Scored):
+    """Logs a step's number in training, over the epoch, and in validation."""
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
+        self.log("train/now", float(self.current_epoch), on_step=False, on_epoch=True)
+        self.log("step", float(batch_idx), on_step=True, on_epoch=False)
+        return super().training_step(batch, batch_idx)
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        self.log_dict({"val/now": float(self.current_epoch), "step of val": 1.0})
+
+
+def test_each_value_is_recorded_once_where_it_was_logged(tmp_path: Path) -> None:
+    """Validation ends before the epoch, when Lightning still tells the training of the last."""
+    fit = Fit(tmp_path, Both(), [1.0] * 2, max_epochs=2)
+    logged = [row.values for row in fit.rows if "train_loss" not in row.values]
+    assert logged == [
+        values
+        for epoch in (0.0, 1.0)
+        for values in (
+            {"val/now": epoch, "step of val": 1.0}, {"train/now": epoch, "step": 1.0},
+        )
+    ]  # fmt: skip
+    assert fit.summary.metrics.keys() >= {"val/now", "train/now", "step"}
+
+
 @pytest.mark.parametrize(
     ("module", "accumulate", "without"),
     [(Silent, 1, 2), (Silent, 2, 0), (Numbers, 1, 0), (ByHand, 1, None)],

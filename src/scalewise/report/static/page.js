@@ -93,22 +93,28 @@
   const styled = (name) =>
     getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-  function layout(title, x, y, traces, more) {
+  function layout(title, x, y, traces, more, width) {
     const axis = { gridcolor: styled("--line"), zerolinecolor: styled("--line"), automargin: true };
     return {
       title: { text: title, x: 0.01, xanchor: "left", font: { size: 15 } },
       font: { color: styled("--ink"), family: "system-ui, sans-serif", size: 12 },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-      margin: { l: 60, r: 15, t: 45, b: 55 + legendHeight(traces) }, hovermode: "closest",
-      legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom" }, ...more,
-      height: (more.height ?? 300) + legendHeight(traces),
+      margin: { l: 60, r: 15, t: 45, b: 55 + legendHeight(traces, width) }, hovermode: "closest",
+      legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom", traceorder: "normal" },
+      ...more,
+      height: (more.height ?? 300) + legendHeight(traces, width),
       xaxis: { ...axis, title: { text: x }, ...(more.xaxis ?? {}) },
       yaxis: { ...axis, title: { text: y }, ...(more.yaxis ?? {}) },
+      ...Object.fromEntries(Object.entries(more).filter(([key]) => /^[xy]axis\d/.test(key))
+        .map(([key, own]) => [key, { ...axis, ...own }])),
     };
   }
 
-  const legendHeight = (traces) =>
-    20 * Math.ceil(traces.filter((t) => t.showlegend !== false).length / 3);
+  function legendHeight(traces, width) {
+    const names = traces.filter((t) => t.showlegend !== false).map((t) => t.name.length);
+    const across = Math.floor((width - 75) / (45 + 6.5 * Math.max(...names, 0)));
+    return 20 * Math.ceil(names.length / Math.max(1, across));
+  }
 
   function picture(id, title, x, y, traces, more = {}) {
     const at = byId(id);
@@ -119,7 +125,7 @@
     at.setAttribute("role", "img");
     at.setAttribute("aria-label", `${title}: ${traces.map((t) => t.name).join(", ")}`);
     at.style.minHeight = `${more.height ?? 300}px`;
-    waiting.set(id, () => Plotly.react(at, traces, layout(title, x, y, traces, more),
+    waiting.set(id, () => Plotly.react(at, traces, layout(title, x, y, traces, more, at.clientWidth),
       { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d"] }));
     if (isFirstSeen(at)) drawNow(id);
     else watcher.observe(at);
@@ -168,33 +174,52 @@
     return lines;
   }
 
+  // Models of different size share no scale: each has a panel, and the first stands on top.
+  const ROW = 30, GAP = 45;
+  function panels(id, title, unit, found, traces, more = {}) {
+    const groups = [...new Set(found.map((c) => c.model))]
+      .map((model) => found.filter((c) => c.model === model));
+    const most = ROW * found.length + GAP * (groups.length - 1);
+    const axes = {};
+    let top = most;
+    const drawn = groups.flatMap((own, k) => {
+      const [of, bottom] = [k ? String(k + 1) : "", top - ROW * own.length];
+      const last = k === groups.length - 1;
+      axes[`xaxis${of}`] = { anchor: `y${of}`, rangemode: "tozero", title: { text: last ? unit : "" } };
+      axes[`yaxis${of}`] = { anchor: `x${of}`, domain: [bottom / most, top / most],
+        tickvals: own.map((_, i) => -i), ticktext: own.map(label), range: [0.6 - own.length, 0.6] };
+      top = bottom - GAP;
+      return traces(own).map((trace) => ({ orientation: "h", xaxis: `x${of}`, yaxis: `y${of}`,
+        ...trace, showlegend: Boolean(trace.showlegend) && !k }));
+    });
+    picture(id, title, unit, "", drawn, { height: 100 + most, ...axes, ...more });
+  }
+  const label = (c) => {
+    const alike = configurations.filter((one) => plainLabel(one) === plainLabel(c));
+    return alike.length > 1 ? escaped(c.configuration) : plainLabel(c);
+  };
+
   function bars(id, title, unit, read, dots = () => []) {
-    const found = visible().filter((c) => read(c) && read(c).value !== null).reverse();
-    if (!found.length) { picture(id, title, unit, "", []); return; }
-    const names = found.map((c) => plain(c.configuration));
-    const each = found.flatMap((c, i) => dots(c).map((x) => [x, names[i]]));
-    picture(id, title, unit, "", [
-      { name: title, type: "bar", orientation: "h", showlegend: false, y: names,
-        x: found.map((c) => read(c).value), marker: { color: COLOURS[0], opacity: 0.75 },
-        error_x: errors(found.map(read)) },
-      { name: "runs", mode: "markers", showlegend: false, hoverinfo: "x",
-        x: each.map(([x]) => x), y: each.map(([, y]) => y),
-        marker: { color: COLOURS[1], size: 6 } },
-    ], { height: 120 + 30 * found.length, xaxis: { rangemode: "tozero" },
-      yaxis: { range: [-0.6, found.length - 0.4] } });
+    panels(id, title, unit, visible().filter((c) => read(c) && read(c).value !== null), (own) => {
+      const each = own.flatMap((c, i) => dots(c).map((x) => [x, -i]));
+      return [
+        { name: title, type: "bar", y: own.map((_, i) => -i), x: own.map((c) => read(c).value),
+          marker: { color: COLOURS[0], opacity: 0.75 }, error_x: errors(own.map(read)),
+          hoverinfo: "x" },
+        { name: "runs", mode: "markers", hoverinfo: "x", x: each.map(([x]) => x),
+          y: each.map(([, y]) => y), marker: { color: COLOURS[1], size: 6 } },
+      ];
+    });
   }
 
   function stacks(id, title, found, parts) {
-    const rows = found.map(plainLabel).reverse();
     const names = [...new Set(found.flatMap((c) => Object.keys(parts(c))))];
     const coloured = names.filter((name) => !BASES.includes(name));
-    const traces = names.map((name) => ({
-      name: plain(name), type: "bar", orientation: "h", y: rows,
-      x: found.map((c) => parts(c)[name] ?? 0).reverse(),
+    panels(id, title, "ms a step", found, (own) => names.map((name) => ({
+      name: plain(name), legendgroup: name, showlegend: true, type: "bar", hoverinfo: "x+name",
+      y: own.map((_, i) => -i), x: own.map((c) => parts(c)[name] ?? 0),
       marker: BASES.includes(name) ? GREY : look(coloured.indexOf(name)),
-    }));
-    picture(id, title, "ms a step", "", traces,
-      { barmode: "relative", height: 120 + 30 * found.length });
+    })), { barmode: "relative" });
   }
   const plainLabel = (c) => plain(c.configuration);
 
@@ -220,6 +245,22 @@
     picture(id, title, x, "loss", traces);
   }
 
+  // A picture a metric; the runs of a configuration have its colour.
+  function learned() {
+    const names = [...new Set(cells.flatMap((cell) => Object.keys(cell.logged)))];
+    names.forEach((name, i) => {
+      const id = `learned-${i}`;
+      if (!byId(id)) byId("learned").append(element("figure", { id }));
+      const traces = visible().flatMap((c) => cells
+        .filter((cell) => cell.configuration === c.i && cell.logged[name])
+        .map((cell, k) => ({ name: label(c), legendgroup: String(c.i), showlegend: k === 0,
+          mode: "lines", x: cell.logged[name][0], y: cell.logged[name][1],
+          line: { width: 1, color: colour(c.i), dash: DASHES[Math.floor(c.i / COLOURS.length) % 6] },
+          hovertext: plain(`${cell.run}, ${cell.name}`) })));
+      picture(id, plain(name), "step", "", traces);
+    });
+  }
+
   // ---- one configuration ---------------------------------------------------------------------
 
   function drawChosen() {
@@ -230,30 +271,64 @@
     stepTimes("steps", "Step time of every run and rank", own, 420);
     picture("balance", "Spread of the ranks' arrivals (CV)", "step", "%",
       own.filter((cell) => cell.balance).map((cell, run) => ({
-        name: `repeat ${cell.repeat}`, mode: "lines+markers", x: cell.balance[0],
+        name: cell.run, mode: "lines+markers", x: cell.balance[0],
         y: cell.balance[1], line: { color: colour(run) } })), { yaxis: { rangemode: "tozero" } });
     const metric = byId("metric").value;
     picture("devices", `Devices: ${metric}`, "seconds since the first step began", metric,
       own.flatMap((cell, run) => cell.devices.filter((d) => d.curves[metric]).map((d, k) => ({
-        name: plain(`repeat ${cell.repeat}, ${d.name}`), mode: "lines+markers",
+        name: plain(`${cell.run}, ${d.name}`), mode: "lines+markers",
         x: d.curves[metric][0], y: d.curves[metric][1], marker: { size: 4 },
         line: { color: colour(k), dash: DASHES[run % DASHES.length] } }))),
       { yaxis: { rangemode: "tozero" } });
   }
 
+  const MOST_LINES = 6;
   function stepTimes(id, title, own, height) {
-    const steps = own.flatMap((cell, run) => cell.steps.map(({ rank, curve: [x, y] }) => ({
-      name: `repeat ${cell.repeat}, rank ${rank}`, mode: "lines", x, y,
+    const each = own.flatMap((cell, run) => cell.steps.map(({ rank, curve: [x, y] }) => ({
+      name: `${cell.run}, rank ${rank}`, mode: "lines", x, y,
       line: { color: colour(rank), dash: DASHES[run % DASHES.length], width: 1, shape: "hv" } })));
+    const steps = each.length > MOST_LINES ? band(each) : each;
     const timed = own.find((cell) => cell.timed)?.timed;
     const flat = steps.flatMap((one) => one.y).filter((y) => y > 0);
     const most = flat.reduce((a, b) => Math.max(a, b), 0);
-    const wide = most > 10 * flat.reduce((a, b) => Math.min(a, b), Infinity);
+    const least = flat.reduce((a, b) => Math.min(a, b), Infinity);
     picture(id, title, "seconds since the first step began", "ms", steps,
-      { height, yaxis: { type: wide ? "log" : "linear", dtick: wide ? "D2" : undefined },
+      { height, yaxis: most > 10 * least ? logarithmic(least, most) : {},
         shapes: timed ? [{ type: "rect", xref: "x", yref: "paper", y0: 0, y1: 1, line: { width: 0 },
           x0: timed[0], x1: timed[1], fillcolor: "#888", opacity: 0.15 }] : [] });
   }
+
+  // Plotly's own ticks between powers of ten are their first digits alone.
+  function logarithmic(least, most) {
+    const powers = Array.from({ length: 2 + Math.ceil(Math.log10(most / least)) },
+      (_, i) => i + Math.floor(Math.log10(least)));
+    const ticks = powers.flatMap((power) => [1, 2, 5].map((digit) => Number(`${digit}e${power}`)));
+    return { type: "log", tickvals: ticks, ticktext: ticks.map(String) };
+  }
+
+  // The median over ranks of their own median steps, from the fastest rank to the slowest; each
+  // rank is drawn where its name is clicked.
+  const BINS = 60;
+  function band(each) {
+    const until = each.reduce((most, { x }) => Math.max(most, x.at(-1) ?? 0), 0);
+    const bins = Array.from({ length: BINS }, () => []);
+    for (const { x, y } of each) {
+      const own = Array.from({ length: BINS }, () => []);
+      x.forEach((at, i) => own[Math.max(0, Math.min(BINS - 1, Math.floor(BINS * at / until)))].push(y[i]));
+      own.forEach((values, i) => { if (values.length) bins[i].push(median(values)); });
+    }
+    const known = bins.map((values, i) => [(i + 0.5) * until / BINS, values])
+      .filter(([, values]) => values.length);
+    const line = (name, read, more) => ({ name, mode: "lines", x: known.map(([at]) => at),
+      y: known.map(([, values]) => read(values)), line: { color: COLOURS[0], width: 0 }, ...more });
+    return [
+      line("fastest rank", (values) => Math.min(...values), { showlegend: false }),
+      line("fastest to slowest of all ranks", (values) => Math.max(...values), { fill: "tonexty" }),
+      line("median of all ranks", median, { line: { color: COLOURS[0], width: 2 } }),
+      ...each.map((one) => ({ ...one, visible: "legendonly" })),
+    ];
+  }
+  const median = (values) => [...values].sort((a, b) => a - b)[(values.length - 1) >> 1];
 
   function waterfall(c) {
     if (!c?.budget || c.budget.ideal === null) { picture("waterfall", "", "", "", []); return; }
@@ -320,8 +395,9 @@
     const kept = new Set(visible().map((c) => c.i));
     const found = cells.filter((cell) => kept.has(cell.configuration));
     const rows = found.slice(0, MOST_CELLS).map((cell) => {
+      const row = configurations[cell.configuration].configuration;
       const made = element("details", {}, element("summary", {
-        textContent: `${cell.name}: ${cell.state}` }));
+        textContent: `${cell.name} (${row}, ${cell.run}): ${cell.state}` }));
       made.addEventListener("toggle", () => {
         if (made.open && made.children.length === 1) made.append(...cellPage(cell));
       });
@@ -363,6 +439,7 @@
     bars("memory", "Peak memory of a device", "MiB", (c) => c.peak_memory_per_device_mib);
     bars("energy", "Energy of a million samples", "J",
       (c) => c.energy_j_per_million_samples);
+    learned();
     lossCurves("loss-samples", "over_samples", "Loss over samples", "samples");
     lossCurves("loss-seconds", "over_seconds", "Loss over time", "seconds since the first step");
     updateChoices();
@@ -378,14 +455,20 @@
     byId("plotly").remove();
   }
 
+  for (const link of document.querySelectorAll("#answer a")) {
+    link.addEventListener("click", () => { byId(link.hash.slice(1)).open = true; });
+  }
   makeFilters();
   makeChoices();
   if (window.DecompressionStream === undefined) {
     byId("filters").append("Found a browser from before 2023, which draws no picture of this page.");
   } else {
+    // A page is printed once it has loaded, which it has not before its frames have.
+    const frame = document.body.appendChild(element("iframe", { hidden: true }));
+    frame.contentDocument.open();
     unpackPlotly().then(() => {
       draw();
       dark.addEventListener("change", draw);
-    });
+    }).finally(() => frame.remove());
   }
 })();

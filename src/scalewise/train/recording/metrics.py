@@ -144,11 +144,11 @@ class MetricsRecorder:
             self._append(trainer, dict(rate), (loss,), (1.0,), steps_back)
 
     def append_logged(self, trainer: pl.Trainer) -> None:
-        """A row of what the user's module has logged, if it has logged anything."""
+        """A row of what the user's module has logged in the loop that ends, if it has anything."""
         self.open(trainer)
         values: dict[str, float | None] = {
             _LOGGED + name if name in _OWN else name: float(value)
-            for name, value in trainer.callback_metrics.items()
+            for name, value in _logged_now(trainer).items()
         }
         if values:
             self._append(trainer, values)
@@ -178,6 +178,23 @@ class MetricsRecorder:
         # On the training stream this copy would queue behind steps that are still to come.
         with on_stream(self._side_stream):
             return float(loss)
+
+
+def _logged_now(trainer: pl.Trainer) -> dict[str, Tensor]:
+    """What was logged in the loop that ends: Lightning gives the last values of others beside it.
+
+    With validation in the middle, they would be those of an epoch ago.
+    """
+    results = trainer._results
+    if results is None:
+        return trainer.callback_metrics
+    names = {one.meta.name for one in results.values()}
+    ends = ("_step", "_epoch", "/dataloader_idx_")
+    return {
+        name: value
+        for name, value in trainer.callback_metrics.items()
+        if any(name == of or name.startswith(tuple(of + end for end in ends)) for of in names)
+    }
 
 
 def loss_weights(samples: Sequence[int], accumulate: int) -> tuple[float, ...]:

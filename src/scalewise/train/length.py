@@ -2,7 +2,7 @@
 
 Rank 0 sees the pace of its steps and announces the last one, by its number, through the process
 group's store; every rank ends after exactly that step. Ranks that end by their own clocks hang.
-Nobody waits for it: the recording thread of each rank looks twice a second.
+Nobody waits for it: the recording thread of each rank looks four times a second.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from scalewise.records import CellFolder, LengthRecord
 from scalewise.train.rank import RankContext
+from scalewise.train.recording.background import INTERVAL_S
 from scalewise.train.torch_internals import Store, default_store
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from scalewise.train.recording import CellRecorder, StepTimer
 
-LEAD_S = 2.0
+LEAD_S = 4 * INTERVAL_S
 """The last step is announced so long before it: four looks of the others, for one to be late."""
 FEWEST_STEPS = 3
 """Timed steps that tell a pace, and that a run has however long they take."""
@@ -47,7 +48,7 @@ def choose_last_step(
     ``furthest`` are the steps that a rank may have begun by now.
     """
     ahead_s = min_time_s - timed_s
-    if timed_steps < FEWEST_STEPS or ahead_s > LEAD_S:
+    if timed_steps < FEWEST_STEPS or ahead_s > LEAD_S + INTERVAL_S:
         return None  # the later, the surer the pace
     return furthest + math.ceil(max(_SPARE * ahead_s, LEAD_S) / pace_s)
 
@@ -149,6 +150,7 @@ class RunLength:
         furthest = self._furthest(steps.steps)
         if furthest is None:
             return
+        timed_s += pace_s * (steps.attempt_steps - steps.rows)  # of those not written yet
         last = choose_last_step(
             self._min_time_s, timed_s, timed_steps, pace_s, furthest + self._apart_steps
         )

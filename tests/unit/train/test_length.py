@@ -1,16 +1,28 @@
 """Runs that last as long as their timed steps must: one rank tells the last step, all keep it."""
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch.distributed as dist
 
+from scalewise.analysis import step_figures
 from scalewise.records import DeviceInfo
 from scalewise.train import length
-from scalewise.train.length import FEWEST_STEPS, LEAD_S, RunLength, TooLateError, choose_last_step
+from scalewise.train.length import (
+    FEWEST_STEPS,
+    LEAD_S,
+    LEAST_STEPS,
+    LONGEST_S,
+    SHORTEST_S,
+    RunLength,
+    TooLateError,
+    choose_last_step,
+)
 from scalewise.train.rank import RankContext
+from scalewise.train.recording.background import INTERVAL_S
 
 PACE_S = 0.01
 
@@ -33,7 +45,15 @@ def test_the_last_step_is_chosen_when_the_end_is_near(seen: Any, chosen: int | N
 class Rank:
     """A rank whose training is moved by hand; ``errors`` are those it gave up with."""
 
-    def __init__(self, rank: int, world_size: int = 2, min_time_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        rank: int,
+        world_size: int = 2,
+        min_time_s: float | None = 1.0,
+        pace_s: float = PACE_S,
+        kind: Literal["cpu", "cuda"] = "cpu",
+    ) -> None:
+        self.pace_s = pace_s
         self.steps = SimpleNamespace(steps=0, attempt_steps=0, rows=0, timed=(0, 0.0))
         self.planned: list[int] = []
         self.recorder: Any = SimpleNamespace(
@@ -42,7 +62,7 @@ class Rank:
             plan_steps=self.planned.append,
         )
         self.errors: list[BaseException] = []
-        context = RankContext(rank, rank, world_size, DeviceInfo("cpu", "a CPU"))
+        context = RankContext(rank, rank, world_size, DeviceInfo(kind, "a device"))
         self.length = RunLength(min_time_s, context, self.recorder, 2, self.errors.append)
         self.loop: Any = SimpleNamespace(
             global_step=0, max_steps=-1, on_advance_end=lambda fetcher: None
@@ -51,12 +71,12 @@ class Rank:
         self.length.attach(trainer)
 
     def train(self, steps: int) -> None:
-        """Take so many steps of ``PACE_S``, none of which is warm-up, and write them."""
+        """Take so many steps, none of which is warm-up, and write them."""
         for _ in range(steps):
             self.launch(1)
             self.steps.rows += 1
             count, seconds = self.steps.timed
-            self.steps.timed = count + 1, seconds + PACE_S
+            self.steps.timed = count + 1, seconds + self.pace_s
             self.loop.on_advance_end(None)
 
     def launch(self, steps: int) -> None:
@@ -151,6 +171,26 @@ def test_steps_that_are_not_written_yet_count_by_the_pace() -> None:
     alone.length.look()
     assert alone.last is not None
     assert 3 <= alone.last * PACE_S < 3.2
+
+
+@pytest.mark.parametrize(
+    ("kind", "pace_s", "least_s"),
+    [
+        ("cpu", 0.01, SHORTEST_S),
+        ("cpu", 0.04, LEAST_STEPS * 0.04),
+        ("cpu", 0.2, LONGEST_S),
+        ("cuda", 0.01, LONGEST_S),
+    ],
+)
+def test_without_a_time_the_device_and_the_pace_of_its_steps_decide(
+    kind: Literal["cpu", "cuda"], pace_s: float, least_s: float
+) -> None:
+    alone = Rank(0, world_size=1, min_time_s=None, pace_s=pace_s, kind=kind)
+    while alone.last is None:
+        alone.train(math.ceil(INTERVAL_S / pace_s))
+        alone.length.look()
+    assert least_s <= alone.last * pace_s <= 1.25 * least_s
+    assert LEAST_STEPS == step_figures.LEAST_STEPS  # with which a later warm-up is found
 
 
 def test_a_stop_among_the_first_steps_does_not_shorten_the_run() -> None:

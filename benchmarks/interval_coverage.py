@@ -176,17 +176,7 @@ def adaptive_runs(
 ) -> Stopped:
     """The stopping rule on ``len(truth)`` comparisons with these true log ratios."""
     single, multi = log_rates(rng, noise, cv, (len(truth), FIXED))
-    return until_decided(single, multi + truth[:, None], truth, cap, confidence)
-
-
-def until_decided(
-    single: Array,
-    multi: Array,
-    truth: Array,
-    cap: int = CAP,
-    confidence: float = look_confidence(),
-) -> Stopped:
-    """The stopping rule on logarithms of samples/s, shape ``[comparisons, runs]``."""
+    multi = multi + truth[:, None]
     stop, verdict = np.zeros(len(truth), dtype=int), np.full(len(truth), UNDECIDED)
     low, high = np.zeros(len(truth)), np.zeros(len(truth))
     for runs in range(VERDICT_RUNS, cap + 1):

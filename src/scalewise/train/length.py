@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from scalewise.records import CellFolder, LengthRecord
 from scalewise.train.rank import RankContext
-from scalewise.train.recording.background import INTERVAL_S
+from scalewise.train.recording import INTERVAL_S
 from scalewise.train.torch_internals import Store, default_store
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from scalewise.train.length import (
     choose_last_step,
 )
 from scalewise.train.rank import RankContext
-from scalewise.train.recording.background import INTERVAL_S
+from scalewise.train.recording import INTERVAL_S
 
 PACE_S = 0.01
 

@@ -7,6 +7,7 @@ what is compared within a round ran in one stretch of time.
 
 from __future__ import annotations
 
+import math
 import os
 import selectors
 import subprocess
@@ -215,6 +216,7 @@ class LocalExecutor(Executor[LocalCell]):
 
         Servers of rounds that follow import beside it, and are ready before anything is timed.
         """
+        self._end_servers(before=repeat)
         known = self._servers.get(repeat)
         if known is not None and known.process.poll() is None and known.lean <= self._lean:
             return known
@@ -225,9 +227,9 @@ class LocalExecutor(Executor[LocalCell]):
             server.wait_ready()
         return self._servers[repeat]
 
-    def _end_servers(self) -> None:
-        while self._servers:
-            self._servers.popitem()[1].stop()
+    def _end_servers(self, before: float = math.inf) -> None:
+        for repeat in [one for one in self._servers if one < before]:
+            self._servers.pop(repeat).stop()
 
     def poll(self, running: Sequence[LocalCell]) -> list[tuple[LocalCell, Ending]]:
         ended = []

@@ -209,9 +209,10 @@ def test_each_round_has_a_server_of_its_own_and_so_has_what_follows_a_killed_one
     first: Any = executor._server_of(0, ())
     assert executor._server_of(0, ()) is first
     second: Any = executor._server_of(1, ())
-    assert second is not first and second.is_ready and not first.stopped
+    assert second is not first and second.is_ready and first.stopped
+    assert executor._server_of(1, ()) is second and not second.stopped
     third: Any = executor._server_of(2, ())
-    assert first.stopped and second.stopped
+    assert second.stopped
     third.status = -9
     assert executor._server_of(2, ()) is not third
     executor.close()

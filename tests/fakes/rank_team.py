@@ -41,7 +41,7 @@ def run_ranks(module: str, folder: Path, count: int) -> None:
 
 def main(module: str, folder: str, count: int) -> int:
     """0 if all ranks succeed. One that fails leaves the others waiting for it: they are ended."""
-    import_training(None)
+    import_training(lean=True)
     importlib.import_module("fakes.requests")  # Hydra, which some of them compose with
     assert fork_hindrance(os.environ) is None
     team = os.getpid()

@@ -156,7 +156,8 @@ def test_no_rank_outlives_any_one_of_those_above_it(train: Train, tmp_path: Path
     """One after the other is killed: who forks, the supervisor, a rank; then all at once."""
     typed = ("repeats=4", "sweep.retries=0")
     sweep = Started(train, tmp_path / "sweep", *typed)
-    (server,) = {*sweep.family} - {sweep.process.pid, sweep.supervisor}
+    servers = {*sweep.family} - {sweep.process.pid, sweep.supervisor}
+    assert len(servers) == 2, "of this round and the next"
     status = StatusReader(sweep.folder.path)
 
     def stepping() -> CellStatus | None:
@@ -165,7 +166,7 @@ def test_no_rank_outlives_any_one_of_those_above_it(train: Train, tmp_path: Path
     running = wait_for(stepping, "steps in the status")
     assert (running.state, running.total_steps) == ("running", 1_000_000)
     assert status.read().count() == {"running": 1, "waiting": 3}
-    kill(server)
+    kill(*servers)
     time.sleep(0.5)
     assert len(alive(sweep.ranks)) == 2, "they are no children of what they were forked from"
     kill(sweep.supervisor)

@@ -144,7 +144,7 @@ def train(context: click.Context) -> int:
 @click.option(
     "--devices", default="1,2", show_default=True, metavar="LIST", help="Numbers of devices."
 )
-@click.option("--time", "time_s", metavar="S", help="Timed seconds of a run, as 30s; default: 3s.")
+@click.option("--time", "time_s", metavar="S", help="Timed seconds of a run, as 30s.")
 @click.option("--repeats", default="auto", show_default=True, help="Runs of each; auto: decided.")
 @click.option(
     "--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of a sweep's."

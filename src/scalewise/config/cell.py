@@ -70,9 +70,6 @@ class MonitorConfig:
 
 _FEW_STEPS = 500
 """Timed steps of small models that may take less than a second: it needs samples close together."""
-DEFAULT_MIN_TIME_S = 3.0
-"""Seconds of timed steps. Longer windows do not make runs agree better: what varies from run to run
-is the run (docs/statistics.md)."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,7 @@ class MeasureConfig:
 
     min_time_s: Annotated[float, Field(ge=0.1, le=86400)] | None = None
     """Seconds of timed steps that a run has at least: rank 0 tells the last step by their pace.
-    None for :data:`DEFAULT_MIN_TIME_S`, and where steps or epochs were asked for."""
+    None for as many as the device needs, and where steps or epochs were asked for."""
 
 
 DEFAULT_MEASURE = MeasureConfig()
@@ -342,12 +339,9 @@ class CellConfig:
         return 0.1 if few else 1.0
 
     @property
-    def min_time_s(self) -> float | None:
-        """Seconds of timed steps after which the run is to end; None where steps end it."""
-        if self.profile.profiles or self.is_counted:
-            return None
-        given = self.measure.min_time_s
-        return DEFAULT_MIN_TIME_S if given is None else given
+    def ends_by_time(self) -> bool:
+        """Whether the time of its timed steps ends it, and no number of them."""
+        return not (self.profile.profiles or self.is_counted)
 
     def per_device_batch_size(self, devices: int) -> int:
         """Samples the device with most of them feeds in one batch of one optimizer step's.

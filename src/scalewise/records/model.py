@@ -344,11 +344,11 @@ class RunningAttempt:
 State = Literal["done", "running", "failed", "skipped", "interrupted", "waiting"]
 Cause = Literal[
     "exception", "oom", "config", "disk", "peer", "port", "device_busy", "device_broken",
-    "uneven_epochs", "signal", "exit", "timeout", "hang", "host", "supervisor", "supervisor_lost",
-    "interrupted", "preempted", "launcher",
+    "late", "uneven_epochs", "signal", "exit", "timeout", "hang", "host", "supervisor",
+    "supervisor_lost", "interrupted", "preempted", "launcher",
 ]  # fmt: skip
-"""The cause that ended a try. ``peer`` to ``device_broken`` are exceptions whose words name what
-came from outside; ``supervisor`` ended by a fault of its own, a lost one was killed; ``launcher``
+"""The cause that ended a try. ``peer`` to ``late`` are exceptions whose words name what came
+from outside; ``supervisor`` ended by a fault of its own, a lost one was killed; ``launcher``
 is a script that cannot start without torchrun's variables."""
 
 

@@ -98,13 +98,12 @@ class ScriptRecorder:
         self._note_what_is_missing(first.device, device)
         self.steps.open(place.rank, first.device)
         self._before = self._fingerprint()
-        if self._cell.min_time_s is not None:
+        if self._cell.ends_by_time:
             # Not the script's own group, which it may leave before its records are whole.
             path = str(self.folder.heartbeat_path(place.rank).parent / "store")
             store = file_store(path, place.world_size) if place.world_size > 1 else None
-            self._length = RunLength(
-                self._cell.min_time_s, self._rank, self, 2, self._give_up_now, store
-            )
+            least_s = self._cell.measure.min_time_s
+            self._length = RunLength(least_s, self._rank, self, 2, self._give_up_now, store)
             self._length.take_part()
         self._heartbeat = HeartbeatWriter(self.folder.heartbeat_path(place.rank))
         self._heartbeat.begin(self._last)

@@ -206,13 +206,15 @@ _OUTSIDE: Mapping[Cause, re.Pattern[str]] = {
         r"uncorrectable (ECC|NVLink) error|fallen off the bus|GPU is lost|cudaErrorECC",
         re.IGNORECASE,
     ),
+    "late": re.compile("TooLateError"),
 }
-"""Words of torch, NCCL and CUDA for faults that are not the program's."""
+"""Words of torch, NCCL, CUDA and ours for faults that are not the program's."""
 _MENDABLE: Mapping[Cause, str] = {
     "peer": "a peer could not be reached",
     "port": "the rendezvous port was taken",
     "device_busy": "the device was not ready",
     "device_broken": "the device broke",
+    "late": "a rank had no core for a second, and learned too late of the last step",
     "host": "a host was lost",
     "supervisor_lost": "the supervisor was lost",
     "launcher": "the script asks for the variables of torchrun, and gets them",

@@ -1,12 +1,13 @@
 """A process that has imported what ranks train with, and becomes supervisors of cells by forking.
 
-    python -m scalewise.sweep.fork_server <process id of the sweep> <padding> < socket
+    python -m scalewise.sweep.fork_server <process id of the sweep> lean|whole <padding> < socket
 
 The supervisor is a child of the sweep and the parent of its ranks, as with fresh processes; its
 ranks are forks of it. This process trains nothing: it never computes on a tensor nor asks for a
 GPU, because a fork of a process that ever ran a parallel region hangs in its first matrix product,
-and one that touched CUDA cannot use it. Each round of repeats has a server of its own: forks of one
-share its addresses and its hash seed, which are to differ from run to run.
+and one that touched CUDA cannot use it. It imports no class of the user's own: the forks do. Each
+round of repeats has a server of its own: forks of one share its addresses and its hash seed, which
+are to differ from run to run.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import psutil
 
@@ -36,6 +37,7 @@ _LONGEST_COMMAND = 4096
 """Bytes; a fork shows its own command in their place."""
 _MOST_DESCRIPTORS = 250
 """In one message; the kernel takes 253."""
+_READY = b"ready"
 _ANSWER_S = 60.0
 """Imports included, on a slow disk."""
 
@@ -44,15 +46,11 @@ class NotWarmError(Exception):
     """The server did not start a supervisor; the message says why."""
 
 
-def cell_hindrance(plain: Mapping[str, Any], cell: CellConfig) -> str | None:
+def cell_hindrance(cell: CellConfig) -> str | None:
     """Why a cell is to be started freshly; None if a fork does what a fresh start would."""
-    from scalewise.train import is_ours
-
     if cell.sweep.wrap is not None:
         return "hydra.launcher.wrap starts the ranks"
-    if cell.script is not None:
-        return "a script of one's own is started as it is"
-    return None if is_ours(plain) else "classes of one's own may import what starts threads"
+    return None if cell.script is None else "a script of one's own is started as it is"
 
 
 class ForkedSupervisor(psutil.Process):
@@ -69,22 +67,32 @@ class ForkedSupervisor(psutil.Process):
 
 
 class WarmServer:
-    """The sweep's side; ``warm.err`` in ``folder`` takes its errors, and is removed if empty."""
+    """The sweep's side; ``warm.err`` in ``folder`` takes its errors, and is removed if empty.
 
-    def __init__(self, folder: Path, python_path: Sequence[str]) -> None:
+    ``lean``: it forks cells of our own classes alone.
+    """
+
+    def __init__(self, folder: Path, python_path: Sequence[str], *, lean: bool = True) -> None:
+        self.lean = lean
         self._log = folder / "warm.err"
+        self._is_ready = False
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.settimeout(_ANSWER_S)
         command = [sys.executable, "-P", "-m", "scalewise.sweep.fork_server", str(os.getpid())]
         with theirs, self._log.open("ab") as log:
             self.process = subprocess.Popen(
-                [*command, "-" * _LONGEST_COMMAND],
+                [*command, "lean" if lean else "whole", "-" * _LONGEST_COMMAND],
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(python_path)},
                 stdin=theirs.fileno(),
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
+
+    def wait_ready(self) -> None:
+        """Wait until it has imported everything. Raises :class:`NotWarmError`."""
+        if not self._is_ready:
+            self._is_ready = self._receive() == _READY
 
     def fork_supervisor(self, errors: Path, locks: tuple[int, ...] = ()) -> ForkedSupervisor:
         """A new supervisor that waits for its job. Raises :class:`NotWarmError`.
@@ -115,17 +123,26 @@ class WarmServer:
     def _ask(self, descriptors: list[int]) -> int:
         if len(descriptors) > _MOST_DESCRIPTORS:
             raise NotWarmError(f"the warm server takes no {len(descriptors)} locks at once")
+        self.wait_ready()
         try:
             socket.send_fds(self._channel, [b"supervisor"], descriptors)
-            answer = self._channel.recv(256)
         except OSError as error:
-            raise NotWarmError(
-                f"the warm server did not answer ({error}); see {self._log}"
-            ) from None
+            raise self._lost(error) from None
+        answer = self._receive()
         if not answer.isdigit():
-            why = answer.decode() or f"it ended; see {self._log}"
-            raise NotWarmError(f"the warm server started no supervisor: {why}")
+            raise NotWarmError(f"the warm server started no supervisor: {answer.decode()}")
         return int(answer)
+
+    def _receive(self) -> bytes:
+        try:
+            if answer := self._channel.recv(256):
+                return answer
+        except OSError as error:
+            raise self._lost(error) from None
+        raise self._lost("it ended")
+
+    def _lost(self, why: object) -> NotWarmError:
+        return NotWarmError(f"the warm server did not answer ({why}); see {self._log}")
 
 
 def main() -> int:
@@ -138,11 +155,12 @@ def main() -> int:
     # Who asks whether there are GPUs asks the driver, and not CUDA, which no fork could use then.
     # It stays, as Lightning leaves it in fresh ranks.
     os.environ.update({**_ONE_THREAD, "PYTORCH_NVML_BASED_CUDA_CHECK": "1"})
-    import_training(None)
+    import_training(lean=sys.argv[2] == "lean")
     for name in _ONE_THREAD:
         del os.environ[name]
     os.environ.update(typed)
     with socket.socket(fileno=os.dup(0)) as channel:
+        channel.send(_READY)
         while True:
             request, descriptors, _, _ = socket.recv_fds(channel, 16, _MOST_DESCRIPTORS)
             if not request:

@@ -7,6 +7,7 @@ what is compared within a round ran in one stretch of time.
 
 from __future__ import annotations
 
+import math
 import os
 import selectors
 import subprocess
@@ -28,8 +29,11 @@ from scalewise.sweep.plan import Cell
 from scalewise.sweep.preflight import devices_for, explain_differences
 from scalewise.sweep.running_cells import SupervisorProcess, job_of, spawn_supervisor, start_sampler
 from scalewise.sweep.status_view import Display, duration
+from scalewise.train import is_ours
 
 _POLL_S = 0.5
+_AT_ONCE = 2
+"""Warm servers that import beside one another: one took 2.0 s of CPU time, two cores are usual."""
 _SETTLING_POLL_S = 0.1
 
 
@@ -107,9 +111,12 @@ class LocalExecutor(Executor[LocalCell]):
         self._warm = warm
         self._not_forked = "hydra.launcher.warm=false" if warm is False else None
         """Why training cells are started freshly; None while they are forked."""
-        self._server: WarmServer | None = None
-        self._round = 0
-        """The repeat whose cells the server forks."""
+        self._servers: dict[int, WarmServer] = {}
+        """By the repeat whose cells each forks."""
+        self._rounds = 0
+        """How many the sweep may have, by the cells that were admitted."""
+        self._lean = True
+        """Whether no cell has classes of the user's own."""
         self._selector = selectors.DefaultSelector()
         self._settling = False
         """Whether a cell waits only for a process that is vanishing from its devices."""
@@ -127,7 +134,7 @@ class LocalExecutor(Executor[LocalCell]):
 
     def close(self) -> None:
         self._selector.close()
-        self._end_server()
+        self._end_servers()
 
     def slots(self) -> int | None:
         return self._hosts.slots()
@@ -135,7 +142,10 @@ class LocalExecutor(Executor[LocalCell]):
     def demand(self, cell: Cell) -> LocalDemand:
         host = self._hosts.of(cell.request.cell.hardware)
         demand = LocalDemand(devices_for(cell.request, host), host)
-        self._not_forked = self._not_forked or cell_hindrance(cell.request.plain, cell.request.cell)
+        self._not_forked = self._not_forked or cell_hindrance(cell.request.cell)
+        self._lean = self._lean and is_ours(cell.request.plain)
+        more_may_come = cell.request.cell.repeats == "auto"
+        self._rounds = max(self._rounds, cell.planned.repeat + 1 + more_may_come)
         if self._warm is None and any(slot.kind != "cpu" for slot in host.slots):
             self._not_forked = self._not_forked or "on GPUs only with hydra.launcher.warm=true"
         for line in explain_differences(cell.request.cell, demand.world_size, host):
@@ -190,30 +200,36 @@ class LocalExecutor(Executor[LocalCell]):
         )
         trains = cell.request.cell.workload == "train"
         if trains and self._not_forked is None:
-            server = self._server_of(cell.planned.repeat, origin.python_path)
             try:
+                server = self._server_of(cell.planned.repeat, origin.python_path)
                 return SupervisorProcess(job, server.fork_supervisor(errors, locks), errors)
             except NotWarmError as error:
                 self._note(f"warm     {error}; from here on, cells start without it")
-                self._end_server()
+                self._end_servers()
                 self._not_forked = str(error)
         process = spawn_supervisor(errors, locks, start_new_session=True)
         job = replace(job, not_forked=self._not_forked if trains else None)
         return SupervisorProcess(job, process, errors)
 
     def _server_of(self, repeat: int, python_path: Sequence[str]) -> WarmServer:
-        """A new one for each round, and where one was killed."""
-        if self._server is not None:
-            if self._round == repeat and self._server.process.poll() is None:
-                return self._server
-            self._end_server()
-        self._server, self._round = WarmServer(self._folder, python_path), repeat
-        return self._server
+        """A new one for each round, and where one was killed. Raises :class:`NotWarmError`.
 
-    def _end_server(self) -> None:
-        if self._server is not None:
-            self._server.stop()
-            self._server = None
+        Servers of rounds that follow import beside it, and are ready before anything is timed.
+        """
+        self._end_servers(before=repeat)
+        known = self._servers.get(repeat)
+        if known is not None and known.process.poll() is None and known.lean <= self._lean:
+            return known
+        self._end_servers()
+        for later in range(repeat, max(repeat + 1, min(repeat + _AT_ONCE, self._rounds))):
+            self._servers[later] = WarmServer(self._folder, python_path, lean=self._lean)
+        for server in self._servers.values():
+            server.wait_ready()
+        return self._servers[repeat]
+
+    def _end_servers(self, before: float = math.inf) -> None:
+        for repeat in [one for one in self._servers if one < before]:
+            self._servers.pop(repeat).stop()
 
     def poll(self, running: Sequence[LocalCell]) -> list[tuple[LocalCell, Ending]]:
         ended = []

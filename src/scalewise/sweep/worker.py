@@ -33,7 +33,7 @@ from scalewise.host import (
     usable_cores,
 )
 from scalewise.records import CellFolder, DeviceInfo, build, with_secrets, without_secrets
-from scalewise.train import import_training
+from scalewise.train import import_training, is_ours
 
 if TYPE_CHECKING:
     from scalewise.train import RankContext
@@ -72,7 +72,7 @@ def main() -> int:
 
 def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -> None:
     plain = with_secrets(folder.load_config())
-    import_training(plain)
+    import_training(lean=is_ours(plain))
     import torch
 
     from scalewise.config import build_cell

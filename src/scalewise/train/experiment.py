@@ -80,10 +80,10 @@ def run(
     recorder.brings_optimizer = brings_optimizer(module)
     trainer = build_trainer(cell, rank, recorder, module, data, share)
     execution.attach(trainer, recorder)
-    if cell.min_time_s is not None:
+    if cell.ends_by_time:
         # Steps of one batch begin together; replicas that seldom meet run ahead of one another.
         apart = execution.steps_per_batch + getattr(cell.strategy, "period", 1)
-        RunLength(cell.min_time_s, alone, recorder, apart, give_up).attach(trainer)
+        RunLength(cell.measure.min_time_s, alone, recorder, apart, give_up).attach(trainer)
     restarts = Restarts(cell.checkpoint, folder, rank, recorder, cell.ckpt_path)
     restarts.attach(trainer)
     if rank.world_size > 1:

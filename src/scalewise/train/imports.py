@@ -6,7 +6,7 @@ stopped meanwhile, and what was imported is left out of its walks (``gc.freeze``
 torchmetrics loads scipy.signal, matplotlib and transformers where they are installed, and no metric
 of ours needs one: that is a third of a rank's imports, and transformers starts a thread (pyarrow's)
 that keeps ranks from being forked. A user's own classes may well use what torchmetrics builds on
-them: with those it is imported as ever.
+them: with those it is imported as ever, and ranks are forked where no thread was started.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any
 from scalewise.host import own_classes
 
 
-def import_training(plain: Mapping[str, Any] | None) -> None:
-    """Import torch, Lightning and the code that trains the cell with configuration ``plain``.
+def import_training(*, lean: bool) -> None:
+    """Import torch, Lightning and the code that trains.
 
-    None stands for any cell for which :func:`is_ours` holds: what forked ranks need.
+    ``lean``: as far as cells need it for which :func:`is_ours` holds.
     """
     with _uncollected():
         importlib.import_module("torch")
-        if plain is None or is_ours(plain):
+        if lean:
             import_lean_metrics()
         importlib.import_module("scalewise.train.experiment")
         importlib.import_module("scalewise.train.provenance")

@@ -2,7 +2,7 @@
 
 Rank 0 sees the pace of its steps and announces the last one, by its number, through the process
 group's store; every rank ends after exactly that step. Ranks that end by their own clocks hang.
-Nobody waits for it: the recording thread of each rank looks twice a second.
+Nobody waits for it: the recording thread of each rank looks four times a second.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from scalewise.records import CellFolder, LengthRecord
 from scalewise.train.rank import RankContext
+from scalewise.train.recording import INTERVAL_S
 from scalewise.train.torch_internals import Store, default_store
 
 if TYPE_CHECKING:
@@ -22,10 +23,16 @@ if TYPE_CHECKING:
 
     from scalewise.train.recording import CellRecorder, StepTimer
 
-LEAD_S = 2.0
+LEAD_S = 4 * INTERVAL_S
 """The last step is announced so long before it: four looks of the others, for one to be late."""
 FEWEST_STEPS = 3
 """Timed steps that tell a pace, and that a run has however long they take."""
+SHORTEST_S, LONGEST_S = 1.5, 3.0
+"""Seconds of timed steps, unless others were asked for: the shortest on CPUs, where longer ones do
+not make runs agree better (docs/statistics.md), and the longest on GPUs, which take long to start.
+"""
+LEAST_STEPS = 50
+"""Steps for which a CPU is timed up to the longest: of fewer no later warm-up can be told."""
 _SPARE = 1.1
 """So many times the steps that are missing: a pace that quickens by less leaves it long enough.
 """
@@ -47,7 +54,7 @@ def choose_last_step(
     ``furthest`` are the steps that a rank may have begun by now.
     """
     ahead_s = min_time_s - timed_s
-    if timed_steps < FEWEST_STEPS or ahead_s > LEAD_S:
+    if timed_steps < FEWEST_STEPS or ahead_s > LEAD_S + INTERVAL_S:
         return None  # the later, the surer the pace
     return furthest + math.ceil(max(_SPARE * ahead_s, LEAD_S) / pace_s)
 
@@ -67,21 +74,24 @@ class Recorder(Protocol):
 class RunLength:
     """Ends the fit of one rank after the step that rank 0 announces.
 
-    ``apart_steps`` are those that ranks may be apart, and that are begun at once. ``give_up`` ends
-    this process with an error, while its training thread waits for others. ``store`` is where the
-    ranks meet; None for that of their process group.
+    ``min_time_s`` None leaves the time to the device and the pace of its steps. ``apart_steps`` are
+    those that ranks may be apart, and that are begun at once. ``give_up`` ends this process with an
+    error, while its training thread waits for others. ``store`` is where the ranks meet; None for
+    that of their process group.
     """
 
     def __init__(
         self,
-        min_time_s: float,
+        min_time_s: float | None,
         rank: RankContext,
         recorder: CellRecorder | Recorder,
         apart_steps: int,
         give_up: Callable[[BaseException], None] = raise_it,
         store: Store | None = None,
     ) -> None:
-        self._min_time_s = min_time_s
+        own_s = SHORTEST_S if rank.device.kind == "cpu" else LONGEST_S
+        self._min_time_s = own_s if min_time_s is None else min_time_s
+        self._longest_s = LONGEST_S if min_time_s is None else min_time_s
         self._rank = rank
         self._recorder = recorder
         self._apart_steps = apart_steps
@@ -149,9 +159,9 @@ class RunLength:
         furthest = self._furthest(steps.steps)
         if furthest is None:
             return
-        last = choose_last_step(
-            self._min_time_s, timed_s, timed_steps, pace_s, furthest + self._apart_steps
-        )
+        timed_s += pace_s * (steps.attempt_steps - steps.rows)  # of those not written yet
+        least_s = min(max(self._min_time_s, LEAST_STEPS * pace_s), self._longest_s)
+        last = choose_last_step(least_s, timed_s, timed_steps, pace_s, furthest + self._apart_steps)
         if last is not None:
             if self._rank.world_size > 1:
                 self._met.set(self._key, str(last))

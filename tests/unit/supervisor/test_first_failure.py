@@ -12,6 +12,7 @@ from scalewise.records import CellFolder, DeviceInfo, Ending, HeartbeatWriter
 from scalewise.supervisor import failures
 from scalewise.supervisor.failures import first_failure, last_lines, name_absent
 from scalewise.supervisor.ranks import RankProcess
+from scalewise.train.length import TooLateError
 from scalewise.train.recording import untrained_summary
 
 
@@ -74,6 +75,7 @@ def test_the_rank_that_failed_first_is_blamed(
         ("CUDA error: uncorrectable ECC error encountered", "", "device_broken"),
         ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", "", "device_busy"),
         ("CUDA error: an illegal memory access was encountered", "", "exception"),
+        (f"{TooLateError.__name__}: rank 0 was past step 9, the last of all ranks", "", "late"),
     ],
 )
 def test_words_of_libraries_tell_what_came_from_outside(

@@ -111,6 +111,7 @@ def attempt(**changes: Any) -> Ending:
         {"cause": "port"},
         {"cause": "device_broken"},
         {"cause": "device_busy"},
+        {"cause": "late"},
     ],
 )
 def test_what_came_from_outside_is_tried_again(changes: dict[str, Any]) -> None:

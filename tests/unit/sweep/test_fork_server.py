@@ -178,27 +178,67 @@ def test_a_sweep_goes_on_without_a_server_that_was_lost(
 class _Server:
     """Stands in for a warm server."""
 
-    def __init__(self, folder: Path, python_path: Sequence[str]) -> None:
+    def __init__(self, folder: Path, python_path: Sequence[str], *, lean: bool) -> None:
+        self.lean = lean
         self.status: int | None = None
         self.process = SimpleNamespace(poll=lambda: self.status)
-        self.stopped = False
+        self.stopped = self.is_ready = False
+
+    def wait_ready(self) -> None:
+        self.is_ready = True
 
     def stop(self) -> None:
         self.stopped = True
+
+
+def _admitting(folder: Path, repeat: int, *overrides: str) -> LocalExecutor:
+    """An executor that was asked for a cell of that repeat."""
+    executor = LocalExecutor("exclusive", warm=True)
+    executor.open(SweepFolder(folder), (), print)
+    plain = asked("hardware=cpu", *overrides).plain
+    request: Any = SimpleNamespace(plain=plain, cell=build_cell(plain), overrides=())
+    executor.demand(SimpleNamespace(planned=SimpleNamespace(repeat=repeat), request=request))  # type: ignore[arg-type]
+    return executor
 
 
 def test_each_round_has_a_server_of_its_own_and_so_has_what_follows_a_killed_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_executor, "WarmServer", _Server)
-    executor = LocalExecutor("exclusive", warm=True)
-    executor.open(SweepFolder(tmp_path), (), print)
+    executor = _admitting(tmp_path, 3, "repeats=4")
     first: Any = executor._server_of(0, ())
     assert executor._server_of(0, ()) is first
     second: Any = executor._server_of(1, ())
-    assert second is not first and first.stopped
-    second.status = -9
-    assert executor._server_of(1, ()) is not second
+    assert second is not first and second.is_ready and first.stopped
+    assert executor._server_of(1, ()) is second and not second.stopped
+    third: Any = executor._server_of(2, ())
+    assert second.stopped
+    third.status = -9
+    assert executor._server_of(2, ()) is not third
+    executor.close()
+
+
+@pytest.mark.parametrize(("repeats", "servers"), [("repeats=3", 1), ("repeats=auto", 2)])
+def test_a_server_is_started_early_only_for_a_round_that_may_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repeats: str, servers: int
+) -> None:
+    monkeypatch.setattr(local_executor, "WarmServer", _Server)
+    executor = _admitting(tmp_path, 2, repeats)
+    executor._server_of(2, ())
+    assert len(executor._servers) == servers
+    executor.close()
+
+
+def test_cells_with_classes_of_ones_own_are_forked_from_one_that_imported_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_executor, "WarmServer", _Server)
+    executor = _admitting(tmp_path, 0)
+    lean: Any = executor._server_of(0, ())
+    assert lean.lean
+    executor._lean = False  # as a later stage's cell has one
+    whole: Any = executor._server_of(0, ())
+    assert lean.stopped and not whole.lean and executor._server_of(0, ()) is whole
     executor.close()
 
 
@@ -266,11 +306,8 @@ def test_a_process_that_read_another_environment_or_touched_a_gpu_is_not_forked(
     ]
 
 
-def test_cells_that_may_import_anything_are_started_freshly() -> None:
-    plain = asked("hardware=cpu").plain
-    cell = build_cell(plain)
-    assert cell_hindrance(plain, cell) is None
+def test_cells_that_others_start_are_no_forks() -> None:
+    cell = build_cell(asked("hardware=cpu").plain)
+    assert cell_hindrance(cell) is None
     wrapped = replace(cell, sweep=replace(cell.sweep, wrap="nice"))
-    assert "hydra.launcher.wrap" in (cell_hindrance(plain, wrapped) or "")
-    own = {**plain, "model": {**plain["model"], "_target_": "mine.Net"}}
-    assert "one's own" in (cell_hindrance(own, cell) or "")
+    assert "hydra.launcher.wrap" in (cell_hindrance(wrapped) or "")

@@ -152,19 +152,19 @@ def test_an_option_as_it_is_shipped_counts_and_a_changed_one_does_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "expected_s"),
+    ("words", "by_time"),
     [
-        ((), 3),
-        (("measure.min_time_s=4",), 4),
-        (("max_steps=200",), None),
-        (("max_epochs=2",), None),
-        (("profile.window=true",), None),
+        ((), True),
+        (("measure.min_time_s=4",), True),
+        (("max_steps=200",), False),
+        (("max_epochs=2",), False),
+        (("profile.window=true",), False),
     ],
 )
 def test_time_ends_a_run_unless_steps_or_epochs_were_asked_for(
-    words: tuple[str, ...], expected_s: float | None
+    words: tuple[str, ...], by_time: bool
 ) -> None:
-    assert asked(*words).cell.min_time_s == expected_s
+    assert asked(*words).cell.ends_by_time == by_time
 
 
 def test_runs_of_other_lengths_are_other_configurations() -> None:

@@ -1,16 +1,28 @@
 """Runs that last as long as their timed steps must: one rank tells the last step, all keep it."""
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch.distributed as dist
 
+from scalewise.analysis import step_figures
 from scalewise.records import DeviceInfo
 from scalewise.train import length
-from scalewise.train.length import FEWEST_STEPS, LEAD_S, RunLength, TooLateError, choose_last_step
+from scalewise.train.length import (
+    FEWEST_STEPS,
+    LEAD_S,
+    LEAST_STEPS,
+    LONGEST_S,
+    SHORTEST_S,
+    RunLength,
+    TooLateError,
+    choose_last_step,
+)
 from scalewise.train.rank import RankContext
+from scalewise.train.recording import INTERVAL_S
 
 PACE_S = 0.01
 
@@ -18,9 +30,9 @@ PACE_S = 0.01
 @pytest.mark.parametrize(
     ("seen", "chosen"),
     [
-        ((60, 10, 1000, PACE_S, 1000), None),  # the end is not near
-        ((60, 58, 5800, PACE_S, 5820), 6040),
-        ((1, 20, 2000, PACE_S, 2040), 2240),  # far enough ahead of who leads
+        ((60, 58, 5800, PACE_S, 5800), None),  # the end is not near
+        ((60, 59, 5900, PACE_S, 5920), 6030),
+        ((1, 20, 2000, PACE_S, 2040), 2140),  # far enough ahead of who leads
         ((1, 150, 5, 30.0, 7), 8),
         ((3, FEWEST_STEPS * 60, FEWEST_STEPS, 60.0, 23), 24),  # steps of minutes end after a few
         ((1, 2, FEWEST_STEPS - 1, 0.5, 6), None),  # few steps tell no pace
@@ -33,8 +45,16 @@ def test_the_last_step_is_chosen_when_the_end_is_near(seen: Any, chosen: int | N
 class Rank:
     """A rank whose training is moved by hand; ``errors`` are those it gave up with."""
 
-    def __init__(self, rank: int, world_size: int = 2, min_time_s: float = 1.0) -> None:
-        self.steps = SimpleNamespace(steps=0, timed=(0, 0.0))
+    def __init__(
+        self,
+        rank: int,
+        world_size: int = 2,
+        min_time_s: float | None = 1.0,
+        pace_s: float = PACE_S,
+        kind: Literal["cpu", "cuda"] = "cpu",
+    ) -> None:
+        self.pace_s = pace_s
+        self.steps = SimpleNamespace(steps=0, attempt_steps=0, rows=0, timed=(0, 0.0))
         self.planned: list[int] = []
         self.recorder: Any = SimpleNamespace(
             folder=SimpleNamespace(path=Path("cell")),
@@ -42,7 +62,7 @@ class Rank:
             plan_steps=self.planned.append,
         )
         self.errors: list[BaseException] = []
-        context = RankContext(rank, rank, world_size, DeviceInfo("cpu", "a CPU"))
+        context = RankContext(rank, rank, world_size, DeviceInfo(kind, "a device"))
         self.length = RunLength(min_time_s, context, self.recorder, 2, self.errors.append)
         self.loop: Any = SimpleNamespace(
             global_step=0, max_steps=-1, on_advance_end=lambda fetcher: None
@@ -51,13 +71,19 @@ class Rank:
         self.length.attach(trainer)
 
     def train(self, steps: int) -> None:
-        """Take so many steps of ``PACE_S``, none of which is warm-up."""
+        """Take so many steps, none of which is warm-up, and write them."""
         for _ in range(steps):
-            self.steps.steps += 1
-            self.loop.global_step += 1
+            self.launch(1)
+            self.steps.rows += 1
             count, seconds = self.steps.timed
-            self.steps.timed = count + 1, seconds + PACE_S
+            self.steps.timed = count + 1, seconds + self.pace_s
             self.loop.on_advance_end(None)
+
+    def launch(self, steps: int) -> None:
+        """Take steps whose times nobody has written yet."""
+        self.steps.steps += steps
+        self.steps.attempt_steps += steps
+        self.loop.global_step += steps
 
     @property
     def last(self) -> int | None:
@@ -136,6 +162,37 @@ def test_one_device_needs_no_store() -> None:
     assert alone.last == alone.loop.max_steps
 
 
+def test_steps_that_are_not_written_yet_count_by_the_pace() -> None:
+    alone = Rank(0, world_size=1, min_time_s=3)
+    alone.train(150)
+    alone.length.look()
+    assert alone.last is None
+    alone.launch(30)
+    alone.length.look()
+    assert alone.last is not None
+    assert 3 <= alone.last * PACE_S < 3.2
+
+
+@pytest.mark.parametrize(
+    ("kind", "pace_s", "least_s"),
+    [
+        ("cpu", 0.01, SHORTEST_S),
+        ("cpu", 0.04, LEAST_STEPS * 0.04),
+        ("cpu", 0.2, LONGEST_S),
+        ("cuda", 0.01, LONGEST_S),
+    ],
+)
+def test_without_a_time_the_device_and_the_pace_of_its_steps_decide(
+    kind: Literal["cpu", "cuda"], pace_s: float, least_s: float
+) -> None:
+    alone = Rank(0, world_size=1, min_time_s=None, pace_s=pace_s, kind=kind)
+    while alone.last is None:
+        alone.train(math.ceil(INTERVAL_S / pace_s))
+        alone.length.look()
+    assert least_s <= alone.last * pace_s <= 1.25 * least_s
+    assert LEAST_STEPS == step_figures.LEAST_STEPS  # with which a later warm-up is found
+
+
 def test_a_stop_among_the_first_steps_does_not_shorten_the_run() -> None:
     alone = Rank(0, world_size=1, min_time_s=10)
     alone.train(1)
@@ -143,10 +200,10 @@ def test_a_stop_among_the_first_steps_does_not_shorten_the_run() -> None:
     alone.train(50)
     alone.length.look()
     assert alone.last is None
-    alone.train(160)
+    alone.train(240)
     alone.length.look()
     left_s = 10 - alone.steps.timed[1]
-    assert alone.last is not None and (alone.last - 211) * PACE_S >= left_s
+    assert alone.last is not None and (alone.last - 291) * PACE_S >= left_s
 
 
 def test_modules_whose_steps_lightning_counts_otherwise_end_there_too() -> None:

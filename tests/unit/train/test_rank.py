@@ -168,7 +168,7 @@ def test_a_request_after_training_is_answered(tmp_path: Path) -> None:
 PROBE = """
 import gc, json, sys
 from scalewise.train import import_training
-import_training(None)
+import_training(lean=True)
 unused = [n for n in ("scipy.signal", "matplotlib", "transformers") if n in sys.modules]
 from lightning_utilities.core.imports import package_available
 there_again = package_available("scipy") and package_available("matplotlib")

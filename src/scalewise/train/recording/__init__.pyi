@@ -1,3 +1,4 @@
+from .background import INTERVAL_S as INTERVAL_S
 from .background import BackgroundDrain as BackgroundDrain
 from .background import on_stream as on_stream
 from .callbacks import STEP_HOOKS as STEP_HOOKS

@@ -22,6 +22,7 @@ GiveWay = Callable[[], None]
 Drain = Callable[[bool, GiveWay | None], None]
 """Writes what is ready; with True, waits for what is not."""
 
+INTERVAL_S = 0.25
 _REST = 3.0
 """After each piece the thread rests so many times as long as the piece took. Written in one go, the
 rows of half a second of short steps kept a host that launches ahead of its GPU until it was behind:
@@ -30,7 +31,7 @@ _LEAST_REST_S = 5e-5
 
 
 class BackgroundDrain:
-    """Calls each drain twice a second and when stopped, then once more with ``wait=True``.
+    """Calls each drain four times a second and when stopped, then once more with ``wait=True``.
 
     Before them it looks around, if it is told to, however long the drains take.
 
@@ -47,7 +48,7 @@ class BackgroundDrain:
     def __init__(
         self,
         drains: list[Drain],
-        interval_s: float = 0.5,
+        interval_s: float = INTERVAL_S,
         device: torch.device | None = None,
         look: Callable[[], None] | None = None,
     ) -> None:

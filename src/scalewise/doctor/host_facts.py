@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from scalewise.host import (
     memory_limit_mib,
     processor_name,
     recorded_in,
+    shared_memory_mib,
     usable_cores,
 )
 from scalewise.records import DeviceFacts, DeviceInfo, HostFacts, NumaNode, PairLink, PcieLink
@@ -32,19 +32,16 @@ def host_facts(root: Path = Path("/"), environment: Mapping[str, str] = os.envir
 
     ``root`` is where /proc and /sys are looked for.
     """
-    shm: tuple[float, float] | None = None
-    with suppress(OSError):
-        found = os.statvfs("/dev/shm")
-        shm = found.f_blocks * found.f_frsize / 2**20, found.f_bavail * found.f_frsize / 2**20
+    shm_total_mib, shm_free_mib = shared_memory_mib()
     memory = psutil.virtual_memory()
     nodes = numa_nodes(root / "sys/devices/system/node")
     cores = usable_cores()
     governor = _read(root / f"sys/devices/system/cpu/cpu{cores[0]}/cpufreq/scaling_governor")
     pressure = cpu_pressure_percent(root / "proc/pressure/cpu")
     missing = {
-        "shm": "/dev/shm is not mounted" if shm is None else None,
+        "shm": None if shm_total_mib else "/dev/shm is not mounted",
         "numa_nodes": None if nodes else "the kernel lists no NUMA nodes",
-        "cpu_governor": "no cpufreq here (common in virtual machines)" if not governor else None,
+        "cpu_governor": None if governor else "no cpufreq here (common in virtual machines)",
         "cpu_pressure": "the kernel keeps no pressure figures" if pressure is None else None,
     }
     return HostFacts(
@@ -56,8 +53,8 @@ def host_facts(root: Path = Path("/"), environment: Mapping[str, str] = os.envir
         memory_limit_mib=memory_limit_mib(),
         memory_total_mib=memory.total / 2**20,
         memory_available_mib=memory.available / 2**20,
-        shm_total_mib=shm[0] if shm else None,
-        shm_free_mib=shm[1] if shm else None,
+        shm_total_mib=shm_total_mib,
+        shm_free_mib=shm_free_mib,
         numa_nodes=nodes,
         cpu_governor=governor,
         cpu_pressure_percent=pressure,

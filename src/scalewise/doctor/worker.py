@@ -18,11 +18,11 @@ import torch
 
 from scalewise.doctor.collectives import RankGroup, measure_all
 from scalewise.doctor.compute import gemm_rate, launch_costs, precisions, soak
-from scalewise.doctor.copies import cuda_pair, host_copies, memory_copy
+from scalewise.doctor.copies import copy_rate, cuda_pair, host_copies
 from scalewise.doctor.plan import ENV_DEVICE, Plan, RankRecord
 from scalewise.gpu import NvmlError, open_nvml
 from scalewise.host import ENV_SUPERVISOR, die_with_parent, exit_now
-from scalewise.records import DeviceInfo, DeviceSample, build, load_json
+from scalewise.records import CopyKind, DeviceInfo, DeviceSample, build, load_json
 from scalewise.train import Team
 
 
@@ -85,10 +85,10 @@ class Examination:
         return 1 if apart and self.size > 1 else 0
 
     def _copies(self) -> None:
-        on_gpu, budget = self.device.type == "cuda", self.budget
+        on_gpu, budget, meet = self.device.type == "cuda", self.budget, self.team.barrier
+        kind: CopyKind = "device" if on_gpu else "host"
         size = budget.gpu_memory_bytes if on_gpu else budget.cpu_memory_bytes
-        self.team.barrier()
-        in_memory = partial(memory_copy, self.device, size, budget.copy_s)
+        in_memory = partial(copy_rate, kind, self.device, size, budget.copy_s, meet)
         self.record.add("copies", "copy in memory", in_memory)
         if on_gpu:
             self.record.release()
@@ -113,13 +113,7 @@ class Examination:
                 else:
                     ranks = RankGroup(team, backend, self.device, team.nccl())
                 budget_s = budget.gloo_s if backend == "gloo" else budget.nccl_s
-                series = measure_all(ranks, self.plan.sizes(backend), budget_s)
-                if team.rank == 0:
-                    self.record.note(collectives=(*self.record.found.collectives, *series.rates))
-                if team.rank == 0 or series.broken:
-                    for key, reason in series.missing.items():
-                        self.record.miss(key, reason)
-                together = not series.broken
+                together = measure_all(self.record, ranks, self.plan.sizes(backend), budget_s)
             if not together:
                 return False
         return True

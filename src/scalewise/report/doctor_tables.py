@@ -14,6 +14,7 @@ from scalewise.report.sections import (
     Section,
     Table,
     Where,
+    by_text,
     item,
     lines,
     section,
@@ -146,8 +147,6 @@ def _pairs(report: DoctorReport) -> Table:
     links = {(link.first, link.second): link.kind for link in report.links}
 
     def how(pair: PairRate) -> str:
-        if pair.direct is None:
-            return pair.transport
         return "direct" if pair.direct else "through the host"
 
     columns = (
@@ -159,7 +158,6 @@ def _pairs(report: DoctorReport) -> Table:
         Column("back", "back", "", lambda pair: pair.backward_gb_s, rate_text),
         Column("both", "both", "", lambda pair: pair.both_gb_s, rate_text),
         Column("spread", "spread", "", lambda pair: pair.forward, _spread),
-        Column("latency_us", "latency us", "", lambda pair: pair.latency_us, "{:.1f}".format),
         Column("data", "data", "", lambda pair: pair.correct, _data_word),
     )
     return table("pairs", columns, report.pairs, title="Pairs, point to point (GB/s)")
@@ -188,17 +186,13 @@ def _collectives(report: DoctorReport, backend: Backend, *, few: bool = False) -
 
 
 def _missing(report: DoctorReport) -> list[str]:
-    owners: list[tuple[str, dict[str, str]]] = [
-        ("", dict(report.missing)),
-        ("", dict(report.host.missing)),
-        *((f"rank {n}", dict(facts.missing)) for n, facts in enumerate(report.devices)),
-        *((f"rank {rank.rank}", dict(rank.missing)) for rank in report.ranks),
+    of_all = {**report.missing, **report.host.missing}
+    owners = [
+        *((f"rank {n}", facts.missing) for n, facts in enumerate(report.devices)),
+        *((f"rank {rank.rank}", rank.missing) for rank in report.ranks),
     ]
-    reasons: dict[str, list[str]] = {}
-    for owner, missing in owners:
-        for key, reason in missing.items():
-            reasons.setdefault(f"{key}: {reason}", []).extend([owner] if owner else [])
-    return [f"{text} ({', '.join(of)})" if of else text for text, of in reasons.items()]
+    found = ((rank, f"{key}: {why}") for rank, missing in owners for key, why in missing.items())
+    return [*(f"{key}: {why}" for key, why in of_all.items()), *by_text(found, "rank")]
 
 
 def examined(analysis: Analysis) -> Section:
@@ -244,7 +238,7 @@ def _lost_copies(report: DoctorReport) -> Iterator[str]:
     """Which rates between host and device there are not, and why."""
     for rank in report.ranks:
         lost = [f"{key}: {why}" for key, why in rank.missing.items()
-                if key == "host staging" or key[:3] in _DIRECTIONS]  # fmt: skip
+                if key[:3] in _DIRECTIONS]  # fmt: skip
         if lost:
             yield f"copies between host and rank {rank.rank} not measured: {'; '.join(lost)}"
         elif not any(rate.kind[:3] in _DIRECTIONS for rate in rank.copies):

@@ -66,7 +66,7 @@ def collect(
         environment=environment,
         usable_cores=host_cores or len(usable_cores()),
         memory_limit_mib=memory_limit_mib(),
-        shared_memory_mib=shared_memory_mib(),
+        shared_memory_mib=shared_memory_mib()[0],
         emulated=emulations(environment, topology),
         topology=dict(topology),
         peak_tflops=peak_tflops,

@@ -591,7 +591,7 @@ class TestDoctor:
         copied = [row for row in rows if row["measured"].startswith(("h2d", "d2h"))]
         assert len(copied) == 6
         assert all("-" not in row.values() for row in copied)
-        plain["ranks"][1] |= {"copies": [], "missing": {"host staging": "cudaHostAlloc failed"}}
+        plain["ranks"][1] |= {"copies": [], "missing": {"h2d_pinned alone": "cudaHostAlloc failed"}}
         plain["ranks"][0] |= {"copies": plain["ranks"][0]["copies"][:1], "stage": "copies"}
         record.write_text(json.dumps(plain))
         lost = [line for line in lines_of(path, "doctor") if "not measured" in line]

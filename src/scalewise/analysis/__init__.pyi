@@ -46,7 +46,6 @@ from .load import load_sweep as load_sweep
 from .load import no_sweep as no_sweep
 from .load import read_cell_steps as read_cell_steps
 from .load import sweep_folder as sweep_folder
-from .logged import first_score as first_score
 from .loss_budget import CAUSE_WORDS as CAUSE_WORDS
 from .loss_budget import LossBudget as LossBudget
 from .loss_budget import LossCause as LossCause

@@ -6,12 +6,12 @@ which value is the better one. A name that a figure has already is told as ``log
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Final
 
 from scalewise.analysis.losses import over_ranks
 from scalewise.analysis.model import CellRecords, workload
-from scalewise.config import Mode, known_mode, of_validation
+from scalewise.config import Mode, known_mode
 from scalewise.records import last_metrics
 
 OWN: Final = frozenset({"train_loss", "learning_rate"})
@@ -54,9 +54,3 @@ def _best(cell: CellRecords, name: str, mode: Mode) -> float | None:
     rows, _ = over_ranks(name, cell, cell.result)
     known = [value for row in rows if (value := row.values[name]) is not None]
     return (max if mode == "max" else min)(known) if known else None
-
-
-def first_score(logged: Mapping[str, float | None]) -> str | None:
-    """The first metric of validation whose better value is known: what a run is judged by."""
-    names = (key for key in logged if of_validation(key) and known_mode(key) is not None)
-    return next(names, None)

@@ -54,7 +54,8 @@ def train(defaults: bool = True) -> int:
         launcher, rank, size = launched
         say(f"scalewise starts its own ranks: process {rank} of {launcher}'s {size} stands down")
         return Exit.DONE
-    _find_own_code()
+    if str(Path.cwd()) not in sys.path:  # of a user's own model or dataset, after what is installed
+        sys.path.append(str(Path.cwd()))
     wants_traceback = os.environ.get("HYDRA_FULL_ERROR", "") not in ("", "0")
     # Hydra would otherwise print an error itself, over many lines, and exit with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -87,12 +88,6 @@ def train(defaults: bool = True) -> int:
         return Exit.FAILED if began or is_the_hosts_fault(error) else Exit.WRONG_INPUT
     finally:
         discard_unused_folder()
-
-
-def _find_own_code() -> None:
-    """A user's own model or dataset lies in the working folder; installed packages come first."""
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
 
 
 _ONCE = ("sweep.resume", "sweep.rerun", "sweep.extend", "sweep.dry_run",

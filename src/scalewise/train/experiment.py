@@ -27,7 +27,7 @@ from scalewise.train.build import (
     check_test,
     data_share,
 )
-from scalewise.train.callbacks import CellTrainer, OwnFolder, build_callbacks, not_logged
+from scalewise.train.callbacks import CellTrainer, OwnFolder, not_logged
 from scalewise.train.checkpoint import Restarts, refusal
 from scalewise.train.execution import (
     Execution,
@@ -192,7 +192,7 @@ def build_trainer(
         callbacks.append(LambdaCallback(on_train_epoch_end=refuse_empty_epoch))
     if cell.fault is not None:
         callbacks.append(instantiate("fault", cell.fault))
-    own = build_callbacks(cell)
+    own = [instantiate(f"callbacks.{name}", one) for name, one in cell.callbacks.items()]
     keeps_inside = OwnFolder(recorder.folder, recorder, {id(one) for one in callbacks})
     passed = {
         "enable_model_summary": False,

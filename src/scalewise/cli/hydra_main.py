@@ -26,8 +26,6 @@ from scalewise.host import (
 )
 from scalewise.records import (
     REDACTED,
-    Ending,
-    State,
     SweepFolder,
     SweepPlan,
     load_or_none,
@@ -199,13 +197,10 @@ def report(*, verbose: bool = False) -> int:
     left = list(filter(None, map(_left_behind, sweep_reports)))
     for line in left:
         say(line)
-    gravest: tuple[tuple[State, Exit], ...] = (
-        ("failed", Exit.FAILED),
-        ("interrupted", Exit.INTERRUPTED),
-    )
-    for outcome, status in gravest:
-        if any(sweep.count(outcome) for sweep in sweep_reports):
-            return status
+    if any(sweep.count("failed") for sweep in sweep_reports):
+        return Exit.FAILED
+    if any(sweep.count("interrupted") for sweep in sweep_reports):
+        return Exit.INTERRUPTED
     if Exit.INVALID in statuses:
         return Exit.INVALID
     if left or any(sweep.count("skipped") for sweep in sweep_reports):
@@ -278,16 +273,11 @@ def _say_how_to_finish() -> None:
     An error that some code raised comes back until that is mended.
     """
     for sweep in sweep_reports:
-        better = [one for one in sweep.endings.values() if _may_end_better(one)]
+        # Wrong input stays wrong.
+        better = [one for one in sweep.endings.values() if one.outcome == "interrupted"
+                  or (one.outcome == "failed" and one.cause != "config")]  # fmt: skip
         raised = (one.raised_at for one in better if one.cause == "exception" and one.raised_at)
         at = next(raised, None)
         first = "finish it" if at is None else f"mend {from_here(at)}, then"
         if better:
             say(f"{first}: scalewise resume {from_here(sweep.folder)}")
-
-
-def _may_end_better(ending: Ending) -> bool:
-    """Whether the same command, given again, may finish the cell: wrong input stays wrong."""
-    if ending.outcome == "failed":
-        return ending.cause != "config"
-    return ending.outcome == "interrupted"

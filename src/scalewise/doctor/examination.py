@@ -153,7 +153,6 @@ def run_ranks(
     """
     save_json(folder / "plan.json", plan)
     ranks: list[subprocess.Popen[bytes]] = []
-    codes: list[int | None] = []
     try:
         with listen() as listener:
             for number, slot in enumerate(slots):
@@ -162,34 +161,21 @@ def run_ranks(
                 if number == 0:  # it accepts the others there
                     environment[ENV_LISTENER] = str(listener.fileno())
                     inherited += (listener.fileno(),)
-                ranks.append(_start(folder, number, environment, inherited))
+                command = [sys.executable, "-m", "scalewise.doctor.worker", str(folder)]
+                with (folder / f"rank{number}.log").open("wb") as log:
+                    ranks.append(subprocess.Popen(
+                        command, env=environment, stdin=subprocess.DEVNULL, stdout=log,
+                        stderr=subprocess.STDOUT, pass_fds=inherited,
+                    ))  # fmt: skip
         _wait(ranks, plan.limit_s(len(slots)))
     finally:
+        codes = [rank.poll() for rank in ranks]
         for rank in ranks:
-            codes.append(rank.poll())
             rank.kill()
             rank.wait()
     measured = tuple(_measured(folder, number) for number in range(len(ranks)))
-    problems = {
-        f"rank {one.rank}": _problem(folder, one, code)
-        for one, code in zip(measured, codes, strict=True)
-        if code != 0
-    }
-    return measured, problems
-
-
-def _start(
-    folder: Path, number: int, environment: dict[str, str], inherited: tuple[int, ...]
-) -> subprocess.Popen[bytes]:
-    with (folder / f"rank{number}.log").open("wb") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "scalewise.doctor.worker", str(folder)],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            pass_fds=inherited,
-        )
+    ended = zip(measured, codes, strict=True)
+    return measured, {f"rank {m.rank}": _problem(folder, m, code) for m, code in ended if code != 0}
 
 
 def _wait(ranks: Sequence[subprocess.Popen[bytes]], limit_s: float) -> None:

@@ -23,7 +23,7 @@ from scalewise.doctor.plan import ENV_DEVICE, Plan, RankRecord
 from scalewise.gpu import NvmlError, open_nvml
 from scalewise.host import ENV_SUPERVISOR, die_with_parent, exit_now
 from scalewise.records import CopyKind, DeviceInfo, DeviceSample, build, load_json
-from scalewise.train import Team
+from scalewise.train import Team, nccl_version
 
 
 def main() -> int:
@@ -52,7 +52,12 @@ class Examination:
         elif device.cores:
             torch.set_num_threads(len(device.cores))
         self.record = RankRecord(folder / f"rank{rank}.json", rank, self.device)
-        self.record.note(versions=_versions())
+        found = {
+            "torch": str(torch.__version__),
+            "cuda": torch.version.cuda,
+            "nccl": nccl_version(),
+        }
+        self.record.note(versions={name: one for name, one in found.items() if one is not None})
         team = self.record.attempt("connection of the ranks", lambda: Team(rank, size))
         self.connected = team is not None
         self.team = team or Team(0, 1)
@@ -131,15 +136,6 @@ class Examination:
             read = lambda: silent if gpu is None else nvml.sample(gpu)  # noqa: E731
             result = self.record.attempt("soak", lambda: soak(self.device, self.plan.soak_s, read))
         self.record.note(soak=result)
-
-
-def _versions() -> dict[str, str]:
-    versions = {"torch": str(torch.__version__)}
-    if torch.version.cuda is not None:
-        versions["cuda"] = torch.version.cuda
-    if torch.cuda.is_available() and torch.distributed.is_nccl_available():
-        versions["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
-    return versions
 
 
 if __name__ == "__main__":

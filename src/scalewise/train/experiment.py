@@ -100,7 +100,7 @@ def run(
             raise
         raise ConfigError(_unused_parameters(module)) from error
     except UnpicklingError as error:
-        if not restarts.loads_plain_values:
+        if not restarts.fit_arguments().get("weights_only"):
             raise
         raise refusal(error) from error
     if recorder.steps.steps == 0 and cell.ckpt_path is not None:

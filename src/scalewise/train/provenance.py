@@ -62,7 +62,7 @@ def collect(
         devices=devices,
         driver=driver,
         cuda=torch.version.cuda,
-        nccl=_nccl_version(),
+        nccl=nccl_version(),
         environment=environment,
         usable_cores=host_cores or len(usable_cores()),
         memory_limit_mib=memory_limit_mib(),
@@ -118,7 +118,8 @@ def emulations(environment: Mapping[str, str], topology: Mapping[str, str]) -> t
     return ()
 
 
-def _nccl_version() -> str | None:
+def nccl_version() -> str | None:
+    """None where no GPU or no NCCL is there."""
     if not torch.cuda.is_available() or not torch.distributed.is_nccl_available():
         return None
     return ".".join(str(part) for part in torch.cuda.nccl.version())

@@ -38,7 +38,6 @@ from scalewise.analysis.ranking import BestOfEach, Ladder, find_best, ladders
 from scalewise.analysis.remarks import Remark
 from scalewise.analysis.scaling import Pair, Refused, pair_all
 from scalewise.analysis.statistics import RatioEstimate
-from scalewise.analysis.verdict import MIN_EFFICIENCY
 from scalewise.config import Prices, conf_dir, load_profiles, read_prices
 from scalewise.host import from_here
 from scalewise.records import DoctorReport, Ending, source_line
@@ -74,11 +73,11 @@ class Verdicts:
         return "; ".join(dict.fromkeys(filter(None, said)))
 
 
-def reach_verdicts(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Verdicts:
+def reach_verdicts(sweep: Sweep) -> Verdicts:
     """Measure every finished cell, compare what may be compared, and doubt what has to be."""
     configs = read_scaling(configurations(sweep))
     timed = tuple(config for config in configs if config.is_timed)
-    pairs, refused = pair_all(timed, min_efficiency)
+    pairs, refused = pair_all(timed)
     baselines = {pair.multi.config_id: pair.single for pair in pairs}
     budgets = {
         i: budget
@@ -204,12 +203,10 @@ class Analysis(Verdicts):
         return self.budgets.get(config.config_id)
 
 
-def analyse(
-    sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY, prices: Prices | None = None
-) -> Analysis:
+def analyse(sweep: Sweep, prices: Prices | None = None) -> Analysis:
     """Measure every finished cell and compare what may be compared, at the shipped prices."""
     prices = prices or read_prices(conf_dir() / "prices.yaml")
-    found = reach_verdicts(sweep, min_efficiency)
+    found = reach_verdicts(sweep)
     configs = found.configurations
     doctor = find_doctor(sweep.path)
     profiles = load_profiles(conf_dir() / "hardware")
@@ -247,5 +244,5 @@ def analyse(
         owned=owned,
         returns=returns,
         alternatives=find_alternatives(measured, found.pairs, returns, owned),
-        best=find_best([c for c in measured if c.config_id not in found.invalid], min_efficiency),
+        best=find_best([c for c in measured if c.config_id not in found.invalid]),
     )

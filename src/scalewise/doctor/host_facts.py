@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -84,12 +85,8 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
 
 def cpu_pressure_percent(path: Path) -> float | None:
     """Share of the last 10 s in which a task that could run waited for a core, on the machine."""
-    for line in (_read(path) or "").splitlines():
-        kind, *fields = line.split()
-        values = dict(f.split("=", 1) for f in fields)
-        if kind == "some" and "avg10" in values:
-            return float(values["avg10"])
-    return None
+    found = re.match(r"some avg10=([0-9.]+)", _read(path) or "")
+    return float(found[1]) if found else None
 
 
 def _read(path: Path) -> str | None:
@@ -143,26 +140,16 @@ def _links(nvml: Nvml, gpus: Sequence[GpuDevice | None]) -> list[PairLink]:
     ]
 
 
-def pcie_link(nvml: Nvml, uuid: str) -> PcieLink:
-    """The GPU's PCIe link as it is this moment. Raises :class:`NvmlError`.
+def pcie_link(nvml: Nvml, gpu: GpuDevice) -> PcieLink:
+    """The GPU's PCIe link as it is this moment. Raises :class:`GpuLost`.
 
     Call it while copies are running: an idle link falls back to the first generation.
     """
-    api = nvml.api
-    try:
-        handle = api.nvmlDeviceGetHandleByUUID(uuid)
-    except api.NVMLError as error:
-        raise NvmlError(f"GPU {uuid} does not answer: {error}") from None
-    return PcieLink(
-        generation=_number(api, api.nvmlDeviceGetCurrPcieLinkGeneration, handle),
-        lanes=_number(api, api.nvmlDeviceGetCurrPcieLinkWidth, handle),
-        max_generation=_number(api, api.nvmlDeviceGetMaxPcieLinkGeneration, handle),
-        max_lanes=_number(api, api.nvmlDeviceGetMaxPcieLinkWidth, handle),
-    )
 
+    def ask(what: str) -> int | None:
+        question: Callable[[Any], int] = getattr(nvml.api, f"nvmlDeviceGet{what}")
+        return nvml.attempt(gpu, what, question) or None  # a virtual machine hides it behind 0
 
-def _number(api: Any, question: Callable[[Any], int], handle: Any) -> int | None:
-    try:
-        return int(question(handle)) or None  # 0 is what a virtual machine hides it behind
-    except api.NVMLError:
-        return None
+    kinds = ("CurrPcieLinkGeneration", "CurrPcieLinkWidth", "MaxPcieLinkGeneration",
+             "MaxPcieLinkWidth")  # fmt: skip
+    return PcieLink(*map(ask, kinds))

@@ -95,7 +95,10 @@ class Examination:
         size = budget.gpu_memory_bytes if on_gpu else budget.cpu_memory_bytes
         in_memory = partial(copy_rate, kind, self.device, size, budget.copy_s, meet)
         self.record.add("copies", "copy in memory", in_memory)
-        if on_gpu:
+        if not on_gpu:
+            why = "a CPU device is cores of the host and computes in its memory"
+            self.record.miss("copies between host and device", why)
+        else:
             self.record.release()
             host_copies(self.record, self.team, budget, self.info.uuid, self.device)
 

@@ -28,9 +28,6 @@ _BANDWIDTHS = (
     "Spread: (slowest - fastest repetition) / median. GB/s: 10^9 bytes a second.",
 )
 
-_DIRECTIONS = ("h2d", "d2h")
-"""How kinds of copies between a host and a device begin."""
-
 
 def doctor_sections(report: DoctorReport) -> list[Section]:
     """All that was measured, then what is missing, then the advice."""
@@ -210,13 +207,14 @@ def examined(analysis: Analysis) -> Section:
     return section(
         "doctor",
         "What the doctor found",
-        lines(_doctor_lines(report, measured=bool(analysis.measured))),
+        lines(_doctor_lines(report)),
+        lines(_missing(report), where="page"),
         *(replace(one, where=where) for one in tables),
         lines(_BANDWIDTHS, "faint", where),
     )
 
 
-def _doctor_lines(report: DoctorReport, *, measured: bool) -> Iterator[str]:
+def _doctor_lines(report: DoctorReport) -> Iterator[str]:
     """Findings with their evidence and advice; one line if there is nothing to complain of."""
     for finding in report.findings:
         text = finding.text.rstrip(".")
@@ -224,28 +222,6 @@ def _doctor_lines(report: DoctorReport, *, measured: bool) -> Iterator[str]:
     if not report.findings:
         yield f"no known fault was found on {len(report.devices)} devices"
     yield from (f"not examined: {what}: {why}" for what, why in report.missing.items())
-    if any(facts.device.kind != "cpu" for facts in report.devices):
-        yield from _lost_copies(report)
-    elif not measured:
-        # Who asked for training knows that: it is said where the examination is all there is.
-        yield (
-            "no copies between host and device were timed: these devices are cores of the "
-            "host and compute in its memory"
-        )
-
-
-def _lost_copies(report: DoctorReport) -> Iterator[str]:
-    """Which rates between host and device there are not, and why."""
-    for rank in report.ranks:
-        lost = [f"{key}: {why}" for key, why in rank.missing.items()
-                if key[:3] in _DIRECTIONS]  # fmt: skip
-        if lost:
-            yield f"copies between host and rank {rank.rank} not measured: {'; '.join(lost)}"
-        elif not any(rate.kind[:3] in _DIRECTIONS for rate in rank.copies):
-            yield (
-                f"copies between host and rank {rank.rank} not measured: its examination ended "
-                f"at {rank.stage!r}"
-            )
 
 
 def rate_text(gb_s: float) -> str:

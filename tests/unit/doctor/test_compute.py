@@ -1,6 +1,5 @@
 """Stopwatches, matrix products, launches and steady load on a CPU: known work, known rates."""
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -95,10 +94,9 @@ def test_repetitions_fit_the_budget(
     assert repetitions(once_s, budget_s) == expected
 
 
-def test_the_time_of_one_operation_is_that_of_the_batch_divided() -> None:
-    timing = measure(host_stopwatch, lambda: time.sleep(0.002), 0.1)
-    assert len(timing.samples_us) == 7
-    assert 2000 <= min(timing.samples_us) < 4000
+def test_a_stopwatch_runs_the_work_as_often_as_it_is_told() -> None:
+    done: list[int] = []
+    assert host_stopwatch(lambda: done.append(1), 3) > 0 and len(done) == 3
 
 
 def test_the_slowest_rank_counts_and_each_batch_is_prepared() -> None:

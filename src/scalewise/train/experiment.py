@@ -41,7 +41,7 @@ from scalewise.train.execution import (
 from scalewise.train.length import RunLength, raise_it
 from scalewise.train.rank import RankContext, join, settle_device
 from scalewise.train.recording import CellRecorder, DataShare
-from scalewise.train.strategies import Setting, build_strategy
+from scalewise.train.strategies import BUILDERS, Setting
 
 
 def run(
@@ -184,7 +184,7 @@ def build_trainer(
     assert share.sizes is not None
     setting = Setting(rank, module, cell, share.sizes, data)
     try:
-        strategy = build_strategy(cell.strategy, setting)
+        strategy = BUILDERS[cell.strategy.kind](cell.strategy, setting)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     callbacks: list[pl.Callback] = [recorder]

@@ -48,7 +48,6 @@ from .load import no_sweep as no_sweep
 from .load import read_cell_steps as read_cell_steps
 from .load import sweep_folder as sweep_folder
 from .logged import BEST as BEST
-from .logged import first_score as first_score
 from .logged import logged_curves as logged_curves
 from .loss_budget import CAUSE_WORDS as CAUSE_WORDS
 from .loss_budget import LossBudget as LossBudget

@@ -25,7 +25,6 @@ from scalewise.analysis.model import (
     Sweep,
     is_monitored,
     is_profiled,
-    is_script,
     setting,
     workload,
 )
@@ -155,7 +154,7 @@ class Configuration:
     @property
     def has_own_settings(self) -> bool:
         """Whether a script of the user's own trained it, which none of our settings changes."""
-        return self.is_monitored or is_script(self.asked)
+        return self.is_monitored or self.setting("script.command") is not None
 
     @property
     def makes_own_batches(self) -> bool:

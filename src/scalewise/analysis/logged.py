@@ -6,12 +6,12 @@ which value is the better one. A name that a figure has already is told as ``log
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from scalewise.analysis.losses import over_ranks
 from scalewise.analysis.model import CellRecords, workload
-from scalewise.config import Mode, known_mode, of_validation
+from scalewise.config import Mode, known_mode
 from scalewise.records import MetricRow, last_metrics
 
 OWN: Final = frozenset({"train_loss", "learning_rate"})
@@ -75,9 +75,3 @@ def _best(cell: CellRecords, name: str, mode: Mode) -> float | None:
     rows = _rows(cell, name)
     known = [value for row in rows if (value := row.values[name]) is not None]
     return (max if mode == "max" else min)(known) if known and len(rows) > 1 else None
-
-
-def first_score(logged: Mapping[str, float | None]) -> str | None:
-    """The first metric of validation whose better value is known: what a run is judged by."""
-    names = (key for key in logged if of_validation(key) and known_mode(key) is not None)
-    return next(names, None)

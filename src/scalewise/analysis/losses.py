@@ -246,7 +246,9 @@ def over_ranks(name: str, cell: CellRecords, result: CellResult) -> tuple[Sequen
     rows = [_mean(name, alike, fallback) for alike in matched]
     if result.models > 1:
         return rows, _of_models(name, cell, result.models)
-    if _drifts_apart(cell) and any(len({r.values[name] for r in alike}) > 1 for alike in matched):
+    # Between two exchanges, ranks of local SGD have parameters of their own.
+    kind = setting(cell.config, "strategy.kind") or named(cell.config or {}, "strategy")
+    if kind == "local_sgd" and any(len({r.values[name] for r in one}) > 1 for one in matched):
         return rows, f"mean {name} of {len(speakers)} replicas"
     return rows, name
 
@@ -277,9 +279,3 @@ def _of_models(name: str, cell: CellRecords, models: int) -> str:
     if scored_last and name.startswith("val"):
         return f"{name} of the first of {models} models"
     return f"mean {name} of {models} models"
-
-
-def _drifts_apart(cell: CellRecords) -> bool:
-    """Whether its ranks have parameters of their own between two exchanges."""
-    kind = setting(cell.config, "strategy.kind") or named(cell.config or {}, "strategy")
-    return bool(kind == "local_sgd")

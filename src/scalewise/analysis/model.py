@@ -141,14 +141,6 @@ def is_profiled(config: Mapping[str, Any] | None) -> bool:
     return bool(setting(config, "profile.window") or setting(config, "profile.trace"))
 
 
-def is_script(config: Mapping[str, Any] | None) -> bool:
-    """Whether a script of the user's own was the program of its ranks, as ``scalewise run`` does.
-
-    Its settings are arguments of its command, so that none of ours changes what it does.
-    """
-    return setting(config, "script.command") is not None
-
-
 def is_monitored(config: Mapping[str, Any] | None) -> bool:
     """Whether a script of the user's own trained it, under the Monitor callback."""
     return bool(setting(config, "tracking.name") == "monitor")

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from scalewise.analysis.comparability import grouped
 from scalewise.analysis.configuration import Configuration
-from scalewise.analysis.logged import first_score
 from scalewise.analysis.ranking import Ranking, Speed, rank
 from scalewise.analysis.statistics import RatioEstimate, estimate_ratio
-from scalewise.config import DEFAULT_OBJECTIVE, Mode, known_mode
+from scalewise.config import DEFAULT_OBJECTIVE, Mode, known_mode, of_validation
 
 
 @dataclass(frozen=True)
@@ -30,9 +29,8 @@ def objective_of(configs: Sequence[Configuration]) -> Objective | None:
         key, mode = config.setting("sweep.objective"), config.setting("sweep.mode")
         if key != DEFAULT_OBJECTIVE and key in logged and (known := mode or known_mode(key)):
             return Objective(key, known, True)
-    score = first_score(logged)
-    mode = None if score is None else known_mode(score)
-    return None if score is None or mode is None else Objective(score, mode, False)
+    scores = ((key, known_mode(key)) for key in logged if of_validation(key))
+    return next((Objective(key, mode, False) for key, mode in scores if mode is not None), None)
 
 
 def rank_by(

@@ -263,13 +263,13 @@ class BestOfEach:
     """Candidates that learn clearly less at equal samples than the fastest on one device."""
 
 
-def find_best(configs: Sequence[Configuration], min_efficiency: float) -> tuple[BestOfEach, ...]:
+def find_best(configs: Sequence[Configuration]) -> tuple[BestOfEach, ...]:
     """Where some number of devices has several candidates; ``configs`` are timed and sound."""
     found = []
     for group in _groups([c for c in configs if _is_candidate(c)], _WHAT_IS_LEARNT):
         equal = _equal_loss(group)
         for part in [group] if equal else _groups(group, ()):
-            best = _best(part, equal, min_efficiency)
+            best = _best(part, equal)
             found += [best] if best else []
     return tuple(found)
 
@@ -295,9 +295,7 @@ def _alone(group: Sequence[Configuration]) -> list[Configuration]:
     return [config for config in group if config.devices == 1]
 
 
-def _best(
-    group: Sequence[Configuration], equal: EqualLoss | None, min_efficiency: float
-) -> BestOfEach | None:
+def _best(group: Sequence[Configuration], equal: EqualLoss | None) -> BestOfEach | None:
     left_out: tuple[Configuration, ...] = ()
     if equal is None:
         reference = max(_alone(group), key=samples_per_s)
@@ -313,7 +311,7 @@ def _best(
         speedup = judgement = None
         if devices > 1:
             speedup = _best_over_best(candidates, by_devices[1], speed)
-            judgement = judge_config(candidates[0], speedup, min_efficiency, None)
+            judgement = judge_config(candidates[0], speedup, None)
         found = rank(candidates, speed)
         seconds = 1 / speed.of(found.first) if equal else None
         rows.append(Best(devices, found.first, found.rivals, len(candidates), speedup, judgement,

@@ -20,7 +20,7 @@ from scalewise.analysis.figures import factor, interval_words
 from scalewise.analysis.loss_budget import make_budget
 from scalewise.analysis.scaling import rate_ratio
 from scalewise.analysis.statistics import VERDICT_RUNS, Interval, RatioEstimate
-from scalewise.analysis.verdict import MIN_EFFICIENCY, wanted_speedup
+from scalewise.analysis.verdict import wanted_speedup
 from scalewise.records import RehearsalRecord
 
 LIKELY: Final = 0.90
@@ -68,14 +68,12 @@ class Rehearsal:
 
 
 def rehearsals(
-    every: Sequence[Configuration],
-    measured: Sequence[Configuration],
-    min_efficiency: float = MIN_EFFICIENCY,
+    every: Sequence[Configuration], measured: Sequence[Configuration]
 ) -> tuple[Rehearsal, ...]:
     """Every configuration that was rehearsed, by its workload and the number of ranks."""
     timed = [config for config in measured if config.is_timed and config.runs]
     found = [
-        _rehearsal(config, record, timed, min_efficiency)
+        _rehearsal(config, record, timed)
         for config in every
         if (record := config.rehearsed) is not None
     ]
@@ -89,7 +87,6 @@ def _rehearsal(
     config: Configuration,
     record: RehearsalRecord,
     timed: Sequence[Configuration],
-    min_efficiency: float,
 ) -> Rehearsal:
     whole = _as_whole(config, record)
     measured = next(_alike(whole, timed, record.ranks), None)
@@ -104,7 +101,7 @@ def _rehearsal(
         why = (*single.invalid, *config.invalid)[0].text
         return Rehearsal(config, record, "cannot tell", why, None, measured, error)
     speedup = _widened(rate_ratio(config, single, LIKELY).scaled(record.ranks))
-    word, reason = _judge(config, speedup, record.ranks, min_efficiency)
+    word, reason = _judge(config, speedup, record.ranks)
     return Rehearsal(config, record, word, reason, speedup, measured, error)
 
 
@@ -143,9 +140,8 @@ def _judge(
     config: Configuration,
     speedup: RatioEstimate,
     ranks: int,
-    min_efficiency: float,
 ) -> tuple[Likelihood, str]:
-    wanted = wanted_speedup(ranks, min_efficiency)
+    wanted = wanted_speedup(ranks)
     want = f"{factor(wanted)}x is wanted of {ranks}"
     if config.is_cpu:
         return "cannot tell", "on CPUs a collective takes cores, which a rehearsal leaves idle"

@@ -169,30 +169,18 @@ def _remedy(config: Configuration, ways: Sequence[Way], deed: str = "", why: str
     Of a script, which has no settings, they are said without; of a user's own data as what to
     change there.
     """
-    said, in_own_data = [], ""
+    said, overrides, in_own_data = [], [], ""
     for way in ways:
         if config.has_own_settings or not way.override:
             said.append(way.what)
         elif not is_refused(config, way.override):
             said.append(f"{way.what} ({way.override})")
-        elif own := _in_own_data(config, way.override):
+            overrides += [way.override] if way.is_next else []
+        elif config.makes_own_batches and (own := _IN_OWN_DATA.get(way.override.partition("=")[0])):
             said.append(own)
             in_own_data = in_own_data or own
-    overrides = (
-        ()
-        if config.has_own_settings
-        else tuple(
-            way.override
-            for way in ways
-            if way.override and way.is_next and not is_refused(config, way.override)
-        )
-    )
     words = ", or ".join(said) or deed or "no setting helps"
-    return Remedy(f"{words}: {why}" if why else words, overrides, deed or in_own_data)
-
-
-def _in_own_data(config: Configuration, override: str) -> str:
-    return _IN_OWN_DATA.get(override.partition("=")[0], "") if config.makes_own_batches else ""
+    return Remedy(f"{words}: {why}" if why else words, tuple(overrides), deed or in_own_data)
 
 
 def _hides_collectives(config: Configuration) -> bool:

@@ -26,7 +26,6 @@ from scalewise.analysis.statistics import (
     estimate_ratio,
 )
 from scalewise.analysis.verdict import (
-    MIN_EFFICIENCY,
     Judgement,
     Money,
     SeedLabel,
@@ -219,23 +218,21 @@ class Refused:
 
 
 def pair_all(
-    configs: Sequence[Configuration], min_efficiency: float = MIN_EFFICIENCY
+    configs: Sequence[Configuration],
 ) -> tuple[tuple[Pair, ...], tuple[Refused, ...]]:
     """Pair every multi-device configuration that has a run with its single-device baseline."""
     singles = [c for c in configs if c.devices == 1]
     found: list[Pair | Refused] = []
     for multi in (c for c in configs if c.devices != 1 and c.runs):
         try:
-            found.append(_pair(multi, singles, min_efficiency))
+            found.append(_pair(multi, singles))
         except (ArithmeticError, ValueError) as error:  # refuses this pair, not the report
             found.append(Refused(multi, f"its speedup cannot be computed: {error}"))
     pairs = tuple(one for one in found if isinstance(one, Pair))
     return pairs, tuple(one for one in found if isinstance(one, Refused))
 
 
-def _pair(
-    multi: Configuration, singles: Sequence[Configuration], min_efficiency: float
-) -> Pair | Refused:
+def _pair(multi: Configuration, singles: Sequence[Configuration]) -> Pair | Refused:
     if not singles:
         return Refused(multi, way_to_get("one device", monitored=multi.is_monitored))
     ran = [s for s in singles if s.runs]
@@ -264,19 +261,16 @@ def _pair(
             why = side.runs[0].missing.get("throughput", "not measured")
             return Refused(multi, f"no throughput of {side.label}: {why}")
     speedup = rate_ratio(multi, single)
-    judgement = judge_config(multi, speedup, min_efficiency, round_s(multi, single))
+    judgement = judge_config(multi, speedup, round_s(multi, single))
     return _build_pair(multi, single, speedup, judgement)
 
 
-def judge_config(
-    config: Configuration, speedup: RatioEstimate, min_efficiency: float, round_s: float | None
-) -> Judgement:
+def judge_config(config: Configuration, speedup: RatioEstimate, round_s: float | None) -> Judgement:
     """The verdict on ``speedup``, in words for how ``config`` was run and repeated."""
     repeats = adaptive(config.asked)
     return judge(
         speedup,
         config.runs[0].world_size,
-        min_efficiency,
         monitored=config.is_monitored,
         cap=None if repeats is None else repeats.cap,
         round_s=round_s,

@@ -88,21 +88,6 @@ class Metric:
         return estimate_ratio(above, below, confidence)
 
 
-def _usd(entry: Entry, run: Run) -> float | None:
-    price, rate = entry.usd_per_hour, run.samples_per_s
-    return usd_per_million_samples(run.world_size, price, rate) if price and rate else None
-
-
-def _device_ms(_: Entry, run: Run) -> float | None:
-    rate = run.samples_per_s
-    return run.world_size / rate * 1e3 if rate else None
-
-
-def _joules(_: Entry, run: Run) -> float | None:
-    joules = run.value("energy_j_per_million_samples")
-    return joules and joules / 1e6
-
-
 def _of_runs(key: str, *, more_is_better: bool = False) -> Metric:
     figure = RUN_FIGURES[key]
     return Metric(key, figure.heading, figure.unit, lambda _, run: run.value(key), more_is_better)
@@ -112,7 +97,12 @@ METRICS = (
     replace(_of_runs("global_samples_per_s", more_is_better=True), unit=""),
     _of_runs("step_time_p50_ms"),
     _of_runs("peak_memory_per_device_mib"),
-    Metric("energy_j_per_sample", "energy", "J/sample", _joules),
+    Metric(
+        "energy_j_per_sample",
+        "energy",
+        "J/sample",
+        lambda _, run: (j := run.value("energy_j_per_million_samples")) and j / 1e6,
+    ),
 )
 """All but the cost, which :func:`cost_metric` chooses."""
 
@@ -122,10 +112,18 @@ def cost_metric(entries: Sequence[Entry]) -> Metric:
 
     Devices of several kinds without prices have no common unit: their USD are missing.
     """
+
+    def device_ms(_: Entry, run: Run) -> float | None:
+        return run.world_size / run.samples_per_s * 1e3 if run.samples_per_s else None
+
+    def usd(entry: Entry, run: Run) -> float | None:
+        price, rate = entry.usd_per_hour, run.samples_per_s
+        return usd_per_million_samples(run.world_size, price, rate) if price and rate else None
+
     kinds = {entry.config.identity.get("device_model") for entry in entries}
     if len(kinds) == 1 and any(entry.usd_per_hour is None for entry in entries):
-        return Metric("device_ms_per_sample", "cost", "device-ms/sample", _device_ms)
-    return Metric("usd_per_million_samples", "cost", "USD/M samples", _usd,
+        return Metric("device_ms_per_sample", "cost", "device-ms/sample", device_ms)
+    return Metric("usd_per_million_samples", "cost", "USD/M samples", usd,
                   needs="a price (hardware.price)")  # fmt: skip
 
 

@@ -236,10 +236,8 @@ def rarest_seen(runs: int) -> float:
     return 1 - float((1 - 0.95) ** (1 / runs))
 
 
-def detectable_effect(
-    ratio: RatioEstimate, alpha: float = 0.05, power: float = 0.8
-) -> float | None:
-    """The smallest true ratio above 1 that as many new runs would show with this ``power``.
+def detectable_effect(ratio: RatioEstimate, alpha: float = 0.05) -> float | None:
+    """The smallest true ratio above 1 that as many new runs would show four times in five.
 
     Of the test of ``ratio``, at the two-sided level ``alpha``, which is the corrected one where
     the test is. So it lies beyond the half width of the interval of ``1 - alpha``.
@@ -253,18 +251,19 @@ def detectable_effect(
     """
     if not ratio.log_error or ratio.df is None:
         return None
-    least = finite_exp(_errors_to_be_seen(ratio.df, alpha, power) * ratio.log_error)
+    least = finite_exp(_errors_to_be_seen(ratio.df, alpha) * ratio.log_error)
     return None if least > LARGEST_EFFECT else least
 
 
 LARGEST_EFFECT = 100.0
 """A ratio from which the change that runs would show is not worth a number."""
+_POWER = 0.8
 _SCATTERS = 128
 """Points at which each of two distributions of the scatter is averaged over."""
 
 
-def _errors_to_be_seen(df: float, alpha: float, power: float) -> float:
-    """A difference in standard errors as estimated once that is seen with ``power`` once more."""
+def _errors_to_be_seen(df: float, alpha: float) -> float:
+    """A difference in standard errors as estimated once that is seen with this power once more."""
     critical = float(scipy.stats.t.ppf(1 - alpha / 2, df))
     quantiles = (np.arange(_SCATTERS) + 0.5) / _SCATTERS
     # What is estimated of a standard error, over that error as it is: here once, and once more.
@@ -275,7 +274,7 @@ def _errors_to_be_seen(df: float, alpha: float, power: float) -> float:
         # The mean over ``again`` alone is the noncentral t distribution, which scipy's own does
         # not reach at the levels and degrees of freedom of few runs.
         seen = scipy.special.ndtr(errors * once - critical * again)
-        return float(seen.mean()) - power
+        return float(seen.mean()) - _POWER
 
     most = 2 * critical + 20.0
     while lack(most) < 0:

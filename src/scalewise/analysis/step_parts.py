@@ -202,9 +202,9 @@ def _take_averaging(run: Run, parts: dict[Part, float]) -> None:
 def _take_callbacks(run: Run, parts: dict[Part, float]) -> None:
     """What callbacks of the user's took, from what lies between steps, then from long steps.
 
-    At the end of an epoch they make one step long.
+    At the end of an epoch they make one step long. Ranks have their mean.
     """
-    left = callbacks_ms(run)
+    left = sum(sum(r.callbacks_ms_per_step.values()) for r in run.ranks) / max(1, len(run.ranks))
     names: tuple[Part, ...] = ("between_steps", "long_steps")
     for name in names:
         ms = min(left, max(0.0, parts.get(name, 0.0)))
@@ -212,11 +212,6 @@ def _take_callbacks(run: Run, parts: dict[Part, float]) -> None:
             parts[name] -= ms
             parts["callbacks"] = parts.get("callbacks", 0.0) + ms
             left -= ms
-
-
-def callbacks_ms(run: Run) -> float:
-    """Ms of a step that callbacks of the user's took, mean over ranks."""
-    return sum(sum(r.callbacks_ms_per_step.values()) for r in run.ranks) / max(1, len(run.ranks))
 
 
 def _take_contention(run: Run, parts: dict[Part, float], line: str, *, in_turns: bool) -> None:

@@ -39,7 +39,6 @@ from scalewise.analysis.rehearsal import Rehearsal, rehearsals
 from scalewise.analysis.remarks import Remark
 from scalewise.analysis.scaling import Pair, Refused, pair_all
 from scalewise.analysis.statistics import RatioEstimate
-from scalewise.analysis.verdict import MIN_EFFICIENCY
 from scalewise.config import Prices, conf_dir, load_profiles, read_prices
 from scalewise.host import from_here
 from scalewise.records import DoctorReport, Ending, source_line
@@ -77,12 +76,12 @@ class Verdicts:
         return "; ".join(dict.fromkeys(filter(None, said)))
 
 
-def reach_verdicts(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Verdicts:
+def reach_verdicts(sweep: Sweep) -> Verdicts:
     """Measure every finished cell, compare what may be compared, and doubt what has to be."""
     every = configurations(sweep)
     configs = read_scaling([config for config in every if not config.is_rehearsal])
     timed = tuple(config for config in configs if config.is_timed)
-    pairs, refused = pair_all(timed, min_efficiency)
+    pairs, refused = pair_all(timed)
     baselines = {pair.multi.config_id: pair.single for pair in pairs}
     budgets = {
         i: budget
@@ -94,7 +93,7 @@ def reach_verdicts(sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY) -> Verd
     invalid = {p.multi.config_id: p.invalid for p in judged if p.invalid}
     invalid |= own
     repeats = assess(timed, judged)
-    played = rehearsals(every, configs, min_efficiency)
+    played = rehearsals(every, configs)
     return Verdicts(configs, judged, refused, budgets, invalid, repeats, played)
 
 
@@ -209,12 +208,10 @@ class Analysis(Verdicts):
         return self.budgets.get(config.config_id)
 
 
-def analyse(
-    sweep: Sweep, min_efficiency: float = MIN_EFFICIENCY, prices: Prices | None = None
-) -> Analysis:
+def analyse(sweep: Sweep, prices: Prices | None = None) -> Analysis:
     """Measure every finished cell and compare what may be compared, at the shipped prices."""
     prices = prices or read_prices(conf_dir() / "prices.yaml")
-    found = reach_verdicts(sweep, min_efficiency)
+    found = reach_verdicts(sweep)
     configs = found.configurations
     doctor = find_doctor(sweep.path)
     profiles = load_profiles(conf_dir() / "hardware")
@@ -252,5 +249,5 @@ def analyse(
         owned=owned,
         returns=returns,
         alternatives=find_alternatives(measured, found.pairs, returns, owned),
-        best=find_best([c for c in measured if c.config_id not in found.invalid], min_efficiency),
+        best=find_best([c for c in measured if c.config_id not in found.invalid]),
     )

@@ -16,7 +16,7 @@ from scalewise.analysis.communication import Communication, measured_serial_frac
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.figures import Figure, as_plain
 from scalewise.analysis.logged import BEST
-from scalewise.analysis.loss_budget import CAUSE_WORDS, LossBudget, LossCause
+from scalewise.analysis.loss_budget import CAUSE_WORDS, LossBudget
 from scalewise.analysis.run import RUN_FIGURES
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.statistics import estimate_positive
@@ -129,23 +129,10 @@ def _reason(row: Row) -> str | None:
     return None if config.runs else config.cells[-1].ending.message
 
 
-def _efficiency_at_equal_clocks(row: Row) -> float | None:
-    speedup = row.speedup_at_equal_clocks
-    return speedup / row.pair.devices if speedup and row.pair else None
-
-
 def _epoch_time_s(row: Row) -> float | None:
     runs = [epochs_after(run.cell, row.warmup_epochs) for run in row.config.runs]
     means = [sum(seconds for _, seconds in each) / len(each) for each in runs if each]
     return estimate_positive(means).value if means else None
-
-
-def _phase_ms(row: Row, name: str) -> float | None:
-    return row.anatomy.phases_ms.get(name) if row.anatomy else None
-
-
-def _lost_ms(row: Row, cause: LossCause) -> float | None:
-    return row.budget.ms(cause) if row.budget else None
 
 
 def _limit(name: str) -> Read:
@@ -220,7 +207,8 @@ FIGURES: tuple[Figure[Row], ...] = (
            on="scaling devices speed summary page trackers", has_ends=True),
     Figure("speedup_at_equal_clocks_ratio", lambda r: r.speedup_at_equal_clocks,
            "the speedup if both sides had the SM clock of the faster one"),
-    Figure("efficiency_at_equal_clocks_ratio", _efficiency_at_equal_clocks,
+    Figure("efficiency_at_equal_clocks_ratio",
+           lambda r: (s := r.speedup_at_equal_clocks) and r.pair and s / r.pair.devices,
            "that over devices"),
     Figure("speedup_of_median_steps_ratio",
            lambda r: getattr(r.pair and r.pair.typical, "of_medians", None),
@@ -277,7 +265,7 @@ FIGURES: tuple[Figure[Row], ...] = (
     Figure("sample_cost_ratio", lambda r: r.pair and r.analysis.cost_ratio(r.pair),
            "a sample's cost over the baseline's", "cost of a sample", "x single",
            on="cost page trackers", has_ends=True),
-    *(Figure(f"{name}_ms", partial(_phase_ms, name=name),
+    *(Figure(f"{name}_ms", partial(lambda n, r: r.anatomy and r.anatomy.phases_ms.get(n), name),
              "mean ms a step over runs and ranks, by the clock that `timeline` names")
       for name in PHASES),
     Figure("timeline", lambda r: r.anatomy and r.anatomy.timeline,
@@ -286,7 +274,7 @@ FIGURES: tuple[Figure[Row], ...] = (
            "the baseline's step for the share of each device"),
     Figure("measured_step_time_ms", lambda r: r.budget and r.budget.measured_ms,
            "the step that the losses below lead to from there", in_csv=False),
-    *(Figure(f"lost_{cause}_ms", partial(_lost_ms, cause=cause),
+    *(Figure(f"lost_{cause}_ms", partial(lambda c, r: r.budget and r.budget.ms(c), cause),
              f"part of that step: {words}", in_csv=False)
       for cause, words in CAUSE_WORDS.items()),
     Figure("main_limit", _limit("cause"), "the largest loss, of a tenth of the step or more"),

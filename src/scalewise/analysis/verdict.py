@@ -66,9 +66,9 @@ BENEFICIAL_FROM, MARGINAL_FROM = 1.1, 0.95
 """Edges of the published study's label."""
 
 
-def wanted_speedup(devices: int, min_efficiency: float = MIN_EFFICIENCY) -> float:
+def wanted_speedup(devices: int) -> float:
     """The one edge of a verdict: several devices pay from this speedup on."""
-    return max(PAYS_FROM, min_efficiency * devices)
+    return max(PAYS_FROM, MIN_EFFICIENCY * devices)
 
 
 LINEAR_UP_TO = 1.02
@@ -97,7 +97,6 @@ class Judgement:
 def judge(
     speedup: RatioEstimate,
     devices: int,
-    min_efficiency: float = MIN_EFFICIENCY,
     *,
     monitored: bool = False,
     cap: int | None = None,
@@ -110,7 +109,7 @@ def judge(
     worded for a sweep, with ``monitored`` for a script of one's own, and with the ``cap`` of
     ``repeats=auto`` for a sweep that goes on by itself. A round of both sides takes ``round_s``.
     """
-    wanted = wanted_speedup(devices, min_efficiency)
+    wanted = wanted_speedup(devices)
     figure = f"speedup {factor(speedup.value)} on {devices} devices"
     runs, interval = min(speedup.n), speedup.interval
     if interval is None or runs < VERDICT_RUNS:

@@ -26,8 +26,6 @@ from scalewise.host import (
 )
 from scalewise.records import (
     REDACTED,
-    Ending,
-    State,
     SweepFolder,
     SweepPlan,
     load_or_none,
@@ -54,7 +52,8 @@ def train(defaults: bool = True) -> int:
         launcher, rank, size = launched
         say(f"scalewise starts its own ranks: process {rank} of {launcher}'s {size} stands down")
         return Exit.DONE
-    _find_own_code()
+    if str(Path.cwd()) not in sys.path:  # of a user's own model or dataset, after what is installed
+        sys.path.append(str(Path.cwd()))
     wants_traceback = os.environ.get("HYDRA_FULL_ERROR", "") not in ("", "0")
     # Hydra would otherwise print an error itself, over many lines, and exit with 1.
     os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -87,12 +86,6 @@ def train(defaults: bool = True) -> int:
         return Exit.FAILED if began or is_the_hosts_fault(error) else Exit.WRONG_INPUT
     finally:
         discard_unused_folder()
-
-
-def _find_own_code() -> None:
-    """A user's own model or dataset lies in the working folder; installed packages come first."""
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
 
 
 _ONCE = ("sweep.resume", "sweep.rerun", "sweep.extend", "sweep.dry_run",
@@ -204,13 +197,10 @@ def report(*, verbose: bool = False) -> int:
     left = list(filter(None, map(_left_behind, sweep_reports)))
     for line in left:
         say(line)
-    gravest: tuple[tuple[State, Exit], ...] = (
-        ("failed", Exit.FAILED),
-        ("interrupted", Exit.INTERRUPTED),
-    )
-    for outcome, status in gravest:
-        if any(sweep.count(outcome) for sweep in sweep_reports):
-            return status
+    if any(sweep.count("failed") for sweep in sweep_reports):
+        return Exit.FAILED
+    if any(sweep.count("interrupted") for sweep in sweep_reports):
+        return Exit.INTERRUPTED
     if Exit.INVALID in statuses:
         return Exit.INVALID
     if left or any(sweep.count("skipped") for sweep in sweep_reports):
@@ -283,16 +273,11 @@ def _say_how_to_finish() -> None:
     An error that some code raised comes back until that is mended.
     """
     for sweep in sweep_reports:
-        better = [one for one in sweep.endings.values() if _may_end_better(one)]
+        # Wrong input stays wrong.
+        better = [one for one in sweep.endings.values() if one.outcome == "interrupted"
+                  or (one.outcome == "failed" and one.cause != "config")]  # fmt: skip
         raised = (one.raised_at for one in better if one.cause == "exception" and one.raised_at)
         at = next(raised, None)
         first = "finish it" if at is None else f"mend {from_here(at)}, then"
         if better:
             say(f"{first}: scalewise resume {from_here(sweep.folder)}")
-
-
-def _may_end_better(ending: Ending) -> bool:
-    """Whether the same command, given again, may finish the cell: wrong input stays wrong."""
-    if ending.outcome == "failed":
-        return ending.cause != "config"
-    return ending.outcome == "interrupted"

@@ -75,8 +75,7 @@ def with_mode(key: str, component: Component) -> Component:
 
 
 _NO_CALLBACK = {
-    "RichProgressBar": "a sweep shows its progress",
-    "TQDMProgressBar": "a sweep shows its progress",
+    **dict.fromkeys(("RichProgressBar", "TQDMProgressBar"), "a sweep shows its progress"),
     "LearningRateMonitor": "every cell records learning_rate",
     "DeviceStatsMonitor": "every cell records its devices",
     "BatchSizeFinder": "a sweep over batch_size finds it",
@@ -178,34 +177,25 @@ PASSED = (
 )  # fmt: skip
 """Arguments of Lightning's Trainer that a cell hands on."""
 INSTEAD = {
+    **{key: key for key in ("accumulate_grad_batches", "deterministic", "devices",
+                            "log_every_n_steps", "max_epochs", "max_steps")},
+    **dict.fromkeys(("precision", "plugins"), "precision=NAME"),
+    **dict.fromkeys(("gradient_clip_val", "gradient_clip_algorithm"), "gradient_clip_norm"),
+    **dict.fromkeys(("barebones", "enable_autolog_hparams", "enable_progress_bar",
+                     "limit_predict_batches", "model_registry"), "nothing; leave it out"),
     "accelerator": "hardware=cpu, or nothing: GPUs are found",
-    "accumulate_grad_batches": "accumulate_grad_batches",
-    "barebones": "nothing: steps are lean",
     "benchmark": "execution.cudnn_benchmark",
     "callbacks": "callbacks=NAME, or callbacks.NAME._target_",
     "default_root_dir": "hydra.sweep.dir: each cell has a folder of its own there",
-    "deterministic": "deterministic",
-    "devices": "devices",
     "enable_checkpointing": "callbacks=model_checkpoint",
-    "enable_autolog_hparams": "nothing: config.yaml has all that was chosen",
-    "enable_progress_bar": "nothing: a sweep shows its progress",
     "fast_dev_run": "max_steps=30, or --dry-run",
-    "gradient_clip_algorithm": "gradient_clip_norm",
-    "gradient_clip_val": "gradient_clip_norm",
-    "limit_predict_batches": "nothing: cells do not predict",
-    "log_every_n_steps": "log_every_n_steps",
     "logger": "tracking=trackio, wandb, both or none",
-    "max_epochs": "max_epochs",
-    "max_steps": "max_steps",
     "max_time": "measure.min_time_s, or sweep.timeout_s",
-    "model_registry": "nothing: checkpoints stay in the folder of the cell",
     "num_nodes": "hydra/launcher=slurm",
     "overfit_batches": "trainer.limit_train_batches",
-    "plugins": "precision=NAME",
-    "precision": "precision=NAME",
     "profiler": "profile.window=true",
     "strategy": "strategy=NAME",
-}
+}  # fmt: skip
 """Arguments that a cell decides with a key of its own: what to type instead."""
 
 

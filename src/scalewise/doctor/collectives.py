@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from scalewise.config import first_line
+from scalewise.doctor.plan import RankRecord
 from scalewise.doctor.timing import gb_per_s, measure, stopwatch
 from scalewise.records import Backend, Collective, CollectiveRate, bus_factor
 from scalewise.train import Team
@@ -50,25 +51,17 @@ class RankGroup:
     """The process group of the backend."""
 
 
-@dataclass
-class CollectiveSeries:
-    """The results of :func:`measure_all`."""
-
-    rates: list[CollectiveRate]
-    missing: dict[str, str]
-    broken: bool = False
-    """It ended early: the ranks may stand at different calls now and must not go on."""
-
-
-def measure_all(ranks: RankGroup, sizes: tuple[int, ...], budget_s: float) -> CollectiveSeries:
+def measure_all(
+    record: RankRecord, ranks: RankGroup, sizes: tuple[int, ...], budget_s: float
+) -> bool:
     """Every collective at every size, smallest first, within about ``budget_s`` on every rank.
 
     A size that would not fit into its collective's share of the time is left out, with all that
     are larger. The share is of what the collectives before it have left; the
-    smallest size is measured in any case.
+    smallest size is measured in any case. False where one failed: the ranks may stand at different
+    calls now and must not go on. The first rank's record holds what all have.
     """
     team, backend = ranks.team, ranks.backend
-    series = CollectiveSeries([], {})
     point_s = budget_s / len(sizes) / len(COLLECTIVES) / 2  # the other half prepares and checks
     begin = time.perf_counter()
     for number, collective in enumerate(COLLECTIVES):
@@ -82,16 +75,17 @@ def measure_all(ranks: RankGroup, sizes: tuple[int, ...], budget_s: float) -> Co
                 try:
                     rate = measure_collective(ranks, collective, size, point_s)
                 except RuntimeError as error:
-                    series.broken = True
                     key = f"{backend} from {collective} of {size} bytes"
-                    series.missing[key] = first_line(error)
-                    return series
+                    record.miss(key, first_line(error))
+                    return False
             if isinstance(rate, str):
-                series.missing[f"{backend} {collective} from {size} bytes"] = rate
+                if team.rank == 0:
+                    record.miss(f"{backend} {collective} from {size} bytes", rate)
                 break
             done.append(rate)
-        series.rates += done
-    return series
+        if team.rank == 0:
+            record.note(collectives=(*record.found.collectives, *done))
+    return True
 
 
 def expected_s(last: CollectiveRate, size: int) -> float:

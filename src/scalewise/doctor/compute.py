@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
@@ -49,10 +48,10 @@ def gemm_tflops(size: int, seconds: float) -> float:
 
 def gemm_rate(device: torch.device, precision: Precision, budget_s: float) -> GemmRate:
     """The rate of products of that precision, sums in fp32 where the precision is lower."""
-    watch = stopwatch(device)
-    with _fp32_products(precision):
-        size = _gemm_size(device)
-        timing = measure(watch, gemm(device, precision, size), budget_s)
+    # Of fp32 products, those called tf32 alone may use tensor cores.
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    size = _gemm_size(device)
+    timing = measure(stopwatch(device), gemm(device, precision, size), budget_s)
     return GemmRate(precision, size, timing, gemm_tflops(size, timing.median_us / 1e6))
 
 
@@ -74,17 +73,6 @@ def gemm(device: torch.device, precision: Precision, size: int) -> Work:
     x, y = a.to(dtype), b.to(dtype)
     out = torch.empty_like(x)
     return lambda: torch.mm(x, y, out=out)
-
-
-@contextmanager
-def _fp32_products(precision: Precision) -> Iterator[None]:
-    """Let fp32 products use tensor cores for ``tf32`` and for nothing else."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def _gemm_size(device: torch.device) -> int:

@@ -97,15 +97,11 @@ def find_devices(devices: int | None, gpus: tuple[int | str, ...] | None) -> Hos
     """The host's devices. Raises :class:`HostMismatch` for what is not there."""
     config = HardwareConfig("auto", gpus=gpus or "all")
     host = discover(config)
-    if devices is None:
-        return host
-    if host.slots[0].kind == "cpu":
+    if devices is not None and host.slots[0].kind == "cpu":
         # A CPU host has as many devices as its cores are divided into.
-        cores = len(usable_cores())
-        if devices > cores:
-            raise HostMismatch(f"--devices: found {devices}; allowed: 1 to {cores}, one a core")
-        return discover(replace(config, cores_per_device=cores // devices))
-    if devices > len(host.slots):
+        share = max(1, len(usable_cores()) // devices)
+        host = discover(replace(config, cores_per_device=share))
+    if devices is not None and devices > len(host.slots):
         raise HostMismatch(f"--devices: found {devices}; allowed: 1 to {len(host.slots)}")
     return host
 
@@ -153,7 +149,6 @@ def run_ranks(
     """
     save_json(folder / "plan.json", plan)
     ranks: list[subprocess.Popen[bytes]] = []
-    codes: list[int | None] = []
     try:
         with listen() as listener:
             for number, slot in enumerate(slots):
@@ -162,34 +157,21 @@ def run_ranks(
                 if number == 0:  # it accepts the others there
                     environment[ENV_LISTENER] = str(listener.fileno())
                     inherited += (listener.fileno(),)
-                ranks.append(_start(folder, number, environment, inherited))
+                command = [sys.executable, "-m", "scalewise.doctor.worker", str(folder)]
+                with (folder / f"rank{number}.log").open("wb") as log:
+                    ranks.append(subprocess.Popen(
+                        command, env=environment, stdin=subprocess.DEVNULL, stdout=log,
+                        stderr=subprocess.STDOUT, pass_fds=inherited,
+                    ))  # fmt: skip
         _wait(ranks, plan.limit_s(len(slots)))
     finally:
+        codes = [rank.poll() for rank in ranks]
         for rank in ranks:
-            codes.append(rank.poll())
             rank.kill()
             rank.wait()
     measured = tuple(_measured(folder, number) for number in range(len(ranks)))
-    problems = {
-        f"rank {one.rank}": _problem(folder, one, code)
-        for one, code in zip(measured, codes, strict=True)
-        if code != 0
-    }
-    return measured, problems
-
-
-def _start(
-    folder: Path, number: int, environment: dict[str, str], inherited: tuple[int, ...]
-) -> subprocess.Popen[bytes]:
-    with (folder / f"rank{number}.log").open("wb") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "scalewise.doctor.worker", str(folder)],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            pass_fds=inherited,
-        )
+    ended = zip(measured, codes, strict=True)
+    return measured, {f"rank {m.rank}": _problem(folder, m, code) for m, code in ended if code != 0}
 
 
 def _wait(ranks: Sequence[subprocess.Popen[bytes]], limit_s: float) -> None:

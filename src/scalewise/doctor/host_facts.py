@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from scalewise.host import (
     memory_limit_mib,
     processor_name,
     recorded_in,
+    shared_memory_mib,
     usable_cores,
 )
 from scalewise.records import DeviceFacts, DeviceInfo, HostFacts, NumaNode, PairLink, PcieLink
@@ -32,19 +33,16 @@ def host_facts(root: Path = Path("/"), environment: Mapping[str, str] = os.envir
 
     ``root`` is where /proc and /sys are looked for.
     """
-    shm: tuple[float, float] | None = None
-    with suppress(OSError):
-        found = os.statvfs("/dev/shm")
-        shm = found.f_blocks * found.f_frsize / 2**20, found.f_bavail * found.f_frsize / 2**20
+    shm_total_mib, shm_free_mib = shared_memory_mib()
     memory = psutil.virtual_memory()
     nodes = numa_nodes(root / "sys/devices/system/node")
     cores = usable_cores()
     governor = _read(root / f"sys/devices/system/cpu/cpu{cores[0]}/cpufreq/scaling_governor")
     pressure = cpu_pressure_percent(root / "proc/pressure/cpu")
     missing = {
-        "shm": "/dev/shm is not mounted" if shm is None else None,
+        "shm": None if shm_total_mib else "/dev/shm is not mounted",
         "numa_nodes": None if nodes else "the kernel lists no NUMA nodes",
-        "cpu_governor": "no cpufreq here (common in virtual machines)" if not governor else None,
+        "cpu_governor": None if governor else "no cpufreq here (common in virtual machines)",
         "cpu_pressure": "the kernel keeps no pressure figures" if pressure is None else None,
     }
     return HostFacts(
@@ -56,8 +54,8 @@ def host_facts(root: Path = Path("/"), environment: Mapping[str, str] = os.envir
         memory_limit_mib=memory_limit_mib(),
         memory_total_mib=memory.total / 2**20,
         memory_available_mib=memory.available / 2**20,
-        shm_total_mib=shm[0] if shm else None,
-        shm_free_mib=shm[1] if shm else None,
+        shm_total_mib=shm_total_mib,
+        shm_free_mib=shm_free_mib,
         numa_nodes=nodes,
         cpu_governor=governor,
         cpu_pressure_percent=pressure,
@@ -87,12 +85,8 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
 
 def cpu_pressure_percent(path: Path) -> float | None:
     """Share of the last 10 s in which a task that could run waited for a core, on the machine."""
-    for line in (_read(path) or "").splitlines():
-        kind, *fields = line.split()
-        values = dict(f.split("=", 1) for f in fields)
-        if kind == "some" and "avg10" in values:
-            return float(values["avg10"])
-    return None
+    found = re.match(r"some avg10=([0-9.]+)", _read(path) or "")
+    return float(found[1]) if found else None
 
 
 def _read(path: Path) -> str | None:
@@ -146,26 +140,16 @@ def _links(nvml: Nvml, gpus: Sequence[GpuDevice | None]) -> list[PairLink]:
     ]
 
 
-def pcie_link(nvml: Nvml, uuid: str) -> PcieLink:
-    """The GPU's PCIe link as it is this moment. Raises :class:`NvmlError`.
+def pcie_link(nvml: Nvml, gpu: GpuDevice) -> PcieLink:
+    """The GPU's PCIe link as it is this moment. Raises :class:`GpuLost`.
 
     Call it while copies are running: an idle link falls back to the first generation.
     """
-    api = nvml.api
-    try:
-        handle = api.nvmlDeviceGetHandleByUUID(uuid)
-    except api.NVMLError as error:
-        raise NvmlError(f"GPU {uuid} does not answer: {error}") from None
-    return PcieLink(
-        generation=_number(api, api.nvmlDeviceGetCurrPcieLinkGeneration, handle),
-        lanes=_number(api, api.nvmlDeviceGetCurrPcieLinkWidth, handle),
-        max_generation=_number(api, api.nvmlDeviceGetMaxPcieLinkGeneration, handle),
-        max_lanes=_number(api, api.nvmlDeviceGetMaxPcieLinkWidth, handle),
-    )
 
+    def ask(what: str) -> int | None:
+        question: Callable[[Any], int] = getattr(nvml.api, f"nvmlDeviceGet{what}")
+        return nvml.attempt(gpu, what, question) or None  # a virtual machine hides it behind 0
 
-def _number(api: Any, question: Callable[[Any], int], handle: Any) -> int | None:
-    try:
-        return int(question(handle)) or None  # 0 is what a virtual machine hides it behind
-    except api.NVMLError:
-        return None
+    kinds = ("CurrPcieLinkGeneration", "CurrPcieLinkWidth", "MaxPcieLinkGeneration",
+             "MaxPcieLinkWidth")  # fmt: skip
+    return PcieLink(*map(ask, kinds))

@@ -21,7 +21,6 @@ from scalewise.records import (
     DeviceFacts,
     DoctorReport,
     Finding,
-    PairRate,
     PcieLink,
     RankMeasurements,
     Soak,
@@ -101,7 +100,7 @@ def _wrong_data(report: DoctorReport) -> Iterator[_Found]:
 
 def _links(report: DoctorReport) -> Iterator[_Found]:
     """GPUs that do not use the path between them."""
-    rates = measured_pairs(report)
+    rates = {(pair.first, pair.second): pair for pair in report.pairs}
     reduced = [r for r in report.collectives if (r.backend, r.collective) == ("nccl", "all_reduce")]
     switched_off = report.host.environment.get("NCCL_P2P_DISABLE") == "1"
     direct = [link for link in report.links if has_direct_path(link.kind)]
@@ -296,11 +295,6 @@ def expected_gb_s(report: DoctorReport, first: int, second: int) -> float | None
     if len(rates) < 2:
         return None
     return min((rate for rate in rates if rate is not None), default=None)
-
-
-def measured_pairs(report: DoctorReport) -> dict[tuple[int, int], PairRate]:
-    """The copies between GPUs, by their ranks."""
-    return {(p.first, p.second): p for p in report.pairs if p.transport == "cuda copy"}
 
 
 def rank_names(report: DoctorReport, *ranks: int) -> str:

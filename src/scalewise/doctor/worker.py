@@ -18,12 +18,12 @@ import torch
 
 from scalewise.doctor.collectives import RankGroup, measure_all
 from scalewise.doctor.compute import gemm_rate, launch_costs, precisions, soak
-from scalewise.doctor.copies import cuda_pair, host_copies, memory_copy
+from scalewise.doctor.copies import copy_rate, cuda_pair, host_copies
 from scalewise.doctor.plan import ENV_DEVICE, Plan, RankRecord
 from scalewise.gpu import NvmlError, open_nvml
 from scalewise.host import ENV_SUPERVISOR, die_with_parent, exit_now
-from scalewise.records import DeviceInfo, DeviceSample, build, load_json
-from scalewise.train import Team
+from scalewise.records import CopyKind, DeviceInfo, DeviceSample, build, load_json
+from scalewise.train import Team, nccl_version
 
 
 def main() -> int:
@@ -52,7 +52,12 @@ class Examination:
         elif device.cores:
             torch.set_num_threads(len(device.cores))
         self.record = RankRecord(folder / f"rank{rank}.json", rank, self.device)
-        self.record.note(versions=_versions())
+        found = {
+            "torch": str(torch.__version__),
+            "cuda": torch.version.cuda,
+            "nccl": nccl_version(),
+        }
+        self.record.note(versions={name: one for name, one in found.items() if one is not None})
         team = self.record.attempt("connection of the ranks", lambda: Team(rank, size))
         self.connected = team is not None
         self.team = team or Team(0, 1)
@@ -85,12 +90,15 @@ class Examination:
         return 1 if apart and self.size > 1 else 0
 
     def _copies(self) -> None:
-        on_gpu, budget = self.device.type == "cuda", self.budget
+        on_gpu, budget, meet = self.device.type == "cuda", self.budget, self.team.barrier
+        kind: CopyKind = "device" if on_gpu else "host"
         size = budget.gpu_memory_bytes if on_gpu else budget.cpu_memory_bytes
-        self.team.barrier()
-        in_memory = partial(memory_copy, self.device, size, budget.copy_s)
+        in_memory = partial(copy_rate, kind, self.device, size, budget.copy_s, meet)
         self.record.add("copies", "copy in memory", in_memory)
-        if on_gpu:
+        if not on_gpu:
+            why = "a CPU device is cores of the host and computes in its memory"
+            self.record.miss("copies between host and device", why)
+        else:
             self.record.release()
             host_copies(self.record, self.team, budget, self.info.uuid, self.device)
 
@@ -113,13 +121,7 @@ class Examination:
                 else:
                     ranks = RankGroup(team, backend, self.device, team.nccl())
                 budget_s = budget.gloo_s if backend == "gloo" else budget.nccl_s
-                series = measure_all(ranks, self.plan.sizes(backend), budget_s)
-                if team.rank == 0:
-                    self.record.note(collectives=(*self.record.found.collectives, *series.rates))
-                if team.rank == 0 or series.broken:
-                    for key, reason in series.missing.items():
-                        self.record.miss(key, reason)
-                together = not series.broken
+                together = measure_all(self.record, ranks, self.plan.sizes(backend), budget_s)
             if not together:
                 return False
         return True
@@ -137,15 +139,6 @@ class Examination:
             read = lambda: silent if gpu is None else nvml.sample(gpu)  # noqa: E731
             result = self.record.attempt("soak", lambda: soak(self.device, self.plan.soak_s, read))
         self.record.note(soak=result)
-
-
-def _versions() -> dict[str, str]:
-    versions = {"torch": str(torch.__version__)}
-    if torch.version.cuda is not None:
-        versions["cuda"] = torch.version.cuda
-    if torch.cuda.is_available() and torch.distributed.is_nccl_available():
-        versions["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
-    return versions
 
 
 if __name__ == "__main__":

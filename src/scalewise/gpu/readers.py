@@ -12,7 +12,7 @@ import psutil
 
 from scalewise.gpu.nvml import GpuLost, Nvml
 from scalewise.gpu.xid import DeviceEvent, XidWatch, xid_words
-from scalewise.records import DeviceSample, SampledDevice
+from scalewise.records import DeviceSample
 
 SLOW_INTERVAL_S = 10.0
 GPM_INTERVAL_S = 1.0
@@ -90,11 +90,6 @@ class GpuReader:
     def close(self) -> None:
         self._xids.close()
         self.nvml.close()
-
-
-def process_device(rank: int) -> SampledDevice:
-    """The device under which the process of ``rank`` is recorded."""
-    return SampledDevice(f"rank{rank}", rank, f"process of rank {rank}", rank)
 
 
 class ProcessReader:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 from scalewise.config import in_one_line
 from scalewise.gpu.nvml import NvmlUnavailable, open_nvml
-from scalewise.gpu.readers import GpuReader, ProcessReader, Reading, process_device
+from scalewise.gpu.readers import GpuReader, ProcessReader, Reading
 from scalewise.gpu.xid import DeviceAlerts
 from scalewise.host import host_id, place_id
 from scalewise.records import Alert, CellFolder, DeviceSeriesWriter, SampledDevice
@@ -143,7 +143,8 @@ class DeviceSampler:
     def _add_processes(self, reader: ProcessReader, known: set[int], _: bool) -> None:
         begun, when, pids = time.perf_counter(), time.time(), dict(self._pids() or {})
         for rank in sorted(pids.keys() - known):
-            self._recorder.add_device(process_device(rank))
+            device = SampledDevice(f"rank{rank}", rank, f"process of rank {rank}", rank)
+            self._recorder.add_device(device)
             known.add(rank)
         samples = reader.read(pids)
         self._recorder.accept(Reading(when, 1e3 * (time.perf_counter() - begun), samples))

@@ -60,13 +60,9 @@ def interrupt_on_polite_signals() -> None:
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
     for number in _POLITE:
         # Not SIG_IGN: Python writes an error for a signal that came before and is ignored now.
-        signal.signal(number, _heed_no_more)
+        signal.signal(number, lambda *_: None)
     silence_unread()
     raise KeyboardInterrupt
-
-
-def _heed_no_more(_number: int, _frame: FrameType | None) -> None:
-    """The second signal changes nothing."""
 
 
 def is_unread(error: BaseException) -> bool:

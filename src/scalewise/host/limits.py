@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+import psutil
 from pydantic import Field, NonNegativeFloat, PositiveInt
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
@@ -108,13 +109,14 @@ def _labelled(path: Path, label: str) -> int | None:
     return None
 
 
-def shared_memory_mib(path: Path = Path("/dev/shm")) -> float | None:
-    """Size of the file system through which loader workers and NCCL share memory."""
+def shared_memory_mib() -> tuple[float | None, float | None]:
+    """Size and free part of the file system through which loader workers and NCCL share memory;
+    None where there is none."""
     try:
-        found = os.statvfs(path)
+        found = psutil.disk_usage("/dev/shm")
     except OSError:
-        return None
-    return found.f_blocks * found.f_frsize / 2**20
+        return None, None
+    return found.total / 2**20, found.free / 2**20
 
 
 def _own_cgroups(root: Path) -> Iterator[Path]:

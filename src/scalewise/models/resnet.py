@@ -96,7 +96,8 @@ class ResNet(Classification):
                 for layer in path.children():
                     if isinstance(layer, nn.Conv2d):
                         after = _output_size(layer, after)
-                        total += after * after * _convolution_flops(layer)
+                        weights = layer.in_channels * layer.kernel_size[0] ** 2
+                        total += after * after * linear_flops(weights, layer.out_channels)
             size = after
         return float(total + linear_flops(self.head.in_features, self.classes))
 
@@ -114,7 +115,3 @@ def _convolution(inputs: int, outputs: int, size: int, stride: int) -> nn.Conv2d
 
 def _output_size(layer: nn.Conv2d, size: int) -> int:
     return (size + 2 * (layer.kernel_size[0] // 2) - layer.kernel_size[0]) // layer.stride[0] + 1
-
-
-def _convolution_flops(layer: nn.Conv2d) -> int:
-    return linear_flops(layer.in_channels * layer.kernel_size[0] ** 2, layer.out_channels)

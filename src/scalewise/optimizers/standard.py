@@ -4,7 +4,7 @@ Where torch has a kernel that updates all parameters at once, it is used unless 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import torch
@@ -55,13 +55,14 @@ def sgd(
 ) -> torch.optim.SGD:
     """Torch's SGD; one buffer of the size of the parameters where there is momentum."""
     held: list[Any] = list(params)
+    bare = (one[1] if isinstance(one, tuple) else one for one in held)
     return torch.optim.SGD(
         held,
         lr=lr,
         momentum=momentum,
         weight_decay=weight_decay,
         # Torch's fused SGD has no rule for DTensors, its Adam has.
-        fused=not any_dtensor(held) if fused is None else fused,
+        fused=not any(hasattr(one, "placements") for one in bare) if fused is None else fused,
     )
 
 
@@ -77,12 +78,6 @@ def adafactor(
     no fused version, on any device.
     """
     return torch.optim.Adafactor(params, lr=lr, beta2_decay=beta2_decay, weight_decay=weight_decay)
-
-
-def any_dtensor(params: Sequence[Any]) -> bool:
-    """Whether a parameter is one of torch's DTensors; with a name or without."""
-    bare = (item[1] if isinstance(item, tuple) else item for item in params)
-    return any(hasattr(parameter, "placements") for parameter in bare)
 
 
 _NOT_HIDDEN = ("embedding", "head", "positions")

@@ -8,6 +8,7 @@ from .doctor import SEVERITIES as SEVERITIES
 from .doctor import Backend as Backend
 from .doctor import Collective as Collective
 from .doctor import CollectiveRate as CollectiveRate
+from .doctor import CopyKind as CopyKind
 from .doctor import CopyRate as CopyRate
 from .doctor import DeviceFacts as DeviceFacts
 from .doctor import DoctorReport as DoctorReport

@@ -152,13 +152,12 @@ class CollectiveRate:
 class PairRate:
     """Copies between two GPUs, nothing else running."""
 
-    transport: Literal["cuda copy", "gloo"]
-    """This and ``latency_us``: earlier examinations of CPUs sent messages over gloo."""
+    transport: Literal["cuda copy"]
     first: int
     second: int
     bytes: int
-    direct: bool | None
-    """Whether CUDA lets one device reach the other's memory; None for gloo."""
+    direct: bool
+    """Whether CUDA lets one device reach the other's memory."""
     forward: Timing
     """First to second."""
     backward: Timing
@@ -169,7 +168,8 @@ class PairRate:
     both_gb_s: float
     """Both directions together."""
     correct: bool
-    latency_us: float | None = None
+    latency_us: None = None
+    """Of messages, which examinations of CPUs sent once."""
 
 
 @dataclass(frozen=True)
@@ -183,12 +183,15 @@ class GemmRate:
     tflops: float
 
 
+CopyKind = Literal["device", "host", "h2d_pinned", "d2h_pinned", "h2d_pageable", "d2h_pageable"]
+"""``device`` and ``host`` copy within one memory and count the bytes read and written."""
+
+
 @dataclass(frozen=True)
 class CopyRate:
     """A copy from one memory to another, or inside one."""
 
-    kind: Literal["device", "h2d_pinned", "d2h_pinned", "h2d_pageable", "d2h_pageable", "host"]
-    """``device`` and ``host`` copy within one memory and count the bytes read and written."""
+    kind: CopyKind
     together: bool
     """Whether all ranks copied at once; else this one had the host to itself."""
     bytes: int

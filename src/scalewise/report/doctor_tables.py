@@ -14,6 +14,7 @@ from scalewise.report.sections import (
     Section,
     Table,
     Where,
+    by_text,
     item,
     lines,
     section,
@@ -26,9 +27,6 @@ _BANDWIDTHS = (
     "(n-1)/n for all-gather and reduce-scatter, 1 for broadcast.",
     "Spread: (slowest - fastest repetition) / median. GB/s: 10^9 bytes a second.",
 )
-
-_DIRECTIONS = ("h2d", "d2h")
-"""How kinds of copies between a host and a device begin."""
 
 
 def doctor_sections(report: DoctorReport) -> list[Section]:
@@ -146,8 +144,6 @@ def _pairs(report: DoctorReport) -> Table:
     links = {(link.first, link.second): link.kind for link in report.links}
 
     def how(pair: PairRate) -> str:
-        if pair.direct is None:
-            return pair.transport
         return "direct" if pair.direct else "through the host"
 
     columns = (
@@ -159,7 +155,6 @@ def _pairs(report: DoctorReport) -> Table:
         Column("back", "back", "", lambda pair: pair.backward_gb_s, rate_text),
         Column("both", "both", "", lambda pair: pair.both_gb_s, rate_text),
         Column("spread", "spread", "", lambda pair: pair.forward, _spread),
-        Column("latency_us", "latency us", "", lambda pair: pair.latency_us, "{:.1f}".format),
         Column("data", "data", "", lambda pair: pair.correct, _data_word),
     )
     return table("pairs", columns, report.pairs, title="Pairs, point to point (GB/s)")
@@ -188,17 +183,13 @@ def _collectives(report: DoctorReport, backend: Backend, *, few: bool = False) -
 
 
 def _missing(report: DoctorReport) -> list[str]:
-    owners: list[tuple[str, dict[str, str]]] = [
-        ("", dict(report.missing)),
-        ("", dict(report.host.missing)),
-        *((f"rank {n}", dict(facts.missing)) for n, facts in enumerate(report.devices)),
-        *((f"rank {rank.rank}", dict(rank.missing)) for rank in report.ranks),
+    of_all = {**report.missing, **report.host.missing}
+    owners = [
+        *((f"rank {n}", facts.missing) for n, facts in enumerate(report.devices)),
+        *((f"rank {rank.rank}", rank.missing) for rank in report.ranks),
     ]
-    reasons: dict[str, list[str]] = {}
-    for owner, missing in owners:
-        for key, reason in missing.items():
-            reasons.setdefault(f"{key}: {reason}", []).extend([owner] if owner else [])
-    return [f"{text} ({', '.join(of)})" if of else text for text, of in reasons.items()]
+    found = ((rank, f"{key}: {why}") for rank, missing in owners for key, why in missing.items())
+    return [*(f"{key}: {why}" for key, why in of_all.items()), *by_text(found, "rank")]
 
 
 def examined(analysis: Analysis) -> Section:
@@ -216,13 +207,14 @@ def examined(analysis: Analysis) -> Section:
     return section(
         "doctor",
         "What the doctor found",
-        lines(_doctor_lines(report, measured=bool(analysis.measured))),
+        lines(_doctor_lines(report)),
+        lines(_missing(report), where="page"),
         *(replace(one, where=where) for one in tables),
         lines(_BANDWIDTHS, "faint", where),
     )
 
 
-def _doctor_lines(report: DoctorReport, *, measured: bool) -> Iterator[str]:
+def _doctor_lines(report: DoctorReport) -> Iterator[str]:
     """Findings with their evidence and advice; one line if there is nothing to complain of."""
     for finding in report.findings:
         text = finding.text.rstrip(".")
@@ -230,28 +222,6 @@ def _doctor_lines(report: DoctorReport, *, measured: bool) -> Iterator[str]:
     if not report.findings:
         yield f"no known fault was found on {len(report.devices)} devices"
     yield from (f"not examined: {what}: {why}" for what, why in report.missing.items())
-    if any(facts.device.kind != "cpu" for facts in report.devices):
-        yield from _lost_copies(report)
-    elif not measured:
-        # Who asked for training knows that: it is said where the examination is all there is.
-        yield (
-            "no copies between host and device were timed: these devices are cores of the "
-            "host and compute in its memory"
-        )
-
-
-def _lost_copies(report: DoctorReport) -> Iterator[str]:
-    """Which rates between host and device there are not, and why."""
-    for rank in report.ranks:
-        lost = [f"{key}: {why}" for key, why in rank.missing.items()
-                if key == "host staging" or key[:3] in _DIRECTIONS]  # fmt: skip
-        if lost:
-            yield f"copies between host and rank {rank.rank} not measured: {'; '.join(lost)}"
-        elif not any(rate.kind[:3] in _DIRECTIONS for rate in rank.copies):
-            yield (
-                f"copies between host and rank {rank.rank} not measured: its examination ended "
-                f"at {rank.stage!r}"
-            )
 
 
 def rate_text(gb_s: float) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from scalewise.analysis import Analysis, Configuration, Run, ending_lines, swept_words
+from scalewise.analysis import Analysis, Configuration, ending_lines, swept_words
 from scalewise.config import set_in
 from scalewise.host import SOURCE_SHA256, WORKING_DIRECTORY, plural
 from scalewise.records import CellFolder, Provenance, TrackerState
@@ -98,7 +98,10 @@ def _facts_in_lines(facts: Mapping[str, Sequence[str | None]]) -> list[str]:
 
 def _gpus(configs: Sequence[Configuration]) -> list[str]:
     """How many there were, and which configurations have the spread between GPUs in theirs."""
-    sets = {c.label: [_uuids(run) for run in c.runs] for c in configs}
+    sets = {
+        c.label: [frozenset(r.device.uuid for r in run.ranks if r.device.uuid) for run in c.runs]
+        for c in configs
+    }
     total = len({uuid for runs in sets.values() for uuids in runs for uuid in uuids})
     several = [
         f"{label} ({len(set(runs))} sets in {len(runs)} runs)"
@@ -107,11 +110,6 @@ def _gpus(configs: Sequence[Configuration]) -> list[str]:
     ]
     but = f" but for {', '.join(several)}" if several else ""
     return [f"{total} in all, the same in all runs of a configuration{but}"] if total else []
-
-
-def _uuids(run: Run) -> frozenset[str]:
-    ranks = run.cell.result.ranks if run.cell.result is not None else ()
-    return frozenset(rank.device.uuid for rank in ranks if rank.device.uuid is not None)
 
 
 def _commit(code: Mapping[str, Any]) -> str | None:

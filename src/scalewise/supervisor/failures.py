@@ -48,7 +48,10 @@ def first_failure(ranks: Ranks, folder: CellFolder) -> Ending:
         if error is not None:
             candidates.append((True, error.finished_at, process))
         elif process.ended_at is not None and not has_finished:
-            candidates.append((not _was_killed(process), process.ended_at, process))
+            # A signal from outside; SIGABRT is a library giving up, on a peer perhaps.
+            code = process.exit_code or 0
+            was_killed = code < 0 and -code != signal.SIGABRT
+            candidates.append((not was_killed, process.ended_at, process))
     _, at, first = min(candidates, key=lambda candidate: candidate[:2])
     error = errors[first.rank]
     if error is None:
@@ -88,12 +91,6 @@ def _uneven_epochs(
                 "give every rank as many batches"
             )
     return ""
-
-
-def _was_killed(process: RankProcess) -> bool:
-    """Whether a signal ended it from outside. SIGABRT is a library giving up, on a peer perhaps."""
-    code = process.exit_code
-    return code is not None and code < 0 and -code != signal.SIGABRT
 
 
 def _silent_end(process: RankProcess) -> Ending:

@@ -22,12 +22,10 @@ from scalewise.host import (
     ENV_STARTED,
     ENV_SUPERVISOR,
     ENV_WRAPPED,
-    STACKS_SIGNAL,
     exit_now,
     find_below,
     fork_hindrance,
     interface_towards,
-    kill,
     listen,
     on_loopback,
     reap,
@@ -239,11 +237,6 @@ class Ranks:
     @property
     def failed(self) -> list[RankProcess]:
         return [p for p in self.processes if p.exit_code not in (None, 0)]
-
-    def dump_stacks(self) -> None:
-        """Ask every living rank to write the stacks of its threads to its stderr log."""
-        for pid in self.trainers().values():
-            kill(pid, STACKS_SIGNAL)
 
     def _environment(self, rank: int, local_rank: int, port: int) -> dict[str, str]:
         job, slot = self._job, self._job.slots[local_rank]

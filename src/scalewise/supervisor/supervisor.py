@@ -20,12 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scalewise.host import (
+    STACKS_SIGNAL,
     Colocation,
     become_subreaper,
     descendants,
     end_descendants,
     host_id,
     keep_from_children,
+    kill,
     oom_kills,
 )
 from scalewise.records import CellFolder, Ending, RunningAttempt, read_heartbeat
@@ -130,7 +132,8 @@ class Supervisor:
             if self.job.settings.script:
                 ending = name_script_end(ending, self.job, self.folder, ranks)
             if ending.cause == "hang":
-                ranks.dump_stacks()
+                for pid in ranks.trainers().values():
+                    kill(pid, STACKS_SIGNAL)  # each writes the stacks of its threads to its log
                 time.sleep(0.5)
             grace_s = 0.5 if ending.outcome == "done" else self.job.settings.grace_s
             left = end_descendants(grace_s)

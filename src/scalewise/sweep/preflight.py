@@ -59,7 +59,9 @@ def check_files(requests: Iterable[Request]) -> None:
     for script in {one.cell.script for one in requests if one.cell.script is not None}:
         script.check_here()
     for path in dict.fromkeys(one.cell.ckpt_path for one in requests):
-        why = None if path is None else _unreadable_checkpoint(Path(path))
+        why = None if path is None else _unreachable(path)
+        if why is None and path is not None and Path(path).is_dir():
+            why = "a folder, which only some strategies write"
         if why is not None:
             raise ConfigError(
                 f"ckpt_path: found {path}: {why}; allowed: a checkpoint of Lightning's (from "
@@ -72,11 +74,6 @@ def check_files(requests: Iterable[Request]) -> None:
                 _check(dataset)
             except DatasetError as error:
                 raise ConfigError(str(error)) from error
-
-
-def _unreadable_checkpoint(path: Path) -> str | None:
-    why = _unreachable(str(path))
-    return "a folder, which only some strategies write" if why is None and path.is_dir() else why
 
 
 def _check(dataset: Component) -> None:

@@ -239,29 +239,20 @@ _NAMED = 5
 """Cells that a line names before it only counts."""
 
 
-def left_behind(folder: SweepFolder, asked: Collection[str]) -> list[tuple[PlannedCell, State]]:
-    """Planned cells of ``folder`` whose ids are not ``asked``, each with its state."""
-    if not folder.plan_path.exists():
-        return []
-    others = [p for p in folder.load_plan().cells if p.cell_id not in asked]
-    return [(planned, _state(folder, planned)) for planned in others]
-
-
 def _state(folder: SweepFolder, planned: PlannedCell) -> State:
     return cell_state(folder.cell(planned.name), planned.cell_id).state
 
 
-def _named(names: Sequence[str]) -> str:
-    """The first of them, the rest only counted where the line is counted."""
-    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
-
-
 def unfinished(folder: SweepFolder, asked: Collection[str]) -> str | None:
     """A line on cells of ``folder`` without a result that were not ``asked`` for; None for none."""
-    left = [one.name for one, state in left_behind(folder, asked) if state in UNFINISHED]
+    if not folder.plan_path.exists():
+        return None
+    others = (one for one in folder.load_plan().cells if one.cell_id not in asked)
+    left = [one.name for one in others if _state(folder, one) in UNFINISHED]
     if not left:
         return None
+    named = ", ".join([*left[:_NAMED], *(["..."] if left[_NAMED:] else [])])
     return (
         f"left behind: {len(left)} {plural(len(left), 'cell')} of {folder.path} without a result, "
-        f"which this command did not ask for: {_named(left)}; their overrides stand in sweep.json"
+        f"which this command did not ask for: {named}; their overrides stand in sweep.json"
     )

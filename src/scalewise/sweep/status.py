@@ -17,7 +17,6 @@ from scalewise.records import (
     UNFINISHED,
     CellFolder,
     CellResult,
-    CellState,
     Ending,
     PlannedCell,
     State,
@@ -82,41 +81,38 @@ def with_progress(cell: CellStatus, folder: CellFolder) -> CellStatus:
     steps = slowest.step - slowest.first_step
     samples = sum(beat.samples - beat.first_samples for beat in live)
     total = slowest.total_steps if slowest.total_steps >= 0 else None
-    left_s = None
-    if total is not None and steps:
-        left_s = max(total - slowest.step, 0) * elapsed_s / steps
+    to_do = max(total - slowest.step, 0) if total is not None and steps else None
     return replace(
         cell,
         step=slowest.step,
         total_steps=total,
         global_samples_per_s=samples / elapsed_s if elapsed_s > 0 and steps else None,
-        seconds_left=left_s,
+        seconds_left=None if to_do is None else to_do * elapsed_s / steps,
     )
 
 
-def read_cell(
-    planned: PlannedCell, folder: CellFolder, now: float, measures: bool = True
-) -> CellStatus:
+def read_cell(planned: PlannedCell, folder: CellFolder, now: float, measures: bool) -> CellStatus:
     """The status of a cell at the Unix time ``now``; ``measures`` its samples/s if it is done."""
     found = cell_state(folder, planned.cell_id, now)
     cell = replace(
         waiting_cell(planned, planned.devices), ending=found.ending, problem=found.problem
     )
-    result = found.result
-    if result is None:
-        return _without_result(cell, folder, found, now)
-    rate, problem = _measured(folder, result) if measures else (None, "")
-    steps = result.ranks[0].steps_completed if result.ranks else None
-    return replace(
-        cell,
-        devices=result.world_size,
-        step=steps,
-        total_steps=steps,
-        global_samples_per_s=rate,
-        elapsed_s=result.elapsed_s,
-        seconds_left=0.0,
-        problem=problem,
-    )
+    if (result := found.result) is not None:
+        rate, problem = _measured(folder, result) if measures else (None, "")
+        steps = result.ranks[0].steps_completed
+        return replace(
+            cell, devices=result.world_size, step=steps, total_steps=steps, problem=problem,
+            global_samples_per_s=rate, elapsed_s=result.elapsed_s, seconds_left=0.0,
+        )  # fmt: skip
+    log, running = folder.find_log(found.ending), found.running
+    cell = replace(cell, log=None if log is None else str(log))
+    if found.state not in ("running", "interrupted"):
+        return cell
+    devices = cell.devices if running is None else len(running.devices)
+    told = with_progress(cell := replace(cell, devices=devices), folder)
+    if found.state == "running" and running is not None:
+        return replace(told, elapsed_s=now - running.started_at)
+    return replace(cell, step=told.step, total_steps=told.total_steps) if told.step else cell
 
 
 def _measured(folder: CellFolder, result: CellResult) -> tuple[float | None, str]:
@@ -134,21 +130,6 @@ def _measured(folder: CellFolder, result: CellResult) -> tuple[float | None, str
     if any(rank.rehearsed for rank in result.ranks):
         return None, told  # it is one rank's
     return rate, f"samples/s are in doubt: {told}" if told else ""
-
-
-def _without_result(
-    cell: CellStatus, folder: CellFolder, found: CellState, now: float
-) -> CellStatus:
-    log = folder.find_log(found.ending)
-    cell = replace(cell, log=None if log is None else str(log))
-    if found.state not in ("running", "interrupted"):
-        return cell
-    devices = cell.devices if found.running is None else len(found.running.devices)
-    cell = replace(cell, devices=devices)
-    told = with_progress(cell, folder)
-    if found.state == "running" and found.running is not None:
-        return replace(told, elapsed_s=now - found.running.started_at)
-    return replace(cell, step=told.step, total_steps=told.total_steps) if told.step else cell
 
 
 class Durations:
@@ -298,23 +279,16 @@ class StatusReader:
             if cell.state == "done" and cell.elapsed_s is not None:
                 durations.add(cell.config_id, cell.elapsed_s)
         left = [cell for cell in cells if cell.state in UNFINISHED]
-        packed = plan.policy == "packed"
-        held = is_held(self.sweep.lock_path)
+        slots, packed, held = plan.slots, plan.policy == "packed", is_held(self.sweep.lock_path)
+        left_s = durations.seconds_left(left, slots, packed)
+        found = SweepStatus(str(self.sweep.path), now, plan.policy, cells, left_s, held)
         rounds, budget_s = self._rounds(plan, now) if held else ([], None)
-        begun = (
-            one.repeat + 1 for one in plan.cells if self._cells[one.cell_id].state != "waiting"
-        )
-        most_s = durations.most_seconds_left(left, rounds, budget_s, plan.slots, packed)
-        return SweepStatus(
-            str(self.sweep.path),
-            now,
-            plan.policy,
-            cells,
-            durations.seconds_left(left, plan.slots, packed),
-            held,
-            max(begun, default=1) if rounds else None,
-            most_s if rounds else None,
-        )
+        if not rounds:
+            return found
+        begun = [one.repeat + 1 for one, cell in zip(plan.cells, cells, strict=True)
+                 if cell.state != "waiting"]  # fmt: skip
+        most_s = durations.most_seconds_left(left, rounds, budget_s, slots, packed)
+        return replace(found, round=max(begun, default=1), most_seconds_left=most_s)
 
     def _rounds(self, plan: SweepPlan, now: float) -> tuple[list[CellStatus], float | None]:
         """The cells that ``repeats=auto`` may add to a running sweep, and seconds that it has."""

@@ -8,9 +8,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -24,16 +23,6 @@ from scalewise.records import UNFINISHED, Ending, RecordError, to_plain
 from scalewise.sweep.status import CellStatus, StatusReader, SweepStatus
 
 _STYLES = {"done": "green", "failed": "red", "running": "bold", "waiting": "dim"}
-_COLUMNS: Final[tuple[tuple[str, JustifyMethod], ...]] = (
-    ("cell", "left"),
-    ("state", "left"),
-    ("swept", "left"),
-    ("step", "right"),
-    ("samples/s", "right"),
-    ("time", "right"),
-    ("left", "right"),
-)
-_SWEPT = 2
 _MOST_WORD = 24
 """Columns up to which a swept word is not broken."""
 _SHOWN = 60
@@ -61,8 +50,8 @@ def show_status(folder: Path | None, every_s: float | None, *, as_json: bool) ->
     with suppress(KeyboardInterrupt), live as table:
         for status in _readings(reader, every_s):
             if as_json:
-                sys.stdout.write(to_json(status) + "\n")
-                sys.stdout.flush()
+                plain = {**to_plain(status), "count": status.count()}
+                print(json.dumps(plain, allow_nan=False), flush=True)  # noqa: T201
             elif table is None:
                 console.print(render(status), soft_wrap=True)
             else:
@@ -74,8 +63,7 @@ def _readings(reader: StatusReader, every_s: float | None) -> Iterator[SweepStat
     while True:
         status = reader.read()
         yield status
-        left = any(cell.state in ("running", "waiting") for cell in status.cells)
-        if every_s is None or not left:
+        if every_s is None or not any(c.state in ("running", "waiting") for c in status.cells):
             return
         time.sleep(every_s)
 
@@ -86,11 +74,6 @@ def newest_sweep(parent: Path) -> Path:
     if not plans:
         raise RecordError(f"{parent}: no sweep here; give the folder of one")
     return max(plans, key=lambda plan: plan.stat().st_mtime).parent
-
-
-def to_json(status: SweepStatus) -> str:
-    """One line: every field of :class:`SweepStatus`, and the cells counted by state."""
-    return json.dumps({**to_plain(status), "count": status.count()}, allow_nan=False)
 
 
 def counts(status: SweepStatus) -> str:
@@ -133,12 +116,12 @@ def estimate_line(status: SweepStatus) -> str:
     """When the sweep will have ended."""
     counts = status.count()
     left = sum(counts.get(state, 0) for state in UNFINISHED)
-    if not left or (_is_monitored(status) and not status.running):
+    # The ids of a script of the user's own are no hashes, and nobody can resume it.
+    is_monitored = all(cell.cell_id == cell.name for cell in status.cells)
+    if not left or (is_monitored and not status.running):
         unfinished = len(status.cells) - counts.get("done", 0)
         return "ended" if not unfinished else f"ended; {unfinished} without a result"
-    again = f"\nfinish it: scalewise resume {status.folder}"
-    if status.running:
-        again = ""
+    again = "" if status.running else f"\nfinish it: scalewise resume {status.folder}"
     most = status.most_seconds_left
     if status.seconds_left is None and most is None:
         return f"{left} to do; nothing measured yet to tell how long{again}"
@@ -149,11 +132,6 @@ def estimate_line(status: SweepStatus) -> str:
     return f"{left_words(status)}: ends {'about' if most is None else 'by'} {clock}"
 
 
-def _is_monitored(status: SweepStatus) -> bool:
-    """Whether a script of the user's own ran it, which nobody can resume: its ids are no hashes."""
-    return all(cell.cell_id == cell.name for cell in status.cells)
-
-
 def render(status: SweepStatus) -> RenderableType:
     """The table of cells; below it what went wrong, counts and the estimate."""
     from scalewise.analysis import ending_lines
@@ -161,8 +139,7 @@ def render(status: SweepStatus) -> RenderableType:
     shown = list(status.cells)
     if len(shown) > _SHOWN:
         shown = sorted(shown, key=lambda cell: cell.state in ("done", "waiting"))[:_SHOWN]
-    hidden = len(status.cells) - len(shown)
-    more = f" ({hidden} not shown)" if hidden else ""
+    more = f" ({hidden} not shown)" if (hidden := len(status.cells) - len(shown)) else ""
     ended = [
         (cell.label, cell.ending, Path(cell.log) if cell.log else None)
         for cell in status.cells
@@ -186,38 +163,18 @@ def render_running(status: SweepStatus, width: int) -> RenderableType:
 
 def _table(cells: Sequence[CellStatus]) -> Table:
     """A row a cell, without empty columns; where room is short, names go on in the next line."""
-    rows = [_row(cell) for cell in cells]
-    words = [word for row in rows for word in row[_SWEPT].split()]
-    widths = {_SWEPT: max(5, min(_MOST_WORD, max(map(len, words), default=0)))}
-    used = [i for i in range(len(_COLUMNS)) if i < 2 or any(row[i] for row in rows)]
+    columns = {name: [*map(of, cells)] for name, of in _COLUMNS.items()}
+    shown = {name: column for name, column in columns.items() if any(column)}
+    widest = max((len(word) for swept in columns["swept"] for word in swept.split()), default=0)
+    widths = {"swept": max(5, min(_MOST_WORD, widest)), "cell": None}
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for i in used:
-        name, justify = _COLUMNS[i]
-        table.add_column(
-            name,
-            justify=justify,
-            overflow="fold",
-            no_wrap=i not in (0, _SWEPT),
-            width=widths.get(i),
-        )
-    for cell, row in zip(cells, rows, strict=True):
-        table.add_row(*(Text(row[i]) for i in used), style=_STYLES.get(cell.state, "yellow"))
+    for name in shown:
+        justify: JustifyMethod = "left" if name in ("cell", "state", "swept") else "right"
+        table.add_column(name, justify=justify, overflow="fold", no_wrap=name not in widths,
+                         width=widths.get(name))  # fmt: skip
+    for cell, *row in zip(cells, *shown.values(), strict=True):
+        table.add_row(*map(Text, row), style=_STYLES.get(cell.state, "yellow"))
     return table
-
-
-def _row(cell: CellStatus) -> tuple[str, ...]:
-    """A cell under ``_COLUMNS``; empty where there is nothing to say."""
-    rate = cell.global_samples_per_s
-    left = cell.seconds_left if cell.state == "running" else None
-    return (
-        cell.name,
-        cell.state,
-        cell.swept,
-        _step(cell).removeprefix("step "),
-        "" if rate is None else f"{rate:,.0f}",
-        "" if cell.elapsed_s is None else duration(cell.elapsed_s),
-        "" if left is None else duration(left),
-    )
 
 
 def _step(cell: CellStatus) -> str:
@@ -225,6 +182,18 @@ def _step(cell: CellStatus) -> str:
         return "starting"
     total = f"/{cell.total_steps}" if cell.state == "running" and cell.total_steps else ""
     return "" if cell.step is None else f"step {cell.step}{total}"
+
+
+_COLUMNS: Final[Mapping[str, Callable[[CellStatus], str]]] = {
+    "cell": lambda cell: cell.name,
+    "state": lambda cell: cell.state,
+    "swept": lambda cell: cell.swept,
+    "step": lambda cell: _step(cell).removeprefix("step "),
+    "samples/s": lambda c: f"{rate:,.0f}" if (rate := c.global_samples_per_s) is not None else "",
+    "time": lambda cell: "" if cell.elapsed_s is None else duration(cell.elapsed_s),
+    "left": lambda cell: duration(cell.seconds_left)
+    if cell.state == "running" and cell.seconds_left is not None else "",
+}  # fmt: skip
 
 
 def duration(seconds: float) -> str:
@@ -266,12 +235,16 @@ class Display:
     def ended(self, name: str, ending: Ending, global_samples_per_s: float | None = None) -> None:
         """A cell has ended for good."""
         style = {"done": "green", "failed": "red"}.get(ending.outcome, "yellow")
+        why = ending.message
         if ending.outcome == "skipped":
-            if ending.message == self._last_message:
-                ending = replace(ending, message="for the same reason")
-            else:
-                self._last_message = ending.message
-        self._say(ended_line(name, ending, global_samples_per_s), style)
+            why = "for the same reason" if why == self._last_message else why
+            self._last_message = ending.message
+        took = "" if ending.elapsed_s is None else f" in {duration(ending.elapsed_s)}"
+        rate = "" if global_samples_per_s is None else f", {global_samples_per_s:,.0f} samples/s"
+        if ending.outcome == "done" and not took:
+            why = why or "was done before"
+        said = rate if ending.outcome == "done" and took else f": {why}"
+        self._say(f"{ending.outcome:8} {name}{took}{said}", style)
 
     def is_due(self) -> bool:
         """Whether it is time for :meth:`tick`: to read a status costs the host some work."""
@@ -303,14 +276,3 @@ class Display:
 def make_display(stream: TextIO | None = None) -> Display:
     """A display on standard error by default."""
     return Display(open_console(stream or sys.stderr))
-
-
-def ended_line(name: str, ending: Ending, global_samples_per_s: float | None) -> str:
-    """How the cell called ``name`` ended, in one line."""
-    took = "" if ending.elapsed_s is None else f" in {duration(ending.elapsed_s)}"
-    if ending.outcome != "done":
-        return f"{ending.outcome:8} {name}{took}: {ending.message}"
-    if ending.elapsed_s is None:
-        return f"done     {name}: {ending.message or 'was done before'}"
-    rate = "" if global_samples_per_s is None else f", {global_samples_per_s:,.0f} samples/s"
-    return f"done     {name}{took}{rate}"

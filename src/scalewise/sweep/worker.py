@@ -100,17 +100,13 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
         run(cell, folder, context, lambda error: os._exit(_report(folder, rank, error)))
 
 
-def _slots() -> tuple[DeviceInfo, ...]:
-    """The devices of this host's ranks."""
-    return build(tuple[DeviceInfo, ...], json.loads(os.environ["SCALEWISE_DEVICES"]))
-
-
 def _examine(folder: CellFolder, context: RankContext) -> None:
     from scalewise.config import ConfigError
     from scalewise.doctor import examine_cell
 
     try:
-        examine_cell(folder, context, _slots(), os.environ.get(ENV_DRIVER))
+        slots = build(tuple[DeviceInfo, ...], json.loads(os.environ["SCALEWISE_DEVICES"]))
+        examine_cell(folder, context, slots, os.environ.get(ENV_DRIVER))
     except ValueError as error:
         raise ConfigError(str(error)) from error
 

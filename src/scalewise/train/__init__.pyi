@@ -7,6 +7,7 @@ from .length import TooLateError as TooLateError
 from .monitor import Monitor as Monitor
 from .provenance import collect as collect
 from .provenance import collect_started as collect_started
+from .provenance import nccl_version as nccl_version
 from .rank import RankContext as RankContext
 from .rank import Team as Team
 from .torch_internals import file_store as file_store

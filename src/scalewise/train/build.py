@@ -57,7 +57,10 @@ def build_module(cell: CellConfig, rank: RankContext) -> pl.LightningModule:
         module = OperationModule(model)
     else:
         try:
-            kind = KeywordModule if returns_loss(model) else ExperimentModule
+            kind = ExperimentModule
+            if returns_loss(model):
+                kind = KeywordModule
+                model.train()  # from_pretrained's is one that predicts, and Lightning keeps that
             schedule = None
             if cell.scheduler is not None:
                 schedule = functools.partial(build_schedule, cell.scheduler)

@@ -16,11 +16,6 @@ from scalewise.records import CellFolder
 from scalewise.train.recording import CellRecorder, Stops
 
 
-def build_callbacks(cell: CellConfig) -> list[pl.Callback]:
-    """The callbacks that the configuration names. Raises ConfigError."""
-    return [instantiate(f"callbacks.{name}", one) for name, one in cell.callbacks.items()]
-
-
 class OwnFolder(pl.Callback):
     """Comes before callbacks of the user's, those of ``configure_callbacks`` among them.
 

@@ -65,11 +65,6 @@ class Restarts:
         self._pace_from = (first, time.monotonic())
         self._paced = config.every_n_steps is not None
 
-    @property
-    def loads_plain_values(self) -> bool:
-        """Whether it goes on from a checkpoint of which it loads plain values and tensors alone."""
-        return bool(self.fit_arguments()) and not self._config.trust
-
     def fit_arguments(self) -> dict[str, Any]:
         """Arguments with which ``Trainer.fit`` starts from the last checkpoint.
 

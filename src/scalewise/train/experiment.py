@@ -28,7 +28,7 @@ from scalewise.train.build import (
     check_test,
     data_share,
 )
-from scalewise.train.callbacks import CellTrainer, OwnFolder, build_callbacks, not_logged
+from scalewise.train.callbacks import CellTrainer, OwnFolder, not_logged
 from scalewise.train.checkpoint import Restarts, refusal
 from scalewise.train.execution import (
     Execution,
@@ -43,7 +43,7 @@ from scalewise.train.length import RunLength, raise_it
 from scalewise.train.rank import RankContext, join, settle_device
 from scalewise.train.recording import CellRecorder, DataShare
 from scalewise.train.rehearsal import join_alone
-from scalewise.train.strategies import Setting, build_strategy
+from scalewise.train.strategies import BUILDERS, Setting
 
 
 def run(
@@ -103,7 +103,7 @@ def run(
             raise
         raise ConfigError(_unused_parameters(module)) from error
     except UnpicklingError as error:
-        if not restarts.loads_plain_values:
+        if not restarts.fit_arguments().get("weights_only"):
             raise
         raise refusal(error) from error
     if recorder.steps.steps == 0 and cell.ckpt_path is not None:
@@ -200,7 +200,7 @@ def build_trainer(
     assert share.sizes is not None
     setting = Setting(rank, module, cell, share.sizes, data)
     try:
-        strategy = build_strategy(cell.strategy, setting)
+        strategy = BUILDERS[cell.strategy.kind](cell.strategy, setting)
     except ValueError as error:
         raise ConfigError(str(error)) from error
     callbacks: list[pl.Callback] = [recorder]
@@ -208,7 +208,7 @@ def build_trainer(
         callbacks.append(LambdaCallback(on_train_epoch_end=refuse_empty_epoch))
     if cell.fault is not None:
         callbacks.append(instantiate("fault", cell.fault))
-    own = build_callbacks(cell)
+    own = [instantiate(f"callbacks.{name}", one) for name, one in cell.callbacks.items()]
     keeps_inside = OwnFolder(recorder.folder, recorder, {id(one) for one in callbacks})
     passed = {
         "enable_model_summary": False,

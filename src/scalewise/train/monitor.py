@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import os
 import secrets
@@ -180,10 +179,10 @@ class Monitor(CellRecorder):
         self._records.repeat_of(config_id(config, trainer.world_size))
         self.folder.save_config(config)
         here = self._devices[: trainer.world_size // trainer.num_nodes]  # rank 0's host comes first
-        provenance = collect(here, *_driver_and_links(here))
         # The user's own code is in the configuration, by the classes that the fit is made of: the
         # line of his script that asks for another device must not make two runs incomparable.
-        self.folder.save_provenance(dataclasses.replace(provenance, code=scalewise_version()))
+        provenance = collect(here, *_driver_and_links(here), scalewise_version())
+        self.folder.save_provenance(provenance)
 
 
 def own_folder(folder: Path, name: str) -> str:

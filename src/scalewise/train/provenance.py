@@ -9,7 +9,9 @@ import os
 import platform
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -36,42 +38,32 @@ def collect(
     devices: tuple[DeviceInfo, ...],
     driver: str | None,
     topology: Mapping[str, str],
-    command: tuple[str, ...] | None = None,
-    host_cores: int | None = None,
-    data: Mapping[str, str] | None = None,
-    classes: Iterable[str] = (),
-    cwd: Path | None = None,
+    code: Mapping[str, Any],
 ) -> Provenance:
-    """Provenance of the cell this process is a rank of.
-
-    ``host_cores`` are the usable cores of the host, where this process is bound to some of them;
-    ``data`` are the files it learns from: :func:`scalewise.data_identity.data_identity`;
-    ``classes`` are the user's own: :func:`scalewise.working_tree.own_classes`; ``cwd`` is where the
-    run was started, where this process may have gone elsewhere.
-    """
+    """Provenance of what this process trains with that ``code``, of files that nobody names."""
     environment = recorded_in(os.environ)
     gpus = [device.name for device in devices if device.kind == "cuda"]
     peak_tflops, peak_source = data_sheet(gpus, load_profiles(conf_dir() / "hardware"))
     return Provenance(
-        command=command if command is not None else tuple(sys.argv),
+        command=tuple(sys.argv),
         host=host_id(),
         platform=platform.platform(),
         python=platform.python_version(),
         packages=package_versions(),
-        code=running_code(cwd or Path.cwd(), classes),
+        code=code,
         devices=devices,
         driver=driver,
         cuda=torch.version.cuda,
-        nccl=_nccl_version(),
+        nccl=nccl_version(),
         environment=environment,
-        usable_cores=host_cores or len(usable_cores()),
+        usable_cores=len(usable_cores()),
         memory_limit_mib=memory_limit_mib(),
-        shared_memory_mib=shared_memory_mib(),
+        shared_memory_mib=shared_memory_mib()[0],
         emulated=emulations(environment, topology),
         topology=dict(topology),
         peak_tflops=peak_tflops,
         peak_source=peak_source,
-        data=data or {},
+        data={},
         started="forked" if os.environ.get(ENV_STARTED) == "forked" else "fresh",
         not_forked=os.environ.get(ENV_NOT_FORKED),
         protocol=PROTOCOL,
@@ -85,17 +77,21 @@ def collect_started(
     classes: Iterable[str] = (),
     cwd: Path | None = None,
 ) -> Provenance:
-    """As :func:`collect`, of a rank that a supervisor started with ``environment``."""
-    return collect(
+    """As :func:`collect`, of a rank that a supervisor started with ``environment``.
+
+    ``host_cores`` are the usable cores of the host, where this process is bound to some of them;
+    ``data`` are the files it learns from: :func:`scalewise.host.data_identity`; ``classes`` are
+    the user's own: :func:`scalewise.host.own_classes`; ``cwd`` is where the run was started,
+    where this process may have gone elsewhere.
+    """
+    found = collect(
         build(tuple[DeviceInfo, ...], json.loads(environment["SCALEWISE_DEVICES"])),
         environment.get("SCALEWISE_DRIVER"),
         json.loads(environment.get("SCALEWISE_TOPOLOGY", "{}")),
-        tuple(json.loads(environment.get("SCALEWISE_COMMAND", "[]"))),
-        host_cores,
-        data,
-        classes,
-        cwd,
+        running_code(cwd or Path.cwd(), classes),
     )
+    command = tuple(json.loads(environment.get("SCALEWISE_COMMAND", "[]")))
+    return replace(found, command=command, usable_cores=host_cores, data=data or {})
 
 
 def package_versions() -> dict[str, str]:
@@ -118,7 +114,8 @@ def emulations(environment: Mapping[str, str], topology: Mapping[str, str]) -> t
     return ()
 
 
-def _nccl_version() -> str | None:
+def nccl_version() -> str | None:
+    """None where no GPU or no NCCL is there."""
     if not torch.cuda.is_available() or not torch.distributed.is_nccl_available():
         return None
     return ".".join(str(part) for part in torch.cuda.nccl.version())

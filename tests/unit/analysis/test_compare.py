@@ -253,6 +253,7 @@ def test_the_link_is_a_factor_and_is_found_as_the_one_that_differs(tmp_path: Pat
         ({"commit": "b" * 12}, "code"),
         ({"commit": "b" * 12, "seed": 8}, "code"),
         ({"device_name": "NVIDIA A10G"}, "gpu"),
+        ({"host": "dmi-ffffffffffff"}, "link"),  # gpu frees more fields
     ],
 )
 def test_the_fewest_factors_that_differ_are_found(

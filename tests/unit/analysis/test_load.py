@@ -21,6 +21,7 @@ from scalewise.records import (
     SweepFolder,
     line_that_raised,
     read_steps,
+    write_archive,
 )
 
 RECORDS = (
@@ -30,7 +31,11 @@ RECORDS = (
 
 
 def test_a_sound_cell_has_everything_and_no_problem(tmp_path: Path) -> None:
-    cell = swept(tmp_path, DDP).cells[0]
+    sweep = swept(tmp_path, DDP)
+    write_archive(tmp_path, packed := tmp_path / "a.zip")
+    assert (sweep.archive, sweep.home) == (None, tmp_path)
+    assert load_sweep(packed).home == tmp_path / "a"
+    cell = sweep.cells[0]
     assert cell.state == "done"
     assert cell.problems == ()
     assert [s.rank for s in cell.steps] == [0, 1]

@@ -265,5 +265,5 @@ def test_a_report_comes_back_from_disk_and_is_shown(tmp_path: Path) -> None:
     text = captured.get()
     for expected in ("NV18", "328", "760", "380", "hottest", "1 GiB", "(n-1)/n"):
         assert expected in text
-    assert "gemm fp8: RuntimeError: [not] supported (rank 1)" in text
+    assert "rank 1: gemm fp8: RuntimeError: [not] supported" in text
     assert "ends at 85.5 %" in text and "wrong if:" in text

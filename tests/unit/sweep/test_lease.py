@@ -243,7 +243,7 @@ def test_each_kind_of_gpu_has_its_own_task_at_the_same_time(
         ("ddp", 2, 0),
         ("ddp hardware.gpus=[1,2]", 2, 1),
         ("heterogeneous", 4, 0),
-        ("single", 1, 0),
+        ("single precision=tf32", 1, 0),
     ],
 )
 def test_equal_shares_on_unlike_gpus_are_told_of(
@@ -257,3 +257,10 @@ def test_equal_shares_on_unlike_gpus_are_told_of(
     lines = [*explain_differences(cell, devices, Hosts().of(cell.hardware))]
     assert len(lines) == told
     assert all(A10G in line and H100 in line for line in lines)
+
+
+@pytest.mark.parametrize(("precision", "told"), [("tf32", 1), ("fp32", 0)])
+def test_a_cpu_is_said_to_have_no_tf32(precision: str, told: int) -> None:
+    cell = asked("tracking=none", "hardware=cpu", f"precision={precision}").cell
+    lines = [*explain_differences(cell, 1, Hosts().of(cell.hardware))]
+    assert len(lines) == told and all("has no TF32" in line for line in lines)

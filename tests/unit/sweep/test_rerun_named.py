@@ -30,7 +30,7 @@ from scalewise.supervisor import Job, Origin
 from scalewise.supervisor.attempt import prepare
 from scalewise.sweep import Cell, SweepReport, unfinished
 from scalewise.sweep.plan import plan
-from scalewise.sweep.resume import left_behind, refuse_mixing, select
+from scalewise.sweep.resume import refuse_mixing, select
 
 THERE, HERE = "NVIDIA A10G", "NVIDIA H200"
 DIFFERENT = f"device: {THERE} there, {HERE} here"
@@ -245,11 +245,6 @@ def test_the_same_command_leaves_nothing(half_done: SweepFolder) -> None:
     cells = [cell(name) for name in "abcd"]
     assert unfinished(half_done, {c.planned.cell_id for c in cells}) is None
     assert unfinished(SweepFolder(half_done.path / "no plan"), set()) is None
-
-
-def test_every_planned_cell_that_was_not_asked_for_has_its_state(half_done: SweepFolder) -> None:
-    states = {planned.name: state for planned, state in left_behind(half_done, ())}
-    assert states == {"a": "done", "b": "failed", "c": "interrupted", "d": "waiting"}
 
 
 def test_what_is_unfinished_is_named(half_done: SweepFolder) -> None:

@@ -71,7 +71,7 @@ def test_what_may_be_a_secret_is_neither_recorded_nor_handed_to_a_tracker(
     monkeypatch.setenv("TORCH_NCCL_BLOCKING_WAIT", "0")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     gpus = tuple(DeviceInfo("cuda", "NVIDIA H200", f"GPU-{r}", r) for r in range(2))
-    found = collect(gpus, None, {"0-1": "NV18"}, command=())
+    found = collect(gpus, None, {"0-1": "NV18"}, {})
     assert found.environment.items() >= {
         "NCCL_P2P_DISABLE": "1", "TORCH_NCCL_BLOCKING_WAIT": "0", "OMP_NUM_THREADS": "1"
     }.items()  # fmt: skip
@@ -93,7 +93,7 @@ def test_what_may_be_a_secret_is_neither_recorded_nor_handed_to_a_tracker(
 
 
 def test_what_records_now_says_by_which_protocol() -> None:
-    assert collect((), None, {}).protocol == PROTOCOL
+    assert collect((), None, {}, {}).protocol == PROTOCOL
 
 
 # What an exception that ends a rank is called.

@@ -107,15 +107,6 @@ class ExperimentModule(CheapHookNames, pl.LightningModule):
 class KeywordModule(ExperimentModule):
     """Trains a network in Hugging Face's form: ``forward(**batch)`` returns its loss."""
 
-    def __init__(
-        self,
-        network: nn.Module,
-        optimizer: OptimizerFactory,
-        schedule: ScheduleFactory | None = None,
-    ) -> None:
-        super().__init__(network, optimizer, schedule)
-        network.train()  # from_pretrained gives it as one that predicts, and Lightning keeps that
-
     def transfer_batch_to_device(
         self, batch: Any, device: torch.device, dataloader_idx: int
     ) -> Any:

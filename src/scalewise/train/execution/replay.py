@@ -96,7 +96,9 @@ class ReplayedSteps(LeanSteps):
             # The epoch was cut short, so nothing that belongs to its end is due.
             loop._should_check_val_fx = lambda _: False
         progress.increment_processed()
-        self._wait_for_device()
+        self._ahead.append(self._device.marker())
+        if len(self._ahead) > math.ceil(RUN_AHEAD_STEPS / self.steps_per_batch):
+            self._ahead.popleft().synchronize()
         progress.increment_completed()
 
     def _begin(self, batch: Batch) -> None:
@@ -165,7 +167,9 @@ class ReplayedSteps(LeanSteps):
             output = self.step(part, number)
         else:
             output = self._watched_step(part, number)
-            self._count_gradients()
+            model = self.trainer.strategy.model
+            if isinstance(model, DistributedDataParallel):  # no hook of ours listens inside a graph
+                self._recorder.steps.gradients.size(model)
             if self.fell_back_because is None:
                 self._capture(part)
         self.prepared_s += time.perf_counter() - began
@@ -213,17 +217,6 @@ class ReplayedSteps(LeanSteps):
             pl.utilities.rank_zero_warn(
                 f"execution=cudagraph: the steps run eagerly, because {self.fell_back_because}"
             )
-
-    def _count_gradients(self) -> None:
-        """Bytes and buckets that DDP reduces: no hook of ours listens inside a graph."""
-        model = self.trainer.strategy.model
-        if isinstance(model, DistributedDataParallel):
-            self._recorder.steps.gradients.size(model)
-
-    def _wait_for_device(self) -> None:
-        self._ahead.append(self._device.marker())
-        if len(self._ahead) > math.ceil(RUN_AHEAD_STEPS / self.steps_per_batch):
-            self._ahead.popleft().synchronize()
 
     def _whole_step(self, batch: Batch) -> Tensor:
         """Do what :meth:`LeanSteps.step` does, without a word to anybody."""

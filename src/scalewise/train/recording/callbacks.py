@@ -113,21 +113,18 @@ class Stops:
 def kept_checkpoints(trainer: pl.Trainer, folder: Path) -> tuple[KeptCheckpoint, ...]:
     """The best checkpoint of each callback that keeps any; paths below ``folder`` are relative."""
     keeping: Sequence[Any] = trainer.checkpoint_callbacks  # of classes of the user's too
+    own = folder.resolve()
     return tuple(
         KeptCheckpoint(
             by=type(one).__name__,
-            path=_relative(Path(str(one.best_model_path)), folder),
+            path=str(path.relative_to(own) if path.is_relative_to(own) else path),
             monitor=getattr(one, "monitor", None),
             score=_score(getattr(one, "best_model_score", None)),
         )
         for one in keeping
         if getattr(one, "best_model_path", "")
+        for path in [Path(str(one.best_model_path))]
     )
-
-
-def _relative(path: Path, folder: Path) -> str:
-    own = folder.resolve()
-    return str(path.relative_to(own) if path.is_relative_to(own) else path)
 
 
 def _score(value: Any) -> float | None:

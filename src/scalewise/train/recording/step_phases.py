@@ -315,18 +315,17 @@ def _fill(rows: npt.NDArray[np.void], line: str, phases: dict[str, Times], anato
 
 
 def _marks_ms(step: MarkedStep) -> list[list[float]]:
-    """From the start of the step to each mark, without what came between two of its batches."""
+    """From the start of the step to each mark, without what came between two of its batches.
+
+    NaN without an event."""
     assert step.start_event is not None
     marks_ms, left_out_ms, before = [], 0.0, step.start_event
     for batch in step.batches:
         if batch.resumed is not None:
             left_out_ms += before.elapsed_time(batch.resumed)
-        elapsed_ms = _elapsed_ms(step.start_event, batch)
-        marks_ms.append([ms - left_out_ms for ms in elapsed_ms])
+        marks_ms.append([
+            math.nan if event is None else step.start_event.elapsed_time(event) - left_out_ms
+            for event in batch.events
+        ])  # fmt: skip
         before = batch.events[Mark.OPTIMIZER_END] or before
     return marks_ms
-
-
-def _elapsed_ms(start: torch.cuda.Event, batch: MarkedBatch) -> list[float]:
-    """From ``start`` to each mark of ``batch``, from completed events; NaN without one."""
-    return [math.nan if event is None else start.elapsed_time(event) for event in batch.events]

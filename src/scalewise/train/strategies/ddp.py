@@ -69,8 +69,13 @@ class OwnStreamDDP(DDPStrategy):
     """That over the fastest device's, with the ends of its interval."""
 
     def __init__(self, config: DdpConfig, setting: Setting) -> None:
-        # Any other buffer than batch statistics is a constant, alike on all ranks.
-        buffers: dict[str, Any] = {_buffers_argument(): has_batch_norm(setting.module)}
+        # Any other buffer than batch statistics is a constant, alike on all ranks. torch 2.12
+        # renamed the argument.
+        named = inspect.signature(DistributedDataParallel).parameters
+        argument = (
+            "forward_sync_buffers" if "forward_sync_buffers" in named else "broadcast_buffers"
+        )
+        buffers: dict[str, Any] = {argument: has_batch_norm(setting.module)}
         super().__init__(
             **group_arguments(config, setting),
             bucket_cap_mb=config.bucket_cap_mb,
@@ -105,12 +110,6 @@ class OwnStreamDDP(DDPStrategy):
         else:
             with super().block_backward_sync():
                 yield
-
-
-def _buffers_argument() -> str:
-    """This torch's name of "send buffers before each forward": 2.12 renamed it."""
-    known = inspect.signature(DistributedDataParallel).parameters
-    return "forward_sync_buffers" if "forward_sync_buffers" in known else "broadcast_buffers"
 
 
 def has_batch_norm(module: pl.LightningModule) -> bool:

@@ -7,7 +7,6 @@ from typing import Any
 
 from pytorch_lightning.strategies import Strategy
 
-from scalewise.config import StrategyConfig
 from scalewise.train.strategies.ddp import (
     HeterogeneousDDP,
     OwnStreamDDP,
@@ -28,10 +27,5 @@ BUILDERS: dict[str, Callable[[Any, Setting], Strategy | str]] = {
     "pipeline": PipelineStrategy,
     "rehearsal": RehearsedDDP,
 }
-"""By ``kind``. ``single`` is Lightning's own choice; for ``auto``, the sweep chooses one of these
-before a cell starts."""
-
-
-def build_strategy(config: StrategyConfig, setting: Setting) -> Strategy | str:
-    """Lightning's strategy, or its name. Raises ValueError for what this host cannot do."""
-    return BUILDERS[config.kind](config, setting)
+"""By ``kind``; they raise ValueError for what this host cannot do. ``single`` is Lightning's own
+choice; for ``auto``, the sweep chooses one of these before a cell starts."""

@@ -85,17 +85,28 @@ def _watch(recorder: ScriptRecorder) -> None:
 
 
 def _watch_backward(recorder: ScriptRecorder) -> None:
-    inner = torch.autograd.backward
+    inner, moments, losses = torch.autograd.backward, recorder.moments, recorder.losses
 
     @functools.wraps(inner)
     def backward(*args: Any, **kwargs: Any) -> Any:
-        recorder.moments.begin_backward()
+        losses.begin_backward(args[0] if args else kwargs.get("tensors"))
+        moments.begin_backward()
         try:
             return inner(*args, **kwargs)
         finally:
-            recorder.moments.end_backward()
+            moments.end_backward()
 
     torch.autograd.backward = backward
+    scaler: Any = torch.amp.GradScaler
+    multiply = scaler.scale
+
+    @functools.wraps(multiply)
+    def scale(self: Any, outputs: Any) -> Any:
+        scaled = multiply(self, outputs)
+        losses.scale(outputs, scaled)
+        return scaled
+
+    scaler.scale = scale
 
 
 def _watch_loaders(recorder: ScriptRecorder, here: Callable[[], bool]) -> None:

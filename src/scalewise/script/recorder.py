@@ -25,12 +25,14 @@ from scalewise.records import (
     LengthRecord,
     RankSummary,
 )
+from scalewise.script.losses import Losses
 from scalewise.script.models import Models
 from scalewise.script.place import Place
 from scalewise.script.steps import ScriptSteps
 from scalewise.train import RankContext, RunLength, TooLateError, file_store
 from scalewise.train.recording import (
     BackgroundDrain,
+    MetricsRecorder,
     StepTimer,
     class_names,
     count_samples,
@@ -59,13 +61,17 @@ class RunEnds(SystemExit):
 class ScriptRecorder:
     """Records a script from its first optimizer step on, which itself is not recorded.
 
+    ``moments`` and ``losses`` are there from :meth:`begin` on.
     ``look`` and ``length`` are set by :class:`~scalewise.train.RunLength`, as of other recorders.
     """
+
+    moments: ScriptSteps
+    losses: Losses
 
     def __init__(self, place: Place, cell: CellConfig, devices: tuple[DeviceInfo, ...]) -> None:
         self.folder = CellFolder(Path(place.folder))
         self.steps = StepTimer(self.folder, cell.warmup_steps)
-        self.moments = ScriptSteps(self.steps, self._on_step)
+        self._metrics = MetricsRecorder(self.folder, self.steps, cell.log_every_n_steps)
         self.models = Models(self._on_forward)
         self.look: Callable[[], None] | None = None
         self.length: Callable[[], LengthRecord] | None = None
@@ -95,8 +101,11 @@ class ScriptRecorder:
         )
         self._find_models(optimizer)
         self._device = first.device
-        self._note_what_is_missing(first.device, device)
+        self._note_what_is_missing(optimizer, first.device, device)
         self.steps.open(place.rank, first.device)
+        self.moments = ScriptSteps(self.steps, self._on_step)
+        self._metrics.open(place.rank, first.device)
+        self.losses = Losses(self.steps, self._metrics, place.world_size)
         self._before = self._fingerprint()
         if self._cell.min_time_s is not None:
             # Not the script's own group, which it may leave before its records are whole.
@@ -108,7 +117,9 @@ class ScriptRecorder:
             self._length.take_part()
         self._heartbeat = HeartbeatWriter(self.folder.heartbeat_path(place.rank))
         self._heartbeat.begin(self._last)
-        self._background = BackgroundDrain([self.steps.drain], device=first.device, look=self.look)
+        self._background = BackgroundDrain(
+            [self.steps.drain, self._metrics.drain], device=first.device, look=self.look
+        )
         self.steps.restart_step()
 
     def _find_models(self, optimizer: Optimizer) -> None:
@@ -125,9 +136,15 @@ class ScriptRecorder:
             self._watches = True
             self.steps.gradients.watch(replicas[0], None)
 
-    def _note_what_is_missing(self, trained_on: torch.device, leased: DeviceInfo) -> None:
+    def _note_what_is_missing(
+        self, optimizer: Optimizer, trained_on: torch.device, leased: DeviceInfo
+    ) -> None:
         missing = self._missing
-        missing["train_loss"] = "a script's loss is not recorded"
+        if before := _steps_before(optimizer):
+            missing["fresh_start"] = (
+                f"its optimizer had done {before:,} steps: the script goes on from a checkpoint, "
+                "which may be of the run before; {run} in its arguments gives each run a folder"
+            )
         missing["data_shard"] = "not checked: nobody sees which samples a script draws"
         if self._place.as_torchrun:
             missing["plain start"] = (
@@ -150,10 +167,15 @@ class ScriptRecorder:
     def end_optimizer(self, optimizer: Optimizer, *_: Any) -> None:
         if self._has_ended:
             return
-        self.moments.end_optimizer(id(optimizer))
-        if not self.moments.is_optimizing and id(optimizer) not in self._optimizers:
+        if not self.moments.end_optimizer(id(optimizer)):
+            return
+        if id(optimizer) not in self._optimizers:
             self._optimizers[id(optimizer)] = optimizer
             self._find_models(optimizer)
+            if hasattr(optimizer, "found_inf"):
+                self._missing["skipped_steps"] = (
+                    f"{type(optimizer).__name__} skips steps of a GradScaler by itself, on the GPU"
+                )
         if self.moments.unseen:
             self.models.look_inside()
         if self.moments.unseen > _UNSEEN_UP_TO:
@@ -171,7 +193,7 @@ class ScriptRecorder:
         if self._has_ended:
             raise RunEnds(0)
         learns = torch.is_grad_enabled()
-        samples = (count_samples(args) or count_samples(kwargs)) if learns else 0
+        samples = count_samples(args) or (count_samples(kwargs) if kwargs else 0) if learns else 0
         if learns and self.steps.batch_shape is None:
             self.steps.batch_shape = first_shape(args) or first_shape(kwargs)
         scores = not learns and not model.training
@@ -186,6 +208,7 @@ class ScriptRecorder:
         self._heartbeat.beat(steps, self.steps.samples)
         if self._has_ended:
             return
+        self.losses.end_step()
         if steps < self.steps.warmup_steps:
             self._core_meter.begin()
         elif steps == self.steps.warmup_steps:
@@ -202,11 +225,13 @@ class ScriptRecorder:
     def _refuse_what_cannot_be_told(self) -> None:
         name, ranks = self._cell.model.name, self._place.world_size
         met = dist.is_available() and dist.is_initialized()
-        if ranks > 1 and (not met or dist.get_world_size() != ranks):
-            found = f"a process group of {dist.get_world_size()}" if met else "no process group"
+        if (met or ranks > 1) and (not met or dist.get_world_size() != ranks):
+            group = f"a process group of {dist.get_world_size()}" if met else "no process group"
+            alone = f"each of {ranks} processes trains alone"
+            so = alone if ranks > 1 else "it trains with ranks that it started itself"
             self._give_up(ConfigError(
-                f"{name}: found {found} after {_LOOKED_AT} steps, so each of {ranks} processes "
-                "trains alone; allowed: a script that torchrun starts (init_process_group and DDP)"
+                f"{name}: found {group} after {_LOOKED_AT} steps, so {so}; "
+                "allowed: a script that torchrun starts (init_process_group and DDP)"
             ))  # fmt: skip
         if not self.steps.samples:
             self._give_up(ConfigError(
@@ -239,7 +264,7 @@ class ScriptRecorder:
             self._has_ended = True
             self.folder.save_rank_error(ending_of(error, self._place.rank))
             self._background.abandon()
-            self.steps.close()
+            self._close()
 
     @property
     def is_at_end(self) -> bool:
@@ -276,7 +301,11 @@ class ScriptRecorder:
             }
             self._background.stop()
             self.folder.save_rank(replace(self._summary(looks), **host_figures))
-            self.steps.close()
+            self._close()
+
+    def _close(self) -> None:
+        self.steps.close()
+        self._metrics.close()
 
     def _fingerprint(self) -> tuple[float, float] | None:
         # In the models' order: an optimizer may hold another part of them on each rank.
@@ -305,6 +334,8 @@ class ScriptRecorder:
             loader_batch_size=self.loader_batch_size,
             batch_shape=steps.batch_shape,
             step_rows=steps.rows,
+            metrics=self._metrics.final,
+            metric_rows=self._metrics.rows,
             missing={**self._missing, **steps.missing},
             communication=steps.gradients.record(steps.attempt_steps - steps.warmup_steps),
             parameters_changed=after != self._before if after and self._before else None,
@@ -313,6 +344,12 @@ class ScriptRecorder:
             execution=ExecutionRecord("eager", "eager"),
             length=None if self.length is None else self.length(),
         )
+
+
+def _steps_before(optimizer: Optimizer) -> int:
+    """Steps before the last one, as far as the optimizer's state counts them."""
+    state: Mapping[str, Any] = next(iter(optimizer.state.values()), {})
+    return int(state.get("step", 1)) - 1
 
 
 def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:

@@ -44,7 +44,12 @@ def _unrecorded(rank: int, folder: CellFolder) -> Ending:
     if error is not None:  # the script went on without the process that trains
         return replace(error, message=f"rank {rank}: {error.message}", exit_code=0)
     beat = read_heartbeat(folder.heartbeat_path(rank))
-    if beat is None:
+    if beat is None and _trained_before(folder):
+        message = (
+            f"rank {rank} ended with status 0 and trained nothing, though an earlier run did: it "
+            "may go on from what that left; allowed: {run} in an argument, the name of each run"
+        )
+    elif beat is None:
         message = (
             f"rank {rank} ended with status 0 and no optimizer of torch.optim was stepped; "
             "allowed: a script that trains with one (python -I or -E, or an optimizer of its "
@@ -58,9 +63,20 @@ def _unrecorded(rank: int, folder: CellFolder) -> Ending:
     return Ending("failed", "exit", message, rank, 0)
 
 
+def _trained_before(folder: CellFolder) -> bool:
+    """Whether another cell of this sweep has a result."""
+    return any(cell.is_done(one.cell_id) for one, cell in SweepFolder(folder.path.parent).cells())
+
+
 def asked_for_torchrun(folder: CellFolder) -> bool:
-    """Whether an earlier try of this sweep has shown that its script needs torchrun's variables."""
-    for _, cell in SweepFolder(folder.path.parent).cells():
-        if any(one.cause == "launcher" for one in cell.attempts()):
-            return True
+    """Whether an earlier try of this sweep has shown that its script needs torchrun's variables.
+
+    The first cell on one device that has ended tells: each start asks, of however many cells.
+    """
+    for planned, cell in SweepFolder(folder.path.parent).cells():
+        if planned.devices == 1:
+            if any(one.cause == "launcher" for one in cell.attempts()):
+                return True
+            if cell.is_done(planned.cell_id):
+                return False
     return False

@@ -120,7 +120,8 @@ def _watch_loaders(recorder: ScriptRecorder, here: Callable[[], bool]) -> None:
         recorder.moments.begin_fetch()
         batch = inner(self)
         recorder.moments.end_fetch(count_samples(batch))
-        recorder.loader_batch_size = getattr(self._index_sampler, "batch_size", None)
+        if recorder.sampler is None:  # of validation one may come later
+            recorder.sampler = self._index_sampler
         return batch
 
     iterator.__next__ = fetch

@@ -75,8 +75,8 @@ class ScriptRecorder:
         self.models = Models(self._on_forward)
         self.look: Callable[[], None] | None = None
         self.length: Callable[[], LengthRecord] | None = None
-        self.loader_batch_size: int | None = None
-        """Of the loader that gave the last batch; None where it does not say."""
+        self.sampler: object = None
+        """What tells the training loader the indices of each batch; None without any loader."""
         self._place, self._cell, self._devices = place, cell, devices
         self._optimizers: dict[int, Optimizer] = {}
         self._last: int | None = cell.max_steps
@@ -145,7 +145,6 @@ class ScriptRecorder:
                 f"its optimizer had done {before:,} steps: the script goes on from a checkpoint, "
                 "which may be of the run before; {run} in its arguments gives each run a folder"
             )
-        missing["data_shard"] = "not checked: nobody sees which samples a script draws"
         if self._place.as_torchrun:
             missing["plain start"] = (
                 "the script asked for torchrun's variables, so one device was started as one rank "
@@ -311,6 +310,17 @@ class ScriptRecorder:
         # In the models' order: an optimizer may hold another part of them on each rank.
         return parameter_fingerprint(self._trained().values(), self._device)
 
+    @property
+    def _unchecked_shard(self) -> Mapping[str, str]:
+        """Why nobody checked which part of the data this rank fed: its indices may be its own."""
+        ranks = self._place.world_size
+        if ranks == 1:
+            return {}
+        divides = _divides_among(self.sampler) == ranks
+        found = f"a sampler that divides among {ranks} ranks"
+        none = "no DistributedSampler, so each rank may have fed all of the data"
+        return {"data_shard": f"not checked sample by sample: found {found if divides else none}"}
+
     def _trained(self) -> dict[int, torch.Tensor]:
         return {id(one): one for model in self.models.found for one in model.parameters()}
 
@@ -331,12 +341,12 @@ class ScriptRecorder:
             gradient_buckets=steps.gradients.buckets,
             own_batches=True,
             own_optimizer=class_names(optimizers),
-            loader_batch_size=self.loader_batch_size,
+            loader_batch_size=getattr(self.sampler, "batch_size", None),
             batch_shape=steps.batch_shape,
             step_rows=steps.rows,
             metrics=self._metrics.final,
             metric_rows=self._metrics.rows,
-            missing={**self._missing, **steps.missing},
+            missing={**self._missing, **self._unchecked_shard, **steps.missing},
             communication=steps.gradients.record(steps.attempt_steps - steps.warmup_steps),
             parameters_changed=after != self._before if after and self._before else None,
             replica_fingerprint=after if several else None,
@@ -344,6 +354,16 @@ class ScriptRecorder:
             execution=ExecutionRecord("eager", "eager"),
             length=None if self.length is None else self.length(),
         )
+
+
+def _divides_among(sampler: object) -> int | None:
+    """Among how many ranks a sampler divides the data; None where it tells nothing of ranks."""
+    # Torch's DistributedSampler is asked by a batch sampler; Accelerate's is one itself.
+    for one in (sampler, getattr(sampler, "sampler", None)):
+        for name in ("num_replicas", "num_processes"):
+            if isinstance(found := getattr(one, name, None), int):
+                return found
+    return None
 
 
 def _steps_before(optimizer: Optimizer) -> int:

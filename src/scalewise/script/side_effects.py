@@ -18,14 +18,17 @@ _MOST_LOOKED_AT = 20_000
 def changed_files(folder: Path, since: float, run: str) -> list[str]:
     """Files below ``folder`` that were written after ``since`` (Unix time), by their paths in it.
 
-    Those of sweeps are left out, and those of ``run``, which bear its name.
+    Those of sweeps are left out, those of ``run``, which bear its name, and where the words of this
+    process go.
     """
+    own = [os.fstat(stream) for stream in (1, 2)]
     found = []
     for count, path in enumerate(_files(folder, run)):
         if count == _MOST_LOOKED_AT:
             break
         try:
-            if path.stat().st_mtime >= since:
+            status = path.stat()
+            if status.st_mtime >= since and not any(os.path.samestat(status, one) for one in own):
                 found.append(str(path.relative_to(folder)))
         except FileNotFoundError:
             continue  # it was there for a moment

@@ -1,5 +1,6 @@
 """How a script ended, in its own words."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -7,9 +8,16 @@ from typing import Any
 import pytest
 
 from scalewise.config import ConfigError, ending_of
-from scalewise.records import CellFolder, Ending, HeartbeatWriter
+from scalewise.records import (
+    CellFolder,
+    Ending,
+    HeartbeatWriter,
+    PlannedCell,
+    SweepFolder,
+    SweepPlan,
+)
 from scalewise.supervisor.ranks import RankProcess
-from scalewise.supervisor.script_ends import name_script_end
+from scalewise.supervisor.script_ends import asked_for_torchrun, name_script_end
 
 TORCHRUN = "Traceback (most recent call last):\nKeyError: 'LOCAL_RANK'\n"
 ENDED = Ending("failed", "exit", "rank 0 exited with status 1; see logs/", 0, 1)
@@ -18,7 +26,14 @@ DONE = Ending("done")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> CellFolder:
-    return CellFolder(tmp_path)
+    """Of the first of three runs, two on one device."""
+    cells = tuple(
+        PlannedCell(name, "config", name, (), repeat, devices)
+        for repeat, (name, devices) in enumerate([("mine", 1), ("wide", 2), ("other", 1)])
+    )
+    sweep = SweepFolder(tmp_path)
+    sweep.save_plan(SweepPlan(0.0, (), 0, cells))
+    return sweep.cell("mine")
 
 
 def named(folder: CellFolder, ending: Ending, log: str = "", world_size: int = 1) -> Ending:
@@ -55,6 +70,30 @@ def test_one_that_trains_nothing_is_named_although_it_ended_well(folder: CellFol
     ending = named(folder, DONE)
     assert (ending.outcome, ending.cause, ending.exit_code) == ("failed", "exit", 0)
     assert "no optimizer of torch.optim was stepped" in ending.message
+
+
+def test_one_that_trains_nothing_after_another_may_go_on_from_it(
+    folder: CellFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CellFolder, "is_done", lambda self, _: self.name == "wide")
+    assert "it may go on from what that left" in named(folder, DONE).message
+
+
+def test_the_first_cell_on_one_device_tells_who_needs_torchrun(
+    folder: CellFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def is_done(folder: CellFolder, cell_id: str) -> bool:
+        asked.append(folder.name)
+        return True
+
+    monkeypatch.setattr(CellFolder, "is_done", is_done)
+    sweep = SweepFolder(folder.path.parent)
+    assert not asked_for_torchrun(sweep.cell("wide"))
+    assert asked == ["mine"]
+    sweep.cell("mine").save_attempt(replace(ENDED, cause="launcher"))
+    assert asked_for_torchrun(sweep.cell("wide"))
 
 
 def test_one_that_left_by_os_exit_is_told_how_far_it_came(folder: CellFolder) -> None:

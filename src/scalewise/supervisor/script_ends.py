@@ -13,6 +13,9 @@ from scalewise.supervisor.ranks import Ranks
 _TORCHRUN = re.compile(r"\b(LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)\b")
 """Variables that torchrun sets, in the last words of a script that wants them."""
 
+_RANK = re.compile(r"^\[rank\d+\]: ?")
+"""What torch puts before each line of a traceback once ranks have met."""
+
 _ERROR = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b")
 
 
@@ -26,10 +29,17 @@ def name_script_end(ending: Ending, job: Job, folder: CellFolder, ranks: Ranks) 
     unrecorded = [rank for rank, summary in summaries.items() if summary is None]
     if ending.outcome == "done" and unrecorded:
         return _unrecorded(unrecorded[0], folder)
+    gone = next((one for one in summaries.values() if one is not None), None)
+    if ending.cause in ("peer", "hang") and gone is not None and ending.rank in unrecorded:
+        words = (
+            f"rank {gone.rank} ended by itself after {gone.steps_completed:,} steps, and rank "
+            f"{ending.rank} went on; allowed: ranks that take equally many"
+        )
+        return replace(ending, cause="exit", message=words)
     if ending.cause not in ("exit", "exception", "peer") or ending.rank is None:
         return ending
     began = read_heartbeat(folder.heartbeat_path(ending.rank)) is not None
-    lines = [line for line in last_lines(folder, ending.rank) if line.strip()]
+    lines = [_RANK.sub("", line) for line in last_lines(folder, ending.rank) if line.strip()]
     if ending.cause == "exit" and ending.exit_code and lines:
         # What an error says may take several lines, of which the first names it.
         said = next(filter(_ERROR.match, reversed(lines)), lines[-1])

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from fakes.recorded import rank_summary
 from scalewise.config import ConfigError, ending_of
 from scalewise.records import (
     CellFolder,
+    DeviceInfo,
     Ending,
     HeartbeatWriter,
     PlannedCell,
@@ -50,6 +52,7 @@ def named(folder: CellFolder, ending: Ending, log: str = "", world_size: int = 1
     [
         ("usage: train.py\ntrain.py: error: no --data\n", "train.py: error: no --data"),
         ("ValueError: two\nlines of it\n", "ValueError: two"),
+        ("[rank0]: ValueError: two\n[rank0]: lines\n", "status 1: ValueError: two"),
         ("", "see logs/"),
     ],
 )
@@ -94,6 +97,16 @@ def test_the_first_cell_on_one_device_tells_who_needs_torchrun(
     assert asked == ["mine"]
     sweep.cell("mine").save_attempt(replace(ENDED, cause="launcher"))
     assert asked_for_torchrun(sweep.cell("wide"))
+
+
+def test_a_rank_that_has_ended_before_the_others_is_named(folder: CellFolder) -> None:
+    folder.save_rank(rank_summary(1, DeviceInfo("cpu", "a processor"), 60, 16))
+    job: Any = SimpleNamespace(world_size=2)
+    ranks: Any = SimpleNamespace(processes=[RankProcess(0, 1, 1), RankProcess(1, 2, 0)])
+    lost = Ending("failed", "peer", "rank 0: Connection closed by peer", 0, 1)
+    ending = name_script_end(lost, job, folder, ranks)
+    assert ending.message.startswith("rank 1 ended by itself after 60 steps, and rank 0 went on")
+    assert ending.cause == "exit"
 
 
 def test_one_that_left_by_os_exit_is_told_how_far_it_came(folder: CellFolder) -> None:

@@ -100,7 +100,7 @@ def test_the_first_cell_on_one_device_tells_who_needs_torchrun(
 
 
 def test_a_rank_that_has_ended_before_the_others_is_named(folder: CellFolder) -> None:
-    folder.save_rank(rank_summary(1, DeviceInfo("cpu", "a processor"), 60, 16))
+    folder.save_rank(rank_summary(1, DeviceInfo("cpu", "a CPU"), 60, 16, metric_rows=0))
     job: Any = SimpleNamespace(world_size=2)
     ranks: Any = SimpleNamespace(processes=[RankProcess(0, 1, 1), RankProcess(1, 2, 0)])
     lost = Ending("failed", "peer", "rank 0: Connection closed by peer", 0, 1)

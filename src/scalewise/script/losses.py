@@ -13,8 +13,8 @@ from scalewise.train.recording import MetricsRecorder, StepTimer, loss_of
 class Losses:
     """A copy of what the batches of every tenth step or so are trained on, added up.
 
-    Scripts that accumulate gradients divide the loss of a batch, so that the sum is their mean. A
-    GAN's is that of both networks. The recording thread reads it: training never waits.
+    The recording thread reads it: training never waits. A factor of a GradScaler's is taken off;
+    others that a script multiplies by are not known.
 
     Args:
         steps: which step it is.

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from scalewise.config import CellConfig, ConfigError, ending_of
 from scalewise.host import CoreUseMeter, RunQueue
 from scalewise.records import (
+    BACKWARD_LOSS,
     CellFolder,
     DeviceInfo,
     ExecutionRecord,
@@ -71,7 +72,9 @@ class ScriptRecorder:
     def __init__(self, place: Place, cell: CellConfig, devices: tuple[DeviceInfo, ...]) -> None:
         self.folder = CellFolder(Path(place.folder))
         self.steps = StepTimer(self.folder, cell.warmup_steps)
-        self._metrics = MetricsRecorder(self.folder, self.steps, cell.log_every_n_steps)
+        self._metrics = MetricsRecorder(
+            self.folder, self.steps, cell.log_every_n_steps, loss_name=BACKWARD_LOSS
+        )
         self.models = Models(self._on_forward)
         self.look: Callable[[], None] | None = None
         self.length: Callable[[], LengthRecord] | None = None

@@ -21,7 +21,7 @@ class Script:
         self.path = cell.metrics_path(0)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.steps = cast(Any, SimpleNamespace(steps=0, samples=0, samples_per_step=4))
-        self.metrics = MetricsRecorder(cell, self.steps, 10)
+        self.metrics = MetricsRecorder(cell, self.steps, 10, loss_name="backward_loss")
         self.metrics.open(0, torch.device("cpu"))
         self.losses = Losses(self.steps, self.metrics, 2)
 
@@ -49,7 +49,7 @@ def script(tmp_path: Path) -> Iterator[Script]:
 def test_every_tenth_step_has_the_sum_of_its_batches(script: Script) -> None:
     for step in range(20):
         script.step(torch.tensor(step / 2.0), [torch.tensor(0.25)])
-    assert script.rows() == [(10, 80, {"train_loss": 4.75}), (20, 160, {"train_loss": 9.75})]
+    assert script.rows() == [(10, 80, {"backward_loss": 4.75}), (20, 160, {"backward_loss": 9.75})]
 
 
 def test_a_loss_is_read_as_it_was_and_not_as_its_memory_is_now(script: Script) -> None:
@@ -57,7 +57,7 @@ def test_a_loss_is_read_as_it_was_and_not_as_its_memory_is_now(script: Script) -
     for _ in range(10):
         script.step(loss)
     loss.fill_(7.0)
-    assert script.rows() == [(10, 80, {"train_loss": 3.0})]
+    assert script.rows() == [(10, 80, {"backward_loss": 3.0})]
 
 
 def test_what_is_no_single_number_is_no_loss(script: Script) -> None:
@@ -69,7 +69,7 @@ def test_what_is_no_single_number_is_no_loss(script: Script) -> None:
 def test_one_that_is_not_finite_is_kept_as_that(script: Script) -> None:
     for _ in range(10):
         script.step(torch.tensor(float("nan")))
-    assert script.rows() == [(10, 80, {"train_loss": None})]
+    assert script.rows() == [(10, 80, {"backward_loss": None})]
 
 
 def test_a_scaled_loss_counts_as_it_was_before(script: Script) -> None:
@@ -78,4 +78,4 @@ def test_a_scaled_loss_counts_as_it_was_before(script: Script) -> None:
         scaled = loss * 65536.0
         script.losses.scale(loss, scaled)
         script.step(scaled)
-    assert script.rows() == [(10, 80, {"train_loss": 2.0})]
+    assert script.rows() == [(10, 80, {"backward_loss": 2.0})]

@@ -49,12 +49,14 @@ class MetricsRecorder:
         steps: StepTimer,
         every_n_steps: int = 10,
         data: DataShare = OWN_SHARE,
+        loss_name: str = "train_loss",
     ) -> None:
         self.folder = folder
         self._data = data
         self.every_n_steps = every_n_steps
         self.final: dict[str, float | None] = {}
         self._steps = steps
+        self._loss_name = loss_name
         self._pending: deque[_Pending] = deque()
         self._losses: list[tuple[Tensor, int]] = []
         """Losses of the step's batches so far, each with the samples it is the mean of."""
@@ -90,7 +92,9 @@ class MetricsRecorder:
             values = dict(pending.row.values)
             if pending.losses:
                 weighted = zip(pending.weights, pending.losses, strict=True)
-                values["train_loss"] = sum(weight * self._read(loss) for weight, loss in weighted)
+                values[self._loss_name] = sum(
+                    weight * self._read(loss) for weight, loss in weighted
+                )
             self._writer.append(replace(pending.row, values=values))
             self.final.update({name: finite_or_none(value) for name, value in values.items()})
             self._pending.popleft()

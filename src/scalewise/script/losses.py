@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from scalewise.train.recording import MetricsRecorder, StepTimer, loss_of
@@ -44,11 +45,14 @@ class Losses:
         if isinstance(tensors, (tuple, list)) and len(tensors) == 1:
             tensors = tensors[0]
         loss = loss_of(tensors)
-        if loss is None:
+        if loss is None or (loss.is_cuda and torch.cuda.is_current_stream_capturing()):
             return
         if self._scaled is not None and self._scaled[0]() is loss:
             loss = self._scaled[1]
-        # A copy: of a captured step, the next one may lie in the same place.
+        # Its own part: to read the whole of a distributed one, ranks would talk at any moment.
+        if hasattr(loss, "to_local"):
+            loss = loss.to_local()
+        # A copy: of a compiled step, the next one may lie in the same place.
         self._of_step.append(loss.detach().clone())
 
     def end_step(self) -> None:

@@ -144,7 +144,7 @@ class ScriptRecorder:
     ) -> None:
         missing = self._missing
         if before := _steps_before(optimizer):
-            missing["fresh_start"] = (
+            missing["fresh start"] = (
                 f"its optimizer had done {before:,} steps: the script goes on from a checkpoint, "
                 "which may be of the run before; {run} in its arguments gives each run a folder"
             )
@@ -175,7 +175,7 @@ class ScriptRecorder:
             self._optimizers[id(optimizer)] = optimizer
             self._find_models(optimizer)
             if hasattr(optimizer, "found_inf"):
-                self._missing["skipped_steps"] = (
+                self._missing["skipped steps"] = (
                     f"{type(optimizer).__name__} skips steps of a GradScaler by itself, on the GPU"
                 )
         if self.moments.unseen:
@@ -320,9 +320,9 @@ class ScriptRecorder:
         if ranks == 1:
             return {}
         divides = _divides_among(self.sampler) == ranks
-        found = f"a sampler that divides among {ranks} ranks"
         none = "no DistributedSampler, so each rank may have fed all of the data"
-        return {"data_shard": f"not checked sample by sample: found {found if divides else none}"}
+        found = f"a sampler that divides among {ranks} ranks" if divides else none
+        return {"audit of data": f"not by samples: found {found}"}
 
     def _trained(self) -> dict[int, torch.Tensor]:
         return {id(one): one for model in self.models.found for one in model.parameters()}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fakes.train_command import Finished, Train
-from scalewise.records import CellFolder, read_steps
+from scalewise.records import BACKWARD_LOSS, CellFolder, read_steps
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -97,6 +97,13 @@ def test_replicas_are_compared_and_their_gradients_counted(ran: Finished) -> Non
     assert first.replica_fingerprint == pytest.approx(second.replica_fingerprint)
     assert first.gradient_bytes == 4 * (64 * 64 + 64 + 64 * 10 + 10)
     assert first.communication is not None and first.communication.rounds_per_step == 1
+
+
+def test_what_was_not_seen_of_it_is_told_and_its_loss_is_kept(ran: Finished) -> None:
+    details = (ran.sweep.report_path / "details.md").read_text()
+    assert "audit of data is missing: not by samples: found a sampler that divides" in details
+    for rank in cell(ran, 2).load_result().ranks:
+        assert rank.metrics[BACKWARD_LOSS] == pytest.approx(2.3, abs=0.5)
 
 
 @pytest.mark.parametrize("devices", [1, 2])

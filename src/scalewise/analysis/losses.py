@@ -19,6 +19,7 @@ from scalewise.analysis.labels import named
 from scalewise.analysis.model import CellRecords, setting
 from scalewise.analysis.steps import NotMeasuredError
 from scalewise.records import (
+    BACKWARD_LOSS,
     CellResult,
     MetricRow,
     data_shards_of,
@@ -127,7 +128,7 @@ def loss_curve(
     what a diverged run had reached before is not what it reached.
     """
     recorded = dict.fromkeys(key for row in rows for key in row.values)
-    candidates = _by_preference(key for key in recorded if "loss" in key)
+    candidates = _by_preference(filter(_is_comparable, recorded))
     wanted = [name] if name else candidates
     for candidate in wanted:
         recorded_rows = [row for row in rows if candidate in row.values]
@@ -141,6 +142,8 @@ def loss_curve(
         if points:
             samples, values = zip(*points, strict=True)
             return LossCurve(candidate, (said or {}).get(candidate, candidate), samples, values)
+    if BACKWARD_LOSS in recorded:
+        raise NotMeasuredError("a script may scale what it calls backward on: it is no loss")
     raise NotMeasuredError(f"no {name or 'loss'} was recorded")
 
 
@@ -170,6 +173,10 @@ def _by_preference(losses: Iterable[str]) -> list[str]:
     return sorted(losses, key=place)
 
 
+def _is_comparable(name: str) -> bool:
+    return "loss" in name and name != BACKWARD_LOSS
+
+
 def _losses_in(rows: Iterable[MetricRow]) -> dict[str, None]:
     return dict.fromkeys(key for row in rows for key in row.values if "loss" in key)
 
@@ -192,7 +199,7 @@ def longest_loss_curve(
     Raises :class:`NotMeasuredError` like :func:`loss_curve`.
     """
     found: list[LossCurve] = []
-    for name in _losses_in(rows):
+    for name in filter(_is_comparable, _losses_in(rows)):
         try:
             found.append(loss_curve(rows, name, said))
         except NotMeasuredError:

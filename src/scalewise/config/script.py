@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import shlex
+import shutil
 import sys
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +17,8 @@ _LAUNCHERS = (
     "torchrun", "torch.distributed.", "accelerate", "deepspeed", "mpirun", "srun",
 )  # fmt: skip
 _PYTHON = ("python", "python3")
+_BLIND = re.compile(r"-[a-zA-Z]*[IES]")
+"""Options of Python's without which it would load what watches a script."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,12 @@ class ScriptConfig:
                 "command of one rank (python train.py ...), of which scalewise starts as many as "
                 "there are devices"
             )
+        options = itertools.takewhile(lambda one: one[:1] == "-" and one not in "-m-c", words[1:])
+        if blind := next(filter(_BLIND.fullmatch, options), None):
+            raise ConfigError(
+                f"script.command: found python {blind}, which hides the script; allowed: "
+                "python without -I, -E and -S"
+            )
 
     @cached_property
     def words(self) -> list[str]:
@@ -57,7 +68,11 @@ class ScriptConfig:
         return PurePath(self.file or self._module or self.words[0]).name
 
     def check_here(self) -> None:
-        """Raises :class:`ConfigError` where the script is not on this host."""
+        """Raises :class:`ConfigError` where program or script are not on this host."""
+        if shutil.which(self.words[0]) is None:
+            raise ConfigError(
+                f"script.command: {self.words[0]}: no such program; allowed: one on the PATH"
+            )
         if self.file is not None and not Path(self.file).is_file():
             raise ConfigError(
                 f"script.command: {self.file}: no such script; allowed: a file that is there "

@@ -56,6 +56,7 @@ from .folders import part_path as part_path
 from .folders import seal_checkpoint as seal_checkpoint
 from .heartbeat import HeartbeatWriter as HeartbeatWriter
 from .heartbeat import read_heartbeat as read_heartbeat
+from .metrics import BACKWARD_LOSS as BACKWARD_LOSS
 from .metrics import GRADES as GRADES
 from .metrics import Grade as Grade
 from .metrics import MetricRow as MetricRow

@@ -124,7 +124,10 @@ def read_metrics(path: Path) -> list[MetricRow]:
 
 RowKey = tuple[int, int]
 """Step, and how many rows of that step came before."""
-_OF_OWN_SAMPLES = frozenset({"train_loss"})
+BACKWARD_LOSS: Final = "backward_loss"
+"""What a script calls ``backward`` on. It may be scaled by anything, by the number of ranks too, so
+it tells whether training diverged, and is compared with nothing."""
+_OF_OWN_SAMPLES = frozenset({"train_loss", BACKWARD_LOSS})
 """Metrics that each rank records of its own samples alone, also in rows that do not count them."""
 
 

@@ -1,2 +1,3 @@
 from .entry import begin as begin
 from .place import python_path as python_path
+from .side_effects import changed_files as changed_files

@@ -85,17 +85,28 @@ def _watch(recorder: ScriptRecorder) -> None:
 
 
 def _watch_backward(recorder: ScriptRecorder) -> None:
-    inner = torch.autograd.backward
+    inner, moments, losses = torch.autograd.backward, recorder.moments, recorder.losses
 
     @functools.wraps(inner)
     def backward(*args: Any, **kwargs: Any) -> Any:
-        recorder.moments.begin_backward()
+        losses.begin_backward(args[0] if args else kwargs.get("tensors"))
+        moments.begin_backward()
         try:
             return inner(*args, **kwargs)
         finally:
-            recorder.moments.end_backward()
+            moments.end_backward()
 
     torch.autograd.backward = backward
+    scaler: Any = torch.amp.GradScaler
+    multiply = scaler.scale
+
+    @functools.wraps(multiply)
+    def scale(self: Any, outputs: Any) -> Any:
+        scaled = multiply(self, outputs)
+        losses.scale(outputs, scaled)
+        return scaled
+
+    scaler.scale = scale
 
 
 def _watch_loaders(recorder: ScriptRecorder, here: Callable[[], bool]) -> None:
@@ -109,7 +120,8 @@ def _watch_loaders(recorder: ScriptRecorder, here: Callable[[], bool]) -> None:
         recorder.moments.begin_fetch()
         batch = inner(self)
         recorder.moments.end_fetch(count_samples(batch))
-        recorder.loader_batch_size = getattr(self._index_sampler, "batch_size", None)
+        if recorder.sampler is None:  # of validation one may come later
+            recorder.sampler = self._index_sampler
         return batch
 
     iterator.__next__ = fetch

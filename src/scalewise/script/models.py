@@ -16,11 +16,13 @@ OnForward = Callable[[nn.Module, tuple[Any, ...], Mapping[str, Any]], None]
 class Hook:
     """A forward hook that stays behind where its module is copied, or saved as a whole."""
 
-    def __init__(self, call: Callable[..., None]) -> None:
-        self._call = call
+    def __init__(self, on_forward: OnForward) -> None:
+        self._on_forward = on_forward
+        self.was_called = False
 
-    def __call__(self, *what: Any) -> None:
-        self._call(*what)
+    def __call__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self.was_called = True
+        self._on_forward(model, args, kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The standard library's way to do nothing: what is loaded elsewhere needs no scalewise.
@@ -38,9 +40,9 @@ class Models:
         self._on_forward = on_forward
         self._known: set[int] = set()
         """Parameters, by ``id``, whose models were looked for."""
+        self._hooks: dict[int, Hook] = {}
         self._removals: dict[int, Callable[[], None]] = {}
         self.found: list[nn.Module] = []
-        self._called: set[int] = set()
 
     def find(self, optimizer: torch.optim.Optimizer) -> None:
         """Hook the models of an optimizer, unless they are hooked already."""
@@ -58,7 +60,7 @@ class Models:
 
         A class may hold two networks and call these alone.
         """
-        silent = [model for model in self.found if id(model) not in self._called]
+        silent = [model for model in self.found if not self._hooks[id(model)].was_called]
         for model in silent:
             self.found.remove(model)
             self._removals.pop(id(model))()
@@ -67,21 +69,17 @@ class Models:
                     self._hook(child)
 
     def _hook(self, model: nn.Module) -> None:
-        def called(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            self._called.add(id(model))
-            self._on_forward(model, args, kwargs)
-
+        hook = self._hooks[id(model)] = Hook(self._on_forward)
         self.found.append(model)
         compiled = getattr(model, "_compiled_call_impl", None)
         if compiled is None:
-            hook = Hook(called)
             handle = model.register_forward_pre_hook(hook, prepend=True, with_kwargs=True)
             self._removals[id(model)] = handle.remove
             return
 
         # Of `model.compile()`: a hook would be compiled too.
         def call(*args: Any, **kwargs: Any) -> Any:
-            called(model, args, kwargs)
+            hook(model, args, kwargs)
             return compiled(*args, **kwargs)
 
         def remove() -> None:

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from scalewise.config import CellConfig, ConfigError, ending_of
 from scalewise.host import CoreUseMeter, RunQueue
 from scalewise.records import (
+    BACKWARD_LOSS,
     CellFolder,
     DeviceInfo,
     ExecutionRecord,
@@ -25,12 +26,14 @@ from scalewise.records import (
     LengthRecord,
     RankSummary,
 )
+from scalewise.script.losses import Losses
 from scalewise.script.models import Models
 from scalewise.script.place import Place
 from scalewise.script.steps import ScriptSteps
 from scalewise.train import RankContext, RunLength, TooLateError, file_store
 from scalewise.train.recording import (
     BackgroundDrain,
+    MetricsRecorder,
     StepTimer,
     class_names,
     count_samples,
@@ -59,18 +62,24 @@ class RunEnds(SystemExit):
 class ScriptRecorder:
     """Records a script from its first optimizer step on, which itself is not recorded.
 
+    ``moments`` and ``losses`` are there from :meth:`begin` on.
     ``look`` and ``length`` are set by :class:`~scalewise.train.RunLength`, as of other recorders.
     """
+
+    moments: ScriptSteps
+    losses: Losses
 
     def __init__(self, place: Place, cell: CellConfig, devices: tuple[DeviceInfo, ...]) -> None:
         self.folder = CellFolder(Path(place.folder))
         self.steps = StepTimer(self.folder, cell.warmup_steps)
-        self.moments = ScriptSteps(self.steps, self._on_step)
+        self._metrics = MetricsRecorder(
+            self.folder, self.steps, cell.log_every_n_steps, loss_name=BACKWARD_LOSS
+        )
         self.models = Models(self._on_forward)
         self.look: Callable[[], None] | None = None
         self.length: Callable[[], LengthRecord] | None = None
-        self.loader_batch_size: int | None = None
-        """Of the loader that gave the last batch; None where it does not say."""
+        self.sampler: object = None
+        """What tells the training loader the indices of each batch; None without any loader."""
         self._place, self._cell, self._devices = place, cell, devices
         self._optimizers: dict[int, Optimizer] = {}
         self._last: int | None = cell.max_steps
@@ -95,8 +104,11 @@ class ScriptRecorder:
         )
         self._find_models(optimizer)
         self._device = first.device
-        self._note_what_is_missing(first.device, device)
+        self._note_what_is_missing(optimizer, first.device, device)
         self.steps.open(place.rank, first.device)
+        self.moments = ScriptSteps(self.steps, self._on_step)
+        self._metrics.open(place.rank, first.device)
+        self.losses = Losses(self.steps, self._metrics, place.world_size)
         self._before = self._fingerprint()
         if self._cell.ends_by_time:
             # Not the script's own group, which it may leave before its records are whole.
@@ -107,7 +119,9 @@ class ScriptRecorder:
             self._length.take_part()
         self._heartbeat = HeartbeatWriter(self.folder.heartbeat_path(place.rank))
         self._heartbeat.begin(self._last)
-        self._background = BackgroundDrain([self.steps.drain], device=first.device, look=self.look)
+        self._background = BackgroundDrain(
+            [self.steps.drain, self._metrics.drain], device=first.device, look=self.look
+        )
         self.steps.restart_step()
 
     def _find_models(self, optimizer: Optimizer) -> None:
@@ -124,10 +138,15 @@ class ScriptRecorder:
             self._watches = True
             self.steps.gradients.watch(replicas[0], None)
 
-    def _note_what_is_missing(self, trained_on: torch.device, leased: DeviceInfo) -> None:
+    def _note_what_is_missing(
+        self, optimizer: Optimizer, trained_on: torch.device, leased: DeviceInfo
+    ) -> None:
         missing = self._missing
-        missing["train_loss"] = "a script's loss is not recorded"
-        missing["data_shard"] = "not checked: nobody sees which samples a script draws"
+        if before := _steps_before(optimizer):
+            missing["fresh start"] = (
+                f"its optimizer had done {before:,} steps: the script goes on from a checkpoint, "
+                "which may be of the run before; {run} in its arguments gives each run a folder"
+            )
         if self._place.as_torchrun:
             missing["plain start"] = (
                 "the script asked for torchrun's variables, so one device was started as one rank "
@@ -149,10 +168,15 @@ class ScriptRecorder:
     def end_optimizer(self, optimizer: Optimizer, *_: Any) -> None:
         if self._has_ended:
             return
-        self.moments.end_optimizer(id(optimizer))
-        if not self.moments.is_optimizing and id(optimizer) not in self._optimizers:
+        if not self.moments.end_optimizer(id(optimizer)):
+            return
+        if id(optimizer) not in self._optimizers:
             self._optimizers[id(optimizer)] = optimizer
             self._find_models(optimizer)
+            if hasattr(optimizer, "found_inf"):
+                self._missing["skipped steps"] = (
+                    f"{type(optimizer).__name__} skips steps of a GradScaler by itself, on the GPU"
+                )
         if self.moments.unseen:
             self.models.look_inside()
         if self.moments.unseen > _UNSEEN_UP_TO:
@@ -170,7 +194,7 @@ class ScriptRecorder:
         if self._has_ended:
             raise RunEnds(0)
         learns = torch.is_grad_enabled()
-        samples = (count_samples(args) or count_samples(kwargs)) if learns else 0
+        samples = count_samples(args) or (count_samples(kwargs) if kwargs else 0) if learns else 0
         if learns and self.steps.batch_shape is None:
             self.steps.batch_shape = first_shape(args) or first_shape(kwargs)
         scores = not learns and not model.training
@@ -185,6 +209,7 @@ class ScriptRecorder:
         self._heartbeat.beat(steps, self.steps.samples)
         if self._has_ended:
             return
+        self.losses.end_step()
         if steps < self.steps.warmup_steps:
             self._core_meter.begin()
         elif steps == self.steps.warmup_steps:
@@ -201,11 +226,13 @@ class ScriptRecorder:
     def _refuse_what_cannot_be_told(self) -> None:
         name, ranks = self._cell.model.name, self._place.world_size
         met = dist.is_available() and dist.is_initialized()
-        if ranks > 1 and (not met or dist.get_world_size() != ranks):
-            found = f"a process group of {dist.get_world_size()}" if met else "no process group"
+        if (met or ranks > 1) and (not met or dist.get_world_size() != ranks):
+            group = f"a process group of {dist.get_world_size()}" if met else "no process group"
+            alone = f"each of {ranks} processes trains alone"
+            so = alone if ranks > 1 else "it trains with ranks that it started itself"
             self._give_up(ConfigError(
-                f"{name}: found {found} after {_LOOKED_AT} steps, so each of {ranks} processes "
-                "trains alone; allowed: a script that torchrun starts (init_process_group and DDP)"
+                f"{name}: found {group} after {_LOOKED_AT} steps, so {so}; "
+                "allowed: a script that torchrun starts (init_process_group and DDP)"
             ))  # fmt: skip
         if not self.steps.samples:
             self._give_up(ConfigError(
@@ -238,7 +265,7 @@ class ScriptRecorder:
             self._has_ended = True
             self.folder.save_rank_error(ending_of(error, self._place.rank))
             self._background.abandon()
-            self.steps.close()
+            self._close()
 
     @property
     def is_at_end(self) -> bool:
@@ -275,11 +302,26 @@ class ScriptRecorder:
             }
             self._background.stop()
             self.folder.save_rank(replace(self._summary(looks), **host_figures))
-            self.steps.close()
+            self._close()
+
+    def _close(self) -> None:
+        self.steps.close()
+        self._metrics.close()
 
     def _fingerprint(self) -> tuple[float, float] | None:
         # In the models' order: an optimizer may hold another part of them on each rank.
         return parameter_fingerprint(self._trained().values(), self._device)
+
+    @property
+    def _unchecked_shard(self) -> Mapping[str, str]:
+        """Why nobody checked which part of the data this rank fed: its indices may be its own."""
+        ranks = self._place.world_size
+        if ranks == 1:
+            return {}
+        divides = _divides_among(self.sampler) == ranks
+        none = "no DistributedSampler, so each rank may have fed all of the data"
+        found = f"a sampler that divides among {ranks} ranks" if divides else none
+        return {"audit of data": f"not by samples: found {found}"}
 
     def _trained(self) -> dict[int, torch.Tensor]:
         return {id(one): one for model in self.models.found for one in model.parameters()}
@@ -301,10 +343,12 @@ class ScriptRecorder:
             gradient_buckets=steps.gradients.buckets,
             own_batches=True,
             own_optimizer=class_names(optimizers),
-            loader_batch_size=self.loader_batch_size,
+            loader_batch_size=getattr(self.sampler, "batch_size", None),
             batch_shape=steps.batch_shape,
             step_rows=steps.rows,
-            missing={**self._missing, **steps.missing},
+            metrics=self._metrics.final,
+            metric_rows=self._metrics.rows,
+            missing={**self._missing, **self._unchecked_shard, **steps.missing},
             communication=steps.gradients.record(steps.attempt_steps - steps.warmup_steps),
             parameters_changed=after != self._before if after and self._before else None,
             replica_fingerprint=after if several else None,
@@ -312,6 +356,22 @@ class ScriptRecorder:
             execution=ExecutionRecord("eager", "eager"),
             length=None if self.length is None else self.length(),
         )
+
+
+def _divides_among(sampler: object) -> int | None:
+    """Among how many ranks a sampler divides the data; None where it tells nothing of ranks."""
+    # Torch's DistributedSampler is asked by a batch sampler; Accelerate's is one itself.
+    for one in (sampler, getattr(sampler, "sampler", None)):
+        for name in ("num_replicas", "num_processes"):
+            if isinstance(found := getattr(one, name, None), int):
+                return found
+    return None
+
+
+def _steps_before(optimizer: Optimizer) -> int:
+    """Steps before the last one, as far as the optimizer's state counts them."""
+    state: Mapping[str, Any] = next(iter(optimizer.state.values()), {})
+    return int(state.get("step", 1)) - 1
 
 
 def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:

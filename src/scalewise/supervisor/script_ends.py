@@ -13,6 +13,9 @@ from scalewise.supervisor.ranks import Ranks
 _TORCHRUN = re.compile(r"\b(LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)\b")
 """Variables that torchrun sets, in the last words of a script that wants them."""
 
+_RANK = re.compile(r"^\[rank\d+\]: ?")
+"""What torch puts before each line of a traceback once ranks have met."""
+
 _ERROR = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b")
 
 
@@ -26,10 +29,17 @@ def name_script_end(ending: Ending, job: Job, folder: CellFolder, ranks: Ranks) 
     unrecorded = [rank for rank, summary in summaries.items() if summary is None]
     if ending.outcome == "done" and unrecorded:
         return _unrecorded(unrecorded[0], folder)
+    gone = next((one for one in summaries.values() if one is not None), None)
+    if ending.cause in ("peer", "hang") and gone is not None and ending.rank in unrecorded:
+        words = (
+            f"rank {gone.rank} ended by itself after {gone.steps_completed:,} steps, and rank "
+            f"{ending.rank} went on; allowed: ranks that take equally many"
+        )
+        return replace(ending, cause="exit", message=words)
     if ending.cause not in ("exit", "exception", "peer") or ending.rank is None:
         return ending
     began = read_heartbeat(folder.heartbeat_path(ending.rank)) is not None
-    lines = [line for line in last_lines(folder, ending.rank) if line.strip()]
+    lines = [_RANK.sub("", line) for line in last_lines(folder, ending.rank) if line.strip()]
     if ending.cause == "exit" and ending.exit_code and lines:
         # What an error says may take several lines, of which the first names it.
         said = next(filter(_ERROR.match, reversed(lines)), lines[-1])
@@ -44,7 +54,12 @@ def _unrecorded(rank: int, folder: CellFolder) -> Ending:
     if error is not None:  # the script went on without the process that trains
         return replace(error, message=f"rank {rank}: {error.message}", exit_code=0)
     beat = read_heartbeat(folder.heartbeat_path(rank))
-    if beat is None:
+    if beat is None and _trained_before(folder):
+        message = (
+            f"rank {rank} ended with status 0 and trained nothing, though an earlier run did: it "
+            "may go on from what that left; allowed: {run} in an argument, the name of each run"
+        )
+    elif beat is None:
         message = (
             f"rank {rank} ended with status 0 and no optimizer of torch.optim was stepped; "
             "allowed: a script that trains with one (python -I or -E, or an optimizer of its "
@@ -58,9 +73,20 @@ def _unrecorded(rank: int, folder: CellFolder) -> Ending:
     return Ending("failed", "exit", message, rank, 0)
 
 
+def _trained_before(folder: CellFolder) -> bool:
+    """Whether another cell of this sweep has a result."""
+    return any(cell.is_done(one.cell_id) for one, cell in SweepFolder(folder.path.parent).cells())
+
+
 def asked_for_torchrun(folder: CellFolder) -> bool:
-    """Whether an earlier try of this sweep has shown that its script needs torchrun's variables."""
-    for _, cell in SweepFolder(folder.path.parent).cells():
-        if any(one.cause == "launcher" for one in cell.attempts()):
-            return True
+    """Whether an earlier try of this sweep has shown that its script needs torchrun's variables.
+
+    The first cell on one device that has ended tells: each start asks, of however many cells.
+    """
+    for planned, cell in SweepFolder(folder.path.parent).cells():
+        if planned.devices == 1:
+            if any(one.cause == "launcher" for one in cell.attempts()):
+                return True
+            if cell.is_done(planned.cell_id):
+                return False
     return False

@@ -15,10 +15,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from scalewise.analysis import listed
 from scalewise.config import ConfigError
 from scalewise.gpu import HostMismatch
 from scalewise.host import FileLock, Mirror, become_subreaper, plural
 from scalewise.records import Ending, RecordError, State, SweepFolder
+from scalewise.script import changed_files
 from scalewise.supervisor import Retries
 from scalewise.sweep.auto import (
     Stages,
@@ -37,6 +39,8 @@ from scalewise.sweep.running_cells import measure_objective
 from scalewise.sweep.status import Durations, StatusReader, waiting_cell
 from scalewise.sweep.status_view import Display
 
+_MOST_NAMED = 3
+"""Files that a run of a script has written."""
 _SHUTDOWN_S = 9.0
 """Running cells have this long to end when a sweep is interrupted."""
 
@@ -119,6 +123,7 @@ class Engine:
         """Whether requests with ``auto`` still wait for their first stage."""
         self._durations = Durations()
         self._retries = Retries()
+        self._side_effects_told = False
 
     def run(self, cells: Sequence[Cell]) -> SweepReport:
         """Run every cell that is not done.
@@ -363,6 +368,20 @@ class Engine:
         if ending.outcome == "failed" and not ending.is_recorded:
             ending = self._record_failure(cell, ending)
         self._count(cell, ending)
+        if cell.request.cell.script is not None and seconds is not None:
+            self._tell_side_effects(cell, seconds)
+
+    def _tell_side_effects(self, cell: Cell, seconds: float) -> None:
+        """Name what the first run of a script has written where all others write too."""
+        if self._side_effects_told:
+            return
+        self._side_effects_told = True
+        found = changed_files(Path.cwd(), time.time() - seconds, cell.planned.name)
+        if found:
+            self.display.note(
+                f"shared   a run wrote {listed(found, _MOST_NAMED)}, as the next one will; "
+                "{run} in an argument becomes the name of each run"
+            )
 
     def _count(self, cell: Cell, ending: Ending) -> None:
         """Report a cell that has ended for good."""

@@ -19,7 +19,7 @@ from scalewise.analysis.losses import (
 from scalewise.analysis.run import measure_run
 from scalewise.analysis.scaling import pair_all
 from scalewise.analysis.steps import NotMeasuredError
-from scalewise.records import MetricRow
+from scalewise.records import BACKWARD_LOSS, MetricRow
 
 LOSSES = {0: (4.0, 2.0), 1: (1.0, 1.0)}
 """Two steps of each rank."""
@@ -224,3 +224,15 @@ def test_a_loss_that_ends_not_finite_has_diverged(name: str) -> None:
     assert divergence(logged({name: 2.0}, {name: None})) == (
         f"{name} is not finite from step 2 on: training diverged"
     )
+
+
+def test_what_a_script_calls_backward_on_tells_of_divergence_and_compares_nothing() -> None:
+    values = [0.7, 0.6, None]
+    of_script = [
+        MetricRow(0.0, 10 * step, 0, 320 * step, {BACKWARD_LOSS: value})
+        for step, value in enumerate(values, 1)
+    ]
+    assert "backward_loss is not finite from step 30 on" in (divergence(of_script) or "")
+    for curve in (loss_curve, longest_loss_curve):
+        with pytest.raises(NotMeasuredError, match="may scale"):
+            curve(of_script[:2])

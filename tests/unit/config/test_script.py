@@ -30,6 +30,8 @@ def test_a_command_keeps_its_words(command: str, words: list[str], name: str) ->
         ("torchrun --nproc_per_node 2 train.py", "torchrun"),
         ("accelerate launch train.py", "accelerate"),
         ("python -m torch.distributed.run train.py", "torch.distributed.run"),
+        ("python -I train.py", "python -I, which hides the script"),
+        ("python3 -uE -X dev train.py", "python -uE"),
         ("python 'train.py", "No closing quotation"),
         ("", "nothing"),
     ],
@@ -42,6 +44,13 @@ def test_what_cannot_be_watched_is_refused_in_one_line(command: str, found: str)
 
 def test_arguments_of_the_script_are_no_options_of_python() -> None:
     assert ScriptConfig("python train.py -m torch.distributed.run").name == "train.py"
+    assert ScriptConfig("python -u train.py -E 3").words[-2:] == ["-E", "3"]
+    assert ScriptConfig("python -m mine.train -I").name == "mine.train"
+
+
+def test_a_program_that_is_not_here_is_named() -> None:
+    with pytest.raises(ConfigError, match="no_such_program: no such program"):
+        ScriptConfig("no_such_program train.txt").check_here()
 
 
 def test_a_script_that_is_not_here_is_named(

@@ -1,5 +1,6 @@
 """Moments of scripts in, marks and steps out."""
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,14 +21,15 @@ class Timer:
     def mark(self, mark: Mark) -> None:
         self.marks.append(mark.name.lower())
 
+    @property
+    def marker(self) -> Callable[[Mark], None]:
+        return self.mark
+
     def begin_part(self, mark: Mark) -> None:
         self.marks += ["|", mark.name.lower()]
 
     def end_parts(self) -> None:
         self.marks += ["|", "fetch_begin"]
-
-    def after_backward(self) -> None:
-        self.mark(Mark.BACKWARD_END)
 
     def end_step(self, epoch: int, samples: int, untimed: bool) -> None:
         self.steps.append((" ".join(self.marks), samples, untimed))

@@ -1,15 +1,25 @@
 """How a script ended, in its own words."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from fakes.recorded import rank_summary
 from scalewise.config import ConfigError, ending_of
-from scalewise.records import CellFolder, Ending, HeartbeatWriter
+from scalewise.records import (
+    CellFolder,
+    DeviceInfo,
+    Ending,
+    HeartbeatWriter,
+    PlannedCell,
+    SweepFolder,
+    SweepPlan,
+)
 from scalewise.supervisor.ranks import RankProcess
-from scalewise.supervisor.script_ends import name_script_end
+from scalewise.supervisor.script_ends import asked_for_torchrun, name_script_end
 
 TORCHRUN = "Traceback (most recent call last):\nKeyError: 'LOCAL_RANK'\n"
 ENDED = Ending("failed", "exit", "rank 0 exited with status 1; see logs/", 0, 1)
@@ -18,7 +28,14 @@ DONE = Ending("done")
 
 @pytest.fixture
 def folder(tmp_path: Path) -> CellFolder:
-    return CellFolder(tmp_path)
+    """Of the first of three runs, two on one device."""
+    cells = tuple(
+        PlannedCell(name, "config", name, (), repeat, devices)
+        for repeat, (name, devices) in enumerate([("mine", 1), ("wide", 2), ("other", 1)])
+    )
+    sweep = SweepFolder(tmp_path)
+    sweep.save_plan(SweepPlan(0.0, (), 0, cells))
+    return sweep.cell("mine")
 
 
 def named(folder: CellFolder, ending: Ending, log: str = "", world_size: int = 1) -> Ending:
@@ -35,6 +52,7 @@ def named(folder: CellFolder, ending: Ending, log: str = "", world_size: int = 1
     [
         ("usage: train.py\ntrain.py: error: no --data\n", "train.py: error: no --data"),
         ("ValueError: two\nlines of it\n", "ValueError: two"),
+        ("[rank0]: ValueError: two\n[rank0]: lines\n", "status 1: ValueError: two"),
         ("", "see logs/"),
     ],
 )
@@ -55,6 +73,40 @@ def test_one_that_trains_nothing_is_named_although_it_ended_well(folder: CellFol
     ending = named(folder, DONE)
     assert (ending.outcome, ending.cause, ending.exit_code) == ("failed", "exit", 0)
     assert "no optimizer of torch.optim was stepped" in ending.message
+
+
+def test_one_that_trains_nothing_after_another_may_go_on_from_it(
+    folder: CellFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CellFolder, "is_done", lambda self, _: self.name == "wide")
+    assert "it may go on from what that left" in named(folder, DONE).message
+
+
+def test_the_first_cell_on_one_device_tells_who_needs_torchrun(
+    folder: CellFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def is_done(folder: CellFolder, cell_id: str) -> bool:
+        asked.append(folder.name)
+        return True
+
+    monkeypatch.setattr(CellFolder, "is_done", is_done)
+    sweep = SweepFolder(folder.path.parent)
+    assert not asked_for_torchrun(sweep.cell("wide"))
+    assert asked == ["mine"]
+    sweep.cell("mine").save_attempt(replace(ENDED, cause="launcher"))
+    assert asked_for_torchrun(sweep.cell("wide"))
+
+
+def test_a_rank_that_has_ended_before_the_others_is_named(folder: CellFolder) -> None:
+    folder.save_rank(rank_summary(1, DeviceInfo("cpu", "a CPU"), 60, 16, metric_rows=0))
+    job: Any = SimpleNamespace(world_size=2)
+    ranks: Any = SimpleNamespace(processes=[RankProcess(0, 1, 1), RankProcess(1, 2, 0)])
+    lost = Ending("failed", "peer", "rank 0: Connection closed by peer", 0, 1)
+    ending = name_script_end(lost, job, folder, ranks)
+    assert ending.message.startswith("rank 1 ended by itself after 60 steps, and rank 0 went on")
+    assert ending.cause == "exit"
 
 
 def test_one_that_left_by_os_exit_is_told_how_far_it_came(folder: CellFolder) -> None:

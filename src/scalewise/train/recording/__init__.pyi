@@ -5,6 +5,7 @@ from .callbacks import STEP_HOOKS as STEP_HOOKS
 from .callbacks import Stops as Stops
 from .callbacks import acts_in as acts_in
 from .gradient_communication import GradientHook as GradientHook
+from .metrics import MetricsRecorder as MetricsRecorder
 from .recorder import CellRecorder as CellRecorder
 from .recorder import planned_steps as planned_steps
 from .shards import BatchesInPlace as BatchesInPlace
@@ -14,6 +15,7 @@ from .step_phases import Mark as Mark
 from .step_timer import StepTimer as StepTimer
 from .step_timer import count_samples as count_samples
 from .step_timer import first_shape as first_shape
+from .step_timer import loss_of as loss_of
 from .summary import class_names as class_names
 from .summary import gpu_memory as gpu_memory
 from .summary import optimizer_state_bytes as optimizer_state_bytes

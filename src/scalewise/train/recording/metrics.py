@@ -49,12 +49,14 @@ class MetricsRecorder:
         steps: StepTimer,
         every_n_steps: int = 10,
         data: DataShare = OWN_SHARE,
+        loss_name: str = "train_loss",
     ) -> None:
         self.folder = folder
         self._data = data
         self.every_n_steps = every_n_steps
         self.final: dict[str, float | None] = {}
         self._steps = steps
+        self._loss_name = loss_name
         self._pending: deque[_Pending] = deque()
         self._losses: list[tuple[Tensor, int]] = []
         """Losses of the step's batches so far, each with the samples it is the mean of."""
@@ -90,7 +92,9 @@ class MetricsRecorder:
             values = dict(pending.row.values)
             if pending.losses:
                 weighted = zip(pending.weights, pending.losses, strict=True)
-                values["train_loss"] = sum(weight * self._read(loss) for weight, loss in weighted)
+                values[self._loss_name] = sum(
+                    weight * self._read(loss) for weight, loss in weighted
+                )
             self._writer.append(replace(pending.row, values=values))
             self.final.update({name: finite_or_none(value) for name, value in values.items()})
             self._pending.popleft()
@@ -101,12 +105,11 @@ class MetricsRecorder:
         if self._writer is not None:
             self._writer.close()
 
-    def open(self, trainer: pl.Trainer) -> None:
-        """Make the file, if there is none yet."""
+    def open(self, rank: int, device: torch.device) -> None:
+        """Make the file of rank ``rank``, if there is none yet."""
         if self._writer is None:
-            path = self.folder.metrics_path(trainer.global_rank)
+            path = self.folder.metrics_path(rank)
             self._writer = MetricsWriter(path, self._earlier)
-            device = trainer.strategy.root_device
             if device.type == "cuda":
                 self._side_stream = torch.cuda.Stream(device)
 
@@ -134,42 +137,45 @@ class MetricsRecorder:
             samples = [samples for _, samples in self._losses]
             weights = loss_weights(samples, trainer.accumulate_grad_batches)
             rate = dict(self._rate) if self._scheduled else _learning_rate(trainer)
-            self._append(trainer, rate, losses, weights)
+            self.append(trainer.current_epoch, trainer.world_size, rate, losses, weights)
         self._losses.clear()
 
     def on_replays(self, trainer: pl.Trainer, losses: Mapping[int, Tensor]) -> None:
         """Losses of replayed steps, each by the number of steps still to come when it was due."""
         rate = _learning_rate(trainer)
         for steps_back, loss in losses.items():
-            self._append(trainer, dict(rate), (loss,), (1.0,), steps_back)
+            epoch, ranks = trainer.current_epoch, trainer.world_size
+            self.append(epoch, ranks, dict(rate), (loss,), (1.0,), steps_back)
 
     def append_logged(self, trainer: pl.Trainer) -> None:
         """A row of what the user's module has logged in the loop that ends, if it has anything."""
-        self.open(trainer)
+        self.open(trainer.global_rank, trainer.strategy.root_device)
         values: dict[str, float | None] = {
             _LOGGED + name if name in _OWN else name: float(value)
             for name, value in _logged_now(trainer).items()
         }
         if values:
-            self._append(trainer, values)
+            self.append(trainer.current_epoch, trainer.world_size, values)
 
-    def _append(
+    def append(
         self,
-        trainer: pl.Trainer,
+        epoch: int,
+        world_size: int,
         values: dict[str, float | None],
         losses: tuple[Tensor, ...] = (),
         weights: tuple[float, ...] = (),
         steps_back: int = 0,
     ) -> None:
+        """A row of the last step, or of one so many ``steps_back``, with ``losses`` of it."""
         ready = None
         if losses and losses[-1].is_cuda:
             ready = torch.cuda.Event()
             ready.record(torch.cuda.current_stream(losses[-1].device))
         step = self._steps.steps - steps_back
         own = self._steps.samples - steps_back * self._steps.samples_per_step
-        samples = self._data.global_samples(own, trainer.world_size)
+        samples = self._data.global_samples(own, world_size)
         of_step = (self._steps.samples_per_step or None) if losses else None
-        row = MetricRow(time.time(), step, trainer.current_epoch, samples, values, of_step)
+        row = MetricRow(time.time(), step, epoch, samples, values, of_step)
         self._pending.append(_Pending(row, losses, weights, ready))
 
     def _read(self, loss: Tensor) -> float:

@@ -95,7 +95,7 @@ class CellRecorder(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._before = _fingerprint(trainer, pl_module)
-        self.metrics.open(trainer)
+        self.metrics.open(trainer.global_rank, trainer.strategy.root_device)
         self.steps.begin(trainer, pl_module)
         self._background = BackgroundDrain(
             [self.steps.drain, self.metrics.drain],

@@ -124,6 +124,14 @@ class StepTimer:
         if self.profile.anatomy:
             self._clock.mark(mark)
 
+    @property
+    def marker(self) -> Callable[[Mark], None]:
+        """:meth:`mark` without a call in between, for a program that is timed phase by phase.
+
+        There from :meth:`open` on.
+        """
+        return self._clock.mark
+
     def after_backward(self) -> None:
         """Mark the end of the backward pass of a batch."""
         self.mark(Mark.BACKWARD_END)
@@ -267,7 +275,9 @@ def first_shape(batch: Any) -> tuple[int, ...] | None:
         shape = tuple(batch.shape)  # a tensor's len() is Python of torch's, and this is each step
         return shape if shape[:1] != (0,) else None
     parts: Any = ()
-    if isinstance(batch, Mapping):
+    if type(batch) in (tuple, list):  # asked first: what is abstract takes a while to ask for
+        parts = batch
+    elif isinstance(batch, Mapping):
         parts = batch.values()
     elif isinstance(batch, Sequence) and not isinstance(batch, str):
         parts = batch

@@ -11,7 +11,7 @@ from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, disturbances, is_disturbed
 from scalewise.analysis.figures import estimate, factor, interval_words, listed
 from scalewise.analysis.loss_budget import LossBudget, reductions_per_step
-from scalewise.analysis.model import CellRecords, Sweep, is_script
+from scalewise.analysis.model import CellRecords, Sweep
 from scalewise.analysis.remarks import WORDS, Remark
 from scalewise.analysis.run import Run
 from scalewise.analysis.scaling import Pair
@@ -240,7 +240,7 @@ def _of_run(config: Configuration, run: Run, *, is_uneven: bool) -> Iterator[Rem
         others, count = first.fp8.other_layers, len(first.fp8.fp8_layers)
         told = f"not {listed(others, _MOST_NAMED)}" if others else "all"
         yield Remark("fp8", {"fp8": count, "layers": count + len(others), "others": told})
-    if first and is_script(config.asked):
+    if first and config.setting("script.command") is not None:
         # Whoever wrote it knows nothing of what could have been seen.
         for name, why in first.missing.items():
             yield Remark("missing", {"figure": name, "why": why})

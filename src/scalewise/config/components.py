@@ -261,8 +261,9 @@ def instantiate(key: str, component: Component, **given: Any) -> Any:
     if key == "optimizer":
         check_optimizer(component, target)
     bind(key, component, target, tuple(given))
+    arguments = built_arguments(key, component)
     try:
-        return target(**built_arguments(key, component), **given)
+        return target(**arguments, **given)
     except ValueError as error:
         raise ConfigError(f"{key}.{error}") from error
 

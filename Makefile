@@ -36,8 +36,8 @@ no_folder = echo "FOLDER: found none; allowed: make $@ FOLDER=multirun/<sweep>" 
 needs_folder = $(if $(FOLDER),,@$(no_folder))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-fast test-oldest test-lightning cluster-test slurm-test gpu-test check lint types test-matrix test_matrix trackio-view trackio-web \
-  wandb-sync report estimate soak overhead self-test wheelhouse install-offline clean
+.PHONY: help setup train test test-fast test-oldest test-lightning test-huggingface cluster-test slurm-test gpu-test check lint types test-matrix test_matrix trackio-view trackio-web \
+  wandb-sync report estimate soak overhead self-test wheelhouse install-offline dist clean
 
 help: ## List the targets, and the saved default configuration
 	@awk -F ':.*## ' '/^[a-z_%-]+:.*## / {sub("%", "NAME", $$1); printf "  %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +93,14 @@ test-lightning: $(DEV) ## Test with the oldest Lightning, torchmetrics and Hydra
 	@rm -rf $(LIGHTNING)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(LIGHTNING) $(OLDEST_PINS)
 	PYTHONPATH=$(CURDIR)/$(LIGHTNING) $(BIN)/python -m pytest $(LIGHTNING_TESTS) -n 2
+
+# Apart from the other tests: where transformers is installed, torchmetrics loads it at every start.
+HUGGING_FACE := .venv-huggingface
+test-huggingface: $(DEV) ## Test loops of Accelerate, and the Trainer of transformers (140 MB)
+	@rm -rf $(HUGGING_FACE)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(HUGGING_FACE) \
+	  -c constraints.txt accelerate regex safetensors transformers typer
+	PYTHONPATH=$(CURDIR)/$(HUGGING_FACE) $(BIN)/python -m pytest tests/integration/test_monitored_loops.py -k hugging_face
 
 cluster-test: $(DEV) ## Test against a Ray cluster that is made on this host
 	$(INSTALL) -e '.[dev,ray]'
@@ -167,6 +175,9 @@ wheelhouse: $(STAMP) ## Collect the wheels a GPU host without internet lacks (WH
 
 install-offline: ## Install from the wheelhouse into the running Python, keeping its own torch
 	$(PYTHON) -m pip install --no-index --find-links $(WHEELHOUSE) --no-deps $(WHEELHOUSE)/*.whl
+
+dist: $(DEV) ## Build the wheel and the source archive into dist/
+	$(BIN)/python -m hatchling build
 
 clean: ## Remove what the tools left behind (never a sweep)
 	rm -rf .mypy_cache .ruff_cache .pytest_cache dist build

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["Monitor", "load"]
-__version__ = "0.1.0"
+__all__ = ["Monitor", "load", "monitor"]
 
 
 def __dir__() -> list[str]:
@@ -18,8 +17,16 @@ def __getattr__(name: str) -> Any:
         from scalewise.train import Monitor
 
         return Monitor
+    if name == "monitor":
+        from scalewise.script import monitor
+
+        return monitor
     if name == "load":
         from scalewise.report import load
 
         return load
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("scalewise")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -240,7 +240,8 @@ def _of_run(config: Configuration, run: Run, *, is_uneven: bool) -> Iterator[Rem
         others, count = first.fp8.other_layers, len(first.fp8.fp8_layers)
         told = f"not {listed(others, _MOST_NAMED)}" if others else "all"
         yield Remark("fp8", {"fp8": count, "layers": count + len(others), "others": told})
-    if first and config.setting("script.command") is not None:
+    by_others = config.setting("script.command") is not None
+    if first and (by_others or config.setting("dataset.name") == "own"):
         # Whoever wrote it knows nothing of what could have been seen.
         for name, why in first.missing.items():
             yield Remark("missing", {"figure": name, "why": why})

@@ -155,7 +155,9 @@ def divergence(rows: Sequence[MetricRow]) -> str | None:
     """
     names = _losses_in(rows)
     known = [n for n in _by_preference(names) if n in _PREFERRED or _VALIDATION.fullmatch(n)]
-    for name in known or names:
+    # What a Trainer logs as its loss may be filtered; this is not.
+    trained = [name for name in names if name == BACKWARD_LOSS]
+    for name in (*(known or names), *trained):
         own = [row for row in rows if name in row.values]
         if own[-1].values[name] is None:
             return _not_finite_since(name, own)

@@ -13,7 +13,6 @@ from typing import Any
 import click
 from click.shell_completion import shell_complete
 
-import scalewise
 from scalewise.cli.exits import WRONG_INPUT, Exit, shown
 from scalewise.host import (
     discard,
@@ -126,7 +125,7 @@ DAY_S = 86_400.0
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="scalewise COMMAND --help has its options.",
 )
-@click.version_option(scalewise.__version__, message="%(prog)s %(version)s")
+@click.version_option(package_name="scalewise", message="%(prog)s %(version)s")
 def application() -> None:
     """Do more GPUs pay here, why not, and what to do instead?"""
 
@@ -225,6 +224,7 @@ def resume(folder: Path, overrides: tuple[str, ...], trust: bool, verbose: bool)
 )
 @click.option("--datasets", help="For --study: only these, with commas between them.")
 @click.option("-v", "--verbose", is_flag=True, help="Print every table, loss and doubt.")
+@click.option("--box", "boxed", is_flag=True, help="Print 12 lines for an issue; write nothing.")
 def report(
     folder: Path | None,
     out: Path | None,
@@ -234,6 +234,7 @@ def report(
     warmup_epochs: int,
     datasets: str | None,
     verbose: bool,
+    boxed: bool,
 ) -> int:
     """The verdicts of a sweep, and its report anew.
 
@@ -245,6 +246,7 @@ def report(
     from scalewise.config import ConfigError, conf_dir, read_prices
     from scalewise.report import (
         ReportFolderError,
+        box,
         build,
         build_study,
         print_console,
@@ -255,6 +257,9 @@ def report(
         target = None if samples is None else read_samples(samples)
         priced = read_prices(conf_dir() / "prices.yaml", prices)
         analysis = analyse(load_sweep(folder or newest_sweep(Path("multirun"))), prices=priced)
+        if boxed:
+            tell("\n".join(box(analysis)))
+            return Exit.INVALID if analysis.invalid else Exit.DONE
         files = build(analysis, out, target)
     except (ConfigError, ReportFolderError, SamplesError) as error:
         raise click.UsageError(str(error)) from error

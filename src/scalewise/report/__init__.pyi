@@ -11,4 +11,5 @@ from .console import show_doctor as show_doctor
 from .export import Tables as Tables
 from .export import load as load
 from .export import results_json as results_json
+from .issue import box as box
 from .study import build_study as build_study

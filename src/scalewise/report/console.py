@@ -14,7 +14,7 @@ from rich.text import Text
 
 from scalewise.records import DoctorReport
 from scalewise.report.doctor_tables import doctor_sections
-from scalewise.report.sections import Lines, Section, Table, Tone, printable
+from scalewise.report.sections import Line, Lines, Section, Table, Tone, printable
 
 _BRIEF = ("head", "doctor", "unfinished", "answer", "target", "trackers")
 """Sections of which a terminal shows what is told without ``-v``, the answer near the end."""
@@ -81,14 +81,12 @@ def show_answer(sections: Iterable[Section], console: Console) -> None:
 
 def _show_rows(block: Lines, key: str, width: int, console: Console) -> None:
     """Lines that are broken between clauses, further rows of one indented."""
-    prefix = _PREFIX.get(key, "")
     tones = {"faint": "dim", "alarm": "bold red", "place": "red"}
     most = _MOST_PLACES if key == "unfinished" else len(block.lines)
-    for i, line in enumerate(block.lines[:most]):
-        whose = f"{line.subject}: " if line.subject else ""
-        lead = f"{whose}{line.verdict}. " if line.verdict else prefix
-        indent = "  " if block.tone == "answer" and i else ""
-        for k, row in enumerate(rows(indent + printable(lead + line.text), width)):
+    laid_out = rows_of(block, width, _PREFIX.get(key, ""))
+    for line, found in zip(block.lines[:most], laid_out, strict=False):
+        whose = _whose(line)
+        for k, row in enumerate(found):
             text = Text(row, style=tones.get(block.tone, ""))
             if line.verdict and k == 0:
                 text.stylize("bold", 0, len(whose))
@@ -97,6 +95,18 @@ def _show_rows(block: Lines, key: str, width: int, console: Console) -> None:
             console.print(text, soft_wrap=True)
     if left := block.lines[most:]:
         console.print(f"{len(left)} more lines on cells without a result are in the report.")
+
+
+def rows_of(block: Lines, width: int, prefix: str = "") -> Iterator[list[str]]:
+    """The rows of each line; ``prefix`` is before one without a verdict."""
+    for i, line in enumerate(block.lines):
+        lead = f"{_whose(line)}{line.verdict}. " if line.verdict else prefix
+        indent = "  " if block.tone == "answer" and i else ""
+        yield rows(indent + printable(lead + line.text), width)
+
+
+def _whose(line: Line) -> str:
+    return f"{line.subject}: " if line.subject else ""
 
 
 _CLAUSE = re.compile(r"(?<=[.,;]) (?=\S)| (?=\()")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
@@ -71,7 +71,23 @@ def command(analysis: Analysis, override: str = "") -> str:
     program = PurePath(typed[0]).name
     program = f"python {program}" if program.endswith(".py") else program
     typed_words = [word for word in typed[1:] if not word.startswith(_OF_ITS_FOLDER)]
+    script = next((c.setting("script.command") for c in analysis.configurations), None)
+    if script and "experiment=script" in typed_words:
+        program, typed_words = "scalewise run", [*_options(typed_words), "--", *shlex.split(script)]
     return f"{program} {shlex.join(typed_words)}".rstrip()
+
+
+_OPTIONS = {"devices": "--devices", "measure.min_time_s": "--time", "repeats": "--repeats"}
+
+
+def _options(overrides: Sequence[str]) -> Iterator[str]:
+    """What was typed before the command of ``scalewise run``."""
+    for word in overrides:
+        key, _, value = word.partition("=")
+        if key in _OPTIONS:
+            yield from (_OPTIONS[key], value)
+        elif key not in ("-m", "experiment", "script.command", "model.name"):
+            yield from ("--set", word)
 
 
 def key_of(word: str) -> str:

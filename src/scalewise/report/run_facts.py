@@ -26,11 +26,12 @@ def head(analysis: Analysis) -> Section:
         lines([f"{counts(analysis)}."], "plain"),
         lines((f"Planned {time:%Y-%m-%d %H:%M} UTC." for time in when), "plain", "page"),
         Verbatim(command(analysis)),
-        lines(_labels(analysis), "alarm"),
+        lines(labels(analysis), "alarm"),
     )
 
 
-def _labels(analysis: Analysis) -> list[str]:
+def labels(analysis: Analysis) -> list[str]:
+    """What no figure may travel without."""
     found = []
     faults = [(c.config or {}).get("fault") for c in analysis.sweep.cells]
     planted = dict.fromkeys(str(f.get("name")) for f in faults if isinstance(f, Mapping))
@@ -71,7 +72,7 @@ def _provenance_lines(analysis: Analysis) -> list[str]:
     found = _facts_in_lines(facts)
     if analysis.sweep.order_seed is not None:
         found.append(f"order of cells: shuffled with seed {analysis.sweep.order_seed}")
-    return [*_labels(analysis), *found]
+    return [*labels(analysis), *found]
 
 
 def _records(analysis: Analysis) -> list[Provenance]:

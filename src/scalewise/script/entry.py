@@ -7,6 +7,7 @@ which ``Tensor.backward`` calls, and the iterator of its DataLoader.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import json
 import os
@@ -27,10 +28,9 @@ from torch.utils.data import dataloader
 from scalewise.config import ConfigError, build_cell, ending_of
 from scalewise.host import data_identity
 from scalewise.records import CellFolder, DeviceInfo, build
-from scalewise.script.place import take_place
-from scalewise.script.recorder import RunEnds, ScriptRecorder
+from scalewise.script.place import Task, take_place
+from scalewise.script.recorder import RunEnds, ScriptRecorder, first_parameter
 from scalewise.train import collect_started
-from scalewise.train.recording import count_samples
 
 
 def begin(optimizer: torch.optim.Optimizer) -> None:
@@ -53,22 +53,54 @@ def begin(optimizer: torch.optim.Optimizer) -> None:
         folder.save_rank_error(ending_of(error, place.rank))
         raise RunEnds(1)
     devices = build(tuple[DeviceInfo, ...], json.loads(os.environ["SCALEWISE_DEVICES"]))
-    recorder = ScriptRecorder(place, cell, devices)
+    task = Task(
+        cell.model.name,
+        cell.warmup_steps,
+        cell.max_steps,
+        cell.ends_by_time,
+        cell.measure.min_time_s,
+        cell.log_every_n_steps,
+    )
+    recorder = ScriptRecorder(place, task)
     if place.rank == place.world_size // place.hosts - 1:
         files = data_identity({"script": cell.script.file or ""}, Path(place.cwd))
         folder.save_provenance(collect_started(os.environ, place.cores, files, cwd=Path(place.cwd)))
-    recorder.begin(optimizer)
-    _watch(recorder)
+    trained_on = first_parameter(optimizer).device
+    slot = trained_on.index if trained_on.type == "cuda" else None
+    recorder.begin(optimizer, devices[place.local_rank if slot is None else slot])
+    watch(recorder)
+    _await_the_end(recorder)
 
 
-def _watch(recorder: ScriptRecorder) -> None:
+def active() -> ScriptRecorder | None:
+    """Who watches this process."""
+    return _active[-1] if _active else None
+
+
+_active: list[ScriptRecorder] = []
+
+
+def watch(recorder: ScriptRecorder) -> contextlib.ExitStack:
+    """Tell ``recorder`` what the script does, until the stack is closed."""
+    undo = contextlib.ExitStack()
+    undo.callback(register_optimizer_step_pre_hook(recorder.begin_optimizer).remove)
+    undo.callback(register_optimizer_step_post_hook(recorder.end_optimizer).remove)
+    undo.callback(recorder.models.leave)
+    undo.callback(recorder.steps.gradients.leave)
+    _watch_backward(recorder, undo)
+    _watch_loaders(recorder, undo)
+    _active.append(recorder)
+    undo.callback(_active.remove, recorder)
+    return undo
+
+
+def _in_this_process() -> Callable[[], bool]:
     pid = os.getpid()
-    here: Callable[[], bool] = lambda: os.getpid() == pid  # noqa: E731 - not in a fork of it
-    register_optimizer_step_pre_hook(recorder.begin_optimizer)
-    register_optimizer_step_post_hook(recorder.end_optimizer)
-    _watch_backward(recorder)
-    _watch_loaders(recorder, here)
-    before = sys.excepthook
+    return lambda: os.getpid() == pid  # not in a fork of it
+
+
+def _await_the_end(recorder: ScriptRecorder) -> None:
+    here, before = _in_this_process(), sys.excepthook
 
     def on_error(
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
@@ -84,7 +116,7 @@ def _watch(recorder: ScriptRecorder) -> None:
     atexit.register(lambda: recorder.finish() if here() else None)
 
 
-def _watch_backward(recorder: ScriptRecorder) -> None:
+def _watch_backward(recorder: ScriptRecorder, undo: contextlib.ExitStack) -> None:
     inner, moments, losses = torch.autograd.backward, recorder.moments, recorder.losses
 
     @functools.wraps(inner)
@@ -97,6 +129,7 @@ def _watch_backward(recorder: ScriptRecorder) -> None:
             moments.end_backward()
 
     torch.autograd.backward = backward
+    undo.callback(setattr, torch.autograd, "backward", inner)
     scaler: Any = torch.amp.GradScaler
     multiply = scaler.scale
 
@@ -107,21 +140,21 @@ def _watch_backward(recorder: ScriptRecorder) -> None:
         return scaled
 
     scaler.scale = scale
+    undo.callback(setattr, scaler, "scale", multiply)
 
 
-def _watch_loaders(recorder: ScriptRecorder, here: Callable[[], bool]) -> None:
+def _watch_loaders(recorder: ScriptRecorder, undo: contextlib.ExitStack) -> None:
     iterator: Any = dataloader._BaseDataLoaderIter
-    inner, thread = iterator.__next__, threading.get_ident()
+    inner, thread, here = iterator.__next__, threading.get_ident(), _in_this_process()
 
     @functools.wraps(inner)
     def fetch(self: Any) -> Any:
         if not here() or threading.get_ident() != thread:  # a thread that fetches ahead
             return inner(self)
-        recorder.moments.begin_fetch()
-        batch = inner(self)
-        recorder.moments.end_fetch(count_samples(batch))
+        batch = recorder.fetch(functools.partial(inner, self))
         if recorder.sampler is None:  # of validation one may come later
             recorder.sampler = self._index_sampler
         return batch
 
     iterator.__next__ = fetch
+    undo.callback(setattr, iterator, "__next__", inner)

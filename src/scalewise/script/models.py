@@ -68,6 +68,12 @@ class Models:
                 if _holds(child, self._known):
                     self._hook(child)
 
+    def leave(self) -> None:
+        """Remove every hook."""
+        for remove in self._removals.values():
+            remove()
+        self._removals.clear()
+
     def _hook(self, model: nn.Module) -> None:
         hook = self._hooks[id(model)] = Hook(self._on_forward)
         self.found.append(model)

@@ -43,6 +43,20 @@ class Place:
         return multiprocessing.parent_process() is not None
 
 
+@dataclass(frozen=True)
+class Task:
+    """What a recorder has to know beside its place."""
+
+    name: str
+    """Of the script, or of its model: how messages begin."""
+    warmup_steps: int
+    max_steps: int | None = None
+    ends_by_time: bool = False
+    min_time_s: float | None = None
+    """Seconds of timed steps; None leaves them to the device."""
+    log_every_n_steps: int = 10
+
+
 def take_place(environment: MutableMapping[str, str]) -> Place | None:
     """The place of this process, if it is the first of its rank to ask; None for all others.
 

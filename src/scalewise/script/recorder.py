@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from scalewise.config import CellConfig, ConfigError, ending_of
+from scalewise.config import ConfigError, ending_of
 from scalewise.host import CoreUseMeter, RunQueue
 from scalewise.records import (
     BACKWARD_LOSS,
@@ -28,7 +28,7 @@ from scalewise.records import (
 )
 from scalewise.script.losses import Losses
 from scalewise.script.models import Models
-from scalewise.script.place import Place
+from scalewise.script.place import Place, Task
 from scalewise.script.steps import ScriptSteps
 from scalewise.train import RankContext, RunLength, TooLateError, file_store
 from scalewise.train.recording import (
@@ -39,6 +39,7 @@ from scalewise.train.recording import (
     count_samples,
     first_shape,
     gpu_memory,
+    logged_name,
     optimizer_state_bytes,
     parameter_fingerprint,
     untrained_summary,
@@ -69,36 +70,35 @@ class ScriptRecorder:
     moments: ScriptSteps
     losses: Losses
 
-    def __init__(self, place: Place, cell: CellConfig, devices: tuple[DeviceInfo, ...]) -> None:
+    def __init__(self, place: Place, task: Task) -> None:
         self.folder = CellFolder(Path(place.folder))
-        self.steps = StepTimer(self.folder, cell.warmup_steps)
+        self.steps = StepTimer(self.folder, task.warmup_steps)
         self._metrics = MetricsRecorder(
-            self.folder, self.steps, cell.log_every_n_steps, loss_name=BACKWARD_LOSS
+            self.folder, self.steps, task.log_every_n_steps, loss_name=BACKWARD_LOSS
         )
         self.models = Models(self._on_forward)
         self.look: Callable[[], None] | None = None
         self.length: Callable[[], LengthRecord] | None = None
         self.sampler: object = None
         """What tells the training loader the indices of each batch; None without any loader."""
-        self._place, self._cell, self._devices = place, cell, devices
+        self._place, self._task = place, task
         self._optimizers: dict[int, Optimizer] = {}
-        self._last: int | None = cell.max_steps
+        self._last: int | None = task.max_steps
         """The last step; None while it is not known."""
         self._ending = threading.RLock()
         self._has_ended = False
         self._core_meter, self._run_queue = CoreUseMeter(), RunQueue()
         self._missing: dict[str, str] = {}
+        self._logged: dict[str, float | torch.Tensor] = {}
         self._length: RunLength | None = None
-        self._watches = False
-        """Whether the gradients of a DDP are watched."""
+        self._watches = self._fetching = False
+        """Whether the gradients of a DDP are watched; whether a batch is waited for."""
 
     # The beginning
 
-    def begin(self, optimizer: Optimizer) -> None:
-        """Record from here on what ``optimizer`` and others train."""
-        place, first = self._place, _parameters(optimizer)[0]
-        slot = first.device.index if first.device.type == "cuda" else None
-        device = self._devices[place.local_rank if slot is None else slot]
+    def begin(self, optimizer: Optimizer, device: DeviceInfo) -> None:
+        """Record from here on what ``optimizer`` and others train on ``device``."""
+        place, first = self._place, first_parameter(optimizer)
         self._rank = RankContext(
             place.rank, place.local_rank, place.world_size, device, place.hosts
         )
@@ -110,11 +110,11 @@ class ScriptRecorder:
         self._metrics.open(place.rank, first.device)
         self.losses = Losses(self.steps, self._metrics, place.world_size)
         self._before = self._fingerprint()
-        if self._cell.ends_by_time:
+        if self._task.ends_by_time:
             # Not the script's own group, which it may leave before its records are whole.
             path = str(self.folder.heartbeat_path(place.rank).parent / "store")
             store = file_store(path, place.world_size) if place.world_size > 1 else None
-            least_s = self._cell.measure.min_time_s
+            least_s = self._task.min_time_s
             self._length = RunLength(least_s, self._rank, self, 2, self._give_up_now, store)
             self._length.take_part()
         self._heartbeat = HeartbeatWriter(self.folder.heartbeat_path(place.rank))
@@ -161,6 +161,38 @@ class ScriptRecorder:
 
     # What the script does
 
+    def fetch(self, next_batch: Callable[[], Any]) -> Any:
+        """A batch, for which the script waits. A loader within another one waits with it."""
+        if self._fetching or self._has_ended:
+            return next_batch()
+        self._fetching = True
+        try:
+            self.moments.begin_fetch()
+            batch = next_batch()
+        finally:
+            self._fetching = False
+        self.moments.end_fetch(count_samples(batch))
+        return batch
+
+    def log(self, name: str, value: float | torch.Tensor) -> None:
+        """A metric of the step under way, or of the one that has just been made."""
+        if isinstance(value, torch.Tensor):
+            if value.numel() != 1:
+                shape = tuple(value.shape)
+                raise ValueError(f"log: found {name!r} of shape {shape}; allowed: one number")
+            value = value.detach().clone()  # a sum that goes on is written into
+        self._logged[logged_name(name)] = value
+
+    def note(self, what: str, why: str) -> None:
+        """Something about this training that its figures do not show."""
+        self._missing[what] = why
+
+    def _append_logged(self) -> None:
+        """Once a step, after its loss: ranks need not log alike."""
+        if self._logged:
+            self._metrics.append(0, self._place.world_size, self._logged)
+            self._logged = {}
+
     def begin_optimizer(self, optimizer: Optimizer, *_: Any) -> None:
         if not self._has_ended:
             self.moments.begin_optimizer()
@@ -181,7 +213,7 @@ class ScriptRecorder:
             self.models.look_inside()
         if self.moments.unseen > _UNSEEN_UP_TO:
             self._give_up(ConfigError(
-                f"{self._cell.model.name}: found {_UNSEEN_UP_TO} optimizer steps, no forward of a "
+                f"{self._task.name}: found {_UNSEEN_UP_TO} optimizer steps, no forward of a "
                 "module that holds their parameters and no batch of a DataLoader, so nothing tells "
                 "its steps; allowed: a model that is called, or a DataLoader"
             ))  # fmt: skip
@@ -207,9 +239,10 @@ class ScriptRecorder:
         """A step was ended; the training thread is about to fetch or to run a model."""
         steps = self.steps.steps
         self._heartbeat.beat(steps, self.steps.samples)
+        self.losses.end_step()
+        self._append_logged()
         if self._has_ended:
             return
-        self.losses.end_step()
         if steps < self.steps.warmup_steps:
             self._core_meter.begin()
         elif steps == self.steps.warmup_steps:
@@ -224,7 +257,7 @@ class ScriptRecorder:
             self._give_up(error)
 
     def _refuse_what_cannot_be_told(self) -> None:
-        name, ranks = self._cell.model.name, self._place.world_size
+        name, ranks = self._task.name, self._place.world_size
         met = dist.is_available() and dist.is_initialized()
         if (met or ranks > 1) and (not met or dist.get_world_size() != ranks):
             group = f"a process group of {dist.get_world_size()}" if met else "no process group"
@@ -300,6 +333,7 @@ class ScriptRecorder:
                 "run_queue_ms_per_step": delay_ms,
                 "other_threads_cpu_ms_per_step": other_threads_ms,
             }
+            self._append_logged()
             self._background.stop()
             self.folder.save_rank(replace(self._summary(looks), **host_figures))
             self._close()
@@ -374,5 +408,6 @@ def _steps_before(optimizer: Optimizer) -> int:
     return int(state.get("step", 1)) - 1
 
 
-def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
-    return [one for group in optimizer.param_groups for one in group["params"]]
+def first_parameter(optimizer: Optimizer) -> torch.Tensor:
+    first: torch.Tensor = optimizer.param_groups[0]["params"][0]
+    return first

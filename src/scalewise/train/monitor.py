@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import logging
 import os
-import secrets
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytorch_lightning as pl
-import torch
 from pytorch_lightning.utilities import rank_zero_info
 
 from scalewise.config import TrackerName, require
-from scalewise.gpu import MIN_INTERVAL_S, DeviceSampler, GpuDevice, NvmlUnavailable, open_nvml
-from scalewise.host import Mirror, from_here, processor_name, scalewise_version, usable_cores
+from scalewise.gpu import MIN_INTERVAL_S, DeviceSampler
+from scalewise.host import Mirror, from_here
 from scalewise.records import CellFolder, DeviceInfo
-from scalewise.train.monitored_fit import FitRecords, config_id, describe_fit, strategy_name
-from scalewise.train.provenance import collect
+from scalewise.train.monitored import (
+    FitRecords,
+    config_id,
+    live_device,
+    new_sweep_folder,
+    own_folder,
+    provenance_of,
+)
+from scalewise.train.monitored_fit import describe_fit, strategy_name
 from scalewise.train.rank import gathered
 from scalewise.train.recording import CellRecorder, planned_steps
 
@@ -95,9 +99,7 @@ class Monitor(CellRecorder):
             return
         if self._records is not None:
             raise RuntimeError("Monitor: found a second fit; allowed: one; make a new Monitor()")
-        chosen = self._sweep_folder or Path(
-            f"multirun/monitor-{time.strftime('%Y-%m-%d_%H-%M-%S')}-{secrets.token_hex(2)}"
-        )
+        chosen = self._sweep_folder or new_sweep_folder()
         mine = ("", "")
         if trainer.is_global_zero:
             mine = (str(chosen.resolve()), own_folder(chosen, self._name))
@@ -145,11 +147,7 @@ class Monitor(CellRecorder):
             self._records.finish(ranks, strategy_name(trainer))
             if self._mirror is not None:
                 self._mirror.finish()
-            done = self.steps.steps
-            rank_zero_info(
-                f"scalewise: {max(0, done - self.steps.warmup_steps)} of {done} steps were timed: "
-                f"scalewise report {from_here(self.sweep_folder)}"
-            )
+            rank_zero_info(self._records.result_in_brief(self.steps.steps, self.steps.warmup_steps))
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
@@ -157,17 +155,9 @@ class Monitor(CellRecorder):
         if self._sampler is not None:
             self._sampler.stop()
         if self._records is not None:
-            try:
-                message = self._records.break_off(exception, self.steps.steps)
-                self._records.end()
-            except OSError as failure:  # the user's own exception must come through
-                message = f"the reason could not be recorded ({failure})"
+            message = self._records.fail(exception, self.steps.steps)
             if message is not None:
-                _log.warning(
-                    "scalewise: no result: %s. What was recorded: scalewise report %s",
-                    message,
-                    from_here(self.sweep_folder),
-                )
+                _log.warning(message)
         self.abandon()
         if self._mirror is not None:
             self._mirror.let_go()
@@ -179,48 +169,4 @@ class Monitor(CellRecorder):
         self._records.repeat_of(config_id(config, trainer.world_size))
         self.folder.save_config(config)
         here = self._devices[: trainer.world_size // trainer.num_nodes]  # rank 0's host comes first
-        # The user's own code is in the configuration, by the classes that the fit is made of: the
-        # line of his script that asks for another device must not make two runs incomparable.
-        provenance = collect(here, *_driver_and_links(here), scalewise_version())
-        self.folder.save_provenance(provenance)
-
-
-def own_folder(folder: Path, name: str) -> str:
-    """Make ``name`` in ``folder``, or with a number where another run has it; returns its name."""
-    folder.mkdir(parents=True, exist_ok=True)
-    number, found = 1, name
-    while True:
-        try:
-            (folder / found).mkdir()  # whoever makes it owns it, also among runs started together
-        except FileExistsError:
-            number += 1
-            found = f"{name}-{number}"
-        else:
-            return found
-
-
-def live_device(device: torch.device) -> DeviceInfo:
-    """The device this process computes on, with the GPU's UUID where it has one."""
-    cores = usable_cores()
-    if device.type != "cuda":
-        return DeviceInfo("cpu", processor_name(), cores=cores)
-    properties = torch.cuda.get_device_properties(device)
-    uuid = f"GPU-{properties.uuid}"
-    total_mib = properties.total_memory / 2**20
-    try:
-        with open_nvml() as nvml:
-            index = next((d.index for d in nvml.all_devices() if d.uuid == uuid), None)
-    except NvmlUnavailable:
-        index = None
-    return DeviceInfo("cuda", properties.name, uuid, index, cores, total_mib)
-
-
-def _driver_and_links(devices: Sequence[DeviceInfo]) -> tuple[str | None, dict[str, str]]:
-    """The driver's version, None without one, and how these GPUs are joined."""
-    try:
-        with open_nvml() as nvml:
-            uuids = {d.uuid for d in devices}
-            gpus: list[GpuDevice] = [gpu for gpu in nvml.all_devices() if gpu.uuid in uuids]
-            return nvml.driver_version(), nvml.link_matrix(gpus)
-    except NvmlUnavailable:
-        return None, {}
+        self.folder.save_provenance(provenance_of(here))

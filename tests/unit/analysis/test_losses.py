@@ -214,6 +214,11 @@ def test_a_loss_that_recovered_is_a_loss() -> None:
     assert loss_curve(logged({"train_loss": None}, {"train_loss": 2.0})).final == 2.0
 
 
+def test_a_filtered_loss_does_not_hide_the_one_that_is_trained() -> None:
+    filtered = logged({"loss": 2.0, BACKWARD_LOSS: 2.0}, {"loss": 1.0, BACKWARD_LOSS: None})
+    assert divergence(filtered) == "backward_loss is not finite from step 2 on: training diverged"
+
+
 @pytest.mark.parametrize("beside", ["best_val_loss", "aux_loss", "glossary_hits"])
 def test_a_metric_beside_the_loss_that_is_not_finite_is_no_divergence(beside: str) -> None:
     assert divergence(logged({"train_loss": 2.0, beside: None}, {"train_loss": 1.0})) is None

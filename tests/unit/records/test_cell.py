@@ -32,7 +32,7 @@ from scalewise.records import (
 from scalewise.records.files import write_atomically
 from scalewise.supervisor import Job, Origin
 from scalewise.supervisor.attempt import Try
-from scalewise.train.monitored_fit import FitRecords
+from scalewise.train.monitored import FitRecords
 
 KEPT = CellFolder(
     Path(__file__).parents[2] / "golden/stalled/h200x2_medium/medium-tabular-ddp-r0-e08c5c3b"

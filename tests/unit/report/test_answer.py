@@ -11,13 +11,14 @@ import pytest
 from hydra import compose, initialize_config_dir
 from rich.console import Console
 
-from fakes.kept_sweep import RESULTS, kept
+from fakes.kept_sweep import RESULTS, kept, kept_sweeps
 from fakes.recorded import DDP, STEADY_3, Spec, analysed, crowd, edit_ranks, repeats, write_sweep
 from scalewise.analysis import Analysis, LostTime, analyse, is_refused, load_sweep, number
 from scalewise.analysis.comparability import Difference
 from scalewise.analysis.scaling import Refused
+from scalewise.cli.script import words_of
 from scalewise.config import conf_dir, resolve
-from scalewise.report import builder, plot_style, plots
+from scalewise.report import box, builder, plot_style, plots
 from scalewise.report.answer import MOST_WHOLE, answers
 from scalewise.report.console import rows
 from scalewise.report.findings import command, remark_lines, remarks
@@ -327,3 +328,53 @@ def test_a_picture_of_many_says_that_it_shows_the_first(
     assert len(figure.axes) == 1
     whole = draws["answer.png"]()
     assert "configurations" not in whole.get_suptitle()
+
+
+@pytest.mark.parametrize("sweep", kept_sweeps(), ids=lambda path: path.name)
+def test_what_is_pasted_into_an_issue_is_short_and_stands_on_its_own(sweep: Path) -> None:
+    analysis = analyse(load_sweep(sweep))
+    said = box(analysis)
+    assert said[0] == said[-1] == "```"
+    assert len(said) <= 12
+    assert max(map(len, said)) <= 80
+    assert "".join(said).isascii()
+    known = [cell.provenance for cell in analysis.sweep.cells if cell.provenance]
+    for fact in (known[0].host, f"torch {known[0].packages['torch']}", known[0].devices[0].name):
+        assert any(fact in line for line in said)
+
+
+def test_it_has_every_verdict_before_any_reason() -> None:
+    said = box(analyse(load_sweep(kept("cpu2_matrix"))))
+    starts = [line for line in said if not line.startswith(" ")]
+    assert starts[1].startswith("python train.py -m experiment=matrix_medium,matrix_gpt2_tiny")
+    assert starts[2].startswith("gpt2_tiny ddp x2: pays. 1.65x")
+    assert starts[3].startswith("medium ddp x2: does not pay. 0.58x")
+    assert "  Lost 5.76 ms a step: 3.23 exposed transfer, 1.12 waiting for a core." in said
+
+
+def test_of_more_verdicts_than_it_has_room_for_it_counts_the_rest(tmp_path: Path) -> None:
+    models = [f"model_{i}" for i in range(9)]
+    specs = [run for name in models for side in (Spec(), DDP)
+             for run in repeats(replace(side, model=name), STEADY_3)]  # fmt: skip
+    said = box(analysed(tmp_path, *specs))
+    verdicts = [line for line in said if line.startswith("model_")]
+    after = said[said.index(verdicts[-1]) + 1]
+    assert after == f"{9 - len(verdicts)} more verdicts are in the report."
+    assert len(said) <= 12
+
+
+def test_of_runs_that_failed_it_says_why(tmp_path: Path) -> None:
+    said = box(analysed(tmp_path, Spec(outcome="failed")))
+    assert any("out of memory" in line for line in said)
+    assert any("nothing is known of the host" in line for line in said)
+    assert any("1 cell: 1 failed." in line for line in said)
+
+
+def test_a_script_is_told_by_the_command_that_was_typed(tmp_path: Path) -> None:
+    typed = words_of(["python", "my train.py", "--lr", "0.1"], "1,2", "30s", "3", ["seed=1"])
+    script = Spec(config={"script": {"command": "python 'my train.py' --lr 0.1"}})
+    asked = with_command(analysed(tmp_path, script), shlex.join(["scalewise train", *typed]))
+    assert command(asked) == (
+        "scalewise run --devices 1,2 --repeats 3 --time 30 --set seed=1 -- "
+        "python 'my train.py' --lr 0.1"
+    )

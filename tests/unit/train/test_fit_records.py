@@ -17,8 +17,7 @@ from fakes.small_fit import small_trainer
 from scalewise.analysis import CellRecords, load_sweep
 from scalewise.records import CellFolder, DeviceInfo, SweepFolder
 from scalewise.train import Monitor
-from scalewise.train.monitor import own_folder
-from scalewise.train.monitored_fit import FitRecords
+from scalewise.train.monitored import FitRecords, own_folder
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's advice
 

@@ -11,8 +11,9 @@ from torch import nn, optim
 from torch.utils.data import DataLoader, TensorDataset
 
 from scalewise.gpu import NvmlUnavailable
-from scalewise.train import Monitor, monitor
-from scalewise.train.monitored_fit import config_id, describe_fit
+from scalewise.train import Monitor, monitored
+from scalewise.train.monitored import config_id
+from scalewise.train.monitored_fit import describe_fit
 
 
 @pytest.mark.parametrize(
@@ -117,6 +118,6 @@ def test_the_gpus_uuid_is_recorded_also_where_nvml_does_not_answer(
         raise NvmlUnavailable("no driver")
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
-    monkeypatch.setattr(monitor, "open_nvml", unavailable)
-    found = monitor.live_device(torch.device("cuda", 1))
+    monkeypatch.setattr(monitored, "open_nvml", unavailable)
+    found = monitored.live_device(torch.device("cuda", 1))
     assert (found.kind, found.uuid, found.index) == ("cuda", f"GPU-{Properties.uuid}", None)

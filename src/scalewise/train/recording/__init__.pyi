@@ -6,6 +6,7 @@ from .callbacks import Stops as Stops
 from .callbacks import acts_in as acts_in
 from .gradient_communication import GradientHook as GradientHook
 from .metrics import MetricsRecorder as MetricsRecorder
+from .metrics import logged_name as logged_name
 from .recorder import CellRecorder as CellRecorder
 from .recorder import planned_steps as planned_steps
 from .shards import BatchesInPlace as BatchesInPlace

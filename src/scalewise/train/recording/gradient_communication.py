@@ -80,6 +80,11 @@ class GradientWatch:
             if parameter.requires_grad
         ]
 
+    def leave(self) -> None:
+        """Listen no more to a model that needed no hook."""
+        for handle in self._handles:
+            handle.remove()
+
     def begin(self) -> None:
         """The timed steps start: forget what warm-up has sent."""
         self._rounds = 0
@@ -107,7 +112,8 @@ class GradientWatch:
         if self._passes == _LEARNED_AFTER:
             for handle in self._handles:
                 handle.remove()
-            latest.register_post_accumulate_grad_hook(self._last)  # type: ignore[no-untyped-call]
+            last = latest.register_post_accumulate_grad_hook(self._last)  # type: ignore[no-untyped-call]
+            self._handles = [last]
         if self._passes >= _LEARNED_AFTER:
             assert self._model is not None
             self.size(self._model)

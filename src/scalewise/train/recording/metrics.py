@@ -7,9 +7,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytorch_lightning as pl
 import torch
 from torch import Tensor
 
@@ -17,6 +16,9 @@ from scalewise.records import CellFolder, MetricRow, MetricsWriter, finite_or_no
 from scalewise.train.recording.background import GiveWay, on_stream
 from scalewise.train.recording.shards import OWN_SHARE, DataShare
 from scalewise.train.recording.step_timer import StepTimer, loss_of
+
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
 
 _OWN = frozenset({"train_loss", "learning_rate"})
 _LOGGED = "logged/"
@@ -31,6 +33,8 @@ class _Pending:
     weights: tuple[float, ...]
     """One a loss: the weighted losses add up to the step's mean."""
     ready: torch.cuda.Event | None
+    logged: Mapping[str, Tensor]
+    """Metrics that are read as late as a loss."""
 
 
 class MetricsRecorder:
@@ -95,6 +99,7 @@ class MetricsRecorder:
                 values[self._loss_name] = sum(
                     weight * self._read(loss) for weight, loss in weighted
                 )
+            values |= {name: self._read(value) for name, value in pending.logged.items()}
             self._writer.append(replace(pending.row, values=values))
             self.final.update({name: finite_or_none(value) for name, value in values.items()})
             self._pending.popleft()
@@ -150,9 +155,8 @@ class MetricsRecorder:
     def append_logged(self, trainer: pl.Trainer) -> None:
         """A row of what the user's module has logged in the loop that ends, if it has anything."""
         self.open(trainer.global_rank, trainer.strategy.root_device)
-        values: dict[str, float | None] = {
-            _LOGGED + name if name in _OWN else name: float(value)
-            for name, value in _logged_now(trainer).items()
+        values: dict[str, float | Tensor | None] = {
+            logged_name(name): float(value) for name, value in _logged_now(trainer).items()
         }
         if values:
             self.append(trainer.current_epoch, trainer.world_size, values)
@@ -161,22 +165,25 @@ class MetricsRecorder:
         self,
         epoch: int,
         world_size: int,
-        values: dict[str, float | None],
+        values: Mapping[str, float | Tensor | None],
         losses: tuple[Tensor, ...] = (),
         weights: tuple[float, ...] = (),
         steps_back: int = 0,
     ) -> None:
         """A row of the last step, or of one so many ``steps_back``, with ``losses`` of it."""
+        logged = {n: v for n, v in values.items() if isinstance(v, Tensor)}
+        known = {n: v for n, v in values.items() if not isinstance(v, Tensor)}
         ready = None
-        if losses and losses[-1].is_cuda:
+        on_device = [tensor for tensor in (*losses, *logged.values()) if tensor.is_cuda]
+        if on_device:
             ready = torch.cuda.Event()
-            ready.record(torch.cuda.current_stream(losses[-1].device))
+            ready.record(torch.cuda.current_stream(on_device[-1].device))
         step = self._steps.steps - steps_back
         own = self._steps.samples - steps_back * self._steps.samples_per_step
         samples = self._data.global_samples(own, world_size)
         of_step = (self._steps.samples_per_step or None) if losses else None
-        row = MetricRow(time.time(), step, epoch, samples, values, of_step)
-        self._pending.append(_Pending(row, losses, weights, ready))
+        row = MetricRow(time.time(), step, epoch, samples, known, of_step)
+        self._pending.append(_Pending(row, losses, weights, ready, logged))
 
     def _read(self, loss: Tensor) -> float:
         if self._side_stream is None:
@@ -201,6 +208,11 @@ def _logged_now(trainer: pl.Trainer) -> dict[str, Tensor]:
         for name, value in trainer.callback_metrics.items()
         if any(name == of or name.startswith(tuple(of + end for end in ends)) for of in names)
     }
+
+
+def logged_name(name: str) -> str:
+    """Under which the metric ``name`` of the user's is recorded."""
+    return _LOGGED + name if name in _OWN else name
 
 
 def loss_weights(samples: Sequence[int], accumulate: int) -> tuple[float, ...]:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pytorch_lightning as pl
 from torch.utils.data import DataLoader, IterableDataset
 
 from scalewise.config import in_one_line
 from scalewise.records import CellFolder, ShardIndices, write_shard
 from scalewise.train.recording.step_timer import StepTimer
+
+if TYPE_CHECKING:
+    import pytorch_lightning as pl
 
 
 class BatchSizes:

@@ -1,0 +1,247 @@
+"""One line in a training loop: what it records, and what it leaves alone."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.optimizer import _global_optimizer_post_hooks
+from torch.utils.data import DataLoader, TensorDataset, dataloader
+
+import scalewise
+from scalewise.analysis import analyse, load_sweep
+from scalewise.config import ConfigError
+from scalewise.host import ENV_SCRIPT
+from scalewise.records import CellFolder, SweepFolder, read_metrics, read_steps
+from scalewise.script import monitored
+from scalewise.script.entry import active
+from scalewise.train import describe_model
+
+
+@pytest.fixture(autouse=True)
+def no_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
+    monkeypatch.chdir(tmp_path)
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.layer(x)
+        return out
+
+
+def batches(count: int, size: int = 8) -> Iterator[torch.Tensor]:
+    return (torch.ones(size, 4) for _ in range(count))
+
+
+def train(
+    folder: Path,
+    steps: int = 30,
+    size: int = 8,
+    each: Callable[[int, Any], None] = lambda i, m: None,
+) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with scalewise.monitor(model, optimizer, folder=folder) as m:
+        for i, batch in enumerate(m(batches(steps, size))):
+            loss = model(batch).square().mean()
+            loss.backward()
+            optimizer.step()
+            m.log("loss of mine", loss)
+            each(i, m)
+
+
+def cells(folder: Path) -> list[CellFolder]:
+    return [cell for _, cell in SweepFolder(folder).cells()]
+
+
+def test_every_step_is_recorded_with_its_samples_phases_and_numbers(tmp_path: Path) -> None:
+    train(tmp_path / "records")
+    (cell,) = cells(tmp_path / "records")
+    (rank,) = cell.load_result().ranks
+    assert (rank.steps_completed, rank.samples_fed, rank.batch_shape) == (30, 240, (8, 4))
+    assert (rank.parameters_total, rank.own_optimizer) == (10, "SGD")
+    assert rank.parameters_changed
+    series = read_steps(cell.steps_path(0), 0).timed()
+    assert len(series.column("forward")) == 20
+    for phase in ("data_wait", "forward", "backward", "optimizer"):
+        assert (series.column(phase) > 0).all()
+    mine = [row for row in read_metrics(cell.metrics_path(0)) if "loss of mine" in row.values]
+    assert [row.step for row in mine] == [*range(1, 31)]
+    theirs = [row for row in read_metrics(cell.metrics_path(0)) if "backward_loss" in row.values]
+    assert [row.step for row in theirs] == [10, 20, 30]
+    for row in theirs:
+        assert row.values["backward_loss"] == pytest.approx(
+            mine[row.step - 1].values["loss of mine"]
+        )
+
+
+def test_equal_trainings_are_repeats_and_others_are_not(tmp_path: Path) -> None:
+    for size in (8, 8, 4):
+        train(tmp_path / "records", size=size)
+    found = analyse(load_sweep(tmp_path / "records")).configurations
+    assert sorted(len(config.runs) for config in found) == [1, 2]
+    assert {config.name("model") for config in found} == {"Net"}
+
+
+def test_afterwards_nothing_of_torch_is_changed(tmp_path: Path) -> None:
+    def seen() -> tuple[Any, ...]:
+        iterator: Any = dataloader._BaseDataLoaderIter
+        scaler: Any = torch.amp.GradScaler
+        hooks = tuple(_global_optimizer_post_hooks)
+        return torch.autograd.backward, iterator.__next__, scaler.scale, hooks, active()
+
+    before, model = seen(), Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with scalewise.monitor(model, optimizer, folder=tmp_path / "records"):
+        for batch in batches(12):
+            model(batch).sum().backward()
+            optimizer.step()
+        assert seen() != before
+        assert model._forward_pre_hooks
+    assert seen() == before
+    assert not model._forward_pre_hooks
+
+
+def test_a_loader_is_handed_on_as_it_is_and_its_batches_count_once(tmp_path: Path) -> None:
+    loader = DataLoader(TensorDataset(torch.ones(96, 4)), 8)
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with scalewise.monitor(optimizer, folder=tmp_path / "records") as m:
+        assert len(m(loader)) == 12
+        for (batch,) in m(loader):
+            model.layer.weight.grad = batch.sum() * torch.ones(2, 4)
+            optimizer.step()
+    (cell,) = cells(tmp_path / "records")
+    (rank,) = cell.load_result().ranks
+    assert (rank.steps_completed, rank.samples_fed, rank.loader_batch_size) == (12, 96, 8)
+    with pytest.raises(TypeError, match="has no len"):
+        len(m(batches(3)))
+
+
+def test_one_within_another_records_once(tmp_path: Path) -> None:
+    def inner(i: int, m: Any) -> None:
+        if i == 0:
+            model = Net()
+            with scalewise.monitor(torch.optim.SGD(model.parameters()), folder=tmp_path / "inner"):
+                model(torch.ones(8, 4))
+
+    train(tmp_path / "records", each=inner)
+    assert not (tmp_path / "inner").exists()
+    assert len(cells(tmp_path / "records")) == 1
+
+
+def test_under_scalewise_run_it_leaves_the_records_to_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(os.environ, ENV_SCRIPT, "{}")
+    train(tmp_path / "records")
+    assert not (tmp_path / "records").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (ValueError("a bad batch"), "rank 0: ValueError: a bad batch (after 15 steps)"),
+        (KeyboardInterrupt(), "rank 0: interrupted by Ctrl-C (SIGINT) (after 15 steps)"),
+        (SystemExit(3), "rank 0: the script left with exit status 3 amid the fit (after 15 steps)"),
+    ],
+)
+def test_what_ends_a_loop_early_is_its_reason_and_comes_through(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], error: BaseException, said: str
+) -> None:
+    def fail(i: int, m: Any) -> None:
+        if i == 15:
+            raise error
+
+    with pytest.raises(type(error)):
+        train(tmp_path / "records", each=fail)
+    (cell,) = cells(tmp_path / "records")
+    assert [one.message for one in cell.attempts()] == [said]
+    assert said in capsys.readouterr().err
+    assert not cell.has_result_file()
+
+
+def test_a_script_that_leaves_in_order_amid_the_loop_has_a_result(tmp_path: Path) -> None:
+    def leave(i: int, m: Any) -> None:
+        if i == 20:
+            raise SystemExit
+
+    with pytest.raises(SystemExit):
+        train(tmp_path / "records", each=leave)
+    assert cells(tmp_path / "records")[0].load_result().ranks[0].steps_completed == 21
+
+
+def test_what_cannot_be_told_is_a_reason_and_never_ends_the_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, done = Net(), 0
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with scalewise.monitor(model, optimizer, folder=tmp_path / "records") as m:
+        for done in m(range(30)):  # noqa: B007 - no tensors, and no forward
+            optimizer.step()
+    assert done == 29
+    assert "no result: rank 0: scalewise.monitor: found no tensor" in capsys.readouterr().err
+    assert active() is None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([Net()], "found no optimizer; allowed: models and optimizers of torch"),
+        ([3], "found int; allowed: models and optimizers of torch"),
+    ],
+)
+def test_what_it_does_not_take_is_one_clear_line(given: list[Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        scalewise.monitor(*given)
+
+
+def test_a_script_without_lightning_is_not_made_to_wait_for_it() -> None:
+    seen = "import sys, scalewise; scalewise.monitor; sys.exit('pytorch_lightning' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", seen], check=False).returncode == 0
+
+
+def test_a_number_is_a_number(tmp_path: Path) -> None:
+    def log(i: int, m: Any) -> None:
+        m.log("three", torch.ones(3))
+
+    with pytest.raises(ValueError, match=r"log: found 'three' of shape \(3,\); allowed: one"):
+        train(tmp_path / "records", each=log)
+
+
+def test_ranks_without_a_group_are_told_where_the_line_belongs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="no process group, and WORLD_SIZE=2; allowed: a line"):
+        train(tmp_path / "records")
+
+
+def test_a_rank_that_waits_in_vain_says_for_whom(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitored, "_MEET_S", 0.2)
+    monkeypatch.setattr(monitored, "default_store", torch.distributed.HashStore)
+    with pytest.raises(ConfigError, match=r"rank 0 waited 0.2 s for the others; allowed: the same"):
+        monitored._meet("mine", 0, 2)
+
+
+def test_a_model_keeps_its_name_within_what_torch_makes_of_it() -> None:
+    class FSDPModule:
+        pass
+
+    model = Net()
+    compiled = nn.Module()
+    compiled._orig_mod = model
+    assert monitored.unwrapped(compiled) is model
+    sharded = Net()
+    sharded.__class__ = type("FSDPNet", (FSDPModule, Net), {})
+    assert describe_model(sharded)["class"] == describe_model(model)["class"]

@@ -142,7 +142,7 @@ class ScriptRecorder:
         self, optimizer: Optimizer, trained_on: torch.device, leased: DeviceInfo
     ) -> None:
         missing = self._missing
-        if before := _steps_before(optimizer):
+        if before := steps_before(optimizer):
             missing["fresh start"] = (
                 f"its optimizer had done {before:,} steps: the script goes on from a checkpoint, "
                 "which may be of the run before; {run} in its arguments gives each run a folder"
@@ -352,7 +352,7 @@ class ScriptRecorder:
         ranks = self._place.world_size
         if ranks == 1:
             return {}
-        divides = _divides_among(self.sampler) == ranks
+        divides = divides_among(self.sampler) == ranks
         none = "no DistributedSampler, so each rank may have fed all of the data"
         found = f"a sampler that divides among {ranks} ranks" if divides else none
         return {"audit of data": f"not by samples: found {found}"}
@@ -392,7 +392,7 @@ class ScriptRecorder:
         )
 
 
-def _divides_among(sampler: object) -> int | None:
+def divides_among(sampler: object) -> int | None:
     """Among how many ranks a sampler divides the data; None where it tells nothing of ranks."""
     # Torch's DistributedSampler is asked by a batch sampler; Accelerate's is one itself.
     for one in (sampler, getattr(sampler, "sampler", None)):
@@ -402,10 +402,13 @@ def _divides_among(sampler: object) -> int | None:
     return None
 
 
-def _steps_before(optimizer: Optimizer) -> int:
-    """Steps before the last one, as far as the optimizer's state counts them."""
-    state: Mapping[str, Any] = next(iter(optimizer.state.values()), {})
-    return int(state.get("step", 1)) - 1
+def steps_before(optimizer: Optimizer) -> int:
+    """Steps before the last one, as far as the optimizer's state counts them as torch's own do."""
+    state: Any = next(iter(optimizer.state.values()), {})
+    step = state.get("step") if isinstance(state, dict) else None
+    if isinstance(step, torch.Tensor) and step.numel() == 1:
+        step = step.item()
+    return max(0, int(step) - 1) if isinstance(step, (int, float)) else 0
 
 
 def first_parameter(optimizer: Optimizer) -> torch.Tensor:

@@ -1,0 +1,40 @@
+"""What a recorder asks of the optimizers and samplers of others, which may be anything."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, TensorDataset
+
+from scalewise.script.recorder import divides_among, steps_before
+
+
+def stepped(kind: type[torch.optim.Optimizer], steps: int) -> torch.optim.Optimizer:
+    model = torch.nn.Linear(2, 1)
+    optimizer = kind(model.parameters(), lr=0.1)  # type: ignore[call-arg]
+    for _ in range(steps):
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+    return optimizer
+
+
+@pytest.mark.parametrize(("steps", "before"), [(1, 0), (5, 4)])
+def test_an_optimizer_that_counts_its_steps_tells_of_those_before(steps: int, before: int) -> None:
+    assert steps_before(stepped(torch.optim.Adam, steps)) == before
+    assert steps_before(stepped(torch.optim.SGD, steps)) == 0
+
+
+@pytest.mark.parametrize("state", [{"step": "third"}, {"step": 0}, {"step": torch.ones(2)}, 3])
+def test_a_state_of_another_kind_tells_nothing(state: Any) -> None:
+    optimizer: Any = SimpleNamespace(state={"weight": state})
+    assert steps_before(optimizer) == 0
+
+
+def test_a_sampler_tells_among_how_many_ranks_it_divides() -> None:
+    data = TensorDataset(torch.ones(8))
+    shared: DistributedSampler[Any] = DistributedSampler(data, num_replicas=4, rank=1)
+    assert divides_among(BatchSampler(shared, 2, drop_last=False)) == 4
+    assert divides_among(BatchSampler(RandomSampler(data), 2, drop_last=False)) is None
+    assert divides_among(SimpleNamespace(num_processes=2)) == 2
+    assert divides_among(None) is None

@@ -36,6 +36,8 @@ class Component:
     target: str
     name: Annotated[str, Field(max_length=MOST_IN_NAME)]
     arguments: Mapping[str, Any]
+    recursive: bool = True
+    """Whether classes that its arguments name are built for it; Hydra's ``_recursive_``."""
 
 
 _OF_HYDRA = ("_target_", "_partial_", "_args_", "_convert_", "_recursive_")
@@ -54,7 +56,8 @@ def component_of(key: str, group: Mapping[str, Any]) -> Component:
     if target.startswith("scalewise."):  # a user's own class may take inf
         convert(Mapping[str, JsonValue], arguments, key)
     name = group.get("name") or target.rpartition(".")[2]
-    return build(Component, {"target": target, "name": str(name), "arguments": arguments}, key)
+    plain = {"target": target, "name": str(name), "arguments": arguments}
+    return build(Component, {**plain, "recursive": group.get("_recursive_", True)}, key)
 
 
 _MOVED = {
@@ -143,12 +146,16 @@ def built_arguments(key: str, component: Component) -> dict[str, Any]:
 
     Raises :class:`ConfigError` for a class that is not there.
     """
-    return {name: _built(f"{key}.{name}", value) for name, value in component.arguments.items()}
+    given = component.arguments
+    if not component.recursive:
+        return dict(given)
+    return {name: _built(f"{key}.{name}", value) for name, value in given.items()}
 
 
 def _built(key: str, value: Any) -> Any:
     if isinstance(value, Mapping):
-        inner = {name: _built(f"{key}.{name}", one) for name, one in value.items()}
+        whole = value.get("_recursive_", True)
+        inner = {n: _built(f"{key}.{n}", one) if whole else one for n, one in value.items()}
         if not isinstance(inner.get("_target_"), str):
             return inner
         target, given = _found(key, inner["_target_"]), inner.get("_args_", ())
@@ -170,7 +177,7 @@ def _found(key: str, target: str) -> Any:
 
 def check_nested(key: str, component: Component) -> None:
     """Import the classes that arguments name, and check what these get. Raises ConfigError."""
-    for name, value in component.arguments.items():
+    for name, value in component.arguments.items() if component.recursive else ():
         for at, group in nested(f"{key}.{name}", value):
             target = _found(at, group["_target_"])
             # What is written in C has no signature.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 from pydantic import PositiveInt
@@ -71,7 +71,7 @@ def with_mode(key: str, component: Component) -> Component:
                 "better one; allowed: min or max"
             )
         arguments["mode"] = known
-    return Component(component.target, component.name, arguments)
+    return replace(component, arguments=arguments)
 
 
 _NO_CALLBACK = {
@@ -138,7 +138,7 @@ class SchedulerConfig:
         """The component for a run of so many steps, or epochs, of the schedule."""
         whole = self.of_whole_run
         arguments = {**self.component.arguments, **({} if whole is None else {whole: length})}
-        return Component(self.component.target, self.component.name, arguments)
+        return replace(self.component, arguments=arguments)
 
 
 WHOLE_RUN = ("T_max", "total_steps", "total_iters")
@@ -160,7 +160,7 @@ def scheduler_of(group: object) -> SchedulerConfig | None:
     component = with_mode("scheduler", component_of("scheduler", {**own, **monitored}))
     arguments = {k: v for k, v in component.arguments.items() if k != "monitor"}
     settings = {k: group[k] for k in ("interval", "frequency", "monitor") if k in group}
-    component = Component(component.target, component.name, arguments)
+    component = replace(component, arguments=arguments)
     try:
         return build(SchedulerConfig, {**settings, "component": component}, "scheduler")
     except DataError as error:

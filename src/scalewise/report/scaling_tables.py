@@ -180,7 +180,7 @@ _FACTS: tuple[Fact, ...] = (
     _of_training(_identity("optimizer.lr", "lr={}")),
     _batch,
     _steps,
-    _identity("seed", "seed={}"),
+    lambda config: f"seed={','.join(map(str, config.seeds))}" if config.seeds else None,
     _identity("device_model", "on {}"),
 )
 

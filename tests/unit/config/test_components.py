@@ -21,7 +21,7 @@ from scalewise.config import (
     load_profiles,
     profile_of,
 )
-from scalewise.config.components import module_of
+from scalewise.config.components import component_of, module_of
 from scalewise.datasets.contract import TrainingData
 from scalewise.models import TrainableModel
 from scalewise.operations import Operation
@@ -243,6 +243,8 @@ def test_classes_among_arguments_are_built_as_hydra_builds_them(
     (group,) = built["optimizer"](built["net"].parameters()).param_groups
     assert (group["lr"], built["sizes"]) == (0.1, [{"width": 3}])
     assert built["start"].func.__name__ == "fromkeys"
+    whole = component_of("model", {"_target_": "mine.make", "_recursive_": False, "net": inner})
+    assert instantiate("model", whole) == {"net": inner}
     absent = Component("mine.make", "own", {"net": {"_target_": "torch.nn.Lineer"}})
     with pytest.raises(ConfigError, match=r"^model\.net\._target_: found 'torch\.nn\.Lineer'; "):
         instantiate("model", absent)

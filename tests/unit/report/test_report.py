@@ -222,7 +222,7 @@ def test_a_picture_that_fails_is_one_line_and_the_report_is_whole(
         ([Spec()], "", ALONE),
         ([Spec(outcome="failed"), replace(DDP, outcome="skipped")], "", set()),
         ([Spec(outcome="waiting")], "", set()),
-        ([Spec(), replace(DDP, seed=99)], "not comparable", ALONE),
+        ([Spec(), replace(DDP, commit="b" * 12)], "not comparable", ALONE),
         ([Spec(kind="cpu"), replace(DDP, kind="cpu")], "undecided", PAIRED),
     ],
 )

@@ -78,6 +78,8 @@ class TestScaling:
             "optimizer=adam, lr=0.001, 128 samples a step of all devices, 60 steps (10 to warm "
             "up), seed=7, on NVIDIA H200"
         ]
+        seeds = [replace(one, seed=seed) for one in (Spec(), DDP) for seed in (1, 2)]
+        assert "seed=1,2, on" in lines_of(analysed(tmp_path / "seeds", *seeds), "scaling")[0]
         rates = [Spec(batch_size=size, config={"optimizer": {"name": "adam", "lr": lr}})
                  for size in (32, 64) for lr in (0.1, 0.2)]  # fmt: skip
         other = analysed(tmp_path / "other", *rates)

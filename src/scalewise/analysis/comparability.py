@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from scalewise.analysis.figures import listed
 from scalewise.analysis.model import CellRecords, setting
 from scalewise.host import CLASS_FILES, SOURCE_SHA256, WORKING_DIRECTORY
 
@@ -461,8 +462,7 @@ def _describe_neighbours(cell: CellRecords) -> str:
     neighbours = cell.result.co_tenants if cell.result else ()
     if not neighbours:
         return "had the host alone, unlike the repeats that are compared"
-    more = f" and {len(neighbours) - 2} more" if len(neighbours) > 2 else ""
-    return f"shared the host with {', '.join(neighbours[:2])}{more}"
+    return f"shared the host with {listed(neighbours, 2)}"
 
 
 def mixing_allowed(cells: Iterable[CellRecords]) -> bool:

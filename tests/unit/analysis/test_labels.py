@@ -54,6 +54,11 @@ def labels(path: Path, *specs: Spec) -> set[str]:
             [Spec(), Spec(config={"optimizer": {"name": "sgd", "lr": 0.5, "momentum": 0.9}})],
             {"large single x1 optimizer=adam", "large single x1 optimizer=sgd"},
         ),
+        # A key that is there with another one alone, and always the same, tells nothing more.
+        (
+            [Spec(), *(Spec(config=adam(0.001, momentum=m, nesterov=True)) for m in (0.8, 0.9))],
+            {"large single x1", "large single x1 momentum=0.8", "large single x1 momentum=0.9"},
+        ),
         # Two keys of the same last part are written in full.
         (
             [

@@ -129,8 +129,11 @@ def test_its_interval_holds_where_the_winner_was_chosen_by_noise() -> None:
     assert naive < 0.94 * times
 
 
-def test_one_run_of_a_candidate_bounds_nothing(tmp_path: Path) -> None:
-    best = found(tmp_path, BATCHES, factors=[STEADY_3, [1.0], STEADY_3, STEADY_3])
+@pytest.mark.parametrize("which", [0, 1], ids=["another", "the best"])
+def test_one_run_of_a_candidate_bounds_nothing(tmp_path: Path, which: int) -> None:
+    factors = [STEADY_3] * 4
+    factors[which] = [1.0]
+    best = found(tmp_path, BATCHES, factors=factors)
     both = best.rows[1]
     assert both.speedup.interval is None
     assert both.judgement.verdict == "undecided"

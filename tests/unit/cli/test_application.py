@@ -90,7 +90,7 @@ def test_a_shell_completes_commands_and_options(
 
 
 def test_what_a_script_may_use_is_what_tools_list() -> None:
-    assert dir(scalewise) == ["Monitor", "load"]
+    assert dir(scalewise) == ["Monitor", "load", "monitor"]
 
 
 def test_no_words_get_the_list_of_commands(capsys: pytest.CaptureFixture[str]) -> None:

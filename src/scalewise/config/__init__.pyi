@@ -59,8 +59,6 @@ from .hardware import load_profiles as load_profiles
 from .hardware import profile_of as profile_of
 from .hardware import read_prices as read_prices
 from .hardware import set_in as set_in
-from .links import Link as Link
-from .links import RehearseConfig as RehearseConfig
 from .reader import ENDS as ENDS
 from .reader import build_cell as build_cell
 from .reader import choose_end as choose_end
@@ -69,7 +67,9 @@ from .reader import most_cells as most_cells
 from .reader import repeat_id as repeat_id
 from .reader import resolve as resolve
 from .reader import without_absent_groups as without_absent_groups
+from .rehearsal import Link as Link
 from .rehearsal import RehearsalConfig as RehearsalConfig
+from .rehearsal import RehearseConfig as RehearseConfig
 from .rehearsal import as_rehearsal as as_rehearsal
 from .rehearsal import rehearsed as rehearsed
 from .script import ScriptConfig as ScriptConfig

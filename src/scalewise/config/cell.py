@@ -23,7 +23,7 @@ from scalewise.config.execution import (
     ProfileConfig,
 )
 from scalewise.config.hardware import HardwareConfig
-from scalewise.config.links import NO_REHEARSAL, RehearseConfig
+from scalewise.config.rehearsal import NO_REHEARSAL, RehearseConfig
 from scalewise.config.script import ScriptConfig
 from scalewise.config.training import Mode, SchedulerConfig, Validation, check_training, known_mode
 from scalewise.host import wrap_command

@@ -15,6 +15,7 @@ from scalewise.config.cell import DEFAULT_MEASURE, CellConfig, SweepConfig
 from scalewise.config.components import component_of
 from scalewise.config.errors import ConfigError, in_one_line
 from scalewise.config.execution import DEFAULT_PROFILE, NO_CHECKPOINTS
+from scalewise.config.rehearsal import NO_REHEARSAL
 from scalewise.config.strategies import strategy_config
 from scalewise.config.training import callbacks_of, scheduler_of, trainer_arguments
 from scalewise.records import DataError, build, redacted, to_plain
@@ -101,6 +102,7 @@ _ABSENT = {
     "profile": to_plain(DEFAULT_PROFILE),
     "checkpoint": to_plain(NO_CHECKPOINTS),
     "measure": to_plain(DEFAULT_MEASURE),
+    "rehearse": {"name": NO_REHEARSAL.name, "all": NO_REHEARSAL.all},
     "workload": "train",
     "callbacks": {},
     "scheduler": {},

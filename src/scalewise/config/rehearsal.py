@@ -1,19 +1,148 @@
-"""The strategy of a rehearsal: one rank of N under DDP, the others emulated."""
+"""Rehearsals: one rank of N under DDP, the others emulated, over links that are not there."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field
+import yaml
+from pydantic import Field, PositiveFloat, PositiveInt
 
+from scalewise.config.components import conf_dir, options_of
 from scalewise.config.data_parallel import DdpConfig, DeviceKind
-from scalewise.config.links import Link
-from scalewise.records import to_plain
+from scalewise.config.errors import ConfigError, require
+from scalewise.records import RecordError, build, load_json, to_plain
 
 if TYPE_CHECKING:
     from scalewise.config.cell import CellConfig
+    from scalewise.records import Collective
+
+Points = Annotated[tuple[tuple[PositiveInt, PositiveFloat], ...], Field(min_length=2)]
+_SIZES = tuple(2**power for power in range(10, 31))
+
+
+@dataclass(frozen=True)
+class Link:
+    """How long collectives take over a link: an all-reduce by its size, all others by its load."""
+
+    name: str
+    ranks: Annotated[int, Field(ge=2)]
+    """Devices that met in each all-reduce of ``points``."""
+    points: Points
+    """Bytes and ms, smallest first."""
+    source: str
+    """Where the points are from."""
+    blocks: PositiveInt = 24
+    """Thread blocks of a GPU that a collective keeps busy: NCCL's channels."""
+    gpu: str = ""
+    """``rehearse=auto`` takes the link where a GPU's name has this in it; empty: never."""
+
+    def __post_init__(self) -> None:
+        sizes = [size for size, _ in self.points]
+        rising = sizes == sorted(set(sizes))
+        require("points", f"{sizes[:3]} ...", rising, "bytes from small to large, each once")
+
+    def ms(self, collective: Collective, size_bytes: int, ranks: int) -> float:
+        """Of a collective over ``ranks`` devices: that of an all-reduce with as much on each link.
+
+        nccl-tests' bus bandwidth (PERFORMANCE.md) is the same for all numbers of ranks and all
+        collectives as far as links are what limits them. Between two points time is a straight
+        line of the size: a latency and a bandwidth.
+        """
+        from scalewise.records import bus_factor  # every cell reads this module, few rehearse
+
+        load = size_bytes * bus_factor(collective, ranks) / bus_factor("all_reduce", self.ranks)
+        (least, least_ms), (most, most_ms) = self.points[0], self.points[-1]
+        if load <= least:
+            return least_ms
+        if load >= most:
+            return most_ms * load / most
+        above = bisect_right(self.points, load, key=lambda point: point[0])
+        (low, low_ms), (high, high_ms) = self.points[above - 1 : above + 1]
+        return low_ms + (high_ms - low_ms) * (load - low) / (high - low)
+
+
+@dataclass(frozen=True)
+class RehearseConfig:
+    """The config group ``rehearse``: what this host lacks is rehearsed over a link."""
+
+    name: str = "none"
+    """``none``; ``auto``: as the GPUs' name says; ``custom``; ``doctor``; or a known link."""
+    all: bool = False
+    """Rehearse also what this host has, to be held against it."""
+    latency_us: PositiveFloat | None = None
+    bus_gb_s: PositiveFloat | None = None
+    record: str | None = None
+    """Path of a ``doctor.json``."""
+    gpu: str = ""
+    ranks: PositiveInt | None = None
+    points: Points | None = None
+    source: str = ""
+    blocks: PositiveInt = 24
+
+    @property
+    def on(self) -> bool:
+        return self.name != "none"
+
+    def link(self, gpus: str) -> Link:
+        """The link that is meant, on a host of such ``gpus``. Raises :class:`ConfigError`."""
+        if self.name == "auto":
+            return _link_of(gpus)
+        for name, keys in (("doctor", ("record",)), ("custom", ("latency_us", "bus_gb_s"))):
+            absent = [key for key in keys if getattr(self, key) is None]
+            if self.name == name and absent:
+                key = f"rehearse.{absent[0]}"
+                raise ConfigError(f"{key}: found null; allowed: what rehearse={name} is made of")
+        if self.record is not None:
+            return _examined(self.record)
+        if self.latency_us is not None and self.bus_gb_s is not None:
+            latency_ms, bytes_per_ms = self.latency_us / 1e3, self.bus_gb_s * 1e6
+            points = tuple((size, latency_ms + size / bytes_per_ms) for size in _SIZES)
+            source = f"{self.latency_us:g} us and {self.bus_gb_s:g} GB/s, as typed"
+            return Link(self.name, 2, points, source, self.blocks)
+        if self.points is None or self.ranks is None:
+            raise ConfigError(f"rehearse: found {self.name!r} without points; allowed: {_links()}")
+        return Link(self.name, self.ranks, self.points, self.source, self.blocks, self.gpu)
+
+
+def _links() -> str:
+    known = [name for name in options_of("rehearse") if name not in ("none", "auto")]
+    return ", ".join(known)
+
+
+def _link_of(gpus: str) -> Link:
+    for path in sorted((conf_dir() / "rehearse").glob("*.yaml")):
+        plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+        if plain.get("gpu") and plain["gpu"] in gpus:
+            return build(RehearseConfig, plain, "rehearse").link(gpus)
+    raise ConfigError(
+        f"rehearse: found auto, and no link of {gpus} is known; allowed: a link by its name "
+        f"(rehearse=NAME: {_links()})"
+    )
+
+
+def _examined(path: str) -> Link:
+    from scalewise.records import DoctorReport
+
+    try:
+        report = load_json(Path(path), DoctorReport)
+    except RecordError as error:
+        raise ConfigError(f"rehearse.record: {error}; allowed: a doctor.json") from error
+    measured = {rate.ranks for rate in report.collectives if rate.backend == "nccl"}
+    for ranks in sorted(measured, reverse=True):
+        points = report.curve("nccl", ranks)
+        if len(points) > 1:
+            return Link("doctor", ranks, points, path)
+    raise ConfigError(
+        f"rehearse.record: found {path}, which has no all-reduce over NCCL; allowed: an "
+        "examination of a host with two GPUs or more"
+    )
+
+
+NO_REHEARSAL = RehearseConfig()
 
 
 @dataclass(frozen=True, kw_only=True)

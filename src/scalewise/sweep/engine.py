@@ -15,12 +15,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from scalewise.analysis import listed
 from scalewise.config import ConfigError
 from scalewise.gpu import HostMismatch
 from scalewise.host import FileLock, Mirror, become_subreaper, plural
 from scalewise.records import Ending, RecordError, State, SweepFolder
-from scalewise.script import changed_files
 from scalewise.supervisor import Retries
 from scalewise.sweep.auto import (
     Stages,
@@ -376,6 +374,9 @@ class Engine:
         if self._side_effects_told:
             return
         self._side_effects_told = True
+        from scalewise.analysis import listed  # no other sweep needs these two
+        from scalewise.script import changed_files
+
         found = changed_files(Path.cwd(), time.time() - seconds, cell.planned.name)
         if found:
             self.display.note(

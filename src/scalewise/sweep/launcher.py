@@ -35,7 +35,6 @@ from scalewise.sweep.local_executor import local_engine
 from scalewise.sweep.plan import Cell, Request, folded, plan, request, run_once, wrapped
 from scalewise.sweep.preflight import Cluster, ThisHost, check_files, take_own_batches
 from scalewise.sweep.preview import print_preview
-from scalewise.sweep.rehearse import rehearse_absent
 from scalewise.sweep.resume import check_options, planned_repeats, refuse_mixing, select
 from scalewise.sweep.status_view import make_display
 
@@ -106,7 +105,7 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
     own, lines = take_own_batches([request(overrides, plain, written)])
     host = ThisHost()
     alone, more = settle_alone(own, host.devices_of)
-    (one,), beside, said = rehearse_absent(alone, host.devices_of, host.models_of)
+    (one,), beside, said = _rehearse(alone, host)
     report = _run(
         folder,
         [one, *beside],
@@ -151,7 +150,7 @@ def launch(
     )
     host = ThisHost() if local else Cluster()
     requests, more = settle_alone(requests, host.devices_of)
-    requests, beside, said = rehearse_absent(requests, host.devices_of, host.models_of)
+    requests, beside, said = _rehearse(requests, host)
     if not basic:
         _check_direction(master.hydra.sweeper, requests)
         # What chooses by results asks for one, and for pairs by chance alone.
@@ -190,6 +189,16 @@ def _check_direction(sweeper: DictConfig, requests: Sequence[Request]) -> None:
 
 
 _MORE = {"min": "smaller", "max": "larger"}
+
+
+def _rehearse(
+    requests: list[Request], host: ThisHost
+) -> tuple[list[Request], list[Request], list[str]]:
+    if not any(one.cell.rehearse.on for one in requests):
+        return requests, [], []
+    from scalewise.sweep.rehearse import rehearse_absent
+
+    return rehearse_absent(requests, host.devices_of, host.models_of)
 
 
 def _folder_of(master: DictConfig) -> Path:

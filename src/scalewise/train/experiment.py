@@ -42,7 +42,6 @@ from scalewise.train.execution import (
 from scalewise.train.length import RunLength, raise_it
 from scalewise.train.rank import RankContext, join, settle_device
 from scalewise.train.recording import CellRecorder, DataShare
-from scalewise.train.rehearsal import join_alone
 from scalewise.train.strategies import BUILDERS, Setting
 
 
@@ -175,6 +174,8 @@ def _join_process_group(strategy: Strategy, cell: CellConfig, rank: RankContext)
         return False
     rehearsal = rehearsed(cell)
     if rehearsal is not None:
+        from scalewise.train.rehearsal import join_alone
+
         join_alone(rehearsal.ranks, rehearsal.link, strategy.root_device)
         return True
     assert strategy.process_group_backend is not None, "every strategy of ours names it"

@@ -130,7 +130,7 @@ class Configuration:
     @property
     def rehearsed(self) -> RehearsalRecord | None:
         """What was emulated of its ranks; None where all were there, and before it ran."""
-        return next((rank.rehearsed for rank in self.rank_summaries), None)
+        return self.result.rehearsed if self.result else None
 
     @cached_property
     def shared_part(self) -> frozenset[tuple[str, str]]:

@@ -25,8 +25,9 @@ from scalewise.records import RehearsalRecord
 
 LIKELY: Final = 0.90
 """Probability of what is called likely."""
-SCORED_P90: Final = 0.05
-"""Error of a rehearsed step that nine of ten stayed below, limited by the GPU."""
+STEP_ERROR: Final = 0.05
+"""What a rehearsed step may be off by, limited by the GPU: set above the two errors that were
+scored (docs/rehearsal.md). How many stay below it is not known."""
 Likelihood = Literal["likely pays", "likely does not pay", "cannot tell"]
 
 
@@ -84,9 +85,7 @@ def rehearsals(
 
 
 def _rehearsal(
-    config: Configuration,
-    record: RehearsalRecord,
-    timed: Sequence[Configuration],
+    config: Configuration, record: RehearsalRecord, timed: Sequence[Configuration]
 ) -> Rehearsal:
     whole = _as_whole(config, record)
     measured = next(_alike(whole, timed, record.ranks), None)
@@ -131,16 +130,12 @@ def _widened(speedup: RatioEstimate) -> RatioEstimate:
     if speedup.log_error is None or speedup.df is None:
         return speedup
     runs = float(scipy.stats.t.ppf(0.5 + LIKELY / 2, speedup.df)) * speedup.log_error
-    half = math.hypot(runs, math.log1p(SCORED_P90))
+    half = math.hypot(runs, math.log1p(STEP_ERROR))
     low, high = speedup.value * math.exp(-half), speedup.value * math.exp(half)
     return replace(speedup, interval=Interval(low, high, LIKELY))
 
 
-def _judge(
-    config: Configuration,
-    speedup: RatioEstimate,
-    ranks: int,
-) -> tuple[Likelihood, str]:
+def _judge(config: Configuration, speedup: RatioEstimate, ranks: int) -> tuple[Likelihood, str]:
     wanted = wanted_speedup(ranks)
     want = f"{factor(wanted)}x is wanted of {ranks}"
     if config.is_cpu:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -52,9 +53,7 @@ class Link:
         collectives as far as links are what limits them. Between two points time is a straight
         line of the size: a latency and a bandwidth.
         """
-        from scalewise.records import bus_factor  # every cell reads this module, few rehearse
-
-        load = size_bytes * bus_factor(collective, ranks) / bus_factor("all_reduce", self.ranks)
+        load = size_bytes * _load_of(collective, ranks, self.ranks)
         (least, least_ms), (most, most_ms) = self.points[0], self.points[-1]
         if load <= least:
             return least_ms
@@ -63,6 +62,14 @@ class Link:
         above = bisect_right(self.points, load, key=lambda point: point[0])
         (low, low_ms), (high, high_ms) = self.points[above - 1 : above + 1]
         return low_ms + (high_ms - low_ms) * (load - low) / (high - low)
+
+
+@functools.cache  # asked in every collective
+def _load_of(collective: Collective, ranks: int, measured_ranks: int) -> float:
+    """Bytes on a link for one, over that of an all-reduce between ``measured_ranks``."""
+    from scalewise.records import bus_factor  # every cell reads this module, few rehearse
+
+    return bus_factor(collective, ranks) / bus_factor("all_reduce", measured_ranks)
 
 
 @dataclass(frozen=True)

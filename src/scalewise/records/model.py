@@ -428,6 +428,11 @@ class CellResult:
             told = ", ".join(map(str, found[:8]))
             raise ValueError(f"ranks: found {told}; allowed: each of {self.world_size} once")
 
+    @property
+    def rehearsed(self) -> RehearsalRecord | None:
+        """What was emulated of its ranks; None where all were there. Else its rate is of one."""
+        return self.ranks[0].rehearsed
+
 
 @dataclass(frozen=True)
 class TrackerState:

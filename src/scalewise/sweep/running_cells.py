@@ -154,7 +154,7 @@ def throughput_of(folder: CellFolder, result: CellResult) -> float | None:
     """Global samples/s of a run; None where its records do not carry it, or have it of one rank."""
     from scalewise.analysis import read_cell_steps
 
-    if any(rank.rehearsed for rank in result.ranks):
+    if result.rehearsed is not None:
         return None
     measured = read_cell_steps(folder, result).figures.throughput
     return None if measured is None else measured.global_samples_per_s

@@ -127,8 +127,8 @@ def _measured(folder: CellFolder, result: CellResult) -> tuple[float | None, str
         reason = told or figures.missing["throughput"]
         return None, f"samples/s are not known: {reason}" if stepped else told
     rate = figures.throughput.global_samples_per_s
-    if any(rank.rehearsed for rank in result.ranks):
-        return None, told  # it is one rank's
+    if result.rehearsed is not None:
+        return None, told
     return rate, f"samples/s are in doubt: {told}" if told else ""
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from fakes.recorded import DDP, SINGLE_MS, STEADY_3, Spec, edit_ranks, repeats, write_sweep
 from scalewise.analysis import Analysis, analyse, load_sweep
-from scalewise.analysis.rehearsal import SCORED_P90
+from scalewise.analysis.rehearsal import STEP_ERROR
 from scalewise.report import build
 
 SINGLE = Spec()
@@ -58,7 +58,7 @@ def test_the_interval_is_as_wide_as_the_score_however_steady_the_runs(tmp_path: 
     found = played(tmp_path, *repeats(SINGLE, [1.0] * 3), *repeats(rehearsal(), [1.0] * 3))
     speedup = found.rehearsals[0].speedup
     assert speedup is not None and speedup.interval is not None
-    assert speedup.interval.high / speedup.value == pytest.approx(1 + SCORED_P90)
+    assert speedup.interval.high / speedup.value == pytest.approx(1 + STEP_ERROR)
 
 
 @pytest.mark.parametrize(

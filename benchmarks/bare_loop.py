@@ -1,14 +1,18 @@
 """Step time of a cell with everything on, and of plain Lightning, over a bare PyTorch loop.
 
     python benchmarks/bare_loop.py [--workloads medium large gpt2_tiny] [--repeats 5] [--out FILE]
+        [--arms bare scalewise by_hand cudagraph]
 
-Three arms train the same model on the same data with the same optimizer and precision, each run
+Arms train the same model on the same data with the same optimizer and precision, each run
 in a fresh process on the same cores or GPU, interleaved in a random order with a fixed seed:
 
 * ``bare``: a for loop over the same loader;
 * ``lightning``: a plain ``Trainer`` without logger, progress bar and checkpoints, and the loss
   logged in ``training_step`` as Lightning's own examples do;
-* ``scalewise``: ``train.py`` with step clocks, metrics, shard audit, device sampling.
+* ``scalewise``: ``train.py`` with step clocks, metrics, shard audit, device sampling;
+* ``by_hand``, on a GPU: a step captured by hand as one CUDA graph and replayed. Its loader hands
+  over the samples of 32 steps at once, as that of ``cudagraph`` does;
+* ``cudagraph``: ``train.py`` with ``execution=cudagraph``.
 
 A run's step time is the time of its timed steps over their number: on a GPU between two CUDA
 events in the bare and plain arms and on the recorded device time line in ours, else by
@@ -27,6 +31,7 @@ import random
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +49,11 @@ from team import (
     run_team,
 )
 
-ARMS = ("bare", "lightning", "scalewise")
+ARMS = ("bare", "lightning", "scalewise", "by_hand", "cudagraph")
+OVER = {"cudagraph": "by_hand"}
+"""With which arm one is compared, where that is not ``bare``."""
+STEPS_PER_BATCH = 32
+"""Of an arm that replays a graph: the default of ``execution.steps_per_batch``."""
 
 
 def main() -> int:
@@ -54,6 +63,7 @@ def main() -> int:
     parser.add_argument(
         "--workloads", nargs="+", default=["medium", "large", "gpt2_tiny"], choices=WORKLOADS
     )
+    parser.add_argument("--arms", nargs="+", default=ARMS[:3], choices=ARMS)
     parser.add_argument("--steps", type=int, help="timed steps (default: by workload)")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0, help="of the order of runs")
@@ -66,18 +76,19 @@ def main() -> int:
         return 0
     runs = measure(arguments)
     keep(arguments.out, runs)
-    show(runs)
+    show(runs, arguments.arms)
     return 0
 
 
 def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Every run of every arm, interleaved."""
-    each = [(w, arm) for w in arguments.workloads for arm in ARMS]
+    each = [(w, arm) for w in arguments.workloads for arm in arguments.arms]
     # Shuffled within each repeat: a drift of the host meets all arms alike.
     rng, runs = random.Random(arguments.seed), []
     for repeat in range(arguments.repeats):
         for workload, arm in rng.sample(each, len(each)):
-            steps = arguments.steps or (60 if workload.startswith("gpt2") else 600)
+            steps = arguments.steps or (60 if workload.startswith("gpt2") else 1200)
+            steps *= 1 if arm in ARMS[:3] else 5
             ms = one_run(workload, arm, steps)
             runs.append({"workload": workload, "arm": arm, "repeat": repeat, "step_time_ms": ms})
             print(f"[{repeat + 1}] {workload:10} {arm:10} {ms:8.4f} ms", flush=True)
@@ -91,9 +102,11 @@ def one_run(workload: str, arm: str, timed: int) -> float:
         *WORKLOADS[workload], f"max_steps={timed + warmup}", f"warmup_steps={warmup}",
         "hardware=auto",
     ]  # fmt: skip
-    if arm != "scalewise":
+    if arm not in ("scalewise", "cudagraph"):
         return float(run_team(__file__, [arm, *overrides], 1)[0])
     with tempfile.TemporaryDirectory() as folder:
+        if arm == "cudagraph":
+            overrides.append("execution=cudagraph")
         command = [sys.executable, str(ROOT / "train.py"), *overrides, f"hydra.run.dir={folder}"]
         environment = {**os.environ, "PYTHONPATH": python_path()}
         subprocess.run(command, check=True, env=environment, capture_output=True)
@@ -118,8 +131,8 @@ def run_arm(arm: str, overrides: list[str]) -> float:
 
     torch.manual_seed(cell.seed)
     apply_precision(cell.precision)
-    module, loader = parts(cell, rank)
-    train = bare_loop if arm == "bare" else plain_lightning
+    module, loader = parts(cell, rank, STEPS_PER_BATCH if arm == "by_hand" else 1)
+    train = {"bare": bare_loop, "lightning": plain_lightning, "by_hand": graph_by_hand}[arm]
     return train(cell, module, loader, rank.device.kind)
 
 
@@ -143,6 +156,46 @@ def bare_loop(cell: Any, module: Any, loader: Any, kind: str) -> float:
         loss.backward()
         optimizer.step()
     return between(began, mark(kind == "cuda")) / (cell.max_steps - cell.warmup_steps)
+
+
+def graph_by_hand(cell: Any, module: Any, loader: Any, kind: str) -> float:
+    """The bare loop's step as one CUDA graph, with samples copied into its inputs."""
+    import torch
+
+    from scalewise.train.execution.cudagraph import make_capturable
+
+    network, optimizer = module.network.to(kind), module.configure_optimizers()
+    make_capturable(optimizer)
+    network.train()
+    samples = loader.batch_sampler.samples_per_step
+
+    def step(x: Any, target: Any) -> None:
+        loss = network.loss(network(x), target)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+
+    done, began, graph = 0, None, torch.cuda.CUDAGraph()
+    inputs = [part[:samples].to(kind) for part in next(iter(loader))]
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(3):
+            step(*inputs)
+        with torch.cuda.graph(graph, stream=stream):
+            step(*inputs)
+        for batch in endless(loader):
+            moved = [part.to(kind, non_blocking=True) for part in batch]
+            for parts_of_step in zip(*(part.split(samples) for part in moved), strict=True):
+                if done == cell.warmup_steps:
+                    began = mark(on_gpu=True)
+                for own, given in zip(inputs, parts_of_step, strict=True):
+                    own.copy_(given, non_blocking=True)
+                graph.replay()
+                done += 1
+                if done == cell.max_steps:
+                    return between(began, mark(on_gpu=True)) / (done - cell.warmup_steps)
+    raise AssertionError("an endless loader ended")
 
 
 def plain_lightning(cell: Any, module: Any, loader: Any, kind: str) -> float:
@@ -171,22 +224,25 @@ def plain_lightning(cell: Any, module: Any, loader: Any, kind: str) -> float:
     return between(*moments) / (cell.max_steps - cell.warmup_steps)
 
 
-def show(runs: list[dict[str, Any]]) -> None:
-    """Step time of each arm, and its ratio to the bare loop with its interval."""
+def show(runs: list[dict[str, Any]], arms: Sequence[str]) -> None:
+    """Step time of each arm, and its ratio to the arm it is compared with, with its interval."""
     from scalewise.analysis.statistics import estimate_mean, estimate_ratio
 
-    print(f"\n{'workload':11} {'arm':10} {'step ms':>10} {'over bare':>10}   95 % interval")
+    print(f"\n{'workload':10} {'arm':10} {'step ms':>9} {'ratio':>7}  {'over':8} 95 % interval")
     for workload in dict.fromkeys(run["workload"] for run in runs):
         times = {
             arm: [r["step_time_ms"] for r in runs if (r["workload"], r["arm"]) == (workload, arm)]
-            for arm in ARMS
+            for arm in arms
         }
-        for arm in ARMS:
-            mean = estimate_mean(times[arm]).value
-            ratio = estimate_ratio(times[arm], times["bare"])
-            interval = ratio.interval
-            span = f"{interval.low:.3f} to {interval.high:.3f}" if interval else "one run"
-            print(f"{workload:11} {arm:10} {mean:10.4f} {ratio.value:10.3f}   {span}")
+        for arm in arms:
+            line = f"{workload:10} {arm:10} {estimate_mean(times[arm]).value:9.4f}"
+            over = OVER.get(arm, "bare")
+            if arm not in ("bare", "by_hand") and over in times:
+                ratio = estimate_ratio(times[arm], times[over])
+                interval = ratio.interval
+                span = f"{interval.low:.3f} to {interval.high:.3f}" if interval else "one run"
+                line += f" {ratio.value:7.3f}  {over:8} {span}"
+            print(line)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,8 @@ part's ratio is that of its pairs, with Student's t interval of their logarithms
   as a cell trims it, four empty calls a step, threads that wake up for nothing.
 * parts one by one: ``recording_thread``, ``phase_marks``, ``gradient_hook`` (two replicas under
   DDP, with and without it), ``device_sampler``.
+* ``loop``, on one device: the cell's loop with nothing measured, over a loop by hand on the same
+  model, loader and optimizer.
 * ``null``, a switch with nothing behind it.
 
 Not in it: the supervisor and the trackers, which are processes of their own. ``--plant PART=MS``
@@ -32,12 +34,14 @@ from typing import Any
 
 from team import TIMEOUT_S, WORKLOADS, compose, keep, make_parser, my_place, run_team, team_folder
 
-MEASURING = ("recording_thread", "phase_marks", "gradient_hook", "device_sampler")
+GRADIENT_HOOK = "gradient_hook"
+MEASURING = ("recording_thread", "phase_marks", GRADIENT_HOOK, "device_sampler")
 """The parts that are switched one by one."""
 EVERYTHING = (*MEASURING, "step_records")
-PARTS = ("everything", *MEASURING, "null")
-GOAL = 1.01
-"""Everything on over off."""
+LOOP = "loop"
+PARTS = ("everything", *MEASURING, LOOP, "null")
+GOALS = {5.0: 1.01, 0.0: 1.03}
+"""Everything on over off, for steps of so many ms and more."""
 SPARE_S = 15.0
 """Of the budget, for the end of the ranks and the file."""
 SAMPLE_EVERY_S = 1.0
@@ -58,8 +62,6 @@ def main() -> int:
     )  # fmt: skip
     parser.add_argument("--until", type=float, default=None, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.devices < 2:
-        parser.error(f"--devices: found {arguments.devices}; allowed: 2 or more, as DDP has them")
     if arguments.as_rank:
         rank_main(arguments)
         return 0
@@ -100,10 +102,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     from scalewise.gpu import discover
 
     workload = (*WORKLOADS[arguments.workload], *arguments.set)
-    cell = build_cell(compose((*workload, "strategy=ddp")))
+    cell = build_cell(compose(workload))
     slots = discover(cell.hardware).slots[: arguments.devices]
     if len(slots) < arguments.devices:
-        raise SystemExit(f"--devices: found {arguments.devices}; allowed: 2 to {len(slots)} here")
+        raise SystemExit(f"--devices: found {arguments.devices}; allowed: 1 to {len(slots)} here")
     until = time.monotonic() + arguments.budget_s - SPARE_S
     ranks = run_team(
         __file__, [*sys.argv[1:], "--until", str(until)], arguments.devices,
@@ -155,7 +157,7 @@ def show(kept: Mapping[str, Any]) -> None:
     devices = kept["devices"]
     print(f"{kept['workload']} on {len(devices)} x {devices[0]}, {kept['cores']} cores a rank")
     print(f"{'':18} {'on / off':>9}  {'95 % interval':18} {'pairs':>5}  of a step")
-    goal = "not resolved"
+    goal, verdict = GOALS[0.0], "not resolved"
     for part in PARTS:
         on, off = (steps_ms.get((part, is_on), {}) for is_on in (True, False))
         if not on.keys() & off.keys():
@@ -165,11 +167,13 @@ def show(kept: Mapping[str, Any]) -> None:
         if ratio.interval is not None:
             span = f"{ratio.interval.low:.4f} to {ratio.interval.high:.4f}"
             if part == "everything":
-                goal = "met" if ratio.interval.high <= GOAL else goal
-                goal = "MISSED" if ratio.interval.low > GOAL else goal
+                off_ms = statistics.median(off.values())
+                goal = next(goal for least_ms, goal in GOALS.items() if off_ms >= least_ms)
+                verdict = "met" if ratio.interval.high <= goal else verdict
+                verdict = "MISSED" if ratio.interval.low > goal else verdict
         change_ms = statistics.median(off.values()) * (ratio.value - 1)
         print(f"{part:18} {ratio.value:9.4f}  {span:18} {ratio.n[0]:5}  {change_ms:+.3g} ms")
-    print(f"goal: everything at most {GOAL:g}: {goal}")
+    print(f"goal: everything at most {goal:g}: {verdict}")
     for part, took_ms in kept["planted_took_ms"].items():
         print(f"planted: {kept['planted_ms'][part]:g} ms in {part}, which took {took_ms:.3g} ms")
 

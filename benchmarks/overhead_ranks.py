@@ -7,14 +7,14 @@ import functools
 import gc
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from overhead import EVERYTHING, PARTS, SAMPLER_SWITCH
-from team import answer, between, mark, team_folder
+from overhead import EVERYTHING, GRADIENT_HOOK, LOOP, PARTS, SAMPLER_SWITCH
+from team import answer, between, endless, mark, team_folder
 
 from scalewise.train.recording import CellRecorder, Mark
 from scalewise.train.recording.gradient_communication import GradientWatch
@@ -64,13 +64,17 @@ class Turns(pl.Callback):
         self.loop.advance = self.advance
         self.device = trainer.strategy.root_device
         self.switches = Switches(trainer)
+        self._batches = endless(trainer.train_dataloader)
         self._plan = self._draw()
         self._begin()
 
     def advance(self, data_fetcher: Any) -> None:
         """A step in place of the epoch loop's; its own when the plan is done."""
-        self._advance(data_fetcher)
         window = self._window
+        if window.part == LOOP and not window.is_on:
+            self._by_hand()
+        else:
+            self._advance(data_fetcher)
         for part in self._sleeps:
             began = time.perf_counter()
             time.sleep(self.planted_ms[part] / 1e3)
@@ -83,6 +87,16 @@ class Turns(pl.Callback):
             self.windows.append({**vars(window), "step_ms": ms / window.steps})
             self._begin()
 
+    def _by_hand(self) -> None:
+        """A step of the loop that a careful person writes, on the cell's model and loader."""
+        network, optimizer = self.trainer.lightning_module.network, self.trainer.optimizers[0]
+        x, target = (part.to(self.device, non_blocking=True) for part in next(self._batches))
+        with self.trainer.precision_plugin.train_step_context():
+            loss = network.loss(network(x), target)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+
     def _begin(self) -> None:
         """Switch to the next window, or back to how a cell trains at the end of the plan."""
         window = next(self._plan, None)
@@ -90,8 +104,9 @@ class Turns(pl.Callback):
             self.switches.set(frozenset(EVERYTHING))  # the recorder closes what it opened
             self.loop.advance, self.trainer.should_stop = self._advance, True
             return
-        changed = EVERYTHING if window.part == "everything" else (window.part,)
-        on = frozenset(p for p in EVERYTHING if window.is_on or p not in changed)
+        changed = EVERYTHING if window.part in ("everything", LOOP) else (window.part,)
+        measures = window.is_on and window.part != LOOP
+        on = frozenset(p for p in EVERYTHING if measures or p not in changed)
         self.switches.set(on)
         is_first = self.trainer.global_rank == 0
         named = (*on, "everything") if on == set(EVERYTHING) else on
@@ -109,7 +124,9 @@ class Turns(pl.Callback):
             step_s = self.largest(self.windows[-1]["step_ms"]) / 1e3
             steps = max(20, round(1.0 / step_s))
         rng = random.Random(self.seed)
-        order = [part for part in PARTS for _ in range(self.pairs[part])]
+        alone = self.trainer.world_size == 1
+        parts = [p for p in PARTS if p != (GRADIENT_HOOK if alone else LOOP)]
+        order = [part for part in parts for _ in range(self.pairs[part])]
         rng.shuffle(order)
         left_out = max(LEFT_OUT_STEPS, round(LEFT_OUT_S / step_s))
         for pair, part in enumerate(order):
@@ -121,6 +138,8 @@ class Turns(pl.Callback):
 
     def largest(self, value: float) -> float:
         """Over all ranks."""
+        if self.trainer.world_size == 1:
+            return value
         found = torch.tensor(value, dtype=torch.float64, device=self.device)
         torch.distributed.all_reduce(found, torch.distributed.ReduceOp.MAX)
         return float(found)
@@ -164,7 +183,8 @@ class Switches:
         first = Replica(
             trainer.lightning_module, strategy.model, trainer.optimizers[0], steps.gradients
         )
-        self.replicas = {True: first, False: self._without_hook(first)}
+        alone = trainer.world_size == 1
+        self.replicas = {True: first, False: first if alone else self._without_hook(first)}
         self._sampler = team_folder() / SAMPLER_SWITCH
         self._drains = list(self.recorder._background._drains)
         self._held: tuple[int, int] | None = None
@@ -197,7 +217,7 @@ class Switches:
             self._sampler.write_bytes(bytes(["device_sampler" in on]))
         recorder = self.recorder if "step_records" in on else Unrecorded()
         self.loop.automatic_optimization._recorder = recorder
-        used, strategy = self.replicas["gradient_hook" in on], self.trainer.strategy
+        used, strategy = self.replicas[GRADIENT_HOOK in on], self.trainer.strategy
         strategy.model, strategy._lightning_module = used.model, used.module
         strategy.optimizers = [used.optimizer]
         self.recorder.steps.gradients = used.gradients
@@ -222,12 +242,7 @@ class Switches:
     def _mark(self, on: bool) -> None:
         """Off: the end of a step alone is marked, and nothing is around Lightning's methods."""
         clock = self.recorder.steps._clock
-        marked: Callable[[Any], None] = functools.partial(type(clock).mark, clock)
-        vars(clock).pop("mark", None)
         clock._anatomy = on
-        if not on:
-            clock.mark = lambda mark: marked(mark) if mark == Mark.OPTIMIZER_END else None
+        clock._divides &= on
         for (owner, name), wrapped in self._wrapped.items():
-            vars(owner).pop(name, None)
-            if on:
-                setattr(owner, name, wrapped)
+            setattr(owner, name, wrapped if on else wrapped.__wrapped__)

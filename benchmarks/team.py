@@ -174,12 +174,13 @@ def across_ranks() -> tuple[str, ...]:
     return ("strategy=ddp", f"strategy.devices={world}") if world > 1 else ("strategy=single",)
 
 
-def parts(cell: Any, rank: Any) -> tuple[Any, Any]:
+def parts(cell: Any, rank: Any, steps_per_batch: int = 1) -> tuple[Any, Any]:
     """The module and the training loader of this rank's cell."""
     from scalewise.train.build import build_data, build_module, data_share
 
     module = build_module(cell, rank)
-    return module, build_data(cell, rank, module, data_share(cell, rank))["train_dataloaders"]
+    data = build_data(cell, rank, module, data_share(cell, rank), steps_per_batch)
+    return module, data["train_dataloaders"]
 
 
 def endless(loader: Any) -> Iterator[Any]:

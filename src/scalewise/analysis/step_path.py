@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from scalewise.analysis.steps import LONG_MEDIANS, STALL_MS, timeline
+from scalewise.analysis.steps import LONG_MEDIANS, STALL_MS, divided_steps, timeline
 from scalewise.records import StepSeries
 
 CAUGHT_UP: Final = 0.25
@@ -95,11 +95,16 @@ _PIECE: Final = 2**18
 _WAITS: Final = ("data_wait", "h2d", "other")
 
 
-def path_of(ranks: Sequence[StepSeries]) -> StepMeans:
-    """Means along the critical path of the common steps of all ranks."""
-    line, count = timeline(ranks), len(ranks[0])
+def path_of(all_ranks: Sequence[StepSeries]) -> StepMeans:
+    """Means along the critical path of the common steps of all ranks.
+
+    Phases are those of the divided steps, scaled to the mean of all: the marks of a divided step
+    make it longer.
+    """
+    ranks, line = divided_steps(all_ranks), timeline(all_ranks)
     untimed = np.any([np.isnan(one.column("exposed_comm", line)) for one in ranks], axis=0)
     meet = len(ranks) > 1 and not untimed.all()
+    count = len(ranks[0])
     pieces = [
         [replace(one, rows=one.rows[first : first + _PIECE]) for one in ranks]
         for first in range(0, count, _PIECE)
@@ -109,11 +114,15 @@ def path_of(ranks: Sequence[StepSeries]) -> StepMeans:
     def along() -> Iterator[_Steps]:
         return iter(seen) if seen else (_steps(piece, line, meet=meet) for piece in pieces)
 
-    step = np.concatenate([one.step for one in along()])
+    step = divided = np.concatenate([one.step for one in along()])
+    if len(all_ranks[0]) > count:
+        is_whole = ~np.isin(all_ranks[0].rows["step"], ranks[0].rows["step"])
+        whole = np.stack([one.column("step", line)[is_whole] for one in all_ranks]).mean(axis=0)
+        step = np.concatenate([divided, whole])
     is_long = step > LONG_MEDIANS * np.median(step)
-    if is_long.mean() > RARE:
+    if is_long.mean() > RARE or is_long[:count].all():
         is_long[:] = False
-    usual, first = ~is_long, 0
+    usual, first = ~is_long[:count], 0
     sums: dict[str, float] = {}
     last, waited = np.zeros(len(ranks)), np.zeros(len(ranks))
     for one in along():
@@ -125,7 +134,8 @@ def path_of(ranks: Sequence[StepSeries]) -> StepMeans:
             last += np.bincount(one.last, minlength=len(ranks))
             late = np.maximum(0.0, sum(one.late.values()))
             waited += np.bincount(one.last, weights=late, minlength=len(ranks))
-    means = {name: total / int(usual.sum()) for name, total in sums.items()}
+    scale = float(step[~is_long].mean() / divided[usual].mean()) if len(step) > count else 1.0
+    means = {name: scale * total / int(usual.sum()) for name, total in sums.items()}
 
     def under(group: str) -> dict[str, float]:
         return {name: means[f"{group}.{name}"] for name in _OWN}
@@ -142,21 +152,25 @@ def path_of(ranks: Sequence[StepSeries]) -> StepMeans:
         all_steps=float(step.mean()),
         last_share=tuple((last / count).tolist()) if meet else None,
         waited=tuple(waited.tolist()),
-        device_step=_device_means(ranks, "step", line),
+        device_step=_device_means(all_ranks, "step", line),
         device_phases=tuple(
             dict(zip(_WAITS, each, strict=True))
-            for each in zip(*(_device_means(ranks, name, line) for name in _WAITS), strict=True)
+            for each in zip(
+                *(_device_means(ranks, name, line, scale) for name in _WAITS), strict=True
+            )
         ),
-        steps=count,
+        steps=len(step),
         long_steps=int(is_long.sum()),
         longest=float(step.max()),
     )
 
 
-def _device_means(ranks: Sequence[StepSeries], name: str, line: str) -> tuple[float, ...]:
+def _device_means(
+    ranks: Sequence[StepSeries], name: str, line: str, scale: float = 1.0
+) -> tuple[float, ...]:
     if line != "device":
         return ()
-    return tuple(float(np.nan_to_num(one.column(name, line)).mean()) for one in ranks)
+    return tuple(scale * float(np.nan_to_num(one.column(name, line)).mean()) for one in ranks)
 
 
 def _steps(ranks: Sequence[StepSeries], line: str, *, meet: bool) -> _Steps:

@@ -280,8 +280,15 @@ class Anatomy:
         return RankAnatomy(-1, line, phases, mean_of_known([r.step_ms for r in ranks]))
 
 
+def divided_steps(ranks: Sequence[StepSeries]) -> tuple[StepSeries, ...]:
+    """The steps of which every rank knows the phases; all of them where none is divided."""
+    known = ~np.any([np.isnan(one.column("other", "host")) for one in ranks], axis=0)
+    return tuple(one.select(known) for one in ranks) if known.any() else tuple(ranks)
+
+
 def measure_anatomy(ranks: Sequence[StepSeries]) -> Anatomy:
-    """Mean ms a step for every phase, timeline and rank, over the common steps of all ranks."""
+    """Mean ms a step for every phase, timeline and rank, over the divided steps of all ranks."""
+    ranks = divided_steps(ranks)
     lines = ["host"] + (["device"] if all(r.timeline == "device" for r in ranks) else [])
     anatomies = tuple(
         RankAnatomy(

@@ -20,7 +20,7 @@ from scalewise.records.files import (
     parse_series,
 )
 from scalewise.records.model import RankSummary
-from scalewise.records.validation import build, to_plain
+from scalewise.records.validation import build
 
 Grade = Literal["excellent", "good", "fair", "poor"]
 
@@ -110,7 +110,7 @@ class MetricsWriter:
 
     def append(self, row: MetricRow) -> None:
         values = {k: finite_or_none(v) for k, v in row.values.items()}
-        self._lines.write({**to_plain(row), "values": values})
+        self._lines.write({**vars(row), "values": values})
         self.rows += 1
 
     def close(self) -> None:

@@ -246,10 +246,12 @@ def build_trainer(
     )
     trainer.stops = recorder.stops
     keep_answering(trainer)
+    own_data = "datamodule" not in data
     if isinstance(module, OperationModule):
-        trim(trainer, recorder, ForwardSteps)
+        trim(trainer, recorder, ForwardSteps, own_data=own_data)
     elif isinstance(module, ExperimentModule):
-        trim(trainer, recorder, callbacks=own, scheduled=cell.scheduler is not None)
+        scheduled = cell.scheduler is not None
+        trim(trainer, recorder, callbacks=own, scheduled=scheduled, own_data=own_data)
     return trainer
 
 

@@ -16,7 +16,7 @@ from fakes.simulated_training import Delay, Training, simulate
 from scalewise.analysis import Configuration, Run, analyse, load_sweep
 from scalewise.analysis.loss_budget import LossBudget, make_budget
 from scalewise.analysis.run import measure_run
-from scalewise.records import StepSeries
+from scalewise.records import STEP_DTYPE, StepSeries
 
 ROOT = Path(__file__).parents[3]
 ALONE = Spec()
@@ -145,6 +145,43 @@ def test_what_a_planted_delay_costs_lands_in_its_cause(
     landed = causes(slowed).get(cause, 0.0) - causes(healthy).get(cause, 0.0)
     # What the ranks differ by without any fault, 2 % of their work, is waited for already.
     assert landed == pytest.approx(cost, rel=0.1, abs=0.25)
+
+
+def sparsely_divided(config: Configuration, every: int = 8) -> Configuration:
+    """The same run with the phases of one step in so many, whose marks took 6 % of it."""
+    steps = []
+    for one in config.runs[0].cell.steps:
+        rows = one.rows.copy()
+        is_whole = rows["step"] % every != 0
+        for name in STEP_DTYPE.names:
+            if name.endswith("_ms"):
+                rows[name][~is_whole] *= 1.06
+                if not name.endswith("_step_ms"):
+                    rows[name][is_whole] = np.nan
+        steps.append(replace(one, rows=rows))
+    run = measure_run(replace(config.runs[0].cell, steps=tuple(steps)))
+    return replace(config, runs=(replace(run, usage=config.runs[0].usage),))
+
+
+@pytest.mark.parametrize(
+    ("host", "name", "ms"),
+    [
+        ("early host", "slow GPU", 5.0), ("early host", "transfer", 5.0),
+        ("late host", "loader", 5.0), ("cpu", "host sleep of one rank", 5.0),
+        ("cpu", "stall", 20.0),
+    ],
+)  # fmt: skip
+def test_one_step_in_eight_tells_where_the_time_goes(host: str, name: str, ms: float) -> None:
+    single, multi = (replace(one, steps=1600) for one in pair(host))
+    fully = [configuration(one) for one in (planted(multi, name, ms), single)]
+    expected = make_budget(*fully)
+    found = make_budget(*map(sparsely_divided, fully))
+    assert expected is not None and found is not None and found.ideal_ms is not None
+    assert found.measured_ms == pytest.approx(expected.measured_ms, rel=0.01)
+    assert sum(causes(found).values()) == pytest.approx(found.measured_ms - found.ideal_ms)
+    for cause in causes(expected).keys() | causes(found).keys():
+        told, true = (causes(one).get(cause, 0.0) for one in (found, expected))
+        assert told == pytest.approx(true, abs=0.02 * expected.measured_ms), cause
 
 
 @pytest.mark.parametrize("activity", [True, False])

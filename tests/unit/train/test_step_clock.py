@@ -16,7 +16,12 @@ import torch
 
 from scalewise.records import PHASES, WARMUP, StepWriter, read_steps
 from scalewise.train.recording import Mark, step_clock
-from scalewise.train.recording.step_clock import NvtxClock, StepClock
+from scalewise.train.recording.step_clock import (
+    ALL_DIVIDED,
+    DIVIDED_EVERY,
+    NvtxClock,
+    StepClock,
+)
 from scalewise.train.recording.step_phases import (
     DEVICE_MARKS,
     Replays,
@@ -225,6 +230,23 @@ def test_rows_of_several_batches_of_replays_are_made_together_as_one_by_one(
         assert (np.isnan(together["host_other_ms"][fetching]) == (not anatomy)).all()
         assert (together["host_step_ms"] > 0).all() and (together["device_step_ms"] > 0).all()
         assert np.isnan(together["host_forward_ms"]).all()
+
+
+def test_of_many_steps_one_in_eight_is_divided(tmp_path: Path, made: list[Event]) -> None:
+    steps, phases = 300, [f"{line}_{name}_ms" for line in ("host", "device") for name in PHASES]
+    with closing(StepWriter(tmp_path / "rank0.bin")) as writer:
+        clock = StepClock(writer, torch.device("cuda", 0))
+        clock.begin()
+        mark_steps(clock, steps)
+        clock.drain()
+    rows = read_steps(tmp_path / "rank0.bin", 0).rows
+    divided = [n < ALL_DIVIDED or n % DIVIDED_EVERY == 0 for n in range(steps)]
+    assert sum(divided) == 256 + 6
+    for name in (*phases, "host_arrival_ms", "device_arrival_ms"):
+        assert list(~np.isnan(rows[name])) == divided, name
+    assert (rows["host_step_ms"] > 0).all() and (rows["device_step_ms"] > 0).all()
+    assert np.allclose(sum(rows[n] for n in phases[: len(PHASES)])[divided],
+                       rows["host_step_ms"][divided])  # fmt: skip
 
 
 def test_an_interruption_belongs_to_no_step(tmp_path: Path) -> None:

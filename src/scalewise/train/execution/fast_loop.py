@@ -7,6 +7,7 @@ the sum). None changes what is computed, which hooks run, or in which order.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.loops.optimization.automatic import _AutomaticOptimization
 from pytorch_lightning.plugins.precision.amp import MixedPrecision
 from pytorch_lightning.profilers import Profiler
+from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from scalewise.config import ConfigError
 from scalewise.train.recording import STEP_HOOKS, CellRecorder, acts_in
@@ -110,7 +112,7 @@ class LeanSteps(_AutomaticOptimization):
         module, optimizer = trainer.lightning_module, trainer.optimizers[0]
         loss = trainer.strategy.training_step(batch, batch_idx)
         assert isinstance(loss, torch.Tensor)
-        optimizer.zero_grad()
+        drop_gradients(optimizer)
         recorder.on_before_backward(trainer, module, loss)
         loss.backward()  # type: ignore[no-untyped-call]
         recorder.on_after_backward(trainer, module)
@@ -128,20 +130,34 @@ class LeanSteps(_AutomaticOptimization):
             torch.nn.utils.clip_grad_norm_(module.parameters(), limit)
 
 
+def drop_gradients(optimizer: torch.optim.Optimizer) -> None:
+    """Do what ``zero_grad`` does, without the profiler's range that torch opens around it."""
+    if type(optimizer).zero_grad is not torch.optim.Optimizer.zero_grad:
+        optimizer.zero_grad()
+        return
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            parameter.grad = None
+
+
 def trim(
     trainer: pl.Trainer,
     recorder: CellRecorder,
     steps_class: type[LeanSteps] | None = None,
     callbacks: Sequence[pl.Callback] = (),
     scheduled: bool = False,
+    own_data: bool = False,
 ) -> None:
     """Replace per-step work of the loop whose answer is known for our own modules.
 
     Gradient accumulation, loss scaling and callbacks of the user's that act in steps keep
     Lightning's own way, unless ``steps_class`` takes the steps. Raises ConfigError where a
-    strategy's own steps would pass over ``callbacks``.
+    strategy's own steps would pass over ``callbacks``. With ``own_data`` no LightningDataModule has
+    a hook around the copy of a batch.
     """
     loop: Any = trainer.fit_loop.epoch_loop
+    if own_data:
+        _copy_straight(trainer)
     if trainer.world_size > 1:
         # Lightning 2.6 broadcasts a "was there a SIGTERM" flag and waits for the device before
         # every batch. Our supervisor ends all ranks of a cell together, so nothing needs it, and
@@ -168,3 +184,27 @@ def trim(
         loop.advance = steps.advance
         if not scheduled:
             loop.update_lr_schedulers = lambda interval, update_plateau_schedulers: None
+            if trainer.limit_val_batches == 0:
+                loop.on_advance_end = functools.partial(_end_advance, trainer, loop)
+
+
+def _copy_straight(trainer: pl.Trainer) -> None:
+    """Lightning asks module and data module for three hooks around the copy of each batch."""
+    strategy: Any = trainer.strategy
+
+    def batch_to_device(
+        batch: Any, device: torch.device | None = None, dataloader_idx: int = 0
+    ) -> Any:
+        module = trainer.lightning_module
+        return module.transfer_batch_to_device(
+            batch, device or strategy.root_device, dataloader_idx
+        )
+
+    strategy.batch_to_device = batch_to_device
+
+
+def _end_advance(trainer: pl.Trainer, loop: Any, data_fetcher: object) -> None:
+    """What is left of the end of a step where nothing is validated, scheduled or logged."""
+    loop._batches_that_stepped += 1
+    if trainer.received_sigterm and not loop._is_training_done:
+        raise SIGTERMException

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     import pytorch_lightning as pl
 
 _OWN = frozenset({"train_loss", "learning_rate"})
+_AT_ONCE = 32
+"""Rows whose losses are read together."""
 _LOGGED = "logged/"
 """Before the name of a user's metric that is called like one of the recorder's own."""
 
@@ -87,24 +90,32 @@ class MetricsRecorder:
 
     def drain(self, wait: bool, give_way: GiveWay | None = None) -> None:
         """Write the rows that are ready. Called from the recording thread."""
-        while self._pending and self._writer is not None:
-            pending = self._pending[0]
-            if pending.ready is not None and not pending.ready.query():
-                if not wait:
-                    return
-                pending.ready.synchronize()
-            values = dict(pending.row.values)
-            if pending.losses:
-                weighted = zip(pending.weights, pending.losses, strict=True)
-                values[self._loss_name] = sum(
-                    weight * self._read(loss) for weight, loss in weighted
-                )
-            values |= {name: self._read(value) for name, value in pending.logged.items()}
-            self._writer.append(replace(pending.row, values=values))
-            self.final.update({name: finite_or_none(value) for name, value in values.items()})
-            self._pending.popleft()
+        while self._writer is not None and (ready := self._ready(wait)):
+            losses = iter(self._read([loss for pending in ready for loss in pending.losses]))
+            for pending in ready:
+                values = dict(pending.row.values)
+                if pending.losses:
+                    values[self._loss_name] = sum(w * next(losses) for w in pending.weights)
+                if pending.logged:
+                    values |= {name: self._read([v])[0] for name, v in pending.logged.items()}
+                self._writer.append(replace(pending.row, values=values))
+                self.final.update({name: finite_or_none(value) for name, value in values.items()})
+                self._pending.popleft()
             if give_way is not None and self._pending:
                 give_way()
+
+    def _ready(self, wait: bool) -> list[_Pending]:
+        """The first rows that the device is done with, at most so many as are read together."""
+        ready: list[_Pending] = []
+        # By number: the training thread appends meanwhile, under which an iterator would break.
+        for i in range(min(len(self._pending), _AT_ONCE)):
+            pending = self._pending[i]
+            if pending.ready is not None and not pending.ready.query():
+                if not wait:
+                    break
+                pending.ready.synchronize()
+            ready.append(pending)
+        return ready
 
     def close(self) -> None:
         if self._writer is not None:
@@ -185,12 +196,15 @@ class MetricsRecorder:
         row = MetricRow(time.time(), step, epoch, samples, known, of_step)
         self._pending.append(_Pending(row, losses, weights, ready, logged))
 
-    def _read(self, loss: Tensor) -> float:
-        if self._side_stream is None:
-            return float(loss)
+    def _read(self, scalars: Sequence[Tensor]) -> list[float]:
+        """Their values, in one copy: the interpreter's lock is for the thread that trains."""
+        if len({scalar.device for scalar in scalars}) != 1:  # none, or not of one kind
+            return [float(scalar) for scalar in scalars]
         # On the training stream this copy would queue behind steps that are still to come.
-        with on_stream(self._side_stream):
-            return float(loss)
+        side = self._side_stream
+        with contextlib.nullcontext() if side is None else on_stream(side):
+            together = torch.stack([scalar.reshape(()) for scalar in scalars])
+            return [float(value) for value in together.tolist()]
 
 
 def _logged_now(trainer: pl.Trainer) -> dict[str, Tensor]:

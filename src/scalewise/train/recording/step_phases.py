@@ -189,6 +189,8 @@ class MarkedStep:
     start_event: torch.cuda.Event | None
     """The end of the step before; None where there is no device to time."""
     batches: list[MarkedBatch]
+    divided: bool = True
+    """Whether its phases were marked, or its end alone."""
     steps: ClassVar[int] = 1
 
     @property
@@ -269,18 +271,19 @@ def is_over(step: MarkedStep | Replays, wait: bool) -> bool:
 def step_rows(steps: Sequence[MarkedStep], on_device: bool, anatomy: bool) -> npt.NDArray[np.void]:
     """One row for each of these steps, in their order; they are over, of as many batches each.
 
-    Where no phases were marked (``anatomy``), only whole steps are known.
+    Of a step that was not divided, and of all without ``anatomy``, only the whole is known.
     """
     rows = np.repeat(_UNKNOWN, len(steps))
     rows["step"] = [step.number for step in steps]
     for name in ("start_ns", "epoch", "samples", "flags"):
         rows[name] = [getattr(step, name) for step in steps]
     marks_ns = np.array([[batch.host_ns for batch in step.batches] for step in steps])
-    _fill(rows, "host", host_phases_ms(rows["start_ns"], marks_ns), anatomy)
+    divided = np.array([anatomy and step.divided for step in steps])
+    _fill(rows, "host", host_phases_ms(rows["start_ns"], marks_ns), divided)
     if on_device:
         marks_ms = np.array([_marks_ms(step) for step in steps])
         replayed = marks_ns[:, -1, Mark.REPLAY_BEGIN] != 0
-        _fill(rows, "device", device_phases_ms(marks_ms, replayed), anatomy)
+        _fill(rows, "device", device_phases_ms(marks_ms, replayed), divided)
     return rows
 
 
@@ -309,9 +312,12 @@ def replay_rows(
     return rows
 
 
-def _fill(rows: npt.NDArray[np.void], line: str, phases: dict[str, Times], anatomy: bool) -> None:
-    for name in phases if anatomy else ("step",):
-        rows[f"{line}_{name}_ms"] = phases[name]
+def _fill(
+    rows: npt.NDArray[np.void], line: str, phases: dict[str, Times], divided: npt.NDArray[np.bool_]
+) -> None:
+    for name, times in phases.items():
+        known = times if name == "step" else np.where(divided, times, np.nan)
+        rows[f"{line}_{name}_ms"] = known
 
 
 def _marks_ms(step: MarkedStep) -> list[list[float]]:

@@ -305,6 +305,7 @@ def _mark_loop(trainer: pl.Trainer, clock: StepClock) -> None:
 def _marking(
     inner: Callable[..., Any], clock: StepClock, before: Mark | None, after: Mark | None
 ) -> Callable[..., Any]:
+    @functools.wraps(inner)
     def marked(*args: Any, **kwargs: Any) -> Any:
         if before is not None:
             clock.mark(before)

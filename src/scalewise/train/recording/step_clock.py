@@ -10,6 +10,7 @@ a step add up to it on the host. On the device the same marks cut the stream's t
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -168,18 +169,20 @@ class StepClock:
 
     def _ready(self, wait: bool) -> list[MarkedStep | Replays]:
         """The first finished ones that the device has done and whose rows are made together."""
-        ready: list[MarkedStep | Replays] = []
+        alike: list[MarkedStep | Replays] = []
         rows, kind = 0, None
         # By number: the training thread appends meanwhile, under which an iterator would break.
         for i in range(len(self._finished)):
             step = self._finished[i]
             kind = kind or (type(step), len(step.batches))
-            is_like = kind == (type(step), len(step.batches))
-            if rows >= _AT_ONCE or not (is_like and is_over(step, wait)):
+            if rows >= _AT_ONCE or kind != (type(step), len(step.batches)):
                 break
-            ready.append(step)
+            alike.append(step)
             rows += step.steps
-        return ready
+        # They end in their order: mostly all are over, and then one question is enough.
+        if alike and is_over(alike[-1], wait):
+            return alike
+        return list(itertools.takewhile(lambda step: is_over(step, wait), alike))
 
     def _rows(self, ready: Sequence[MarkedStep | Replays]) -> npt.NDArray[np.void]:
         on_device = self._device is not None

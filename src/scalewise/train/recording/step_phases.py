@@ -277,13 +277,19 @@ def step_rows(steps: Sequence[MarkedStep], on_device: bool, anatomy: bool) -> np
     rows["step"] = [step.number for step in steps]
     for name in ("start_ns", "epoch", "samples", "flags"):
         rows[name] = [getattr(step, name) for step in steps]
-    marks_ns = np.array([[batch.host_ns for batch in step.batches] for step in steps])
-    divided = np.array([anatomy and step.divided for step in steps])
-    _fill(rows, "host", host_phases_ms(rows["start_ns"], marks_ns), divided)
+    ends_ns = [step.batches[-1].host_ns[Mark.OPTIMIZER_END] for step in steps]
+    rows["host_step_ms"] = (np.array(ends_ns) - rows["start_ns"]) / 1e6
     if on_device:
-        marks_ms = np.array([_marks_ms(step) for step in steps])
-        replayed = marks_ns[:, -1, Mark.REPLAY_BEGIN] != 0
-        _fill(rows, "device", device_phases_ms(marks_ms, replayed), divided)
+        rows["device_step_ms"] = [_whole_ms(step) for step in steps]
+    at = [n for n, step in enumerate(steps) if anatomy and step.divided]
+    if at:
+        divided = [steps[n] for n in at]
+        marks_ns = np.array([[batch.host_ns for batch in step.batches] for step in divided])
+        _fill(rows, at, "host", host_phases_ms(rows["start_ns"][at], marks_ns))
+        if on_device:
+            marks_ms = np.array([_marks_ms(step) for step in divided])
+            replayed = marks_ns[:, -1, Mark.REPLAY_BEGIN] != 0
+            _fill(rows, at, "device", device_phases_ms(marks_ms, replayed))
     return rows
 
 
@@ -313,11 +319,18 @@ def replay_rows(
 
 
 def _fill(
-    rows: npt.NDArray[np.void], line: str, phases: dict[str, Times], divided: npt.NDArray[np.bool_]
+    rows: npt.NDArray[np.void], at: Sequence[int], line: str, phases: dict[str, Times]
 ) -> None:
     for name, times in phases.items():
-        known = times if name == "step" else np.where(divided, times, np.nan)
-        rows[f"{line}_{name}_ms"] = known
+        rows[f"{line}_{name}_ms"][at] = times
+
+
+def _whole_ms(step: MarkedStep) -> float:
+    """From the start of the step to its end on the device."""
+    assert step.start_event is not None and step.end is not None
+    if len(step.batches) == 1:
+        return step.start_event.elapsed_time(step.end)
+    return _marks_ms(step)[-1][Mark.OPTIMIZER_END]
 
 
 def _marks_ms(step: MarkedStep) -> list[list[float]]:

@@ -329,7 +329,7 @@ def _whole_ms(step: MarkedStep) -> float:
     """From the start of the step to its end on the device."""
     assert step.start_event is not None and step.end is not None
     if len(step.batches) == 1:
-        return step.start_event.elapsed_time(step.end)
+        return float(step.start_event.elapsed_time(step.end))
     return _marks_ms(step)[-1][Mark.OPTIMIZER_END]
 
 

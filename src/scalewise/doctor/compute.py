@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 
 from scalewise.doctor.timing import Work, host_stopwatch, measure, stopwatch
-from scalewise.records import DeviceSample, GemmRate, LaunchCost, Soak, SoakWindow, Timing
+from scalewise.records import DeviceSample, GemmRate, LaunchCost, Soak, SoakWindow
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
 
@@ -22,8 +22,8 @@ more than its cache holds."""
 _CPU_GEMM_SIZE = 512
 """0.27e9 operations: milliseconds on a core, and tenths of a second without bf16 in hardware."""
 
-_CHAIN = 200
-"""Kernels in the CUDA graph of many."""
+_IN_QUEUE = 200
+"""Fewer calls than the driver's queue holds, so that none waits for the GPU."""
 
 
 def precisions(device: torch.device) -> tuple[Precision, ...]:
@@ -117,38 +117,16 @@ def soak(device: torch.device, seconds: float, read: Callable[[], DeviceSample])
     return Soak(precision, size, tuple(windows))
 
 
-def launch_costs(device: torch.device, budget_s: float) -> tuple[LaunchCost, ...]:
-    """Costs of an addition to one element: the smallest kernel PyTorch launches.
+def launch_cost(device: torch.device, budget_s: float) -> LaunchCost:
+    """The host's time for an addition to one element: the smallest kernel PyTorch launches.
 
-    ``enqueue`` is the host's time for a call, with perf_counter around many and the queue empty
-    at the begin (on a CPU the work itself is in it). ``stream`` is the same calls between events:
-    where it equals ``enqueue``, the host is what limits. ``round_trip`` waits after each.
+    ``perf_counter`` around many, the queue empty at the begin (on a CPU the work itself is in it).
     """
     cell = torch.ones(1, device=device)
-    add: Work = lambda: cell.add_(1.0)  # noqa: E731
-    share = budget_s / 5
     if device.type == "cpu":
-        return (LaunchCost("enqueue", measure(host_stopwatch, add, share)),)
-    events = stopwatch(device)
+        return LaunchCost("enqueue", measure(host_stopwatch, lambda: cell.add_(1.0), budget_s))
     wait = partial(torch.cuda.synchronize, device)
-    # Fewer calls than the driver's queue holds, so that none waits for the GPU.
-    enqueue = measure(host_stopwatch, add, share, prepare=wait, most_iterations=_CHAIN)
-    chain = measure(events, _graph(device, add, _CHAIN).replay, share)
-    kernels_us = tuple(us / _CHAIN for us in chain.samples_us)
-    return (
-        LaunchCost("enqueue", enqueue),
-        LaunchCost("stream", measure(events, add, share)),
-        LaunchCost("round_trip", measure(host_stopwatch, lambda: (add(), wait()), share)),
-        LaunchCost("graph_kernel", Timing(kernels_us, chain.iterations * _CHAIN)),
-        LaunchCost("graph_replay", measure(events, _graph(device, add, 1).replay, share)),
+    timing = measure(
+        host_stopwatch, lambda: cell.add_(1.0), budget_s, prepare=wait, most_iterations=_IN_QUEUE
     )
-
-
-def _graph(device: torch.device, work: Work, count: int) -> torch.cuda.CUDAGraph:
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.device(device):
-        torch.cuda.synchronize(device)
-        with torch.cuda.graph(graph):
-            for _ in range(count):
-                work()
-    return graph
+    return LaunchCost("enqueue", timing)

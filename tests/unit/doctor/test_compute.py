@@ -13,7 +13,7 @@ from scalewise.doctor.compute import (
     gemm,
     gemm_rate,
     gemm_tflops,
-    launch_costs,
+    launch_cost,
     precisions,
     soak,
 )
@@ -123,8 +123,8 @@ def test_a_slower_host_than_was_estimated_ends_after_three() -> None:
     assert len(timing.samples_us) == 3
 
 
-def test_a_cpu_has_only_the_cost_of_a_call() -> None:
-    (cost,) = launch_costs(_CPU, 0.02)
+def test_a_call_has_its_cost() -> None:
+    cost = launch_cost(_CPU, 0.02)
     assert cost.kind == "enqueue" and 0.1 < cost.timing.median_us < 1000
 
 

@@ -30,9 +30,8 @@ from scalewise.sweep.auto import (
     reruns,
 )
 from scalewise.sweep.executor import Executor, QueuedCell, RunningCell
-from scalewise.sweep.folder_lock import lock_folder
 from scalewise.sweep.plan import Cell, Request, add_to_plan
-from scalewise.sweep.resume import set_unreadable_aside
+from scalewise.sweep.resume import lock_folder, set_unreadable_aside
 from scalewise.sweep.running_cells import measure_objective
 from scalewise.sweep.status import Durations, StatusReader, waiting_cell
 from scalewise.sweep.status_view import Display

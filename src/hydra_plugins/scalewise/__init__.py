@@ -49,7 +49,7 @@ class MatrixSweeper(BasicSweeper):
         self, overrides: list[Any], max_batch_size: int | None
     ) -> list[list[list[str]]]:
         """The jobs' overrides, in batches. ``overrides`` are read again with the grids' own."""
-        from scalewise.config import ConfigError, most_cells
+        from scalewise.config import ConfigError
         from scalewise.sweep import combinations, patterns, texts
 
         assert self.hydra_context is not None and self.config is not None
@@ -64,8 +64,7 @@ class MatrixSweeper(BasicSweeper):
                 f"hydra.sweeper.max_batch_size: found {max_batch_size!r}; allowed: 1 or more, null"
             )
         excluded = patterns(self._exclude)
-        most = most_cells(self.config)
-        jobs = combinations(texts("grids", grids), params, self._typed, excluded, parser, most)
+        jobs = combinations(texts("grids", grids), params, self._typed, excluded, parser)
         return [list(batch) for batch in self.split_overrides_to_chunks(jobs, max_batch_size)]
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:

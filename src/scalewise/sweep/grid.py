@@ -14,7 +14,7 @@ from itertools import islice
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
-from scalewise.config import MAX_CELLS, ConfigError, too_many_cells
+from scalewise.config import MAX_CELLS, TOO_MANY_CELLS, ConfigError
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ Options = Mapping[str, Sequence[str]]
 
 def combinations(
     grids: Sequence[str], params: Mapping[str, object], typed: Sequence[str],
-    excluded: Sequence[Pattern], parser: OverridesParser, max_cells: int = MAX_CELLS,
+    excluded: Sequence[Pattern], parser: OverridesParser,
 ) -> list[list[str]]:  # fmt: skip
     """The overrides of every job, in the order of the grids; what grids share is there once.
 
@@ -82,13 +82,10 @@ def combinations(
     of nothing. ``typed`` is the command line, which has the last word on every key.
 
     Raises :class:`ConfigError` for an exclusion by a key that nothing sets, where nothing is left,
-    and where more is left than ``max_cells``: before it is all written down.
+    and where more is left than :data:`MAX_CELLS`: before it is all written down.
     """
     every = [
-        _options(
-            parser.parse_overrides([*(f"{k}={v}" for k, v in params.items()), *row, *typed]),
-            max_cells,
-        )
+        _options(parser.parse_overrides([*(f"{k}={v}" for k, v in params.items()), *row, *typed]))
         for row in ([grid.split() for grid in grids] or [[]])
     ]
     known: dict[str, set[str]] = {}
@@ -104,8 +101,8 @@ def combinations(
             job = tuple(f"{key}={value}" for key, value in chosen.items())
             if job not in earlier:
                 jobs.append(job)
-            if len(jobs) > max_cells:
-                raise ConfigError(too_many_cells("more", max_cells))
+            if len(jobs) > MAX_CELLS:
+                raise ConfigError(TOO_MANY_CELLS.format("more"))
     if not jobs:
         raise ConfigError("hydra.sweeper.exclude leaves nothing to run; loosen it")
     return [list(job) for job in jobs]
@@ -126,7 +123,7 @@ def _check_named(pattern: Pattern, known: Mapping[str, set[str]]) -> None:
                 raise ConfigError(f"{who} {key}={value}, which no cell has; allowed: {allowed}")
 
 
-def _options(overrides: Sequence[Override], max_cells: int) -> Options:
+def _options(overrides: Sequence[Override]) -> Options:
     options: dict[str, list[str]] = {}
     for override in overrides:
         key = override.get_key_element()
@@ -134,11 +131,10 @@ def _options(overrides: Sequence[Override], max_cells: int) -> Options:
             options[key] = [override.get_value_element_as_str()]
         elif override.is_discrete_sweep():
             # What is excluded may be most of a short range; a long one is not written down.
-            most = max(max_cells, MAX_CELLS)
-            options[key] = list(islice(override.sweep_string_iterator(), most + 1))
-            if not 1 <= len(options[key]) <= most:
+            options[key] = list(islice(override.sweep_string_iterator(), MAX_CELLS + 1))
+            if not 1 <= len(options[key]) <= MAX_CELLS:
                 found = f"{len(options[key])} values or more ({override.input_line})"
-                raise ConfigError(f"{key}: found {found}; allowed: 1 to {most:,}")
+                raise ConfigError(f"{key}: found {found}; allowed: 1 to {MAX_CELLS:,}")
         else:
             raise ConfigError(
                 f"{key}: found a range to search in; allowed: values, choice(...) or range(...) "

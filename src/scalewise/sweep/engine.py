@@ -261,7 +261,7 @@ class Engine:
             if budget_min is None:
                 return True
             slots, packed = self.executor.slots(), self.executor.policy == "packed"
-            new = [waiting_cell(one.planned, one.planned.devices or slots or 1) for one in cells]
+            new = [waiting_cell(one.planned, one.planned.devices) for one in cells]
             # None where no cell of the sweep has ended.
             left_s = self._durations.seconds_left(new, slots, packed)
             passed_s = time.monotonic() - self._began_s

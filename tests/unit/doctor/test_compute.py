@@ -10,16 +10,19 @@ from scalewise.doctor import Plan, copies
 from scalewise.doctor.collectives import COLLECTIVES, exercise, expected_s, most_iterations
 from scalewise.doctor.compute import (
     Precision,
+    gb_per_s,
     gemm,
     gemm_rate,
     gemm_tflops,
+    host_stopwatch,
     launch_cost,
+    measure,
     precisions,
+    repetitions,
     soak,
 )
 from scalewise.doctor.copies import STAGING, copy_rate, host_copies
 from scalewise.doctor.plan import Budget, RankRecord
-from scalewise.doctor.timing import gb_per_s, host_stopwatch, measure, repetitions
 from scalewise.records import Collective, CollectiveRate, CopyKind, CopyRate, DeviceSample, Timing
 from scalewise.train import Team
 

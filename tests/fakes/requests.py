@@ -23,7 +23,7 @@ from scalewise.config import (
 )
 from scalewise.sweep import sweep_folder
 from scalewise.sweep.compose import Composer
-from scalewise.sweep.grid import Rules, combinations
+from scalewise.sweep.grid import combinations
 from scalewise.sweep.plan import Request, request
 from scalewise.sweep.preflight import take_own_batches
 
@@ -74,7 +74,7 @@ def asked(*overrides: str) -> Request:
 
 def read(words: Sequence[str]) -> list[Request]:
     """The requests of a whole sweep with these overrides; raises what its command would."""
-    jobs = combinations([], {}, open_keys(words), Rules(), OverridesParser.create())
+    jobs = combinations([], {}, open_keys(words), (), OverridesParser.create())
     typed = [as_typed(job) for job in jobs]
     sweep = composer(*(word for word in words if word.startswith("experiment=")))
     composed = [place_on_devices(sweep.plain(job, i), job) for i, job in enumerate(typed)]

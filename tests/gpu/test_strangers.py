@@ -1,4 +1,4 @@
-"""Somebody else's process on a GPU: ``sweep.foreign_processes`` = skip, fail, wait."""
+"""Somebody else's process on a GPU: its cell waits, or with ``sweep.foreign_wait_s=0`` does not."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ def test_skip_leaves_out_what_needs_his_gpu_and_runs_the_rest(
     train: Train, stranger: Stranger
 ) -> None:
     """What runs is the same cell twice, on the GPU that is left: deterministic to the last bit."""
-    run = train("-m", "strategy=single,ddp", *TWINS, "sweep.foreign_processes=skip")
+    run = train("-m", "strategy=single,ddp", *TWINS, "sweep.foreign_wait_s=0")
     assert run.status == 3, run.err
     cells = list(run.cells().values())
     alone = [(c, f) for c, f in cells if f.load_config()["strategy"]["name"] == "single"]
@@ -38,24 +38,13 @@ def test_skip_leaves_out_what_needs_his_gpu_and_runs_the_rest(
         (attempt,) = folder.attempts()
         assert (attempt.outcome, attempt.cause) == ("skipped", "host")
         assert f"GPU {stranger.gpu.index} has " in attempt.message
-        assert "(sweep.foreign_processes=skip)" in attempt.message
+        assert "sweep.foreign_wait_s=0" in attempt.message
         assert not folder.log_path(0, "err").exists(), "no rank was started"
-
-
-def test_fail_is_a_failure_without_a_start(train: Train, stranger: Stranger) -> None:
-    run = train("strategy=ddp", *SMALL, "sweep.foreign_processes=fail")
-    assert run.status == 1, run.err
-    folder = run.only_cell()
-    (attempt,) = folder.attempts()
-    assert (attempt.outcome, attempt.cause) == ("failed", "host")
-    assert f"GPU {stranger.gpu.index} has " in attempt.message
-    assert "(sweep.foreign_processes=fail)" in attempt.message
-    assert not folder.log_path(0, "err").exists(), "no rank was started"
 
 
 def test_wait_begins_once_he_has_gone(train: Train, stranger: Stranger) -> None:
     before = train.sweeps()
-    process = train.start("strategy=ddp", *SMALL, "sweep.foreign_processes=wait")
+    process = train.start("strategy=ddp", *SMALL)
     assert process.stderr is not None
     said = next(line for line in process.stderr if line.startswith("waiting: "))
     assert f"GPU {stranger.gpu.index} has " in said

@@ -22,7 +22,7 @@ ROOMS = sorted(
 HEAVY = {"torch", "pytorch_lightning", "lightning", "lightning_fabric", "hydra", "pynvml"}
 SEAMS = {
     "pynvml": {"gpu/nvml.py"},
-    "trackio": {"tracking/trackio.py", "tracking/view.py"},
+    "trackio": {"tracking/trackio.py"},
     "wandb": {"tracking/wandb.py"},
     "omegaconf": {
         "cli/exits.py", "cli/hydra_main.py", "cli/overrides.py", "cluster/__init__.py",

@@ -1,30 +1,21 @@
 """A sweep folder read into frozen values (:mod:`scalewise.analysis.model`).
 
 A record that is torn, corrupt or absent becomes a ``problem`` in words on its cell: the rest of the
-sweep still has to be reported. Figures of a cell's steps are kept beside it, so that its rows are
-read once. A kept file counts only whole, and for the very step files, result and code it was made
-of: anything else is measured anew.
+sweep still has to be reported.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import hashlib
-import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final, Literal, ParamSpec, TypeVar
-
-from pydantic_core import to_json
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from scalewise.analysis.model import CellRecords, Sweep
-from scalewise.analysis.step_figures import CellSteps, StepFigures, leave_out_warmup, measure_steps
+from scalewise.analysis.step_figures import CellSteps, leave_out_warmup, measure_steps
 from scalewise.host import usable_cores
 from scalewise.records import (
     ALIVE_S,
@@ -40,21 +31,16 @@ from scalewise.records import (
     StepSeries,
     StrategyDecision,
     SweepFolder,
-    build,
     cell_state,
-    data_shards_of,
     find_record,
     load_profiles,
     numbered_files,
-    parse_json,
     read_device_series,
     read_heartbeat,
     read_metrics,
-    read_plain,
     read_shard,
     read_steps,
     unpacked,
-    write_atomically,
 )
 
 
@@ -138,76 +124,15 @@ def read_config(folder: CellFolder) -> dict[str, Any]:
 def read_cell_steps(folder: CellFolder, result: CellResult | None) -> CellSteps:
     """The steps of a cell with their figures, and which of them are warm-up.
 
-    Ranks whose file cannot be used are absent. The rows of one that was read before stay unread.
+    Ranks whose file cannot be used are absent.
     """
-    key = ""
-    with contextlib.suppress(OSError):
-        key = figures_key(folder, result)
-    figures = find_figures(folder, key) if key else None
-    if figures is None:
-        figures = _measured(folder, result)
-        if key:
-            keep_figures(folder, key, figures)
-    return CellSteps(folder, figures)
-
-
-def _measured(folder: CellFolder, result: CellResult | None) -> StepFigures:
     faults: list[str] = []
     series: Sequence[StepSeries] = tuple(_read_ranks(folder, result, faults))
     warm_up = None
     if result is not None:
         series, warm_up = leave_out_warmup(series, result.world_size)
-    return measure_steps(series, result, warm_up, _without_path(folder.path, faults))
-
-
-KEPT_FILE: Final = "step_figures.json"
-_LEAST_ROWS: Final = 20_000
-"""Fewer take no longer to measure than to read back."""
-
-
-def figures_key(folder: CellFolder, result: CellResult | None) -> str:
-    """SHA-256 of all that figures depend on. Raises OSError where a step file is gone."""
-    stats = [(rank, folder.steps_path(rank).stat()) for rank in folder.ranks_with_steps()]
-    told = result and [
-        result.world_size,
-        [rank.step_rows for rank in result.ranks],
-        data_shards_of(result.ranks),
-        [rank.execution and rank.execution.prepare_steps for rank in result.ranks],
-    ]
-    # Nobody sets a file's time of change: a time restored after an edit is no sign of old rows.
-    rows = [(rank, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for rank, s in stats]
-    made_of = [_code(), rows, told]
-    return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()
-
-
-@functools.cache
-def _code() -> str:
-    found = hashlib.sha256()
-    for room in ("analysis", "records"):
-        for file in sorted(files(f"scalewise.{room}").iterdir(), key=lambda one: one.name):
-            if file.name.endswith(".py"):
-                found.update(file.read_bytes())
-    return found.hexdigest()
-
-
-def find_figures(folder: CellFolder, key: str) -> StepFigures | None:
-    """What was kept under ``key``; None where there is no such file or it is damaged."""
-    try:
-        head, _, body = read_plain(folder.path / KEPT_FILE).partition(b"\n")
-        if head.decode() != f"{key} {hashlib.sha256(body).hexdigest()}":
-            return None
-        return build(StepFigures, parse_json(body))
-    except (OSError, ValueError):
-        return None
-
-
-def keep_figures(folder: CellFolder, key: str, figures: StepFigures) -> None:
-    if sum(rank.steps for rank in figures.ranks) < _LEAST_ROWS:
-        return
-    body = to_json(figures)
-    head = f"{key} {hashlib.sha256(body).hexdigest()}\n".encode()
-    with contextlib.suppress(OSError):  # a folder that is read-only is measured every time
-        write_atomically(folder.path / KEPT_FILE, head + body)
+    figures = measure_steps(series, result, warm_up, _without_path(folder.path, faults))
+    return CellSteps(folder, figures)
 
 
 def _read_ranks(

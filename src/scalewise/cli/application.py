@@ -390,7 +390,6 @@ def compare(
     help="Seconds between readings.",
 )
 @click.option("--once", is_flag=True, help="Print one reading and end.")
-@click.option("--json", "as_json", is_flag=True, help="With --once: print it as JSON.")
 @click.option(
     "--log",
     "--stats-file",
@@ -399,14 +398,12 @@ def compare(
     help="Also append one GPU to FILE and all to FILE_multi_gpu.json, as JSON arrays.",
 )
 @click.option("--gpu", type=int, metavar="N", help="The GPU of --log's FILE; default: the first.")
-def top(interval: float, once: bool, as_json: bool, log: Path | None, gpu: int | None) -> None:
+def top(interval: float, once: bool, log: Path | None, gpu: int | None) -> None:
     """All GPUs of this host, live."""
     from scalewise.gpu import NvmlUnavailable, show_gpus
 
-    if as_json and not once:
-        raise click.UsageError("--json goes with --once")
     try:
-        show_gpus(interval, once=once, as_json=as_json, log=log, gpu_index=gpu)
+        show_gpus(interval, once=once, log=log, gpu_index=gpu)
     except BrokenPipeError:
         raise  # whoever reads has seen enough
     except (NvmlUnavailable, OSError) as error:

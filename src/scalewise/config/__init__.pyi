@@ -2,13 +2,13 @@ from .cell import DEFAULT_BUDGET_MIN as DEFAULT_BUDGET_MIN
 from .cell import DEFAULT_OBJECTIVE as DEFAULT_OBJECTIVE
 from .cell import FEWEST_ADAPTIVE_REPEATS as FEWEST_ADAPTIVE_REPEATS
 from .cell import MAX_CELLS as MAX_CELLS
+from .cell import TOO_MANY_CELLS as TOO_MANY_CELLS
 from .cell import CellConfig as CellConfig
 from .cell import LoaderConfig as LoaderConfig
 from .cell import SweepConfig as SweepConfig
 from .cell import TrackerName as TrackerName
 from .cell import TrackingConfig as TrackingConfig
 from .cell import check_samples as check_samples
-from .cell import too_many_cells as too_many_cells
 from .components import BelowOne as BelowOne
 from .components import Component as Component
 from .components import bind as bind
@@ -63,7 +63,6 @@ from .reader import ENDS as ENDS
 from .reader import build_cell as build_cell
 from .reader import choose_end as choose_end
 from .reader import config_id as config_id
-from .reader import most_cells as most_cells
 from .reader import repeat_id as repeat_id
 from .reader import resolve as resolve
 from .reader import without_absent_groups as without_absent_groups

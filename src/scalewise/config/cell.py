@@ -86,16 +86,8 @@ _LONGEST_COLLECTIVE_S = 30 * 24 * 3600
 """A month; torch turns the time into one that much larger numbers do not fit."""
 DEFAULT_OBJECTIVE = "val_loss"
 MAX_CELLS = 100_000
-"""The most cells of a sweep, unless ``sweep.max_cells`` says otherwise."""
-
-
-def too_many_cells(found: str, max_cells: int, of: str = "") -> str:
-    """The line that refuses a sweep of ``found`` cells; ``of`` says what makes them so many."""
-    made = f" ({of})" if of else ""
-    return (
-        f"sweep.max_cells: found {found} cells{made}; allowed: at most {max_cells:,}; narrow the "
-        "sweep, or raise sweep.max_cells"
-    )
+"""The most cells of a sweep, repeats included: a slip of the finger is not multiplied out."""
+TOO_MANY_CELLS = f"sweep: found {{}} cells; allowed: at most {MAX_CELLS:,}; narrow the sweep"
 
 
 @dataclass(frozen=True)
@@ -124,16 +116,11 @@ class SweepConfig:
     retries: Annotated[int, Field(ge=0, le=10)] = 1
     """Further tries at a cell whose fault another try can mend. One: what comes back at once is
     no accident, and a night must not go into it."""
-    max_cells: PositiveInt = MAX_CELLS
-    """The most cells that may be planned, repeats included: a slip of the finger is refused before
-    it is multiplied out."""
     budget_min: PositiveFloat | None = None
     """Minutes of one command within which ``repeats=auto`` adds rounds, beyond the first three.
     None: :data:`DEFAULT_BUDGET_MIN` where ``repeats`` was left out too, else no limit."""
-    foreign_processes: Literal["wait", "skip", "fail"] = "wait"
-    """The fate of a cell while other people's processes hold the GPUs it needs."""
     foreign_wait_s: NonNegativeFloat = 3600.0
-    """With ``wait``: how long, before the cell is skipped."""
+    """How long a cell waits for GPUs that other people's processes hold, before it is skipped."""
     expected_devices: PositiveInt | None = None
     """Devices the configuration was made for: another number is used all the same, and said."""
     doctor: bool = False

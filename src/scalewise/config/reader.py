@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from scalewise.config.cell import DEFAULT_MEASURE, CellConfig, SweepConfig
+from scalewise.config.cell import DEFAULT_MEASURE, CellConfig
 from scalewise.config.components import component_of
 from scalewise.config.errors import ConfigError, in_one_line
 from scalewise.config.execution import DEFAULT_PROFILE, NO_CHECKPOINTS
@@ -85,17 +85,6 @@ def _group(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     if not isinstance(group, Mapping):
         raise ConfigError(f"{key}: found {group!r}; allowed: an option of the group {key!r}")
     return group
-
-
-def most_cells(composed: DictConfig) -> int:
-    """``sweep.max_cells`` of a configuration that is not yet a cell's. Raises ConfigError."""
-    sweep = composed.get("sweep")
-    given = sweep.get("max_cells") if isinstance(sweep, Mapping) else None
-    try:
-        # All else that is wrong with the node is refused with the first cell.
-        return build(SweepConfig, {} if given is None else {"max_cells": given}, "sweep").max_cells
-    except DataError as error:
-        raise ConfigError(str(error)) from error
 
 
 _ABSENT = {

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Annotated, Any, Literal
 
 import torch
@@ -18,12 +17,10 @@ from torch.utils.data import Dataset
 
 from scalewise.config import require
 from scalewise.datasets.contract import (
-    Batch,
     BatchedDataset,
     DividedData,
     TensorPairs,
     TokenWindows,
-    rows_of,
 )
 
 _FLOATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -179,39 +176,3 @@ class SyntheticText(_Synthetic):
         owned = torch.where(owned < self.vocabulary_size, owned, owned - self.classes)
         telling = torch.rand(shape, generator=random) < 0.25
         return TensorPairs(torch.where(telling & (owned >= 2), owned, words).int(), target)
-
-
-@dataclass
-class SyntheticImages(_Synthetic):
-    """Noisy images around one pattern for each class, stored as bytes like decoded photographs."""
-
-    sizes = ("image_size", "classes")
-    image_size: Annotated[int, Field(ge=8)] = 224
-    classes: Annotated[int, Field(ge=2)] = 1000
-    train_samples: PositiveInt = 512
-    validation_samples: NonNegativeInt = 64
-    seed: int = 42
-
-    @cached_property
-    def _patterns(self) -> Tensor:
-        """``[classes, 3, 8, 8]``: coarse, so that a thousand of them stay small."""
-        return torch.randint(0, 128, (self.classes, 3, 8, 8), generator=self._generator(0))
-
-    def _part(self, samples: int, part: int) -> ByteImages:
-        random = self._generator(part)
-        target = torch.randint(0, self.classes, (samples,), generator=random)
-        shape = (samples, 3, self.image_size, self.image_size)
-        images = torch.randint(0, 128, shape, generator=random, dtype=torch.uint8)
-        cells = torch.arange(self.image_size) * 8 // self.image_size
-        for image, label in zip(images, target, strict=True):
-            image += self._patterns[label][:, cells][:, :, cells].to(torch.uint8)
-        return ByteImages(images, target)
-
-
-class ByteImages(TensorPairs):
-    """Images stored as bytes ``[samples, 3, height, width]``, handed out around zero."""
-
-    def __getitems__(self, indices: Sequence[int]) -> Batch:
-        """The images at ``indices`` as fp32 from -1 to 1, and their classes."""
-        rows = rows_of(indices, self.inputs.device)
-        return self.inputs[rows].float() / 127.5 - 1, self.targets[rows]

@@ -18,7 +18,7 @@ from torch import Tensor
 from scalewise.config import BelowOne, DatasetError, require
 from scalewise.datasets.contract import DividedData, TokenWindows
 from scalewise.datasets.labelled import split_indices
-from scalewise.datasets.token_index import Part, TokenIndex, load_index, token_file
+from scalewise.datasets.tokenize import Part, TokenIndex, load_index, token_file
 
 _NOT_OURS = frozenset({"site-packages", "dist-packages", "__pycache__"})
 """Folders below the standard library that hold what a user installed."""

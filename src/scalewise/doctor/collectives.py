@@ -18,8 +18,8 @@ import torch
 import torch.distributed as dist
 
 from scalewise.config import first_line
+from scalewise.doctor.compute import gb_per_s, measure, stopwatch
 from scalewise.doctor.plan import RankRecord
-from scalewise.doctor.timing import gb_per_s, measure, stopwatch
 from scalewise.records import Backend, Collective, CollectiveRate, bus_factor
 from scalewise.train import Team
 

@@ -1,4 +1,8 @@
-"""One device alone: the rates of matrix products, launches and long load."""
+"""One device alone: matrix products, launches and long load; and the loop that times them all.
+
+A repetition is a batch of ``iterations`` operations between two readings of the clock, so that
+reading it costs nothing per operation; the time of one is the batch's divided by their number.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,8 @@ from typing import Literal
 
 import torch
 
-from scalewise.doctor.timing import Work, host_stopwatch, measure, stopwatch
 from scalewise.records import DeviceSample, GemmRate, LaunchCost, Soak, SoakWindow, Timing
+from scalewise.train import Team
 
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
 
@@ -22,8 +26,111 @@ more than its cache holds."""
 _CPU_GEMM_SIZE = 512
 """0.27e9 operations: milliseconds on a core, and tenths of a second without bf16 in hardware."""
 
-_CHAIN = 200
-"""Kernels in the CUDA graph of many."""
+_IN_QUEUE = 200
+"""Fewer calls than the driver's queue holds, so that none waits for the GPU."""
+
+
+Work = Callable[[], object]
+
+Stopwatch = Callable[[Work, int], float]
+"""Seconds that so many iterations of the work take together."""
+
+_LEAST_REPETITIONS, _MOST_REPETITIONS = 3, 7
+_MOST_ITERATIONS = 1000
+_LEAST_S = 1e-9
+
+
+def host_stopwatch(work: Work, iterations: int) -> float:
+    """``perf_counter`` around work that is done when the call returns."""
+    begin = time.perf_counter()
+    for _ in range(iterations):
+        work()
+    return time.perf_counter() - begin
+
+
+def stream_stopwatch(lead: torch.cuda.Stream, other: torch.cuda.Stream | None = None) -> Stopwatch:
+    """CUDA events before and after the work in a stream; another begins and ends with it.
+
+    The host waits only after the second event. Where it enqueues slower than the GPU works, the
+    time is that of enqueueing: what PyTorch gives, not what the GPU could do.
+    """
+
+    def seconds(work: Work, iterations: int) -> float:
+        begin = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
+        begin.record(lead)
+        if other is not None:
+            other.wait_event(begin)
+        for _ in range(iterations):
+            work()
+        if other is not None:
+            lead.wait_event(other.record_event())
+        end.record(lead)
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1e3
+
+    return seconds
+
+
+def stopwatch(device: torch.device) -> Stopwatch:
+    """The one for work on that device, which must be the current device where it is a GPU."""
+    if device.type == "cpu":
+        return host_stopwatch
+    return stream_stopwatch(torch.cuda.current_stream(device))
+
+
+def repetitions(once_s: float, budget_s: float) -> tuple[int, int]:
+    """(repetitions, iterations in each) that fit ``budget_s`` where one operation takes ``once_s``.
+
+    At least three repetitions of one, whatever they take; at most seven of 1,000 iterations.
+    """
+    iterations = int(budget_s / _MOST_REPETITIONS / once_s)
+    if iterations >= 1:
+        return _MOST_REPETITIONS, min(iterations, _MOST_ITERATIONS)
+    return max(_LEAST_REPETITIONS, min(_MOST_REPETITIONS, int(budget_s / once_s))), 1
+
+
+def measure(
+    watch: Stopwatch,
+    work: Work,
+    budget_s: float,
+    *,
+    team: Team | None = None,
+    prepare: Work | None = None,
+    most_iterations: int = _MOST_ITERATIONS,
+) -> Timing:
+    """Time ``work``: warm up, estimate, repeat for about ``budget_s``.
+
+    The warm-up takes at least three operations and a tenth of the budget, so that lazy set-up and
+    the rise of the clocks stay out of the figure.
+    ``prepare`` runs before every batch, outside its time. Of a ``team`` all measure this at once:
+    the slowest counts, and all do as much.
+    """
+
+    def batch(iterations: int) -> float:
+        if prepare is not None:
+            prepare()
+        seconds = watch(work, iterations)
+        if team is not None:
+            (seconds,) = team.largest([seconds])
+        # Events have a resolution of half a microsecond: an empty batch can read as nothing.
+        return max(seconds / iterations, _LEAST_S)
+
+    batch(1)
+    warm_up = max(1, min(most_iterations, int(budget_s / 10 / batch(1))))
+    count, iterations = repetitions(batch(warm_up), budget_s)
+    iterations = min(iterations, most_iterations)
+    samples_s: list[float] = []
+    for done in range(count):
+        if done >= _LEAST_REPETITIONS and sum(samples_s) * iterations > 2 * budget_s:
+            break  # the warm-up was luckier than what followed
+        samples_s.append(batch(iterations))
+    return Timing(tuple(1e6 * second for second in samples_s), iterations)
+
+
+def gb_per_s(byte_count: float, timing: Timing) -> float:
+    """10^9 bytes a second at the median."""
+    return byte_count / timing.median_us / 1e3
 
 
 def precisions(device: torch.device) -> tuple[Precision, ...]:
@@ -117,38 +224,16 @@ def soak(device: torch.device, seconds: float, read: Callable[[], DeviceSample])
     return Soak(precision, size, tuple(windows))
 
 
-def launch_costs(device: torch.device, budget_s: float) -> tuple[LaunchCost, ...]:
-    """Costs of an addition to one element: the smallest kernel PyTorch launches.
+def launch_cost(device: torch.device, budget_s: float) -> LaunchCost:
+    """The host's time for an addition to one element: the smallest kernel PyTorch launches.
 
-    ``enqueue`` is the host's time for a call, with perf_counter around many and the queue empty
-    at the begin (on a CPU the work itself is in it). ``stream`` is the same calls between events:
-    where it equals ``enqueue``, the host is what limits. ``round_trip`` waits after each.
+    ``perf_counter`` around many, the queue empty at the begin (on a CPU the work itself is in it).
     """
     cell = torch.ones(1, device=device)
-    add: Work = lambda: cell.add_(1.0)  # noqa: E731
-    share = budget_s / 5
     if device.type == "cpu":
-        return (LaunchCost("enqueue", measure(host_stopwatch, add, share)),)
-    events = stopwatch(device)
+        return LaunchCost("enqueue", measure(host_stopwatch, lambda: cell.add_(1.0), budget_s))
     wait = partial(torch.cuda.synchronize, device)
-    # Fewer calls than the driver's queue holds, so that none waits for the GPU.
-    enqueue = measure(host_stopwatch, add, share, prepare=wait, most_iterations=_CHAIN)
-    chain = measure(events, _graph(device, add, _CHAIN).replay, share)
-    kernels_us = tuple(us / _CHAIN for us in chain.samples_us)
-    return (
-        LaunchCost("enqueue", enqueue),
-        LaunchCost("stream", measure(events, add, share)),
-        LaunchCost("round_trip", measure(host_stopwatch, lambda: (add(), wait()), share)),
-        LaunchCost("graph_kernel", Timing(kernels_us, chain.iterations * _CHAIN)),
-        LaunchCost("graph_replay", measure(events, _graph(device, add, 1).replay, share)),
+    timing = measure(
+        host_stopwatch, lambda: cell.add_(1.0), budget_s, prepare=wait, most_iterations=_IN_QUEUE
     )
-
-
-def _graph(device: torch.device, work: Work, count: int) -> torch.cuda.CUDAGraph:
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.device(device):
-        torch.cuda.synchronize(device)
-        with torch.cuda.graph(graph):
-            for _ in range(count):
-                work()
-    return graph
+    return LaunchCost("enqueue", timing)

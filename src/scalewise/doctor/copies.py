@@ -13,9 +13,9 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from scalewise.doctor.compute import gb_per_s, measure, stopwatch, stream_stopwatch
 from scalewise.doctor.host_facts import pcie_link
 from scalewise.doctor.plan import Budget, RankRecord
-from scalewise.doctor.timing import gb_per_s, measure, stopwatch, stream_stopwatch
 from scalewise.gpu import open_nvml
 from scalewise.records import CopyKind, CopyRate, PairRate
 from scalewise.train import Team

@@ -33,8 +33,7 @@ class Budget:
     """
 
     gemm_s: float = 0.5
-    launch_s: float = 0.4
-    """All launch costs together."""
+    launch_s: float = 0.08
     copy_s: float = 0.2
     staging_s: float = 0.06
     staging_bytes: int = 128 * _MIB
@@ -52,7 +51,7 @@ class Budget:
 
 
 _QUICK = Budget(
-    gemm_s=0.15, launch_s=0.1, copy_s=0.05, staging_s=0.03, pair_s=0.01,
+    gemm_s=0.15, launch_s=0.02, copy_s=0.05, staging_s=0.03, pair_s=0.01,
     size_factor=64, nccl_s=3.0, gloo_s=4.0,
 )  # fmt: skip
 
@@ -103,11 +102,10 @@ class RankRecord:
         save_json(self._path, self.found)
 
     def add(self, field: str, name: str, work: Callable[[], object]) -> None:
-        """Append the result of ``work``, or the several, to a tuple of the measurements."""
+        """Append the result of ``work`` to a tuple of the measurements."""
         result = self.attempt(name, work)
         if result is not None:
-            more = result if isinstance(result, tuple) else (result,)
-            self.note(**{field: getattr(self.found, field) + more})
+            self.note(**{field: (*getattr(self.found, field), result)})
 
     def miss(self, name: str, reason: str) -> None:
         self.note(missing={**self.found.missing, name: reason})

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from scalewise.doctor.collectives import RankGroup, measure_all
-from scalewise.doctor.compute import gemm_rate, launch_costs, precisions, soak
+from scalewise.doctor.compute import gemm_rate, launch_cost, precisions, soak
 from scalewise.doctor.copies import copy_rate, cuda_pair, host_copies
 from scalewise.doctor.plan import ENV_DEVICE, Plan, RankRecord
 from scalewise.gpu import NvmlError, open_nvml
@@ -70,8 +70,8 @@ class Examination:
                 rate = partial(gemm_rate, self.device, precision, self.budget.gemm_s)
                 self.record.add("gemm", f"gemm {precision}", rate)
         with self.record.stage("launches"):
-            costs = partial(launch_costs, self.device, self.budget.launch_s)
-            self.record.add("launch", "launches", costs)
+            cost = partial(launch_cost, self.device, self.budget.launch_s)
+            self.record.add("launch", "launches", cost)
         with self.record.stage("copies"):
             self._copies()
         apart = not self.connected

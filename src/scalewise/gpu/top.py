@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
-import psutil
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -27,18 +24,15 @@ from scalewise.gpu.nvml import open_nvml
 from scalewise.gpu.readers import GpuReader
 from scalewise.gpu.sampler import Ticks
 from scalewise.host import open_console
-from scalewise.records import DeviceProcess, DeviceSample, SampledDevice, cv_percent, to_plain
+from scalewise.records import DeviceSample, SampledDevice, cv_percent
 
 
-def show_gpus(
-    interval_s: float, *, once: bool, as_json: bool, log: Path | None, gpu_index: int | None
-) -> None:
+def show_gpus(interval_s: float, *, once: bool, log: Path | None, gpu_index: int | None) -> None:
     """Show all GPUs of this host until told to end, or ``once``.
 
-    Where the output is no terminal, a line of JSON a reading; nothing where there is a log.
+    Where the output is no terminal, one table after the other; none where there is a log.
 
     Args:
-        as_json: with ``once``, print the reading as JSON.
         log: the file that gets one GPU's readings; beside it lies one for all of them.
         gpu_index: the GPU in ``log``; the first if None.
 
@@ -69,32 +63,8 @@ def show_gpus(
                 stats.append(frame.time, frame.devices, frame.samples)
             if live is not None:
                 live.update(render(frame, title, console.width), refresh=True)
-            elif once and not as_json:
-                console.print(render(frame, title, console.width))
             elif once or stats is None:
-                plain = frame_json(frame, source.title)
-                sys.stdout.write(json.dumps(plain, indent=2 if once else None) + "\n")
-                sys.stdout.flush()
-
-
-def frame_json(frame: Frame, title: str) -> dict[str, Any]:
-    """A frame as plain data: each device's constants, reading, and processes; CVs."""
-    devices = []
-    for device in frame.devices:
-        sample = frame.samples.get(device.id)
-        devices.append(
-            {
-                **to_plain(device),
-                "answers": sample is not None,
-                **({} if sample is None else to_plain(sample)),
-                "processes": [to_plain(o) for o in frame.owners.get(device.id, ())],
-            }
-        )
-    balance = {
-        metric: {"cv_percent": cv}
-        for metric, cv in balance_of(list(frame.samples.values())).items()
-    }
-    return {"time": frame.time, "source": title, "devices": devices, "balance": balance}
+                console.print(render(frame, title, console.width))
 
 
 def _frames(source: LiveFrames, interval_s: float) -> Iterator[Frame]:
@@ -114,7 +84,6 @@ class LiveFrames:
         self._interval_s = interval_s
         self._devices = tuple(d.as_sampled() for d in self._reader.devices.values())
         self.title = f"driver {self._reader.nvml.driver_version()}"
-        self._owners: dict[int, Owner] = {}
         self._samples: dict[str, DeviceSample] = {}
         self._notes: deque[str] = deque(maxlen=3)
 
@@ -134,19 +103,10 @@ class LiveFrames:
         stamp = datetime.fromtimestamp(reading.time).strftime("%H:%M:%S")
         self._notes.extend(f"{stamp} {note}" for note in notes)
         self._samples = {u: _filled(s, self._samples.get(u)) for u, s in reading.samples.items()}
-        owners = {
-            uuid: tuple(self._owner(process) for process in sample.processes or ())
-            for uuid, sample in self._samples.items()
-        }
-        return Frame(reading.time, self._devices, self._samples, owners, tuple(self._notes))
+        return Frame(reading.time, self._devices, self._samples, tuple(self._notes))
 
     def close(self) -> None:
         self._reader.close()
-
-    def _owner(self, process: DeviceProcess) -> Owner:
-        if process.pid not in self._owners:
-            self._owners[process.pid] = identify(process.pid)
-        return replace(self._owners[process.pid], memory_mib=process.memory_mib)
 
 
 def _filled(sample: DeviceSample, last: DeviceSample | None) -> DeviceSample:
@@ -165,19 +125,6 @@ _BALANCE = {
 }
 _GAP = 2
 """Blanks between two columns."""
-_WORKER_MODULE = "scalewise.sweep.worker"
-
-
-@dataclass(frozen=True)
-class Owner:
-    """The owner of a process on a GPU."""
-
-    pid: int
-    name: str
-    rank: int | None
-    cell: str | None
-    """The cell's name, for a rank that scalewise started."""
-    memory_mib: float | None
 
 
 @dataclass(frozen=True)
@@ -189,8 +136,6 @@ class Frame:
     devices: tuple[SampledDevice, ...]
     samples: Mapping[str, DeviceSample]
     """By device id; a device that is lost is absent."""
-    owners: Mapping[str, tuple[Owner, ...]]
-    """Processes by device id."""
     notes: tuple[str, ...] = ()
     """The last events, in words."""
 
@@ -208,30 +153,8 @@ def balance_of(samples: Sequence[DeviceSample]) -> Mapping[str, float]:
     return found
 
 
-def identify(pid: int) -> Owner:
-    """Name, rank and cell of a process; what cannot be read is left out."""
-    try:
-        process = psutil.Process(pid)
-        name, words = process.name(), process.cmdline()
-    except psutil.Error:
-        # Another user's, or numbered in another pid namespace.
-        return Owner(pid, "?", None, None, None)
-    cell = None
-    if _WORKER_MODULE in words[:-1]:
-        cell = Path(" ".join(words[words.index(_WORKER_MODULE) + 1 :])).name
-    try:
-        # A fork shows the environment of what it was forked from; its name tells.
-        rank = process.environ().get("RANK", name.removeprefix("rank "))
-    except psutil.Error:
-        rank = ""
-    # "python train.py" tells more than "python".
-    script = next((Path(word).name for word in words[1:] if word.endswith(".py")), None)
-    name = f"{name} {script}" if script else name
-    return Owner(pid, name, int(rank) if rank.isdecimal() else None, cell, None)
-
-
 def render(frame: Frame, title: str, width: int) -> RenderableType:
-    """A row a device in ``width`` columns; below them totals, balance, events and processes."""
+    """A row a device in ``width`` columns; below them totals, balance and events."""
     stamp = datetime.fromtimestamp(frame.time).strftime("%H:%M:%S")
     return Group(
         _line("scalewise top", f"{title}, {stamp}"),
@@ -239,7 +162,6 @@ def render(frame: Frame, title: str, width: int) -> RenderableType:
         *_totals(frame),
         *_throttled(frame),
         *(_line("note", note, "bold red") for note in frame.notes),
-        *_processes(frame),
     )
 
 
@@ -295,17 +217,11 @@ def _devices(frame: Frame, width: int) -> Table:
         if width + _GAP < 0:
             break
         columns[title] = column
-    table = _table(columns, left="name")
+    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold dim")
+    for title in columns:
+        table.add_column(title, justify="left" if title == "name" else "right", no_wrap=True)
     for (device, sample), row in zip(readings, zip(*columns.values(), strict=True), strict=True):
         table.add_row(*row, style="red" if _is_alarming(device, sample) else None)
-    return table
-
-
-def _table(titles: Iterable[str], left: str) -> Table:
-    """An empty table of numbers, and one column of words."""
-    table = Table(box=None, padding=(0, _GAP, 0, 0), pad_edge=False, header_style="bold dim")
-    for title in titles:
-        table.add_column(title, justify="left" if title == left else "right", no_wrap=True)
     return table
 
 
@@ -351,15 +267,3 @@ def _throttled(frame: Frame) -> Iterator[Text]:
             groups.setdefault(sample.throttle_reasons, []).append(str(device.index))
     for reasons, indices in groups.items():
         yield _line("held back", f"GPU {', '.join(indices)}: {', '.join(reasons)}", "bold yellow")
-
-
-def _processes(frame: Frame) -> list[Table]:
-    rows = [(d.index, owner) for d in frame.devices for owner in frame.owners.get(d.id, ())]
-    if not rows:
-        return []
-    table = _table(("GPU", "pid", "rank", "memory GiB", "process"), left="process")
-    for index, owner in rows:
-        rank = "-" if owner.rank is None else str(owner.rank)
-        what = f"cell {owner.cell}" if owner.cell else owner.name
-        table.add_row(str(index), str(owner.pid), rank, _of(_gib(owner.memory_mib), None, 1), what)
-    return [table]

@@ -13,8 +13,15 @@ from torchmetrics import MetricCollection
 
 from scalewise.config import BelowOne
 from scalewise.models.contract import Unit
-from scalewise.models.objectives import TokenAccuracy, check_at_least, linear_flops
-from scalewise.models.transformer import FeedForward, SelfAttention, block_flops, check_heads
+from scalewise.models.parts import (
+    FeedForward,
+    SelfAttention,
+    TokenAccuracy,
+    block_flops,
+    check_at_least,
+    check_heads,
+    linear_flops,
+)
 
 
 class Block(nn.Module):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from scalewise.config import BelowOne
 from scalewise.models.contract import Unit
-from scalewise.models.objectives import Regression, linear_flops
+from scalewise.models.parts import Regression, linear_flops
 
 
 class Mlp(Regression):

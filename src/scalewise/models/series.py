@@ -8,11 +8,12 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from scalewise.config import BelowOne
-from scalewise.models.objectives import Regression, linear_flops
-from scalewise.models.transformer import (
+from scalewise.models.parts import (
     EncoderLayer,
+    Regression,
     block_flops,
     check_heads,
+    linear_flops,
     sinusoidal_positions,
 )
 

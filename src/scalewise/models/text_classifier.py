@@ -12,11 +12,13 @@ from torch import Tensor, nn
 
 from scalewise.config import BelowOne
 from scalewise.models.contract import Unit
-from scalewise.models.objectives import Classification, check_at_least, linear_flops
-from scalewise.models.transformer import (
+from scalewise.models.parts import (
+    Classification,
     EncoderLayer,
     block_flops,
+    check_at_least,
     check_heads,
+    linear_flops,
     sinusoidal_positions,
 )
 

@@ -54,8 +54,6 @@ from .folders import last_checkpoint as last_checkpoint
 from .folders import numbered_files as numbered_files
 from .folders import part_path as part_path
 from .folders import seal_checkpoint as seal_checkpoint
-from .heartbeat import HeartbeatWriter as HeartbeatWriter
-from .heartbeat import read_heartbeat as read_heartbeat
 from .metrics import BACKWARD_LOSS as BACKWARD_LOSS
 from .metrics import GRADES as GRADES
 from .metrics import Grade as Grade
@@ -113,8 +111,10 @@ from .series import read_device_series as read_device_series
 from .series import timeline_rows as timeline_rows
 from .state import UNFINISHED as UNFINISHED
 from .state import CellState as CellState
+from .state import HeartbeatWriter as HeartbeatWriter
 from .state import cell_state as cell_state
 from .state import line_that_raised as line_that_raised
+from .state import read_heartbeat as read_heartbeat
 from .state import source_line as source_line
 from .steps import PHASES as PHASES
 from .steps import STEP_DTYPE as STEP_DTYPE

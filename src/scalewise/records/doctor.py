@@ -206,9 +206,7 @@ class LaunchCost:
     """Cost of one operation before it has done anything: an addition to one element."""
 
     kind: Literal["enqueue", "stream", "graph_kernel", "graph_replay", "round_trip"]
-    """Per operation: ``enqueue`` on the host, ``stream`` in a stream fed by the host,
-    ``graph_kernel`` inside a CUDA graph of many, ``graph_replay`` of a graph of one,
-    ``round_trip`` until the host knows that it is done."""
+    """``enqueue``: on the host. The others are in older records alone."""
     timing: Timing
 
 

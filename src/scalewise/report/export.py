@@ -1,4 +1,4 @@
-"""The numbers of a report for other programs: JSON of every run, CSV, pandas tables and Parquet.
+"""The numbers of a report for other programs: JSON of every run, CSV and pandas tables.
 
 A row of a pandas table is one thing: a cell, a run, a configuration, a step of a rank, a reading of
 a device. docs/tables.md says what each column holds. Missing is missing: never 0.
@@ -14,8 +14,9 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -282,49 +283,15 @@ class Tables:
         """The rows of :attr:`steps` of one cell, by its name. Raises KeyError for another."""
         return _steps({one.planned.name: one for one in self.analysis.sweep.cells}[cell])
 
-    def write_steps(self, path: Path) -> Path:
-        """Write :attr:`steps` into ``path``, whose ending says CSV or Parquet, cell by cell.
-
-        Raises OSError where it cannot be written.
-        """
-        path.parent.mkdir(parents=True, exist_ok=True)
-        frames = map(_steps, self.analysis.sweep.cells)
-        if path.suffix == ".parquet":
-            with path.open("wb") as sink:
-                _write_in_parts(frames, sink)
-            return path
-        with path.open("w", encoding="utf-8", newline="") as file:
-            for number, frame in enumerate(frame for frame in frames if len(frame)):
-                frame.to_csv(file, header=number == 0, index=False, lineterminator="\n")
-        return path
-
-    def write_parquet(self, folder: str | os.PathLike[str]) -> tuple[Path, ...]:
-        """Write each table as ``<name>.parquet`` into ``folder``, the steps cell by cell.
-
-        Raises OSError where a file cannot be written.
-        """
-        out = Path(folder)
-        out.mkdir(parents=True, exist_ok=True)
-        written = []
-        for name in ("cells", "runs", "configurations", "devices"):
-            written.append(out / f"{name}.parquet")
-            with written[-1].open("wb") as sink:  # pyarrow's own errors name no file
-                getattr(self, name).to_parquet(sink, index=False)
-        return (*written, self.write_steps(out / "steps.parquet"))
-
 
 def load(folder: str | os.PathLike[str]) -> Tables:
     """Read a sweep's folder, or its archive, and analyse it.
 
     Raises :class:`~scalewise.records.RecordError` if it holds no sweep, and ImportError where
-    pandas or pyarrow is missing.
+    pandas is missing.
     """
-    try:
-        import pandas  # noqa: F401
-        import pyarrow  # noqa: F401
-    except ImportError as error:
-        words = f"found no {error.name}; needed: pip install 'scalewise[tables]'"
-        raise ImportError(words, name=error.name) from None
+    if find_spec("pandas") is None:
+        raise ImportError("found no pandas; needed: pip install 'scalewise[tables]'")
     return Tables(analyse(load_sweep(Path(folder))))
 
 
@@ -342,26 +309,6 @@ def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
     known = [frame for frame in frames if len(frame)]
     return pd.concat(known, ignore_index=True) if known else pd.DataFrame()
-
-
-def _write_in_parts(frames: Iterator[pd.DataFrame], sink: BinaryIO) -> None:
-    """One row group a frame, so that no more than one is held."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    writer = None
-    try:
-        for frame in frames:
-            if not len(frame):
-                continue
-            table = pa.Table.from_pandas(frame, preserve_index=False)
-            writer = writer or pq.ParquetWriter(sink, table.schema)
-            writer.write_table(table)
-    finally:
-        if writer is not None:
-            writer.close()
-    if writer is None:
-        pq.write_table(pa.table({}), sink)
 
 
 def _cell_row(cell: CellRecords) -> dict[str, Any]:

@@ -1,4 +1,4 @@
 from .entry import begin as begin
 from .monitored import monitor as monitor
+from .place import changed_files as changed_files
 from .place import python_path as python_path
-from .side_effects import changed_files as changed_files

@@ -1,11 +1,15 @@
-"""The place that a supervisor gave to a rank of a script, and who takes it."""
+"""The place that a supervisor gave to a rank of a script, who takes it, and what its run leaves.
+
+There are many runs: the next one overwrites what this one wrote where its command was typed, or
+goes on from it as from a checkpoint.
+"""
 
 from __future__ import annotations
 
 import json
 import multiprocessing
 import os
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,3 +82,42 @@ def take_place(environment: MutableMapping[str, str]) -> Place | None:
     except FileExistsError:
         return None
     return place
+
+
+_PASSED_OVER = ("__pycache__", "wandb", "node_modules")
+"""Folders, beside hidden ones, in which nothing is of one run's alone or read again."""
+_MOST_LOOKED_AT = 20_000
+"""Files, for a folder that also holds the data."""
+
+
+def changed_files(folder: Path, since: float, run: str) -> list[str]:
+    """Files below ``folder`` that were written after ``since`` (Unix time), by their paths in it.
+
+    Those of sweeps are left out, those of ``run``, which bear its name, and where the words of this
+    process go.
+    """
+    own = [os.fstat(stream) for stream in (1, 2)]
+    found = []
+    for count, path in enumerate(_files(folder, run)):
+        if count == _MOST_LOOKED_AT:
+            break
+        try:
+            status = path.stat()
+            if status.st_mtime >= since and not any(os.path.samestat(status, one) for one in own):
+                found.append(str(path.relative_to(folder)))
+        except FileNotFoundError:
+            continue  # it was there for a moment
+    return sorted(found)
+
+
+def _files(folder: Path, run: str) -> Iterator[Path]:
+    for at, folders, files in os.walk(folder):
+        if "sweep.json" in files:
+            folders.clear()
+            continue
+        folders[:] = [one for one in folders if _is_shared(one, run) and one not in _PASSED_OVER]
+        yield from (Path(at) / one for one in files if _is_shared(one, run))
+
+
+def _is_shared(name: str, run: str) -> bool:
+    return not name.startswith(".") and run not in name

@@ -30,9 +30,8 @@ from scalewise.sweep.auto import (
     reruns,
 )
 from scalewise.sweep.executor import Executor, QueuedCell, RunningCell
-from scalewise.sweep.folder_lock import lock_folder
 from scalewise.sweep.plan import Cell, Request, add_to_plan
-from scalewise.sweep.resume import set_unreadable_aside
+from scalewise.sweep.resume import lock_folder, set_unreadable_aside
 from scalewise.sweep.running_cells import measure_objective
 from scalewise.sweep.status import Durations, StatusReader, waiting_cell
 from scalewise.sweep.status_view import Display
@@ -262,7 +261,7 @@ class Engine:
             if budget_min is None:
                 return True
             slots, packed = self.executor.slots(), self.executor.policy == "packed"
-            new = [waiting_cell(one.planned, one.planned.devices or slots or 1) for one in cells]
+            new = [waiting_cell(one.planned, one.planned.devices) for one in cells]
             # None where no cell of the sweep has ended.
             left_s = self._durations.seconds_left(new, slots, packed)
             passed_s = time.monotonic() - self._began_s

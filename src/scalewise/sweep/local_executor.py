@@ -20,7 +20,7 @@ import psutil
 
 from scalewise.gpu import DeviceSampler, Host, Hosts, Lease, Leases, Occupancy, units
 from scalewise.host import end_orphans
-from scalewise.records import CellFolder, DeviceInfo, Ending, RecordError, State, SweepFolder
+from scalewise.records import CellFolder, DeviceInfo, Ending, RecordError, SweepFolder
 from scalewise.supervisor import Origin
 from scalewise.sweep.engine import Engine
 from scalewise.sweep.executor import Executor, Policy, QueuedCell, RunningCell
@@ -320,17 +320,13 @@ class DeviceWait:
         if leases.foreign_settles:
             return None
         sweep = cell.request.cell.sweep
-        if sweep.foreign_processes != "wait":
-            why = f"{who} (sweep.foreign_processes={sweep.foreign_processes})"
-            outcome: State = "skipped" if sweep.foreign_processes == "skip" else "failed"
-            return Ending(outcome, "host", why)
         now = self._clock()
         self._since = now if self._since is None else self._since
-        if now - self._since > sweep.foreign_wait_s:
+        if now - self._since >= sweep.foreign_wait_s:
             self.end()
             why = f"{who}, for longer than sweep.foreign_wait_s={sweep.foreign_wait_s:g}"
             return Ending("skipped", "host", why)
-        self._say(f"waiting: {who}; sweep.foreign_processes=skip or fail would not wait")
+        self._say(f"waiting: {who}; sweep.foreign_wait_s=0 would not wait")
         return None
 
     def _say(self, text: str) -> None:

@@ -16,6 +16,7 @@ from scalewise.config import (
     DEFAULT_BUDGET_MIN,
     FEWEST_ADAPTIVE_REPEATS,
     MAX_CELLS,
+    TOO_MANY_CELLS,
     CellConfig,
     Component,
     ConfigError,
@@ -32,7 +33,6 @@ from scalewise.config import (
     place_on_devices,
     rehearsed,
     repeat_id,
-    too_many_cells,
     without_absent_groups,
 )
 from scalewise.host import seal
@@ -192,7 +192,7 @@ def plan(
     Repeats are interleaved in rounds (:func:`in_order`), so that a drift of the host meets all
     configurations alike. An examination of the devices (``sweep.doctor``) comes before all of them.
 
-    Raises :class:`ConfigError` for more cells than ``sweep.max_cells``, before any is made.
+    Raises :class:`ConfigError` for more cells than :data:`MAX_CELLS`, before any is made.
     """
     requests = settle_repeats(requests)
     examined = examination(requests)
@@ -209,10 +209,8 @@ def plan(
         kept = sorted(repeat for repeat in planned if repeat >= wanted)
         repeats[identity] = [range(wanted), kept, range(max(after, wanted), until)]
     counts = [sum(map(len, parts)) for parts in repeats.values()]
-    most = max((one.cell.sweep.max_cells for one in requests), default=MAX_CELLS)
-    if sum(counts) > most:
-        each = f"{len(counts):,} configurations, up to {max(counts):,} repeats of each"
-        raise ConfigError(too_many_cells(f"{sum(counts):,}", most, each))
+    if sum(counts) > MAX_CELLS:
+        raise ConfigError(TOO_MANY_CELLS.format(f"{sum(counts):,}"))
     cells = [
         make_cell(distinct[identity], repeat)
         for identity, parts in repeats.items()

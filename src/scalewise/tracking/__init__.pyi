@@ -1,4 +1,4 @@
 from .answer import hand_over_answer as hand_over_answer
 from .mirror import main as main
-from .view import show_dashboard as show_dashboard
-from .view import upload_offline as upload_offline
+from .trackio import show_dashboard as show_dashboard
+from .wandb import upload_offline as upload_offline

@@ -1,4 +1,4 @@
-"""Runs mirrored to a local Trackio project.
+"""Runs mirrored to a local Trackio project, and its dashboard.
 
 Rows go through Trackio's storage layer rather than through ``trackio.init().log()``, for three
 reasons: a row may carry its true time and an id, so that mirroring it again changes nothing; a full
@@ -8,16 +8,22 @@ open at once. What is here goes elsewhere by ``trackio sync``.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import trackio
 from trackio import fragments, utils
 from trackio.sqlite_storage import SQLiteStorage
 
-from scalewise.tracking.tracker import Answer, Row, RunInfo, RunSummary
+from scalewise.config import ConfigError
+from scalewise.host import say, tell
+from scalewise.tracking.tracker import Answer, Row, RunInfo, RunSummary, listens
 
 _MOST_ROWS = 500
 """Rows that are written at once."""
@@ -166,3 +172,31 @@ def name_in_trackio(name: str) -> str:
 def _timestamp(unix_time: float) -> str:
     """ISO 8601, in UTC."""
     return datetime.fromtimestamp(unix_time, UTC).isoformat()
+
+
+def show_dashboard(project: str, host: str, port: int, *, url_only: bool) -> None:
+    """Start the Trackio dashboard and print its full URL, until Ctrl-C.
+
+    The full URL carries the token that allows renaming and deleting runs. With ``url_only`` nothing
+    is started, and only where it is gets printed. Raises :class:`ConfigError` if the project does
+    not exist or the port is taken.
+    """
+    url = f"http://{host}:{port}/?project={quote(project)}"
+    if url_only:
+        tell(url)
+        if not listens(host, port, 1.0):
+            say(f"nothing listens there: start it with scalewise trackio-view --project {project}")
+        return
+    if not (utils.TRACKIO_DIR / f"{project}.db").exists():
+        found = ", ".join(sorted(path.stem for path in utils.TRACKIO_DIR.glob("*.db"))) or "none"
+        raise ConfigError(f"project: found {project!r}; in {utils.TRACKIO_DIR} there is: {found}")
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            _, _, _, full_url = trackio.show(
+                project=project, host=host, server_port=port, open_browser=False, block_thread=False
+            )
+    except OSError as error:
+        raise ConfigError(f"port {port}: {error}; is the dashboard running at {url}?") from error
+    tell(f"Trackio dashboard: {full_url}")
+    with contextlib.suppress(KeyboardInterrupt):
+        threading.Event().wait()

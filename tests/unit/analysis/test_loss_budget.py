@@ -14,7 +14,7 @@ from fakes.kept_sweep import kept_sweeps
 from fakes.recorded import DDP, DDP_MS, SINGLE_MS, Spec, analysed, with_devices, with_ranks
 from fakes.simulated_training import Delay, Training, simulate
 from scalewise.analysis import Configuration, Run, analyse, load_sweep
-from scalewise.analysis.loss_budget import LossBudget, make_budget
+from scalewise.analysis.loss_budget import LossBudget, _lost_to_clocks, make_budget
 from scalewise.analysis.run import measure_run
 from scalewise.records import STEP_DTYPE, StepSeries
 
@@ -469,3 +469,13 @@ def test_hardly_anything_is_left_unexplained_of_the_kept_pairs() -> None:
             shares.append(left / (budget.measured_ms - budget.ideal_ms))
     assert len(shares) >= 8
     assert median(shares) <= 0.10
+
+
+@pytest.mark.parametrize(
+    ("work_ms", "ratio", "lost_ms"), [(10.0, 0.9, 1.0), (10.0, 0.995, 0.0), (None, 0.9, 0.0)]
+)
+def test_clocks_lose_a_share_of_the_devices_work_and_nothing_where_that_is_unknown(
+    work_ms: float | None, ratio: float, lost_ms: float
+) -> None:
+    parts: Any = {} if work_ms is None else {"device_work": work_ms}
+    assert _lost_to_clocks(parts, ratio) == pytest.approx(lost_ms)

@@ -13,6 +13,7 @@ from scalewise.analysis import Configuration, Run, analyse, load_sweep
 from scalewise.analysis.doubts import doubt_speedup
 from scalewise.analysis.run import measure_run
 from scalewise.analysis.scaling import TypicalSpeedup, pair_all
+from scalewise.analysis.step_figures import extremes
 from scalewise.analysis.step_parts import long_step_figures
 from scalewise.analysis.steps import (
     NotMeasuredError,
@@ -320,3 +321,11 @@ def test_under_weak_scaling_twice_the_samples_count_twice(tmp_path: Path) -> Non
     found = typical(*configurations(tmp_path, "weak"))
     assert found.of_medians == pytest.approx(found.of_means, rel=0.01)
     assert not found.differs
+
+
+def test_of_many_points_the_extremes_of_each_bin_stay() -> None:
+    y = np.zeros(1000)
+    y[[333, 334, 871]] = 5.0, -4.0, 9.0
+    at, kept = extremes(np.arange(1000.0), y, most=20)
+    assert len(at) <= 20
+    assert {(333.0, 5.0), (334.0, -4.0), (871.0, 9.0)} <= {*zip(at, kept, strict=True)}

@@ -19,7 +19,7 @@ from scalewise.cli.exits import Exit, explain
 from scalewise.config import ConfigError, conf_dir, options_of
 from scalewise.records import SweepFolder, SweepPlan
 from scalewise.sweep import SweepReport, compose, engine
-from scalewise.sweep.folder_lock import lock_folder
+from scalewise.sweep.resume import lock_folder
 
 Train = Callable[..., tuple[int, str]]
 

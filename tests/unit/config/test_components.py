@@ -76,8 +76,6 @@ PARAMETERS = {
     "lstm": 342_243,
     "gru": 256_803,
     "series_transformer": 1_789_827,
-    "resnet18": 11_689_512,
-    "resnet50": 25_557_032,
 }
 OPERATIONS = {"fusion", "voxel"}
 NEEDS_A_PATH = {"text_file", "tokens"}
@@ -187,7 +185,6 @@ def test_pcie_leaves_the_choice_to_nccl_and_seed000_says_what_it_left_out() -> N
          "model.features: found 0; allowed: above 0"),
         ("model", "models.mlp.Mlp", {"features": 4, "hidden_widths": [], "targets": 1},
          "model.hidden_widths: found []; allowed: at least 1 item"),
-        ("model", "models.resnet.ResNet", {"depth": 20}, "model.depth: found 20; allowed: 18 or"),
         ("dataset", "datasets.tabular.Tabular", {"signal": 1.5}, "dataset.signal: found 1.5; "),
         ("dataset", "datasets.tabular.TabularWindows", {"samples": 1}, "dataset.samples: found 1"),
         ("dataset", "datasets.tabular.Tabular", {"validation_fraction": 1.0},

@@ -14,7 +14,7 @@ from scalewise.cli import main
 from scalewise.config import ConfigError, conf_dir, first_line, in_one_line, resolve
 from scalewise.host import escaped
 from scalewise.records import RecordError
-from scalewise.sweep import combinations, rules, sweep_folder
+from scalewise.sweep import combinations, patterns, sweep_folder
 from scalewise.sweep.plan import make_cell, request
 
 CONF = conf_dir()
@@ -36,8 +36,8 @@ def jobs(experiment: str) -> list[list[str]]:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         typed = [f"experiment={experiment}"]
         sweeper: Any = compose("config", overrides=typed, return_hydra_config=True).hydra.sweeper
-    rule = rules(sweeper.exclude, sweeper.only, sweeper.allow)
-    return combinations(sweeper.grids or [], {}, typed, rule, OverridesParser.create())
+    excluded = patterns(sweeper.exclude)
+    return combinations(sweeper.grids or [], {}, typed, excluded, OverridesParser.create())
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)

@@ -17,8 +17,15 @@ from scalewise.config import DatasetError
 from scalewise.datasets import load_index, token_count
 from scalewise.datasets.contract import TrainingData
 from scalewise.datasets.text_file import TokenFolder
-from scalewise.datasets.token_index import Part, TokenIndex
-from scalewise.datasets.tokenize import Texts, Tokenizer, load_tokenizer, open_texts, tokenize
+from scalewise.datasets.tokenize import (
+    Part,
+    Texts,
+    TokenIndex,
+    Tokenizer,
+    load_tokenizer,
+    open_texts,
+    tokenize,
+)
 
 datasets = pytest.importorskip("datasets")
 

@@ -10,16 +10,19 @@ from scalewise.doctor import Plan, copies
 from scalewise.doctor.collectives import COLLECTIVES, exercise, expected_s, most_iterations
 from scalewise.doctor.compute import (
     Precision,
+    gb_per_s,
     gemm,
     gemm_rate,
     gemm_tflops,
-    launch_costs,
+    host_stopwatch,
+    launch_cost,
+    measure,
     precisions,
+    repetitions,
     soak,
 )
 from scalewise.doctor.copies import STAGING, copy_rate, host_copies
 from scalewise.doctor.plan import Budget, RankRecord
-from scalewise.doctor.timing import gb_per_s, host_stopwatch, measure, repetitions
 from scalewise.records import Collective, CollectiveRate, CopyKind, CopyRate, DeviceSample, Timing
 from scalewise.train import Team
 
@@ -123,8 +126,8 @@ def test_a_slower_host_than_was_estimated_ends_after_three() -> None:
     assert len(timing.samples_us) == 3
 
 
-def test_a_cpu_has_only_the_cost_of_a_call() -> None:
-    (cost,) = launch_costs(_CPU, 0.02)
+def test_a_call_has_its_cost() -> None:
+    cost = launch_cost(_CPU, 0.02)
     assert cost.kind == "enqueue" and 0.1 < cost.timing.median_us < 1000
 
 

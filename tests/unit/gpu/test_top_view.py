@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from scalewise.gpu.top import Frame, Owner, balance_of, render
+from scalewise.gpu.top import Frame, balance_of, render
 from scalewise.records import GRADES, DeviceSample, SampledDevice
 
 
@@ -27,8 +27,7 @@ def _frame(count: int, *, gpm: bool = True, lost: int | None = None) -> Frame:
         for d in devices
         if d.index != lost
     }  # fmt: skip
-    owners = {d.id: (Owner(4000 + d.index, "python", d.index, "0_ddp", 9216),) for d in devices}
-    return Frame(1.7e9, devices, samples, owners, ("GPU 1 is lost",) if lost else ())
+    return Frame(1.7e9, devices, samples, ("GPU 1 is lost",) if lost else ())
 
 
 def _draw(frame: Frame, width: int) -> list[str]:
@@ -55,12 +54,11 @@ def test_narrow_keeps_what_matters_and_wide_shows_more() -> None:
     assert "SM%" not in _draw(_frame(2, gpm=False), 140)[1], "an empty column"
 
 
-def test_throttling_balance_processes_and_notes_are_in_words() -> None:
+def test_throttling_balance_and_notes_are_in_words() -> None:
     text = "\n".join(_draw(_frame(8, lost=5), 140))
     assert "held back  GPU 0, 1, 2: power cap" in text
     assert "SM 0.0 %" in text and "memory" in text
     assert not any(grade in text for grade in GRADES), "only arrival judges load"
-    assert "cell 0_ddp" in text and "4003" in text
     assert "GPU 1 is lost" in text
     assert "lost  GPU 5" in text
 

@@ -31,6 +31,7 @@ from scalewise.records import (
     mean_over_ranks,
     read_metrics,
     save_json,
+    weights_of,
 )
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
@@ -179,6 +180,13 @@ def test_the_mean_is_weighted_and_not_finite_if_any_is() -> None:
     for nothing in (None, [0.0, 0.0]):
         with pytest.raises(ValueError, match="values that differ"):
             mean_over_ranks([1.0, 2.0], nothing)
+
+
+def test_a_loss_counts_by_the_samples_of_its_step_and_not_where_these_are_unknown() -> None:
+    two, six, unknown = (MetricRow(0.0, 1, 0, 8, {}, samples) for samples in (2, 6, None))
+    assert weights_of("train_loss", [two, six]) == (2.0, 6.0)
+    assert weights_of("train_loss", [two, unknown]) is None
+    assert weights_of("val_accuracy", [two, unknown]) == (1.0, 1.0)
 
 
 def told(fed: int, **metrics: float) -> RankSummary:

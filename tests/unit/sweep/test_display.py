@@ -4,6 +4,8 @@ import io
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -11,7 +13,14 @@ from rich.console import Console
 from scalewise.records import Ending, State
 from scalewise.sweep import make_display
 from scalewise.sweep.status import CellStatus, Durations, SweepStatus
-from scalewise.sweep.status_view import Display, counts, duration, left_words, progress_line
+from scalewise.sweep.status_view import (
+    Display,
+    _readings,
+    counts,
+    duration,
+    left_words,
+    progress_line,
+)
 
 LONG = "gpt2_tiny-fineweb_edu-heterogeneous8-r0-39b17f4d"
 
@@ -82,6 +91,16 @@ def test_the_worst_case_counts_all_rounds_within_their_budget_and_whatever_is_pl
     assert most(17, 60.0) == 60.0
     assert most(17, 3.0) == 10.0
     assert Durations().most_seconds_left([cell], [cell], None, 1, False) is None
+
+
+@pytest.mark.parametrize("last", [cell("running"), cell("waiting")])
+def test_a_sweep_is_watched_as_long_as_something_runs_or_may_start(last: CellStatus) -> None:
+    found = [replace(sweep(), cells=(cell("done"), one)) for one in (last, cell("done"))]
+    readings = iter(found)
+    reader: Any = SimpleNamespace(read=lambda: next(readings))
+    assert [one.cells[1].state for one in _readings(reader, 0.0)] == [last.state, "done"]
+    readings = iter(found)
+    assert [*_readings(reader, None)] == found[:1], "read once where it is not watched"
 
 
 def test_no_figure_is_given_for_time_that_no_estimate_tells(
@@ -162,7 +181,7 @@ def durations(*ended: tuple[str, float]) -> Durations:
     return found
 
 
-def waiting(config_id: str, devices: int = 1) -> CellStatus:
+def waiting(config_id: str, devices: int | None = 1) -> CellStatus:
     return CellStatus("cell", "id", config_id, Ending("waiting"), devices)
 
 
@@ -205,6 +224,8 @@ def test_packed_cells_run_beside_each_other() -> None:
     narrow = [waiting("a")] * 8
     assert known.seconds_left(narrow, 4, packed=True) == 20.0
     assert known.seconds_left([*narrow, waiting("wide")], 4, packed=True) == 30.0, "longest"
+    whole = [waiting("a", None)] * 3
+    assert known.seconds_left([*narrow, *whole], 4, packed=True) == 50.0, "auto takes all four"
 
 
 def test_a_cluster_runs_as_many_side_by_side_as_now() -> None:

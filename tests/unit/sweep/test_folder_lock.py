@@ -17,7 +17,7 @@ from scalewise.config import ConfigError, components
 from scalewise.host import FileLock
 from scalewise.records import SweepFolder
 from scalewise.sweep import compose
-from scalewise.sweep.folder_lock import SweepBusy, lock_folder
+from scalewise.sweep.resume import SweepBusy, lock_folder
 
 
 def test_a_second_sweep_is_refused_while_the_first_one_runs(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def left(tmp_path: Path) -> Iterator[int]:
         "import os, signal, subprocess, sys; from pathlib import Path;"
         "from scalewise.host import FileLock;"
         "from scalewise.records import SweepFolder;"
-        "from scalewise.sweep.folder_lock import lock_folder;"
+        "from scalewise.sweep.resume import lock_folder;"
         "folder = SweepFolder(Path(sys.argv[1])); lock = FileLock(folder.lock_path);"
         "context = lock_folder(folder, lock); context.__enter__();"
         "child = subprocess.Popen(['sleep', '60'], stdout=-3, pass_fds=lock.descriptors);"
@@ -73,7 +73,7 @@ def test_what_a_killed_sweep_has_left_is_waited_for(tmp_path: Path, left: int) -
 
 @pytest.mark.usefixtures("left")
 def test_what_does_not_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scalewise.sweep.folder_lock._RANKS_END_S", 0.5)
+    monkeypatch.setattr("scalewise.sweep.resume._RANKS_END_S", 0.5)
     with pytest.raises(
         SweepBusy, match=r"^sweep\.resume: .* was killed and what it left still runs"
     ):

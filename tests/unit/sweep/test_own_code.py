@@ -15,7 +15,7 @@ import pytest
 from fakes.requests import asked as composed
 from scalewise.config import Component, ConfigError
 from scalewise.datasets import AG_NEWS, read_labelled_csv
-from scalewise.datasets.token_index import TokenIndex
+from scalewise.datasets.tokenize import TokenIndex
 from scalewise.records import save_json
 from scalewise.sweep import preflight
 from scalewise.sweep.plan import Request

@@ -30,8 +30,8 @@ CPU = "hardware=cpu"
         # divided models
         ("fsdp optimizer=adafactor", "optimizer: found adafactor with strategy=fsdp"),
         ("fsdp precision=fp16-mixed", "precision: found fp16-mixed with strategy=fsdp"),
-        ("pipeline model=resnet18 dataset=synthetic_images",
-         "model: found ResNet with strategy=pipeline"),
+        ("pipeline model=lstm dataset=tabular_windows",
+         "model: found Recurrent with strategy=pipeline"),
         ("fsdp model=lstm dataset=tabular_windows", "model: found Recurrent with strategy=fsdp"),
         ("pipeline accumulate_grad_batches=2", "accumulate_grad_batches: found 2 with strategy=p"),
         ("fsdp strategy.gather_dtype=bf16", "strategy.gather_dtype: found bf16 with precision="),

@@ -35,8 +35,8 @@ def checkpoint_blocks(network: nn.Module) -> int:
     if not blocks:
         raise ValueError(
             f"execution.activation_checkpointing: found true, but {type(network).__name__} has no "
-            f"list of blocks named {' or '.join(BLOCK_LISTS)}; allowed: a transformer or a ResNet "
-            "of scalewise, or a model with such a list"
+            f"list of blocks named {' or '.join(BLOCK_LISTS)}; allowed: a transformer of "
+            "scalewise, or a model with such a list"
         )
     for block in blocks:
         block.forward = _checkpointed(block)

@@ -237,9 +237,27 @@ def test_a_test_that_a_lightning_class_cannot_do_is_refused_before_anything_star
     check_own_code([asked("data.Tested", group="dataset", test=True)])
 
 
+@pytest.mark.usefixtures("data")
+def test_plain_data_without_a_test_set_are_refused_before_anything_starts() -> None:
+    said = refusal(asked("data.plain", group="dataset", test=True))
+    assert said.startswith("test: found true, but data.plain has no test set (.test)")
+    check_own_code([asked("data.plain", group="dataset"), asked("data.Whole", group="dataset",
+                    test=True), asked("data.broken", group="dataset", test=True)])  # fmt: skip
+
+
 DATA = """
 import time
 import pytorch_lightning as pl
+
+def plain():
+    return [1, 2]
+
+class Whole:
+    def __init__(self):
+        self.train = self.test = [1, 2]
+
+def broken():
+    raise OSError("the ranks will tell")
 
 class Loader:
     def __init__(self, batch_size):

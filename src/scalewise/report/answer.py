@@ -10,6 +10,7 @@ import functools
 from collections.abc import Iterator, Sequence
 
 from scalewise.analysis import (
+    BEST,
     CAUSE_WORDS,
     OWN_BATCHES,
     VERDICT_RUNS,
@@ -36,6 +37,7 @@ from scalewise.analysis import (
     work_remedy,
     worth_saying,
 )
+from scalewise.config import known_mode, of_validation
 from scalewise.host import plural
 from scalewise.report.cost_tables import best_in_brief, lines_of_devices
 from scalewise.report.findings import (
@@ -440,13 +442,18 @@ def _accuracy(analysis: Analysis) -> Iterator[str]:
     yield from ranked
     if rankings(analysis):
         return
-    known = [
-        (c.label, found) for c in analysis.measured if (found := c.estimate("val_accuracy_reached"))
-    ]
-    said = [f"{label} {number(found.value)}" for label, found in known[:_MOST_ALONE]]
-    more = len(known) - len(said)
-    if said:
-        yield f"val_accuracy: {', '.join(said)}{f', {more} more in the report' * bool(more)}."
+    logged = dict.fromkeys(key for c in analysis.measured for key in c.logged)
+    last = [key for key in logged if not key.startswith(BEST)]
+    if len(analysis.measured) == 1:
+        (config,) = analysis.measured
+        said = [f"{key} {estimate(config.estimate(key))}" for key in last]
+        yield from [f"Logged last: {listed(said, _MOST_ALONE)}."] if said else []
+        return
+    scores = (key for key in last if of_validation(key) and known_mode(key) == "max")
+    for key in [*scores][:1]:
+        known = [(c.label, found) for c in analysis.measured if (found := c.estimate(key))]
+        said = [f"{label} {number(found.value)}" for label, found in known]
+        yield f"{key}: {listed(said, _MOST_ALONE)}."
 
 
 def _stopped(analysis: Analysis) -> Iterator[str]:

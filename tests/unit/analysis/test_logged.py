@@ -94,6 +94,19 @@ def test_what_a_run_logged_is_a_curve_of_the_page(swept: Analysis) -> None:
     assert first["run"] == "seed 1"
 
 
+def test_one_row_alone_tells_all_that_it_logged_under_its_own_names(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [WIDE])
+    log(tmp_path, "000-*", {"val/acc": 0.9, "test/f1": 0.5}, {"val/acc": 0.8, "test/f1": 0.75})
+    (said,) = [line for line in answers(analyse(load_sweep(tmp_path))).texts if "0.800" in line]
+    assert said.endswith("val/acc 0.800, test/f1 0.750.")
+    write_sweep(tmp_path / "b", [Spec(), DDP])
+    for cell in ("000-*", "001-*"):
+        log(tmp_path / "b", cell, {"val/acc": 0.625})
+    (said,) = [line for line in answers(analyse(load_sweep(tmp_path / "b"))).texts
+               if "0.625" in line]  # fmt: skip
+    assert said.startswith("val/acc: large single x1 0.625, ")
+
+
 def test_a_sweep_ends_with_its_rows_ranked_by_what_they_learned(swept: Analysis) -> None:
     said = lines_of(swept, "metrics")
     assert said[0] == "By val/acc (more is better):"

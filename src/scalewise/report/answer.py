@@ -20,6 +20,7 @@ from scalewise.analysis import (
     LostTime,
     Pair,
     Remedy,
+    asked_in_vain,
     changes_samples,
     count_range,
     count_set_aside,
@@ -444,6 +445,10 @@ def _accuracy(analysis: Analysis) -> Iterator[str]:
         return
     logged = dict.fromkeys(key for c in analysis.measured for key in c.logged)
     last = [key for key in logged if not key.startswith(BEST)]
+    vain = asked_in_vain(analysis.measured)
+    if vain is not None:
+        allowed = listed(last, _MOST_ALONE) or "a metric that runs log"
+        yield f"Not ranked: found sweep.objective={vain}, which no run logged; allowed: {allowed}."
     if len(analysis.measured) == 1:
         (config,) = analysis.measured
         said = [f"{key} {estimate(config.estimate(key))}" for key in last]

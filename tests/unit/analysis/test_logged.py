@@ -117,6 +117,20 @@ def test_a_sweep_ends_with_its_rows_ranked_by_what_they_learned(swept: Analysis)
     assert [*said] == [line for line in answers(swept).texts if line in said]
 
 
+def test_no_other_metric_stands_in_for_an_objective_that_no_run_logged(tmp_path: Path) -> None:
+    asked = {"sweep": {"objective": "val/accuracy"}}
+    specs = [replace(one, config={**one.config, **asked}) for one in (WIDE, NARROW)]
+    for objective, ranked in (("val/accuracy", 0), ("val/acc", 1)):
+        asked["sweep"]["objective"] = objective
+        write_sweep(tmp_path / objective, specs)
+        for number in range(2):
+            log(tmp_path / objective, f"00{number}-*", {"val/acc": 0.5 + number / 8})
+        said = answers(analyse(load_sweep(tmp_path / objective))).texts
+        assert sum(line.startswith("By val/acc") for line in said) == ranked
+        vain = [line for line in said if "sweep.objective=val/accuracy" in line]
+        assert [line.endswith("allowed: val/acc.") for line in vain] == [True] * (1 - ranked)
+
+
 def accuracies(path: Path, specs: Sequence[Spec], values: Sequence[float]) -> Sweep:
     write_sweep(path, specs)
     for number, value in enumerate(values):

@@ -54,6 +54,7 @@ def test_what_it_broke_off_of_stands_in_the_record(
     assert (cell.state, cell.attempts[0].cause) == (state, cause)
     assert cell.ending.message == f"rank 0: {message} (after 20 steps)"
     assert not (cell.path / "running.json").exists()
+    assert cell.problems == (), "nothing was lost of what it had not begun to tell"
 
 
 def test_the_rank_that_speaks_first_is_the_culprit(tmp_path: Path) -> None:

@@ -57,6 +57,8 @@ MOST_WHOLE = 5
 """Configurations of which all is said; of more, each has its verdict alone."""
 _MOST_ALONE = 8
 """Configurations without a partner that are named."""
+_MOST_LOGGED = 12
+"""Metrics of a row that is alone."""
 _MOST_LINES = 4
 
 _FAULTS = (
@@ -452,7 +454,7 @@ def _accuracy(analysis: Analysis) -> Iterator[str]:
     if len(analysis.measured) == 1:
         (config,) = analysis.measured
         said = [f"{key} {estimate(config.estimate(key))}" for key in last]
-        yield from [f"Logged last: {listed(said, _MOST_ALONE)}."] if said else []
+        yield from [f"Logged last: {listed(said, _MOST_LOGGED)}."] if said else []
         return
     scores = (key for key in last if of_validation(key) and known_mode(key) == "max")
     for key in [*scores][:1]:

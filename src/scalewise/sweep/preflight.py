@@ -23,6 +23,7 @@ from typing import Any
 from scalewise.config import (
     FP8_CAPABILITY,
     NO_TEST,
+    OTHER_LIGHTNING,
     CellConfig,
     Component,
     ConfigError,
@@ -374,6 +375,8 @@ def _look(key: str, component: Component, typed: str, tested: bool) -> None:
     target, name = load_target(key, component), component.target
     if not callable(target):
         raise ConfigError(f"{key}._target_: found {name}, which is no class; allowed: a class")
+    if any(base.__module__.startswith("lightning.") for base in getattr(target, "__mro__", ())):
+        raise ConfigError(f"{key}._target_: found {name}, a class of lightning's{OTHER_LIGHTNING}")
     _check_lightning(key, component, target, typed)
     if tested and key in _TESTS:
         _check_test(key, component, target)

@@ -169,7 +169,7 @@ def side_by_side(analyses: Sequence[Analysis], ratios: Sequence[Comparison]) -> 
     if alone:
         rest.append(f"Beside no row of the same work: {listed(alone, _MOST_NAMED)}.")
     parts.append(section("rest", "Beside these", lines(rest, "plain")))
-    none = "Nothing to take: no two rows train the same work. Name sweeps that do."
+    none = "Nothing to take for time or cost: no two rows train the same work. Name sweeps that do."
     advice = [*map(_advice, found), *_next(found)] or [none]
     parts.append(section("advice", "What to take", lines(advice, "plain")))
     return [part for part in parts if part.blocks]

@@ -78,6 +78,14 @@ def trackio_rows(environment: dict[str, str], run: str) -> list[dict[str, Any]]:
     return rows
 
 
+def trackio_configs(environment: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """What each run was configured with, read with nothing but SQL."""
+    connection = sqlite3.connect(Path(environment["TRACKIO_DIR"]) / "scalewise.db")
+    found = dict(connection.execute("SELECT run_name, config FROM configs"))
+    connection.close()
+    return {run[:-12]: json.loads(text) for run, text in found.items()}
+
+
 def trackio_alerts(environment: dict[str, str]) -> list[tuple[str, str, str, str]]:
     """Run, title, text and level of every alert, read with nothing but SQL."""
     connection = sqlite3.connect(Path(environment["TRACKIO_DIR"]) / "scalewise.db")
@@ -160,6 +168,9 @@ def test_two_cells_land_whole_in_both_trackers(
     assert (run["project"], run["run_group"][12:]) == ("scalewise", "alpha,beta")
     assert set(run["tags"]) >= {"medium", "tabular", "ddp", "fp32"}
     assert run["job_type"] == "alpha"
+    assert {own["row"] for own in trackio_configs(trackers_environment).values()} == {
+        "alpha", "beta",
+    }  # fmt: skip
     last = history(logs["alpha try 2"])[-1]
     assert last["summary/world_size"] == 2
     assert "summary/val_accuracy" not in last, "what was logged is a curve"

@@ -122,6 +122,16 @@ def test_optuna_gets_the_objective_of_every_cell(train: Train) -> None:
     assert found["best_value"] == pytest.approx(min(loss for loss in losses if loss is not None))
 
 
+def test_what_holds_for_every_batch_of_a_sweeper_is_said_once(train: Train) -> None:
+    run = train(
+        *SMALL, "-m", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=4", "hydra.sweeper.n_jobs=2",
+        "optimizer.lr=choice(0.01)",
+    )  # fmt: skip
+    assert run.status == 0, run.err
+    assert len(run.cells()) == 1
+    assert (run.out + run.err).count("folded: 1 of 2 configurations") == 1
+
+
 def test_the_shipped_configuration_is_complete_beside_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

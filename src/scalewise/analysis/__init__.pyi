@@ -58,6 +58,7 @@ from .loss_budget import worth_saying as worth_saying
 from .model import CellRecords as CellRecords
 from .model import is_monitored as is_monitored
 from .objective import Objective as Objective
+from .objective import asked_in_vain as asked_in_vain
 from .objective import objective_of as objective_of
 from .objective import rank_by as rank_by
 from .ranking import SAMPLES_PER_S as SAMPLES_PER_S

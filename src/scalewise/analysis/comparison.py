@@ -30,9 +30,11 @@ from scalewise.analysis.figures import bounding, confidence, listed
 from scalewise.analysis.model import CellRecords, Sweep
 from scalewise.analysis.statistics import (
     VERDICT_RUNS,
+    Estimate,
     RatioEstimate,
     bonferroni,
     detectable_effect,
+    estimate_difference,
     estimate_ratio,
 )
 from scalewise.host import plural
@@ -40,6 +42,18 @@ from scalewise.records import CellFolder
 
 Change = Literal["faster", "slower", "no difference shown", "undecided"]
 """``undecided``: fewer runs than a verdict needs, whatever their interval says."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """A metric that modules logged, its last or its best value, over the seeds of each side."""
+
+    metric: str
+    before: Estimate | None
+    """Of A; None where no run of it has the metric."""
+    after: Estimate | None
+    difference: Estimate | None
+    """B over A as a difference: seed by seed where the sides have seeds in common."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +73,7 @@ class Match:
     """Fields of the declared factor in which the sides differ."""
     links: tuple[str, str] | None = None
     """How the GPUs of A and of B are joined; None where one device, or nothing, is known."""
+    learned: tuple[Learned, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -291,7 +306,11 @@ def _find_counterpart(
         return Unmatched(config.label, f"no run in {b}: {why}")
     if not before:
         return Unmatched(config.label, f"no configuration of {a} has a run")
-    nearest = min(before, key=lambda c: len(differences(c.identity, config.identity, factor)))
+    # Of several that a factor makes equal, the one that has least of that factor's differences.
+    nearest = min(
+        before,
+        key=lambda c: [len(differences(c.identity, config.identity, f)) for f in (factor, "")],
+    )
     found = differences(nearest.identity, config.identity, factor)
     # What no factor frees stands first: nothing that one types helps there.
     differing = tuple(
@@ -351,4 +370,12 @@ def _judged(
         changed = tuple(differences(old.identity, new.identity, ""))
         links = find_link(old), find_link(new)
         known = links if all(links) else None
-        yield Match(new.label, ratio, change, detectable, mixed, changed, known)
+        learned = tuple(_learned(old, new))
+        yield Match(new.label, ratio, change, detectable, mixed, changed, known, learned)
+
+
+def _learned(old: Configuration, new: Configuration) -> Iterator[Learned]:
+    for key in dict.fromkeys((*old.logged, *new.logged)):
+        before, after = old.estimate(key), new.estimate(key)
+        both = before and after and estimate_difference(new.rounds(key), old.rounds(key))
+        yield Learned(key, before, after, both)

@@ -278,7 +278,9 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
         heartbeat = attempt(problems, read_heartbeat, folder.heartbeat_path(0))
         failure += "" if heartbeat is None else f"; last seen after {heartbeat.step} steps"
     started = (folder.path / "provenance.json").exists() or result is not None
-    config = attempt(problems, read_config, folder)
+    # A script's fit that ended before it could tell what it is made of lacks nothing.
+    unbegun = planned is not None and planned.cell_id == planned.name and not started
+    config = None if unbegun else attempt(problems, read_config, folder)
     tracking = attempt(problems, folder.load_tracking)
     steps = read_cell_steps(folder, result)
     of_steps = steps.figures.faults

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from scalewise.analysis.comparability import grouped
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.ranking import Ranking, Speed, rank
+from scalewise.analysis.run import RUN_FIGURES
 from scalewise.analysis.statistics import RatioEstimate, estimate_ratio
 from scalewise.config import DEFAULT_OBJECTIVE, Mode, known_mode, of_validation
 
@@ -22,8 +23,17 @@ class Objective:
     """Else it is the first score of validation that runs logged."""
 
 
+def asked_in_vain(configs: Sequence[Configuration]) -> str | None:
+    """An objective that was typed and that no run logged; None where there is none such."""
+    typed = {config.setting("sweep.objective"): None for config in configs}
+    known = {None, DEFAULT_OBJECTIVE, *RUN_FIGURES, *(k for one in configs for k in one.logged)}
+    return next((key for key in typed if key not in known), None)
+
+
 def objective_of(configs: Sequence[Configuration]) -> Objective | None:
     """What the rows of a sweep are to be ranked by; None where nobody says, or nothing has it."""
+    if asked_in_vain(configs) is not None:
+        return None
     logged = dict.fromkeys(key for config in configs for key in config.logged)
     for config in configs:
         key, mode = config.setting("sweep.objective"), config.setting("sweep.mode")

@@ -324,7 +324,7 @@ def status(folder: Path | None, watch: bool, every: float, as_json: bool) -> Non
 @click.option(
     "--factor",
     help="What may differ: devices, strategy, gpu, link, code, versions, model, dataset, "
-    "optimizer, callbacks, precision, execution, batch, measuring or seed; several with commas "
+    "optimizer, callbacks, precision, execution, batch or measuring; several with commas "
     "between.",
 )
 @click.option("--fail-if", metavar="slower=PERCENT%", help="For example slower=3%.")

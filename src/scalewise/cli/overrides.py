@@ -157,13 +157,15 @@ def _refuse(message: str) -> NoReturn:
 def _check_override(override: str) -> None:
     """Raises ConfigError for what Hydra would misread.
 
-    It lays the options of a list one over the other, and takes a launcher's name for its settings.
+    It lays the options of a list one over the other, takes a launcher's name for its settings, and
+    has no line for a number.
     """
     key, _, value = override.partition("=")
     key = key.strip().lstrip("+~")
     group = key.replace(".", "/")
     options = options_of(group)
     listed = value.startswith("[") and group != "callbacks"  # whose options have keys of their own
-    if options and (listed or group != key):
+    is_number = re.fullmatch(r"[+-]?[\d.]+|null", value) is not None
+    if options and (listed or is_number or group != key):
         allowed = ", ".join(options)
         raise ConfigError(f"{key}: found {value!r}; allowed: {group}=NAME, one of {allowed}")

@@ -9,6 +9,7 @@ from .cell import SweepConfig as SweepConfig
 from .cell import TrackerName as TrackerName
 from .cell import TrackingConfig as TrackingConfig
 from .cell import check_samples as check_samples
+from .components import OTHER_LIGHTNING as OTHER_LIGHTNING
 from .components import BelowOne as BelowOne
 from .components import Component as Component
 from .components import bind as bind
@@ -87,5 +88,7 @@ from .training import NO_TEST as NO_TEST
 from .training import PASSED as PASSED
 from .training import Mode as Mode
 from .training import SchedulerConfig as SchedulerConfig
+from .training import Validation as Validation
+from .training import check_monitor as check_monitor
 from .training import known_mode as known_mode
 from .training import of_validation as of_validation

@@ -76,6 +76,10 @@ _MOVED = {
 """Modules whose components lie elsewhere now: a ``_target_`` keeps its name, a cell its id."""
 
 
+OTHER_LIGHTNING = "; allowed: import pytorch_lightning as L, which has the same classes"
+"""What to write in place of the package lightning, whose classes are others to Python."""
+
+
 def module_of(target: str) -> str:
     """The module in which the class ``target`` lies now.
 
@@ -113,8 +117,10 @@ def load_target(key: str, component: Component) -> Any:
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
+        is_other = (error.name or "").partition(".")[0] == "lightning"
         raise ConfigError(
             f"{key}._target_: found {component.target!r}; importing {module_name} failed: {error}"
+            f"{OTHER_LIGHTNING if is_other else ''}"
         ) from error
     if not hasattr(module, class_name):
         public = [

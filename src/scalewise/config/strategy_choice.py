@@ -22,7 +22,8 @@ _OPEN = ("strategy.", "callbacks.", "scheduler.", "trainer.")
 def open_keys(overrides: Iterable[str]) -> list[str]:
     """``overrides`` for Hydra, whose ``strategy.*`` and the like are taken whatever is chosen.
 
-    So are the arguments of a class that is named: Hydra knows those of the group's option.
+    So are the arguments of a class that is named, or of options that are swept: Hydra knows those
+    of the default option.
     A key that the strategy or the class does not know is refused where that is built.
     """
     typed = list(overrides)
@@ -38,7 +39,7 @@ def as_typed(overrides: Sequence[str]) -> list[str]:
 
 def _own_arguments(overrides: Iterable[str]) -> tuple[str, ...]:
     """How the keys begin that no option of a group decides on."""
-    named = re.compile(r"[+]*(model|dataset|optimizer)\._target_=")
+    named = re.compile(r"[+]*(model|dataset|optimizer)(?:\._target_=|=[^\[{(]*,)")
     groups = [found[1] for text in overrides if (found := named.match(text))]
     return (*_OPEN, *(f"{group}." for group in groups))
 

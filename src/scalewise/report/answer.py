@@ -10,6 +10,7 @@ import functools
 from collections.abc import Iterator, Sequence
 
 from scalewise.analysis import (
+    BEST,
     CAUSE_WORDS,
     OWN_BATCHES,
     VERDICT_RUNS,
@@ -19,6 +20,7 @@ from scalewise.analysis import (
     LostTime,
     Pair,
     Remedy,
+    asked_in_vain,
     changes_samples,
     count_range,
     count_set_aside,
@@ -36,6 +38,7 @@ from scalewise.analysis import (
     work_remedy,
     worth_saying,
 )
+from scalewise.config import known_mode, of_validation
 from scalewise.host import plural
 from scalewise.report.cost_tables import best_in_brief, lines_of_devices
 from scalewise.report.findings import (
@@ -54,6 +57,8 @@ MOST_WHOLE = 5
 """Configurations of which all is said; of more, each has its verdict alone."""
 _MOST_ALONE = 8
 """Configurations without a partner that are named."""
+_MOST_LOGGED = 12
+"""Metrics of a row that is alone."""
 _MOST_LINES = 4
 
 _FAULTS = (
@@ -440,13 +445,22 @@ def _accuracy(analysis: Analysis) -> Iterator[str]:
     yield from ranked
     if rankings(analysis):
         return
-    known = [
-        (c.label, found) for c in analysis.measured if (found := c.estimate("val_accuracy_reached"))
-    ]
-    said = [f"{label} {number(found.value)}" for label, found in known[:_MOST_ALONE]]
-    more = len(known) - len(said)
-    if said:
-        yield f"val_accuracy: {', '.join(said)}{f', {more} more in the report' * bool(more)}."
+    logged = dict.fromkeys(key for c in analysis.measured for key in c.logged)
+    last = [key for key in logged if not key.startswith(BEST)]
+    vain = asked_in_vain(analysis.measured)
+    if vain is not None:
+        allowed = listed(last, _MOST_ALONE) or "a metric that runs log"
+        yield f"Not ranked: found sweep.objective={vain}, which no run logged; allowed: {allowed}."
+    if len(analysis.measured) == 1:
+        (config,) = analysis.measured
+        said = [f"{key} {estimate(config.estimate(key))}" for key in last]
+        yield from [f"Logged last: {listed(said, _MOST_LOGGED)}."] if said else []
+        return
+    scores = (key for key in last if of_validation(key) and known_mode(key) == "max")
+    for key in [*scores][:1]:
+        known = [(c.label, found) for c in analysis.measured if (found := c.estimate(key))]
+        said = [f"{label} {number(found.value)}" for label, found in known]
+        yield f"{key}: {listed(said, _MOST_ALONE)}."
 
 
 def _stopped(analysis: Analysis) -> Iterator[str]:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from scalewise.analysis import (
+    BEST,
     MISSING,
     VERDICT_RUNS,
     WANTED_RUNS,
@@ -49,6 +51,7 @@ from scalewise.report.sections import (
     Block,
     Column,
     Section,
+    Table,
     by_text,
     figure_columns,
     lines,
@@ -68,7 +71,33 @@ def comparison_section(comparison: Comparison) -> Section:
     Of several factors that nobody declared only their names, and what to type.
     """
     a, b = comparison.sides
-    return section("ratio", f"{b} over {a}", lines(_ratio_lines(comparison), "plain"))
+    blocks: list[Block] = [lines(_ratio_lines(comparison), "plain")]
+    learned = [_learned(match, a, b) for match in comparison.matches if match.learned]
+    if learned:
+        blocks += [lines([_LEARNED], "faint"), *learned]
+    return section("ratio", f"{b} over {a}", *blocks)
+
+
+_LEARNED = (
+    "What was learned: last values, and best ones that are not the last; means over seeds. "
+    "Differences are seed by seed where both sides have the same ones. ± is a 95 % interval of "
+    "each on its own."
+)
+
+
+def _learned(match: Match, a: str, b: str) -> Table:
+    as_best = [replace(one, metric=f"{BEST}{one.metric}") for one in match.learned]
+    return table(
+        "learned",
+        [
+            words("metric", "metric", lambda one: one.metric),
+            Column("before", a, "", lambda one: one.before),
+            Column("after", b, "", lambda one: one.after),
+            Column("difference", f"{b} - {a}", "", lambda one: one.difference),
+        ],
+        (one for one in match.learned if one not in as_best),
+        title=match.label,
+    )
 
 
 def _ratio_lines(comparison: Comparison) -> list[str]:
@@ -140,7 +169,7 @@ def side_by_side(analyses: Sequence[Analysis], ratios: Sequence[Comparison]) -> 
     if alone:
         rest.append(f"Beside no row of the same work: {listed(alone, _MOST_NAMED)}.")
     parts.append(section("rest", "Beside these", lines(rest, "plain")))
-    none = "Nothing to take: no two rows train the same work. Name sweeps that do."
+    none = "Nothing to take for time or cost: no two rows train the same work. Name sweeps that do."
     advice = [*map(_advice, found), *_next(found)] or [none]
     parts.append(section("advice", "What to take", lines(advice, "plain")))
     return [part for part in parts if part.blocks]

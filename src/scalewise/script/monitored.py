@@ -35,6 +35,7 @@ from scalewise.train import (
     new_sweep_folder,
     own_folder,
     provenance_of,
+    seed_set,
 )
 
 _MEET_S = 120.0
@@ -224,6 +225,7 @@ class _Fit:
             "max_steps": None,
             "max_epochs": None,
             "warmup_steps": warmup_steps,
+            **seed_set(),
             "tracking": {"name": "monitor", "trackers": []},
         }
 

@@ -55,6 +55,8 @@ class SweepReport:
     """The requested cells, and those that ``auto`` settings added."""
     chosen: dict[str, str] = field(default_factory=dict)
     """Maps the ``config_id`` of a request to that of the one a first stage chose in its place."""
+    remarks: list[str] = field(default_factory=list)
+    """Lines to show once the folder is locked."""
 
     def cells_of(self, config_id: str) -> list[Cell]:
         """The cells that answer a request."""
@@ -90,6 +92,7 @@ def add_sweep_report(report: SweepReport) -> None:
         earlier.endings.update(report.endings)
         earlier.objectives.update(report.objectives)
         earlier.cells += report.cells
+        earlier.remarks += report.remarks
 
 
 class Engine:
@@ -103,8 +106,6 @@ class Engine:
         """Endings so far; they stay when :meth:`run` is interrupted."""
         self.rerun_ids: frozenset[str] = frozenset()
         """Ids of done cells that are to run once more; their results are set aside."""
-        self.remarks: list[str] = []
-        """Lines to show once the folder is locked."""
         self.undecided_requests: tuple[Request, ...] = ()
         """Requests with ``strategy=auto``: the cells to run decide them."""
         self._began_s = time.monotonic()
@@ -130,7 +131,7 @@ class Engine:
         self._began_s = time.monotonic()
         lock = FileLock(self.folder.lock_path)
         with lock_folder(self.folder, lock):
-            for line in [*self.remarks, *describe_rounds(cells)]:
+            for line in [*self.report.remarks, *describe_rounds(cells)]:
                 self.display.note(line)
             become_subreaper()
             try:

@@ -30,7 +30,7 @@ from scalewise.records import ENV_SECRETS, DataError, SweepFolder, build, secret
 from scalewise.supervisor import CellFailed
 from scalewise.sweep.auto import describe_later, first_stage, settle_alone, undecided_requests
 from scalewise.sweep.compose import Composer, written_keys
-from scalewise.sweep.engine import Engine, SweepReport, add_sweep_report
+from scalewise.sweep.engine import Engine, SweepReport, add_sweep_report, sweep_reports
 from scalewise.sweep.local_executor import local_engine
 from scalewise.sweep.plan import Cell, Request, folded, plan, request, run_once, wrapped
 from scalewise.sweep.preflight import Cluster, ThisHost, check_files, take_own_batches
@@ -243,7 +243,8 @@ def _run(
     engine = make_engine(folder)
     engine.rerun_ids = selection.rerun_ids
     engine.undecided_requests = undecided
-    engine.remarks = remarks
+    earlier = {line for one in sweep_reports if one.folder == folder for line in one.remarks}
+    engine.report.remarks = [line for line in remarks if line not in earlier]
     try:
         return engine.run(selection.cells)
     finally:

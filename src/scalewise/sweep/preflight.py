@@ -23,6 +23,7 @@ from typing import Any
 from scalewise.config import (
     FP8_CAPABILITY,
     NO_TEST,
+    OTHER_LIGHTNING,
     CellConfig,
     Component,
     ConfigError,
@@ -304,14 +305,21 @@ def main() -> None:
         os.dup2(2, 1)  # what the user's modules print is no answer
         asked = [(key, Component(**plain), *rest) for key, plain, *rest in json.load(sys.stdin)]
         error = next(filter(None, map(_error_of, asked)), None)
-        batches = [] if error else _own_batches([(key, one) for key, one, *_ in asked])
+        batches: list[int | str | None] = []
+        try:
+            batches = [] if error else _own_batches(asked)
+        except ConfigError as refusal:
+            error = str(refusal)
         json.dump({"error": error, "batches": batches}, answer)
         answer.flush()
         os._exit(0)  # a thread of the user's would keep it
 
 
-def _own_batches(asked: Sequence[tuple[str, Component]]) -> list[int | str | None]:
-    """For each component: None for all but data modules, of which :func:`_own_batch` tells."""
+def _own_batches(asked: Sequence[_Asked]) -> list[int | str | None]:
+    """For each component: None for all but data modules, of which :func:`_own_batch` tells.
+
+    Raises ConfigError for data without a test set where that is to be scored.
+    """
 
     def too_long(*_: object) -> None:
         raise TimeoutError(f"its loaders took more than {_LOADERS_S:g} s")
@@ -319,26 +327,36 @@ def _own_batches(asked: Sequence[tuple[str, Component]]) -> list[int | str | Non
     signal.signal(signal.SIGALRM, too_long)
     signal.setitimer(signal.ITIMER_REAL, _LOADERS_S, 0.1)  # again for each that is left
     try:
-        return [_own_batch(component) if key == "dataset" else None for key, component in asked]
+        return [
+            _own_batch(component, tested) if key == "dataset" else None
+            for key, component, _, tested in asked
+        ]
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _own_batch(dataset: Component) -> int | str | None:
+def _own_batch(dataset: Component, tested: bool) -> int | str | None:
     """Samples of a batch by the loader of a data module, or why it does not say.
 
-    Nothing is downloaded: ``prepare_data`` is left out.
+    Nothing is downloaded: ``prepare_data`` is left out. Other data are built only to be tested.
     """
+    is_module, batch = False, None
     try:
         target = load_target("dataset", dataset)
-        if not _is_a("LightningDataModule", target):
+        is_module = _is_a("LightningDataModule", target)
+        if not (is_module or tested):
             return None
-        module = target(**built_arguments("dataset", dataset))
-        module.setup("fit")
-        batch = getattr(module.train_dataloader(), "batch_size", None)
+        built = target(**built_arguments("dataset", dataset))
+        if is_module:
+            built.setup("fit")
+            batch = getattr(built.train_dataloader(), "batch_size", None)
     except (Exception, SystemExit) as error:  # the ranks will tell
-        return in_one_line(error, at_most=80, with_class=True)
-    return batch if isinstance(batch, int) else "its loader does not say"
+        return in_one_line(error, at_most=80, with_class=True) if is_module else None
+    if is_module:
+        return batch if isinstance(batch, int) else "its loader does not say"
+    if not _is_a("LightningDataModule", type(built)) and getattr(built, "test", None) is None:
+        raise ConfigError(NO_TEST.format(f"{dataset.target} has no test set (.test)"))
+    return None
 
 
 def _error_of(asked: _Asked) -> str | None:
@@ -357,6 +375,8 @@ def _look(key: str, component: Component, typed: str, tested: bool) -> None:
     target, name = load_target(key, component), component.target
     if not callable(target):
         raise ConfigError(f"{key}._target_: found {name}, which is no class; allowed: a class")
+    if any(base.__module__.startswith("lightning.") for base in getattr(target, "__mro__", ())):
+        raise ConfigError(f"{key}._target_: found {name}, a class of lightning's{OTHER_LIGHTNING}")
     _check_lightning(key, component, target, typed)
     if tested and key in _TESTS:
         _check_test(key, component, target)

@@ -54,6 +54,8 @@ class TrackioRun:
         self._lines = fragments.FragmentWriter() if utils.get_storage_mode() == "jsonl" else None
         self._config: dict[str, Any] = {
             **info.config,
+            # Its page groups runs by keys of the top alone.
+            "row": info.row,
             "tags": list(info.tags),
             "_Username": None,
             "_Created": _timestamp(datetime.now(UTC).timestamp()),

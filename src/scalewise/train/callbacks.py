@@ -11,7 +11,14 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-from scalewise.config import CellConfig, ConfigError, SchedulerConfig, instantiate
+from scalewise.config import (
+    CellConfig,
+    ConfigError,
+    SchedulerConfig,
+    Validation,
+    check_monitor,
+    instantiate,
+)
 from scalewise.records import CellFolder
 from scalewise.train.recording import CellRecorder, Stops
 
@@ -22,7 +29,10 @@ class OwnFolder(pl.Callback):
     Checkpoints of all cells of a sweep would else meet in one folder below the working folder.
     """
 
-    def __init__(self, folder: CellFolder, recorder: CellRecorder, ours: set[int]) -> None:
+    def __init__(
+        self, folder: CellFolder, recorder: CellRecorder, ours: set[int], validation: Validation
+    ) -> None:
+        self._validation = validation
         self._root = folder.callbacks_path.resolve()
         self._recorder = recorder
         self._ours = {*ours, id(self)}
@@ -38,6 +48,15 @@ class OwnFolder(pl.Callback):
             if isinstance(one, ModelCheckpoint) and one.dirpath is not None:
                 one.dirpath = self._inside(str(one.dirpath), type(one).__name__)
         self._recorder.callbacks.watch(own)
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Refuse what would fail at the end of an epoch: only the module knows its schedules."""
+        for one in trainer.lr_scheduler_configs:
+            if one.reduce_on_plateau:
+                try:
+                    check_monitor("lr_scheduler", one.monitor, self._validation)
+                except ValueError as error:
+                    raise ConfigError(str(error)) from error
 
     def _inside(self, path: str, name: str) -> str:
         if Path(path).is_relative_to(self._root):

@@ -207,7 +207,8 @@ PLAIN: list[Any] = [dict, int, list, defaultdict, PosixPath]
 def refusal(error: UnpicklingError) -> ConfigError:
     """What a user reads where torch refuses the content of a checkpoint."""
     lines = str(error).partition("Check the documentation")[0].strip().splitlines()
-    why = lines[-1].strip() if lines else "torch refuses to load it"
+    said = lines[-1].strip() if lines else "torch refuses to load it"
+    why = said.partition(". Please use")[0]  # ways around it that nobody has here
     return ConfigError(
         f"checkpoint.trust: found false, and {why}; to load such a checkpoint can be to run code; "
         "allowed: hyper-parameters of plain values, or checkpoint.trust=true"

@@ -253,9 +253,16 @@ def describe_optimizers(optimizers: Sequence[torch.optim.Optimizer]) -> dict[str
     }
 
 
+def seed_set() -> dict[str, int]:
+    """``seed``, where the script has set torch's: one that nobody set has 64 bits."""
+    seed = torch.initial_seed()
+    return {"seed": seed} if seed < 1 << 32 else {}
+
+
 def config_id(config: Mapping[str, Any], world_size: int) -> str:
-    """The same for two fits if and only if they repeat each other, trackers aside."""
-    plain = {k: v for k, v in config.items() if k != "tracking"} | {"world_size": world_size}
+    """The same for two fits if and only if they repeat each other, seeds and trackers aside."""
+    plain = {k: v for k, v in config.items() if k not in ("seed", "tracking")}
+    plain |= {"world_size": world_size}
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:8]
 
 

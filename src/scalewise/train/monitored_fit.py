@@ -9,7 +9,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
 
-from scalewise.train.monitored import describe_model, describe_optimizers, full_name
+from scalewise.train.monitored import describe_model, describe_optimizers, full_name, seed_set
 
 _STRATEGIES: Mapping[type, str] = {
     SingleDeviceStrategy: "single",
@@ -53,6 +53,7 @@ def describe_fit(
         "accumulate_grad_batches": trainer.accumulate_grad_batches,
         "gradient_clip_norm": trainer.gradient_clip_val,
         "warmup_steps": warmup_steps,
+        **seed_set(),
         "tracking": {"name": "monitor", "trackers": list(trackers)},
     }
 

@@ -67,6 +67,12 @@ def test_a_second_difference_refuses_and_an_empty_comparison_fails(tmp_path: Pat
     assert len(compare(a, sweep(tmp_path / "c", 1.0, Spec(device_name="A10G")), "gpu").matches) == 1
 
 
+def test_a_row_is_matched_with_the_one_that_differs_least_in_what_is_freed(tmp_path: Path) -> None:
+    rates = [replace(Spec(), config={"optimizer": {"name": "adam", "lr": lr}}) for lr in (1, 2)]
+    both = sweep(tmp_path / "a", 1.0, *rates)
+    assert [match.changed for match in compare(both, both, "optimizer").matches] == [(), ()]
+
+
 def mixture(path: Path, *commits: str) -> Sweep:
     """Repeats of one configuration, each at a commit of its own."""
     config = {"sweep": {"allow_mixed": True}}

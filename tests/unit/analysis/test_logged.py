@@ -8,12 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import t
+from scipy.stats import t, ttest_ind
 
 from fakes.recorded import DDP, Spec, edit_ranks, write_sweep
 from fakes.sections import cells, lines_of
-from scalewise.analysis import Analysis, Configuration, analyse, csv_rows, load_sweep
+from scalewise.analysis import (
+    Analysis,
+    Configuration,
+    analyse,
+    compare,
+    csv_rows,
+    load_sweep,
+)
+from scalewise.analysis.model import Sweep
 from scalewise.records import CellFolder, MetricRow, MetricsWriter
+from scalewise.report import comparison_section
 from scalewise.report.answer import answers
 from scalewise.report.export import results_json
 from scalewise.report.page import page_data
@@ -85,6 +94,19 @@ def test_what_a_run_logged_is_a_curve_of_the_page(swept: Analysis) -> None:
     assert first["run"] == "seed 1"
 
 
+def test_one_row_alone_tells_all_that_it_logged_under_its_own_names(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [WIDE])
+    log(tmp_path, "000-*", {"val/acc": 0.9, "test/f1": 0.5}, {"val/acc": 0.8, "test/f1": 0.75})
+    (said,) = [line for line in answers(analyse(load_sweep(tmp_path))).texts if "0.800" in line]
+    assert said.endswith("val/acc 0.800, test/f1 0.750.")
+    write_sweep(tmp_path / "b", [Spec(), DDP])
+    for cell in ("000-*", "001-*"):
+        log(tmp_path / "b", cell, {"val/acc": 0.625})
+    (said,) = [line for line in answers(analyse(load_sweep(tmp_path / "b"))).texts
+               if "0.625" in line]  # fmt: skip
+    assert said.startswith("val/acc: large single x1 0.625, ")
+
+
 def test_a_sweep_ends_with_its_rows_ranked_by_what_they_learned(swept: Analysis) -> None:
     said = lines_of(swept, "metrics")
     assert said[0] == "By val/acc (more is better):"
@@ -93,6 +115,58 @@ def test_a_sweep_ends_with_its_rows_ranked_by_what_they_learned(swept: Analysis)
     assert said[2].startswith("  2. net single x1 width=narrow: 0.5")
     assert said[3] == "net single x1 width=wide is the best."
     assert [*said] == [line for line in answers(swept).texts if line in said]
+
+
+def test_no_other_metric_stands_in_for_an_objective_that_no_run_logged(tmp_path: Path) -> None:
+    asked = {"sweep": {"objective": "val/accuracy"}}
+    specs = [replace(one, config={**one.config, **asked}) for one in (WIDE, NARROW)]
+    for objective, ranked in (("val/accuracy", 0), ("val/acc", 1)):
+        asked["sweep"]["objective"] = objective
+        write_sweep(tmp_path / objective, specs)
+        for number in range(2):
+            log(tmp_path / objective, f"00{number}-*", {"val/acc": 0.5 + number / 8})
+        said = answers(analyse(load_sweep(tmp_path / objective))).texts
+        assert sum(line.startswith("By val/acc") for line in said) == ranked
+        vain = [line for line in said if "sweep.objective=val/accuracy" in line]
+        assert [line.endswith("allowed: val/acc.") for line in vain] == [True] * (1 - ranked)
+
+
+def accuracies(path: Path, specs: Sequence[Spec], values: Sequence[float]) -> Sweep:
+    write_sweep(path, specs)
+    for number, value in enumerate(values):
+        log(path, f"00{number}-*", {"val/acc": 0.9}, {"val/acc": value, "b": 1.0})
+    return load_sweep(path)
+
+
+def test_two_sweeps_are_compared_by_what_they_learned_seed_by_seed(tmp_path: Path) -> None:
+    a = accuracies(tmp_path / "a", seeds(WIDE), (0.3, 0.5, 0.8))
+    b = accuracies(tmp_path / "b", seeds(WIDE), (0.31, 0.52, 0.83))
+    other = accuracies(tmp_path / "c", [replace(s, seed=s.seed + 9) for s in seeds(WIDE)],
+                       (0.31, 0.52, 0.83))  # fmt: skip
+    (match,) = compare(a, b).matches
+    found = {one.metric: one for one in match.learned}
+    assert [*found] == ["val/acc", "best val/acc", "b"]
+    assert (found["val/acc"].before.value, found["val/acc"].after.value) == pytest.approx(
+        (1.6 / 3, 1.66 / 3)
+    )
+    difference = found["val/acc"].difference
+    assert (difference.interval.low, difference.interval.high) == pytest.approx(
+        interval([0.01, 0.02, 0.03])
+    )
+    welch = ttest_ind([0.31, 0.52, 0.83], [0.3, 0.5, 0.8], equal_var=False).confidence_interval()
+    apart = compare(a, other).matches[0].learned[0].difference
+    assert (apart.interval.low, apart.interval.high) == pytest.approx((welch.low, welch.high))
+
+
+def test_a_best_value_that_is_the_last_stands_once_beside_the_other_sweep(tmp_path: Path) -> None:
+    a = accuracies(tmp_path / "a", seeds(WIDE), (0.95, 0.96, 0.97))
+    table = comparison_section(compare(a, a)).table("learned")
+    assert [row[0] for row in table.cells] == ["val/acc", "b"]
+    later = accuracies(tmp_path / "b", seeds(WIDE), (0.5, 0.6, 0.7))
+    table = comparison_section(compare(a, later)).table("learned")
+    assert [row[0] for row in table.cells] == ["val/acc", "best val/acc", "b"]
+    unlogged = load_sweep(write_sweep(tmp_path / "c", seeds(WIDE)))
+    assert compare(a, unlogged).matches[0].learned[0].after is None
 
 
 def test_repeats_of_a_seed_are_one_sample_of_what_it_learns(tmp_path: Path) -> None:

@@ -89,6 +89,13 @@ def test_options_may_stand_between_overrides(typed: str, understood: str) -> Non
     assert overrides_last(typed.split()) == understood.split()
 
 
+@pytest.mark.parametrize("typed", ["precision=16", "model=3", "scheduler=null"])
+def test_a_number_is_no_name_of_an_option(typed: str) -> None:
+    key, _, value = typed.partition("=")
+    with pytest.raises(ConfigError, match=f"^{key}: found '{value}'; allowed: {key}=NAME, one of "):
+        overrides_last([typed])
+
+
 def test_verbose_is_ours_wherever_it_stands() -> None:
     typed = ["model=medium", "-v", "-m", "strategy=single,ddp"]
     assert without_verbose(typed) == (["model=medium", "-m", "strategy=single,ddp"], True)

@@ -93,6 +93,16 @@ def test_equal_trainings_are_repeats_and_others_are_not(tmp_path: Path) -> None:
     assert {config.name("model") for config in found} == {"Net"}
 
 
+def test_trainings_of_other_seeds_are_runs_of_one_row_and_samples_by_seed(tmp_path: Path) -> None:
+    for seed in (1, 2, 2):
+        torch.manual_seed(seed)
+        train(tmp_path / "records")
+    (config,) = analyse(load_sweep(tmp_path / "records")).configurations
+    assert config.seeds == [1, 2]
+    learned = config.estimate("loss of mine")
+    assert (len(config.runs), learned and learned.n) == (3, 2)
+
+
 def test_afterwards_nothing_of_torch_is_changed(tmp_path: Path) -> None:
     def seen() -> tuple[Any, ...]:
         iterator: Any = dataloader._BaseDataLoaderIter

@@ -226,6 +226,16 @@ def test_a_lightning_module_takes_no_optimizer(mine: Path) -> None:
     check_own_code([asked("lit.Derived", "optimizer_like=3", "model.optimizer=x")])
 
 
+def test_a_class_of_the_other_lightning_is_told_what_to_import(mine: Path) -> None:
+    (mine / "theirs.py").write_text("import lightning as L\nclass Net(L.LightningModule): ...\n")
+    told = "allowed: import pytorch_lightning as L, which has the same classes"
+    assert refusal(asked("theirs.Net")).endswith(told), "it is not installed"
+    (mine / "lightning").mkdir()
+    (mine / "lightning/__init__.py").write_text("from lightning.pytorch import LightningModule")
+    (mine / "lightning/pytorch.py").write_text("class LightningModule: ...")
+    assert refusal(asked("theirs.Net")).endswith(told), "it is"
+
+
 @pytest.mark.usefixtures("data")
 def test_a_test_that_a_lightning_class_cannot_do_is_refused_before_anything_starts() -> None:
     lines = {
@@ -237,9 +247,27 @@ def test_a_test_that_a_lightning_class_cannot_do_is_refused_before_anything_star
     check_own_code([asked("data.Tested", group="dataset", test=True)])
 
 
+@pytest.mark.usefixtures("data")
+def test_plain_data_without_a_test_set_are_refused_before_anything_starts() -> None:
+    said = refusal(asked("data.plain", group="dataset", test=True))
+    assert said.startswith("test: found true, but data.plain has no test set (.test)")
+    check_own_code([asked("data.plain", group="dataset"), asked("data.Whole", group="dataset",
+                    test=True), asked("data.broken", group="dataset", test=True)])  # fmt: skip
+
+
 DATA = """
 import time
 import pytorch_lightning as pl
+
+def plain():
+    return [1, 2]
+
+class Whole:
+    def __init__(self):
+        self.train = self.test = [1, 2]
+
+def broken():
+    raise OSError("the ranks will tell")
 
 class Loader:
     def __init__(self, batch_size):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import pytorch_lightning as pl
 from pytorch_lightning.demos.boring_classes import BoringModel, RandomDataset
 from pytorch_lightning.utilities.exceptions import SIGTERMException
 from torch import Tensor
@@ -15,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from fakes.small_fit import small_trainer
 from scalewise.analysis import CellRecords, load_sweep
-from scalewise.records import CellFolder, DeviceInfo, SweepFolder
+from scalewise.records import CellFolder, DeviceInfo, SweepFolder, read_metrics
 from scalewise.train import Monitor
 from scalewise.train.monitored import FitRecords, own_folder
 
@@ -54,6 +55,7 @@ def test_what_it_broke_off_of_stands_in_the_record(
     assert (cell.state, cell.attempts[0].cause) == (state, cause)
     assert cell.ending.message == f"rank 0: {message} (after 20 steps)"
     assert not (cell.path / "running.json").exists()
+    assert cell.problems == (), "nothing was lost of what it had not begun to tell"
 
 
 def test_the_rank_that_speaks_first_is_the_culprit(tmp_path: Path) -> None:
@@ -168,3 +170,33 @@ def test_fits_that_share_a_host_know_of_each_other(
     cells = load_sweep(tmp_path / "records").cells
     told = {cell.planned.name: cell.result.co_tenants for cell in cells if cell.result}
     assert told == {"a": ("b",), "b": ("a",)}
+
+
+class Late(BoringModel):
+    """Logs where an epoch ends, after the Monitor's own hook; one metric once."""
+
+    def on_train_epoch_end(self) -> None:
+        self.log("late", float(self.current_epoch))
+        if self.current_epoch == 0:
+            self.log("once", 7.0)
+
+
+class Shouting(pl.Callback):
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        pl_module.log("own", 10.0 + trainer.current_epoch)
+
+
+def test_what_is_logged_where_an_epoch_ends_is_of_that_epoch(tmp_path: Path) -> None:
+    callbacks = [Monitor(tmp_path, devices=False, log_every_n_steps=100), Shouting()]
+    trainer = small_trainer(max_epochs=3, limit_val_batches=0, callbacks=callbacks)
+    trainer.fit(Late(), DataLoader(RandomDataset(32, 8), batch_size=2))
+    rows = [
+        (row.step, row.epoch, {name: row.values[name] for name in names})
+        for row in read_metrics(CellFolder(read(tmp_path).path).metrics_path(0))
+        if (names := {"late", "own", "once"} & {*row.values})
+    ]
+    assert rows == [
+        (4, 0, {"late": 0.0, "own": 10.0, "once": 7.0}),
+        (8, 1, {"late": 1.0, "own": 11.0}),
+        (12, 2, {"late": 2.0, "own": 12.0}),
+    ]

@@ -2,10 +2,14 @@
 
 import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import pytorch_lightning as pl
+import torch
 from pytorch_lightning.callbacks import LambdaCallback
 from pytorch_lightning.demos.boring_classes import BoringModel, RandomDataset
 from torch import Tensor
@@ -13,7 +17,9 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from fakes.small_fit import small_trainer
 from scalewise.config import ConfigError
+from scalewise.records import CellFolder
 from scalewise.train import experiment
+from scalewise.train.callbacks import OwnFolder
 from scalewise.train.experiment import CellTrainer, refuse_empty_epoch
 
 pytestmark = pytest.mark.timeout(60)
@@ -61,6 +67,31 @@ def test_a_loader_with_batches_in_every_epoch_is_let_be() -> None:
 def test_an_epoch_without_a_batch_is_refused(loader: Any, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         fit(loader)
+
+
+class Scheduled(BoringModel):
+    """Its schedule waits for a metric of validation, as only it knows."""
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+        return [optimizer], [{"scheduler": schedule, "monitor": "val/loss"}]
+
+    def validation_step(self, batch: Tensor, batch_idx: int) -> None:
+        self.log("val/loss", self.step(batch))
+
+
+@pytest.mark.parametrize(("validation", "steps"), [("end", 0), ("epoch", 4)])
+def test_a_schedule_that_waits_for_no_validation_is_refused_before_the_first_step(
+    tmp_path: Path, validation: Any, steps: int
+) -> None:
+    recorder: Any = SimpleNamespace(callbacks=SimpleNamespace(watch=lambda own: None))
+    inside = OwnFolder(CellFolder(tmp_path), recorder, set(), validation)
+    trainer = small_trainer(max_epochs=2, callbacks=[inside], num_sanity_val_steps=0)
+    refuses = pytest.raises(ConfigError, match=r"^lr_scheduler\.monitor: found val/loss")
+    with nullcontext() if steps else refuses:
+        trainer.fit(Scheduled(), two_batches(), two_batches())
+    assert trainer.global_step == steps
 
 
 def test_a_schedule_over_all_steps_is_refused_where_time_ends_the_run() -> None:

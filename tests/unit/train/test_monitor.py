@@ -76,6 +76,20 @@ def test_model_source_layers_settings_and_devices_tell_fits_apart() -> None:
     assert len(set(ids)) == len(ids)
 
 
+def test_fits_of_other_seeds_repeat_each_other_and_have_their_seed_on_record() -> None:
+    before = torch.random.get_rng_state()
+    seeds, ids = [], set()
+    for seed in (3, 4, None):
+        torch.seed() if seed is None else pl.seed_everything(seed, verbose=False)
+        module = Small()
+        described: Any = _Fit(module)
+        seeds.append(describe_fit(described, module, 5, ()).get("seed"))
+        ids.add(_id(module))
+    torch.random.set_rng_state(before)
+    assert seeds == [3, 4, None], "nobody has set the last one"
+    assert len(ids) == 1
+
+
 @pytest.fixture
 def tf32_is_on() -> Iterator[None]:
     before = torch.get_float32_matmul_precision()

@@ -231,33 +231,42 @@
     return parts;
   }
 
-  function lossCurves(id, key, title, x) {
-    const traces = [];
-    for (const c of visible()) {
-      cells.filter((cell) => cell.configuration === c.i && cell.loss?.[key]).forEach((cell, k) => {
-        const [at, loss] = cell.loss[key];
-        traces.push({ name: plain(c.configuration), legendgroup: String(c.i), showlegend: k === 0,
-          mode: at.length < 3 ? "markers+lines" : "lines", x: at, y: loss,
-          line: { color: colour(c.i), dash: DASHES[Math.floor(c.i / COLOURS.length) % 6] },
-          hovertext: plain(`${cell.loss.name}, ${cell.name}`) });
-      });
-    }
-    picture(id, title, x, "loss", traces);
+  // A line is a run, in the colour of its configuration; models share no scale here either.
+  const PANEL = 200;
+  function curves(id, title, x, y, read, said = (cell) => cell.run) {
+    const drawn = visible().flatMap((c) => cells
+      .filter((cell) => cell.configuration === c.i && read(cell))
+      .map((cell, k) => ({ model: c.model, name: label(c), legendgroup: String(c.i),
+        showlegend: k === 0, mode: read(cell)[0].length < 3 ? "markers+lines" : "lines",
+        x: read(cell)[0], y: read(cell)[1], hovertext: plain(`${said(cell)}, ${cell.name}`),
+        line: { width: 1, color: colour(c.i), dash: DASHES[Math.floor(c.i / COLOURS.length) % 6] } })));
+    const models = [...new Set(drawn.map((one) => one.model))];
+    const most = PANEL * models.length + GAP * (models.length - 1);
+    const annotations = [], axes = {};
+    models.forEach((model, k) => {
+      const [of, top] = [k ? String(k + 1) : "", 1 - k * (PANEL + GAP) / most];
+      const last = k === models.length - 1;
+      axes[`xaxis${of}`] = { anchor: `y${of}`, title: { text: last ? x : "" } };
+      axes[`yaxis${of}`] = { anchor: `x${of}`, domain: [Math.max(0, top - PANEL / most), top],
+        title: { text: y } };
+      if (models.length > 1) {
+        annotations.push({ text: plain(model), showarrow: false, xref: "paper", yref: "paper",
+          x: 0, y: top, xanchor: "left", yanchor: "bottom" });
+      }
+    });
+    const traces = drawn.map(({ model, ...trace }) => {
+      const of = models.indexOf(model) ? String(models.indexOf(model) + 1) : "";
+      return { ...trace, xaxis: `x${of}`, yaxis: `y${of}` };
+    });
+    picture(id, title, x, y, traces, { height: 100 + most, annotations, ...axes });
   }
 
-  // A picture a metric; the runs of a configuration have its colour.
   function learned() {
     const names = [...new Set(cells.flatMap((cell) => Object.keys(cell.logged)))];
     names.forEach((name, i) => {
       const id = `learned-${i}`;
       if (!byId(id)) byId("learned").append(element("figure", { id }));
-      const traces = visible().flatMap((c) => cells
-        .filter((cell) => cell.configuration === c.i && cell.logged[name])
-        .map((cell, k) => ({ name: label(c), legendgroup: String(c.i), showlegend: k === 0,
-          mode: "lines", x: cell.logged[name][0], y: cell.logged[name][1],
-          line: { width: 1, color: colour(c.i), dash: DASHES[Math.floor(c.i / COLOURS.length) % 6] },
-          hovertext: plain(`${cell.run}, ${cell.name}`) })));
-      picture(id, plain(name), "step", "", traces);
+      curves(id, plain(name), "step", "", (cell) => cell.logged[name]);
     });
   }
 
@@ -440,8 +449,11 @@
     bars("energy", "Energy of a million samples", "J",
       (c) => c.energy_j_per_million_samples);
     learned();
-    lossCurves("loss-samples", "over_samples", "Loss over samples", "samples");
-    lossCurves("loss-seconds", "over_seconds", "Loss over time", "seconds since the first step");
+    const loss = (key) => (cell) => cell.loss?.[key];
+    const called = (cell) => cell.loss.name;
+    curves("loss-samples", "Loss over samples", "samples", "loss", loss("over_samples"), called);
+    curves("loss-seconds", "Loss over time", "seconds since the first step", "loss",
+      loss("over_seconds"), called);
     updateChoices();
     drawCells();
     filterTables();

@@ -74,6 +74,8 @@ class MetricsRecorder:
         """Whether the learning rate changes, at the end of a step or epoch."""
         self._rate: dict[str, float | None] = {}
         """That of the step under way, where it changes."""
+        self._told: dict[str, Tensor] = {}
+        """What the user's module logged last, as Lightning keeps it."""
 
     @property
     def rows(self) -> int:
@@ -163,14 +165,22 @@ class MetricsRecorder:
             epoch, ranks = trainer.current_epoch, trainer.world_size
             self.append(epoch, ranks, dict(rate), (loss,), (1.0,), steps_back)
 
-    def append_logged(self, trainer: pl.Trainer) -> None:
-        """A row of what the user's module has logged in the loop that ends, if it has anything."""
+    def append_logged(self, trainer: pl.Trainer, epoch: int | None = None) -> None:
+        """A row of what the user's module has logged in the loop that ends, if it has anything.
+
+        In training that is of ``epoch``, which is over.
+        """
         self.open(trainer.global_rank, trainer.strategy.root_device)
+        found = _logged_now(trainer).items()
+        # What was logged anew is a new object; of all else Lightning goes on to show the last.
+        new = {name: value for name, value in found if value is not self._told.get(name)}
+        self._told |= new
         values: dict[str, float | Tensor | None] = {
-            logged_name(name): float(value) for name, value in _logged_now(trainer).items()
+            logged_name(name): float(value) for name, value in new.items()
         }
         if values:
-            self.append(trainer.current_epoch, trainer.world_size, values)
+            now = trainer.current_epoch if epoch is None else epoch
+            self.append(now, trainer.world_size, values)
 
     def append(
         self,

@@ -84,6 +84,8 @@ class CellRecorder(pl.Callback):
         """What the two meters told at the end of training, by field of the summary."""
         self._before: tuple[float, float] | None = None
         """Fingerprint of the parameters before the first step."""
+        self._ended_epoch: int | None = None
+        """The epoch whose metrics are still to be recorded."""
         self._heartbeat: HeartbeatWriter | None = None
         self._background: BackgroundDrain | None = None
 
@@ -182,9 +184,16 @@ class CellRecorder(pl.Callback):
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.shards.end_epoch()
-        self.metrics.append_logged(trainer)
+        # The module and the callbacks after this one log in this hook, too.
+        self._ended_epoch = trainer.current_epoch
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self._ended_epoch is not None:
+            self.metrics.append_logged(trainer, self._ended_epoch)
+            self._ended_epoch = None
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self.on_train_epoch_start(trainer, pl_module)
         delay_ms, other_threads_ms = self._run_queue.ms_per_step(self.steps.steps)
         self._host_figures = {
             "core_use": self._core_meter.end(),

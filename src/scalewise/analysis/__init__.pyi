@@ -82,6 +82,11 @@ from .run import measure_run as measure_run
 from .scaling import Pair as Pair
 from .scaling import count_set_aside as count_set_aside
 from .scaling import under_ceiling as under_ceiling
+from .score import Case as Case
+from .score import Score as Score
+from .score import Share as Share
+from .score import cases as cases
+from .score import scores as scores
 from .side_by_side import ConcurrentTraining as ConcurrentTraining
 from .side_by_side import Entry as Entry
 from .side_by_side import Winner as Winner

@@ -1,19 +1,29 @@
 """What is said of a rehearsal: beside its single device, and never as a verdict of runs."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import scipy
 
 from fakes.recorded import DDP, SINGLE_MS, STEADY_3, Spec, edit_ranks, repeats, write_sweep
-from scalewise.analysis import Analysis, analyse, load_sweep
-from scalewise.analysis.rehearsal import STEP_ERROR
+from scalewise.analysis import Analysis, analyse, cases, load_sweep, scores, step_parts
+from scalewise.analysis.rehearsal import STEP_ERROR, regime
+from scalewise.analysis.score import Share
 from scalewise.report import build
 
 SINGLE = Spec()
+REAL = replace(DDP, devices=4, config={"strategy": {"name": "ddp", "kind": "ddp"}})
 LINK = {"name": "pcie", "ranks": 2, "points": [[1, 0.1], [2, 0.1]], "source": "a doctor"}
 FASTER = {**SINGLE_MS, "forward": 1.2, "backward": 2.8}
+
+
+@pytest.fixture(autouse=True)
+def busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every GPU has a kernel all the time, as its samples would say."""
+    monkeypatch.setattr(step_parts, "_activity", lambda usage: dict.fromkeys(range(8), 1.0))
 
 
 def rehearsal(ranks: int = 4, **changes: object) -> Spec:
@@ -61,6 +71,26 @@ def test_the_interval_is_as_wide_as_the_score_however_steady_the_runs(tmp_path: 
     assert speedup.interval.high / speedup.value == pytest.approx(1 + STEP_ERROR)
 
 
+def test_looks_at_every_round_are_paid_for_as_those_of_pairs_are(tmp_path: Path) -> None:
+    auto = {"repeats": "auto"}
+    play = rehearsal()
+    specs = [replace(SINGLE, config=auto), replace(play, config={**play.config, **auto})]
+    (one,) = played(tmp_path, *(each for spec in specs for each in three(spec))).rehearsals
+    assert one.speedup is not None and one.speedup.interval is not None
+    assert one.speedup.log_error is not None and one.speedup.df is not None
+    runs = scipy.stats.t.ppf(0.99, one.speedup.df) * one.speedup.log_error
+    half = math.log(one.speedup.interval.high / one.speedup.value)
+    assert half == pytest.approx(math.hypot(runs, math.log1p(STEP_ERROR)))
+
+
+def test_nothing_is_likely_where_nobody_saw_whether_its_gpu_had_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_parts, "_activity", lambda usage: {})
+    (one,) = played(tmp_path, *three(SINGLE), *three(rehearsal(2)), ranks=2).rehearsals
+    assert (regime(one.config), one.word) == ("unknown", "cannot tell")
+
+
 @pytest.mark.parametrize(
     ("specs", "reason"),
     [
@@ -77,8 +107,7 @@ def test_what_cannot_be_told_says_why(tmp_path: Path, specs: list[Spec], reason:
 
 
 def test_beside_the_same_on_devices_that_were_there_it_is_scored(tmp_path: Path) -> None:
-    real = replace(DDP, devices=4, config={"strategy": {"name": "ddp", "kind": "ddp"}})
-    found = played(tmp_path, *three(SINGLE), *three(rehearsal()), *three(real))
+    found = played(tmp_path, *three(SINGLE), *three(rehearsal()), *three(REAL))
     (one,) = found.rehearsals
     assert one.measured is not None and one.step_error is not None
     error = sum(FASTER.values()) / sum(DDP.phases_ms.values())
@@ -97,3 +126,43 @@ def test_the_report_marks_it_and_keeps_it_out_of_the_figures(tmp_path: Path) -> 
     assert (plain["ranks"], plain["verdict"]) == (2, "likely pays")
     scaling = details[details.index("## Scaling") :].split("\n## ")[0]
     assert "rehearsed" not in scaling
+
+
+def test_its_errors_stand_beside_those_of_what_needs_no_rehearsal(tmp_path: Path) -> None:
+    two = replace(REAL, devices=2)
+    alone = replace(SINGLE, batch_size=32, phases_ms={**SINGLE_MS, "forward": 0.5, "backward": 1.0})
+    specs = [each for spec in (SINGLE, alone, two, REAL, rehearsal()) for each in three(spec)]
+    found = played(tmp_path, *specs)
+    (case,) = cases([("a", found)])
+    one, real, play, small = (
+        sum(ms.values()) for ms in (SINGLE_MS, DDP.phases_ms, FASTER, alone.phases_ms)
+    )
+    serial = (real / one - 1 / 2) / (1 - 1 / 2)  # two devices take as long as four
+    expected = {
+        "step": play / real - 1,
+        "surplus": (play - one / 4) / (real - one / 4) - 1,
+        "linear": one / 4 / real - 1,
+        "alone": small / real - 1,
+        "amdahl": one * (serial + (1 - serial) / 4) / real - 1,
+    }
+    errors = {key: getattr(case, key) for key in expected}
+    assert errors == pytest.approx(expected, rel=0.02)
+    assert (case.regime, case.covered) == ("GPU", False)
+    (score,) = scores([case, case])
+    assert (score.cases, score.models, score.hosts) == (2, 1, 1)
+    assert score.worst == score.middle("step") == abs(case.step)
+    assert (score.covered, score.covered.interval) == (Share(0, 2), None)
+
+
+def test_a_surplus_that_may_be_none_has_no_error(tmp_path: Path) -> None:
+    linear = replace(REAL, phases_ms={name: ms / 4 for name, ms in SINGLE_MS.items()})
+    specs = [each for spec in (SINGLE, linear, rehearsal()) for each in three(spec)]
+    (case,) = cases([("a", played(tmp_path, *specs))])
+    assert case.linear == pytest.approx(0.0, abs=0.01)
+    assert (case.surplus, case.alone, case.amdahl) == (None, None, None)
+
+
+def test_shares_have_wilsons_interval_from_a_handful_on() -> None:
+    found = Share(9, 10).interval  # Wilson, 1927: (p + z²/2n ± z sqrt(pq/n + z²/4n²)) / (1 + z²/n)
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((0.5958, 0.9821), abs=1e-4)

@@ -57,6 +57,7 @@ from .loss_budget import lost_words as lost_words
 from .loss_budget import worth_saying as worth_saying
 from .model import CellRecords as CellRecords
 from .model import is_monitored as is_monitored
+from .model import is_rehearsal as is_rehearsal
 from .objective import Objective as Objective
 from .objective import objective_of as objective_of
 from .objective import rank_by as rank_by

@@ -110,7 +110,8 @@ def as_whole(config: Configuration, record: RehearsalRecord) -> Identity:
     assert result is not None, "a record of a rehearsal is part of a result"
     ranks = record.ranks if result.scaling == "strong" else 1
     batch = str(result.per_device_batch_size * ranks)
-    return {**config.identity, "batch": batch, "devices": str(record.ranks)}
+    own = {name: value for name, value in config.identity.items() if name != "rehearsed"}
+    return {**own, "batch": batch, "devices": str(record.ranks)}
 
 
 def alike(whole: Identity, timed: Sequence[Configuration], devices: int) -> Iterator[Configuration]:

@@ -9,10 +9,19 @@ import pytest
 import scipy
 
 from fakes.recorded import DDP, SINGLE_MS, STEADY_3, Spec, edit_ranks, repeats, write_sweep
-from scalewise.analysis import Analysis, analyse, cases, load_sweep, scores, step_parts
+from scalewise.analysis import (
+    Analysis,
+    analyse,
+    cases,
+    compare,
+    load_sweep,
+    scores,
+    step_parts,
+)
 from scalewise.analysis.rehearsal import STEP_ERROR, regime
 from scalewise.analysis.score import Share
 from scalewise.report import build
+from scalewise.report.page import page_data
 
 SINGLE = Spec()
 REAL = replace(DDP, devices=4, config={"strategy": {"name": "ddp", "kind": "ddp"}})
@@ -126,6 +135,7 @@ def test_the_report_marks_it_and_keeps_it_out_of_the_figures(tmp_path: Path) -> 
     assert (plain["ranks"], plain["verdict"]) == (2, "likely pays")
     scaling = details[details.index("## Scaling") :].split("\n## ")[0]
     assert "rehearsed" not in scaling
+    assert "rehearsed" not in files.csv.read_text()
 
 
 def test_its_errors_stand_beside_those_of_what_needs_no_rehearsal(tmp_path: Path) -> None:
@@ -166,3 +176,32 @@ def test_shares_have_wilsons_interval_from_a_handful_on() -> None:
     found = Share(9, 10).interval  # Wilson, 1927: (p + z²/2n ± z sqrt(pq/n + z²/4n²)) / (1 + z²/n)
     assert found is not None
     assert (found.low, found.high) == pytest.approx((0.5958, 0.9821), abs=1e-4)
+
+
+@pytest.mark.parametrize("factor", [None, "devices", "strategy", "devices,strategy,code,link"])
+def test_it_is_compared_with_no_measured_one(tmp_path: Path, factor: str | None) -> None:
+    """Not even with that on as many devices, and not by any factor."""
+    played(tmp_path / "a", *three(rehearsal()))
+    write_sweep(tmp_path / "b", three(REAL))
+    sweeps = (load_sweep(tmp_path / "a"), load_sweep(tmp_path / "b"))
+    for one, other in (sweeps, sweeps[::-1]):
+        found = compare(one, other, factor)
+        assert not found.matches
+        assert any("rehearsed" in lone.reason for lone in found.unmatched) or factor is None
+
+
+def test_two_rehearsals_are_compared_under_their_name(tmp_path: Path) -> None:
+    for name in "ab":
+        played(tmp_path / name, *three(rehearsal()))
+    (match,) = compare(*(load_sweep(tmp_path / name) for name in "ab")).matches
+    assert "rehearsed" in match.label
+
+
+def test_the_page_draws_it_apart_from_what_was_measured(tmp_path: Path) -> None:
+    data = page_data(played(tmp_path, *three(SINGLE), *three(rehearsal()), *three(REAL)))
+    (one,) = data["rehearsals"]
+    assert (one["devices"], one["model"]) == (4, "large")
+    assert one["speedup"]["low"] < one["speedup"]["value"] < one["speedup"]["high"]
+    labels = {c["configuration"] for c in data["configurations"]}
+    assert labels == {"large single x1", "large ddp x4"}
+    assert not any("rehearsed" in cell["name"] for cell in data["cells"])

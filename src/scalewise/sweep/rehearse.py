@@ -50,4 +50,5 @@ def rehearse_absent(
         rehearsal = Request(one.overrides, as_rehearsal(plain, devices, link))
         settled.append(real if fits else rehearsal)
         beside += [rehearsal] if fits else []
-    return settled, beside, list(lines)
+    none = "rehearse: nothing, as all of it fits this host (rehearse.all=true: that too)"
+    return settled, beside, list(lines) or [none]

@@ -386,16 +386,22 @@ def compare(
 def score(folders: tuple[Path, ...]) -> None:
     """How far rehearsals were from what was measured.
 
-    FOLDERS are of sweeps, or their zips, that ran with rehearse.all=true: cells on one device, on
-    several, and rehearsed.
+    FOLDERS are of sweeps, or hold some, or their zips, that ran with rehearse.all=true: cells on
+    one device, on several, and rehearsed.
     """
     from scalewise.analysis import analyse, cases, load_sweep
+    from scalewise.records import unpacked
     from scalewise.report import score_sections, show_comparison
 
-    sweeps = [load_sweep(folder) for folder in folders]
+    places: list[Path] = []
+    for folder in folders:
+        home = unpacked(folder)
+        inside = sorted(plan.parent for plan in home.glob("*/sweep.json"))
+        places += inside if inside and not (home / "sweep.json").exists() else [folder]
+    sweeps = [load_sweep(place) for place in places]
     for i, sweep in enumerate(sweeps):
         if sweep.created_at in [earlier.created_at for earlier in sweeps[:i]]:
-            raise click.UsageError(f"{folders[i]}: found a sweep twice; allowed: each once")
+            raise click.UsageError(f"{places[i].name}: found a sweep twice; allowed: each once")
     found = cases((sweep.home.name, analyse(sweep)) for sweep in sweeps)
     if not found:
         raise click.UsageError(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from scalewise.analysis import analyse, load_sweep
 from scalewise.cli import main
 
 ROOT = Path(__file__).parents[3]
@@ -39,3 +40,9 @@ def test_a_folder_of_sweeps_is_read_as_they_are(
         (tmp_path / archive.stem).symlink_to(unpacked(archive))
     assert main(["score", str(tmp_path)]) == 0
     assert capsys.readouterr().out == each
+
+
+def test_the_readme_shows_an_answer_of_a_kept_sweep() -> None:
+    kept = analyse(load_sweep(ROOT / "docs/results/rehearsal/gpt2_p2p_off.zip"))
+    (eight,) = (one for one in kept.rehearsals if one.record.ranks == 8)
+    assert " ".join(str(eight).split()) in " ".join((ROOT / "README.md").read_text().split())

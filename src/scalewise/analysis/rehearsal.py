@@ -40,6 +40,8 @@ class Rehearsal:
     word: Likelihood
     reason: str
     """Why nothing can be told; else what is wanted."""
+    single: Configuration | None = None
+    """The same on one device that was there."""
     speedup: RatioEstimate | None = None
     """Of ``ranks`` devices over one, at 90 %; None without a comparable single device."""
     measured: Configuration | None = None
@@ -72,7 +74,7 @@ def rehearsals(
     every: Sequence[Configuration], measured: Sequence[Configuration]
 ) -> tuple[Rehearsal, ...]:
     """Every configuration that was rehearsed, by its workload and the number of ranks."""
-    timed = [config for config in measured if config.is_timed and config.runs]
+    timed = [one for one in measured if one.is_timed and one.values("global_samples_per_s")]
     found = [
         _rehearsal(config, record, timed)
         for config in every
@@ -91,17 +93,20 @@ def _rehearsal(
     measured = next(alike(whole, timed, record.ranks), None)
     single = next(alike(whole, timed, 1), None)
     error = None
+    if not config.values("global_samples_per_s"):
+        why = config.runs[0].missing.get("throughput", "its steps were not timed")
+        return Rehearsal(config, record, "cannot tell", why, single, None, measured)
     if measured is not None:
         error = rate_ratio(measured, config).scaled(1 / record.ranks)
     if single is None:
         why = "no single-device cell of the same workload: add devices=1"
-        return Rehearsal(config, record, "cannot tell", why, None, measured, error)
+        return Rehearsal(config, record, "cannot tell", why, None, None, measured, error)
     if single.invalid or config.invalid:
         why = (*single.invalid, *config.invalid)[0].text
-        return Rehearsal(config, record, "cannot tell", why, None, measured, error)
+        return Rehearsal(config, record, "cannot tell", why, single, None, measured, error)
     speedup = _widened(rate_ratio(config, single, LIKELY).scaled(record.ranks))
     word, reason = _judge(config, speedup, record.ranks)
-    return Rehearsal(config, record, word, reason, speedup, measured, error)
+    return Rehearsal(config, record, word, reason, single, speedup, measured, error)
 
 
 def as_whole(config: Configuration, record: RehearsalRecord) -> Identity:

@@ -150,7 +150,7 @@ def scores(found: Sequence[Case]) -> list[Score]:
 
 def _case(sweep: str, one: Rehearsal, timed: Sequence[Configuration]) -> Case | None:
     whole, ranks = as_whole(one.config, one.record), one.record.ranks
-    single = next(alike(whole, timed, 1), None)
+    single = one.single
     if one.measured is None or one.step_error is None or one.speedup is None or single is None:
         return None
     if one.measured.invalid:

@@ -44,8 +44,8 @@ def rehearse_absent(
             )
         if one.cell.script is not None:  # it makes its group itself
             raise ConfigError(
-                f"rehearse: found {asked.name} with a script on {devices} devices; allowed: at most "
-                f"{available}, or model and dataset of yours in scalewise train"
+                f"rehearse: found {asked.name} with a script on {devices} devices; allowed: "
+                f"at most {available}, or model and dataset of yours in scalewise train"
             )
         link = asked.link(models_of(one.cell.hardware))
         lines[

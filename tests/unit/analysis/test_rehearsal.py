@@ -43,6 +43,12 @@ def rehearsal(ranks: int = 4, **changes: object) -> Spec:
     return replace(spec, strategy="ddp_rehearsed", **changes)  # type: ignore[arg-type]
 
 
+def auto(ranks: int) -> tuple[Spec, Spec]:
+    """One device and a rehearsal, of as many runs as it takes."""
+    play, asked = rehearsal(ranks), {"repeats": "auto"}
+    return replace(SINGLE, config=asked), replace(play, config={**play.config, **asked})
+
+
 def played(path: Path, *specs: Spec, ranks: int = 4) -> Analysis:
     write_sweep(path, specs)
     record = {"ranks": ranks, "link": "pcie", "source": "a doctor"}
@@ -81,15 +87,41 @@ def test_the_interval_is_as_wide_as_the_score_however_steady_the_runs(tmp_path: 
 
 
 def test_looks_at_every_round_are_paid_for_as_those_of_pairs_are(tmp_path: Path) -> None:
-    auto = {"repeats": "auto"}
-    play = rehearsal()
-    specs = [replace(SINGLE, config=auto), replace(play, config={**play.config, **auto})]
-    (one,) = played(tmp_path, *(each for spec in specs for each in three(spec))).rehearsals
+    (one,) = played(tmp_path, *(each for spec in auto(4) for each in three(spec))).rehearsals
     assert one.speedup is not None and one.speedup.interval is not None
     assert one.speedup.log_error is not None and one.speedup.df is not None
     runs = scipy.stats.t.ppf(0.99, one.speedup.df) * one.speedup.log_error
     half = math.log(one.speedup.interval.high / one.speedup.value)
     assert half == pytest.approx(math.hypot(runs, math.log1p(STEP_ERROR)))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "factors", "because", "wanted"),
+    [
+        (2, STEADY_3, "verdict", None),  # likely pays
+        (4, [1.0, 1.0001, 1.0], "precision", None),  # its edge is in the interval of the score
+        (4, [1.0, 1.1, 0.9], None, 4),
+        (2, STEADY_3[:2], None, 3),
+    ],
+)
+def test_rounds_with_its_single_device_are_added_until_no_more_would_tell(
+    tmp_path: Path, ranks: int, factors: list[float], because: str | None, wanted: int | None
+) -> None:
+    one, play = auto(ranks)
+    specs = [*repeats(one, [1.0] * len(factors)), *repeats(play, factors)]
+    (group,) = played(tmp_path, *specs, ranks=ranks).repeats
+    assert [member.devices for member in group.members] == [1, 1]
+    assert (group.runs, group.because, group.wanted) == (len(factors), because, wanted)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_no_rounds_are_added_where_nothing_will_be_told(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_parts, "_activity", lambda usage: {})
+    specs = [*repeats(auto(2)[0], [1.0] * 3), *repeats(auto(2)[1], [1.0, 1.2, 0.8])]
+    (group,) = played(tmp_path, *(replace(s, kind=kind) for s in specs), ranks=2).repeats
+    assert group.wanted is None
 
 
 def test_nothing_is_likely_where_nobody_saw_whether_its_gpu_had_work(

@@ -64,7 +64,8 @@ def test_a_rehearsal_has_the_share_of_one_rank_and_is_repeated_as_what_it_stands
         (("devices=8", "rehearse=auto", "execution=cudagraph"), "H200", "allowed: eager, compile"),
         (
             ("experiment=script", "devices=8", "rehearse=auto", "script.command=python s.py"),
-            "H200", "with a script",
+            "H200",
+            "with a script",
         ),
         (("devices=8", "rehearse=auto", "checkpoint.every_s=9"), "H200", "strategy=single or ddp"),
     ],

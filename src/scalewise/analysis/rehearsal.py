@@ -24,8 +24,8 @@ from scalewise.records import RehearsalRecord
 LIKELY: Final = 0.90
 """Probability of what is called likely."""
 STEP_ERROR: Final = 0.05
-"""What a rehearsed step may be off by, limited by the GPU: set above the two errors that were
-scored (docs/rehearsal.md). How many stay below it is not known."""
+"""What a rehearsed step may be off by, limited by the GPU, beside the spread of its runs: four of
+the five that were scored were off by less (docs/rehearsal.md). How many are is not known."""
 Likelihood = Literal["likely pays", "likely does not pay", "cannot tell"]
 Regime = Literal["GPU", "host", "CPU", "unknown"]
 """What the step of the rank that was there waits for."""

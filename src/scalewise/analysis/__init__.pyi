@@ -57,6 +57,7 @@ from .loss_budget import lost_words as lost_words
 from .loss_budget import worth_saying as worth_saying
 from .model import CellRecords as CellRecords
 from .model import is_monitored as is_monitored
+from .model import is_rehearsal as is_rehearsal
 from .objective import Objective as Objective
 from .objective import asked_in_vain as asked_in_vain
 from .objective import objective_of as objective_of
@@ -83,6 +84,11 @@ from .run import measure_run as measure_run
 from .scaling import Pair as Pair
 from .scaling import count_set_aside as count_set_aside
 from .scaling import under_ceiling as under_ceiling
+from .score import Case as Case
+from .score import Score as Score
+from .score import Share as Share
+from .score import cases as cases
+from .score import scores as scores
 from .side_by_side import ConcurrentTraining as ConcurrentTraining
 from .side_by_side import Entry as Entry
 from .side_by_side import Winner as Winner

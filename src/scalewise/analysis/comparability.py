@@ -100,7 +100,7 @@ _PROVENANCE = (
 _RECORDED = frozenset(
     {
         "configuration", "provenance", "wrap", "devices", "scaling", "batch", "device_model",
-        "co_tenancy", "cores_per_device", "started", *_PROVENANCE,
+        "co_tenancy", "cores_per_device", "started", "rehearsed", *_PROVENANCE,
     }
 )  # fmt: skip
 """Fields that come from what ran; all others are keys of the configuration."""
@@ -123,8 +123,8 @@ _DIGEST = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{20,}\b")
 
 
 def _abbreviate(value: str) -> str:
-    """Shorten commits and hashes to 12 digits."""
-    return _DIGEST.sub(r"\1", value)
+    """Shorten commits and hashes to 12 digits, and curves of points."""
+    return cut(value) if value.startswith("[[") else _DIGEST.sub(r"\1", value)
 
 
 def identity(cells: Sequence[CellRecords]) -> Identity:
@@ -307,6 +307,8 @@ def _from_result(cell: CellRecords) -> dict[str, str]:
         "device_model": " + ".join(sorted({d.name for d in devices})) or UNKNOWN,
         "co_tenancy": "shared host" if result.co_tenants else "alone",
     }
+    if result.rehearsed is not None:  # no factor: it is never compared with what was measured
+        fields["rehearsed"] = f"{result.rehearsed.ranks} over {result.rehearsed.link}"
     if any(d.kind == "cpu" for d in devices):
         counts = sorted({len(d.cores) for d in devices})
         fields["cores_per_device"] = " + ".join(map(str, counts))

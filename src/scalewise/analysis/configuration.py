@@ -25,6 +25,7 @@ from scalewise.analysis.model import (
     Sweep,
     is_monitored,
     is_profiled,
+    is_rehearsal,
     setting,
     workload,
 )
@@ -124,8 +125,7 @@ class Configuration:
 
     @property
     def is_rehearsal(self) -> bool:
-        """Whether most of its ranks were to be emulated: no figure of it was measured on them."""
-        return bool(self.setting("strategy.kind") == "rehearsal")
+        return is_rehearsal(self.asked)
 
     @property
     def rehearsed(self) -> RehearsalRecord | None:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.figures import estimate, factor, interval_words, times
+from scalewise.analysis.rehearsal import Rehearsal, regime
 from scalewise.analysis.scaling import Pair, rate_ratio
 from scalewise.analysis.statistics import (
     CAP,
@@ -129,7 +130,9 @@ class Repeats:
         return f"{self.label}: {self.runs} runs each; {why}: {self.reason}"
 
 
-def assess(configs: Sequence[Configuration], pairs: Sequence[Pair]) -> tuple[Repeats, ...]:
+def assess(
+    configs: Sequence[Configuration], pairs: Sequence[Pair], rehearsals: Sequence[Rehearsal] = ()
+) -> tuple[Repeats, ...]:
     """Every pair of configurations with ``repeats=auto``, and every such one without a partner.
 
     Pure and without memory: the same records give the same answer, to the sweep that decides what
@@ -140,8 +143,12 @@ def assess(configs: Sequence[Configuration], pairs: Sequence[Pair]) -> tuple[Rep
     """
     asked = {c.config_id: a for c in configs if (a := adaptive(c.asked))}
     adapting = [p for p in pairs if {p.multi.config_id, p.single.config_id} <= asked.keys()]
-    paired = {m.config_id for p in adapting for m in (p.multi, p.single)}
     found = [_pair(p, asked[p.multi.config_id]) for p in adapting]
+    for one in rehearsals:
+        own = adaptive(one.config.asked)
+        if own and one.speedup and one.single and one.single.config_id in asked:
+            found.append(_rehearsed(one, (one.config, one.single), one.speedup, own))
+    paired = {member.config_id for one in found for member in one.members}
     alone = [c for c in configs if c.config_id in asked and c.config_id not in paired]
     for config in alone:
         # What one device was to be compared with: the same workload on several.
@@ -162,6 +169,21 @@ def _pair(pair: Pair, asked: Adaptive) -> Repeats:
     ends = pair.speedup.interval
     found = stop_or_go_on(verdict, ends, runs, reason, precision=asked.precision, cap=asked.cap)
     return replace(_repeats(members, runs, found, asked.cap), figure=times(pair.speedup))
+
+
+def _rehearsed(
+    one: Rehearsal,
+    members: tuple[Configuration, Configuration],
+    speedup: RatioEstimate,
+    asked: Adaptive,
+) -> Repeats:
+    """Until its runs are as steady as was asked for: beyond that, no more of them tell more."""
+    runs = min(speedup.n)
+    told = one.word != "cannot tell" or regime(one.config) != "GPU"
+    ends = rate_ratio(*members).interval
+    verdict: Verdict = "pays" if told else "undecided"
+    found = stop_or_go_on(verdict, ends, runs, one.reason, precision=asked.precision, cap=asked.cap)
+    return replace(_repeats(members, runs, found, asked.cap), figure=times(speedup))
 
 
 def _alone(config: Configuration, asked: Adaptive, partners: Sequence[Configuration]) -> Repeats:

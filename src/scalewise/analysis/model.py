@@ -141,6 +141,11 @@ def is_profiled(config: Mapping[str, Any] | None) -> bool:
     return bool(setting(config, "profile.window") or setting(config, "profile.trace"))
 
 
+def is_rehearsal(config: Mapping[str, Any] | None) -> bool:
+    """Whether most of its ranks were to be emulated: no figure of it was measured on them."""
+    return bool(setting(config, "strategy.kind") == "rehearsal")
+
+
 def is_monitored(config: Mapping[str, Any] | None) -> bool:
     """Whether a script of the user's own trained it, under the Monitor callback."""
     return bool(setting(config, "tracking.name") == "monitor")

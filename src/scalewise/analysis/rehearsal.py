@@ -8,11 +8,9 @@ interval is as wide as the runs' own and the errors of the score together (docs/
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
-
-import scipy
 
 from scalewise.analysis.comparability import Identity, differences, grouped
 from scalewise.analysis.configuration import Configuration
@@ -26,9 +24,11 @@ from scalewise.records import RehearsalRecord
 LIKELY: Final = 0.90
 """Probability of what is called likely."""
 STEP_ERROR: Final = 0.05
-"""What a rehearsed step may be off by, limited by the GPU: set above the two errors that were
-scored (docs/rehearsal.md). How many stay below it is not known."""
+"""What a rehearsed step may be off by, limited by the GPU, beside the spread of its runs: four of
+the five that were scored were off by less (docs/rehearsal.md). How many are is not known."""
 Likelihood = Literal["likely pays", "likely does not pay", "cannot tell"]
+Regime = Literal["GPU", "host", "CPU", "unknown"]
+"""What the step of the rank that was there waits for."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class Rehearsal:
     word: Likelihood
     reason: str
     """Why nothing can be told; else what is wanted."""
+    single: Configuration | None = None
+    """The same on one device that was there."""
     speedup: RatioEstimate | None = None
     """Of ``ranks`` devices over one, at 90 %; None without a comparable single device."""
     measured: Configuration | None = None
@@ -72,7 +74,7 @@ def rehearsals(
     every: Sequence[Configuration], measured: Sequence[Configuration]
 ) -> tuple[Rehearsal, ...]:
     """Every configuration that was rehearsed, by its workload and the number of ranks."""
-    timed = [config for config in measured if config.is_timed and config.runs]
+    timed = [one for one in measured if one.is_timed and one.values("global_samples_per_s")]
     found = [
         _rehearsal(config, record, timed)
         for config in every
@@ -87,35 +89,38 @@ def rehearsals(
 def _rehearsal(
     config: Configuration, record: RehearsalRecord, timed: Sequence[Configuration]
 ) -> Rehearsal:
-    whole = _as_whole(config, record)
-    measured = next(_alike(whole, timed, record.ranks), None)
-    single = next(_alike(whole, timed, 1), None)
+    whole = as_whole(config, record)
+    measured = next(alike(whole, timed, record.ranks), None)
+    single = next(alike(whole, timed, 1), None)
     error = None
+    if not config.values("global_samples_per_s"):
+        why = config.runs[0].missing.get("throughput", "its steps were not timed")
+        return Rehearsal(config, record, "cannot tell", why, single, None, measured)
     if measured is not None:
         error = rate_ratio(measured, config).scaled(1 / record.ranks)
     if single is None:
         why = "no single-device cell of the same workload: add devices=1"
-        return Rehearsal(config, record, "cannot tell", why, None, measured, error)
+        return Rehearsal(config, record, "cannot tell", why, None, None, measured, error)
     if single.invalid or config.invalid:
         why = (*single.invalid, *config.invalid)[0].text
-        return Rehearsal(config, record, "cannot tell", why, None, measured, error)
+        return Rehearsal(config, record, "cannot tell", why, single, None, measured, error)
     speedup = _widened(rate_ratio(config, single, LIKELY).scaled(record.ranks))
     word, reason = _judge(config, speedup, record.ranks)
-    return Rehearsal(config, record, word, reason, speedup, measured, error)
+    return Rehearsal(config, record, word, reason, single, speedup, measured, error)
 
 
-def _as_whole(config: Configuration, record: RehearsalRecord) -> Identity:
+def as_whole(config: Configuration, record: RehearsalRecord) -> Identity:
     """The identity that the same would have on all of its devices."""
     result = config.result
     assert result is not None, "a record of a rehearsal is part of a result"
     ranks = record.ranks if result.scaling == "strong" else 1
     batch = str(result.per_device_batch_size * ranks)
-    return {**config.identity, "batch": batch, "devices": str(record.ranks)}
+    own = {name: value for name, value in config.identity.items() if name != "rehearsed"}
+    return {**own, "batch": batch, "devices": str(record.ranks)}
 
 
-def _alike(
-    whole: Identity, timed: Sequence[Configuration], devices: int
-) -> Iterator[Configuration]:
+def alike(whole: Identity, timed: Sequence[Configuration], devices: int) -> Iterator[Configuration]:
+    """Those of ``timed`` that are the same as ``whole``, on so many devices."""
     return (
         one
         for one in timed
@@ -127,23 +132,37 @@ def _alike(
 
 def _widened(speedup: RatioEstimate) -> RatioEstimate:
     """With the errors of the score in its interval, which the spread of runs knows nothing of."""
-    if speedup.log_error is None or speedup.df is None:
+    if speedup.interval is None:
         return speedup
-    runs = float(scipy.stats.t.ppf(0.5 + LIKELY / 2, speedup.df)) * speedup.log_error
+    runs = math.log(speedup.interval.high / speedup.interval.low) / 2
     half = math.hypot(runs, math.log1p(STEP_ERROR))
     low, high = speedup.value * math.exp(-half), speedup.value * math.exp(half)
     return replace(speedup, interval=Interval(low, high, LIKELY))
 
 
+def regime(config: Configuration) -> Regime:
+    """What limits it; unknown where nobody saw when its GPU had work."""
+    if config.is_cpu:
+        return "CPU"
+    budget = make_budget(config)
+    if budget is None or not budget.knows_activity:
+        return "unknown"
+    late = budget.loss("host_late")
+    return "host" if late and late.is_limit else "GPU"
+
+
+_UNTOLD: Mapping[Regime, str] = {
+    "CPU": "on CPUs a collective takes cores, which a rehearsal leaves idle",
+    "host": "its GPU waits for the host in a tenth of a step or more",
+    "unknown": "nobody saw whether its GPU waits for the host: profile.anatomy=true",
+}
+
+
 def _judge(config: Configuration, speedup: RatioEstimate, ranks: int) -> tuple[Likelihood, str]:
     wanted = wanted_speedup(ranks)
     want = f"{factor(wanted)}x is wanted of {ranks}"
-    if config.is_cpu:
-        return "cannot tell", "on CPUs a collective takes cores, which a rehearsal leaves idle"
-    budget = make_budget(config)
-    late = budget.loss("host_late") if budget else None
-    if late and late.is_limit:
-        return "cannot tell", f"its GPU waits for the host in {late.share:.0%} of a step"
+    if why := _UNTOLD.get(regime(config)):
+        return "cannot tell", why
     runs, interval = min(speedup.n), speedup.interval
     if interval is None or runs < VERDICT_RUNS:
         return "cannot tell", f"{runs} of {VERDICT_RUNS} runs"

@@ -92,8 +92,8 @@ def reach_verdicts(sweep: Sweep) -> Verdicts:
     own = {c.config_id: found for c in timed if (found := c.invalid)}
     invalid = {p.multi.config_id: p.invalid for p in judged if p.invalid}
     invalid |= own
-    repeats = assess(timed, judged)
     played = rehearsals(every, configs)
+    repeats = assess(timed, judged, played)
     return Verdicts(configs, judged, refused, budgets, invalid, repeats, played)
 
 

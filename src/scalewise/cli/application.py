@@ -78,7 +78,7 @@ def _run(words: list[str]) -> int:
 
 _JOBS = {
     "Run": ("train", "run", "resume", "defconfig"),
-    "Answer": ("report", "bundle", "compare", "doctor"),
+    "Answer": ("report", "bundle", "compare", "score", "doctor"),
     "Watch": ("status", "top"),
     "Trackers": ("trackio-view", "wandb-sync", "mirror"),
     "Data": ("tokenize", "export"),
@@ -379,6 +379,36 @@ def compare(
     # The gate decides the status, whether its evidence could be printed or not.
     shown(show)
     raise click.ClickException(gate.reason)
+
+
+@application.command()
+@click.argument("folders", type=FOLDER, nargs=-1, required=True)
+def score(folders: tuple[Path, ...]) -> None:
+    """How far rehearsals were from what was measured.
+
+    FOLDERS are of sweeps, or hold some, or their zips, that ran with rehearse.all=true: cells on
+    one device, on several, and rehearsed.
+    """
+    from scalewise.analysis import analyse, cases, load_sweep
+    from scalewise.records import unpacked
+    from scalewise.report import score_sections, show_comparison
+
+    places: list[Path] = []
+    for folder in folders:
+        home = unpacked(folder)
+        inside = sorted(plan.parent for plan in home.glob("*/sweep.json"))
+        places += inside if inside and not (home / "sweep.json").exists() else [folder]
+    sweeps = [load_sweep(place) for place in places]
+    for i, sweep in enumerate(sweeps):
+        if sweep.created_at in [earlier.created_at for earlier in sweeps[:i]]:
+            raise click.UsageError(f"{places[i].name}: found a sweep twice; allowed: each once")
+    found = cases((sweep.home.name, analyse(sweep)) for sweep in sweeps)
+    if not found:
+        raise click.UsageError(
+            "found no rehearsal beside the same on one device and on as many as it stands for; "
+            "allowed: sweeps of devices=1,N rehearse=true rehearse.all=true"
+        )
+    show_comparison(score_sections(found), open_console())
 
 
 @application.command()

@@ -90,6 +90,9 @@ class RehearseConfig:
     source: str = ""
     blocks: PositiveInt = 24
 
+    def __post_init__(self) -> None:
+        require("all", self.all, self.on or not self.all, "false", "rehearse=none")
+
     @property
     def on(self) -> bool:
         return self.name != "none"
@@ -101,8 +104,10 @@ class RehearseConfig:
         for name, keys in (("doctor", ("record",)), ("custom", ("latency_us", "bus_gb_s"))):
             absent = [key for key in keys if getattr(self, key) is None]
             if self.name == name and absent:
-                key = f"rehearse.{absent[0]}"
-                raise ConfigError(f"{key}: found null; allowed: what rehearse={name} is made of")
+                raise ConfigError(
+                    f"rehearse.{absent[0]}: found null; allowed: a value, as rehearse={name} is "
+                    f"made of {' and '.join(keys)}"
+                )
         if self.record is not None:
             return _examined(self.record)
         if self.latency_us is not None and self.bus_gb_s is not None:

@@ -323,6 +323,7 @@ def _cell_row(cell: CellRecords) -> dict[str, Any]:
         "workload": config.get("workload"),
         "seed": config.get("seed"),
         "world_size": result and result.world_size,
+        "rehearsed_devices": result and result.rehearsed and result.rehearsed.ranks,
         "scaling": result and result.scaling,
         "global_batch_size_samples": result and result.global_batch_size,
         "per_device_batch_size_samples": result and result.per_device_batch_size,

@@ -210,6 +210,16 @@ def page_data(analysis: Analysis) -> dict[str, Any]:
     )
     return {
         "configurations": [_configuration(analysis, config) for config in configs],
+        "rehearsals": [
+            {
+                "configuration": one.label,
+                "devices": one.record.ranks,
+                "model": one.config.name("model"),
+                "speedup": _plain(one.speedup),
+            }
+            for one in analysis.rehearsals
+            if one.speedup is not None
+        ],
         "cells": [
             _cell(analysis, config, place, cell, measured.get(cell.planned.name), points)
             for place, config in enumerate(configs)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter, methodcaller
 
-from scalewise.analysis import Analysis
-from scalewise.report.sections import Column, Note, Section, section, table, words
+from scalewise.analysis import Analysis, Case, Configuration, Estimate, Share, number, scores
+from scalewise.report.sections import Column, Note, Read, Section, lines, section, table, words
 
 _MISSES = (
     "Rehearsed: one rank of N ran on this host, and the others' part of each collective was "
@@ -41,3 +42,61 @@ def in_brief(analysis: Analysis) -> Iterator[str]:
             yield f"  {one.score}."
     if analysis.rehearsals:
         yield _MISSES
+
+
+_ERRORS = {
+    "step": "error", "surplus": "surplus", "linear": "linear", "alone": "alone", "amdahl": "Amdahl",
+}  # fmt: skip
+_WORDS = (
+    "Errors are of the step, below 0 where it was said to be too short, and of its surplus over "
+    "one N-th of a single device's. What needs no rehearsal: linear is N times one device's rate, "
+    "alone that of one with its share of the batch, Amdahl his law through fewer devices."
+)
+
+
+def score_sections(found: Sequence[Case]) -> list[Section]:
+    """A row a rehearsal with its errors, a row a kind, and how many intervals held the truth."""
+    each = (
+        words("case", "rehearsal", lambda one: f"{one.sweep}: {one.rehearsal.label}"),
+        _step("one", lambda one: one.single),
+        _step("step", lambda one: one.rehearsal.config),
+        _step("real", lambda one: one.measured),
+        *(_error(key, heading, attrgetter(key), _signed) for key, heading in _ERRORS.items()),
+    )
+    together = (
+        words("kind", "model, limited by, link", lambda one: one.kind),
+        *(Column(k, k, "", attrgetter(k), str) for k in ("cases", "models", "hosts")),
+        *(_error(key, heading, methodcaller("middle", key)) for key, heading in _ERRORS.items()),
+    )
+    kinds = scores(found)
+    held = (f"{one.kind}: at most {one.worst:.1%} off; {_held(one.covered)}" for one in kinds)
+    return [
+        section("cases", "Rehearsed and measured", table("cases", each, found)),
+        section("kinds", "Medians of the errors' sizes", table("kinds", together, kinds)),
+        section("held", "Steps, and 90 % intervals that held the speedup", lines(held, "plain")),
+        section("words", "Errors", lines([_WORDS], "faint")),
+    ]
+
+
+def _step(key: str, side: Callable[[Case], Configuration]) -> Column:
+    def read(one: Case) -> Estimate | None:
+        return side(one).estimate("step_time_ms")
+
+    return Column(key, key, "ms", read, lambda found: number(found.value))
+
+
+def _signed(error: float) -> str:
+    return f"{100 * error:+.1f}"
+
+
+def _error(
+    key: str, heading: str, read: Read, shown: Callable[[float], str] = lambda e: f"{100 * e:.1f}"
+) -> Column:
+    return Column(key, heading, "%", read, shown)
+
+
+def _held(share: Share) -> str:
+    found = share.interval
+    if found is None:
+        return f"{share.hits} of {share.n}, too few for a share"
+    return f"{share.hits} of {share.n} ({found.low:.0%} to {found.high:.0%}, Wilson)"

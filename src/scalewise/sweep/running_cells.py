@@ -151,11 +151,9 @@ def _trainers_of(folder: CellFolder, *, is_wrapped: bool) -> Callable[[], Mappin
 
 
 def throughput_of(folder: CellFolder, result: CellResult) -> float | None:
-    """Global samples/s of a run; None where its records do not carry it, or have it of one rank."""
+    """Global samples/s of a run; None where its records do not carry it."""
     from scalewise.analysis import read_cell_steps
 
-    if result.rehearsed is not None:
-        return None
     measured = read_cell_steps(folder, result).figures.throughput
     return None if measured is None else measured.global_samples_per_s
 
@@ -170,6 +168,8 @@ def measure_objective(
     result = folder.find_result(cell_id)
     if result is None:
         return Ending("done", message="its result cannot be read"), None, None
+    if result.rehearsed is not None:  # nothing that it learned or reached is of all its ranks
+        return Ending("done"), None, None
     wants_rate = objective == "global_samples_per_s"
     rate = None if was_reported and not wants_rate else throughput_of(folder, result)
     if not wants_rate:

@@ -64,7 +64,10 @@ class CellRows:
         if not isinstance(every, int) or every < 1:
             every = _LOG_EVERY_N_STEPS
         self.windows = StepWindows(
-            every, self._ranks, on_gpus=any(d.kind == "cuda" for d in devices)
+            every,
+            self._ranks,
+            on_gpus=any(d.kind == "cuda" for d in devices),
+            are_all=kind != "rehearsal",
         )
         self._last_step = 0
 
@@ -305,6 +308,8 @@ class StepWindows:
     world_size: int
     on_gpus: bool = False
     """Whether there are names ``gpu_...``."""
+    are_all: bool = True
+    """Whether these are all ranks: else nobody measured what all of them do."""
     _rows: dict[int, npt.NDArray[np.void]] = field(default_factory=dict)
     _samples: dict[int, int] = field(default_factory=dict)
     _total_ms: dict[int, float] = field(default_factory=dict)
@@ -320,7 +325,7 @@ class StepWindows:
     def global_samples_per_s(self) -> float | None:
         """Samples of all ranks over the slowest rank's time, all timed steps; None if unknown."""
         slowest_ms = max(self._total_ms.values(), default=0.0)
-        if len(self._total_ms) < self.world_size or not slowest_ms > 0:
+        if len(self._total_ms) < self.world_size or not slowest_ms > 0 or not self.are_all:
             return None
         return sum(self._samples.values()) / slowest_ms * 1000
 
@@ -332,7 +337,10 @@ class StepWindows:
                 inside = rows["step"] <= end
                 taken[rank] = rows[inside]
                 self._rows[rank] = rows[~inside]
-            yield _summarise(end, taken, self.on_gpus)
+            found = _summarise(end, taken, self.on_gpus)
+            if not self.are_all:
+                found.values.pop("global_samples_per_s", None)
+            yield found
 
     def _window_end(self, final: bool) -> int | None:
         rows = self._rows.get(0, _NO_ROWS)

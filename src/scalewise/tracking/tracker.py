@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import urlparse
 
-from scalewise.analysis import swept_words
+from scalewise.analysis import is_rehearsal, swept_words
 from scalewise.config import TrackingConfig
 from scalewise.records import (
     Alert,
@@ -236,7 +236,8 @@ def run_info(
     identity = f"{cell.path.resolve()}\n{attempt.number}\n{attempt.stamp}"
     return RunInfo(
         run_id=hashlib.sha256(identity.encode()).hexdigest()[:12],
-        name=called.run(cell.name, attempt.number, cell.replaced_results()),
+        name="rehearsed " * is_rehearsal(config)
+        + called.run(cell.name, attempt.number, cell.replaced_results()),
         group=str(called),
         row=row,
         tags=_tags(config, tracking),
@@ -305,7 +306,7 @@ def _tags(config: Mapping[str, Any], tracking: TrackingConfig) -> tuple[str, ...
     # A user's class may be a LightningModule with an optimizer of its own, and a tag cannot be
     # taken back once the module has built it.
     own = isinstance(target, str) and not target.startswith("scalewise.")
-    tags: list[str] = []
+    tags = ["rehearsed"] if is_rehearsal(config) else []
     for group in _TAG_GROUPS:
         chosen = None if group == "optimizer" and own else config.get(group)
         if isinstance(chosen, Mapping):

@@ -22,7 +22,7 @@ from torch.futures import Future
 from scalewise.config import ConfigError, Link
 from scalewise.records import Collective
 from scalewise.train.recording import on_stream
-from scalewise.train.torch_internals import work_of_future
+from scalewise.train.torch_internals import let_find, work_of_future
 
 BACKEND = "rehearsal"
 
@@ -37,6 +37,7 @@ def join_alone(ranks: int, link: Link, device: torch.device) -> None:
         )
     store: Any = dist.HashStore()  # type: ignore[attr-defined]
     dist.init_process_group(BACKEND, store=store, rank=0, world_size=ranks)
+    let_find(dist.group.WORLD)
 
 
 _Group: Any = dist.ProcessGroup
@@ -90,9 +91,21 @@ class RehearsedGroup(_Group):  # type: ignore[misc]
         output.view(self._size, -1).copy_(own.reshape(1, -1).expand(self._size, -1))
         return self._after("all_gather", [output], output.nbytes)
 
+    all_gather_single = _allgather_base
+    """Its name since torch 2.13."""
+
+    def reduce_scatter(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: object = None
+    ) -> Any:
+        for output, each in zip(outputs, inputs, strict=True):
+            output.copy_(each[self._rank])
+        return self._after("reduce_scatter", outputs, sum(map(_bytes, inputs)))
+
     def _reduce_scatter_base(self, output: Tensor, whole: Tensor, opts: object = None) -> Any:
         output.copy_(whole.reshape(self._size, -1)[self._rank].view_as(output))
         return self._after("reduce_scatter", [output], whole.nbytes)
+
+    reduce_scatter_single = _reduce_scatter_base
 
     def barrier(self, opts: object = None) -> Any:
         return self._after("all_reduce", [torch.zeros(1)], 1)
@@ -108,12 +121,10 @@ def _refused(name: str) -> Any:
     return refuse
 
 
-for _name in (
-    "allgather_coalesced", "allgather_into_tensor_coalesced", "alltoall", "alltoall_base",
-    "gather", "reduce", "reduce_scatter", "reduce_scatter_tensor_coalesced", "scatter", "send",
-    "recv", "recv_anysource",
-):  # fmt: skip
-    setattr(RehearsedGroup, _name, _refused(_name))
+# Whatever a group of the installed torch can be asked for, and is not above.
+for _name in dir(dist.ProcessGroup):
+    if _name not in vars(RehearsedGroup) and "Work" in (getattr(_Group, _name).__doc__ or ""):
+        setattr(RehearsedGroup, _name, _refused(_name))
 
 
 def _bytes(tensors: Sequence[Tensor]) -> int:

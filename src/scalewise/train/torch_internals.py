@@ -28,6 +28,11 @@ def work_of_future(future: Any) -> Any:
     return torch._C._distributed_c10d._create_work_from_future(future)  # type: ignore[attr-defined]
 
 
+def let_find(group: Any) -> None:
+    """Make a group of one's own known by its name, by which functional collectives look for it."""
+    torch._C._distributed_c10d._register_process_group(group.group_name, group)
+
+
 def bucket_bytes(model: DistributedDataParallel) -> list[int]:
     """Bytes of each gradient bucket that DDP reduces by now; empty before it knows."""
     seen = model._get_ddp_logging_data()  # type: ignore[no-untyped-call]

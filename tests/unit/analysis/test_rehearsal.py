@@ -1,19 +1,38 @@
 """What is said of a rehearsal: beside its single device, and never as a verdict of runs."""
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import scipy
 
 from fakes.recorded import DDP, SINGLE_MS, STEADY_3, Spec, edit_ranks, repeats, write_sweep
-from scalewise.analysis import Analysis, analyse, load_sweep
-from scalewise.analysis.rehearsal import STEP_ERROR
+from scalewise.analysis import (
+    Analysis,
+    analyse,
+    cases,
+    compare,
+    load_sweep,
+    scores,
+    step_parts,
+)
+from scalewise.analysis.rehearsal import STEP_ERROR, regime
+from scalewise.analysis.score import Share
 from scalewise.report import build
+from scalewise.report.page import page_data
 
 SINGLE = Spec()
+REAL = replace(DDP, devices=4, config={"strategy": {"name": "ddp", "kind": "ddp"}})
 LINK = {"name": "pcie", "ranks": 2, "points": [[1, 0.1], [2, 0.1]], "source": "a doctor"}
 FASTER = {**SINGLE_MS, "forward": 1.2, "backward": 2.8}
+
+
+@pytest.fixture(autouse=True)
+def busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every GPU has a kernel all the time, as its samples would say."""
+    monkeypatch.setattr(step_parts, "_activity", lambda usage: dict.fromkeys(range(8), 1.0))
 
 
 def rehearsal(ranks: int = 4, **changes: object) -> Spec:
@@ -22,6 +41,12 @@ def rehearsal(ranks: int = 4, **changes: object) -> Spec:
     plain = {"strategy": strategy, "batch_size": 128}
     spec = replace(SINGLE, batch_size=128 // ranks, phases_ms=FASTER, config=plain)
     return replace(spec, strategy="ddp_rehearsed", **changes)  # type: ignore[arg-type]
+
+
+def auto(ranks: int) -> tuple[Spec, Spec]:
+    """One device and a rehearsal, of as many runs as it takes."""
+    play, asked = rehearsal(ranks), {"repeats": "auto"}
+    return replace(SINGLE, config=asked), replace(play, config={**play.config, **asked})
 
 
 def played(path: Path, *specs: Spec, ranks: int = 4) -> Analysis:
@@ -61,6 +86,52 @@ def test_the_interval_is_as_wide_as_the_score_however_steady_the_runs(tmp_path: 
     assert speedup.interval.high / speedup.value == pytest.approx(1 + STEP_ERROR)
 
 
+def test_looks_at_every_round_are_paid_for_as_those_of_pairs_are(tmp_path: Path) -> None:
+    (one,) = played(tmp_path, *(each for spec in auto(4) for each in three(spec))).rehearsals
+    assert one.speedup is not None and one.speedup.interval is not None
+    assert one.speedup.log_error is not None and one.speedup.df is not None
+    runs = scipy.stats.t.ppf(0.99, one.speedup.df) * one.speedup.log_error
+    half = math.log(one.speedup.interval.high / one.speedup.value)
+    assert half == pytest.approx(math.hypot(runs, math.log1p(STEP_ERROR)))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "factors", "because", "wanted"),
+    [
+        (2, STEADY_3, "verdict", None),  # likely pays
+        (4, [1.0, 1.0001, 1.0], "precision", None),  # its edge is in the interval of the score
+        (4, [1.0, 1.1, 0.9], None, 4),
+        (2, STEADY_3[:2], None, 3),
+    ],
+)
+def test_rounds_with_its_single_device_are_added_until_no_more_would_tell(
+    tmp_path: Path, ranks: int, factors: list[float], because: str | None, wanted: int | None
+) -> None:
+    one, play = auto(ranks)
+    specs = [*repeats(one, [1.0] * len(factors)), *repeats(play, factors)]
+    (group,) = played(tmp_path, *specs, ranks=ranks).repeats
+    assert [member.devices for member in group.members] == [1, 1]
+    assert (group.runs, group.because, group.wanted) == (len(factors), because, wanted)
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_no_rounds_are_added_where_nothing_will_be_told(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_parts, "_activity", lambda usage: {})
+    specs = [*repeats(auto(2)[0], [1.0] * 3), *repeats(auto(2)[1], [1.0, 1.2, 0.8])]
+    (group,) = played(tmp_path, *(replace(s, kind=kind) for s in specs), ranks=2).repeats
+    assert group.wanted is None
+
+
+def test_nothing_is_likely_where_nobody_saw_whether_its_gpu_had_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step_parts, "_activity", lambda usage: {})
+    (one,) = played(tmp_path, *three(SINGLE), *three(rehearsal(2)), ranks=2).rehearsals
+    assert (regime(one.config), one.word) == ("unknown", "cannot tell")
+
+
 @pytest.mark.parametrize(
     ("specs", "reason"),
     [
@@ -77,8 +148,7 @@ def test_what_cannot_be_told_says_why(tmp_path: Path, specs: list[Spec], reason:
 
 
 def test_beside_the_same_on_devices_that_were_there_it_is_scored(tmp_path: Path) -> None:
-    real = replace(DDP, devices=4, config={"strategy": {"name": "ddp", "kind": "ddp"}})
-    found = played(tmp_path, *three(SINGLE), *three(rehearsal()), *three(real))
+    found = played(tmp_path, *three(SINGLE), *three(rehearsal()), *three(REAL))
     (one,) = found.rehearsals
     assert one.measured is not None and one.step_error is not None
     error = sum(FASTER.values()) / sum(DDP.phases_ms.values())
@@ -97,3 +167,73 @@ def test_the_report_marks_it_and_keeps_it_out_of_the_figures(tmp_path: Path) -> 
     assert (plain["ranks"], plain["verdict"]) == (2, "likely pays")
     scaling = details[details.index("## Scaling") :].split("\n## ")[0]
     assert "rehearsed" not in scaling
+    assert "rehearsed" not in files.csv.read_text()
+
+
+def test_its_errors_stand_beside_those_of_what_needs_no_rehearsal(tmp_path: Path) -> None:
+    two = replace(REAL, devices=2)
+    alone = replace(SINGLE, batch_size=32, phases_ms={**SINGLE_MS, "forward": 0.5, "backward": 1.0})
+    specs = [each for spec in (SINGLE, alone, two, REAL, rehearsal()) for each in three(spec)]
+    found = played(tmp_path, *specs)
+    (case,) = cases([("a", found)])
+    one, real, play, small = (
+        sum(ms.values()) for ms in (SINGLE_MS, DDP.phases_ms, FASTER, alone.phases_ms)
+    )
+    serial = (real / one - 1 / 2) / (1 - 1 / 2)  # two devices take as long as four
+    expected = {
+        "step": play / real - 1,
+        "surplus": (play - one / 4) / (real - one / 4) - 1,
+        "linear": one / 4 / real - 1,
+        "alone": small / real - 1,
+        "amdahl": one * (serial + (1 - serial) / 4) / real - 1,
+    }
+    errors = {key: getattr(case, key) for key in expected}
+    assert errors == pytest.approx(expected, rel=0.02)
+    assert (case.regime, case.covered) == ("GPU", False)
+    (score,) = scores([case, case])
+    assert (score.cases, score.models, score.hosts) == (2, 1, 1)
+    assert score.worst == score.middle("step") == abs(case.step)
+    assert (score.covered, score.covered.interval) == (Share(0, 2), None)
+
+
+def test_a_surplus_that_may_be_none_has_no_error(tmp_path: Path) -> None:
+    linear = replace(REAL, phases_ms={name: ms / 4 for name, ms in SINGLE_MS.items()})
+    specs = [each for spec in (SINGLE, linear, rehearsal()) for each in three(spec)]
+    (case,) = cases([("a", played(tmp_path, *specs))])
+    assert case.linear == pytest.approx(0.0, abs=0.01)
+    assert (case.surplus, case.alone, case.amdahl) == (None, None, None)
+
+
+def test_shares_have_wilsons_interval_from_a_handful_on() -> None:
+    found = Share(9, 10).interval  # Wilson, 1927: (p + z²/2n ± z sqrt(pq/n + z²/4n²)) / (1 + z²/n)
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((0.5958, 0.9821), abs=1e-4)
+
+
+@pytest.mark.parametrize("factor", [None, "devices", "strategy", "devices,strategy,code,link"])
+def test_it_is_compared_with_no_measured_one(tmp_path: Path, factor: str | None) -> None:
+    """Not even with that on as many devices, and not by any factor."""
+    played(tmp_path / "a", *three(rehearsal()))
+    write_sweep(tmp_path / "b", three(REAL))
+    sweeps = (load_sweep(tmp_path / "a"), load_sweep(tmp_path / "b"))
+    for one, other in (sweeps, sweeps[::-1]):
+        found = compare(one, other, factor)
+        assert not found.matches
+        assert any("rehearsed" in lone.reason for lone in found.unmatched) or factor is None
+
+
+def test_two_rehearsals_are_compared_under_their_name(tmp_path: Path) -> None:
+    for name in "ab":
+        played(tmp_path / name, *three(rehearsal()))
+    (match,) = compare(*(load_sweep(tmp_path / name) for name in "ab")).matches
+    assert "rehearsed" in match.label
+
+
+def test_the_page_draws_it_apart_from_what_was_measured(tmp_path: Path) -> None:
+    data = page_data(played(tmp_path, *three(SINGLE), *three(rehearsal()), *three(REAL)))
+    (one,) = data["rehearsals"]
+    assert (one["devices"], one["model"]) == (4, "large")
+    assert one["speedup"]["low"] < one["speedup"]["value"] < one["speedup"]["high"]
+    labels = {c["configuration"] for c in data["configurations"]}
+    assert labels == {"large single x1", "large ddp x4"}
+    assert not any("rehearsed" in cell["name"] for cell in data["cells"])

@@ -113,6 +113,8 @@ WRONG = [
     ("report {folder} --warmup-epochs -1", "'--warmup-epochs': -1"),
     ("report {small} --samples many", "--samples: found 'many'"),
     ("compare {small} {small} --factor cod", "factor: found 'cod'; allowed: devices, "),
+    ("score {folder}", "{folder}"), ("score {small}", "allowed: sweeps of devices=1,N"),
+    ("score {small} {small}", "found a sweep twice"),
     ("defconfig nothing", "found 'nothing'"),
     ("tokenize --out x", "give a corpus or --files"),
     ("tokenize fineweb_edu --out x --tokens 3x", "'--tokens': found '3x'; allowed: a number"),

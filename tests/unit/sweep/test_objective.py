@@ -8,7 +8,13 @@ import pytest
 
 from fakes.recorded import rank_summary
 from fakes.settings import SETTINGS
-from scalewise.records import CellFolder, DeviceInfo, PlannedCell, RankSummary
+from scalewise.records import (
+    CellFolder,
+    DeviceInfo,
+    PlannedCell,
+    RankSummary,
+    RehearsalRecord,
+)
 from scalewise.supervisor import Job, Origin
 from scalewise.supervisor.attempt import Try
 from scalewise.sweep import running_cells
@@ -47,6 +53,14 @@ def test_an_objective_that_was_not_measured_is_said_once(tmp_path: Path) -> None
     assert (objective, "'f1'" in ending.message) == (None, True)
     ending, _, _ = measure_objective(folder, "id", "f1", was_reported=True)
     assert ending.message == ""
+
+
+@pytest.mark.parametrize("objective", ["train_loss", "f1", "global_samples_per_s"])
+def test_a_rehearsal_has_no_objective(tmp_path: Path, objective: str) -> None:
+    alone = replace(summary(0, 300, 2.0), rehearsed=RehearsalRecord(8, "pcie", "a doctor"))
+    folder = ended(tmp_path, alone, summary(1, 100, 1.0))
+    ending, value, rate = measure_objective(folder, "id", objective, was_reported=False)
+    assert (ending.outcome, ending.message, value, rate) == ("done", "", None, None)
 
 
 @pytest.mark.parametrize(("batch", "sizes"), [(None, (32, 32)), (8, (8, 16))])

@@ -216,6 +216,25 @@ def test_the_tracker_is_told_what_a_module_trained_with(tmp_path: Path) -> None:
     assert summed(cell).config["optimizer"] == {"name": "the module's own (SGD)"}
 
 
+def test_a_rehearsal_is_called_one_and_has_no_rate_of_all_its_ranks(tmp_path: Path) -> None:
+    """Its steps are as they were; nobody trained on the ranks that were not there."""
+    kind = {"name": "ddp2_rehearsed_pcie", "kind": "rehearsal", "ranks": 2}
+    cell = RecordedCell(CellFolder(tmp_path), config={"strategy": kind}, ranks=1)
+    cell.train(20)
+    cell.succeed()
+    attempt = current_attempt(cell.folder)
+    assert attempt is not None
+    config, called = cell.folder.load_config(), SweepName("11-23 14:05", "net")
+    info = run_info(cell.folder, config, attempt, PLANNED, tmp_path, called)
+    assert info.name.startswith("rehearsed ")
+    assert {"rehearsed", "ddp2_rehearsed_pcie"} <= set(info.tags)
+    reader = CellRows(cell.folder, config, 1.0)
+    names = {name for one in reader.read(final=True) for name in one.values}
+    assert "step_time_ms" in {name.rpartition("/")[2] for name in names}
+    assert not [name for name in names if "samples_per_s" in name]
+    assert reader.windows.global_samples_per_s() is None
+
+
 def summed(cell: RecordedCell) -> RunSummary:
     attempt = current_attempt(cell.folder)
     assert attempt is not None

@@ -1,11 +1,12 @@
 """The process group of a rehearsal: what it hands back, how long it takes, what it refuses."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch.nn.parallel import DistributedDataParallel
 
 from scalewise.config import ConfigError, Link
@@ -62,6 +63,38 @@ def test_ddp_takes_its_own_path_and_waits_for_its_buckets() -> None:
 
 
 @pytest.mark.usefixtures("group")
-def test_what_is_not_emulated_is_refused_by_name() -> None:
-    with pytest.raises(ConfigError, match="the collective alltoall"):
-        dist.all_to_all_single(torch.zeros(RANKS), torch.zeros(RANKS))
+@pytest.mark.filterwarnings("ignore:.*(all_gather|reduce_scatter)_single:FutureWarning")
+def test_parts_are_of_the_one_rank_whatever_a_torch_calls_the_collective() -> None:
+    whole, part = torch.arange(2.0 * RANKS), torch.zeros(2)
+    dist.reduce_scatter_tensor(part, whole)
+    assert part.tolist() == [0, 1]
+    dist.all_gather_into_tensor(whole, part)
+    assert whole.tolist() == [0, 1] * RANKS
+    dist.reduce_scatter(part, [torch.full((2,), 7.0 + rank) for rank in range(RANKS)])
+    assert part.tolist() == [7, 7]
+
+
+@pytest.mark.usefixtures("group")
+def test_functional_collectives_find_it() -> None:
+    own = torch.arange(4.0)
+    assert functional.all_reduce(own, "sum", dist.group.WORLD).tolist() == [0, 1, 2, 3]
+    with pytest.raises(ConfigError, match="the collective al"):
+        functional.all_to_all_single(own, None, None, dist.group.WORLD)
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("al", lambda own: dist.all_to_all_single(own, own.clone())),
+        ("send", lambda own: dist.send(own, 1)), ("recv", lambda own: dist.recv(own, 1)),
+        ("reduce", lambda own: dist.reduce(own, 0)),
+        ("gather", lambda own: dist.gather(own, [own] * RANKS)),
+        ("scatter", lambda own: dist.scatter(own, [own] * RANKS)),
+    ],
+)  # fmt: skip
+def test_what_is_not_emulated_is_refused_by_name(
+    name: str, call: Callable[[torch.Tensor], object]
+) -> None:
+    with pytest.raises(ConfigError, match=f"the collective {name}"):
+        call(torch.zeros(RANKS))

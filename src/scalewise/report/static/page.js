@@ -137,10 +137,12 @@
     arrayminus: figures.map((f) => (f.low === null ? 0 : f.value - f.low)),
   });
 
-  function ratios(id, title, key, dots, ideal) {
+  function ratios(id, title, key, dots, ideal, one = (c) => 1) {
     const found = visible().filter((c) => c[key]);
     const lines = grouped(found);
-    const most = Math.max(1, ...found.map((c) => c.devices ?? 1));
+    // Hollow: nobody measured it.
+    const played = data.rehearsals.filter((c) => shown.model.has(String(c.model)));
+    const most = Math.max(1, ...[...found, ...played].map((c) => c.devices ?? 1));
     const traces = [];
     [...lines].forEach(([name, members], i) => {
       members.sort((a, b) => a.devices - b.devices);
@@ -158,11 +160,20 @@
           marker: { color: colour(i), size: 5, opacity: 0.55 } });
       }
     });
+    [...grouped(played)].forEach(([name, members], i) => {
+      const figures = members.map(({ devices, speedup: { value, low, high } }) => {
+        const part = (v) => (v === null ? null : v / one({ devices }));
+        return { value: part(value), low: part(low), high: part(high) };
+      });
+      traces.push({ name: plain(name), mode: "markers", x: members.map((c) => c.devices),
+        y: figures.map((f) => f.value), error_y: errors(figures),
+        marker: { color: colour(lines.size + i), symbol: "circle-open", size: 11, line: { width: 2 } } });
+    });
     if (traces.length) {
       traces.push({ name: "ideal", mode: "lines", x: [1, most], y: ideal(most), hoverinfo: "skip",
         line: { dash: "dash", color: "#888" } });
     }
-    const devices = [...new Set([1, ...found.map((c) => c.devices)])];
+    const devices = [...new Set([1, ...[...found, ...played].map((c) => c.devices)])];
     picture(id, title, "devices", "", traces,
       { xaxis: { tickvals: devices, range: [1 - 0.06 * most, 1.08 * most] }, yaxis: { rangemode: "tozero" } });
   }
@@ -434,7 +445,7 @@
     const found = visible();
     ratios("speedup", "Speedup over one device", "speedup_ratio", (c) => c.speedups, (most) => [1, most]);
     ratios("efficiency", "Efficiency", "efficiency_ratio",
-      (c) => c.speedups.map((s) => s / c.devices), () => [1, 1]);
+      (c) => c.speedups.map((s) => s / c.devices), () => [1, 1], (c) => c.devices);
     bars("rate", "Samples/s of all devices", "samples/s", (c) => c.global_samples_per_s,
       (c) => c.rates);
     if (found.some((c) => c.usd_per_million_samples)) {

@@ -1,0 +1,48 @@
+"""What ``scalewise score`` shows of the kept rehearsals, which the docs show too."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from scalewise.analysis import analyse, load_sweep
+from scalewise.cli import main
+
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs/rehearsal.md"
+BEGIN, END = "<!-- score: begin -->\n```\n", "```\n<!-- score: end -->"
+
+
+def test_the_docs_show_the_score_of_the_kept_sweeps(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["score", *map(str, sorted((ROOT / "docs/results/rehearsal").iterdir()))]) == 0
+    said = "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines())
+    text = DOCS.read_text()
+    before, _, rest = text.partition(BEGIN)
+    made = f"{before}{BEGIN}{said}{END}{rest.partition(END)[2]}"
+    if "UPDATE_DOCS" in os.environ:
+        DOCS.write_text(made)
+    else:
+        assert made == text, "UPDATE_DOCS=1 pytest tests/unit/report/test_score.py"
+
+
+def test_a_folder_of_sweeps_is_read_as_they_are(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from scalewise.records import unpacked
+
+    kept = sorted((ROOT / "docs/results/rehearsal").glob("gpt2_*.zip"))
+    assert main(["score", *map(str, kept)]) == 0
+    each = capsys.readouterr().out
+    for archive in kept:
+        (tmp_path / archive.stem).symlink_to(unpacked(archive))
+    assert main(["score", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == each
+
+
+def test_the_readme_shows_an_answer_of_a_kept_sweep() -> None:
+    kept = analyse(load_sweep(ROOT / "docs/results/rehearsal/gpt2_p2p_off.zip"))
+    (eight,) = (one for one in kept.rehearsals if one.record.ranks == 8)
+    assert " ".join(str(eight).split()) in " ".join((ROOT / "README.md").read_text().split())

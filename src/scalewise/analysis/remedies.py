@@ -103,7 +103,7 @@ def remedy(config: Configuration, loss: LostTime) -> Remedy:
             seldom = Way("let callbacks act less often")
             return _remedy(config, (seldom,), seldom.what)
         case "between_steps":
-            lean = Way("take work out of hooks")
+            lean = Way("take work out of the loop and hooks")
             logs = Way("log less often", "log_every_n_steps=100")
             return _remedy(config, (logs, lean), lean.what)
         case "stages":

@@ -276,8 +276,8 @@ def _say_how_to_finish() -> None:
         # Wrong input stays wrong.
         better = [one for one in sweep.endings.values() if one.outcome == "interrupted"
                   or (one.outcome == "failed" and one.cause != "config")]  # fmt: skip
-        raised = (one.raised_at for one in better if one.cause == "exception" and one.raised_at)
-        at = next(raised, None)
+        raised = (one.raised_at for one in better if one.cause in ("exception", "exit"))
+        at = next(filter(None, raised), None)
         first = "finish it" if at is None else f"mend {from_here(at)}, then"
         if better:
             say(f"{first}: scalewise resume {from_here(sweep.folder)}")

@@ -5,7 +5,14 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from scalewise.records import CellFolder, Ending, SweepFolder, load_or_none, read_heartbeat
+from scalewise.records import (
+    CellFolder,
+    Ending,
+    SweepFolder,
+    line_that_raised,
+    load_or_none,
+    read_heartbeat,
+)
 from scalewise.supervisor.failures import last_lines
 from scalewise.supervisor.job import Job
 from scalewise.supervisor.ranks import Ranks
@@ -18,12 +25,16 @@ _RANK = re.compile(r"^\[rank\d+\]: ?")
 
 _ERROR = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b")
 
+_QUOTED = 100
+"""Characters of the last line of stdout."""
+
 
 def name_script_end(ending: Ending, job: Job, folder: CellFolder, ranks: Ranks) -> Ending:
     """``ending`` in words for whoever wrote the script.
 
     A rank that ended by itself says so in its last line of stderr, as Python and argparse do. One
-    that trained nothing, or left no summary, is named although its exit status is 0.
+    that trained nothing, or left no summary, is named although its exit status is 0. What comes
+    back in another try is wrong input.
     """
     summaries = {p.rank: load_or_none(folder.load_rank, p.rank) for p in ranks.processes}
     unrecorded = [rank for rank, summary in summaries.items() if summary is None]
@@ -44,8 +55,11 @@ def name_script_end(ending: Ending, job: Job, folder: CellFolder, ranks: Ranks) 
         # What an error says may take several lines, of which the first names it.
         said = next(filter(_ERROR.match, reversed(lines)), lines[-1])
         words = f"rank {ending.rank} exited with status {ending.exit_code}: {said}"
-        ending = replace(ending, message=words)
-    asks = job.world_size == 1 and not began and any(map(_TORCHRUN.search, lines))
+        # Without a traceback it left on purpose, as argparse does, and will again.
+        raised = line_that_raised("\n".join(lines)) is not None
+        ending = replace(ending, message=words, cause="exit" if raised else "config")
+    alone = job.world_size == 1 and not ranks.as_torchrun
+    asks = alone and not began and any(map(_TORCHRUN.search, lines))
     return replace(ending, cause="launcher") if asks else ending
 
 
@@ -54,6 +68,8 @@ def _unrecorded(rank: int, folder: CellFolder) -> Ending:
     if error is not None:  # the script went on without the process that trains
         return replace(error, message=f"rank {rank}: {error.message}", exit_code=0)
     beat = read_heartbeat(folder.heartbeat_path(rank))
+    told = [line for line in last_lines(folder, rank, "out") if line.strip()]
+    said = f": {told[-1][:_QUOTED]!r}" if told else ""
     if beat is None and _trained_before(folder):
         message = (
             f"rank {rank} ended with status 0 and trained nothing, though an earlier run did: it "
@@ -61,7 +77,7 @@ def _unrecorded(rank: int, folder: CellFolder) -> Ending:
         )
     elif beat is None:
         message = (
-            f"rank {rank} ended with status 0 and no optimizer of torch.optim was stepped; "
+            f"rank {rank} ended with status 0 and no optimizer of torch.optim was stepped{said}; "
             "allowed: a script that trains with one (python -I or -E, or an optimizer of its "
             "own, hide it)"
         )
@@ -70,7 +86,7 @@ def _unrecorded(rank: int, folder: CellFolder) -> Ending:
             f"rank {rank} left by os._exit after {beat.step} steps, before its records were whole; "
             "allowed: a script that returns"
         )
-    return Ending("failed", "exit", message, rank, 0)
+    return Ending("failed", "config", message, rank, 0)
 
 
 def _trained_before(folder: CellFolder) -> bool:

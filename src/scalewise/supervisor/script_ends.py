@@ -46,15 +46,16 @@ def name_script_end(ending: Ending, job: Job, folder: CellFolder, ranks: Ranks) 
             f"rank {gone.rank} ended by itself after {gone.steps_completed:,} steps, and rank "
             f"{ending.rank} went on; allowed: ranks that take equally many"
         )
-        return replace(ending, cause="exit", message=words)
+        return replace(ending, cause="config", message=words)
     if ending.cause not in ("exit", "exception", "peer") or ending.rank is None:
         return ending
     began = read_heartbeat(folder.heartbeat_path(ending.rank)) is not None
     lines = [_RANK.sub("", line) for line in last_lines(folder, ending.rank) if line.strip()]
-    if ending.cause == "exit" and ending.exit_code and lines:
+    if ending.cause == "exit" and ending.exit_code:
         # What an error says may take several lines, of which the first names it.
-        said = next(filter(_ERROR.match, reversed(lines)), lines[-1])
-        words = f"rank {ending.rank} exited with status {ending.exit_code}: {said}"
+        said = next(filter(_ERROR.match, reversed(lines)), lines[-1] if lines else "")
+        said = f": {said}" if said else _last_words(folder, ending.rank) or " and said nothing"
+        words = f"rank {ending.rank} exited with status {ending.exit_code}{said}"
         # Without a traceback it left on purpose, as argparse does, and will again.
         raised = line_that_raised("\n".join(lines)) is not None
         ending = replace(ending, message=words, cause="exit" if raised else "config")
@@ -68,8 +69,6 @@ def _unrecorded(rank: int, folder: CellFolder) -> Ending:
     if error is not None:  # the script went on without the process that trains
         return replace(error, message=f"rank {rank}: {error.message}", exit_code=0)
     beat = read_heartbeat(folder.heartbeat_path(rank))
-    told = [line for line in last_lines(folder, rank, "out") if line.strip()]
-    said = f": {told[-1][:_QUOTED]!r}" if told else ""
     if beat is None and _trained_before(folder):
         message = (
             f"rank {rank} ended with status 0 and trained nothing, though an earlier run did: it "
@@ -77,9 +76,9 @@ def _unrecorded(rank: int, folder: CellFolder) -> Ending:
         )
     elif beat is None:
         message = (
-            f"rank {rank} ended with status 0 and no optimizer of torch.optim was stepped{said}; "
-            "allowed: a script that trains with one (python -I or -E, or an optimizer of its "
-            "own, hide it)"
+            f"rank {rank} ended with status 0 and no optimizer of torch.optim was stepped"
+            f"{_last_words(folder, rank)}; allowed: a script that trains with one (python -I or "
+            "-E, or an optimizer of its own, hide it)"
         )
     else:
         message = (
@@ -87,6 +86,12 @@ def _unrecorded(rank: int, folder: CellFolder) -> Ending:
             "allowed: a script that returns"
         )
     return Ending("failed", "config", message, rank, 0)
+
+
+def _last_words(folder: CellFolder, rank: int) -> str:
+    """What a rank wrote to standard output last, quoted."""
+    said = [line for line in last_lines(folder, rank, "out") if line.strip()]
+    return f": {said[-1][:_QUOTED]!r}" if said else ""
 
 
 def _trained_before(folder: CellFolder) -> bool:

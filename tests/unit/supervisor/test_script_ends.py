@@ -57,7 +57,7 @@ def named(
         ("usage: train.py\ntrain.py: error: no --data\n", "train.py: error: no --data", "config"),
         (f"{RAISED}ValueError: two\nlines of it\n", "ValueError: two", "exit"),
         (f"{RAISED}[rank0]: ValueError: two\n[rank0]: lines\n", "1: ValueError: two", "exit"),
-        ("", "see logs/", "exit"),
+        ("", "rank 0 exited with status 1 and said nothing", "config"),
     ],
 )
 def test_its_last_words_are_the_reason(folder: CellFolder, log: str, said: str, cause: str) -> None:
@@ -113,7 +113,7 @@ def test_a_rank_that_has_ended_before_the_others_is_named(folder: CellFolder) ->
     lost = Ending("failed", "peer", "rank 0: Connection closed by peer", 0, 1)
     ending = name_script_end(lost, job, folder, ranks)
     assert ending.message.startswith("rank 1 ended by itself after 60 steps, and rank 0 went on")
-    assert ending.cause == "exit"
+    assert ending.cause == "config"
 
 
 def test_one_that_left_by_os_exit_is_told_how_far_it_came(folder: CellFolder) -> None:

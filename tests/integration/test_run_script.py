@@ -168,6 +168,7 @@ def test_how_a_script_ends_is_said(train: Train, how: str, devices: str, said: s
 
 
 SHARED = """
+import os, sys
 import torch
 import torch.multiprocessing as mp
 
@@ -179,15 +180,19 @@ def train(rank, model):
 
 if __name__ == "__main__":
     model = torch.nn.Linear(3, 3).share_memory()
+    if sys.argv[1] == "fork":
+        os.fork()
+        train(0, model)
     trainers = [mp.get_context("spawn").Process(target=train, args=(r, model)) for r in range(2)]
     [one.start() for one in trainers]
     [one.join() for one in trainers]
 """
 
 
-def test_trainers_of_its_own_that_never_end_are_refused_and_ended(train: Train) -> None:
+@pytest.mark.parametrize("how", ["spawn", "fork"])
+def test_trainers_of_its_own_that_never_end_are_refused_and_ended(train: Train, how: str) -> None:
     (train.cwd / "shared.py").write_text(SHARED)
-    ran = runner(train)("--devices", "1", "--repeats", "1", "--", "shared.py")
+    ran = runner(train)("--devices", "1", "--repeats", "1", "--", "shared.py", how)
     said = " ".join(ran.out.split())
     assert "found training in a process that the script itself started" in said
     assert "scalewise resume" not in ran.err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 from collections.abc import MutableMapping
 from dataclasses import dataclass
@@ -36,11 +35,6 @@ class Place:
     """Cores of the host, for all ranks."""
     as_torchrun: bool
     """Whether a single rank got the variables of torchrun, since it asked for them."""
-
-    @property
-    def is_in_child(self) -> bool:
-        """Whether this process was started by ``multiprocessing`` of the script itself."""
-        return multiprocessing.parent_process() is not None
 
 
 @dataclass(frozen=True)

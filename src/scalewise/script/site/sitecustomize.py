@@ -39,6 +39,8 @@ def keep_to_cores() -> None:
         faulthandler.register(signal.SIGUSR1)
 
 
+_PID = os.getpid()
+"""Of this interpreter; of a fork it is another."""
 _PASSES, _PASSES_S = 1_000, 60.0
 """Backward passes, and seconds, in which whoever trains by torch.optim has made a step: more are
 hardly accumulated."""
@@ -75,9 +77,13 @@ def await_first_step() -> None:
     inner, passes, began = autograd.backward, itertools.count(), time.monotonic()
     steps: list[int] = []
 
+    def in_child() -> bool:
+        return multiprocessing.parent_process() is not None or os.getpid() != _PID
+
     @functools.wraps(inner)
     def backward(*args: Any, **kwargs: Any) -> None:
-        if not steps and next(passes) > _PASSES and time.monotonic() - began > _PASSES_S:
+        many = next(passes) > _PASSES and time.monotonic() - began > _PASSES_S
+        if many and not steps and not in_child():  # whose gradients its parent may step on
             raise SystemExit(
                 f"scalewise run: {_PASSES:,} backward passes and no step of an optimizer of "
                 "torch.optim; allowed: a script that trains with one"
@@ -96,11 +102,10 @@ def await_first_step() -> None:
                 f"scalewise run: {sys.executable} cannot import {missing.name}; allowed: the "
                 "Python that scalewise is installed for"
             ) from None
-        begin(optimizer)
+        begin(optimizer, in_child=in_child())
 
     handle = register_optimizer_step_post_hook(begin)
-    if multiprocessing.parent_process() is None:  # else another process may step on its gradients
-        autograd.backward = backward
+    autograd.backward = backward
 
 
 if "SCALEWISE_SCRIPT" in os.environ:

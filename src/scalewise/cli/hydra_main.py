@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shlex
@@ -212,6 +213,7 @@ def _report_sweep(sweep: SweepReport, *, verbose: bool) -> int:
     """Print the answer and write the report; returns the exit status that this comes to."""
     if not sweep.count("done") and not sweep.count("failed"):
         return Exit.DONE
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # it tells which fonts it has found
     from scalewise.analysis import analyse, load_sweep
     from scalewise.report import build, print_console
 

@@ -213,7 +213,7 @@ def test_the_tracker_is_told_what_a_module_trained_with(tmp_path: Path) -> None:
     said = '"own_optimizer": null'
     assert said in result.read_text()
     result.write_text(result.read_text().replace(said, '"own_optimizer": "SGD"'))
-    assert summed(cell).config["optimizer"] == {"name": "the module's own (SGD)"}
+    assert summed(cell).config["optimizer"] == {"name": "its own (SGD)"}
 
 
 def summed(cell: RecordedCell) -> RunSummary:

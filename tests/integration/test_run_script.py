@@ -139,7 +139,7 @@ if how == "asks": argparse.ArgumentParser().parse_args(["--lr", "1"])
 if how == "few": print("too few GPUs"); sys.exit()
 model = torch.nn.Linear(3, 3)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
-for step in range(30):
+for step in range(1 if how == "once" else 30):
     model(torch.ones(2, 3)).sum().backward()
     optimizer.step()
 if how == "raises": raise ValueError("a bad end")
@@ -154,6 +154,7 @@ if how == "leaves": os._exit(0)
         ("leaves", "1", "left by os._exit after"),
         ("alone", "2", "found no process group after 3 steps, so each of 2 processes trains alone"),
         ("torchrun", "1", "the script asks for the variables of torchrun"),
+        ("once", "1", "no timed step: all were warm-up"),
         ("asks", "1", "unrecognized arguments: --lr 1"),
         ("few", "1", "'too few GPUs'"),
     ],
@@ -162,7 +163,7 @@ def test_how_a_script_ends_is_said(train: Train, how: str, devices: str, said: s
     (train.cwd / "short.py").write_text(SHORT)
     ran = runner(train)("--devices", devices, "--repeats", "1", "--", "short.py", how)
     assert said in " ".join((ran.out + ran.err).split())
-    assert (ran.status == 0) == (how == "torchrun")
+    assert (ran.status == 0) == (how in ("torchrun", "once"))
     assert ("scalewise resume" in ran.err) == (how == "raises"), "what comes back is not resumed"
     assert train.processes() == {}
 

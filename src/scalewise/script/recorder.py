@@ -362,7 +362,7 @@ class ScriptRecorder:
     def _summary(self, looks: bool) -> RankSummary:
         steps, optimizers = self.steps, tuple(self._optimizers.values())
         every = self._trained().values()
-        after = self._fingerprint() if looks else None
+        after = self._fingerprint() if looks and steps.steps else None
         several = self._place.world_size > 1
         return replace(
             untrained_summary(self._rank, {}, ""),

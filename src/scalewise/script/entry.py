@@ -39,7 +39,7 @@ def begin(optimizer: torch.optim.Optimizer, *, in_child: bool) -> None:
     Raises :class:`RunEnds` with status 1 where it is ``in_child`` of a script: a fork of it, or
     started by ``multiprocessing``.
     """
-    place = take_place(os.environ)
+    place = take_place(os.environ, in_child=in_child)
     if place is None:
         return
     folder = CellFolder(Path(place.folder))

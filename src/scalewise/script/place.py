@@ -51,8 +51,10 @@ class Task:
     log_every_n_steps: int = 10
 
 
-def take_place(environment: MutableMapping[str, str]) -> Place | None:
+def take_place(environment: MutableMapping[str, str], *, in_child: bool = False) -> Place | None:
     """The place of this process, if it is the first of its rank to ask; None for all others.
+
+    One ``in_child`` of a script is told its place and takes none, whoever is first.
 
     What it starts from now on is none of the rank: the trace is removed from ``environment``.
     """
@@ -65,6 +67,8 @@ def take_place(environment: MutableMapping[str, str]) -> Place | None:
     if not rest:
         del environment["PYTHONPATH"]
     place = build(Place, json.loads(told))
+    if in_child:
+        return place
     sign = CellFolder(Path(place.folder)).heartbeat_path(place.rank)
     sign.parent.mkdir(parents=True, exist_ok=True)
     try:

@@ -38,8 +38,10 @@ def name_script_end(ending: Ending, job: Job, folder: CellFolder, ranks: Ranks) 
     """
     summaries = {p.rank: load_or_none(folder.load_rank, p.rank) for p in ranks.processes}
     unrecorded = [rank for rank, summary in summaries.items() if summary is None]
-    if ending.outcome == "done" and unrecorded:
-        return _unrecorded(unrecorded[0], folder)
+    # Also of a rank whose script started another process that trained.
+    wrong = [rank for rank in summaries if load_or_none(folder.load_rank_error, rank)] or unrecorded
+    if ending.outcome == "done" and wrong:
+        return _unrecorded(wrong[0], folder)
     gone = next((one for one in summaries.values() if one is not None), None)
     if ending.cause in ("peer", "hang") and gone is not None and ending.rank in unrecorded:
         words = (

@@ -34,6 +34,12 @@ def test_the_first_process_that_trains_takes_the_place(tmp_path: Path) -> None:
     assert take_place(first) is None
 
 
+def test_a_child_of_a_script_takes_no_place(tmp_path: Path) -> None:
+    child = take_place(environment(tmp_path), in_child=True)
+    assert child is not None and child.rank == 0
+    assert take_place(environment(tmp_path)) is not None
+
+
 @pytest.mark.parametrize("before", [None, "/mine", "/mine:/yours"])
 def test_it_leaves_the_search_path_as_it_was(tmp_path: Path, before: str | None) -> None:
     found = environment(tmp_path, before)

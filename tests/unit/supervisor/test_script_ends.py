@@ -127,3 +127,5 @@ def test_what_a_process_of_its_own_died_of_goes_before(folder: CellFolder) -> No
     folder.save_rank_error(ending_of(ConfigError("it starts ranks itself"), 0))
     ending = named(folder, DONE)
     assert (ending.cause, ending.message) == ("config", "rank 0: it starts ranks itself")
+    folder.save_rank(rank_summary(0, DeviceInfo("cpu", "a CPU"), 60, 16, metric_rows=0))
+    assert named(folder, DONE).cause == "config", "its parent trained too"

@@ -151,7 +151,7 @@ class Ranks:
         as_torchrun: bool = False,
     ) -> None:
         """``as_torchrun``: a script on one device gets torchrun's variables all the same."""
-        self.as_torchrun = as_torchrun
+        self.as_torchrun = as_torchrun and job.world_size == 1
         self._starter = starter
         self._locks = locks
         self._job = job

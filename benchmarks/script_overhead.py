@@ -2,17 +2,21 @@
 
     scalewise run --devices 1 --repeats 1 --time 30m -- \
         python benchmarks/script_overhead.py --out FILE [--step-ms 0 1 5] [--pairs 200]
+    python benchmarks/script_overhead.py --out FILE --monitor FOLDER [...]
 
-A loop over a DataLoader with a model of one layer, which then waits until its step is as long as
-asked for, runs in blocks of some 60 ms: one with hooks and one without, in turn, each first as
-often as the other. Of every length the file has the median over pairs of what a step took longer
-with hooks, on the clock and in CPU time of the thread that trains, with quartiles. The recording
-thread goes on in both blocks.
+The second is of ``scalewise.monitor``: its loader and one number logged a step come with the hooks.
+
+A loop over a DataLoader with a model of one layer, which then waits for the rest of the length that
+was asked for, the same with hooks and without, runs in blocks of some 60 ms: one with hooks and one
+without, in turn, each first as often as the other. Of every length the file has the median over
+pairs of what a step took longer with hooks, on the clock and in CPU time of the thread that trains,
+with quartiles. The recording thread goes on in both blocks.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import statistics
 import time
@@ -23,6 +27,8 @@ from typing import Any
 import torch
 from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader, TensorDataset, dataloader
+
+import scalewise
 
 _BLOCK_MS = 60.0
 _LEAST_MS = 0.2
@@ -59,41 +65,56 @@ def main() -> None:
     parser.add_argument("--step-ms", type=float, nargs="+", default=[0.0, 1.0, 5.0])
     parser.add_argument("--pairs", type=int, default=200)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--monitor", type=Path, help="folder of the monitor's records")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), 1e-6)
 
-    def step(batch: torch.Tensor, until_ns: int) -> None:
+    def step(batch: torch.Tensor, wait_ns: int = 0, monitor: Any = None) -> None:
         optimizer.zero_grad()
-        model(batch).sum().backward()
+        loss = model(batch).sum()
+        loss.backward()
         optimizer.step()
+        if monitor is not None:
+            monitor.log("sum", loss)
+        until_ns = time.perf_counter_ns() + wait_ns  # nothing that went before hides in it
         while time.perf_counter_ns() < until_ns:
             pass
 
-    step(torch.ones(2, 4), 0)  # from here on it is recorded
-    hooks = Hooks(model)
-    found = {f"{ms:g} ms": _compare(hooks, step, ms, asked.pairs) for ms in asked.step_ms}
+    with contextlib.ExitStack() as stack:
+        monitor = None
+        if asked.monitor is not None:
+            monitor = stack.enter_context(scalewise.monitor(model, optimizer, folder=asked.monitor))
+        step(torch.ones(2, 4))  # from here on it is recorded
+        hooks = Hooks(model)
+        found = {
+            f"{ms:g} ms": _compare(hooks, step, ms, asked.pairs, monitor) for ms in asked.step_ms
+        }
     asked.out.write_text(json.dumps(found, indent=1))
 
 
 def _compare(
-    hooks: Hooks, step: Callable[[torch.Tensor, int], None], step_ms: float, pairs: int
+    hooks: Hooks, step: Callable[..., None], step_ms: float, pairs: int, monitor: Any
 ) -> dict[str, Any]:
     steps = int(_BLOCK_MS / max(step_ms, _LEAST_MS))
+    wait_ns = round(1e6 * max(0.0, step_ms - _LEAST_MS))
     data = TensorDataset(torch.ones(2 * steps + 2, 4))
 
     def block(on: bool) -> tuple[float, float]:
         hooks.put(on)
         loader = iter(DataLoader(data, 2))
-        step(next(loader)[0], 0)
+        step(next(loader)[0])
+        own = monitor if on else None
+        batches = loader if own is None else own(loader)
         clock_ns, cpu_ns = time.perf_counter_ns(), time.thread_time_ns()
-        for (batch,) in loader:
-            step(batch, time.perf_counter_ns() + round(1e6 * step_ms))
+        for (batch,) in batches:
+            step(batch, wait_ns, own)
         spent_ns = time.perf_counter_ns() - clock_ns, time.thread_time_ns() - cpu_ns
         return spent_ns[0] / steps / 1e3, spent_ns[1] / steps / 1e3
 
-    with_us, without_us = [], []
+    with_us: list[tuple[float, float]] = []
+    without_us: list[tuple[float, float]] = []
     for pair in range(pairs):
         for on in (True, False) if pair % 2 else (False, True):
             (with_us if on else without_us).append(block(on))

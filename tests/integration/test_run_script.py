@@ -131,13 +131,15 @@ def test_the_script_sees_what_it_would_see_without(
 
 
 SHORT = """
-import os, sys
+import argparse, os, sys
 import torch
 how = sys.argv[1]
 if how == "torchrun": int(os.environ["LOCAL_RANK"])
+if how == "asks": argparse.ArgumentParser().parse_args(["--lr", "1"])
+if how == "few": print("too few GPUs"); sys.exit()
 model = torch.nn.Linear(3, 3)
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
-for step in range(30):
+for step in range(1 if how == "once" else 30):
     model(torch.ones(2, 3)).sum().backward()
     optimizer.step()
 if how == "raises": raise ValueError("a bad end")
@@ -152,13 +154,50 @@ if how == "leaves": os._exit(0)
         ("leaves", "1", "left by os._exit after"),
         ("alone", "2", "found no process group after 3 steps, so each of 2 processes trains alone"),
         ("torchrun", "1", "the script asks for the variables of torchrun"),
+        ("once", "1", "no timed step: all were warm-up"),
+        ("asks", "1", "unrecognized arguments: --lr 1"),
+        ("few", "1", "'too few GPUs'"),
     ],
 )
 def test_how_a_script_ends_is_said(train: Train, how: str, devices: str, said: str) -> None:
     (train.cwd / "short.py").write_text(SHORT)
     ran = runner(train)("--devices", devices, "--repeats", "1", "--", "short.py", how)
     assert said in " ".join((ran.out + ran.err).split())
-    assert (ran.status == 0) == (how == "torchrun")
+    assert (ran.status == 0) == (how in ("torchrun", "once"))
+    assert ("scalewise resume" in ran.err) == (how == "raises"), "what comes back is not resumed"
+    assert train.processes() == {}
+
+
+SHARED = """
+import os, sys
+import torch
+import torch.multiprocessing as mp
+
+def train(rank, model):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    while True:
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+
+if __name__ == "__main__":
+    model = torch.nn.Linear(3, 3).share_memory()
+    if sys.argv[1] == "fork":
+        os.fork()
+        train(0, model)
+    trainers = [mp.get_context("spawn").Process(target=train, args=(r, model)) for r in range(2)]
+    [one.start() for one in trainers]
+    [one.join() for one in trainers]
+"""
+
+
+@pytest.mark.parametrize("how", ["spawn", "fork"])
+def test_trainers_of_its_own_that_never_end_are_refused_and_ended(train: Train, how: str) -> None:
+    (train.cwd / "shared.py").write_text(SHARED)
+    ran = runner(train)("--devices", "1", "--repeats", "1", "--", "shared.py", how)
+    said = " ".join(ran.out.split())
+    assert "found training in a process that the script itself started" in said
+    assert "scalewise resume" not in ran.err
+    assert train.processes() == {}
 
 
 def test_a_finished_sweep_of_a_script_is_resumed(ran: Finished, shared_train: Train) -> None:

@@ -110,7 +110,7 @@ def test_a_datamodule_of_ones_own_decides_on_its_batches(modules: dict[str, Cell
     assert [rank.own_optimizer for rank in result.ranks] == ["SlowSgd"] * 2
     assert all(rank.own_batches for rank in result.ranks)
     report = folder.path.parent / "report" / "report.md"
-    assert "optimizer=the module's own (SlowSgd)" in report.read_text()
+    assert "optimizer=its own (SlowSgd)" in report.read_text()
     assert (result.per_device_batch_size, result.global_batch_size) == (10, 20)
     shards = [read_shard(folder.shard_path(rank), rank) for rank in range(2)]
     assert audit_shards(shards, 2, 20).verdict == "sharded"

@@ -247,8 +247,8 @@ def measure_communication(
     if isinstance(curve, str):
         missing["doctor's curve"] = curve
     if window is None:
-        monitored = config.is_monitored
-        way = "only cells of a sweep have one" if monitored else "add profile.window=false,true"
+        own = config.has_own_settings
+        way = "a script of your own has none" if own else "add profile.window=false,true"
         missing["total and overlapped"] = f"no profiler window: {way}"
     gradient_bytes, buckets = ranks[0].gradient_bytes, ranks[0].gradient_buckets
     payload = _payload(ranks)

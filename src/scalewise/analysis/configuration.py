@@ -22,6 +22,7 @@ from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, is_disturbed
 from scalewise.analysis.labels import name_rows, named, swept_order, swept_values
 from scalewise.analysis.model import (
     CellRecords,
+    StartedBy,
     Sweep,
     is_monitored,
     is_profiled,
@@ -154,7 +155,14 @@ class Configuration:
     @property
     def has_own_settings(self) -> bool:
         """Whether a script of the user's own trained it, which none of our settings changes."""
-        return self.is_monitored or self.setting("script.command") is not None
+        return self.started_by != "sweep"
+
+    @property
+    def started_by(self) -> StartedBy:
+        """What starts its runs, in whose words more are asked for."""
+        if self.is_monitored:
+            return "monitor"
+        return "sweep" if self.setting("script.command") is None else "script"
 
     @property
     def makes_own_batches(self) -> bool:

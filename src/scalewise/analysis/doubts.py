@@ -183,7 +183,7 @@ def _of_configuration(config: Configuration, budget: LossBudget | None) -> Itera
         yield from (replace(one, run=name) for one in _of_run(config, run, is_uneven=late))
     rates = config.values("global_samples_per_s")
     figure = config.estimate("global_samples_per_s")
-    if figure and (warning := stability_warning(figure, config.is_monitored)):
+    if figure and (warning := stability_warning(figure, config.started_by)):
         yield Remark("few_runs", {"warning": warning})
     if aside := config.set_aside:
         whys = [f"{one.cell.planned.name} {one.reason}" for one in aside]

@@ -109,7 +109,7 @@ def _chosen(rows: Mapping[str, Fields], base: Mapping[str, str], typed: set[str]
 
 def _is_built_by_model(values: tuple[str, ...], differ: Mapping[str, tuple[str, ...]]) -> bool:
     """Whether modules built these optimizers as arguments of the model say."""
-    own = all(value.startswith("the_module's_own") for value in values)
+    own = all(value.startswith("its_own_(") for value in values)
     return own and any(_follows(values, of) for n, of in differ.items() if n.startswith("model."))
 
 

@@ -72,7 +72,7 @@ def _model(cell: CellRecords) -> str:
 def _named(cell: CellRecords, own: str | None) -> CellRecords:
     if own is None or cell.config is None:
         return cell
-    name = f"the module's own ({own})"
+    name = f"its own ({own})"
     asked = [word for word in cell.planned.overrides if _OF_OPTIMIZER.match(word)]
     unused = f"{' '.join(asked)} was not used: the model built its own optimizer ({own})"
     return replace(

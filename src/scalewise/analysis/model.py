@@ -146,6 +146,10 @@ def is_rehearsal(config: Mapping[str, Any] | None) -> bool:
     return bool(setting(config, "strategy.kind") == "rehearsal")
 
 
+StartedBy = Literal["sweep", "script", "monitor"]
+"""``scalewise train``, ``scalewise run``, or the user, with a monitor in the script."""
+
+
 def is_monitored(config: Mapping[str, Any] | None) -> bool:
     """Whether a script of the user's own trained it, under the Monitor callback."""
     return bool(setting(config, "tracking.name") == "monitor")

@@ -34,7 +34,8 @@ WORDS: Final[Mapping[str, Kind]] = {
         "is {shape}), but the loader's batch_size is {asked:,}", "put the batch dimension first"),
     "untrained": Kind("invalid", "{steps:,} of {of:,} steps trained nothing",
         "training_step returned no loss in them, so their time is not that of training"),
-    "frozen": Kind("invalid", "no parameter changed in {of:,} steps", "learning rate 0, or frozen"),
+    "frozen": Kind("invalid", "no parameter changed in {of:,} steps",
+        "learning rate 0, frozen, or gradients of 0"),
     "replicas_differ": Kind("invalid", "ranks {first} and {other} end with other parameters",
         "they lie {share:.2g} of their norm apart: gradients were not averaged (DDP averages those "
         "of loss.backward() alone)"),

@@ -103,7 +103,7 @@ def remedy(config: Configuration, loss: LostTime) -> Remedy:
             seldom = Way("let callbacks act less often")
             return _remedy(config, (seldom,), seldom.what)
         case "between_steps":
-            lean = Way("take work out of hooks")
+            lean = Way("take work out of the loop and hooks")
             logs = Way("log less often", "log_every_n_steps=100")
             return _remedy(config, (logs, lean), lean.what)
         case "stages":
@@ -119,7 +119,7 @@ def remedy(config: Configuration, loss: LostTime) -> Remedy:
         case "long_steps":
             return Remedy(
                 "find what the host does then: validation, checkpoints, logging, other users",
-                deed="find what the host does in them",
+                deed="find what the host does in long steps",
             )
         case "clocks":
             return Remedy(

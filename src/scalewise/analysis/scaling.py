@@ -234,7 +234,9 @@ def pair_all(
 
 def _pair(multi: Configuration, singles: Sequence[Configuration]) -> Pair | Refused:
     if not singles:
-        return Refused(multi, way_to_get("one device", monitored=multi.is_monitored))
+        command, devices = str(multi.setting("script.command")), multi.devices or 2
+        way = way_to_get("one device", multi.started_by, command=command, devices=devices)
+        return Refused(multi, way)
     ran = [s for s in singles if s.runs]
     part = shared_part(multi.identity)
     likely = (s for s in ran if s.shared_part == part and not _find_differences(s, multi))
@@ -271,7 +273,7 @@ def judge_config(config: Configuration, speedup: RatioEstimate, round_s: float |
     return judge(
         speedup,
         config.runs[0].world_size,
-        monitored=config.is_monitored,
+        by=config.started_by,
         cap=None if repeats is None else repeats.cap,
         round_s=round_s,
     )

@@ -162,7 +162,9 @@ def aligned_steps(
         if not np.array_equal(shared, own):
             shared = np.intersect1d(shared, own)
     if len(shared) == 0:
-        raise NotMeasuredError("no timed step: every recorded step is warm-up or has no time")
+        raise NotMeasuredError(
+            "no timed step: all were warm-up, or had no time; a run takes more than warmup_steps"
+        )
     return tuple(
         one if len(own) == len(shared) else one.select(np.isin(own, shared))
         for one, own in zip(kept, steps, strict=True)

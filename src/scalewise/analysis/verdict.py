@@ -12,6 +12,7 @@ import numpy.typing as npt
 import scipy
 
 from scalewise.analysis.figures import factor, interval_words
+from scalewise.analysis.model import StartedBy
 from scalewise.analysis.statistics import (
     VERDICT_RUNS,
     Estimate,
@@ -27,34 +28,45 @@ WANTED_RUNS = 5
 MissingRuns = Literal["runs", "runs of both", "one device", "several devices"]
 
 
-def way_to_get(lack: MissingRuns, *, monitored: bool, runs: int = 0) -> str:
+def way_to_get(
+    lack: MissingRuns,
+    by: StartedBy = "sweep",
+    *,
+    runs: int = 0,
+    command: str = "",
+    devices: int = 2,
+) -> str:
     """How a user gets what a figure or a comparison of so many ``runs`` lacks.
 
-    A script under the Monitor callback has neither ``repeats`` nor ``strategy`` to set. Its runs
-    add up in one folder, so it is run again.
+    Of ``scalewise run``, ``command`` and so many ``devices`` make the one to type. A monitored
+    script has nothing to set: its runs add up in one folder, so it is run again.
     """
     missing = WANTED_RUNS - runs
     times = f"{missing} more time{'s' if missing > 1 else ''}" if missing > 0 else "again"
-    repeats = f" (repeats={WANTED_RUNS})" if runs < 2 else ""
-    in_sweep, in_script = {
+    option = f"--repeats {WANTED_RUNS}" if by == "script" else f"repeats={WANTED_RUNS}"
+    both = f"ask for both (scalewise run --devices 1,{devices} -- {command})"
+    in_sweep, of_script, monitored = {
         "runs": (
-            f"repeat it (repeats={WANTED_RUNS})",
+            f"repeat it ({option})",
+            f"repeat it ({option})",
             f"run the script {times} into the same folder",
         ),
         "runs of both": (
-            f"add repeats{repeats}",
+            *2 * (f"add repeats ({option})" if runs < 2 else "add repeats",),
             f"run the script {times} on each number of devices, into the same folder",
         ),
         "one device": (
             "no single-device cell in this sweep: run strategy=single in it too",
+            f"no run on one device: {both}",
             "no run on one device in this folder: run the script on one too",
         ),
         "several devices": (
             "add strategy=single,ddp for a verdict",
+            both,
             "run the script on several too, into the same folder, for a verdict",
         ),
     }[lack]
-    return in_script if monitored else in_sweep
+    return {"sweep": in_sweep, "script": of_script, "monitor": monitored}[by]
 
 
 Verdict = Literal["invalid", "pays", "does not pay", "undecided", "ceiling"]
@@ -98,7 +110,7 @@ def judge(
     speedup: RatioEstimate,
     devices: int,
     *,
-    monitored: bool = False,
+    by: StartedBy = "sweep",
     cap: int | None = None,
     round_s: float | None = None,
 ) -> Judgement:
@@ -106,15 +118,15 @@ def judge(
 
     Several devices *pay* where all of it lies at :func:`wanted_speedup` or above, and do *not pay*
     where all of it lies below. *Undecided* is what has the edge inside. What to do about it is
-    worded for a sweep, with ``monitored`` for a script of one's own, and with the ``cap`` of
-    ``repeats=auto`` for a sweep that goes on by itself. A round of both sides takes ``round_s``.
+    worded for what started the runs, and with the ``cap`` of ``repeats=auto`` for a sweep that goes
+    on by itself. A round of both sides takes ``round_s``.
     """
     wanted = wanted_speedup(devices)
     figure = f"speedup {factor(speedup.value)} on {devices} devices"
     runs, interval = min(speedup.n), speedup.interval
     if interval is None or runs < VERDICT_RUNS:
         lacking = max(VERDICT_RUNS - runs, 1)
-        todo = "" if cap else f"; {way_to_get('runs of both', monitored=monitored, runs=runs)}"
+        todo = "" if cap else f"; {way_to_get('runs of both', by, runs=runs)}"
         few = f"{figure}, from {count_words(speedup)}: a verdict needs {VERDICT_RUNS}{todo}"
         more = _runs_words(lacking, "at least", round_s)
         return Judgement("undecided", few, wanted, more=more, more_runs=lacking)
@@ -126,7 +138,7 @@ def judge(
         short = _short_of(wanted, speedup, devices)
         return Judgement("does not pay", f"{decided}: {short}", wanted, short)
     # Beyond the runs wanted at first, a script is to be run again, not so many times more.
-    todo = way_to_get("runs of both", monitored=monitored, runs=max(runs, WANTED_RUNS))
+    todo = way_to_get("runs of both", by, runs=max(runs, WANTED_RUNS))
     least = interval.low
     certain = f"at least {_outwards(least, math.floor)} times as fast" if least >= 1 else ""
     money = money_words(sample_cost(speedup, devices), least <= 1)
@@ -301,13 +313,13 @@ def estimate_without_outliers(values: Values) -> Estimate | None:
     return estimate_positive([v for i, v in enumerate(values) if i not in flagged])
 
 
-def stability_warning(figure: Estimate, monitored: bool = False) -> str | None:
+def stability_warning(figure: Estimate, by: StartedBy = "sweep") -> str | None:
     """One line of warning about a figure, or None if it may be trusted as it stands.
 
-    ``monitored`` if a script of the user's own took it, which has no ``repeats``.
+    What to do about it is worded for what started its runs.
     """
     if figure.n < 2:
-        more = way_to_get("runs", monitored=monitored, runs=figure.n)
+        more = way_to_get("runs", by, runs=figure.n)
         return f"one run does not tell how far others would lie from it: {more}"
     if figure.cv is not None and figure.cv > UNSTABLE_CV:
         return f"unstable: runs vary by {figure.cv:.0%} (CV of {figure.n} runs)"

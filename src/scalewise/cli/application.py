@@ -139,7 +139,8 @@ def train(context: click.Context) -> int:
     return run_training()
 
 
-@application.command()
+# What follows the command's first word is the script's, a --devices of its own too.
+@application.command(context_settings={"allow_interspersed_args": False})
 @click.option(
     "--devices", default="1,2", show_default=True, metavar="LIST", help="Numbers of devices."
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shlex
@@ -212,6 +213,7 @@ def _report_sweep(sweep: SweepReport, *, verbose: bool) -> int:
     """Print the answer and write the report; returns the exit status that this comes to."""
     if not sweep.count("done") and not sweep.count("failed"):
         return Exit.DONE
+    logging.getLogger("matplotlib").setLevel(logging.WARNING)  # it tells which fonts it has found
     from scalewise.analysis import analyse, load_sweep
     from scalewise.report import build, print_console
 
@@ -276,8 +278,8 @@ def _say_how_to_finish() -> None:
         # Wrong input stays wrong.
         better = [one for one in sweep.endings.values() if one.outcome == "interrupted"
                   or (one.outcome == "failed" and one.cause != "config")]  # fmt: skip
-        raised = (one.raised_at for one in better if one.cause == "exception" and one.raised_at)
-        at = next(raised, None)
+        raised = (one.raised_at for one in better if one.cause in ("exception", "exit"))
+        at = next(filter(None, raised), None)
         first = "finish it" if at is None else f"mend {from_here(at)}, then"
         if better:
             say(f"{first}: scalewise resume {from_here(sweep.folder)}")

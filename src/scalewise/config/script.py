@@ -59,8 +59,9 @@ class ScriptConfig:
 
     @property
     def file(self) -> str | None:
-        """The script among the words; None where none is named."""
-        return next((word for word in self.words[1:] if word.endswith((".py", ".sh"))), None)
+        """The script among the words; None where none is named. After -c comes no file."""
+        words = itertools.takewhile("-c".__ne__, self.words[1:])
+        return next((word for word in words if word.endswith((".py", ".sh"))), None)
 
     @property
     def name(self) -> str:

@@ -225,15 +225,19 @@ class CellFolder:
             yield replace(ending, number=number)
 
     def find_log(self, ending: Ending) -> Path | None:
-        """Standard error of the rank that ended a try, wherever a later try has moved it.
+        """What the rank that ended a try said last, wherever a later try has moved it.
 
-        None for a cell that did not run, or is done.
+        Standard error, or standard output where it has nothing. None for a cell that did not run,
+        or is done.
         """
         if ending.outcome not in ("failed", "interrupted"):
             return None
         name = f"rank{ending.rank or 0}.err"
         logs = (self.path / "attempts" / f"{ending.number}.logs" / name, self.path / "logs" / name)
-        return next((path for path in logs if path.exists()), None)
+        for err in filter(Path.exists, logs):
+            out = err.with_suffix(".out")
+            return out if not err.stat().st_size and out.exists() and out.stat().st_size else err
+        return None
 
     def next_attempt_number(self) -> int:
         numbers = [number for number, _ in numbered_files(self.path / "attempts", "", ".json")]

@@ -258,7 +258,7 @@ def _decide(analysis: Analysis) -> Iterator[str]:
     config = pairs[0].multi
     if config.is_monitored:
         where = f"on {least.device_words}, into the same folder"
-        way = way_to_get("runs of both", monitored=True, runs=fewest)
+        way = way_to_get("runs of both", "monitor", runs=fewest)
         yield f"{lead} {where}." if aside else f"{lead}: {way}."
         return
     last = max(pairs, key=lambda pair: pair.judgement.more_runs or 0).judgement
@@ -400,8 +400,10 @@ def _why_none(analysis: Analysis) -> str:
         return "Nothing ran on several devices; more were rehearsed."
     if tried:
         return "No cell on several devices finished, so there is nothing to compare."
-    if analysis.measured[0].is_monitored:
-        way = way_to_get("several devices", monitored=True)
+    config = analysis.measured[0]
+    if config.has_own_settings:
+        command = str(config.setting("script.command"))
+        way = way_to_get("several devices", config.started_by, command=command)
     else:
         both = "devices=1,2" if "devices" in _typed_keys(analysis) else "strategy=single,ddp"
         way = f"{_add(analysis, both)} for a verdict"

@@ -350,7 +350,7 @@ def _runs(entry: Entry) -> int:
 def _more_runs(entry: Entry) -> str:
     config, runs = entry.config.asked, _runs(entry)
     if is_monitored(config):
-        return f"Next, for {entry.side}: {way_to_get('runs', monitored=True, runs=runs)}."
+        return f"Next, for {entry.side}: {way_to_get('runs', 'monitor', runs=runs)}."
     wanted = VERDICT_RUNS if runs < VERDICT_RUNS else WANTED_RUNS
     extend = f" sweep.extend={max(1, wanted - runs)}"
     folder = folder_to_type(entry.analysis)

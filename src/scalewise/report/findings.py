@@ -82,7 +82,8 @@ _OPTIONS = {"devices": "--devices", "measure.min_time_s": "--time", "repeats": "
 
 def _options(overrides: Sequence[str]) -> Iterator[str]:
     """What was typed before the command of ``scalewise run``."""
-    for word in overrides:
+    last = {word.partition("=")[0]: word for word in overrides}  # of a resumed sweep the later one
+    for word in last.values():
         key, _, value = word.partition("=")
         if key in _OPTIONS:
             yield from (_OPTIONS[key], value)

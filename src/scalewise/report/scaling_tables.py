@@ -147,6 +147,11 @@ def _identity(key: str, words: str) -> Fact:
     return fact
 
 
+def _if_set(fact: Fact) -> Fact:
+    """What ``scalewise run`` leaves to the script is nothing that anybody knows."""
+    return lambda config: None if config.started_by == "script" else fact(config)
+
+
 def _of_training(fact: Fact) -> Fact:
     return lambda config: None if config.is_operation else fact(config)
 
@@ -172,15 +177,15 @@ def _steps(config: Configuration) -> str | None:
 
 
 _FACTS: tuple[Fact, ...] = (
-    _group("dataset"),
-    lambda config: config.precision and f"precision={config.precision}",
-    _group("execution"),
+    _if_set(_group("dataset")),
+    _if_set(lambda config: config.precision and f"precision={config.precision}"),
+    _if_set(_group("execution")),
     lambda config: "forward only" if config.is_operation else None,
     _of_training(_group("optimizer")),
     _of_training(_identity("optimizer.lr", "lr={}")),
     _batch,
     _steps,
-    lambda config: f"seed={','.join(map(str, config.seeds))}" if config.seeds else None,
+    _if_set(lambda config: f"seed={','.join(map(str, config.seeds))}" if config.seeds else None),
     _identity("device_model", "on {}"),
 )
 

@@ -33,22 +33,23 @@ from scalewise.script.recorder import RunEnds, ScriptRecorder, first_parameter
 from scalewise.train import collect_started
 
 
-def begin(optimizer: torch.optim.Optimizer) -> None:
+def begin(optimizer: torch.optim.Optimizer, *, in_child: bool) -> None:
     """Record this process from now on, if it is the first of its rank that trains.
 
-    Raises :class:`RunEnds` with status 1 for a script that starts ranks of its own.
+    Raises :class:`RunEnds` with status 1 where it is ``in_child`` of a script: a fork of it, or
+    started by ``multiprocessing``.
     """
-    place = take_place(os.environ)
+    place = take_place(os.environ, in_child=in_child)
     if place is None:
         return
     folder = CellFolder(Path(place.folder))
     plain = folder.load_config()
     cell = build_cell(plain)
     assert cell.script is not None
-    if place.is_in_child:
+    if in_child:
         error = ConfigError(
             f"{cell.model.name}: found training in a process that the script itself started "
-            "(torch.multiprocessing); allowed: a script that torchrun starts, once a rank"
+            "(torch.multiprocessing, os.fork); allowed: a script that torchrun starts, once a rank"
         )
         folder.save_rank_error(ending_of(error, place.rank))
         raise RunEnds(1)

@@ -7,7 +7,6 @@ goes on from it as from a checkpoint.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
@@ -41,11 +40,6 @@ class Place:
     as_torchrun: bool
     """Whether a single rank got the variables of torchrun, since it asked for them."""
 
-    @property
-    def is_in_child(self) -> bool:
-        """Whether this process was started by ``multiprocessing`` of the script itself."""
-        return multiprocessing.parent_process() is not None
-
 
 @dataclass(frozen=True)
 class Task:
@@ -61,8 +55,10 @@ class Task:
     log_every_n_steps: int = 10
 
 
-def take_place(environment: MutableMapping[str, str]) -> Place | None:
+def take_place(environment: MutableMapping[str, str], *, in_child: bool = False) -> Place | None:
     """The place of this process, if it is the first of its rank to ask; None for all others.
+
+    One ``in_child`` of a script is told its place and takes none, whoever is first.
 
     What it starts from now on is none of the rank: the trace is removed from ``environment``.
     """
@@ -75,6 +71,8 @@ def take_place(environment: MutableMapping[str, str]) -> Place | None:
     if not rest:
         del environment["PYTHONPATH"]
     place = build(Place, json.loads(told))
+    if in_child:
+        return place
     sign = CellFolder(Path(place.folder)).heartbeat_path(place.rank)
     sign.parent.mkdir(parents=True, exist_ok=True)
     try:

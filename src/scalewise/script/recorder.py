@@ -281,8 +281,7 @@ class ScriptRecorder:
 
     def _give_up(self, error: BaseException) -> None:
         """End this script with an error that is recorded, on the thread that trains."""
-        self.fail(error)
-        self._end_in_time(status=1)
+        self.fail(error)  # whoever supervises ends a script that goes on
         raise RunEnds(1)
 
     def _give_up_now(self, error: BaseException) -> None:
@@ -307,11 +306,11 @@ class ScriptRecorder:
             self._last is not None and self.steps.steps + self.moments.is_due >= self._last
         )
 
-    def _end_in_time(self, status: int = 0) -> None:
+    def _end_in_time(self) -> None:
         def end() -> None:
             with contextlib.suppress(Exception):  # the records are whole, or were never to be
                 self.finish(looks=False)
-            os._exit(status)
+            os._exit(0)
 
         timer = threading.Timer(GRACE_S, end)
         timer.daemon = True
@@ -363,7 +362,7 @@ class ScriptRecorder:
     def _summary(self, looks: bool) -> RankSummary:
         steps, optimizers = self.steps, tuple(self._optimizers.values())
         every = self._trained().values()
-        after = self._fingerprint() if looks else None
+        after = self._fingerprint() if looks and steps.steps else None
         several = self._place.world_size > 1
         return replace(
             untrained_summary(self._rank, {}, ""),

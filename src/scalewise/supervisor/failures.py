@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 from scalewise.host import memory_limit_mib
 from scalewise.records import (
@@ -105,9 +106,11 @@ def _silent_end(process: RankProcess) -> Ending:
     return Ending("failed", "exit", message, rank, code)
 
 
-def last_lines(folder: CellFolder, rank: int | None) -> tuple[str, ...]:
-    """The end of a rank's stderr; of rank 0's where none is to blame."""
-    lines = _log(folder, rank or 0).splitlines()
+def last_lines(
+    folder: CellFolder, rank: int | None, stream: Literal["out", "err"] = "err"
+) -> tuple[str, ...]:
+    """The end of what a rank wrote to ``stream``; rank 0 where none is to blame."""
+    lines = _log(folder, rank or 0, stream).splitlines()
     return tuple(line[:_LINE_LIMIT] for line in lines[-_LAST_LINES:])
 
 
@@ -160,10 +163,10 @@ def _whom(absent: Sequence[int], here: Sequence[int], world_size: int) -> str:
     return "others that were in another one: the ranks do not make the same calls"
 
 
-def _log(folder: CellFolder, rank: int) -> str:
-    """The end of a rank's stderr; empty where nothing was printed."""
+def _log(folder: CellFolder, rank: int, stream: Literal["out", "err"] = "err") -> str:
+    """The end of a rank's ``stream``; empty where nothing was printed."""
     try:
-        with open_plain(folder.log_path(rank, "err")) as file:
+        with open_plain(folder.log_path(rank, stream)) as file:
             file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
             return file.read().decode(errors="replace")
     except OSError:

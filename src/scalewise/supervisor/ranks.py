@@ -151,7 +151,7 @@ class Ranks:
         as_torchrun: bool = False,
     ) -> None:
         """``as_torchrun``: a script on one device gets torchrun's variables all the same."""
-        self._as_torchrun = as_torchrun
+        self.as_torchrun = as_torchrun and job.world_size == 1
         self._starter = starter
         self._locks = locks
         self._job = job
@@ -278,10 +278,10 @@ class Ranks:
             "hosts": 1 if job.nodes is None else job.nodes.count,
             "cwd": job.origin.cwd,
             "cores": len(usable_cores()),
-            "as_torchrun": self._as_torchrun,
+            "as_torchrun": self.as_torchrun,
         }
         # Alone it is what the user would start: with these, many scripts wrap their model in DDP.
-        alone = job.world_size == 1 and not self._as_torchrun
+        alone = job.world_size == 1 and not self.as_torchrun
         local = {"LOCAL_WORLD_SIZE": str(len(job.slots)), "TORCHELASTIC_RUN_ID": "scalewise"}
         return {**({} if alone else {**told, **local}), ENV_SCRIPT: json.dumps(place)}
 

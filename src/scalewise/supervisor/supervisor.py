@@ -30,7 +30,7 @@ from scalewise.host import (
     kill,
     oom_kills,
 )
-from scalewise.records import CellFolder, Ending, RunningAttempt, read_heartbeat
+from scalewise.records import CellFolder, Ending, RunningAttempt, load_or_none, read_heartbeat
 from scalewise.supervisor.attempt import Try, conclude, foreign_processes, prepare
 from scalewise.supervisor.failures import first_failure, name_absent, name_memory_kill
 from scalewise.supervisor.job import Job, Settings, Wakeup, from_line, read_line, to_line
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 
 _POLL_S = 1.0
+_LEAVES_WITHIN_S = 3.0
+"""For a script to leave by itself once its recorder has told an error."""
 _STOPPED = Ending("interrupted", "interrupted", "the sweep was stopped")
 
 
@@ -185,6 +187,8 @@ class Supervisor:
                 return _STOPPED if self.wakeup.stop_asked else ending
             if not ranks.alive:
                 return Ending("done")
+            if settings.script and self._has_given_up(ranks):
+                return self._first_failure(ranks)
             if self.wakeup.stop_asked:
                 return _STOPPED
             if self.wakeup.sweep_gone:
@@ -195,6 +199,11 @@ class Supervisor:
             hang = self.liveness.hang([p.rank for p in ranks.alive])
             if hang is not None:
                 return hang
+
+    def _has_given_up(self, ranks: Ranks) -> bool:
+        """Whether a rank has told an error, and its script goes on without what trained."""
+        told = (load_or_none(self.folder.load_rank_error, p.rank) for p in ranks.alive)
+        return any(one and time.time() - one.finished_at > _LEAVES_WITHIN_S for one in told)
 
     def _first_failure(self, ranks: Ranks) -> Ending:
         """The failed rank, or the part of its surroundings, that ended the cell."""
@@ -238,7 +247,10 @@ class Liveness:
         silent = [rank for rank, beat in beats.items() if beat is None]
         if silent:
             age_s, limit_s = now - self._began, limits.start_timeout_s
-            what = f"rank {', '.join(map(str, silent))} had not begun after {age_s:.0f} s"
+            begun = (
+                "stepped no optimizer of torch.optim in" if limits.script else "had not begun after"
+            )
+            what = f"rank {', '.join(map(str, silent))} {begun} {age_s:.0f} s"
             key = "start_timeout_s"
         else:
             last = {rank: (beat.step, beat.time) for rank, beat in beats.items() if beat}

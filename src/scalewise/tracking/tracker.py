@@ -260,7 +260,7 @@ def run_summary(
         values |= _result_values(attempt.result)
         own = attempt.result.ranks[0].own_optimizer
         if own is not None:
-            used = {"optimizer": {"name": f"the module's own ({own})"}}
+            used = {"optimizer": {"name": f"its own ({own})"}}
         outcome = {
             "state": "finished",
             "attempts": attempt.result.attempt,

@@ -225,7 +225,7 @@ def test_how_often_and_by_what_it_is_run_was_not_swept(typed: str) -> None:
 
 
 # What a LightningModule really trained with stands in the report, not what was configured.
-OWN = "the module's own (SGD)"
+OWN = "its own (SGD)"
 
 
 def sweep_of(path: Path, *specs: Spec, own: str | None = "SGD") -> Path:

@@ -278,6 +278,8 @@ def test_the_log_is_found_where_a_later_try_has_moved_it(tmp_path: Path) -> None
     log.parent.mkdir()
     log.touch()
     assert folder.find_log(BOOM) == log
+    folder.log_path(1, "out").write_text("it was said here")
+    assert folder.find_log(BOOM) == folder.log_path(1, "out")
     moved = tmp_path / "attempts" / "1.logs" / "rank1.err"
     moved.parent.mkdir(parents=True)
     moved.touch()

@@ -1,11 +1,14 @@
 """``scalewise run`` in the words of Hydra, which reads back what was typed."""
 
+import sys
+
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from scalewise.cli.application import run
 from scalewise.cli.script import quoted, words_of
 from scalewise.config import ConfigError
 
@@ -24,6 +27,19 @@ def test_a_command_is_read_as_it_was_typed(text: str) -> None:
 @given(st.text(st.sampled_from("ab '\"\\${}[],=:"), min_size=1, max_size=12))
 def test_any_command_is(text: str) -> None:
     assert read(text) == text
+
+
+@pytest.mark.parametrize("before", [["--"], []])
+def test_what_follows_the_command_is_the_scripts(
+    monkeypatch: pytest.MonkeyPatch, before: list[str]
+) -> None:
+    monkeypatch.setattr("scalewise.cli.hydra_main.train", lambda defaults: 0)
+    typed = ["--time", "2m", *before, "python", "train.py", "--devices", "8", "--time", "9", "--"]
+    monkeypatch.setattr("sys.argv", typed)
+    run.main(typed, standalone_mode=False)
+    found = {word.partition("=")[0]: word.partition("=")[2] for word in sys.argv[1:]}
+    assert (found["devices"], found["measure.min_time_s"]) == ("1,2", "120")
+    assert found["script.command"] == "'python train.py --devices 8 --time 9 --'"
 
 
 def test_the_words_ask_for_each_number_of_devices() -> None:

@@ -46,6 +46,7 @@ def test_arguments_of_the_script_are_no_options_of_python() -> None:
     assert ScriptConfig("python train.py -m torch.distributed.run").name == "train.py"
     assert ScriptConfig("python -u train.py -E 3").words[-2:] == ["-E", "3"]
     assert ScriptConfig("python -m mine.train -I").name == "mine.train"
+    assert ScriptConfig("bash -c 'python train.py'").file is None
 
 
 def test_a_program_that_is_not_here_is_named() -> None:

@@ -378,3 +378,20 @@ def test_a_script_is_told_by_the_command_that_was_typed(tmp_path: Path) -> None:
         "scalewise run --devices 1,2 --repeats 3 --time 30 --set seed=1 -- "
         "python 'my train.py' --lr 0.1"
     )
+
+
+@pytest.mark.parametrize(("ran", "devices"), [(Spec(), "1,2"), (replace(DDP, devices=4), "1,4")])
+def test_a_script_without_the_other_side_is_asked_for_both(
+    tmp_path: Path, ran: Spec, devices: str
+) -> None:
+    script = replace(ran, config={"script": {"command": "python train.py --lr 0.1"}})
+    (said,) = [one for one in answers(analysed(tmp_path, script)).texts if "one device" in one
+               or "several devices" in one]  # fmt: skip
+    assert f"(scalewise run --devices {devices} -- python train.py --lr 0.1)" in said
+
+
+def test_a_resumed_script_is_told_by_what_was_typed_last(tmp_path: Path) -> None:
+    script = Spec(config={"script": {"command": "python train.py"}})
+    typed = words_of(["python", "train.py"], "2", None, "3")
+    again = with_command(analysed(tmp_path, script), shlex.join(["scalewise", *typed, "devices=4"]))
+    assert command(again) == "scalewise run --devices 4 --repeats 3 -- python train.py"

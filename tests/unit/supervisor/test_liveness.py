@@ -40,6 +40,13 @@ def test_imports_are_no_hang_and_have_a_limit_of_their_own(tmp_path: Path) -> No
     )
 
 
+def test_a_script_that_never_trains_is_told_what_it_lacks(tmp_path: Path) -> None:
+    clock, settings = Clock(), replace(SETTINGS, start_timeout_s=60, script=("python", "mine.py"))
+    liveness = Liveness(CellFolder(tmp_path), settings, clock)
+    clock.now = 61
+    assert "rank 0 stepped no optimizer of torch.optim in 61 s" in str(liveness.hang([0]))
+
+
 def test_a_hang_is_counted_from_the_last_beat_of_any_rank(tmp_path: Path) -> None:
     folder, clock = CellFolder(tmp_path), Clock()
     ranks = [HeartbeatWriter(folder.heartbeat_path(rank)) for rank in (0, 1)]

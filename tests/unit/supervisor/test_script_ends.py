@@ -21,7 +21,8 @@ from scalewise.records import (
 from scalewise.supervisor.ranks import RankProcess
 from scalewise.supervisor.script_ends import asked_for_torchrun, name_script_end
 
-TORCHRUN = "Traceback (most recent call last):\nKeyError: 'LOCAL_RANK'\n"
+RAISED = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 3, in <module>\n'
+TORCHRUN = f"{RAISED}KeyError: 'LOCAL_RANK'\n"
 ENDED = Ending("failed", "exit", "rank 0 exited with status 1; see logs/", 0, 1)
 DONE = Ending("done")
 
@@ -38,41 +39,47 @@ def folder(tmp_path: Path) -> CellFolder:
     return sweep.cell("mine")
 
 
-def named(folder: CellFolder, ending: Ending, log: str = "", world_size: int = 1) -> Ending:
+def named(
+    folder: CellFolder, ending: Ending, log: str = "", world_size: int = 1, again: bool = False
+) -> Ending:
     path = folder.log_path(0, "err")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(log)
     job: Any = SimpleNamespace(world_size=world_size)
-    ranks: Any = SimpleNamespace(processes=[RankProcess(0, 1, ending.exit_code)])
+    processes = [RankProcess(0, 1, ending.exit_code)]
+    ranks: Any = SimpleNamespace(processes=processes, as_torchrun=again)
     return name_script_end(ending, job, folder, ranks)
 
 
 @pytest.mark.parametrize(
-    ("log", "said"),
+    ("log", "said", "cause"),
     [
-        ("usage: train.py\ntrain.py: error: no --data\n", "train.py: error: no --data"),
-        ("ValueError: two\nlines of it\n", "ValueError: two"),
-        ("[rank0]: ValueError: two\n[rank0]: lines\n", "status 1: ValueError: two"),
-        ("", "see logs/"),
+        ("usage: train.py\ntrain.py: error: no --data\n", "train.py: error: no --data", "config"),
+        (f"{RAISED}ValueError: two\nlines of it\n", "ValueError: two", "exit"),
+        (f"{RAISED}[rank0]: ValueError: two\n[rank0]: lines\n", "1: ValueError: two", "exit"),
+        ("", "rank 0 exited with status 1 and said nothing", "config"),
     ],
 )
-def test_its_last_words_are_the_reason(folder: CellFolder, log: str, said: str) -> None:
+def test_its_last_words_are_the_reason(folder: CellFolder, log: str, said: str, cause: str) -> None:
     ending = named(folder, ENDED, log)
-    assert ending.cause == "exit"
+    assert ending.cause == cause
     assert ending.message.endswith(said)
 
 
 def test_one_that_wants_torchrun_is_tried_again_with_its_variables(folder: CellFolder) -> None:
     assert named(folder, ENDED, TORCHRUN).cause == "launcher"
     assert named(folder, ENDED, TORCHRUN, world_size=2).cause == "exit"
+    assert named(folder, ENDED, TORCHRUN, again=True).cause == "exit", "it has them"
     HeartbeatWriter(folder.heartbeat_path(0)).close()
     assert named(folder, ENDED, TORCHRUN).cause == "exit"
 
 
 def test_one_that_trains_nothing_is_named_although_it_ended_well(folder: CellFolder) -> None:
     ending = named(folder, DONE)
-    assert (ending.outcome, ending.cause, ending.exit_code) == ("failed", "exit", 0)
-    assert "no optimizer of torch.optim was stepped" in ending.message
+    assert (ending.outcome, ending.cause, ending.exit_code) == ("failed", "config", 0)
+    assert "no optimizer of torch.optim was stepped;" in ending.message
+    folder.log_path(0, "out").write_text("too few GPUs\n\n")
+    assert "was stepped: 'too few GPUs';" in named(folder, DONE).message
 
 
 def test_one_that_trains_nothing_after_another_may_go_on_from_it(
@@ -106,7 +113,7 @@ def test_a_rank_that_has_ended_before_the_others_is_named(folder: CellFolder) ->
     lost = Ending("failed", "peer", "rank 0: Connection closed by peer", 0, 1)
     ending = name_script_end(lost, job, folder, ranks)
     assert ending.message.startswith("rank 1 ended by itself after 60 steps, and rank 0 went on")
-    assert ending.cause == "exit"
+    assert ending.cause == "config"
 
 
 def test_one_that_left_by_os_exit_is_told_how_far_it_came(folder: CellFolder) -> None:
@@ -120,3 +127,5 @@ def test_what_a_process_of_its_own_died_of_goes_before(folder: CellFolder) -> No
     folder.save_rank_error(ending_of(ConfigError("it starts ranks itself"), 0))
     ending = named(folder, DONE)
     assert (ending.cause, ending.message) == ("config", "rank 0: it starts ranks itself")
+    folder.save_rank(rank_summary(0, DeviceInfo("cpu", "a CPU"), 60, 16, metric_rows=0))
+    assert named(folder, DONE).cause == "config", "its parent trained too"

@@ -190,6 +190,8 @@ def test_ranks_of_a_later_host_go_on_counting_and_each_has_its_device(tmp_path: 
         ["2", "0", "4", "4000"], ["3", "1", "4", "4000"],
     ]  # fmt: skip
     assert [start.out.name for start in started] == ["rank2.out", "rank3.out"]
+    asked = Ranks(job, CellFolder(tmp_path), starter, as_torchrun=True)
+    assert not asked.as_torchrun, "several ranks get its variables in any case"
 
 
 @pytest.mark.parametrize(("pid", "trains"), [(0, True), (1, False), (7, False)])

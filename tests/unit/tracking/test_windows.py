@@ -213,7 +213,7 @@ def test_the_tracker_is_told_what_a_module_trained_with(tmp_path: Path) -> None:
     said = '"own_optimizer": null'
     assert said in result.read_text()
     result.write_text(result.read_text().replace(said, '"own_optimizer": "SGD"'))
-    assert summed(cell).config["optimizer"] == {"name": "the module's own (SGD)"}
+    assert summed(cell).config["optimizer"] == {"name": "its own (SGD)"}
 
 
 def test_a_rehearsal_is_called_one_and_has_no_rate_of_all_its_ranks(tmp_path: Path) -> None:

@@ -143,9 +143,10 @@ class RehearsalRecord:
     """Where the times of the link are from."""
 
 
-PROTOCOL = 2
+PROTOCOL = 3
 """How steps are timed now. 1: a thread of the recorder opened a context on GPU 0 from every other
-rank, and stalled all ranks of a run on several GPUs."""
+rank, and stalled all ranks of a run on several GPUs. 2: the phases of every step were marked, at a
+cost of 5 % where a GPU's step took 1.6 ms."""
 
 
 @dataclass(frozen=True)

@@ -350,6 +350,8 @@ def test_it_has_every_verdict_before_any_reason() -> None:
     assert starts[2].startswith("gpt2_tiny ddp x2: pays. 1.65x")
     assert starts[3].startswith("medium ddp x2: does not pay. 0.58x")
     assert "  Lost 5.76 ms a step: 3.23 exposed transfer, 1.12 waiting for a core." in said
+    # Not all of the rest has room, and a doubt goes before it.
+    assert any(line.startswith("  Doubt: 2 devices: speedup 0.58") for line in said)
 
 
 def test_of_more_verdicts_than_it_has_room_for_it_counts_the_rest(tmp_path: Path) -> None:

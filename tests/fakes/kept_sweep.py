@@ -18,9 +18,10 @@ def kept(name: str) -> Path:
 
 
 def kept_sweeps() -> list[Path]:
-    """The folders of all of them."""
+    """The folders of all of them; an archive may hold several."""
     names = (path.relative_to(RESULTS) for path in sorted(RESULTS.rglob("*.zip")))
-    return [kept(str(name.with_suffix(""))) for name in names]
+    folders = (kept(str(name.with_suffix(""))) for name in names)
+    return [plan.parent for one in folders for plan in sorted(one.rglob("sweep.json"))]
 
 
 def with_known_code(kept: Path, folder: Path) -> Path:

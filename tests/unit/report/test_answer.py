@@ -1,5 +1,6 @@
 """The lines that end a console: how many, how wide, and the data behind what they say."""
 
+import html
 import re
 import shlex
 from dataclasses import replace
@@ -18,10 +19,11 @@ from scalewise.analysis.comparability import Difference
 from scalewise.analysis.scaling import Refused
 from scalewise.cli.script import words_of
 from scalewise.config import conf_dir, resolve
-from scalewise.report import box, builder, plot_style, plots
+from scalewise.report import box, builder, plot_style, plots, report_sections
 from scalewise.report.answer import MOST_WHOLE, answers
 from scalewise.report.console import rows
 from scalewise.report.findings import command, remark_lines, remarks
+from scalewise.report.page import render
 from scalewise.report.plots import answer_plot, report_plots, speedup_efficiency
 from scalewise.report.sections import Line, Lines, Verbatim
 
@@ -380,3 +382,4 @@ def test_a_script_is_told_by_the_command_that_was_typed(tmp_path: Path) -> None:
         "scalewise run --devices 1,2 --repeats 3 --time 30 --set seed=1 -- "
         "python 'my train.py' --lr 0.1"
     )
+    assert html.escape(command(asked)) in render("", asked, report_sections(asked))

@@ -213,7 +213,7 @@ def no_sweep(path: Path | str, unpacked_as: Path | None = None) -> str:
     if inside:
         more = "unpack it, and " if unpacked_as not in (None, path) else ""
         return (
-            f"{path}: found {len(inside)} {plural(len(inside), 'sweep')} in it, the last of them "
+            f"{path}: found {len(inside)} {plural(len(inside), 'sweep')} in it, among them "
             f"{inside[-1]}; {more}give the folder of one"
         )
     return (

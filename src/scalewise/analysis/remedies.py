@@ -119,7 +119,7 @@ def remedy(config: Configuration, loss: LostTime) -> Remedy:
         case "long_steps":
             return Remedy(
                 "find what the host does then: validation, checkpoints, logging, other users",
-                deed="find what the host does in them",
+                deed="find what the host does in long steps",
             )
         case "clocks":
             return Remedy(

@@ -213,8 +213,8 @@ def no_sweep(path: Path | str, unpacked_as: Path | None = None) -> str:
     if inside:
         more = "unpack it, and " if unpacked_as not in (None, path) else ""
         return (
-            f"{path}: found {len(inside)} {plural(len(inside), 'sweep')} in it, among them "
-            f"{inside[-1]}; {more}give the folder of one"
+            f"{path}: found {len(inside)} {plural(len(inside), 'sweep')} in it, e.g. "
+            f"{inside[-1]}; {more}give the folder of a sweep"
         )
     return (
         f"{path}: found neither sweep.json nor folders with a config.yaml; "

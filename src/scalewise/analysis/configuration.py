@@ -196,6 +196,11 @@ class Configuration:
         disturbed = (one.cell for one in self.set_aside if one.is_disturbed)
         return (*self.runs, *map(measure_run, disturbed)) if self.runs else ()
 
+    @property
+    def seeds_learned(self) -> int:
+        """How many seeds its logged metrics are over."""
+        return len({seed_of(run.cell) for run in self.learned} - {None})
+
     def values(self, key: str) -> list[float]:
         """The figure of every run that has it."""
         return [v for run in self.runs if (v := run.value(key)) is not None]

@@ -115,7 +115,8 @@ class Repeats:
         }[self.because]  # fmt: skip
         rounds = f"{self.runs} {plural(self.runs, 'round')}"
         if aside := [one for member in self.members for one in member.set_aside]:
-            rounds += f" ({len(aside)} {plural(len(aside), 'run')} set aside)"
+            remedies = " and ".join(dict.fromkeys(one.remedy for one in aside))
+            rounds += f" ({len(aside)} {plural(len(aside), 'run')} set aside: to count, {remedies})"
         return f"{self.members[0].label}: {state} {rounds}{figure}"
 
     def __str__(self) -> str:

@@ -16,7 +16,7 @@ from typing import Any, Literal, ParamSpec, TypeVar
 
 from scalewise.analysis.model import CellRecords, Sweep
 from scalewise.analysis.step_figures import CellSteps, leave_out_warmup, measure_steps
-from scalewise.host import usable_cores
+from scalewise.host import plural, usable_cores
 from scalewise.records import (
     ALIVE_S,
     CellFolder,
@@ -207,8 +207,15 @@ def sweep_folder(path: Path | str) -> SweepFolder:
     return folder
 
 
-def no_sweep(path: Path | str) -> str:
-    """What is said of a folder in which no sweep lies."""
+def no_sweep(path: Path | str, unpacked_as: Path | None = None) -> str:
+    """What is said of a folder, or of an archive, that is no sweep."""
+    inside = sorted(one.parent.name for one in (unpacked_as or Path(path)).glob("*/sweep.json"))
+    if inside:
+        more = "unpack it, and " if unpacked_as not in (None, path) else ""
+        return (
+            f"{path}: found {len(inside)} {plural(len(inside), 'sweep')} in it, e.g. "
+            f"{inside[-1]}; {more}give the folder of a sweep"
+        )
     return (
         f"{path}: found neither sweep.json nor folders with a config.yaml; "
         "give the folder of a sweep, e.g. multirun/<sweep>"
@@ -241,7 +248,7 @@ def _load_folder(folder: SweepFolder, given: Path) -> Sweep:
     if not found and folder.plan_path.exists():
         raise RecordError(f"{problems[0]}; and no cell lies beside it")
     if not found:
-        raise RecordError(no_sweep(given))
+        raise RecordError(no_sweep(given, folder.path))
     problems.append("the plan is lost: cells that never started are not listed")
     cells = _load_cells((CellFolder(p), None) for p in found)
     said = _without_path(folder.path, problems)

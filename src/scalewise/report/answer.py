@@ -211,10 +211,14 @@ def _figures(pair: Pair) -> str:
 
 
 def _cause(analysis: Analysis, pair: Pair) -> str:
-    """What was measured that keeps a verdict open: others on the host; else empty."""
+    """What keeps a verdict open: runs that do not count, others on the host; else empty."""
     if pair.verdict != "undecided":
         return ""
     for side in (pair.multi, pair.single):
+        other = [one for one in side.set_aside if not one.is_disturbed]
+        if len(other) >= len(side.runs):
+            of = f"{len(other)} of {len(other) + len(side.runs)} runs of {side.device_words}"
+            return f"Set aside are {of}: run it again {other[0].remedy}."
         budget = analysis.budget(side)
         loss = budget.loss("contention") if budget else None
         if budget and loss and loss.is_limit:

@@ -35,10 +35,10 @@ def _answer(analysis: Analysis, room: int) -> list[str]:
     """What is needed less has a higher number."""
     for block in (*answers(analysis).blocks, *unfinished(analysis).blocks):
         if isinstance(block, Lines) and block.where != "page":
-            judged = block.tone == "answer"
-            found += [
-                (min(i, 1) if judged else 2, text) for i, text in enumerate(rows_of(block, WIDTH))
-            ]
+            needs = [3] * len(block.lines)
+            if block.tone == "answer":  # its first line is the verdict, and a doubt has ``more``
+                needs = [0, *(1 if line.more else 2 for line in block.lines[1:])]
+            found += zip(needs, rows_of(block, WIDTH), strict=True)
     verdicts = sum(need == 0 for need, _ in found)
     if verdicts > room:
         found = [one for one in found if one[0] == 0][: room - 1]
@@ -76,8 +76,10 @@ def _of_packages(known: Provenance) -> Iterator[str]:
     commit = known.code.get("commit")
     for name in _PACKAGES:
         if name in known.packages:
-            at = f" ({commit[:9]})" if name == "scalewise" and commit else ""
-            yield f"{name} {known.packages[name]}{at}"
+            version = known.packages[name]
+            if name == "scalewise" and commit:  # which says more than the local part of a version
+                version = f"{version.partition('+')[0]} ({commit[:9]})"
+            yield f"{name} {version}"
 
 
 def _of_the_host(known: Provenance) -> Iterator[str]:

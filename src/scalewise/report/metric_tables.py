@@ -37,7 +37,7 @@ def metrics(analysis: Analysis) -> Section:
     logged = list(map(column_of, logged_figures(analysis)))
     columns = [
         words("configuration", "configuration", lambda row: row.config.label),
-        Column("seeds", "seeds", "", lambda row: len(row.config.seeds) or None),
+        Column("seeds", "seeds", "", lambda row: row.config.seeds_learned or None),
         *logged,
         Column("global_samples_per_s", "samples/s", "global",
                lambda row: row.config.estimate("global_samples_per_s")),
@@ -75,7 +75,9 @@ def ranked_in_brief(analysis: Analysis) -> Iterator[str]:
             rate = row.estimate("global_samples_per_s")
             speed = f", {estimate(rate)} samples/s" if rate else ""
             learned = estimate(row.estimate(objective.metric))
-            yield f"  {place}. {row.label}: {learned}{speed}."
+            known, asked = row.seeds_learned, len(row.seeds)
+            some = f" ({known} of {asked} seeds)" if known < asked else ""
+            yield f"  {place}. {row.label}: {learned}{some}{speed}."
         if len(ranking.rows) > _MOST_RANKED:
             yield f"  {len(ranking.rows) - _MOST_RANKED} more are in the report."
         yield _surely(objective, ranking)
@@ -85,7 +87,8 @@ def _surely(objective: Objective, ranking: Ranking[Configuration]) -> str:
     rivals = len(ranking.rivals)
     if not rivals:
         return f"{ranking.first.label} is the best."
-    seeds = min(config.samples(objective.metric) for config in ranking.rows)
+    # Where as many were asked for, and some do not count, the same seeds again are no advice.
+    seeds = min(max(len(one.seeds), one.samples(objective.metric)) for one in ranking.rows)
     first = f"{rivals} {plural(rivals, 'other')} may be as good as the first"
     return f"{first}: {'more seeds of each tell' if seeds >= VERDICT_RUNS else _FEW}."
 

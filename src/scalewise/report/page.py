@@ -43,6 +43,7 @@ from scalewise.analysis import (
 )
 from scalewise.records import CellFolder, DeviceSeries, open_plain
 from scalewise.report.answer import answers
+from scalewise.report.findings import command
 from scalewise.report.sections import Block, Line, Lines, Section, Table, Verbatim, printable
 
 _STATIC = files("scalewise.report") / "static"
@@ -61,7 +62,7 @@ def render(title: str, analysis: Analysis, sections: Iterable[Section]) -> str:
             "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
             "img-src data: blob:"
         ),
-        "COMMAND": _text(" ".join(analysis.sweep.command)),
+        "COMMAND": _text(command(analysis)),
         "ANSWER": said,
         "DETAILS": "".join(text for key, text in made if key != "unfinished"),
         "DATA": _json(page_data(analysis)),

@@ -198,7 +198,9 @@ def show_dashboard(project: str, host: str, port: int, *, url_only: bool) -> Non
                 project=project, host=host, server_port=port, open_browser=False, block_thread=False
             )
     except OSError as error:
-        raise ConfigError(f"port {port}: {error}; is the dashboard running at {url}?") from error
+        raise ConfigError(
+            f"port {port}: {error}; allowed: another --port, or the page that may be at {url}"
+        ) from error
     tell(f"Trackio dashboard: {full_url}")
     with contextlib.suppress(KeyboardInterrupt):
         threading.Event().wait()

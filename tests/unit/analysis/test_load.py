@@ -111,6 +111,19 @@ def test_a_folder_with_nothing_in_it_is_one_clear_error(tmp_path: Path, exists: 
         load_sweep(path)
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_of_several_sweeps_together_it_names_one_to_give(tmp_path: Path, packed: bool) -> None:
+    given = tmp_path / "multirun"
+    for name in ("first", "last"):
+        write_sweep(given / name, [Spec()])
+    if packed:
+        given = Path(shutil.make_archive(str(tmp_path / "two"), "zip", given))
+    with pytest.raises(RecordError, match=r"found 2 sweeps .* last;") as caught:
+        load_sweep(given)
+    assert str(given) in str(caught.value)
+    assert ("unpack" in str(caught.value)) == packed
+
+
 def test_a_damaged_attempt_keeps_the_ones_before_it(tmp_path: Path) -> None:
     path = write_sweep(tmp_path, [replace(DDP, outcome="failed")])
     folder = CellFolder(next(path.glob("000-*")))

@@ -117,6 +117,20 @@ def test_a_sweep_ends_with_its_rows_ranked_by_what_they_learned(swept: Analysis)
     assert [*said] == [line for line in answers(swept).texts if line in said]
 
 
+def test_a_row_tells_how_many_of_its_seeds_are_in_its_mean(tmp_path: Path) -> None:
+    first, *others = seeds(WIDE)
+    write_sweep(tmp_path, [replace(first, outcome="failed"), *others, *seeds(NARROW)])
+    for number in range(1, 6):
+        log(tmp_path, f"00{number}-*", {"val/acc": 0.5 + number / 100})
+    analysis = analyse(load_sweep(tmp_path))
+    by_row = {one.label: one.seeds_learned for one in analysis.configurations}
+    assert sorted(by_row.values()) == [2, 3]
+    (said,) = [line for line in lines_of(analysis, "metrics") if " of 3 seeds)" in line]
+    assert "width=wide: 0." in said
+    assert " (2 of 3 seeds), " in said
+    assert {one["seeds"] for one in cells(analysis, "metrics", "metrics")} == {"2", "3"}
+
+
 def test_no_other_metric_stands_in_for_an_objective_that_no_run_logged(tmp_path: Path) -> None:
     asked = {"sweep": {"objective": "val/accuracy"}}
     specs = [replace(one, config={**one.config, **asked}) for one in (WIDE, NARROW)]

@@ -24,7 +24,9 @@ from scalewise.analysis import analyse, compare, load_sweep, reach_verdicts
 from scalewise.analysis.comparison import replaced_runs
 from scalewise.records import CellFolder, SweepFolder
 from scalewise.report import results_json
+from scalewise.report.answer import answers
 
+LEFT_ALONE = "with code and data left as they are"
 WAS: dict[str, Any] = {"class_files": {"mine.py": "a" * 64}}
 IS: dict[str, Any] = {"class_files": {"mine.py": "b" * 64}}
 OLD_DATA: dict[str, Any] = {"data": {"path": "100 bytes (sha256 a)"}}
@@ -64,6 +66,19 @@ def test_repeats_of_another_state_than_the_latest_are_set_aside(
     for side in (pair.single, pair.multi):
         assert [one.cell.planned.repeat for one in side.set_aside] == [0]
         assert field in side.set_aside[0].reason
+
+
+def test_a_verdict_that_an_edit_keeps_open_says_so_while_it_runs_and_at_its_end(
+    tmp_path: Path,
+) -> None:
+    auto = {"repeats": "auto", "max_repeats": 20}
+    sides = [(Spec(), [1.0, 1.3, 0.8] * 2), (DDP, [1.0, 0.7, 1.2] * 2)]
+    runs = [r for one, by in sides for r in repeats(replace(one, config=auto, **WAS), by)]
+    path = write_sweep(tmp_path, [replace(r, **IS) if r.repeat > 2 else r for r in runs])
+    told = answers(analyse(load_sweep(path))).texts
+    assert [line for line in told if "3 of 6 runs of 2 devices" in line and LEFT_ALONE in line]
+    (group,) = reach_verdicts(load_sweep(path)).repeats
+    assert f"6 runs set aside: to count, {LEFT_ALONE}" in group.brief
 
 
 @pytest.mark.parametrize("unknown", [{"class_files": {}}, {"data": {}}])

@@ -1,5 +1,6 @@
 """The lines that end a console: how many, how wide, and the data behind what they say."""
 
+import html
 import re
 import shlex
 from dataclasses import replace
@@ -18,10 +19,11 @@ from scalewise.analysis.comparability import Difference
 from scalewise.analysis.scaling import Refused
 from scalewise.cli.script import words_of
 from scalewise.config import conf_dir, resolve
-from scalewise.report import box, builder, plot_style, plots
+from scalewise.report import box, builder, plot_style, plots, report_sections
 from scalewise.report.answer import MOST_WHOLE, answers
 from scalewise.report.console import rows
 from scalewise.report.findings import command, remark_lines, remarks
+from scalewise.report.page import render
 from scalewise.report.plots import answer_plot, report_plots, speedup_efficiency
 from scalewise.report.sections import Line, Lines, Verbatim
 
@@ -350,6 +352,8 @@ def test_it_has_every_verdict_before_any_reason() -> None:
     assert starts[2].startswith("gpt2_tiny ddp x2: pays. 1.65x")
     assert starts[3].startswith("medium ddp x2: does not pay. 0.58x")
     assert "  Lost 5.76 ms a step: 3.23 exposed transfer, 1.12 waiting for a core." in said
+    # Not all of the rest has room, and a doubt goes before it.
+    assert any(line.startswith("  Doubt: 2 devices: speedup 0.58") for line in said)
 
 
 def test_of_more_verdicts_than_it_has_room_for_it_counts_the_rest(tmp_path: Path) -> None:
@@ -378,6 +382,7 @@ def test_a_script_is_told_by_the_command_that_was_typed(tmp_path: Path) -> None:
         "scalewise run --devices 1,2 --repeats 3 --time 30 --set seed=1 -- "
         "python 'my train.py' --lr 0.1"
     )
+    assert html.escape(command(asked)) in render("", asked, report_sections(asked))
 
 
 @pytest.mark.parametrize(("ran", "devices"), [(Spec(), "1,2"), (replace(DDP, devices=4), "1,4")])

@@ -95,14 +95,18 @@
 
   function layout(title, x, y, traces, more, width) {
     const axis = { gridcolor: styled("--line"), zerolinecolor: styled("--line"), automargin: true };
+    const labels = Object.values(more).flatMap((own) => own?.ticktext ?? []);
+    // The legend has the width that the labels beside the bars leave.
+    const below = legendHeight(traces, width - 6.5 * Math.max(0, ...labels.map((one) => one.length)));
     return {
       title: { text: title, x: 0.01, xanchor: "left", font: { size: 15 } },
       font: { color: styled("--ink"), family: "system-ui, sans-serif", size: 12 },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
-      margin: { l: 60, r: 15, t: 45, b: 55 + legendHeight(traces, width) }, hovermode: "closest",
-      legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom", traceorder: "normal" },
+      margin: { l: 60, r: 15, t: 45, b: 55 + below }, hovermode: "closest",
+      legend: { orientation: "h", yref: "container", y: 0, yanchor: "bottom", maxheight: 1,
+        traceorder: "normal" },
       ...more,
-      height: (more.height ?? 300) + legendHeight(traces, width),
+      height: (more.height ?? 300) + below,
       xaxis: { ...axis, title: { text: x }, ...(more.xaxis ?? {}) },
       yaxis: { ...axis, title: { text: y }, ...(more.yaxis ?? {}) },
       ...Object.fromEntries(Object.entries(more).filter(([key]) => /^[xy]axis\d/.test(key))

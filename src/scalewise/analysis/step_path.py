@@ -114,15 +114,15 @@ def path_of(all_ranks: Sequence[StepSeries]) -> StepMeans:
     def along() -> Iterator[_Steps]:
         return iter(seen) if seen else (_steps(piece, line, meet=meet) for piece in pieces)
 
-    step = divided = np.concatenate([one.step for one in along()])
-    if len(all_ranks[0]) > count:
-        is_whole = ~np.isin(all_ranks[0].rows["step"], ranks[0].rows["step"])
-        whole = np.stack([one.column("step", line)[is_whole] for one in all_ranks]).mean(axis=0)
-        step = np.concatenate([divided, whole])
-    is_long = step > LONG_MEDIANS * np.median(step)
-    if is_long.mean() > RARE or is_long[:count].all():
-        is_long[:] = False
-    usual, first = ~is_long[:count], 0
+    step = stands = np.concatenate([one.step for one in along()])
+    is_whole = ranks[0].rows["step"] != all_ranks[0].rows["step"]
+    if is_whole.any():
+        whole = np.stack([one.column("step", line) for one in all_ranks]).mean(axis=0)
+        step = np.where(is_whole, whole, stands)
+    longest_usual = LONG_MEDIANS * np.median(step)
+    is_long, usual, first = step > longest_usual, stands <= longest_usual, 0
+    if is_long.mean() > RARE or not usual.any():
+        is_long[:], usual[:] = False, True
     sums: dict[str, float] = {}
     last, waited = np.zeros(len(ranks)), np.zeros(len(ranks))
     for one in along():
@@ -134,7 +134,7 @@ def path_of(all_ranks: Sequence[StepSeries]) -> StepMeans:
             last += np.bincount(one.last, minlength=len(ranks))
             late = np.maximum(0.0, sum(one.late.values()))
             waited += np.bincount(one.last, weights=late, minlength=len(ranks))
-    scale = float(step[~is_long].mean() / divided[usual].mean()) if len(step) > count else 1.0
+    scale = float(step[~is_long].mean() / stands[usual].mean()) if is_whole.any() else 1.0
     means = {name: scale * total / int(usual.sum()) for name, total in sums.items()}
 
     def under(group: str) -> dict[str, float]:

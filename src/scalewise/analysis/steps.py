@@ -9,7 +9,7 @@ alike: a process that was stopped, a host that froze. Time and samples of such a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, ParamSpec, TypeVar
 
 import numpy as np
@@ -283,13 +283,20 @@ class Anatomy:
 
 
 def divided_steps(ranks: Sequence[StepSeries]) -> tuple[StepSeries, ...]:
-    """The steps of which every rank knows the phases; all of them where none is divided."""
+    """As many steps, each undivided one replaced by the last divided one of all ranks before it.
+
+    So a divided step weighs as many as it stands for: those at the start are divided more often.
+    All stay as they are where none is divided.
+    """
     known = ~np.any([np.isnan(one.column("other", "host")) for one in ranks], axis=0)
-    return tuple(one.select(known) for one in ranks) if known.any() else tuple(ranks)
+    if known.all() or not known.any():
+        return tuple(ranks)
+    stands = np.flatnonzero(known)[np.maximum(known.cumsum() - 1, 0)]
+    return tuple(replace(one, rows=one.rows[stands]) for one in ranks)
 
 
 def measure_anatomy(ranks: Sequence[StepSeries]) -> Anatomy:
-    """Mean ms a step for every phase, timeline and rank, over the divided steps of all ranks."""
+    """Mean ms a step for every phase, timeline and rank, by the divided steps of all ranks."""
     ranks = divided_steps(ranks)
     lines = ["host"] + (["device"] if all(r.timeline == "device" for r in ranks) else [])
     anatomies = tuple(

@@ -248,6 +248,10 @@ def build_trainer(
     )
     trainer.stops = recorder.stops
     keep_answering(trainer)
+    # SIGTERM ends a rank at once. Lightning's handler broadcasts it, and where others reduce
+    # gradients meanwhile, all ranks wait for one another.
+    signals: Any = trainer._signal_connector
+    signals.register_signal_handlers = lambda: None
     own_data = "datamodule" not in data
     if isinstance(module, OperationModule):
         trim(trainer, recorder, ForwardSteps, own_data=own_data)

@@ -46,6 +46,10 @@ def turns(ms: float) -> Delay:
     return lambda rank, step: ms if step % 2 == rank else 0.0
 
 
+def later(ms: float) -> Delay:
+    return lambda rank, step: ms if rank == 1 and step >= 900 else 0.0
+
+
 def stall(ms: float) -> Delay:
     return lambda rank, step: 20 * ms if step % 20 == 10 else 0.0
 
@@ -121,6 +125,7 @@ def planted(training: Training, name: str, ms: float) -> Training:
         "loader": ("host_delay", "data_wait", both(ms)),
         "loader of one rank": ("host_delay", "data_wait", one_rank(ms)),
         "callbacks": ("host_delay", "other", both(ms)),
+        "loader of one rank later on": ("host_delay", "data_wait", later(ms)),
         "stall": ("host_delay", "other", stall(ms)),
     }[name]
     return replace(training, **{where: {phase: delay}})
@@ -147,15 +152,18 @@ def test_what_a_planted_delay_costs_lands_in_its_cause(
     assert landed == pytest.approx(cost, rel=0.1, abs=0.25)
 
 
-def sparsely_divided(config: Configuration, every: int = 8) -> Configuration:
-    """The same run with the phases of one step in so many, whose marks took 6 % of it."""
+def sparsely_divided(config: Configuration, first: int = 0, marks: float = 1.06) -> Configuration:
+    """The same run with the phases of the first steps, and then of one in eight.
+
+    A divided step is ``marks`` times as long.
+    """
     steps = []
     for one in config.runs[0].cell.steps:
         rows = one.rows.copy()
-        is_whole = rows["step"] % every != 0
+        is_whole = (rows["step"] >= first) & (rows["step"] % 8 != 0)
         for name in STEP_DTYPE.names:
             if name.endswith("_ms"):
-                rows[name][~is_whole] *= 1.06
+                rows[name][~is_whole] *= marks
                 if not name.endswith("_step_ms"):
                     rows[name][is_whole] = np.nan
         steps.append(replace(one, rows=rows))
@@ -176,6 +184,22 @@ def test_one_step_in_eight_tells_where_the_time_goes(host: str, name: str, ms: f
     fully = [configuration(one) for one in (planted(multi, name, ms), single)]
     expected = make_budget(*fully)
     found = make_budget(*map(sparsely_divided, fully))
+    assert_same(found, expected)
+
+
+def test_steps_at_the_start_weigh_no_more_for_being_divided_more_often() -> None:
+    single, multi = (replace(one, steps=1600) for one in pair("cpu"))
+    late = planted(multi, "loader of one rank later on", 5.0)
+    fully = [configuration(one) for one in (late, single)]
+    sparsely = [sparsely_divided(one, first=400, marks=1.0) for one in fully]
+    assert_same(make_budget(*sparsely), make_budget(*fully))
+    true, told = (sides[0].runs[0].balance for sides in (fully, sparsely))
+    assert true is not None and told is not None and true.behind_ms > 2
+    assert told.behind_ms == pytest.approx(true.behind_ms, rel=0.05)
+
+
+def assert_same(found: LossBudget | None, expected: LossBudget | None) -> None:
+    """Both tell the same losses."""
     assert expected is not None and found is not None and found.ideal_ms is not None
     assert found.measured_ms == pytest.approx(expected.measured_ms, rel=0.01)
     assert sum(causes(found).values()) == pytest.approx(found.measured_ms - found.ideal_ms)

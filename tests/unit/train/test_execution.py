@@ -1,6 +1,8 @@
 """What ``execution`` changes leaves the mathematics alone."""
 
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytorch_lightning as pl
@@ -148,6 +150,24 @@ def test_a_cell_trains_in_it_and_its_record_names_the_layers(
     recorded = folder.load_rank(0).fp8
     assert "network.blocks.0.feed_forward.0" in recorded.fp8_layers
     assert recorded.other_layers == ()
+
+
+def test_a_sigterm_ends_a_rank_that_trains_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, train = [], ExperimentModule.training_step
+
+    def step(module: ExperimentModule, batch: Any, batch_idx: int) -> torch.Tensor:
+        seen.append(signal.getsignal(signal.SIGTERM))
+        return train(module, batch, batch_idx)
+
+    monkeypatch.setattr(ExperimentModule, "training_step", step)
+    asked = composed_cell(
+        "model=medium", "max_steps=2", "warmup_steps=1", "validation=never", "tracking=none",
+        "dataset.loader.num_workers=0", "strategy=single",
+    )  # fmt: skip
+    experiment.run(asked, CellFolder(tmp_path), CPU)
+    assert seen == [signal.SIG_DFL] * 2
 
 
 def test_a_layer_with_a_forward_of_its_own_keeps_it() -> None:

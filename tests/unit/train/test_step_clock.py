@@ -233,17 +233,29 @@ def test_rows_of_several_batches_of_replays_are_made_together_as_one_by_one(
 
 
 def test_of_many_steps_one_in_eight_is_divided(tmp_path: Path, made: list[Event]) -> None:
-    steps, phases = 300, [f"{line}_{name}_ms" for line in ("host", "device") for name in PHASES]
-    with closing(StepWriter(tmp_path / "rank0.bin")) as writer:
-        clock = StepClock(writer, torch.device("cuda", 0))
-        clock.begin()
-        mark_steps(clock, steps)
-        clock.drain()
-    rows = read_steps(tmp_path / "rank0.bin", 0).rows
-    divided = [n < ALL_DIVIDED or n % DIVIDED_EVERY == 0 for n in range(steps)]
-    assert sum(divided) == 256 + 6
+    steps, untimed = 4000, 20
+    phases = [f"{line}_{name}_ms" for line in ("host", "device") for name in PHASES]
+    ranks = []
+    for rank in range(2):
+        path = tmp_path / f"rank{rank}.bin"
+        with closing(StepWriter(path)) as writer:
+            clock = StepClock(writer, torch.device("cuda", 0), untimed=untimed)
+            clock.begin()
+            mark_steps(clock, steps)
+            clock.drain()
+        ranks.append(read_steps(path, rank).rows)
+    rows, divided = ranks[0], ~np.isnan(ranks[0]["host_other_ms"])
+    all_until = untimed + ALL_DIVIDED
+    assert divided[: all_until + 1].all()
+    drawn = np.flatnonzero(divided[all_until:])
+    assert len(drawn) == pytest.approx((steps - all_until) / DIVIDED_EVERY, rel=0.1)
+    # What comes every second, fourth or eighth step is in as many of the divided ones.
+    for period in (2, 4, 8):
+        share = np.bincount(drawn % period, minlength=period) / len(drawn)
+        assert share == pytest.approx(np.full(period, 1 / period), rel=0.5), period
+    assert (np.isnan(ranks[1]["host_other_ms"]) == ~divided).all()
     for name in (*phases, "host_arrival_ms", "device_arrival_ms"):
-        assert list(~np.isnan(rows[name])) == divided, name
+        assert (~np.isnan(rows[name]) == divided).all(), name
     assert (rows["host_step_ms"] > 0).all() and (rows["device_step_ms"] > 0).all()
     assert np.allclose(sum(rows[n] for n in phases[: len(PHASES)])[divided],
                        rows["host_step_ms"][divided])  # fmt: skip

@@ -18,7 +18,6 @@ from pytorch_lightning.callbacks import ModelCheckpoint
 from pytorch_lightning.loops.optimization.automatic import _AutomaticOptimization
 from pytorch_lightning.plugins.precision.amp import MixedPrecision
 from pytorch_lightning.profilers import Profiler
-from pytorch_lightning.utilities.exceptions import SIGTERMException
 
 from scalewise.config import ConfigError
 from scalewise.train.recording import STEP_HOOKS, CellRecorder, acts_in
@@ -185,7 +184,7 @@ def trim(
         if not scheduled:
             loop.update_lr_schedulers = lambda interval, update_plateau_schedulers: None
             if trainer.limit_val_batches == 0:
-                loop.on_advance_end = functools.partial(_end_advance, trainer, loop)
+                loop.on_advance_end = functools.partial(_end_advance, loop)
 
 
 def _copy_straight(trainer: pl.Trainer) -> None:
@@ -203,8 +202,6 @@ def _copy_straight(trainer: pl.Trainer) -> None:
     strategy.batch_to_device = batch_to_device
 
 
-def _end_advance(trainer: pl.Trainer, loop: Any, data_fetcher: object) -> None:
+def _end_advance(loop: Any, data_fetcher: object) -> None:
     """What is left of the end of a step where nothing is validated, scheduled or logged."""
     loop._batches_that_stepped += 1
-    if trainer.received_sigterm and not loop._is_training_done:
-        raise SIGTERMException

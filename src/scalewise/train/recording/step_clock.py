@@ -11,6 +11,7 @@ a step add up to it on the host. On the device the same marks cut the stream's t
 from __future__ import annotations
 
 import itertools
+import random
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -43,22 +44,28 @@ _AT_ONCE = 64
 
 ALL_DIVIDED = 256
 DIVIDED_EVERY = 8
-"""Of so many first steps all are divided into phases, of those after them one in so many. Its marks
-cost a step of 1.6 ms on an H100 5 %, and in a few hundred steps a mean is known as well as in all.
-Every rank divides the same steps."""
+"""Of so many first timed steps all are divided into phases, of those after them one in so many. Its
+marks cost a step of 1.6 ms on an H100 5 %, and in a few hundred steps a mean is known as well as in
+all. Which ones is drawn: what comes every eighth step, as the batches of a loader with eight
+workers do, would be in each of them or in none. Every rank draws the same."""
 
 
 class StepClock:
     """Takes marks on the training thread; ``drain`` turns finished steps into records elsewhere.
 
     Without ``anatomy`` no phases are marked, and a step is known as a whole only.
+    The first ``untimed`` steps are warm-up.
     """
 
     divides_all = False
     """Whether every step is divided, however many there are."""
 
     def __init__(
-        self, writer: StepWriter, device: torch.device | None, anatomy: bool = True
+        self,
+        writer: StepWriter,
+        device: torch.device | None,
+        anatomy: bool = True,
+        untimed: int = 0,
     ) -> None:
         self._anatomy = anatomy
         self._writer = writer
@@ -73,6 +80,10 @@ class StepClock:
         self._start_ns = 0
         self._start_event: torch.cuda.Event | None = None
         self._taken = 0
+        self._all_until = untimed + ALL_DIVIDED
+        self._drawn = self._all_until
+        """The next step to be divided once not all are."""
+        self._draw = random.Random(0)
         self._divides = anatomy
         """Whether the phases of the step under way are marked."""
         self.paused = False
@@ -120,7 +131,10 @@ class StepClock:
         last = self._batch
         self._finished.append(step)
         self._taken += 1
-        is_due = self._taken < ALL_DIVIDED or self._taken % DIVIDED_EVERY == 0
+        is_due = self._taken < self._all_until
+        if self._taken == self._drawn:
+            is_due = True
+            self._drawn += self._draw.randrange(1, 2 * DIVIDED_EVERY)
         self._divides = self._anatomy and (is_due or self.divides_all)
         self._start_ns = last.host_ns[Mark.OPTIMIZER_END]
         self._start_event = last.events[Mark.OPTIMIZER_END]

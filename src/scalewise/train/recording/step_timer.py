@@ -105,7 +105,7 @@ class StepTimer:
         self._writer = StepWriter(self.folder.steps_path(rank))
         clock = NvtxClock if self.profile.nvtx else StepClock
         timed = device if device.type == "cuda" else None
-        self._clock = clock(self._writer, timed, self.profile.anatomy)
+        self._clock = clock(self._writer, timed, self.profile.anatomy, self.warmup_steps)
 
     def watch_gradients(self, trainer: pl.Trainer) -> None:
         """Watch DDP's gradient buckets, or note in :attr:`missing` why that is not possible."""

@@ -127,7 +127,7 @@ def _later(
     on, off = (_chosen(series, steps, "arrival") for steps in (reduced, unreduced))
     if on is None or off is None:
         return None
-    later = float(np.median(on.mean(axis=0)) - np.median(off.mean(axis=0)))
+    later = float(np.nanmedian(on.mean(axis=0)) - np.nanmedian(off.mean(axis=0)))
     return None if np.isnan(later) else later
 
 

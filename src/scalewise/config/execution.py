@@ -139,7 +139,7 @@ class ProfileConfig:
     """The key ``profile``. Cells that differ in it are never repeats of one another."""
 
     anatomy: bool = True
-    """Mark the phases of every step; without, only whole steps are timed."""
+    """Mark the phases of steps; without, only whole steps are timed."""
     nvtx: bool = False
     """Open an NVTX range for every step and every phase, for Nsight Systems; needs a GPU."""
     window: bool = False

@@ -124,11 +124,15 @@ def _later(
     series: Sequence[StepSeries], reduced: Sequence[int], unreduced: Sequence[int]
 ) -> float | None:
     """Median *arrival* with reduction less that without, in ms."""
-    on, off = (_chosen(series, steps, "arrival") for steps in (reduced, unreduced))
-    if on is None or off is None:
-        return None
-    later = float(np.nanmedian(on.mean(axis=0)) - np.nanmedian(off.mean(axis=0)))
-    return None if np.isnan(later) else later
+    medians = []
+    for steps in (reduced, unreduced):
+        arrivals = _chosen(series, steps, "arrival")
+        means = [] if arrivals is None else arrivals.mean(axis=0)
+        known = [mean for mean in means if not np.isnan(mean)]
+        if not known:
+            return None
+        medians.append(float(np.median(known)))
+    return medians[0] - medians[1]
 
 
 def _median_step(series: Sequence[StepSeries], steps: Sequence[int]) -> float | None:

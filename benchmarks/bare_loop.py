@@ -32,6 +32,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +48,13 @@ from team import (
     parts,
     python_path,
     run_team,
+    step_by_hand,
 )
 
 ARMS = ("bare", "lightning", "scalewise", "by_hand", "cudagraph")
-OVER = {"cudagraph": "by_hand"}
-"""With which arm one is compared, where that is not ``bare``."""
+OVER = {"lightning": "bare", "scalewise": "bare", "cudagraph": "by_hand"}
+"""With which arm one is compared."""
+REPLAYED = ("by_hand", "cudagraph")
 STEPS_PER_BATCH = 32
 """Of an arm that replays a graph: the default of ``execution.steps_per_batch``."""
 
@@ -88,7 +91,7 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     for repeat in range(arguments.repeats):
         for workload, arm in rng.sample(each, len(each)):
             steps = arguments.steps or (60 if workload.startswith("gpt2") else 1200)
-            steps *= 1 if arm in ARMS[:3] else 5
+            steps *= 5 if arm in REPLAYED else 1
             ms = one_run(workload, arm, steps)
             runs.append({"workload": workload, "arm": arm, "repeat": repeat, "step_time_ms": ms})
             print(f"[{repeat + 1}] {workload:10} {arm:10} {ms:8.4f} ms", flush=True)
@@ -150,11 +153,8 @@ def bare_loop(cell: Any, module: Any, loader: Any, kind: str) -> float:
         if step == cell.warmup_steps:
             began = mark(kind == "cuda")
         x, target = (part.to(device, non_blocking=True) for part in batch)
-        with torch.autocast(kind, dtype=autocast, enabled=autocast is not None):
-            loss = network.loss(network(x), target)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
+        context = torch.autocast(kind, dtype=autocast, enabled=autocast is not None)
+        step_by_hand(network, optimizer, x, target, context)
     return between(began, mark(kind == "cuda")) / (cell.max_steps - cell.warmup_steps)
 
 
@@ -169,11 +169,8 @@ def graph_by_hand(cell: Any, module: Any, loader: Any, kind: str) -> float:
     network.train()
     samples = loader.batch_sampler.samples_per_step
 
-    def step(x: Any, target: Any) -> None:
-        loss = network.loss(network(x), target)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
+    def step() -> None:
+        step_by_hand(network, optimizer, *inputs, nullcontext())
 
     done, began, graph = 0, None, torch.cuda.CUDAGraph()
     inputs = [part[:samples].to(kind) for part in next(iter(loader))]
@@ -181,9 +178,9 @@ def graph_by_hand(cell: Any, module: Any, loader: Any, kind: str) -> float:
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(3):
-            step(*inputs)
+            step()
         with torch.cuda.graph(graph, stream=stream):
-            step(*inputs)
+            step()
         for batch in endless(loader):
             moved = [part.to(kind, non_blocking=True) for part in batch]
             for parts_of_step in zip(*(part.split(samples) for part in moved), strict=True):
@@ -236,8 +233,8 @@ def show(runs: list[dict[str, Any]], arms: Sequence[str]) -> None:
         }
         for arm in arms:
             line = f"{workload:10} {arm:10} {estimate_mean(times[arm]).value:9.4f}"
-            over = OVER.get(arm, "bare")
-            if arm not in ("bare", "by_hand") and over in times:
+            over = OVER.get(arm)
+            if over in times:
                 ratio = estimate_ratio(times[arm], times[over])
                 interval = ratio.interval
                 span = f"{interval.low:.3f} to {interval.high:.3f}" if interval else "one run"

@@ -14,7 +14,7 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from overhead import EVERYTHING, GRADIENT_HOOK, LOOP, PARTS, SAMPLER_SWITCH
-from team import answer, between, endless, mark, team_folder
+from team import answer, between, endless, mark, step_by_hand, team_folder
 
 from scalewise.train.recording import CellRecorder, Mark
 from scalewise.train.recording.gradient_communication import GradientWatch
@@ -88,14 +88,11 @@ class Turns(pl.Callback):
             self._begin()
 
     def _by_hand(self) -> None:
-        """A step of the loop that a careful person writes, on the cell's model and loader."""
+        """A step by hand on the cell's model and loader."""
         network, optimizer = self.trainer.lightning_module.network, self.trainer.optimizers[0]
         x, target = (part.to(self.device, non_blocking=True) for part in next(self._batches))
-        with self.trainer.precision_plugin.train_step_context():
-            loss = network.loss(network(x), target)
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        optimizer.step()
+        context = self.trainer.precision_plugin.train_step_context()
+        step_by_hand(network, optimizer, x, target, context)
 
     def _begin(self) -> None:
         """Switch to the next window, or back to how a cell trains at the end of the plan."""

@@ -40,6 +40,7 @@ from scalewise.records import (
     read_metrics,
     read_shard,
     read_steps,
+    sweeps_in,
     unpacked,
 )
 
@@ -209,12 +210,12 @@ def sweep_folder(path: Path | str) -> SweepFolder:
 
 def no_sweep(path: Path | str, unpacked_as: Path | None = None) -> str:
     """What is said of a folder, or of an archive, that is no sweep."""
-    inside = sorted(one.parent.name for one in (unpacked_as or Path(path)).glob("*/sweep.json"))
+    inside = sweeps_in(unpacked_as or Path(path))
     if inside:
         more = "unpack it, and " if unpacked_as not in (None, path) else ""
         return (
             f"{path}: found {len(inside)} {plural(len(inside), 'sweep')} in it, e.g. "
-            f"{inside[-1]}; {more}give the folder of a sweep"
+            f"{inside[-1].name}; {more}give the folder of a sweep"
         )
     return (
         f"{path}: found neither sweep.json nor folders with a config.yaml; "

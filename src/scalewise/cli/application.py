@@ -391,14 +391,14 @@ def score(folders: tuple[Path, ...]) -> None:
     one device, on several, and rehearsed.
     """
     from scalewise.analysis import analyse, cases, load_sweep
-    from scalewise.records import unpacked
+    from scalewise.records import SweepFolder, sweeps_in, unpacked
     from scalewise.report import score_sections, show_comparison
 
     places: list[Path] = []
     for folder in folders:
         home = unpacked(folder)
-        inside = sorted(plan.parent for plan in home.glob("*/sweep.json"))
-        places += inside if inside and not (home / "sweep.json").exists() else [folder]
+        inside = [] if SweepFolder(home).plan_path.exists() else sweeps_in(home)
+        places += inside or [folder]
     sweeps = [load_sweep(place) for place in places]
     for i, sweep in enumerate(sweeps):
         if sweep.created_at in [earlier.created_at for earlier in sweeps[:i]]:

@@ -54,6 +54,7 @@ from .folders import last_checkpoint as last_checkpoint
 from .folders import numbered_files as numbered_files
 from .folders import part_path as part_path
 from .folders import seal_checkpoint as seal_checkpoint
+from .folders import sweeps_in as sweeps_in
 from .metrics import BACKWARD_LOSS as BACKWARD_LOSS
 from .metrics import GRADES as GRADES
 from .metrics import Grade as Grade

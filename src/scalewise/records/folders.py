@@ -431,6 +431,11 @@ class SweepPlan:
     """Mark of the folder and the command by whoever ran it: :func:`scalewise.host.seal`."""
 
 
+def sweeps_in(parent: Path) -> list[Path]:
+    """The folders of sweeps that lie in ``parent``, by name."""
+    return sorted(plan.parent for plan in parent.glob("*/sweep.json"))
+
+
 class SweepFolder:
     """A sweep on disk: ``sweep.json``, one folder for each cell, ``report/``."""
 

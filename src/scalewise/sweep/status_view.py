@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from scalewise.host import open_console, plural
-from scalewise.records import UNFINISHED, Ending, RecordError, to_plain
+from scalewise.records import UNFINISHED, Ending, RecordError, SweepFolder, sweeps_in, to_plain
 from scalewise.sweep.status import CellStatus, StatusReader, SweepStatus
 
 _STYLES = {"done": "green", "failed": "red", "running": "bold", "waiting": "dim"}
@@ -70,10 +70,10 @@ def _readings(reader: StatusReader, every_s: float | None) -> Iterator[SweepStat
 
 def newest_sweep(parent: Path) -> Path:
     """The sweep in ``parent`` whose plan was written last. Raises :class:`RecordError`."""
-    plans = list(parent.glob("*/sweep.json"))
-    if not plans:
+    sweeps = sweeps_in(parent)
+    if not sweeps:
         raise RecordError(f"{parent}: no sweep here; give the folder of one")
-    return max(plans, key=lambda plan: plan.stat().st_mtime).parent
+    return max(sweeps, key=lambda sweep: SweepFolder(sweep).plan_path.stat().st_mtime)
 
 
 def counts(status: SweepStatus) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from scalewise.analysis.comparability import grouped
-from scalewise.analysis.steps import NotMeasuredError, divided_steps, timeline
+from scalewise.analysis.steps import NotMeasuredError, timeline
 from scalewise.records import Grade, ShardIndices, StepSeries, cv_text, grade
 
 _WINDOWS = 20
@@ -91,7 +91,7 @@ def measure_balance(ranks: Sequence[StepSeries]) -> LoadBalance:
     """
     if len(ranks) < 2:
         raise NotMeasuredError(ONE_RANK)
-    ranks, line = divided_steps(ranks), timeline(ranks)
+    line = timeline(ranks)
     arrivals = np.stack([one.column("arrival", line) for one in ranks])
     known = ~np.isnan(arrivals).any(axis=0)
     arrivals, numbers = arrivals[:, known], ranks[0].rows["step"][known]

@@ -36,6 +36,7 @@ from scalewise.analysis.steps import (
     NotMeasuredError,
     Throughput,
     aligned_steps,
+    divided_steps,
     epoch_times_s,
     find_long_steps,
     measure_anatomy,
@@ -136,15 +137,16 @@ def measure_steps(
         return when
     long = find_long_steps(timed)
     common = without(timed, long)
+    divided = divided_steps(common)
     return replace(
         when,
         throughput=take(
             missing, "throughput", measure_throughput, common, data_shards_of(result.ranks)
         ),
-        anatomy=take(missing, "anatomy", measure_anatomy, common),
-        balance=take(missing, "balance", measure_balance, common),
+        anatomy=take(missing, "anatomy", measure_anatomy, divided),
+        balance=take(missing, "balance", measure_balance, divided),
         long=long,
-        path=path_of(common),
+        path=path_of(common, divided),
     )
 
 

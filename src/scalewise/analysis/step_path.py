@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from scalewise.analysis.steps import LONG_MEDIANS, STALL_MS, divided_steps, timeline
+from scalewise.analysis.steps import LONG_MEDIANS, STALL_MS, timeline
 from scalewise.records import StepSeries
 
 CAUGHT_UP: Final = 0.25
@@ -95,13 +95,13 @@ _PIECE: Final = 2**18
 _WAITS: Final = ("data_wait", "h2d", "other")
 
 
-def path_of(all_ranks: Sequence[StepSeries]) -> StepMeans:
+def path_of(all_ranks: Sequence[StepSeries], ranks: Sequence[StepSeries]) -> StepMeans:
     """Means along the critical path of the common steps of all ranks.
 
-    Phases are those of the divided steps, scaled to the mean of all: the marks of a divided step
-    make it longer.
+    Phases are those of ``ranks``, their divided steps, scaled to the mean of all: the marks of a
+    divided step make it longer.
     """
-    ranks, line = divided_steps(all_ranks), timeline(all_ranks)
+    line = timeline(all_ranks)
     untimed = np.any([np.isnan(one.column("exposed_comm", line)) for one in ranks], axis=0)
     meet = len(ranks) > 1 and not untimed.all()
     count = len(ranks[0])
@@ -159,7 +159,7 @@ def path_of(all_ranks: Sequence[StepSeries]) -> StepMeans:
                 *(_device_means(ranks, name, line, scale) for name in _WAITS), strict=True
             )
         ),
-        steps=len(step),
+        steps=count,
         long_steps=int(is_long.sum()),
         longest=float(step.max()),
     )

@@ -296,8 +296,7 @@ def divided_steps(ranks: Sequence[StepSeries]) -> tuple[StepSeries, ...]:
 
 
 def measure_anatomy(ranks: Sequence[StepSeries]) -> Anatomy:
-    """Mean ms a step for every phase, timeline and rank, by the divided steps of all ranks."""
-    ranks = divided_steps(ranks)
+    """Mean ms a step for every phase, timeline and rank, over the common steps of all ranks."""
     lines = ["host"] + (["device"] if all(r.timeline == "device" for r in ranks) else [])
     anatomies = tuple(
         RankAnatomy(

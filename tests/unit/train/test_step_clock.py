@@ -219,8 +219,8 @@ def test_rows_of_several_batches_of_replays_are_made_together_as_one_by_one(
         assert [
             [end in of for end in one.ends] for one, of in zip(replayed, spent, strict=True)
         ] == [[*[True] * (count - 1), False] for count in (3, 1, 5)]
-        together = replay_rows(replayed, True, anatomy)
-        one_by_one = np.concatenate([replay_rows([one], True, anatomy) for one in replayed])
+        together = replay_rows(replayed, True)
+        one_by_one = np.concatenate([replay_rows([one], True) for one in replayed])
         assert together.tobytes() == one_by_one.tobytes()
         assert list(together["step"]) == list(range(9))
         assert list(together["flags"]) == [WARMUP] * 4 + [0] * 5

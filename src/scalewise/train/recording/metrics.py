@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -16,6 +17,7 @@ from torch import Tensor
 from scalewise.records import CellFolder, MetricRow, MetricsWriter, finite_or_none
 from scalewise.train.recording.background import GiveWay, on_stream
 from scalewise.train.recording.shards import OWN_SHARE, DataShare
+from scalewise.train.recording.step_phases import is_past
 from scalewise.train.recording.step_timer import StepTimer, loss_of
 
 if TYPE_CHECKING:
@@ -108,16 +110,9 @@ class MetricsRecorder:
 
     def _ready(self, wait: bool) -> list[_Pending]:
         """The first rows that the device is done with, at most so many as are read together."""
-        ready: list[_Pending] = []
         # By number: the training thread appends meanwhile, under which an iterator would break.
-        for i in range(min(len(self._pending), _AT_ONCE)):
-            pending = self._pending[i]
-            if pending.ready is not None and not pending.ready.query():
-                if not wait:
-                    break
-                pending.ready.synchronize()
-            ready.append(pending)
-        return ready
+        first = [self._pending[i] for i in range(min(len(self._pending), _AT_ONCE))]
+        return list(itertools.takewhile(lambda pending: is_past(pending.ready, wait), first))
 
     def close(self) -> None:
         if self._writer is not None:

@@ -29,7 +29,7 @@ from scalewise.train.recording.step_phases import (
     MarkedBatch,
     MarkedStep,
     Replays,
-    is_over,
+    is_past,
     replay_rows,
     step_rows,
 )
@@ -143,7 +143,9 @@ class StepClock:
 
     def begin_replays(self) -> Replays:
         """Steps on the batch that was just marked are about to be replayed one after the other."""
-        first = MarkedStep(0, 0, 0, 0, self._start_ns, self._start_event, self._batches)
+        first = MarkedStep(
+            0, 0, 0, 0, self._start_ns, self._start_event, self._batches, self._divides
+        )
         return Replays(first, self._stream, self._pool)
 
     def finish_replays(
@@ -194,17 +196,17 @@ class StepClock:
             alike.append(step)
             rows += step.steps
         # They end in their order: mostly all are over, and then one question is enough.
-        if alike and is_over(alike[-1], wait):
+        if alike and is_past(alike[-1].end, wait):
             return alike
-        return list(itertools.takewhile(lambda step: is_over(step, wait), alike))
+        return list(itertools.takewhile(lambda step: is_past(step.end, wait), alike))
 
     def _rows(self, ready: Sequence[MarkedStep | Replays]) -> npt.NDArray[np.void]:
         on_device = self._device is not None
         replays = [one for one in ready if isinstance(one, Replays)]
         if replays:
-            return replay_rows(replays, on_device, self._anatomy)
+            return replay_rows(replays, on_device)
         steps = [one for one in ready if isinstance(one, MarkedStep)]
-        return step_rows(steps, on_device, self._anatomy)
+        return step_rows(steps, on_device)
 
     def _record(self) -> torch.cuda.Event | None:
         if self._device is None:

@@ -189,7 +189,7 @@ class MarkedStep:
     start_event: torch.cuda.Event | None
     """The end of the step before; None where there is no device to time."""
     batches: list[MarkedBatch]
-    divided: bool = True
+    divided: bool
     """Whether its phases were marked, or its end alone."""
     steps: ClassVar[int] = 1
 
@@ -259,19 +259,19 @@ class Replays:
         return [*self.first.spent_events(), *self.ends[:-1]]
 
 
-def is_over(step: MarkedStep | Replays, wait: bool) -> bool:
-    """Whether the device has done all of it; with ``wait``, once it has."""
-    if step.end is None or step.end.query():
+def is_past(event: torch.cuda.Event | None, wait: bool) -> bool:
+    """Whether the device has come to it, as the host always has; with ``wait``, once it has."""
+    if event is None or event.query():
         return True
     if wait:
-        step.end.synchronize()
+        event.synchronize()
     return wait
 
 
-def step_rows(steps: Sequence[MarkedStep], on_device: bool, anatomy: bool) -> npt.NDArray[np.void]:
+def step_rows(steps: Sequence[MarkedStep], on_device: bool) -> npt.NDArray[np.void]:
     """One row for each of these steps, in their order; they are over, of as many batches each.
 
-    Of a step that was not divided, and of all without ``anatomy``, only the whole is known.
+    Of a step that was not divided only the whole is known.
     """
     rows = np.repeat(_UNKNOWN, len(steps))
     rows["step"] = [step.number for step in steps]
@@ -281,7 +281,7 @@ def step_rows(steps: Sequence[MarkedStep], on_device: bool, anatomy: bool) -> np
     rows["host_step_ms"] = (np.array(ends_ns) - rows["start_ns"]) / 1e6
     if on_device:
         rows["device_step_ms"] = [_whole_ms(step) for step in steps]
-    at = [n for n, step in enumerate(steps) if anatomy and step.divided]
+    at = [n for n, step in enumerate(steps) if step.divided]
     if at:
         divided = [steps[n] for n in at]
         marks_ns = np.array([[batch.host_ns for batch in step.batches] for step in divided])
@@ -293,16 +293,14 @@ def step_rows(steps: Sequence[MarkedStep], on_device: bool, anatomy: bool) -> np
     return rows
 
 
-def replay_rows(
-    replayed: Sequence[Replays], on_device: bool, anatomy: bool
-) -> npt.NDArray[np.void]:
+def replay_rows(replayed: Sequence[Replays], on_device: bool) -> npt.NDArray[np.void]:
     """One row for each of the steps in all of these, which are over.
 
     The first step of each fetched the batch, so only that one has phases.
     """
     counts = [replays.steps for replays in replayed]
     starts = np.cumsum([0, *counts[:-1]])
-    rows = np.repeat(step_rows([replays.first for replays in replayed], on_device, anatomy), counts)
+    rows = np.repeat(step_rows([replays.first for replays in replayed], on_device), counts)
     within = np.arange(len(rows)) - np.repeat(starts, counts)
     rows["step"] += within.astype(rows["step"].dtype)
     untimed = np.repeat([replays.untimed for replays in replayed], counts)

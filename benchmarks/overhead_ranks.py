@@ -225,7 +225,7 @@ class Switches:
 
         Rows of windows with the thread stay for it: all of their work is done in such windows.
         """
-        background, clock = self.recorder._background, self.recorder.steps._clock
+        background, clock = self.recorder._background, self.recorder.steps.clock
         pending = self.recorder.metrics._pending
         with background._draining:
             if self._held is not None:
@@ -238,8 +238,8 @@ class Switches:
 
     def _mark(self, on: bool) -> None:
         """Off: the end of a step alone is marked, and nothing is around Lightning's methods."""
-        clock = self.recorder.steps._clock
+        clock = self.recorder.steps.clock
         clock._anatomy = on
-        clock._divides &= on
+        clock.divides &= on
         for (owner, name), wrapped in self._wrapped.items():
             setattr(owner, name, wrapped if on else wrapped.__wrapped__)

@@ -161,18 +161,16 @@ class HeartbeatWriter:
     def begin(self, total_steps: int | None, step: int = 0, samples: int = 0) -> None:
         """Training starts now, after ``step`` steps, and means to take ``total_steps`` in all."""
         self.total_steps = -1 if total_steps is None else total_steps
-        self._started = self._now()
+        self._started = self._epoch_offset_s + time.monotonic()
         self._first = (step, samples)
         self.beat(step, samples)
 
     def beat(self, step: int, samples: int) -> None:
-        now = self._now()
+        # In every step of a training: nothing is called here that need not be.
+        now = self._epoch_offset_s + time.monotonic()
         _LAYOUT.pack_into(
             self._map, 0, step, self.total_steps, samples, self._started, now, *self._first
         )
-
-    def _now(self) -> float:
-        return self._epoch_offset_s + time.monotonic()
 
     def close(self) -> None:
         self._map.close()

@@ -122,12 +122,15 @@ def _watch_backward(recorder: ScriptRecorder, undo: contextlib.ExitStack) -> Non
 
     @functools.wraps(inner)
     def backward(*args: Any, **kwargs: Any) -> Any:
-        losses.begin_backward(args[0] if args else kwargs.get("tensors"))
-        moments.begin_backward()
+        looks = moments.divides or losses.is_due
+        if looks:
+            losses.begin_backward(args[0] if args else kwargs.get("tensors"))
+            moments.begin_backward()
         try:
             return inner(*args, **kwargs)
         finally:
-            moments.end_backward()
+            if looks:
+                moments.end_backward()
 
     torch.autograd.backward = backward
     undo.callback(setattr, torch.autograd, "backward", inner)
@@ -146,13 +149,14 @@ def _watch_backward(recorder: ScriptRecorder, undo: contextlib.ExitStack) -> Non
 
 def _watch_loaders(recorder: ScriptRecorder, undo: contextlib.ExitStack) -> None:
     iterator: Any = dataloader._BaseDataLoaderIter
-    inner, thread, here = iterator.__next__, threading.get_ident(), _in_this_process()
+    inner, thread, process = iterator.__next__, threading.get_ident(), os.getpid()
 
     @functools.wraps(inner)
     def fetch(self: Any) -> Any:
-        if not here() or threading.get_ident() != thread:  # a thread that fetches ahead
+        # In a fork of it, or a thread that fetches ahead.
+        if os.getpid() != process or threading.get_ident() != thread:
             return inner(self)
-        batch = recorder.fetch(functools.partial(inner, self))
+        batch = recorder.fetch(inner, self)
         if recorder.sampler is None:  # of validation one may come later
             recorder.sampler = self._index_sampler
         return batch

@@ -27,11 +27,8 @@ class Losses:
         self._of_step: list[Tensor] = []
         self._scaled: tuple[weakref.ref[Tensor], Tensor] | None = None
         """What a GradScaler gave, and what it was given."""
-
-    @property
-    def is_due(self) -> bool:
+        self.is_due = metrics.every_n_steps == 1
         """Whether the loss of the present step is kept."""
-        return (self._steps.steps + 1) % self._metrics.every_n_steps == 0
 
     def scale(self, given: Any, scaled: Any) -> None:
         """A GradScaler has multiplied ``given``."""
@@ -61,3 +58,4 @@ class Losses:
             losses = tuple(self._of_step)
             self._metrics.append(0, self._world_size, {}, losses, (1.0,) * len(losses))
             self._of_step.clear()
+        self.is_due = (self._steps.steps + 1) % self._metrics.every_n_steps == 0

@@ -161,14 +161,13 @@ class ScriptRecorder:
 
     # What the script does
 
-    def fetch(self, next_batch: Callable[[], Any]) -> Any:
+    def fetch(self, next_batch: Callable[..., Any], *args: Any) -> Any:
         """A batch, for which the script waits. A loader within another one waits with it."""
-        if self._fetching or self._has_ended:
-            return next_batch()
+        if self._fetching or self._has_ended or not self.moments.begin_fetch():
+            return next_batch(*args)
         self._fetching = True
         try:
-            self.moments.begin_fetch()
-            batch = next_batch()
+            batch = next_batch(*args)
         finally:
             self._fetching = False
         self.moments.end_fetch(count_samples(batch))
@@ -189,9 +188,8 @@ class ScriptRecorder:
 
     def _append_logged(self) -> None:
         """Once a step, after its loss: ranks need not log alike."""
-        if self._logged:
-            self._metrics.append(0, self._place.world_size, self._logged)
-            self._logged = {}
+        self._metrics.append(0, self._place.world_size, self._logged)
+        self._logged = {}
 
     def begin_optimizer(self, optimizer: Optimizer, *_: Any) -> None:
         if not self._has_ended:
@@ -240,7 +238,8 @@ class ScriptRecorder:
         steps = self.steps.steps
         self._heartbeat.beat(steps, self.steps.samples)
         self.losses.end_step()
-        self._append_logged()
+        if self._logged:
+            self._append_logged()
         if self._has_ended:
             return
         if steps < self.steps.warmup_steps:
@@ -325,14 +324,16 @@ class ScriptRecorder:
             if self._has_ended:
                 return
             self._has_ended = True
-            self.moments.end_due_step()
+            if self.moments.is_due:
+                self.moments.end_due_step()
             delay_ms, other_threads_ms = self._run_queue.ms_per_step(self.steps.steps)
             host_figures: dict[str, Any] = {
                 "core_use": self._core_meter.end(),
                 "run_queue_ms_per_step": delay_ms,
                 "other_threads_cpu_ms_per_step": other_threads_ms,
             }
-            self._append_logged()
+            if self._logged:
+                self._append_logged()
             self._background.stop()
             self.folder.save_rank(replace(self._summary(looks), **host_figures))
             self._close()

@@ -34,7 +34,7 @@ class ScriptSteps:
 
     def __init__(self, timer: StepTimer, on_step: Callable[[], None]) -> None:
         self._timer = timer
-        self._take = timer.marker
+        self._take = timer.mark
         self._on_step = on_step
         self._last: Mark | None = None
         """The last mark of the present batch."""
@@ -51,12 +51,21 @@ class ScriptSteps:
         """Samples that each model was given in this step."""
         self._fetched = 0
         """Samples that loaders gave in this step."""
+        self._counts_fetched = True
+        """Whether the models of the step before were given nothing that could be counted."""
         self._scored = False
         """Whether a model was run in this step without being trained."""
+        self.divides = True
+        """Whether the phases of the present step are marked, in which backward is watched."""
 
-    def begin_fetch(self) -> None:
-        self.end_due_step()
+    def begin_fetch(self) -> bool:
+        """Whether :meth:`end_fetch` is to be called."""
+        if self.is_due:
+            self.end_due_step()
+        if not (self.divides or self._counts_fetched):
+            return False
         self._mark(_FETCH_BEGIN)
+        return True
 
     def end_fetch(self, samples: int) -> None:
         if self._last == _FETCH_BEGIN:
@@ -65,7 +74,8 @@ class ScriptSteps:
 
     def begin_forward(self, model: int, samples: int, scores: bool = False) -> None:
         """``samples`` of this model count if it is trained on them; one that ``scores`` is not."""
-        self.end_due_step()
+        if self.is_due:
+            self.end_due_step()
         if scores:
             self._scored = True
             return
@@ -113,19 +123,23 @@ class ScriptSteps:
         return True
 
     def end_due_step(self) -> None:
-        """End the step, if an optimizer has."""
-        if not self.is_due:
-            return
+        """End the step, which is due."""
         self.is_due, self.unseen = False, 0
         if self._last != _OPTIMIZER_END:
             self._take(_OPTIMIZER_END)  # its moment is the end of the step
-        samples = min(filter(None, self._fed.values()), default=self._fetched)
-        self._timer.end_step(0, samples, self._scored)
+        fed = min(filter(None, self._fed.values()), default=0)
+        # The first one whose models are not fed any more: nobody counted what was fetched for it.
+        uncounted = not (fed or self._counts_fetched)
+        self._timer.end_step(0, fed or self._fetched, self._scored or uncounted)
         self._last, self._fetched, self._scored = None, 0, False
+        self._counts_fetched, self.divides = not fed, self._timer.clock.divides
         self._fed.clear()
         self._on_step()
 
     def _mark(self, mark: Mark) -> None:
+        if not self.divides:
+            self._last = mark
+            return
         if self._last is not None and mark <= self._last:
             if self._last == _FORWARD_BEGIN:
                 self._take(_FORWARD_END)

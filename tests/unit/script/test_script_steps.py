@@ -1,6 +1,5 @@
 """Moments of scripts in, marks and steps out."""
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,13 +16,10 @@ class Timer:
         self.marks: list[str] = []
         self.steps: list[tuple[str, int, bool]] = []
         self.gradients = SimpleNamespace(after_backward=lambda: None)
+        self.clock = SimpleNamespace(divides=True)
 
     def mark(self, mark: Mark) -> None:
         self.marks.append(mark.name.lower())
-
-    @property
-    def marker(self) -> Callable[[Mark], None]:
-        return self.mark
 
     def begin_part(self, mark: Mark) -> None:
         self.marks += ["|", mark.name.lower()]
@@ -45,15 +41,16 @@ class Script:
         self.moments = ScriptSteps(timer, lambda: None)
 
     def fetch(self, samples: int = 64) -> None:
-        self.moments.begin_fetch()
-        self.moments.end_fetch(samples)
+        if self.moments.begin_fetch():
+            self.moments.end_fetch(samples)
 
     def forward(self, model: int = 0, samples: int = 64) -> None:
         self.moments.begin_forward(model, samples)
 
     def backward(self) -> None:
-        self.moments.begin_backward()
-        self.moments.end_backward()
+        if self.moments.divides:
+            self.moments.begin_backward()
+            self.moments.end_backward()
 
     def optimize(self, optimizer: int = 7) -> None:
         self.moments.begin_optimizer()
@@ -61,7 +58,8 @@ class Script:
 
     @property
     def steps(self) -> list[tuple[str, int, bool]]:
-        self.moments.end_due_step()
+        if self.moments.is_due:
+            self.moments.end_due_step()
         return self.timer.steps
 
 
@@ -78,6 +76,29 @@ def test_a_step_lasts_from_a_fetch_to_its_optimizer() -> None:
         script.optimize()
     whole = (f"fetch_begin fetch_end {FORWARD_BACKWARD} {OPTIMIZER}", 64, False)
     assert script.steps == [whole, whole]
+
+
+def test_of_a_step_that_is_not_divided_its_end_alone_is_marked() -> None:
+    script = Script()
+    script.timer.clock.divides = False
+    for _ in range(3):
+        script.fetch()
+        for samples in (16, 8):
+            script.forward(samples=samples)
+            script.backward()
+        script.optimize()
+    assert script.steps[1:] == [("optimizer_end", 24, False)] * 2
+
+
+def test_a_step_whose_samples_nobody_counted_is_not_timed_and_the_next_is_counted() -> None:
+    script = Script()
+    script.timer.clock.divides = False
+    for feeds in (True, True, False, False):
+        script.fetch(32)
+        if feeds:
+            script.forward(samples=64)
+        script.optimize()
+    assert [step[1:] for step in script.steps] == [(64, False), (64, False), (0, True), (32, False)]
 
 
 def test_accumulated_batches_are_parts_of_one_step() -> None:

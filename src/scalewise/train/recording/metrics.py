@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -18,7 +18,7 @@ from scalewise.records import CellFolder, MetricRow, MetricsWriter, finite_or_no
 from scalewise.train.recording.background import GiveWay, on_stream
 from scalewise.train.recording.shards import OWN_SHARE, DataShare
 from scalewise.train.recording.step_phases import is_past
-from scalewise.train.recording.step_timer import StepTimer, loss_of
+from scalewise.train.recording.step_timer import StepTimer
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
@@ -135,10 +135,9 @@ class MetricsRecorder:
         if self._scheduled:
             self._rate = _learning_rate(trainer)
 
-    def end_batch(self, trainer: pl.Trainer, outputs: Any) -> None:
+    def end_batch(self, trainer: pl.Trainer, loss: Tensor | None) -> None:
         """A batch is done; the step timer has counted it."""
         # Kept for every step: only its end shows whether it ends the epoch, and so has a row.
-        loss = loss_of(outputs)
         if loss is not None:
             # Of a module that optimizes by itself it may still hold its graph.
             kept = loss.detach() if loss.requires_grad else loss

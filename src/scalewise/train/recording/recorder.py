@@ -30,7 +30,7 @@ from scalewise.train.recording.metrics import MetricsRecorder
 from scalewise.train.recording.profiler import ProfiledSteps
 from scalewise.train.recording.shards import OWN_SHARE, DataShare, ShardRecorder
 from scalewise.train.recording.step_phases import Mark, Replays
-from scalewise.train.recording.step_timer import StepTimer
+from scalewise.train.recording.step_timer import StepTimer, loss_of
 from scalewise.train.recording.summary import (
     class_names,
     holds_replica,
@@ -118,10 +118,13 @@ class CellRecorder(pl.Callback):
     def on_before_backward(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor
     ) -> None:
-        self.steps.mark(Mark.BACKWARD_BEGIN)
+        if self.steps.clock.divides:
+            self.steps.mark(Mark.BACKWARD_BEGIN)
 
     def on_after_backward(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self.steps.after_backward()
+        if self.steps.clock.divides:
+            self.steps.mark(Mark.BACKWARD_END)
+        self.steps.gradients.after_backward()
 
     def on_before_optimizer_step(
         self,
@@ -129,7 +132,8 @@ class CellRecorder(pl.Callback):
         pl_module: pl.LightningModule,
         optimizer: torch.optim.Optimizer,
     ) -> None:
-        self.steps.mark(Mark.OPTIMIZER_BEGIN)
+        if self.steps.clock.divides:
+            self.steps.mark(Mark.OPTIMIZER_BEGIN)
         self.metrics.before_optimizer(trainer)
 
     def on_train_batch_end(
@@ -141,15 +145,16 @@ class CellRecorder(pl.Callback):
         batch_idx: int,
     ) -> None:
         assert self._heartbeat is not None and self._background is not None
-        self.steps.end_batch(trainer, outputs, batch, batch_idx)
-        self.metrics.end_batch(trainer, outputs)
+        loss = loss_of(outputs)
+        self.steps.end_batch(trainer, loss is not None, batch, batch_idx)
+        self.metrics.end_batch(trainer, loss)
         if self.callbacks.on and not self.steps.inside_step:
-            self.callbacks.end_step(self.steps.attempt_steps > self.steps.warmup_steps)
+            self.callbacks.end_step(self.steps.steps > self.steps.timed_from)
         self._heartbeat.beat(self.steps.steps, self.steps.samples)
         self._background.check()
-        if self.steps.attempt_steps < self.steps.warmup_steps:
+        if self.steps.steps < self.steps.timed_from:
             self._core_meter.begin()  # before warm-up ends: it takes too long for a timed step
-        if self.steps.attempt_steps == self.steps.warmup_steps:
+        if self.steps.steps == self.steps.timed_from:
             self._run_queue.begin(self.steps.steps)
         if self._profiled is not None:
             self._profiled.on_step(trainer, self.steps.steps)

@@ -84,7 +84,7 @@ class StepClock:
         self._drawn = self._all_until
         """The next step to be divided once not all are."""
         self._draw = random.Random(0)
-        self._divides = anatomy
+        self.divides = anatomy
         """Whether the phases of the step under way are marked."""
         self.paused = False
         """True while marks are to leave no trace."""
@@ -97,7 +97,7 @@ class StepClock:
         self._batches = [self._batch]
 
     def mark(self, mark: Mark) -> None:
-        if self.paused or not (self._divides or mark is Mark.OPTIMIZER_END):
+        if self.paused or not (self.divides or mark is Mark.OPTIMIZER_END):
             return
         batch = self._batch
         batch.host_ns[mark] = time.perf_counter_ns()
@@ -126,7 +126,7 @@ class StepClock:
         """The optimizer has stepped; the last mark of this step is the start of the next."""
         step = MarkedStep(
             number, epoch, samples, flags, self._start_ns, self._start_event, self._batches,
-            self._divides,
+            self.divides,
         )  # fmt: skip
         last = self._batch
         self._finished.append(step)
@@ -135,7 +135,7 @@ class StepClock:
         if self._taken == self._drawn:
             is_due = True
             self._drawn += self._draw.randrange(1, 2 * DIVIDED_EVERY)
-        self._divides = self._anatomy and (is_due or self.divides_all)
+        self.divides = self._anatomy and (is_due or self.divides_all)
         self._start_ns = last.host_ns[Mark.OPTIMIZER_END]
         self._start_event = last.events[Mark.OPTIMIZER_END]
         self._batch = MarkedBatch()
@@ -144,7 +144,7 @@ class StepClock:
     def begin_replays(self) -> Replays:
         """Steps on the batch that was just marked are about to be replayed one after the other."""
         first = MarkedStep(
-            0, 0, 0, 0, self._start_ns, self._start_event, self._batches, self._divides
+            0, 0, 0, 0, self._start_ns, self._start_event, self._batches, self.divides
         )
         return Replays(first, self._stream, self._pool)
 
@@ -248,7 +248,7 @@ class NvtxClock(StepClock):
     def mark(self, mark: Mark) -> None:
         """Close the range of the phase that ends here and open that of the next."""
         super().mark(mark)
-        if self.paused:
+        if self.paused or not self.divides:
             return
         if self._phase is not None:
             self.close_range(self._phase)

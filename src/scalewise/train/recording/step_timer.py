@@ -34,20 +34,25 @@ class StepTimer:
     runs.
     """
 
-    _clock: StepClock
-    """There from :meth:`begin` on."""
+    clock: StepClock
+    """There from :meth:`open` on, as is :attr:`mark`."""
+    mark: Callable[[Mark], None]
+    """Marks this moment of the step, if its phases are timed."""
 
     def __init__(
         self, folder: CellFolder, warmup_steps: int = 0, profile: ProfileConfig = DEFAULT_PROFILE
     ) -> None:
         self.folder = folder
         self.profile = profile
+        self._profiles = profile.profiles
         self.warmup_steps = warmup_steps
         self.steps = 0
         self.samples = 0
         self.first_step = 0
         """Steps in the checkpoint that this attempt resumed from."""
-        self.gradients = GradientWatch(functools.partial(self.mark, Mark.LAST_BUCKET))
+        self.timed_from = warmup_steps
+        """Steps before the first timed one, with those of that checkpoint."""
+        self.gradients = GradientWatch(lambda: self.mark(Mark.LAST_BUCKET))
         self.missing: dict[str, str] = {}
         """Reasons why something was not recorded, by its name."""
         self.steps_without_loss: int | None = None
@@ -89,7 +94,7 @@ class StepTimer:
         """Begin the first step, which starts when this returns."""
         self.open(trainer.global_rank, trainer.strategy.root_device)
         if self.profile.anatomy:
-            _mark_loop(trainer, self._clock)
+            _mark_loop(trainer, self.clock)
         else:
             self.missing["phases"] = "profile.anatomy=false: only whole steps were timed"
         if self.watches_gradients:
@@ -97,7 +102,7 @@ class StepTimer:
         # A module with manual optimization needs no loss; a forward pass alone has no optimizer.
         if module.automatic_optimization and trainer.optimizers:
             self.steps_without_loss = 0
-        self._clock.begin()
+        self.clock.begin()
 
     def open(self, rank: int, device: torch.device) -> None:
         """Make the file of rank ``rank``, and a clock for ``device``, which :meth:`restart_step`
@@ -105,7 +110,8 @@ class StepTimer:
         self._writer = StepWriter(self.folder.steps_path(rank))
         clock = NvtxClock if self.profile.nvtx else StepClock
         timed = device if device.type == "cuda" else None
-        self._clock = clock(self._writer, timed, self.profile.anatomy, self.warmup_steps)
+        self.clock = clock(self._writer, timed, self.profile.anatomy, self.warmup_steps)
+        self.mark, self.timed_from = self.clock.mark, self.first_step + self.warmup_steps
 
     def watch_gradients(self, trainer: pl.Trainer) -> None:
         """Watch DDP's gradient buckets, or note in :attr:`missing` why that is not possible."""
@@ -119,36 +125,18 @@ class StepTimer:
         elif hook is not None:
             model.register_comm_hook(hook.state, hook.hook)
 
-    def mark(self, mark: Mark) -> None:
-        """Mark this moment of the step, if its phases are timed."""
-        if self.profile.anatomy:
-            self._clock.mark(mark)
-
-    @property
-    def marker(self) -> Callable[[Mark], None]:
-        """:meth:`mark` without a call in between, for a program that is timed phase by phase.
-
-        There from :meth:`open` on.
-        """
-        return self._clock.mark
-
-    def after_backward(self) -> None:
-        """Mark the end of the backward pass of a batch."""
-        self.mark(Mark.BACKWARD_END)
-        self.gradients.after_backward()
-
-    def end_batch(self, trainer: pl.Trainer, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def end_batch(self, trainer: pl.Trainer, has_loss: bool, batch: Any, batch_idx: int) -> None:
         """End a batch, and its step unless more batches are accumulated."""
-        self._clock.mark(Mark.OPTIMIZER_END)
+        self.mark(Mark.OPTIMIZER_END)
         self.batch_samples = count_samples(batch)
         if self.batch_shape is None:
             self.batch_shape = first_shape(batch)
         self._step_samples += self.batch_samples
-        self._step_has_loss |= loss_of(outputs) is not None
+        self._step_has_loss |= has_loss
         accumulate = trainer.accumulate_grad_batches
         self.inside_step = (batch_idx + 1) % accumulate != 0 and not trainer.is_last_batch
         if self.inside_step:
-            self._clock.continue_step()
+            self.clock.continue_step()
             return
         self.end_step(trainer.current_epoch)
         if self.steps_without_loss is not None and not self._step_has_loss:
@@ -163,13 +151,13 @@ class StepTimer:
         """
         if samples is not None:
             self._step_samples = samples
-        untimed |= self.attempt_steps < self.warmup_steps or self.profile.profiles
-        self._clock.finish_step(self.steps, epoch, self._step_samples, WARMUP if untimed else 0)
+        untimed |= self.steps < self.timed_from or self._profiles
+        self.clock.finish_step(self.steps, epoch, self._step_samples, WARMUP if untimed else 0)
         self.steps += 1
         self.samples += self._step_samples
         self.samples_per_step = self._step_samples
         self._step_samples = 0
-        if self.attempt_steps == self.warmup_steps:
+        if self.steps == self.timed_from:
             self.gradients.begin()
 
     def mark_no_fetch(self) -> None:
@@ -184,13 +172,13 @@ class StepTimer:
 
     def begin_replays(self) -> Replays:
         """Begin the captured steps of one batch, which are launched in a row."""
-        return self._clock.begin_replays()
+        return self.clock.begin_replays()
 
     def finish_replays(self, replays: Replays, epoch: int, samples: int) -> None:
         """End the captured steps of a batch; each fed ``samples``."""
         count = len(replays.ends_ns)
         untimed = min(count, max(0, self.warmup_steps - self.attempt_steps))
-        self._clock.finish_replays(replays, self.steps, epoch, samples, untimed)
+        self.clock.finish_replays(replays, self.steps, epoch, samples, untimed)
         if 0 <= self.warmup_steps - self.attempt_steps <= count:
             self.gradients.begin()
         self.gradients.repeat(count - untimed)
@@ -200,37 +188,37 @@ class StepTimer:
 
     def begin_part(self, begin: Mark) -> None:
         """Begin one of several alternating forward or backward parts; the gap is ``other``."""
-        self._clock.continue_step()
+        self.clock.continue_step()
         # On the device's timeline this mark ends the gap between two parts.
-        self._clock.mark(Mark.FETCH_BEGIN)
-        self._clock.mark(begin)
+        self.clock.mark(Mark.FETCH_BEGIN)
+        self.clock.mark(begin)
 
     def end_parts(self) -> None:
         """End the last part before the optimizer; the time since then is ``other``."""
-        self._clock.continue_step()
-        self._clock.mark(Mark.FETCH_BEGIN)
+        self.clock.continue_step()
+        self.clock.mark(Mark.FETCH_BEGIN)
 
     @contextlib.contextmanager
     def pause_marks(self) -> Iterator[None]:
         """Take no marks inside: a capture runs no step."""
-        self._clock.paused = True
+        self.clock.paused = True
         try:
             yield
         finally:
-            self._clock.paused = False
+            self.clock.paused = False
 
     def restart_step(self) -> None:
         """Begin the next step now: the time since the last one is not counted."""
-        self._clock.begin()
+        self.clock.begin()
 
     def end_validation(self) -> None:
         """Begin or resume a step after validation, whose time is not counted."""
         if self._writer is None:  # no fit has begun
             return
         if self.inside_step:
-            self._clock.resume_step()
+            self.clock.resume_step()
         else:
-            self._clock.begin()
+            self.clock.begin()
 
     def communication(self, strategy: Strategy) -> CommunicationRecord | None:
         """Payloads of this rank in the timed steps; call it after the last step."""
@@ -243,7 +231,7 @@ class StepTimer:
 
     def drain(self, wait: bool, give_way: GiveWay | None = None) -> None:
         """Write the steps that are ready. Called from the recording thread."""
-        self._clock.drain(wait, give_way)
+        self.clock.drain(wait, give_way)
 
     def close(self) -> None:
         if self._writer is not None:
@@ -255,7 +243,9 @@ def loss_of(outputs: Any) -> Tensor | None:
 
     With manual optimization it may return anything: only a tensor of one real number is a loss.
     """
-    loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+    # A plain dict is asked for first: what is abstract takes a while to ask for.
+    is_mapping = type(outputs) is dict or isinstance(outputs, Mapping)
+    loss = outputs.get("loss") if is_mapping else outputs
     if not isinstance(loss, Tensor) or loss.numel() != 1 or loss.is_complex():
         return None
     return loss
@@ -307,6 +297,8 @@ def _marking(
 ) -> Callable[..., Any]:
     @functools.wraps(inner)
     def marked(*args: Any, **kwargs: Any) -> Any:
+        if not clock.divides:
+            return inner(*args, **kwargs)
         if before is not None:
             clock.mark(before)
         result = inner(*args, **kwargs)

@@ -274,7 +274,8 @@ class ScriptRecorder:
 
     def plan_steps(self, steps: int) -> None:
         """The last step is known now."""
-        self._last = self._heartbeat.total_steps = steps
+        self._last = steps
+        self._heartbeat.plan(steps)
 
     # The end
 

@@ -180,7 +180,7 @@ class CellRecorder(pl.Callback):
     def plan_steps(self, steps: int) -> None:
         """Training means to take so many steps in all, which was not known when it began."""
         assert self._heartbeat is not None
-        self._heartbeat.total_steps = steps
+        self._heartbeat.plan(steps)
 
     @property
     def needs_every_step(self) -> bool:

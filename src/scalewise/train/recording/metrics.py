@@ -189,10 +189,13 @@ class MetricsRecorder:
         logged = {n: v for n, v in values.items() if isinstance(v, Tensor)}
         known = {n: v for n, v in values.items() if not isinstance(v, Tensor)}
         ready = None
-        on_device = [tensor for tensor in (*losses, *logged.values()) if tensor.is_cuda]
-        if on_device:
+        devices = [tensor.device for tensor in (*losses, *logged.values()) if tensor.is_cuda]
+        if devices:
+            # A loss is of before the end of its step; what a user logs may be of after it.
+            ready = None if logged else self._steps.clock.step_end(devices[-1])
+        if devices and ready is None:
             ready = torch.cuda.Event()
-            ready.record(torch.cuda.current_stream(on_device[-1].device))
+            ready.record(torch.cuda.current_stream(devices[-1]))
         step = self._steps.steps - steps_back
         own = self._steps.samples - steps_back * self._steps.samples_per_step
         samples = self._data.global_samples(own, world_size)

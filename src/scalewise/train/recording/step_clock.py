@@ -42,6 +42,7 @@ _AT_ONCE = 64
 """Rows that are made together, or a few more: one by one, each would cost several times as much."""
 
 
+_GAPS = 997
 ALL_DIVIDED = 256
 DIVIDED_EVERY = 8
 """Of so many first timed steps all are divided into phases, of those after them one in so many. Its
@@ -83,11 +84,19 @@ class StepClock:
         self._all_until = untimed + ALL_DIVIDED
         self._drawn = self._all_until
         """The next step to be divided once not all are."""
-        self._draw = random.Random(0)
+        gaps = random.Random(0).choices(range(1, 2 * DIVIDED_EVERY), k=_GAPS)
+        self._gaps = itertools.cycle(gaps)  # drawn before: drawing takes longer than the clock
         self.divides = anatomy
         """Whether the phases of the step under way are marked."""
         self.paused = False
         """True while marks are to leave no trace."""
+
+    def step_end(self, device: torch.device) -> torch.cuda.Event | None:
+        """When ``device`` was done with the last step; None where that was not marked.
+
+        It may be recorded anew, for a later step, once it is over.
+        """
+        return self._start_event if device == self._device else None
 
     def begin(self) -> None:
         """The next step starts now: at the start of training, and after an interruption."""
@@ -134,7 +143,7 @@ class StepClock:
         is_due = self._taken < self._all_until
         if self._taken == self._drawn:
             is_due = True
-            self._drawn += self._draw.randrange(1, 2 * DIVIDED_EVERY)
+            self._drawn += next(self._gaps)
         self.divides = self._anatomy and (is_due or self.divides_all)
         self._start_ns = last.host_ns[Mark.OPTIMIZER_END]
         self._start_event = last.events[Mark.OPTIMIZER_END]

@@ -35,12 +35,11 @@ class Copy:
         self, source: torch.device, target: torch.device, byte_count: int, pinned: bool = False
     ) -> None:
         """``pinned``: the buffer of the host is page-locked, so that a copy is asynchronous."""
-        self._sent = _pattern(byte_count, source)
-        self._received = torch.full_like(self._sent, -1, device=target)
-        if pinned and source == _HOST:
-            self._sent = self._sent.pin_memory()
-        elif pinned:
-            self._received = self._received.pin_memory()
+        sent = _pattern(byte_count, source)
+        ends = sent, torch.full_like(sent, -1, device=target)
+        self._sent, self._received = (
+            end.pin_memory() if pinned and not end.is_cuda else end for end in ends
+        )
         self._wait()
 
     def run(self) -> None:

@@ -66,14 +66,13 @@ def examine(
     ``locks``: descriptors that hold them, which the ranks inherit.
     Raises OSError where no process can be started.
     """
-    begun = time.time()
-    host = host_facts()
+    begun, host = time.time(), host_facts()
     devices, links = describe_devices(slots)
     with TemporaryDirectory(prefix="scalewise-doctor-", ignore_cleanup_errors=True) as folder:
         ranks, missing = run_ranks(plan, slots, Path(folder), locks)
     taken_s = time.time() - begun
     report = DoctorReport(
-        begun, taken_s, plan.quick, host, driver, devices, links, ranks, (), missing
+        begun, taken_s, plan.quick, host, driver, devices, links, ranks, missing=missing
     )
     return replace(report, findings=tuple(advise(report)))
 
@@ -131,11 +130,8 @@ def examine_cell(
         report = examine(Plan(), slots, driver)
         save_record(folder.path, report)
         severities = Counter(finding.severity for finding in report.findings)
-        found = {
-            "doctor_faults": float(severities["fault"]),
-            "doctor_warnings": float(severities["warning"]),
-            "doctor_seconds": report.duration_s,
-        }
+        found = {f"doctor_{one}s": float(severities[one]) for one in ("fault", "warning")}
+        found["doctor_seconds"] = report.duration_s
     why = "workload=doctor: the devices were examined, nothing was trained"
     folder.save_rank(untrained_summary(rank, found, why))
 
@@ -176,14 +172,13 @@ def run_ranks(
 
 def _wait(ranks: Sequence[subprocess.Popen[bytes]], limit_s: float) -> None:
     deadline = time.monotonic() + limit_s
-    failed = False
-    while time.monotonic() < deadline:
+    grace_until = deadline
+    while time.monotonic() < min(deadline, grace_until):
         codes = [rank.poll() for rank in ranks]
         if None not in codes:
             return
-        if not failed and any(codes):
-            failed = True
-            deadline = min(deadline, time.monotonic() + _GRACE_S)
+        if grace_until == deadline and any(codes):
+            grace_until = time.monotonic() + _GRACE_S
         time.sleep(_POLL_S)
 
 
@@ -207,7 +202,6 @@ def _problem(folder: Path, measured: RankMeasurements, code: int | None) -> str:
 def _environment(
     slots: Sequence[DeviceInfo], slot: DeviceInfo, rank: int, port: int
 ) -> dict[str, str]:
-    threads = str(max(1, len(slot.cores)))
     return {
         **on_loopback(slot.kind == "cuda"),
         **scrubbed(os.environ),
@@ -215,8 +209,7 @@ def _environment(
         # Every rank sees all GPUs of the examination: rank r's is number r.
         "CUDA_VISIBLE_DEVICES": ",".join(s.uuid for s in slots if s.uuid is not None),
         "PYTHONPATH": os.pathsep.join(filter(None, (_PACKAGE_ROOT, os.environ.get("PYTHONPATH")))),
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
+        **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(max(1, len(slot.cores)))),
         ENV_SUPERVISOR: str(os.getpid()),
         ENV_DEVICE: json.dumps(to_plain(slot)),
     }

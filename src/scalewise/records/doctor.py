@@ -9,9 +9,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
-from pydantic import NonNegativeFloat
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from scalewise.records.files import Rank, UnixTime
 from scalewise.records.model import DeviceInfo
@@ -99,15 +99,9 @@ Backend = Literal["nccl", "gloo"]
 class Timing:
     """Repetitions of one operation after its warm-up."""
 
-    samples_us: tuple[float, ...]
+    samples_us: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)]
     """Microseconds of one operation: each is the mean of ``iterations`` back to back."""
     iterations: int
-
-    def __post_init__(self) -> None:
-        if not self.samples_us or min(self.samples_us) <= 0:
-            raise ValueError(
-                f"samples_us: found {list(self.samples_us)}; allowed: one or more, each above 0"
-            )
 
     @property
     def median_us(self) -> float:
@@ -297,13 +291,9 @@ class DoctorReport:
         self, backend: Backend, ranks: int, collective: Collective = "all_reduce"
     ) -> tuple[tuple[int, float], ...]:
         """Bytes and ms of one such collective over so many ranks, smallest first; may be empty."""
-        return tuple(
-            sorted(
-                (rate.bytes, rate.timing.median_us / 1e3)
-                for rate in self.collectives
-                if (rate.backend, rate.collective, rate.ranks) == (backend, collective, ranks)
-            )
-        )
+        asked = backend, collective, ranks
+        found = (r for r in self.collectives if (r.backend, r.collective, r.ranks) == asked)
+        return tuple(sorted((rate.bytes, rate.timing.median_us / 1e3) for rate in found))
 
     @property
     def pairs(self) -> tuple[PairRate, ...]:

@@ -15,7 +15,6 @@ from .configuration import Configuration as Configuration
 from .configuration import configurations as configurations
 from .configuration import seed_of as seed_of
 from .cost import Cost as Cost
-from .cost import SamplesError as SamplesError
 from .cost import Target as Target
 from .cost import reach as reach
 from .cost import read_samples as read_samples

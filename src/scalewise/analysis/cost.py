@@ -20,7 +20,7 @@ from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.model import setting
 from scalewise.analysis.remarks import Remark
 from scalewise.analysis.statistics import Estimate, estimate_positive
-from scalewise.config import HardwareConfig, Price, profile_of
+from scalewise.config import ConfigError, HardwareConfig, Price, profile_of
 from scalewise.records import DataError, build
 
 SECONDS_PER_HOUR = 3600.0
@@ -152,10 +152,6 @@ _MOST = 10**18
 """More than anybody trains on, and every figure that follows from it can still be written down."""
 
 
-class SamplesError(ValueError):
-    """A number of samples that is none: one line."""
-
-
 @dataclass(frozen=True)
 class Target:
     """A configuration's way to so many samples; what is None has its reason in ``missing``."""
@@ -168,13 +164,13 @@ class Target:
 
 
 def read_samples(typed: str) -> int:
-    """``1e9`` or ``2500000``. Raises :class:`SamplesError` for anything but a whole number."""
+    """``1e9`` or ``2500000``. Raises :class:`ConfigError` for anything but a whole number."""
     try:
         value = float(typed)
     except ValueError:
         value = math.nan
     if not 1 <= value <= _MOST or not value.is_integer():
-        raise SamplesError(
+        raise ConfigError(
             f"--samples: found {typed!r}; allowed: a whole number of samples up to 1e18, e.g. 1e9"
         )
     return int(value)

@@ -25,7 +25,7 @@ from scalewise.analysis import (
     analyse,
     load_sweep,
 )
-from scalewise.config import conf_dir
+from scalewise.config import ConfigError, conf_dir
 from scalewise.host import plural
 from scalewise.records import SweepFolder, write_atomically
 from scalewise.report import console as console_module
@@ -75,10 +75,6 @@ _DETAILS = "Do more devices pay? In detail"
 _RESULTS = "results.json"
 _SIDES = "Sweeps side by side"
 _COMPARISON = "comparison.json"
-
-
-class ReportFolderError(ValueError):
-    """No report can be written into the folder. The message is one line."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +139,7 @@ def build(sweep: Source, out: Path | None = None, samples: int | None = None) ->
 
     An earlier report is replaced. ``out`` is another folder for it, ``samples`` a number of samples
     to train, whose time and cost are shown. Raises RecordError if the sweep has no cell,
-    :class:`ReportFolderError` where ``out`` has other files, and OSError where none can be written.
+    :class:`ConfigError` where ``out`` has other files, and OSError where none can be written.
     """
     if out is not None:
         _check_report_folder(out, _RESULTS)
@@ -186,7 +182,7 @@ def build_comparison(
     """Write comparison.html, .md, .json and .csv into ``out``; returns the page.
 
     The last of ``sections``, what to take, comes first. An earlier comparison is replaced. Raises
-    :class:`ReportFolderError` where ``out`` has other files, and OSError where none can be written.
+    :class:`ConfigError` where ``out`` has other files, and OSError where none can be written.
     """
     _check_report_folder(out, _COMPARISON)
     # No sweep's own report needs these.
@@ -221,13 +217,13 @@ def print_console(
 def _check_report_folder(folder: Path, kept: str) -> None:
     """Refuse a folder with other files, since plots of an earlier report are removed from it.
 
-    ``kept`` is the file by which an earlier one is known. Raises :class:`ReportFolderError`.
+    ``kept`` is the file by which an earlier one is known. Raises :class:`ConfigError`.
     """
     if not folder.exists() or (folder / kept).exists():
         return
     if not folder.is_dir() or any(folder.iterdir()):
         what = "which holds other files" if folder.is_dir() else "which is no folder"
-        raise ReportFolderError(
+        raise ConfigError(
             f"--out: found {folder}, {what}; allowed: a new or an empty folder, or one with an "
             f"earlier {kept}"
         )

@@ -144,13 +144,12 @@ def _owned_per_million(config: Configuration, usd: float, prices: Prices) -> Est
         return None
     found = []
     for run in config.runs:
-        if (rate := run.samples_per_s) is None:
-            continue
         watts = _run_watts(run)
         if watts is None and given is not None:
             watts = given.value * run.world_size
         per_hour = usd / hours + _electricity(watts, prices)
-        found.append(usd_per_million_samples(1, per_hour, rate))
+        if (rate := run.samples_per_s) is not None:
+            found.append(usd_per_million_samples(1, per_hour, rate))
     return estimate_positive(found)
 
 
@@ -160,8 +159,7 @@ def measure_return(pair: Pair, owned: Mapping[str, Owned], costs: Mapping[str, C
     multi, single = (owned.get(c.config_id) for c in (pair.multi, pair.single))
     if multi is None or single is None or pair.invalid or pair.multi.is_ceiling:
         return None
-    usd = multi.usd - single.usd
-    if usd <= 0:
+    if (usd := multi.usd - single.usd) <= 0:
         return None
     watts = multi.watts.value - single.watts.value if multi.watts and single.watts else None
     electricity = _electricity(watts, prices)
@@ -215,9 +213,8 @@ def find_alternatives(
     A baseline with neither several devices nor an option measured has none, nor has one that is an
     option of another.
     """
-    singles = [
-        c for c in configs if c.devices == 1 and c.values("global_samples_per_s") and not c.invalid
-    ]
+    rated = (c for c in configs if c.devices == 1 and c.values("global_samples_per_s"))
+    singles = [config for config in rated if not config.invalid]
     sound = [p for p in pairs if not p.invalid and not p.multi.is_ceiling]
     options: dict[str, list[tuple[str, tuple[str, ...], list[Configuration]]]] = {}
     for typed, fields in _OPTIONS:
@@ -238,8 +235,7 @@ def find_alternatives(
         for pair in (p for p in sound if p.single.config_id == baseline.config_id):
             what = f"{pair.devices} devices, {pair.multi.name('strategy')}"
             price = returns.get(pair.multi.config_id)
-            usd = None if price is None else price.usd
-            rows.append(Alternative(baseline, what, pair.speedup, usd))
+            rows.append(Alternative(baseline, what, pair.speedup, price.usd if price else None))
         left = []
         for typed, fields, others in options[baseline.config_id]:
             rows += [_measured(baseline, other, fields, owned) for other in others]
@@ -263,15 +259,9 @@ def _is_option(
         return False
     if other is baseline or differences(baseline.identity, other.identity, also=fields):
         return False
-    if is_named:
-        return True
     told = "device_model" if "device_model" in fields else fields[0]
-    names = {*baseline.identity, *other.identity}
-    return any(
-        baseline.identity.get(name) != other.identity.get(name)
-        for name in names
-        if name.startswith(told)
-    )
+    changed = {name for name, _ in baseline.identity.items() ^ other.identity.items()}
+    return is_named or any(name.startswith(told) for name in changed)
 
 
 def _measured(

@@ -51,7 +51,7 @@ def logged_curves(cell: CellRecords) -> dict[str, tuple[list[int], list[float]]]
 
     A learning rate that stayed is left out.
     """
-    names = last_metrics(cell.result.ranks) if cell.result and not cell.metric_faults else {}
+    names = last_metrics(cell.result.ranks) if cell.result and not cell.metric_faults else ()
     found = {}
     for name in names:
         rows = [] if name == "train_loss" else _rows(cell, name)

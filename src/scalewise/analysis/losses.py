@@ -129,18 +129,14 @@ def loss_curve(
     """
     recorded = dict.fromkeys(key for row in rows for key in row.values)
     candidates = _by_preference(filter(_is_comparable, recorded))
-    wanted = [name] if name else candidates
-    for candidate in wanted:
+    for candidate in [name] if name else candidates:
         recorded_rows = [row for row in rows if candidate in row.values]
         if recorded_rows and recorded_rows[-1].values[candidate] is None:
             raise NotMeasuredError(_not_finite_since(candidate, recorded_rows))
-        points = [
-            (row.samples, value)
-            for row in recorded_rows
-            if (value := row.values[candidate]) is not None
-        ]
-        if points:
-            samples, values = zip(*points, strict=True)
+        points = [(row.samples, row.values[candidate]) for row in recorded_rows]
+        known = [(at, value) for at, value in points if value is not None]
+        if known:
+            samples, values = zip(*known, strict=True)
             return LossCurve(candidate, (said or {}).get(candidate, candidate), samples, values)
     if BACKWARD_LOSS in recorded:
         raise NotMeasuredError("a script may scale what it calls backward on: it is no loss")

@@ -92,21 +92,20 @@ def _rehearsal(
     whole = as_whole(config, record)
     measured = next(alike(whole, timed, record.ranks), None)
     single = next(alike(whole, timed, 1), None)
-    error = None
+    found = Rehearsal(config, record, "cannot tell", "", single, None, measured)
     if not config.values("global_samples_per_s"):
         why = config.runs[0].missing.get("throughput", "its steps were not timed")
-        return Rehearsal(config, record, "cannot tell", why, single, None, measured)
+        return replace(found, reason=why)
     if measured is not None:
         error = rate_ratio(measured, config).scaled(1 / record.ranks)
+        found = replace(found, step_error=error)
     if single is None:
-        why = "no single-device cell of the same workload: add devices=1"
-        return Rehearsal(config, record, "cannot tell", why, None, None, measured, error)
-    if single.invalid or config.invalid:
-        why = (*single.invalid, *config.invalid)[0].text
-        return Rehearsal(config, record, "cannot tell", why, single, None, measured, error)
+        return replace(found, reason="no single-device cell of the same workload: add devices=1")
+    if invalid := (*single.invalid, *config.invalid):
+        return replace(found, reason=invalid[0].text)
     speedup = _widened(rate_ratio(config, single, LIKELY).scaled(record.ranks))
     word, reason = _judge(config, speedup, record.ranks)
-    return Rehearsal(config, record, word, reason, single, speedup, measured, error)
+    return replace(found, word=word, reason=reason, speedup=speedup)
 
 
 def as_whole(config: Configuration, record: RehearsalRecord) -> Identity:

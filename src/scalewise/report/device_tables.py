@@ -324,7 +324,7 @@ def _runs_table(analysis: Analysis) -> Table:
 
     def activity(row: BalancedRun) -> str | None:
         cv, usage = row[1].value("sm_activity_cv_percent"), row[1].usage
-        readings = usage.activity_readings if usage else 0
+        readings = sum(one.activity_readings for one in usage.devices) if usage else 0
         return None if cv is None else f"{number(cv)} (n={readings})"
 
     columns = (

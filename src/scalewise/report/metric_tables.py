@@ -88,7 +88,7 @@ def _surely(objective: Objective, ranking: Ranking[Configuration]) -> str:
     if not rivals:
         return f"{ranking.first.label} is the best."
     # Where as many were asked for, and some do not count, the same seeds again are no advice.
-    seeds = min(max(len(one.seeds), one.samples(objective.metric)) for one in ranking.rows)
+    seeds = min(max(len(one.seeds), len(one.rounds(objective.metric))) for one in ranking.rows)
     first = f"{rivals} {plural(rivals, 'other')} may be as good as the first"
     return f"{first}: {'more seeds of each tell' if seeds >= VERDICT_RUNS else _FEW}."
 

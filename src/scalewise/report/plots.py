@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -92,19 +92,14 @@ def speedup_efficiency(
     curves = grouped(pairs, lambda p: p.multi.label.replace(f" x{p.devices}", "", 1))
     made = plot_style.figure(plot_style.WIDTH_IN + 1, 4.6 + 0.22 * len(curves))
     most = max(p.devices for p in pairs)
-    readers: tuple[Callable[[Pair], RatioEstimate], ...] = (
-        lambda p: p.speedup,
-        lambda p: p.efficiency,
-    )
-    titles = ("speedup over one device", "efficiency")
+    titles = {"speedup": "speedup over one device", "efficiency": "efficiency"}
     panels = plot_style.grid_of_panels(made, 1, 2, 2)
     found: dict[Axes, list[tuple[float, RatioEstimate, str]]] = {axes: [] for axes in panels}
-    for axes, read, words in zip(panels, readers, titles, strict=True):
+    for axes, (ratio_of, words) in zip(panels, titles.items(), strict=True):
         for i, (name, members) in enumerate(curves.items()):
             shift = 0.03 * most * (i - (len(curves) - 1) / 2) / max(len(curves) - 1, 1)
-            points = [
-                (p.devices + shift, read(p)) for p in sorted(members, key=lambda p: p.devices)
-            ]
+            ordered = sorted(members, key=lambda p: p.devices)
+            points = [(p.devices + shift, getattr(p, ratio_of)) for p in ordered]
             _ratio_points(axes, points, name, i)
             found[axes] += [(x, ratio, plot_style.colour(i)) for x, ratio in points]
         axes.set(xlabel="devices", title=f"{title}{words}")
@@ -171,13 +166,8 @@ def step_anatomy(analysis: Analysis) -> Figure | None:
                                     hatch=hatch, edgecolor="white", linewidth=0.5)  # fmt: skip
                     shown.setdefault(word, bar[0])
                     left += ms
-            axes.text(
-                left,
-                row,
-                f"  {number(anatomy.step_ms)} ms ({anatomy.timeline})",
-                va="center",
-                fontsize=8,
-            )
+            step = f"  {number(anatomy.step_ms)} ms ({anatomy.timeline})"
+            axes.text(left, row, step, va="center", fontsize=8)
         plot_style.name_rows(axes, [plot_style.short_label(c) for c in configs])
         axes.set_title(workload, loc="left", fontsize=11)
         axes.set_xlim(0, axes.get_xlim()[1] * 1.2)
@@ -207,7 +197,9 @@ def answer_plot(analysis: Analysis) -> Figure | None:
     least += [p.devices for p in shown if p.devices < 1.6 * p.speedup.value]
     limit = _limit([pair.speedup for pair in shown], least)
     for row, pair in enumerate(shown):
-        _bands(speedups, row, pair.judgement.wanted, limit)
+        wanted = pair.judgement.wanted
+        for verdict, low, high in (("does not pay", 0.0, wanted), ("pays", wanted, limit)):
+            speedups.barh(row, high - low, left=low, height=0.86, color=_BANDS[verdict], zorder=0)
         if pair.devices < limit:
             speedups.plot([pair.devices] * 2, [row - 0.42, row + 0.42], "--", color="black",
                           lw=1.2, label="ideal")  # fmt: skip
@@ -241,12 +233,6 @@ def _limit(figures: Sequence[RatioEstimate], least: Sequence[float]) -> float:
     most = max([*least, *(figure.value for figure in figures)])
     ends = [found.high for figure in figures if (found := bounding(figure))]
     return 1.06 * max(most, min(max(ends, default=0.0), plot_style.WIDEST * most))
-
-
-def _bands(axes: Axes, row: int, wanted: float, limit: float) -> None:
-    edges = (0.0, wanted, limit)
-    for (_, colour), low, high in zip(_BANDS.items(), edges, edges[1:], strict=False):
-        axes.barh(row, high - low, left=low, height=0.86, color=colour, zorder=0)
 
 
 def _figure(axes: Axes, row: int, found: RatioEstimate, limit: float) -> None:

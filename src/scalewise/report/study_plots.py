@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -29,8 +29,6 @@ _GOOD_EFFICIENCY = 0.8
 """The published plots' line for "good"."""
 _MOST_CURVES = 12
 """Configurations of a plot."""
-Curve = tuple[Sequence[int], Sequence[float]]
-"""Of a run: epochs or samples, and the values there."""
 
 
 def study_plots(analysis: Analysis, warmup_epochs: int) -> dict[str, Draw]:
@@ -63,44 +61,43 @@ def file_part(name: str) -> str:
 
 def epoch_time(dataset: str, configs: Sequence[Configuration], warmup_epochs: int) -> Figure | None:
     """Seconds of each epoch, a line a run; the first ``warmup_epochs`` are left out."""
-    curves: list[tuple[str, list[Curve]]] = []
-    for config in configs:
-        times = [epochs_after(run.cell, warmup_epochs) for run in config.runs]
-        found: list[Curve] = [
-            ([epoch for epoch, _ in each], [seconds for _, seconds in each])
-            for each in times
-            if each
-        ]
-        if found:
-            curves.append((config.label, found))
-    if not curves:
-        return None
     left_out = f", the first {warmup_epochs} left out" if warmup_epochs else ""
-    made = plot_style.figure(8, 4.6)
-    axes = made.subplots()
     title = f"{dataset}: time of each epoch{left_out}"
-    _draw_curves(axes, title, curves, "s an epoch", "epoch, from 0")
-    axes.set_ylim(0)
-    axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
+    read: Read = lambda run: epochs_after(run.cell, warmup_epochs)  # noqa: E731
+    made = _curves_of(configs, read, title, "s an epoch", "epoch, from 0")
+    for axes in made.axes if made else ():
+        axes.set_ylim(0)
+        axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
     return made
 
 
-def _draw_curves(
-    axes: Axes,
+Read = Callable[[Run], Sequence[tuple[int, float]]]
+"""Points of a run: epochs or samples, and the values there."""
+
+
+def _curves_of(
+    configs: Sequence[Configuration],
+    read: Read,
     title: str,
-    curves: Sequence[tuple[str, Sequence[Curve]]],
     what: str,
     over: str = "samples fed by all devices",
-) -> None:
-    """Curves over samples fed or ``over``: a colour a configuration, a line a run; of the first."""
+) -> Figure | None:
+    """What is ``read`` of runs, over samples fed or ``over``: a colour a configuration, a line a
+    run; of the first."""
+    each = ((config.label, [*filter(None, map(read, config.runs))]) for config in configs)
+    curves = [(label, runs) for label, runs in each if runs]
+    if not curves:
+        return None
+    made = plot_style.figure(8, 4.6)
+    axes = made.subplots()
     if len(curves) > _MOST_CURVES:
         title += f" (the first {_MOST_CURVES} of {len(curves)})"
         curves = curves[:_MOST_CURVES]
     labels = plot_style.swept_values([label for label, _ in curves])
     for i, (label, (_, runs)) in enumerate(zip(labels, curves, strict=True)):
-        for j, (samples, values) in enumerate(runs):
-            lonely = plot_style.marker(i) if len(samples) < 3 else None
-            axes.plot(samples, values, color=plot_style.colour(i), lw=1.4,
+        for j, points in enumerate(runs):
+            lonely = plot_style.marker(i) if len(points) < 3 else None
+            axes.plot(*zip(*points, strict=True), color=plot_style.colour(i), lw=1.4,
                       alpha=0.9 if len(runs) == 1 else 0.6, marker=lonely,
                       ls=("-", "--", "-.", ":")[i % 4],
                       label=label if j == 0 else None)  # fmt: skip
@@ -114,28 +111,17 @@ def _draw_curves(
                    "loc": "upper left", "bbox_to_anchor": (0, -0.2)}  # fmt: skip
     axes.legend(**legend)
     plot_style.tidy(axes, "both")
-
-
-def accuracy_curves(dataset: str, configs: Sequence[Configuration]) -> Figure | None:
-    curves = [
-        (config.label, found)
-        for config in configs
-        if (found := [curve for run in config.runs if (curve := _accuracy(run))])
-    ]
-    if not curves:
-        return None
-    made = plot_style.figure(8, 4.6)
-    _draw_curves(made.subplots(), f"{dataset}: accuracy", curves, "validation accuracy (%)")
     return made
 
 
-def _accuracy(run: Run) -> Curve | None:
-    """Samples fed and accuracy in percent at each validation; None where none was scored."""
-    rows = run.cell.metrics.get(0, ())
-    points = [(r.samples, v) for r in rows if (v := r.values.get("val_accuracy")) is not None]
-    if not points:
-        return None
-    return [samples for samples, _ in points], [100 * value for _, value in points]
+def accuracy_curves(dataset: str, configs: Sequence[Configuration]) -> Figure | None:
+    return _curves_of(configs, _accuracy, f"{dataset}: accuracy", "validation accuracy (%)")
+
+
+def _accuracy(run: Run) -> list[tuple[int, float]]:
+    """Samples fed and accuracy in percent at each validation."""
+    each = ((row.samples, row.values.get("val_accuracy")) for row in run.cell.metrics.get(0, ()))
+    return [(samples, 100 * value) for samples, value in each if value is not None]
 
 
 Memory = Mapping[str, Sequence[DeviceMemory]]

@@ -155,7 +155,6 @@ class ShardAudit:
 
     verdict: ShardVerdict
     explanation: str
-    """One line with its numbers."""
     dataset_size: int | None = None
     overlapping_samples: int | None = None
     """Distinct dataset indices that more than one rank fed."""

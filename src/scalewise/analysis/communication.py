@@ -229,7 +229,6 @@ class Communication:
     compute_ms: float | None
     """Forward, backward and optimizer of the timed steps."""
     compute_to_communication: float | None
-    """``compute_ms`` over the communication of ``against``."""
     against: CommunicationSource | None
     missing: Mapping[str, str] = field(default_factory=dict)
 

@@ -198,7 +198,6 @@ class Comparison:
     chosen: bool = False
     """Whether ``factor`` is what was found to differ, and nobody's choice."""
     sides: tuple[str, str] = ("A", "B")
-    """What the sweeps are called."""
 
 
 def compare(

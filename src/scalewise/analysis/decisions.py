@@ -80,10 +80,7 @@ class Repeats:
     def brief(self) -> str:
         """``gpt2 ddp x2: undecided after 3 rounds, 1.15x (1.02-1.29)``."""
         figure = f", {self.figure}" if self.figure else ""
-        state = {
-            None: "undecided after", "verdict": "decided after", "failures": "no more runs after",
-            "precision": "as narrow as asked for after", "cap": "undecided at the most,",
-        }[self.because]  # fmt: skip
+        state = _WHY_STOPPED[self.because][0] if self.because else "undecided after"
         rounds = f"{self.runs} {plural(self.runs, 'round')}"
         if aside := [one for member in self.members for one in member.set_aside]:
             remedies = " and ".join(dict.fromkeys(one.remedy for one in aside))
@@ -93,13 +90,16 @@ class Repeats:
     def __str__(self) -> str:
         if self.because is None:
             return f"{self.label}: undecided after {self.runs} runs each; {self.reason}"
-        why = {
-            "verdict": "the verdict is decided",
-            "precision": "the interval is as narrow as asked for",
-            "cap": "the most that were allowed",
-            "failures": "no more were added",
-        }[self.because]
+        why = _WHY_STOPPED[self.because][1]
         return f"{self.label}: {self.runs} runs each; {why}: {self.reason}"
+
+
+_WHY_STOPPED: Mapping[Because, tuple[str, str]] = {
+    "verdict": ("decided after", "the verdict is decided"),
+    "precision": ("as narrow as asked for after", "the interval is as narrow as asked for"),
+    "cap": ("undecided at the most,", "the most that were allowed"),
+    "failures": ("no more runs after", "no more were added"),
+}
 
 
 def assess(

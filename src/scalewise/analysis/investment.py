@@ -44,7 +44,6 @@ class Return:
 
     pair: Pair
     usd: float
-    """Price of the added devices."""
     worth_usd_per_hour: BoundedFigure | None
     """Of training; this and the next two are None where no rent is known."""
     payback_hours: BoundedFigure | None

@@ -44,7 +44,6 @@ class SamplesToLoss:
     log_error: float
     """Standard error of their logarithm, from the noise of the batches of one seed."""
     df: float
-    """Degrees of freedom of that."""
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,6 @@ class Mfu:
     peak_tflops: float
     """Of one device."""
     source: str
-    """Where the peak is from."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,6 @@ from scalewise.analysis.verdict import wanted_speedup
 from scalewise.records import RehearsalRecord
 
 LIKELY: Final = 0.90
-"""Probability of what is called likely."""
 STEP_ERROR: Final = 0.05
 """What a rehearsed step may be off by, limited by the GPU, beside the spread of its runs: four of
 the five that were scored were off by less (docs/rehearsal.md). How many are is not known."""

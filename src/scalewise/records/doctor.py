@@ -39,7 +39,6 @@ class HostFacts:
     memory_total_mib: float | None
     memory_available_mib: float | None
     shm_total_mib: float | None
-    """Size of /dev/shm."""
     shm_free_mib: float | None
     numa_nodes: tuple[NumaNode, ...]
     """Empty where the kernel does not tell."""
@@ -83,7 +82,6 @@ class PairLink:
     """How two devices are joined, before anything was copied."""
 
     first: int
-    """Rank."""
     second: int
     kind: str | None
     """As ``nvidia-smi topo`` writes it: NV18, PIX, PXB, PHB, NODE, SYS."""
@@ -189,7 +187,6 @@ class CopyRate:
     together: bool
     """Whether all ranks copied at once; else this one had the host to itself."""
     bytes: int
-    """Size of the buffer."""
     timing: Timing
     gb_s: float
     correct: bool
@@ -242,7 +239,6 @@ class RankMeasurements:
     collectives: tuple[CollectiveRate, ...] = ()
     soak: Soak | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """Wall time of each stage."""
     versions: Mapping[str, str] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
 

@@ -82,13 +82,10 @@ class ReportFiles:
     """The files that :func:`build` wrote."""
 
     replaced: bool
-    """Whether there was a report before."""
     invalid: bool
-    """Whether any configuration is invalid."""
     markdown: Path
     """The first page."""
     details: Path
-    """Every section."""
     html: Path
     """Everything on one page, with pictures to filter."""
     json: Path

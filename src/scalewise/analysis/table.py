@@ -15,8 +15,8 @@ from typing import Any
 from scalewise.analysis.communication import Communication, measured_serial_fraction
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.figures import Figure, as_plain
-from scalewise.analysis.logged import BEST
 from scalewise.analysis.loss_budget import CAUSE_WORDS, LossBudget
+from scalewise.analysis.losses import BEST
 from scalewise.analysis.run import RUN_FIGURES
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.statistics import estimate_positive

@@ -47,9 +47,10 @@ from scalewise.report.findings import (
     fastest_rows,
     folder_to_type,
     key_of,
+    ranked_in_brief,
+    rankings,
     remark_lines,
 )
-from scalewise.report.metric_tables import ranked_in_brief, rankings
 from scalewise.report.rehearsal_tables import in_brief as rehearsals_in_brief
 from scalewise.report.sections import Line, Lines, Section, Verbatim, lines, section
 

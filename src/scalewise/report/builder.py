@@ -39,12 +39,12 @@ from scalewise.report.findings import (
     WORTH_A_ROW,
     decisions,
     losses,
+    metrics,
     mfu,
     remark_lines,
     remarks,
     repeats,
 )
-from scalewise.report.metric_tables import metrics
 from scalewise.report.plot_style import write_plots
 from scalewise.report.plots import report_plots
 from scalewise.report.rehearsal_tables import rehearsed

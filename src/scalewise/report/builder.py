@@ -45,8 +45,7 @@ from scalewise.report.findings import (
     remarks,
     repeats,
 )
-from scalewise.report.plot_style import write_plots
-from scalewise.report.plots import report_plots
+from scalewise.report.plots import report_plots, write_plots
 from scalewise.report.rehearsal_tables import rehearsed
 from scalewise.report.run_facts import head, provenance, trackers, unfinished
 from scalewise.report.scaling_tables import anatomy, resources, same_in_every_row, scaling

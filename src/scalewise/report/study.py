@@ -25,7 +25,7 @@ from scalewise.report import export, findings
 from scalewise.report.answer import reasons
 from scalewise.report.builder import Source, analysis_of, own_folder, report_folder, write_text
 from scalewise.report.findings import remarks
-from scalewise.report.plot_style import write_plots
+from scalewise.report.plots import write_plots
 from scalewise.report.sections import (
     Column,
     Note,

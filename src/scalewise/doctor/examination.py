@@ -96,11 +96,13 @@ def find_devices(devices: int | None, gpus: tuple[int | str, ...] | None) -> Hos
     """The host's devices. Raises :class:`HostMismatch` for what is not there."""
     config = HardwareConfig("auto", gpus=gpus or "all")
     host = discover(config)
-    if devices is not None and host.slots[0].kind == "cpu":
+    if devices is None:
+        return host
+    if host.slots[0].kind == "cpu":
         # A CPU host has as many devices as its cores are divided into.
         share = max(1, len(usable_cores()) // devices)
         host = discover(replace(config, cores_per_device=share))
-    if devices is not None and devices > len(host.slots):
+    if devices > len(host.slots):
         raise HostMismatch(f"--devices: found {devices}; allowed: 1 to {len(host.slots)}")
     return host
 

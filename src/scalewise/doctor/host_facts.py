@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -131,11 +130,8 @@ def pcie_link(nvml: Nvml, gpu: GpuDevice) -> PcieLink:
 
     Call it while copies are running: an idle link falls back to the first generation.
     """
-
-    def ask(what: str) -> int | None:
-        question: Callable[[Any], int] = getattr(nvml.api, f"nvmlDeviceGet{what}")
-        return nvml.attempt(gpu, what, question) or None  # a virtual machine hides it behind 0
-
     kinds = ("CurrPcieLinkGeneration", "CurrPcieLinkWidth", "MaxPcieLinkGeneration",
              "MaxPcieLinkWidth")  # fmt: skip
-    return PcieLink(*map(ask, kinds))
+    asked = ((kind, getattr(nvml.api, f"nvmlDeviceGet{kind}")) for kind in kinds)
+    # A virtual machine hides it behind 0.
+    return PcieLink(*(nvml.attempt(gpu, kind, question) or None for kind, question in asked))

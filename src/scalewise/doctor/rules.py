@@ -136,21 +136,18 @@ def _host(report: DoctorReport) -> Iterator[_Found]:
     shm, free = host.shm_total_mib, host.shm_free_mib
     if shm is not None and free is not None and (shm < _ENOUGH_SHM_MIB or free < _FREE_SHM_MIB):
         yield "small_shm", {"total": shm, "free": free, "count": count}
-    cores = affinity = len(host.usable_cores)
-    if host.cpu_quota is not None:
-        cores = min(cores, max(1, int(host.cpu_quota)))
+    affinity, quota = len(host.usable_cores), host.cpu_quota
+    cores = affinity if quota is None else min(affinity, max(1, int(quota)))
     if cores < (2 * count if kind == "cuda" else count):
         usable = f"{cores} usable {plural(cores, 'core')}"
-        quota = host.cpu_quota or "none"
-        yield "few_cores", {"cores": usable, "count": count, "affinity": affinity, "quota": quota}
-    known = [m for m in (host.memory_limit_mib, host.memory_total_mib) if m is not None]
-    memory = min(known, default=None)
+        yield "few_cores", {"cores": usable, "count": count, "affinity": affinity,
+                            "quota": quota or "none"}  # fmt: skip
+    limits = (host.memory_limit_mib, "cgroup limit"), (host.memory_total_mib, "the machine")
+    memory, source = min(((m, s) for m, s in limits if m is not None), default=(None, ""))
     if memory is not None and count and memory / count < _ENOUGH_MEMORY_MIB[kind]:
-        source = "cgroup limit" if memory == host.memory_limit_mib else "the machine"
         figures = {"share": memory / count, "memory": memory, "count": count, "source": source}
         yield "memory_cap", figures
-    pressure = host.cpu_pressure_percent
-    if pressure is not None and pressure > _BUSY_PERCENT:
+    if (pressure := host.cpu_pressure_percent or 0.0) > _BUSY_PERCENT:
         yield "busy_host", {"pressure": pressure}
     if host.cpu_governor in ("powersave", "conservative"):
         yield "cpu_governor", {"governor": host.cpu_governor}
@@ -277,15 +274,12 @@ def expected_gb_s(report: DoctorReport, first: int, second: int) -> float | None
     if kind.startswith("NV"):
         count = kind.removeprefix("NV")
         return _NVLINK_GB_S * int(count) if count.isdecimal() else None
-    ends = [rank.pcie for rank in report.ranks if rank.rank in (first, second)]
-    rates = [pcie_gb_s(end.generation, end.lanes) for end in ends if end is not None]
-    if len(rates) < 2:
-        return None
-    return min((rate for rate in rates if rate is not None), default=None)
+    ends = [rank.pcie for rank in report.ranks if rank.rank in (first, second) and rank.pcie]
+    rates = [rate for end in ends if (rate := pcie_gb_s(end.generation, end.lanes)) is not None]
+    return min(rates, default=None) if len(ends) == 2 else None
 
 
 def rank_names(report: DoctorReport, *ranks: int) -> str:
     """``GPU 0 and GPU 3`` (NVML's numbers), or ``rank 1`` on a CPU host."""
-    indices = [report.devices[rank].device.index for rank in ranks]
-    names = zip(ranks, indices, strict=True)
-    return " and ".join(f"rank {rank}" if i is None else f"GPU {i}" for rank, i in names)
+    each = ((rank, report.devices[rank].device.index) for rank in ranks)
+    return " and ".join(f"rank {rank}" if i is None else f"GPU {i}" for rank, i in each)

@@ -203,19 +203,19 @@ def soak(device: torch.device, seconds: float, read: Callable[[], DeviceSample])
     watch(work, 3)
     window_s = min(1.0, max(0.25, seconds / 40))
     count = max(1, math.ceil(window_s * 10 / watch(work, 10)))
-    sample = DeviceSample("")
+    samples: list[DeviceSample] = []
+    windows: list[SoakWindow] = []
 
     def window() -> None:
-        nonlocal sample
         for _ in range(count):
             work()
-        sample = read()
+        samples.append(read())
 
-    windows: list[SoakWindow] = []
     begin = time.perf_counter()
     while time.perf_counter() - begin < seconds:
         tflops = gemm_tflops(size, watch(window, 1) / count)
-        told = sample.sm_clock_mhz, sample.temperature_c, sample.power_w, sample.throttle_reasons
+        one = samples[-1]
+        told = one.sm_clock_mhz, one.temperature_c, one.power_w, one.throttle_reasons
         windows.append(SoakWindow(time.perf_counter() - begin, tflops, *told))
     return Soak(precision, size, tuple(windows))
 

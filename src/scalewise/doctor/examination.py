@@ -126,8 +126,7 @@ def examine_cell(
     found: dict[str, float | None] = {}
     if rank.is_first:
         # It looks at the whole share of the cell; its own ranks bind themselves again.
-        cores = {core for slot in slots for core in slot.cores}
-        if cores:
+        if cores := {core for slot in slots for core in slot.cores}:
             os.sched_setaffinity(0, cores)
         report = examine(Plan(), slots, driver)
         save_record(folder.path, report)
@@ -149,8 +148,8 @@ def run_ranks(
     ranks: list[subprocess.Popen[bytes]] = []
     try:
         with listen() as listener:
-            for number, slot in enumerate(slots):
-                environment = _environment(slots, slot, number, listener.getsockname()[1])
+            for number in range(len(slots)):
+                environment = _environment(slots, number, listener.getsockname()[1])
                 inherited = locks
                 if number == 0:  # it accepts the others there
                     environment[ENV_LISTENER] = str(listener.fileno())
@@ -173,14 +172,13 @@ def run_ranks(
 
 
 def _wait(ranks: Sequence[subprocess.Popen[bytes]], limit_s: float) -> None:
-    deadline = time.monotonic() + limit_s
-    grace_until = deadline
-    while time.monotonic() < min(deadline, grace_until):
+    deadline, failed = time.monotonic() + limit_s, False
+    while time.monotonic() < deadline:
         codes = [rank.poll() for rank in ranks]
         if None not in codes:
             return
-        if grace_until == deadline and any(codes):
-            grace_until = time.monotonic() + _GRACE_S
+        if any(codes) and not failed:
+            deadline, failed = min(deadline, time.monotonic() + _GRACE_S), True
         time.sleep(_POLL_S)
 
 
@@ -201,17 +199,16 @@ def _problem(folder: Path, measured: RankMeasurements, code: int | None) -> str:
     return f"ended with status {code} while at {measured.stage!r}: {last or 'it said nothing'}"
 
 
-def _environment(
-    slots: Sequence[DeviceInfo], slot: DeviceInfo, rank: int, port: int
-) -> dict[str, str]:
+def _environment(slots: Sequence[DeviceInfo], rank: int, port: int) -> dict[str, str]:
+    threads = str(max(1, len(slots[rank].cores)))
     return {
-        **on_loopback(slot.kind == "cuda"),
+        **on_loopback(slots[rank].kind == "cuda"),
         **scrubbed(os.environ),
         **rendezvous(rank, rank, len(slots), port),
         # Every rank sees all GPUs of the examination: rank r's is number r.
         "CUDA_VISIBLE_DEVICES": ",".join(s.uuid for s in slots if s.uuid is not None),
         "PYTHONPATH": os.pathsep.join(filter(None, (_PACKAGE_ROOT, os.environ.get("PYTHONPATH")))),
-        **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(max(1, len(slot.cores)))),
+        **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), threads),
         ENV_SUPERVISOR: str(os.getpid()),
-        ENV_DEVICE: json.dumps(to_plain(slot)),
+        ENV_DEVICE: json.dumps(to_plain(slots[rank])),
     }

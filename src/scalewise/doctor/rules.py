@@ -140,13 +140,13 @@ def _host(report: DoctorReport) -> Iterator[_Found]:
     cores = affinity if quota is None else min(affinity, max(1, int(quota)))
     if cores < (2 * count if kind == "cuda" else count):
         usable = f"{cores} usable {plural(cores, 'core')}"
-        yield "few_cores", {"cores": usable, "count": count, "affinity": affinity,
-                            "quota": quota or "none"}  # fmt: skip
+        figures = {"cores": usable, "count": count, "affinity": affinity}
+        yield "few_cores", {**figures, "quota": quota or "none"}
     limits = (host.memory_limit_mib, "cgroup limit"), (host.memory_total_mib, "the machine")
     memory, source = min(((m, s) for m, s in limits if m is not None), default=(None, ""))
     if memory is not None and count and memory / count < _ENOUGH_MEMORY_MIB[kind]:
-        figures = {"share": memory / count, "memory": memory, "count": count, "source": source}
-        yield "memory_cap", figures
+        figures = {"share": memory / count, "memory": memory, "count": count}
+        yield "memory_cap", {**figures, "source": source}
     if (pressure := host.cpu_pressure_percent or 0.0) > _BUSY_PERCENT:
         yield "busy_host", {"pressure": pressure}
     if host.cpu_governor in ("powersave", "conservative"):
@@ -213,21 +213,17 @@ def _slow_device(report: DoctorReport, number: int) -> Iterator[_Found]:
     """
     device = report.devices[number].device
     own = _figures(report, number)
-    peers = [
-        _figures(report, other)
-        for other, facts in enumerate(report.devices)
-        if other != number and facts.device.name == device.name
-    ]
-    behind = {
-        key[0]: text
-        for key, timing in own.items()
-        if (text := _behind(timing, [figures[key] for figures in peers if key in figures]))
-    }
-    products = sum(name.startswith("gemm") for name, _ in own)
-    slow = [name.startswith("gemm") for name in behind]
-    enough = not all(slow) or 2 * len(slow) >= products
+    kin = [n for n, facts in enumerate(report.devices) if facts.device.name == device.name]
+    peers = [_figures(report, other) for other in kin if other != number]
+    compared: dict[str, str] = {}
+    for key, timing in own.items():
+        compared[key[0]] = _behind(timing, [peer[key] for peer in peers if key in peer])
+    behind = {name: text for name, text in compared.items() if text}
     if device.kind == "cpu":
         enough = len(behind) == len(own)
+    else:
+        products = [bool(text) for name, text in compared.items() if name.startswith("gemm")]
+        enough = sum(products) < len(behind) or 2 * sum(products) >= len(products)
     if behind and enough:
         each = "; ".join(f"{name}: {text}" for name, text in behind.items())
         figures = {"name": rank_names(report, number), "figures": ", ".join(behind), "behind": each}

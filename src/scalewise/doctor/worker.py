@@ -105,13 +105,12 @@ class Examination:
 
     def _collectives(self) -> bool:
         """Whether the ranks are still together afterwards."""
-        backends: tuple[Backend, ...] = ("nccl", "gloo")  # gloo runs in host memory everywhere
-        own = backends if self.device.type == "cuda" else backends[1:]
-        return all(self.record.stage(one, partial(self._collectives_of, one)) for one in own)
-
-    def _collectives_of(self, backend: Backend) -> bool:
-        budget_s = self.budget.gloo_s if backend == "gloo" else self.budget.nccl_s
-        return measure_all(self.record, self.team, backend, self.plan.sizes(backend), budget_s)
+        limits_s: dict[Backend, float] = {"nccl": self.budget.nccl_s, "gloo": self.budget.gloo_s}
+        if self.device.type != "cuda":
+            del limits_s["nccl"]  # gloo runs in host memory everywhere
+        measured = partial(measure_all, self.record, self.team)
+        each = ((one, self.plan.sizes(one), limit_s) for one, limit_s in limits_s.items())
+        return all(self.record.stage(one[0], partial(measured, *one)) for one in each)
 
     def _soak(self, *, alone: bool) -> None:
         if not alone:

@@ -107,15 +107,12 @@ def _device_cells(rank: RankMeasurements) -> Iterator[tuple[str, str]]:
         rates = [w.tflops for w in windows]
         said = f"{rates[0]:.3g} first, {rates[-1]:.3g} last, {min(rates):.3g} least"
         yield f"soak {windows[-1].at_s:.0f} s {rank.soak.precision}, TFLOP/s", said
-        hot = [w.temperature_c for w in windows if w.temperature_c is not None]
-        clocks = [w.sm_clock_mhz for w in windows if w.sm_clock_mhz is not None]
-        limits = sorted({r for w in windows for r in w.throttle_reasons or ()})
-        if hot:
+        if hot := [w.temperature_c for w in windows if w.temperature_c is not None]:
             yield "soak: hottest, C", f"{max(hot):.0f}"
-        if clocks:
+        if clocks := [w.sm_clock_mhz for w in windows if w.sm_clock_mhz is not None]:
             yield "soak: SM clock, MHz", f"{min(clocks):.0f} to {max(clocks):.0f}"
-        if any(w.throttle_reasons is not None for w in windows):
-            yield "soak: clock limits", ", ".join(limits) or "none"
+        if limits := [w.throttle_reasons for w in windows if w.throttle_reasons is not None]:
+            yield "soak: clock limits", ", ".join(sorted(set().union(*limits))) or "none"
 
 
 _DATA = {True: "right", False: "WRONG"}

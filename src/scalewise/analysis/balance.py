@@ -155,7 +155,6 @@ class ShardAudit:
 
     verdict: ShardVerdict
     explanation: str
-    """One line with its numbers."""
     dataset_size: int | None = None
     overlapping_samples: int | None = None
     """Distinct dataset indices that more than one rank fed."""
@@ -193,27 +192,21 @@ def audit_shards(
     if any(len(u) == 0 for u in unique):
         empty = ", ".join(str(s.rank) for s, u in zip(shards, unique, strict=True) if not len(u))
         return ShardAudit("incomplete", f"rank {empty} fed no sample at all", size)
-    seen, ranks_each = np.unique(np.concatenate(unique), return_counts=True)
-    overlap = int((ranks_each > 1).sum())
-    complete = all(s.epoch_complete for s in shards)
-    coverage = len(seen) / size if complete else None
-    return _judge(shards, overlap, len(seen), size, coverage, global_batch_size)
+    return _judge(shards, unique, size, global_batch_size or world_size)
 
 
 def _judge(
     shards: Sequence[ShardIndices],
-    overlap: int,
-    seen: int,
+    unique: Sequence[npt.NDArray[np.int64]],
     size: int,
-    coverage: float | None,
-    global_batch_size: int | None,
+    allowed: int,
 ) -> ShardAudit:
-    world_size = len(shards)
-    allowed = global_batch_size if global_batch_size is not None else world_size
+    """``allowed``: samples that may be left out."""
+    each, ranks_each = np.unique(np.concatenate(unique), return_counts=True)
+    world_size, seen, overlap = len(shards), len(each), int((ranks_each > 1).sum())
+    coverage = seen / size if all(s.epoch_complete for s in shards) else None
     if overlap > world_size - 1:
-        everything = coverage is not None and all(
-            len(np.unique(s.indices)) > size - allowed for s in shards
-        )
+        everything = coverage is not None and all(len(u) > size - allowed for u in unique)
         same_order = all(np.array_equal(s.indices, shards[0].indices) for s in shards)
         if everything or same_order:
             text = (
@@ -221,7 +214,7 @@ def _judge(
                 f"sampler does not shard, an epoch costs {world_size} times what it should"
             )
             return ShardAudit("every rank sees all data", text, size, overlap, coverage)
-        repeated = sum(len(s.indices) - len(np.unique(s.indices)) for s in shards)
+        repeated = sum(len(s.indices) - len(u) for s, u in zip(shards, unique, strict=True))
         if repeated > world_size - 1:
             text = f"samples were drawn with replacement ({repeated:,} repeats within a rank)"
             return ShardAudit("not judged", text, size)

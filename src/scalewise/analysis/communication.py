@@ -94,11 +94,11 @@ def _window(config: Configuration) -> ProfiledWindow | None:
     totals = [r.communication_ms for r in ranks if r.communication_ms is not None]
     if not totals or len(totals) != config.runs[-1].world_size:
         return None
-    steps = tuple(cell.steps)
+    steps, first = tuple(cell.steps), ranks[0]
     return ProfiledWindow(
         cell=cell.planned.name,
-        timeline=ranks[0].timeline,
-        steps=ranks[0].steps,
+        timeline=first.timeline,
+        steps=first.steps,
         ranks=len(ranks),
         span_ms=_mean([r.span_ms for r in ranks]),
         computation_ms=_mean([r.computation_ms for r in ranks]),
@@ -106,9 +106,9 @@ def _window(config: Configuration) -> ProfiledWindow | None:
         overlapped_ms=_mean([r.overlapped_ms or 0.0 for r in ranks]),
         least_total_ms=min(totals),
         transfer_ms=_transfer_ms(ranks),
-        on_ms=_median_step(steps, ranks[0].reduced_steps),
-        off_ms=_median_step(steps, ranks[0].unreduced_steps),
-        slower_ms=_later(steps, ranks[0].reduced_steps, ranks[0].unreduced_steps),
+        on_ms=_median_step(steps, first.reduced_steps),
+        off_ms=_median_step(steps, first.unreduced_steps),
+        slower_ms=_later(steps, first.reduced_steps, first.unreduced_steps),
     )
 
 
@@ -191,16 +191,12 @@ def all_reduce_curve(
     examined = [facts.device for facts in report.devices]
     if len(examined) != len(devices):
         return f"the doctor examined {len(examined)} devices, and {len(devices)} trained"
-    if sorted(map(_known_as, examined)) != sorted(map(_known_as, devices)):
+    if sorted(d.uuid or d.name for d in examined) != sorted(d.uuid or d.name for d in devices):
         return "the doctor examined other devices than those that trained"
     points = report.curve(backend, len(devices))
     if len(points) < 2:
         return f"the doctor measured no {backend} all-reduce over {len(devices)} ranks"
     return AllReduceCurve(backend, len(devices), points)
-
-
-def _known_as(device: DeviceInfo) -> str:
-    return device.uuid or device.name
 
 
 CommunicationSource = Literal["profiler window", "doctor's curve", "exposed only"]
@@ -233,7 +229,6 @@ class Communication:
     compute_ms: float | None
     """Forward, backward and optimizer of the timed steps."""
     compute_to_communication: float | None
-    """``compute_ms`` over the communication of ``against``."""
     against: CommunicationSource | None
     missing: Mapping[str, str] = field(default_factory=dict)
 
@@ -263,10 +258,12 @@ def measure_communication(
     if window is not None and doubted is not None:
         window = replace(window, total_ms=None, overlapped_ms=None, least_total_ms=None)
         missing["total and overlapped"] = doubted
-    known = curve if isinstance(curve, AllReduceCurve) else None
+    known = None if isinstance(curve, str) else curve
     at_bucket = payload / buckets if payload and buckets else None
     expected = buckets * known.ms(at_bucket) if known and buckets and at_bucket else None
-    compute_ms = _compute_ms(config)
+    phases_ms = config.anatomy.phases_ms if config.anatomy else {}
+    parts = [phases_ms.get(phase) for phase in ("forward", "backward", "optimizer")]
+    compute_ms = None if None in parts else sum(ms or 0.0 for ms in parts)
     total, against = _communication_ms(window, expected, exposed)
     return Communication(
         ranks=result.world_size,
@@ -364,13 +361,6 @@ def _achieved(window: ProfiledWindow | None, payload: float | None, ranks: int) 
     return payload * bus_factor("all_reduce", ranks) / ms / 1e6 if ms else None
 
 
-def _compute_ms(config: Configuration) -> float | None:
-    phases_ms = config.anatomy.phases_ms if config.anatomy else {}
-    parts = [phases_ms.get(phase) for phase in ("forward", "backward", "optimizer")]
-    known = [ms for ms in parts if ms is not None]
-    return sum(known) if len(known) == len(parts) else None
-
-
 def _communication_ms(
     window: ProfiledWindow | None, expected: float | None, exposed: ExposedCommunication | None
 ) -> tuple[float | None, CommunicationSource | None]:
@@ -388,7 +378,6 @@ class SeedRow:
 
     name: str
     ms: float | None
-    """None where DDP has no such step, or where it was not measured."""
     exists: bool
     """Whether anything in DDP corresponds to it."""
     meaning: str

@@ -36,18 +36,9 @@ _NO_FACTOR = (
     "monitor.interval_s",
     "monitor.seed_format",
 )
-
-
 # The same, and keys that never determine a result, or that the records state better (the batch).
 # Seeds of one configuration are repeats of it.
-_NOT_IDENTITY = (
-    *_NO_FACTOR,
-    "seed",
-    "experiment",
-    "name",
-    "batch_size",
-    "hardware.gpus",
-)  # fmt: skip
+_NOT_IDENTITY = (*_NO_FACTOR, "seed", "experiment", "name", "batch_size", "hardware.gpus")
 
 FACTORS: Mapping[str, tuple[str, ...]] = {
     "devices": ("devices", "strategy"),
@@ -321,16 +312,9 @@ def _from_provenance(cell: CellRecords) -> dict[str, str]:
         return {"provenance": UNKNOWN} | dict.fromkeys(_PROVENANCE, UNKNOWN)
     packages = provenance.packages
     lightning = packages.get("pytorch-lightning") or packages.get("lightning")
-    values = (
-        packages.get("torch"),
-        lightning,
-        provenance.driver,
-        provenance.cuda,
-        *_code(provenance.code),
-        ", ".join(provenance.emulated) or None,
-        provenance.host or UNKNOWN,
-        provenance.protocol,
-    )
+    versions = packages.get("torch"), lightning, provenance.driver, provenance.cuda
+    emulated, host = ", ".join(provenance.emulated) or None, provenance.host or UNKNOWN
+    values = *versions, *_code(provenance.code), emulated, host, provenance.protocol
     named = zip(_PROVENANCE, values, strict=True)
     fields = {name: "none" if value is None else str(value) for name, value in named}
     fields |= {f"{DATA_FILE}{argument}": file for argument, file in provenance.data.items()}
@@ -456,15 +440,12 @@ def _find_co_located(cells: Sequence[CellRecords]) -> list[SetAside]:
     alone = [cell for cell in cells if cell.result and not cell.result.co_tenants]
     if not shared or not alone:
         return []
-    odd = alone if len(alone) < MIN_RUNS <= len(shared) else shared
-    return [SetAside(cell, _describe_neighbours(cell), ON_A_QUIET_HOST) for cell in odd]
-
-
-def _describe_neighbours(cell: CellRecords) -> str:
-    neighbours = cell.result.co_tenants if cell.result else ()
-    if not neighbours:
-        return "had the host alone, unlike the repeats that are compared"
-    return f"shared the host with {listed(neighbours, 2)}"
+    if len(alone) < MIN_RUNS <= len(shared):
+        why = "had the host alone, unlike the repeats that are compared"
+        return [SetAside(cell, why, ON_A_QUIET_HOST) for cell in alone]
+    neighbours = ((cell, cell.result.co_tenants if cell.result else ()) for cell in shared)
+    return [SetAside(cell, f"shared the host with {listed(names, 2)}", ON_A_QUIET_HOST)
+            for cell, names in neighbours]  # fmt: skip
 
 
 def mixing_allowed(cells: Iterable[CellRecords]) -> bool:

@@ -113,17 +113,13 @@ def judge_gate(matches: Sequence[Match], unmatched: Sequence[Unmatched], limit: 
     if not matches:
         why = unmatched[0].reason if unmatched else "B has no configuration"
         return Gate(True, f"nothing could be compared: {why}")
-    slower = [
-        m for m in matches
-        if m.change == "slower" and m.ratio.interval and m.ratio.interval.high < 1 - limit
-    ]  # fmt: skip
+    shown = [(m.ratio.value, m.label, m.ratio.interval) for m in matches if m.change == "slower"]
+    slower = [(value, label, e) for value, label, e in shown if e and e.high < 1 - limit]
     if slower:
-        worst = min(slower, key=lambda m: m.ratio.value)
-        interval = worst.ratio.interval
-        assert interval is not None
+        value, label, interval = min(slower, key=lambda one: one[0])
         return Gate(
             True,
-            f"{worst.label} is slower by {1 - worst.ratio.value:.1%} "
+            f"{label} is slower by {1 - value:.1%} "
             f"({confidence(interval)} interval {1 - interval.high:.1%} to "
             f"{1 - interval.low:.1%}), beyond the limit of {limit:.1%}"
             f"{f'; {len(slower) - 1} more' if slower[1:] else ''}",
@@ -161,19 +157,17 @@ def replaced_runs(sweep: Sweep) -> list[str]:
     The sweep moves such a run to ``earlier/<n>`` in the folder of its cell. Nobody can tell from
     the figures that are left whether the first ones were disturbed or merely unwelcome.
     """
-    new: list[str] = []
-    none: list[str] = []
+    said = {True: f"made again after a result {_WHY}",
+            False: f"set aside {_WHY}, without a new result"}  # fmt: skip
+    found: dict[bool, list[str]] = {True: [], False: []}
     for cell in sweep.cells:
-        count = CellFolder(cell.path).replaced_results()
-        name = cell.planned.name if count == 1 else f"{cell.planned.name} ({count} times)"
+        count, name = CellFolder(cell.path).replaced_results(), cell.planned.name
         if count:
-            (new if cell.state == "done" else none).append(name)
+            found[cell.state == "done"].append(name if count == 1 else f"{name} ({count} times)")
     return [
-        f"{len(names)} {plural(len(names), 'run')} {what}: {listed(names, _MOST_NAMED)}; {_WHERE}"
-        for names, what in (
-            (new, f"made again after a result {_WHY}"),
-            (none, f"set aside {_WHY}, without a new result"),
-        )
+        f"{len(names)} {plural(len(names), 'run')} {said[done]}: {listed(names, _MOST_NAMED)}; "
+        f"{_WHERE}"
+        for done, names in found.items()
         if names
     ]
 
@@ -204,7 +198,6 @@ class Comparison:
     chosen: bool = False
     """Whether ``factor`` is what was found to differ, and nobody's choice."""
     sides: tuple[str, str] = ("A", "B")
-    """What the sweeps are called."""
 
 
 def compare(
@@ -223,18 +216,16 @@ def compare(
     limit = parse_limit(fail_if) if fail_if is not None else None
     all_a, all_b = configurations(a), configurations(b)
     before = [c for c in map(_sound, all_a) if c.values("global_samples_per_s")]
-    chosen = factor is None
+    after, chosen = [*map(_sound, all_b)], factor is None
     if factor is None:
-        factor = find_factors(
-            before, [c for c in map(_sound, all_b) if c.values("global_samples_per_s")]
-        )
+        factor = find_factors(before, [c for c in after if c.values("global_samples_per_s")])
         if limit is not None and "," in factor:
             raise ValueError(f"--fail-if: found several factors that differ; allowed: "
                              f"one, or --factor {factor} for all of them")  # fmt: skip
     factor_fields(factor)
     paired: list[tuple[Configuration, Configuration]] = []
     unmatched: list[Unmatched] = []
-    for config in map(_sound, all_b):
+    for config in after:
         found = _find_counterpart(config, before, factor, sides)
         if isinstance(found, Unmatched):
             unmatched.append(found)
@@ -313,10 +304,8 @@ def _find_counterpart(
     )
     found = differences(nearest.identity, config.identity, factor)
     # What no factor frees stands first: nothing that one types helps there.
-    differing = tuple(
-        sorted(found, key=lambda d: any(within(d.field, f) for f in FACTORS.values()))
-    )
-    if differing:
+    found.sort(key=lambda d: any(within(d.field, f) for f in FACTORS.values()))
+    if differing := tuple(found):
         words = "; ".join(map(str, differing[:4]))
         fields = [difference.field for difference in differing]
         mixtures = (*_mixtures(a, nearest, fields), *_mixtures(b, config, fields))

@@ -217,10 +217,6 @@ class Configuration:
         """Of its cells, from small to large."""
         return sorted({seed for cell in self.cells if (seed := seed_of(cell)) is not None})
 
-    def samples(self, key: str) -> int:
-        """Independent values of a figure: seeds of a logged metric, else runs."""
-        return len(self.rounds(key))
-
     def by_round(self, values: Sequence[tuple[Run, float]]) -> Runs:
         """Values of runs by their round of the sweep: their repeat, and of several seeds the seed.
 
@@ -244,22 +240,16 @@ class Configuration:
         ends at 0.
         """
         if key not in self._estimates:  # a report asks for each in many tables
-            self._estimates[key] = self._estimated(key)
+            each, own = self.rounds(key), RUN_FIGURES.get(key)
+            values = [*each.values()] if isinstance(each, Mapping) else [*each]
+            scale = "any sign" if own is None else own.scale  # a logged metric may be anything
+            assert scale is not None, f"{key} is not estimated over runs"
+            self._estimates[key] = _ESTIMATES[scale](values) if values else None
         return self._estimates[key]
 
     @cached_property
     def _estimates(self) -> dict[str, Estimate | None]:
         return {}
-
-    def _estimated(self, key: str) -> Estimate | None:
-        each = self.rounds(key)
-        values = [*each.values()] if isinstance(each, Mapping) else [*each]
-        if not values:
-            return None
-        own = RUN_FIGURES.get(key)
-        scale = "any sign" if own is None else own.scale  # a logged metric may be anything
-        assert scale is not None, f"{key} is not estimated over runs"
-        return _ESTIMATES[scale](values)
 
     @property
     def logged(self) -> tuple[str, ...]:
@@ -435,13 +425,19 @@ def read_scaling(configs: Sequence[Configuration]) -> tuple[Configuration, ...]:
     the fits on one device; weak, as recorded, where both fit.
     """
     singles = [c for c in configs if c.devices == 1 and c.runs]
-    return tuple(_read(c, singles) if _has_own_batches(c) and c.runs else c for c in configs)
+    read = []
+    for config in configs:
+        if config.devices != 1 and config.runs and _has_own_batches(config):
+            strong = _as_strong(config)
+            if _distance(strong, singles) < _distance(config, singles):
+                config = strong
+        read.append(config)
+    return tuple(read)
 
 
 def identity_beside(single: Configuration, multi: Configuration) -> Identity:
-    if not (_has_own_batches(single) or _has_own_batches(multi)):
-        return single.identity
-    if "scaling" not in multi.identity:
+    own = _has_own_batches(single) or _has_own_batches(multi)
+    if not own or "scaling" not in multi.identity:
         return single.identity
     return {**single.identity, "scaling": multi.identity["scaling"]}
 
@@ -453,13 +449,6 @@ def describe_inferred_scaling(multi: Configuration) -> str:
     if multi.identity.get("scaling") == "strong":
         return "strong scaling, equal global batches"
     return "weak scaling, equal batches a device"
-
-
-def _read(config: Configuration, singles: Sequence[Configuration]) -> Configuration:
-    if config.devices == 1:
-        return config
-    strong = _as_strong(config)
-    return strong if _distance(strong, singles) < _distance(config, singles) else config
 
 
 def _distance(config: Configuration, singles: Sequence[Configuration]) -> int:

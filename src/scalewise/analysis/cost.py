@@ -1,4 +1,4 @@
-"""What a sample costs: the price of the devices over what they get done.
+"""What a sample costs: the price of the devices over what they get done; rented, or one's own.
 
     USD per million samples = devices * USD per device and hour / 3600 * 10^6
                               / (global samples per second)
@@ -6,6 +6,11 @@
 It is taken run by run, so its interval over runs is that of the throughput, turned over. Start-up,
 warm-up, devices that stand idle and storage are not in it. A price that is not known is missing,
 with its reason.
+
+One measurement, two prices: a device is rented by the hour, or bought, kept for some years and fed
+with electricity. The devices added to one are worth what the work they add would cost on a rented
+one. The formulas, and what is in none of them, stand in docs/studies.md. Intervals are those of the
+speedup, put through these; watts are means over runs.
 """
 
 from __future__ import annotations
@@ -16,11 +21,15 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from scalewise.analysis.comparability import FACTORS, differences, grouped, shared_part
 from scalewise.analysis.configuration import Configuration
+from scalewise.analysis.figures import BoundedFigure
 from scalewise.analysis.model import setting
 from scalewise.analysis.remarks import Remark
-from scalewise.analysis.statistics import Estimate, estimate_positive
-from scalewise.config import HardwareConfig, Price, profile_of
+from scalewise.analysis.run import Run
+from scalewise.analysis.scaling import Pair, rate_ratio
+from scalewise.analysis.statistics import Estimate, RatioEstimate, estimate_positive
+from scalewise.config import ConfigError, HardwareConfig, Price, Prices, Quote, profile_of
 from scalewise.records import DataError, build
 
 SECONDS_PER_HOUR = 3600.0
@@ -152,10 +161,6 @@ _MOST = 10**18
 """More than anybody trains on, and every figure that follows from it can still be written down."""
 
 
-class SamplesError(ValueError):
-    """A number of samples that is none: one line."""
-
-
 @dataclass(frozen=True)
 class Target:
     """A configuration's way to so many samples; what is None has its reason in ``missing``."""
@@ -168,13 +173,13 @@ class Target:
 
 
 def read_samples(typed: str) -> int:
-    """``1e9`` or ``2500000``. Raises :class:`SamplesError` for anything but a whole number."""
+    """``1e9`` or ``2500000``. Raises :class:`ConfigError` for anything but a whole number."""
     try:
         value = float(typed)
     except ValueError:
         value = math.nan
     if not 1 <= value <= _MOST or not value.is_integer():
-        raise SamplesError(
+        raise ConfigError(
             f"--samples: found {typed!r}; allowed: a whole number of samples up to 1e18, e.g. 1e9"
         )
     return int(value)
@@ -195,3 +200,258 @@ def reach(samples: int, config: Configuration, cost: Cost) -> Target:
     if cost.usd_per_million_samples is None:
         return Target(hours, None, cost.missing or "no price was looked for")
     return Target(hours, cost.usd_per_million_samples.scaled(samples / MILLION))
+
+
+@dataclass(frozen=True)
+class Owned:
+    """A configuration on devices that are bought."""
+
+    config: Configuration
+    quote: Quote
+    """Price of one device."""
+    usd: float
+    """Of all devices, with what the added ones need beside them."""
+    watts: Estimate | None
+    """Of all devices, over runs; None where neither measured nor given."""
+    usd_per_million_samples: Estimate | None
+    """None without a lifetime."""
+    break_even_hours: BoundedFigure | None
+    """None where no rent is known; its interval is that of the watts."""
+
+
+@dataclass(frozen=True)
+class Return:
+    """What the devices added to one bring in."""
+
+    pair: Pair
+    usd: float
+    worth_usd_per_hour: BoundedFigure | None
+    """Of training; this and the next two are None where no rent is known."""
+    payback_hours: BoundedFigure | None
+    roi: BoundedFigure | None
+    """Over the lifetime, as a share of the price: 0 is money back."""
+    least_usd_per_hour: BoundedFigure | None
+    """Rent of one device above which they pay within the lifetime."""
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Something else to change, beside the same single device."""
+
+    baseline: Configuration
+    what: str
+    gain: RatioEstimate | None
+    """Samples/s over the baseline's; None where this sweep did not measure it."""
+    usd: float | None
+    """Its price; None where that is not known."""
+
+
+def measure_owned(
+    config: Configuration, prices: Prices, profiles: Sequence[HardwareConfig], cost: Cost
+) -> Owned | None:
+    """What the configuration costs on devices of one's own; None without a price to buy them."""
+    quote = _purchase(config, prices, profiles)
+    if quote is None:
+        return None
+    devices = config.runs[0].world_size
+    extra = prices.extra_usd.value if prices.extra_usd is not None and devices > 1 else 0.0
+    usd = devices * quote.value + extra
+    watts = _watts(config, prices)
+    hours = None
+    if cost.rent is not None:
+        hours = _falling([_over(usd, devices * cost.rent - _electricity(w, prices))
+                          for w in _ends(watts)[::-1]])  # fmt: skip
+    return Owned(config, quote, usd, watts, _owned_per_million(config, usd, prices), hours)
+
+
+def _purchase(
+    config: Configuration, prices: Prices, profiles: Sequence[HardwareConfig]
+) -> Quote | None:
+    """Price of one device; none is known of a host that is emulated."""
+    if emulated_host(config) or not config.values("global_samples_per_s"):
+        return None
+    if prices.purchase_usd is not None:
+        return prices.purchase_usd
+    names = sorted({rank.device.name for rank in config.rank_summaries})
+    profile = profile_of(names[0], profiles) if len(names) == 1 else None
+    return prices.purchase_usd_of.get(profile.name) if profile is not None else None
+
+
+def _watts(config: Configuration, prices: Prices) -> Estimate | None:
+    """Of all devices: measured, else as given."""
+    known = [watts for run in config.runs if (watts := _run_watts(run)) is not None]
+    if known and len(known) == len(config.runs):
+        return estimate_positive(known)
+    if (given := prices.device_watts) is None:
+        return None
+    return Estimate(given.value * config.runs[0].world_size, 0, None, None)
+
+
+def _ends(figure: Estimate | RatioEstimate | None) -> tuple[float | None, ...]:
+    """The lower end of its interval, the figure and the upper end; the figure alone without one."""
+    if figure is None:
+        return (None,)
+    if figure.interval is None:
+        return (figure.value,)
+    return figure.interval.low, figure.value, figure.interval.high
+
+
+def _run_watts(run: Run) -> float | None:
+    joules, rate = run.value("energy_j_per_million_samples"), run.samples_per_s
+    return None if joules is None or rate is None else joules * rate / MILLION
+
+
+def _electricity(watts: float | None, prices: Prices) -> float:
+    """USD an hour; 0 where it cannot be told, which :func:`electricity_missing` says."""
+    if watts is None or prices.usd_per_kwh is None:
+        return 0.0
+    return watts / 1000 * prices.usd_per_kwh.value
+
+
+def electricity_missing(owned: Owned, prices: Prices) -> str | None:
+    """Why no electricity is in the figures; None where it is."""
+    if prices.usd_per_kwh is None:
+        return "electricity is not in it (--price usd_per_kwh=N)"
+    if owned.watts is None:
+        return "electricity is not in it: no energy was measured (--price device_watts=N)"
+    return None
+
+
+def _owned_per_million(config: Configuration, usd: float, prices: Prices) -> Estimate | None:
+    """Run by run: its interval is that of the throughput, and of the energy where measured."""
+    hours, given = prices.lifetime_hours, prices.device_watts
+    if hours is None:
+        return None
+    found = []
+    for run in config.runs:
+        watts = _run_watts(run)
+        if watts is None and given is not None:
+            watts = given.value * run.world_size
+        per_hour = usd / hours + _electricity(watts, prices)
+        if (rate := run.samples_per_s) is not None:
+            found.append(usd_per_million_samples(1, per_hour, rate))
+    return estimate_positive(found)
+
+
+def measure_return(pair: Pair, owned: Mapping[str, Owned], costs: Mapping[str, Cost],
+                   prices: Prices) -> Return | None:  # fmt: skip
+    """What the added devices bring in; None where their price is not known, or of a bound."""
+    multi, single = (owned.get(c.config_id) for c in (pair.multi, pair.single))
+    if multi is None or single is None or pair.invalid or pair.multi.is_ceiling:
+        return None
+    if (usd := multi.usd - single.usd) <= 0:
+        return None
+    watts = multi.watts.value - single.watts.value if multi.watts and single.watts else None
+    electricity = _electricity(watts, prices)
+    hours = prices.lifetime_hours
+    rent = costs.get(pair.single.config_id, NO_COST).rent
+    # From the lower end of the speedup to its upper one.
+    gains = [end - 1 for end in _ends(pair.speedup) if end is not None]
+    least = worth = payback = roi = None
+    if hours is not None:
+        least = _falling([_over(usd / hours + electricity, gain) for gain in gains])
+    if rent is not None:
+        worths = [gain * rent - electricity for gain in gains]
+        worth = _rising(worths)
+        payback = _falling([_over(usd, one) for one in worths])
+        roi = None if hours is None else _rising([one * hours / usd - 1 for one in worths])
+    return Return(pair, usd, worth, payback, roi, least)
+
+
+def _over(above: float, below: float) -> float | None:
+    return above / below if below > 0 else None
+
+
+def _rising(values: Sequence[float | None]) -> BoundedFigure:
+    if len(values) == 1:
+        return BoundedFigure(values[0], None, None)
+    return BoundedFigure(values[1], values[0], values[2])
+
+
+def _falling(values: Sequence[float | None]) -> BoundedFigure:
+    return _rising(values[::-1])
+
+
+_OPTIONS = (
+    ("precision=bf16-mixed", ("precision",)),
+    ("execution=compile", ("execution",)),
+    ("execution=cudagraph", ("execution",)),
+    ("dataset.loader.num_workers=4", ("dataset.loader",)),
+    ("another GPU", FACTORS["gpu"]),
+)
+"""What to type, and the fields of identity that it changes."""
+
+
+def find_alternatives(
+    configs: Sequence[Configuration],
+    pairs: Sequence[Pair],
+    returns: Mapping[str, Return],
+    owned: Mapping[str, Owned],
+) -> tuple[Alternative, ...]:
+    """Beside each single device: more devices, then each option, measured in this sweep or not.
+
+    A baseline with neither several devices nor an option measured has none, nor has one that is an
+    option of another.
+    """
+    rated = (c for c in configs if c.devices == 1 and c.values("global_samples_per_s"))
+    singles = [config for config in rated if not config.invalid]
+    sound = [p for p in pairs if not p.invalid and not p.multi.is_ceiling]
+    options: dict[str, list[tuple[str, tuple[str, ...], list[Configuration]]]] = {}
+    for typed, fields in _OPTIONS:
+        parts = {c.config_id: shared_part(c.identity, also=fields) for c in singles}
+        near = grouped(singles, lambda c: parts[c.config_id])  # noqa: B023 - used at once
+        for one in singles:
+            others = [c for c in near[parts[one.config_id]] if _is_option(one, c, typed, fields)]
+            options.setdefault(one.config_id, []).append((typed, fields, others))
+    taken: set[str] = set()
+    for config_id, listed in options.items():
+        for typed, _, others in listed:
+            # Loaders and GPUs are options of each other: the first of them is the baseline.
+            if config_id not in taken or typed.startswith(("precision", "execution")):
+                taken |= {c.config_id for c in others}
+    found: list[Alternative] = []
+    for baseline in (c for c in singles if c.config_id not in taken):
+        rows = []
+        for pair in (p for p in sound if p.single.config_id == baseline.config_id):
+            what = f"{pair.devices} devices, {pair.multi.name('strategy')}"
+            price = returns.get(pair.multi.config_id)
+            rows.append(Alternative(baseline, what, pair.speedup, price.usd if price else None))
+        left = []
+        for typed, fields, others in options[baseline.config_id]:
+            rows += [_measured(baseline, other, fields, owned) for other in others]
+            if not others and not _is_set(baseline, typed):
+                left.append(Alternative(baseline, typed, None, 0.0 if "=" in typed else None))
+        found += [*rows, *left] if rows else []
+    return tuple(found)
+
+
+def _is_set(config: Configuration, typed: str) -> bool:
+    key, _, value = typed.partition("=")
+    return value in (config.name(key), config.identity.get(key)) if value else False
+
+
+def _is_option(
+    baseline: Configuration, other: Configuration, typed: str, fields: Sequence[str]
+) -> bool:
+    key, _, value = typed.partition("=")
+    is_named = key in ("precision", "execution")
+    if is_named and not other.name(key) == value != baseline.name(key):
+        return False
+    if other is baseline or differences(baseline.identity, other.identity, also=fields):
+        return False
+    told = "device_model" if "device_model" in fields else fields[0]
+    changed = {name for name, _ in baseline.identity.items() ^ other.identity.items()}
+    return is_named or any(name.startswith(told) for name in changed)
+
+
+def _measured(
+    baseline: Configuration, other: Configuration, fields: Sequence[str],
+    owned: Mapping[str, Owned],
+) -> Alternative:  # fmt: skip
+    """A setting costs nothing, another GPU the difference to the one there is."""
+    gain = rate_ratio(other, baseline)
+    if "device_model" not in fields:
+        return Alternative(baseline, " ".join(other.swept) or other.label, gain, 0.0)
+    a, b = owned.get(other.config_id), owned.get(baseline.config_id)
+    usd = None if a is None or b is None else a.usd - b.usd
+    return Alternative(baseline, other.rank_summaries[0].device.name, gain, usd)

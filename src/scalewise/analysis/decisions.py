@@ -11,8 +11,6 @@ from scalewise.analysis.figures import estimate, factor, interval_words, times
 from scalewise.analysis.rehearsal import Rehearsal, regime
 from scalewise.analysis.scaling import Pair, rate_ratio
 from scalewise.analysis.statistics import (
-    CAP,
-    PRECISION,
     VERDICT_RUNS,
     Adaptive,
     Interval,
@@ -30,55 +28,28 @@ from scalewise.records import CandidateEvidence, StrategyDecision, ThresholdRule
 Because = Literal["verdict", "precision", "cap", "failures"]
 
 
-@dataclass(frozen=True)
-class StoppingDecision:
-    """What the data say about more runs."""
-
-    because: Because | None
-    """Why no more are needed; None while they are."""
-    wanted: int | None
-    """Runs to have on each side after the next round; None once it is decided."""
-    reason: str
+Decision = tuple[Because | None, int | None]
+"""Why no more runs are needed, None while they are; and the runs to have on each side after the
+next round, None once it is decided."""
 
 
 def stop_or_go_on(
-    verdict: Verdict,
-    interval: Interval | None,
-    runs: int,
-    reason: str,
-    *,
-    precision: float = PRECISION,
-    cap: int = CAP,
-) -> StoppingDecision:
+    verdict: Verdict, interval: Interval | None, runs: int, asked: Adaptive
+) -> Decision:
     """Whether more repeats are needed beside the ``verdict`` on this ``interval``.
 
     Every round is looked at, from the third on; the interval allows for that
     (:func:`~scalewise.analysis.statistics.look_confidence`). The verdict is the one that is
     reported: it stops nowhere for a verdict that nobody is told. ``runs`` are the pairs by now, or
-    those of the shorter side. ``precision`` is the width of the whole interval, relative, at which
-    more runs would change nothing worth knowing; ``cap`` the most runs of a side.
+    those of the shorter side.
     """
     if runs < VERDICT_RUNS:
-        return StoppingDecision(None, VERDICT_RUNS, reason)
+        return None, VERDICT_RUNS
     if verdict != "undecided":
-        return StoppingDecision("verdict", None, reason)
-    if interval is not None and interval.high / interval.low - 1 <= precision:
-        return StoppingDecision("precision", None, reason)
-    if runs >= cap:
-        return StoppingDecision("cap", None, reason)
-    return StoppingDecision(None, runs + 1, reason)
-
-
-def decide_alone(
-    values: Sequence[float], *, precision: float = PRECISION, cap: int = CAP
-) -> StoppingDecision:
-    """Whether a configuration without a partner needs more repeats: until its own mean is known."""
-    figure = estimate_positive(values, look_confidence())
-    if figure.interval is not None:
-        figure = replace(figure, interval=replace(figure.interval, confidence=0.95))
-    said = f"{estimate(figure)} samples/s"
-    ends, runs = figure.interval, len(values)
-    return stop_or_go_on("undecided", ends, runs, said, precision=precision, cap=cap)
+        return "verdict", None
+    if interval is not None and interval.high / interval.low - 1 <= asked.precision:
+        return "precision", None
+    return ("cap", None) if runs >= asked.cap else (None, runs + 1)
 
 
 MOST_FAILURES = 2
@@ -109,10 +80,7 @@ class Repeats:
     def brief(self) -> str:
         """``gpt2 ddp x2: undecided after 3 rounds, 1.15x (1.02-1.29)``."""
         figure = f", {self.figure}" if self.figure else ""
-        state = {
-            None: "undecided after", "verdict": "decided after", "failures": "no more runs after",
-            "precision": "as narrow as asked for after", "cap": "undecided at the most,",
-        }[self.because]  # fmt: skip
+        state = _WHY_STOPPED[self.because][0] if self.because else "undecided after"
         rounds = f"{self.runs} {plural(self.runs, 'round')}"
         if aside := [one for member in self.members for one in member.set_aside]:
             remedies = " and ".join(dict.fromkeys(one.remedy for one in aside))
@@ -122,13 +90,16 @@ class Repeats:
     def __str__(self) -> str:
         if self.because is None:
             return f"{self.label}: undecided after {self.runs} runs each; {self.reason}"
-        why = {
-            "verdict": "the verdict is decided",
-            "precision": "the interval is as narrow as asked for",
-            "cap": "the most that were allowed",
-            "failures": "no more were added",
-        }[self.because]
+        why = _WHY_STOPPED[self.because][1]
         return f"{self.label}: {self.runs} runs each; {why}: {self.reason}"
+
+
+_WHY_STOPPED: Mapping[Because, tuple[str, str]] = {
+    "verdict": ("decided after", "the verdict is decided"),
+    "precision": ("as narrow as asked for after", "the interval is as narrow as asked for"),
+    "cap": ("undecided at the most,", "the most that were allowed"),
+    "failures": ("no more runs after", "no more were added"),
+}
 
 
 def assess(
@@ -148,7 +119,7 @@ def assess(
     for one in rehearsals:
         own = adaptive(one.config.asked)
         if own and one.speedup and one.single and one.single.config_id in asked:
-            found.append(_rehearsed(one, (one.config, one.single), one.speedup, own))
+            found.append(_rehearsed(one, one.single, one.speedup, own))
     paired = {member.config_id for one in found for member in one.members}
     alone = [c for c in configs if c.config_id in asked and c.config_id not in paired]
     for config in alone:
@@ -167,48 +138,53 @@ def _pair(pair: Pair, asked: Adaptive) -> Repeats:
     verdict = pair.judgement.verdict if pair.verdict == "ceiling" else pair.verdict
     remarks = (one.brief for one in pair.remarks)
     reason = "; ".join([pair.judgement.reason, *dict.fromkeys(remarks)])
-    ends = pair.speedup.interval
-    found = stop_or_go_on(verdict, ends, runs, reason, precision=asked.precision, cap=asked.cap)
-    return replace(_repeats(members, runs, found, asked.cap), figure=times(pair.speedup))
+    found = stop_or_go_on(verdict, pair.speedup.interval, runs, asked)
+    return _repeats(members, runs, found, reason, asked.cap, times(pair.speedup))
 
 
 def _rehearsed(
-    one: Rehearsal,
-    members: tuple[Configuration, Configuration],
-    speedup: RatioEstimate,
-    asked: Adaptive,
+    one: Rehearsal, single: Configuration, speedup: RatioEstimate, asked: Adaptive
 ) -> Repeats:
     """Until its runs are as steady as was asked for: beyond that, no more of them tell more."""
     runs = min(speedup.n)
     told = one.word != "cannot tell" or regime(one.config) != "GPU"
-    ends = rate_ratio(*members).interval
-    verdict: Verdict = "pays" if told else "undecided"
-    found = stop_or_go_on(verdict, ends, runs, one.reason, precision=asked.precision, cap=asked.cap)
-    return replace(_repeats(members, runs, found, asked.cap), figure=times(speedup))
+    ends = rate_ratio(one.config, single).interval
+    found = stop_or_go_on("pays" if told else "undecided", ends, runs, asked)
+    return _repeats((one.config, single), runs, found, one.reason, asked.cap, times(speedup))
 
 
 def _alone(config: Configuration, asked: Adaptive, partners: Sequence[Configuration]) -> Repeats:
+    """Until its own mean is known."""
     values = config.values("global_samples_per_s")
     lost = [_failure((partner,)) for partner in partners]
+    found: Decision = (None, VERDICT_RUNS)
+    reason = "0 runs a side"
     if partners and all(lost):
-        found = StoppingDecision("failures", None, f"it has nothing to be compared with: {lost[0]}")
-    elif not values:
-        found = StoppingDecision(None, VERDICT_RUNS, "0 runs a side")
-    else:
-        found = decide_alone(values, precision=asked.precision, cap=asked.cap)
-    return _repeats((config,), len(values), found, asked.cap)
+        found, reason = ("failures", None), f"it has nothing to be compared with: {lost[0]}"
+    elif values:
+        figure = estimate_positive(values, look_confidence())
+        if figure.interval is not None:
+            figure = replace(figure, interval=replace(figure.interval, confidence=0.95))
+        found = stop_or_go_on("undecided", figure.interval, len(values), asked)
+        reason = f"{estimate(figure)} samples/s"
+    return _repeats((config,), len(values), found, reason, asked.cap)
 
 
 def _repeats(
-    members: tuple[Configuration, ...], runs: int, found: StoppingDecision, cap: int
+    members: tuple[Configuration, ...],
+    runs: int,
+    found: Decision,
+    reason: str,
+    cap: int,
+    figure: str = "",
 ) -> Repeats:
     """What the rule answered, unless runs fail or are set aside again and again."""
     failed, spent = _failure(members), _all_spent(members, cap)
     if failed is not None:
-        found = StoppingDecision("failures", None, failed)
-    elif found.because is None and spent is not None:
-        found = StoppingDecision("cap", None, f"{spent}; {found.reason}")
-    return Repeats(members, runs, found.wanted, found.because, found.reason)
+        found, reason = ("failures", None), failed
+    elif found[0] is None and spent is not None:
+        found, reason = ("cap", None), f"{spent}; {reason}"
+    return Repeats(members, runs, found[1], found[0], reason, figure)
 
 
 def _all_spent(members: Sequence[Configuration], cap: int) -> str | None:
@@ -266,7 +242,8 @@ def choose_strategy(
     # The fastest beside the one with fewest devices; where that is one and the same, any other.
     above = fastest if fastest != fewest else next((n for n in known if n != fewest), None)
     ratio = None
-    if above is None or _host(candidates[above]) == _host(candidates[fewest]):
+    hosts = {candidates[n].identity.get("host") for n in (above or fewest, fewest)}
+    if len(hosts) == 1:
         if above is not None:
             # The fastest is the best of several, each of which may be it by chance.
             level = bonferroni(len(known) - 1)
@@ -287,10 +264,6 @@ def choose_strategy(
         candidates=evidence,
         rule=threshold_rule(counted[0], global_batch_size) if counted else None,
     )
-
-
-def _host(config: Configuration) -> str | None:
-    return config.identity.get("host")
 
 
 def threshold_rule(parameters: int, batch_size: int) -> ThresholdRule:
@@ -318,15 +291,9 @@ def _evidence(name: str, config: Configuration) -> CandidateEvidence:
         unmeasured = [r.missing.get("throughput", "not measured") for r in config.runs]
         problem = (failed or unmeasured or ["it did not run"])[-1]
         return CandidateEvidence(name, None, 0, None, problem=problem)
-    interval = figure.interval
-    return CandidateEvidence(
-        name,
-        config.devices,
-        len(config.values("global_samples_per_s")),
-        figure.value,
-        interval.low if interval else None,
-        interval.high if interval else None,
-    )
+    ends = (figure.interval.low, figure.interval.high) if figure.interval else (None, None)
+    runs = len(config.values("global_samples_per_s"))
+    return CandidateEvidence(name, config.devices, runs, figure.value, *ends)
 
 
 def _judge(

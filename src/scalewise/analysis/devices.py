@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import compress, pairwise
 from typing import Literal
@@ -129,12 +129,10 @@ def _idle(
         for (power, busy), (_, busy_next) in pairwise(rows)
         if power is not None and busy == 0 and busy_next == 0
     ]
-    if len(idle_w) < _MIN_IDLE_SAMPLES:
-        return None, (
-            f"{len(idle_w)} samples of an idle GPU before the first step, "
-            f"{_MIN_IDLE_SAMPLES} are needed"
-        )
-    return float(np.mean(idle_w)), ""
+    if len(idle_w) >= _MIN_IDLE_SAMPLES:
+        return float(np.mean(idle_w)), ""
+    found = f"{len(idle_w)} samples of an idle GPU before the first step"
+    return None, f"{found}, {_MIN_IDLE_SAMPLES} are needed"
 
 
 def _known(series: DeviceSeries, device_id: str, metric: str) -> tuple[Floats, Floats]:
@@ -203,15 +201,10 @@ class Usage:
             return None
         return cv_percent(values)
 
-    @property
-    def activity_readings(self) -> int:
-        """Of all devices together."""
-        return sum(d.activity_readings for d in self.devices)
-
     def mean(self, metric: str) -> float | None:
         """Mean over devices; None unless every device has the value."""
         values = [getattr(d, metric) for d in self.devices]
-        return None if not values or any(v is None for v in values) else sum(values) / len(values)
+        return sum(values) / len(values) if values and None not in values else None
 
     @property
     def power_w(self) -> float | None:
@@ -222,9 +215,8 @@ class Usage:
     @property
     def timed_energy_j(self) -> float | None:
         """Of all devices over the timed steps; None if one of them is unknown."""
-        known = [d.energy.timed_j for d in self.devices if d.energy is not None]
-        total = [j for j in known if j is not None]
-        return sum(total) if total and len(total) == len(self.devices) else None
+        known = [j for d in self.devices if d.energy and (j := d.energy.timed_j) is not None]
+        return sum(known) if known and len(known) == len(self.devices) else None
 
 
 def measure_usage(
@@ -268,10 +260,13 @@ def _usage(
     energy = None
     if series.source == "nvml" and timed[1] > timed[0]:
         energy = measure_energy(series, device, timed, first_step)
-    activity, activity_readings = _activity(series, device.id, window)
     rows = [series.samples[i][device.id] for i in inside if device.id in series.samples[i]]
     memory = [r.memory_used_mib for r in rows if r.memory_used_mib is not None]
     utilization = [r.utilization_percent for r in rows if r.utilization_percent is not None]
+    activity, activity_readings = _activity(series, device.id, window)
+    long_enough = window[1] - window[0] >= _UTILIZATION_WINDOW_S
+    if activity["engine_activity_percent"] is None and long_enough:
+        activity["engine_activity_percent"] = mean_of_known(utilization)
     reasons = {reason for row in rows for reason in row.throttle_reasons or ()}
     return DeviceUsage(
         device=device,
@@ -293,10 +288,7 @@ def _usage(
         top_sm_clock_mhz=max(
             (c for c in series.values(device.id, "sm_clock_mhz") if c is not None), default=None
         ),
-        sm_activity_percent=activity["sm_activity_percent"],
-        tensor_activity_percent=activity["tensor_activity_percent"],
-        dram_activity_percent=activity["dram_activity_percent"],
-        engine_activity_percent=_engine_activity(activity, utilization, window),
+        **activity,
         utilization_readings=len(utilization),
         activity_readings=activity_readings,
         energy=energy,
@@ -309,19 +301,9 @@ _ACTIVITIES = (
     "dram_activity_percent",
     "engine_activity_percent",
 )
-_UTILIZATION_PERIOD_S = 1.0
-"""NVML's utilisation is a mean over up to a second that may end before the reading."""
-
-
-def _engine_activity(
-    activity: Mapping[str, float | None], utilization: Sequence[float], window: tuple[float, float]
-) -> float | None:
-    """Both tell the same on an H200: 17 % beside 17 of a known load, 43 beside 43, 69 beside 69."""
-    known = activity["engine_activity_percent"]
-    if known is not None or not utilization:
-        return known
-    long_enough = window[1] - window[0] >= 2 * _UTILIZATION_PERIOD_S
-    return mean_of_known(utilization) if long_enough else None
+_UTILIZATION_WINDOW_S = 2.0
+"""From which NVML's utilisation stands in for GPM's engine activity: it is a mean over up to a
+second that may end before the reading. Both tell the same of known loads on an H200, to 1 %."""
 
 
 def _activity(

@@ -136,15 +136,11 @@ def _sights(series: DeviceSeries) -> list[_Sight]:
         for gpu, sample in row.items():
             for process in sample.processes or ():
                 seen.setdefault((gpu, process.pid), []).append((when, process.memory_mib))
-    return [
-        _Sight(
-            gpu,
-            pid,
-            tuple(when for when, _ in found),
-            max((mib for _, mib in found if mib is not None), default=None),
-        )
-        for (gpu, pid), found in seen.items()
-    ]
+    found = []
+    for (gpu, pid), readings in seen.items():
+        most = max((mib for _, mib in readings if mib is not None), default=None)
+        found.append(_Sight(gpu, pid, tuple(when for when, _ in readings), most))
+    return found
 
 
 def _rank_on_other_gpu(

@@ -133,8 +133,7 @@ def _is_only_there(name: str, found: Mapping[str, tuple[str, ...]]) -> bool:
         len(set(filter(None, found[name]))) == 1
         and "." in name
         and any(
-            other != name
-            and other.partition(".")[0] == name.partition(".")[0]
+            other.partition(".")[0] == name.partition(".")[0]
             and [bool(value) for value in values] == there
             and len(set(filter(None, values))) > 1
             for other, values in found.items()

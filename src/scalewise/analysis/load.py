@@ -51,23 +51,15 @@ def name_own_optimizers(cells: Iterable[CellRecords]) -> tuple[CellRecords, ...]
     A cell without a result has that of a finished one with the same model. What was asked for and
     not used becomes a problem of the cell.
     """
-    told = tuple(cells)
-    found: dict[str, str] = {}
-    for cell in told:
-        own = own_optimizer(cell)
-        if own is not None:
-            found.setdefault(_model(cell), own)
-    return tuple(_named(cell, own_optimizer(cell) or found.get(_model(cell))) for cell in told)
+    told = [(cell, _own_optimizer(cell), repr((cell.config or {}).get("model"))) for cell in cells]
+    found = {model: own for _, own, model in reversed(told) if own is not None}
+    return tuple(_named(cell, own or found.get(model)) for cell, own, model in told)
 
 
-def own_optimizer(cell: CellRecords) -> str | None:
+def _own_optimizer(cell: CellRecords) -> str | None:
     """Class of what the module built; None where it built nothing, or nobody knows yet."""
     ranks = cell.result.ranks if cell.result else ()
     return next((rank.own_optimizer for rank in ranks if rank.own_optimizer is not None), None)
-
-
-def _model(cell: CellRecords) -> str:
-    return repr((cell.config or {}).get("model"))
 
 
 def _named(cell: CellRecords, own: str | None) -> CellRecords:
@@ -237,7 +229,9 @@ def load_sweep(path: Path | str) -> Sweep:
 def _load_folder(folder: SweepFolder, given: Path) -> Sweep:
     problems: list[str] = []
     if not folder.plan_path.exists() and (folder.path / "config.yaml").exists():
-        return _single_cell(CellFolder(folder.path))
+        (cell,) = name_own_optimizers([load_cell(CellFolder(folder.path), None)])
+        command = cell.provenance.command if cell.provenance else ()
+        return Sweep(folder.path, command, None, None, (cell,))
     plan = attempt(problems, folder.load_plan)
     if plan is not None:
         cells = _load_cells((cell, one) for one, cell in folder.cells())
@@ -256,7 +250,7 @@ def _load_folder(folder: SweepFolder, given: Path) -> Sweep:
     return Sweep(folder.path, (), None, None, cells, said)
 
 
-def _without_path(folder: Path, problems: Sequence[str]) -> tuple[str, ...]:
+def _without_path(folder: Path, problems: Iterable[str]) -> tuple[str, ...]:
     """By the folder's own paths: a report may travel, the machine's folders stay here."""
     return tuple(problem.replace(f"{folder}/", "") for problem in problems)
 
@@ -277,7 +271,6 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
     of_metrics: list[str] = []
     found = cell_state(folder, planned.cell_id if planned else None, time.time())
     attempts, result = read_attempts(folder, problems), found.result
-    of_result = [found.result_fault] if found.result_fault else []
     problems += [found.problem] if found.problem else []
     failure = found.ending.message or _UNTOLD
     if found.state == "running":
@@ -317,17 +310,13 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
         imported=attempt(problems, find_record, folder.path, ImportedResult),
         decision=attempt(problems, find_record, folder.path, StrategyDecision),
         profiles=attempt(problems, load_profiles, folder) or (),
-        problems=_without_path(folder.path, [*of_result, *problems, *of_steps, *of_metrics]),
+        problems=_without_path(
+            folder.path, filter(None, (found.result_fault, *problems, *of_steps, *of_metrics))
+        ),
         result_fault=found.result_fault,
         step_faults=_without_path(folder.path, of_steps),
         metric_faults=_without_path(folder.path, of_metrics),
     )
-
-
-def _single_cell(folder: CellFolder) -> Sweep:
-    (cell,) = name_own_optimizers([load_cell(folder, None)])
-    command = cell.provenance.command if cell.provenance else ()
-    return Sweep(folder.path, command, None, None, (cell,))
 
 
 def _as_planned(folder: CellFolder, result: CellResult | None) -> PlannedCell:

@@ -1,29 +1,35 @@
-"""The losses of a run from what its ranks recorded, each rank of its own samples.
+"""The losses of a run, and what else was logged, from what its ranks recorded.
 
 Under data parallelism every rank has the loss of its part of a batch. The loss of the step is
 their mean, weighted by the samples each rank fed: what one device would have recorded of the same
 batch. Ranks that hold one replica together (a pipeline) have the same loss, and
 one of them speaks for all.
+
+``self.log("val/acc", ...)`` is the figure ``val/acc``, and ``best val/acc`` where the name tells
+which value is the better one. A name that a figure has already is told as ``logged/NAME``.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import numpy as np
 
 from scalewise.analysis.labels import named
-from scalewise.analysis.model import CellRecords, setting
+from scalewise.analysis.model import CellRecords, setting, workload
 from scalewise.analysis.steps import NotMeasuredError
+from scalewise.config import Mode, known_mode
 from scalewise.records import (
     BACKWARD_LOSS,
     CellResult,
     MetricRow,
     data_shards_of,
     keyed,
+    last_metrics,
     mean_over_ranks,
     weights_of,
 )
@@ -44,7 +50,6 @@ class SamplesToLoss:
     log_error: float
     """Standard error of their logarithm, from the noise of the batches of one seed."""
     df: float
-    """Degrees of freedom of that."""
 
 
 @dataclass(frozen=True)
@@ -129,18 +134,14 @@ def loss_curve(
     """
     recorded = dict.fromkeys(key for row in rows for key in row.values)
     candidates = _by_preference(filter(_is_comparable, recorded))
-    wanted = [name] if name else candidates
-    for candidate in wanted:
+    for candidate in [name] if name else candidates:
         recorded_rows = [row for row in rows if candidate in row.values]
         if recorded_rows and recorded_rows[-1].values[candidate] is None:
             raise NotMeasuredError(_not_finite_since(candidate, recorded_rows))
-        points = [
-            (row.samples, value)
-            for row in recorded_rows
-            if (value := row.values[candidate]) is not None
-        ]
-        if points:
-            samples, values = zip(*points, strict=True)
+        points = [(row.samples, row.values[candidate]) for row in recorded_rows]
+        known = [(at, value) for at, value in points if value is not None]
+        if known:
+            samples, values = zip(*known, strict=True)
             return LossCurve(candidate, (said or {}).get(candidate, candidate), samples, values)
     if BACKWARD_LOSS in recorded:
         raise NotMeasuredError("a script may scale what it calls backward on: it is no loss")
@@ -288,3 +289,66 @@ def _of_models(name: str, cell: CellRecords, models: int) -> str:
     if scored_last and name.startswith("val"):
         return f"{name} of the first of {models} models"
     return f"mean {name} of {models} models"
+
+
+OWN: Final = frozenset({"train_loss", "learning_rate"})
+"""Series of the recorder's, which no module logged."""
+BEST: Final = "best "
+"""Before the name of a metric, its best value of a run."""
+
+
+def logged_figures(
+    cell: CellRecords, taken: Collection[str], missing: dict[str, str]
+) -> dict[str, float | None]:
+    """The last and the best value of each metric of a cell that trained, by the figure's key.
+
+    Args:
+        taken: keys of other figures.
+        missing: takes the reason of a value that is not there.
+    """
+    result = cell.result
+    if result is None or cell.metric_faults or workload(cell.config) != "train":
+        return {}
+    found: dict[str, float | None] = {}
+    for name, last in last_metrics(result.ranks).items():
+        if name in OWN:
+            continue
+        key = f"logged/{name}" if name in taken else name
+        found[key] = last
+        if last is None:
+            missing[key] = "its last value is not a finite number"
+        mode = None if "best" in name.lower() else known_mode(name)
+        if mode is not None and (best := _best(cell, name, mode)) is not None:
+            found[f"{BEST}{key}"] = best
+    return found
+
+
+def logged_curves(cell: CellRecords) -> dict[str, tuple[list[int], list[float]]]:
+    """Steps and values of each metric of a finished cell that was logged more than once.
+
+    A learning rate that stayed is left out.
+    """
+    names = last_metrics(cell.result.ranks) if cell.result and not cell.metric_faults else ()
+    found = {}
+    for name in names:
+        rows = [] if name == "train_loss" else _rows(cell, name)
+        known = [(row.step, value) for row in rows if (value := row.values[name]) is not None]
+        stayed = name == "learning_rate" and len({value for _, value in known}) == 1
+        if len(known) > 1 and not stayed:
+            found[name] = ([step for step, _ in known], [value for _, value in known])
+    return found
+
+
+def _rows(cell: CellRecords, name: str) -> Sequence[MetricRow]:
+    """Of a metric over all ranks; none where the series is not there."""
+    assert cell.result is not None
+    if not any(name in row.values for rows in cell.metrics.values() for row in rows):
+        return ()
+    return over_ranks(name, cell, cell.result)[0]
+
+
+def _best(cell: CellRecords, name: str, mode: Mode) -> float | None:
+    """Over all epochs; None where none is finite, and where there is one value alone."""
+    rows = _rows(cell, name)
+    known = [value for row in rows if (value := row.values[name]) is not None]
+    return (max if mode == "max" else min)(known) if known and len(rows) > 1 else None

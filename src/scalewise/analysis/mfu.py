@@ -40,7 +40,6 @@ class Mfu:
     peak_tflops: float
     """Of one device."""
     source: str
-    """Where the peak is from."""
 
 
 @dataclass(frozen=True)
@@ -58,11 +57,11 @@ def measure_mfu(run: Run, doctor: DoctorReport | None = None) -> MfuResult:
     number_format = _FORMATS.get(str(named(run.cell.config or {}, "precision")))
     found: list[Mfu] = []
     missing: dict[Peak, str] = {}
-    peaks: tuple[tuple[Peak, tuple[float, str] | str], ...] = (
-        ("data sheet", _data_sheet(run, number_format)),
-        ("measured GEMM", _measured(run, number_format, doctor)),
-    )
-    for against, peak in peaks:
+    peaks: dict[Peak, tuple[float, str] | str] = {
+        "data sheet": _data_sheet(run, number_format),
+        "measured GEMM": _measured(run, number_format, doctor),
+    }
+    for against, peak in peaks.items():
         if isinstance(achieved, str):
             missing[against] = achieved
         elif isinstance(peak, str):
@@ -104,11 +103,11 @@ def _data_sheet(run: Run, number_format: str | None) -> tuple[float, str] | str:
         rate = peak.get(f"{number_format}_tflops")
         if rate is not None:
             return float(rate), f"{peak.get('source')}, {peak.get('date')}"
-    provenance = run.cell.provenance
-    if provenance is not None and number_format in provenance.peak_tflops:
-        source = provenance.peak_source or "data sheet"
-        return provenance.peak_tflops[number_format], source
-    return f"no hardware profile gives the {number_format} rate of {_names(_devices(run))}"
+    known = run.cell.provenance
+    if known is not None and number_format in known.peak_tflops:
+        return known.peak_tflops[number_format], known.peak_source or "data sheet"
+    named = _names([rank.device for rank in run.ranks])
+    return f"no hardware profile gives the {number_format} rate of {named}"
 
 
 def _measured(
@@ -116,9 +115,8 @@ def _measured(
 ) -> tuple[float, str] | str:
     if doctor is None:
         return f"no {DoctorReport.FILE} beside the cells: run scalewise doctor --out FOLDER"
-    devices = _devices(run)
     rates = []
-    for device in devices:
+    for device in (rank.device for rank in run.ranks):
         ranks = [
             r for r in doctor.ranks
             if r.rank < len(doctor.devices) and _same(doctor.devices[r.rank].device, device)
@@ -136,14 +134,8 @@ def _measured(
 def _same(measured: DeviceInfo, used: DeviceInfo) -> bool:
     if used.uuid is not None:
         return measured.uuid == used.uuid
-    return (
-        (measured.kind, measured.name) == (used.kind, used.name)
-        and len(measured.cores) == len(used.cores)
-    )  # fmt: skip
-
-
-def _devices(run: Run) -> list[DeviceInfo]:
-    return [rank.device for rank in run.ranks]
+    kinds = ((one.kind, one.name, len(one.cores)) for one in (measured, used))
+    return len(set(kinds)) == 1
 
 
 def _names(devices: list[DeviceInfo]) -> str:

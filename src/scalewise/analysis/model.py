@@ -36,7 +36,6 @@ class WarmUp:
     least: int
     """The first step after ``warmup_steps``."""
     timed_from: int
-    """The first step that is timed."""
     steady_from: int
     """The first step at the level of those after it."""
     end: int

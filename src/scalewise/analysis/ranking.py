@@ -1,4 +1,5 @@
-"""Rows ranked by a figure: the fastest, numbers of devices side by side, and the best of each.
+"""Rows ranked by a figure: the fastest, numbers of devices side by side, the best of each, and the
+rows that learned best.
 
 Numbers of devices stand in one ladder where all of them have the same single-device baseline and
 strategy, and no field of identity in which they differ but the devices.
@@ -27,7 +28,7 @@ corrected for that many (Bonferroni), and no winner is taken for granted that no
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Generic, Literal, TypeVar
@@ -44,15 +45,18 @@ from scalewise.analysis.comparability import (
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.figures import bounding
 from scalewise.analysis.losses import SamplesToLoss
+from scalewise.analysis.run import RUN_FIGURES
 from scalewise.analysis.scaling import Pair, judge_config, loss_at_equal_samples, rate_ratio
 from scalewise.analysis.statistics import (
     VERDICT_RUNS,
     Interval,
     RatioEstimate,
     bonferroni,
+    estimate_ratio,
     finite_exp,
 )
 from scalewise.analysis.verdict import Judgement
+from scalewise.config import DEFAULT_OBJECTIVE, Mode, known_mode, of_validation
 
 Ranked = TypeVar("Ranked")
 
@@ -407,3 +411,68 @@ def _time_to_loss(equal: EqualLoss) -> Speed[Configuration]:
         return replace(rates, value=value, interval=interval, p_value=None)
 
     return Speed(lambda config: samples_per_s(config) / reached[config.config_id].samples, ratio)
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A metric that modules logged, and which value is the better one."""
+
+    metric: str
+    mode: Mode
+    was_typed: bool
+    """Else it is the first score of validation that runs logged."""
+
+
+def asked_in_vain(configs: Sequence[Configuration]) -> str | None:
+    """An objective that was typed and that no run logged; None where there is none such."""
+    typed = {config.setting("sweep.objective"): None for config in configs}
+    known = {None, DEFAULT_OBJECTIVE, *RUN_FIGURES, *(k for one in configs for k in one.logged)}
+    return next((key for key in typed if key not in known), None)
+
+
+def objective_of(configs: Sequence[Configuration]) -> Objective | None:
+    """What the rows of a sweep are to be ranked by; None where nobody says, or nothing has it."""
+    if asked_in_vain(configs) is not None:
+        return None
+    logged = dict.fromkeys(key for config in configs for key in config.logged)
+    for config in configs:
+        key, mode = config.setting("sweep.objective"), config.setting("sweep.mode")
+        if key != DEFAULT_OBJECTIVE and key in logged and (known := mode or known_mode(key)):
+            return Objective(key, known, True)
+    scores = ((key, known_mode(key)) for key in logged if of_validation(key))
+    return next((Objective(key, mode, False) for key, mode in scores if mode is not None), None)
+
+
+def rank_by(
+    objective: Objective, configs: Sequence[Configuration]
+) -> Iterator[Ranking[Configuration]]:
+    """The rows of each data set that have the metric, two or more, the best first.
+
+    Runs are samples by their seed, and are compared seed by seed where rows have the same ones.
+    """
+    having = [config for config in configs if config.estimate(objective.metric) is not None]
+    for rows in grouped(having, lambda config: config.name("dataset")).values():
+        if len(rows) > 1:
+            yield rank(rows, _speed(objective))
+
+
+def _speed(objective: Objective) -> Speed[Configuration]:
+    sign = 1.0 if objective.mode == "max" else -1.0
+
+    def value(config: Configuration) -> float:
+        found = config.estimate(objective.metric)
+        assert found is not None
+        return sign * found.value
+
+    def ratio(above: Configuration, below: Configuration, level: float) -> RatioEstimate:
+        """How much better the first is; without an interval where a value is not positive."""
+        sides = above.rounds(objective.metric), below.rounds(objective.metric)
+        if objective.mode == "min":
+            sides = sides[::-1]
+        each = [[*(s.values() if isinstance(s, dict) else s)] for s in sides]
+        if min(min(one) for one in each) <= 0:
+            n = (len(each[0]), len(each[1]))
+            return RatioEstimate(1.0, n, None, None)
+        return estimate_ratio(*sides, level)
+
+    return Speed(value, ratio)

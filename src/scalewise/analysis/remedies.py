@@ -78,13 +78,9 @@ def remedy(config: Configuration, loss: LostTime) -> Remedy:
             return _remedy(config, (once,))
         case "transfer":
             links = Way("see what the links give (scalewise doctor)")
-            ways = (
-                Way("send fewer bytes", "strategy.compression=bf16"),
-                Way("send less often", "strategy=local_sgd", is_next=False),
-                less_often,
-                links,
-            )
-            return _remedy(config, ways, links.what)
+            fewer = Way("send fewer bytes", "strategy.compression=bf16")
+            seldom = Way("send less often", "strategy=local_sgd", is_next=False)
+            return _remedy(config, (fewer, seldom, less_often, links), links.what)
         case "waiting" if loss.rank is None:
             return _remedy(config, (Way("use a quieter host"), more_each), "use a quieter host")
         case "waiting":
@@ -112,20 +108,14 @@ def remedy(config: Configuration, loss: LostTime) -> Remedy:
             more = Way("more microbatches" if larger else f"more microbatches ({key})", larger)
             return _remedy(config, (more, Way("balance the stages")), "balance the stages")
         case "contention":
-            return Remedy(
-                "more cores for each rank, fewer loader workers, or a quieter host",
-                deed="use a quieter host, or more cores a rank",
-            )
+            words = "more cores for each rank, fewer loader workers, or a quieter host"
+            return Remedy(words, deed="use a quieter host, or more cores a rank")
         case "long_steps":
-            return Remedy(
-                "find what the host does then: validation, checkpoints, logging, other users",
-                deed="find what the host does in long steps",
-            )
+            words = "find what the host does then: validation, checkpoints, logging, other users"
+            return Remedy(words, deed="find what the host does in long steps")
         case "clocks":
-            return Remedy(
-                "cooling and power first; the figures hold for these clocks only",
-                deed="look at cooling and power",
-            )
+            words = "cooling and power first; the figures hold for these clocks only"
+            return Remedy(words, deed="look at cooling and power")
         case _:
             look = Way("look into a few steps of a profile", "profile.trace=true", is_next=False)
             return _remedy(config, (look,), f"{look.what} (profile.trace=true)")

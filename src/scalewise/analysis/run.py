@@ -10,10 +10,10 @@ from typing import Any, Literal
 from scalewise.analysis.balance import LoadBalance, ShardAudit, audit_shards
 from scalewise.analysis.devices import Usage, measure_usage
 from scalewise.analysis.figures import Figure, as_plain, mean_alone
-from scalewise.analysis.logged import logged_figures
 from scalewise.analysis.losses import (
     LossCurve,
     RunLosses,
+    logged_figures,
     longest_loss_curve,
     loss_curve,
     run_losses,

@@ -48,14 +48,10 @@ def under_ceiling(
     rates = config.rounds("global_samples_per_s")
     if config.is_ceiling or (config.devices or 1) < 2 or config.invalid or not rates:
         return None
-    for ceiling in configs:
-        if not ceiling.is_ceiling or ceiling.invalid:
-            continue
-        ceiling_rates = ceiling.rounds("global_samples_per_s")
-        if not ceiling_rates:
-            continue
-        if not differences(config.identity, ceiling.identity, "strategy"):
-            return ceiling, estimate_ratio(rates, ceiling_rates)
+    for ceiling in (one for one in configs if one.is_ceiling and not one.invalid):
+        most = ceiling.rounds("global_samples_per_s")
+        if most and not differences(config.identity, ceiling.identity, "strategy"):
+            return ceiling, estimate_ratio(rates, most)
     return None
 
 
@@ -243,18 +239,15 @@ def _pair(multi: Configuration, singles: Sequence[Configuration]) -> Pair | Refu
     single = next(likely, None) or min(
         ran or singles, key=lambda s: len(_find_differences(s, multi))
     )
-    differing = _find_differences(single, multi)
-    if differing:
+    if differing := _find_differences(single, multi):
         baseline = next((s for s in singles if not s.runs and _same_request(s, multi)), None)
         if baseline is not None:
             why = baseline.cells[-1].ending.message
             return Refused(multi, f"its single-device baseline {baseline.label} has no run: {why}")
         words = "; ".join(_describe_difference(d, single, multi) for d in differing[:4])
         more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
-        suggestion = _suggest_comparison(differing, single, multi)
-        return Refused(
-            multi, f"its baseline {single.label} differs in {words}{more}{suggestion}", differing
-        )
+        why = f"{words}{more}{_suggest_comparison(differing, single, multi)}"
+        return Refused(multi, f"its baseline {single.label} differs in {why}", differing)
     for side in (multi, single):
         if side.set_aside and len(side.runs) < MIN_RUNS:
             return Refused(multi, explain_too_few_runs(side))
@@ -264,7 +257,22 @@ def _pair(multi: Configuration, singles: Sequence[Configuration]) -> Pair | Refu
             return Refused(multi, f"no throughput of {side.label}: {why}")
     speedup = rate_ratio(multi, single)
     judgement = judge_config(multi, speedup, round_s(multi, single))
-    return _build_pair(multi, single, speedup, judgement)
+    devices, invalid = multi.runs[0].world_size, multi.invalid
+    if single.invalid and not invalid:
+        figures = {"baseline": single.label, "reason": single.invalid[0].text}
+        invalid = (Remark("invalid_baseline", figures, multi.config_id),)
+    return Pair(
+        multi=multi,
+        single=single,
+        devices=devices,
+        speedup=speedup,
+        efficiency=speedup.scaled(1 / devices),
+        cost_ratio=sample_cost(speedup, devices),
+        judgement=judgement,
+        seed_label=None if multi.is_ceiling else seed_label(speedup.value),
+        loss=loss_at_equal_samples(multi, single),
+        remarks=invalid,
+    )
 
 
 def judge_config(config: Configuration, speedup: RatioEstimate, round_s: float | None) -> Judgement:
@@ -323,27 +331,6 @@ def count_set_aside(config: Configuration) -> str:
     verb = "was" if len(aside) == 1 else "were"
     why = "disturbed" if all(one.is_disturbed for one in aside) else "set aside"
     return f"{len(aside)} of your {len(config.runs) + len(aside)} runs {verb} {why}"
-
-
-def _build_pair(
-    multi: Configuration, single: Configuration, speedup: RatioEstimate, judgement: Judgement
-) -> Pair:
-    devices, invalid = multi.runs[0].world_size, multi.invalid
-    if single.invalid and not invalid:
-        figures = {"baseline": single.label, "reason": single.invalid[0].text}
-        invalid = (Remark("invalid_baseline", figures, multi.config_id),)
-    return Pair(
-        multi=multi,
-        single=single,
-        devices=devices,
-        speedup=speedup,
-        efficiency=speedup.scaled(1 / devices),
-        cost_ratio=sample_cost(speedup, devices),
-        judgement=judgement,
-        seed_label=None if multi.is_ceiling else seed_label(speedup.value),
-        loss=loss_at_equal_samples(multi, single),
-        remarks=invalid,
-    )
 
 
 def _same_request(single: Configuration, multi: Configuration) -> bool:

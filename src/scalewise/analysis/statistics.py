@@ -79,7 +79,6 @@ class RatioEstimate:
     log_error: float | None = None
     """Standard error of its logarithm; None if a side has one run."""
     df: float | None = None
-    """Degrees of freedom of that."""
 
     def scaled(self, factor: float) -> RatioEstimate:
         """The ratio times a known number (speedup to efficiency: ``1 / devices``).
@@ -170,7 +169,9 @@ def estimate_ratio(above: Runs, below: Runs, confidence: float = 0.95) -> RatioE
     half = float(scipy.stats.t.ppf(0.5 + confidence / 2, df)) * error
     low, high = finite_exp(difference - half), finite_exp(difference + half)
     interval = Interval(low, high, confidence)
-    p_value = two_sided_p(difference, error, df)
+    p_value = float(difference == 0)
+    if error:
+        p_value = float(2 * scipy.stats.t.sf(abs(difference) / error, df))
     return RatioEstimate(value, n, interval, p_value, paired, error, df)
 
 
@@ -223,13 +224,6 @@ def welch_error(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> tuple
         return 0.0, float(len(a) + len(b) - 2)
     df = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1))
     return math.sqrt(va + vb), df
-
-
-def two_sided_p(difference: float, error: float, df: float) -> float:
-    """Of Student's t: that a difference of means with this standard error is none."""
-    if error == 0:
-        return 1.0 if difference == 0 else 0.0
-    return float(2 * scipy.stats.t.sf(abs(difference) / error, df))
 
 
 def bonferroni(comparisons: int) -> float:

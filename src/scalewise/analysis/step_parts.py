@@ -39,7 +39,6 @@ class StepParts:
     late_share: float
     """Its share of the time that they wait, 0 to 1."""
     long_steps: int
-    """Steps beyond three medians."""
     longest_ms: float
     steps: int
     knows_activity: bool
@@ -131,18 +130,10 @@ def _dry_ms(steps: StepMeans, idle_ms: Sequence[float] | None) -> float:
     """Ms a step that the last rank's GPU idled in its work because its host was late."""
     if steps.timeline == "host" or steps.last_share is None:
         return 0.0
-    told = None if idle_ms is None else _idle_when_last(idle_ms, steps.last_share)
-    return max(0.0, steps.dry if told is None else told)
-
-
-def _idle_when_last(idle_ms: Sequence[float], last_share: Sequence[float]) -> float | None:
-    """Ms a step that the GPUs idle because they are the last: the slope of idling over being last.
-
-    None where the ranks are last about equally often, so that their means tell nothing of it.
-    """
-    if float(np.ptp(last_share)) < _TOLD_APART:
-        return None
-    return float(np.polyfit(last_share, idle_ms, 1)[0])
+    if idle_ms is None or float(np.ptp(steps.last_share)) < _TOLD_APART:
+        return max(0.0, steps.dry)
+    # The slope of idling over being last.
+    return max(0.0, float(np.polyfit(steps.last_share, idle_ms, 1)[0]))
 
 
 def _idle_ms(run: Run, steps: StepMeans) -> list[float] | None:
@@ -151,18 +142,14 @@ def _idle_ms(run: Run, steps: StepMeans) -> list[float] | None:
     Time in which it waits for its loader, a copy or a callback is not in it. None unless the
     activity of every rank's GPU is known.
     """
-    activity = _activity(run.usage)
+    activity, timed = _activity(run.usage), zip(steps.device_step, steps.device_phases, strict=True)
     idle_phases = ("data_wait", "h2d") if pipeline_of(run.cell) else ("data_wait", "h2d", "other")
-    found = []
-    for rank, (step_ms, phases) in enumerate(
-        zip(steps.device_step, steps.device_phases, strict=True)
-    ):
-        share = activity.get(rank)
-        if share is None:
-            return None
-        known = sum(phases[name] for name in idle_phases)
-        found.append(max(0.0, step_ms * (1 - share) - known))
-    return found
+    if not activity.keys() >= set(range(len(steps.device_step))):
+        return None
+    return [
+        max(0.0, step_ms * (1 - activity[rank]) - sum(phases[name] for name in idle_phases))
+        for rank, (step_ms, phases) in enumerate(timed)
+    ]
 
 
 def _activity(usage: Usage | None) -> dict[int, float]:

@@ -60,7 +60,6 @@ class StepTimes:
     p99: float | None
     """None with its reason in ``missing`` for fewer than 100 steps, of which it is the maximum."""
     n: int
-    """Steps."""
     missing: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -19,18 +19,20 @@ from scalewise.analysis.configuration import (
     describe_inferred_scaling,
     read_scaling,
 )
-from scalewise.analysis.cost import NO_COST, Cost, measure_cost
-from scalewise.analysis.decisions import Repeats, assess
-from scalewise.analysis.doubts import Budgets, doubt_speedup, find_remarks
-from scalewise.analysis.figures import factor, listed
-from scalewise.analysis.investment import (
+from scalewise.analysis.cost import (
+    NO_COST,
     Alternative,
+    Cost,
     Owned,
     Return,
     find_alternatives,
+    measure_cost,
     measure_owned,
     measure_return,
 )
+from scalewise.analysis.decisions import Repeats, assess
+from scalewise.analysis.doubts import Budgets, doubt_speedup, find_remarks
+from scalewise.analysis.figures import factor, listed
 from scalewise.analysis.loss_budget import LossBudget, lost_words, make_budget
 from scalewise.analysis.mfu import MfuResult, find_doctor, measure_mfu
 from scalewise.analysis.model import CellRecords, Sweep

@@ -15,8 +15,8 @@ from typing import Any
 from scalewise.analysis.communication import Communication, measured_serial_fraction
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.figures import Figure, as_plain
-from scalewise.analysis.logged import BEST
 from scalewise.analysis.loss_budget import CAUSE_WORDS, LossBudget
+from scalewise.analysis.losses import BEST
 from scalewise.analysis.run import RUN_FIGURES
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.statistics import estimate_positive
@@ -293,18 +293,13 @@ def logged_figures(analysis: Analysis) -> list[Figure[Row]]:
     """A figure for each metric that a module of the sweep logged, last and best."""
     taken = {figure.key for figure in FIGURES}
     keys = dict.fromkeys(key for config in analysis.configurations for key in config.logged)
-    return [_of_logged(key) for key in keys if key not in taken]
-
-
-def _of_logged(key: str) -> Figure[Row]:
-    best = key.startswith(BEST)
-    return Figure(
-        key,
-        lambda row: row.config.estimate(key),
-        "the best value that a run logged" if best else "the last value that a run logged",
-        key,
-        has_ends=True,
-    )
+    which = {True: "best", False: "last"}
+    return [
+        Figure(key, partial(lambda k, row: row.config.estimate(k), key),
+               f"the {which[key.startswith(BEST)]} value that a run logged", key, has_ends=True)
+        for key in keys
+        if key not in taken
+    ]  # fmt: skip
 
 
 def all_figures(analysis: Analysis) -> list[Figure[Row]]:

@@ -143,14 +143,18 @@ def judge(
     certain = f"at least {_outwards(least, math.floor)} times as fast" if least >= 1 else ""
     money = money_words(sample_cost(speedup, devices), least <= 1)
     told = "; ".join(filter(None, (f"{factor(wanted)}x is wanted", certain, money)))
-    need = more_runs_words(speedup, wanted, cap, round_s)
+    to_add, need = more_runs(speedup, wanted, cap), ""
+    if to_add is not None:
+        need = _runs_words(to_add, "about", round_s)
+    elif cap is None or runs < cap:
+        need = f"more than {f'the {cap} runs allowed' if cap else f'{MOST_MORE} more runs'} of each"
     end = ": ".join(filter(None, ("" if cap else todo, need)))
     return Judgement(
         "undecided",
         f"{figure}: {told}" + (f"; {end}" if end else ""),
         wanted,
         more=need,
-        more_runs=more_runs(speedup, wanted, cap),
+        more_runs=to_add,
     )
 
 
@@ -239,19 +243,6 @@ def more_runs(ratio: RatioEstimate, edge: float, cap: int | None = None) -> int 
         if half < abs(math.log(ratio.value / edge)):
             return n - runs
     return None
-
-
-def more_runs_words(
-    ratio: RatioEstimate, edge: float, cap: int | None, round_s: float | None
-) -> str:
-    """``about 4 more runs of each, 2 min``; empty at the cap."""
-    if cap is not None and min(ratio.n) >= cap:
-        return ""
-    more = more_runs(ratio, edge, cap)
-    if more is None:
-        limit = f"{MOST_MORE} more runs" if cap is None else f"the {cap} runs allowed"
-        return f"more than {limit} of each"
-    return _runs_words(more, "about", round_s)
 
 
 def _runs_words(more: int, how: str, round_s: float | None) -> str:

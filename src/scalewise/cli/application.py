@@ -243,15 +243,9 @@ def report(
     HTML, Markdown, plots, JSON and CSV are written over what is there, for A.zip into A/report.
     No record is changed. Exit status: 0, or 4 if a verdict is invalid.
     """
-    from scalewise.analysis import SamplesError, analyse, load_sweep, read_samples
+    from scalewise.analysis import analyse, load_sweep, read_samples
     from scalewise.config import ConfigError, conf_dir, read_prices
-    from scalewise.report import (
-        ReportFolderError,
-        box,
-        build,
-        build_study,
-        print_console,
-    )
+    from scalewise.report import box, build, build_study, print_console
     from scalewise.sweep import newest_sweep
 
     try:
@@ -262,7 +256,7 @@ def report(
             tell("\n".join(box(analysis)))
             return Exit.INVALID if analysis.invalid else Exit.DONE
         files = build(analysis, out, target)
-    except (ConfigError, ReportFolderError, SamplesError) as error:
+    except ConfigError as error:
         raise click.UsageError(str(error)) from error
     print_console(analysis, open_console(), target, verbose=verbose)
     done = "written over the earlier one" if files.replaced else "written"

@@ -2,7 +2,7 @@
 
 ``reader`` builds a ``CellConfig`` from the composed node and derives its identity;
 ``components`` loads what a ``_target_`` names; ``hardware``, ``execution``, ``data_parallel`` and
-``strategies`` hold the settings of each group; ``strategy_choice`` settles ``devices=2``. Nothing
+``strategies`` hold the settings of each group, and ``strategies`` settles ``devices=2``. Nothing
 here trains."""
 
 import lazy_loader

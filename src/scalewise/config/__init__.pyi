@@ -78,11 +78,11 @@ from .strategies import AutoConfig as AutoConfig
 from .strategies import DividedConfig as DividedConfig
 from .strategies import FsdpConfig as FsdpConfig
 from .strategies import PipelineConfig as PipelineConfig
-from .strategy_choice import as_typed as as_typed
-from .strategy_choice import devices_as_typed as devices_as_typed
-from .strategy_choice import keep_known_keys as keep_known_keys
-from .strategy_choice import open_keys as open_keys
-from .strategy_choice import place_on_devices as place_on_devices
+from .strategies import as_typed as as_typed
+from .strategies import devices_as_typed as devices_as_typed
+from .strategies import keep_known_keys as keep_known_keys
+from .strategies import open_keys as open_keys
+from .strategies import place_on_devices as place_on_devices
 from .training import INSTEAD as INSTEAD
 from .training import NO_TEST as NO_TEST
 from .training import PASSED as PASSED

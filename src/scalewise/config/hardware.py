@@ -101,8 +101,8 @@ class HardwareConfig:
 
     def warnings(self) -> list[str]:
         """Settings that are legal and can still do harm, and those left out, one line each."""
-        left_out = [f"{setting} is left out: {why}" for setting, why in self.nccl_left_out.items()]
-        return nccl_warnings(self.nccl) + left_out
+        left_out = (f"{setting} is left out: {why}" for setting, why in self.nccl_left_out.items())
+        return [*nccl_warnings(self.nccl), *left_out]
 
 
 def describes(config: HardwareConfig, gpu_name: str) -> bool:

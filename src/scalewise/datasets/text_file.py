@@ -104,7 +104,9 @@ class Stdlib(ByteText):
 
     def read(self) -> tuple[bytes, bytes]:
         root = Path(self.root or sysconfig.get_path("stdlib"))
-        files = library_files(root)
+        within = ((path.relative_to(root), path) for path in root.rglob("*.py") if path.is_file())
+        ours = {own.as_posix(): p for own, p in within if not _NOT_OURS.intersection(own.parts)}
+        files = [path for _, path in sorted(ours.items())]
         if not files:
             raise DatasetError(
                 f"dataset.root: found no .py file in {root}; allowed: a folder of Python sources "
@@ -186,16 +188,6 @@ class TokenFolder(WindowedText):
             # A mapping to write to would count as memory, and could be larger than the host's.
             warnings.filterwarnings("ignore", "The given NumPy array is not writable")
             return torch.from_numpy(mapped)
-
-
-def library_files(root: Path) -> list[Path]:
-    """Every ``.py`` file below ``root`` but installed packages, in the order of their paths."""
-    files = [
-        path
-        for path in root.rglob("*.py")
-        if not _NOT_OURS.intersection(path.relative_to(root).parts) and path.is_file()
-    ]
-    return sorted(files, key=lambda path: path.relative_to(root).as_posix())
 
 
 def _read(path: Path, argument: str, remedy: str) -> bytes:

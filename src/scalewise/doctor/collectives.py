@@ -40,28 +40,17 @@ _ALL_GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_t
 _REDUCE_SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
-@dataclass(frozen=True)
-class RankGroup:
-    """The ranks that take part, and where their messages lie."""
-
-    team: Team
-    backend: Backend
-    device: torch.device
-    group: Any
-    """The process group of the backend."""
-
-
 def measure_all(
-    record: RankRecord, ranks: RankGroup, sizes: tuple[int, ...], budget_s: float
+    record: RankRecord, team: Team, backend: Backend, sizes: tuple[int, ...], budget_s: float
 ) -> bool:
     """Every collective at every size, smallest first, within about ``budget_s`` on every rank.
 
-    A size that would not fit into its collective's share of the time is left out, with all that
-    are larger. The share is of what the collectives before it have left; the
-    smallest size is measured in any case. False where one failed: the ranks may stand at different
-    calls now and must not go on. The first rank's record holds what all have.
+    A size that would not fit into its share of the time left is left out, with all that are larger;
+    the smallest is measured in any case. False where one failed: the ranks may stand at different
+    calls now. The first rank's record holds what all have.
     """
-    team, backend = ranks.team, ranks.backend
+    device = record.device if backend == "nccl" else torch.device("cpu")
+    group = team.nccl() if backend == "nccl" else team.gloo
     point_s = budget_s / len(sizes) / len(COLLECTIVES) / 2  # the other half prepares and checks
     begin = time.perf_counter()
     for number, collective in enumerate(COLLECTIVES):
@@ -73,7 +62,9 @@ def measure_all(
             rate: CollectiveRate | str = f"does not fit into the {budget_s:g} s for {backend}"
             if not done or elapsed_s + expected_s(done[-1], size) <= deadline_s:
                 try:
-                    rate = measure_collective(ranks, collective, size, point_s)
+                    rate = measure_collective(
+                        team, backend, device, group, collective, size, point_s
+                    )
                 except RuntimeError as error:
                     key = f"{backend} from {collective} of {size} bytes"
                     record.miss(key, first_line(error))
@@ -99,22 +90,21 @@ def expected_s(last: CollectiveRate, size: int) -> float:
 
 
 def measure_collective(
-    ranks: RankGroup, collective: Collective, byte_count: int, budget_s: float
-) -> CollectiveRate | str:
+    team: Team, backend: Backend, device: torch.device, group: Any,
+    collective: Collective, byte_count: int, budget_s: float,
+) -> CollectiveRate | str:  # fmt: skip
     """Time one collective at one size on every rank, or say on all that one lacks the memory.
 
     Raises what the backend raises.
     """
-    team, device, group = ranks.team, ranks.device, ranks.group
     task: Exercise | None = None
     # Said below by all ranks together: one alone in a collective would wait for ever.
     with suppress(torch.OutOfMemoryError, MemoryError):
         task = exercise(collective, byte_count, team.rank, team.size, device, group)
     if not team.all_agree(task is not None) or task is None:
         return f"not every rank has memory for {byte_count} bytes"
-    fill = task.fill
 
-    def meet() -> None:
+    def meet(fill: Callable[[], None] = task.fill) -> None:
         fill()
         team.barrier()
         if device.type == "cuda":
@@ -129,11 +119,9 @@ def measure_collective(
         stopwatch(device), task.run, budget_s, team=team, prepare=meet,
         most_iterations=most_iterations(collective, team.size),
     )  # fmt: skip
-    rate = gb_per_s(task.byte_count, timing)
-    bus = rate * bus_factor(collective, team.size)
-    return CollectiveRate(
-        ranks.backend, collective, team.size, task.byte_count, timing, rate, bus, correct
-    )
+    rate, size = gb_per_s(task.byte_count, timing), team.size
+    bus = rate * bus_factor(collective, size)
+    return CollectiveRate(backend, collective, size, task.byte_count, timing, rate, bus, correct)
 
 
 def most_iterations(collective: Collective, ranks: int) -> int:

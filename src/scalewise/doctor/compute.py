@@ -137,19 +137,15 @@ def precisions(device: torch.device) -> tuple[Precision, ...]:
     """Those that the device multiplies in hardware of its own; on a CPU what PyTorch offers."""
     if device.type == "cpu":
         return ("fp32", "bf16")
-    capability = torch.cuda.get_device_capability(device)
-    found: list[Precision] = ["fp32"]
-    found += ["tf32", "bf16"] if capability >= (8, 0) else []
-    found += ["fp16"] if capability >= (7, 0) else []
-    found += ["fp8"] if capability >= (8, 9) and hasattr(torch, "_scaled_mm") else []
-    return tuple(found)
+    capability, fp8 = torch.cuda.get_device_capability(device), hasattr(torch, "_scaled_mm")
+    least: dict[Precision, tuple[int, int]] = {
+        "fp32": (0, 0), "tf32": (8, 0), "bf16": (8, 0), "fp16": (7, 0), "fp8": (8, 9),
+    }  # fmt: skip
+    return tuple(p for p, at in least.items() if capability >= at and (fp8 or p != "fp8"))
 
 
 def gemm_tflops(size: int, seconds: float) -> float:
-    """10^12 operations a second of a product of two square matrices: 2 size^3 in all.
-
-    An addition and a multiplication for each of size^3 terms.
-    """
+    """10^12 operations a second of a square product: two for each of size^3 terms."""
     return 2 * size**3 / seconds / 1e12
 
 
@@ -202,24 +198,24 @@ def soak(device: torch.device, seconds: float, read: Callable[[], DeviceSample])
     precision: Literal["fp32", "bf16"] = "fp32"
     if device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0):
         precision = "bf16"
-    size = _GPU_GEMM_SIZE if device.type == "cuda" else _CPU_GEMM_SIZE
-    work, watch = gemm(device, precision, size), stopwatch(device)
+    size, watch = _gemm_size(device), stopwatch(device)
+    work = gemm(device, precision, size)
     watch(work, 3)
     window_s = min(1.0, max(0.25, seconds / 40))
     count = max(1, math.ceil(window_s * 10 / watch(work, 10)))
-    sample = DeviceSample("")
+    samples: list[DeviceSample] = []
+    windows: list[SoakWindow] = []
 
     def window() -> None:
-        nonlocal sample
         for _ in range(count):
             work()
-        sample = read()
+        samples.append(read())
 
-    windows: list[SoakWindow] = []
     begin = time.perf_counter()
     while time.perf_counter() - begin < seconds:
         tflops = gemm_tflops(size, watch(window, 1) / count)
-        told = sample.sm_clock_mhz, sample.temperature_c, sample.power_w, sample.throttle_reasons
+        one = samples[-1]
+        told = one.sm_clock_mhz, one.temperature_c, one.power_w, one.throttle_reasons
         windows.append(SoakWindow(time.perf_counter() - begin, tflops, *told))
     return Soak(precision, size, tuple(windows))
 
@@ -230,10 +226,9 @@ def launch_cost(device: torch.device, budget_s: float) -> LaunchCost:
     ``perf_counter`` around many, the queue empty at the begin (on a CPU the work itself is in it).
     """
     cell = torch.ones(1, device=device)
-    if device.type == "cpu":
-        return LaunchCost("enqueue", measure(host_stopwatch, lambda: cell.add_(1.0), budget_s))
-    wait = partial(torch.cuda.synchronize, device)
-    timing = measure(
-        host_stopwatch, lambda: cell.add_(1.0), budget_s, prepare=wait, most_iterations=_IN_QUEUE
-    )
+    empty, most = None, _MOST_ITERATIONS
+    if device.type == "cuda":
+        empty, most = partial(torch.cuda.synchronize, device), _IN_QUEUE
+    work = partial(cell.add_, 1.0)
+    timing = measure(host_stopwatch, work, budget_s, prepare=empty, most_iterations=most)
     return LaunchCost("enqueue", timing)

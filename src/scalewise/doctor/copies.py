@@ -35,12 +35,11 @@ class Copy:
         self, source: torch.device, target: torch.device, byte_count: int, pinned: bool = False
     ) -> None:
         """``pinned``: the buffer of the host is page-locked, so that a copy is asynchronous."""
-        self._sent = _pattern(byte_count, source)
-        self._received = torch.full_like(self._sent, -1, device=target)
-        if pinned and source == _HOST:
-            self._sent = self._sent.pin_memory()
-        elif pinned:
-            self._received = self._received.pin_memory()
+        sent = _pattern(byte_count, source)
+        ends = sent, torch.full_like(sent, -1, device=target)
+        self._sent, self._received = (
+            end.pin_memory() if pinned and not end.is_cuda else end for end in ends
+        )
         self._wait()
 
     def run(self) -> None:
@@ -130,15 +129,14 @@ def cuda_pair(first: int, second: int, byte_count: int, budget_s: float) -> Pair
     """Copies between two GPUs that this process sees, by their index."""
     there = _BetweenGpus(first, second, byte_count)
     back = _BetweenGpus(second, first, byte_count)
-    one_way, other_way = there.stream, back.stream
 
     def both_ways() -> None:
         there.run()
         back.run()
 
-    forward = measure(stream_stopwatch(one_way), there.run, budget_s)
-    backward = measure(stream_stopwatch(other_way), back.run, budget_s)
-    both = measure(stream_stopwatch(one_way, other_way), both_ways, budget_s)
+    forward = measure(stream_stopwatch(there.stream), there.run, budget_s)
+    backward = measure(stream_stopwatch(back.stream), back.run, budget_s)
+    both = measure(stream_stopwatch(there.stream, back.stream), both_ways, budget_s)
     can = torch.cuda.can_device_access_peer
     direct = bool(can(first, second) and can(second, first))
     rates = (gb_per_s(byte_count, forward), gb_per_s(byte_count, backward))

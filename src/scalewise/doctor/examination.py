@@ -66,14 +66,13 @@ def examine(
     ``locks``: descriptors that hold them, which the ranks inherit.
     Raises OSError where no process can be started.
     """
-    begun = time.time()
-    host = host_facts()
+    begun, host = time.time(), host_facts()
     devices, links = describe_devices(slots)
     with TemporaryDirectory(prefix="scalewise-doctor-", ignore_cleanup_errors=True) as folder:
         ranks, missing = run_ranks(plan, slots, Path(folder), locks)
     taken_s = time.time() - begun
     report = DoctorReport(
-        begun, taken_s, plan.quick, host, driver, devices, links, ranks, (), missing
+        begun, taken_s, plan.quick, host, driver, devices, links, ranks, missing=missing
     )
     return replace(report, findings=tuple(advise(report)))
 
@@ -97,11 +96,13 @@ def find_devices(devices: int | None, gpus: tuple[int | str, ...] | None) -> Hos
     """The host's devices. Raises :class:`HostMismatch` for what is not there."""
     config = HardwareConfig("auto", gpus=gpus or "all")
     host = discover(config)
-    if devices is not None and host.slots[0].kind == "cpu":
+    if devices is None:
+        return host
+    if host.slots[0].kind == "cpu":
         # A CPU host has as many devices as its cores are divided into.
         share = max(1, len(usable_cores()) // devices)
         host = discover(replace(config, cores_per_device=share))
-    if devices is not None and devices > len(host.slots):
+    if devices > len(host.slots):
         raise HostMismatch(f"--devices: found {devices}; allowed: 1 to {len(host.slots)}")
     return host
 
@@ -125,17 +126,13 @@ def examine_cell(
     found: dict[str, float | None] = {}
     if rank.is_first:
         # It looks at the whole share of the cell; its own ranks bind themselves again.
-        cores = {core for slot in slots for core in slot.cores}
-        if cores:
+        if cores := {core for slot in slots for core in slot.cores}:
             os.sched_setaffinity(0, cores)
         report = examine(Plan(), slots, driver)
         save_record(folder.path, report)
         severities = Counter(finding.severity for finding in report.findings)
-        found = {
-            "doctor_faults": float(severities["fault"]),
-            "doctor_warnings": float(severities["warning"]),
-            "doctor_seconds": report.duration_s,
-        }
+        found = {f"doctor_{one}s": float(severities[one]) for one in ("fault", "warning")}
+        found["doctor_seconds"] = report.duration_s
     why = "workload=doctor: the devices were examined, nothing was trained"
     folder.save_rank(untrained_summary(rank, found, why))
 
@@ -151,8 +148,8 @@ def run_ranks(
     ranks: list[subprocess.Popen[bytes]] = []
     try:
         with listen() as listener:
-            for number, slot in enumerate(slots):
-                environment = _environment(slots, slot, number, listener.getsockname()[1])
+            for number in range(len(slots)):
+                environment = _environment(slots, number, listener.getsockname()[1])
                 inherited = locks
                 if number == 0:  # it accepts the others there
                     environment[ENV_LISTENER] = str(listener.fileno())
@@ -175,15 +172,13 @@ def run_ranks(
 
 
 def _wait(ranks: Sequence[subprocess.Popen[bytes]], limit_s: float) -> None:
-    deadline = time.monotonic() + limit_s
-    failed = False
+    deadline, failed = time.monotonic() + limit_s, False
     while time.monotonic() < deadline:
         codes = [rank.poll() for rank in ranks]
         if None not in codes:
             return
-        if not failed and any(codes):
-            failed = True
-            deadline = min(deadline, time.monotonic() + _GRACE_S)
+        if any(codes) and not failed:
+            deadline, failed = min(deadline, time.monotonic() + _GRACE_S), True
         time.sleep(_POLL_S)
 
 
@@ -204,19 +199,16 @@ def _problem(folder: Path, measured: RankMeasurements, code: int | None) -> str:
     return f"ended with status {code} while at {measured.stage!r}: {last or 'it said nothing'}"
 
 
-def _environment(
-    slots: Sequence[DeviceInfo], slot: DeviceInfo, rank: int, port: int
-) -> dict[str, str]:
-    threads = str(max(1, len(slot.cores)))
+def _environment(slots: Sequence[DeviceInfo], rank: int, port: int) -> dict[str, str]:
+    threads = str(max(1, len(slots[rank].cores)))
     return {
-        **on_loopback(slot.kind == "cuda"),
+        **on_loopback(slots[rank].kind == "cuda"),
         **scrubbed(os.environ),
         **rendezvous(rank, rank, len(slots), port),
         # Every rank sees all GPUs of the examination: rank r's is number r.
         "CUDA_VISIBLE_DEVICES": ",".join(s.uuid for s in slots if s.uuid is not None),
         "PYTHONPATH": os.pathsep.join(filter(None, (_PACKAGE_ROOT, os.environ.get("PYTHONPATH")))),
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
+        **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), threads),
         ENV_SUPERVISOR: str(os.getpid()),
-        ENV_DEVICE: json.dumps(to_plain(slot)),
+        ENV_DEVICE: json.dumps(to_plain(slots[rank])),
     }

@@ -8,10 +8,9 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -40,10 +39,10 @@ def host_facts(root: Path = Path("/"), environment: Mapping[str, str] = os.envir
     governor = _read(root / f"sys/devices/system/cpu/cpu{cores[0]}/cpufreq/scaling_governor")
     pressure = cpu_pressure_percent(root / "proc/pressure/cpu")
     missing = {
-        "shm": None if shm_total_mib else "/dev/shm is not mounted",
-        "numa_nodes": None if nodes else "the kernel lists no NUMA nodes",
-        "cpu_governor": None if governor else "no cpufreq here (common in virtual machines)",
-        "cpu_pressure": "the kernel keeps no pressure figures" if pressure is None else None,
+        "shm": "" if shm_total_mib else "/dev/shm is not mounted",
+        "numa_nodes": "" if nodes else "the kernel lists no NUMA nodes",
+        "cpu_governor": "" if governor else "no cpufreq here (common in virtual machines)",
+        "cpu_pressure": "the kernel keeps no pressure figures" if pressure is None else "",
     }
     return HostFacts(
         host=host_id(),
@@ -60,33 +59,27 @@ def host_facts(root: Path = Path("/"), environment: Mapping[str, str] = os.envir
         cpu_governor=governor,
         cpu_pressure_percent=pressure,
         environment=recorded_in(environment),
-        missing={key: reason for key, reason in missing.items() if reason is not None},
+        missing={key: reason for key, reason in missing.items() if reason},
     )
 
 
 def numa_nodes(folder: Path) -> tuple[NumaNode, ...]:
     """The NUMA nodes with their cores, memory-only nodes included."""
-    nodes = []
-    for path in folder.glob("node[0-9]*"):
-        text = _read(path / "cpulist")
-        if text is not None:
-            nodes.append(NumaNode(int(path.name.removeprefix("node")), parse_cpu_list(text)))
-    return tuple(sorted(nodes, key=lambda node: node.node))
+    paths = folder.glob("node[0-9]*")
+    read = {int(path.name.removeprefix("node")): _read(path / "cpulist") for path in paths}
+    return tuple(NumaNode(n, parse_cpu_list(t)) for n, t in sorted(read.items()) if t is not None)
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
     """``0-2,8`` as the kernel writes it: (0, 1, 2, 8)."""
-    cores: list[int] = []
-    for part in filter(None, text.strip().split(",")):
-        first, _, last = part.partition("-")
-        cores.extend(range(int(first), int(last or first) + 1))
-    return tuple(cores)
+    parts = (part.partition("-") for part in text.strip().split(",") if part)
+    return tuple(c for first, _, last in parts for c in range(int(first), int(last or first) + 1))
 
 
 def cpu_pressure_percent(path: Path) -> float | None:
     """Share of the last 10 s in which a task that could run waited for a core, on the machine."""
     found = re.match(r"some avg10=([0-9.]+)", _read(path) or "")
-    return float(found[1]) if found else None
+    return found and float(found[1])
 
 
 def _read(path: Path) -> str | None:
@@ -107,7 +100,8 @@ def describe_devices(
             by_uuid = {gpu.uuid: gpu for gpu in nvml.all_devices()}
             gpus = [by_uuid.get(slot.uuid or "") for slot in slots]
             facts = tuple(_facts(nvml, s, gpu) for s, gpu in zip(slots, gpus, strict=True))
-            return facts, tuple(_links(nvml, gpus))
+            pairs = combinations(enumerate(gpus), 2)
+            return facts, tuple(_link(nvml, i, j, a, b) for (i, a), (j, b) in pairs)
     except NvmlUnavailable as error:
         return tuple(DeviceFacts(slot, missing={"nvml": str(error)}) for slot in slots), ()
 
@@ -119,25 +113,16 @@ def _facts(nvml: Nvml, slot: DeviceInfo, gpu: GpuDevice | None) -> DeviceFacts:
         sample = nvml.sample(gpu, slow=True)
     except NvmlError as error:
         return DeviceFacts(slot, gpu.pci_bus_id, gpu.cores, missing={"nvml": str(error)})
-    wanted = ("ecc_uncorrected", "remapped_rows", "processes")
-    return DeviceFacts(
-        slot,
-        gpu.pci_bus_id,
-        gpu.cores,
-        None if sample.processes is None else sum(p.pid != os.getpid() for p in sample.processes),
-        sample.ecc_uncorrected,
-        sample.remapped_rows,
-        {name: reason for name, reason in nvml.unavailable.items() if name in wanted},
-    )
+    wanted, seen = ("ecc_uncorrected", "remapped_rows", "processes"), sample.processes
+    others = None if seen is None else sum(one.pid != os.getpid() for one in seen)
+    missing = {name: reason for name, reason in nvml.unavailable.items() if name in wanted}
+    errors = sample.ecc_uncorrected, sample.remapped_rows
+    return DeviceFacts(slot, gpu.pci_bus_id, gpu.cores, others, *errors, missing)
 
 
-def _links(nvml: Nvml, gpus: Sequence[GpuDevice | None]) -> list[PairLink]:
-    return [
-        PairLink(
-            i, j, nvml.link(a, b) if a and b else None, nvml.peer_access(a, b) if a and b else None
-        )
-        for (i, a), (j, b) in combinations(enumerate(gpus), 2)
-    ]
+def _link(nvml: Nvml, i: int, j: int, a: GpuDevice | None, b: GpuDevice | None) -> PairLink:
+    known = (nvml.link(a, b), nvml.peer_access(a, b)) if a and b else (None, None)
+    return PairLink(i, j, *known)
 
 
 def pcie_link(nvml: Nvml, gpu: GpuDevice) -> PcieLink:
@@ -145,11 +130,8 @@ def pcie_link(nvml: Nvml, gpu: GpuDevice) -> PcieLink:
 
     Call it while copies are running: an idle link falls back to the first generation.
     """
-
-    def ask(what: str) -> int | None:
-        question: Callable[[Any], int] = getattr(nvml.api, f"nvmlDeviceGet{what}")
-        return nvml.attempt(gpu, what, question) or None  # a virtual machine hides it behind 0
-
     kinds = ("CurrPcieLinkGeneration", "CurrPcieLinkWidth", "MaxPcieLinkGeneration",
              "MaxPcieLinkWidth")  # fmt: skip
-    return PcieLink(*map(ask, kinds))
+    asked = ((kind, getattr(nvml.api, f"nvmlDeviceGet{kind}")) for kind in kinds)
+    # A virtual machine hides it behind 0.
+    return PcieLink(*(nvml.attempt(gpu, kind, question) or None for kind, question in asked))

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -67,10 +66,6 @@ class Plan:
     def budget(self) -> Budget:
         return _QUICK if self.quick else Budget()
 
-    def backends(self, device_kind: str) -> tuple[Backend, ...]:
-        """NCCL only where there are GPUs; gloo runs in host memory everywhere."""
-        return ("nccl", "gloo") if device_kind == "cuda" else ("gloo",)
-
     def sizes(self, backend: Backend) -> tuple[int, ...]:
         """Bytes of the collectives' messages, from 8 up to the largest, which is always there."""
         largest = (1024 if backend == "nccl" else 64) * _MIB
@@ -94,7 +89,7 @@ class RankRecord:
     def __init__(self, path: Path, rank: int, device: torch.device) -> None:
         self.found = RankMeasurements(rank, "start")
         self._path = path
-        self._device = device
+        self.device = device
 
     def note(self, **changes: object) -> None:
         """Replace fields of :class:`RankMeasurements`."""
@@ -115,28 +110,22 @@ class RankRecord:
         try:
             return work()
         except Exception as error:  # whatever a measurement dies of is why it is missing
-            self._fail(name, error)
+            traceback.print_exception(error)
+            self.miss(name, first_line(error))
             return None
 
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Time a stage, note what it died of, hand the device memory it used back."""
+    def stage(self, name: str, work: Callable[[], T]) -> T | None:
+        """As :meth:`attempt`; time it, and hand the device memory it used back."""
         self.note(stage=name)
         begin = time.perf_counter()
-        try:
-            yield
-        except Exception as error:  # any failure is this stage's and ends nothing else
-            self._fail(name, error)
+        result = self.attempt(name, work)
         self.release()
         self.note(seconds={**self.found.seconds, name: time.perf_counter() - begin})
+        return result
 
     def release(self) -> None:
         """Hand unused device memory back, for NCCL and for the other ranks' buffers."""
-        if self._device.type == "cuda":
+        if self.device.type == "cuda":
             import torch
 
             torch.cuda.empty_cache()
-
-    def _fail(self, name: str, error: Exception) -> None:
-        traceback.print_exception(error)
-        self.miss(name, first_line(error))

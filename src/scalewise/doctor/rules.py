@@ -79,12 +79,9 @@ def advise(report: DoctorReport) -> list[Finding]:
         found += _measured(rank_names(report, rank.rank), rank, kind)
     codes = list(known_findings())
     found.sort(key=lambda one: codes.index(one[0]))
-    return [_filled(known_findings()[code], figures) for code, figures in found]
-
-
-def _filled(known: Finding, figures: Mapping[str, Any]) -> Finding:
-    text, evidence = known.text.format(**figures), known.evidence.format(**figures)
-    return replace(known, text=text, evidence=evidence)
+    each = ((known_findings()[code], figures) for code, figures in found)
+    return [replace(one, text=one.text.format(**f), evidence=one.evidence.format(**f))
+            for one, f in each]  # fmt: skip
 
 
 def _wrong_data(report: DoctorReport) -> Iterator[_Found]:
@@ -110,9 +107,8 @@ def _links(report: DoctorReport) -> Iterator[_Found]:
         yield "p2p_disabled_by_environment", {"link": direct[0], "rate": rate}
     for link in direct:
         pair = rates.get((link.first, link.second))
-        figures = {
-            "names": rank_names(report, link.first, link.second), "link": link, "pair": pair
-        }  # fmt: skip
+        names = rank_names(report, link.first, link.second)
+        figures = {"names": names, "link": link, "pair": pair}
         refused = pair is not None and pair.direct is False
         if refused or link.peer_access not in (None, "ok", "unknown"):
             cuda = "not asked" if pair is None else "no" if refused else "yes"
@@ -140,21 +136,18 @@ def _host(report: DoctorReport) -> Iterator[_Found]:
     shm, free = host.shm_total_mib, host.shm_free_mib
     if shm is not None and free is not None and (shm < _ENOUGH_SHM_MIB or free < _FREE_SHM_MIB):
         yield "small_shm", {"total": shm, "free": free, "count": count}
-    cores = affinity = len(host.usable_cores)
-    if host.cpu_quota is not None:
-        cores = min(cores, max(1, int(host.cpu_quota)))
+    affinity, quota = len(host.usable_cores), host.cpu_quota
+    cores = affinity if quota is None else min(affinity, max(1, int(quota)))
     if cores < (2 * count if kind == "cuda" else count):
         usable = f"{cores} usable {plural(cores, 'core')}"
-        quota = host.cpu_quota or "none"
-        yield "few_cores", {"cores": usable, "count": count, "affinity": affinity, "quota": quota}
-    known = [m for m in (host.memory_limit_mib, host.memory_total_mib) if m is not None]
-    memory = min(known, default=None)
+        figures = {"cores": usable, "count": count, "affinity": affinity}
+        yield "few_cores", {**figures, "quota": quota or "none"}
+    limits = (host.memory_limit_mib, "cgroup limit"), (host.memory_total_mib, "the machine")
+    memory, source = min(((m, s) for m, s in limits if m is not None), default=(None, ""))
     if memory is not None and count and memory / count < _ENOUGH_MEMORY_MIB[kind]:
-        source = "cgroup limit" if memory == host.memory_limit_mib else "the machine"
-        figures = {"share": memory / count, "memory": memory, "count": count, "source": source}
-        yield "memory_cap", figures
-    pressure = host.cpu_pressure_percent
-    if pressure is not None and pressure > _BUSY_PERCENT:
+        figures = {"share": memory / count, "memory": memory, "count": count}
+        yield "memory_cap", {**figures, "source": source}
+    if (pressure := host.cpu_pressure_percent or 0.0) > _BUSY_PERCENT:
         yield "busy_host", {"pressure": pressure}
     if host.cpu_governor in ("powersave", "conservative"):
         yield "cpu_governor", {"governor": host.cpu_governor}
@@ -163,8 +156,7 @@ def _host(report: DoctorReport) -> Iterator[_Found]:
 def _device(name: str, facts: DeviceFacts) -> Iterator[_Found]:
     if facts.ecc_uncorrected:
         remapped = "?" if facts.remapped_rows is None else facts.remapped_rows
-        errors = facts.ecc_uncorrected
-        yield "ecc_errors", {"name": name, "errors": errors, "remapped": remapped}
+        yield "ecc_errors", {"name": name, "errors": facts.ecc_uncorrected, "remapped": remapped}
     near, own = set(facts.near_cores), set(facts.device.cores)
     if near and own and not near & own:
         yield "far_cores", {"name": name, "near": len(near)}
@@ -185,11 +177,11 @@ def _measured(name: str, rank: RankMeasurements, device_kind: str) -> Iterator[_
 
 
 def _pcie(name: str, link: PcieLink, pinned: Sequence[CopyRate]) -> Iterator[_Found]:
-    parts = []
-    if link.generation and link.max_generation and link.generation < link.max_generation:
-        parts.append(f"generation {link.generation} of {link.max_generation}")
-    if link.lanes and link.max_lanes and link.lanes < link.max_lanes:
-        parts.append(f"{link.lanes} lanes of {link.max_lanes}")
+    of_each = (
+        ("generation {} of {}", link.generation, link.max_generation),
+        ("{} lanes of {}", link.lanes, link.max_lanes),
+    )
+    parts = [text.format(has, can) for text, has, can in of_each if has and can and has < can]
     if parts:
         rates = "".join(f"; {c.kind} {c.gb_s:.1f} GB/s" for c in pinned[:2])
         yield "pcie_below_maximum", {"name": name, "parts": " and ".join(parts), "rates": rates}
@@ -200,7 +192,9 @@ def _pcie(name: str, link: PcieLink, pinned: Sequence[CopyRate]) -> Iterator[_Fo
 
 
 def _steadiness(name: str, soak: Soak) -> Iterator[_Found]:
-    ratio = thermal_ratio(soak)
+    rates = [window.tflops for window in soak.windows]
+    third = max(1, len(rates) // 3)
+    ratio = statistics.median(rates[-third:]) / statistics.median(rates[:third])
     reasons = sorted({r for w in soak.windows for r in w.throttle_reasons or ()})
     thermal = any(word in reason.lower() for reason in reasons for word in _THERMAL)
     if ratio < _STEADY or thermal:
@@ -211,13 +205,6 @@ def _steadiness(name: str, soak: Soak) -> Iterator[_Found]:
         yield "not_steady", {"name": name, **figures}
 
 
-def thermal_ratio(soak: Soak) -> float:
-    """The median rate of the last third of an endurance run over that of its first third."""
-    rates = [window.tflops for window in soak.windows]
-    third = max(1, len(rates) // 3)
-    return statistics.median(rates[-third:]) / statistics.median(rates[:third])
-
-
 def _slow_device(report: DoctorReport, number: int) -> Iterator[_Found]:
     """A device behind others of its kind, in figures enough to rule out a bad moment.
 
@@ -226,22 +213,17 @@ def _slow_device(report: DoctorReport, number: int) -> Iterator[_Found]:
     """
     device = report.devices[number].device
     own = _figures(report, number)
-    peers = [
-        _figures(report, other)
-        for other, facts in enumerate(report.devices)
-        if other != number and facts.device.name == device.name
-    ]
-    behind = {}
-    for (name, size), timing in own.items():
-        others = [figures[name, size] for figures in peers if (name, size) in figures]
-        if text := _behind(timing, others):
-            behind[name] = text
-    products = [name.startswith("gemm") for name, _ in own]
-    slow_products = [name.startswith("gemm") for name in behind]
+    kin = [n for n, facts in enumerate(report.devices) if facts.device.name == device.name]
+    peers = [_figures(report, other) for other in kin if other != number]
+    compared: dict[str, str] = {}
+    for key, timing in own.items():
+        compared[key[0]] = _behind(timing, [peer[key] for peer in peers if key in peer])
+    behind = {name: text for name, text in compared.items() if text}
     if device.kind == "cpu":
         enough = len(behind) == len(own)
     else:
-        enough = not all(slow_products) or 2 * len(slow_products) >= sum(products)
+        products = [bool(text) for name, text in compared.items() if name.startswith("gemm")]
+        enough = sum(products) < len(behind) or 2 * sum(products) >= len(products)
     if behind and enough:
         each = "; ".join(f"{name}: {text}" for name, text in behind.items())
         figures = {"name": rank_names(report, number), "figures": ", ".join(behind), "behind": each}
@@ -250,12 +232,10 @@ def _slow_device(report: DoctorReport, number: int) -> Iterator[_Found]:
 
 def _figures(report: DoctorReport, number: int) -> dict[tuple[str, int], Timing]:
     """The products and the copy in memory that a rank measured, by name and size."""
-    found: dict[tuple[str, int], Timing] = {}
-    for rank in report.ranks:
-        if rank.rank == number:
-            found.update({(f"gemm {g.precision}", g.size): g.timing for g in rank.gemm})
-            copies = (c for c in rank.copies if c.kind in ("device", "host"))
-            found.update({(f"{c.kind} copy", c.bytes): c.timing for c in copies})
+    own = [rank for rank in report.ranks if rank.rank == number]
+    found = {(f"gemm {g.precision}", g.size): g.timing for rank in own for g in rank.gemm}
+    copies = (c for rank in own for c in rank.copies if c.kind in ("device", "host"))
+    found |= {(f"{c.kind} copy", c.bytes): c.timing for c in copies}
     return dict(sorted(found.items()))
 
 
@@ -290,15 +270,12 @@ def expected_gb_s(report: DoctorReport, first: int, second: int) -> float | None
     if kind.startswith("NV"):
         count = kind.removeprefix("NV")
         return _NVLINK_GB_S * int(count) if count.isdecimal() else None
-    ends = [rank.pcie for rank in report.ranks if rank.rank in (first, second)]
-    rates = [pcie_gb_s(end.generation, end.lanes) for end in ends if end is not None]
-    if len(rates) < 2:
-        return None
-    return min((rate for rate in rates if rate is not None), default=None)
+    ends = [rank.pcie for rank in report.ranks if rank.rank in (first, second) and rank.pcie]
+    rates = [rate for end in ends if (rate := pcie_gb_s(end.generation, end.lanes)) is not None]
+    return min(rates, default=None) if len(ends) == 2 else None
 
 
 def rank_names(report: DoctorReport, *ranks: int) -> str:
     """``GPU 0 and GPU 3`` (NVML's numbers), or ``rank 1`` on a CPU host."""
-    indices = [report.devices[rank].device.index for rank in ranks]
-    names = zip(ranks, indices, strict=True)
-    return " and ".join(f"rank {rank}" if i is None else f"GPU {i}" for rank, i in names)
+    each = ((rank, report.devices[rank].device.index) for rank in ranks)
+    return " and ".join(f"rank {rank}" if i is None else f"GPU {i}" for rank, i in each)

@@ -16,13 +16,13 @@ from pathlib import Path
 
 import torch
 
-from scalewise.doctor.collectives import RankGroup, measure_all
+from scalewise.doctor.collectives import measure_all
 from scalewise.doctor.compute import gemm_rate, launch_cost, precisions, soak
 from scalewise.doctor.copies import copy_rate, cuda_pair, host_copies
 from scalewise.doctor.plan import ENV_DEVICE, Plan, RankRecord
 from scalewise.gpu import NvmlError, open_nvml
 from scalewise.host import ENV_SUPERVISOR, die_with_parent, exit_now
-from scalewise.records import CopyKind, DeviceInfo, DeviceSample, build, load_json
+from scalewise.records import Backend, CopyKind, DeviceInfo, DeviceSample, build, load_json
 from scalewise.train import Team, nccl_version
 
 
@@ -34,9 +34,8 @@ def main() -> int:
     device = build(DeviceInfo, json.loads(os.environ[ENV_DEVICE]))
     if device.cores:
         os.sched_setaffinity(0, device.cores)  # torch starts its threads later, on the same cores
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    plan = load_json(folder / "plan.json", Plan)
-    return Examination(plan, folder, rank, size, device).run()
+    place = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return Examination(load_json(folder / "plan.json", Plan), folder, *place, device).run()
 
 
 class Examination:
@@ -52,42 +51,36 @@ class Examination:
         elif device.cores:
             torch.set_num_threads(len(device.cores))
         self.record = RankRecord(folder / f"rank{rank}.json", rank, self.device)
-        found = {
-            "torch": str(torch.__version__),
-            "cuda": torch.version.cuda,
-            "nccl": nccl_version(),
-        }
-        self.record.note(versions={name: one for name, one in found.items() if one is not None})
+        versions = {"torch": str(torch.__version__)}
+        of_gpus = ("cuda", torch.version.cuda), ("nccl", nccl_version())
+        self.record.note(versions=versions | {name: one for name, one in of_gpus if one})
         team = self.record.attempt("connection of the ranks", lambda: Team(rank, size))
         self.connected = team is not None
         self.team = team or Team(0, 1)
         self.size = size
 
     def run(self) -> int:
-        with self.record.stage("products of matrices"):
-            for precision in precisions(self.device):
-                self.team.barrier()  # all at once, as in training
-                rate = partial(gemm_rate, self.device, precision, self.budget.gemm_s)
-                self.record.add("gemm", f"gemm {precision}", rate)
-        with self.record.stage("launches"):
-            cost = partial(launch_cost, self.device, self.budget.launch_s)
-            self.record.add("launch", "launches", cost)
-        with self.record.stage("copies"):
-            self._copies()
+        record, cost = self.record, partial(launch_cost, self.device, self.budget.launch_s)
+        record.stage("products of matrices", self._products)
+        record.stage("launches", lambda: record.add("launch", "launches", cost))
+        record.stage("copies", self._copies)
         apart = not self.connected
         if self.size < 2:
-            self.record.miss("collectives and pairs", "they need two devices, and there is one")
+            record.miss("collectives and pairs", "they need two devices, and there is one")
         elif self.connected:
             if self.device.type == "cuda":
-                with self.record.stage("pairs"):
-                    self._pairs()
-            with self.record.stage("collectives"):
-                apart = not self._collectives()
+                record.stage("pairs", self._pairs)
+            apart = not record.stage("collectives", self._collectives)
         if self.plan.soak_s > 0:
-            with self.record.stage("soak"):
-                self._soak(alone=apart)
-        self.record.note(stage="done")
+            record.stage("soak", partial(self._soak, alone=apart))
+        record.note(stage="done")
         return 1 if apart and self.size > 1 else 0
+
+    def _products(self) -> None:
+        for precision in precisions(self.device):
+            self.team.barrier()  # all at once, as in training
+            rate = partial(gemm_rate, self.device, precision, self.budget.gemm_s)
+            self.record.add("gemm", f"gemm {precision}", rate)
 
     def _copies(self) -> None:
         on_gpu, budget, meet = self.device.type == "cuda", self.budget, self.team.barrier
@@ -95,12 +88,12 @@ class Examination:
         size = budget.gpu_memory_bytes if on_gpu else budget.cpu_memory_bytes
         in_memory = partial(copy_rate, kind, self.device, size, budget.copy_s, meet)
         self.record.add("copies", "copy in memory", in_memory)
-        if not on_gpu:
-            why = "a CPU device is cores of the host and computes in its memory"
-            self.record.miss("copies between host and device", why)
-        else:
+        if on_gpu:
             self.record.release()
             host_copies(self.record, self.team, budget, self.info.uuid, self.device)
+        else:
+            why = "a CPU device is cores of the host and computes in its memory"
+            self.record.miss("copies between host and device", why)
 
     def _pairs(self) -> None:
         budget, team = self.budget, self.team
@@ -112,19 +105,12 @@ class Examination:
 
     def _collectives(self) -> bool:
         """Whether the ranks are still together afterwards."""
-        team, budget = self.team, self.budget
-        for backend in self.plan.backends(self.device.type):
-            together = False  # and stays so where the stage fails
-            with self.record.stage(backend):
-                if backend == "gloo":
-                    ranks = RankGroup(team, backend, torch.device("cpu"), team.gloo)
-                else:
-                    ranks = RankGroup(team, backend, self.device, team.nccl())
-                budget_s = budget.gloo_s if backend == "gloo" else budget.nccl_s
-                together = measure_all(self.record, ranks, self.plan.sizes(backend), budget_s)
-            if not together:
-                return False
-        return True
+        limits_s: dict[Backend, float] = {"nccl": self.budget.nccl_s, "gloo": self.budget.gloo_s}
+        if self.device.type != "cuda":
+            del limits_s["nccl"]  # gloo runs in host memory everywhere
+        measured = partial(measure_all, self.record, self.team)
+        each = ((one, self.plan.sizes(one), limit_s) for one, limit_s in limits_s.items())
+        return all(self.record.stage(one[0], partial(measured, *one)) for one in each)
 
     def _soak(self, *, alone: bool) -> None:
         if not alone:

@@ -35,7 +35,10 @@ class Regression(nn.Module):
 
     def check_data(self, description: Mapping[str, Any]) -> None:
         """The data set must have this model's sizes."""
-        check_equal(self, description, *self.shared_sizes)
+        for key in self.shared_sizes:
+            own = getattr(self, key)
+            found = description.get(key, own)
+            require(f"model.{key}", own, found == own, f"{found}, as the data set has")
 
 
 class Classification(nn.Module):
@@ -94,14 +97,6 @@ def attention_flops(tokens: int, width: int) -> int:
     torch's counter do: figures stay comparable with published ones.
     """
     return 3 * 2 * 2 * tokens * tokens * width
-
-
-def check_equal(model: nn.Module, description: Mapping[str, Any], *keys: str) -> None:
-    """Refuse a model whose sizes are not those that the data set says."""
-    for key in keys:
-        own = getattr(model, key)
-        found = description.get(key, own)
-        require(f"model.{key}", own, found == own, f"{found}, as the data set has")
 
 
 def check_at_least(

@@ -118,16 +118,10 @@ class Grid:
         return x * y * z
 
 
-@dataclass
-class Sums:
-    """A grid half done: what ranks can add up before it is finished."""
-
-    counts: Tensor | None
-    """int32 ``[B * voxels]``: points, or 1 for any in ``occupancy``; None in ``max``."""
-    features: Tensor | None
-    """fp32 ``[B * voxels, F]``: sums, or maxima with -inf for none; None where none are needed."""
-    dropped: Tensor
-    """int64 scalar: points outside the grid, of all clouds of the batch."""
+Sums = tuple[Tensor | None, Tensor | None]
+"""A grid half done, which ranks can add up before it is finished: int32 ``[B * voxels]`` points, or
+1 for any in ``occupancy``, None in ``max``; fp32 ``[B * voxels, F]`` sums of features, or maxima
+with -inf for none, None where none are needed."""
 
 
 def voxel_of(points: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
@@ -147,8 +141,11 @@ def voxel_of(points: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
     return torch.where(inside, voxel, len(points) * grid.voxels), inside
 
 
-def gather(points: Tensor, features: Tensor, grid: Grid, mode: Mode) -> Sums:
-    """Points ``[B, N, 3]`` with features ``[B, N, F]`` into voxels, by PyTorch's own operators."""
+def gather(points: Tensor, features: Tensor, grid: Grid, mode: Mode) -> tuple[Sums, Tensor]:
+    """Points ``[B, N, 3]`` with features ``[B, N, F]`` into voxels, by PyTorch's own operators.
+
+    And how many points of all clouds are outside the grid, an int64 scalar.
+    """
     voxel, inside = voxel_of(points, grid)
     voxel = voxel.flatten()
     # One voxel more takes what is outside, so that nobody has to wait and see how many there are.
@@ -166,20 +163,19 @@ def gather(points: Tensor, features: Tensor, grid: Grid, mode: Mode) -> Sums:
         index = voxel.unsqueeze(1).expand_as(rows)
         lowest = rows.new_full((size, rows.shape[1]), -torch.inf)
         values = lowest.scatter_reduce_(0, index, rows, "amax")[:-1]
-    return Sums(counts, values, (~inside).sum())
+    return (counts, values), (~inside).sum()
 
 
-def finish(sums: Sums, clouds: int, grid: Grid, mode: Mode) -> Tensor:
+def finish(sums: Sums, clouds: int, grid: Grid) -> Tensor:
     """The grid of :data:`Mode` from what was gathered."""
-    if mode in ("count", "occupancy"):
-        assert sums.counts is not None
-        return sums.counts.view(clouds, *grid.shape)
-    assert sums.features is not None
-    if mode == "mean":
-        assert sums.counts is not None
-        values = sums.features / sums.counts.clamp(min=1).unsqueeze(1)
+    counts, features = sums
+    if features is None:
+        assert counts is not None
+        return counts.view(clouds, *grid.shape)
+    if counts is not None:
+        values = features / counts.clamp(min=1).unsqueeze(1)
     else:
-        values = torch.where(sums.features == -torch.inf, 0.0, sums.features)
+        values = torch.where(features == -torch.inf, 0.0, features)
     return values.view(clouds, *grid.shape, -1)
 
 
@@ -222,13 +218,13 @@ class Voxelize(nn.Module):
     def forward(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         """The grid for points ``[B, N, 3]`` and features ``[B, N, F]``."""
         points, features = batch
-        sums = gather(points, features, self.grid, self.mode)
-        self.dropped += sums.dropped
+        sums, dropped = gather(points, features, self.grid, self.mode)
+        self.dropped += dropped
         self.batches += 1
-        for part in (sums.counts, sums.features) if self.combine_ranks else ():
+        for part in sums if self.combine_ranks else ():
             if part is not None:
                 join_ranks(part, "max" if self.mode in ("occupancy", "max") else "sum")
-        return finish(sums, len(points), self.grid, self.mode)
+        return finish(sums, len(points), self.grid)
 
     def counts(self) -> dict[str, float]:
         """``points_dropped_per_batch``: points of this rank that were outside the grid."""

@@ -28,7 +28,6 @@ class CandidateEvidence:
     """Lower end of its 95 % t interval; None with fewer than two runs."""
     high: float | None = None
     problem: str = ""
-    """Why there is no figure."""
 
     def __str__(self) -> str:
         if self.global_samples_per_s is None:
@@ -101,7 +100,6 @@ class ImportedResult:
     samples_per_s: PositiveFloat
     """As it was published, whatever was counted."""
     communication_ms: float | None = None
-    """Published communication a step."""
 
     @property
     def counted_batch(self) -> float:

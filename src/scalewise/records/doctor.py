@@ -9,9 +9,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal, get_args
 
-from pydantic import NonNegativeFloat
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from scalewise.records.files import Rank, UnixTime
 from scalewise.records.model import DeviceInfo
@@ -39,7 +39,6 @@ class HostFacts:
     memory_total_mib: float | None
     memory_available_mib: float | None
     shm_total_mib: float | None
-    """Size of /dev/shm."""
     shm_free_mib: float | None
     numa_nodes: tuple[NumaNode, ...]
     """Empty where the kernel does not tell."""
@@ -83,7 +82,6 @@ class PairLink:
     """How two devices are joined, before anything was copied."""
 
     first: int
-    """Rank."""
     second: int
     kind: str | None
     """As ``nvidia-smi topo`` writes it: NV18, PIX, PXB, PHB, NODE, SYS."""
@@ -99,15 +97,9 @@ Backend = Literal["nccl", "gloo"]
 class Timing:
     """Repetitions of one operation after its warm-up."""
 
-    samples_us: tuple[float, ...]
+    samples_us: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)]
     """Microseconds of one operation: each is the mean of ``iterations`` back to back."""
     iterations: int
-
-    def __post_init__(self) -> None:
-        if not self.samples_us or min(self.samples_us) <= 0:
-            raise ValueError(
-                f"samples_us: found {list(self.samples_us)}; allowed: one or more, each above 0"
-            )
 
     @property
     def median_us(self) -> float:
@@ -195,7 +187,6 @@ class CopyRate:
     together: bool
     """Whether all ranks copied at once; else this one had the host to itself."""
     bytes: int
-    """Size of the buffer."""
     timing: Timing
     gb_s: float
     correct: bool
@@ -248,7 +239,6 @@ class RankMeasurements:
     collectives: tuple[CollectiveRate, ...] = ()
     soak: Soak | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """Wall time of each stage."""
     versions: Mapping[str, str] = field(default_factory=dict)
     missing: Mapping[str, str] = field(default_factory=dict)
 
@@ -297,13 +287,9 @@ class DoctorReport:
         self, backend: Backend, ranks: int, collective: Collective = "all_reduce"
     ) -> tuple[tuple[int, float], ...]:
         """Bytes and ms of one such collective over so many ranks, smallest first; may be empty."""
-        return tuple(
-            sorted(
-                (rate.bytes, rate.timing.median_us / 1e3)
-                for rate in self.collectives
-                if (rate.backend, rate.collective, rate.ranks) == (backend, collective, ranks)
-            )
-        )
+        asked = backend, collective, ranks
+        found = (r for r in self.collectives if (r.backend, r.collective, r.ranks) == asked)
+        return tuple(sorted((rate.bytes, rate.timing.median_us / 1e3) for rate in found))
 
     @property
     def pairs(self) -> tuple[PairRate, ...]:

@@ -418,7 +418,6 @@ class SweepPlan:
     """The cells of a sweep, in the order in which they are to run."""
 
     created_at: UnixTime
-    """Unix time."""
     command: tuple[str, ...]
     order_seed: int
     """Seed of the shuffle that interleaved the repeats."""
@@ -482,9 +481,7 @@ class CurrentAttempt:
     stamp: int
     """When it began to write (Unix time, ns): tells apart two attempts with the same number."""
     result: CellResult | None
-    """Set if the cell is done."""
     failure: Ending | None
-    """Set if this attempt failed."""
 
     @property
     def has_ended(self) -> bool:

@@ -81,7 +81,6 @@ class MetricRow:
     """Metrics at one step."""
 
     time: UnixTime
-    """Unix time."""
     step: NonNegativeInt
     """Optimizer steps done."""
     epoch: NonNegativeInt

@@ -80,7 +80,6 @@ class EarlyStop:
     value: float | None = None
     """That metric then; None for none and for one that is not finite."""
     best: float | None = None
-    """Its best value."""
     why: str = ""
     """In the words of whoever asked; empty where it says nothing."""
 
@@ -154,7 +153,6 @@ class DeviceInfo:
     """The device one rank ran on."""
 
     kind: Literal["cuda", "cpu"]
-    """The kind of processor that computed."""
     name: str
     """``NVIDIA H200``, or the processor's model name."""
     uuid: str | None = None
@@ -295,7 +293,6 @@ class RankSummary:
     rehearsed: RehearsalRecord | None = None
     """None where all ranks were there."""
     execution: ExecutionRecord | None = None
-    """How its steps were really executed."""
     fp8: Fp8Record | None = None
     """Which linear layers multiplied in fp8; None where none did."""
     length: LengthRecord | None = None
@@ -335,7 +332,6 @@ class RunningAttempt:
     number: PositiveInt
     """Counted from 1."""
     started_at: UnixTime
-    """Unix time."""
     devices: tuple[DeviceInfo, ...]
     """One a rank."""
     pids: tuple[int, ...] = ()
@@ -447,7 +443,6 @@ class TrackerState:
     location: str
     """Project and run, folder or URL: where a person finds it."""
     problem: str | None = None
-    """The fault, in one line."""
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,6 @@ class DeviceSeries:
     unavailable: Mapping[str, str]
     """Metric name to the reason it could not be read."""
     times: tuple[UnixTime, ...]
-    """Unix time of each sample."""
     samples: tuple[Mapping[str, DeviceSample], ...]
     """For each time, device id to its reading; a device that vanished is absent."""
     cost_ms: tuple[float | None, ...] = ()

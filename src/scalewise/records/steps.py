@@ -349,7 +349,6 @@ class WindowProfile:
 
     rank: int
     steps: int
-    """In the window."""
     timeline: Literal["device", "host"]
     """``device``: kernels by name; ``host``: collectives and operators of a CPU host."""
     span_ms: float

@@ -1,4 +1,3 @@
-from .builder import ReportFolderError as ReportFolderError
 from .builder import build as build
 from .builder import build_comparison as build_comparison
 from .builder import print_console as print_console

@@ -47,9 +47,10 @@ from scalewise.report.findings import (
     fastest_rows,
     folder_to_type,
     key_of,
+    ranked_in_brief,
+    rankings,
     remark_lines,
 )
-from scalewise.report.metric_tables import ranked_in_brief, rankings
 from scalewise.report.rehearsal_tables import in_brief as rehearsals_in_brief
 from scalewise.report.sections import Line, Lines, Section, Verbatim, lines, section
 
@@ -234,9 +235,8 @@ def _next(analysis: Analysis, pair: Pair) -> str:
     if verdict in ("ceiling", "undecided"):
         again = verdict == "undecided" and pair.judgement.verdict != "undecided"
         return "Next: measure again on a quiet host." if again else ""
-    deed, gain = ("", "")
-    if found:
-        deed, gain = _deed(analysis, found[1]), _gain(analysis, pair.multi, *found)
+    deed = _deed(analysis, found[1]) if found else ""
+    gain = _gain(analysis, pair.multi, *found) if found else ""
     if verdict == "does not pay":
         fewer = "one device" if pair.devices == 2 or pair.speedup.value < 1 else "fewer devices"
         # Without all of this loss the devices would pay.
@@ -308,10 +308,7 @@ def _untried(analysis: Analysis, config: Configuration, found: Remedy) -> Remedy
 
 
 def _deed(analysis: Analysis, what: Remedy) -> str:
-    if not what.overrides:
-        return what.deed
-    override = _paired(analysis, what.overrides[0])
-    return _add(analysis, override)
+    return _add(analysis, _paired(analysis, what.overrides[0])) if what.overrides else what.deed
 
 
 def _add(analysis: Analysis, override: str) -> str:
@@ -342,8 +339,7 @@ def _gain(analysis: Analysis, config: Configuration, loss: LostTime, what: Remed
 
 
 def _commands(analysis: Analysis) -> Iterator[str]:
-    typed = command(analysis)
-    for pair in analysis.pairs if typed else ():
+    for pair in analysis.pairs if command(analysis) else ():
         found = _first_remedy(analysis, pair.multi)
         override = _paired(analysis, found[1].overrides[0]) if found and found[1].overrides else ""
         if override and override in _next(analysis, pair):

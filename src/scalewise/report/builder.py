@@ -25,7 +25,7 @@ from scalewise.analysis import (
     analyse,
     load_sweep,
 )
-from scalewise.config import conf_dir
+from scalewise.config import ConfigError, conf_dir
 from scalewise.host import plural
 from scalewise.records import SweepFolder, write_atomically
 from scalewise.report import console as console_module
@@ -39,14 +39,13 @@ from scalewise.report.findings import (
     WORTH_A_ROW,
     decisions,
     losses,
+    metrics,
     mfu,
     remark_lines,
     remarks,
     repeats,
 )
-from scalewise.report.metric_tables import metrics
-from scalewise.report.plot_style import write_plots
-from scalewise.report.plots import report_plots
+from scalewise.report.plots import report_plots, write_plots
 from scalewise.report.rehearsal_tables import rehearsed
 from scalewise.report.run_facts import head, provenance, trackers, unfinished
 from scalewise.report.scaling_tables import anatomy, resources, same_in_every_row, scaling
@@ -77,22 +76,15 @@ _SIDES = "Sweeps side by side"
 _COMPARISON = "comparison.json"
 
 
-class ReportFolderError(ValueError):
-    """No report can be written into the folder. The message is one line."""
-
-
 @dataclass(frozen=True)
 class ReportFiles:
     """The files that :func:`build` wrote."""
 
     replaced: bool
-    """Whether there was a report before."""
     invalid: bool
-    """Whether any configuration is invalid."""
     markdown: Path
     """The first page."""
     details: Path
-    """Every section."""
     html: Path
     """Everything on one page, with pictures to filter."""
     json: Path
@@ -143,7 +135,7 @@ def build(sweep: Source, out: Path | None = None, samples: int | None = None) ->
 
     An earlier report is replaced. ``out`` is another folder for it, ``samples`` a number of samples
     to train, whose time and cost are shown. Raises RecordError if the sweep has no cell,
-    :class:`ReportFolderError` where ``out`` has other files, and OSError where none can be written.
+    :class:`ConfigError` where ``out`` has other files, and OSError where none can be written.
     """
     if out is not None:
         _check_report_folder(out, _RESULTS)
@@ -186,7 +178,7 @@ def build_comparison(
     """Write comparison.html, .md, .json and .csv into ``out``; returns the page.
 
     The last of ``sections``, what to take, comes first. An earlier comparison is replaced. Raises
-    :class:`ReportFolderError` where ``out`` has other files, and OSError where none can be written.
+    :class:`ConfigError` where ``out`` has other files, and OSError where none can be written.
     """
     _check_report_folder(out, _COMPARISON)
     # No sweep's own report needs these.
@@ -221,13 +213,13 @@ def print_console(
 def _check_report_folder(folder: Path, kept: str) -> None:
     """Refuse a folder with other files, since plots of an earlier report are removed from it.
 
-    ``kept`` is the file by which an earlier one is known. Raises :class:`ReportFolderError`.
+    ``kept`` is the file by which an earlier one is known. Raises :class:`ConfigError`.
     """
     if not folder.exists() or (folder / kept).exists():
         return
     if not folder.is_dir() or any(folder.iterdir()):
         what = "which holds other files" if folder.is_dir() else "which is no folder"
-        raise ReportFolderError(
+        raise ConfigError(
             f"--out: found {folder}, {what}; allowed: a new or an empty folder, or one with an "
             f"earlier {kept}"
         )

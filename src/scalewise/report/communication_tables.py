@@ -22,6 +22,7 @@ from scalewise.report.sections import (
     Section,
     Table,
     by_text,
+    cut,
     item,
     lines,
     section,
@@ -48,6 +49,7 @@ _EXPLAINED = {
 }
 
 _LONGEST_NAME = 60
+"""Letters of a kernel's name: it may have hundreds, most of them types of its arguments."""
 _MIB = 2**20
 
 
@@ -186,10 +188,6 @@ def profiles(analysis: Analysis) -> Section:
 
 
 def _profile_lines(analysis: Analysis) -> Iterator[str]:
-    def shorten(name: str) -> str:
-        # A kernel's may have hundreds of letters, most of them types of its arguments.
-        return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 3]}..."
-
     doubted = _doubted_windows(analysis)
     for config in analysis.profiled:
         cell = config.runs[-1].cell
@@ -197,17 +195,14 @@ def _profile_lines(analysis: Analysis) -> Iterator[str]:
             yield f"{cell.planned.name}: the profiler's window was not recorded"
             continue
         first = cell.profiles[0]
-        known = [o for o in first.operations
-                 if not (cell.planned.name in doubted and o.communication)]  # fmt: skip
-        longest = sorted(known, key=lambda o: -o.ms_per_step)[:3]
-        names = (
-            ", ".join(f"{shorten(o.name)} {number(o.ms_per_step)} ms" for o in longest) or "none"
-        )
-        trace = f"; trace: {cell.planned.name}/profile/{first.trace}" if first.trace else ""
-        yield (
-            f"{cell.planned.name}: {first.steps} steps, longest of rank 0 a step: {names}{trace}"
-        )
-        yield from (f"{cell.planned.name}: {name}: {why}" for name, why in first.missing.items())
+        is_doubted = cell.planned.name in doubted
+        known = [one for one in first.operations if not (is_doubted and one.communication)]
+        longest = sorted(known, key=lambda one: -one.ms_per_step)[:3]
+        each = (f"{cut(o.name, _LONGEST_NAME)} {number(o.ms_per_step)} ms" for o in longest)
+        names, cell_name = ", ".join(each) or "none", cell.planned.name
+        trace = f"; trace: {cell_name}/profile/{first.trace}" if first.trace else ""
+        yield f"{cell_name}: {first.steps} steps, longest of rank 0 a step: {names}{trace}"
+        yield from (f"{cell_name}: {name}: {why}" for name, why in first.missing.items())
 
 
 def profiles_as_plain(analysis: Analysis, cell: CellRecords) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from scalewise.records import DoctorReport
 from scalewise.report.doctor_tables import doctor_sections
-from scalewise.report.sections import Line, Lines, Section, Table, Tone, printable
+from scalewise.report.sections import Block, Line, Lines, Section, Table, Tone, printable
 
 _BRIEF = ("head", "doctor", "unfinished", "answer", "target", "trackers")
 """Sections of which a terminal shows what is told without ``-v``, the answer near the end."""
@@ -50,9 +50,8 @@ _FEWEST_LABEL_COLUMNS = 12
 
 def show(sections: Iterable[Section], console: Console) -> None:
     found = {one.key: one for one in sections}
-    for key in _ORDER:
-        if key in found:
-            _show_section(found[key], console)
+    for one in (found[key] for key in _ORDER if key in found):
+        _show_section(one, console)
 
 
 _WIDEST = 100
@@ -68,15 +67,13 @@ def show_answer(sections: Iterable[Section], console: Console) -> None:
     """What a report comes to: its answers, and what failed."""
     found = {one.key: one for one in sections}
     width = min(console.width, _WIDEST)
-    for key in _BRIEF:
-        if key in found and key in ("doctor", "target"):
-            _show_section(found[key], console)
+    for one in (found[key] for key in _BRIEF if key in found):
+        if one.key in ("doctor", "target"):
+            _show_section(one, console)
             continue
-        for block in found[key].blocks if key in found else ():
-            if not isinstance(block, Lines) or block.where == "page":
-                continue
-            if block.tone in _TOLD.get(key, (block.tone,)):
-                _show_rows(block, key, width, console)
+        for block in one.blocks:
+            if isinstance(block, Lines) and block.tone in _TOLD.get(one.key, (block.tone,)):
+                _show_block(block, one.key, width, console)
 
 
 def _show_rows(block: Lines, key: str, width: int, console: Console) -> None:
@@ -143,17 +140,19 @@ def _show_section(section: Section, console: Console) -> None:
     if section.key in _TITLED and section.blocks:
         console.print(_text(section.title, "bold"))
     for block in section.blocks:
-        if isinstance(block, Table) and block.where != "page":
-            _show_table(block, console, "italic")
-        elif isinstance(block, Lines) and block.where != "page":
-            _show_rows(block, section.key, console.width, console)
+        _show_block(block, section.key, console.width, console)
 
 
-def _show_table(table: Table, console: Console, style: str) -> None:
-    if table.title:
-        console.print(_text(table.title, style))
-    for part in _fitted(table, console):
-        console.print(part)
+def _show_block(
+    block: Block, key: str, width: int, console: Console, style: str = "italic"
+) -> None:
+    if isinstance(block, Lines) and block.where != "page":
+        _show_rows(block, key, width, console)
+    elif isinstance(block, Table) and block.where != "page":
+        if block.title:
+            console.print(_text(block.title, style))
+        for part in _fitted(block, console):
+            console.print(part)
 
 
 def _text(text: str, style: str = "") -> Text:
@@ -218,7 +217,4 @@ def show_comparison(sections: Sequence[Section], console: Console) -> None:
             console.print(_text(one.title, "bold"))
         width = console.width if one.key == "ratio" else min(console.width, _WIDEST)
         for block in one.blocks:
-            if isinstance(block, Lines):
-                _show_rows(block, one.key, width, console)
-            elif isinstance(block, Table):
-                _show_table(block, console, "bold")
+            _show_block(block, one.key, width, console, "bold")

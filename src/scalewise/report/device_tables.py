@@ -18,6 +18,7 @@ from scalewise.analysis import (
     estimate,
     estimate_runs,
     factor,
+    mean_of_known,
     measure_pipeline,
     measured_rows,
     number,
@@ -80,12 +81,10 @@ def device_memory(config: Configuration) -> tuple[DeviceMemory, ...]:
         return ()
     found = []
     for devices in zip(*runs, strict=True):
-        means = [d.memory_used_mib for d in devices if d.memory_used_mib is not None]
-        spreads = [d.memory_sd_mib for d in devices if d.memory_sd_mib is not None]
+        first, means = devices[0], [m for d in devices if (m := d.memory_used_mib) is not None]
         if not means:
             return ()
-        sd = sum(spreads) / len(spreads) if spreads else None
-        first = devices[0]
+        sd = mean_of_known([d.memory_sd_mib for d in devices])
         label = first.label if first.label.startswith("GPU") else f"rank {first.device.index}"
         found.append(DeviceMemory(label, estimate_runs(means).value, sd))
     return tuple(found)
@@ -144,13 +143,8 @@ def energy(analysis: Analysis) -> Section:
                                                                for e in run if e.source})) or None),
     )  # fmt: skip
     known = [config for config in analysis.measured if _energies(config)]
-    missing = (
-        f"{config.label}: GPU {part.device.index}: {reason}"
-        for config in known
-        for parts in _energies(config)
-        for part in parts
-        for reason in part.missing
-    )
+    parts = ((config.label, part) for config in known for run in _energies(config) for part in run)
+    missing = (f"{label}: GPU {p.device.index}: {why}" for label, p in parts for why in p.missing)
     return section(
         "energy",
         "Energy",
@@ -281,10 +275,8 @@ def _balance_table(analysis: Analysis, note: str) -> Table:
         return lambda row: getattr(_worst_balance(row.config), figure)
 
     def counted(row: Row) -> str | None:
-        found, readings = (
-            utilization.read(row),
-            sum(r.utilization_readings for r in row.config.runs),
-        )
+        readings = sum(run.utilization_readings for run in row.config.runs)
+        found = utilization.read(row)
         return f"{estimate(found)} (n={readings})" if found else None
 
     columns = (
@@ -312,10 +304,6 @@ def _worst_balance(config: Configuration) -> LoadBalance | None:
 def _runs_table(analysis: Analysis) -> Table:
     """One row a run on several devices, in the order in which the runs began."""
 
-    def share(row: BalancedRun) -> float | None:
-        found = row[2].behind_share
-        return None if found is None else 100 * found
-
     def stretch(row: BalancedRun) -> str | None:
         worst = max(row[2].history, key=lambda w: w.cv_percent, default=None)
         if worst is None:
@@ -324,7 +312,7 @@ def _runs_table(analysis: Analysis) -> Table:
 
     def activity(row: BalancedRun) -> str | None:
         cv, usage = row[1].value("sm_activity_cv_percent"), row[1].usage
-        readings = usage.activity_readings if usage else 0
+        readings = sum(one.activity_readings for one in usage.devices) if usage else 0
         return None if cv is None else f"{number(cv)} (n={readings})"
 
     columns = (
@@ -333,7 +321,7 @@ def _runs_table(analysis: Analysis) -> Table:
         words("grade", "grade", lambda row: row[2].grade),
         Column("slowest_rank", "slowest rank", "", lambda row: row[2].slowest_rank),
         Column("behind_ms", "behind", "ms", lambda row: row[2].behind_ms),
-        Column("behind_share", "share of the step", "%", share),
+        Column("behind_share", "share of the step", "%", lambda row: row[2].behind_share, _percent),
         Column("last_in", "last in", "% of steps", lambda row: 100 * row[2].slowest_share),
         Column("worst_stretch", "worst stretch", "CV %", stretch),
         Column("activity_cv", "SM activity CV", "%, n readings", activity),
@@ -341,6 +329,10 @@ def _runs_table(analysis: Analysis) -> Table:
     )
     title = "Run by run, in the order in which they began"
     return table("balance_runs", columns, _balanced_runs(analysis)[:_MOST_RUNS], title=title)
+
+
+def _percent(share: float) -> str:
+    return number(100 * share)
 
 
 BalancedRun = tuple[Configuration, Run, LoadBalance]

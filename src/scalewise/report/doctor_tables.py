@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from scalewise.analysis import Analysis, grouped, number
-from scalewise.records import Backend, DoctorReport, PairRate, RankMeasurements, Timing
+from scalewise.records import Backend, DoctorReport, RankMeasurements, Timing
 from scalewise.report.sections import (
     Column,
     Line,
-    Lines,
     Section,
     Table,
     Where,
@@ -27,35 +26,25 @@ _BANDWIDTHS = (
     "(n-1)/n for all-gather and reduce-scatter, 1 for broadcast.",
     "Spread: (slowest - fastest repetition) / median. GB/s: 10^9 bytes a second.",
 )
+_BACKENDS: tuple[Backend, ...] = ("nccl", "gloo")
 
 
 def doctor_sections(report: DoctorReport) -> list[Section]:
     """All that was measured, then what is missing, then the advice."""
-    found = report.findings
-    healthy = () if found else ["No known fault was found in what could be measured."]
+    advice: list[str | Line] = []
+    for one in report.findings:
+        because = f"evidence: {one.evidence}", f"do: {one.advice}", f"wrong if: {one.refuted_by}"
+        advice += [Line(one.text, verdict=one.severity), *because]
+    healthy = ["No known fault was found in what could be measured."]
+    collectives = (_collectives(report, backend) for backend in _BACKENDS)
+    tables = _host(report), _devices(report), _pairs(report), *collectives
     return [
-        section("doctor_host", "", _host(report)),
-        section("doctor_devices", "", _devices(report)),
-        section("doctor_pairs", "", _pairs(report)),
-        section("doctor_nccl", "", _collectives(report, "nccl")),
-        section("doctor_gloo", "", _collectives(report, "gloo"), lines(_BANDWIDTHS, "faint")),
+        section("doctor_tables", "", *tables, lines(_BANDWIDTHS, "faint")),
         section("doctor_missing", "Not measured", lines(_missing(report), "plain")),
         section(
             "doctor_findings",
             "Advice",
-            *(
-                Lines(
-                    (
-                        Line(f.text, verdict=f.severity),
-                        Line(f"evidence: {f.evidence}"),
-                        Line(f"do: {f.advice}"),
-                        Line(f"wrong if: {f.refuted_by}"),
-                    ),
-                    "plain",
-                )
-                for f in found
-            ),
-            lines(healthy, "plain"),
+            lines(advice or healthy, "plain"),
             lines([f"examined in {report.duration_s:.0f} s"], "faint"),
         ),
     ]
@@ -63,6 +52,8 @@ def doctor_sections(report: DoctorReport) -> list[Section]:
 
 def _host(report: DoctorReport) -> Table:
     host = report.host
+    limit = _mib(host.memory_limit_mib) if host.memory_limit_mib else "none"
+    memory = f"{_mib(host.memory_available_mib)} free of {_mib(host.memory_total_mib)}"
     nodes = "; ".join(f"{n.node}: {len(n.cores)} cores" for n in host.numa_nodes)
     quota = f", cgroup quota {host.cpu_quota:g}" if host.cpu_quota is not None else ""
     pressure = host.cpu_pressure_percent
@@ -73,11 +64,7 @@ def _host(report: DoctorReport) -> Table:
         ("NUMA nodes", nodes or None),
         ("CPU governor", host.cpu_governor),
         ("CPU pressure", None if pressure is None else f"{pressure:g} % of the last 10 s"),
-        (
-            "memory",
-            f"{_mib(host.memory_available_mib)} free of {_mib(host.memory_total_mib)}, "
-            f"cgroup limit {_mib(host.memory_limit_mib) if host.memory_limit_mib else 'none'}",
-        ),
+        ("memory", f"{memory}, cgroup limit {limit}"),
         ("/dev/shm", f"{_mib(host.shm_free_mib)} free of {_mib(host.shm_total_mib)}"),
         ("driver", report.driver),
         ("software", ", ".join(f"{k} {v}" for k, v in versions) or None),
@@ -93,15 +80,12 @@ def _devices(report: DoctorReport) -> Table:
         where = "" if index is None else f" (GPU {index})"
         heading = f"rank {rank}{where}: {facts.device.name}"
         columns.append(Column(f"rank{rank}", heading, "", item(rank + 1)))
-    rows: dict[str, dict[int, str]] = {}
+    rows: dict[str, list[str | None]] = {}
     for measured in report.ranks:
         for label, text in _device_cells(measured):
-            rows.setdefault(label, {})[measured.rank] = text
-    cells = [
-        (label, *(by_rank.get(r) for r in range(len(report.devices))))
-        for label, by_rank in rows.items()
-    ]
-    return table("devices", columns, cells, title="Devices")
+            row = rows.setdefault(label, [label, *[None] * len(report.devices)])
+            row[measured.rank + 1] = text
+    return table("devices", columns, rows.values(), title="Devices")
 
 
 def _device_cells(rank: RankMeasurements) -> Iterator[tuple[str, str]]:
@@ -115,47 +99,37 @@ def _device_cells(rank: RankMeasurements) -> Iterator[tuple[str, str]]:
     for cost in rank.launch:
         label = f"launch: {cost.kind.replace('_', ' ')}, us"
         yield label, f"{cost.timing.median_us:.3g} (spread {_spread(cost.timing)})"
-    if rank.pcie is not None:
-        link = rank.pcie
-        yield (
-            "PCIe under load",
-            f"gen {link.generation or '?'} of {link.max_generation or '?'}, "
-            f"x{link.lanes or '?'} of x{link.max_lanes or '?'}",
-        )
+    if link := rank.pcie:
+        each = link.generation, link.max_generation, link.lanes, link.max_lanes
+        yield "PCIe under load", "gen {} of {}, x{} of x{}".format(*(n or "?" for n in each))
     if rank.soak is not None and rank.soak.windows:
         windows = rank.soak.windows
         rates = [w.tflops for w in windows]
-        yield (
-            f"soak {windows[-1].at_s:.0f} s {rank.soak.precision}, TFLOP/s",
-            f"{rates[0]:.3g} first, {rates[-1]:.3g} last, {min(rates):.3g} least",
-        )
-        hot = [w.temperature_c for w in windows if w.temperature_c is not None]
-        clocks = [w.sm_clock_mhz for w in windows if w.sm_clock_mhz is not None]
-        limits = sorted({r for w in windows for r in w.throttle_reasons or ()})
-        if hot:
+        said = f"{rates[0]:.3g} first, {rates[-1]:.3g} last, {min(rates):.3g} least"
+        yield f"soak {windows[-1].at_s:.0f} s {rank.soak.precision}, TFLOP/s", said
+        if hot := [w.temperature_c for w in windows if w.temperature_c is not None]:
             yield "soak: hottest, C", f"{max(hot):.0f}"
-        if clocks:
+        if clocks := [w.sm_clock_mhz for w in windows if w.sm_clock_mhz is not None]:
             yield "soak: SM clock, MHz", f"{min(clocks):.0f} to {max(clocks):.0f}"
-        if any(w.throttle_reasons is not None for w in windows):
-            yield "soak: clock limits", ", ".join(limits) or "none"
+        if limits := [w.throttle_reasons for w in windows if w.throttle_reasons is not None]:
+            yield "soak: clock limits", ", ".join(sorted(set().union(*limits))) or "none"
+
+
+_DATA = {True: "right", False: "WRONG"}
 
 
 def _pairs(report: DoctorReport) -> Table:
     links = {(link.first, link.second): link.kind for link in report.links}
-
-    def how(pair: PairRate) -> str:
-        return "direct" if pair.direct else "through the host"
-
     columns = (
         words("ranks", "ranks", lambda pair: f"{pair.first}-{pair.second}"),
         words("link", "link", lambda pair: links.get((pair.first, pair.second))),
-        words("how", "how", how),
+        words("how", "how", lambda pair: "direct" if pair.direct else "through the host"),
         Column("size", "size", "", lambda pair: pair.bytes, size_text),
         Column("there", "there", "", lambda pair: pair.forward_gb_s, rate_text),
         Column("back", "back", "", lambda pair: pair.backward_gb_s, rate_text),
         Column("both", "both", "", lambda pair: pair.both_gb_s, rate_text),
         Column("spread", "spread", "", lambda pair: pair.forward, _spread),
-        Column("data", "data", "", lambda pair: pair.correct, _data_word),
+        Column("data", "data", "", lambda pair: pair.correct, _DATA.__getitem__),
     )
     return table("pairs", columns, report.pairs, title="Pairs, point to point (GB/s)")
 
@@ -176,7 +150,7 @@ def _collectives(report: DoctorReport, backend: Backend, *, few: bool = False) -
         Column("spread", "spread", "", lambda rate: rate.timing, _spread),
         Column("algorithm", "alg. GB/s", "", lambda rate: rate.algorithm_gb_s, rate_text),
         Column("bus", "bus GB/s", "", lambda rate: rate.bus_gb_s, rate_text),
-        Column("data", "data", "", lambda rate: rate.correct, _data_word),
+        Column("data", "data", "", lambda rate: rate.correct, _DATA.__getitem__),
     )
     title = f"Collectives, {backend}, {ranks} ranks"
     return table(f"collectives_{backend}", columns, rates, title=title)
@@ -200,16 +174,14 @@ def examined(analysis: Analysis) -> Section:
     report = analysis.doctor
     if report is None:
         return section("doctor", "")
-    backends: tuple[Backend, ...] = ("nccl", "gloo")
-    tables = (_devices(report), _pairs(report),
-              *(_collectives(report, backend, few=True) for backend in backends))  # fmt: skip
+    few = (_collectives(report, backend, few=True) for backend in _BACKENDS)
     where: Where = "page" if analysis.measured else "both"
     return section(
         "doctor",
         "What the doctor found",
         lines(_doctor_lines(report)),
         lines(_missing(report), where="page"),
-        *(replace(one, where=where) for one in tables),
+        *(replace(one, where=where) for one in (_devices(report), _pairs(report), *few)),
         lines(_BANDWIDTHS, "faint", where),
     )
 
@@ -233,10 +205,6 @@ def rate_text(gb_s: float) -> str:
 
 def _spread(timing: Timing) -> str:
     return f"{timing.spread_percent:.0f}%"
-
-
-def _data_word(correct: bool) -> str:
-    return "right" if correct else "WRONG"
 
 
 def size_text(byte_count: int) -> str:

@@ -272,7 +272,7 @@ class Tables:
     @cached_property
     def steps(self) -> pd.DataFrame:
         """One row a step of a rank, warm-up included; :meth:`steps_of` takes less memory."""
-        return _joined(list(map(_steps, self.analysis.sweep.cells)))
+        return _steps(self.analysis.sweep.cells)
 
     @cached_property
     def devices(self) -> pd.DataFrame:
@@ -281,7 +281,7 @@ class Tables:
 
     def steps_of(self, cell: str) -> pd.DataFrame:
         """The rows of :attr:`steps` of one cell, by its name. Raises KeyError for another."""
-        return _steps({one.planned.name: one for one in self.analysis.sweep.cells}[cell])
+        return _steps([{one.planned.name: one for one in self.analysis.sweep.cells}[cell]])
 
 
 def load(folder: str | os.PathLike[str]) -> Tables:
@@ -302,13 +302,6 @@ def _frame(rows: Iterator[dict[str, Any]]) -> pd.DataFrame:
     # What is missing everywhere has the type of a missing number, in Parquet too.
     empty = frame.columns[frame.isna().all()]
     return frame.astype(dict.fromkeys(empty, float))
-
-
-def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    import pandas as pd
-
-    known = [frame for frame in frames if len(frame)]
-    return pd.concat(known, ignore_index=True) if known else pd.DataFrame()
 
 
 def _cell_row(cell: CellRecords) -> dict[str, Any]:
@@ -340,8 +333,12 @@ def _name(group: Any) -> str | None:
     return group.get("name") if isinstance(group, Mapping) else None
 
 
-def _steps(cell: CellRecords) -> pd.DataFrame:
-    return _joined([_rank_steps(cell, series) for series in cell.steps])
+def _steps(cells: Iterable[CellRecords]) -> pd.DataFrame:
+    import pandas as pd
+
+    frames = (_rank_steps(cell, series) for cell in cells for series in cell.steps)
+    known = [frame for frame in frames if len(frame)]
+    return pd.concat(known, ignore_index=True) if known else pd.DataFrame()
 
 
 def _rank_steps(cell: CellRecords, series: StepSeries) -> pd.DataFrame:

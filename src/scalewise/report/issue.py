@@ -13,7 +13,7 @@ from scalewise.report.answer import answers
 from scalewise.report.console import rows_of
 from scalewise.report.findings import command, counts
 from scalewise.report.run_facts import labels, unfinished
-from scalewise.report.sections import Lines, printable
+from scalewise.report.sections import Lines, cut, printable
 
 WIDTH, HEIGHT = 80, 12
 _FENCE = "```"
@@ -25,7 +25,7 @@ def box(analysis: Analysis) -> list[str]:
     """What was run, what it comes to, and on what: what matters least is left out first."""
     below = list(_facts(analysis))
     said = _answer(analysis, HEIGHT - len(below) - 3)
-    told = [_cut(_ascii(row), WIDTH) for row in (command(analysis), *said, *below) if row]
+    told = [cut(_ascii(row), WIDTH) for row in (command(analysis), *said, *below) if row]
     return [_FENCE, *told, _FENCE]
 
 
@@ -89,7 +89,3 @@ def _of_the_host(known: Provenance) -> Iterator[str]:
 
 def _ascii(text: str) -> str:
     return printable(text).encode("ascii", errors="backslashreplace").decode()
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 3]}..."

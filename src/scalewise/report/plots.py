@@ -1,24 +1,33 @@
-"""The answer, throughput, speedup and parts of a step: each a figure, or None without any."""
+"""The answer, throughput, speedup and parts of a step: each a figure, or None without any.
+
+And how every plot looks, and the one way in which plots are written.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
 
+import matplotlib as mpl
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.text import Text
 
 from scalewise.analysis import (
     IDLE,
     MIN_EFFICIENCY,
     Analysis,
     Configuration,
+    Estimate,
     Pair,
     RatioEstimate,
     bounding,
@@ -27,8 +36,187 @@ from scalewise.analysis import (
     number,
 )
 from scalewise.records import PHASES
-from scalewise.report import plot_style
-from scalewise.report.plot_style import Draw
+from scalewise.report.sections import printable
+
+# Okabe and Ito (2008): distinguishable with every common colour vision deficiency.
+PALETTE = (
+    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#555555", "#F0E442",
+)  # fmt: skip
+GREY = "#888888"
+WIDTH_IN = 9.0
+WIDEST = 1.6
+"""Length of an axis in its largest figure: few wild runs have intervals that dwarf all others."""
+BEYOND = "interval reaches beyond the scale"
+_LONGEST = 110
+_LONGEST_NAME = 60
+"""Letters of a line of text, and of a row's name."""
+_MARKERS = "osD^vP*X"
+Draw = Callable[[], Figure | None]
+
+
+def write_plots(draws: Mapping[str, Draw], folder: Path) -> tuple[list[str], list[str]]:
+    """Write the plots that have something to show; returns their names, and what failed.
+
+    An earlier plot of the same name is removed, since it would show what is no longer there. A
+    picture that fails, for whatever reason, never ends a report: its figures are in the tables.
+    """
+    written, failed = [], []
+    # A `$` in a label is no mathematics.
+    with mpl.rc_context({"text.parse_math": False}):
+        for name, draw in draws.items():
+            path = folder / name
+            try:
+                made = draw()
+                if made is None:
+                    path.unlink(missing_ok=True)
+                    continue
+                for text in made.findobj(Text):
+                    text.set_text(drawn(text.get_text()))
+                with TemporaryDirectory(prefix=".", dir=folder) as beside:
+                    made.savefig(Path(beside) / name)
+                    (Path(beside) / name).replace(path)
+                written.append(name)
+            except Exception as error:
+                path.unlink(missing_ok=True)
+                failed.append(f"{name} was not written: {type(error).__name__}: {error}")
+    return written, failed
+
+
+def figure(width_in: float, height_in: float) -> Figure:
+    made = Figure(figsize=(width_in, height_in), dpi=150, layout="constrained")
+    FigureCanvasAgg(made)
+    return made
+
+
+def colour(index: int) -> str:
+    return PALETTE[index % len(PALETTE)]
+
+
+def marker(index: int) -> str:
+    """A marker; a ninth series repeats a colour, so the marker changes with it."""
+    return _MARKERS[(index + index // len(PALETTE)) % len(_MARKERS)]
+
+
+def beyond(axes: Axes, x: float, y: float, direction: str, colour: str) -> None:
+    """A triangle at the end of the scale, in the colour and place of its series."""
+    told = axes.get_legend_handles_labels()[1]
+    label = None if BEYOND in told else BEYOND
+    axes.plot([x], [y], direction, color=colour, ms=7, clip_on=False, ls="", zorder=5, label=label)
+
+
+def drawn(text: str, longest: int = _LONGEST) -> str:
+    """A text as pictures show it: without control characters, a long one without its middle."""
+    lines = [printable(line) for line in text.split("\n")]
+    return "\n".join(
+        line if len(line) <= longest else f"{line[: longest // 2]}…{line[-longest // 2 :]}"
+        for line in lines
+    )
+
+
+def swept_values(labels: Sequence[str]) -> list[str]:
+    """Long labels without the settings that most of them share, where they then still differ."""
+    if max(map(len, labels), default=0) <= _LONGEST_NAME:
+        return list(labels)
+    often = Counter(word for label in labels for word in set(label.split()))
+    short = [
+        drawn(
+            " ".join(w for w in label.split() if "=" not in w or 2 * often[w] <= len(labels)),
+            _LONGEST_NAME,
+        )
+        for label in labels
+    ]
+    return short if len(set(short)) == len(labels) else list(labels)
+
+
+def tidy(axes: Axes, grid: str = "x") -> None:
+    """Light grid behind the data, no box."""
+    axes.grid(axis=grid, color="#dddddd", linewidth=0.7)  # type: ignore[arg-type]
+    axes.set_axisbelow(True)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def group_thousands(axes: Axes, *names: str) -> None:
+    """Numbers on the axes ``x`` or ``y`` as 12,800, with all the digits that tell them apart."""
+    for name in names:
+        axis = axes.xaxis if name == "x" else axes.yaxis
+        axis.set_major_formatter(lambda v, _: f"{v:,.10g}")
+
+
+def legend_below(made: Figure, entries: Mapping[str, Artist], columns: int) -> None:
+    """One legend for all panels; nothing where there are no entries."""
+    if entries:
+        made.legend(list(entries.values()), list(entries), loc="outside lower center",
+                    ncols=columns, frameon=False, fontsize=8)  # fmt: skip
+
+
+def entries_of(*panels: Axes) -> dict[str, Artist]:
+    """What the panels' legends would show, each name once."""
+    named = [axes.get_legend_handles_labels() for axes in panels]
+    return {label: handle for handles, labels in named
+            for handle, label in zip(handles, labels, strict=True)}  # fmt: skip
+
+
+def grid_of_panels(made: Figure, rows: int, columns: int, count: int, **more: Any) -> list[Axes]:
+    """The first ``count`` panels of a grid, without the others."""
+    panels = list(made.subplots(rows, columns, squeeze=False, **more).ravel())
+    for axes in panels[count:]:
+        axes.remove()
+    return panels[:count]
+
+
+def stacked_panels(rows: Sequence[int]) -> tuple[Figure, list[Axes]]:
+    """One panel above the other, each as high as its number of rows needs."""
+    heights = [1.0 + 0.36 * n for n in rows]
+    made = figure(WIDTH_IN, sum(heights) + 0.5)
+    return made, grid_of_panels(made, len(rows), 1, len(rows), height_ratios=heights)
+
+
+def name_rows(axes: Axes, names: Sequence[str]) -> None:
+    short = [drawn(name, _LONGEST_NAME) for name in names]
+    if len(set(short)) < len(set(names)):
+        short = [drawn(name, len(name)) for name in names]
+    axes.set_yticks(range(len(names)), short)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+
+
+def by_workload(configs: Sequence[Configuration]) -> dict[str, list[Configuration]]:
+    """Configurations by model and dataset: a panel each."""
+    return grouped(configs, lambda c: " on ".join(filter(None, c.workload))
+                   if all(c.workload) else c.label)  # fmt: skip
+
+
+def short_label(config: Configuration) -> str:
+    return config.label.removeprefix(f"{config.name('model')} ")
+
+
+Bar = tuple[Configuration, Estimate, Sequence[float]]
+"""A configuration with its mean and the values of its runs."""
+
+
+def interval_bars(axes: Axes, title: str, bars: Sequence[Bar]) -> None:
+    """A bar a mean, a line its 95 % interval, and a dot a run.
+
+    Few wild runs have intervals that dwarf every bar: those leave the axes, with an arrow.
+    """
+    for row, (config, mean, values) in enumerate(bars):
+        single = config.devices == 1
+        axes.barh(row, mean.value, height=0.65, color=colour(0 if single else 1), alpha=0.85)
+        if mean.interval is not None:
+            axes.plot([mean.interval.low, mean.interval.high], [row, row], color="black", lw=1.6)
+        axes.plot(values, [row] * len(values), "o", ms=3, mfc="white", mec="black", mew=0.8)
+    most = max(max(mean.value, *values) for _, mean, values in bars)
+    limit = min(axes.get_xlim()[1], WIDEST * most)
+    for row, (config, mean, _) in enumerate(bars):
+        if mean.interval and mean.interval.high > limit:
+            beyond(axes, limit, row, ">", colour(0 if config.devices == 1 else 1))
+    axes.set_xlim(0, limit)
+    # Before the bar: at the end of an interval the mean would be read as that end's value.
+    name_rows(axes, [f"{short_label(c)}:  {number(mean.value)}" for c, mean, _ in bars])
+    axes.set_title(title, loc="left", fontsize=11)
+    group_thousands(axes, "x")
+    tidy(axes)
+
 
 _MOST_DRAWN: Final = 40
 """Configurations."""
@@ -68,18 +256,18 @@ def _noted(draw: Draw, note: str) -> Figure | None:
 
 def throughput(configs: Sequence[Configuration]) -> Figure | None:
     """Global samples/s with 95 % intervals over runs; every run is a dot."""
-    groups = plot_style.by_workload([c for c in configs if c.values("global_samples_per_s")])
+    groups = by_workload([c for c in configs if c.values("global_samples_per_s")])
     if not groups:
         return None
-    made, panels = plot_style.stacked_panels([len(g) for g in groups.values()])
+    made, panels = stacked_panels([len(g) for g in groups.values()])
     for axes, (workload, members) in zip(panels, groups.items(), strict=True):
         bars = [(c, mean, c.values("global_samples_per_s")) for c in members
                 if (mean := c.estimate("global_samples_per_s"))]  # fmt: skip
-        plot_style.interval_bars(axes, workload, bars)
+        interval_bars(axes, workload, bars)
     panels[-1].set_xlabel(
         "samples/s of all devices (bar and number: mean, line: 95 % interval, dots: runs)"
     )
-    plot_style.legend_below(made, plot_style.entries_of(*panels), 1)
+    legend_below(made, entries_of(*panels), 1)
     return made
 
 
@@ -90,35 +278,30 @@ def speedup_efficiency(
     if not pairs:
         return None
     curves = grouped(pairs, lambda p: p.multi.label.replace(f" x{p.devices}", "", 1))
-    made = plot_style.figure(plot_style.WIDTH_IN + 1, 4.6 + 0.22 * len(curves))
+    made = figure(WIDTH_IN + 1, 4.6 + 0.22 * len(curves))
     most = max(p.devices for p in pairs)
-    readers: tuple[Callable[[Pair], RatioEstimate], ...] = (
-        lambda p: p.speedup,
-        lambda p: p.efficiency,
-    )
-    titles = ("speedup over one device", "efficiency")
-    panels = plot_style.grid_of_panels(made, 1, 2, 2)
+    titles = {"speedup": "speedup over one device", "efficiency": "efficiency"}
+    panels = grid_of_panels(made, 1, 2, 2)
     found: dict[Axes, list[tuple[float, RatioEstimate, str]]] = {axes: [] for axes in panels}
-    for axes, read, words in zip(panels, readers, titles, strict=True):
+    for axes, (ratio_of, words) in zip(panels, titles.items(), strict=True):
         for i, (name, members) in enumerate(curves.items()):
             shift = 0.03 * most * (i - (len(curves) - 1) / 2) / max(len(curves) - 1, 1)
-            points = [
-                (p.devices + shift, read(p)) for p in sorted(members, key=lambda p: p.devices)
-            ]
+            ordered = sorted(members, key=lambda p: p.devices)
+            points = [(p.devices + shift, getattr(p, ratio_of)) for p in ordered]
             _ratio_points(axes, points, name, i)
-            found[axes] += [(x, ratio, plot_style.colour(i)) for x, ratio in points]
+            found[axes] += [(x, ratio, colour(i)) for x, ratio in points]
         axes.set(xlabel="devices", title=f"{title}{words}")
         axes.set_xticks(sorted({1, *(p.devices for p in pairs)}))
         axes.set_xlim(1 - 0.06 * most, most * 1.08)
         axes.set_ylim(0, max(axes.get_ylim()[1], 1.15))
-        plot_style.tidy(axes, "both")
+        tidy(axes, "both")
     speedup, efficiency = panels
-    speedup.plot([1, most], [1, most], "--", color=plot_style.GREY, label="ideal")
-    efficiency.axhline(1, ls="--", color=plot_style.GREY)
-    efficiency.axhline(threshold, ls=":", color=plot_style.GREY, label=threshold_words)
+    speedup.plot([1, most], [1, most], "--", color=GREY, label="ideal")
+    efficiency.axhline(1, ls="--", color=GREY)
+    efficiency.axhline(threshold, ls=":", color=GREY, label=threshold_words)
     _limit_ratios(speedup, found[speedup], most)
     _limit_ratios(efficiency, found[efficiency], 1.0)
-    plot_style.legend_below(made, plot_style.entries_of(*panels), 2)
+    legend_below(made, entries_of(*panels), 2)
     return made
 
 
@@ -130,31 +313,31 @@ def _ratio_points(
     values = [r.value for r in ratios]
     low = [r.value - r.interval.low if r.interval else 0.0 for r in ratios]
     high = [r.interval.high - r.value if r.interval else 0.0 for r in ratios]
-    colour = plot_style.colour(index)
-    axes.plot([1, *x], [1, *values], color=colour, lw=1, alpha=0.6)
-    axes.errorbar(x, values, yerr=[low, high], fmt=plot_style.marker(index), ms=6, capsize=3,
-                  color=colour, label=name)  # fmt: skip
+    ink = colour(index)
+    axes.plot([1, *x], [1, *values], color=ink, lw=1, alpha=0.6)
+    axes.errorbar(x, values, yerr=[low, high], fmt=marker(index), ms=6, capsize=3,
+                  color=ink, label=name)  # fmt: skip
 
 
 def _limit_ratios(
     axes: Axes, points: Sequence[tuple[float, RatioEstimate, str]], ideal: float
 ) -> None:
     """Intervals that dwarf every ratio leave the axes, with a triangle; the ``ideal`` stays."""
-    limit = plot_style.WIDEST * max(ideal, *(figure.value for _, figure, _ in points))
+    limit = WIDEST * max(ideal, *(found.value for _, found, _ in points))
     if axes.get_ylim()[1] <= limit:
         return
-    for x, figure, colour in points:
-        if figure.interval and figure.interval.high > limit:
-            plot_style.beyond(axes, x, limit, "^", colour)
+    for x, found, ink in points:
+        if found.interval and found.interval.high > limit:
+            beyond(axes, x, limit, "^", ink)
     axes.set_ylim(0, limit)
 
 
 def step_anatomy(analysis: Analysis) -> Figure | None:
     anatomies = {c.config_id: a for c in analysis.measured if (a := c.anatomy)}
-    groups = plot_style.by_workload([c for c in analysis.measured if c.config_id in anatomies])
+    groups = by_workload([c for c in analysis.measured if c.config_id in anatomies])
     if not groups:
         return None
-    made, panels = plot_style.stacked_panels([len(g) for g in groups.values()])
+    made, panels = stacked_panels([len(g) for g in groups.values()])
     shown: dict[str, Artist] = {}
     for axes, (workload, configs) in zip(panels, groups.items(), strict=True):
         for row, config in enumerate(configs):
@@ -166,29 +349,24 @@ def step_anatomy(analysis: Analysis) -> Figure | None:
                     word = config.phase_word(phase)
                     idle = word == IDLE
                     hatch = "///" if phase == "exposed_comm" else "..." if idle else None
-                    colour = plot_style.GREY if idle else plot_style.colour(i)
-                    bar = axes.barh(row, ms, left=left, color=colour, height=0.7,
+                    ink = GREY if idle else colour(i)
+                    bar = axes.barh(row, ms, left=left, color=ink, height=0.7,
                                     hatch=hatch, edgecolor="white", linewidth=0.5)  # fmt: skip
                     shown.setdefault(word, bar[0])
                     left += ms
-            axes.text(
-                left,
-                row,
-                f"  {number(anatomy.step_ms)} ms ({anatomy.timeline})",
-                va="center",
-                fontsize=8,
-            )
-        plot_style.name_rows(axes, [plot_style.short_label(c) for c in configs])
+            step = f"  {number(anatomy.step_ms)} ms ({anatomy.timeline})"
+            axes.text(left, row, step, va="center", fontsize=8)
+        name_rows(axes, [short_label(c) for c in configs])
         axes.set_title(workload, loc="left", fontsize=11)
         axes.set_xlim(0, axes.get_xlim()[1] * 1.2)
-        plot_style.tidy(axes)
+        tidy(axes)
     panels[-1].set_xlabel("mean ms a step, over runs and ranks (device or host clock)")
-    plot_style.legend_below(made, shown, 4)
+    legend_below(made, shown, 4)
     return made
 
 
 _MOST_ROWS: Final = 16
-_LONGEST_NAME: Final = 36
+_LONGEST_ANSWER: Final = 36
 _BANDS: Final = {"does not pay": "#f6d0b8", "pays": "#bfe6d8"}
 _INKS: Final = {"pays": "#00664d", "does not pay": "#b3400a", "invalid": "#b3400a"}
 _OPEN_INK: Final = "#8a6100"
@@ -199,64 +377,60 @@ def answer_plot(analysis: Analysis) -> Figure | None:
     shown = analysis.pairs[:_MOST_ROWS]
     if not shown:
         return None
-    made = plot_style.figure(10.5, 1.9 + 0.62 * len(shown))
-    speedups, costs = plot_style.grid_of_panels(made, 1, 2, 2, sharey=True, width_ratios=(3, 2))
+    made = figure(10.5, 1.9 + 0.62 * len(shown))
+    speedups, costs = grid_of_panels(made, 1, 2, 2, sharey=True, width_ratios=(3, 2))
     of_cost = [analysis.cost_ratio(pair) for pair in shown]
     least = [1.15 * pair.judgement.wanted for pair in shown]
     # The ideal stands on the scale where it is near.
     least += [p.devices for p in shown if p.devices < 1.6 * p.speedup.value]
     limit = _limit([pair.speedup for pair in shown], least)
     for row, pair in enumerate(shown):
-        _bands(speedups, row, pair.judgement.wanted, limit)
+        wanted = pair.judgement.wanted
+        for verdict, low, high in (("does not pay", 0.0, wanted), ("pays", wanted, limit)):
+            speedups.barh(row, high - low, left=low, height=0.86, color=_BANDS[verdict], zorder=0)
         if pair.devices < limit:
             speedups.plot([pair.devices] * 2, [row - 0.42, row + 0.42], "--", color="black",
                           lw=1.2, label="ideal")  # fmt: skip
         runs = pair.run_speedups
         speedups.plot(runs, [row + 0.22] * len(runs), "o", ms=4.5, mfc="none", clip_on=False,
-                      mec=plot_style.colour(0), mew=1.1)  # fmt: skip
+                      mec=colour(0), mew=1.1)  # fmt: skip
         _figure(speedups, row, pair.speedup, limit)
     speedups.set_xlim(0, limit)
     speedups.set_title("speedup over one device", fontsize=10, loc="left")
     most = _limit([one for one in of_cost if one], [1.3])
-    for row, figure in enumerate(of_cost):
-        if figure is not None:
-            _figure(costs, row, figure, most)
-    costs.axvline(1, color=plot_style.GREY, lw=1)
+    for row, found in enumerate(of_cost):
+        if found is not None:
+            _figure(costs, row, found, most)
+    costs.axvline(1, color=GREY, lw=1)
     costs.set_xlim(0, most)
     costs.set_title("cost of a sample over one device", fontsize=10, loc="left")
-    names = [plot_style.drawn(pair.multi.label, _LONGEST_NAME) for pair in shown]
+    names = [drawn(pair.multi.label, _LONGEST_ANSWER) for pair in shown]
     verdicts = [pair.verdict for pair in shown]
-    plot_style.name_rows(speedups, [*map("{}\n{}".format, names, verdicts)])
+    name_rows(speedups, [*map("{}\n{}".format, names, verdicts)])
     for label, pair in zip(speedups.get_yticklabels(), shown, strict=True):
         label.set_color(_INKS.get(pair.verdict, _OPEN_INK))
     for axes in (speedups, costs):
-        plot_style.tidy(axes)
+        tidy(axes)
     made.suptitle(_title(analysis.pairs), x=0.01, ha="left", fontsize=13, fontweight="bold")
-    plot_style.legend_below(made, _entries(speedups, costs), 4)
+    legend_below(made, _entries(speedups, costs), 4)
     return made
 
 
 def _limit(figures: Sequence[RatioEstimate], least: Sequence[float]) -> float:
     """End of an axis that holds every figure, and every interval that is not far beyond them."""
-    most = max([*least, *(figure.value for figure in figures)])
-    ends = [found.high for figure in figures if (found := bounding(figure))]
-    return 1.06 * max(most, min(max(ends, default=0.0), plot_style.WIDEST * most))
-
-
-def _bands(axes: Axes, row: int, wanted: float, limit: float) -> None:
-    edges = (0.0, wanted, limit)
-    for (_, colour), low, high in zip(_BANDS.items(), edges, edges[1:], strict=False):
-        axes.barh(row, high - low, left=low, height=0.86, color=colour, zorder=0)
+    most = max([*least, *(one.value for one in figures)])
+    ends = [found.high for one in figures if (found := bounding(one))]
+    return 1.06 * max(most, min(max(ends, default=0.0), WIDEST * most))
 
 
 def _figure(axes: Axes, row: int, found: RatioEstimate, limit: float) -> None:
-    ink, at = plot_style.colour(0), row - 0.08
+    ink, at = colour(0), row - 0.08
     interval = bounding(found)
     if interval is not None:
         high = min(interval.high, limit)
         axes.plot([interval.low, high], [at, at], color=ink, lw=2)
         if interval.high > limit:
-            plot_style.beyond(axes, limit, at, ">", ink)
+            beyond(axes, limit, at, ">", ink)
     axes.plot(found.value, at, "D", ms=6, color=ink)
     axes.annotate(f"{factor(found.value)}x", (found.value, at), xytext=(0, 7), ha="center",
                   textcoords="offset points", fontsize=9, fontweight="bold")  # fmt: skip
@@ -269,7 +443,7 @@ def _title(pairs: Sequence[Pair]) -> str:
         interval = bounding(pair.speedup)
         bounds = f" ({factor(interval.low)} to {factor(interval.high)})" if interval else ""
         verdict, speedup = pair.verdict, factor(pair.speedup.value)
-        name = plot_style.drawn(pair.multi.label, 2 * _LONGEST_NAME)
+        name = drawn(pair.multi.label, 2 * _LONGEST_ANSWER)
         return f"{name}: {verdict}, {speedup}x{bounds}"
     counts = Counter(pair.verdict for pair in pairs)
     told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
@@ -278,10 +452,10 @@ def _title(pairs: Sequence[Pair]) -> str:
 
 
 def _entries(*panels: Axes) -> dict[str, Artist]:
-    ink = plot_style.colour(0)
+    ink = colour(0)
     return {
-        **{f"band: {name}": Patch(color=colour) for name, colour in _BANDS.items()},
+        **{f"band: {name}": Patch(color=band) for name, band in _BANDS.items()},
         "a run": Line2D([], [], ls="", marker="o", mfc="none", color=ink),
         "mean and 95 % interval": Line2D([], [], marker="D", color=ink),
-        **plot_style.entries_of(*panels),
+        **entries_of(*panels),
     }

@@ -69,7 +69,8 @@ def _provenance_lines(analysis: Analysis) -> list[str]:
         "hosts (hashed)": [p.host for p in records],
         "protocol of timing": [str(p.protocol) for p in records],
     }
-    found = _facts_in_lines(facts)
+    known = {name: list(dict.fromkeys(filter(None, values))) for name, values in facts.items()}
+    found = [f"{name}: {', '.join(values)}" for name, values in known.items() if values]
     if analysis.sweep.order_seed is not None:
         found.append(f"order of cells: shuffled with seed {analysis.sweep.order_seed}")
     return [*labels(analysis), *found]
@@ -89,12 +90,6 @@ def _code(records: Sequence[Provenance]) -> dict[str, Sequence[str | None]]:
         "scalewise sources (SHA-256)": [p.code.get(SOURCE_SHA256, "")[:12] for p in records],
         f"commit of the {WORKING_DIRECTORY}": [*map(_commit, mine)],
     }
-
-
-def _facts_in_lines(facts: Mapping[str, Sequence[str | None]]) -> list[str]:
-    """Each fact with every value that occurred; nothing of one without any."""
-    known = {name: list(dict.fromkeys(v for v in values if v)) for name, values in facts.items()}
-    return [f"{name}: {', '.join(values)}" for name, values in known.items() if values]
 
 
 def _gpus(configs: Sequence[Configuration]) -> list[str]:

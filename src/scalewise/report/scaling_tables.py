@@ -70,7 +70,8 @@ _ALLOCATOR_NOTE = (
 
 def scaling(analysis: Analysis) -> Section:
     """Throughput, speedup, efficiency and verdict of every configuration that ran."""
-    shared = _in_every_row(analysis, _batch) and not any(map(_is_weak, analysis.measured))
+    batches = {config.identity.get("batch") for config in analysis.measured}
+    shared = len(batches) == 1 and not any(map(_is_weak, analysis.measured))
     name, *figures = figure_columns("scaling")
     columns = (
         name,
@@ -94,8 +95,8 @@ def of(metric: str) -> Read:
 
 def same_in_every_row(analysis: Analysis) -> list[str]:
     """A line of what all rows share, and a line a model of what differs between models alone."""
-    words = [_in_every_row(analysis, fact) for fact in _FACTS]
-    shared = ", ".join(word for word in words if word)
+    facts = zip(*map(_facts, analysis.measured), strict=True)
+    shared = ", ".join(each[0] for each in facts if each[0] and len(set(each)) == 1)
     return [*([f"the same in every row: {shared}"] if shared else []), *_by_model(analysis)]
 
 
@@ -127,42 +128,32 @@ def _later_starts(analysis: Analysis) -> Iterator[str]:
             )
 
 
-Fact = Callable[[Configuration], str | None]
+def _facts(config: Configuration) -> list[str]:
+    """What a row ran with; empty words for what it has not, and what nobody knows of a script."""
+    words, identity = {}, config.identity
+    for group in ("dataset", "precision", "execution", "optimizer"):
+        name = config.precision if group == "precision" else config.name(group)
+        words[group] = f"{group}={name}" if name else ""
+    words["operation"] = "forward only" * config.is_operation
+    words["lr"] = f"lr={identity['optimizer.lr']}" if "optimizer.lr" in identity else ""
+    where = "on each device" if _is_weak(config) else "of all devices"
+    words["batch"] = f"{identity['batch']} samples a step {where}" if "batch" in identity else ""
+    words["steps"] = _steps(config) or ""
+    words["seed"] = f"seed={','.join(map(str, config.seeds))}" if config.seeds else ""
+    words["device"] = f"on {identity['device_model']}" if "device_model" in identity else ""
+    if config.started_by == "script":
+        words |= dict.fromkeys(("dataset", "precision", "execution", "seed"), "")
+    if config.is_operation:
+        words |= dict.fromkeys(("optimizer", "lr"), "")
+    return [words[fact] for fact in _FACTS]
 
 
-def _in_every_row(analysis: Analysis, fact: Fact) -> str | None:
-    found = {fact(config) for config in analysis.measured}
-    return found.pop() if len(found) == 1 else None
-
-
-def _group(group: str) -> Fact:
-    return lambda config: None if config.name(group) is None else f"{group}={config.name(group)}"
-
-
-def _identity(key: str, words: str) -> Fact:
-    def fact(config: Configuration) -> str | None:
-        value = config.identity.get(key)
-        return None if value is None else words.format(value)
-
-    return fact
-
-
-def _if_set(fact: Fact) -> Fact:
-    """What ``scalewise run`` leaves to the script is nothing that anybody knows."""
-    return lambda config: None if config.started_by == "script" else fact(config)
-
-
-def _of_training(fact: Fact) -> Fact:
-    return lambda config: None if config.is_operation else fact(config)
+_FACTS = ("dataset", "precision", "execution", "operation", "optimizer", "lr", "batch", "steps",
+          "seed", "device")  # fmt: skip
 
 
 def _is_weak(config: Configuration) -> bool:
     return config.identity.get("scaling") == "weak"
-
-
-def _batch(config: Configuration) -> str | None:
-    where = "on each device" if _is_weak(config) else "of all devices"
-    return _identity("batch", f"{{}} samples a step {where}")(config)
 
 
 def _steps(config: Configuration) -> str | None:
@@ -174,20 +165,6 @@ def _steps(config: Configuration) -> str | None:
             least_s = f"{lengths.pop():g}" if len(lengths) == 1 else None
         return None if least_s is None else f"{least_s} s of timed steps or more"
     return f"{steps} steps" + ("" if warmup is None else f" ({warmup} to warm up)")
-
-
-_FACTS: tuple[Fact, ...] = (
-    _if_set(_group("dataset")),
-    _if_set(lambda config: config.precision and f"precision={config.precision}"),
-    _if_set(_group("execution")),
-    lambda config: "forward only" if config.is_operation else None,
-    _of_training(_group("optimizer")),
-    _of_training(_identity("optimizer.lr", "lr={}")),
-    _batch,
-    _steps,
-    _if_set(lambda config: f"seed={','.join(map(str, config.seeds))}" if config.seeds else None),
-    _identity("device_model", "on {}"),
-)
 
 
 def resources(analysis: Analysis) -> Section:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from scalewise.analysis import MISSING, Figure, Row, shown_on, written
+from scalewise.analysis import MISSING, Figure, Row, grouped, shown_on, written
 from scalewise.host import plural
 
 Where = Literal["both", "page", "screen"]
@@ -77,6 +77,8 @@ class Table:
     """Markdown below the table."""
     where: Where = "both"
     title: str = ""
+    is_whole: bool = False
+    """Whether it keeps columns without a value."""
 
     @property
     def cells(self) -> list[list[str]]:
@@ -88,26 +90,18 @@ class Table:
     def only(self, positions: Iterable[int]) -> Table:
         """The same with the first column, which names the rows, and these."""
         kept = sorted({0, *positions})
-        columns = tuple(self.columns[i] for i in kept)
-        return replace(
-            self, columns=columns, rows=tuple(tuple(row[i] for i in kept) for row in self.rows)
-        )
-
-
-def full_table(
-    key: str, columns: Sequence[Column], items: Iterable[Any], note: str = "", **more: Any
-) -> Table:
-    rows = tuple(tuple(column.read(one) for column in columns) for one in items)
-    return Table(key, tuple(columns), rows, note, **more)
+        rows = tuple(tuple(row[i] for i in kept) for row in self.rows)
+        return replace(self, columns=tuple(self.columns[i] for i in kept), rows=rows)
 
 
 def table(
     key: str, columns: Sequence[Column], items: Iterable[Any], note: str = "", **more: Any
 ) -> Table:
-    """As :func:`full_table`, without the columns in which every value is missing."""
-    made = full_table(key, columns, items, note, **more)
-    known = [i for i in range(len(columns)) if any(row[i] is not None for row in made.rows)]
-    return made.only(known) if made.rows else made
+    """Without the columns in which every value is missing."""
+    rows = tuple(tuple(column.read(one) for column in columns) for one in items)
+    made = Table(key, tuple(columns), rows, note, **more)
+    known = [i for i in range(len(columns)) if any(row[i] is not None for row in rows)]
+    return made.only(known) if rows and not made.is_whole else made
 
 
 @dataclass(frozen=True)
@@ -171,8 +165,7 @@ class Section:
 
     @property
     def texts(self) -> list[str]:
-        found = [line for block in self.blocks if isinstance(block, Lines) for line in block.lines]
-        return [line.text for line in found]
+        return [o.text for block in self.blocks if isinstance(block, Lines) for o in block.lines]
 
     def table(self, key: str) -> Table:
         """One of its tables. Raises KeyError where it is not shown."""
@@ -204,15 +197,12 @@ def _is_filled(block: Block) -> bool:
 
 def by_text(found: Iterable[tuple[str, str]], noun: str = "cell") -> list[str]:
     """One line for each text, with the names of those of which it is true."""
-    names: dict[str, list[str]] = {}
-    for name, text in found:
-        names.setdefault(text, []).append(name)
     said = []
-    for text, holders in names.items():
-        distinct = list(dict.fromkeys(holders))
-        more = len(distinct) - 2
+    for text, alike in grouped(found, lambda one: one[1]).items():
+        names = list(dict.fromkeys(name for name, _ in alike))
+        more = len(names) - 2
         others = f" and {more} more {plural(more, noun)}" if more > 0 else ""
-        said.append(f"{', '.join(distinct[:2])}{others}: {text}")
+        said.append(f"{', '.join(names[:2])}{others}: {text}")
     return said
 
 
@@ -224,6 +214,10 @@ def printable(text: str) -> str:
 def _shown(found: re.Match[str]) -> str:
     character = found.group()
     return " " if character in "\n\t\r" else character.encode("unicode_escape").decode()
+
+
+def cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[: longest - 3]}..."
 
 
 _MARKUP = re.compile(r"[\\`*<|$]|\](?=[(:\[])|~~|^(?:#|>|[-+](?=\s)|=+$|(?<=\d)[.)])")

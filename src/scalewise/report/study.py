@@ -15,7 +15,6 @@ from pathlib import Path
 from scalewise.analysis import (
     FEWEST_BATCHES,
     Analysis,
-    Configuration,
     Pair,
     Row,
     average_speedups,
@@ -26,7 +25,7 @@ from scalewise.report import export, findings
 from scalewise.report.answer import reasons
 from scalewise.report.builder import Source, analysis_of, own_folder, report_folder, write_text
 from scalewise.report.findings import remarks
-from scalewise.report.plot_style import write_plots
+from scalewise.report.plots import write_plots
 from scalewise.report.sections import (
     Column,
     Note,
@@ -34,11 +33,11 @@ from scalewise.report.sections import (
     Section,
     Table,
     figure_columns,
-    full_table,
     lines,
     markdown,
     printable,
     section,
+    table,
     words,
 )
 from scalewise.report.study_plots import by_name, file_part, study_plots
@@ -84,7 +83,8 @@ def build_study(
         stale.unlink()
     written = []
     tables = ((f"{one.key}.csv", export.table_csv(one)) for one in tables_of(studies(analysis)))
-    summary = full_table("summary", figure_columns("summary"), measured_rows(analysis))
+    columns, rows = figure_columns("summary"), measured_rows(analysis)
+    summary = table("summary", columns, rows, is_whole=True)
     for name, text in (
         *_benchmarks(analysis),
         ("comprehensive_summary.csv", export.results_csv(analysis, warmup_epochs)),
@@ -102,31 +102,22 @@ def _select(analysis: Analysis, datasets: Sequence[str]) -> Analysis:
     if not datasets:
         return analysis
     known = sorted({name for c in analysis.configurations if (name := c.name("dataset"))})
-    unknown = [name for name in datasets if name not in known]
-    if unknown:
-        raise ValueError(
-            f"--datasets: found {unknown[0]!r}; allowed: {', '.join(known) or 'none ran'}"
-        )
-
-    def holds(config: Configuration) -> bool:
-        return config.name("dataset") in datasets
-
+    if unknown := [name for name in datasets if name not in known]:
+        allowed = ", ".join(known) or "none ran"
+        raise ValueError(f"--datasets: found {unknown[0]!r}; allowed: {allowed}")
     return replace(
         analysis,
-        configurations=tuple(c for c in analysis.configurations if holds(c)),
-        pairs=tuple(p for p in analysis.pairs if holds(p.multi)),
-        refused=tuple(r for r in analysis.refused if holds(r.multi)),
+        configurations=tuple(c for c in analysis.configurations if c.name("dataset") in datasets),
+        pairs=tuple(p for p in analysis.pairs if p.multi.name("dataset") in datasets),
+        refused=tuple(r for r in analysis.refused if r.multi.name("dataset") in datasets),
     )
 
 
 def _benchmarks(analysis: Analysis) -> Iterator[tuple[str, str]]:
     """Every run of a model as in ``results.json``, and one device against several in Markdown."""
     for model, configs in by_name(analysis, "model").items():
-        sides = {
-            "single": [c for c in configs if c.devices == 1],
-            "multi": [c for c in configs if (c.devices or 0) > 1],
-        }
-        for mode, side in sides.items():
+        for mode in ("single", "multi"):
+            side = [config for config in configs if (config.devices == 1) == (mode == "single")]
             if side:
                 results = [export.configuration_as_plain(Row(analysis, one)) for one in side]
                 plain = {"model": model, "mode": mode, "results": results}
@@ -158,6 +149,7 @@ def _comparison(pairs: Sequence[Pair]) -> list[Section]:
     ordered = sorted(
         pairs, key=lambda p: (p.multi.name("dataset") or "", p.devices, p.multi.global_batch or 0)
     )
+    compared = table("comparison", columns, ordered, is_whole=True)
     means = average_speedups(ordered)
     few = f"fewer than {FEWEST_BATCHES} batch sizes are like it, so there is no mean"
     alone = [
@@ -166,9 +158,7 @@ def _comparison(pairs: Sequence[Pair]) -> list[Section]:
         if not pair.invalid and all(pair not in one.pairs for one in means)
     ]
     return [
-        Section(
-            "comparison", "", (Note(_COMPARISON_NOTE), full_table("comparison", columns, ordered))
-        ),
+        Section("comparison", "", (Note(_COMPARISON_NOTE), compared)),
         section("conclusion", "Average and conclusion", lines([*map(average_line, means), *alone])),
     ]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,10 +18,9 @@ from matplotlib.ticker import MaxNLocator
 
 from scalewise.analysis import Analysis, Configuration, Run, epochs_after, grouped
 from scalewise.records import DeviceSeries, SampledDevice, cv_percent, cv_text, grade
-from scalewise.report import plot_style
+from scalewise.report import plots
 from scalewise.report.device_tables import DeviceMemory, device_memory
-from scalewise.report.plot_style import Draw
-from scalewise.report.plots import speedup_efficiency, throughput
+from scalewise.report.plots import Draw, speedup_efficiency, throughput
 
 _LONGEST_PART = 150
 """Bytes of a name in a file's name; a letter has up to four."""
@@ -29,8 +28,6 @@ _GOOD_EFFICIENCY = 0.8
 """The published plots' line for "good"."""
 _MOST_CURVES = 12
 """Configurations of a plot."""
-Curve = tuple[Sequence[int], Sequence[float]]
-"""Of a run: epochs or samples, and the values there."""
 
 
 def study_plots(analysis: Analysis, warmup_epochs: int) -> dict[str, Draw]:
@@ -63,79 +60,67 @@ def file_part(name: str) -> str:
 
 def epoch_time(dataset: str, configs: Sequence[Configuration], warmup_epochs: int) -> Figure | None:
     """Seconds of each epoch, a line a run; the first ``warmup_epochs`` are left out."""
-    curves: list[tuple[str, list[Curve]]] = []
-    for config in configs:
-        times = [epochs_after(run.cell, warmup_epochs) for run in config.runs]
-        found: list[Curve] = [
-            ([epoch for epoch, _ in each], [seconds for _, seconds in each])
-            for each in times
-            if each
-        ]
-        if found:
-            curves.append((config.label, found))
-    if not curves:
-        return None
     left_out = f", the first {warmup_epochs} left out" if warmup_epochs else ""
-    made = plot_style.figure(8, 4.6)
-    axes = made.subplots()
     title = f"{dataset}: time of each epoch{left_out}"
-    _draw_curves(axes, title, curves, "s an epoch", "epoch, from 0")
-    axes.set_ylim(0)
-    axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
+    read: Read = lambda run: epochs_after(run.cell, warmup_epochs)  # noqa: E731
+    made = _curves_of(configs, read, title, "s an epoch", "epoch, from 0")
+    for axes in made.axes if made else ():
+        axes.set_ylim(0)
+        axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
     return made
 
 
-def _draw_curves(
-    axes: Axes,
+Read = Callable[[Run], Sequence[tuple[int, float]]]
+"""Points of a run: epochs or samples, and the values there."""
+
+
+def _curves_of(
+    configs: Sequence[Configuration],
+    read: Read,
     title: str,
-    curves: Sequence[tuple[str, Sequence[Curve]]],
     what: str,
     over: str = "samples fed by all devices",
-) -> None:
-    """Curves over samples fed or ``over``: a colour a configuration, a line a run; of the first."""
+) -> Figure | None:
+    """What is ``read`` of runs, over samples fed or ``over``: a colour a configuration, a line a
+    run; of the first."""
+    each = ((config.label, [*filter(None, map(read, config.runs))]) for config in configs)
+    curves = [(label, runs) for label, runs in each if runs]
+    if not curves:
+        return None
+    made = plots.figure(8, 4.6)
+    axes = made.subplots()
     if len(curves) > _MOST_CURVES:
         title += f" (the first {_MOST_CURVES} of {len(curves)})"
         curves = curves[:_MOST_CURVES]
-    labels = plot_style.swept_values([label for label, _ in curves])
+    labels = plots.swept_values([label for label, _ in curves])
     for i, (label, (_, runs)) in enumerate(zip(labels, curves, strict=True)):
-        for j, (samples, values) in enumerate(runs):
-            lonely = plot_style.marker(i) if len(samples) < 3 else None
-            axes.plot(samples, values, color=plot_style.colour(i), lw=1.4,
+        for j, points in enumerate(runs):
+            lonely = plots.marker(i) if len(points) < 3 else None
+            axes.plot(*zip(*points, strict=True), color=plots.colour(i), lw=1.4,
                       alpha=0.9 if len(runs) == 1 else 0.6, marker=lonely,
                       ls=("-", "--", "-.", ":")[i % 4],
                       label=label if j == 0 else None)  # fmt: skip
     axes.set(xlabel=over, ylabel=what)
     axes.set_title(title, loc="left", fontsize=11)
-    plot_style.group_thousands(axes, "x")
+    plots.group_thousands(axes, "x")
     axes.xaxis.set_major_locator(MaxNLocator(5))
     legend: dict[str, Any] = {"frameon": False, "fontsize": 8}
     if labels != [label for label, _ in curves]:  # still long: below, where nothing is hidden
         legend |= {"title": "else as most", "title_fontsize": 7, "fontsize": 7, "alignment": "left",
                    "loc": "upper left", "bbox_to_anchor": (0, -0.2)}  # fmt: skip
     axes.legend(**legend)
-    plot_style.tidy(axes, "both")
-
-
-def accuracy_curves(dataset: str, configs: Sequence[Configuration]) -> Figure | None:
-    curves = [
-        (config.label, found)
-        for config in configs
-        if (found := [curve for run in config.runs if (curve := _accuracy(run))])
-    ]
-    if not curves:
-        return None
-    made = plot_style.figure(8, 4.6)
-    _draw_curves(made.subplots(), f"{dataset}: accuracy", curves, "validation accuracy (%)")
+    plots.tidy(axes, "both")
     return made
 
 
-def _accuracy(run: Run) -> Curve | None:
-    """Samples fed and accuracy in percent at each validation; None where none was scored."""
-    rows = run.cell.metrics.get(0, ())
-    points = [(r.samples, v) for r in rows if (v := r.values.get("val_accuracy")) is not None]
-    if not points:
-        return None
-    return [samples for samples, _ in points], [100 * value for _, value in points]
+def accuracy_curves(dataset: str, configs: Sequence[Configuration]) -> Figure | None:
+    return _curves_of(configs, _accuracy, f"{dataset}: accuracy", "validation accuracy (%)")
+
+
+def _accuracy(run: Run) -> list[tuple[int, float]]:
+    """Samples fed and accuracy in percent at each validation."""
+    each = ((row.samples, row.values.get("val_accuracy")) for row in run.cell.metrics.get(0, ()))
+    return [(samples, 100 * value) for samples, value in each if value is not None]
 
 
 Memory = Mapping[str, Sequence[DeviceMemory]]
@@ -159,7 +144,7 @@ def _cv_bars(axes: Axes, cvs: Mapping[str, Sequence[float | None]]) -> None:
         known = [(row, cv) for row, cv in enumerate(values) if cv is not None]
         for row, cv in known:
             at = row + height * (i - (len(cvs) - 1) / 2)
-            axes.barh(at, cv, height=0.9 * height, color=plot_style.colour(i),
+            axes.barh(at, cv, height=0.9 * height, color=plots.colour(i),
                       label=name if row == known[0][0] else None)  # fmt: skip
             if name == "arrival":
                 axes.text(cv, at, f" {cv_text(cv)} {grade(cv)}", va="center", fontsize=8)
@@ -174,30 +159,30 @@ def memory_breakdown(configs: Sequence[Configuration]) -> Figure | None:
     """
     sampled = [(c, run) for c in configs for run in c.runs if run.cell.devices]
     first = {c.config_id: (c, run) for c, run in reversed(sampled)}
-    shown = [first[c.config_id] for c in configs if c.config_id in first][: len(plot_style.PALETTE)]
+    shown = [first[c.config_id] for c in configs if c.config_id in first][: len(plots.PALETTE)]
     tracks = {c.config_id: [_track(*one) for one in _devices(run)] for c, run in shown}
     count = max((len(t) for t in tracks.values()), default=0)
     if not count:
         return None
     rows, columns = panel_grid(count)
-    made = plot_style.figure(max(4.2 * columns, 6.5), 2.9 * rows + 0.6)
-    panels = plot_style.grid_of_panels(made, rows, columns, count)
+    made = plots.figure(max(4.2 * columns, 6.5), 2.9 * rows + 0.6)
+    panels = plots.grid_of_panels(made, rows, columns, count)
     highest = max(max(values) for each in tracks.values() for _, values in each)
     for i, axes in enumerate(panels):
         for j, (config, _) in enumerate(shown):
             if i < len(tracks[config.config_id]):
                 share, values = tracks[config.config_id][i]
-                axes.plot(share, values, color=plot_style.colour(j), marker=plot_style.marker(j),
+                axes.plot(share, values, color=plots.colour(j), marker=plots.marker(j),
                           ms=3, lw=1.2, label=config.label)  # fmt: skip
         axes.set_title(_panel_title([run for _, run in shown], i), fontsize=10, loc="left")
         axes.set(xlim=(0, 100), ylim=(0, 1.1 * highest))
-        plot_style.group_thousands(axes, "y")
-        plot_style.tidy(axes, "both")
+        plots.group_thousands(axes, "y")
+        plots.tidy(axes, "both")
         if i % columns == 0:
             axes.set_ylabel("memory used (MiB)")
         if i + columns >= count:
             axes.set_xlabel("share of the run (%)")
-    plot_style.legend_below(made, plot_style.entries_of(panels[0]), 3)
+    plots.legend_below(made, plots.entries_of(panels[0]), 3)
     return made
 
 
@@ -217,8 +202,8 @@ def load_balance(configs: Sequence[Configuration], memory: Memory) -> Figure | N
     if not several:
         return None
     most = max(len(memory[c.config_id]) for c in several)
-    made = plot_style.figure(11.0, 1.9 + max(0.6, 0.16 * most) * len(several))
-    left, right = plot_style.grid_of_panels(made, 1, 2, 2, sharey=True)
+    made = plots.figure(11.0, 1.9 + max(0.6, 0.16 * most) * len(several))
+    left, right = plots.grid_of_panels(made, 1, 2, 2, sharey=True)
     for row, config in enumerate(several):
         _device_bars(left, row, memory[config.config_id])
     arrivals = [config.estimate("arrival_cv_percent") for config in several]
@@ -227,14 +212,14 @@ def load_balance(configs: Sequence[Configuration], memory: Memory) -> Figure | N
         "memory": [cv_percent([d.mean_mib for d in memory[c.config_id]]) for c in several],
     }
     _cv_bars(right, cvs)
-    plot_style.name_rows(left, [c.label for c in several])
+    plots.name_rows(left, [c.label for c in several])
     left.set_title("memory of each device, first on top (MiB)", fontsize=10)
-    plot_style.group_thousands(left, "x")
+    plots.group_thousands(left, "x")
     left.set_xlim(0, left.get_xlim()[1] * 1.15)
     right.set_title("CV across devices (%): arrival is load", fontsize=10)
     for axes in (left, right):
-        plot_style.tidy(axes)
-    plot_style.legend_below(made, plot_style.entries_of(right), 2)
+        plots.tidy(axes)
+    plots.legend_below(made, plots.entries_of(right), 2)
     return made
 
 
@@ -243,7 +228,7 @@ def _device_bars(axes: Axes, row: int, devices: Sequence[DeviceMemory]) -> None:
     for i, device in enumerate(devices):
         at = row - 0.4 + (i + 0.5) * height
         axes.barh(at, device.mean_mib, xerr=device.sd_mib, height=height * 0.88,
-                  color=plot_style.colour(0), error_kw={"lw": 1})  # fmt: skip
+                  color=plots.colour(0), error_kw={"lw": 1})  # fmt: skip
         if height > 0.15:
             axes.text(0, at, f"  {device.label}", va="center", fontsize=7, color="white")
 
@@ -251,20 +236,20 @@ def _device_bars(axes: Axes, row: int, devices: Sequence[DeviceMemory]) -> None:
 def memory_comparison(configs: Sequence[Configuration], memory: Memory) -> Figure | None:
     if not configs:
         return None
-    made = plot_style.figure(plot_style.WIDTH_IN, 1.3 + 0.38 * len(configs))
+    made = plots.figure(plots.WIDTH_IN, 1.3 + 0.38 * len(configs))
     axes = made.subplots()
     for row, config in enumerate(configs):
         used = [device.mean_mib for device in memory[config.config_id]]
         total, several = sum(used), len(used) > 1
-        axes.barh(row, total, height=0.65, color=plot_style.colour(1 if several else 0))
+        axes.barh(row, total, height=0.65, color=plots.colour(1 if several else 0))
         count = f"{len(used)} x {total / len(used):,.0f}" if several else "1 device"
         axes.text(total, row, f"  {total:,.0f} MiB ({count})", va="center", fontsize=8)
-    plot_style.name_rows(axes, [c.label for c in configs])
+    plots.name_rows(axes, [c.label for c in configs])
     axes.set_xlim(0, axes.get_xlim()[1] * 1.3)
     kind = "resident memory of all ranks" if configs[0].is_cpu else "memory used on all GPUs"
     axes.set_xlabel(f"{kind} (MiB)")
-    plot_style.group_thousands(axes, "x")
-    plot_style.tidy(axes)
+    plots.group_thousands(axes, "x")
+    plots.tidy(axes)
     return made
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -138,11 +138,10 @@ class CellRows:
         return found
 
     def _window_rows(self, *, final: bool) -> Iterator[Row]:
-        for window in self.windows.cut(final=final):
-            offset_ns = self._steps[0][1].epoch_offset_ns or 0
-            time = (window.start_ns + offset_ns) / 1e9
-            self._last_step = window.step
-            yield Row("metrics", self._number("steps"), time, window.step, window.values)
+        for step, start_ns, values in self.windows.cut(final=final):
+            time = (start_ns + (self._steps[0][1].epoch_offset_ns or 0)) / 1e9
+            self._last_step = step
+            yield Row("metrics", self._number("steps"), time, step, values)
 
     def _alert(self, alert: Alert) -> Row:
         # Numbers would depend on how far each series was read when: mirrored again, they differ.
@@ -283,8 +282,7 @@ class DeviceRows:
 _MIN_WINDOW_NS: Final = 500_000_000
 
 
-@dataclass(frozen=True)
-class WindowRow:
+class WindowRow(NamedTuple):
     """Figures of all ranks in one window of steps."""
 
     step: int

@@ -61,7 +61,6 @@ class RunInfo:
     """The same each time the same attempt at the same cell is mirrored."""
     name: str
     group: str
-    """The sweep's name."""
     row: str
     """What its repeats and the other seeds of its configuration have in common with it."""
     tags: tuple[str, ...]

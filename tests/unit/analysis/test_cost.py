@@ -13,14 +13,13 @@ from scalewise.analysis import (
     Configuration,
     Cost,
     Pair,
-    SamplesError,
     analyse,
     load_sweep,
     reach,
     read_samples,
 )
 from scalewise.analysis.cost import measure_cost, usd_per_million_samples
-from scalewise.config import HardwareConfig, Price
+from scalewise.config import ConfigError, HardwareConfig, Price
 
 LIST = Price(5.0, "a seller's list", "2026-01")
 OWN = {"usd_per_hour": 2.5, "source": "invoice", "date": "2026-11"}
@@ -220,6 +219,6 @@ def test_samples_are_a_whole_number(typed: str, samples: int | None) -> None:
         assert read_samples(typed) == samples
         return
     with pytest.raises(
-        SamplesError, match=r"^--samples: found '.*'; allowed: a whole number .*1e9$"
+        ConfigError, match=r"^--samples: found '.*'; allowed: a whole number .*1e9$"
     ):
         read_samples(typed)

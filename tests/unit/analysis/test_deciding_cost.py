@@ -12,7 +12,7 @@ sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks"))
 import deciding_cost
 
 from scalewise.analysis.decisions import stop_or_go_on
-from scalewise.analysis.statistics import estimate_at
+from scalewise.analysis.statistics import PRECISION, Adaptive, estimate_at
 from scalewise.analysis.verdict import judge
 
 WORDS = ["does not pay", "pays", "undecided"]
@@ -53,9 +53,10 @@ def test_the_simulated_looks_are_the_shipped_ones(
             speedup = estimate_at(*(dict(enumerate(side.tolist())) for side in sides))
             judgement = judge(speedup, devices, cap=cap)
             assert WORDS[looked.found[i, row, 0]] == judgement.verdict
-            look = stop_or_go_on(judgement.verdict, speedup.interval, runs, "", cap=cap)
-            assert (look.because is not None) == (looked.stop[row, 0] == i)
-            if look.because is not None:
+            asked = Adaptive(PRECISION, cap)
+            because, _ = stop_or_go_on(judgement.verdict, speedup.interval, runs, asked)
+            assert (because is not None) == (looked.stop[row, 0] == i)
+            if because is not None:
                 break
 
 

@@ -11,6 +11,7 @@ import scipy
 from fakes.recorded import DDP, SINGLE_MS, STEADY_3, Spec, edit_ranks, repeats, write_sweep
 from scalewise.analysis import (
     Analysis,
+    Share,
     analyse,
     cases,
     compare,
@@ -19,7 +20,6 @@ from scalewise.analysis import (
     step_parts,
 )
 from scalewise.analysis.rehearsal import STEP_ERROR, regime
-from scalewise.analysis.score import Share
 from scalewise.report import build
 from scalewise.report.page import page_data
 

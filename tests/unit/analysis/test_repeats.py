@@ -7,7 +7,6 @@ import pytest
 
 from fakes.recorded import DDP, DDP_MS, STEADY, Spec, crowd, repeats, swept, write_sweep
 from scalewise.analysis import Repeats, analyse, load_sweep, reach_verdicts
-from scalewise.analysis.decisions import decide_alone
 
 NOISY = [1.0, 1.5, 0.7, 1.3, 0.8]
 
@@ -124,20 +123,21 @@ def test_a_fixed_number_of_repeats_is_nobodys_business(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("runs", "wanted"), [(1, 3), (3, 4), (8, 9)])
-def test_alone_it_is_looked_at_after_every_round(runs: int, wanted: int) -> None:
-    found = decide_alone([100.0 + 50 * (i % 2) for i in range(runs)])
-    assert found.wanted == wanted
+def test_alone_it_is_looked_at_after_every_round(tmp_path: Path, runs: int, wanted: int) -> None:
+    factors = [1 + 0.5 * (i % 2) for i in range(runs)]
+    (found,) = assessed(tmp_path, *repeats(auto(Spec()), factors))
+    assert (found.runs, found.wanted, found.figure) == (runs, wanted, "")
 
 
 @pytest.mark.parametrize(
-    ("values", "because", "reason"),
+    ("factors", "because", "reason"),
     [
-        ([100.0, 150.0, 90.0], "cap", "111 [23.6, 518] samples/s"),
-        ([100.0, 100.1, 99.9], "precision", "100.00 ± 0.57 samples/s"),
+        ((1.0, 1.5, 0.9), "cap", "11,600 [2,470, 54,300] samples/s"),
+        ((1.0, 1.001, 0.999), "precision", "12,800 ± 73 samples/s"),
     ],
 )
 def test_alone_its_own_corrected_interval_ends_it(
-    values: list[float], because: str, reason: str
+    tmp_path: Path, factors: tuple[float, ...], because: str, reason: str
 ) -> None:
-    found = decide_alone(values, cap=3)
+    (found,) = assessed(tmp_path, *repeats(auto(Spec(), max_repeats=3), factors))
     assert (found.because, found.reason) == (because, reason)

@@ -9,8 +9,15 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from scalewise.analysis.decisions import StoppingDecision, stop_or_go_on
-from scalewise.analysis.statistics import CAP, estimate_at, estimate_ratio, look_confidence
+from scalewise.analysis.decisions import Decision, stop_or_go_on
+from scalewise.analysis.statistics import (
+    CAP,
+    PRECISION,
+    Adaptive,
+    estimate_at,
+    estimate_ratio,
+    look_confidence,
+)
 from scalewise.analysis.verdict import judge, more_runs
 
 
@@ -30,12 +37,12 @@ def runs(mean: float, cv: float, n: int, seed: int) -> list[float]:
     return [float(v) for v in mean * np.exp(rng.normal(0, cv, n))]
 
 
-def decide(single: Sequence[float], multi: Sequence[float], devices: int) -> StoppingDecision:
+def decide(single: Sequence[float], multi: Sequence[float], devices: int) -> Decision:
     """What a sweep does with these global samples/s, as a report judges them."""
     speedup = estimate_at(by_round(multi), by_round(single))
     told = judge(speedup, devices, cap=CAP)
     runs = min(len(single), len(multi))
-    return stop_or_go_on(told.verdict, speedup.interval, runs, told.reason)
+    return stop_or_go_on(told.verdict, speedup.interval, runs, Adaptive(PRECISION, CAP))
 
 
 def by_round(values: Sequence[float]) -> dict[int, float]:
@@ -54,28 +61,24 @@ def test_it_ends_by_what_is_reached_first(
     means: tuple[float, float], cv: float, n: int, because: str
 ) -> None:
     single, multi = runs(means[0], cv, n, 1), runs(means[1], cv, n, 4 if cv < 0.01 else 2)
-    found = decide(single, multi, devices=2)
-    assert found.because == because
+    assert decide(single, multi, devices=2) == (because, None)
 
 
 def test_it_goes_on_for_the_efficiency_of_what_is_faster_for_certain() -> None:
     """4 devices at an efficiency of about 0.5: that edge decides where it is above 1.1."""
     multi, single = of_scatter(2.0, 0.02, 5), [100.0] * 5
-    found = decide(single, multi, devices=4)
-    assert (found.because, found.wanted) == (None, 6)
-    assert decide(single, multi, devices=2).because == "verdict"
+    assert decide(single, multi, devices=4) == (None, 6)
+    assert decide(single, multi, devices=2) == ("verdict", None)
 
 
 def test_uneven_sides_count_as_the_shorter() -> None:
-    found = decide([100.0, 101.0], runs(190, 0.01, 5, 2), devices=2)
-    assert found == StoppingDecision(None, 3, found.reason)
+    assert decide([100.0, 101.0], runs(190, 0.01, 5, 2), devices=2) == (None, 3)
 
 
 @pytest.mark.parametrize(("n", "wanted"), [(1, 3), (2, 3), (3, 4), (4, 5), (19, 20)])
 def test_every_round_is_looked_at_from_the_third_on(n: int, wanted: int) -> None:
     noise = [1.5 if i % 2 else 0.6 for i in range(n)]
-    found = decide([100.0 * factor for factor in noise], [110.0] * n, devices=2)
-    assert (found.because, found.wanted) == (None, wanted)
+    assert decide([100.0 * factor for factor in noise], [110.0] * n, devices=2) == (None, wanted)
 
 
 def test_what_was_measured_last_counts() -> None:

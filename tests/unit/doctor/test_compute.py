@@ -23,7 +23,16 @@ from scalewise.doctor.compute import (
 )
 from scalewise.doctor.copies import STAGING, copy_rate, host_copies
 from scalewise.doctor.plan import Budget, RankRecord
-from scalewise.records import Collective, CollectiveRate, CopyKind, CopyRate, DeviceSample, Timing
+from scalewise.records import (
+    Collective,
+    CollectiveRate,
+    CopyKind,
+    CopyRate,
+    DataError,
+    DeviceSample,
+    Timing,
+    build,
+)
 from scalewise.train import Team
 
 _CPU = torch.device("cpu")
@@ -77,8 +86,9 @@ def test_bandwidth_is_bytes_over_the_median_and_spread_the_range_over_it() -> No
     timing = Timing((999.0, 1000.0, 4000.0), 5)
     assert gb_per_s(2**30, timing) == pytest.approx(1073.741824)
     assert timing.spread_percent == pytest.approx(300.1)
-    with pytest.raises(ValueError, match="one or more, each above 0"):
-        Timing((), 1)
+    for samples_us in ([], [0.0]):
+        with pytest.raises(DataError, match=r"^samples_us"):
+            build(Timing, {"samples_us": samples_us, "iterations": 1})
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from scalewise.analysis.comparability import Difference
 from scalewise.analysis.scaling import Refused
 from scalewise.cli.script import words_of
 from scalewise.config import conf_dir, resolve
-from scalewise.report import box, builder, plot_style, plots, report_sections
+from scalewise.report import box, builder, plots, report_sections
 from scalewise.report.answer import MOST_WHOLE, answers
 from scalewise.report.console import rows
 from scalewise.report.findings import command, remark_lines, remarks
@@ -303,9 +303,9 @@ def test_a_triangle_has_the_colour_and_place_of_its_series(tmp_path: Path) -> No
         *repeats(Spec(model="wild"), [1, 1.01, 0.99]), *repeats(wild, [1, 2.5, 0.6]),
     )  # fmt: skip
     for figure in (answer_plot(found), speedup_efficiency(found.pairs, "", 0.5, "")):
-        assert plot_style.BEYOND in [text.get_text() for text in figure.legends[0].get_texts()]
+        assert plots.BEYOND in [text.get_text() for text in figure.legends[0].get_texts()]
     (triangle,) = [one for one in figure.axes[0].get_lines() if one.get_marker() == "^"]
-    assert triangle.get_color() == plot_style.colour(1)
+    assert triangle.get_color() == plots.colour(1)
     (marks,) = [one for one in figure.axes[0].get_lines() if one.get_marker() == "s"]
     assert triangle.get_xdata()[0] == marks.get_xdata()[0]
 

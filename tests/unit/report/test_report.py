@@ -21,7 +21,7 @@ from scalewise.cli import main
 from scalewise.cli.exits import explain, is_the_hosts_fault
 from scalewise.host import open_console
 from scalewise.records import CellFolder, RecordError
-from scalewise.report import builder, plot_style, study
+from scalewise.report import builder, plots, study
 
 ALONE = {"throughput.png", "step_anatomy.png"}
 PAIRED = {"answer.png", "speedup_efficiency.png", "step_anatomy.png"}
@@ -364,18 +364,18 @@ def test_a_disk_without_room_for_the_report_is_the_hosts_fault_in_one_line(
 def test_long_labels_keep_what_tells_them_apart() -> None:
     shared = " ".join(f"setting_{i}=of_most" for i in range(6))
     labels = [f"ddp x2 {shared} a=1", f"ddp x2 {shared} a=1 b=2", f"ddp x2 {shared} a=3"]
-    assert plot_style.swept_values(labels) == ["ddp x2", "ddp x2 b=2", "ddp x2 a=3"]
-    assert plot_style.swept_values(["x a=1", "x a=1 b=2"]) == ["x a=1", "x a=1 b=2"]
+    assert plots.swept_values(labels) == ["ddp x2", "ddp x2 b=2", "ddp x2 a=3"]
+    assert plots.swept_values(["x a=1", "x a=1 b=2"]) == ["x a=1", "x a=1 b=2"]
     same = [labels[0], labels[0]]
-    assert plot_style.swept_values(same) == same
+    assert plots.swept_values(same) == same
 
 
 def test_no_two_ticks_are_equal() -> None:
-    axes = plot_style.figure(4, 2).subplots()
+    axes = plots.figure(4, 2).subplots()
     axes.set_xlim(12.0, 14.0)
-    plot_style.group_thousands(axes, "x")
+    plots.group_thousands(axes, "x")
     long = "same" * 20
-    plot_style.name_rows(axes, [f"{long} {word} {long}" for word in ("one", "two")])
+    plots.name_rows(axes, [f"{long} {word} {long}" for word in ("one", "two")])
     for axis in (axes.xaxis, axes.yaxis):
         told = [label.get_text() for label in axis.get_ticklabels()]
         assert len(set(told)) == len(told) > 1

@@ -297,7 +297,7 @@ class RankSummary:
     execution: ExecutionRecord | None = None
     """How its steps were really executed."""
     fp8: Fp8Record | None = None
-    """Which linear layers multiplied in fp8; None where none did."""
+    """Which linear layers multiplied in fp8, of earlier versions; None where none did."""
     length: LengthRecord | None = None
     """None where steps or epochs were asked for."""
     stopped: EarlyStop | None = None

@@ -16,12 +16,10 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from scalewise.config import (
-    FP8_CAPABILITY,
     NO_TEST,
     OTHER_LIGHTNING,
     CellConfig,
@@ -112,19 +110,10 @@ def devices_for(one: Request, host: Host) -> int:
     """
     cell = one.cell
     on_gpus = not all(slot.kind == "cpu" for slot in host.slots)
-    capable = all(
-        host.capabilities.get(slot.uuid or "", FP8_CAPABILITY) >= FP8_CAPABILITY
-        for slot in host.slots
-    )
     precision, execution = cell.precision, cell.execution
     half = precision.lightning == "16-mixed"
-    fp8_gpu = f"a GPU of compute capability {'.'.join(map(str, FP8_CAPABILITY))}"
-    halves = "bf16-mixed or fp32"
     for key, found, holds, needed, allowed in (
-        ("precision", precision.name, not precision.fp8 or (on_gpus and capable), fp8_gpu, halves),
-        ("precision", precision.name, not precision.fp8 or find_spec("torchao"),
-         "torchao (pip install 'scalewise[fp8]')", halves),
-        ("precision", precision.name, not half or on_gpus, "a GPU", halves),
+        ("precision", precision.name, not half or on_gpus, "a GPU", "bf16-mixed or fp32"),
         ("profile.nvtx", "true", not cell.profile.nvtx or on_gpus, "a GPU",
          "false (profile.trace=true shows the operators of a CPU)"),
         ("execution", execution.name, execution.kind != "cudagraph" or on_gpus, "a GPU",
@@ -181,11 +170,6 @@ def explain_differences(cell: CellConfig, devices: int, host: Host) -> Iterator[
         )
     if cell.precision.name == "tf32" and all(slot.kind == "cpu" for slot in host.slots):
         yield "precision=tf32: a CPU has no TF32 and computes in full fp32"
-    if cell.precision.fp8 and not cell.execution.compiles:
-        yield (
-            "precision=fp8: every cast to fp8 is kernels of its own in eager steps, which can "
-            "cost more than fp8 saves; execution=compile fuses them"
-        )
 
 
 _Asked = tuple[str, Component, str, bool]

@@ -61,7 +61,7 @@ def run(
     apply_precision(cell.precision)
     settle_device(rank, cell.hardware.memory_cap_gib, cell.execution.device_check)
     alone, rank = rank, seat_of(cell, rank)
-    module = build_module(cell, rank)
+    module = build_module(cell)
     execution = Execution(cell, rank)
     execution.change(module)
     share = data_share(cell, rank)

@@ -128,14 +128,6 @@ def test_a_cell_that_this_host_cannot_run_is_skipped_and_recorded(
     assert attempt.message.startswith("strategy.devices: found 4 with strategy=ddp; allowed: at mo")
 
 
-def test_fp8_in_eager_steps_is_told_what_it_costs(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("scalewise.sweep.preflight.find_spec", lambda name: name)
-    run(engine, monkeypatch, Supervisors([DONE, DONE]), "precision=fp8", repeats=2)
-    assert said(engine).count("execution=compile fuses them") == 1
-
-
 @pytest.mark.parametrize(
     ("answers", "retries"),
     [(["signal", "signal"], 1), (["signal"], 0), (["exception"], 3), (["oom"], 3)],

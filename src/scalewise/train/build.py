@@ -75,11 +75,6 @@ def _build_optimizer(cell: CellConfig, parameters: Any) -> torch.optim.Optimizer
     return built
 
 
-def brings_optimizer(module: pl.LightningModule) -> bool:
-    """Whether a module is trained with what its own ``configure_optimizers`` returns."""
-    return not isinstance(module, ExperimentModule | OperationModule)
-
-
 def data_share(cell: CellConfig, rank: RankContext) -> DataShare:
     """The part of the data this rank feeds under the cell's strategy."""
     world = rank.world_size

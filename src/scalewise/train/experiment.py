@@ -21,7 +21,6 @@ from scalewise.config import CellConfig, ConfigError, instantiate, rehearsed
 from scalewise.host import keep_answering
 from scalewise.records import CellFolder, RankSummary
 from scalewise.train.build import (
-    brings_optimizer,
     build_data,
     build_module,
     can_score,
@@ -76,7 +75,7 @@ def run(
         share,
         cell.profile,
     )
-    recorder.brings_optimizer = brings_optimizer(module)
+    recorder.brings_optimizer = not isinstance(module, ExperimentModule | OperationModule)
     trainer = build_trainer(cell, rank, recorder, module, data, share)
     execution.attach(trainer, recorder)
     if cell.ends_by_time:

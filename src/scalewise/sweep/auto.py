@@ -17,7 +17,7 @@ from scalewise.sweep.plan import Cell, Request, in_order, make_cell, plan
 from scalewise.sweep.resume import is_rerun, planned_repeats
 
 if TYPE_CHECKING:
-    from scalewise.analysis import Configuration, Repeats
+    from scalewise.analysis import Repeats
 
 
 @dataclass(frozen=True)
@@ -130,6 +130,9 @@ def adaptive_requests(cells: Sequence[Cell]) -> dict[str, Request]:
     }
 
 
+_ENDED = ("done", "failed", "skipped")
+
+
 @dataclass(frozen=True)
 class NextRounds:
     """What undecided comparisons still need."""
@@ -160,11 +163,12 @@ def next_rounds(
     from scalewise.analysis import load_sweep, reach_verdicts
 
     found = reach_verdicts(load_sweep(folder.path)).repeats
-    undecided = [
-        (one, one.wanted - one.runs - _open_rounds(one.members))
-        for one in found
-        if one.wanted is not None and all(m.config_id in requests for m in one.members)
-    ]
+    undecided = []
+    for one in found:
+        if one.wanted is not None and all(m.config_id in requests for m in one.members):
+            cells_of_pair = [c for m in one.members for c in m.cells if c.state not in _ENDED]
+            open_rounds = len({c.planned.repeat for c in cells_of_pair})
+            undecided.append((one, one.wanted - one.runs - open_rounds))
     known = (
         c.planned.repeat
         for one, _ in undecided
@@ -178,7 +182,9 @@ def next_rounds(
         more = {
             cell.planned.cell_id: cell
             for member in one.members
-            for own in [_seeds_of(member, requests)]
+            # One request a seed: the runs of all of them are those of one row.
+            for ids in [dict.fromkeys(cell.planned.config_id for cell in member.cells)]
+            for own in [[requests[i] for i in ids if i in requests]]
             for repeat in range(first, first + math.ceil(rounds / len(own)))
             for cell in [make_cell(one_seed, repeat) for one_seed in own]
         }
@@ -189,12 +195,6 @@ def next_rounds(
     cells = list(needed.values())
     seed = cells[0].request.cell.sweep.order_seed if cells else 0
     return NextRounds(in_order(cells, seed), found, left_open)
-
-
-def _seeds_of(member: Configuration, requests: Mapping[str, Request]) -> list[Request]:
-    """The requests whose runs are those of one row: one of each seed."""
-    ids = dict.fromkeys(cell.planned.config_id for cell in member.cells)
-    return [requests[identity] for identity in ids if identity in requests]
 
 
 def budget_of_rounds(requests: Iterable[Request]) -> float | None:
@@ -212,14 +212,6 @@ def describe_rounds(cells: Sequence[Cell]) -> list[str]:
     most = max(one.cell.max_repeats for one in requests.values())
     limit = "" if minutes is None else f", at most {minutes:g} min (sweep.budget_min)"
     return [f"until decided: {FEWEST_ADAPTIVE_REPEATS} to {most} runs each{limit}"]
-
-
-def _open_rounds(members: Sequence[Configuration]) -> int:
-    """Rounds in which a member was planned and has not ended."""
-    return len({c.planned.repeat for m in members for c in m.cells if c.state not in _ENDED})
-
-
-_ENDED = ("done", "failed", "skipped")
 
 
 class Stages:

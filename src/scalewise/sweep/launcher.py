@@ -31,7 +31,7 @@ from scalewise.supervisor import CellFailed
 from scalewise.sweep.auto import describe_later, first_stage, settle_alone, undecided_requests
 from scalewise.sweep.compose import Composer, written_keys
 from scalewise.sweep.engine import Engine, SweepReport, add_sweep_report, sweep_reports
-from scalewise.sweep.local_executor import local_engine
+from scalewise.sweep.local_executor import LocalExecutor
 from scalewise.sweep.plan import Cell, Request, folded, plan, request, run_once, wrapped
 from scalewise.sweep.preflight import Cluster, ThisHost, check_files, take_own_batches
 from scalewise.sweep.preview import print_preview
@@ -110,7 +110,7 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
         folder,
         [one, *beside],
         host,
-        lambda f: local_engine(f, "exclusive", make_display(), warm=local.warm),
+        lambda f: Engine(f, LocalExecutor("exclusive", warm=local.warm), make_display()),
         [*lines, *more, *said],
     )
     return None if report is None else report.objective_of(one.config_id)
@@ -119,7 +119,9 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
 def local_engine_of(options: Mapping[str, Any]) -> Callable[[Path], Engine]:
     """Makes the engine of ``hydra/launcher=local``. Raises :class:`ConfigError`."""
     local = local_config(options)
-    return lambda folder: local_engine(folder, local.policy, make_display(), warm=local.warm)
+    return lambda folder: Engine(
+        folder, LocalExecutor(local.policy, warm=local.warm), make_display()
+    )
 
 
 def launch(

@@ -25,7 +25,7 @@ from scalewise.host import (
     ENV_STARTED,
     ENV_SUPERVISOR,
     ENV_WRAPPED,
-    answer_requests,
+    STACKS_SIGNAL,
     die_with_parent,
     exit_now,
     keep_from_children,
@@ -53,7 +53,7 @@ def main() -> int:
     if not is_wrapped:  # a profiler may have closed them, and opened others under their numbers
         keep_from_children([int(one) for one in os.environ[ENV_INHERITED].split(",") if one])
     faulthandler.enable()
-    answer_requests()
+    faulthandler.register(STACKS_SIGNAL)  # writes the stacks of all threads, whatever call hangs
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the sweep's to handle
     folder = CellFolder(Path(sys.argv[1]))
     rank = int(os.environ["RANK"])

@@ -18,7 +18,7 @@ from scalewise.gpu import Host, HostMismatch, Hosts, Lease, Leases, Occupancy, d
 from scalewise.gpu import leases as leases_module
 from scalewise.records import CellFolder, DeviceInfo, Ending
 from scalewise.supervisor import to_line
-from scalewise.sweep import QueuedCell, SupervisorProcess, local_engine
+from scalewise.sweep import Engine, LocalExecutor, QueuedCell, SupervisorProcess
 from scalewise.sweep.plan import plan
 from scalewise.sweep.preflight import devices_for, explain_differences
 from scalewise.sweep.status_view import Display
@@ -210,7 +210,7 @@ def test_each_kind_of_gpu_has_its_own_task_at_the_same_time(
     )
     with (tmp_path / "said").open("w") as file:
         display = Display(Console(file=file, width=200))
-        engine = local_engine(tmp_path / "sweep", "packed", display, Occupancy(read=dict))
+        engine = Engine(tmp_path / "sweep", LocalExecutor("packed", Occupancy(read=dict)), display)
         supervisors = TogetherOnly(tmp_path, count=2)
         monkeypatch.setattr(engine.executor, "start_supervisor", supervisors.start)
         report = engine.run(cells)

@@ -28,10 +28,10 @@ from scalewise.supervisor import to_line
 from scalewise.sweep import (
     Cell,
     Engine,
+    LocalExecutor,
     QueuedCell,
     SupervisorProcess,
     SweepReport,
-    local_engine,
     worker,
 )
 from scalewise.sweep.plan import Request, plan
@@ -76,7 +76,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.setattr("scalewise.gpu.leases.discover", lambda hardware: Host(GPUS, None, {}))
     display = Display(Console(file=(tmp_path / "said").open("w"), width=200))
-    return local_engine(tmp_path / "sweep", "exclusive", display, Occupancy(read=dict))
+    return Engine(tmp_path / "sweep", LocalExecutor("exclusive", Occupancy(read=dict)), display)
 
 
 def run(

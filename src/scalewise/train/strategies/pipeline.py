@@ -130,7 +130,9 @@ class PipelineSteps(LeanSteps):
             ("backward_one_chunk", Mark.BACKWARD_BEGIN, Mark.BACKWARD_END),
         ):
             setattr(stage, name, self._timed(getattr(stage, name), begin, end))
-        self._arguments = without_outputs(self._schedule)
+        # No outputs are joined, where this torch can leave it.
+        if "return_outputs" in inspect.signature(self._schedule.step).parameters:
+            self._arguments["return_outputs"] = False
 
     def _timed(self, inner: Callable[..., Any], begin: Mark, end: Mark) -> Callable[..., Any]:
         steps = self._recorder.steps
@@ -338,9 +340,3 @@ def _hollow(network: nn.Module, keep: nn.Module) -> None:
         for name, buffer in part.named_buffers(recurse=False):
             if id(buffer) not in kept:
                 setattr(part, name, buffer.to("meta"))
-
-
-def without_outputs(schedule: Any) -> dict[str, bool]:
-    """The argument with which ``schedule.step`` joins no outputs, where this torch has one."""
-    known = "return_outputs" in inspect.signature(schedule.step).parameters
-    return {"return_outputs": False} if known else {}

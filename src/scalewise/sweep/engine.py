@@ -364,7 +364,9 @@ class Engine:
         if ending.outcome == "done" and seconds is not None:
             self._durations.add(cell.planned.config_id, seconds)
         if ending.outcome == "failed" and not ending.is_recorded:
-            ending = self._record_failure(cell, ending)
+            began_at = time.time() - (seconds or 0.0)
+            with suppress(OSError):  # a full disk: the command's last lines still show it
+                ending = running.folder.save_attempt(replace(ending, started_at=began_at))
         self._count(cell, ending)
         if cell.request.cell.script is not None and seconds is not None:
             self._tell_side_effects(cell, seconds)
@@ -401,12 +403,3 @@ class Engine:
     def _refuse(self, cell: Cell, ending: Ending) -> None:
         """Record a cell that failed or was skipped without a try."""
         self._count(cell, self.folder.cell(cell.planned.name).save_attempt(ending))
-
-    def _record_failure(self, cell: Cell, ending: Ending) -> Ending:
-        """Record why a cell failed. Returns its ending, unchanged if the disk is full."""
-        began_at = time.time() - (ending.elapsed_s or 0.0)
-        try:
-            folder = self.folder.cell(cell.planned.name)
-            return folder.save_attempt(replace(ending, started_at=began_at))
-        except OSError:
-            return ending  # the command's last lines still show it

@@ -15,7 +15,6 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -456,28 +455,18 @@ def _lightning(base: str) -> Any:
     return getattr(sys.modules.get("pytorch_lightning"), base, None)
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a cell would run."""
-
-    devices: int | None
-    """None where only the host that runs it will tell."""
-    refusal: str = ""
-    """Why it cannot run here; empty if it can."""
-
-
 class ThisHost:
     """Where the cells of a sweep would run on this host."""
 
     def __init__(self) -> None:
         self._hosts = Hosts()
 
-    def __call__(self, cell: Cell) -> Place:
-        one = cell.request
-        try:
-            return Place(devices_for(one, self._hosts.of(one.cell.hardware)))
-        except HostMismatch as mismatch:
-            return Place(None, str(mismatch))
+    def __call__(self, cell: Cell) -> int | None:
+        """Devices that a cell would get; None where only the host that runs it will tell.
+
+        Raises HostMismatch where it cannot run.
+        """
+        return devices_for(cell.request, self._hosts.of(cell.request.cell.hardware))
 
     def devices_of(self, hardware: HardwareConfig) -> int | None:
         """Devices that a profile has here; None where it has none."""
@@ -505,8 +494,8 @@ class Cluster(ThisHost):
     def devices_of(self, hardware: HardwareConfig) -> int | None:
         return None
 
-    def __call__(self, cell: Cell) -> Place:
-        return Place(cell.planned.devices)
+    def __call__(self, cell: Cell) -> int | None:
+        return cell.planned.devices
 
 
 if __name__ == "__main__":

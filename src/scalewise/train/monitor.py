@@ -19,7 +19,6 @@ from scalewise.host import Mirror, from_here
 from scalewise.records import CellFolder, DeviceInfo
 from scalewise.train.monitored import (
     FitRecords,
-    config_id,
     describe_model,
     describe_optimizers,
     full_name,
@@ -172,8 +171,7 @@ class Monitor(CellRecorder):
         """Plan, configuration and provenance: what a sweep writes for its own cells."""
         config = describe_fit(trainer, module, self.steps.warmup_steps, self._trackers)
         assert self._records is not None
-        self._records.repeat_of(config_id(config, trainer.world_size))
-        self.folder.save_config(config)
+        self._records.repeat_of(config, trainer.world_size)
         here = self._devices[: trainer.world_size // trainer.num_nodes]  # rank 0's host comes first
         self.folder.save_provenance(provenance_of(here))
 

@@ -101,16 +101,17 @@ class FitRecords:
         self._colocation.look()
         return self._colocation.neighbours
 
-    def repeat_of(self, config_id: str) -> None:
-        """Plan it as one more run of the configuration ``config_id``."""
-        planned = self._planned
+    def repeat_of(self, config: Mapping[str, Any], world_size: int) -> None:
+        """Save its configuration, and plan it as one more run of that."""
+        planned, own_id = self._planned, config_id(config, world_size)
         assert planned is not None
 
         def repeated(plan: SweepPlan) -> PlannedCell:
-            repeat = sum(cell.config_id == config_id for cell in plan.cells)
-            return dataclasses.replace(planned, config_id=config_id, repeat=repeat)
+            repeat = sum(cell.config_id == own_id for cell in plan.cells)
+            return dataclasses.replace(planned, config_id=own_id, repeat=repeat)
 
         self._put_into_plan(repeated)
+        self._folder.save_config(config)
 
     def finish(self, ranks: tuple[RankSummary, ...], strategy: str) -> None:
         """Save the result: the fit ended as it should."""

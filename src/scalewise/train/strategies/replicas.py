@@ -6,8 +6,7 @@ import itertools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytorch_lightning as pl
 import torch
@@ -46,26 +45,21 @@ class UnwrappedReplicas(DDPStrategy):
         return None
 
 
-Moment = float | torch.cuda.Event
-"""Seconds of the host's clock, or of a GPU, which is not waited for before training is over."""
-
-
-@dataclass(frozen=True)
-class _Averaging:
+class _Averaging(NamedTuple):
     step: int
     payload_bytes: int
-    begin: Moment
-    end: Moment
+    begin: Any
+    """Seconds of the host's clock, or an event of a GPU, not waited for before training is over."""
+    end: Any
 
     def milliseconds(self) -> float:
-        if isinstance(self.begin, float) or isinstance(self.end, float):
-            assert isinstance(self.begin, float) and isinstance(self.end, float)
-            return (self.end - self.begin) * 1e3
+        if isinstance(self.begin, float):
+            return float(self.end - self.begin) * 1e3
         self.end.synchronize()
         return float(self.begin.elapsed_time(self.end))
 
 
-def _moment(device: torch.device) -> Moment:
+def _moment(device: torch.device) -> Any:
     if device.type != "cuda":
         return time.perf_counter()
     event = torch.cuda.Event(enable_timing=True)

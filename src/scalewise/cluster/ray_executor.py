@@ -108,7 +108,6 @@ class HostLink:
         return Ending("failed", "supervisor_lost", message)
 
     def greet(self) -> None:
-        """Say that the sweep is there."""
         self._actor.hear.remote()
 
     def stop(self) -> None:

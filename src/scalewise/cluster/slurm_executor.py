@@ -108,7 +108,6 @@ class SlurmCell(RunningCell):
 
     @property
     def sent(self) -> Submission:
-        """Its submission, which has been made."""
         assert self.submission is not None
         return self.submission
 

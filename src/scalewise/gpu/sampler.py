@@ -168,7 +168,6 @@ class SeriesRecorder:
         self._devices: dict[str, SampledDevice] = {}
 
     def begin(self, source: Literal["nvml", "process"], devices: Sequence[SampledDevice]) -> None:
-        """Write the header."""
         # Conditions are those of GPUs: a process has neither clocks nor memory of its own.
         self._devices = {d.id: d for d in devices} if source == "nvml" else {}
         try:

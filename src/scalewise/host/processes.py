@@ -56,7 +56,6 @@ def _prctl(option: int, value: int) -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Every process below ``pid``."""
     try:
         return [process.pid for process in psutil.Process(pid).children(recursive=True)]
     except psutil.NoSuchProcess:

@@ -109,7 +109,6 @@ class Request:
 
     @functools.cached_property
     def config_id(self) -> str:
-        """:func:`scalewise.config.config_id` of ``plain``."""
         return config_id(self.plain)
 
     @functools.cached_property

@@ -455,37 +455,34 @@ def _lightning(base: str) -> Any:
     return getattr(sys.modules.get("pytorch_lightning"), base, None)
 
 
-class ThisHost:
+class ThisHost(Hosts):
     """Where the cells of a sweep would run on this host."""
-
-    def __init__(self) -> None:
-        self._hosts = Hosts()
 
     def __call__(self, cell: Cell) -> int | None:
         """Devices that a cell would get; None where only the host that runs it will tell.
 
         Raises HostMismatch where it cannot run.
         """
-        return devices_for(cell.request, self._hosts.of(cell.request.cell.hardware))
+        return devices_for(cell.request, self.of(cell.request.cell.hardware))
 
     def devices_of(self, hardware: HardwareConfig) -> int | None:
         """Devices that a profile has here; None where it has none."""
         try:
-            return len(self._hosts.of(hardware).slots)
+            return len(self.of(hardware).slots)
         except HostMismatch:
             return None
 
     def models_of(self, hardware: HardwareConfig) -> str:
         """Models of a profile's devices here. Raises HostMismatch where it has none."""
-        return ", ".join(sorted({slot.name for slot in self._hosts.of(hardware).slots}))
+        return ", ".join(sorted({slot.name for slot in self.of(hardware).slots}))
 
     def slots(self) -> int:
         """The most devices that any cell asked about so far could get."""
-        return self._hosts.slots() or 1
+        return super().slots() or 1
 
     def models(self) -> set[str]:
         """Models of the devices of the profiles asked about so far."""
-        return {slot.name for host in self._hosts.known() for slot in host.slots}
+        return {slot.name for host in self.known() for slot in host.slots}
 
 
 class Cluster(ThisHost):

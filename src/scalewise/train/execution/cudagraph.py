@@ -85,7 +85,6 @@ class CudaCapture:
     """The current GPU, as capturing needs it; tests stand in for it on a CPU."""
 
     def graph(self) -> CudaGraph:
-        """A graph to record into."""
         return CudaGraph()
 
     def watch(self, step: Callable[[], Tensor]) -> tuple[Tensor, str | None]:

@@ -127,7 +127,6 @@ class MetricsRecorder:
                 self._side_stream = torch.cuda.Stream(device)
 
     def begin(self, trainer: pl.Trainer) -> None:
-        """Training begins."""
         self._scheduled = bool(trainer.lr_scheduler_configs)
 
     def before_optimizer(self, trainer: pl.Trainer) -> None:

@@ -35,7 +35,6 @@ class BatchSizes:
 
     @property
     def total(self) -> int:
-        """Samples of a whole batch."""
         return sum(self._sizes)
 
     def before(self, shard: int) -> int:

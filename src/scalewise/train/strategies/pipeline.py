@@ -251,7 +251,6 @@ class PipelineStrategy(DividedStrategy):
 
     @property
     def is_last(self) -> bool:
-        """Whether this rank has the loss."""
         return self.replicas.place == self._stages - 1
 
     def make_schedule(self, loss: Any) -> Any:

@@ -262,7 +262,12 @@ class Ranks:
     def _meeting(self, rank: int, local_rank: int, port: int) -> dict[str, str]:
         """Variables by which a rank knows itself and the others, and finds its modules."""
         job = self._job
-        told = {**rendezvous(rank, local_rank, job.world_size, port), **_between_hosts(job)}
+        told = rendezvous(rank, local_rank, job.world_size, port)
+        if job.nodes is not None:
+            told |= {"MASTER_ADDR": job.nodes.address, "NODE_RANK": str(job.nodes.index)}
+            interface = interface_towards(job.nodes.address)
+            if interface is not None and "GLOO_SOCKET_IFNAME" not in os.environ:
+                told["GLOO_SOCKET_IFNAME"] = interface
         if not job.settings.script:
             return {**told, "PYTHONPATH": os.pathsep.join(job.origin.python_path)}
         place = {
@@ -279,14 +284,3 @@ class Ranks:
         alone = job.world_size == 1 and not self.as_torchrun
         local = {"LOCAL_WORLD_SIZE": str(len(job.slots)), "TORCHELASTIC_RUN_ID": "scalewise"}
         return {**({} if alone else {**told, **local}), ENV_SCRIPT: json.dumps(place)}
-
-
-def _between_hosts(job: Job) -> Mapping[str, str]:
-    """Variables of ranks on several hosts; nothing where they are on one."""
-    if job.nodes is None:
-        return {}
-    found = {"MASTER_ADDR": job.nodes.address, "NODE_RANK": str(job.nodes.index)}
-    interface = interface_towards(job.nodes.address)
-    if interface is not None and "GLOO_SOCKET_IFNAME" not in os.environ:
-        found["GLOO_SOCKET_IFNAME"] = interface
-    return found

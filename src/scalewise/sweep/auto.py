@@ -20,17 +20,6 @@ if TYPE_CHECKING:
     from scalewise.analysis import Repeats
 
 
-@dataclass(frozen=True)
-class Decided:
-    """The result of a first stage for one request."""
-
-    lines: tuple[str, ...]
-    """To say it in."""
-    trained: Request | None = None
-    """The request with what was decided; None where nothing could be."""
-    evidence: StrategyDecision | None = None
-
-
 def undecided_requests(requests: Iterable[Request]) -> tuple[Request, ...]:
     """The distinct requests that a first stage decides."""
     found = [r for r in requests if isinstance(r.cell.strategy, AutoConfig)]
@@ -77,9 +66,12 @@ def describe_later(requests: Sequence[Request]) -> list[str]:
     ]
 
 
-def choose(folder: SweepFolder, asked: Request) -> Decided:
-    """Choose the strategy by the records of the short runs."""
-    from scalewise.analysis import UndecidedError, choose_strategy, configurations, load_sweep
+def choose(folder: SweepFolder, asked: Request) -> tuple[Request, StrategyDecision]:
+    """The request with the strategy that the records of its short runs speak for, and why.
+
+    Raises :class:`~scalewise.analysis.UndecidedError`.
+    """
+    from scalewise.analysis import choose_strategy, configurations, load_sweep
 
     strategy = asked.cell.strategy
     assert isinstance(strategy, AutoConfig)
@@ -89,15 +81,12 @@ def choose(folder: SweepFolder, asked: Request) -> Decided:
     candidates = {name: known[identity] for name, identity in probes.items() if identity in known}
     most = max((c.devices or 1 for c in candidates.values()), default=1)
     batch = asked.cell.batch_of(most)
-    try:
-        decision = choose_strategy(
-            candidates, strategy.probe_steps, batch * asked.cell.accumulate_grad_batches
-        )
-    except UndecidedError as reason:
-        return Decided((f"not decided: {reason}",))
+    decision = choose_strategy(
+        candidates, strategy.probe_steps, batch * asked.cell.accumulate_grad_batches
+    )
     plain = {**asked.plain, "strategy": strategy.plain()[decision.chosen]}
     typed = (*asked.overrides, f"strategy={decision.chosen}")
-    return Decided(decision.lines(), Request(typed, plain), decision)
+    return Request(typed, plain), decision
 
 
 def _probes(asked: Request) -> dict[str, Request]:
@@ -227,16 +216,21 @@ class Stages:
 
     def decide(self, asked: Iterable[Request]) -> list[Request]:
         """Requests to train, for those of ``asked`` that their records decide."""
+        from scalewise.analysis import UndecidedError
+
         trained, said = [], dict[str, None]()
         for one in asked:
-            decided = choose(self._folder, one)
-            said |= dict.fromkeys(f"strategy {line}" for line in decided.lines)
-            if decided.trained is not None and decided.evidence is not None:
-                self.chosen[one.config_id] = decided.trained.config_id
-                self._evidence[decided.trained.config_id] = decided.evidence
-                trained.append(decided.trained)
+            try:
+                decided, evidence = choose(self._folder, one)
+            except UndecidedError as reason:
+                said[f"not decided: {reason}"] = None
+                continue
+            said |= dict.fromkeys(evidence.lines())
+            self.chosen[one.config_id] = decided.config_id
+            self._evidence[decided.config_id] = evidence
+            trained.append(decided)
         for line in said:
-            self._note(line)
+            self._note(f"strategy {line}")
         return trained
 
     def write_evidence(self, cell: Cell) -> None:

@@ -11,7 +11,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scalewise.config import FEWEST_ADAPTIVE_REPEATS, AutoConfig, HardwareConfig
+from scalewise.config import (
+    FEWEST_ADAPTIVE_REPEATS,
+    AutoConfig,
+    ConfigError,
+    HardwareConfig,
+    as_rehearsal,
+)
 from scalewise.records import StrategyDecision, SweepFolder, save_record
 from scalewise.sweep.plan import Cell, Request, in_order, make_cell, plan
 from scalewise.sweep.resume import is_rerun, planned_repeats
@@ -46,6 +52,57 @@ def settle_alone(
                 said[line] = None
         settled.append(one)
     return settled, list(said)
+
+
+def rehearse_absent(
+    requests: Iterable[Request],
+    devices_of: Callable[[HardwareConfig], int | None],
+    models_of: Callable[[HardwareConfig], str],
+) -> tuple[list[Request], list[Request], list[str]]:
+    """The requests, those rehearsed that ask for ``rehearse`` and for more devices than there are.
+
+    Returns them, with ``rehearse.all`` rehearsals of what fits too, and a line for each link.
+    Raises :class:`ConfigError` for what cannot be rehearsed.
+    """
+    settled, beside, lines = [], list[Request](), dict[str, None]()
+    for one in requests:
+        asked = one.cell.rehearse
+        plain = {key: value for key, value in one.plain.items() if key != "rehearse"}
+        real = Request(one.overrides, plain)
+        strategy, available = one.cell.strategy, devices_of(one.cell.hardware)
+        if not asked.on or strategy.kind == "single":
+            settled.append(real)
+            continue
+        if available is None:
+            raise ConfigError(
+                f"rehearse: found {asked.name} on hosts that are not known yet, or without devices "
+                "that fit; allowed: hydra/launcher=local, or rehearse=none"
+            )
+        devices = available if strategy.devices == "auto" else strategy.devices
+        fits = devices <= available
+        if devices < 2 or (fits and not asked.all):
+            settled.append(real)
+            continue
+        if strategy.kind != "ddp":
+            raise ConfigError(
+                f"rehearse: found {asked.name} with strategy={strategy.name} on {devices} devices; "
+                f"allowed: strategy=ddp, or at most {available} devices"
+            )
+        if one.cell.script is not None:  # it makes its group itself
+            raise ConfigError(
+                f"rehearse: found {asked.name} with a script on {devices} devices; allowed: "
+                f"at most {available}, or model and dataset of yours in scalewise train"
+            )
+        link = asked.link(models_of(one.cell.hardware))
+        lines[
+            f"rehearse: one rank of N on this host, the others emulated over {link.name} "
+            f"({link.source})"
+        ] = None
+        rehearsal = Request(one.overrides, as_rehearsal(plain, devices, link))
+        settled.append(real if fits else rehearsal)
+        beside += [rehearsal] if fits else []
+    none = "rehearse: nothing, as all of it fits this host (rehearse.all=true: that too)"
+    return settled, beside, list(lines) or [none]
 
 
 def first_stage(requests: Iterable[Request]) -> Iterator[Request]:

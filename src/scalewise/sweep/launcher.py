@@ -30,7 +30,13 @@ from scalewise.gpu import HostMismatch
 from scalewise.host import wrap_command
 from scalewise.records import ENV_SECRETS, DataError, SweepFolder, build, secrets_of
 from scalewise.supervisor import CellFailed
-from scalewise.sweep.auto import describe_later, first_stage, settle_alone, undecided_requests
+from scalewise.sweep.auto import (
+    describe_later,
+    first_stage,
+    rehearse_absent,
+    settle_alone,
+    undecided_requests,
+)
 from scalewise.sweep.compose import Composer, written_keys
 from scalewise.sweep.engine import Engine, SweepReport, add_sweep_report, sweep_reports
 from scalewise.sweep.local_executor import LocalExecutor
@@ -186,8 +192,6 @@ def _settled(
     requests, more = settle_alone(own, host.devices_of)
     if not any(one.cell.rehearse.on for one in requests):
         return requests, [], [*lines, *more]
-    from scalewise.sweep.rehearse import rehearse_absent
-
     settled, beside, said = rehearse_absent(requests, host.devices_of, host.models_of)
     return settled, beside, [*lines, *more, *said]
 

@@ -234,8 +234,6 @@ def settings_of(cell: CellConfig, world_size: int) -> Settings:
     )
 
 
-_WHOLE_MODELS = ("single", "ddp")
-"""Strategies under which every device holds the whole model."""
 MORE_FOR_THE_JOB = "to ask SLURM for more of the host's: a larger hydra.launcher.mem_gb_per_device"
 """Advice for a job that ran out of its host's memory."""
 
@@ -252,7 +250,7 @@ def memory_advice(cell: CellConfig, world_size: int) -> str:
         remedies.append("precision=bf16-mixed")
     if not cell.execution.activation_checkpointing:
         remedies.append("execution.activation_checkpointing=true (for a model of repeated blocks)")
-    if cell.strategy.kind in _WHOLE_MODELS:
+    if cell.strategy.kind in ("single", "ddp"):  # every device holds the whole model
         remedies.append("strategy=fsdp (divides parameters and optimizer over the devices)")
     return "what needs less memory: " + ", ".join(remedies) if remedies else ""
 

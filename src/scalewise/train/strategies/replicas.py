@@ -12,7 +12,6 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.strategies import DDPStrategy
 from torch import Tensor
-from torch.nn import Module
 
 from scalewise.config import LocalSgdConfig, ProcessGroupConfig
 from scalewise.records import CommunicationRecord
@@ -30,11 +29,7 @@ class UnwrappedReplicas(DDPStrategy):
         super().__init__(**group_arguments(config, setting))
 
     def configure_ddp(self) -> None:
-        assert self.model is not None
-        self.model = self._setup_model(self.model)
-
-    def _setup_model(self, model: Module) -> Any:
-        return model
+        """Wrap nothing."""
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
@@ -83,11 +78,10 @@ class LocalSgd(UnwrappedReplicas):
         self._averagings: list[_Averaging] = []
         self._own: list[Tensor] | None = None
 
-    def _setup_model(self, model: Module) -> Any:
+    def configure_ddp(self) -> None:
         # Alike at the start, as DDP makes them.
-        for tensor in _averaged(model):
+        for tensor in _averaged(self.lightning_module):
             torch.distributed.broadcast(tensor, src=0)
-        return model
 
     def setup_optimizers(self, trainer: pl.Trainer) -> None:
         super().setup_optimizers(trainer)

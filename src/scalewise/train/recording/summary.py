@@ -59,7 +59,7 @@ def optimizer_state_bytes(optimizers: Sequence[torch.optim.Optimizer]) -> int | 
     if not optimizers:
         return None
     held = {
-        id(value): _local(value)
+        id(value): value.to_local() if hasattr(value, "to_local") else value
         for optimizer in optimizers
         for state in optimizer.state.values()
         for value in state.values()
@@ -119,13 +119,6 @@ def holds_replica(trainer: pl.Trainer) -> bool:
         and getattr(strategy, "ends_alike", True)
         and getattr(strategy, "_model_averager", None) is None
     )
-
-
-def _local(value: Tensor) -> Tensor:
-    to_local = getattr(value, "to_local", None)
-    local = to_local() if callable(to_local) else value
-    assert isinstance(local, Tensor)
-    return local
 
 
 def loader_batch_size(trainer: pl.Trainer) -> int | None:

@@ -6,6 +6,7 @@ that mask need the input everywhere.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -169,13 +170,9 @@ class Ties:
                 parameters[id(parameter)] = parameter
         self._shared: list[tuple[nn.Parameter, distributed.ProcessGroup]] = []
         self._counted_elsewhere: set[int] = set()
-        groups: dict[tuple[int, ...], distributed.ProcessGroup | None] = {}
+        group_of = functools.cache(replicas.subgroup)
         for key, places in holders.items():
-            if len(places) < 2:
-                continue
-            if tuple(places) not in groups:
-                groups[tuple(places)] = replicas.subgroup(places)
-            group = groups[tuple(places)]
+            group = group_of(tuple(places)) if len(places) > 1 else None
             if group is not None:
                 self._shared.append((parameters[key], group))
                 if replicas.place != places[0]:

@@ -123,8 +123,6 @@ class HostLink:
 class RayCell(RunningCell):
     """A cell that runs: a link to each of its hosts, and what they have answered."""
 
-    cell: Cell
-    folder: CellFolder
     wanted: ClusterDemand
     links: Sequence[HostLink]
     reservation: Reservation

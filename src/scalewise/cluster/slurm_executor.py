@@ -85,8 +85,6 @@ class Submission:
 class SlurmCell(RunningCell):
     """A cell that is a job, or a task of a job array."""
 
-    cell: Cell
-    folder: CellFolder
     wanted: ClusterDemand
     submission: Submission | None = None
     """None until it is submitted."""

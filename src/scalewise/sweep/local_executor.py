@@ -39,8 +39,6 @@ _SETTLING_POLL_S = 0.1
 class LocalCell(RunningCell):
     """One try at a cell on this host."""
 
-    cell: Cell
-    folder: CellFolder
     lease: Lease
     supervisor: SupervisorProcess
     sampler: DeviceSampler | None = None

@@ -118,8 +118,8 @@ def lacking(resolved: list[dict[str, Any]]) -> dict[str, str]:
     """Name to version of what the host lacks: reached from ours, not through what it has."""
     by_name = {canonicalize_name(meta["name"]): meta for meta in resolved}
     pinned = {name: by_name[canonicalize_name(name)]["version"] for name in TESTING}
-    waiting: list[tuple[str, frozenset[str]]] = [("scalewise", frozenset())]
-    waiting += [(name, frozenset()) for name in TESTING]
+    waiting: list[tuple[str, frozenset[str]]]
+    waiting = [(name, frozenset()) for name in ("scalewise", *TESTING)]
     seen = set(waiting)
     while waiting:
         parent, extras = waiting.pop()

@@ -229,7 +229,7 @@ def _run(
     requests: Sequence[Request],
     host: ThisHost,
     make_engine: Callable[[Path], Engine],
-    lines: Sequence[str] = (),
+    lines: Sequence[str],
     packed: bool = False,
 ) -> SweepReport | None:
     """Run the cells that are not done, and add their report to ``sweep_reports``.

@@ -1,7 +1,7 @@
 """Collect the wheels that a GPU host without internet lacks: ``make wheelhouse``.
 
 Such a host has its own torch, Lightning, NumPy, pandas, PyArrow and Matplotlib, built for its
-driver, and they are kept. What scalewise needs beside them, in fp8 too, and what pytest needs to
+driver, and they are kept. What scalewise needs beside them, and what pytest needs to
 run tests/gpu is resolved against constraints.txt, downloaded for the host's Python and platform,
 and has to stay below 60 MiB.
 """
@@ -76,7 +76,6 @@ HOST_HAS = frozenset(
     }
 )
 """What a host with torch, Lightning, the scientific stack and huggingface-hub brings along."""
-EXTRAS = ("fp8",)
 TESTING = ("pytest", "pytest-timeout")
 """What `pytest tests/gpu` needs: nothing there runs in parallel."""
 
@@ -106,10 +105,10 @@ def main() -> int:
 
 
 def resolve() -> list[dict[str, Any]]:
-    """All that scalewise, its extras and the tests would install, as pip's installation report."""
+    """All that scalewise and the tests would install, as pip's installation report."""
     report = pip(
         "install", "--dry-run", "--ignore-installed", "--report", "-",
-        "-c", str(ROOT / "constraints.txt"), f"{ROOT}[{','.join(EXTRAS)}]", *TESTING,
+        "-c", str(ROOT / "constraints.txt"), str(ROOT), *TESTING,
     )  # fmt: skip
     installs: list[dict[str, Any]] = json.loads(report)["install"]
     return [entry["metadata"] for entry in installs]
@@ -119,8 +118,8 @@ def lacking(resolved: list[dict[str, Any]]) -> dict[str, str]:
     """Name to version of what the host lacks: reached from ours, not through what it has."""
     by_name = {canonicalize_name(meta["name"]): meta for meta in resolved}
     pinned = {name: by_name[canonicalize_name(name)]["version"] for name in TESTING}
-    waiting: list[tuple[str, frozenset[str]]] = [("scalewise", frozenset(EXTRAS))]
-    waiting += [(name, frozenset()) for name in TESTING]
+    waiting: list[tuple[str, frozenset[str]]]
+    waiting = [(name, frozenset()) for name in ("scalewise", *TESTING)]
     seen = set(waiting)
     while waiting:
         parent, extras = waiting.pop()

@@ -1,36 +1,18 @@
-"""What one GPU is enough for. With two, the long cell in fp8 runs on the first meanwhile."""
+"""What one GPU is enough for."""
 
-import subprocess
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from fakes.gpus import REHEARSES, a_stranger, gpus, needs
 from fakes.train_command import LEAN, Finished, Train, wait_for
-from fakes.twins import losses_of
-from scalewise.config import FP8_CAPABILITY
-from scalewise.config.execution import find_compiler
 from scalewise.records import SweepFolder, read_device_series, read_heartbeat
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400), pytest.mark.usefixtures("fp8")]
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 
-FP8_STEPS = 20
 STEPS, STEP_MS = 45, 300
 """Long enough for several readings of the driver's list of processes."""
-
-
-def no_fp8() -> str | None:
-    """Why there can be no fp8 here; None if there can."""
-    if REHEARSES or not gpus():
-        return "needs an NVIDIA GPU"
-    capability = gpus()[0].compute_capability
-    if capability is None or capability < FP8_CAPABILITY:
-        return f"needs a GPU of compute capability {FP8_CAPABILITY}, found {capability}"
-    if find_spec("torchao") is None:
-        return "needs torchao"
-    return None if find_compiler() else "needs a C++ compiler"
 
 
 def mask(number: int) -> dict[str, str]:
@@ -43,24 +25,6 @@ def everything_it_sees(train: Train) -> None:
     """The mask alone decides on GPUs."""
     if not REHEARSES:
         train.always = ()
-
-
-@pytest.fixture(scope="module")
-def fp8(
-    train: Train, everything_it_sees: None, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[], Finished]:
-    """Ends a compiled cell in fp8 on the first GPU. Where that leaves another, it begins now."""
-    cwd = tmp_path_factory.mktemp("fp8")
-
-    def begin() -> subprocess.Popen[str]:
-        return train.start(
-            "precision=fp8", "execution=compile", "model=gpt2_tiny", "dataset=synthetic_tokens",
-            "batch_size=32", f"max_steps={FP8_STEPS}", "warmup_steps=5", "log_every_n_steps=1",
-            "validation=never", "tracking=none", cwd=cwd, **mask(0),
-        )  # fmt: skip
-
-    begun = begin() if no_fp8() is None and len(gpus()) > 1 else None
-    return lambda: train.finish(begun or begin(), cwd=cwd)
 
 
 @needs(1, on_cpu=True)
@@ -122,16 +86,3 @@ def test_memory_beyond_the_cap_has_run_out_though_the_gpu_has_more(train: Train)
     (attempt,) = run.only_cell().attempts()
     assert (attempt.outcome, attempt.cause) == ("failed", "oom")
     assert "batch_size=4096 accumulate_grad_batches=2" in attempt.message
-
-
-@pytest.mark.skipif(no_fp8() is not None, reason=str(no_fp8()))
-def test_fp8_learns_and_says_which_layers_it_ran_in(fp8: Callable[[], Finished]) -> None:
-    run = fp8()
-    assert run.status == 0, run.err
-    folder = run.only_cell()
-    losses = [loss for loss in losses_of(folder) if loss is not None]
-    assert len(losses) == FP8_STEPS
-    assert losses[-1] < 0.95 * losses[0]
-    (rank,) = folder.load_result().ranks
-    assert any(name.endswith("feed_forward.0") for name in rank.fp8.fp8_layers), rank.fp8
-    assert rank.execution is not None and rank.execution.ran == "compile"

@@ -101,13 +101,16 @@ def resume(folder: Path, more: Sequence[str], *, trust: bool = False, verbose: b
     Raises ConfigError or RecordError for a folder that no such command has made, or that somebody
     else may have: its command can run any program, and does with ``trust``.
     """
-    from scalewise.analysis import sweep_folder
+    from scalewise.analysis import is_monitored, sweep_folder
 
     sweep = sweep_folder(folder)
     plan = sweep.load_plan()
     command = plan.command
     program = PurePath(command[0]).name if command else "nothing"
-    if program not in ("train.py", "scalewise train") or _is_monitored(folder):
+    monitored = any(
+        is_monitored(load_or_none(c.load_config)) for _, c in SweepFolder(folder).cells()
+    )
+    if program not in ("train.py", "scalewise train") or monitored:
         raise ConfigError(
             f"{folder}: found the records of {program}; allowed: a sweep of train.py or scalewise "
             "train; run a script of your own again itself"
@@ -149,13 +152,6 @@ def _is_own(sweep: SweepFolder, plan: SweepPlan) -> bool:
 
 def _key(word: str) -> str:
     return word.partition("=")[0].lstrip("+")
-
-
-def _is_monitored(folder: Path) -> bool:
-    from scalewise.analysis import is_monitored
-
-    cells = [cell for _, cell in SweepFolder(folder).cells()]
-    return any(is_monitored(load_or_none(cell.load_config)) for cell in cells)
 
 
 def _interrupted(why: str) -> int:

@@ -70,7 +70,6 @@ class HostActor:
             self._stopped = True
 
     def hear(self) -> None:
-        """The sweep is there."""
         self._heard = time.monotonic()
 
     def stop(self) -> None:

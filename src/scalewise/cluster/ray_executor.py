@@ -108,7 +108,6 @@ class HostLink:
         return Ending("failed", "supervisor_lost", message)
 
     def greet(self) -> None:
-        """Say that the sweep is there."""
         self._actor.hear.remote()
 
     def stop(self) -> None:
@@ -124,8 +123,6 @@ class HostLink:
 class RayCell(RunningCell):
     """A cell that runs: a link to each of its hosts, and what they have answered."""
 
-    cell: Cell
-    folder: CellFolder
     wanted: ClusterDemand
     links: Sequence[HostLink]
     reservation: Reservation

@@ -85,8 +85,6 @@ class Submission:
 class SlurmCell(RunningCell):
     """A cell that is a job, or a task of a job array."""
 
-    cell: Cell
-    folder: CellFolder
     wanted: ClusterDemand
     submission: Submission | None = None
     """None until it is submitted."""
@@ -108,7 +106,6 @@ class SlurmCell(RunningCell):
 
     @property
     def sent(self) -> Submission:
-        """Its submission, which has been made."""
         assert self.submission is not None
         return self.submission
 
@@ -131,16 +128,12 @@ class SlurmCell(RunningCell):
         if self.ended is None:
             return None
         # The job's last file may reach this host later than SLURM's word of its end.
-        if self.last_attempt() is None and not self.is_late(settle_s):
+        never_ran = self.started is None and self.state.state in ("CANCELLED", "DEADLINE")
+        is_late = never_ran or time.monotonic() - self.ended > settle_s
+        if self.last_attempt() is None and not is_late:
             return None
         ended = self.record_end()
         return ended if ended.elapsed_s is not None else replace(ended, elapsed_s=self.age_s)
-
-    def is_late(self, settle_s: float) -> bool:
-        """Whether nothing more is to be expected of a job that has ended."""
-        never_ran = self.started is None and self.state.state in ("CANCELLED", "DEADLINE")
-        waited = time.monotonic() - (self.ended or 0.0)
-        return never_ran or waited > settle_s
 
     def last_attempt(self) -> Ending | None:
         """The record of the job's last run; None if that died without a word."""

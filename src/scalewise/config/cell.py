@@ -267,8 +267,7 @@ class CellConfig:
         """Settings of different groups that do not go together; strategies have their own."""
         kind, captures = self.strategy.kind, self.execution.kind == "cudagraph"
         whole = kind in ("single", "ddp")  # every rank holds the same whole model
-        saves, fp8 = self.checkpoint.on, self.precision.fp8
-        tries = self.execution.cudnn_benchmark
+        saves, tries = self.checkpoint.on, self.execution.cudnn_benchmark
         strategy, execution = f"strategy={self.strategy.name}", f"execution={self.execution.name}"
         for key, found, holds, allowed, beside in (
             ("checkpoint", "an interval", whole or not saves, "strategy=single or ddp", strategy),
@@ -284,11 +283,6 @@ class CellConfig:
              "strategy=single or ddp", strategy),
             ("test", self.test, not (self.test and self.dataset.target.startswith("scalewise.")),
              "false, or a dataset of your own with a test set", f"dataset={self.dataset.name}"),
-            # torchao says nothing of strategies that cut layers or weight ranks, nor of captures.
-            ("precision", self.precision.name, not fp8 or kind in ("single", "ddp", "fsdp", "auto"),
-             "strategy=single, ddp or fsdp, or precision=bf16-mixed", strategy),
-            ("precision", self.precision.name, not (fp8 and captures),
-             "execution=eager or compile, or precision=bf16-mixed", execution),
             # cuDNN takes whichever algorithm is the fastest that day.
             ("execution.cudnn_benchmark", tries, not (tries and self.deterministic),
              "one of them", "deterministic=true"),

@@ -108,10 +108,6 @@ def find_compiler() -> str | None:
     return next(filter(None, (shutil.which(name) for name in names if name)), None)
 
 
-FP8_CAPABILITY = (8, 9)
-"""Compute capability of the first GPUs whose tensor cores multiply fp8 (Ada; then Hopper)."""
-
-
 @dataclass(frozen=True)
 class PrecisionConfig:
     """The config group ``precision``."""
@@ -121,13 +117,6 @@ class PrecisionConfig:
     """Lightning's name for it."""
     matmul_tf32: bool
     """Let fp32 matrix products run on tensor cores with a 10-bit mantissa."""
-    fp8: bool = False
-    """Let linear layers multiply in fp8, scaled a tensor, where their shape allows (torchao)."""
-
-    def __post_init__(self) -> None:
-        # All but the linear layers runs in bf16.
-        fits = not self.fp8 or self.lightning == "bf16-mixed"
-        require("lightning", self.lightning, fits, "bf16-mixed", "fp8=true")
 
 
 BLOCKS, BLOCK_STEPS = 10, 6

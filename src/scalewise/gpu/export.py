@@ -12,7 +12,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -85,18 +85,9 @@ def export_cell(folder: CellFolder, target: Path) -> list[Path]:
         single = target / stats_path(folder, series.host if number else None).name
         timeline = target / f"gpu_timeline{suffix}.csv"
         first = min(series.devices, key=lambda d: d.index, default=None)
-        rows = list(zip(series.times, series.samples, strict=True))
-        _write_array(
-            single,
-            (
-                single_entry(when, first, at[first.id])
-                for when, at in rows
-                if first and first.id in at
-            ),
-        )
-        _write_array(
-            multi_gpu_path(single), (multi_entry(when, series.devices, at) for when, at in rows)
-        )
+        log = StatsLog(single, None if first is None else first.index, anew=True)
+        for when, at in zip(series.times, series.samples, strict=True):
+            log.append(when, series.devices, at)
         text = io.StringIO()
         table = csv.writer(text, lineterminator="\n")
         table.writerow(TIMELINE_COLUMNS)
@@ -104,11 +95,6 @@ def export_cell(folder: CellFolder, target: Path) -> list[Path]:
         write_atomically(timeline, text.getvalue().encode())
         written += [single, multi_gpu_path(single), timeline]
     return written
-
-
-def _write_array(path: Path, entries: Iterable[StatsEntry]) -> None:
-    lines = ",\n".join(json.dumps(e, allow_nan=False, ensure_ascii=False) for e in entries)
-    write_atomically(path, (f"[\n{lines}\n]\n" if lines else "[\n]\n").encode())
 
 
 def stats_path(folder: CellFolder, host: str | None = None) -> Path:
@@ -120,11 +106,6 @@ def stats_path(folder: CellFolder, host: str | None = None) -> Path:
 def multi_gpu_path(path: Path) -> Path:
     """``gpu_stats.json`` to ``gpu_stats_multi_gpu.json``."""
     return path.with_name(f"{path.stem}_multi_gpu{path.suffix}")
-
-
-def single_entry(when: float, device: SampledDevice, sample: DeviceSample) -> StatsEntry:
-    """One GPU at Unix time ``when``."""
-    return {"timestamp": _timestamp(when), **_gpu_data(device, sample)}
 
 
 def multi_entry(
@@ -181,12 +162,15 @@ def _timestamp(when: float) -> str:
 class StatsLog:
     """``FILE`` and ``FILE_multi_gpu`` while they grow, valid JSON after each reading."""
 
-    def __init__(self, path: Path, gpu_index: int | None = None) -> None:
+    def __init__(self, path: Path, gpu_index: int | None = None, *, anew: bool = False) -> None:
         """``gpu_index`` chooses the GPU of ``FILE``: by default the first.
 
-        Raises ValueError where a file holds something else than a JSON array, or OSError.
+        What is there is continued, or removed for one that begins ``anew``. Raises ValueError where
+        a file holds something else than a JSON array, or OSError.
         """
         self._gpu_index = gpu_index
+        for stale in (path, multi_gpu_path(path)) if anew else ():
+            stale.unlink(missing_ok=True)
         self._single = JsonArrayFile(path)
         self._multi = JsonArrayFile(multi_gpu_path(path))
 
@@ -196,7 +180,8 @@ class StatsLog:
         """Add a reading of Unix time ``when``. Raises OSError."""
         chosen = next((d for d in devices if self._gpu_index in (None, d.index)), None)
         if chosen is not None and chosen.id in samples:
-            self._single.append(single_entry(when, chosen, samples[chosen.id]))
+            data = _gpu_data(chosen, samples[chosen.id])
+            self._single.append({"timestamp": _timestamp(when), **data})
         self._multi.append(multi_entry(when, devices, samples))
 
 

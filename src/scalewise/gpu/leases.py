@@ -46,8 +46,6 @@ class Host:
     """``"0-1": "NV18"`` for each pair of GPUs by index; "?" where NVML does not tell."""
     no_gpu: str | None = None
     """Why there is no GPU; None where there are some."""
-    capabilities: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """CUDA compute capability of each GPU by UUID, where NVML tells."""
     left_out: tuple[DeviceInfo, ...] = ()
     """GPUs of another kind than the profile's, on a host that has some of its kind."""
 
@@ -55,13 +53,11 @@ class Host:
 def discover(hardware: HardwareConfig) -> Host:
     """Find the devices. Raises :class:`HostMismatch` where the profile asks for what is not."""
     cores = usable_cores()
-    capabilities: dict[str, tuple[int, int]] = {}
     try:
         with open_nvml() as nvml:
             gpus = visible_devices(nvml, os.environ)
             present = gpu_slots(gpus, cores)
             driver, topology = nvml.driver_version(), nvml.link_matrix(gpus)
-            capabilities = {g.uuid: g.compute_capability for g in gpus if g.compute_capability}
             reason = None if gpus else "CUDA_VISIBLE_DEVICES hides every GPU"
     except NvmlUnavailable as error:
         present, driver, topology, reason = (), None, {}, str(error)
@@ -69,7 +65,7 @@ def discover(hardware: HardwareConfig) -> Host:
         if device_kind(hardware, present) == "cuda":
             chosen = choose_gpus(hardware, present)
             others = () if hardware.gpus != "all" else tuple(g for g in present if g not in chosen)
-            return Host(chosen, driver, topology, None, capabilities, others)
+            return Host(chosen, driver, topology, None, others)
         if hardware.gpus != "all":
             raise ValueError(f"hardware.gpus: found {list(hardware.gpus)}; allowed: all")
         shares = cpu_devices(hardware, cores)

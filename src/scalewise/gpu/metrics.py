@@ -132,6 +132,10 @@ def slow_group(api: Any) -> dict[str, Read]:
     }
 
 
+_MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal")
+"""Of the union that holds a field's value, by NVML's number of its type (``NVML_VALUE_TYPE_*``)."""
+
+
 def _field(api: Any, handle: Any, number: int, scope: int) -> float:
     """One field value; each field has an error of its own beside the call's."""
     value = api.nvmlDeviceGetFieldValues(handle, [(number, scope)])[0]
@@ -140,15 +144,7 @@ def _field(api: Any, handle: Any, number: int, scope: int) -> float:
         raise api.NVMLError(api.NVML_ERROR_NOT_SUPPORTED)
     if value.nvmlReturn != api.NVML_SUCCESS:
         raise api.NVMLError(value.nvmlReturn)
-    members = {
-        api.NVML_VALUE_TYPE_DOUBLE: "dVal",
-        api.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
-        api.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
-        api.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
-        api.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
-        api.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
-    }
-    return float(getattr(value.value, members[value.valueType]))
+    return float(getattr(value.value, _MEMBERS[value.valueType]))
 
 
 class GpmGroup:

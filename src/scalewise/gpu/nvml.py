@@ -66,8 +66,6 @@ class GpuDevice:
     """The GPU a MIG instance is a part of; None for a whole GPU."""
     mig_ids: tuple[int, int] | None = None
     """GPU instance and compute instance of a MIG device."""
-    compute_capability: tuple[int, int] | None = None
-    """CUDA's number of the architecture; None where NVML does not tell."""
 
     def as_sampled(self, rank: int | None = None) -> SampledDevice:
         """The header of this device in a series, used by ``rank``."""
@@ -270,7 +268,6 @@ class Nvml:
                 "cores", lambda h: _cores(api.nvmlDeviceGetCpuAffinity(h, _AFFINITY_WORDS)),
                 whole=True,
             ) or (),
-            compute_capability=ask("compute_capability", api.nvmlDeviceGetCudaComputeCapability),
         )  # fmt: skip
 
     def sample(self, device: GpuDevice, *, slow: bool = False, gpm: bool = False) -> DeviceSample:

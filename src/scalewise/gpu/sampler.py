@@ -168,7 +168,6 @@ class SeriesRecorder:
         self._devices: dict[str, SampledDevice] = {}
 
     def begin(self, source: Literal["nvml", "process"], devices: Sequence[SampledDevice]) -> None:
-        """Write the header."""
         # Conditions are those of GPUs: a process has neither clocks nor memory of its own.
         self._devices = {d.id: d for d in devices} if source == "nvml" else {}
         try:
@@ -176,11 +175,9 @@ class SeriesRecorder:
                 self._path, host_id(), source, self._interval_s, tuple(devices), {}
             )
             if self._stats_path is not None and source == "nvml":
-                from scalewise.gpu.export import StatsLog, multi_gpu_path
+                from scalewise.gpu.export import StatsLog
 
-                for stale in (self._stats_path, multi_gpu_path(self._stats_path)):
-                    stale.unlink(missing_ok=True)  # of an earlier try
-                self._stats = StatsLog(self._stats_path)
+                self._stats = StatsLog(self._stats_path, anew=True)  # an earlier try's goes
         except OSError as error:
             self._give_up(error)
 

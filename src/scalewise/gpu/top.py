@@ -68,7 +68,6 @@ def show_gpus(interval_s: float, *, once: bool, log: Path | None, gpu_index: int
 
 
 def _frames(source: LiveFrames, interval_s: float) -> Iterator[Frame]:
-    """A frame every ``interval_s``."""
     ticks = Ticks(interval_s)
     while True:
         yield source.next()
@@ -226,7 +225,6 @@ def _devices(frame: Frame, width: int) -> Table:
 
 
 def _is_alarming(device: SampledDevice, sample: DeviceSample | None) -> bool:
-    """Whether a device is lost, hot or nearly full."""
     if sample is None:
         return True
     used, capacity = sample.memory_used_mib, device.memory_total_mib

@@ -36,7 +36,6 @@ from .locks import runtime_folder as runtime_folder
 from .processes import ENV_NOT_FORKED as ENV_NOT_FORKED
 from .processes import ENV_SUPERVISOR as ENV_SUPERVISOR
 from .processes import Mirror as Mirror
-from .processes import answer_requests as answer_requests
 from .processes import become_subreaper as become_subreaper
 from .processes import descendants as descendants
 from .processes import die_with_parent as die_with_parent

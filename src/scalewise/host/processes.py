@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import faulthandler
 import os
 import re
 import shlex
@@ -57,7 +56,6 @@ def _prctl(option: int, value: int) -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Every process below ``pid``."""
     try:
         return [process.pid for process in psutil.Process(pid).children(recursive=True)]
     except psutil.NoSuchProcess:
@@ -161,13 +159,8 @@ def _is_left_by(supervisor: int, process: psutil.Process) -> bool:
         return False  # another user's, or ended while we looked
 
 
-def answer_requests() -> None:
-    """Write the stacks of all threads to stderr at each STACKS_SIGNAL, whatever call hangs."""
-    faulthandler.register(STACKS_SIGNAL)
-
-
 def keep_answering(trainer: Any) -> None:
-    """Let a ``pl.Trainer`` leave the signal alone.
+    """Let a ``pl.Trainer`` leave STACKS_SIGNAL alone.
 
     After each fit and each validation Lightning puts back the handlers of all signals as Python
     knows them. It does not know of faulthandler's: the next request would kill the rank.
@@ -179,10 +172,6 @@ def keep_answering(trainer: Any) -> None:
         return {number: handler for number, handler in current().items() if number != STACKS_SIGNAL}
 
     connector._get_current_signal_handlers = others
-
-
-PLACEHOLDERS = ("rank", "local_rank", "folder")
-"""In a command around a rank's own: ``nsys profile -o {folder}/rank{rank}``."""
 
 
 # nsys has placeholders of its own, `%q{NAME}` and `%p`: they pass through as they are.
@@ -199,7 +188,7 @@ def wrap_command(template: str, rank: int, local_rank: int, folder: str) -> list
     if unknown:
         raise ValueError(
             f"wrap: found the placeholder {{{unknown[0]}}} in {template!r}; allowed: "
-            f"{', '.join(f'{{{name}}}' for name in PLACEHOLDERS)}"
+            f"{', '.join(f'{{{name}}}' for name in values)}"
         )
     try:
         words = shlex.split(template)

@@ -294,7 +294,7 @@ class RankSummary:
     """None where all ranks were there."""
     execution: ExecutionRecord | None = None
     fp8: Fp8Record | None = None
-    """Which linear layers multiplied in fp8; None where none did."""
+    """Which linear layers multiplied in fp8, of earlier versions; None where none did."""
     length: LengthRecord | None = None
     """None where steps or epochs were asked for."""
     stopped: EarlyStop | None = None

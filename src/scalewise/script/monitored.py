@@ -27,7 +27,6 @@ from scalewise.script.place import Place, Task
 from scalewise.script.recorder import ScriptRecorder, first_parameter
 from scalewise.train import (
     FitRecords,
-    config_id,
     default_store,
     describe_model,
     describe_optimizers,
@@ -190,7 +189,7 @@ class _Fit:
         self._records = FitRecords(self._folder, self._rank)
         if self._rank == 0:
             self._records.begin(devices)
-            self._plan()
+            self._records.repeat_of(self._config, self._world_size)
             self._folder.save_provenance(provenance_of([devices[rank] for rank in here]))
         gpus = {d.uuid: rank for rank in here if (d := devices[rank]).uuid is not None}
         pids = {rank: ranks[rank][3] for rank in here}
@@ -229,10 +228,6 @@ class _Fit:
             "tracking": {"name": "monitor", "trackers": []},
         }
 
-    def _plan(self) -> None:
-        self._records.repeat_of(config_id(self._config, self._world_size))
-        self._folder.save_config(self._config)
-
     def end(self, error: BaseException | None) -> None:
         """Write what is left, and the result of all ranks unless an ``error`` ended one."""
         self._recorder.undo()
@@ -258,7 +253,7 @@ class _Fit:
             return
         # Told by what was fed: whoever gives a loader need not say it.
         self._config["batch_size"] = ranks[0].largest_step_samples
-        self._plan()
+        self._records.repeat_of(self._config, self._world_size)
         self._records.finish(ranks, self._config["strategy"]["name"])
         say(self._records.result_in_brief(ranks[0].steps_completed, self._config["warmup_steps"]))
 

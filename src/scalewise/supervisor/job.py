@@ -132,7 +132,6 @@ class Job:
 
     @property
     def first_rank(self) -> int:
-        """The first rank of this host."""
         return 0 if self.nodes is None else self.nodes.index * len(self.slots)
 
 

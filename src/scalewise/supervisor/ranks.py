@@ -54,11 +54,11 @@ class RankStart:
     """Descriptors of locks that it holds as long as it lives, and of a socket."""
 
 
-Starter = Callable[[RankStart], "tuple[int, subprocess.Popen[bytes] | None]"]
-"""Starts a rank as a child of this process: its id, and the object that is to be kept for it."""
+Starter = Callable[[RankStart], int]
+"""Starts a rank as a child of this process, and returns its id."""
 
 
-def spawn(start: RankStart) -> tuple[int, subprocess.Popen[bytes] | None]:
+def spawn(start: RankStart) -> int:
     """Start a rank as a fresh interpreter."""
     with start.out.open("wb") as out, start.err.open("wb") as err:
         child = subprocess.Popen(
@@ -70,10 +70,11 @@ def spawn(start: RankStart) -> tuple[int, subprocess.Popen[bytes] | None]:
             stderr=err,
             pass_fds=start.inherited,
         )
-    return child.pid, child
+    child.returncode = 0  # reaped by :meth:`Ranks.collect`: Popen is to warn of no lost child
+    return child.pid
 
 
-def fork(main: Callable[[], int], start: RankStart) -> tuple[int, subprocess.Popen[bytes] | None]:
+def fork(main: Callable[[], int], start: RankStart) -> int:
     """Start a rank, whose program is ``main``, as a fork of this process.
 
     It has imported torch. Where it may not be forked, the rank is a fresh process and says why.
@@ -86,7 +87,7 @@ def fork(main: Callable[[], int], start: RankStart) -> tuple[int, subprocess.Pop
     pid = os.fork()
     if pid == 0:
         run_and_exit(lambda: _train(main, start))
-    return pid, None
+    return pid
 
 
 def run_and_exit(main: Callable[[], int]) -> None:
@@ -156,7 +157,6 @@ class Ranks:
         self._locks = locks
         self._job = job
         self._folder = folder
-        self._children: list[subprocess.Popen[bytes] | None] = []
         self.processes: list[RankProcess] = []
 
     def start(self) -> None:
@@ -187,12 +187,11 @@ class Ranks:
                 inherited += (listener.fileno(),)
                 environment[ENV_LISTENER] = str(listener.fileno())
             environment[ENV_INHERITED] = ",".join(map(str, inherited))
-            pid, child = self._starter(
+            pid = self._starter(
                 RankStart(command, environment, self._job.origin.cwd, out, err, inherited)
             )
             if rank == 0 and listener is not None:
                 listener.close()  # neither this process nor another rank is to keep it open
-            self._children.append(child)
             self.processes.append(RankProcess(rank, pid))
 
     def _command(self, rank: int, local_rank: int) -> list[str]:
@@ -225,10 +224,6 @@ class Ranks:
             if pid in by_pid:
                 by_pid[pid].exit_code = code
                 by_pid[pid].ended_at = time.time()
-        for child, process in zip(self._children, self.processes, strict=True):
-            # Reaped above and not by Popen, which would otherwise warn of a lost child.
-            if child is not None:
-                child.returncode = process.exit_code
 
     @property
     def alive(self) -> list[RankProcess]:
@@ -267,7 +262,12 @@ class Ranks:
     def _meeting(self, rank: int, local_rank: int, port: int) -> dict[str, str]:
         """Variables by which a rank knows itself and the others, and finds its modules."""
         job = self._job
-        told = {**rendezvous(rank, local_rank, job.world_size, port), **_between_hosts(job)}
+        told = rendezvous(rank, local_rank, job.world_size, port)
+        if job.nodes is not None:
+            told |= {"MASTER_ADDR": job.nodes.address, "NODE_RANK": str(job.nodes.index)}
+            interface = interface_towards(job.nodes.address)
+            if interface is not None and "GLOO_SOCKET_IFNAME" not in os.environ:
+                told["GLOO_SOCKET_IFNAME"] = interface
         if not job.settings.script:
             return {**told, "PYTHONPATH": os.pathsep.join(job.origin.python_path)}
         place = {
@@ -284,14 +284,3 @@ class Ranks:
         alone = job.world_size == 1 and not self.as_torchrun
         local = {"LOCAL_WORLD_SIZE": str(len(job.slots)), "TORCHELASTIC_RUN_ID": "scalewise"}
         return {**({} if alone else {**told, **local}), ENV_SCRIPT: json.dumps(place)}
-
-
-def _between_hosts(job: Job) -> Mapping[str, str]:
-    """Variables of ranks on several hosts; nothing where they are on one."""
-    if job.nodes is None:
-        return {}
-    found = {"MASTER_ADDR": job.nodes.address, "NODE_RANK": str(job.nodes.index)}
-    interface = interface_towards(job.nodes.address)
-    if interface is not None and "GLOO_SOCKET_IFNAME" not in os.environ:
-        found["GLOO_SOCKET_IFNAME"] = interface
-    return found

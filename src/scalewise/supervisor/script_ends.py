@@ -71,7 +71,8 @@ def _unrecorded(rank: int, folder: CellFolder) -> Ending:
     if error is not None:  # the script went on without the process that trains
         return replace(error, message=f"rank {rank}: {error.message}", exit_code=0)
     beat = read_heartbeat(folder.heartbeat_path(rank))
-    if beat is None and _trained_before(folder):
+    others = SweepFolder(folder.path.parent).cells()
+    if beat is None and any(cell.is_done(one.cell_id) for one, cell in others):
         message = (
             f"rank {rank} ended with status 0 and trained nothing, though an earlier run did: it "
             "may go on from what that left; allowed: {run} in an argument, the name of each run"
@@ -94,11 +95,6 @@ def _last_words(folder: CellFolder, rank: int) -> str:
     """What a rank wrote to standard output last, quoted."""
     said = [line for line in last_lines(folder, rank, "out") if line.strip()]
     return f": {said[-1][:_QUOTED]!r}" if said else ""
-
-
-def _trained_before(folder: CellFolder) -> bool:
-    """Whether another cell of this sweep has a result."""
-    return any(cell.is_done(one.cell_id) for one, cell in SweepFolder(folder.path.parent).cells())
 
 
 def asked_for_torchrun(folder: CellFolder) -> bool:

@@ -170,7 +170,6 @@ class Supervisor:
         return sampler
 
     def _watch(self, ranks: Ranks) -> Ending:
-        """Wait for the end of the cell."""
         settings = self.job.settings
         began_s = time.monotonic()
         while True:

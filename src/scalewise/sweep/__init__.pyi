@@ -13,7 +13,7 @@ from .grid import texts as texts
 from .launcher import launch as launch
 from .launcher import local_engine_of as local_engine_of
 from .launcher import run_single as run_single
-from .local_executor import local_engine as local_engine
+from .local_executor import LocalExecutor as LocalExecutor
 from .plan import Cell as Cell
 from .resume import unfinished as unfinished
 from .running_cells import MORE_FOR_THE_JOB as MORE_FOR_THE_JOB

@@ -11,24 +11,19 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scalewise.config import FEWEST_ADAPTIVE_REPEATS, AutoConfig, HardwareConfig
+from scalewise.config import (
+    FEWEST_ADAPTIVE_REPEATS,
+    AutoConfig,
+    ConfigError,
+    HardwareConfig,
+    as_rehearsal,
+)
 from scalewise.records import StrategyDecision, SweepFolder, save_record
 from scalewise.sweep.plan import Cell, Request, in_order, make_cell, plan
 from scalewise.sweep.resume import is_rerun, planned_repeats
 
 if TYPE_CHECKING:
-    from scalewise.analysis import Configuration, Repeats
-
-
-@dataclass(frozen=True)
-class Decided:
-    """The result of a first stage for one request."""
-
-    lines: tuple[str, ...]
-    """To say it in."""
-    trained: Request | None = None
-    """The request with what was decided; None where nothing could be."""
-    evidence: StrategyDecision | None = None
+    from scalewise.analysis import Repeats
 
 
 def undecided_requests(requests: Iterable[Request]) -> tuple[Request, ...]:
@@ -59,6 +54,57 @@ def settle_alone(
     return settled, list(said)
 
 
+def rehearse_absent(
+    requests: Iterable[Request],
+    devices_of: Callable[[HardwareConfig], int | None],
+    models_of: Callable[[HardwareConfig], str],
+) -> tuple[list[Request], list[Request], list[str]]:
+    """The requests, those rehearsed that ask for ``rehearse`` and for more devices than there are.
+
+    Returns them, with ``rehearse.all`` rehearsals of what fits too, and a line for each link.
+    Raises :class:`ConfigError` for what cannot be rehearsed.
+    """
+    settled, beside, lines = [], list[Request](), dict[str, None]()
+    for one in requests:
+        asked = one.cell.rehearse
+        plain = {key: value for key, value in one.plain.items() if key != "rehearse"}
+        real = Request(one.overrides, plain)
+        strategy, available = one.cell.strategy, devices_of(one.cell.hardware)
+        if not asked.on or strategy.kind == "single":
+            settled.append(real)
+            continue
+        if available is None:
+            raise ConfigError(
+                f"rehearse: found {asked.name} on hosts that are not known yet, or without devices "
+                "that fit; allowed: hydra/launcher=local, or rehearse=none"
+            )
+        devices = available if strategy.devices == "auto" else strategy.devices
+        fits = devices <= available
+        if devices < 2 or (fits and not asked.all):
+            settled.append(real)
+            continue
+        if strategy.kind != "ddp":
+            raise ConfigError(
+                f"rehearse: found {asked.name} with strategy={strategy.name} on {devices} devices; "
+                f"allowed: strategy=ddp, or at most {available} devices"
+            )
+        if one.cell.script is not None:  # it makes its group itself
+            raise ConfigError(
+                f"rehearse: found {asked.name} with a script on {devices} devices; allowed: "
+                f"at most {available}, or model and dataset of yours in scalewise train"
+            )
+        link = asked.link(models_of(one.cell.hardware))
+        lines[
+            f"rehearse: one rank of N on this host, the others emulated over {link.name} "
+            f"({link.source})"
+        ] = None
+        rehearsal = Request(one.overrides, as_rehearsal(plain, devices, link))
+        settled.append(real if fits else rehearsal)
+        beside += [rehearsal] if fits else []
+    none = "rehearse: nothing, as all of it fits this host (rehearse.all=true: that too)"
+    return settled, beside, list(lines) or [none]
+
+
 def first_stage(requests: Iterable[Request]) -> Iterator[Request]:
     """Every request, or in its place what decides it: a short run of each candidate strategy."""
     for one in requests:
@@ -77,9 +123,12 @@ def describe_later(requests: Sequence[Request]) -> list[str]:
     ]
 
 
-def choose(folder: SweepFolder, asked: Request) -> Decided:
-    """Choose the strategy by the records of the short runs."""
-    from scalewise.analysis import UndecidedError, choose_strategy, configurations, load_sweep
+def choose(folder: SweepFolder, asked: Request) -> tuple[Request, StrategyDecision]:
+    """The request with the strategy that the records of its short runs speak for, and why.
+
+    Raises :class:`~scalewise.analysis.UndecidedError`.
+    """
+    from scalewise.analysis import choose_strategy, configurations, load_sweep
 
     strategy = asked.cell.strategy
     assert isinstance(strategy, AutoConfig)
@@ -89,15 +138,12 @@ def choose(folder: SweepFolder, asked: Request) -> Decided:
     candidates = {name: known[identity] for name, identity in probes.items() if identity in known}
     most = max((c.devices or 1 for c in candidates.values()), default=1)
     batch = asked.cell.batch_of(most)
-    try:
-        decision = choose_strategy(
-            candidates, strategy.probe_steps, batch * asked.cell.accumulate_grad_batches
-        )
-    except UndecidedError as reason:
-        return Decided((f"not decided: {reason}",))
+    decision = choose_strategy(
+        candidates, strategy.probe_steps, batch * asked.cell.accumulate_grad_batches
+    )
     plain = {**asked.plain, "strategy": strategy.plain()[decision.chosen]}
     typed = (*asked.overrides, f"strategy={decision.chosen}")
-    return Decided(decision.lines(), Request(typed, plain), decision)
+    return Request(typed, plain), decision
 
 
 def _probes(asked: Request) -> dict[str, Request]:
@@ -130,6 +176,9 @@ def adaptive_requests(cells: Sequence[Cell]) -> dict[str, Request]:
     }
 
 
+_ENDED = ("done", "failed", "skipped")
+
+
 @dataclass(frozen=True)
 class NextRounds:
     """What undecided comparisons still need."""
@@ -160,11 +209,12 @@ def next_rounds(
     from scalewise.analysis import load_sweep, reach_verdicts
 
     found = reach_verdicts(load_sweep(folder.path)).repeats
-    undecided = [
-        (one, one.wanted - one.runs - _open_rounds(one.members))
-        for one in found
-        if one.wanted is not None and all(m.config_id in requests for m in one.members)
-    ]
+    undecided = []
+    for one in found:
+        if one.wanted is not None and all(m.config_id in requests for m in one.members):
+            cells_of_pair = [c for m in one.members for c in m.cells if c.state not in _ENDED]
+            open_rounds = len({c.planned.repeat for c in cells_of_pair})
+            undecided.append((one, one.wanted - one.runs - open_rounds))
     known = (
         c.planned.repeat
         for one, _ in undecided
@@ -178,7 +228,9 @@ def next_rounds(
         more = {
             cell.planned.cell_id: cell
             for member in one.members
-            for own in [_seeds_of(member, requests)]
+            # One request a seed: the runs of all of them are those of one row.
+            for ids in [dict.fromkeys(cell.planned.config_id for cell in member.cells)]
+            for own in [[requests[i] for i in ids if i in requests]]
             for repeat in range(first, first + math.ceil(rounds / len(own)))
             for cell in [make_cell(one_seed, repeat) for one_seed in own]
         }
@@ -189,12 +241,6 @@ def next_rounds(
     cells = list(needed.values())
     seed = cells[0].request.cell.sweep.order_seed if cells else 0
     return NextRounds(in_order(cells, seed), found, left_open)
-
-
-def _seeds_of(member: Configuration, requests: Mapping[str, Request]) -> list[Request]:
-    """The requests whose runs are those of one row: one of each seed."""
-    ids = dict.fromkeys(cell.planned.config_id for cell in member.cells)
-    return [requests[identity] for identity in ids if identity in requests]
 
 
 def budget_of_rounds(requests: Iterable[Request]) -> float | None:
@@ -214,14 +260,6 @@ def describe_rounds(cells: Sequence[Cell]) -> list[str]:
     return [f"until decided: {FEWEST_ADAPTIVE_REPEATS} to {most} runs each{limit}"]
 
 
-def _open_rounds(members: Sequence[Configuration]) -> int:
-    """Rounds in which a member was planned and has not ended."""
-    return len({c.planned.repeat for m in members for c in m.cells if c.state not in _ENDED})
-
-
-_ENDED = ("done", "failed", "skipped")
-
-
 class Stages:
     """Results of the first stage of a sweep."""
 
@@ -235,16 +273,21 @@ class Stages:
 
     def decide(self, asked: Iterable[Request]) -> list[Request]:
         """Requests to train, for those of ``asked`` that their records decide."""
+        from scalewise.analysis import UndecidedError
+
         trained, said = [], dict[str, None]()
         for one in asked:
-            decided = choose(self._folder, one)
-            said |= dict.fromkeys(f"strategy {line}" for line in decided.lines)
-            if decided.trained is not None and decided.evidence is not None:
-                self.chosen[one.config_id] = decided.trained.config_id
-                self._evidence[decided.trained.config_id] = decided.evidence
-                trained.append(decided.trained)
+            try:
+                decided, evidence = choose(self._folder, one)
+            except UndecidedError as reason:
+                said[f"not decided: {reason}"] = None
+                continue
+            said |= dict.fromkeys(evidence.lines())
+            self.chosen[one.config_id] = decided.config_id
+            self._evidence[decided.config_id] = evidence
+            trained.append(decided)
         for line in said:
-            self._note(line)
+            self._note(f"strategy {line}")
         return trained
 
     def write_evidence(self, cell: Cell) -> None:

@@ -59,7 +59,6 @@ class SweepReport:
     """Lines to show once the folder is locked."""
 
     def cells_of(self, config_id: str) -> list[Cell]:
-        """The cells that answer a request."""
         answered_by = self.chosen.get(config_id, config_id)
         return [cell for cell in self.cells if cell.planned.config_id == answered_by]
 
@@ -70,7 +69,6 @@ class SweepReport:
         return sum(values) / len(values) if values and len(values) == len(ids) else None
 
     def why_without(self, config_id: str) -> str:
-        """Why a request has no objective."""
         ids = (cell.planned.cell_id for cell in self.cells_of(config_id))
         without = (self.endings[one].message for one in ids if self.objectives.get(one) is None)
         return next(without, "its first stage failed")
@@ -174,7 +172,6 @@ class Engine:
         return any(request.cell.tracking.trackers for request in requests)
 
     def _pending(self) -> list[Cell]:
-        """The cells that run or wait."""
         return [r.cell for r in self._running] + [queued.cell for queued in self._waiting]
 
     def _shut_down(self, mirror: Mirror | None) -> None:
@@ -331,7 +328,6 @@ class Engine:
             self.display.started(self._status.label(running.cell.planned), running.world_size)
 
     def _show(self) -> None:
-        """Show the progress of the sweep."""
         for running in self._running:
             self._announce(running)
             self._changed.add(running.cell.planned.cell_id)
@@ -364,7 +360,9 @@ class Engine:
         if ending.outcome == "done" and seconds is not None:
             self._durations.add(cell.planned.config_id, seconds)
         if ending.outcome == "failed" and not ending.is_recorded:
-            ending = self._record_failure(cell, ending)
+            began_at = time.time() - (seconds or 0.0)
+            with suppress(OSError):  # a full disk: the command's last lines still show it
+                ending = running.folder.save_attempt(replace(ending, started_at=began_at))
         self._count(cell, ending)
         if cell.request.cell.script is not None and seconds is not None:
             self._tell_side_effects(cell, seconds)
@@ -385,7 +383,6 @@ class Engine:
             )
 
     def _count(self, cell: Cell, ending: Ending) -> None:
-        """Report a cell that has ended for good."""
         planned, seconds, rate = cell.planned, ending.elapsed_s, None
         if ending.outcome == "done":
             folder, wanted = self.folder.cell(planned.name), cell.request.cell.sweep.objective
@@ -401,12 +398,3 @@ class Engine:
     def _refuse(self, cell: Cell, ending: Ending) -> None:
         """Record a cell that failed or was skipped without a try."""
         self._count(cell, self.folder.cell(cell.planned.name).save_attempt(ending))
-
-    def _record_failure(self, cell: Cell, ending: Ending) -> Ending:
-        """Record why a cell failed. Returns its ending, unchanged if the disk is full."""
-        began_at = time.time() - (ending.elapsed_s or 0.0)
-        try:
-            folder = self.folder.cell(cell.planned.name)
-            return folder.save_attempt(replace(ending, started_at=began_at))
-        except OSError:
-            return ending  # the command's last lines still show it

@@ -38,6 +38,7 @@ class QueuedCell:
         return int(self.demand.world_size)
 
 
+@dataclass(eq=False)
 class RunningCell(ABC):
     """One try at a cell, from its start to its ending."""
 

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -25,13 +26,20 @@ from scalewise.config import (
     place_on_devices,
     resolve,
 )
+from scalewise.gpu import HostMismatch
 from scalewise.host import wrap_command
 from scalewise.records import ENV_SECRETS, DataError, SweepFolder, build, secrets_of
 from scalewise.supervisor import CellFailed
-from scalewise.sweep.auto import describe_later, first_stage, settle_alone, undecided_requests
+from scalewise.sweep.auto import (
+    describe_later,
+    first_stage,
+    rehearse_absent,
+    settle_alone,
+    undecided_requests,
+)
 from scalewise.sweep.compose import Composer, written_keys
 from scalewise.sweep.engine import Engine, SweepReport, add_sweep_report, sweep_reports
-from scalewise.sweep.local_executor import local_engine
+from scalewise.sweep.local_executor import LocalExecutor
 from scalewise.sweep.plan import Cell, Request, folded, plan, request, run_once, wrapped
 from scalewise.sweep.preflight import Cluster, ThisHost, check_files, take_own_batches
 from scalewise.sweep.preview import print_preview
@@ -102,16 +110,14 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
     runtime = HydraConfig.get().runtime
     written = written_keys(GlobalHydra.instance().config_loader(), runtime)
     plain = wrapped(resolve(composed, runtime.choices), local.wrap)
-    own, lines = take_own_batches([request(overrides, plain, written)])
     host = ThisHost()
-    alone, more = settle_alone(own, host.devices_of)
-    (one,), beside, said = _rehearse(alone, host)
+    (one,), beside, lines = _settled([request(overrides, plain, written)], host)
     report = _run(
         folder,
         [one, *beside],
         host,
-        lambda f: local_engine(f, "exclusive", make_display(), warm=local.warm),
-        [*lines, *more, *said],
+        lambda f: Engine(f, LocalExecutor("exclusive", warm=local.warm), make_display()),
+        lines,
     )
     return None if report is None else report.objective_of(one.config_id)
 
@@ -119,7 +125,9 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
 def local_engine_of(options: Mapping[str, Any]) -> Callable[[Path], Engine]:
     """Makes the engine of ``hydra/launcher=local``. Raises :class:`ConfigError`."""
     local = local_config(options)
-    return lambda folder: local_engine(folder, local.policy, make_display(), warm=local.warm)
+    return lambda folder: Engine(
+        folder, LocalExecutor(local.policy, warm=local.warm), make_display()
+    )
 
 
 def launch(
@@ -144,13 +152,12 @@ def launch(
         place_on_devices(wrapped(composer.plain(job, initial_job_idx + i), wrap), job)
         for i, job in enumerate(jobs)
     ]
-    requests, lines = take_own_batches(
+    asked = [
         request(job, plain, composer.written(job))
         for job, plain in zip(jobs, keep_known_keys(composed), strict=True)
-    )
+    ]
     host = ThisHost() if local else Cluster()
-    requests, more = settle_alone(requests, host.devices_of)
-    requests, beside, said = _rehearse(requests, host)
+    requests, beside, lines = _settled(asked, host)
     if not basic:
         _check_direction(master.hydra.sweeper, requests)
         # What chooses by results asks for one, and for pairs by chance alone.
@@ -165,13 +172,28 @@ def launch(
         [*requests, *beside],
         host,
         make_engine,
-        [*lines, *more, *said],
+        lines,
         packed=launcher.get("policy") == "packed",
     )
     if report is None:
         return []
     answers = zip(job_overrides, requests, strict=True)
     return [job_return(list(overrides), report, one.config_id, basic) for overrides, one in answers]
+
+
+def _settled(
+    asked: Sequence[Request], host: ThisHost
+) -> tuple[list[Request], list[Request], list[str]]:
+    """The requests as they run on ``host``, rehearsals beside them, and lines on what was settled.
+
+    Raises :class:`ConfigError` for what cannot run so.
+    """
+    own, lines = take_own_batches(asked)
+    requests, more = settle_alone(own, host.devices_of)
+    if not any(one.cell.rehearse.on for one in requests):
+        return requests, [], [*lines, *more]
+    settled, beside, said = rehearse_absent(requests, host.devices_of, host.models_of)
+    return settled, beside, [*lines, *more, *said]
 
 
 def _check_direction(sweeper: DictConfig, requests: Sequence[Request]) -> None:
@@ -191,16 +213,6 @@ def _check_direction(sweeper: DictConfig, requests: Sequence[Request]) -> None:
 _MORE = {"min": "smaller", "max": "larger"}
 
 
-def _rehearse(
-    requests: list[Request], host: ThisHost
-) -> tuple[list[Request], list[Request], list[str]]:
-    if not any(one.cell.rehearse.on for one in requests):
-        return requests, [], []
-    from scalewise.sweep.rehearse import rehearse_absent
-
-    return rehearse_absent(requests, host.devices_of, host.models_of)
-
-
 def _folder_of(master: DictConfig) -> Path:
     """The sweep's. Raises :class:`ConfigError` where its cells' folders were given names."""
     subdir = str(master.hydra.sweep.subdir)
@@ -217,7 +229,7 @@ def _run(
     requests: Sequence[Request],
     host: ThisHost,
     make_engine: Callable[[Path], Engine],
-    lines: Sequence[str] = (),
+    lines: Sequence[str],
     packed: bool = False,
 ) -> SweepReport | None:
     """Run the cells that are not done, and add their report to ``sweep_reports``.
@@ -232,7 +244,8 @@ def _run(
         check_files(requests)
     selection = select(cells, sweep, cells[0].request.cell.sweep.rerun)
     for cell in selection.cells:
-        host(cell)
+        with suppress(HostMismatch):  # the engine skips it, in these words
+            host(cell)
     line = folded(requests)
     remarks = [*lines, *([] if line is None else [line])]
     remarks += refuse_mixing(sweep, selection.cells, selection.rerun_ids, host.models(), is_here)

@@ -14,7 +14,6 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import psutil
 
@@ -22,13 +21,12 @@ from scalewise.gpu import DeviceSampler, Host, Hosts, Lease, Leases, Occupancy, 
 from scalewise.host import end_orphans
 from scalewise.records import CellFolder, DeviceInfo, Ending, RecordError, SweepFolder
 from scalewise.supervisor import Origin
-from scalewise.sweep.engine import Engine
 from scalewise.sweep.executor import Executor, Policy, QueuedCell, RunningCell
 from scalewise.sweep.fork_server import NotWarmError, WarmServer, cell_hindrance
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.preflight import devices_for, explain_differences
 from scalewise.sweep.running_cells import SupervisorProcess, job_of, spawn_supervisor, start_sampler
-from scalewise.sweep.status_view import Display, duration
+from scalewise.sweep.status_view import duration
 from scalewise.train import is_ours
 
 _POLL_S = 0.5
@@ -37,23 +35,10 @@ _AT_ONCE = 2
 _SETTLING_POLL_S = 0.1
 
 
-def local_engine(
-    folder: Path,
-    policy: Policy,
-    display: Display,
-    occupancy: Occupancy | None = None,
-    warm: bool | None = False,
-) -> Engine:
-    """Create the engine of a sweep on this host. See :class:`LocalExecutor` for the arguments."""
-    return Engine(folder, LocalExecutor(policy, occupancy, warm), display)
-
-
 @dataclass(eq=False)
 class LocalCell(RunningCell):
     """One try at a cell on this host."""
 
-    cell: Cell
-    folder: CellFolder
     lease: Lease
     supervisor: SupervisorProcess
     sampler: DeviceSampler | None = None

@@ -88,10 +88,7 @@ def check_fit(plain: dict[str, Any]) -> None:
 
 def wrapped(plain: Mapping[str, Any], wrap: str | None) -> dict[str, Any]:
     """``plain`` with ``hydra.launcher.wrap`` in it: the cell's own processes read it there."""
-    kept = dict(plain)
-    if wrap:
-        kept["sweep"] = {**kept.get("sweep", {}), "wrap": str(wrap)}
-    return kept
+    return {**plain, "sweep": {**plain.get("sweep", {}), "wrap": wrap}} if wrap else {**plain}
 
 
 @dataclass(frozen=True)
@@ -109,7 +106,6 @@ class Request:
 
     @functools.cached_property
     def config_id(self) -> str:
-        """:func:`scalewise.config.config_id` of ``plain``."""
         return config_id(self.plain)
 
     @functools.cached_property

@@ -15,13 +15,10 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from scalewise.config import (
-    FP8_CAPABILITY,
     NO_TEST,
     OTHER_LIGHTNING,
     CellConfig,
@@ -112,19 +109,10 @@ def devices_for(one: Request, host: Host) -> int:
     """
     cell = one.cell
     on_gpus = not all(slot.kind == "cpu" for slot in host.slots)
-    capable = all(
-        host.capabilities.get(slot.uuid or "", FP8_CAPABILITY) >= FP8_CAPABILITY
-        for slot in host.slots
-    )
     precision, execution = cell.precision, cell.execution
     half = precision.lightning == "16-mixed"
-    fp8_gpu = f"a GPU of compute capability {'.'.join(map(str, FP8_CAPABILITY))}"
-    halves = "bf16-mixed or fp32"
     for key, found, holds, needed, allowed in (
-        ("precision", precision.name, not precision.fp8 or (on_gpus and capable), fp8_gpu, halves),
-        ("precision", precision.name, not precision.fp8 or find_spec("torchao"),
-         "torchao (pip install 'scalewise[fp8]')", halves),
-        ("precision", precision.name, not half or on_gpus, "a GPU", halves),
+        ("precision", precision.name, not half or on_gpus, "a GPU", "bf16-mixed or fp32"),
         ("profile.nvtx", "true", not cell.profile.nvtx or on_gpus, "a GPU",
          "false (profile.trace=true shows the operators of a CPU)"),
         ("execution", execution.name, execution.kind != "cudagraph" or on_gpus, "a GPU",
@@ -181,11 +169,6 @@ def explain_differences(cell: CellConfig, devices: int, host: Host) -> Iterator[
         )
     if cell.precision.name == "tf32" and all(slot.kind == "cpu" for slot in host.slots):
         yield "precision=tf32: a CPU has no TF32 and computes in full fp32"
-    if cell.precision.fp8 and not cell.execution.compiles:
-        yield (
-            "precision=fp8: every cast to fp8 is kernels of its own in eager steps, which can "
-            "cost more than fp8 saves; execution=compile fuses them"
-        )
 
 
 _Asked = tuple[str, Component, str, bool]
@@ -472,47 +455,34 @@ def _lightning(base: str) -> Any:
     return getattr(sys.modules.get("pytorch_lightning"), base, None)
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a cell would run."""
-
-    devices: int | None
-    """None where only the host that runs it will tell."""
-    refusal: str = ""
-    """Why it cannot run here; empty if it can."""
-
-
-class ThisHost:
+class ThisHost(Hosts):
     """Where the cells of a sweep would run on this host."""
 
-    def __init__(self) -> None:
-        self._hosts = Hosts()
+    def __call__(self, cell: Cell) -> int | None:
+        """Devices that a cell would get; None where only the host that runs it will tell.
 
-    def __call__(self, cell: Cell) -> Place:
-        one = cell.request
-        try:
-            return Place(devices_for(one, self._hosts.of(one.cell.hardware)))
-        except HostMismatch as mismatch:
-            return Place(None, str(mismatch))
+        Raises HostMismatch where it cannot run.
+        """
+        return devices_for(cell.request, self.of(cell.request.cell.hardware))
 
     def devices_of(self, hardware: HardwareConfig) -> int | None:
         """Devices that a profile has here; None where it has none."""
         try:
-            return len(self._hosts.of(hardware).slots)
+            return len(self.of(hardware).slots)
         except HostMismatch:
             return None
 
     def models_of(self, hardware: HardwareConfig) -> str:
         """Models of a profile's devices here. Raises HostMismatch where it has none."""
-        return ", ".join(sorted({slot.name for slot in self._hosts.of(hardware).slots}))
+        return ", ".join(sorted({slot.name for slot in self.of(hardware).slots}))
 
     def slots(self) -> int:
         """The most devices that any cell asked about so far could get."""
-        return self._hosts.slots() or 1
+        return super().slots() or 1
 
     def models(self) -> set[str]:
         """Models of the devices of the profiles asked about so far."""
-        return {slot.name for host in self._hosts.known() for slot in host.slots}
+        return {slot.name for host in self.known() for slot in host.slots}
 
 
 class Cluster(ThisHost):
@@ -521,8 +491,8 @@ class Cluster(ThisHost):
     def devices_of(self, hardware: HardwareConfig) -> int | None:
         return None
 
-    def __call__(self, cell: Cell) -> Place:
-        return Place(cell.planned.devices)
+    def __call__(self, cell: Cell) -> int | None:
+        return cell.planned.devices
 
 
 if __name__ == "__main__":

@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Sequence
 
 from scalewise.config import ConfigError
+from scalewise.gpu import HostMismatch
 from scalewise.host import plural, tell
 from scalewise.records import CellResult, Ending, SweepFolder
 from scalewise.sweep.auto import adaptive_requests, budget_of_rounds, describe_rounds
 from scalewise.sweep.engine import SweepReport, add_sweep_report
 from scalewise.sweep.plan import Cell
-from scalewise.sweep.preflight import Place, ThisHost
+from scalewise.sweep.preflight import ThisHost
 from scalewise.sweep.resume import Selection
 from scalewise.sweep.status import CellStatus, Durations, waiting_cell
 from scalewise.sweep.status_view import duration
@@ -58,8 +59,13 @@ def preview(
     results = _results(folder, selection.cells)
     done = results.keys() - selection.rerun_ids
     to_run = [cell for cell in selection.cells if cell.planned.cell_id not in done]
-    places = {cell.planned.cell_id: host(cell) for cell in to_run}
-    refused = {cell_id: place.refusal for cell_id, place in places.items() if place.refusal}
+    devices: dict[str, int | None] = {}
+    refused: dict[str, str] = {}
+    for cell in to_run:
+        try:
+            devices[cell.planned.cell_id] = host(cell)
+        except HostMismatch as mismatch:
+            refused[cell.planned.cell_id] = str(mismatch)
     slots = host.slots()
     known = Durations()
     for result in results.values():
@@ -68,9 +74,15 @@ def preview(
     width = max(map(len, swept.values()), default=0)
     width = max(width, len("swept")) if width else 0
     lines = [_row("id", "devices", "expected", "state", "swept" if width else "", width, "cell")]
-    for cell in selection.cells:
-        where = places.get(cell.planned.cell_id)
-        lines.append(_line(cell, where, known, swept[cell.planned.cell_id], width))
+    for planned in (cell.planned for cell in selection.cells):
+        cell_id, takes, state, name = planned.cell_id, "", "done", planned.name
+        if cell_id in refused:
+            state, name = "cannot", f"{name}: {refused[cell_id]}"
+        elif cell_id in devices:
+            expected = known.of(planned.config_id)
+            state, takes = "to run", "?" if expected is None else duration(expected)
+        number = str(devices[cell_id] or "?") if cell_id in devices else ""
+        lines.append(_row(cell_id, number, takes, state, swept[cell_id], width, name))
     lines += [_row("", "?", "?", "later", "", width, one) for one in later]
     able = [cell for cell in to_run if cell.planned.cell_id not in refused]
     total = len(selection.cells)
@@ -81,7 +93,7 @@ def preview(
         why = "nothing can run: see above what this host lacks"
         return [*lines, why if to_run else "nothing is left to do"], refused
     remaining = [
-        waiting_cell(cell.planned, places[cell.planned.cell_id].devices or slots) for cell in able
+        waiting_cell(cell.planned, devices[cell.planned.cell_id] or slots) for cell in able
     ]
     left_s = known.seconds_left(remaining, slots, packed)
     unknown = "unknown, as none of these cells is done yet"
@@ -125,16 +137,3 @@ def _row(
     """``width`` is that of the column of what was swept; without one there is no such column."""
     middle = f"{swept:{width}}  " if width else ""
     return f"{cell_id:12}  {devices:>7}  {expected:>10}  {state:8}  {middle}{name}"
-
-
-def _line(cell: Cell, where: Place | None, known: Durations, swept: str, width: int) -> str:
-    planned = cell.planned
-    devices, takes, state, name = "", "", "done", planned.name
-    if where is not None and where.refusal:
-        state, name = "cannot", f"{planned.name}: {where.refusal}"
-    elif where is not None:
-        expected = known.of(planned.config_id)
-        state = "to run"
-        devices = "?" if where.devices is None else str(where.devices)
-        takes = "?" if expected is None else duration(expected)
-    return _row(planned.cell_id, devices, takes, state, swept, width, name)

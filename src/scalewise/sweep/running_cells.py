@@ -20,7 +20,6 @@ from scalewise.records import (
     DeviceInfo,
     Ending,
     PlannedCell,
-    RankSummary,
     last_metrics,
     read_plain,
 )
@@ -174,7 +173,11 @@ def measure_objective(
     rate = None if was_reported and not wants_rate else throughput_of(folder, result)
     if not wants_rate:
         value = last_metrics(result.ranks).get(objective)
-        missing = _unmeasured(objective, result.ranks)
+        known = sorted(name for name, one in result.ranks[0].metrics.items() if one is not None)
+        missing = (
+            f"sweep.objective: found {objective!r}, which this cell did not measure; allowed: "
+            f"{', '.join([*known, 'global_samples_per_s'])}"
+        )
     else:
         from scalewise.analysis import invalid_ranks
 
@@ -185,14 +188,6 @@ def measure_objective(
         missing = f"sweep.objective: no global_samples_per_s, {why}"
     message = "" if was_reported or value is not None else missing
     return Ending("done", message=message), value, rate
-
-
-def _unmeasured(objective: str, ranks: Sequence[RankSummary]) -> str:
-    measured = [name for name, value in ranks[0].metrics.items() if value is not None]
-    allowed = ", ".join([*sorted(measured), "global_samples_per_s"])
-    return (
-        f"sweep.objective: found {objective!r}, which this cell did not measure; allowed: {allowed}"
-    )
 
 
 def settings_of(cell: CellConfig, world_size: int) -> Settings:
@@ -239,8 +234,6 @@ def settings_of(cell: CellConfig, world_size: int) -> Settings:
     )
 
 
-_WHOLE_MODELS = ("single", "ddp")
-"""Strategies under which every device holds the whole model."""
 MORE_FOR_THE_JOB = "to ask SLURM for more of the host's: a larger hydra.launcher.mem_gb_per_device"
 """Advice for a job that ran out of its host's memory."""
 
@@ -257,7 +250,7 @@ def memory_advice(cell: CellConfig, world_size: int) -> str:
         remedies.append("precision=bf16-mixed")
     if not cell.execution.activation_checkpointing:
         remedies.append("execution.activation_checkpointing=true (for a model of repeated blocks)")
-    if cell.strategy.kind in _WHOLE_MODELS:
+    if cell.strategy.kind in ("single", "ddp"):  # every device holds the whole model
         remedies.append("strategy=fsdp (divides parameters and optimizer over the devices)")
     return "what needs less memory: " + ", ".join(remedies) if remedies else ""
 

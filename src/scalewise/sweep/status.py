@@ -140,7 +140,6 @@ class Durations:
         self._all = (0, 0.0)
 
     def add(self, config_id: str, seconds: float) -> None:
-        """A cell has ended with a result."""
         count, total = self._sums.get(config_id, (0, 0.0))
         self._sums[config_id] = (count + 1, total + seconds)
         self._all = (self._all[0] + 1, self._all[1] + seconds)
@@ -237,7 +236,6 @@ class SweepStatus:
         return self.held or any(cell.state == "running" for cell in self.cells)
 
     def count(self) -> dict[str, int]:
-        """Cells by state."""
         return dict(Counter(cell.state for cell in self.cells))
 
 

@@ -113,7 +113,6 @@ def progress_line(status: SweepStatus, width: int) -> str:
 
 
 def estimate_line(status: SweepStatus) -> str:
-    """When the sweep will have ended."""
     counts = status.count()
     left = sum(counts.get(state, 0) for state in UNFINISHED)
     # The ids of a script of the user's own are no hashes, and nobody can resume it.
@@ -233,7 +232,6 @@ class Display:
             self._say(f"start    {name} on {devices} {plural(devices, 'device')}")
 
     def ended(self, name: str, ending: Ending, global_samples_per_s: float | None = None) -> None:
-        """A cell has ended for good."""
         style = {"done": "green", "failed": "red"}.get(ending.outcome, "yellow")
         why = ending.message
         if ending.outcome == "skipped":

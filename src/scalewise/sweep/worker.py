@@ -17,7 +17,6 @@ import time
 import traceback
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from scalewise.config import cause_of, ending_of
 from scalewise.host import (
@@ -25,7 +24,7 @@ from scalewise.host import (
     ENV_STARTED,
     ENV_SUPERVISOR,
     ENV_WRAPPED,
-    answer_requests,
+    STACKS_SIGNAL,
     die_with_parent,
     exit_now,
     keep_from_children,
@@ -34,15 +33,6 @@ from scalewise.host import (
 )
 from scalewise.records import CellFolder, DeviceInfo, build, with_secrets, without_secrets
 from scalewise.train import import_training, is_ours
-
-if TYPE_CHECKING:
-    from scalewise.train import RankContext
-
-
-ENV_DEVICE = "SCALEWISE_DEVICE"
-"""This rank's :class:`DeviceInfo` as JSON."""
-ENV_DRIVER = "SCALEWISE_DRIVER"
-ENV_HOSTS = "SCALEWISE_HOSTS"
 
 
 def main() -> int:
@@ -53,11 +43,11 @@ def main() -> int:
     if not is_wrapped:  # a profiler may have closed them, and opened others under their numbers
         keep_from_children([int(one) for one in os.environ[ENV_INHERITED].split(",") if one])
     faulthandler.enable()
-    answer_requests()
+    faulthandler.register(STACKS_SIGNAL)  # writes the stacks of all threads, whatever call hangs
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the sweep's to handle
     folder = CellFolder(Path(sys.argv[1]))
     rank = int(os.environ["RANK"])
-    device = build(DeviceInfo, json.loads(os.environ[ENV_DEVICE]))
+    device = build(DeviceInfo, json.loads(os.environ["SCALEWISE_DEVICE"]))
     host_cores = len(usable_cores())  # before this rank is bound to its share of them
     if device.cores:
         os.sched_setaffinity(0, device.cores)
@@ -83,7 +73,7 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
         torch.set_num_threads(len(device.cores))
     cell = build_cell(plain)
     world_size = int(os.environ["WORLD_SIZE"])
-    local_rank, hosts = int(os.environ["LOCAL_RANK"]), int(os.environ.get(ENV_HOSTS, "1"))
+    local_rank, hosts = int(os.environ["LOCAL_RANK"]), int(os.environ["SCALEWISE_HOSTS"])
     context = RankContext(rank, local_rank, world_size, device, hosts)
     if context.describes_host:
         folder.save_provenance(
@@ -95,20 +85,16 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
             )
         )
     if cell.workload == "doctor":
-        _examine(folder, context)
+        from scalewise.config import ConfigError
+        from scalewise.doctor import examine_cell
+
+        try:
+            slots = build(tuple[DeviceInfo, ...], json.loads(os.environ["SCALEWISE_DEVICES"]))
+            examine_cell(folder, context, slots, os.environ.get("SCALEWISE_DRIVER"))
+        except ValueError as error:
+            raise ConfigError(str(error)) from error
     else:
         run(cell, folder, context, lambda error: os._exit(_report(folder, rank, error)))
-
-
-def _examine(folder: CellFolder, context: RankContext) -> None:
-    from scalewise.config import ConfigError
-    from scalewise.doctor import examine_cell
-
-    try:
-        slots = build(tuple[DeviceInfo, ...], json.loads(os.environ["SCALEWISE_DEVICES"]))
-        examine_cell(folder, context, slots, os.environ.get(ENV_DRIVER))
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
 
 
 def _report(folder: CellFolder, rank: int, error: BaseException) -> int:

@@ -6,7 +6,6 @@ from .length import RunLength as RunLength
 from .length import TooLateError as TooLateError
 from .monitor import Monitor as Monitor
 from .monitored import FitRecords as FitRecords
-from .monitored import config_id as config_id
 from .monitored import describe_model as describe_model
 from .monitored import describe_optimizers as describe_optimizers
 from .monitored import live_device as live_device

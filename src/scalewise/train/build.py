@@ -19,18 +19,13 @@ from scalewise.train.data import (
     ShardBatchSampler,
     make_loader,
 )
-from scalewise.train.execution import (
-    ExperimentModule,
-    KeywordModule,
-    OperationModule,
-    multiply_in_fp8,
-)
+from scalewise.train.execution import ExperimentModule, KeywordModule, OperationModule
 from scalewise.train.rank import RankContext
 from scalewise.train.recording import BatchSizes, DataShare
 
 
-def build_module(cell: CellConfig, rank: RankContext) -> pl.LightningModule:
-    """The cell's model as a LightningModule, in the cell's number format.
+def build_module(cell: CellConfig) -> pl.LightningModule:
+    """The cell's model as a LightningModule.
 
     A user's own LightningModule stays as it is, any other model is wrapped.
     """
@@ -67,8 +62,6 @@ def build_module(cell: CellConfig, rank: RankContext) -> pl.LightningModule:
             module = kind(model, functools.partial(_build_optimizer, cell), schedule)
         except ValueError as error:
             raise ConfigError(f"model.{error}") from error
-    if cell.precision.fp8:
-        multiply_in_fp8(module, rank)
     return module
 
 
@@ -80,11 +73,6 @@ def _build_optimizer(cell: CellConfig, parameters: Any) -> torch.optim.Optimizer
             "allowed: a torch.optim.Optimizer"
         )
     return built
-
-
-def brings_optimizer(module: pl.LightningModule) -> bool:
-    """Whether a module is trained with what its own ``configure_optimizers`` returns."""
-    return not isinstance(module, ExperimentModule | OperationModule)
 
 
 def data_share(cell: CellConfig, rank: RankContext) -> DataShare:

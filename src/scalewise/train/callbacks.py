@@ -112,10 +112,9 @@ def build_schedule(
             steps = math.ceil(steps / math.ceil(batches))
         length = max(1, steps // config.frequency)
     built = instantiate("scheduler", config.component_for(length), optimizer=optimizer)
-    settings: dict[str, Any] = {"interval": config.interval, "frequency": config.frequency}
-    if config.monitor is not None:
-        settings["monitor"] = config.monitor
-    return {"scheduler": built, **settings}
+    watched = {} if config.monitor is None else {"monitor": config.monitor}
+    when = {"interval": config.interval, "frequency": config.frequency}
+    return {"scheduler": built, **when, **watched}
 
 
 def not_logged(error: BaseException, cell: CellConfig) -> ConfigError | None:

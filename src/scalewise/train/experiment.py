@@ -21,7 +21,6 @@ from scalewise.config import CellConfig, ConfigError, instantiate, rehearsed
 from scalewise.host import keep_answering
 from scalewise.records import CellFolder, RankSummary
 from scalewise.train.build import (
-    brings_optimizer,
     build_data,
     build_module,
     can_score,
@@ -60,8 +59,11 @@ def run(
     pl.seed_everything(cell.seed, workers=True, verbose=False)
     apply_precision(cell.precision)
     settle_device(rank, cell.hardware.memory_cap_gib, cell.execution.device_check)
-    alone, rank = rank, seat_of(cell, rank)
-    module = build_module(cell, rank)
+    alone, rehearsal = rank, rehearsed(cell)
+    if rehearsal is not None:
+        # Among ranks that are not there, each on a host: Lightning looks for the devices of one.
+        rank = replace(rank, world_size=rehearsal.ranks, hosts=rehearsal.ranks)
+    module = build_module(cell)
     execution = Execution(cell, rank)
     execution.change(module)
     share = data_share(cell, rank)
@@ -76,7 +78,7 @@ def run(
         share,
         cell.profile,
     )
-    recorder.brings_optimizer = brings_optimizer(module)
+    recorder.brings_optimizer = not isinstance(module, ExperimentModule | OperationModule)
     trainer = build_trainer(cell, rank, recorder, module, data, share)
     execution.attach(trainer, recorder)
     if cell.ends_by_time:
@@ -138,15 +140,6 @@ def run(
     if joined and cell.execution.kind != "cudagraph" and rank is alone:
         torch.distributed.destroy_process_group()
     return summary
-
-
-def seat_of(cell: CellConfig, rank: RankContext) -> RankContext:
-    """The place of this rank in training: in a rehearsal, among ranks that are not there."""
-    rehearsal = rehearsed(cell)
-    if rehearsal is None:
-        return rank
-    # A host for each: Lightning looks for the devices of one.
-    return replace(rank, world_size=rehearsal.ranks, hosts=rehearsal.ranks)
 
 
 _UNUSED = "not used in producing the loss"

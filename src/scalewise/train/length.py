@@ -9,19 +9,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
-from scalewise.records import CellFolder, LengthRecord
+from scalewise.records import LengthRecord
 from scalewise.train.rank import RankContext
 from scalewise.train.recording import INTERVAL_S
 from scalewise.train.torch_internals import Store, default_store
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
-
-    from scalewise.train.recording import CellRecorder, StepTimer
 
 LEAD_S = 4 * INTERVAL_S
 """The last step is announced so long before it: four looks of the others, for one to be late."""
@@ -59,20 +57,8 @@ def choose_last_step(
     return furthest + math.ceil(max(_SPARE * ahead_s, LEAD_S) / pace_s)
 
 
-class Recorder(Protocol):
-    """The records of one rank, as far as the length of its run goes."""
-
-    folder: CellFolder
-    steps: StepTimer
-    look: Callable[[], None] | None
-    length: Callable[[], LengthRecord] | None
-
-    def plan_steps(self, steps: int) -> None:
-        """Training means to take so many steps in all."""
-
-
 class RunLength:
-    """Ends the fit of one rank after the step that rank 0 announces.
+    """Ends the fit of one rank, of any ``recorder``, after the step that rank 0 announces.
 
     ``min_time_s`` None leaves the time to the device and the pace of its steps. ``apart_steps`` are
     those that ranks may be apart, and that are begun at once. ``give_up`` ends this process with an
@@ -84,7 +70,7 @@ class RunLength:
         self,
         min_time_s: float | None,
         rank: RankContext,
-        recorder: CellRecorder | Recorder,
+        recorder: Any,
         apart_steps: int,
         give_up: Callable[[BaseException], None] = raise_it,
         store: Store | None = None,

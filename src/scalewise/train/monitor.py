@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Sized
 from pathlib import Path
+from typing import Any
 
 import pytorch_lightning as pl
+import torch
+from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
 from pytorch_lightning.utilities import rank_zero_info
 
 from scalewise.config import TrackerName, require
@@ -16,13 +19,15 @@ from scalewise.host import Mirror, from_here
 from scalewise.records import CellFolder, DeviceInfo
 from scalewise.train.monitored import (
     FitRecords,
-    config_id,
+    describe_model,
+    describe_optimizers,
+    full_name,
     live_device,
     new_sweep_folder,
     own_folder,
     provenance_of,
+    seed_set,
 )
-from scalewise.train.monitored_fit import describe_fit, strategy_name
 from scalewise.train.rank import gathered
 from scalewise.train.recording import CellRecorder, planned_steps
 
@@ -166,7 +171,76 @@ class Monitor(CellRecorder):
         """Plan, configuration and provenance: what a sweep writes for its own cells."""
         config = describe_fit(trainer, module, self.steps.warmup_steps, self._trackers)
         assert self._records is not None
-        self._records.repeat_of(config_id(config, trainer.world_size))
-        self.folder.save_config(config)
+        self._records.repeat_of(config, trainer.world_size)
         here = self._devices[: trainer.world_size // trainer.num_nodes]  # rank 0's host comes first
         self.folder.save_provenance(provenance_of(here))
+
+
+_STRATEGIES: Mapping[type, str] = {
+    SingleDeviceStrategy: "single",
+    DDPStrategy: "ddp",
+    FSDPStrategy: "fsdp",
+}
+_PRECISIONS: Mapping[str, str] = {"32-true": "fp32", "16-mixed": "fp16-mixed"}
+"""Lightning's names that differ from scalewise's; the others are the same, or are only its own."""
+
+
+def describe_fit(
+    trainer: pl.Trainer, module: pl.LightningModule, warmup_steps: int, trackers: Sequence[str]
+) -> dict[str, Any]:
+    """The configuration of this fit in scalewise's words, once data and optimizers are set up.
+
+    Two monitored runs are comparable (``scalewise compare``), and repeats of each other, where all
+    of it agrees. The rest of the script, the number of devices among it, is not part of it: the
+    records tell what ran.
+    """
+    loader = trainer.train_dataloader
+    dataset = getattr(loader, "dataset", loader)
+    batch_size = getattr(loader, "batch_size", None)
+    return {
+        "model": describe_model(module),
+        "dataset": {
+            "name": type(dataset).__name__,
+            "class": full_name(type(dataset)),
+            "samples": len(dataset) if isinstance(dataset, Sized) else None,
+            "workers": getattr(loader, "num_workers", None),
+        },
+        "strategy": {"name": strategy_name(trainer)},
+        "hardware": {"name": "auto"},
+        "optimizer": describe_optimizers(trainer.optimizers),
+        "precision": {"name": _precision_name(trainer)},
+        "execution": {"name": "eager"},
+        # Per process; None where the loader has a batch sampler of its own.
+        "batch_size": batch_size if isinstance(batch_size, int) else None,
+        # Lightning's -1 is no limit, which scalewise's configurations write as null.
+        "max_steps": None if trainer.max_steps == -1 else trainer.max_steps,
+        "max_epochs": None if trainer.max_epochs == -1 else trainer.max_epochs,
+        "accumulate_grad_batches": trainer.accumulate_grad_batches,
+        "gradient_clip_norm": trainer.gradient_clip_val,
+        "warmup_steps": warmup_steps,
+        **seed_set(),
+        "tracking": {"name": "monitor", "trackers": list(trackers)},
+    }
+
+
+def strategy_name(trainer: pl.Trainer) -> str:
+    """As scalewise names it where it is Lightning's own, else the name of its class.
+
+    A class of the user's own keeps its name, also where it derives from one of Lightning's.
+    """
+    cls = type(trainer.strategy)
+    return _STRATEGIES.get(cls, cls.__name__)
+
+
+def _precision_name(trainer: pl.Trainer) -> str:
+    """As scalewise names it: Lightning's ``32-true`` is tf32 where fp32 products may use it."""
+    name = str(trainer.precision)
+    if name == "32-true" and trainer.strategy.root_device.type == "cuda" and _tf32_is_on():
+        return "tf32"
+    return _PRECISIONS.get(name, name)
+
+
+def _tf32_is_on() -> bool:
+    """Whether matrix products may use tf32. Reading torch's older switch raises after the newer."""
+    newer = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
+    return bool(torch.backends.cuda.matmul.allow_tf32) if newer is None else newer == "tf32"

@@ -5,6 +5,7 @@ host that goes down), its sign of life grows old, and readers see it."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import fcntl
 import hashlib
@@ -22,7 +23,7 @@ import torch
 from torch import nn
 
 from scalewise.config import ending_of
-from scalewise.gpu import GpuDevice, NvmlUnavailable, open_nvml
+from scalewise.gpu import NvmlUnavailable, open_nvml
 from scalewise.host import (
     Colocation,
     from_here,
@@ -100,16 +101,17 @@ class FitRecords:
         self._colocation.look()
         return self._colocation.neighbours
 
-    def repeat_of(self, config_id: str) -> None:
-        """Plan it as one more run of the configuration ``config_id``."""
-        planned = self._planned
+    def repeat_of(self, config: Mapping[str, Any], world_size: int) -> None:
+        """Save its configuration, and plan it as one more run of that."""
+        planned, own_id = self._planned, config_id(config, world_size)
         assert planned is not None
 
         def repeated(plan: SweepPlan) -> PlannedCell:
-            repeat = sum(cell.config_id == config_id for cell in plan.cells)
-            return dataclasses.replace(planned, config_id=config_id, repeat=repeat)
+            repeat = sum(cell.config_id == own_id for cell in plan.cells)
+            return dataclasses.replace(planned, config_id=own_id, repeat=repeat)
 
         self._put_into_plan(repeated)
+        self._folder.save_config(config)
 
     def finish(self, ranks: tuple[RankSummary, ...], strategy: str) -> None:
         """Save the result: the fit ended as it should."""
@@ -315,11 +317,9 @@ def live_device(device: torch.device) -> DeviceInfo:
     properties = torch.cuda.get_device_properties(device)
     uuid = f"GPU-{properties.uuid}"
     total_mib = properties.total_memory / 2**20
-    try:
-        with open_nvml() as nvml:
-            index = next((d.index for d in nvml.all_devices() if d.uuid == uuid), None)
-    except NvmlUnavailable:
-        index = None
+    index = None
+    with contextlib.suppress(NvmlUnavailable), open_nvml() as nvml:
+        index = next((d.index for d in nvml.all_devices() if d.uuid == uuid), None)
     return DeviceInfo("cuda", properties.name, uuid, index, cores, total_mib)
 
 
@@ -327,15 +327,9 @@ def provenance_of(devices: Sequence[DeviceInfo]) -> Provenance:
     """What a training on ``devices`` of this host depends on beside its configuration."""
     # The user's own code is in the configuration, by the classes that the fit is made of: the
     # line of his script that asks for another device must not make two runs incomparable.
-    return collect(tuple(devices), *_driver_and_links(devices), scalewise_version())
-
-
-def _driver_and_links(devices: Sequence[DeviceInfo]) -> tuple[str | None, dict[str, str]]:
-    """The driver's version, None without one, and how these GPUs are joined."""
-    try:
-        with open_nvml() as nvml:
-            uuids = {d.uuid for d in devices}
-            gpus: list[GpuDevice] = [gpu for gpu in nvml.all_devices() if gpu.uuid in uuids]
-            return nvml.driver_version(), nvml.link_matrix(gpus)
-    except NvmlUnavailable:
-        return None, {}
+    driver, links = None, {}
+    with contextlib.suppress(NvmlUnavailable), open_nvml() as nvml:
+        uuids = {d.uuid for d in devices}
+        driver = nvml.driver_version()
+        links = nvml.link_matrix([gpu for gpu in nvml.all_devices() if gpu.uuid in uuids])
+    return collect(tuple(devices), driver, links, scalewise_version())

@@ -148,30 +148,23 @@ class DeviceError(RuntimeError):
 def settle_device(rank: RankContext, memory_cap_gib: float | None, check: bool) -> None:
     """Make the rank's GPU current, cap its memory, and prove that it computes.
 
-    Nothing happens on a CPU. Raises ConfigError for a cap beyond the GPU's memory, and
-    :class:`DeviceError` where the check fails.
+    Nothing happens on a CPU. The cap is of torch's allocator: the CUDA context and NCCL's buffers
+    come on top. Raises ConfigError for one beyond the GPU's memory, and :class:`DeviceError` where
+    the check fails.
     """
     if rank.device.kind != "cuda":
         return
     torch.cuda.set_device(rank.local_rank)
     if memory_cap_gib is not None:
-        cap_memory(memory_cap_gib)
+        total_gib = torch.cuda.get_device_properties(rank.local_rank).total_memory / 2**30
+        if memory_cap_gib > total_gib:
+            raise ConfigError(
+                f"hardware.memory_cap_gib: found {memory_cap_gib:g}, but the GPU has "
+                f"{total_gib:.1f} GiB; allowed: at most that, or null for no limit"
+            )
+        torch.cuda.set_per_process_memory_fraction(memory_cap_gib / total_gib)
     if check:
         check_computes(torch.device("cuda", rank.local_rank))
-
-
-def cap_memory(cap_gib: float) -> None:
-    """Let torch's allocator take ``cap_gib`` of the current GPU; more is "out of memory".
-
-    The CUDA context and NCCL's buffers come on top. Raises ConfigError beyond what the GPU has.
-    """
-    total_gib = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory / 2**30
-    if cap_gib > total_gib:
-        raise ConfigError(
-            f"hardware.memory_cap_gib: found {cap_gib:g}, but the GPU has {total_gib:.1f} GiB; "
-            "allowed: at most that, or null for no limit"
-        )
-    torch.cuda.set_per_process_memory_fraction(cap_gib / total_gib)
 
 
 def check_computes(device: torch.device) -> None:

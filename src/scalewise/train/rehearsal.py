@@ -73,8 +73,7 @@ class RehearsedGroup(_Group):  # type: ignore[misc]
     def allreduce(self, tensors: Sequence[Tensor], opts: object = None) -> Any:
         return self._after("all_reduce", tensors, _bytes(tensors))
 
-    def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: object = None) -> Any:
-        return self._after("all_reduce", tensors, _bytes(tensors))
+    allreduce_coalesced = allreduce
 
     def broadcast(self, tensors: Sequence[Tensor], opts: object = None) -> Any:
         return self._after("broadcast", tensors, _bytes(tensors))

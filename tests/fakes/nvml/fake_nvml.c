@@ -369,12 +369,6 @@ EXPORT Result nvmlDeviceGetName(Device *device, char *text, unsigned length) {
     return result;
 }
 
-EXPORT Result nvmlDeviceGetCudaComputeCapability(Device *device, int *major, int *minor) {
-    Result result = check(device, "capability");
-    if (!result) { *major = 9; *minor = 0; }
-    return result;
-}
-
 typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char id_text[32]; } Pci;
 
 static void describe_pci(const Device *device, Pci *pci) {

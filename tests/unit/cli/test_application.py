@@ -121,6 +121,7 @@ WRONG = [
     ("mirror {folder}", "{folder}: found no sweep.json"),
     ("trackio-view --port x", "'--port': 'x'"), ("wandb-sync nowhere", "FOLDER: nowhere"),
     ("export {folder}", "{folder}: found no cell and no sweep"),
+    ("top --interval 0", "0.0 is not in the range"),
 ]  # fmt: skip
 
 

@@ -177,9 +177,9 @@ def test_a_cell_is_done_when_every_host_says_so(tmp_path: Path) -> None:
 def test_ranks_of_a_later_host_go_on_counting_and_each_has_its_device(tmp_path: Path) -> None:
     started: list[RankStart] = []
 
-    def starter(start: RankStart) -> tuple[int, None]:
+    def starter(start: RankStart) -> int:
         started.append(start)
-        return 70 + len(started), None
+        return 70 + len(started)
 
     job = replace(supervised(tmp_path).job, slots=(SLOT, SLOT), nodes=Nodes(1, 2, "node0", 4000))
     ranks = Ranks(job, CellFolder(tmp_path), starter)
@@ -203,5 +203,5 @@ def test_only_the_fork_trains(
     monkeypatch.setattr(os, "fork", lambda: pid)
     monkeypatch.setattr(ranks, "run_and_exit", ran.append)
     start = RankStart([], {}, ".", tmp_path / "out", tmp_path / "err", ())
-    assert ranks.fork(lambda: 0, start) == (pid, None)
+    assert ranks.fork(lambda: 0, start) == pid
     assert bool(ran) is trains

@@ -10,6 +10,7 @@ from rich.console import Console
 from fakes.executor import PlayedExecutor
 from fakes.recorded import DDP, Spec, write_cell
 from fakes.requests import asked
+from scalewise.analysis import UndecidedError
 from scalewise.config import ConfigError
 from scalewise.records import (
     CellFolder,
@@ -87,16 +88,15 @@ def test_the_better_one_is_trained_as_if_it_had_been_asked_for(
 ) -> None:
     folder = SweepFolder(tmp_path)
     record(folder, plan(tuple(first_stage([auto])), 0), ddp_ms)
-    chosen = choose(folder, auto)
-    assert chosen.trained is not None and isinstance(chosen.evidence, StrategyDecision)
+    chosen, evidence = choose(folder, auto)
     devices = () if trained == "single" else ("strategy.devices=2",)
     typed = asked(f"strategy={trained}", *devices, "repeats=2")
-    assert chosen.trained.config_id == typed.config_id
-    assert [cell.planned.repeat for cell in plan([chosen.trained], 0)] == [0, 1]
-    assert len(chosen.lines) == 3
-    assert chosen.evidence.chosen == trained
-    save_record(tmp_path, chosen.evidence)
-    assert find_record(tmp_path, StrategyDecision) == chosen.evidence
+    assert chosen.config_id == typed.config_id
+    assert [cell.planned.repeat for cell in plan([chosen], 0)] == [0, 1]
+    assert len(evidence.lines()) == 3
+    assert evidence.chosen == trained
+    save_record(tmp_path, evidence)
+    assert find_record(tmp_path, StrategyDecision) == evidence
 
 
 def test_one_device_alone_trains_at_once(auto: Request) -> None:
@@ -131,9 +131,8 @@ def test_nothing_is_trained_where_nothing_was_measured(tmp_path: Path, auto: Req
     folder = SweepFolder(tmp_path)
     cells = plan(tuple(first_stage([auto])), 0)
     folder.save_plan(SweepPlan(0.0, (), 0, tuple(cell.planned for cell in cells)))
-    chosen = choose(folder, auto)
-    assert chosen.trained is None
-    assert chosen.lines[0].startswith("not decided: no strategy could be measured: single: ")
+    with pytest.raises(UndecidedError, match=r"^no strategy could be measured: single: "):
+        choose(folder, auto)
 
 
 def test_a_candidate_that_cannot_run_the_cell_is_refused_at_once() -> None:

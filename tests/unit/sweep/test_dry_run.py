@@ -14,12 +14,13 @@ from fakes.recorded_cell import RecordedCell, finish, plan_sweep
 from fakes.requests import asked
 from fakes.requests import composer as shared_composer
 from scalewise.config import ConfigError, SweepConfig, resolve
+from scalewise.gpu import HostMismatch
 from scalewise.host import SOURCE_SHA256, data_identity, running_code
 from scalewise.records import PROTOCOL, SweepFolder
 from scalewise.sweep import Cell
 from scalewise.sweep.compose import Composer
 from scalewise.sweep.plan import plan, request
-from scalewise.sweep.preflight import Cluster, Place, ThisHost
+from scalewise.sweep.preflight import Cluster, ThisHost
 from scalewise.sweep.preview import preview
 from scalewise.sweep.resume import (
     Selection,
@@ -122,8 +123,8 @@ def test_a_preview_tells_what_is_done_and_what_will_run(
 class Refusing(ThisHost):
     """A host without what any cell asks for."""
 
-    def __call__(self, cell: Cell) -> Place:
-        return Place(None, "found no GPU")
+    def __call__(self, cell: Cell) -> int:
+        raise HostMismatch("found no GPU")
 
 
 def test_what_a_host_refuses_is_what_is_left_and_nothing_where_some_can_run(
@@ -140,8 +141,8 @@ def test_what_a_host_refuses_is_what_is_left_and_nothing_where_some_can_run(
         assert (lines[-1], found) == (last, dict.fromkeys(refused, "found no GPU"))
 
     class AllButOne(Refusing):
-        def __call__(self, cell: Cell) -> Place:
-            return Place(1) if cell is cells[-1] else super().__call__(cell)
+        def __call__(self, cell: Cell) -> int:
+            return 1 if cell is cells[-1] else super().__call__(cell)
 
     assert preview(folder, select(cells, folder, None), AllButOne(), packed=False)[1] == {}
 

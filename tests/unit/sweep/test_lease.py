@@ -18,7 +18,7 @@ from scalewise.gpu import Host, HostMismatch, Hosts, Lease, Leases, Occupancy, d
 from scalewise.gpu import leases as leases_module
 from scalewise.records import CellFolder, DeviceInfo, Ending
 from scalewise.supervisor import to_line
-from scalewise.sweep import QueuedCell, SupervisorProcess, local_engine
+from scalewise.sweep import Engine, LocalExecutor, QueuedCell, SupervisorProcess
 from scalewise.sweep.plan import plan
 from scalewise.sweep.preflight import devices_for, explain_differences
 from scalewise.sweep.status_view import Display
@@ -121,9 +121,8 @@ SMALL = Host((DeviceInfo("cuda", "a GPU", "u0", memory_total_mib=16_376.0),), No
 CPU = Host((DeviceInfo("cpu", "some CPU", cores=(0,)),), None, {})
 
 
-def gpus(count: int, capability: tuple[int, int] = (9, 0)) -> Host:
-    slots = tuple(DeviceInfo("cuda", "a GPU", f"u{i}") for i in range(count))
-    return Host(slots, None, {}, None, {slot.uuid or "": capability for slot in slots})
+def gpus(count: int) -> Host:
+    return Host(tuple(DeviceInfo("cuda", "a GPU", f"u{i}") for i in range(count)), None, {})
 
 
 def test_a_cell_takes_all_devices_or_those_it_names() -> None:
@@ -139,8 +138,6 @@ def test_a_cell_takes_all_devices_or_those_it_names() -> None:
         ("strategy=ddp strategy.devices=16", gpus(8), "strategy.devices: found 16 with strategy"),
         ("devices=16", gpus(8), "devices: found 16 with strategy=ddp; allowed: at most 8"),
         ("precision=fp16-mixed", CPU, "precision: found fp16-mixed, which needs a GPU"),
-        ("precision=fp8", CPU, "precision: found fp8, which needs a GPU of compute capability 8.9"),
-        ("precision=fp8", gpus(1, (8, 0)), "precision: found fp8, which needs a GPU of compute"),
         ("profile.nvtx=true", CPU, "profile.nvtx: found true, which needs a GPU"),
         ("execution=cudagraph", CPU, "execution: found cudagraph, which needs a GPU"),
         ("execution=compile", gpus(1), "execution: found compile, which needs a C++ compiler"),
@@ -164,16 +161,6 @@ def test_compiling_needs_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     compiler.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert devices_for(asked("execution=compile"), gpus(1)) == 1
-
-
-def test_fp8_needs_a_gpu_that_has_it_and_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    cell = asked("precision=fp8")
-    monkeypatch.setattr("scalewise.sweep.preflight.find_spec", lambda name: None)
-    with pytest.raises(HostMismatch, match="precision: found fp8, which needs torchao"):
-        devices_for(cell, gpus(1))
-    monkeypatch.setattr("scalewise.sweep.preflight.find_spec", lambda name: name)
-    for host in (gpus(1), gpus(1, (8, 9)), Host(gpus(1).slots, None, {})):
-        assert devices_for(cell, host) == 1
 
 
 # A host with GPUs of several kinds: each cell has the kind it names, and waits for no other.
@@ -223,7 +210,7 @@ def test_each_kind_of_gpu_has_its_own_task_at_the_same_time(
     )
     with (tmp_path / "said").open("w") as file:
         display = Display(Console(file=file, width=200))
-        engine = local_engine(tmp_path / "sweep", "packed", display, Occupancy(read=dict))
+        engine = Engine(tmp_path / "sweep", LocalExecutor("packed", Occupancy(read=dict)), display)
         supervisors = TogetherOnly(tmp_path, count=2)
         monkeypatch.setattr(engine.executor, "start_supervisor", supervisors.start)
         report = engine.run(cells)

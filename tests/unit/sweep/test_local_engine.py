@@ -28,10 +28,10 @@ from scalewise.supervisor import to_line
 from scalewise.sweep import (
     Cell,
     Engine,
+    LocalExecutor,
     QueuedCell,
     SupervisorProcess,
     SweepReport,
-    local_engine,
     worker,
 )
 from scalewise.sweep.plan import Request, plan
@@ -76,7 +76,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.setattr("scalewise.gpu.leases.discover", lambda hardware: Host(GPUS, None, {}))
     display = Display(Console(file=(tmp_path / "said").open("w"), width=200))
-    return local_engine(tmp_path / "sweep", "exclusive", display, Occupancy(read=dict))
+    return Engine(tmp_path / "sweep", LocalExecutor("exclusive", Occupancy(read=dict)), display)
 
 
 def run(
@@ -126,14 +126,6 @@ def test_a_cell_that_this_host_cannot_run_is_skipped_and_recorded(
     ((attempt,),) = [found for _, cell in engine.folder.cells() if (found := [*cell.attempts()])]
     assert (attempt.outcome, attempt.cause) == ("skipped", "host")
     assert attempt.message.startswith("strategy.devices: found 4 with strategy=ddp; allowed: at mo")
-
-
-def test_fp8_in_eager_steps_is_told_what_it_costs(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("scalewise.sweep.preflight.find_spec", lambda name: name)
-    run(engine, monkeypatch, Supervisors([DONE, DONE]), "precision=fp8", repeats=2)
-    assert said(engine).count("execution=compile fuses them") == 1
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ import pytest
 
 from fakes.requests import asked
 from scalewise.config import ConfigError, Link, RehearsalConfig, RehearseConfig, rehearsed
+from scalewise.sweep.auto import rehearse_absent
 from scalewise.sweep.plan import make_cell, settle_repeats
 from scalewise.sweep.preflight import devices_for
-from scalewise.sweep.rehearse import rehearse_absent
 
 LINK = Link("made_up", 2, ((1_000, 0.1), (1_001_000, 1.1)), "thin air")
 

@@ -10,21 +10,18 @@ import torch
 from torch import nn
 
 from fakes.small_fit import composed_cell
-from scalewise.config import ConfigError
 from scalewise.datasets.contract import TensorPairs, TokenWindows
 from scalewise.models.gpt2 import Gpt2
 from scalewise.models.mlp import Mlp
-from scalewise.records import CellFolder, DeviceInfo, Fp8Record
-from scalewise.train import RankContext, build, experiment
+from scalewise.records import CellFolder, DeviceInfo
+from scalewise.train import RankContext, experiment
 from scalewise.train.data import on_device
-from scalewise.train.execution import Execution, ExperimentModule, multiply_in_fp8
-from scalewise.train.execution.layers import (
-    checkpoint_blocks,
-    convert_linear_layers,
-    is_convertible,
-)
+from scalewise.train.execution import Execution, ExperimentModule
+from scalewise.train.execution.layers import checkpoint_blocks
 from scalewise.train.rank import DeviceError, check_computes
-from scalewise.train.recording.summary import fp8_record, untrained_summary
+from scalewise.train.recording.summary import untrained_summary
+
+CPU = RankContext(0, 0, 1, DeviceInfo("cpu", "some CPU"))
 
 
 def gradients(network: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
@@ -94,64 +91,6 @@ def test_data_move_to_a_device_whole(tmp_path: Path) -> None:
         on_device([1, 2], torch.device("cpu"))  # type: ignore[arg-type]
 
 
-# Linear layers in fp8: which are, what they learn, and what is refused. Emulated: no GPU here.
-CPU = RankContext(0, 0, 1, DeviceInfo("cpu", "some CPU"))
-
-
-def network(rows: int = 24) -> tuple[nn.Sequential, torch.Tensor, torch.Tensor]:
-    torch.manual_seed(0)
-    layers = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 48), nn.Linear(48, 10))
-    return layers, torch.randn(rows, 32), torch.arange(rows) % 10
-
-
-def test_layers_whose_widths_fit_are_swapped_and_the_others_named() -> None:
-    pytest.importorskip("torchao")
-    layers, _, _ = network()
-    before = dict(layers.named_parameters())
-    convert_linear_layers(layers, emulate=True)
-    assert fp8_record(layers) == Fp8Record(("0", "2"), ("3",))
-    # The optimizer, the checkpoint and DDP see the parameters they would have seen.
-    after = dict(layers.named_parameters())
-    assert list(after) == list(before)
-    assert all(after[name] is before[name] for name in before)
-
-
-@pytest.mark.parametrize("rows", [24, 7])
-def test_it_learns_with_any_number_of_rows(rows: int) -> None:
-    pytest.importorskip("torchao")
-    layers, x, target = network(rows)
-    convert_linear_layers(layers, emulate=True)
-    optimizer = torch.optim.Adam(layers.parameters(), lr=1e-2)
-    losses = []
-    for _ in range(30):
-        with torch.autocast("cpu", torch.bfloat16):
-            loss = nn.functional.cross_entropy(layers(x), target)
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.3 * losses[0]
-
-
-def test_a_cell_trains_in_it_and_its_record_names_the_layers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("torchao")
-    monkeypatch.setattr(
-        build, "multiply_in_fp8", lambda module, rank: convert_linear_layers(module, emulate=True)
-    )
-    asked = composed_cell(
-        "precision=fp8", "model=gpt2_tiny", "dataset=synthetic_tokens", "batch_size=2",
-        "max_steps=3", "warmup_steps=1", "validation=never", "tracking=none",
-        "dataset.loader.num_workers=0", "strategy=single",
-    )  # fmt: skip
-    folder = CellFolder(tmp_path)
-    experiment.run(asked, folder, CPU)
-    recorded = folder.load_rank(0).fp8
-    assert "network.blocks.0.feed_forward.0" in recorded.fp8_layers
-    assert recorded.other_layers == ()
-
-
 def test_a_rank_that_trains_keeps_what_sigterm_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,31 +107,6 @@ def test_a_rank_that_trains_keeps_what_sigterm_does(
     )  # fmt: skip
     experiment.run(asked, CellFolder(tmp_path), CPU)
     assert seen == [before] * 2, "Lightning puts no handler of its own there"
-
-
-def test_a_layer_with_a_forward_of_its_own_keeps_it() -> None:
-    attention = nn.MultiheadAttention(32, 4)
-    # Its output layer is never called: torch's attention borrows the weights.
-    assert isinstance(attention.out_proj, nn.Linear)
-    assert not is_convertible(attention.out_proj)
-    assert is_convertible(nn.Linear(32, 32))
-    assert not is_convertible(nn.Linear(32, 10))
-
-
-def test_without_torchao_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "torchao.float8", None)
-    with pytest.raises(ConfigError, match=r"needs torchao .*pip install 'scalewise\[fp8\]'"):
-        convert_linear_layers(nn.Sequential(nn.Linear(32, 32)), emulate=True)
-
-
-def test_a_rank_refuses_a_device_without_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    layers, _, _ = network()
-    with pytest.raises(ConfigError, match="precision: found fp8 on some CPU; allowed: a GPU of"):
-        multiply_in_fp8(layers, CPU)
-    monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: (8, 0))
-    ampere = RankContext(0, 0, 1, DeviceInfo("cuda", "NVIDIA A100"))
-    with pytest.raises(ConfigError, match=r"found fp8 on NVIDIA A100; allowed: .* 8\.9 or higher"):
-        multiply_in_fp8(layers, ampere)
 
 
 @pytest.mark.parametrize(

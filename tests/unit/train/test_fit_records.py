@@ -131,7 +131,7 @@ def test_runs_that_begin_together_have_folders_and_repeats_of_their_own(tmp_path
         begun.wait()
         records = FitRecords(CellFolder(tmp_path / own_folder(tmp_path, "monitored")), 0)
         records.begin([DeviceInfo("cpu", "a CPU")])
-        records.repeat_of("the same")
+        records.repeat_of({"all": "the same"}, 1)
         records.end()
 
     scripts = [threading.Thread(target=begin) for _ in range(8)]

@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from scalewise.gpu import NvmlUnavailable
 from scalewise.train import Monitor, monitored
+from scalewise.train.monitor import describe_fit
 from scalewise.train.monitored import config_id
-from scalewise.train.monitored_fit import describe_fit
 
 
 @pytest.mark.parametrize(

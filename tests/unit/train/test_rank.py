@@ -153,7 +153,7 @@ def test_a_request_after_training_is_answered(tmp_path: Path) -> None:
         enable_progress_bar=False, enable_model_summary=False, limit_val_batches=0,
     )  # fmt: skip
     with (tmp_path / "stacks").open("w+") as stacks:
-        faulthandler.register(signal.SIGUSR1, stacks)  # as answer_requests does, for stderr
+        faulthandler.register(signal.SIGUSR1, stacks)  # as a rank does, for stderr
         try:
             keep_answering(trainer)
             trainer.fit(BoringModel())

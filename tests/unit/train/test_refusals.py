@@ -44,28 +44,15 @@ CPU = "hardware=cpu"
          "strategy.microbatches: found 3 with 128 samples of a replica"),
         ("fsdp strategy.sharding=hybrid strategy.shard_size=2 strategy.devices=2",
          "strategy.shard_size: found 2 with devices=2"),
-        # fp8: what torchao makes no promise for
-        ("pipeline precision=fp8", "precision: found fp8 with strategy=pipeline"),
-        ("local_sgd precision=fp8", "precision: found fp8 with strategy=local_sgd"),
-        ("ddp precision=fp8 execution=cudagraph", "precision: found fp8 with execution=cudagraph"),
-        ("ddp precision=fp8 precision.lightning=32-true",
-         "precision.lightning: found 32-true with fp8=true"),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_refused_in_one_line(overrides: str, begin: str) -> None:
     strategy, *others = overrides.split()
-    on = () if strategy == "ddp" or "precision=fp8" in others else (CPU,)
+    on = () if strategy == "ddp" else (CPU,)
     with pytest.raises(ConfigError) as refused:
         composed_cell(f"strategy={strategy}", *on, *others)
     assert str(refused.value).startswith(begin)
     assert "allowed: " in str(refused.value) and "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    "overrides", [("strategy=fsdp",), ("strategy=single",), ("strategy=ddp", "execution=compile")]
-)
-def test_what_torchao_promises_is_not_refused(overrides: tuple[str, ...]) -> None:
-    assert composed_cell("precision=fp8", *overrides).precision.fp8
 
 
 def config(kind: str, **more: Any) -> ExecutionConfig:

@@ -3,7 +3,6 @@ from .fast_loop import LeanSteps as LeanSteps
 from .fast_loop import NoProfiler as NoProfiler
 from .fast_loop import trim as trim
 from .layers import apply_precision as apply_precision
-from .layers import multiply_in_fp8 as multiply_in_fp8
 from .module import ExperimentModule as ExperimentModule
 from .module import ForwardSteps as ForwardSteps
 from .module import KeywordModule as KeywordModule

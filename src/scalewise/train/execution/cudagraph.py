@@ -50,25 +50,18 @@ class HostState:
         return None
 
     def _values(self) -> dict[str, Any]:
-        values: dict[str, Any] = {}
+        found: dict[str, Any] = {}
         for name, part in self._module.named_modules():
-            for key, value in vars(part).items():
-                if isinstance(value, (bool, int, float)):
-                    values[f"{type(part).__name__}.{key} of {name or 'the module'}"] = value
+            of = f"of {name or 'the module'}"
+            found |= {f"{type(part).__name__}.{k} {of}": value for k, value in vars(part).items()}
         kind = type(self._optimizer).__name__
-        for key, value in vars(self._optimizer).items():
-            if isinstance(value, (bool, int, float)):
-                values[f"{kind}.{key}"] = value
-        for state in self._optimizer.state.values():
-            for key, value in state.items():
-                if isinstance(value, Tensor):
-                    if value.device.type == self._device_kind or value.numel() != 1:
-                        continue
-                    values[f"{kind}'s state {key!r}"] = value.item()
-                elif isinstance(value, (bool, int, float)):
-                    values[f"{kind}'s state {key!r}"] = value
-            break  # every parameter's state is of one kind
-        return values
+        found |= {f"{kind}.{key}": value for key, value in vars(self._optimizer).items()}
+        # Every parameter's state is of one kind.
+        for key, value in next(iter(self._optimizer.state.values()), {}).items():
+            on_host = isinstance(value, Tensor) and value.device.type != self._device_kind
+            single = on_host and value.numel() == 1
+            found[f"{kind}'s state {key!r}"] = value.item() if single else value
+        return {name: one for name, one in found.items() if isinstance(one, (bool, int, float))}
 
 
 Batch = Sequence[Tensor]
@@ -85,7 +78,6 @@ class CudaCapture:
     """The current GPU, as capturing needs it; tests stand in for it on a CPU."""
 
     def graph(self) -> CudaGraph:
-        """A graph to record into."""
         return CudaGraph()
 
     def watch(self, step: Callable[[], Tensor]) -> tuple[Tensor, str | None]:

@@ -1,23 +1,20 @@
-"""Changes inside a module before training: checkpointed blocks, compiling, fp8."""
+"""Changes inside a module before training: checkpointed blocks, compiling."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
-import logging
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
-from torch import cuda, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from scalewise.config import FP8_CAPABILITY, CompileMode, ConfigError, PrecisionConfig
-from scalewise.train.rank import RankContext
+from scalewise.config import CompileMode, PrecisionConfig
 from scalewise.train.torch_internals import compiled_graphs
 
 BLOCK_LISTS = ("blocks", "layers")
@@ -124,70 +121,3 @@ def apply_precision(config: PrecisionConfig) -> None:
     """Set the process-wide switches that Lightning leaves alone."""
     torch.backends.cuda.matmul.allow_tf32 = config.matmul_tf32
     torch.backends.cudnn.allow_tf32 = config.matmul_tf32
-
-
-_MULTIPLE = 16
-"""Both widths of a matrix must be multiples of it for ``torch._scaled_mm``."""
-
-
-def multiply_in_fp8(module: nn.Module, rank: RankContext) -> None:
-    """Let ``module``'s linear layers multiply in fp8 on this rank's GPU, by torchao.
-
-    Input, weight and output gradient of each are scaled by one factor a tensor, taken from its
-    largest absolute value at that moment, and cast to fp8 (e4m3; gradients e5m2): torchao's recipe
-    ``tensorwise``. Parameters, gradients, optimizer and checkpoints stay as they are.
-
-    Raises ConfigError where the GPU, the installation or the model cannot.
-    """
-    if rank.device.kind != "cuda" or cuda.get_device_capability(rank.local_rank) < FP8_CAPABILITY:
-        # The sweep looks before it starts a rank, but where NVML keeps the capability to itself.
-        raise ConfigError(
-            f"precision: found fp8 on {rank.device.name}; allowed: a GPU of compute capability "
-            f"{FP8_CAPABILITY[0]}.{FP8_CAPABILITY[1]} or higher, or precision=bf16-mixed"
-        )
-    convert_linear_layers(module)
-
-
-def convert_linear_layers(module: nn.Module, emulate: bool = False) -> None:
-    """Swap what :func:`is_convertible` for torchao's layer, in place.
-
-    Args:
-        module: any module that is not itself a linear layer.
-        emulate: round to fp8 and multiply in the wider format, as devices without fp8 can.
-
-    Raises ConfigError where torchao is missing or nothing can be swapped.
-    """
-    # It tells of every extension that was built for devices other than this one.
-    logging.getLogger("torchao").setLevel(logging.ERROR)
-    try:
-        from torchao.float8 import Float8LinearConfig, convert_to_float8_training
-    except ImportError as error:
-        raise ConfigError(
-            f"precision: found fp8, which needs torchao ({error}); run pip install "
-            "'scalewise[fp8]', or use precision=bf16-mixed"
-        ) from error
-    linear = [part for part in module.modules() if isinstance(part, nn.Linear)]
-    if not any(is_convertible(part) for part in linear):
-        raise ConfigError(
-            f"precision: found fp8, but none of the model's {len(linear)} linear layers has two "
-            f"widths that are multiples of {_MULTIPLE}; allowed: bf16-mixed"
-        )
-    # The rows of a batch are multiplied over for the weight's gradient: any number must do.
-    tensorwise = Float8LinearConfig.from_recipe_name("tensorwise")
-    config = replace(tensorwise, pad_inner_dim=True, emulate=emulate)
-    convert_to_float8_training(
-        module, config=config, module_filter_fn=lambda part, name: is_convertible(part)
-    )
-
-
-def is_convertible(part: nn.Module) -> bool:
-    """A plain linear layer whose widths fit.
-
-    A subclass has a forward of its own, or none: torch's attention only borrows the weights of its
-    output layer.
-    """
-    return (
-        type(part) is nn.Linear
-        and part.in_features % _MULTIPLE == 0
-        and part.out_features % _MULTIPLE == 0
-    )

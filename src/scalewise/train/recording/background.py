@@ -83,16 +83,13 @@ class BackgroundDrain:
 
     def stop(self) -> None:
         """Write everything that is left and raise what went wrong."""
-        self._end()
+        self.abandon()
         self.check()
         for drain in self._drains:
             drain(True, None)
 
     def abandon(self) -> None:
         """Write what is ready and wait for nothing: training ended by an error of its own."""
-        self._end()
-
-    def _end(self) -> None:
         self._hurry.set()
         self._stopping.set()
         self._thread.join()

@@ -70,7 +70,8 @@ class MetricsRecorder:
         self._losses: list[tuple[Tensor, int]] = []
         """Losses of the step's batches so far, each with the samples it is the mean of."""
         self._writer: MetricsWriter | None = None
-        self._earlier: Path | None = None
+        self.earlier: Path | None = None
+        """The file with the rows of an earlier try, with which to begin, if it had any."""
         self._side_stream: torch.cuda.Stream | None = None
         self._scheduled = False
         """Whether the learning rate changes, at the end of a step or epoch."""
@@ -87,10 +88,6 @@ class MetricsRecorder:
     def path(self) -> Path | None:
         """Where the rows are; None before the first."""
         return self._writer.path if self._writer is not None and self._writer.rows else None
-
-    def resume(self, rows: Path) -> None:
-        """Begin with the rows of an earlier try, in the file ``rows``, if it had any."""
-        self._earlier = rows
 
     def drain(self, wait: bool, give_way: GiveWay | None = None) -> None:
         """Write the rows that are ready. Called from the recording thread."""
@@ -122,12 +119,11 @@ class MetricsRecorder:
         """Make the file of rank ``rank``, if there is none yet."""
         if self._writer is None:
             path = self.folder.metrics_path(rank)
-            self._writer = MetricsWriter(path, self._earlier)
+            self._writer = MetricsWriter(path, self.earlier)
             if device.type == "cuda":
                 self._side_stream = torch.cuda.Stream(device)
 
     def begin(self, trainer: pl.Trainer) -> None:
-        """Training begins."""
         self._scheduled = bool(trainer.lr_scheduler_configs)
 
     def before_optimizer(self, trainer: pl.Trainer) -> None:

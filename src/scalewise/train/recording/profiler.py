@@ -183,7 +183,6 @@ class ProfiledSteps:
         self._unreduced: list[int] = []
 
     def begin(self, trainer: pl.Trainer) -> None:
-        """Training starts."""
         if self._first == 0:
             self._open(trainer)
 

@@ -239,7 +239,7 @@ class CellRecorder(pl.Callback):
         """
         self.steps.first_step = self.steps.steps = step
         self.steps.samples = samples
-        self.metrics.resume(metrics)
+        self.metrics.earlier = metrics
         self.shards.leave_out(f"this try went on from a checkpoint after {step} steps")
 
     def metrics_so_far(self) -> Path | None:

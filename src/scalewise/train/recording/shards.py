@@ -35,7 +35,6 @@ class BatchSizes:
 
     @property
     def total(self) -> int:
-        """Samples of a whole batch."""
         return sum(self._sizes)
 
     def before(self, shard: int) -> int:
@@ -193,11 +192,9 @@ class ShardRecorder:
 
 def _not_by_index(loader: object) -> str:
     """Words for a loader whose samples have no index that one could record; else empty."""
-    if not isinstance(loader, DataLoader):
-        return f"{type(loader).__name__} without a batch sampler"
-    dataset = loader.dataset
+    dataset = getattr(loader, "dataset", None)
     if isinstance(dataset, IterableDataset):
         return f"{type(dataset).__name__}, an IterableDataset"
-    if not isinstance(loader.batch_sampler, Iterable):
+    if not isinstance(loader, DataLoader) or not isinstance(loader.batch_sampler, Iterable):
         return f"{type(loader).__name__} without a batch sampler"
     return "" if isinstance(dataset, Sized) else f"{type(dataset).__name__}, which has no length"

@@ -82,12 +82,10 @@ class StepTimer:
 
     @property
     def largest_samples(self) -> int:
-        """The largest number of samples of a recorded step."""
         return self._writer.largest_samples if self._writer is not None else 0
 
     @property
     def attempt_steps(self) -> int:
-        """Steps of this attempt."""
         return self.steps - self.first_step
 
     def begin(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import resource
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from scalewise.operations import Operation
-from scalewise.records import DeviceInfo, Fp8Record, RankSummary
+from scalewise.records import DeviceInfo, RankSummary
 from scalewise.train.recording.step_timer import StepTimer
 
 if TYPE_CHECKING:
@@ -60,7 +59,7 @@ def optimizer_state_bytes(optimizers: Sequence[torch.optim.Optimizer]) -> int | 
     if not optimizers:
         return None
     held = {
-        id(value): _local(value)
+        id(value): value.to_local() if hasattr(value, "to_local") else value
         for optimizer in optimizers
         for state in optimizer.state.values()
         for value in state.values()
@@ -122,13 +121,6 @@ def holds_replica(trainer: pl.Trainer) -> bool:
     )
 
 
-def _local(value: Tensor) -> Tensor:
-    to_local = getattr(value, "to_local", None)
-    local = to_local() if callable(to_local) else value
-    assert isinstance(local, Tensor)
-    return local
-
-
 def loader_batch_size(trainer: pl.Trainer) -> int | None:
     """Samples of a step's batch as this rank's loader says itself, which may hand over several.
 
@@ -140,21 +132,6 @@ def loader_batch_size(trainer: pl.Trainer) -> int | None:
     sampler: Any = getattr(loader, "batch_sampler", None)
     told = getattr(sampler, "samples_per_step", getattr(loader, "batch_size", None))
     return told if isinstance(told, int) and trainer.num_training_batches > 1 else None
-
-
-def fp8_record(module: nn.Module) -> Fp8Record | None:
-    """Which of ``module``'s linear layers are torchao's, and which are not; None if none is."""
-    torchao = sys.modules.get("torchao.float8.float8_linear")
-    if torchao is None:
-        return None
-    linear = {name: part for name, part in module.named_modules() if isinstance(part, nn.Linear)}
-    swapped = {name for name, part in linear.items() if isinstance(part, torchao.Float8Linear)}
-    if not swapped:
-        return None
-    return Fp8Record(
-        tuple(name for name in linear if name in swapped),
-        tuple(name for name in linear if name not in swapped),
-    )
 
 
 def summarise(
@@ -199,7 +176,6 @@ def summarise(
         probed_samples_per_s=getattr(trainer.strategy, "probed_samples_per_s", None),
         probed_ratio=getattr(trainer.strategy, "probed_ratio", None),
         optimizer_state_bytes=optimizer_state_bytes(trainer.optimizers),
-        fp8=fp8_record(module),
     )
 
 

@@ -69,13 +69,14 @@ class OwnStreamDDP(DDPStrategy):
     """That over the fastest device's, with the ends of its interval."""
 
     def __init__(self, config: DdpConfig, setting: Setting) -> None:
-        # Any other buffer than batch statistics is a constant, alike on all ranks. torch 2.12
-        # renamed the argument.
+        # Batch statistics differ from rank to rank; any other buffer is a constant, alike on all.
+        statistics = any(isinstance(part, _BatchNorm) for part in setting.module.modules())
+        # torch 2.12 renamed the argument.
         named = inspect.signature(DistributedDataParallel).parameters
         argument = (
             "forward_sync_buffers" if "forward_sync_buffers" in named else "broadcast_buffers"
         )
-        buffers: dict[str, Any] = {argument: has_batch_norm(setting.module)}
+        buffers: dict[str, Any] = {argument: statistics}
         super().__init__(
             **group_arguments(config, setting),
             bucket_cap_mb=config.bucket_cap_mb,
@@ -110,11 +111,6 @@ class OwnStreamDDP(DDPStrategy):
         else:
             with super().block_backward_sync():
                 yield
-
-
-def has_batch_norm(module: pl.LightningModule) -> bool:
-    """Whether the module keeps batch statistics, which differ from rank to rank."""
-    return any(isinstance(part, _BatchNorm) for part in module.modules())
 
 
 def compressing_hook(config: DdpConfig) -> GradientHook | None:

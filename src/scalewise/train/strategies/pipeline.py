@@ -6,6 +6,7 @@ that mask need the input everywhere.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -130,7 +131,9 @@ class PipelineSteps(LeanSteps):
             ("backward_one_chunk", Mark.BACKWARD_BEGIN, Mark.BACKWARD_END),
         ):
             setattr(stage, name, self._timed(getattr(stage, name), begin, end))
-        self._arguments = without_outputs(self._schedule)
+        # No outputs are joined, where this torch can leave it.
+        if "return_outputs" in inspect.signature(self._schedule.step).parameters:
+            self._arguments["return_outputs"] = False
 
     def _timed(self, inner: Callable[..., Any], begin: Mark, end: Mark) -> Callable[..., Any]:
         steps = self._recorder.steps
@@ -167,13 +170,9 @@ class Ties:
                 parameters[id(parameter)] = parameter
         self._shared: list[tuple[nn.Parameter, distributed.ProcessGroup]] = []
         self._counted_elsewhere: set[int] = set()
-        groups: dict[tuple[int, ...], distributed.ProcessGroup | None] = {}
+        group_of = functools.cache(replicas.subgroup)
         for key, places in holders.items():
-            if len(places) < 2:
-                continue
-            if tuple(places) not in groups:
-                groups[tuple(places)] = replicas.subgroup(places)
-            group = groups[tuple(places)]
+            group = group_of(tuple(places)) if len(places) > 1 else None
             if group is not None:
                 self._shared.append((parameters[key], group))
                 if replicas.place != places[0]:
@@ -249,7 +248,6 @@ class PipelineStrategy(DividedStrategy):
 
     @property
     def is_last(self) -> bool:
-        """Whether this rank has the loss."""
         return self.replicas.place == self._stages - 1
 
     def make_schedule(self, loss: Any) -> Any:
@@ -338,9 +336,3 @@ def _hollow(network: nn.Module, keep: nn.Module) -> None:
         for name, buffer in part.named_buffers(recurse=False):
             if id(buffer) not in kept:
                 setattr(part, name, buffer.to("meta"))
-
-
-def without_outputs(schedule: Any) -> dict[str, bool]:
-    """The argument with which ``schedule.step`` joins no outputs, where this torch has one."""
-    known = "return_outputs" in inspect.signature(schedule.step).parameters
-    return {"return_outputs": False} if known else {}

@@ -6,14 +6,12 @@ import itertools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytorch_lightning as pl
 import torch
 from pytorch_lightning.strategies import DDPStrategy
 from torch import Tensor
-from torch.nn import Module
 
 from scalewise.config import LocalSgdConfig, ProcessGroupConfig
 from scalewise.records import CommunicationRecord
@@ -31,11 +29,7 @@ class UnwrappedReplicas(DDPStrategy):
         super().__init__(**group_arguments(config, setting))
 
     def configure_ddp(self) -> None:
-        assert self.model is not None
-        self.model = self._setup_model(self.model)
-
-    def _setup_model(self, model: Module) -> Any:
-        return model
+        """Wrap nothing."""
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
@@ -46,26 +40,21 @@ class UnwrappedReplicas(DDPStrategy):
         return None
 
 
-Moment = float | torch.cuda.Event
-"""Seconds of the host's clock, or of a GPU, which is not waited for before training is over."""
-
-
-@dataclass(frozen=True)
-class _Averaging:
+class _Averaging(NamedTuple):
     step: int
     payload_bytes: int
-    begin: Moment
-    end: Moment
+    begin: Any
+    """Seconds of the host's clock, or an event of a GPU, not waited for before training is over."""
+    end: Any
 
     def milliseconds(self) -> float:
-        if isinstance(self.begin, float) or isinstance(self.end, float):
-            assert isinstance(self.begin, float) and isinstance(self.end, float)
-            return (self.end - self.begin) * 1e3
+        if isinstance(self.begin, float):
+            return float(self.end - self.begin) * 1e3
         self.end.synchronize()
         return float(self.begin.elapsed_time(self.end))
 
 
-def _moment(device: torch.device) -> Moment:
+def _moment(device: torch.device) -> Any:
     if device.type != "cuda":
         return time.perf_counter()
     event = torch.cuda.Event(enable_timing=True)
@@ -89,11 +78,10 @@ class LocalSgd(UnwrappedReplicas):
         self._averagings: list[_Averaging] = []
         self._own: list[Tensor] | None = None
 
-    def _setup_model(self, model: Module) -> Any:
+    def configure_ddp(self) -> None:
         # Alike at the start, as DDP makes them.
-        for tensor in _averaged(model):
+        for tensor in _averaged(self.lightning_module):
             torch.distributed.broadcast(tensor, src=0)
-        return model
 
     def setup_optimizers(self, trainer: pl.Trainer) -> None:
         super().setup_optimizers(trainer)

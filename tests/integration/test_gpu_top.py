@@ -13,10 +13,7 @@ import termios
 import time
 from pathlib import Path
 
-import pytest
-
 from fakes.nvml.scenario import GPU_IS_LOST, Scenario, environment, gpu_uuid
-from scalewise.cli import main
 
 _TOP = [sys.executable, "-m", "scalewise", "top"]
 
@@ -43,11 +40,6 @@ def test_without_a_gpu_it_says_so_in_one_line(tmp_path: Path) -> None:
     done = _run("--once", env=_host(tmp_path, Scenario()))
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == ("scalewise top: the NVIDIA driver is loaded, but this host has no GPU\n")
-
-
-def test_a_wrong_interval_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["top", "--interval", "0"]) == 2
-    assert "0.0 is not in the range" in capsys.readouterr().err.splitlines()[-1]
 
 
 def test_the_log_is_valid_json_however_it_ends(tmp_path: Path) -> None:

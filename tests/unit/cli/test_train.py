@@ -108,6 +108,8 @@ WRONG = [
      "dataset.path: data/fineweb_edu/index.json: no such record; "
      "allowed: a folder written by: scalewise tokenize fineweb_edu --out data/fineweb_edu"),
     ("-m batch_size=64,0", "batch_size: found 0; allowed: "),
+    ("-m hydra.sweeper.max_batch_size=0",
+     "hydra.sweeper.max_batch_size: found 0; allowed: 1 or more, null"),
 ]  # fmt: skip
 
 

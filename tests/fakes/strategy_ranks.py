@@ -6,7 +6,8 @@ Each variant is a list of Hydra overrides. Variants for one device run in the fi
 all others in both ranks (gloo); each is a real cell with real records below ``folder``. Names that
 begin with ``TWO_HOSTS`` take the two ranks for two hosts of one device each; those that begin with
 ``THREE_TO_ONE`` find the first device three times as fast as the second; in those that begin with
-``JITTERED`` the second rank sleeps up to ``MOST_JITTER_S`` in each forward pass.
+``JITTERED`` the second rank sleeps up to ``MOST_JITTER_S`` in each forward pass, and the first
+``REST_S``: it would else be thousands of steps ahead of a rank that it never meets.
 """
 
 import json
@@ -29,6 +30,7 @@ TWO_HOSTS = "two_hosts_"
 THREE_TO_ONE = "three_to_one_"
 JITTERED = "jittered_"
 MOST_JITTER_S = 0.02
+REST_S = 0.005
 
 BASE = (
     "model=medium", "model.dropout=0", "dataset=tabular", "dataset.samples=2000", "hardware=cpu",
@@ -122,18 +124,19 @@ def _train_all(folder: Path, rank: int) -> None:
             if name.startswith(THREE_TO_ONE):
                 device_speeds.probe_samples_per_s = _three_to_one
             step = ExperimentModule.training_step
-            if name.startswith(JITTERED) and rank == 1:
-                ExperimentModule.training_step = _late(step)  # type: ignore[method-assign]
+            if name.startswith(JITTERED):
+                span_s = (0, MOST_JITTER_S) if rank == 1 else (REST_S, REST_S)
+                ExperimentModule.training_step = _late(step, *span_s)  # type: ignore[method-assign]
             experiment.run(cell, CellFolder(folder / name), place)
             device_speeds.probe_samples_per_s = measure
             ExperimentModule.training_step = step  # type: ignore[method-assign]
 
 
-def _late(step: Callable[..., Any]) -> Callable[..., Any]:
+def _late(step: Callable[..., Any], least_s: float, most_s: float) -> Callable[..., Any]:
     sleeps = random.Random(1)
 
     def late(*args: Any, **kwargs: Any) -> Any:
-        time.sleep(sleeps.uniform(0, MOST_JITTER_S))
+        time.sleep(sleeps.uniform(least_s, most_s))
         return step(*args, **kwargs)
 
     return late

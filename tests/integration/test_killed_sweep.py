@@ -177,9 +177,11 @@ def test_no_rank_outlives_any_one_of_those_above_it(train: Train, tmp_path: Path
         "supervisor_lost", "the supervisor was ended by SIGKILL",
     )  # fmt: skip
     supervisor, ranks = wait_for(lambda: sweep.training(sweep.supervisor), "the next cell", 120)
-    named = {"rank 0", "rank 1"}
-    wait_for(lambda: {psutil.Process(one).name() for one in ranks} == named, "forks' names", 10)
-    assert all("scalewise.sweep.worker" in psutil.Process(one).cmdline() for one in ranks)
+    # A fork has its name first: its command follows.
+    worker = "scalewise.sweep.worker"
+    told = {("rank 0", True), ("rank 1", True)}
+    forks = [psutil.Process(one) for one in ranks]
+    wait_for(lambda: {(one.name(), worker in one.cmdline()) for one in forks} == told, "names", 10)
     kill(ranks[0])
     wait_for(lambda: alive(ranks) == [], "the end of the other rank", 30)
     _, ranks = wait_for(lambda: sweep.training(supervisor), "the next cell", 120)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -64,35 +65,28 @@ def are_synced(cell: CellFolder) -> bool:
     return record is not None and [s.status for s in record.trackers.values()] == ["synced"] * 2
 
 
-def trackio_rows(environment: dict[str, str], run: str) -> list[dict[str, Any]]:
-    """Metric and system rows, read with nothing but SQL."""
+def in_trackio(environment: dict[str, str], table: str, columns: str) -> list[tuple[Any, ...]]:
+    """Run and these columns of each row, read with nothing but SQL."""
     path = Path(environment["TRACKIO_DIR"]) / "scalewise.db"
-    connection = sqlite3.connect(path)
-    rows = []
-    for table in ("metrics", "system_metrics"):
+    with closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute(f"SELECT run_name, {columns} FROM {table} ORDER BY rowid")
         # When the sweep began ends the name of each run.
-        query = f"SELECT metrics, timestamp FROM {table} WHERE run_name LIKE ? ORDER BY id"
-        for text, when in connection.execute(query, (f"{run} __-__ __:__",)):
-            rows.append({**json.loads(text), "timestamp": when, "table": table})
-    connection.close()
-    return rows
+        return [(run[:-12], *rest) for run, *rest in rows]
 
 
-def trackio_configs(environment: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """What each run was configured with, read with nothing but SQL."""
-    connection = sqlite3.connect(Path(environment["TRACKIO_DIR"]) / "scalewise.db")
-    found = dict(connection.execute("SELECT run_name, config FROM configs"))
-    connection.close()
-    return {run[:-12]: json.loads(text) for run, text in found.items()}
+def trackio_rows(environment: dict[str, str], run: str) -> list[dict[str, Any]]:
+    """Metric and system rows."""
+    return [
+        {**json.loads(text), "timestamp": when, "table": table}
+        for table in ("metrics", "system_metrics")
+        for name, text, when in in_trackio(environment, table, "metrics, timestamp")
+        if name == run
+    ]
 
 
-def trackio_alerts(environment: dict[str, str]) -> list[tuple[str, str, str, str]]:
-    """Run, title, text and level of every alert, read with nothing but SQL."""
-    connection = sqlite3.connect(Path(environment["TRACKIO_DIR"]) / "scalewise.db")
-    query = "SELECT run_name, title, text, level FROM alerts ORDER BY id"
-    found = [(run[:-12], *rest) for run, *rest in connection.execute(query)]
-    connection.close()
-    return found
+def trackio_alerts(environment: dict[str, str]) -> list[tuple[Any, ...]]:
+    """Run, title, text and level of every alert."""
+    return in_trackio(environment, "alerts", "title, text, level")
 
 
 def wandb_records(sweep: Path) -> dict[str, list[dict[str, Any]]]:
@@ -168,9 +162,8 @@ def test_two_cells_land_whole_in_both_trackers(
     assert (run["project"], run["run_group"][12:]) == ("scalewise", "alpha,beta")
     assert set(run["tags"]) >= {"medium", "tabular", "ddp", "fp32"}
     assert run["job_type"] == "alpha"
-    assert {own["row"] for own in trackio_configs(trackers_environment).values()} == {
-        "alpha", "beta",
-    }  # fmt: skip
+    configs = in_trackio(trackers_environment, "configs", "config")
+    assert {json.loads(text)["row"] for _, text in configs} == {"alpha", "beta"}
     last = history(logs["alpha try 2"])[-1]
     assert last["summary/world_size"] == 2
     assert "summary/val_accuracy" not in last, "what was logged is a curve"
@@ -205,8 +198,7 @@ def test_alerts_and_true_times_of_a_cell_mirrored_late(
     first = next(r for r in rows if r["table"] == "system_metrics")
     expected = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(cell.started_at + 1))
     assert first["timestamp"].startswith(expected)
-    in_trackio = trackio_alerts(trackers_environment)
-    assert in_trackio == [
+    assert trackio_alerts(trackers_environment) == [
         ("alpha", full.title, full.text, "error"),
         ("alpha", lost.title, lost.text, "error"),
     ]

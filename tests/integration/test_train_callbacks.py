@@ -105,13 +105,12 @@ def test_a_run_starts_from_a_checkpoint_and_says_where_nothing_is_left(
     (kept,) = folder.load_result().ranks[0].checkpoints
     given = ("model._target_=scored.Scored", "dataset._target_=scored.Data", "max_steps=null",
              f"ckpt_path={folder.path / kept.path}", "validation=never")  # fmt: skip
-    went_on = shared_train(*LEAN, *given, "max_epochs=3", cwd=mine)
-    assert went_on.status == 0, went_on.err
-    (rank,) = went_on.only_cell().load_result().ranks
+    run = shared_train(*LEAN, *given, "max_epochs=3,2", "-m", cwd=mine)
+    assert run.status == 1, run.err
+    cells = {cell.load_config()["max_epochs"]: cell for _, cell in run.cells().values()}
+    (rank,) = cells[3].load_result().ranks
     assert (rank.steps_completed, rank.epochs_completed) == (24, 3)
-    ended = shared_train(*LEAN, *given, "max_epochs=2", cwd=mine)
-    assert ended.status == 1
-    (attempt,) = ended.only_cell().attempts()
+    (attempt,) = cells[2].attempts()
     assert attempt.cause == "config"
     assert "saved after step 24 and epoch 2, where this run ends" in attempt.message
 

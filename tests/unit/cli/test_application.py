@@ -121,7 +121,9 @@ WRONG = [
     ("mirror {folder}", "{folder}: found no sweep.json"),
     ("trackio-view --port x", "'--port': 'x'"), ("wandb-sync nowhere", "FOLDER: nowhere"),
     ("export {folder}", "{folder}: found no cell and no sweep"),
-    ("top --interval 0", "0.0 is not in the range"),
+    *[(command, "Missing argument 'FOLDER") for command in ("resume", "compare", "export")],
+    ("report {torn}", "{torn}/sweep.json: cannot be read as JSON"),
+    ("top --interval 0", "'--interval': 0.0 is not in the range"),
 ]  # fmt: skip
 
 
@@ -136,22 +138,16 @@ def test_wrong_use_is_one_line(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "loop").symlink_to("loop")
-    places = {"folder": tmp_path / "empty", "small": SMALL, "loop": tmp_path / "loop"}
+    (tmp_path / "torn").mkdir()
+    (tmp_path / "torn" / "sweep.json").write_text('{"schema_ver')
+    places = {"small": SMALL, "folder": tmp_path / "empty"}
+    places |= {name: tmp_path / name for name in ("loop", "torn")}
     words = typed.format(**places).split()
     assert main(words) == Exit.WRONG_INPUT
     said = capsys.readouterr().err
     assert said.startswith(f"scalewise {words[0]}: ")
     assert message.format(**places) in said
     assert said.count("\n") == 1
-
-
-def test_a_torn_plan_without_cells_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "sweep.json").write_text('{"schema_ver')
-    assert main(["report", str(tmp_path)]) == Exit.WRONG_INPUT
-    error = capsys.readouterr().err
-    assert error.startswith(f"scalewise report: {tmp_path}/sweep.json: cannot be read as JSON")
 
 
 def test_train_gets_its_words_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,15 +171,6 @@ def test_only_what_trains_says_what_it_begins_with(
     monkeypatch.setattr(hydra_main, "train", lambda: Exit.DONE)
     assert main(["train", *words]) == Exit.DONE
     assert capsys.readouterr().err.startswith("prepare ") == says
-
-
-@pytest.mark.parametrize("command", ["resume", "compare", "export"])
-def test_a_missing_folder_is_one_line(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([command]) == Exit.WRONG_INPUT
-    said = capsys.readouterr().err
-    assert (
-        said.startswith(f"scalewise {command}: Missing argument 'FOLDER") and said.count("\n") == 1
-    )
 
 
 def recorded(folder: Path, *command: str) -> Path:

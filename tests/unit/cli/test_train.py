@@ -108,6 +108,8 @@ WRONG = [
      "dataset.path: data/fineweb_edu/index.json: no such record; "
      "allowed: a folder written by: scalewise tokenize fineweb_edu --out data/fineweb_edu"),
     ("-m batch_size=64,0", "batch_size: found 0; allowed: "),
+    ("-m hydra.sweeper.max_batch_size=0",
+     "hydra.sweeper.max_batch_size: found 0; allowed: 1 or more, null"),
 ]  # fmt: skip
 
 
@@ -196,24 +198,20 @@ def test_a_traceback_is_there_for_who_asks(train: Train, monkeypatch: pytest.Mon
         hydra_main.train()
 
 
-def test_a_folder_in_which_another_sweep_runs_is_refused(train: Train, tmp_path: Path) -> None:
+def test_a_folder_in_use_and_a_torn_plan_are_not_resumed(train: Train, tmp_path: Path) -> None:
     folder = SweepFolder(tmp_path / "old")
     folder.path.mkdir()
     folder.save_plan(SweepPlan(1.0, (), 0, ()))
+    resume = (f"sweep.resume={folder.path}", "dataset.samples=400")
     with lock_folder(folder):
-        status, errors = train(f"sweep.resume={folder.path}", "dataset.samples=400")
-    assert (status, errors.count("\n")) == (2, 1)
-    assert errors.startswith(f"error: sweep.resume: another process ({os.getpid()}) is running ")
-
-
-def test_a_torn_plan_is_one_line_when_it_is_resumed(train: Train, tmp_path: Path) -> None:
-    folder = SweepFolder(tmp_path / "old")
-    folder.path.mkdir()
-    folder.save_plan(SweepPlan(1.0, (), 0, ()))
+        in_use = train(*resume)
     folder.plan_path.write_bytes(folder.plan_path.read_bytes()[:20])
-    status, errors = train(f"sweep.resume={folder.path}", "dataset.samples=400")
-    assert (status, errors.count("\n")) == (2, 1)
-    assert errors.startswith(f"error: {folder.plan_path}: cannot be read as JSON")
+    for (status, errors), message in (
+        (in_use, f"sweep.resume: another process ({os.getpid()}) is running "),
+        (train(*resume), f"{folder.plan_path}: cannot be read as JSON"),
+    ):
+        assert (status, errors.count("\n")) == (2, 1)
+        assert errors.startswith(f"error: {message}")
 
 
 def test_a_launcher_chosen_inside_a_swept_experiment_is_refused(

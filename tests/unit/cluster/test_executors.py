@@ -177,20 +177,13 @@ def on_slurm(
 
 
 @pytest.mark.usefixtures("at_once")
-def test_slurm_gets_a_cell_again_as_often_as_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("retries", "causes"), [(2, ["host"] * 9), (0, ["preempted", "preempted", "exception"])]
+)
+def test_slurm_gets_a_cell_again_as_often_as_asked_and_a_preempted_one_always(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retries: int, causes: list[str]
 ) -> None:
-    wanted = cells("sweep.retries=2", repeats=1)
-    cluster, report = on_slurm(tmp_path, monkeypatch, ["host"] * 9, wanted)
-    assert (cluster.batches, report.count("failed")) == ([1, 1, 1], 1)
-
-
-@pytest.mark.usefixtures("at_once")
-def test_slurm_gets_a_preempted_cell_again_whatever_the_retries(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wanted = cells("sweep.retries=0", repeats=1)
-    causes = ["preempted", "preempted", "exception"]
+    wanted = cells(f"sweep.retries={retries}", repeats=1)
     cluster, report = on_slurm(tmp_path, monkeypatch, causes, wanted)
     assert (cluster.batches, report.count("failed")) == ([1, 1, 1], 1)
 

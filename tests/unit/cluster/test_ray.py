@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from fakes.requests import asked as request_of
-from scalewise.cluster.hosts import ClusterDemand, Order, granted, launcher_config, leased
+from scalewise.cluster.hosts import ClusterDemand, Order, granted, leased
 from scalewise.cluster.ray_cluster import HostActor, Node, RayCluster, require_ray
 from scalewise.cluster.ray_executor import HostLink, RayCell, RayConfig, RayExecutor
 from scalewise.config import ConfigError, HardwareConfig
@@ -28,20 +28,6 @@ ON_CPU = HardwareConfig("cpu", kind="cpu", cores_per_device=1)
 
 def asked(*overrides: str) -> Cell:
     return plan([request_of(*overrides)], 0)[0]
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"address": "ray://head:10001"}, "address: found 'ray://head:10001'"),
-        ({"gpus_per_device": 2}, "gpus_per_device: found 2"),
-        ({"policy": "greedy"}, "hydra.launcher.policy"),
-    ],
-)
-def test_a_wrong_key_of_the_ray_launcher_is_named(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        launcher_config(RayConfig, options)
-    assert words in str(caught.value)
 
 
 def test_without_ray_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 from fakes.requests import asked
 from scalewise.cluster import slurm_job
 from scalewise.cluster.hosts import ClusterDemand, Order, demand, granted, launcher_config
+from scalewise.cluster.ray_executor import RayConfig
 from scalewise.cluster.slurm import (
     GONE,
     JobState,
@@ -67,20 +68,25 @@ def program(folder: Path, name: str, body: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "complaint"),
+    ("launcher", "options", "complaint"),
     [
-        ({"extra": {"ntasks-per-node": 4}}, "hydra.launcher.extra: found ntasks-per-node"),
-        ({"extra": {"ntasks_per_node": 4}}, "hydra.launcher.extra: found ntasks-per-node"),
-        ({"time_min": 0}, "hydra.launcher.time_min: found 0; allowed: "),
-        ({"gpus_per_device": 2}, "hydra.launcher.gpus_per_device: found 2; allowed: "),
-        ({"partitoin": "gpu"}, "hydra.launcher.partitoin: unknown key"),
-        ({"policy": "wild"}, "hydra.launcher.policy: found 'wild'"),
+        (SlurmConfig, {"extra": {"ntasks-per-node": 4}}, "extra: found ntasks-per-node"),
+        (SlurmConfig, {"extra": {"ntasks_per_node": 4}}, "extra: found ntasks-per-node"),
+        (SlurmConfig, {"time_min": 0}, "time_min: found 0; allowed: "),
+        (SlurmConfig, {"gpus_per_device": 2}, "gpus_per_device: found 2; allowed: "),
+        (SlurmConfig, {"partitoin": "gpu"}, "partitoin: unknown key"),
+        (SlurmConfig, {"policy": "wild"}, "policy: found 'wild'"),
+        (RayConfig, {"address": "ray://head:10001"}, "address: found 'ray://head:10001'"),
+        (RayConfig, {"gpus_per_device": 2}, "gpus_per_device: found 2"),
+        (RayConfig, {"policy": "greedy"}, "policy: found 'greedy'"),
     ],
 )
-def test_wrong_options_are_refused_in_one_line(options: dict[str, Any], complaint: str) -> None:
+def test_wrong_options_are_refused_in_one_line(
+    launcher: type, options: dict[str, Any], complaint: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
-        launcher_config(SlurmConfig, options)
-    assert str(caught.value).startswith(complaint)
+        launcher_config(launcher, options)
+    assert str(caught.value).startswith(f"hydra.launcher.{complaint}")
     assert "\n" not in str(caught.value)
 
 

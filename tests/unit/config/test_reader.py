@@ -37,7 +37,6 @@ from scalewise.config import (
     without_absent_groups,
 )
 from scalewise.records import DataError
-from scalewise.sweep.plan import request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence as OnlyForTypes
@@ -81,6 +80,18 @@ def composed(*overrides: str) -> dict[str, Any]:
         ("tracking.project=a/b", "string_pattern_mismatch"),
         ("strategy=ddp strategy.powersgd_start_step=1", "greater_than_equal"),
         ("strategy=heterogeneous strategy.shares=[.inf]", "finite_number"),
+        ("dataset.loader.prefetch_factor=0", "greater_than"),
+        ("dataset.loader.workers=2", "value_error"),
+        ("hardware.gpus=[]", "literal_error"),
+        ("hardware.gpus=[1,1]", "value_error"),
+        ("hardware=seed000 hardware.nccl.NCCL_NTHREADS=16", "value_error"),
+        ("hardware.memory_cap_gib=0.0", "greater_than"),
+        ("hardware.cores_per_device=0", "greater_than"),
+        ("hardware=h200 hardware.price.usd_per_hour=-1.0", "greater_than_equal"),
+        ("tracking.trackers=[trackio,mlflow]", "literal_error"),
+        ("tracking.trackers=[wandb,wandb]", "value_error"),
+        ("tracking.wandb_mode='on'", "literal_error"),
+        ("tracking.wandbmode=offline", "value_error"),
     ],
 )
 def test_each_value_has_its_range(overrides: str, code: str) -> None:
@@ -93,7 +104,7 @@ def test_each_value_has_its_range(overrides: str, code: str) -> None:
     with pytest.raises(ConfigError) as caught:
         build_cell(plain)
     assert isinstance(caught.value.__cause__, DataError)
-    found = str(caught.value).partition(":")[0].removesuffix("[0]")
+    found = str(caught.value).partition(":")[0].partition("[")[0]
     assert (found, caught.value.__cause__.code) == (key, code)
 
 
@@ -128,13 +139,54 @@ REFUSED = [
         "model._target_: found 'scalewise.models.mlp.Mpl'; scalewise.models.mlp has no 'Mpl' "
         "(did you mean 'Mlp'?)",
     ),
+    ("devices=0", "devices: found 0; allowed: 1 or more"),
+    ("devices=true", "devices: found True; allowed: 1 or more"),
+    ("devices=2.5", "devices: found 2.5; allowed: 1 or more"),
+    ("devices=2 strategy=single", "devices: found 2 with strategy=single; allowed: 1"),
+    ("devices=2 strategy.devices=2", "devices: found 2 with strategy.devices=2; allowed"),
+    ("devices=3 strategy=pipeline strategy.stages=2", "devices: found 3 with 2 dev"),
+    ("devices=2 strategy.bucket=5", "strategy.bucket: unknown key (did you mean"),
+    ("devices=1 strategy.bucket_cap_mb=5", "strategy.bucket_cap_mb: unknown key"),
+    (
+        "callbacks.early_stopping.patience=3",
+        "callbacks.early_stopping: found {'patience': 3} without a class; allowed: "
+        "callbacks=early_stopping",
+    ),
+    (
+        "callbacks=early_stopping callbacks.early_stopping.monitor=train/foo",
+        "callbacks.early_stopping.mode: found null, and the name train/foo does not tell",
+    ),
+    (
+        "callbacks.lr._target_=lightning.pytorch.callbacks.LearningRateMonitor",
+        "callbacks.lr: found lightning.pytorch.callbacks.LearningRateMonitor; allowed: leave it",
+    ),
+    (
+        "callbacks=model_checkpoint validation=epoch callbacks.model_checkpoint.dirpath=/data",
+        "callbacks.model_checkpoint.dirpath: found '/data'; allowed: a path below callbacks/",
+    ),
+    (
+        "callbacks=early_stopping validation=never",
+        "callbacks.early_stopping.monitor: found val_loss with validation=never, which scores",
+    ),
+    ("scheduler=plateau", "scheduler.monitor: found val_loss with validation=end"),
+    ("scheduler.T_max=3", "scheduler: found {'T_max': 3} without a class"),
+    ("scheduler=step execution=cudagraph", "scheduler: found a schedule with execution="),
+    (
+        "+trainer.val_check_interval=0.5",
+        "trainer.val_check_interval: found 0.5 with validation=end; allowed: validation=epoch",
+    ),
+    (
+        "trainer.limit_train_batchs=3",
+        "trainer.limit_train_batchs: unknown key (did you mean 'limit_train_batches'?)",
+    ),
+    ("test=true", "test: found true with dataset=tabular"),
 ]
 
 
 @pytest.mark.parametrize(("overrides", "message"), REFUSED)
 def test_wrong_values_are_refused_in_one_line(overrides: str, message: str) -> None:
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}") as caught:
-        request(overrides.split(), composed(*overrides.split()))
+        asked(*overrides.split())
     assert "\n" not in str(caught.value)
 
 
@@ -313,25 +365,6 @@ def test_devices_are_a_strategy_in_other_words(
     typed: tuple[str, ...], same: tuple[str, ...]
 ) -> None:
     assert asked(*typed).config_id == asked(*same).config_id
-
-
-@pytest.mark.parametrize(
-    ("typed", "message"),
-    [
-        (("devices=0",), "devices: found 0; allowed: 1 or more"),
-        (("devices=true",), "devices: found True; allowed: 1 or more"),
-        (("devices=2.5",), "devices: found 2.5; allowed: 1 or more"),
-        (("devices=2", "strategy=single"), "devices: found 2 with strategy=single; allowed: 1"),
-        (("devices=2", "strategy.devices=2"), "devices: found 2 with strategy.devices=2; allowed"),
-        (("devices=3", "strategy=pipeline", "strategy.stages=2"), "devices: found 3 with 2 dev"),
-        (("devices=2", "strategy.bucket=5"), "strategy.bucket: unknown key (did you mean"),
-        (("devices=1", "strategy.bucket_cap_mb=5"), "strategy.bucket_cap_mb: unknown key"),
-    ],
-)
-def test_devices_that_cannot_be_are_refused(typed: tuple[str, ...], message: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        asked(*typed)
-    assert str(refused.value).startswith(message)
 
 
 def test_a_key_of_one_strategy_is_left_out_of_a_sweeps_others() -> None:

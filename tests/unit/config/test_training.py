@@ -7,7 +7,7 @@ import pytest
 from pytorch_lightning import Trainer
 
 from fakes.requests import asked
-from scalewise.config import INSTEAD, PASSED, ConfigError, known_mode
+from scalewise.config import INSTEAD, PASSED, known_mode
 
 
 @pytest.mark.parametrize(
@@ -61,34 +61,3 @@ def test_a_schedule_knows_the_whole_run_and_its_metric() -> None:
     ).cell.scheduler
     assert (plateau.monitor, plateau.component.arguments["mode"]) == ("val/acc", "max")
     assert "monitor" not in plateau.component.arguments
-
-
-@pytest.mark.parametrize(
-    ("words", "line"),
-    [
-        (["callbacks.early_stopping.patience=3"], "callbacks.early_stopping: found {'patience': 3}"
-         " without a class; allowed: callbacks=early_stopping"),
-        (["callbacks=early_stopping", "callbacks.early_stopping.monitor=train/foo"],
-         "callbacks.early_stopping.mode: found null, and the name train/foo does not tell"),
-        (["callbacks.lr._target_=lightning.pytorch.callbacks.LearningRateMonitor"],
-         "callbacks.lr: found lightning.pytorch.callbacks.LearningRateMonitor; allowed: leave it"),
-        (["callbacks=model_checkpoint", "validation=epoch",
-          "callbacks.model_checkpoint.dirpath=/data"],
-         "callbacks.model_checkpoint.dirpath: found '/data'; allowed: a path below callbacks/"),
-        (["callbacks=early_stopping", "validation=never"],
-         "callbacks.early_stopping.monitor: found val_loss with validation=never, which scores"),
-        (["scheduler=plateau"], "scheduler.monitor: found val_loss with validation=end"),
-        (["scheduler.T_max=3"], "scheduler: found {'T_max': 3} without a class"),
-        (["scheduler=step", "execution=cudagraph"], "scheduler: found a schedule with execution="),
-        (["+trainer.val_check_interval=0.5"],
-         "trainer.val_check_interval: found 0.5 with validation=end; allowed: validation=epoch"),
-        (["trainer.limit_train_batchs=3"],
-         "trainer.limit_train_batchs: unknown key (did you mean 'limit_train_batches'?)"),
-        (["test=true"], "test: found true with dataset=tabular"),
-    ],
-)  # fmt: skip
-def test_what_would_not_act_is_refused_in_one_line(words: list[str], line: str) -> None:
-    with pytest.raises(ConfigError) as refused:
-        asked(*words)
-    assert str(refused.value).startswith(line)
-    assert "\n" not in str(refused.value)

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from scalewise.config import DatasetError, LoaderConfig
+from scalewise.config import DatasetError
 from scalewise.datasets.contract import TokenWindows
 from scalewise.datasets.labelled import split_indices
 from scalewise.datasets.synthetic import SyntheticText, SyntheticTokens
 from scalewise.datasets.tabular import Tabular, TabularWindows, tabular_rows
 from scalewise.datasets.text_classification import AgNews, Imdb
 from scalewise.datasets.text_file import Stdlib, TextFile
-from scalewise.records import DataError, build
 
 
 @pytest.fixture
@@ -230,16 +229,3 @@ class TestAgNews:
 def test_windows_longer_than_a_part_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^window: found 7; allowed: 1 to 6, the rows"):
         TabularWindows(30, window=7)
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ({"num_workers": -1}, "num_workers: found -1"),
-        ({"prefetch_factor": 0}, "prefetch_factor: found 0"),
-        ({"workers": 2}, "workers: unknown key .did you mean 'num_workers'"),
-    ],
-)
-def test_loader_settings_are_checked(data: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        build(LoaderConfig, data)

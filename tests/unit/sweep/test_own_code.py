@@ -125,6 +125,7 @@ def test_one_process_looks_at_all_that_fits_and_only_once(started: list[Any]) ->
     sound = [
         asked("loud.Net", "optimizer=sgd", width=3, note="x"),
         asked("loud.Wider", width=3, depth=None), asked("loud.Open", width=3, anything=4),
+        asked("loud.Open", width={"_target_": "loud.Net", "_args_": [3]}),
         asked("loud.Point", x=1, y=2), asked("loud.make", size=3, group="dataset"),
         asked("loud.Plain", lr=0.1, group="optimizer"),
         asked("loud.optimizer", lr=0.1, group="optimizer"), asked("scalewise.models.mlp.Mlp"),
@@ -172,6 +173,10 @@ def test_one_process_looks_at_all_that_fits_and_only_once(started: list[Any]) ->
         (
             asked("loud.Open", width=[{"_target_": "loud.Plain", "_partial_": True, "lt": 1}]),
             "model.width[0].lt: unknown key; allowed: params, lr",
+        ),
+        (
+            asked("loud.Net", group="callbacks.mine", width=3),
+            "callbacks.mine._target_: found loud.Net, which is no callback; allowed: a class",
         ),
     ],
     ids=lambda value: value[:24] if isinstance(value, str) else "",

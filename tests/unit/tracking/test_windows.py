@@ -184,6 +184,18 @@ def test_the_plain_name_is_the_mean_and_each_rank_has_its_own(tmp_path: Path) ->
     assert len({one.id for one in found}) == len(found) == 6
 
 
+def test_what_is_left_is_read_in_pieces_to_the_end_of_the_longest_series(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = RecordedCell(CellFolder(tmp_path))
+    for _ in range(4):
+        cell.train(20)  # a block of steps
+    cell.succeed()
+    monkeypatch.setattr("scalewise.records.files._CHUNK_BYTES", 24 * STEP_DTYPE.itemsize)
+    read = [*CellRows(cell.folder, cell.folder.load_config(), 1.0).read(final=True)]
+    assert len(read) == cell.expected_rows() - 1  # but for the summary
+
+
 def test_one_rank_speaks_for_the_run(tmp_path: Path) -> None:
     cell = RecordedCell(CellFolder(tmp_path), ranks=1)
     cell.train(20)

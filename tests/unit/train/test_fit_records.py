@@ -5,6 +5,7 @@ import os
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from scalewise.analysis import CellRecords, load_sweep
 from scalewise.records import CellFolder, DeviceInfo, SweepFolder, read_metrics
 from scalewise.train import Monitor
 from scalewise.train.monitored import FitRecords, own_folder
+from scalewise.train.recording.callbacks import Stops
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's advice
 
@@ -184,6 +186,35 @@ class Late(BoringModel):
 class Shouting(pl.Callback):
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         pl_module.log("own", 10.0 + trainer.current_epoch)
+
+
+@pytest.mark.parametrize(
+    ("steps", "max_steps", "epochs", "max_epochs", "early"),
+    [
+        (10, 10, 1, -1, False),
+        (9, 10, 1, -1, True),
+        (9, -1, 2, 2, False),
+        (9, -1, 1, 2, True),
+        (9, -1, 9, None, True),
+    ],
+)
+def test_who_asks_for_an_end_that_was_due_stopped_nothing(
+    steps: int, max_steps: int, epochs: int, max_epochs: int | None, early: bool
+) -> None:
+    loop = SimpleNamespace(
+        epoch_loop=SimpleNamespace(max_steps=max_steps),
+        epoch_progress=SimpleNamespace(current=SimpleNamespace(processed=epochs)),
+    )
+    trainer: Any = SimpleNamespace(
+        fit_loop=loop, max_epochs=max_epochs, global_step=steps, current_epoch=epochs - 1,
+        callback_metrics={},
+    )  # fmt: skip
+    timer: Any = SimpleNamespace(steps=steps)
+    stops = Stops(timer)
+    assert stops.record(trainer) is None, "nobody asked"
+    stops.ask(trainer)
+    found = stops.record(trainer)
+    assert (found and (found.after_step, found.epoch)) == ((steps, epochs) if early else None)
 
 
 def test_what_is_logged_where_an_epoch_ends_is_of_that_epoch(tmp_path: Path) -> None:

@@ -58,6 +58,7 @@ from .loss_budget import worth_saying as worth_saying
 from .model import CellRecords as CellRecords
 from .model import is_monitored as is_monitored
 from .model import is_rehearsal as is_rehearsal
+from .model import setting as setting
 from .objective import Objective as Objective
 from .objective import asked_in_vain as asked_in_vain
 from .objective import objective_of as objective_of

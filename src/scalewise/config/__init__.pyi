@@ -73,6 +73,7 @@ from .rehearsal import RehearseConfig as RehearseConfig
 from .rehearsal import as_rehearsal as as_rehearsal
 from .rehearsal import rehearsed as rehearsed
 from .script import ScriptConfig as ScriptConfig
+from .script import pasteable as pasteable
 from .strategies import KINDS as KINDS
 from .strategies import AutoConfig as AutoConfig
 from .strategies import DividedConfig as DividedConfig

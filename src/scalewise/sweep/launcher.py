@@ -232,7 +232,10 @@ def _run(
         check_files(requests)
     selection = select(cells, sweep, cells[0].request.cell.sweep.rerun)
     for cell in selection.cells:
-        host(cell)
+        refusal = host(cell).refusal
+        # A script was asked for on these devices; of a grid some cells may fit elsewhere.
+        if refusal and cell.request.cell.script and not sweep.is_done(cell.planned):
+            raise ConfigError(refusal)
     line = folded(requests)
     remarks = [*lines, *([] if line is None else [line])]
     remarks += refuse_mixing(sweep, selection.cells, selection.rerun_ids, host.models(), is_here)

@@ -49,7 +49,7 @@ from scalewise.report.findings import (
     key_of,
     remark_lines,
 )
-from scalewise.report.metric_tables import ranked_in_brief, rankings
+from scalewise.report.metric_tables import ranked_in_brief, rankings, searched
 from scalewise.report.rehearsal_tables import in_brief as rehearsals_in_brief
 from scalewise.report.sections import Line, Lines, Section, Verbatim, lines, section
 
@@ -107,7 +107,7 @@ def in_detail(analysis: Analysis) -> Section:
         "answer",
         "Answer",
         Lines(found),
-        lines([] if found else [_why_none(analysis)], "plain"),
+        lines([] if found or searched(analysis) else [_why_none(analysis)], "plain"),
         lines(fastest_in_brief(analysis), "plain"),
     )
 
@@ -373,7 +373,8 @@ def _alone(analysis: Analysis) -> Iterator[str]:
         yield f"{len(measured) - _MOST_ALONE} more configurations are in the report."
     if len(measured) == 1:
         yield from _of_one(analysis, measured[0])
-    yield _why_none(analysis)
+    if searched(analysis) is None:
+        yield _why_none(analysis)
 
 
 def _of_one(analysis: Analysis, config: Configuration) -> Iterator[str]:
@@ -415,7 +416,7 @@ def _why_none(analysis: Analysis) -> str:
 
 
 def fastest_in_brief(analysis: Analysis) -> Iterator[str]:
-    for found in fastest_rows(analysis):
+    for found in () if searched(analysis) else fastest_rows(analysis):
         figure = estimate(found.first.estimate("global_samples_per_s"))
         count = len(found.rivals)
         if count == len(found.rows) - 1:

@@ -33,10 +33,13 @@ from scalewise.analysis import (
     estimate,
     factor,
     find_link,
+    grouped,
     is_monitored,
     listed,
     mean_alone,
     number,
+    objective_of,
+    rank_by,
     ratio,
     rows,
     sides,
@@ -120,7 +123,11 @@ def _ratio_lines(comparison: Comparison) -> list[str]:
     for match in comparison.matches:
         said += [_match_line(match, b, a), *(f"{match.label}: {one}" for one in match.mixed)]
     said += [f"{side}: {line}" for side, line in comparison.replaced]
-    said += [f"{one.side}, {one.cell}: left out: {one.fault}" for one in comparison.left_out]
+    alike = grouped(comparison.left_out, lambda one: (one.side, one.fault))
+    said += [
+        f"{side}, {listed([one.cell for one in cells], 1)}: left out: {fault}"
+        for (side, fault), cells in alike.items()
+    ]
     said += by_text(
         ((one.label, f"not comparable: {one.reason}") for one in comparison.unmatched), "row"
     )
@@ -170,7 +177,10 @@ def side_by_side(analyses: Sequence[Analysis], ratios: Sequence[Comparison]) -> 
         rest.append(f"Beside no row of the same work: {listed(alone, _MOST_NAMED)}.")
     parts.append(section("rest", "Beside these", lines(rest, "plain")))
     none = "Nothing to take for time or cost: no two rows train the same work. Name sweeps that do."
+    learned = _best_learned(analyses)
     advice = [*map(_advice, found), *_next(found)] or [none]
+    if learned:
+        advice = [*learned, *(advice if any(one.pairs for one in analyses) else ())]
     parts.append(section("advice", "What to take", lines(advice, "plain")))
     return [part for part in parts if part.blocks]
 
@@ -321,6 +331,28 @@ def _advice(work: Workload) -> str:
     if speed.entry is not None and speed.entry is cost.entry:
         said = f"take {speed.entry.name}, fastest and cheapest"
     return f"{work.entries[0].config.name('model') or 'the model'}: {said}."
+
+
+def _best_learned(analyses: Sequence[Analysis]) -> list[str]:
+    """The row to take by the objective that was typed, or which one leads."""
+    named = {
+        id(config): (f"{side} {config.label}", config)
+        for side, analysis in zip(sides(len(analyses)), analyses, strict=True)
+        for config in analysis.measured
+        if config.config_id not in analysis.invalid
+    }
+    configs = [config for _, config in named.values()]
+    objective = objective_of(configs)
+    if objective is None or not objective.was_typed:
+        return []
+    said = []
+    for found in rank_by(objective, configs):
+        name, *rivals = (named[id(one)][0] for one in (found.first, *found.rivals))
+        value = estimate(found.first.estimate(objective.metric))
+        take = f"{name} leads" if rivals else f"take {name}"
+        more = f"; {listed(rivals, 1)} may be as good" if rivals else ""
+        said.append(f"By {objective.metric}: {take}, {value}{more}.")
+    return said
 
 
 def _choice(winner: Winner) -> str:

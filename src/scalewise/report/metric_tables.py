@@ -63,6 +63,13 @@ def rankings(analysis: Analysis) -> tuple[Objective, list[Ranking[Configuration]
     return (objective, found) if found else None
 
 
+def searched(analysis: Analysis) -> Objective | None:
+    """What the rows of a sweep that never asks for several devices are ranked by."""
+    ranked = rankings(analysis)
+    alone = all(config.devices == 1 for config in analysis.configurations)
+    return ranked[0] if ranked and alone and not analysis.rehearsals else None
+
+
 def ranked_in_brief(analysis: Analysis) -> Iterator[str]:
     """The rows of a sweep by its objective, with their speed, and how sure the first place is."""
     ranked = rankings(analysis)

@@ -77,14 +77,14 @@ def remedy(config: Configuration, loss: LostTime) -> Remedy:
             once = Way("reduce once an optimizer step", "strategy.no_sync=true")
             return _remedy(config, (once,))
         case "transfer":
-            links = Way("see what the links give (scalewise doctor)")
             ways = (
                 Way("send fewer bytes", "strategy.compression=bf16"),
                 Way("send less often", "strategy=local_sgd", is_next=False),
                 less_often,
-                links,
             )
-            return _remedy(config, ways, links.what)
+            # CPU devices have no links of their own.
+            links = () if config.is_cpu else (Way("see what the links give (scalewise doctor)"),)
+            return _remedy(config, (*ways, *links), (*ways, *links)[-1].what)
         case "waiting" if loss.rank is None:
             return _remedy(config, (Way("use a quieter host"), more_each), "use a quieter host")
         case "waiting":

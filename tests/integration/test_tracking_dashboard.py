@@ -93,7 +93,7 @@ def test_url_and_refusals_need_no_server(tmp_path: Path) -> None:
     )
     refused = view("--project", "mine")
     assert refused.returncode == 2
-    assert refused.stderr.startswith("scalewise trackio-view: project: found 'mine'; in ")
+    assert refused.stderr.startswith("error: project: found 'mine'; in ")
     assert refused.stderr.endswith("there is: none\n")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

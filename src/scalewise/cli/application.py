@@ -36,20 +36,19 @@ _COMPLETE = "_SCALEWISE_COMPLETE"
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command that ``words`` name, of ``sys.argv`` without; returns the exit status."""
     words = list(sys.argv[1:] if words is None else words)
-    name = escaped(" ".join(["scalewise", *words[:1]]))
     try:
         status = _run(words or ["--help"])
         sys.stdout.flush()
         return status if words else Exit.WRONG_INPUT
     except click.ClickException as error:
         said = " ".join(error.format_message().split())
-        say(f"{name}: {escaped(said)}")
+        say(f"error: {escaped(said)}")
         return error.exit_code
     except WRONG_INPUT as error:
-        say(f"{name}: {escaped(str(error))}")
+        say(f"error: {escaped(str(error))}")
         return Exit.WRONG_INPUT
     except KeyboardInterrupt:
-        say(f"{name}: interrupted")
+        say("interrupted")
         return Exit.INTERRUPTED
     except (OSError, SystemExit) as error:
         if is_unread(error):
@@ -57,12 +56,12 @@ def main(words: Sequence[str] | None = None) -> int:
             silence_unread()
             return Exit.UNREAD
         if isinstance(error, OSError) and error.filename:
-            say(f"{name}: {escaped(str(error.filename))}: {error.strerror}; allowed: another place")
+            say(f"error: {escaped(str(error.filename))}: {error.strerror}; allowed: another place")
             return Exit.WRONG_INPUT
         if isinstance(error, SystemExit) or error.errno != errno.ENOSPC:
             raise
         discard(1)
-        say(f"{name}: {error.strerror}")
+        say(f"error: {error.strerror}")
         return Exit.NOT_SHOWN
 
 
@@ -566,7 +565,7 @@ def tokenize(sources: tuple[str, ...], files: bool, out: Path, **settings: Any) 
     except OSError as error:
         raise click.ClickException(f"{error}; {go_on}") from error
     except KeyboardInterrupt:
-        say(f"scalewise tokenize: interrupted; {go_on}")
+        say(f"interrupted; {go_on}")
         return Exit.INTERRUPTED
     return Exit.DONE
 
@@ -638,5 +637,5 @@ def export(folder: Path, out: Path | None) -> int:
     for path in written:
         tell(str(path))
     for problem in problems:
-        say(f"scalewise export: left out: {problem}")
+        say(f"warning: left out: {problem}")
     return Exit.FAILED if problems else Exit.DONE

@@ -28,6 +28,7 @@ from scalewise.host import (
     code_changes,
     data_identity,
     files_now,
+    from_here,
     own_classes,
     plural,
     running_code,
@@ -225,7 +226,7 @@ def refuse_mixing(
     refused = [] if sweep.allow_mixed else differing(folder, mixed_with, *now)
     if refused:
         raise ConfigError(
-            f"sweep.resume: {folder.path} holds results of another state: {'; '.join(refused)}; "
+            f"{from_here(folder.path)}: found results of another state: {'; '.join(refused)}; "
             "allowed: go back to that state, sweep.rerun=all with every repeat of what is to run "
             "again, a new sweep, or sweep.allow_mixed=true"
         )
@@ -327,12 +328,12 @@ def _wait_for(lock: FileLock, folder: Path) -> None:
         waited_s, holder = time.monotonic() - begun, lock.holder().strip()
         if waited_s > _ASK_S and _has_open(holder, lock.path):
             raise SweepBusy(
-                f"sweep.resume: another process ({holder}) is running a sweep in {folder}; "
-                "wait for it or choose another folder"
+                f"{from_here(folder)}: found process {holder}, which runs a sweep in it; "
+                "allowed: wait for it, or another folder"
             )
         if waited_s > _RANKS_END_S:
             raise SweepBusy(
-                f"sweep.resume: the sweep in {folder} runs on another host, or was killed and what "
+                f"{from_here(folder)}: its sweep runs on another host, or was killed and what "
                 f"it left still runs here; `lsof {lock.path}` names it: end it first"
             )
         time.sleep(_LOOK_S)

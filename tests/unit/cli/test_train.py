@@ -205,7 +205,7 @@ def test_a_folder_in_which_another_sweep_runs_is_refused(train: Train, tmp_path:
     with lock_folder(folder):
         status, errors = train(f"sweep.resume={folder.path}", "dataset.samples=400")
     assert (status, errors.count("\n")) == (2, 1)
-    assert errors.startswith(f"error: sweep.resume: another process ({os.getpid()}) is running ")
+    assert errors.startswith(f"error: old: found process {os.getpid()}, ")
 
 
 def test_a_torn_plan_is_one_line_when_it_is_resumed(train: Train, tmp_path: Path) -> None:

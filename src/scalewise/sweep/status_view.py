@@ -261,10 +261,11 @@ class Display:
                 and (cell.elapsed_s or 0.0) > _SLOW_START_S]  # fmt: skip
         if slow and not self._told_of_slow_start:
             self._told_of_slow_start = True
+            logs = f"{from_here(status.folder)}/{slow[0].name}/logs"
             self.note(
                 f"slow     {slow[0].label}: no step in {duration(slow[0].elapsed_s or 0.0)}, which "
-                f"fetching data may take; what it says: {from_here(status.folder)}/{slow[0].name}/logs; "
-                "Ctrl-C ends the sweep, sweep.start_timeout_s such a cell"
+                f"fetching data may take; what it says: {logs}; Ctrl-C ends "
+                "the sweep, sweep.start_timeout_s such a cell"
             )
         if self._live is not None:
             self._live.update(render_running(status, self._console.width), refresh=True)

@@ -596,7 +596,7 @@ def mirror(folder: Path) -> int:
 
 
 @application.command()
-@click.option("--project", help="Default: the project of conf/tracking.")
+@click.option("--project", help="Default: WANDB_PROJECT, or this folder's name.")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=int, default=7860, envvar="GRADIO_SERVER_PORT", show_default=True)
 @click.option("--url-only", is_flag=True, help="Print the URL, start nothing.")
@@ -605,10 +605,10 @@ def trackio_view(project: str | None, host: str, port: int, url_only: bool) -> N
 
     The URL carries the token that allows renaming and deleting runs.
     """
-    from scalewise.config import TrackingConfig
+    from scalewise.config import default_project
     from scalewise.tracking import show_dashboard
 
-    show_dashboard(project or TrackingConfig.project, host, port, url_only=url_only)
+    show_dashboard(project or default_project(), host, port, url_only=url_only)
 
 
 @application.command()

@@ -9,6 +9,7 @@ from .cell import SweepConfig as SweepConfig
 from .cell import TrackerName as TrackerName
 from .cell import TrackingConfig as TrackingConfig
 from .cell import check_samples as check_samples
+from .cell import default_project as default_project
 from .components import OTHER_LIGHTNING as OTHER_LIGHTNING
 from .components import BelowOne as BelowOne
 from .components import Component as Component

@@ -9,6 +9,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
 
+from scalewise.config import default_project
 from scalewise.train.monitored import describe_model, describe_optimizers, full_name, seed_set
 
 _STRATEGIES: Mapping[type, str] = {
@@ -54,7 +55,7 @@ def describe_fit(
         "gradient_clip_norm": trainer.gradient_clip_val,
         "warmup_steps": warmup_steps,
         **seed_set(),
-        "tracking": {"name": "monitor", "trackers": list(trackers)},
+        "tracking": {"name": "monitor", "trackers": list(trackers), "project": default_project()},
     }
 
 

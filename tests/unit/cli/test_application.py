@@ -180,9 +180,7 @@ def test_only_what_trains_says_what_it_begins_with(
 def test_a_missing_folder_is_one_line(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([command]) == Exit.WRONG_INPUT
     said = capsys.readouterr().err
-    assert (
-        said.startswith("error: Missing argument 'FOLDER") and said.count("\n") == 1
-    )
+    assert said.startswith("error: Missing argument 'FOLDER") and said.count("\n") == 1
 
 
 def recorded(folder: Path, *command: str) -> Path:

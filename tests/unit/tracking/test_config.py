@@ -7,6 +7,7 @@ from typing import Literal
 import pytest
 import yaml
 
+from fakes.requests import asked
 from scalewise.config import TrackingConfig
 from scalewise.records import CellFolder, DataError, RecordError, build
 from scalewise.tracking.rows import CellRows
@@ -16,10 +17,11 @@ CONF = Path(__file__).resolve().parents[3] / "conf" / "tracking"
 
 
 def test_every_option_builds_and_the_default_is_both() -> None:
-    options = {
-        path.stem: build(TrackingConfig, yaml.safe_load(path.read_text(encoding="utf-8")))
-        for path in CONF.glob("*.yaml")
+    read = {
+        one.stem: yaml.safe_load(one.read_text(encoding="utf-8")) for one in CONF.glob("*.yaml")
     }
+    assert {one.pop("project") for one in read.values()} == {None}
+    options = {name: build(TrackingConfig, one) for name, one in read.items()}
     assert {name: config.trackers for name, config in options.items()} == {
         "both": ("trackio", "wandb"), "trackio": ("trackio",), "wandb": ("wandb",), "none": (),
     }  # fmt: skip
@@ -41,6 +43,18 @@ def test_every_option_builds_and_the_default_is_both() -> None:
 def test_wrong_values_name_their_key(key: str, value: object) -> None:
     with pytest.raises(DataError, match=rf"tracking\.{key}"):
         build(TrackingConfig, {key: value}, "tracking")
+
+
+def test_a_project_is_called_as_the_folder_or_as_wandb_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ".my thesis"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    assert asked().cell.tracking.project == "my-thesis"
+    assert asked("tracking.project=mine").cell.tracking.project == "mine"
+    monkeypatch.setenv("WANDB_PROJECT", "theirs")
+    assert asked().plain["tracking"]["project"] == "theirs"
 
 
 # unit/tracking/test_wandb.py

@@ -26,7 +26,6 @@ from scalewise.config import (
     check_samples,
     choose_end,
     config_id,
-    default_project,
     devices_as_typed,
     instantiate,
     is_shipped,
@@ -137,8 +136,6 @@ def request(
     """
     typed = tuple(as_typed(tuple(overrides)))
     own = keep_own_arguments(plain, typed, written)
-    tracking = plain["tracking"]
-    own["tracking"] = {**tracking, "project": tracking.get("project") or default_project()}
     whole = choose_end(place_on_devices(own, typed), typed, written)
     try:
         cell = build_cell(whole)  # what leaves no trace is wrong all the same if it is typed wrong

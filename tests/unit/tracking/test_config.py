@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from fakes.requests import asked
-from scalewise.config import TrackingConfig
+from scalewise.config import TrackingConfig, default_project
 from scalewise.records import CellFolder, DataError, RecordError, build
 from scalewise.tracking.rows import CellRows
 from scalewise.tracking.wandb import logged_in, resolve_mode
@@ -51,10 +51,11 @@ def test_a_project_is_called_as_the_folder_or_as_wandb_is_told(
     folder = tmp_path / ".my thesis"
     folder.mkdir()
     monkeypatch.chdir(folder)
-    assert asked().cell.tracking.project == "my-thesis"
-    assert asked("tracking.project=mine").cell.tracking.project == "mine"
+    assert default_project() == "my-thesis"
     monkeypatch.setenv("WANDB_PROJECT", "theirs")
-    assert asked().plain["tracking"]["project"] == "theirs"
+    assert default_project() == "theirs"
+    assert asked().plain["tracking"]["project"]
+    assert asked("tracking.project=mine").cell.tracking.project == "mine"
 
 
 # unit/tracking/test_wandb.py

@@ -28,11 +28,12 @@ from .figures import MISSING as MISSING
 from .figures import BoundedFigure as BoundedFigure
 from .figures import Figure as Figure
 from .figures import as_plain as as_plain
+from .figures import between as between
 from .figures import bounding as bounding
-from .figures import confidence as confidence
 from .figures import count_range as count_range
 from .figures import estimate as estimate
 from .figures import factor as factor
+from .figures import interval_words as interval_words
 from .figures import listed as listed
 from .figures import mean_alone as mean_alone
 from .figures import number as number

@@ -24,9 +24,9 @@ from scalewise.analysis import (
     Winner,
     Workload,
     as_plain,
+    between,
     bounding,
     concurrent_trainings,
-    confidence,
     count_range,
     csv_rows,
     devices_of,
@@ -34,13 +34,13 @@ from scalewise.analysis import (
     factor,
     find_link,
     grouped,
+    interval_words,
     is_monitored,
     listed,
     mean_alone,
     number,
     objective_of,
     rank_by,
-    ratio,
     rows,
     sides,
     times,
@@ -83,8 +83,8 @@ def comparison_section(comparison: Comparison) -> Section:
 
 _LEARNED = (
     "What was learned: last values, and best ones that are not the last; means over seeds. "
-    "Differences are seed by seed where both sides have the same ones. ± is a 95 % interval of "
-    "each on its own."
+    "Differences are seed by seed where both sides have the same ones. In brackets is a 95 % "
+    "interval of each on its own."
 )
 
 
@@ -145,9 +145,9 @@ def _changes(comparison: Comparison) -> list[str]:
 
 def _match_line(match: Match, *sides: str) -> str:
     runs = " and ".join(map(str, reversed(match.ratio.n)))
-    interval = bounding(match.ratio)
     # 95 % for one configuration, more for several: all of them together are at 95 %.
-    level = f" ({confidence(interval)} interval)" if interval else ""
+    figure = factor(match.ratio.value)
+    figure += f" ({interval_words(match.ratio)})" if match.ratio.interval else ""
     few = match.change == "undecided"
     lack = ((VERDICT_RUNS - n, side) for n, side in zip(match.ratio.n, sides, strict=True))
     needed = " and ".join(f"{n} more of {side}" for n, side in lack if n > 0)
@@ -155,7 +155,7 @@ def _match_line(match: Match, *sides: str) -> str:
     if match.change == "no difference shown" and match.detectable is not None:
         change = factor(match.detectable)
         seen = f"; a change beyond {change} would be seen four times in five"
-    return f"{match.label}: {match.change}: {ratio(match.ratio)}{level} from {runs} runs{seen}"
+    return f"{match.label}: {match.change}: {figure} from {runs} runs{seen}"
 
 
 def side_by_side(analyses: Sequence[Analysis], ratios: Sequence[Comparison]) -> list[Section]:
@@ -187,7 +187,7 @@ def side_by_side(analyses: Sequence[Analysis], ratios: Sequence[Comparison]) -> 
 
 _LEGEND = (
     "Speedup, efficiency and verdict are over one device of the same folder; "
-    "\u00b1 and [ ] are 95 % intervals over runs."
+    "in brackets are 95 % intervals over runs."
 )
 
 
@@ -314,14 +314,14 @@ def _is_tie(winner: Winner) -> bool:
 
 
 def _gap(ratio: RatioEstimate) -> str:
-    """``1.81x (1.80-1.82)``; in percent below a twentieth: ``0.21 % (0.11 to 0.32)``."""
+    """``1.81x (1.80-1.82)``; in percent below a twentieth: ``0.21 % (0.11-0.32)``."""
     interval = bounding(ratio)
     if ratio.value >= 1.05 or interval is None:
         return times(ratio)
     value, low, high = (
         f"{100 * (end - 1):.2g}" for end in (ratio.value, interval.low, interval.high)
     )
-    return f"{value} % ({low} to {high})"
+    return f"{value} % ({between(low, high)})"
 
 
 def _advice(work: Workload) -> str:

@@ -132,8 +132,8 @@ def test_alone_it_is_looked_at_after_every_round(runs: int, wanted: int) -> None
 @pytest.mark.parametrize(
     ("values", "because", "reason"),
     [
-        ([100.0, 150.0, 90.0], "cap", "111 [23.6, 518] samples/s"),
-        ([100.0, 100.1, 99.9], "precision", "100.00 ± 0.57 samples/s"),
+        ([100.0, 150.0, 90.0], "cap", "111 (23.6-518) samples/s"),
+        ([100.0, 100.1, 99.9], "precision", "100.00 (99.43-100.57) samples/s"),
     ],
 )
 def test_alone_its_own_corrected_interval_ends_it(

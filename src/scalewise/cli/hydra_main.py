@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
+import scalewise
 from scalewise.cli.exits import Exit, explain, is_the_hosts_fault, shown
 from scalewise.cli.overrides import overrides_last, program, with_defaults, without_verbose
 from scalewise.config import ConfigError, conf_dir, pasteable
@@ -274,8 +275,9 @@ def _say_how_to_finish() -> None:
         # Wrong input stays wrong.
         better = [one for one in sweep.endings.values() if one.outcome == "interrupted"
                   or (one.outcome == "failed" and one.cause != "config")]  # fmt: skip
-        raised = (one.raised_at for one in better if one.cause in ("exception", "exit"))
-        at = next(filter(None, raised), None)
+        raised = (one.raised_at or "" for one in better if one.cause in ("exception", "exit"))
+        own = str(Path(scalewise.__file__).parent)  # which nobody is to mend
+        at = next((line for line in raised if line and not line.startswith(own)), None)
         first = "finish it" if at is None else f"mend {from_here(at)}, then"
         if better:
             say(f"{first}: scalewise resume {from_here(sweep.folder)}")

@@ -178,7 +178,12 @@ def _not_comparable(analysis: Analysis) -> Iterator[Line]:
         says_how = fields == ["host"] or (
             fields == ["batch"] and rows[0].multi.identity.get("scaling") == "weak"
         )
-        if fields and not says_how:
+        shared = fields == ["co_tenancy"]
+        if fields and (shared or all(one.startswith("code.") for one in fields)):
+            how = "on a quiet host" if shared else "with the code left as it is"
+            again = f"scalewise resume {folder_to_type(analysis)} sweep.rerun=all"
+            yield Line(f"Next, {how}: {again}.")
+        elif fields and not says_how:
             yield Line(f"Next: run both in one sweep, with equal {listed(fields, 4)}.")
 
 

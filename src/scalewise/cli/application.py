@@ -42,6 +42,8 @@ def main(words: Sequence[str] | None = None) -> int:
         return status if words else Exit.WRONG_INPUT
     except click.ClickException as error:
         said = " ".join(error.format_message().split())
+        if isinstance(error, click.MissingParameter) and error.ctx is not None:
+            said = f"{said.rstrip('.')}; {error.ctx.command_path} --help says more"
         say(f"error: {escaped(said)}")
         return error.exit_code
     except WRONG_INPUT as error:

@@ -15,7 +15,7 @@ GPU_MONITOR ?= y
 # small, or full: every kind of model
 MATRIX ?= small
 ARGS ?=
-PROJECT ?= scalewise
+PROJECT ?=
 FOLDER ?=
 STUDY ?=
 

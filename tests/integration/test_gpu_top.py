@@ -39,7 +39,7 @@ def test_once_prints_a_table(tmp_path: Path) -> None:
 def test_without_a_gpu_it_says_so_in_one_line(tmp_path: Path) -> None:
     done = _run("--once", env=_host(tmp_path, Scenario()))
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == ("scalewise top: the NVIDIA driver is loaded, but this host has no GPU\n")
+    assert done.stderr == ("error: the NVIDIA driver is loaded, but this host has no GPU\n")
 
 
 def test_the_log_is_valid_json_however_it_ends(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_replicas_are_compared_and_their_gradients_counted(ran: Finished) -> Non
 
 def test_what_was_not_seen_of_it_is_told_and_its_loss_is_kept(ran: Finished) -> None:
     details = (ran.sweep.report_path / "details.md").read_text()
-    assert "audit of data is missing: not by samples: found a sampler that divides" in details
+    assert "which samples a rank fed was not checked: the sampler divides" in details
     for rank in cell(ran, 2).load_result().ranks:
         assert rank.metrics[BACKWARD_LOSS] == pytest.approx(2.3, abs=0.5)
 

@@ -45,7 +45,10 @@ def dashboard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with subprocess.Popen(
-        [*_VIEW, "--port", str(port)], env=environment, stdout=subprocess.PIPE, text=True
+        [*_VIEW, "--project", "scalewise", "--port", str(port)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         line = process.stdout.readline()
         match = re.fullmatch(r"Trackio dashboard: (http://127\.0\.0\.1:\S+)\n", line)
@@ -93,7 +96,7 @@ def test_url_and_refusals_need_no_server(tmp_path: Path) -> None:
     )
     refused = view("--project", "mine")
     assert refused.returncode == 2
-    assert refused.stderr.startswith("scalewise trackio-view: project: found 'mine'; in ")
+    assert refused.stderr.startswith("error: project: found 'mine'; in ")
     assert refused.stderr.endswith("there is: none\n")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -101,6 +104,6 @@ def test_url_and_refusals_need_no_server(tmp_path: Path) -> None:
         port = taken.getsockname()[1]
         (tmp_path / "trackio").mkdir(exist_ok=True)
         (tmp_path / "trackio" / "scalewise.db").touch()
-        refused = view("--port", str(port))
+        refused = view("--project", "scalewise", "--port", str(port))
     assert refused.returncode == 2
     assert f"port {port}" in refused.stderr

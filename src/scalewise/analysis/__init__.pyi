@@ -29,11 +29,12 @@ from .figures import MISSING as MISSING
 from .figures import BoundedFigure as BoundedFigure
 from .figures import Figure as Figure
 from .figures import as_plain as as_plain
+from .figures import between as between
 from .figures import bounding as bounding
-from .figures import confidence as confidence
 from .figures import count_range as count_range
 from .figures import estimate as estimate
 from .figures import factor as factor
+from .figures import interval_words as interval_words
 from .figures import listed as listed
 from .figures import mean_alone as mean_alone
 from .figures import number as number
@@ -57,6 +58,7 @@ from .losses import logged_curves as logged_curves
 from .model import CellRecords as CellRecords
 from .model import is_monitored as is_monitored
 from .model import is_rehearsal as is_rehearsal
+from .model import setting as setting
 from .ranking import SAMPLES_PER_S as SAMPLES_PER_S
 from .ranking import Best as Best
 from .ranking import LadderRow as LadderRow

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from scalewise.analysis.figures import listed
 from scalewise.analysis.model import CellRecords, setting
-from scalewise.host import CLASS_FILES, SOURCE_SHA256, WORKING_DIRECTORY
+from scalewise.host import CLASS_FILES, SOURCE_SHA256
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -81,7 +81,7 @@ _VALUE_SEPARATOR = " | "
 DATA_FILE = "data_file."
 """Prefix of the fields for files of the dataset, followed by the name of the argument."""
 CLASS_FILE = "code.file."
-"""Prefix of the fields for files of a user's classes, followed by the file's name."""
+"""Prefix of the fields for files of a user's modules, followed by the file's name."""
 
 _PROVENANCE = (
     "torch", "lightning", "driver", "cuda", "code.commit", "code.diff", "code.source", "emulated",
@@ -325,12 +325,11 @@ def _from_provenance(cell: CellRecords) -> dict[str, str]:
 
 
 def _code(code: Mapping[str, Any]) -> tuple[str | None, str | None, str | None]:
-    """Commit, changes on top of it, and source hash if the commit is not scalewise's."""
-    commit, source = code.get("commit"), code.get(SOURCE_SHA256)
-    is_ours = commit is not None and code.get("tree") != WORKING_DIRECTORY
-    if not is_ours and source is None:
-        return UNKNOWN, None, None
-    return commit, code.get("diff_sha256"), source
+    """The hash of scalewise's sources; of old records without it, the commit and its changes."""
+    source = code.get(SOURCE_SHA256)
+    if source is not None:
+        return None, None, source
+    return code.get("commit", UNKNOWN), code.get("diff_sha256"), None
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

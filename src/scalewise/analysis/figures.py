@@ -14,11 +14,11 @@ MISSING = "-"
 UNBOUNDED = 1e3
 """Upper over lower end from which an interval says nothing: three orders of magnitude."""
 _LOPSIDED = 0.05
-"""How far from the middle of its interval, in halves of it, a figure is still written with ±."""
+"""How far from the middle of its interval, in halves of it, a figure still counts as its middle."""
 _EQUAL = 1e-9
 """Half width, in parts of the figure, below which runs are called equal: rounding makes as much."""
 _MOST_DIGITS = 5
-"""Significant digits of a figure; a doubt below the last of them is called that."""
+"""Significant digits of a figure, and of the ends of its interval."""
 
 
 def number(value: float | None) -> str:
@@ -39,9 +39,9 @@ def factor(value: float) -> str:
 
 
 def estimate(figure: Estimate | None) -> str:
-    """``mean ± half width``, the half width to two digits; the mean alone for one run.
+    """``mean (low-high)``, both ends to the second digit of half their distance.
 
-    ``mean [low, high]`` where the halves differ by more than a tenth. Runs that agree to the last
+    Ends of which the mean is not the middle have three digits each. Runs that agree to the last
     bit, as repeats of one seed may, tell nothing of how far others would lie from them: they are
     said to be equal, and not to be certain.
     """
@@ -51,28 +51,22 @@ def estimate(figure: Estimate | None) -> str:
         return number(figure.value)
     if bounds_nothing(figure.interval):
         return f"{number(figure.value)} ({no_bound(figure.n)})"
-    half = (figure.interval.high - figure.interval.low) / 2
-    if half <= _EQUAL * abs(figure.value):
+    value, low, high = figure.value, figure.interval.low, figure.interval.high
+    half = (high - low) / 2
+    if half <= _EQUAL * abs(value):
         which = "both" if figure.n == 2 else f"all {figure.n}"
-        return f"{number(figure.value)} (equal in {which} runs)"
-    middle = (figure.interval.high + figure.interval.low) / 2
-    if abs(middle - figure.value) > _LOPSIDED * half:
-        ends = (figure.value, figure.interval.low, figure.interval.high)
-        value, low, high = (number(float(f"{end:.3g}")) for end in ends)
-        return f"{value} [{low}, {high}]"
-    return _with_half_width(figure.value, half)
-
-
-def _with_half_width(value: float, half: float) -> str:
-    """Both to one place: of the second digit of ``half``, but of no digit of ``value`` beyond."""
+        return f"{number(value)} (equal in {which} runs)"
     first = _place(value) if value else _place(half)
     place = min(max(_place(float(f"{half:.1e}")) - 1, first - _MOST_DIGITS + 1), first)
-    if place < -6:
-        return f"{number(value)} ± {half:.1e}"
-    doubt = _to_place(half, place)
-    if round(half, -place) == 0:
-        doubt = f"<{_to_place(10.0**place, place)}"
-    return f"{_to_place(value, place)} ± {doubt}"
+    if place < -6 or abs((high + low) / 2 - value) > _LOPSIDED * half:
+        ends = (number(float(f"{end:.3g}")) for end in (low, high))
+        return f"{number(float(f'{value:.3g}'))} ({between(*ends)})"
+    return f"{_to_place(value, place)} ({between(_to_place(low, place), _to_place(high, place))})"
+
+
+def between(low: str, high: str) -> str:
+    """``1.57-1.72``, an interval's ends; ``-0.7 to 0.3`` where one has a sign."""
+    return f"{low} to {high}" if "-" in f"{low}{high}" else f"{low}-{high}"
 
 
 def _place(value: float) -> int:
@@ -85,12 +79,16 @@ def _to_place(value: float, place: int) -> str:
 
 
 def ratio(figure: RatioEstimate) -> str:
-    """``value [low, high]``; ratios are not symmetric around their value."""
+    """``value (low-high)``; ratios are not symmetric around their value."""
     if figure.interval is None:
         return factor(figure.value)
     if bounds_nothing(figure.interval):
         return f"{factor(figure.value)} ({no_bound(*figure.n)})"
-    return f"{factor(figure.value)} [{factor(figure.interval.low)}, {factor(figure.interval.high)}]"
+    return f"{factor(figure.value)} ({_ends(figure.interval)})"
+
+
+def _ends(interval: Interval) -> str:
+    return between(factor(interval.low), factor(interval.high))
 
 
 def times(figure: RatioEstimate) -> str:
@@ -100,7 +98,7 @@ def times(figure: RatioEstimate) -> str:
         return value
     if bounds_nothing(interval):
         return f"{value} (no useful bound)"
-    return f"{value} ({factor(interval.low)}-{factor(interval.high)})"
+    return f"{value} ({_ends(interval)})"
 
 
 def interval_words(figure: RatioEstimate) -> str:
@@ -109,8 +107,7 @@ def interval_words(figure: RatioEstimate) -> str:
         raise ValueError("a ratio of single runs has no interval")
     if bounds_nothing(figure.interval):
         return no_bound(*figure.n)
-    ends = f"{factor(figure.interval.low)}-{factor(figure.interval.high)}"
-    return f"{confidence(figure.interval)} interval {ends}"
+    return f"{confidence(figure.interval)} interval {_ends(figure.interval)}"
 
 
 def confidence(interval: Interval) -> str:

@@ -77,10 +77,12 @@ def remedy(config: Configuration, loss: LostTime) -> Remedy:
             once = Way("reduce once an optimizer step", "strategy.no_sync=true")
             return _remedy(config, (once,))
         case "transfer":
-            links = Way("see what the links give (scalewise doctor)")
+            # CPU devices have no links of their own.
+            links = () if config.is_cpu else (Way("see what the links give (scalewise doctor)"),)
             fewer = Way("send fewer bytes", "strategy.compression=bf16")
             seldom = Way("send less often", "strategy=local_sgd", is_next=False)
-            return _remedy(config, (fewer, seldom, less_often, links), links.what)
+            ways = (fewer, seldom, less_often, *links)
+            return _remedy(config, ways, ways[-1].what)
         case "waiting" if loss.rank is None:
             return _remedy(config, (Way("use a quieter host"), more_each), "use a quieter host")
         case "waiting":

@@ -36,20 +36,21 @@ _COMPLETE = "_SCALEWISE_COMPLETE"
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command that ``words`` name, of ``sys.argv`` without; returns the exit status."""
     words = list(sys.argv[1:] if words is None else words)
-    name = escaped(" ".join(["scalewise", *words[:1]]))
     try:
         status = _run(words or ["--help"])
         sys.stdout.flush()
         return status if words else Exit.WRONG_INPUT
     except click.ClickException as error:
         said = " ".join(error.format_message().split())
-        say(f"{name}: {escaped(said)}")
+        if isinstance(error, click.MissingParameter) and error.ctx is not None:
+            said = f"{said.rstrip('.')}; {error.ctx.command_path} --help says more"
+        say(f"error: {escaped(said)}")
         return error.exit_code
     except WRONG_INPUT as error:
-        say(f"{name}: {escaped(str(error))}")
+        say(f"error: {escaped(str(error))}")
         return Exit.WRONG_INPUT
     except KeyboardInterrupt:
-        say(f"{name}: interrupted")
+        say("interrupted")
         return Exit.INTERRUPTED
     except (OSError, SystemExit) as error:
         if is_unread(error):
@@ -57,12 +58,12 @@ def main(words: Sequence[str] | None = None) -> int:
             silence_unread()
             return Exit.UNREAD
         if isinstance(error, OSError) and error.filename:
-            say(f"{name}: {escaped(str(error.filename))}: {error.strerror}; allowed: another place")
+            say(f"error: {escaped(str(error.filename))}: {error.strerror}; allowed: another place")
             return Exit.WRONG_INPUT
         if isinstance(error, SystemExit) or error.errno != errno.ENOSPC:
             raise
         discard(1)
-        say(f"{name}: {error.strerror}")
+        say(f"error: {error.strerror}")
         return Exit.NOT_SHOWN
 
 
@@ -560,7 +561,7 @@ def tokenize(sources: tuple[str, ...], files: bool, out: Path, **settings: Any) 
     except OSError as error:
         raise click.ClickException(f"{error}; {go_on}") from error
     except KeyboardInterrupt:
-        say(f"scalewise tokenize: interrupted; {go_on}")
+        say(f"interrupted; {go_on}")
         return Exit.INTERRUPTED
     return Exit.DONE
 
@@ -591,7 +592,7 @@ def mirror(folder: Path) -> int:
 
 
 @application.command()
-@click.option("--project", help="Default: the project of conf/tracking.")
+@click.option("--project", help="Default: WANDB_PROJECT, or this folder's name.")
 @click.option("--host", default="127.0.0.1", show_default=True)
 @click.option("--port", type=int, default=7860, envvar="GRADIO_SERVER_PORT", show_default=True)
 @click.option("--url-only", is_flag=True, help="Print the URL, start nothing.")
@@ -600,10 +601,10 @@ def trackio_view(project: str | None, host: str, port: int, url_only: bool) -> N
 
     The URL carries the token that allows renaming and deleting runs.
     """
-    from scalewise.config import TrackingConfig
+    from scalewise.config import default_project
     from scalewise.tracking import show_dashboard
 
-    show_dashboard(project or TrackingConfig.project, host, port, url_only=url_only)
+    show_dashboard(project or default_project(), host, port, url_only=url_only)
 
 
 @application.command()
@@ -632,5 +633,5 @@ def export(folder: Path, out: Path | None) -> int:
     for path in written:
         tell(str(path))
     for problem in problems:
-        say(f"scalewise export: left out: {problem}")
+        say(f"warning: left out: {problem}")
     return Exit.FAILED if problems else Exit.DONE

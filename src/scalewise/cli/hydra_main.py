@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
+import scalewise
 from scalewise.cli.exits import Exit, explain, is_the_hosts_fault, shown
 from scalewise.cli.overrides import overrides_last, program, with_defaults, without_verbose
-from scalewise.config import ConfigError, conf_dir
+from scalewise.config import ConfigError, conf_dir, pasteable
 from scalewise.host import (
     foreign_launch,
     from_here,
@@ -101,25 +102,25 @@ def resume(folder: Path, more: Sequence[str], *, trust: bool = False, verbose: b
     Raises ConfigError or RecordError for a folder that no such command has made, or that somebody
     else may have: its command can run any program, and does with ``trust``.
     """
-    from scalewise.analysis import is_monitored, sweep_folder
+    from scalewise.analysis import is_monitored, setting, sweep_folder
 
     sweep = sweep_folder(folder)
     plan = sweep.load_plan()
     command = plan.command
     program = PurePath(command[0]).name if command else "nothing"
-    monitored = any(
-        is_monitored(load_or_none(c.load_config)) for _, c in SweepFolder(folder).cells()
-    )
-    if program not in ("train.py", "scalewise train") or monitored:
+    configs = [load_or_none(cell.load_config) for _, cell in sweep.cells()]
+    if program not in ("train.py", "scalewise train") or any(map(is_monitored, configs)):
         raise ConfigError(
             f"{folder}: found the records of {program}; allowed: a sweep of train.py or scalewise "
             "train; run a script of your own again itself"
         )
+    script = next(filter(None, (setting(one, "script.command") for one in configs)), None)
     typed_again = {_key(word) for word in more}
     if not trust and not _is_own(sweep, plan):
         raise ConfigError(
             f"{folder}: found a sweep that was made elsewhere, or that others can change; it would "
-            f"run: {shlex.join(command)}; allowed: your own, or with --trust after a look at that"
+            f"run: {pasteable(program, command[1:], script)}; allowed: your own, or with --trust "
+            "after a look at that"
         )
     words = [word for word in command[1:] if _key(word) not in _ONCE]
     words = [word for word in words if REDACTED not in word or _key(word) not in typed_again]
@@ -133,7 +134,7 @@ def resume(folder: Path, more: Sequence[str], *, trust: bool = False, verbose: b
     if not re.fullmatch(r"[\w/.+-]*", name, re.ASCII):  # to Hydra, [a] is a list and a,b a choice
         name = "'{}'".format(name.replace("'", r"\'"))
     sys.argv = [command[0], *words, *more, f"sweep.resume={name}"]
-    say(f"resumes: {program} {shlex.join(redacted_words(sys.argv[1:]))}")
+    say(f"resumes: {pasteable(program, redacted_words(sys.argv[1:]), script)}")
     sys.argv += ["--verbose"] if verbose else []
     return train(defaults=False)
 
@@ -274,8 +275,9 @@ def _say_how_to_finish() -> None:
         # Wrong input stays wrong.
         better = [one for one in sweep.endings.values() if one.outcome == "interrupted"
                   or (one.outcome == "failed" and one.cause != "config")]  # fmt: skip
-        raised = (one.raised_at for one in better if one.cause in ("exception", "exit"))
-        at = next(filter(None, raised), None)
+        raised = (one.raised_at or "" for one in better if one.cause in ("exception", "exit"))
+        own = str(Path(scalewise.__file__).parent)  # which nobody is to mend
+        at = next((line for line in raised if line and not line.startswith(own)), None)
         first = "finish it" if at is None else f"mend {from_here(at)}, then"
         if better:
             say(f"{first}: scalewise resume {from_here(sweep.folder)}")

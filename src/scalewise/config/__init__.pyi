@@ -9,6 +9,7 @@ from .cell import SweepConfig as SweepConfig
 from .cell import TrackerName as TrackerName
 from .cell import TrackingConfig as TrackingConfig
 from .cell import check_samples as check_samples
+from .cell import default_project as default_project
 from .components import OTHER_LIGHTNING as OTHER_LIGHTNING
 from .components import BelowOne as BelowOne
 from .components import Component as Component
@@ -72,6 +73,7 @@ from .rehearsal import RehearseConfig as RehearseConfig
 from .rehearsal import as_rehearsal as as_rehearsal
 from .rehearsal import rehearsed as rehearsed
 from .script import ScriptConfig as ScriptConfig
+from .script import pasteable as pasteable
 from .strategies import KINDS as KINDS
 from .strategies import AutoConfig as AutoConfig
 from .strategies import DividedConfig as DividedConfig

@@ -5,8 +5,11 @@ Building one raises ValueError for what types alone cannot refuse.
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
@@ -150,6 +153,16 @@ class SweepConfig:
 TrackerName: TypeAlias = Literal["trackio", "wandb"]
 
 
+def default_project() -> str:
+    """``WANDB_PROJECT``, or the name of the folder that one works in."""
+    name = re.sub(r"[^A-Za-z0-9._-]", "-", Path.cwd().name).lstrip("._-")[:_LONGEST_PROJECT]
+    return os.environ.get("WANDB_PROJECT") or name or "scalewise"
+
+
+_LONGEST_PROJECT = 100
+"""Letters of a folder's name that make a project's."""
+
+
 @dataclass(frozen=True)
 class TrackingConfig:
     """The config group ``tracking``: which trackers get the records, and how."""
@@ -159,7 +172,7 @@ class TrackingConfig:
     trackers: tuple[TrackerName, ...] = ("trackio", "wandb")
     """The mirrors; none of them is ever the source of a number."""
     project: Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")] = "scalewise"
-    """The project in both trackers."""
+    """The project in both trackers; typed none is :func:`default_project`."""
     wandb_mode: Literal["auto", "offline", "online"] = "auto"
     """``auto`` is online if the user is logged in, else offline; ``WANDB_MODE`` goes before it."""
     entity: str | None = None

@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from scalewise.config.cell import DEFAULT_MEASURE, CellConfig
+from scalewise.config.cell import DEFAULT_MEASURE, CellConfig, default_project
 from scalewise.config.components import component_of
 from scalewise.config.errors import ConfigError, in_one_line
 from scalewise.config.execution import DEFAULT_PROFILE, NO_CHECKPOINTS
@@ -28,7 +28,7 @@ def resolve(composed: DictConfig, choices: Mapping[str, Any] | None = None) -> d
     """Hydra's composed configuration as plain data, interpolations resolved, without ``hydra``.
 
     ``choices`` are the options of its groups. A class of the user's that has no name in its file is
-    called as the file is.
+    called as the file is, and the trackers' project as :func:`default_project` says.
     """
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -48,6 +48,9 @@ def resolve(composed: DictConfig, choices: Mapping[str, Any] | None = None) -> d
         own, option = plain.get(group), (choices or {}).get(group)
         if isinstance(own, dict) and option and "_target_" in own:
             plain[group] = {**own, "name": own.get("name") or str(option).rpartition("/")[2]}
+    tracking = plain.get("tracking")
+    if isinstance(tracking, dict):
+        plain["tracking"] = {**tracking, "project": tracking.get("project") or default_project()}
     return plain
 
 

@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePath
@@ -84,3 +85,21 @@ class ScriptConfig:
     def _module(self) -> str | None:
         """``mine.train`` of ``python -m mine.train``."""
         return self.words[2] if self.words[1:2] == ["-m"] and len(self.words) > 2 else None
+
+
+_OPTIONS = {"devices": "--devices", "measure.min_time_s": "--time", "repeats": "--repeats"}
+
+
+def pasteable(program: str, overrides: Sequence[str], script: str | None) -> str:
+    """A command that a shell takes; of a ``script``, in the words of ``scalewise run``."""
+    if not script or "experiment=script" not in overrides:
+        return f"{program} {shlex.join(overrides)}"
+    words = ["scalewise", "run"]
+    last = {word.partition("=")[0]: word for word in overrides}  # of a resumed sweep the later one
+    for word in last.values():
+        key, _, value = word.partition("=")
+        if key in _OPTIONS:
+            words += [_OPTIONS[key], value]
+        elif key not in ("-m", "experiment", "script.command", "model.name"):
+            words += ["--set", word]
+    return shlex.join([*words, "--", *shlex.split(script)])

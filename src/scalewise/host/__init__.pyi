@@ -14,7 +14,10 @@ from .identity import WORKING_DIRECTORY as WORKING_DIRECTORY
 from .identity import changes as changes
 from .identity import code_changes as code_changes
 from .identity import data_identity as data_identity
+from .identity import files_now as files_now
 from .identity import host_id as host_id
+from .identity import imported_modules as imported_modules
+from .identity import module_files as module_files
 from .identity import own_classes as own_classes
 from .identity import place_id as place_id
 from .identity import running_code as running_code

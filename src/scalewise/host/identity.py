@@ -12,9 +12,12 @@ import hmac
 import importlib.resources
 import importlib.util
 import os
+import re
 import secrets
 import socket
 import subprocess
+import sys
+import sysconfig
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -127,12 +130,13 @@ _KEY_BYTES = 32
 WORKING_DIRECTORY = "working directory"
 """Whose repository a ``code`` is of where scalewise itself runs from none."""
 SOURCE_SHA256 = "source_sha256"
-"""In a ``code``: hash of scalewise's own sources, where no commit of theirs is known."""
+"""In a ``code``: hash of scalewise's own sources."""
 CLASS_FILES = "class_files"
-"""In a ``code``: file of each module of the user's own classes to its SHA-256."""
+"""In a ``code``: file of each module of the user's own that was imported, to its SHA-256."""
 _PACKAGE = Path(str(importlib.resources.files("scalewise")))
 _RECORDED_OTHERWISE = ("scalewise.", "torch.", "pytorch_lightning.", "lightning.pytorch.")
-"""Classes whose state a commit or a version tells."""
+"""Classes whose state a hash or a version tells."""
+_NOT_OWN = (_PACKAGE.parent, sysconfig.get_path("stdlib"))
 
 
 def running_code(
@@ -140,14 +144,36 @@ def running_code(
 ) -> dict[str, Any]:
     """The fingerprint in :attr:`Provenance.code <scalewise.records.Provenance.code>`.
 
-    The repository around ``working_directory`` counts only where scalewise runs from none. The
+    The repository around ``working_directory`` is named only where scalewise runs from none. The
     modules of ``classes``, the user's own, are looked for in ``search``; in ``sys.path`` without.
     """
     ours = scalewise_version()
     users = {} if "commit" in ours else code_version(working_directory)
     code = {**users, "tree": WORKING_DIRECTORY, **ours} if users else ours
-    files = _class_files(classes, search)
+    files = module_files({name.rpartition(".")[0] for name in classes}, search)
     return {**code, CLASS_FILES: files} if files else code
+
+
+def files_now(files: Iterable[str], search: Sequence[str] | None = None) -> dict[str, str]:
+    """The ``files`` of another fingerprint's :data:`CLASS_FILES`, as they are now."""
+    modules = {re.sub(r"(/__init__)?\.py$", "", file).replace("/", ".") for file in files}
+    return module_files(modules, search)
+
+
+def imported_modules() -> set[str]:
+    """Modules of the user's own that this process has imported: neither Python's nor installed."""
+    main = getattr(sys.modules["__main__"], "__spec__", None)  # python -m mine.train
+    names = {*sys.modules, *([main.name] if main else [])} - {"__main__", "__mp_main__"}
+    return {name for name in names if _is_own(name) and _is_own(name.partition(".")[0])}
+
+
+def _is_own(name: str) -> bool:
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if file is None:  # a folder of packages, or the main program
+        return True
+    path = Path(file)
+    installed = {"site-packages", "dist-packages"} & set(path.parts)
+    return not installed and not any(path.is_relative_to(place) for place in _NOT_OWN)
 
 
 def own_classes(plain: Mapping[str, Any]) -> tuple[str, ...]:
@@ -157,12 +183,9 @@ def own_classes(plain: Mapping[str, Any]) -> tuple[str, ...]:
 
 def code_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """How two fingerprints differ, a line each. A class file that one lacks is no difference."""
-    for key, name in (("commit", "commit"), (SOURCE_SHA256, "scalewise's sources")):
-        if was.get(key) != now.get(key):
-            yield f"code: {name} {_short(was.get(key))} there, {_short(now.get(key))} here"
-    changed = was.get("diff_sha256") != now.get("diff_sha256")
-    if was.get("commit") == now.get("commit") and changed:
-        yield "code: the same commit with other changes on top"
+    there, here = was.get(SOURCE_SHA256), now.get(SOURCE_SHA256)
+    if there != here:
+        yield f"code: scalewise's sources {_short(there)} there, {_short(here)} here"
     files = now.get(CLASS_FILES, {})
     for name, told in was.get(CLASS_FILES, {}).items():
         if files.get(name, told) != told:
@@ -185,10 +208,10 @@ def _targets(plain: object) -> Iterator[str]:
             yield from _targets(value)
 
 
-def _class_files(classes: Iterable[str], search: Sequence[str] | None) -> dict[str, str]:
+def module_files(modules: Iterable[str], search: Sequence[str] | None = None) -> dict[str, str]:
     """Each module's file, ``package/module.py``, to its SHA-256, without those not found."""
     found: dict[str, str] = {}
-    for module in sorted({name.rpartition(".")[0] for name in classes}):
+    for module in sorted(modules):
         file = _module_file(module, search)
         if file is not None:
             end = "/__init__.py" if file.name == "__init__.py" else ".py"
@@ -217,13 +240,13 @@ def _module_file(module: str, search: Sequence[str] | None) -> Path | None:
 
 
 def scalewise_version(package: Path = _PACKAGE) -> dict[str, object]:
-    """Commit and changes of scalewise's checkout; where it runs from none, a hash of its sources.
+    """A hash of scalewise's sources; commit and changes of its checkout, where it runs from one.
 
     A package that lies in a repository which does not track it, as an environment in the user's
     own checkout does, has no commit.
     """
     ours = code_version(package, tracked="__init__.py")
-    return ours or {SOURCE_SHA256: source_sha256(package)}
+    return {**ours, SOURCE_SHA256: source_sha256(package)}
 
 
 @functools.cache
@@ -239,7 +262,7 @@ def source_sha256(package: Path) -> str:
 def code_version(folder: Path, tracked: str | None = None) -> dict[str, object]:
     """Commit of the repository around ``folder``, and how its Python files differ from it.
 
-    Notes and pages may be edited while a sweep runs: its cells stay repeats of each other.
+    It names a state to the reader, and compares nothing: a test may be edited between two runs.
     Empty where there is no repository, no git, or it does not track the file ``tracked``.
     """
 

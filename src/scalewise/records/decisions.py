@@ -34,7 +34,7 @@ class CandidateEvidence:
             return f"{self.name} has no figure ({self.problem})"
         interval = ""
         if self.low is not None and self.high is not None:
-            interval = f" [{_rate(self.low)}, {_rate(self.high)}]"
+            interval = f" ({_rate(self.low)}-{_rate(self.high)})"
         runs = f"{self.runs} run{'s' if self.runs != 1 else ''}"
         rate = f"{self.global_samples_per_s:,.0f}{interval} samples/s"
         return f"{self.name} x{self.devices} {rate} ({runs})"

@@ -338,7 +338,7 @@ class Checkpoint:
     """Samples fed so far, by rank."""
     devices: tuple[str, ...]
     """Models of the devices, sorted, each once."""
-    code: Mapping[str, object]
+    code: Mapping[str, Any]
     """Commit and difference of the working tree; empty if unknown."""
     files: Mapping[FileName, str]
     """SHA-256 of each file."""

@@ -179,10 +179,10 @@ class Provenance:
     packages: Mapping[str, str]
     """Distribution name to version."""
     code: Mapping[str, Any]
-    """``commit``, ``dirty`` and ``diff_sha256`` of scalewise's working tree. Where it has none,
-    :data:`SOURCE_SHA256`, and those three of the tree that the run started in, with
-    :data:`WORKING_DIRECTORY` as ``tree``. Where classes of the user's own were named,
-    :data:`CLASS_FILES`."""
+    """What tells the code: :data:`SOURCE_SHA256`, and :data:`CLASS_FILES` where modules of the
+    user's own were imported. For the reader, ``commit``, ``dirty`` and ``diff_sha256`` of
+    scalewise's working tree; where it has none, those of the tree that the run started in, with
+    :data:`WORKING_DIRECTORY` as ``tree``."""
     devices: tuple[DeviceInfo, ...]
     """One for each local rank."""
     driver: str | None

@@ -50,6 +50,7 @@ from scalewise.report.findings import (
     ranked_in_brief,
     rankings,
     remark_lines,
+    searched,
 )
 from scalewise.report.rehearsal_tables import in_brief as rehearsals_in_brief
 from scalewise.report.sections import Line, Lines, Section, Verbatim, lines, section
@@ -108,7 +109,7 @@ def in_detail(analysis: Analysis) -> Section:
         "answer",
         "Answer",
         Lines(found),
-        lines([] if found else [_why_none(analysis)], "plain"),
+        lines([] if found or searched(analysis) else [_why_none(analysis)], "plain"),
         lines(fastest_in_brief(analysis), "plain"),
     )
 
@@ -179,7 +180,12 @@ def _not_comparable(analysis: Analysis) -> Iterator[Line]:
         says_how = fields == ["host"] or (
             fields == ["batch"] and rows[0].multi.identity.get("scaling") == "weak"
         )
-        if fields and not says_how:
+        shared = fields == ["co_tenancy"]
+        if fields and (shared or all(one.startswith("code.") for one in fields)):
+            how = "on a quiet host" if shared else "with the code left as it is"
+            again = f"scalewise resume {folder_to_type(analysis)} sweep.rerun=all"
+            yield Line(f"Next, {how}: {again}.")
+        elif fields and not says_how:
             yield Line(f"Next: run both in one sweep, with equal {listed(fields, 4)}.")
 
 
@@ -369,7 +375,8 @@ def _alone(analysis: Analysis) -> Iterator[str]:
         yield f"{len(measured) - _MOST_ALONE} more configurations are in the report."
     if len(measured) == 1:
         yield from _of_one(analysis, measured[0])
-    yield _why_none(analysis)
+    if searched(analysis) is None:
+        yield _why_none(analysis)
 
 
 def _of_one(analysis: Analysis, config: Configuration) -> Iterator[str]:
@@ -411,7 +418,7 @@ def _why_none(analysis: Analysis) -> str:
 
 
 def fastest_in_brief(analysis: Analysis) -> Iterator[str]:
-    for found in fastest_rows(analysis):
+    for found in () if searched(analysis) else fastest_rows(analysis):
         figure = estimate(found.first.estimate("global_samples_per_s"))
         count = len(found.rivals)
         if count == len(found.rows) - 1:

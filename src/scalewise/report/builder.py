@@ -44,6 +44,7 @@ from scalewise.report.findings import (
     remark_lines,
     remarks,
     repeats,
+    searched,
 )
 from scalewise.report.plots import report_plots, write_plots
 from scalewise.report.rehearsal_tables import rehearsed
@@ -70,7 +71,7 @@ from scalewise.report.study_tables import alternative, averages, investment, siz
 Source = Analysis | Path | str
 """A sweep: its analysis, or its folder or archive."""
 _TITLE = "Do more devices pay?"
-_DETAILS = "Do more devices pay? In detail"
+_SEARCHED = "Which is best by {}?"
 _RESULTS = "results.json"
 _SIDES = "Sweeps side by side"
 _COMPARISON = "comparison.json"
@@ -155,13 +156,11 @@ def build(sweep: Source, out: Path | None = None, samples: int | None = None) ->
         tuple(folder / name for name in drawn),
         tuple(problems),
     )
-    whole = report_sections(analysis, samples)
-    for path, title, sections in (
-        (files.markdown, _TITLE, front_page(analysis, folder)),
-        (files.details, _DETAILS, whole),
-    ):
-        write_text(path, markdown(title, sections, drawn))
-    write_text(files.html, page.render(_TITLE, analysis, whole))
+    whole, objective = report_sections(analysis, samples), searched(analysis)
+    title = _SEARCHED.format(objective.metric) if objective else _TITLE
+    write_text(files.markdown, markdown(title, front_page(analysis, folder), drawn))
+    write_text(files.details, markdown(f"{title} In detail", whole, drawn))
+    write_text(files.html, page.render(title, analysis, whole))
     _write_or_remove(folder / "gpu_summary.txt", memory_summary(analysis))
     _write_or_remove(folder / "gpu_timeline.csv", export.timeline_csv(analysis))
     write_text(files.json, export.results_json(analysis, samples))
@@ -321,11 +320,12 @@ def _scaling(analysis: Analysis) -> Section:
     if not whole.blocks:
         return whole
     found = whole.table("scaling")
-    kept = (i for i, column in enumerate(found.columns) if column.key != "seed_label")
-    note = "± and brackets are 95 % intervals over runs."
+    title, gone = ("Speed", "verdict") if searched(analysis) else (whole.title, "seed_label")
+    kept = (i for i, column in enumerate(found.columns) if column.key not in (gone, "seed_label"))
+    note = "In brackets are 95 % intervals over runs."
     pictures = (one for one in whole.blocks if isinstance(one, Picture))
     same = lines(same_in_every_row(analysis), "plain")
-    return section("scaling", whole.title, same, replace(found.only(kept), note=note), *pictures)
+    return section("scaling", title, same, replace(found.only(kept), note=note), *pictures)
 
 
 def _losses(analysis: Analysis) -> Section:

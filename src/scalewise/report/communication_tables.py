@@ -10,6 +10,7 @@ from scalewise.analysis import (
     CellRecords,
     Communication,
     Configuration,
+    between,
     measured_serial_fraction,
     number,
     seed_rows,
@@ -132,7 +133,7 @@ def _serial_fraction(analysis: Analysis, config: Configuration) -> Iterator[str]
     if isinstance(found, str):
         yield f"{config.label}: no serial fraction: {found}"
     elif found is not None:
-        span = "" if found.low is None else f" [{number(found.low)}, {number(found.high)}]"
+        span = "" if found.low is None else f" ({between(number(found.low), number(found.high))})"
         yield (
             f"{config.label}: Amdahl's serial fraction {number(found.value)}{span} (Karp-Flatt, "
             "from the speedup)"

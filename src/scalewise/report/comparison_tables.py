@@ -24,20 +24,23 @@ from scalewise.analysis import (
     Winner,
     Workload,
     as_plain,
+    between,
     bounding,
     concurrent_trainings,
-    confidence,
     count_range,
     csv_rows,
     devices_of,
     estimate,
     factor,
     find_link,
+    grouped,
+    interval_words,
     is_monitored,
     listed,
     mean_alone,
     number,
-    ratio,
+    objective_of,
+    rank_by,
     rows,
     sides,
     times,
@@ -80,8 +83,8 @@ def comparison_section(comparison: Comparison) -> Section:
 
 _LEARNED = (
     "What was learned: last values, and best ones that are not the last; means over seeds. "
-    "Differences are seed by seed where both sides have the same ones. ± is a 95 % interval of "
-    "each on its own."
+    "Differences are seed by seed where both sides have the same ones. In brackets is a 95 % "
+    "interval of each on its own."
 )
 
 
@@ -120,7 +123,11 @@ def _ratio_lines(comparison: Comparison) -> list[str]:
     for match in comparison.matches:
         said += [_match_line(match, b, a), *(f"{match.label}: {one}" for one in match.mixed)]
     said += [f"{side}: {line}" for side, line in comparison.replaced]
-    said += [f"{one.side}, {one.cell}: left out: {one.fault}" for one in comparison.left_out]
+    alike = grouped(comparison.left_out, lambda one: (one.side, one.fault))
+    said += [
+        f"{side}, {listed([one.cell for one in cells], 1)}: left out: {fault}"
+        for (side, fault), cells in alike.items()
+    ]
     said += by_text(
         ((one.label, f"not comparable: {one.reason}") for one in comparison.unmatched), "row"
     )
@@ -138,9 +145,9 @@ def _changes(comparison: Comparison) -> list[str]:
 
 def _match_line(match: Match, *sides: str) -> str:
     runs = " and ".join(map(str, reversed(match.ratio.n)))
-    interval = bounding(match.ratio)
     # 95 % for one configuration, more for several: all of them together are at 95 %.
-    level = f" ({confidence(interval)} interval)" if interval else ""
+    figure = factor(match.ratio.value)
+    figure += f" ({interval_words(match.ratio)})" if match.ratio.interval else ""
     few = match.change == "undecided"
     lack = ((VERDICT_RUNS - n, side) for n, side in zip(match.ratio.n, sides, strict=True))
     needed = " and ".join(f"{n} more of {side}" for n, side in lack if n > 0)
@@ -148,7 +155,7 @@ def _match_line(match: Match, *sides: str) -> str:
     if match.change == "no difference shown" and match.detectable is not None:
         change = factor(match.detectable)
         seen = f"; a change beyond {change} would be seen four times in five"
-    return f"{match.label}: {match.change}: {ratio(match.ratio)}{level} from {runs} runs{seen}"
+    return f"{match.label}: {match.change}: {figure} from {runs} runs{seen}"
 
 
 def side_by_side(analyses: Sequence[Analysis], ratios: Sequence[Comparison]) -> list[Section]:
@@ -170,14 +177,17 @@ def side_by_side(analyses: Sequence[Analysis], ratios: Sequence[Comparison]) -> 
         rest.append(f"Beside no row of the same work: {listed(alone, _MOST_NAMED)}.")
     parts.append(section("rest", "Beside these", lines(rest, "plain")))
     none = "Nothing to take for time or cost: no two rows train the same work. Name sweeps that do."
+    learned = _best_learned(analyses)
     advice = [*map(_advice, found), *_next(found)] or [none]
+    if learned:
+        advice = [*learned, *(advice if any(one.pairs for one in analyses) else ())]
     parts.append(section("advice", "What to take", lines(advice, "plain")))
     return [part for part in parts if part.blocks]
 
 
 _LEGEND = (
     "Speedup, efficiency and verdict are over one device of the same folder; "
-    "\u00b1 and [ ] are 95 % intervals over runs."
+    "in brackets are 95 % intervals over runs."
 )
 
 
@@ -304,14 +314,14 @@ def _is_tie(winner: Winner) -> bool:
 
 
 def _gap(ratio: RatioEstimate) -> str:
-    """``1.81x (1.80-1.82)``; in percent below a twentieth: ``0.21 % (0.11 to 0.32)``."""
+    """``1.81x (1.80-1.82)``; in percent below a twentieth: ``0.21 % (0.11-0.32)``."""
     interval = bounding(ratio)
     if ratio.value >= 1.05 or interval is None:
         return times(ratio)
     value, low, high = (
         f"{100 * (end - 1):.2g}" for end in (ratio.value, interval.low, interval.high)
     )
-    return f"{value} % ({low} to {high})"
+    return f"{value} % ({between(low, high)})"
 
 
 def _advice(work: Workload) -> str:
@@ -321,6 +331,28 @@ def _advice(work: Workload) -> str:
     if speed.entry is not None and speed.entry is cost.entry:
         said = f"take {speed.entry.name}, fastest and cheapest"
     return f"{work.entries[0].config.name('model') or 'the model'}: {said}."
+
+
+def _best_learned(analyses: Sequence[Analysis]) -> list[str]:
+    """The row to take by the objective that was typed, or which one leads."""
+    named = {
+        id(config): (f"{side} {config.label}", config)
+        for side, analysis in zip(sides(len(analyses)), analyses, strict=True)
+        for config in analysis.measured
+        if config.config_id not in analysis.invalid
+    }
+    configs = [config for _, config in named.values()]
+    objective = objective_of(configs)
+    if objective is None or not objective.was_typed:
+        return []
+    said = []
+    for found in rank_by(objective, configs):
+        name, *rivals = (named[id(one)][0] for one in (found.first, *found.rivals))
+        value = estimate(found.first.estimate(objective.metric))
+        take = f"{name} leads" if rivals else f"take {name}"
+        more = f"; {listed(rivals, 1)} may be as good" if rivals else ""
+        said.append(f"By {objective.metric}: {take}, {value}{more}.")
+    return said
 
 
 def _choice(winner: Winner) -> str:

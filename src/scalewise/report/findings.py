@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
@@ -33,6 +33,7 @@ from scalewise.analysis import (
     remedy,
     work_remedy,
 )
+from scalewise.config import pasteable
 from scalewise.host import from_here, plural
 from scalewise.report.sections import (
     Column,
@@ -79,23 +80,7 @@ def command(analysis: Analysis, override: str = "") -> str:
     program = f"python {program}" if program.endswith(".py") else program
     typed_words = [word for word in typed[1:] if not word.startswith(_OF_ITS_FOLDER)]
     script = next((c.setting("script.command") for c in analysis.configurations), None)
-    if script and "experiment=script" in typed_words:
-        program, typed_words = "scalewise run", [*_options(typed_words), "--", *shlex.split(script)]
-    return f"{program} {shlex.join(typed_words)}".rstrip()
-
-
-_OPTIONS = {"devices": "--devices", "measure.min_time_s": "--time", "repeats": "--repeats"}
-
-
-def _options(overrides: Sequence[str]) -> Iterator[str]:
-    """What was typed before the command of ``scalewise run``."""
-    last = {word.partition("=")[0]: word for word in overrides}  # of a resumed sweep the later one
-    for word in last.values():
-        key, _, value = word.partition("=")
-        if key in _OPTIONS:
-            yield from (_OPTIONS[key], value)
-        elif key not in ("-m", "experiment", "script.command", "model.name"):
-            yield from ("--set", word)
+    return pasteable(program, typed_words, script).rstrip()
 
 
 def key_of(word: str) -> str:
@@ -310,6 +295,13 @@ def rankings(analysis: Analysis) -> tuple[Objective, list[Ranking[Configuration]
     sound = [config for config in analysis.measured if config.config_id not in analysis.invalid]
     found = list(rank_by(objective, sound))
     return (objective, found) if found else None
+
+
+def searched(analysis: Analysis) -> Objective | None:
+    """What the rows of a sweep that never asks for several devices are ranked by."""
+    ranked = rankings(analysis)
+    alone = all(config.devices == 1 for config in analysis.configurations)
+    return ranked[0] if ranked and alone and not analysis.rehearsals else None
 
 
 def ranked_in_brief(analysis: Analysis) -> Iterator[str]:

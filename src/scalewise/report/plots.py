@@ -30,6 +30,7 @@ from scalewise.analysis import (
     Estimate,
     Pair,
     RatioEstimate,
+    between,
     bounding,
     factor,
     grouped,
@@ -441,7 +442,7 @@ def _title(pairs: Sequence[Pair]) -> str:
     if len(pairs) == 1:
         (pair,) = pairs
         interval = bounding(pair.speedup)
-        bounds = f" ({factor(interval.low)} to {factor(interval.high)})" if interval else ""
+        bounds = f" ({between(factor(interval.low), factor(interval.high))})" if interval else ""
         verdict, speedup = pair.verdict, factor(pair.speedup.value)
         name = drawn(pair.multi.label, 2 * _LONGEST_ANSWER)
         return f"{name}: {verdict}, {speedup}x{bounds}"

@@ -35,9 +35,9 @@ from scalewise.report.sections import (
 
 _SCALING_NOTE = (
     "Samples/s are global, over the time of the slowest rank, without warm-up: the geometric mean "
-    "of runs. ± is half the width of a 95 % interval over runs (Student's t on logarithms); "
-    "brackets hold its ends where its halves differ. A ratio is taken within each round, then over "
-    "rounds (Student's t of the pairs' logarithms); of runs that share no round it is Welch's. "
+    "of runs. In brackets is a 95 % interval over runs (Student's t on logarithms). A ratio is "
+    "taken within each round, then over rounds (Student's t of the pairs' logarithms); of runs "
+    "that share no round it is Welch's. "
     "Each line is at 95 % on its own: of 20 such lines one may be wrong. "
     "Runs that are *equal* may owe that to a shared seed, and bound nothing. *Beneficial* needs a "
     "lower bound of the speedup over 1.1 and an efficiency of at least 0.5; a verdict needs its "

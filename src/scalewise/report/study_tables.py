@@ -18,6 +18,7 @@ from scalewise.analysis import (
     SizedPair,
     as_plain,
     average_speedups,
+    between,
     break_evens,
     electricity_missing,
     factor,
@@ -213,14 +214,14 @@ def investment(analysis: Analysis) -> Section:
 
 
 def bounded(figure: BoundedFigure) -> str:
-    """``3,400 [3,100, never]``; a payback without an end is never."""
+    """``3,400 (3,100-never)``; a payback without an end is never."""
 
     def one(value: float | None) -> str:
         return "never" if value is None else number(value)
 
     if figure.low is None and figure.high is None:
         return one(figure.value)
-    return f"{one(figure.value)} [{one(figure.low)}, {one(figure.high)}]"
+    return f"{one(figure.value)} ({between(one(figure.low), one(figure.high))})"
 
 
 def _price_lines(analysis: Analysis, owned: list[Owned]) -> Iterator[str]:

@@ -30,7 +30,7 @@ from scalewise.host import data_identity
 from scalewise.records import CellFolder, DeviceInfo, build
 from scalewise.script.place import Task, take_place
 from scalewise.script.recorder import RunEnds, ScriptRecorder, first_parameter
-from scalewise.train import collect_started
+from scalewise.train import collect_started, note_imported
 
 
 def begin(optimizer: torch.optim.Optimizer, *, in_child: bool) -> None:
@@ -66,6 +66,7 @@ def begin(optimizer: torch.optim.Optimizer, *, in_child: bool) -> None:
     if place.rank == place.world_size // place.hosts - 1:
         files = data_identity({"script": cell.script.file or ""}, Path(place.cwd))
         folder.save_provenance(collect_started(os.environ, place.cores, files, cwd=Path(place.cwd)))
+        note_imported(folder)
     trained_on = first_parameter(optimizer).device
     slot = trained_on.index if trained_on.type == "cuda" else None
     recorder.begin(optimizer, devices[place.local_rank if slot is None else slot])

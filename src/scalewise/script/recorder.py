@@ -354,9 +354,9 @@ class ScriptRecorder:
         if ranks == 1:
             return {}
         divides = divides_among(self.sampler) == ranks
-        none = "no DistributedSampler, so each rank may have fed all of the data"
-        found = f"a sampler that divides among {ranks} ranks" if divides else none
-        return {"audit of data": f"not by samples: found {found}"}
+        none = "no sampler told of ranks, so each may have fed all of the data"
+        found = f"the sampler divides among {ranks} ranks" if divides else none
+        return {"audit of data": f"which samples a rank fed was not checked: {found}"}
 
     def _trained(self) -> dict[int, torch.Tensor]:
         return {id(one): one for model in self.models.found for one in model.parameters()}

@@ -79,7 +79,9 @@ class ScriptSteps:
         if scores:
             self._scored = True
             return
-        self._fed[model] = self._fed.get(model, 0) + samples
+        before = self._fed.get(model, 0)
+        # A closure may ask for the same batch again and again, as that of LBFGS does.
+        self._fed[model] = max(before, samples) if self._optimizing else before + samples
         if self._last != _FORWARD_BEGIN:
             self._mark(_FORWARD_BEGIN)
 
@@ -98,6 +100,8 @@ class ScriptSteps:
         if self._last == _BACKWARD_BEGIN:  # else an optimizer stepped meanwhile
             self._last = _BACKWARD_END
             self._take(_BACKWARD_END)
+            if self._optimizing:  # which goes on when its closure returns
+                self._mark(_OPTIMIZER_BEGIN)
         self._timer.gradients.after_backward()
 
     def begin_optimizer(self) -> None:
@@ -143,6 +147,8 @@ class ScriptSteps:
         if self._last is not None and mark <= self._last:
             if self._last == _FORWARD_BEGIN:
                 self._take(_FORWARD_END)
+            if self._last == _OPTIMIZER_BEGIN:
+                self._take(_OPTIMIZER_END)
             if mark == _FETCH_BEGIN:
                 self._timer.end_parts()
             else:

@@ -8,7 +8,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scalewise.host import changes, code_changes, data_identity, own_classes, running_code
+from scalewise.host import (
+    CLASS_FILES,
+    changes,
+    code_changes,
+    data_identity,
+    files_now,
+    running_code,
+)
 from scalewise.records import (
     CellFolder,
     CellResult,
@@ -60,7 +67,8 @@ def _unfit(checkpoint: Checkpoint, folder: CellFolder, job: Job) -> str | None:
         now = data_identity(job.settings.dataset_arguments, cwd)
         for argument, words in changes(provenance.data, now).items():
             return f"its checkpoint is of other data: dataset.{argument}: {words}"
-    code = running_code(cwd, own_classes(folder.load_config()), job.origin.python_path)
+    files = files_now(checkpoint.code.get(CLASS_FILES, ()), job.origin.python_path)
+    code = {**running_code(cwd), CLASS_FILES: files}
     differing = next(code_changes(checkpoint.code, code), None)
     if differing is not None:
         return f"its checkpoint is of other {differing} (sweep.allow_mixed=true uses any)"

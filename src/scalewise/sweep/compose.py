@@ -137,6 +137,7 @@ class Composer:
         self._written[choices] = written_keys(self._loader, config.hydra.runtime)
         plain, raw = resolve(config), OmegaConf.to_container(config, resolve=False)
         assert isinstance(raw, dict)
+        raw["tracking"]["project"] = raw["tracking"]["project"] or plain["tracking"]["project"]
         if plain != {k: v for k, v in raw.items() if k != "hydra"}:
             return None
         return resolve(config, config.hydra.runtime.choices)

@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -244,8 +243,12 @@ def _run(
         check_files(requests)
     selection = select(cells, sweep, cells[0].request.cell.sweep.rerun)
     for cell in selection.cells:
-        with suppress(HostMismatch):  # the engine skips it, in these words
+        try:
             host(cell)
+        except HostMismatch as mismatch:  # of a grid the engine skips it, in these words
+            # A script was asked for on these devices; of a grid some cells may fit elsewhere.
+            if cell.request.cell.script and not sweep.is_done(cell.planned):
+                raise ConfigError(str(mismatch)) from None
     line = folded(requests)
     remarks = [*lines, *([] if line is None else [line])]
     remarks += refuse_mixing(sweep, selection.cells, selection.rerun_ids, host.models(), is_here)

@@ -132,7 +132,8 @@ def devices_for(one: Request, host: Host) -> int:
         fewer = " (strategy=single uses one)" if devices == "auto" else ""
         more = " (rehearse=true rehearses more)" if strategy == "ddp" and on_gpus else ""
         allowed = f"at most {available}, the devices of this host{fewer or more}"
-        require("strategy.devices", wanted, wanted <= available, allowed, f"strategy={strategy}")
+        beside = "" if cell.script else f"strategy={strategy}"
+        require("strategy.devices", wanted, wanted <= available, allowed, beside)
         cell.per_device_batch_size(wanted)
     except ValueError as error:
         raise HostMismatch(devices_as_typed(str(error), one.overrides)) from None

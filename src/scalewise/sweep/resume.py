@@ -8,6 +8,7 @@ from __future__ import annotations
 import fnmatch
 import functools
 import os
+import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -21,10 +22,13 @@ import psutil
 
 from scalewise.config import ConfigError, SweepConfig
 from scalewise.host import (
+    CLASS_FILES,
     FileLock,
     changes,
     code_changes,
     data_identity,
+    files_now,
+    from_here,
     own_classes,
     plural,
     running_code,
@@ -167,10 +171,22 @@ def differing(
     return [f"{line} (in {count} {plural(count, 'cell')})" for line, count in found.items()]
 
 
-def current_code(cells: Iterable[Cell]) -> dict[str, Any]:
-    """The fingerprint of the code that these cells would run now."""
+def current_code(
+    cells: Iterable[Cell], folder: SweepFolder, kept: Iterable[PlannedCell]
+) -> dict[str, Any]:
+    """The fingerprint of the code that these cells would run now.
+
+    With what those of ``kept`` had imported that have a class or a script in common with them.
+    """
     classes = {name for cell in cells for name in own_classes(cell.request.plain)}
-    return running_code(Path.cwd(), classes)
+    scripts = {str(Path(s.file).parent) for c in cells if (s := c.request.cell.script) and s.file}
+    search = [*scripts, *sys.path]
+    code = running_code(Path.cwd(), classes, search)
+    own = code.get(CLASS_FILES, {})
+    there = (load_or_none(folder.cell(planned.name).load_provenance) for planned in kept)
+    each = [one.code.get(CLASS_FILES, {}) for one in there if one]
+    files = {file for one in each if scripts or own.keys() & one.keys() for file in one}
+    return {**code, CLASS_FILES: {**own, **files_now(files, search)}}
 
 
 def refuse_mixing(
@@ -197,9 +213,11 @@ def refuse_mixing(
     if not kept:
         return []
     if not added:
-        lines = differing(folder, [cell.planned for cell in cells], current_code(cells), set())
+        left = [cell.planned for cell in cells]
+        lines = differing(folder, left, current_code(cells, folder, left), set())
         return [f"not run again: {line}; sweep.rerun=all runs them anew" for line in lines]
-    now = current_code(added), gpus, _data_now(folder, kept, added) if has_data else {}
+    code = current_code(added, folder, kept)
+    now = code, gpus, _data_now(folder, kept, added) if has_data else {}
     sweep = cells[0].request.cell.sweep
     configs = {cell.planned.config_id for cell in added}
     mixed_with = kept
@@ -208,7 +226,7 @@ def refuse_mixing(
     refused = [] if sweep.allow_mixed else differing(folder, mixed_with, *now)
     if refused:
         raise ConfigError(
-            f"sweep.resume: {folder.path} holds results of another state: {'; '.join(refused)}; "
+            f"{from_here(folder.path)}: found results of another state: {'; '.join(refused)}; "
             "allowed: go back to that state, sweep.rerun=all with every repeat of what is to run "
             "again, a new sweep, or sweep.allow_mixed=true"
         )
@@ -310,12 +328,12 @@ def _wait_for(lock: FileLock, folder: Path) -> None:
         waited_s, holder = time.monotonic() - begun, lock.holder().strip()
         if waited_s > _ASK_S and _has_open(holder, lock.path):
             raise SweepBusy(
-                f"sweep.resume: another process ({holder}) is running a sweep in {folder}; "
-                "wait for it or choose another folder"
+                f"{from_here(folder)}: found process {holder}, which runs a sweep in it; "
+                "allowed: wait for it, or another folder"
             )
         if waited_s > _RANKS_END_S:
             raise SweepBusy(
-                f"sweep.resume: the sweep in {folder} runs on another host, or was killed and what "
+                f"{from_here(folder)}: its sweep runs on another host, or was killed and what "
                 f"it left still runs here; `lsof {lock.path}` names it: end it first"
             )
         time.sleep(_LOOK_S)

@@ -18,7 +18,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from scalewise.host import open_console, plural
+from scalewise.host import from_here, open_console, plural
 from scalewise.records import UNFINISHED, Ending, RecordError, SweepFolder, sweeps_in, to_plain
 from scalewise.sweep.status import CellStatus, StatusReader, SweepStatus
 
@@ -209,6 +209,8 @@ def duration(seconds: float) -> str:
 
 _TABLE_EVERY_S = 1.0
 _LINE_EVERY_S = 10.0
+_SLOW_START_S = 60.0
+"""Seconds after which a cell without a step is told of: a start takes a few."""
 _LINE_COLUMNS = 80
 _INDENT = " " * len("start    ")
 
@@ -221,6 +223,7 @@ class Display:
         self._last_tick = time.monotonic()
         self._last_line = ""
         self._last_message = ""
+        self._told_of_slow_start = False
         self._live: Live | None = None
         if console.is_terminal and not console.is_dumb_terminal:
             self._live = Live(console=console, auto_refresh=False, transient=True)
@@ -252,6 +255,16 @@ class Display:
     def tick(self, status: SweepStatus) -> None:
         """Show the status; a line that would say what the last one said is left out."""
         self._last_tick = time.monotonic()
+        slow = [cell for cell in status.cells if cell.state == "running" and not cell.step
+                and (cell.elapsed_s or 0.0) > _SLOW_START_S]  # fmt: skip
+        if slow and not self._told_of_slow_start:
+            self._told_of_slow_start = True
+            logs = f"{from_here(status.folder)}/{slow[0].name}/logs"
+            self.note(
+                f"slow     {slow[0].label}: no step in {duration(slow[0].elapsed_s or 0.0)}, which "
+                f"fetching data may take; what it says: {logs}; Ctrl-C ends "
+                "the sweep, sweep.start_timeout_s such a cell"
+            )
         if self._live is not None:
             self._live.update(render_running(status, self._console.width), refresh=True)
             return

@@ -16,6 +16,7 @@ from .monitored import seed_set as seed_set
 from .provenance import collect as collect
 from .provenance import collect_started as collect_started
 from .provenance import nccl_version as nccl_version
+from .provenance import note_imported as note_imported
 from .rank import RankContext as RankContext
 from .rank import Team as Team
 from .torch_internals import default_store as default_store

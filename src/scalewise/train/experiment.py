@@ -39,6 +39,7 @@ from scalewise.train.execution import (
     trim,
 )
 from scalewise.train.length import RunLength, raise_it
+from scalewise.train.provenance import note_imported
 from scalewise.train.rank import RankContext, join, settle_device
 from scalewise.train.recording import CellRecorder, DataShare
 from scalewise.train.strategies import BUILDERS, Setting
@@ -92,6 +93,8 @@ def run(
         # ranks that share one replica need the same masks.
         shard = cell.strategy.data_shard(rank.rank, rank.world_size)
         torch.manual_seed(cell.seed + shard)
+    if alone.describes_host:
+        note_imported(folder)
     try:
         with execution.stream():
             joined = _join_process_group(trainer.strategy, cell, rank)

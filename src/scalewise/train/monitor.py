@@ -13,7 +13,7 @@ import torch
 from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, SingleDeviceStrategy
 from pytorch_lightning.utilities import rank_zero_info
 
-from scalewise.config import TrackerName, require
+from scalewise.config import TrackerName, default_project, require
 from scalewise.gpu import MIN_INTERVAL_S, DeviceSampler
 from scalewise.host import Mirror, from_here
 from scalewise.records import CellFolder, DeviceInfo
@@ -219,7 +219,7 @@ def describe_fit(
         "gradient_clip_norm": trainer.gradient_clip_val,
         "warmup_steps": warmup_steps,
         **seed_set(),
-        "tracking": {"name": "monitor", "trackers": list(trackers)},
+        "tracking": {"name": "monitor", "trackers": list(trackers), "project": default_project()},
     }
 
 

@@ -17,16 +17,19 @@ import torch
 
 from scalewise.config import conf_dir, data_sheet, load_profiles
 from scalewise.host import (
+    CLASS_FILES,
     ENV_NOT_FORKED,
     ENV_STARTED,
     host_id,
+    imported_modules,
     memory_limit_mib,
+    module_files,
     recorded_in,
     running_code,
     shared_memory_mib,
     usable_cores,
 )
-from scalewise.records import PROTOCOL, DeviceInfo, Provenance, build
+from scalewise.records import PROTOCOL, CellFolder, DeviceInfo, Provenance, build, load_or_none
 
 _PACKAGES = (
     "scalewise", "torch", "pytorch-lightning", "torchmetrics", "hydra-core", "omegaconf", "numpy",
@@ -92,6 +95,13 @@ def collect_started(
     )
     command = tuple(json.loads(environment.get("SCALEWISE_COMMAND", "[]")))
     return replace(found, command=command, usable_cores=host_cores, data=data or {})
+
+
+def note_imported(folder: CellFolder) -> None:
+    """Add to what is on record the modules of the user's own that are imported by now."""
+    known, files = load_or_none(folder.load_provenance), module_files(imported_modules())
+    if known is not None and files:
+        folder.save_provenance(replace(known, code={**known.code, CLASS_FILES: files}))
 
 
 def package_versions() -> dict[str, str]:

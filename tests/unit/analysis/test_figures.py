@@ -6,7 +6,6 @@ from scalewise.analysis import (
     Estimate,
     RatioEstimate,
     as_plain,
-    confidence,
     estimate,
     estimate_positive,
     factor,
@@ -14,7 +13,7 @@ from scalewise.analysis import (
     ratio,
 )
 from scalewise.analysis.decisions import _judge
-from scalewise.analysis.figures import interval_words, no_bound, value_in_columns
+from scalewise.analysis.figures import confidence, interval_words, no_bound, value_in_columns
 from scalewise.analysis.statistics import (
     Interval,
     estimate_mean,
@@ -50,27 +49,27 @@ def test_a_ratio_is_never_written_as_0_00(value: float, text: str) -> None:
 
 
 def test_an_estimate_shows_its_doubt_to_two_digits() -> None:
-    assert estimate(Estimate(106.62, 5, 1.5, Interval(104.73, 108.51))) == "106.6 ± 1.9"
+    assert estimate(Estimate(106.62, 5, 1.5, Interval(104.73, 108.51))) == "106.6 (104.7-108.5)"
     assert estimate(Estimate(106.62, 1, None, None)) == "107"
     assert estimate(None) == "-"
-    assert estimate(Estimate(4.24, 2, 4.9, Interval(0.3, 59.8))) == "4.24 [0.300, 59.8]"
+    assert estimate(Estimate(4.24, 2, 4.9, Interval(0.3, 59.8))) == "4.24 (0.300-59.8)"
     assert estimate(Estimate(55_464.0, 3, 4e3, Interval(40_495.0, 75_965.0))) == (
-        "55,500 [40,500, 76,000]"
+        "55,500 (40,500-76,000)"
     )
-    assert estimate(Estimate(100.0, 5, 4.0, Interval(95.2, 105.2))) == "100.0 ± 5.0"
+    assert estimate(Estimate(100.0, 5, 4.0, Interval(95.2, 105.2))) == "100.0 (95.2-105.2)"
 
 
 @pytest.mark.parametrize(
     ("value", "half", "text"),
     [
-        (75_794.0, 6_288.0, "75,800 ± 6,300"),  # nobody knows the 94 of it
-        (99.96, 0.0998, "99.96 ± 0.10"),
-        (1.244171, 0.000023, "1.2442 ± <0.0001"),
-        (1.244171, 0.00023, "1.2442 ± 0.0002"),
-        (12_345.6, 0.03, "12,346 ± <1"),
-        (3.0, 500.0, "3 ± 500"),
-        (0.0, 5.0, "0.0 ± 5.0"),
-        (1e-8, 1e-9, "1.00e-08 ± 1.0e-09"),
+        (75_794.0, 6_288.0, "75,800 (69,500-82,100)"),  # nobody knows the 94 of it
+        (99.96, 0.0998, "99.96 (99.86-100.06)"),
+        (1.244171, 0.000023, "1.2442 (1.2441-1.2442)"),
+        (1.244171, 0.00023, "1.2442 (1.2439-1.2444)"),
+        (12_345.6, 0.03, "12,346 (12,346-12,346)"),
+        (3.0, 500.0, "3 (-497 to 503)"),
+        (0.0, 5.0, "0.0 (-5.0 to 5.0)"),
+        (1e-8, 1e-9, "1.00e-08 (9.00e-09 to 1.10e-08)"),
     ],
 )
 def test_a_figure_and_its_doubt_end_at_one_place(value: float, half: float, text: str) -> None:
@@ -111,7 +110,7 @@ def test_two_runs_that_differ_bound_nothing_and_nothing_reads_0_00() -> None:
 
 def test_a_wide_interval_that_still_bounds_keeps_its_digits() -> None:
     wide = RatioEstimate(0.4, (3, 3), Interval(0.0191, 17.6), 0.4)
-    assert ratio(wide) == "0.40 [0.019, 17.60]"
+    assert ratio(wide) == "0.40 (0.019-17.60)"
     assert judge(wide, 2).reason == (
         "speedup 0.40 on 2 devices (95 % interval 0.019-17.60, 3 and 3 runs): 1.10x is wanted; "
         "add repeats: more than 50 more runs of each"

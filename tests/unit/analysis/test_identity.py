@@ -12,7 +12,7 @@ from fakes.sections import lines_of
 from scalewise.analysis import Comparison, analyse, compare, load_sweep
 from scalewise.analysis.comparability import code_and_data_fields, differences, shared_part
 from scalewise.analysis.scaling import Refused
-from scalewise.host import WORKING_DIRECTORY
+from scalewise.host import SOURCE_SHA256
 from scalewise.records import SweepFolder
 
 FACTORS = [1.0, 1.01, 0.99, 1.005]
@@ -89,13 +89,13 @@ def test_without_a_commit_the_sources_tell_the_code(tmp_path: Path) -> None:
         assert ("code.commit" in known) is ("none" in known.values()) is is_known
 
 
-def test_the_users_commit_tells_nothing_of_scalewises_sources(tmp_path: Path) -> None:
+def test_a_commit_beside_the_hash_of_the_sources_sets_nothing_aside(tmp_path: Path) -> None:
     path = write_sweep(tmp_path, [Spec(), DDP])
-    for _, folder in SweepFolder(path).cells():
+    for at, (_, folder) in enumerate(SweepFolder(path).cells()):
         known = folder.load_provenance()
-        users = {**known.code, "tree": WORKING_DIRECTORY}
-        folder.save_provenance(replace(known, code=users))
-    assert fields(analyse(load_sweep(path)).refused) == ["code.commit"]
+        told = {"commit": str(at), "diff_sha256": str(at), SOURCE_SHA256: "0" * 64}
+        folder.save_provenance(replace(known, code=told))
+    assert fields(analyse(load_sweep(path)).refused) == []
 
 
 def test_repeats_of_two_protocols_are_compared_with_nothing(tmp_path: Path) -> None:

@@ -22,9 +22,10 @@ from scalewise.analysis import (
 )
 from scalewise.analysis.model import Sweep
 from scalewise.records import CellFolder, MetricRow, MetricsWriter
-from scalewise.report import comparison_section
+from scalewise.report import build, comparison_section, side_by_side
 from scalewise.report.answer import answers
 from scalewise.report.export import results_json
+from scalewise.report.findings import searched
 from scalewise.report.page import page_data
 
 WIDE, NARROW = (
@@ -115,6 +116,36 @@ def test_a_sweep_ends_with_its_rows_ranked_by_what_they_learned(swept: Analysis)
     assert said[2].startswith("  2. net single x1 width=narrow: 0.5")
     assert said[3] == "net single x1 width=wide is the best."
     assert [*said] == [line for line in answers(swept).texts if line in said]
+
+
+def test_a_search_on_one_device_is_not_advised_to_take_more(
+    swept: Analysis, tmp_path: Path
+) -> None:
+    objective = searched(swept)
+    assert objective is not None
+    assert objective.metric == "val/acc"
+    assert "devices" not in " ".join(answers(swept).texts)
+    first, *_ = build(swept, tmp_path / "report").markdown.read_text().splitlines()
+    assert "val/acc" in first
+    write_sweep(tmp_path / "b", [Spec(), DDP])
+    assert searched(analyse(load_sweep(tmp_path / "b"))) is None
+
+
+def test_two_searches_are_told_apart_by_their_objective_and_each_reason_once(
+    tmp_path: Path,
+) -> None:
+    asked = {"sweep": {"objective": "val/acc"}}
+    one, other = (replace(s, config={**s.config, **asked}) for s in (WIDE, NARROW))
+    busy = [replace(s, foreign_cpu=0.3) if s.seed < 3 else s for s in seeds(other, 8)]
+    a = accuracies(tmp_path / "a", seeds(one), (0.3, 0.31, 0.32))
+    b = accuracies(tmp_path / "b", busy, (0.8, 0.81, 0.82, 0.81) * 2)
+    found = compare(a, b)
+    assert len({left.fault for left in found.left_out}) < len(found.left_out)
+    *_, advice = side_by_side([analyse(a), analyse(b)], [found])
+    (said,) = advice.texts
+    assert said.startswith("By val/acc: take B net single x1, 0.81")
+    told = [line for line in comparison_section(found).texts if "left out" in line]
+    assert len(told) == 1
 
 
 def test_a_row_tells_how_many_of_its_seeds_are_in_its_mean(tmp_path: Path) -> None:

@@ -132,7 +132,7 @@ def test_alone_it_is_looked_at_after_every_round(tmp_path: Path, runs: int, want
 @pytest.mark.parametrize(
     ("factors", "because", "reason"),
     [
-        ((1.0, 1.5, 0.9), "cap", "11,600 [2,470, 54,300] samples/s"),
+        ((1.0, 1.5, 0.9), "cap", "11,600 (2,470-54,300) samples/s"),
         ((1.0, 1.001, 0.999), "precision", "12,800 ± 73 samples/s"),
     ],
 )

@@ -53,7 +53,7 @@ def test_output_without_room_is_one_line(words: list[str]) -> None:
     with Path("/dev/full").open("w") as full:
         done = scalewise_process(words, full.fileno())
     assert done.returncode == Exit.NOT_SHOWN
-    assert done.stderr == f"scalewise {words[0]}: No space left on device\n"
+    assert done.stderr == "error: No space left on device\n"
 
 
 def test_help_loads_nothing_that_takes_long() -> None:
@@ -145,7 +145,7 @@ def test_wrong_use_is_one_line(
     words = typed.format(**places).split()
     assert main(words) == Exit.WRONG_INPUT
     said = capsys.readouterr().err
-    assert said.startswith(f"scalewise {words[0]}: ")
+    assert said.startswith("error: ")
     assert message.format(**places) in said
     assert said.count("\n") == 1
 
@@ -248,7 +248,7 @@ def test_what_train_did_not_begin_is_not_resumed(
 ) -> None:
     assert main(["resume", str(recorded(tmp_path, *command))]) == Exit.WRONG_INPUT
     said = capsys.readouterr().err
-    assert said.startswith(f"scalewise resume: {tmp_path}: found the records of ")
+    assert said.startswith(f"error: {tmp_path}: found the records of ")
     assert said.count("\n") == 1
 
 
@@ -260,7 +260,7 @@ def test_ctrl_c_is_one_line(
 
     monkeypatch.setattr(scalewise.analysis, "load_sweep", interrupt)
     assert main(["report", "anywhere"]) == Exit.INTERRUPTED
-    assert capsys.readouterr().err == "scalewise report: interrupted\n"
+    assert capsys.readouterr().err == "interrupted\n"
 
 
 STATUSES: list[tuple[list[State], bool, Exit]] = [

@@ -1,5 +1,6 @@
 """``scalewise run`` in the words of Hydra, which reads back what was typed."""
 
+import shlex
 import sys
 
 import pytest
@@ -10,7 +11,7 @@ from omegaconf import OmegaConf
 
 from scalewise.cli.application import run
 from scalewise.cli.script import quoted, words_of
-from scalewise.config import ConfigError
+from scalewise.config import ConfigError, pasteable
 
 
 def read(text: str) -> str:
@@ -63,3 +64,15 @@ def test_what_is_no_number_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=found):
         words_of(("python", "train.py"), devices, time_s, repeats)
+
+
+def test_what_is_shown_to_paste_asks_for_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = ("python", "a b.py", "--text", "it's $HOME ${x}")
+    words = words_of(command, "1,2", "30s", "3", ("sweep.retries=0",))
+    shown = shlex.split(pasteable("python train.py", words, shlex.join(command)))
+    assert shown[:2] == ["scalewise", "run"]
+    monkeypatch.setattr("scalewise.cli.hydra_main.train", lambda defaults: 0)
+    monkeypatch.setattr("sys.argv", shown)
+    run.main(shown[2:], standalone_mode=False)
+    assert sys.argv[1:] == words
+    assert pasteable("python train.py", ["-m", "seed=1,2"], None) == "python train.py -m seed=1,2"

@@ -95,6 +95,8 @@ WRONG = [
      "dataset.path: found null; allowed: the path of a text file"),
     ("strategy=ddp strategy.devices=1600 batch_size=1600",
      "strategy.devices: found 1600 with strategy=ddp; allowed: at most "),
+    ("-m experiment=script script.command=ls model.name=ls devices=1,1600",
+     "devices: found 1600; allowed: at most "),
     ("-m hydra.sweep.subdir=x",
      "hydra.sweep.subdir: found 'x'; scalewise names each cell's folder"),
     ("max_steps=1e3", "max_steps: found 1000.0 (did you mean 1000?); allowed: an integer"),

@@ -132,6 +132,5 @@ def test_a_path_with_a_newline_is_named_in_one_line(
         assert main([*command, f"{tmp_path}/no\nsweep"]) == 2
         said = capsys.readouterr().err
         assert said == (
-            f"scalewise {command[0]}: {tmp_path}/no\\nsweep: no such folder; give the folder of a "
-            "sweep\n"
+            f"error: {tmp_path}/no\\nsweep: no such folder; give the folder of a sweep\n"
         )

@@ -34,7 +34,7 @@ def test_options_that_do_not_fit_the_host_are_one_line(argv: list[str], message:
         check=False,
     )
     assert done.returncode == 2
-    assert done.stderr.startswith(f"scalewise doctor: {message}") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"error: {message}") and done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("argv", [["--devices", "0"], ["--soak", "-1"], ["--gpus", "1,,2"]])

@@ -161,7 +161,7 @@ def test_a_sweep_is_exported_but_for_cells_without_gpus_and_series_that_cannot_b
     ]
     assert "d/gpu_stats_d_multi_gpu.json" in written
     (line,) = said.err.splitlines()
-    assert line.startswith(f"scalewise export: left out: {damaged}: not a device series")
+    assert line.startswith(f"warning: left out: {damaged}: not a device series")
 
 
 def test_files_that_cannot_be_written_or_read_end_with_status_2_and_one_line(

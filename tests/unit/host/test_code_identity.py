@@ -1,6 +1,7 @@
 """Which code runs, where it is in a repository, in somebody else's, or in none."""
 
 import hashlib
+import importlib
 import re
 import shutil
 import subprocess
@@ -17,8 +18,11 @@ from scalewise.host import (
     changes,
     code_changes,
     data_identity,
+    files_now,
     host_id,
     identity,
+    imported_modules,
+    module_files,
     own_classes,
     place_id,
     recorded_in,
@@ -136,6 +140,29 @@ def test_a_class_is_known_by_the_file_of_its_module_which_is_not_imported(
     assert module.partition(".")[0] not in sys.modules
 
 
+def test_what_a_module_imports_is_known_by_its_file_and_what_is_installed_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "trained_by_all.py").write_text("import yaml, parts_of_all.layer\n")
+    layer = tmp_path / "parts_of_all" / "layer.py"
+    layer.parent.mkdir()
+    layer.write_text("A = 1\n")
+    (tmp_path / "test_of_all.py").write_text("")
+    before = imported_modules()
+    importlib.import_module("trained_by_all")
+    found = imported_modules() - before
+    assert found == {"trained_by_all", "parts_of_all", "parts_of_all.layer"}
+    files = module_files(found)
+    assert set(files) == {"trained_by_all.py", "parts_of_all/layer.py"}
+    assert files_now(files) == files
+    layer.write_text("A = 2\n")
+    assert {name for name, told in files_now(files).items() if told != files[name]} == {
+        "parts_of_all/layer.py"
+    }
+    assert not imported_modules() & {"scalewise.host", "os", "yaml", "torch"}
+
+
 def test_a_class_that_is_not_found_has_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,12 +174,11 @@ def test_a_class_that_is_not_found_has_no_file(
 def test_each_part_of_the_fingerprint_tells_of_a_change() -> None:
     was = {"commit": "a", "diff_sha256": None, SOURCE_SHA256: "0", CLASS_FILES: {"mine.py": "1"}}
     now = [
-        {**was, "commit": "b"},
-        {**was, "diff_sha256": "2"},
+        {**was, "commit": "b", "diff_sha256": "2"},  # of a test, or of a page
         {**was, SOURCE_SHA256: "3"},
         {**was, CLASS_FILES: {"mine.py": "4"}},
     ]
-    assert [len(list(code_changes(was, one))) for one in now] == [1, 1, 1, 1]
+    assert [len(list(code_changes(was, one))) for one in now] == [0, 1, 1]
     (line,) = code_changes(was, now[-1])
     assert "mine.py" in line
     unknown = {**was, CLASS_FILES: {"other.py": "5"}}

@@ -209,7 +209,7 @@ def test_last_metrics_are_those_of_all_ranks() -> None:
 @pytest.mark.parametrize(
     ("evidence", "said"),
     [
-        (CandidateEvidence("ddp", 2, 2, 1343.0, 9.42, 1818.2), "1,343 [9.4, 1,818] samples/s"),
+        (CandidateEvidence("ddp", 2, 2, 1343.0, 9.42, 1818.2), "1,343 (9.4-1,818) samples/s"),
         (CandidateEvidence("ddp", 2, 1, 343.0), "343 samples/s (1 run)"),
     ],
 )

@@ -110,6 +110,20 @@ def test_accumulated_batches_are_parts_of_one_step() -> None:
     assert script.steps == [(f"{FORWARD_BACKWARD} | {FORWARD_BACKWARD} {OPTIMIZER}", 32, False)]
 
 
+def test_what_a_closure_leaves_of_its_step_is_the_optimizers_and_its_batch_counts_once() -> None:
+    script = Script()
+    for _ in range(2):
+        script.fetch()
+        script.moments.begin_optimizer()
+        for _ in range(2):  # as LBFGS asks for it
+            script.forward()
+            script.backward()
+        script.moments.end_optimizer(7)
+    asked = f"{FORWARD_BACKWARD} {OPTIMIZER}"
+    marks = f"fetch_begin fetch_end {OPTIMIZER} | {asked} | {asked}"
+    assert script.steps == [(marks, 64, False)] * 2
+
+
 def test_the_two_optimizers_of_a_gan_share_a_step_and_its_samples_count_once() -> None:
     script = Script()
     for _ in range(3):

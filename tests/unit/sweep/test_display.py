@@ -233,3 +233,13 @@ def test_a_cluster_runs_as_many_side_by_side_as_now() -> None:
     cells = [running(0.0, devices=2)] * 3 + [waiting("a", 2)] * 6
     assert known.seconds_left(cells, None, packed=False) == 30.0
     assert known.seconds_left([waiting("a", 2)] * 6, None, packed=False) == 60.0
+
+
+def test_a_cell_that_makes_no_step_is_told_of_once() -> None:
+    file = io.StringIO()
+    display = make_display(file)
+    for elapsed_s in (59.0, 61.0, 71.0):
+        display.tick(sweep([replace(cell("running"), elapsed_s=elapsed_s)]))
+    (said,) = [line for line in file.getvalue().splitlines() if line.startswith("slow")]
+    assert "1 min 01 s" in said
+    assert f"f/{LONG}/logs" in said

@@ -23,7 +23,7 @@ def settled(*words: str, here: int | None = 1, gpus: str = "NVIDIA H200") -> lis
 def test_what_the_host_lacks_is_rehearsed_over_the_link_of_its_gpus() -> None:
     (own,) = settled("devices=4", "rehearse=auto")
     assert (own.devices, own.ranks, own.link.name) == (1, 4, "nvlink_h200")
-    assert own.link.source.startswith("docs/results/")
+    assert "doctor" in own.link.source
 
 
 @pytest.mark.parametrize("words", [("devices=2",), ("devices=1",), ("strategy=fsdp", "devices=2")])

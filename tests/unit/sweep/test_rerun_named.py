@@ -84,12 +84,12 @@ def test_the_code_is_that_of_the_tree_whose_state_the_ranks_record(
 ) -> None:
     """Typed in a repository of the user's own, a resumed sweep was refused for its commit."""
     for _, cell in folder.cells():
-        provenance = dataclasses.replace(cell.load_provenance(), code={"commit": "scalewise's"})
-        cell.save_provenance(provenance)
-    monkeypatch.setattr(identity, "scalewise_version", lambda: {"commit": "scalewise's"})
-    assert refuse_mixing(folder, twice("seed=3"), (), {THERE}) == []
+        ours = {"commit": "scalewise's", SOURCE_SHA256: "0" * 64}
+        cell.save_provenance(dataclasses.replace(cell.load_provenance(), code=ours))
     monkeypatch.setattr(identity, "scalewise_version", lambda: {SOURCE_SHA256: "0" * 64})
-    with pytest.raises(ConfigError, match=r"code: commit scalewise' there, .* here"):
+    assert refuse_mixing(folder, twice("seed=3"), (), {THERE}) == []
+    monkeypatch.setattr(identity, "scalewise_version", lambda: {SOURCE_SHA256: "1" * 64})
+    with pytest.raises(ConfigError, match=r"code: .* 0000000000 there, 1111111111 here"):
         refuse_mixing(folder, twice("seed=3"), (), {THERE})
 
 

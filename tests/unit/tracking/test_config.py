@@ -7,7 +7,8 @@ from typing import Literal
 import pytest
 import yaml
 
-from scalewise.config import TrackingConfig
+from fakes.requests import asked
+from scalewise.config import TrackingConfig, default_project
 from scalewise.records import CellFolder, RecordError, build
 from scalewise.tracking.rows import CellRows
 from scalewise.tracking.wandb import logged_in, resolve_mode
@@ -16,15 +17,29 @@ CONF = Path(__file__).resolve().parents[3] / "conf" / "tracking"
 
 
 def test_every_option_builds_and_the_default_is_both() -> None:
-    options = {
-        path.stem: build(TrackingConfig, yaml.safe_load(path.read_text(encoding="utf-8")))
-        for path in CONF.glob("*.yaml")
+    read = {
+        one.stem: yaml.safe_load(one.read_text(encoding="utf-8")) for one in CONF.glob("*.yaml")
     }
+    assert {one.pop("project") for one in read.values()} == {None}
+    options = {name: build(TrackingConfig, one) for name, one in read.items()}
     assert {name: config.trackers for name, config in options.items()} == {
         "both": ("trackio", "wandb"), "trackio": ("trackio",), "wandb": ("wandb",), "none": (),
     }  # fmt: skip
     assert all(config.name == name for name, config in options.items())
     assert options["both"] == TrackingConfig()
+
+
+def test_a_project_is_called_as_the_folder_or_as_wandb_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / ".my thesis"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    assert default_project() == "my-thesis"
+    monkeypatch.setenv("WANDB_PROJECT", "theirs")
+    assert default_project() == "theirs"
+    assert asked().plain["tracking"]["project"]
+    assert asked("tracking.project=mine").cell.tracking.project == "mine"
 
 
 # unit/tracking/test_wandb.py

@@ -285,6 +285,24 @@ def test_an_interruption_belongs_to_no_step(tmp_path: Path) -> None:
     assert np.allclose(np.diff(series.rows["start_ns"][:3]) / MS, steps[:2], rtol=1e-4)
 
 
+def test_a_closure_that_is_called_twice_for_a_batch_runs_it_forward_twice(tmp_path: Path) -> None:
+    with closing(StepWriter(tmp_path / "rank0.bin")) as writer:
+        clock = StepClock(writer, None)
+        clock.begin()
+        for _ in range(2):
+            clock.begin_forward()
+            time.sleep(0.01)
+            clock.mark(Mark.FORWARD_END)
+            clock.mark(Mark.OPTIMIZER_BEGIN)
+            time.sleep(0.01)
+        clock.mark(Mark.OPTIMIZER_END)
+        clock.finish_step(0, 0, 16, 0)
+        clock.drain(wait=True)
+    series = read_steps(tmp_path / "rank0.bin", 0)
+    assert series.column("forward")[0] >= 20
+    assert series.column("optimizer")[0] >= 20
+
+
 def test_training_may_go_on_between_two_pieces_of_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,6 +113,13 @@ class StepClock:
         if self._cuts[mark]:
             batch.events[mark] = self._record()
 
+    def begin_forward(self) -> None:
+        """A closure that is called again for its batch, as LBFGS does, begins another part."""
+        if self._batch.host_ns[Mark.OPTIMIZER_BEGIN]:
+            self.mark(Mark.OPTIMIZER_END)
+            self.continue_step()
+        self.mark(Mark.FORWARD_BEGIN)
+
     def continue_step(self) -> None:
         """Another batch follows before the optimizer steps (gradient accumulation)."""
         self._batch = MarkedBatch()

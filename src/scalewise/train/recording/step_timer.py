@@ -285,24 +285,28 @@ def _mark_loop(trainer: pl.Trainer, clock: StepClock) -> None:
     The methods are wrapped on the objects of one fit, not on Lightning's classes.
     """
     loop, strategy = trainer.fit_loop.epoch_loop, trainer.strategy
+    begin_fetch = functools.partial(clock.mark, Mark.FETCH_BEGIN)
     for owner, name, before, after in (
-        (loop, "_on_before_fetch", Mark.FETCH_BEGIN, None),
+        (loop, "_on_before_fetch", begin_fetch, None),
         (loop, "_on_after_fetch", None, Mark.FETCH_END),
         (strategy, "batch_to_device", None, Mark.TRANSFER_END),
-        (strategy, "training_step", Mark.FORWARD_BEGIN, Mark.FORWARD_END),
+        (strategy, "training_step", clock.begin_forward, Mark.FORWARD_END),
     ):
         setattr(owner, name, _marking(getattr(owner, name), clock, before, after))
 
 
 def _marking(
-    inner: Callable[..., Any], clock: StepClock, before: Mark | None, after: Mark | None
+    inner: Callable[..., Any],
+    clock: StepClock,
+    before: Callable[[], None] | None,
+    after: Mark | None,
 ) -> Callable[..., Any]:
     @functools.wraps(inner)
     def marked(*args: Any, **kwargs: Any) -> Any:
         if not clock.divides:
             return inner(*args, **kwargs)
         if before is not None:
-            clock.mark(before)
+            before()
         result = inner(*args, **kwargs)
         if after is not None:
             clock.mark(after)

@@ -458,7 +458,7 @@ def describe_inferred_scaling(multi: Configuration) -> str:
 def _read(config: Configuration, singles: Sequence[Configuration]) -> Configuration:
     if config.devices == 1:
         return config
-    strong = _as_strong(config)
+    strong = as_strong(config)
     return strong if _distance(strong, singles) < _distance(config, singles) else config
 
 
@@ -467,7 +467,8 @@ def _distance(config: Configuration, singles: Sequence[Configuration]) -> int:
     return min(each, default=0)
 
 
-def _as_strong(config: Configuration) -> Configuration:
+def as_strong(config: Configuration) -> Configuration:
+    """A fit with its own batches, read as strong scaling."""
     runs = tuple(replace(run, cell=_strong(run.cell)) for run in config.runs)
     return replace(
         config,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from scalewise.analysis.comparability import Identity, differences, grouped
-from scalewise.analysis.configuration import Configuration
+from scalewise.analysis.configuration import Configuration, as_strong
 from scalewise.analysis.figures import factor, interval_words
 from scalewise.analysis.loss_budget import make_budget
 from scalewise.analysis.scaling import rate_ratio
@@ -90,6 +90,9 @@ def _rehearsal(
     config: Configuration, record: RehearsalRecord, timed: Sequence[Configuration]
 ) -> Rehearsal:
     whole = as_whole(config, record)
+    if config.has_own_settings and not any(alike(whole, timed, 1)):
+        config = as_strong(config)  # a script may divide its batch among its ranks
+        whole = as_whole(config, record)
     measured = next(alike(whole, timed, record.ranks), None)
     single = next(alike(whole, timed, 1), None)
     error = None
@@ -121,13 +124,12 @@ def as_whole(config: Configuration, record: RehearsalRecord) -> Identity:
 
 def alike(whole: Identity, timed: Sequence[Configuration], devices: int) -> Iterator[Configuration]:
     """Those of ``timed`` that are the same as ``whole``, on so many devices."""
-    return (
-        one
-        for one in timed
-        if one.devices == devices
-        and (devices == 1 or one.setting("strategy.kind") == "ddp")
-        and not differences(one.identity, whole, "devices")
-    )
+    for one in timed:
+        own = one.identity
+        if devices == 1 and one.has_own_settings:  # of one device it is either scaling
+            own = {**own, "scaling": whole["scaling"]}
+        if one.devices == devices and not differences(own, whole, "devices"):
+            yield from [one] if devices == 1 or one.setting("strategy.kind") == "ddp" else []
 
 
 def _widened(speedup: RatioEstimate) -> RatioEstimate:

@@ -142,8 +142,10 @@ def train(context: click.Context) -> int:
 # What follows the command's first word is the script's, a --devices of its own too.
 @application.command(context_settings={"allow_interspersed_args": False})
 @click.option(
-    "--devices", default="1,2", show_default=True, metavar="LIST", help="Numbers of devices."
+    "--devices", metavar="LIST", help="Numbers of devices.  [default: 1,2; beside --rehearse 1]"
 )
+@click.option("--rehearse", metavar="LIST", help="Rehearse numbers that this host lacks, as 2,4,8.")
+@click.option("--link", metavar="LINK", help="Over which link (docs/rehearsal.md), or doctor.json.")
 @click.option("--time", "time_s", metavar="S", help="Timed seconds of a run, as 30s.")
 @click.option("--repeats", default="auto", show_default=True, help="Runs of each; auto: decided.")
 @click.option(
@@ -151,8 +153,8 @@ def train(context: click.Context) -> int:
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
-    devices: str, time_s: str | None, repeats: str, settings: tuple[str, ...],
-    command: tuple[str, ...],
+    devices: str | None, rehearse: str | None, link: str | None, time_s: str | None,
+    repeats: str, settings: tuple[str, ...], command: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Any PyTorch script, unchanged, on each number of devices.
 
@@ -165,7 +167,9 @@ def run(
     from scalewise.cli import hydra_main
     from scalewise.cli.script import words_of
 
-    sys.argv = ["scalewise train", *words_of(command, devices, time_s, repeats, settings)]
+    devices = devices or ("1,2" if rehearse is None else "1")
+    words = words_of(command, devices, time_s, repeats, settings, rehearse, link)
+    sys.argv = ["scalewise train", *words]
     return hydra_main.train(defaults=False)
 
 

@@ -42,11 +42,6 @@ def rehearse_absent(
                 f"rehearse: found {asked.name} with strategy={strategy.name} on {devices} devices; "
                 f"allowed: strategy=ddp, or at most {available} devices"
             )
-        if one.cell.script is not None:  # it makes its group itself
-            raise ConfigError(
-                f"rehearse: found {asked.name} with a script on {devices} devices; allowed: "
-                f"at most {available}, or model and dataset of yours in scalewise train"
-            )
         link = asked.link(models_of(one.cell.hardware))
         lines[
             f"rehearse: one rank of N on this host, the others emulated over {link.name} "

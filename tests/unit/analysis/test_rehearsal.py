@@ -72,6 +72,21 @@ def test_it_is_held_against_one_device_and_called_likely(tmp_path: Path) -> None
     assert one.label == "large ddp x4, rehearsed over pcie"
 
 
+@pytest.mark.parametrize(("each", "times"), [(128, 4), (32, 1)])
+def test_a_script_divides_its_batch_among_its_ranks_or_does_not(
+    tmp_path: Path, each: int, times: int
+) -> None:
+    """Which of both it does shows beside one device, as of ranks that are there."""
+    script = {"script": {"command": "python s.py"}, "batch_size": 1}
+    single = replace(SINGLE, scaling="weak", config=script)
+    play = rehearsal(scaling="weak")
+    play = replace(play, batch_size=each, config={**play.config, **script})
+    (one,) = played(tmp_path, *three(single), *three(play)).rehearsals
+    assert one.single is not None and one.speedup is not None
+    step = sum(FASTER.values()) / sum(SINGLE_MS.values())
+    assert one.speedup.value == pytest.approx(times / step, rel=0.01)
+
+
 @pytest.mark.parametrize(("ranks", "word"), [(2, "likely pays"), (8, "likely does not pay")])
 def test_the_whole_interval_decides(tmp_path: Path, ranks: int, word: str) -> None:
     found = played(tmp_path, *three(SINGLE), *three(rehearsal(ranks)), ranks=ranks)

@@ -69,6 +69,7 @@ from .ranking import Ranking as Ranking
 from .ranking import devices_to_take as devices_to_take
 from .ranking import fastest_of_each as fastest_of_each
 from .ranking import rank as rank
+from .ranking import samples_per_s as samples_per_s
 from .rehearsal import Rehearsal as Rehearsal
 from .remarks import Gravity as Gravity
 from .remarks import Remark as Remark

@@ -78,7 +78,7 @@ def _run(words: list[str]) -> int:
 
 _JOBS = {
     "Run": ("train", "run", "resume", "defconfig"),
-    "Answer": ("report", "bundle", "compare", "score", "doctor"),
+    "Answer": ("report", "advise", "bundle", "compare", "score", "doctor"),
     "Watch": ("status", "top"),
     "Trackers": ("trackio-view", "wandb-sync", "mirror"),
     "Data": ("tokenize", "export"),
@@ -288,6 +288,34 @@ def report(
     for problem in problems:
         say(f"warning: {problem}")
     return Exit.INVALID if files.invalid else Exit.DONE
+
+
+@application.command()
+@click.argument("folder", type=FOLDER, required=False)
+@click.option("--samples", metavar="N", help="Time and cost of training on N, e.g. 1e9.")
+@click.option("--price", "prices", multiple=True, metavar="KEY=N", help="As of report.")
+def advise(folder: Path | None, samples: str | None, prices: tuple[str, ...]) -> int:
+    """What to take of what a sweep measured and rehearsed.
+
+    FOLDER is a sweep's, or its zip; without it the newest in multirun/ is read. Each workload has
+    four lines at most, every option, and what wins most with its command. Nothing is written. Exit
+    status: 0, or 4 if a verdict is invalid.
+    """
+    from scalewise.analysis import SamplesError, analyse, load_sweep, read_samples
+    from scalewise.config import conf_dir, read_prices
+    from scalewise.report import NothingToAdviseError, show_comparison
+    from scalewise.report import advise as sections_of
+    from scalewise.sweep import newest_sweep
+
+    try:
+        target = None if samples is None else read_samples(samples)
+        priced = read_prices(conf_dir() / "prices.yaml", prices)
+        analysis = analyse(load_sweep(folder or newest_sweep(Path("multirun"))), prices=priced)
+        sections = sections_of(analysis, target)
+    except (NothingToAdviseError, SamplesError) as error:
+        raise click.UsageError(str(error)) from error
+    show_comparison(sections, open_console())
+    return Exit.INVALID if analysis.invalid else Exit.DONE
 
 
 @application.command()

@@ -1,3 +1,5 @@
+from .advice import NothingToAdviseError as NothingToAdviseError
+from .advice import advise as advise
 from .builder import ReportFolderError as ReportFolderError
 from .builder import build as build
 from .builder import build_comparison as build_comparison

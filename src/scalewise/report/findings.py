@@ -66,6 +66,16 @@ def command(analysis: Analysis, override: str = "") -> str:
         typed = [w for i, w in enumerate(typed) if i == at or i in kept or i not in gone]
         if "," in value and not {"-m", "--multirun"} & set(typed):
             typed.insert(1, "-m")
+    return _to_paste(analysis, typed)
+
+
+def command_of(analysis: Analysis, config: Configuration) -> str:
+    """What would run ``config`` alone; a rehearsed one on all of its devices."""
+    own = (w for w in config.cells[0].planned.overrides if not key_of(w).startswith("rehearse"))
+    return _to_paste(analysis, [*analysis.sweep.command[:1], *own])
+
+
+def _to_paste(analysis: Analysis, typed: Sequence[str]) -> str:
     if not typed:
         return ""
     program = PurePath(typed[0]).name

@@ -91,8 +91,9 @@ def _rehearsal(
 ) -> Rehearsal:
     whole = as_whole(config, record)
     if config.has_own_settings and not any(alike(whole, timed, 1)):
-        config = as_strong(config)  # a script may divide its batch among its ranks
-        whole = as_whole(config, record)
+        divided = as_strong(config)  # a script may divide its batch among its ranks
+        if any(alike(as_whole(divided, record), timed, 1)):
+            config, whole = divided, as_whole(divided, record)
     measured = next(alike(whole, timed, record.ranks), None)
     single = next(alike(whole, timed, 1), None)
     error = None
@@ -102,7 +103,7 @@ def _rehearsal(
     if measured is not None:
         error = rate_ratio(measured, config).scaled(1 / record.ranks)
     if single is None:
-        why = "no single-device cell of the same workload: add devices=1"
+        why = _why_no_single(config, whole, timed)
         return Rehearsal(config, record, "cannot tell", why, None, None, measured, error)
     if single.invalid or config.invalid:
         why = (*single.invalid, *config.invalid)[0].text
@@ -110,6 +111,14 @@ def _rehearsal(
     speedup = _widened(rate_ratio(config, single, LIKELY).scaled(record.ranks))
     word, reason = _judge(config, speedup, record.ranks)
     return Rehearsal(config, record, word, reason, single, speedup, measured, error)
+
+
+def _why_no_single(config: Configuration, whole: Identity, timed: Sequence[Configuration]) -> str:
+    alone = [one for one in timed if one.devices == 1 and one.workload == config.workload]
+    if not alone:
+        return "no single-device cell of the same workload: add devices=1"
+    each = (differences(one.identity, whole, "devices") for one in alone)
+    return f"its single-device cell differs in {min(each, key=len)[0]}"
 
 
 def as_whole(config: Configuration, record: RehearsalRecord) -> Identity:

@@ -233,7 +233,7 @@ def _untold(analysis: Analysis, every: Options) -> Iterator[str]:
     for one in _only_rehearsed(every):
         if one.verdict == "cannot tell":
             yield from (one.told, f"  Run: {command_of(analysis, one.config)}")
-    if all(one.devices == 1 for one in every.values()):
+    if all(one.devices == 1 and not one.config.is_monitored for one in every.values()):
         yield f"  Run: {command(analysis, on_both(analysis))}"
     lost = [c for c in analysis.unfinished if c.ending and c.ending.cause == "oom"]
     yield from {f"Out of memory: {cell.planned.name}.": 0 for cell in lost}

@@ -70,8 +70,12 @@ def command(analysis: Analysis, override: str = "") -> str:
 
 
 def command_of(analysis: Analysis, config: Configuration) -> str:
-    """What would run ``config`` alone; a rehearsed one on all of its devices."""
-    own = (w for w in config.cells[0].planned.overrides if not key_of(w).startswith("rehearse"))
+    """What would run ``config`` alone; a rehearsed one on its devices and on one."""
+    typed = config.cells[0].planned.overrides
+    own = [word for word in typed if not key_of(word).startswith("rehearse")]
+    if config.rehearsed:
+        both = f"devices=1,{config.rehearsed.ranks}"
+        own = ["-m", *(both if key_of(word) == "devices" else word for word in own)]
     return _to_paste(analysis, [*analysis.sweep.command[:1], *own])
 
 

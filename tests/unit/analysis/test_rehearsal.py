@@ -151,7 +151,10 @@ def test_nothing_is_likely_where_nobody_saw_whether_its_gpu_had_work(
     ("specs", "reason"),
     [
         (three(rehearsal()), "no single-device cell"),
-        ([*three(replace(SINGLE, batch_size=64)), *three(rehearsal())], "no single-device cell"),
+        (
+            [*three(replace(SINGLE, batch_size=64)), *three(rehearsal())],
+            "differs in batch: 64 against 128",
+        ),
         ([*three(SINGLE), *three(rehearsal())[:2]], "2 of 3 runs"),
         ([*three(replace(SINGLE, kind="cpu")), *three(rehearsal(kind="cpu"))], "on CPUs"),
     ],

@@ -128,7 +128,7 @@ def test_more_devices_that_likely_pay_are_to_be_measured() -> None:
     assert "measure 8 devices" in lead.lines[3].text
     first, run = below[1:3]
     assert first.startswith("1. ddp x8, rehearsed")
-    assert {"devices=8", "batch_size=16"} <= set(shlex.split(run))
+    assert {"-m", "devices=1,8", "batch_size=16"} <= set(shlex.split(run))
     assert "rehearse" not in run
     assert below[3].startswith("2. 2 devices, ddp: 1.60x")
 

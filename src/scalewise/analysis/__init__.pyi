@@ -71,6 +71,7 @@ from .ranking import fastest_of_each as fastest_of_each
 from .ranking import rank as rank
 from .ranking import samples_per_s as samples_per_s
 from .rehearsal import Rehearsal as Rehearsal
+from .rehearsal import by_size as by_size
 from .remarks import Gravity as Gravity
 from .remarks import Remark as Remark
 from .remedies import OWN_BATCHES as OWN_BATCHES

@@ -12,7 +12,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from scalewise.analysis.comparability import Identity, differences, grouped
+from scalewise.analysis.comparability import (
+    Identity,
+    differences,
+    grouped,
+    grouped_alike,
+    shared_part,
+)
 from scalewise.analysis.configuration import Configuration, as_strong
 from scalewise.analysis.figures import factor, interval_words
 from scalewise.analysis.loss_budget import make_budget
@@ -50,6 +56,10 @@ class Rehearsal:
     """Rehearsed step over the measured one; None where that was not measured."""
 
     @property
+    def parameters(self) -> int:
+        return self.config.rank_summaries[0].parameters_total
+
+    @property
     def label(self) -> str:
         """``gpt2 ddp x8, rehearsed over nvlink_h200``."""
         return self.config.label
@@ -84,6 +94,19 @@ def rehearsals(
     return tuple(
         one for rows in alike.values() for one in sorted(rows, key=lambda row: row.record.ranks)
     )
+
+
+def by_size(played: Sequence[Rehearsal]) -> Iterator[tuple[Rehearsal, ...]]:
+    """Those of one link and number of ranks that differ in their model's size, smallest first."""
+    alike = grouped_alike(
+        played,
+        lambda a, b: not differences(a.config.identity, b.config.identity, "model"),
+        lambda one: shared_part(one.config.identity, "model"),
+    )
+    for group in alike:
+        for rows in grouped(group, lambda one: one.config.setting("model._target_")).values():
+            if len({one.parameters for one in rows}) == len(rows) > 1:
+                yield tuple(sorted(rows, key=lambda one: one.parameters))
 
 
 def _rehearsal(

@@ -32,6 +32,11 @@ def rehearse_absent(
                 f"rehearse: found {asked.name} on hosts that are not known yet, or without devices "
                 "that fit; allowed: hydra/launcher=local, or rehearse=none"
             )
+        if strategy.kind == "ddp" and strategy.devices == "auto" and available < 2:
+            raise ConfigError(
+                f"rehearse: found {asked.name} with strategy.devices=auto on {available} device; "
+                "allowed: a number to rehearse (strategy.devices=8)"
+            )
         devices = available if strategy.devices == "auto" else strategy.devices
         fits = devices <= available
         if devices < 2 or (fits and not asked.all):

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from scalewise.analysis.rehearsal import STEP_ERROR, regime
 from scalewise.analysis.score import Share
 from scalewise.report import build
 from scalewise.report.page import page_data
+from scalewise.report.rehearsal_tables import in_brief
 
 SINGLE = Spec()
 REAL = replace(DDP, devices=4, config={"strategy": {"name": "ddp", "kind": "ddp"}})
@@ -145,6 +147,33 @@ def test_nothing_is_likely_where_nobody_saw_whether_its_gpu_had_work(
     monkeypatch.setattr(step_parts, "_activity", lambda usage: {})
     (one,) = played(tmp_path, *three(SINGLE), *three(rehearsal(2)), ranks=2).rehearsals
     assert (regime(one.config), one.word) == ("unknown", "cannot tell")
+
+
+@pytest.mark.parametrize(
+    ("by", "known"),
+    [
+        ((0.5, 2.0, 3.0), "likely does not pay up to 1 M; likely pays from 100 M parameters on"),
+        ((0.5, 3.0, 3.0), "likely does not pay up to 1 M; likely pays from 10 M parameters on"),
+        ((3.0, 2.0, 2.0), "cannot tell from which of 3 sizes on it pays"),
+    ],
+)
+def test_sizes_of_one_model_say_from_which_on_devices_likely_pay(
+    tmp_path: Path, by: tuple[float, ...], known: str
+) -> None:
+    specs = []
+    for i, faster in enumerate(by):
+        own = {"model": {"name": f"s{i}", "_target_": "my.Net", "size": i}}
+        each = {name: ms / faster for name, ms in SINGLE_MS.items()}
+        play = rehearsal(model=f"s{i}")
+        play = replace(play, phases_ms=each, config={**play.config, **own})
+        specs += [*three(replace(SINGLE, model=f"s{i}", config=own)), *three(play)]
+    played(tmp_path, *specs)
+    for i in range(len(by)):
+        count = partial(dict.update, parameters_total=10 ** (6 + i))
+        edit_ranks(tmp_path, count, f"*-s{i}-*")
+    found = analyse(load_sweep(tmp_path))
+    said = [line for line in in_brief(found) if line.startswith("Net ")]
+    assert said == [f"Net ddp x4 over pcie, 32 samples a rank: {known}."]
 
 
 @pytest.mark.parametrize(

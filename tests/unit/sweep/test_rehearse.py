@@ -66,6 +66,11 @@ def test_a_rehearsal_has_the_share_of_one_rank_and_is_repeated_as_what_it_stands
     [
         (("devices=8", "rehearse=auto"), "NVIDIA A10G", "no link of NVIDIA A10G is known"),
         (("devices=8", "rehearse=auto", "strategy=fsdp"), "H200", "allowed: strategy=ddp, or at"),
+        (
+            ("strategy=ddp", "rehearse=auto"),
+            "H200",
+            "strategy.devices=auto on 1 device; allowed: a",
+        ),
         (("devices=8", "rehearse=custom"), "H200", "rehearse.latency_us: found null"),
         (("devices=8", "rehearse=doctor"), "H200", "rehearse.record: found null"),
         (("devices=8", "rehearse=doctor", "rehearse.record=none.json"), "H200", "no such record"),

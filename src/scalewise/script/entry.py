@@ -30,7 +30,7 @@ from scalewise.host import data_identity
 from scalewise.records import CellFolder, DeviceInfo, RehearsalRecord, build
 from scalewise.script.place import Task, take_place
 from scalewise.script.recorder import RunEnds, ScriptRecorder, first_parameter
-from scalewise.train import collect_started, join_alone
+from scalewise.train import collect_started
 
 
 def begin(optimizer: torch.optim.Optimizer, *, in_child: bool) -> None:
@@ -83,6 +83,8 @@ def join_rehearsal(folder: str, rank: int, world_size: int) -> None:
         rank: which the script asks for; -1 where it leaves that to these.
         world_size: likewise.
     """
+    from scalewise.train import join_alone  # few ranks of a script rehearse
+
     rehearsal = rehearsed(build_cell(CellFolder(Path(folder)).load_config()))
     assert rehearsal is not None
     if rank not in (-1, 0) or world_size not in (-1, rehearsal.ranks):

@@ -199,6 +199,13 @@ def test_what_is_rehearsed_alone_is_not_taken_for_measured(
     assert any(text.startswith("  Run: ") for text in below)
 
 
+def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
+    larger = replace(Spec(), batch_size=4096, outcome="failed")
+    write_sweep(tmp_path, [*three(Spec()), *three(DDP), larger])
+    _, _, below = blocks(advised(tmp_path)[0])
+    assert below[-1] == "Out of memory: 006-large-single-r0."
+
+
 def test_no_single_device_and_an_invalid_one_are_refused(tmp_path: Path) -> None:
     write_sweep(tmp_path / "none", three(DDP))
     with pytest.raises(NothingToAdviseError, match="single-device cell: found none"):

@@ -70,10 +70,12 @@ from .ranking import fastest_of_each as fastest_of_each
 from .ranking import objective_of as objective_of
 from .ranking import rank as rank
 from .ranking import rank_by as rank_by
+from .ranking import samples_per_s as samples_per_s
 from .rehearsal import Case as Case
 from .rehearsal import Rehearsal as Rehearsal
 from .rehearsal import Score as Score
 from .rehearsal import Share as Share
+from .rehearsal import by_size as by_size
 from .rehearsal import cases as cases
 from .rehearsal import scores as scores
 from .remarks import Gravity as Gravity

@@ -428,7 +428,7 @@ def read_scaling(configs: Sequence[Configuration]) -> tuple[Configuration, ...]:
     read = []
     for config in configs:
         if config.devices != 1 and config.runs and _has_own_batches(config):
-            strong = _as_strong(config)
+            strong = as_strong(config)
             if _distance(strong, singles) < _distance(config, singles):
                 config = strong
         read.append(config)
@@ -456,7 +456,8 @@ def _distance(config: Configuration, singles: Sequence[Configuration]) -> int:
     return min(each, default=0)
 
 
-def _as_strong(config: Configuration) -> Configuration:
+def as_strong(config: Configuration) -> Configuration:
+    """A fit with its own batches, read as strong scaling."""
     runs = tuple(replace(run, cell=_strong(run.cell)) for run in config.runs)
     return replace(
         config,

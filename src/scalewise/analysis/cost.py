@@ -244,6 +244,8 @@ class Alternative:
     """Samples/s over the baseline's; None where this sweep did not measure it."""
     usd: float | None
     """Its price; None where that is not known."""
+    config: Configuration | None = None
+    """What measured it."""
 
 
 def measure_owned(
@@ -415,7 +417,8 @@ def find_alternatives(
         for pair in (p for p in sound if p.single.config_id == baseline.config_id):
             what = f"{pair.devices} devices, {pair.multi.name('strategy')}"
             price = returns.get(pair.multi.config_id)
-            rows.append(Alternative(baseline, what, pair.speedup, price.usd if price else None))
+            usd = price.usd if price else None
+            rows.append(Alternative(baseline, what, pair.speedup, usd, pair.multi))
         left = []
         for typed, fields, others in options[baseline.config_id]:
             rows += [_measured(baseline, other, fields, owned) for other in others]
@@ -451,7 +454,7 @@ def _measured(
     """A setting costs nothing, another GPU the difference to the one there is."""
     gain = rate_ratio(other, baseline)
     if "device_model" not in fields:
-        return Alternative(baseline, " ".join(other.swept) or other.label, gain, 0.0)
+        return Alternative(baseline, " ".join(other.swept) or other.label, gain, 0.0, other)
     a, b = owned.get(other.config_id), owned.get(baseline.config_id)
     usd = None if a is None or b is None else a.usd - b.usd
-    return Alternative(baseline, other.rank_summaries[0].device.name, gain, usd)
+    return Alternative(baseline, other.rank_summaries[0].device.name, gain, usd, other)

@@ -20,9 +20,15 @@ from typing import TYPE_CHECKING, Final, Literal
 import scipy
 
 from scalewise.analysis.communication import serial_fraction
-from scalewise.analysis.comparability import Identity, differences, grouped
+from scalewise.analysis.comparability import (
+    Identity,
+    differences,
+    grouped,
+    grouped_alike,
+    shared_part,
+)
 from scalewise.analysis.comparison import find_link
-from scalewise.analysis.configuration import Configuration
+from scalewise.analysis.configuration import Configuration, as_strong
 from scalewise.analysis.figures import factor, interval_words
 from scalewise.analysis.loss_budget import make_budget
 from scalewise.analysis.scaling import rate_ratio
@@ -61,6 +67,10 @@ class Rehearsal:
     """Rehearsed step over the measured one; None where that was not measured."""
 
     @property
+    def parameters(self) -> int:
+        return self.config.rank_summaries[0].parameters_total
+
+    @property
     def label(self) -> str:
         """``gpt2 ddp x8, rehearsed over nvlink_h200``."""
         return self.config.label
@@ -97,10 +107,27 @@ def rehearsals(
     )
 
 
+def by_size(played: Sequence[Rehearsal]) -> Iterator[tuple[Rehearsal, ...]]:
+    """Those of one link and number of ranks that differ in their model's size, smallest first."""
+    alike = grouped_alike(
+        played,
+        lambda a, b: not differences(a.config.identity, b.config.identity, "model"),
+        lambda one: shared_part(one.config.identity, "model"),
+    )
+    for group in alike:
+        for rows in grouped(group, lambda one: one.config.setting("model._target_")).values():
+            if len({one.parameters for one in rows}) == len(rows) > 1:
+                yield tuple(sorted(rows, key=lambda one: one.parameters))
+
+
 def _rehearsal(
     config: Configuration, record: RehearsalRecord, timed: Sequence[Configuration]
 ) -> Rehearsal:
     whole = as_whole(config, record)
+    if config.has_own_settings and not any(alike(whole, timed, 1)):
+        divided = as_strong(config)  # a script may divide its batch among its ranks
+        if any(alike(as_whole(divided, record), timed, 1)):
+            config, whole = divided, as_whole(divided, record)
     measured = next(alike(whole, timed, record.ranks), None)
     single = next(alike(whole, timed, 1), None)
     found = Rehearsal(config, record, "cannot tell", "", single, None, measured)
@@ -111,12 +138,20 @@ def _rehearsal(
         error = rate_ratio(measured, config).scaled(1 / record.ranks)
         found = replace(found, step_error=error)
     if single is None:
-        return replace(found, reason="no single-device cell of the same workload: add devices=1")
+        return replace(found, reason=_why_no_single(config, whole, timed))
     if invalid := (*single.invalid, *config.invalid):
         return replace(found, reason=invalid[0].text)
     speedup = _widened(rate_ratio(config, single, LIKELY).scaled(record.ranks))
     word, reason = _judge(config, speedup, record.ranks)
     return replace(found, word=word, reason=reason, speedup=speedup)
+
+
+def _why_no_single(config: Configuration, whole: Identity, timed: Sequence[Configuration]) -> str:
+    alone = [one for one in timed if one.devices == 1 and one.workload == config.workload]
+    if not alone:
+        return "no single-device cell of the same workload: add devices=1"
+    each = (differences(one.identity, whole, "devices") for one in alone)
+    return f"its single-device cell differs in {min(each, key=len)[0]}"
 
 
 def as_whole(config: Configuration, record: RehearsalRecord) -> Identity:
@@ -131,13 +166,12 @@ def as_whole(config: Configuration, record: RehearsalRecord) -> Identity:
 
 def alike(whole: Identity, timed: Sequence[Configuration], devices: int) -> Iterator[Configuration]:
     """Those of ``timed`` that are the same as ``whole``, on so many devices."""
-    return (
-        one
-        for one in timed
-        if one.devices == devices
-        and (devices == 1 or one.setting("strategy.kind") == "ddp")
-        and not differences(one.identity, whole, "devices")
-    )
+    for one in timed:
+        own = one.identity
+        if devices == 1 and one.has_own_settings:  # of one device it is either scaling
+            own = {**own, "scaling": whole["scaling"]}
+        if one.devices == devices and not differences(own, whole, "devices"):
+            yield from [one] if devices == 1 or one.setting("strategy.kind") == "ddp" else []
 
 
 def _widened(speedup: RatioEstimate) -> RatioEstimate:

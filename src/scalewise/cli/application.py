@@ -79,7 +79,7 @@ def _run(words: list[str]) -> int:
 
 _JOBS = {
     "Run": ("train", "run", "resume", "defconfig"),
-    "Answer": ("report", "bundle", "compare", "score", "doctor"),
+    "Answer": ("report", "advise", "bundle", "compare", "score", "doctor"),
     "Watch": ("status", "top"),
     "Trackers": ("trackio-view", "wandb-sync", "mirror"),
     "Data": ("tokenize", "export"),
@@ -143,8 +143,10 @@ def train(context: click.Context) -> int:
 # What follows the command's first word is the script's, a --devices of its own too.
 @application.command(context_settings={"allow_interspersed_args": False})
 @click.option(
-    "--devices", default="1,2", show_default=True, metavar="LIST", help="Numbers of devices."
+    "--devices", metavar="LIST", help="Numbers of devices.  [default: 1,2; beside --rehearse 1]"
 )
+@click.option("--rehearse", metavar="LIST", help="Rehearse numbers that this host lacks, as 2,4,8.")
+@click.option("--link", metavar="LINK", help="Over which link (docs/rehearsal.md), or doctor.json.")
 @click.option("--time", "time_s", metavar="S", help="Timed seconds of a run, as 30s.")
 @click.option("--repeats", default="auto", show_default=True, help="Runs of each; auto: decided.")
 @click.option(
@@ -152,8 +154,8 @@ def train(context: click.Context) -> int:
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 def run(
-    devices: str, time_s: str | None, repeats: str, settings: tuple[str, ...],
-    command: tuple[str, ...],
+    devices: str | None, rehearse: str | None, link: str | None, time_s: str | None,
+    repeats: str, settings: tuple[str, ...], command: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Any PyTorch script, unchanged, on each number of devices.
 
@@ -166,7 +168,9 @@ def run(
     from scalewise.cli import hydra_main
     from scalewise.cli.script import words_of
 
-    sys.argv = ["scalewise train", *words_of(command, devices, time_s, repeats, settings)]
+    devices = devices or ("1,2" if rehearse is None else "1")
+    words = words_of(command, devices, time_s, repeats, settings, rehearse, link)
+    sys.argv = ["scalewise train", *words]
     return hydra_main.train(defaults=False)
 
 
@@ -279,6 +283,34 @@ def report(
     for problem in problems:
         say(f"warning: {problem}")
     return Exit.INVALID if files.invalid else Exit.DONE
+
+
+@application.command()
+@click.argument("folder", type=FOLDER, required=False)
+@click.option("--samples", metavar="N", help="Time and cost of training on N, e.g. 1e9.")
+@click.option("--price", "prices", multiple=True, metavar="KEY=N", help="As of report.")
+def advise(folder: Path | None, samples: str | None, prices: tuple[str, ...]) -> int:
+    """What to take of what a sweep measured and rehearsed.
+
+    FOLDER is a sweep's, or its zip; without it the newest in multirun/ is read. Each workload has
+    four lines at most, every option, and what wins most with its command. Nothing is written. Exit
+    status: 0, or 4 if a verdict is invalid.
+    """
+    from scalewise.analysis import analyse, load_sweep, read_samples
+    from scalewise.config import ConfigError, conf_dir, read_prices
+    from scalewise.report import advise as sections_of
+    from scalewise.report import show_comparison
+    from scalewise.sweep import newest_sweep
+
+    try:
+        target = None if samples is None else read_samples(samples)
+        priced = read_prices(conf_dir() / "prices.yaml", prices)
+        analysis = analyse(load_sweep(folder or newest_sweep(Path("multirun"))), prices=priced)
+        sections = sections_of(analysis, target)
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from error
+    show_comparison(sections, open_console())
+    return Exit.INVALID if analysis.invalid else Exit.DONE
 
 
 @application.command()

@@ -1,3 +1,4 @@
+from .advice import advise as advise
 from .builder import build as build
 from .builder import build_comparison as build_comparison
 from .builder import print_console as print_console

@@ -88,7 +88,7 @@ def answers(analysis: Analysis) -> Section:
         key=lambda config: config.config_id not in analysis.invalid,
     )
     whole, found = len(judged) <= MOST_WHOLE, remark_lines(analysis)
-    rest = (_decide, best_in_brief, fastest_in_brief, lines_of_devices, _chosen, _accuracy,
+    rest = (to_decide, best_in_brief, fastest_in_brief, lines_of_devices, _chosen, _accuracy,
             _stopped, rehearsals_in_brief, _found)  # fmt: skip
     return section(
         "answer",
@@ -109,7 +109,7 @@ def in_detail(analysis: Analysis) -> Section:
         "answer",
         "Answer",
         Lines(found),
-        lines([] if found or searched(analysis) else [_why_none(analysis)], "plain"),
+        lines([] if found or searched(analysis) else [why_none(analysis)], "plain"),
         lines(fastest_in_brief(analysis), "plain"),
     )
 
@@ -163,7 +163,7 @@ def _block(
         asked = "" if few else _asked(pair)
         cause = _cause(analysis, pair)
         rest = [one for one in found if not cause or one.first.code != "contention"]
-        said += [Line(text) for text in (cause, asked, lost, _next(analysis, pair)) if text]
+        said += [Line(text) for text in (cause, asked, lost, next_step(analysis, pair)) if text]
         said += _doubt(rest, pair)
     return Lines(tuple(said[:_MOST_LINES]), "answer")
 
@@ -235,7 +235,7 @@ def _cause(analysis: Analysis, pair: Pair) -> str:
     return _sentence(next(graver, ""))
 
 
-def _next(analysis: Analysis, pair: Pair) -> str:
+def next_step(analysis: Analysis, pair: Pair) -> str:
     """What to do next, and what it gains at most; empty where nothing measured asks for it."""
     verdict, found = pair.verdict, _first_remedy(analysis, pair.multi)
     if verdict in ("ceiling", "undecided"):
@@ -252,7 +252,7 @@ def _next(analysis: Analysis, pair: Pair) -> str:
     return f"Next: {deed} (wins back {gain})." if deed else ""
 
 
-def _decide(analysis: Analysis) -> Iterator[str]:
+def to_decide(analysis: Analysis) -> Iterator[str]:
     """The command that adds runs until the open verdicts are probably decided, once for all."""
     pairs = [p for p in analysis.pairs if p.verdict == p.judgement.verdict == "undecided"]
     if not pairs:
@@ -348,7 +348,7 @@ def _commands(analysis: Analysis) -> Iterator[str]:
     for pair in analysis.pairs if command(analysis) else ():
         found = _first_remedy(analysis, pair.multi)
         override = _paired(analysis, found[1].overrides[0]) if found and found[1].overrides else ""
-        if override and override in _next(analysis, pair):
+        if override and override in next_step(analysis, pair):
             yield command(analysis, override)
 
 
@@ -376,7 +376,7 @@ def _alone(analysis: Analysis) -> Iterator[str]:
     if len(measured) == 1:
         yield from _of_one(analysis, measured[0])
     if searched(analysis) is None:
-        yield _why_none(analysis)
+        yield why_none(analysis)
 
 
 def _of_one(analysis: Analysis, config: Configuration) -> Iterator[str]:
@@ -393,7 +393,7 @@ def _of_one(analysis: Analysis, config: Configuration) -> Iterator[str]:
         yield f"Next: {_deed(analysis, what)} (nothing but work of the device takes time)."
 
 
-def _why_none(analysis: Analysis) -> str:
+def why_none(analysis: Analysis) -> str:
     tried = [c for c in analysis.configurations if c.devices != 1]
     if not analysis.measured and any(c.runs for c in analysis.configurations):
         if all(c.setting("workload") == "doctor" for c in analysis.configurations):
@@ -412,9 +412,13 @@ def _why_none(analysis: Analysis) -> str:
         command = str(config.setting("script.command"))
         way = way_to_get("several devices", config.started_by, command=command)
     else:
-        both = "devices=1,2" if "devices" in _typed_keys(analysis) else "strategy=single,ddp"
-        way = f"{_add(analysis, both)} for a verdict"
+        way = f"{_add(analysis, on_both(analysis))} for a verdict"
     return f"Nothing ran on several devices: {way}."
+
+
+def on_both(analysis: Analysis) -> str:
+    """What to type for a second device."""
+    return "devices=1,2" if "devices" in _typed_keys(analysis) else "strategy=single,ddp"
 
 
 def fastest_in_brief(analysis: Analysis) -> Iterator[str]:

@@ -107,7 +107,7 @@ def _whose(line: Line) -> str:
 
 
 _CLAUSE = re.compile(r"(?<=[.,;]) (?=\S)| (?=\()")
-_PASTED = re.compile(r"^ *(Next|log): |scalewise resume ")
+_PASTED = re.compile(r"^ *(Next|Run|log): |scalewise resume ")
 
 
 def rows(text: str, width: int) -> list[str]:

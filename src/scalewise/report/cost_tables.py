@@ -186,12 +186,12 @@ def lines_of_devices(analysis: Analysis) -> Iterator[str]:
         figure = f", {times(taken.pair.speedup)}" if taken.pair else ""
         count = f"{taken.devices} {plural(taken.devices, 'device')}"
         more = [rung for rung in fastest_of_each(ladder) if rung.devices > taken.devices]
-        why = f"; {_why_not(more[0])}" if more else ""
+        why = f"; {why_not(more[0])}" if more else ""
         still = any(rung.pair and rung.pair.verdict == "undecided" for rung in more)
         yield f"{name}: take {count}{' for now' if still else ''}{figure}{why}."
 
 
-def _why_not(rung: LadderRow) -> str:
+def why_not(rung: LadderRow) -> str:
     """``8 do not pay: 3.90x where 4.00x is wanted of 8``."""
     assert rung.pair is not None
     verdict, short = rung.pair.verdict, rung.pair.judgement.short

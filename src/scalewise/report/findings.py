@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Final
@@ -74,6 +74,20 @@ def command(analysis: Analysis, override: str = "") -> str:
         typed = [w for i, w in enumerate(typed) if i == at or i in kept or i not in gone]
         if "," in value and not {"-m", "--multirun"} & set(typed):
             typed.insert(1, "-m")
+    return _to_paste(analysis, typed)
+
+
+def command_of(analysis: Analysis, config: Configuration) -> str:
+    """What would run ``config`` alone; a rehearsed one on its devices and on one."""
+    typed = config.cells[0].planned.overrides
+    own = [word for word in typed if not key_of(word).startswith("rehearse")]
+    if config.rehearsed:
+        both = f"devices=1,{config.rehearsed.ranks}"
+        own = ["-m", *(both if key_of(word) == "devices" else word for word in own)]
+    return _to_paste(analysis, [*analysis.sweep.command[:1], *own])
+
+
+def _to_paste(analysis: Analysis, typed: Sequence[str]) -> str:
     if not typed:
         return ""
     program = PurePath(typed[0]).name

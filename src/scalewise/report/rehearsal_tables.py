@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 from operator import attrgetter, methodcaller
 
-from scalewise.analysis import Analysis, Case, Configuration, Estimate, Share, number, scores
+from scalewise.analysis import (
+    Analysis,
+    Case,
+    Configuration,
+    Estimate,
+    Rehearsal,
+    Share,
+    by_size,
+    number,
+    scores,
+    size_words,
+)
 from scalewise.report.sections import Column, Note, Read, Section, lines, section, table, words
 
 _MISSES = (
@@ -40,8 +52,22 @@ def in_brief(analysis: Analysis) -> Iterator[str]:
         yield str(one)
         if one.score:
             yield f"  {one.score}."
+    yield from map(_from_which_size, by_size(analysis.rehearsals))
     if analysis.rehearsals:
         yield _MISSES
+
+
+def _from_which_size(curve: Sequence[Rehearsal]) -> str:
+    """Up to which size its devices likely do not pay, and from which on they do."""
+    first, words = curve[0], [one.word for one in curve]
+    no = list(takewhile(lambda one: one.word == "likely does not pay", curve))
+    yes = list(takewhile(lambda one: one.word == "likely pays", reversed(curve)))
+    said = [f"likely does not pay up to {size_words(no[-1].parameters)}"] if no else []
+    said += [f"likely pays from {size_words(yes[-1].parameters)} parameters on"] if yes else []
+    known = "; ".join(said) or f"cannot tell from which of {len(words)} sizes on it pays"
+    kind = str(first.config.setting("model._target_") or "model").rpartition(".")[2]
+    record, batch = first.record, first.config.identity.get("batch")
+    return f"{kind} ddp x{record.ranks} over {record.link}, {batch} samples a rank: {known}."
 
 
 _ERRORS = {

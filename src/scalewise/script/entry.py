@@ -25,9 +25,9 @@ from torch.optim.optimizer import (
 )
 from torch.utils.data import dataloader
 
-from scalewise.config import ConfigError, build_cell, ending_of
+from scalewise.config import ConfigError, build_cell, ending_of, rehearsed
 from scalewise.host import data_identity
-from scalewise.records import CellFolder, DeviceInfo, build
+from scalewise.records import CellFolder, DeviceInfo, RehearsalRecord, build
 from scalewise.script.place import Task, take_place
 from scalewise.script.recorder import RunEnds, ScriptRecorder, first_parameter
 from scalewise.train import collect_started, note_imported
@@ -54,6 +54,7 @@ def begin(optimizer: torch.optim.Optimizer, *, in_child: bool) -> None:
         folder.save_rank_error(ending_of(error, place.rank))
         raise RunEnds(1)
     devices = build(tuple[DeviceInfo, ...], json.loads(os.environ["SCALEWISE_DEVICES"]))
+    one = rehearsed(cell)
     task = Task(
         cell.model.name,
         cell.warmup_steps,
@@ -61,6 +62,7 @@ def begin(optimizer: torch.optim.Optimizer, *, in_child: bool) -> None:
         cell.ends_by_time,
         cell.measure.min_time_s,
         cell.log_every_n_steps,
+        None if one is None else RehearsalRecord(one.ranks, one.link.name, one.link.source),
     )
     recorder = ScriptRecorder(place, task)
     if place.rank == place.world_size // place.hosts - 1:
@@ -72,6 +74,27 @@ def begin(optimizer: torch.optim.Optimizer, *, in_child: bool) -> None:
     recorder.begin(optimizer, devices[place.local_rank if slot is None else slot])
     watch(recorder)
     _await_the_end(recorder)
+
+
+def join_rehearsal(folder: str, rank: int, world_size: int) -> None:
+    """Make the group of a rehearsal, as rank 0 of those that torchrun's variables name.
+
+    Args:
+        folder: the cell's.
+        rank: which the script asks for; -1 where it leaves that to these.
+        world_size: likewise.
+    """
+    from scalewise.train import join_alone  # few ranks of a script rehearse
+
+    rehearsal = rehearsed(build_cell(CellFolder(Path(folder)).load_config()))
+    assert rehearsal is not None
+    if rank not in (-1, 0) or world_size not in (-1, rehearsal.ranks):
+        raise ConfigError(
+            f"init_process_group: found rank {rank} of {world_size}; allowed under --rehearse: "
+            f"rank 0 of {rehearsal.ranks}, as torchrun's variables say"
+        )
+    is_gpu = json.loads(os.environ["SCALEWISE_DEVICE"])["kind"] == "cuda"
+    join_alone(rehearsal.ranks, rehearsal.link, torch.device(*["cuda", 0] if is_gpu else ["cpu"]))
 
 
 def active() -> ScriptRecorder | None:

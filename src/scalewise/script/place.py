@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from scalewise.host import ENV_SCRIPT
-from scalewise.records import CellFolder, build
+from scalewise.records import CellFolder, RehearsalRecord, build
 
 _SITE = Path(__file__).parent / "site"
 
@@ -39,6 +39,8 @@ class Place:
     """Cores of the host, for all ranks."""
     as_torchrun: bool
     """Whether a single rank got the variables of torchrun, since it asked for them."""
+    rehearsed: bool = False
+    """Whether it is one of more ranks than there are."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Task:
     min_time_s: float | None = None
     """Seconds of timed steps; None leaves them to the device."""
     log_every_n_steps: int = 10
+    rehearsed: RehearsalRecord | None = None
 
 
 def take_place(environment: MutableMapping[str, str], *, in_child: bool = False) -> Place | None:

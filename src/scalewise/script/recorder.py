@@ -124,6 +124,12 @@ class ScriptRecorder:
         )
         self.steps.restart_step()
 
+    @property
+    def _ranks(self) -> int:
+        """Ranks that the script is told there are."""
+        rehearsed = self._task.rehearsed
+        return self._place.world_size if rehearsed is None else rehearsed.ranks
+
     def _find_models(self, optimizer: Optimizer) -> None:
         self.models.find(optimizer)
         replicas = [
@@ -154,7 +160,7 @@ class ScriptRecorder:
             )
         if leased.kind != trained_on.type:
             missing["device"] = f"its parameters are on {trained_on}, and a GPU was leased for it"
-        if self._place.world_size > 1 and not self._watches:
+        if self._ranks > 1 and not self._watches:
             self.steps.missing["exposed_comm_ms"] = (
                 "no DistributedDataParallel: others reduce gradients where no hook can see it"
             )
@@ -256,7 +262,7 @@ class ScriptRecorder:
             self._give_up(error)
 
     def _refuse_what_cannot_be_told(self) -> None:
-        name, ranks = self._task.name, self._place.world_size
+        name, ranks = self._task.name, self._ranks
         met = dist.is_available() and dist.is_initialized()
         if (met or ranks > 1) and (not met or dist.get_world_size() != ranks):
             group = f"a process group of {dist.get_world_size()}" if met else "no process group"
@@ -265,6 +271,11 @@ class ScriptRecorder:
             self._give_up(ConfigError(
                 f"{name}: found {group} after {_LOOKED_AT} steps, so {so}; "
                 "allowed: a script that torchrun starts (init_process_group and DDP)"
+            ))  # fmt: skip
+        if self._task.rehearsed is not None and not self._watches:
+            self._give_up(ConfigError(
+                f"{name}: found no DistributedDataParallel after {_LOOKED_AT} steps; allowed "
+                "under --rehearse: a script that wraps its model in one"
             ))  # fmt: skip
         if not self.steps.samples:
             self._give_up(ConfigError(
@@ -350,7 +361,7 @@ class ScriptRecorder:
     @property
     def _unchecked_shard(self) -> Mapping[str, str]:
         """Why nobody checked which part of the data this rank fed: its indices may be its own."""
-        ranks = self._place.world_size
+        ranks = self._ranks
         if ranks == 1:
             return {}
         divides = divides_among(self.sampler) == ranks
@@ -377,6 +388,7 @@ class ScriptRecorder:
             gradient_bytes=steps.gradients.bucket_bytes,
             gradient_buckets=steps.gradients.buckets,
             own_batches=True,
+            rehearsed=self._task.rehearsed,
             own_optimizer=class_names(optimizers),
             loader_batch_size=getattr(self.sampler, "batch_size", None),
             batch_shape=steps.batch_shape,

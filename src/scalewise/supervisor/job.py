@@ -105,6 +105,8 @@ class Settings:
     """Advice for less memory, in words; empty for none."""
     script: tuple[str, ...] = ()
     """The command of each rank where it is a script of the user's; empty for our own program."""
+    rehearsed_ranks: int | None = None
+    """Among how many ranks a script is told to be; None: those that there are."""
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,8 @@ class Ranks:
         as_torchrun: bool = False,
     ) -> None:
         """``as_torchrun``: a script on one device gets torchrun's variables all the same."""
-        self.as_torchrun = as_torchrun and job.world_size == 1
+        alone = job.world_size == 1 and job.settings.rehearsed_ranks is None
+        self.as_torchrun = as_torchrun and alone
         self._starter = starter
         self._locks = locks
         self._job = job
@@ -261,7 +262,7 @@ class Ranks:
 
     def _meeting(self, rank: int, local_rank: int, port: int) -> dict[str, str]:
         """Variables by which a rank knows itself and the others, and finds its modules."""
-        job = self._job
+        job, rehearsed = self._job, self._job.settings.rehearsed_ranks
         told = rendezvous(rank, local_rank, job.world_size, port)
         if job.nodes is not None:
             told |= {"MASTER_ADDR": job.nodes.address, "NODE_RANK": str(job.nodes.index)}
@@ -279,8 +280,11 @@ class Ranks:
             "cwd": job.origin.cwd,
             "cores": len(usable_cores()),
             "as_torchrun": self.as_torchrun,
+            "rehearsed": rehearsed is not None,
         }
-        # Alone it is what the user would start: with these, many scripts wrap their model in DDP.
-        alone = job.world_size == 1 and not self.as_torchrun
         local = {"LOCAL_WORLD_SIZE": str(len(job.slots)), "TORCHELASTIC_RUN_ID": "scalewise"}
+        if rehearsed is not None:
+            local |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(rehearsed))
+        # Alone it is what the user would start: with these, many scripts wrap their model in DDP.
+        alone = job.world_size == 1 and not self.as_torchrun and rehearsed is None
         return {**({} if alone else {**told, **local}), ENV_SCRIPT: json.dumps(place)}

@@ -25,6 +25,9 @@ _RANK = re.compile(r"^\[rank\d+\]: ?")
 
 _ERROR = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b")
 
+_OURS = "scalewise.config.errors.ConfigError: "
+"""Before what a script asked of us that we refuse."""
+
 _QUOTED = 100
 """Characters of the last line of stdout."""
 
@@ -56,6 +59,8 @@ def name_script_end(ending: Ending, job: Job, folder: CellFolder, ranks: Ranks) 
     if ending.cause == "exit" and ending.exit_code:
         # What an error says may take several lines, of which the first names it.
         said = next(filter(_ERROR.match, reversed(lines)), lines[-1] if lines else "")
+        if said.startswith(_OURS):
+            return replace(ending, message=said.removeprefix(_OURS), cause="config")
         said = f": {said}" if said else _last_words(folder, ending.rank) or " and said nothing"
         words = f"rank {ending.rank} exited with status {ending.exit_code}{said}"
         # Without a traceback it left on purpose, as argparse does, and will again.

@@ -78,6 +78,11 @@ def rehearse_absent(
                 f"rehearse: found {asked.name} on hosts that are not known yet, or without devices "
                 "that fit; allowed: hydra/launcher=local, or rehearse=none"
             )
+        if strategy.kind == "ddp" and strategy.devices == "auto" and available < 2:
+            raise ConfigError(
+                f"rehearse: found {asked.name} with strategy.devices=auto on {available} device; "
+                "allowed: a number to rehearse (strategy.devices=8)"
+            )
         devices = available if strategy.devices == "auto" else strategy.devices
         fits = devices <= available
         if devices < 2 or (fits and not asked.all):
@@ -87,11 +92,6 @@ def rehearse_absent(
             raise ConfigError(
                 f"rehearse: found {asked.name} with strategy={strategy.name} on {devices} devices; "
                 f"allowed: strategy=ddp, or at most {available} devices"
-            )
-        if one.cell.script is not None:  # it makes its group itself
-            raise ConfigError(
-                f"rehearse: found {asked.name} with a script on {devices} devices; allowed: "
-                f"at most {available}, or model and dataset of yours in scalewise train"
             )
         link = asked.link(models_of(one.cell.hardware))
         lines[

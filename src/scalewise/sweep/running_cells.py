@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from scalewise.config import CellConfig, ConfigError
+from scalewise.config import CellConfig, ConfigError, rehearsed
 from scalewise.gpu import DeviceSampler, Host, stats_path
 from scalewise.host import find_below, worker_command
 from scalewise.records import (
@@ -208,7 +208,7 @@ def settings_of(cell: CellConfig, world_size: int) -> Settings:
         # As it was typed: sys.path of this process is none of the script's.
         environment["PYTHONPATH"] = python_path(os.environ.get("PYTHONPATH"))
         environment.setdefault("WANDB_MODE", os.environ.get("WANDB_MODE", "offline"))
-    sweep = cell.sweep
+    sweep, rehearsal = cell.sweep, rehearsed(cell)
     return Settings(
         workload=cell.workload,
         strategy=cell.strategy.name,
@@ -231,6 +231,7 @@ def settings_of(cell: CellConfig, world_size: int) -> Settings:
         dataset_arguments={k: v for k, v in cell.dataset.arguments.items() if isinstance(v, str)},
         memory_advice=advice,
         script=() if cell.script is None else tuple(cell.script.words),
+        rehearsed_ranks=None if rehearsal is None else rehearsal.ranks,
     )
 
 

@@ -19,5 +19,6 @@ from .provenance import nccl_version as nccl_version
 from .provenance import note_imported as note_imported
 from .rank import RankContext as RankContext
 from .rank import Team as Team
+from .rehearsal import join_alone as join_alone
 from .torch_internals import default_store as default_store
 from .torch_internals import file_store as file_store

@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from scalewise.analysis import (
 from scalewise.analysis.rehearsal import STEP_ERROR, regime
 from scalewise.report import build
 from scalewise.report.page import page_data
+from scalewise.report.rehearsal_tables import in_brief
 
 SINGLE = Spec()
 REAL = replace(DDP, devices=4, config={"strategy": {"name": "ddp", "kind": "ddp"}})
@@ -70,6 +72,21 @@ def test_it_is_held_against_one_device_and_called_likely(tmp_path: Path) -> None
     assert (found.pairs, found.refused) == ((), ())
     assert [c.label for c in found.measured] == ["large single x1"]
     assert one.label == "large ddp x4, rehearsed over pcie"
+
+
+@pytest.mark.parametrize(("each", "times"), [(128, 4), (32, 1)])
+def test_a_script_divides_its_batch_among_its_ranks_or_does_not(
+    tmp_path: Path, each: int, times: int
+) -> None:
+    """Which of both it does shows beside one device, as of ranks that are there."""
+    script = {"script": {"command": "python s.py"}, "batch_size": 1}
+    single = replace(SINGLE, scaling="weak", config=script)
+    play = rehearsal(scaling="weak")
+    play = replace(play, batch_size=each, config={**play.config, **script})
+    (one,) = played(tmp_path, *three(single), *three(play)).rehearsals
+    assert one.single is not None and one.speedup is not None
+    step = sum(FASTER.values()) / sum(SINGLE_MS.values())
+    assert one.speedup.value == pytest.approx(times / step, rel=0.01)
 
 
 @pytest.mark.parametrize(("ranks", "word"), [(2, "likely pays"), (8, "likely does not pay")])
@@ -133,10 +150,40 @@ def test_nothing_is_likely_where_nobody_saw_whether_its_gpu_had_work(
 
 
 @pytest.mark.parametrize(
+    ("by", "known"),
+    [
+        ((0.5, 2.0, 3.0), "likely does not pay up to 1 M; likely pays from 100 M parameters on"),
+        ((0.5, 3.0, 3.0), "likely does not pay up to 1 M; likely pays from 10 M parameters on"),
+        ((3.0, 2.0, 2.0), "cannot tell from which of 3 sizes on it pays"),
+    ],
+)
+def test_sizes_of_one_model_say_from_which_on_devices_likely_pay(
+    tmp_path: Path, by: tuple[float, ...], known: str
+) -> None:
+    specs = []
+    for i, faster in enumerate(by):
+        own = {"model": {"name": f"s{i}", "_target_": "my.Net", "size": i}}
+        each = {name: ms / faster for name, ms in SINGLE_MS.items()}
+        play = rehearsal(model=f"s{i}")
+        play = replace(play, phases_ms=each, config={**play.config, **own})
+        specs += [*three(replace(SINGLE, model=f"s{i}", config=own)), *three(play)]
+    played(tmp_path, *specs)
+    for i in range(len(by)):
+        count = partial(dict.update, parameters_total=10 ** (6 + i))
+        edit_ranks(tmp_path, count, f"*-s{i}-*")
+    found = analyse(load_sweep(tmp_path))
+    said = [line for line in in_brief(found) if line.startswith("Net ")]
+    assert said == [f"Net ddp x4 over pcie, 32 samples a rank: {known}."]
+
+
+@pytest.mark.parametrize(
     ("specs", "reason"),
     [
         (three(rehearsal()), "no single-device cell"),
-        ([*three(replace(SINGLE, batch_size=64)), *three(rehearsal())], "no single-device cell"),
+        (
+            [*three(replace(SINGLE, batch_size=64)), *three(rehearsal())],
+            "differs in batch: 64 against 128",
+        ),
         ([*three(SINGLE), *three(rehearsal())[:2]], "2 of 3 runs"),
         ([*three(replace(SINGLE, kind="cpu")), *three(rehearsal(kind="cpu"))], "on CPUs"),
     ],

@@ -52,6 +52,36 @@ def test_the_words_ask_for_each_number_of_devices() -> None:
 
 
 @pytest.mark.parametrize(
+    ("link", "expected"),
+    [
+        (None, ["rehearse=auto"]), ("nvlink_h100,pcie", ["rehearse=nvlink_h100,pcie"]),
+        ("a b/doctor.json", ["rehearse=doctor", "rehearse.record='a b/doctor.json'"]),
+    ],
+)  # fmt: skip
+def test_numbers_to_rehearse_are_numbers_of_devices_with_a_link(
+    link: str | None, expected: list[str]
+) -> None:
+    words = words_of(("python", "train.py"), "1", None, "auto", (), "8,2,1", link)
+    assert "devices=1,2,8" in words
+    assert [word for word in words if word.startswith("rehearse")] == expected
+
+
+def test_one_device_is_measured_beside_what_is_rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scalewise.cli.hydra_main.train", lambda defaults: 0)
+    typed = ["--rehearse", "4", "--", "python", "train.py"]
+    monkeypatch.setattr("sys.argv", typed)
+    run.main(typed, standalone_mode=False)
+    assert "devices=1,4" in sys.argv
+
+
+def test_a_link_without_anything_to_rehearse_is_refused() -> None:
+    with pytest.raises(ConfigError, match="--link: found pcie without --rehearse"):
+        words_of(("python", "train.py"), "1,2", None, "auto", link="pcie")
+    with pytest.raises(ConfigError, match="--rehearse: found 'all'"):
+        words_of(("python", "train.py"), "1,2", None, "auto", rehearse="all")
+
+
+@pytest.mark.parametrize(
     ("devices", "time_s", "repeats", "found"),
     [
         ("all", None, "auto", "--devices: found 'all'"),

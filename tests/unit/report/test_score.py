@@ -10,18 +10,29 @@ from scalewise.cli import main
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs/rehearsal.md"
-BEGIN, END = "<!-- score: begin -->\n```\n", "```\n<!-- score: end -->"
+KEPT = sorted((ROOT / "docs/results/rehearsal").iterdir())
 
 
-def test_the_docs_show_the_score_of_the_kept_sweeps(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("mark", "words"),
+    [
+        ("score", ["score", *map(str, KEPT)]),
+        ("advice", ["advise", *(str(path) for path in KEPT if path.name == "gpt2_p2p_off.zip")]),
+    ],
+)
+def test_the_docs_show_what_is_said_of_the_kept_sweeps(
+    mark: str,
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    assert main(["score", *map(str, sorted((ROOT / "docs/results/rehearsal").iterdir()))]) == 0
+    begin, end = f"<!-- {mark}: begin -->\n```\n", f"```\n<!-- {mark}: end -->"
+    assert main(words) == 0
     said = "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines())
     text = DOCS.read_text()
-    before, _, rest = text.partition(BEGIN)
-    made = f"{before}{BEGIN}{said}{END}{rest.partition(END)[2]}"
+    before, _, rest = text.partition(begin)
+    made = f"{before}{begin}{said}{end}{rest.partition(end)[2]}"
     if "UPDATE_DOCS" in os.environ:
         DOCS.write_text(made)
     else:

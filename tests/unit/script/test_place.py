@@ -17,7 +17,7 @@ from scalewise.script.place import take_place
 def environment(folder: Path, before: str | None = None) -> dict[str, str]:
     place = {
         "folder": str(folder), "rank": 0, "local_rank": 0, "world_size": 1, "hosts": 1,
-        "cwd": str(folder), "cores": 2, "as_torchrun": False,
+        "cwd": str(folder), "cores": 2, "as_torchrun": False, "rehearsed": False,
     }  # fmt: skip
     return {
         ENV_SCRIPT: json.dumps(place),

@@ -22,6 +22,7 @@ from scalewise.supervisor.ranks import RankProcess
 from scalewise.supervisor.script_ends import asked_for_torchrun, name_script_end
 
 RAISED = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 3, in <module>\n'
+OURS = "scalewise.config.errors.ConfigError: "
 TORCHRUN = f"{RAISED}KeyError: 'LOCAL_RANK'\n"
 ENDED = Ending("failed", "exit", "rank 0 exited with status 1; see logs/", 0, 1)
 DONE = Ending("done")
@@ -58,6 +59,7 @@ def named(
         (f"{RAISED}ValueError: two\nlines of it\n", "ValueError: two", "exit"),
         (f"{RAISED}[rank0]: ValueError: two\n[rank0]: lines\n", "1: ValueError: two", "exit"),
         ("", "rank 0 exited with status 1 and said nothing", "config"),
+        (f"{RAISED}{OURS}rehearse: found send", "rehearse: found send", "config"),
     ],
 )
 def test_its_last_words_are_the_reason(folder: CellFolder, log: str, said: str, cause: str) -> None:

@@ -10,6 +10,7 @@ from scalewise.config import ConfigError, Link, RehearsalConfig, RehearseConfig,
 from scalewise.sweep.auto import rehearse_absent
 from scalewise.sweep.plan import make_cell, settle_repeats
 from scalewise.sweep.preflight import devices_for
+from scalewise.sweep.running_cells import settings_of
 
 LINK = Link("made_up", 2, ((1_000, 0.1), (1_001_000, 1.1)), "thin air")
 
@@ -32,6 +33,13 @@ def test_what_fits_runs_for_real_and_keeps_its_id(words: tuple[str, ...]) -> Non
     (one,), _, lines = rehearse_absent([asked(*words, "rehearse=auto")], lambda _: 2, lambda _: "")
     assert (one.config_id, len(lines)) == (asked(*words).config_id, 1)
     assert "rehearse" not in one.plain
+
+
+def test_a_script_is_told_of_ranks_that_are_not_there() -> None:
+    words = ("experiment=script", "script.command=python s.py", "devices=8", "rehearse=auto")
+    (one,), _, _ = rehearse_absent([asked(*words)], lambda _: 1, lambda _: "H200")
+    assert settings_of(one.cell, 1).rehearsed_ranks == 8
+    assert settings_of(asked(*words[:2], "devices=2").cell, 2).rehearsed_ranks is None
 
 
 def test_all_puts_a_rehearsal_beside_what_fits() -> None:
@@ -58,15 +66,15 @@ def test_a_rehearsal_has_the_share_of_one_rank_and_is_repeated_as_what_it_stands
     [
         (("devices=8", "rehearse=auto"), "NVIDIA A10G", "no link of NVIDIA A10G is known"),
         (("devices=8", "rehearse=auto", "strategy=fsdp"), "H200", "allowed: strategy=ddp, or at"),
+        (
+            ("strategy=ddp", "rehearse=auto"),
+            "H200",
+            "strategy.devices=auto on 1 device; allowed: a",
+        ),
         (("devices=8", "rehearse=custom"), "H200", "rehearse.latency_us: found null"),
         (("devices=8", "rehearse=doctor"), "H200", "rehearse.record: found null"),
         (("devices=8", "rehearse=doctor", "rehearse.record=none.json"), "H200", "no such record"),
         (("devices=8", "rehearse=auto", "execution=cudagraph"), "H200", "allowed: eager, compile"),
-        (
-            ("experiment=script", "devices=8", "rehearse=auto", "script.command=python s.py"),
-            "H200",
-            "with a script",
-        ),
         (("devices=8", "rehearse=auto", "checkpoint.every_s=9"), "H200", "strategy=single or ddp"),
     ],
 )

@@ -16,6 +16,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 
@@ -46,28 +47,37 @@ _PASSES, _PASSES_S = 1_000, 60.0
 hardly accumulated."""
 
 
-class AwaitOptimizers:
-    """Finds ``torch.optim`` as everybody else would, and asks it to tell of the first step."""
+class AwaitTorch:
+    """Finds parts of torch as everybody else would, and changes what must tell of a script.
+
+    Args:
+        changes: by the name of a module, what is to be done once it is loaded.
+    """
+
+    def __init__(self, changes: dict[str, Callable[[Any], None]]) -> None:
+        self._changes = changes
 
     def find_spec(
         self, name: str, path: object = None, target: object = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if name != "torch.optim":
+        change = self._changes.pop(name, None)
+        if change is None:
             return None
-        sys.meta_path.remove(self)
+        if not self._changes:
+            sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             load = spec.loader.exec_module
 
-            def load_and_watch(module: object) -> None:
-                load(module)  # type: ignore[arg-type]
-                await_first_step()
+            def load_and_watch(module: Any) -> None:
+                load(module)
+                change(module)
 
             spec.loader.exec_module = load_and_watch  # type: ignore[method-assign]
         return spec
 
 
-def await_first_step() -> None:
+def await_first_step(_optim: object) -> None:
     """Begin to record when an optimizer has stepped: only a process that trains takes a place."""
     import multiprocessing
 
@@ -108,7 +118,35 @@ def await_first_step() -> None:
     autograd.backward = backward
 
 
+def rehearse_group(folder: str, dist: Any) -> None:
+    """Put the group of a rehearsal in the place of the one that a script makes."""
+    inner = dist.init_process_group
+
+    @functools.wraps(inner)
+    def init_process_group(*args: Any, **kwargs: Any) -> None:
+        if args[:1] == ("rehearsal",):  # what was put there
+            inner(*args, **kwargs)
+            return
+        import inspect
+
+        from scalewise.script import join_rehearsal
+
+        asked = inspect.signature(inner).bind(*args, **kwargs).arguments
+        join_rehearsal(folder, asked.get("rank", -1), asked.get("world_size", -1))
+
+    def refuse(*_: object, **__: object) -> None:
+        raise SystemExit(
+            "scalewise run --rehearse: found a further process group; allowed: the one of all ranks"
+        )
+
+    dist.init_process_group, dist.new_group, dist.split_group = init_process_group, refuse, refuse
+
+
 if "SCALEWISE_SCRIPT" in os.environ:
     keep_to_cores()
-    sys.meta_path.insert(0, AwaitOptimizers())
+    _place = json.loads(os.environ["SCALEWISE_SCRIPT"])
+    _changes: dict[str, Callable[[Any], None]] = {"torch.optim": await_first_step}
+    if _place["rehearsed"]:
+        _changes["torch.distributed"] = functools.partial(rehearse_group, _place["folder"])
+    sys.meta_path.insert(0, AwaitTorch(_changes))
 hand_on()

@@ -1,0 +1,236 @@
+"""``scalewise advise``: what to take of all that a sweep measured and rehearsed.
+
+It judges nothing anew: verdicts, figures and commands are those of the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from scalewise.analysis import (
+    VERDICT_RUNS,
+    Analysis,
+    Configuration,
+    RatioEstimate,
+    Rehearsal,
+    devices_to_take,
+    factor,
+    find_link,
+    listed,
+    number,
+    reach,
+    samples_per_s,
+    times,
+)
+from scalewise.config import ConfigError
+from scalewise.report.answer import next_step, on_both, to_decide, why_none
+from scalewise.report.cost_tables import price_lines, why_not
+from scalewise.report.findings import command, command_of
+from scalewise.report.sections import Column, Line, Lines, Section, lines, section, table, words
+
+_MOST_CHANGES = 3
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to train a workload."""
+
+    config: Configuration
+    devices: int
+    verdict: str | None
+    speedup: RatioEstimate | None
+    rehearsal: Rehearsal | None = None
+
+    @property
+    def name(self) -> str:
+        """``ddp x2``; the model is that of all options."""
+        return self.config.label.removeprefix(f"{self.config.name('model')} ")
+
+    @property
+    def told(self) -> str:
+        """``ddp x8, rehearsed over p2p_off_h100: 5.88x (5.59-6.17), likely pays.``"""
+        figure = f"{times(self.speedup)}, " if self.speedup else ""
+        why = self.rehearsal.reason if self.rehearsal and self.verdict == "cannot tell" else ""
+        return f"{self.name}: {figure}{self.verdict}{why and f', {why}'}."
+
+
+Options = Mapping[str, Option]
+"""By ``config_id``."""
+
+
+def advise(analysis: Analysis, samples: int | None) -> list[Section]:
+    """A section a workload: four lines on what to take and why, every option, what wins most.
+
+    Raises :class:`ConfigError` where nothing tells what one device does.
+    """
+    singles = [c for c in analysis.measured if c.devices == 1 and samples_per_s(c)]
+    sound = [c for c in singles if not c.invalid]
+    if not sound:
+        found = f"an invalid one: {singles[0].invalid[0].text}" if singles else "none"
+        raise ConfigError(
+            f"single-device cell: found {found}; allowed: a sweep with one that was timed"
+        )
+    return [
+        _of_workload(analysis, workload, samples) for workload in {c.workload: 0 for c in sound}
+    ]
+
+
+def _of_workload(
+    analysis: Analysis, workload: tuple[str | None, str | None], samples: int | None
+) -> Section:
+    every = {
+        one.config.config_id: one
+        for one in _options(analysis)
+        if one.config.workload == workload and not one.config.is_ceiling
+    }
+    columns = (
+        words("option", "option", lambda one: one.name),
+        Column("step", "step", "ms", lambda one: one.config.estimate("step_time_ms"),
+               lambda found: number(found.value)),
+        Column("times", "speedup", "", lambda one: one.speedup, times),
+        words("verdict", "verdict", lambda one: one.verdict),
+        words("basis", "basis", lambda one: "rehearsed" if one.rehearsal else "measured"),
+        Column("memory", "memory", "of GiB", lambda one: _memory(one.config), str),
+        Column("hours", "time", "hours", lambda one: _hours(analysis, samples, one), number),
+        Column("usd", "cost", "USD", lambda one: _usd(analysis, samples, one), number),
+    )  # fmt: skip
+    return section(
+        "advice",
+        ", ".join(filter(None, workload)),
+        Lines(tuple(one for one in _lead(analysis, every, samples) if one.text), "plain"),
+        table("options", columns, every.values()),
+        lines(_legend(analysis, every, samples), "faint"),
+        lines([*_changes(analysis, every), *_untold(analysis, every)], "plain"),
+    )
+
+
+def _options(analysis: Analysis) -> Iterator[Option]:
+    for one in analysis.measured:
+        pair, word = analysis.pair(one), analysis.verdict_word(one)
+        yield Option(one, one.devices or 1, word, pair.speedup if pair else None)
+    for play in analysis.rehearsals:
+        yield Option(play.config, play.record.ranks, play.word, play.speedup, play)
+
+
+def _hours(analysis: Analysis, samples: int | None, one: Option) -> float | None:
+    """All ranks of a rehearsal are taken to be as fast as its one."""
+    found = reach(samples, one.config, analysis.cost(one.config)).hours if samples else None
+    return found.value / (one.devices if one.rehearsal else 1) if found else None
+
+
+def _usd(analysis: Analysis, samples: int | None, one: Option) -> float | None:
+    priced = one.rehearsal.single if one.rehearsal else one.config
+    rent, hours = analysis.cost(priced).rent if priced else None, _hours(analysis, samples, one)
+    return hours * one.devices * rent if hours and rent else None
+
+
+def _memory(config: Configuration) -> str | None:
+    """``12.3 of 80``: the peak of a device, and what it has; None of CPUs."""
+    peak = config.estimate("peak_memory_per_device_mib")
+    known = [r.device.memory_total_mib for r in config.rank_summaries if r.device.memory_total_mib]
+    return f"{number(peak.value / 1024)} of {min(known) / 1024:.0f}" if peak and known else None
+
+
+def _lead(analysis: Analysis, every: Options, samples: int | None) -> Iterator[Line]:
+    """What to take, what of more devices, what it costs, and what to do next."""
+    taken = _taken(analysis, every)
+    model, beyond = taken.config.name("model") or "the model", _beyond(every, taken)
+    judged = [o for o in every.values() if not o.rehearsal and o.devices > 1 and o.speedup]
+    judged.sort(key=lambda one: samples_per_s(one.config), reverse=True)
+    if taken.devices > 1:
+        yield Line(taken.told, model, f"take {taken.devices} devices")
+    elif judged and all(one.verdict == "does not pay" for one in judged):
+        yield Line(judged[0].told, model, "take one device")
+    else:
+        open_ = (one.told for one in judged if one.verdict != "does not pay")
+        apart = (r for r in analysis.refused if r.multi.config_id in every)
+        none = "Nothing ran on several devices." if beyond else why_none(analysis)
+        said = (*open_, *(f"{r.multi.label}: {r.reason}." for r in apart), none)
+        yield Line(said[0], model, "cannot tell")
+    ladders = [one for one in analysis.ladders if taken.config in [rung.config for rung in one]]
+    more = [rung for ladder in ladders for rung in ladder if rung.devices > taken.devices]
+    if beyond or (more and taken.devices > 1):
+        yield Line(beyond.told if beyond else f"{why_not(more[0])}.")
+    pair = analysis.pair(taken.config)
+    if samples:
+        single = every.get(pair.single.config_id) if pair else None
+        each = (
+            f"{number(_hours(analysis, samples, one))} hours"
+            + (f", {number(usd)} USD" if (usd := _usd(analysis, samples, one)) else "")
+            for one in (taken, single)
+            if one
+        )
+        yield Line(f"{samples:,} samples: {'; on one device '.join(each)}.")
+    elif pair and (ratio := analysis.cost_ratio(pair)):
+        yield Line(f"A sample costs {factor(ratio.value)}x that on one device.")
+    if any(one.verdict == "undecided" for one in judged):
+        yield Line(next(to_decide(analysis), ""))
+    elif beyond and beyond.verdict != "likely does not pay":
+        yield Line(f"Next: measure {beyond.devices} devices where you have them, as said below.")
+    elif pair := pair or (analysis.pair(judged[0].config) if judged else None):
+        yield Line(next_step(analysis, pair))
+
+
+def _taken(analysis: Analysis, every: Options) -> Option:
+    """The fastest number of devices that pays, else one device."""
+    best = next((b for b in analysis.best if b.rows[0].config.config_id in every), None)
+    if best is not None:
+        worth = [row for row in best.rows if row.judgement and row.judgement.verdict == "pays"]
+        row = worth[-1] if worth else best.rows[0]
+        own = every[row.config.config_id]
+        return replace(own, verdict="pays", speedup=row.speedup) if worth else own
+    rungs = [devices_to_take(one) for one in analysis.ladders if one[0].config.config_id in every]
+    paying = [rung for rung in rungs if rung.pair] or rungs[:1]
+    first = next(o for o in every.values() if o.devices == 1 and not o.config.invalid)
+    rung = max(paying, key=lambda one: samples_per_s(one.config), default=None)
+    return every[rung.config.config_id] if rung else first
+
+
+def _beyond(every: Options, taken: Option) -> Option | None:
+    """Of more devices, rehearsed alone: the most that likely pay, else the most."""
+    more = [one for one in _only_rehearsed(every) if one.devices > taken.devices]
+    return max(more, key=lambda one: (one.verdict == "likely pays", one.devices), default=None)
+
+
+def _only_rehearsed(every: Options) -> list[Option]:
+    return [o for o in every.values() if o.rehearsal and not o.rehearsal.measured]
+
+
+def _legend(analysis: Analysis, every: Options, samples: int | None) -> Iterator[str]:
+    links = dict.fromkeys(filter(None, (find_link(c) for c in analysis.measured)))
+    over = f" over {listed(list(links), 2)}" if links else ""
+    rehearsed = ", 90 % of what was rehearsed" * any(one.rehearsal for one in every.values())
+    yield f"Speedups are over one device: 95 % intervals of what was measured{over}{rehearsed}."
+    yield from price_lines(analysis, "USD missing") if samples else ()
+
+
+def _changes(analysis: Analysis, every: Options) -> Iterator[str]:
+    """What was shown to win over one device, the most first, with the command of each."""
+    found: list[tuple[float, str, Configuration]] = []
+    for one in analysis.alternatives:
+        gain, config = one.gain, one.config
+        if gain is None or config is None or config.config_id not in every:
+            continue
+        shown = gain.interval is not None and gain.interval.low > 1 and min(gain.n) >= VERDICT_RUNS
+        if shown and analysis.verdict_word(config) in ("pays", "baseline"):
+            learns = "; compare what it learns" if one.what.startswith("precision") else ""
+            found.append((gain.value, f"{one.what}: {times(gain)}, measured{learns}.", config))
+    for play in _only_rehearsed(every):
+        if play.verdict == "likely pays" and play.speedup:
+            found.append((play.speedup.value, play.told, play.config))
+    found.sort(key=lambda one: one[0], reverse=True)
+    yield "What wins most:" if found else "Nothing here is shown to win over one device."
+    for place, (_, told, config) in enumerate(found[:_MOST_CHANGES], start=1):
+        yield from (f"{place}. {told}", f"  Run: {command_of(analysis, config)}")
+
+
+def _untold(analysis: Analysis, every: Options) -> Iterator[str]:
+    """What nothing here tells, and what would."""
+    for one in _only_rehearsed(every):
+        if one.verdict == "cannot tell":
+            yield from (one.told, f"  Run: {command_of(analysis, one.config)}")
+    if all(one.devices == 1 and not one.config.is_monitored for one in every.values()):
+        yield f"  Run: {command(analysis, on_both(analysis))}"
+    lost = [c for c in analysis.unfinished if c.ending and c.ending.cause == "oom"]
+    yield from {f"Out of memory: {cell.planned.name}.": 0 for cell in lost}

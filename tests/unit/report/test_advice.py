@@ -1,0 +1,238 @@
+"""What to take, of the kept sweeps and of made-up ones: verdicts, figures, commands, refusals."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fakes.recorded import DDP, SINGLE_MS, STEADY_3, Spec, edit_ranks, repeats, write_sweep
+from scalewise.analysis import analyse, load_sweep, step_parts
+from scalewise.cli import main
+from scalewise.config import ConfigError
+from scalewise.report import advise
+from scalewise.report.console import rows_of
+from scalewise.report.sections import Lines, Section, Table
+
+KEPT = Path(__file__).parents[3] / "docs/results"
+SAMPLES = 10**9
+
+
+def advised(path: Path, samples: int | None = SAMPLES) -> list[Section]:
+    return advise(analyse(load_sweep(path)), samples)
+
+
+def blocks(section: Section) -> tuple[Lines, Table, list[str]]:
+    """The lines that lead, the options, and the lines below."""
+    lead, options, _, below = section.blocks
+    assert isinstance(lead, Lines) and isinstance(options, Table) and isinstance(below, Lines)
+    return lead, options, [line.text for line in below.lines]
+
+
+def option(section: Section, name: str) -> Mapping[str, Any]:
+    options = blocks(section)[1]
+    (row,) = (row for row in options.rows if row[0] == name)
+    return {column.key: value for column, value in zip(options.columns, row, strict=True)}
+
+
+@pytest.mark.parametrize(
+    ("kept", "word", "rows"),
+    [
+        ("h200x2_gpt2", "take 2 devices", {"single x1": "baseline", "ddp x2": "pays"}),
+        (
+            "rehearsal/gpt2_p2p_off",
+            "take 2 devices",
+            {
+                "single x1": "baseline", "ddp x2": "pays",
+                "ddp x2, rehearsed over p2p_off_h100": "likely pays",
+                "ddp x8, rehearsed over p2p_off_h100": "likely pays",
+            },
+        ),
+        (
+            "rehearsal/text_nvlink",
+            "take 2 devices",
+            {
+                "single x1": "baseline", "ddp x2": "pays",
+                "ddp x2, rehearsed over doctor": "cannot tell",
+            },
+        ),
+        (
+            "h200x2_strategies",
+            "cannot tell",
+            {"single x1": "baseline"}
+            | dict.fromkeys(
+                ("gpipe x2", "fsdp x2", "pipeline x2", "tensor x2", "ddp x2"), "undecided"
+            ),
+        ),
+        (
+            "h200_fp8/sweep",
+            "cannot tell",
+            {
+                "single x1 precision=bf16-mixed execution=eager": "baseline",
+                "single x1 precision=bf16-mixed execution=compile": "baseline",
+                "single x1 precision=fp8 execution=compile": "baseline",
+            },
+        ),
+    ],
+)  # fmt: skip
+def test_a_kept_sweep_is_advised_on_by_its_verdicts(
+    kept: str, word: str, rows: dict[str, str]
+) -> None:
+    (section,) = advised(KEPT / f"{kept}.zip")
+    lead, options, _ = blocks(section)
+    verdict = [column.key for column in options.columns].index("verdict")
+    assert lead.lines[0].verdict == word
+    assert {row[0]: row[verdict] for row in options.rows} == rows
+
+
+def test_each_workload_of_a_sweep_has_its_own_answer() -> None:
+    found = advised(KEPT / "h200x2_small.zip")
+    assert [blocks(one)[0].lines[0].verdict for one in found] == ["take one device", "cannot tell"]
+    assert [one.title for one in found] == ["medium, tabular", "gpt2_tiny, stdlib"]
+
+
+def test_time_and_money_are_of_all_devices_measured_or_rehearsed() -> None:
+    (section,) = advised(KEPT / "h200x2_gpt2.zip")
+    one, two = option(section, "single x1"), option(section, "ddp x2")
+    assert (one["hours"], one["usd"]) == (pytest.approx(708.5, abs=0.1), pytest.approx(3832, abs=1))
+    assert (two["hours"], two["usd"]) == (pytest.approx(391.9, abs=0.1), pytest.approx(4238, abs=1))
+    assert two["memory"] == "15.4 of 140"
+    (section,) = advised(KEPT / "rehearsal/text_nvlink.zip")
+    played, alone = option(section, "ddp x2, rehearsed over doctor"), option(section, "single x1")
+    assert played["basis"] == "rehearsed"
+    assert played["hours"] == pytest.approx(alone["hours"] / played["times"].value, rel=1e-3)
+    assert played["usd"] / alone["usd"] == pytest.approx(2 / played["times"].value, rel=1e-3)
+
+
+def test_without_a_price_there_is_no_cost_and_the_reason_is_said() -> None:
+    (section,) = advised(KEPT / "rehearsal/gpt2_p2p_off.zip")
+    assert "usd" not in option(section, "ddp x2")
+    assert any("USD missing" in text for text in section.texts)
+
+
+@pytest.mark.parametrize("samples", [None, SAMPLES])
+@pytest.mark.parametrize(
+    "kept", ["h200x2_gpt2", "cpu2_matrix", "rehearsal/gpt2_p2p_off", "rehearsal/text_nvlink"]
+)
+def test_what_to_take_stands_in_four_lines_of_a_terminal(kept: str, samples: int | None) -> None:
+    for section in advised(KEPT / f"{kept}.zip", samples):
+        rows = [row for found in rows_of(blocks(section)[0], 80) for row in found]
+        assert 2 <= len(rows) <= 4
+        assert max(map(len, rows)) <= 80
+
+
+def test_more_devices_that_likely_pay_are_to_be_measured() -> None:
+    lead, _, below = blocks(advised(KEPT / "rehearsal/gpt2_p2p_off.zip")[0])
+    assert "ddp x8, rehearsed over p2p_off_h100: 5.88x (5.59-6.17)" in lead.lines[1].text
+    assert "measure 8 devices" in lead.lines[3].text
+    first, run = below[1:3]
+    assert first.startswith("1. ddp x8, rehearsed")
+    assert {"-m", "devices=1,8", "batch_size=16"} <= set(shlex.split(run))
+    assert "rehearse" not in run
+    assert below[3].startswith("2. 2 devices, ddp: 1.60x")
+
+
+def test_what_one_run_says_wins_nothing_and_what_would_tell_is_said() -> None:
+    lead, _, below = blocks(advised(KEPT / "h200x2_strategies.zip")[0])
+    assert below == ["Nothing here is shown to win over one device."]
+    assert "scalewise resume" in lead.lines[-1].text
+    _, _, below = blocks(advised(KEPT / "h200_fp8/sweep.zip")[0])
+    assert "strategy=single,ddp" in shlex.split(below[-1])
+
+
+def three(spec: Spec) -> list[Spec]:
+    return repeats(spec, STEADY_3)
+
+
+def faster(name: str, by: float) -> Spec:
+    """An execution with less time for forward and backward."""
+    ms = {k: v / by if k in ("forward", "backward") else v for k, v in SINGLE_MS.items()}
+    return replace(Spec(), phases_ms=ms, config={"execution": {"name": name}})
+
+
+def test_three_changes_at_most_the_one_that_wins_most_first(tmp_path: Path) -> None:
+    half = {**SINGLE_MS, "forward": 1.0, "backward": 1.0}
+    precise = replace(Spec(), phases_ms=half, config={"precision": {"name": "bf16-mixed"}})
+    write_sweep(tmp_path, [spec for one in (
+        Spec(), faster("compile", 1.5), faster("cudagraph", 1.2), precise, DDP
+    ) for spec in three(one)])  # fmt: skip
+    _, _, below = blocks(advised(tmp_path)[0])
+    found = [text for text in below if text[:1].isdigit()]
+    whats = ("precision=bf16-mixed", "2 devices, ddp", "execution=compile")
+    assert all(what in text for text, what in zip(found, whats, strict=True))
+    assert "compare what it learns" in found[0]
+
+
+@pytest.fixture
+def busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every GPU has a kernel all the time, as its samples would say."""
+    monkeypatch.setattr(step_parts, "_activity", lambda usage: dict.fromkeys(range(8), 1.0))
+
+
+def rehearsed(path: Path, runs: int) -> list[Section]:
+    """One device, and a rehearsal of eight that takes as long for its share of the batch."""
+    link = {"name": "pcie", "ranks": 2, "points": [[1, 0.1], [2, 0.1]], "source": "a doctor"}
+    strategy = {"name": "ddp_rehearsed", "kind": "rehearsal", "ranks": 8, "link": link}
+    quarter = {name: ms / 6 for name, ms in SINGLE_MS.items()}
+    play = replace(
+        Spec(), strategy="ddp_rehearsed", batch_size=16, phases_ms=quarter,
+        config={"strategy": strategy, "batch_size": 128},
+    )  # fmt: skip
+    write_sweep(path, [*three(Spec()), *three(play)[:runs]])
+    record = {"ranks": 8, "link": "pcie", "source": "a doctor"}
+    edit_ranks(path, lambda one: one.update(rehearsed=record), "*ddp_rehearsed*")
+    return advised(path)
+
+
+@pytest.mark.usefixtures("busy")
+@pytest.mark.parametrize(("runs", "word"), [(3, "likely pays"), (2, "cannot tell")])
+def test_what_is_rehearsed_alone_is_not_taken_for_measured(
+    tmp_path: Path, runs: int, word: str
+) -> None:
+    (section,) = rehearsed(tmp_path, runs)
+    lead, _, below = blocks(section)
+    assert lead.lines[0].verdict == "cannot tell"
+    assert f", {word}" in lead.lines[1].text
+    assert option(section, "ddp x8, rehearsed over pcie")["verdict"] == word
+    assert any(text.startswith("1. ddp x8") for text in below) == (word == "likely pays")
+    assert any(text.startswith("  Run: ") for text in below)
+
+
+def test_what_does_not_fit_is_named(tmp_path: Path) -> None:
+    larger = replace(Spec(), batch_size=4096, outcome="failed")
+    write_sweep(tmp_path, [*three(Spec()), *three(DDP), larger])
+    _, _, below = blocks(advised(tmp_path)[0])
+    assert below[-1] == "Out of memory: 006-large-single-r0."
+
+
+def test_no_single_device_and_an_invalid_one_are_refused(tmp_path: Path) -> None:
+    write_sweep(tmp_path / "none", three(DDP))
+    with pytest.raises(ConfigError, match="single-device cell: found none"):
+        advised(tmp_path / "none")
+    write_sweep(tmp_path / "bad", [*three(Spec()), *three(DDP)])
+    unchanged = {"parameters_changed": False}
+    edit_ranks(tmp_path / "bad", lambda one: one.update(unchanged), "*single*")
+    with pytest.raises(ConfigError, match="found an invalid one: ") as error:
+        advised(tmp_path / "bad")
+    assert len(str(error.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        ([str(KEPT / "h200x2_gpt2.zip"), "--samples", "1e9"], 0, ""),
+        (["nowhere"], 2, "scalewise advise: nowhere: no such folder"),
+        ([str(KEPT / "h200x2_gpt2_nop2p.zip")], 2, "single-device cell: found none"),
+        ([str(KEPT / "h200x2_gpt2.zip"), "--samples", "x"], 2, "--samples: found 'x'"),
+        ([str(KEPT / "h200x2_gpt2.zip"), "--price", "x=3"], 2, "--price: found 'x=3'"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    words: list[str], status: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["advise", *words]) == status
+    told = capsys.readouterr().err
+    assert said in told
+    assert len(told.splitlines()) == (status != 0)

@@ -282,31 +282,28 @@ def test_a_context_as_the_driver_lists_it(
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("scenario", "code", "gpus", "uuids"),
+    [
+        (Scenario().h200(2), NO_PERMISSION, (0, 1), [gpu_uuid(0), gpu_uuid(1)]),
+        (Scenario().h200(1).mig(0, 3).mig(0, 5), INVALID_ARGUMENT, ("0.3", "0.5"),
+         [mig_uuid(0, 3), mig_uuid(0, 5)]),
+    ],
+    ids=["no permission", "MIG instances"],
+)  # fmt: skip
 def test_a_driver_that_lists_no_processes_tells_why(
     fake_nvml: Use,  # noqa: F811
-    tmp_path: Path,
-) -> None:
-    scenario = Scenario().h200(2).fault(0, "processes", NO_PERMISSION)
-    fake_nvml(scenario.fault(1, "processes", NO_PERMISSION))
-    one = sampled(cell(tmp_path / "sweep"), tmp_path / "cell", [gpu_uuid(0), gpu_uuid(1)])
+    tmp_path: Path, scenario: Scenario, code: int, gpus: Sequence[int | str], uuids: list[str],
+) -> None:  # fmt: skip
+    for gpu in gpus:
+        scenario.fault(gpu, "processes", code)
+    fake_nvml(scenario)
+    one = sampled(cell(tmp_path / "sweep"), tmp_path / "cell", uuids)
     found = disturbances(one)
     told = statuses(found)
     assert {code: told[code] for code in UNTOLD} == UNTOLD
-    assert one.devices[0].unavailable["processes"] in found[0].text
-
-
-def test_mig_instances_do_not_tell_their_processes(
-    fake_nvml: Use,  # noqa: F811
-    tmp_path: Path,
-) -> None:
-    scenario = Scenario().h200(1).mig(0, 3).mig(0, 5)
-    for instance in ("0.3", "0.5"):
-        scenario.fault(instance, "processes", INVALID_ARGUMENT)
-    fake_nvml(scenario)
-    one = sampled(cell(tmp_path / "sweep"), tmp_path / "cell", [mig_uuid(0, 3), mig_uuid(0, 5)])
-    told = statuses(disturbances(one))
-    assert {code: told[code] for code in UNTOLD} == UNTOLD
     assert "found" not in told.values()
+    assert one.devices[0].unavailable["processes"] in found[0].text
 
 
 # Kept records

@@ -147,24 +147,28 @@ if how == "leaves": os._exit(0)
 """
 
 
-@pytest.mark.parametrize(
-    ("how", "devices", "said"),
-    [
-        ("raises", "1", "ValueError: a bad end"),
-        ("leaves", "1", "left by os._exit after"),
-        ("alone", "2", "found no process group after 3 steps, so each of 2 processes trains alone"),
-        ("torchrun", "1", "the script asks for the variables of torchrun"),
-        ("once", "1", "no timed step: all were warm-up"),
-        ("asks", "1", "unrecognized arguments: --lr 1"),
-        ("few", "1", "'too few GPUs'"),
-    ],
-)
-def test_how_a_script_ends_is_said(train: Train, how: str, devices: str, said: str) -> None:
+ENDS = [
+    ("1", {"raises": "ValueError: a bad end"}),
+    ("1", {"leaves": "left by os._exit after", "asks": "unrecognized arguments: --lr 1",
+           "few": "'too few GPUs'"}),
+    ("2", {"alone": "found no process group after 3 steps, so each of 2 processes trains alone"}),
+    ("1", {"torchrun": "the script asks for the variables of torchrun"}),
+    ("1", {"once": "no timed step: all were warm-up"}),
+]  # fmt: skip
+"""Devices, and how scripts of one sweep end: they start as those of ``scalewise run`` do."""
+
+
+@pytest.mark.parametrize(("devices", "ends"), ENDS, ids=[",".join(ends) for _, ends in ENDS])
+def test_how_a_script_ends_is_said(train: Train, devices: str, ends: dict[str, str]) -> None:
     (train.cwd / "short.py").write_text(SHORT)
-    ran = runner(train)("--devices", devices, "--repeats", "1", "--", "short.py", how)
-    assert said in " ".join((ran.out + ran.err).split())
-    assert (ran.status == 0) == (how in ("torchrun", "once"))
-    assert ("scalewise resume" in ran.err) == (how == "raises"), "what comes back is not resumed"
+    commands = ",".join(f"'short.py {how}'" for how in ends)
+    sweep = replace(train, script=(sys.executable, "-m", "scalewise", "train"))
+    ran = sweep("-m", "experiment=script", f"script.command={commands}", f"devices={devices}",
+                "repeats=1")  # fmt: skip
+    said = " ".join((ran.out + ran.err).split())
+    assert [how for how, line in ends.items() if line not in said] == []
+    assert (ran.status == 0) == bool({"torchrun", "once"} & {*ends})
+    assert ("scalewise resume" in ran.err) == ("raises" in ends), "what comes back is not resumed"
     assert train.processes() == {}
 
 

@@ -13,7 +13,7 @@ from fakes.recorded import DDP, Spec, swept
 from fakes.step_files import common_steps
 from scalewise.analysis import CellRecords
 from scalewise.analysis.balance import ShardAudit, audit_shards, measure_balance
-from scalewise.analysis.devices import Usage, measure_usage
+from scalewise.analysis.devices import Usage, _engine_activity, measure_usage
 from scalewise.analysis.step_figures import figures_of
 from scalewise.analysis.steps import NotMeasuredError
 from scalewise.records import (
@@ -34,6 +34,16 @@ def usage_of(devices: Sequence[DeviceSeries], cell: CellRecords) -> Usage:
 
 def recorded(path: Path, spec: Spec) -> CellRecords:
     return swept(path, spec).cells[0]
+
+
+@pytest.mark.parametrize(
+    ("engine", "seconds", "told"), [(17.0, 9.0, 17.0), (None, 9.0, 90.0), (None, 1.9, None)]
+)
+def test_utilisation_stands_in_for_an_activity_that_is_not_known(
+    engine: float | None, seconds: float, told: float | None
+) -> None:
+    activity = {"engine_activity_percent": engine}
+    assert _engine_activity(activity, [80.0, 100.0], (5.0, 5.0 + seconds)) == told
 
 
 def test_a_rank_sleeping_20_ms_a_step_is_named_although_all_steps_take_equally_long(

@@ -204,7 +204,8 @@ def test_beside_the_same_on_devices_that_were_there_it_is_scored(tmp_path: Path)
 
 
 def test_the_report_marks_it_and_keeps_it_out_of_the_figures(tmp_path: Path) -> None:
-    played(tmp_path, *three(SINGLE), *three(rehearsal(2)), ranks=2)
+    found = played(tmp_path, *three(SINGLE), *three(rehearsal(2)), ranks=2)
+    assert cases([("a", found)]) == [], "nothing was measured on two"
     files = build(tmp_path, tmp_path / "out")
     page, details = files.markdown.read_text(), files.details.read_text()
     assert "large ddp x2, rehearsed over pcie: 2.00x (90 % interval 1." in page

@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import pytest
 
 from fakes.requests import asked as request_of
 from scalewise.cluster.hosts import ClusterDemand, Order, granted, leased
-from scalewise.cluster.ray_cluster import HostActor, Node, RayCluster, require_ray
+from scalewise.cluster.ray_cluster import SILENCE_S, HostActor, Node, RayCluster, require_ray
 from scalewise.cluster.ray_executor import HostLink, RayCell, RayConfig, RayExecutor
 from scalewise.config import ConfigError, HardwareConfig
 from scalewise.gpu import HostMismatch
@@ -74,6 +75,19 @@ def test_nobody_waits_for_devices_of_a_sweep_that_is_gone(
     stopped = pytest.raises(HostMismatch, match="stopped while it waited")
     with leased(host, len(host.slots)), stopped, leased(host, 1, go_on=lambda: False):
         pass
+
+
+def test_an_actor_is_wanted_until_it_is_stopped_or_hears_of_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    actor, now = HostActor(), time.monotonic()
+    assert actor._is_wanted()
+    monkeypatch.setattr(time, "monotonic", lambda: now + SILENCE_S + 60)
+    assert not actor._is_wanted()
+    actor.hear()
+    assert actor._is_wanted()
+    actor.stop()
+    assert not actor._is_wanted()
 
 
 LOST = Ending("failed", "host", "b is gone")

@@ -2,6 +2,7 @@
 
 import io
 import subprocess
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -258,8 +259,9 @@ def test_a_run_that_died_without_a_word_is_not_blamed_on_the_one_before(tmp_path
     )
     planned: Any = SimpleNamespace(planned=PLANNED)
     sent = sent_of(folder, planned, "NODE_FAIL")
-    sent.ended = 0.0
+    sent.ended = time.monotonic()
     folder.save_running(RunningAttempt(2, 2.0, ()))
+    assert sent.ending(settle_s=60.0) is None, "its last file may still come"
     ending = sent.ending(settle_s=0.0)
     assert (ending.outcome, ending.cause) == ("failed", "host")
     assert [attempt.cause for attempt in folder.attempts()] == ["preempted", "host"]

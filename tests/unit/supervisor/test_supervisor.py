@@ -56,6 +56,23 @@ def test_it_records_nothing_and_leaves_the_later_try_alone(
     assert supervisor.folder.find_running_attempt() == LATER
 
 
+@pytest.mark.parametrize(("cause", "at"), [("exception", "/mine/net.py:12"), ("config", None)])
+def test_the_line_that_raised_is_told_but_of_what_was_refused(
+    supervisor: Supervisor,
+    monkeypatch: pytest.MonkeyPatch,
+    cause: Literal["exception", "config"],
+    at: str | None,
+) -> None:
+    log = supervisor.folder.log_path(0, "err")
+    log.parent.mkdir()
+    log.write_text(
+        'Traceback (most recent call last):\n  File "/mine/net.py", line 12, in forward\n    x.y\n'
+    )
+    monkeypatch.setattr(supervisor, "_train", lambda: replace(FAILED, cause=cause))
+    assert supervisor.run().raised_at == at
+    assert [one.raised_at for one in supervisor.folder.attempts()] == [at]
+
+
 def test_a_try_that_begins_while_the_result_is_written_goes_before_it(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

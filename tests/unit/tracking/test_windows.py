@@ -20,7 +20,7 @@ from scalewise.records import (
     current_attempt,
 )
 from scalewise.tracking.rows import CellRows, DeviceRows, RankMeans, StepWindows
-from scalewise.tracking.tracker import Row, RunSummary, SweepName, run_info, run_summary
+from scalewise.tracking.tracker import Row, RunInfo, RunSummary, SweepName, run_info, run_summary
 from scalewise.tracking.trackio import name_in_trackio
 
 
@@ -216,16 +216,14 @@ def test_the_tracker_is_told_what_a_module_trained_with(tmp_path: Path) -> None:
     cell = RecordedCell(CellFolder(tmp_path), config=own)
     cell.train(20)
     cell.succeed()
-    attempt = current_attempt(cell.folder)
-    assert attempt is not None
-    config, called = cell.folder.load_config(), SweepName("11-23 14:05", "net")
-    assert "adam" not in run_info(cell.folder, config, attempt, PLANNED, tmp_path, called).tags
-    assert "optimizer" not in summed(cell).config
+    info, summary = told(cell)
+    assert "adam" not in info.tags
+    assert "optimizer" not in summary.config
     result = cell.folder.path / "result.json"
     said = '"own_optimizer": null'
     assert said in result.read_text()
     result.write_text(result.read_text().replace(said, '"own_optimizer": "SGD"'))
-    assert summed(cell).config["optimizer"] == {"name": "its own (SGD)"}
+    assert told(cell)[1].config["optimizer"] == {"name": "its own (SGD)"}
 
 
 def test_a_rehearsal_is_called_one_and_has_no_rate_of_all_its_ranks(tmp_path: Path) -> None:
@@ -234,23 +232,23 @@ def test_a_rehearsal_is_called_one_and_has_no_rate_of_all_its_ranks(tmp_path: Pa
     cell = RecordedCell(CellFolder(tmp_path), config={"strategy": kind}, ranks=1)
     cell.train(20)
     cell.succeed()
-    attempt = current_attempt(cell.folder)
-    assert attempt is not None
-    config, called = cell.folder.load_config(), SweepName("11-23 14:05", "net")
-    info = run_info(cell.folder, config, attempt, PLANNED, tmp_path, called)
+    info, _ = told(cell)
     assert info.name.startswith("rehearsed ")
     assert {"rehearsed", "ddp2_rehearsed_pcie"} <= set(info.tags)
-    reader = CellRows(cell.folder, config, 1.0)
+    reader = CellRows(cell.folder, cell.folder.load_config(), 1.0)
     names = {name for one in reader.read(final=True) for name in one.values}
     assert "step_time_ms" in {name.rpartition("/")[2] for name in names}
     assert not [name for name in names if "samples_per_s" in name]
     assert reader.windows.global_samples_per_s() is None
 
 
-def summed(cell: RecordedCell) -> RunSummary:
-    attempt = current_attempt(cell.folder)
+def told(cell: RecordedCell) -> tuple[RunInfo, RunSummary]:
+    """What a tracker is told of a run at its begin and at its end."""
+    folder, attempt = cell.folder, current_attempt(cell.folder)
     assert attempt is not None
-    return run_summary(cell.folder, attempt, None)
+    called = SweepName("11-23 14:05", "net")
+    info = run_info(folder, folder.load_config(), attempt, PLANNED, folder.path, called)
+    return info, run_summary(folder, attempt, None)
 
 
 # unit/tracking/test_devices.py

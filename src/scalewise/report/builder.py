@@ -71,7 +71,7 @@ from scalewise.report.study_tables import alternative, averages, investment, siz
 Source = Analysis | Path | str
 """A sweep: its analysis, or its folder or archive."""
 _TITLE = "Do more devices pay?"
-_SEARCHED = "Which is best by {}?"
+_SEARCHED, _SCORED = "Which is best by {}?", "How good is it by {}?"
 _RESULTS = "results.json"
 _SIDES = "Sweeps side by side"
 _COMPARISON = "comparison.json"
@@ -157,7 +157,8 @@ def build(sweep: Source, out: Path | None = None, samples: int | None = None) ->
         tuple(problems),
     )
     whole, objective = report_sections(analysis, samples), searched(analysis)
-    title = _SEARCHED.format(objective.metric) if objective else _TITLE
+    searched_for = _SEARCHED if len(analysis.measured) > 1 else _SCORED
+    title = searched_for.format(objective.metric) if objective else _TITLE
     write_text(files.markdown, markdown(title, front_page(analysis, folder), drawn))
     write_text(files.details, markdown(f"{title} In detail", whole, drawn))
     write_text(files.html, page.render(title, analysis, whole))

@@ -312,10 +312,12 @@ def rankings(analysis: Analysis) -> tuple[Objective, list[Ranking[Configuration]
 
 
 def searched(analysis: Analysis) -> Objective | None:
-    """What the rows of a sweep that never asks for several devices are ranked by."""
-    ranked = rankings(analysis)
+    """What a sweep that never asks for several devices is about, where it is typed or ranks."""
+    objective = objective_of(analysis.measured)
     alone = all(config.devices == 1 for config in analysis.configurations)
-    return ranked[0] if ranked and alone and not analysis.rehearsals else None
+    if objective is None or not alone or analysis.rehearsals:
+        return None
+    return objective if objective.was_typed or rankings(analysis) else None
 
 
 def ranked_in_brief(analysis: Analysis) -> Iterator[str]:

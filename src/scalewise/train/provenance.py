@@ -101,6 +101,7 @@ def note_imported(folder: CellFolder) -> None:
     """Add to what is on record the modules of the user's own that are imported by now."""
     known, files = load_or_none(folder.load_provenance), module_files(imported_modules())
     if known is not None and files:
+        files = {**known.code.get(CLASS_FILES, {}), **files}  # of installed classes too
         folder.save_provenance(replace(known, code={**known.code, CLASS_FILES: files}))
 
 

@@ -43,7 +43,7 @@ def code(path: Path, slowdown: float, limit: str | None = None, runs: int = 5) -
     ("runs", "slowdown", "excluded", "said"),
     [
         (1, 1.5, "large single x1 slower by any amount is not excluded", "0.67 from 1 and 1 runs"),
-        (2, 3.0, "add repeats", "0.33 [0.32, 0.34] (95 % interval) from 2 and 2 runs"),
+        (2, 3.0, "add repeats", "0.33 (95 % interval 0.32-0.34) from 2 and 2 runs"),
     ],
 )
 def test_fewer_than_three_runs_a_side_decide_nothing_however_far_apart(
@@ -106,7 +106,7 @@ def test_a_mixture_equals_only_the_same_mixture(tmp_path: Path) -> None:
 
 
 def test_an_interval_excludes_1_where_a_change_is_shown_and_only_there(tmp_path: Path) -> None:
-    """0.45 [0.25, 0.80] stood under "no difference shown": corrected was the p-value alone."""
+    """0.45 (0.25-0.80) stood under "no difference shown": corrected was the p-value alone."""
     models = [Spec(model=f"m{i}") for i in range(6)]
     runs = {"a": [0.955, 1.0, 1.047], "b": [1.098, 1.15, 1.204]}
     for name, factors in runs.items():

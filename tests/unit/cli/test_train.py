@@ -209,7 +209,7 @@ def test_a_folder_in_use_and_a_torn_plan_are_not_resumed(train: Train, tmp_path:
         in_use = train(*resume)
     folder.plan_path.write_bytes(folder.plan_path.read_bytes()[:20])
     for (status, errors), message in (
-        (in_use, f"sweep.resume: another process ({os.getpid()}) is running "),
+        (in_use, f"old: found process {os.getpid()}, "),
         (train(*resume), f"{folder.plan_path}: cannot be read as JSON"),
     ):
         assert (status, errors.count("\n")) == (2, 1)

@@ -223,7 +223,7 @@ def test_no_single_device_and_an_invalid_one_are_refused(tmp_path: Path) -> None
     ("words", "status", "said"),
     [
         ([str(KEPT / "h200x2_gpt2.zip"), "--samples", "1e9"], 0, ""),
-        (["nowhere"], 2, "scalewise advise: nowhere: no such folder"),
+        (["nowhere"], 2, "error: nowhere: no such folder"),
         ([str(KEPT / "h200x2_gpt2_nop2p.zip")], 2, "single-device cell: found none"),
         ([str(KEPT / "h200x2_gpt2.zip"), "--samples", "x"], 2, "--samples: found 'x'"),
         ([str(KEPT / "h200x2_gpt2.zip"), "--price", "x=3"], 2, "--price: found 'x=3'"),

@@ -42,6 +42,7 @@ def train(
 
     def run(*arguments: str) -> tuple[int, str]:
         GlobalHydra.instance().clear()
+        hydra_main.sweep_reports.clear()  # a process has one command, and this one many
         monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
         # entry sets it for Hydra; here it must not outlive the call.
         monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)

@@ -14,6 +14,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 import scalewise.analysis
 import scalewise.report
+import scalewise.tracking
 from fakes.kept_sweep import kept
 from fakes.recorded_cell import RecordedCell, plan_sweep
 from scalewise.analysis.comparability import FACTORS
@@ -21,7 +22,7 @@ from scalewise.cli import hydra_main, main
 from scalewise.cli.application import application
 from scalewise.cli.exits import Exit
 from scalewise.host import seal
-from scalewise.records import Ending, State, SweepFolder, SweepPlan
+from scalewise.records import CellFolder, Ending, State, SweepFolder, SweepPlan
 from scalewise.sweep import SweepReport, sweep_folder
 
 SMALL = kept("h200x2_small")
@@ -320,3 +321,18 @@ def test_a_mirror_of_a_sweep_without_trackers_says_so(
     cell.succeed()
     assert main(["mirror", str(sweep.path)]) == Exit.DONE
     assert "tracking=none" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("lacks", "has_answer", "status"), [(0, True, 0), (0, False, 1), (1, True, 1)]
+)
+def test_a_mirror_ends_well_only_where_records_and_answer_have_arrived(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacks: int, has_answer: bool, status: int
+) -> None:
+    sweep = plan_sweep(tmp_path / "sweep", ["alpha"])
+    sweep.report_path.mkdir()
+    (sweep.report_path / "results.json").touch()
+    monkeypatch.setattr(CellFolder, "load_tracking", lambda cell: "a record")
+    monkeypatch.setattr(scalewise.tracking, "main", lambda words: lacks)
+    monkeypatch.setattr(scalewise.tracking, "hand_over_answer", lambda folder: has_answer)
+    assert main(["mirror", str(sweep.path)]) == status

@@ -201,20 +201,24 @@ def test_a_traceback_is_there_for_who_asks(train: Train, monkeypatch: pytest.Mon
         hydra_main.train()
 
 
-def test_a_folder_in_use_and_a_torn_plan_are_not_resumed(train: Train, tmp_path: Path) -> None:
+def test_a_folder_in_which_another_sweep_runs_is_refused(train: Train, tmp_path: Path) -> None:
     folder = SweepFolder(tmp_path / "old")
     folder.path.mkdir()
     folder.save_plan(SweepPlan(1.0, (), 0, ()))
-    resume = (f"sweep.resume={folder.path}", "dataset.samples=400")
     with lock_folder(folder):
-        in_use = train(*resume)
+        status, errors = train(f"sweep.resume={folder.path}", "dataset.samples=400")
+    assert (status, errors.count("\n")) == (2, 1)
+    assert errors.startswith(f"error: old: found process {os.getpid()}, ")
+
+
+def test_a_torn_plan_is_one_line_when_it_is_resumed(train: Train, tmp_path: Path) -> None:
+    folder = SweepFolder(tmp_path / "old")
+    folder.path.mkdir()
+    folder.save_plan(SweepPlan(1.0, (), 0, ()))
     folder.plan_path.write_bytes(folder.plan_path.read_bytes()[:20])
-    for (status, errors), message in (
-        (in_use, f"old: found process {os.getpid()}, "),
-        (train(*resume), f"{folder.plan_path}: cannot be read as JSON"),
-    ):
-        assert (status, errors.count("\n")) == (2, 1)
-        assert errors.startswith(f"error: {message}")
+    status, errors = train(f"sweep.resume={folder.path}", "dataset.samples=400")
+    assert (status, errors.count("\n")) == (2, 1)
+    assert errors.startswith(f"error: {folder.plan_path}: cannot be read as JSON")
 
 
 def test_a_launcher_chosen_inside_a_swept_experiment_is_refused(

@@ -74,9 +74,7 @@ def test_what_a_killed_sweep_has_left_is_waited_for(tmp_path: Path, left: int) -
 @pytest.mark.usefixtures("left")
 def test_what_does_not_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scalewise.sweep.resume._RANKS_END_S", 0.5)
-    with pytest.raises(
-        SweepBusy, match=r"was killed and what it left still runs"
-    ):
+    with pytest.raises(SweepBusy, match=r"was killed and what it left still runs"):
         lock_folder(SweepFolder(tmp_path)).__enter__()
 
 

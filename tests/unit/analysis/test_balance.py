@@ -13,12 +13,13 @@ from fakes.recorded import DDP, Spec, swept
 from fakes.step_files import common_steps
 from scalewise.analysis import CellRecords
 from scalewise.analysis.balance import ShardAudit, audit_shards, measure_balance
-from scalewise.analysis.devices import Usage, _engine_activity, measure_usage
+from scalewise.analysis.devices import Usage, measure_usage
 from scalewise.analysis.step_figures import figures_of
 from scalewise.analysis.steps import NotMeasuredError
 from scalewise.records import (
     DeviceSample,
     DeviceSeries,
+    SampledDevice,
     ShardIndices,
     advice,
     cv_percent,
@@ -42,8 +43,16 @@ def recorded(path: Path, spec: Spec) -> CellRecords:
 def test_utilisation_stands_in_for_an_activity_that_is_not_known(
     engine: float | None, seconds: float, told: float | None
 ) -> None:
-    activity = {"engine_activity_percent": engine}
-    assert _engine_activity(activity, [80.0, 100.0], (5.0, 5.0 + seconds)) == told
+    times = tuple(5.0 + at * seconds for at in (0.0, 0.4, 0.9))
+    samples = tuple(
+        {"a": DeviceSample("a", percent, sm_activity_percent=1.0, engine_activity_percent=engine)}
+        for percent in (90.0, 80.0, 100.0)
+    )
+    gpu = SampledDevice("a", 0, "H200")
+    series = DeviceSeries("h", "nvml", 1.0, (gpu,), {}, times, samples)
+    window = (5.0, 5.0 + seconds)
+    (usage,) = measure_usage([series], window, window).devices
+    assert usage.engine_activity_percent == told
 
 
 def test_a_rank_sleeping_20_ms_a_step_is_named_although_all_steps_take_equally_long(

@@ -277,6 +277,12 @@ class ScriptRecorder:
                 f"{name}: found no DistributedDataParallel after {_LOOKED_AT} steps; allowed "
                 "under --rehearse: a script that wraps its model in one"
             ))  # fmt: skip
+        share, rank = share_of(self.sampler), self._place.rank
+        if share is not None and share[1] == ranks and share[0] != rank:
+            self._give_up(ConfigError(
+                f"{name}: found a sampler for rank {share[0]} of {ranks} on rank {rank}, so ranks "
+                "feed the same samples; allowed: the rank that torchrun names (RANK)"
+            ))  # fmt: skip
         if not self.steps.samples:
             self._give_up(ConfigError(
                 f"{name}: found no tensor in what its model was given in {_LOOKED_AT} steps, so "
@@ -364,9 +370,9 @@ class ScriptRecorder:
         ranks = self._ranks
         if ranks == 1:
             return {}
-        divides = divides_among(self.sampler) == ranks
+        share = share_of(self.sampler)
         none = "no sampler told of ranks, so each may have fed all of the data"
-        found = f"the sampler divides among {ranks} ranks" if divides else none
+        found = f"the sampler divides among {ranks} ranks" if share and share[1] == ranks else none
         return {"audit of data": f"which samples a rank fed was not checked: {found}"}
 
     def _trained(self) -> dict[int, torch.Tensor]:
@@ -405,13 +411,14 @@ class ScriptRecorder:
         )
 
 
-def divides_among(sampler: object) -> int | None:
-    """Among how many ranks a sampler divides the data; None where it tells nothing of ranks."""
+def share_of(sampler: object) -> tuple[int, int] | None:
+    """The rank for which a sampler draws, and of how many; None where it tells nothing of ranks."""
     # Torch's DistributedSampler is asked by a batch sampler; Accelerate's is one itself.
     for one in (sampler, getattr(sampler, "sampler", None)):
-        for name in ("num_replicas", "num_processes"):
-            if isinstance(found := getattr(one, name, None), int):
-                return found
+        for rank, ranks in (("rank", "num_replicas"), ("process_index", "num_processes")):
+            found = getattr(one, rank, None), getattr(one, ranks, None)
+            if isinstance(found[0], int) and isinstance(found[1], int):
+                return found[0], found[1]
     return None
 
 

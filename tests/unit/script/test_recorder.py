@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, TensorDataset
 
-from scalewise.script.recorder import divides_among, steps_before
+from scalewise.script.recorder import share_of, steps_before
 
 
 def stepped(kind: type[torch.optim.Optimizer], steps: int) -> torch.optim.Optimizer:
@@ -31,10 +31,10 @@ def test_a_state_of_another_kind_tells_nothing(state: Any) -> None:
     assert steps_before(optimizer) == 0
 
 
-def test_a_sampler_tells_among_how_many_ranks_it_divides() -> None:
+def test_a_sampler_tells_for_which_rank_it_draws_and_of_how_many() -> None:
     data = TensorDataset(torch.ones(8))
     shared: DistributedSampler[Any] = DistributedSampler(data, num_replicas=4, rank=1)
-    assert divides_among(BatchSampler(shared, 2, drop_last=False)) == 4
-    assert divides_among(BatchSampler(RandomSampler(data), 2, drop_last=False)) is None
-    assert divides_among(SimpleNamespace(num_processes=2)) == 2
-    assert divides_among(None) is None
+    assert share_of(BatchSampler(shared, 2, drop_last=False)) == (1, 4)
+    assert share_of(BatchSampler(RandomSampler(data), 2, drop_last=False)) is None
+    assert share_of(SimpleNamespace(num_processes=2, process_index=0)) == (0, 2)
+    assert share_of(None) is None

@@ -253,7 +253,9 @@ def _brief(row: Best) -> str:
     said = f"{row.devices} {plural(row.devices, 'device')} {_name(row.config)}"
     if row.speedup is None or row.judgement is None:
         return said
-    return f"{said}, {times(row.speedup)}, {row.judgement.verdict}"
+    # At its own batch the same pair may be decided: here any of the others may be the best.
+    of = f" for the best of {row.candidates}" if row.judgement.verdict == "undecided" else ""
+    return f"{said}, {times(row.speedup)}, {row.judgement.verdict}{of}"
 
 
 def best_as_plain(analysis: Analysis) -> list[dict[str, Any]]:

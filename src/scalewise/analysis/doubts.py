@@ -26,7 +26,7 @@ from scalewise.analysis.verdict import (
     outliers,
     stability_warning,
 )
-from scalewise.records import advice
+from scalewise.records import BACKWARD_LOSS, advice
 
 Budgets = Mapping[str, LossBudget]
 """``config_id`` to where its time goes; absent where no run of it was timed."""
@@ -260,11 +260,20 @@ def _unequal_samples(configs: Sequence[Configuration], pairs: Sequence[Pair]) ->
     code = "unequally_ranked" if are_ranked else "unequal_samples"
     timed = (config for config in configs if config.is_timed and config.runs)
     for rows in grouped(timed, lambda config: config.workload).values():
-        seen = [run.loss.samples[-1] for row in rows for run in row.runs if run.loss]
+        seen = [fed for row in rows for run in row.runs if (fed := _fed_at_last_loss(run))]
         if len(rows) > 1 and len(set(seen)) > 1:
             what = " on ".join(filter(None, rows[0].workload))
             figures = {"workload": what, "least": min(seen), "most": max(seen)}
             yield Remark(code, figures)
+
+
+def _fed_at_last_loss(run: Run) -> int | None:
+    """Of all ranks. A script's loss, which is compared with none, stands beside others as well."""
+    if run.loss:
+        return run.loss.samples[-1]
+    ranks = run.cell.result.ranks if run.cell.result else ()
+    logs = any(BACKWARD_LOSS in rank.metrics for rank in ranks)
+    return sum(rank.samples_fed for rank in ranks) if logs else None
 
 
 def _rare_modes(pairs: Sequence[Pair]) -> Iterator[Remark]:

@@ -84,7 +84,8 @@ class Repeats:
         rounds = f"{self.runs} {plural(self.runs, 'round')}"
         if aside := [one for member in self.members for one in member.set_aside]:
             remedies = " and ".join(dict.fromkeys(one.remedy for one in aside))
-            rounds += f" ({len(aside)} {plural(len(aside), 'run')} set aside: to count, {remedies})"
+            runs = f"{len(aside)} {plural(len(aside), 'run')}"
+            rounds += f" ({runs} set aside: one counts {remedies})"
         return f"{self.members[0].label}: {state} {rounds}{figure}"
 
     def __str__(self) -> str:

@@ -12,6 +12,7 @@ from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, disturbances, is_
 from scalewise.analysis.figures import estimate, factor, interval_words, listed
 from scalewise.analysis.loss_budget import LossBudget, reductions_per_step
 from scalewise.analysis.model import CellRecords, Sweep
+from scalewise.analysis.ranking import objective_of
 from scalewise.analysis.remarks import WORDS, Remark
 from scalewise.analysis.run import Run
 from scalewise.analysis.scaling import Pair
@@ -25,7 +26,7 @@ from scalewise.analysis.verdict import (
     outliers,
     stability_warning,
 )
-from scalewise.records import advice
+from scalewise.records import BACKWARD_LOSS, advice
 
 Budgets = Mapping[str, LossBudget]
 """``config_id`` to where its time goes; absent where no run of it was timed."""
@@ -161,7 +162,7 @@ def find_remarks(
             own += [*_of_configuration(config, budgets.get(config.config_id)), *_of_timing(config)]
         found += [replace(one, about=config.config_id) for one in own]
     found += [one for pair in pairs for one in pair.remarks if one.code in _OF_A_PAIR]
-    found += [*_unequal_samples(configs), *_rare_modes(pairs)]
+    found += [*_unequal_samples(configs, pairs), *_rare_modes(pairs)]
     order = [*WORDS]
     return tuple(sorted(found, key=lambda one: order.index(one.code)))
 
@@ -252,15 +253,27 @@ def _of_run(config: Configuration, run: Run, *, is_uneven: bool) -> Iterator[Rem
             yield Remark("missing", {"figure": name, "why": why})
 
 
-def _unequal_samples(configs: Sequence[Configuration]) -> Iterator[Remark]:
+def _unequal_samples(configs: Sequence[Configuration], pairs: Sequence[Pair]) -> Iterator[Remark]:
     """For each workload whose losses were reached after unequal numbers of samples."""
+    by = objective_of(configs)
+    are_ranked = by is not None and (by.was_typed or not pairs)
+    code = "unequally_ranked" if are_ranked else "unequal_samples"
     timed = (config for config in configs if config.is_timed and config.runs)
     for rows in grouped(timed, lambda config: config.workload).values():
-        seen = [run.loss.samples[-1] for row in rows for run in row.runs if run.loss]
+        seen = [fed for row in rows for run in row.runs if (fed := _fed_at_last_loss(run))]
         if len(rows) > 1 and len(set(seen)) > 1:
             what = " on ".join(filter(None, rows[0].workload))
             figures = {"workload": what, "least": min(seen), "most": max(seen)}
-            yield Remark("unequal_samples", figures)
+            yield Remark(code, figures)
+
+
+def _fed_at_last_loss(run: Run) -> int | None:
+    """Of all ranks. A script's loss, which is compared with none, stands beside others as well."""
+    if run.loss:
+        return run.loss.samples[-1]
+    ranks = run.cell.result.ranks if run.cell.result else ()
+    logs = any(BACKWARD_LOSS in rank.metrics for rank in ranks)
+    return sum(rank.samples_fed for rank in ranks) if logs else None
 
 
 def _rare_modes(pairs: Sequence[Pair]) -> Iterator[Remark]:

@@ -317,7 +317,12 @@ def reductions_per_step(config: Configuration) -> float | None:
 
 
 def reduces_redundantly(config: Configuration) -> bool:
-    """Whether gradients are reduced after every batch though a step comes after several."""
+    """Whether gradients are reduced after every batch though a step comes after several.
+
+    LBFGS asks for the gradients of a batch several times a step, and needs each.
+    """
+    if any("LBFGS" in (rank.own_optimizer or "") for rank in config.rank_summaries):
+        return False
     return (reductions_per_step(config) or 0.0) > _MORE_THAN_ONCE
 
 

@@ -21,6 +21,7 @@ import scipy
 
 from scalewise.analysis.communication import serial_fraction
 from scalewise.analysis.comparability import (
+    Difference,
     Identity,
     differences,
     grouped,
@@ -124,10 +125,12 @@ def _rehearsal(
     config: Configuration, record: RehearsalRecord, timed: Sequence[Configuration]
 ) -> Rehearsal:
     whole = as_whole(config, record)
+    wholes = [whole]
     if config.has_own_settings and not any(alike(whole, timed, 1)):
         divided = as_strong(config)  # a script may divide its batch among its ranks
-        if any(alike(as_whole(divided, record), timed, 1)):
-            config, whole = divided, as_whole(divided, record)
+        wholes.append(as_whole(divided, record))
+        if any(alike(wholes[-1], timed, 1)):
+            config, whole = divided, wholes[-1]
     measured = next(alike(whole, timed, record.ranks), None)
     single = next(alike(whole, timed, 1), None)
     found = Rehearsal(config, record, "cannot tell", "", single, None, measured)
@@ -138,7 +141,7 @@ def _rehearsal(
         error = rate_ratio(measured, config).scaled(1 / record.ranks)
         found = replace(found, step_error=error)
     if single is None:
-        return replace(found, reason=_why_no_single(config, whole, timed))
+        return replace(found, reason=_why_no_single(config, wholes, timed))
     if invalid := (*single.invalid, *config.invalid):
         return replace(found, reason=invalid[0].text)
     speedup = _widened(rate_ratio(config, single, LIKELY).scaled(record.ranks))
@@ -146,11 +149,13 @@ def _rehearsal(
     return replace(found, word=word, reason=reason, speedup=speedup)
 
 
-def _why_no_single(config: Configuration, whole: Identity, timed: Sequence[Configuration]) -> str:
+def _why_no_single(
+    config: Configuration, wholes: Sequence[Identity], timed: Sequence[Configuration]
+) -> str:
     alone = [one for one in timed if one.devices == 1 and one.workload == config.workload]
     if not alone:
         return "no single-device cell of the same workload: add devices=1"
-    each = (differences(one.identity, whole, "devices") for one in alone)
+    each = (_apart(one, whole, 1) for one in alone for whole in wholes)
     return f"its single-device cell differs in {min(each, key=len)[0]}"
 
 
@@ -167,11 +172,15 @@ def as_whole(config: Configuration, record: RehearsalRecord) -> Identity:
 def alike(whole: Identity, timed: Sequence[Configuration], devices: int) -> Iterator[Configuration]:
     """Those of ``timed`` that are the same as ``whole``, on so many devices."""
     for one in timed:
-        own = one.identity
-        if devices == 1 and one.has_own_settings:  # of one device it is either scaling
-            own = {**own, "scaling": whole["scaling"]}
-        if one.devices == devices and not differences(own, whole, "devices"):
+        if one.devices == devices and not _apart(one, whole, devices):
             yield from [one] if devices == 1 or one.setting("strategy.kind") == "ddp" else []
+
+
+def _apart(one: Configuration, whole: Identity, devices: int) -> list[Difference]:
+    own = one.identity
+    if devices == 1 and one.has_own_settings:  # of one device it is either scaling
+        own = {**own, "scaling": whole["scaling"]}
+    return differences(own, whole, "devices")
 
 
 def _widened(speedup: RatioEstimate) -> RatioEstimate:

@@ -75,6 +75,8 @@ WORDS: Final[Mapping[str, Kind]] = {
     "few_runs": Kind("doubt", "{warning}"),
     "unequal_samples": Kind("doubt", "losses of {workload} were reached at unequal samples",
         "{least:,} to {most:,}: they do not rank the rows"),
+    "unequally_ranked": Kind("doubt", "losses of {workload} were reached at unequal samples",
+        "{least:,} to {most:,}: rows are ranked by what each reached"),
     "allocator": Kind("doubt", "the allocator emptied its cache and tried again", "{ranks} times; "
         "a smaller batch_size, execution.activation_checkpointing=true or strategy=fsdp needs "
         "none"),

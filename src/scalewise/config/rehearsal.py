@@ -131,8 +131,8 @@ def _link_of(gpus: str) -> Link:
         if plain.get("gpu") and plain["gpu"] in gpus:
             return build(RehearseConfig, plain, "rehearse").link(gpus)
     raise ConfigError(
-        f"rehearse: found auto, and no link of {gpus} is known; allowed: a link by its name "
-        f"(rehearse=NAME: {_links()})"
+        f"rehearse: no link of {gpus} is known; allowed: a link by its name (rehearse=NAME, or "
+        f"--link NAME of scalewise run): {_links()}"
     )
 
 

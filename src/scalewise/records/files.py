@@ -109,11 +109,12 @@ def read_plain(path: Path) -> bytes:
         return file.read()
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, written_ns: int | None = None) -> None:
     """Replace ``path`` by ``data``: a crash leaves the old content or the new, never a mixture.
 
     A reader beside sees one of them, and what was written outlives a power cut. A link is replaced,
-    not followed. Raises OSError that names ``path``, as that of a full disk does not do by itself.
+    not followed. ``written_ns`` is the time that the file is to bear, where that is not now. Raises
+    OSError that names ``path``, as that of a full disk does not do by itself.
     """
     refuse_link(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -123,6 +124,8 @@ def write_atomically(path: Path, data: bytes) -> None:
         with temporary.open("wb") as file:
             file.write(data)
             file.flush()
+            if written_ns is not None:
+                os.utime(file.fileno(), ns=(written_ns, written_ns))
             os.fsync(file.fileno())
         temporary.replace(path)
         _sync(path.parent)
@@ -146,11 +149,11 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def save_json(path: Path, record: object) -> None:
-    """Write a dataclass as JSON, atomically, with the schema version in front."""
+def save_json(path: Path, record: object, written_ns: int | None = None) -> None:
+    """As :func:`write_atomically`, a dataclass as JSON with the schema version in front."""
     plain = {"schema_version": SCHEMA_VERSION, **to_plain(record)}
     text = json.dumps(plain, indent=2, allow_nan=False, ensure_ascii=False)
-    write_atomically(path, text.encode(errors="backslashreplace") + b"\n")
+    write_atomically(path, text.encode(errors="backslashreplace") + b"\n", written_ns)
 
 
 def reason(error: Exception) -> str:

@@ -120,9 +120,11 @@ class CellFolder:
         except (OSError, ValueError, yaml.YAMLError) as error:
             raise RecordError(f"{path}: cannot be read: {reason(error)}") from error
 
-    def save_provenance(self, provenance: Provenance) -> None:
-        command = redacted_words(provenance.command)
-        save_json(self.path / "provenance.json", replace(provenance, command=command))
+    def save_provenance(self, provenance: Provenance, *, amended: bool = False) -> None:
+        """``amended``: of the attempt that wrote the one there, and began when that was written."""
+        command, path = redacted_words(provenance.command), self.path / "provenance.json"
+        began_ns = path.stat().st_mtime_ns if amended else None
+        save_json(path, replace(provenance, command=command), began_ns)
 
     def load_provenance(self) -> Provenance:
         return load_json(self.path / "provenance.json", Provenance)

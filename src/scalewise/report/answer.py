@@ -184,7 +184,7 @@ def _not_comparable(analysis: Analysis) -> Iterator[Line]:
         if fields and (shared or all(one.startswith("code.") for one in fields)):
             how = "on a quiet host" if shared else "with the code left as it is"
             again = f"scalewise resume {folder_to_type(analysis)} sweep.rerun=all"
-            yield Line(f"Next, {how}: {again}.")
+            yield Line(f"Next: {how}, {again}.")
         elif fields and not says_how:
             yield Line(f"Next: run both in one sweep, with equal {listed(fields, 4)}.")
 

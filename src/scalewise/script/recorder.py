@@ -254,6 +254,10 @@ class ScriptRecorder:
             self._run_queue.begin(steps)
         if steps == _LOOKED_AT:
             self._refuse_what_cannot_be_told()
+            if self.moments.miscounted:
+                self._missing["sample count"] = (
+                    "models were given {:,} samples a step, which count, and loaders gave {:,}"
+                ).format(*self.moments.miscounted)
         try:
             self._background.check()
             if self._length is not None:

@@ -51,6 +51,8 @@ class ScriptSteps:
         """Samples that each model was given in this step."""
         self._fetched = 0
         """Samples that loaders gave in this step."""
+        self.miscounted: tuple[int, int] | None = None
+        """Samples that a step's models were given, and others that its loaders gave."""
         self._counts_fetched = True
         """Whether the models of the step before were given nothing that could be counted."""
         self._scored = False
@@ -132,6 +134,8 @@ class ScriptSteps:
         if self._last != _OPTIMIZER_END:
             self._take(_OPTIMIZER_END)  # its moment is the end of the step
         fed = min(filter(None, self._fed.values()), default=0)
+        if fed and self._fetched not in (0, fed):
+            self.miscounted = fed, self._fetched
         # The first one whose models are not fed any more: nobody counted what was fetched for it.
         uncounted = not (fed or self._counts_fetched)
         self._timer.end_step(0, fed or self._fetched, self._scored or uncounted)

@@ -102,7 +102,8 @@ def note_imported(folder: CellFolder) -> None:
     known, files = load_or_none(folder.load_provenance), module_files(imported_modules())
     if known is not None and files:
         files = {**known.code.get(CLASS_FILES, {}), **files}  # of installed classes too
-        folder.save_provenance(replace(known, code={**known.code, CLASS_FILES: files}))
+        noted = replace(known, code={**known.code, CLASS_FILES: files})
+        folder.save_provenance(noted, amended=True)
 
 
 def package_versions() -> dict[str, str]:

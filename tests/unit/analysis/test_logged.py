@@ -133,6 +133,14 @@ def test_a_search_on_one_device_is_not_advised_to_take_more(
     assert searched(analyse(load_sweep(tmp_path / "b"))) is None
 
 
+def test_losses_at_unequal_samples_do_not_deny_a_ranking(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [*seeds(WIDE), *seeds(replace(NARROW, batch_size=32))])
+    for number in range(6):
+        log(tmp_path, f"00{number}-*", {"val/acc": 0.8})
+    codes = {one.code for one in analyse(load_sweep(tmp_path)).remarks}
+    assert codes & {"unequal_samples", "unequally_ranked"} == {"unequally_ranked"}
+
+
 def test_two_searches_are_told_apart_by_their_objective_and_each_reason_once(
     tmp_path: Path,
 ) -> None:

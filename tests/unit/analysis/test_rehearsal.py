@@ -89,6 +89,18 @@ def test_a_script_divides_its_batch_among_its_ranks_or_does_not(
     assert one.speedup.value == pytest.approx(times / step, rel=0.01)
 
 
+def test_what_keeps_a_script_from_its_single_device_is_not_the_batch_that_it_divides(
+    tmp_path: Path,
+) -> None:
+    script = {"script": {"command": "python s.py"}, "batch_size": 1}
+    play = rehearsal(scaling="weak", co_tenants=("make",))
+    play = replace(play, config={**play.config, **script})
+    single = replace(SINGLE, scaling="weak", config=script)
+    (one,) = played(tmp_path, *three(single), *three(play)).rehearsals
+    assert (one.single, one.word) == (None, "cannot tell")
+    assert "co_tenancy" in one.reason
+
+
 @pytest.mark.parametrize(("ranks", "word"), [(2, "likely pays"), (8, "likely does not pay")])
 def test_the_whole_interval_decides(tmp_path: Path, ranks: int, word: str) -> None:
     found = played(tmp_path, *three(SINGLE), *three(rehearsal(ranks)), ranks=ranks)

@@ -78,7 +78,7 @@ def test_a_verdict_that_an_edit_keeps_open_says_so_while_it_runs_and_at_its_end(
     told = answers(analyse(load_sweep(path))).texts
     assert [line for line in told if "3 of 6 runs of 2 devices" in line and LEFT_ALONE in line]
     (group,) = reach_verdicts(load_sweep(path)).repeats
-    assert f"6 runs set aside: to count, {LEFT_ALONE}" in group.brief
+    assert f"6 runs set aside: one counts {LEFT_ALONE}" in group.brief
 
 
 @pytest.mark.parametrize("unknown", [{"class_files": {}}, {"data": {}}])

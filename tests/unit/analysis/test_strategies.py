@@ -54,12 +54,17 @@ def transfer(config: Configuration) -> LostTime:
     return found
 
 
-@pytest.mark.parametrize(("rounds", "redundant"), [(4.0, True), (1.0, False)])
+@pytest.mark.parametrize(
+    ("rounds", "optimizer", "redundant"),
+    [(4.0, None, True), (4.0, "LBFGS", False), (1.0, None, False)],
+)
 def test_redundant_reductions_are_named_and_answered(
-    tmp_path: Path, rounds: float, redundant: bool
+    tmp_path: Path, rounds: float, optimizer: str | None, redundant: bool
 ) -> None:
     record = CommunicationRecord("gradients", rounds, rounds * 2**20)
     config = with_communication(tmp_path, record, DDP)
+    asked_by = [{"own_optimizer": optimizer}] * 2
+    config = replace(config, runs=(with_ranks(config.runs[0], *asked_by),))
     found = transfer(config)
     assert ("reduced 4 times a step" in found.evidence) == redundant
     assert (remedy(config, found).overrides == ("strategy.no_sync=true",)) == redundant

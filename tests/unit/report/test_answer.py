@@ -164,8 +164,8 @@ def test_a_gain_is_told_where_the_losses_exceed_the_whole(tmp_path: Path) -> Non
     ("field", "said"),
     [
         ("precision", "Next: run both in one sweep, with equal precision."),
-        ("co_tenancy", "Next, on a quiet host: scalewise resume "),
-        ("code.file.net.py", "Next, with the code left as it is: scalewise resume "),
+        ("co_tenancy", "Next: on a quiet host, scalewise resume "),
+        ("code.file.net.py", "Next: with the code left as it is, scalewise resume "),
     ],
 )
 def test_rows_that_cannot_be_compared_say_what_to_equal(

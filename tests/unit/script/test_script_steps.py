@@ -139,6 +139,22 @@ def test_the_two_optimizers_of_a_gan_share_a_step_and_its_samples_count_once() -
     assert [samples for _, samples, _ in ended[1:]] == [64, 64]
 
 
+@pytest.mark.parametrize(("calls", "said"), [(1, None), (2, (128, 64))])
+def test_a_loader_that_gave_other_samples_than_counted_is_told(
+    calls: int, said: tuple[int, int] | None
+) -> None:
+    """As of a GAN whose generator makes a batch for each of both losses."""
+    script = Script()
+    for _ in range(3):
+        script.fetch(64)
+        for _ in range(calls):
+            script.forward()
+            script.backward()
+        script.optimize()
+    assert len(script.steps) == 3
+    assert script.moments.miscounted == said
+
+
 def test_nested_steps_count_once_and_one_that_nobody_saw_begin_not_at_all() -> None:
     script = Script()
     script.moments.end_optimizer(7)

@@ -64,7 +64,7 @@ def test_a_rehearsal_has_the_share_of_one_rank_and_is_repeated_as_what_it_stands
 @pytest.mark.parametrize(
     ("words", "gpus", "expected"),
     [
-        (("devices=8", "rehearse=auto"), "NVIDIA A10G", "no link of NVIDIA A10G is known"),
+        (("devices=8", "rehearse=auto"), "NVIDIA A10G", "--link NAME of scalewise run"),
         (("devices=8", "rehearse=auto", "strategy=fsdp"), "H200", "allowed: strategy=ddp, or at"),
         (
             ("strategy=ddp", "rehearse=auto"),

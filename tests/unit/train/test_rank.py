@@ -20,10 +20,17 @@ from fakes.recorded_cell import RecordedCell
 from scalewise.config import cause_of, ending_of
 from scalewise.doctor.host_facts import host_facts
 from scalewise.host import foreign_launch, keep_answering, rendezvous, scrubbed
-from scalewise.records import PROTOCOL, CellFolder, CurrentAttempt, DeviceInfo, PlannedCell
+from scalewise.records import (
+    PROTOCOL,
+    CellFolder,
+    CurrentAttempt,
+    DeviceInfo,
+    PlannedCell,
+    current_attempt,
+)
 from scalewise.sweep import worker
 from scalewise.tracking.tracker import SweepName, run_info
-from scalewise.train import collect, experiment, is_ours
+from scalewise.train import collect, experiment, is_ours, note_imported, provenance
 from scalewise.train.provenance import emulations
 
 
@@ -94,6 +101,21 @@ def test_what_may_be_a_secret_is_neither_recorded_nor_handed_to_a_tracker(
 
 def test_what_records_now_says_by_which_protocol() -> None:
     assert collect((), None, {}, {}).protocol == PROTOCOL
+
+
+def test_what_was_imported_is_noted_in_the_attempt_that_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Trackers take a provenance of another time for a retry, and begin another run."""
+    folder = CellFolder(tmp_path)
+    folder.save_config({})
+    folder.save_provenance(collect((), None, {}, {}))
+    os.utime(tmp_path / "provenance.json", ns=(1, 1))
+    before = current_attempt(folder)
+    monkeypatch.setattr(provenance, "module_files", lambda _: {"mine": "a digest"})
+    note_imported(folder)
+    assert folder.load_provenance().code["class_files"] == {"mine": "a digest"}
+    assert current_attempt(folder) == before
 
 
 # What an exception that ends a rank is called.

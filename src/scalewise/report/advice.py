@@ -26,7 +26,7 @@ from scalewise.analysis import (
 from scalewise.config import ConfigError
 from scalewise.report.answer import next_step, on_both, to_decide, why_none
 from scalewise.report.cost_tables import price_lines, why_not
-from scalewise.report.findings import command, command_of
+from scalewise.report.findings import command, command_of, remark_lines
 from scalewise.report.sections import Column, Line, Lines, Section, lines, section, table, words
 
 _MOST_CHANGES = 3
@@ -67,7 +67,8 @@ def advise(analysis: Analysis, samples: int | None) -> list[Section]:
     singles = [c for c in analysis.measured if c.devices == 1 and samples_per_s(c)]
     sound = [c for c in singles if not c.invalid]
     if not sound:
-        found = f"an invalid one: {singles[0].invalid[0].text}" if singles else "none"
+        none = "; ".join(["none", *_damaged(analysis)])
+        found = f"an invalid one: {singles[0].invalid[0].text}" if singles else none
         raise ConfigError(
             f"single-device cell: found {found}; allowed: a sweep with one that was timed"
         )
@@ -222,15 +223,28 @@ def _changes(analysis: Analysis, every: Options) -> Iterator[str]:
     found.sort(key=lambda one: one[0], reverse=True)
     yield "What wins most:" if found else "Nothing here is shown to win over one device."
     for place, (_, told, config) in enumerate(found[:_MOST_CHANGES], start=1):
-        yield from (f"{place}. {told}", f"  Run: {command_of(analysis, config)}")
+        yield from (f"{place}. {told}", *_run(analysis, command_of(analysis, config)))
 
 
 def _untold(analysis: Analysis, every: Options) -> Iterator[str]:
     """What nothing here tells, and what would."""
     for one in _only_rehearsed(every):
         if one.verdict == "cannot tell":
-            yield from (one.told, f"  Run: {command_of(analysis, one.config)}")
+            yield from (one.told, *_run(analysis, command_of(analysis, one.config)))
     if all(one.devices == 1 and not one.config.is_monitored for one in every.values()):
-        yield f"  Run: {command(analysis, on_both(analysis))}"
+        yield from _run(analysis, command(analysis, on_both(analysis)))
     lost = [c for c in analysis.unfinished if c.ending and c.ending.cause == "oom"]
     yield from {f"Out of memory: {cell.planned.name}.": 0 for cell in lost}
+    yield from (f"Fault: {brief}." for brief in _damaged(analysis))
+
+
+def _run(analysis: Analysis, typed: str) -> Iterator[str]:
+    """A command, where what was typed of the sweep is on record."""
+    if analysis.sweep.command:
+        yield f"  Run: {typed}"
+
+
+def _damaged(analysis: Analysis) -> list[str]:
+    """The first record that cannot be read, whose figures no advice holds."""
+    found = (one for one in remark_lines(analysis) if one.first.code == "records_damaged")
+    return [one.brief for one in found][:1]

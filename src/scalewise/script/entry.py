@@ -12,7 +12,6 @@ import functools
 import json
 import os
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -173,12 +172,11 @@ def _watch_backward(recorder: ScriptRecorder, undo: contextlib.ExitStack) -> Non
 
 def _watch_loaders(recorder: ScriptRecorder, undo: contextlib.ExitStack) -> None:
     iterator: Any = dataloader._BaseDataLoaderIter
-    inner, thread, process = iterator.__next__, threading.get_ident(), os.getpid()
+    inner, process = iterator.__next__, os.getpid()
 
     @functools.wraps(inner)
     def fetch(self: Any) -> Any:
-        # In a fork of it, or a thread that fetches ahead.
-        if os.getpid() != process or threading.get_ident() != thread:
+        if os.getpid() != process:  # in a fork of it
             return inner(self)
         batch = recorder.fetch(inner, self)
         if recorder.sampler is None:  # of validation one may come later

@@ -91,6 +91,7 @@ class ScriptRecorder:
         self._missing: dict[str, str] = {}
         self._logged: dict[str, float | torch.Tensor] = {}
         self._length: RunLength | None = None
+        self._thread = threading.get_ident()
         self._watches = self._fetching = False
         """Whether the gradients of a DDP are watched; whether a batch is waited for."""
 
@@ -168,8 +169,16 @@ class ScriptRecorder:
     # What the script does
 
     def fetch(self, next_batch: Callable[..., Any], *args: Any) -> Any:
-        """A batch, for which the script waits. A loader within another one waits with it."""
-        if self._fetching or self._has_ended or not self.moments.begin_fetch():
+        """A batch, for which the script waits. A loader within another one waits with it.
+
+        For one that another thread fetches ahead nobody waits.
+        """
+        if (
+            threading.get_ident() != self._thread
+            or self._fetching
+            or self._has_ended
+            or not self.moments.begin_fetch()
+        ):
             return next_batch(*args)
         self._fetching = True
         try:

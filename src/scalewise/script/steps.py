@@ -50,7 +50,9 @@ class ScriptSteps:
         self._fed: dict[int, int] = {}
         """Samples that each model was given in this step."""
         self._fetched = 0
-        """Samples that loaders gave in this step."""
+        """Samples that loaders gave in this step, to train on."""
+        self._latest = self._aside = 0
+        """Those of the last batch; where a model was scored on it, until one is trained on it."""
         self.miscounted: tuple[int, int] | None = None
         """Samples that a step's models were given, and others that its loaders gave."""
         self._counts_fetched = True
@@ -73,6 +75,7 @@ class ScriptSteps:
         if self._last == _FETCH_BEGIN:
             self._mark(_FETCH_END)
         self._fetched += samples
+        self._latest, self._aside = samples, 0
 
     def begin_forward(self, model: int, samples: int, scores: bool = False) -> None:
         """``samples`` of this model count if it is trained on them; one that ``scores`` is not."""
@@ -80,7 +83,11 @@ class ScriptSteps:
             self.end_due_step()
         if scores:
             self._scored = True
+            self._fetched -= self._latest
+            self._latest, self._aside = 0, self._latest or self._aside
             return
+        self._fetched += self._aside
+        self._latest = self._aside = 0
         before = self._fed.get(model, 0)
         # A closure may ask for the same batch again and again, as that of LBFGS does.
         self._fed[model] = max(before, samples) if self._optimizing else before + samples
@@ -139,7 +146,8 @@ class ScriptSteps:
         # The first one whose models are not fed any more: nobody counted what was fetched for it.
         uncounted = not (fed or self._counts_fetched)
         self._timer.end_step(0, fed or self._fetched, self._scored or uncounted)
-        self._last, self._fetched, self._scored = None, 0, False
+        self._last, self._scored = None, False
+        self._fetched = self._latest = self._aside = 0
         self._counts_fetched, self.divides = not fed, self._timer.clock.divides
         self._fed.clear()
         self._on_step()

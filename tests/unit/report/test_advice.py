@@ -219,6 +219,20 @@ def test_no_single_device_and_an_invalid_one_are_refused(tmp_path: Path) -> None
     assert len(str(error.value).splitlines()) == 1
 
 
+def test_records_that_cannot_be_read_are_named_and_no_command_is_made_up(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [*three(Spec()), *three(DDP)])
+    (result,) = tmp_path.glob("*single-r0/result.json")
+    result.write_text("{")
+    (tmp_path / "sweep.json").write_text("{")
+    below = blocks(advised(tmp_path)[0])[2]
+    assert [line for line in below if line.startswith("Fault: ")]
+    assert not [line for line in below if "Run:" in line]
+    for result in tmp_path.glob("*single-r*/result.json"):
+        result.write_text("{")
+    with pytest.raises(ConfigError, match=r"found none; sweep\.json: "):
+        advised(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [

@@ -1,8 +1,10 @@
 """One line in a training loop: what it records, and what it leaves alone."""
 
 import os
+import queue
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -136,6 +138,32 @@ def test_a_loader_is_handed_on_as_it_is_and_its_batches_count_once(tmp_path: Pat
     assert (rank.steps_completed, rank.samples_fed, rank.loader_batch_size) == (12, 96, 8)
     with pytest.raises(TypeError, match="has no len"):
         len(m(batches(3)))
+
+
+def test_for_a_batch_that_a_thread_fetches_ahead_nobody_is_seen_to_wait(tmp_path: Path) -> None:
+    ahead: Any = queue.Queue(1)
+    seen: list[object] = []
+
+    def fetch(m: Any) -> None:
+        for batch in m(batches(30)):
+            ahead.put(batch)
+        ahead.put(None)
+
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with scalewise.monitor(model, optimizer, folder=tmp_path) as m:
+        recorder = active()
+        assert recorder is not None
+        begin = recorder.moments.begin_fetch
+        recorder.moments.begin_fetch = lambda: seen.append(None) or begin()  # type: ignore[method-assign,func-returns-value]
+        thread = threading.Thread(target=fetch, args=(m,))
+        thread.start()
+        while (batch := ahead.get()) is not None:
+            model(batch).square().mean().backward()
+            optimizer.step()
+        thread.join()
+    (rank,) = cells(tmp_path)[0].load_result().ranks
+    assert (rank.steps_completed, rank.samples_fed, seen) == (30, 240, [])
 
 
 def test_one_within_another_records_once(tmp_path: Path) -> None:

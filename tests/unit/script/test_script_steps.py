@@ -202,6 +202,18 @@ def test_the_loader_tells_the_samples_of_what_no_model_was_given() -> None:
     assert [samples for _, samples, _ in script.steps] == [48]
 
 
+def test_batches_that_a_model_is_only_scored_on_are_no_samples_of_a_step() -> None:
+    script = Script()
+    for samples in (50, 50):  # validation
+        script.fetch(samples)
+        script.moments.begin_forward(0, 0, scores=True)
+    script.fetch(48)
+    script.moments.begin_forward(0, 0, scores=True)  # as a policy is, before it is trained
+    script.forward(samples=0)
+    script.optimize()
+    assert script.steps[0][1:] == (48, True)
+
+
 def test_steps_with_nothing_between_them_are_counted() -> None:
     script = Script()
     for _ in range(4):

@@ -53,14 +53,23 @@ class ScriptSteps:
         """Samples that loaders gave in this step, to train on."""
         self._latest = self._aside = 0
         """Those of the last batch; where a model was scored on it, until one is trained on it."""
-        self.miscounted: tuple[int, int] | None = None
-        """Samples that a step's models were given, and others that its loaders gave."""
+        self._compared = self._apart = 0
+        """Steps for which loaders gave samples; those whose models were given another number."""
+        self._last_apart: tuple[int, int] | None = None
         self._counts_fetched = True
         """Whether the models of the step before were given nothing that could be counted."""
         self._scored = False
         """Whether a model was run in this step without being trained."""
         self.divides = True
         """Whether the phases of the present step are marked, in which backward is watched."""
+
+    @property
+    def miscounted(self) -> tuple[int, int] | None:
+        """Samples that models were given, and others that loaders gave, of most steps.
+
+        A loader that fetches ahead gives two batches for the first step and none for the last.
+        """
+        return self._last_apart if 2 * self._apart > self._compared else None
 
     def begin_fetch(self) -> bool:
         """Whether :meth:`end_fetch` is to be called."""
@@ -141,8 +150,10 @@ class ScriptSteps:
         if self._last != _OPTIMIZER_END:
             self._take(_OPTIMIZER_END)  # its moment is the end of the step
         fed = min(filter(None, self._fed.values()), default=0)
-        if fed and self._fetched not in (0, fed):
-            self.miscounted = fed, self._fetched
+        if fed and self._fetched:
+            self._compared += 1
+            if fed != self._fetched:
+                self._apart, self._last_apart = self._apart + 1, (fed, self._fetched)
         # The first one whose models are not fed any more: nobody counted what was fetched for it.
         uncounted = not (fed or self._counts_fetched)
         self._timer.end_step(0, fed or self._fetched, self._scored or uncounted)

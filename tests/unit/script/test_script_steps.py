@@ -155,6 +155,19 @@ def test_a_loader_that_gave_other_samples_than_counted_is_told(
     assert script.moments.miscounted == said
 
 
+def test_a_loader_that_fetches_ahead_gave_what_was_counted() -> None:
+    script = Script()
+    script.fetch(64)
+    for step in range(4):
+        if step < 3:
+            script.fetch(64)
+        script.forward()
+        script.backward()
+        script.optimize()
+    assert len(script.steps) == 4
+    assert script.moments.miscounted is None
+
+
 def test_nested_steps_count_once_and_one_that_nobody_saw_begin_not_at_all() -> None:
     script = Script()
     script.moments.end_optimizer(7)

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import shell_complete
@@ -25,6 +25,9 @@ from scalewise.host import (
     tell,
 )
 from scalewise.records import closest
+
+if TYPE_CHECKING:
+    from scalewise.analysis import Analysis
 
 FOLDER = click.Path(path_type=Path)
 
@@ -248,15 +251,11 @@ def report(
     HTML, Markdown, plots, JSON and CSV are written over what is there, for A.zip into A/report.
     No record is changed. Exit status: 0, or 4 if a verdict is invalid.
     """
-    from scalewise.analysis import analyse, load_sweep, read_samples
-    from scalewise.config import ConfigError, conf_dir, read_prices
+    from scalewise.config import ConfigError
     from scalewise.report import box, build, build_study, print_console
-    from scalewise.sweep import newest_sweep
 
     try:
-        target = None if samples is None else read_samples(samples)
-        priced = read_prices(conf_dir() / "prices.yaml", prices)
-        analysis = analyse(load_sweep(folder or newest_sweep(Path("multirun"))), prices=priced)
+        analysis, target = _analysed(folder, samples, prices)
         if boxed:
             tell("\n".join(box(analysis)))
             return Exit.INVALID if analysis.invalid else Exit.DONE
@@ -285,6 +284,19 @@ def report(
     return Exit.INVALID if files.invalid else Exit.DONE
 
 
+def _analysed(
+    folder: Path | None, samples: str | None, prices: tuple[str, ...]
+) -> tuple[Analysis, int | None]:
+    """A sweep, else the newest one, at these prices; and for how many samples it is reckoned."""
+    from scalewise.analysis import analyse, load_sweep, read_samples
+    from scalewise.config import conf_dir, read_prices
+    from scalewise.sweep import newest_sweep
+
+    target = None if samples is None else read_samples(samples)
+    priced = read_prices(conf_dir() / "prices.yaml", prices)
+    return analyse(load_sweep(folder or newest_sweep(Path("multirun"))), prices=priced), target
+
+
 @application.command()
 @click.argument("folder", type=FOLDER, required=False)
 @click.option("--samples", metavar="N", help="Time and cost of training on N, e.g. 1e9.")
@@ -296,16 +308,12 @@ def advise(folder: Path | None, samples: str | None, prices: tuple[str, ...]) ->
     four lines at most, every option, and what wins most with its command. Nothing is written. Exit
     status: 0, or 4 if a verdict is invalid.
     """
-    from scalewise.analysis import analyse, load_sweep, read_samples
-    from scalewise.config import ConfigError, conf_dir, read_prices
+    from scalewise.config import ConfigError
     from scalewise.report import advise as sections_of
     from scalewise.report import show_comparison
-    from scalewise.sweep import newest_sweep
 
     try:
-        target = None if samples is None else read_samples(samples)
-        priced = read_prices(conf_dir() / "prices.yaml", prices)
-        analysis = analyse(load_sweep(folder or newest_sweep(Path("multirun"))), prices=priced)
+        analysis, target = _analysed(folder, samples, prices)
         sections = sections_of(analysis, target)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error

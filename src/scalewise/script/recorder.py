@@ -263,10 +263,6 @@ class ScriptRecorder:
             self._run_queue.begin(steps)
         if steps == _LOOKED_AT:
             self._refuse_what_cannot_be_told()
-            if self.moments.miscounted:
-                self._missing["sample count"] = (
-                    "models were given {:,} samples a step, which count, and loaders gave {:,}"
-                ).format(*self.moments.miscounted)
         try:
             self._background.check()
             if self._length is not None:
@@ -378,6 +374,14 @@ class ScriptRecorder:
         return parameter_fingerprint(self._trained().values(), self._device)
 
     @property
+    def _miscounted(self) -> Mapping[str, str]:
+        found = self.moments.miscounted
+        if found is None:
+            return {}
+        said = "models were given {:,} samples a step, which count, and loaders gave {:,}"
+        return {"sample count": said.format(*found)}
+
+    @property
     def _unchecked_shard(self) -> Mapping[str, str]:
         """Why nobody checked which part of the data this rank fed: its indices may be its own."""
         ranks = self._ranks
@@ -414,8 +418,8 @@ class ScriptRecorder:
             step_rows=steps.rows,
             metrics=self._metrics.final,
             metric_rows=self._metrics.rows,
-            missing={**self._missing, **self._unchecked_shard, **steps.missing},
-            communication=steps.gradients.record(steps.attempt_steps - steps.warmup_steps),
+            missing={**self._missing, **self._miscounted, **self._unchecked_shard, **steps.missing},
+            communication=steps.gradients.record(steps.steps - steps.timed_from),
             parameters_changed=after != self._before if after and self._before else None,
             replica_fingerprint=after if several else None,
             optimizer_state_bytes=optimizer_state_bytes(optimizers),

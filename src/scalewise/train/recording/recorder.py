@@ -167,14 +167,14 @@ class CellRecorder(pl.Callback):
         ``samples`` were fed in each; ``losses`` are those that are read, see the metrics.
         """
         assert self._heartbeat is not None and self._background is not None
-        before = self.steps.attempt_steps
+        before = self.steps.steps
         self.steps.finish_replays(replays, trainer.current_epoch, samples)
         self.metrics.on_replays(trainer, losses)
         self._heartbeat.beat(self.steps.steps, self.steps.samples)
         self._background.check()
-        if before < self.steps.warmup_steps:
+        if before < self.steps.timed_from:
             self._core_meter.begin()
-        if before < self.steps.warmup_steps <= self.steps.attempt_steps:
+        if before < self.steps.timed_from <= self.steps.steps:
             self._run_queue.begin(self.steps.steps)
 
     def plan_steps(self, steps: int) -> None:

@@ -175,9 +175,9 @@ class StepTimer:
     def finish_replays(self, replays: Replays, epoch: int, samples: int) -> None:
         """End the captured steps of a batch; each fed ``samples``."""
         count = len(replays.ends_ns)
-        untimed = min(count, max(0, self.warmup_steps - self.attempt_steps))
+        untimed = min(count, max(0, self.timed_from - self.steps))
         self.clock.finish_replays(replays, self.steps, epoch, samples, untimed)
-        if 0 <= self.warmup_steps - self.attempt_steps <= count:
+        if 0 <= self.timed_from - self.steps <= count:
             self.gradients.begin()
         self.gradients.repeat(count - untimed)
         self.steps += count
@@ -220,7 +220,7 @@ class StepTimer:
 
     def communication(self, strategy: Strategy) -> CommunicationRecord | None:
         """Payloads of this rank in the timed steps; call it after the last step."""
-        timed_steps = self.attempt_steps - self.warmup_steps
+        timed_steps = self.steps - self.timed_from
         communication_of = getattr(strategy, "communication", None)
         if communication_of is not None:
             record: CommunicationRecord | None = communication_of(timed_steps)

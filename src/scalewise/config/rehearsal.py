@@ -83,7 +83,7 @@ class RehearseConfig:
     latency_us: PositiveFloat | None = None
     bus_gb_s: PositiveFloat | None = None
     record: str | None = None
-    """Path of a ``doctor.json``."""
+    """Path of a ``doctor.json``, or of the folder that holds it."""
     gpu: str = ""
     ranks: PositiveInt | None = None
     points: Points | None = None
@@ -139,15 +139,18 @@ def _link_of(gpus: str) -> Link:
 def _examined(path: str) -> Link:
     from scalewise.records import DoctorReport
 
+    record = Path(path, DoctorReport.FILE) if Path(path).is_dir() else Path(path)
     try:
-        report = load_json(Path(path), DoctorReport)
+        report = load_json(record, DoctorReport)
     except RecordError as error:
         raise ConfigError(f"rehearse.record: {error}; allowed: a doctor.json") from error
     measured = {rate.ranks for rate in report.collectives if rate.backend == "nccl"}
     for ranks in sorted(measured, reverse=True):
         points = report.curve("nccl", ranks)
         if len(points) > 1:
-            return Link("doctor", ranks, points, path)
+            gpus = ", ".join(sorted({one.device.name for one in report.devices}))
+            # Not the path: moved, the same curve is the same link, and a resumed sweep the same.
+            return Link("doctor", ranks, points, f"{ranks} {gpus}, by scalewise doctor")
     raise ConfigError(
         f"rehearse.record: found {path}, which has no all-reduce over NCCL; allowed: an "
         "examination of a host with two GPUs or more"

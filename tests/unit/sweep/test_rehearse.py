@@ -1,10 +1,12 @@
 """``rehearse``: what becomes a rehearsal, over which link, and what is refused."""
 
 import json
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from fakes.kept_sweep import RESULTS
 from fakes.requests import asked
 from scalewise.config import ConfigError, Link, RehearsalConfig, RehearseConfig, rehearsed
 from scalewise.sweep.auto import rehearse_absent
@@ -104,6 +106,16 @@ def test_two_figures_make_a_link() -> None:
     link = RehearseConfig("custom", latency_us=20, bus_gb_s=10).link("")
     assert link.ms("all_reduce", 10**8, 2) == pytest.approx(10.02, rel=1e-3)
     assert link.source == "20 us and 10 GB/s, as typed"
+
+
+def test_the_same_curve_is_the_same_link_wherever_its_record_lies(tmp_path: Path) -> None:
+    with zipfile.ZipFile(RESULTS / "rehearsal/gpt2_nvlink.zip") as kept:
+        here, there = (kept.extract("doctor.json", tmp_path / name) for name in ("a", "b"))
+    links = [
+        RehearseConfig("doctor", record=one).link("") for one in (here, str(Path(there).parent))
+    ]
+    assert links[0] == links[1]
+    assert len(links[0].points) > 10
 
 
 def test_all_of_nothing_is_refused() -> None:

@@ -97,7 +97,9 @@ class TensorPairs(BatchedDataset):
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """The samples at ``indices``, stacked; whole numbers as 64-bit, as losses want them."""
         rows = rows_of(indices, self.inputs.device)
-        return _widened(self.inputs[rows]), _widened(self.targets[rows])
+        # Not inputs[rows]: that wakes all threads for a few kB, and on a busy host waits for them.
+        inputs, targets = (part.index_select(0, rows) for part in (self.inputs, self.targets))
+        return _widened(inputs), _widened(targets)
 
     def to(self, device: torch.device) -> TensorPairs:
         """The same data in the memory of ``device``."""
@@ -122,7 +124,8 @@ class TokenWindows(BatchedDataset):
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:
         """Windows and targets at ``indices``, each ``[samples, length]``."""
-        windows = self._windows[rows_of(indices, self._windows.device)].to(torch.int64)
+        rows = rows_of(indices, self._windows.device)
+        windows = self._windows.index_select(0, rows).to(torch.int64)
         if self._windows.dtype == torch.int16:
             windows &= 0xFFFF
         return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()

@@ -36,7 +36,7 @@ from scalewise.host import (
     worker_command,
     wrap_command,
 )
-from scalewise.records import CellFolder, to_plain
+from scalewise.records import CellFolder, DeviceInfo, to_plain
 from scalewise.supervisor.job import Job
 
 
@@ -234,9 +234,19 @@ class Ranks:
     def failed(self) -> list[RankProcess]:
         return [p for p in self.processes if p.exit_code not in (None, 0)]
 
+    def _threads(self, slot: DeviceInfo) -> str:
+        """Of one operator on CPUs: all cores of a CPU device; beside a GPU, as its users have it."""
+        if slot.kind == "cuda":
+            if "OMP_NUM_THREADS" in os.environ:
+                return os.environ["OMP_NUM_THREADS"]
+            alone = self._job.world_size == 1 and self._job.settings.rehearsed_ranks is None
+            if self._job.settings.script and not alone:
+                return "1"  # torchrun's
+        return str(max(1, len(slot.cores)))
+
     def _environment(self, rank: int, local_rank: int, port: int) -> dict[str, str]:
         job, slot = self._job, self._job.slots[local_rank]
-        threads = str(max(1, len(slot.cores)))
+        threads = self._threads(slot)
         environment = {
             **(on_loopback(slot.kind == "cuda") if job.nodes is None else {}),
             **scrubbed(os.environ),

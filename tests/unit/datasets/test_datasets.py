@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from scalewise.config import DatasetError
-from scalewise.datasets.contract import TokenWindows
+from scalewise.datasets.contract import TensorPairs, TokenWindows
 from scalewise.datasets.labelled import split_indices
 from scalewise.datasets.synthetic import SyntheticText, SyntheticTokens
 from scalewise.datasets.tabular import Tabular, TabularWindows, tabular_rows
@@ -229,3 +230,16 @@ class TestAgNews:
 def test_windows_longer_than_a_part_are_refused() -> None:
     with pytest.raises(ValueError, match=r"^window: found 7; allowed: 1 to 6, the rows"):
         TabularWindows(30, window=7)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [TensorPairs(torch.randn(999, 50), torch.randn(999, 3)), TokenWindows(torch.arange(9999), 64)],
+)
+def test_a_small_batch_wakes_no_other_thread(data: TensorPairs | TokenWindows) -> None:
+    """Beside ranks that keep all cores busy, the threads of one gather took 19 ms to meet."""
+    with profile(activities=[ProfilerActivity.CPU]) as seen:
+        data.__getitems__(range(100))
+    names = {event.key for event in seen.key_averages()}
+    assert "aten::index_select" in names
+    assert "aten::index" not in names, "it is divided among threads from 3,000 numbers on"

@@ -211,6 +211,29 @@ def test_ranks_of_a_later_host_go_on_counting_and_each_has_its_device(tmp_path: 
     assert not asked.as_torchrun, "several ranks get its variables in any case"
 
 
+@pytest.mark.parametrize(
+    ("kind", "count", "script", "typed", "threads"),
+    [
+        ("cpu", 2, True, "5", "3"), ("cuda", 1, True, None, "3"), ("cuda", 2, False, None, "3"),
+        ("cuda", 2, True, None, "1"), ("cuda", 2, True, "5", "5"), ("cuda", 2, False, "5", "5"),
+    ],
+)  # fmt: skip
+def test_a_rank_has_the_threads_that_torchrun_and_lightning_would_give_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    kind: Literal["cpu", "cuda"], count: int, script: bool, typed: str | None, threads: str,
+) -> None:  # fmt: skip
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if typed is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", typed)
+    started: list[RankStart] = []
+    job = supervised(tmp_path).job
+    slot = replace(SLOT, kind=kind, cores=(0, 1, 2), uuid="GPU-1")
+    settings = replace(job.settings, script=("python", "a.py") if script else ())
+    job = replace(job, slots=(slot,) * count, settings=settings)
+    Ranks(job, CellFolder(tmp_path), lambda one: started.append(one) or 1).start()
+    assert {one.environment["OMP_NUM_THREADS"] for one in started} == {threads}
+
+
 @pytest.mark.parametrize(("pid", "trains"), [(0, True), (1, False), (7, False)])
 def test_only_the_fork_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pid: int, trains: bool

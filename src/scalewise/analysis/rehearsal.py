@@ -27,11 +27,13 @@ from scalewise.analysis.comparability import (
     grouped,
     grouped_alike,
     shared_part,
+    within,
 )
 from scalewise.analysis.comparison import find_link
 from scalewise.analysis.configuration import Configuration, as_strong
 from scalewise.analysis.figures import factor, interval_words
 from scalewise.analysis.loss_budget import make_budget
+from scalewise.analysis.model import rehearsed_kind
 from scalewise.analysis.scaling import rate_ratio
 from scalewise.analysis.statistics import VERDICT_RUNS, Interval, RatioEstimate
 from scalewise.analysis.verdict import wanted_speedup
@@ -165,15 +167,21 @@ def as_whole(config: Configuration, record: RehearsalRecord) -> Identity:
     assert result is not None, "a record of a rehearsal is part of a result"
     ranks = record.ranks if result.scaling == "strong" else 1
     batch = str(result.per_device_batch_size * ranks)
-    own = {name: value for name, value in config.identity.items() if name != "rehearsed"}
-    return {**own, "batch": batch, "devices": str(record.ranks)}
+    own = {name: value for name, value in config.identity.items() if not within(name, _PLAYED)}
+    kind = {"strategy.kind": str(rehearsed_kind(config.asked))}
+    return {**own, **kind, "batch": batch, "devices": str(record.ranks)}
+
+
+_PLAYED = ("rehearsed", *(f"strategy.{key}" for key in ("name", "devices", "ranks", "link")))
 
 
 def alike(whole: Identity, timed: Sequence[Configuration], devices: int) -> Iterator[Configuration]:
     """Those of ``timed`` that are the same as ``whole``, on so many devices."""
+    strategy = {key: value for key, value in whole.items() if key.startswith("strategy.")}
     for one in timed:
-        if one.devices == devices and not _apart(one, whole, devices):
-            yield from [one] if devices == 1 or one.setting("strategy.kind") == "ddp" else []
+        same = devices == 1 or strategy.items() <= one.identity.items()
+        if one.devices == devices and same and not _apart(one, whole, devices):
+            yield one
 
 
 def _apart(one: Configuration, whole: Identity, devices: int) -> list[Difference]:
@@ -211,10 +219,17 @@ _UNTOLD: Mapping[Regime, str] = {
 }
 
 
+def untold(config: Configuration) -> str | None:
+    """Why nothing is told of it, however many its runs; None where they decide."""
+    kind = str(rehearsed_kind(config.asked))
+    unscored = f"no {kind.upper()} rehearsal was held beside a real one"
+    return _UNTOLD.get(regime(config), unscored if kind != "ddp" else None)
+
+
 def _judge(config: Configuration, speedup: RatioEstimate, ranks: int) -> tuple[Likelihood, str]:
     wanted = wanted_speedup(ranks)
     want = f"{factor(wanted)}x is wanted of {ranks}"
-    if why := _UNTOLD.get(regime(config)):
+    if why := untold(config):
         return "cannot tell", why
     runs, interval = min(speedup.n), speedup.interval
     if interval is None or runs < VERDICT_RUNS:

@@ -139,10 +139,26 @@ def run(
             weights_only=False if best else None,  # this run's own file
         )
     summary = recorder.close(trainer, module)
+    if rehearsal is not None:
+        refuse_untrained(summary)
     # NCCL hangs if it is destroyed under captured graphs; the end of the process destroys it.
     if joined and cell.execution.kind != "cudagraph" and rank is alone:
         torch.distributed.destroy_process_group()
     return summary
+
+
+def refuse_untrained(rank: RankSummary) -> None:
+    """Raises :class:`ConfigError` for a rehearsal whose rank did not train in every step.
+
+    There are no other ranks whose steps it could be held against.
+    """
+    found = ""
+    if rank.steps_without_loss:
+        found = f"{rank.steps_without_loss} of {rank.steps_completed} steps without a loss"
+    elif rank.metrics.get("train_loss", 0.0) is None:
+        found = "a train_loss that is not finite"
+    if found:
+        raise ConfigError(f"rehearse: found {found}; allowed: a finite loss in every step")
 
 
 _UNUSED = "not used in producing the loss"

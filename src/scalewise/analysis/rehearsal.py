@@ -219,11 +219,13 @@ _UNTOLD: Mapping[Regime, str] = {
 }
 
 
+UNSCORED: Final = "no {} rehearsal was held beside a real one"
+
+
 def untold(config: Configuration) -> str | None:
     """Why nothing is told of it, however many its runs; None where they decide."""
     kind = str(rehearsed_kind(config.asked))
-    unscored = f"no {kind.upper()} rehearsal was held beside a real one"
-    return _UNTOLD.get(regime(config), unscored if kind != "ddp" else None)
+    return _UNTOLD.get(regime(config), None if kind == "ddp" else UNSCORED.format(kind.upper()))
 
 
 def _judge(config: Configuration, speedup: RatioEstimate, ranks: int) -> tuple[Likelihood, str]:
@@ -264,10 +266,16 @@ class Case:
     """Error of Amdahl's law through one device and the most below N; None without those."""
 
     @property
+    def strategy(self) -> str:
+        """A blank and its strategy; empty for DDP."""
+        kind = rehearsed_kind(self.rehearsal.config.asked)
+        return "" if kind == "ddp" else f" {kind}"
+
+    @property
     def family(self) -> str:
-        """The class of its model."""
+        """The class of its model, and its strategy."""
         target = str(self.measured.setting("model._target_") or self.measured.name("model"))
-        return target.rpartition(".")[2]
+        return f"{target.rpartition('.')[2]}{self.strategy}"
 
     @property
     def regime(self) -> Regime:
@@ -358,11 +366,12 @@ def cases(analyses: Iterable[tuple[str, Analysis]]) -> list[Case]:
 
 
 def scores(found: Sequence[Case]) -> list[Score]:
-    """The cases by family, regime and link; last all that the GPU limits, of any."""
+    """The cases by family, regime and link; last all that the GPU limits, by strategy."""
     kinds = grouped(found, lambda case: f"{case.family}, {case.regime}, {case.link}")
-    limited = tuple(case for case in found if case.regime == "GPU")
-    every = [Score("all, GPU", limited)] if limited and len(kinds) > 1 else []
-    return [*(Score(kind, tuple(alike)) for kind, alike in kinds.items()), *every]
+    if len(kinds) > 1:
+        limited = [case for case in found if case.regime == "GPU"]
+        kinds |= grouped(limited, lambda case: f"all{case.strategy}, GPU")
+    return [Score(kind, tuple(alike)) for kind, alike in kinds.items()]
 
 
 def _case(sweep: str, one: Rehearsal, timed: Sequence[Configuration]) -> Case | None:

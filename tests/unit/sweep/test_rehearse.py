@@ -14,6 +14,7 @@ from scalewise.config import (
     RehearseConfig,
     rehearsed,
 )
+from scalewise.sweep import memory_advice
 from scalewise.sweep.auto import rehearse_absent
 from scalewise.sweep.plan import make_cell, settle_repeats
 from scalewise.sweep.preflight import devices_for
@@ -59,6 +60,15 @@ def test_a_script_is_told_of_ranks_that_are_not_there() -> None:
     (one,), _, _ = rehearse_absent([asked(*words)], lambda _: 1, lambda _: "H200")
     assert settings_of(one.cell, 1).rehearsed_ranks == 8
     assert settings_of(asked(*words[:2], "devices=2").cell, 2).rehearsed_ranks is None
+
+
+@pytest.mark.parametrize(("strategy", "advised"), [("ddp", True), ("fsdp", False)])
+def test_whose_rehearsed_model_does_not_fit_is_told_to_divide_it(
+    strategy: str, advised: bool
+) -> None:
+    words = ("devices=8", "rehearse=auto", f"strategy={strategy}")
+    (one,), _, _ = rehearse_absent([asked(*words)], lambda _: 1, lambda _: "H200")
+    assert ("strategy=fsdp" in memory_advice(one.cell, 1)) is advised
 
 
 def test_all_puts_a_rehearsal_beside_what_fits() -> None:

@@ -142,14 +142,10 @@ def is_profiled(config: Mapping[str, Any] | None) -> bool:
 
 
 def rehearsed_kind(config: Mapping[str, Any] | None) -> str | None:
-    """Kind of the strategy most of whose ranks were to be emulated; None where all were there."""
+    """Kind of the strategy most of whose ranks were to be emulated: no figure of it was measured on
+    them. None where all were there."""
     kind = setting(config, "strategy.kind")
     return next((real for real, played in REHEARSALS.items() if played == kind), None)
-
-
-def is_rehearsal(config: Mapping[str, Any] | None) -> bool:
-    """Whether no figure of it was measured on its ranks."""
-    return rehearsed_kind(config) is not None
 
 
 StartedBy = Literal["sweep", "script", "monitor"]

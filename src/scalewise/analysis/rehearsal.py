@@ -33,7 +33,6 @@ from scalewise.analysis.comparison import find_link
 from scalewise.analysis.configuration import Configuration, as_strong
 from scalewise.analysis.figures import factor, interval_words
 from scalewise.analysis.loss_budget import make_budget
-from scalewise.analysis.model import rehearsed_kind
 from scalewise.analysis.scaling import rate_ratio
 from scalewise.analysis.statistics import VERDICT_RUNS, Interval, RatioEstimate
 from scalewise.analysis.verdict import wanted_speedup
@@ -168,7 +167,7 @@ def as_whole(config: Configuration, record: RehearsalRecord) -> Identity:
     ranks = record.ranks if result.scaling == "strong" else 1
     batch = str(result.per_device_batch_size * ranks)
     own = {name: value for name, value in config.identity.items() if not within(name, _PLAYED)}
-    kind = {"strategy.kind": str(rehearsed_kind(config.asked))}
+    kind = {"strategy.kind": str(config.rehearsed_kind)}
     return {**own, **kind, "batch": batch, "devices": str(record.ranks)}
 
 
@@ -224,7 +223,7 @@ UNSCORED: Final = "no {} rehearsal was held beside a real one"
 
 def untold(config: Configuration) -> str | None:
     """Why nothing is told of it, however many its runs; None where they decide."""
-    kind = str(rehearsed_kind(config.asked))
+    kind = str(config.rehearsed_kind)
     return _UNTOLD.get(regime(config), None if kind == "ddp" else UNSCORED.format(kind.upper()))
 
 
@@ -268,7 +267,7 @@ class Case:
     @property
     def strategy(self) -> str:
         """A blank and its strategy; empty for DDP."""
-        kind = rehearsed_kind(self.rehearsal.config.asked)
+        kind = self.rehearsal.config.rehearsed_kind
         return "" if kind == "ddp" else f" {kind}"
 
     @property

@@ -15,7 +15,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from scalewise.config.components import conf_dir, options_of
 from scalewise.config.data_parallel import DdpConfig, DeviceKind, ProcessGroupConfig
 from scalewise.config.errors import ConfigError, require
-from scalewise.records import RecordError, build, load_json, to_plain
+from scalewise.records import RecordError, RehearsalRecord, build, load_json, to_plain
 
 if TYPE_CHECKING:
     from scalewise.config.cell import CellConfig
@@ -169,6 +169,10 @@ class RehearsalConfig(ProcessGroupConfig):
     ranks: Annotated[int, Field(ge=2)]
     """Devices that are rehearsed."""
     link: Link
+
+    @property
+    def record(self) -> RehearsalRecord:
+        return RehearsalRecord(self.ranks, self.link.name, self.link.source)
 
     def team(self, devices: int) -> int:
         return self.ranks

@@ -15,7 +15,6 @@ from scalewise.analysis import (
     Share,
     by_size,
     number,
-    rehearsed_kind,
     scores,
     size_words,
 )
@@ -68,7 +67,7 @@ def _from_which_size(curve: Sequence[Rehearsal]) -> str:
     known = "; ".join(said) or f"cannot tell from which of {len(words)} sizes on it pays"
     kind = str(first.config.setting("model._target_") or "model").rpartition(".")[2]
     record, batch = first.record, first.config.identity.get("batch")
-    strategy = rehearsed_kind(first.config.asked)
+    strategy = first.config.rehearsed_kind
     return f"{kind} {strategy} x{record.ranks} over {record.link}, {batch} samples a rank: {known}."
 
 

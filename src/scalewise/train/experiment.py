@@ -213,9 +213,11 @@ def build_trainer(
     assert share.sizes is not None
     setting = Setting(rank, module, cell, share.sizes, data)
     try:
-        strategy = BUILDERS[cell.strategy.kind](cell.strategy, setting)
+        strategy: Any = BUILDERS[cell.strategy.kind](cell.strategy, setting)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    if (rehearsal := rehearsed(cell)) is not None:
+        strategy.ends_alike, strategy.rehearsal_record = False, rehearsal.record
     callbacks: list[pl.Callback] = [recorder]
     if "datamodule" in data:  # built-in loaders have a batch in every epoch; a user's may not
         callbacks.append(LambdaCallback(on_train_epoch_end=refuse_empty_epoch))

@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import torch
@@ -89,9 +90,8 @@ class RehearsedGroup(_Group):  # type: ignore[misc]
         return self._after("all_gather", outputs, sum(map(_bytes, outputs)))
 
     def _allgather_base(self, output: Tensor, own: Tensor, opts: object = None) -> Any:
-        def copy() -> None:
-            output.view(self._size, -1).copy_(own.reshape(1, -1).expand(self._size, -1))
-
+        parts = output.view(self._size, -1)
+        copy = partial(parts.copy_, own.reshape(1, -1).expand_as(parts))
         return self._after("all_gather", [output], output.nbytes, copy)
 
     all_gather_single = _allgather_base
@@ -105,10 +105,8 @@ class RehearsedGroup(_Group):  # type: ignore[misc]
         return self._after("reduce_scatter", outputs, sum(map(_bytes, inputs)))
 
     def _reduce_scatter_base(self, output: Tensor, whole: Tensor, opts: object = None) -> Any:
-        def copy() -> None:
-            output.copy_(whole.reshape(self._size, -1)[self._rank].view_as(output))
-
-        return self._after("reduce_scatter", [output], whole.nbytes, copy)
+        own = whole.reshape(self._size, -1)[self._rank].view_as(output)
+        return self._after("reduce_scatter", [output], whole.nbytes, partial(output.copy_, own))
 
     reduce_scatter_single = _reduce_scatter_base
 

@@ -57,7 +57,7 @@ from .losses import BEST as BEST
 from .losses import logged_curves as logged_curves
 from .model import CellRecords as CellRecords
 from .model import is_monitored as is_monitored
-from .model import is_rehearsal as is_rehearsal
+from .model import rehearsed_kind as rehearsed_kind
 from .model import setting as setting
 from .ranking import SAMPLES_PER_S as SAMPLES_PER_S
 from .ranking import Best as Best

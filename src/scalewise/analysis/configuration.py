@@ -26,7 +26,7 @@ from scalewise.analysis.model import (
     Sweep,
     is_monitored,
     is_profiled,
-    is_rehearsal,
+    rehearsed_kind,
     setting,
     workload,
 )
@@ -125,8 +125,8 @@ class Configuration:
         return not self.is_profiled and workload(self.asked) == "train"
 
     @property
-    def is_rehearsal(self) -> bool:
-        return is_rehearsal(self.asked)
+    def rehearsed_kind(self) -> str | None:
+        return rehearsed_kind(self.asked)
 
     @property
     def rehearsed(self) -> RehearsalRecord | None:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.figures import estimate, factor, interval_words, times
-from scalewise.analysis.rehearsal import Rehearsal, regime
+from scalewise.analysis.rehearsal import Rehearsal, untold
 from scalewise.analysis.scaling import Pair, rate_ratio
 from scalewise.analysis.statistics import (
     VERDICT_RUNS,
@@ -148,7 +148,7 @@ def _rehearsed(
 ) -> Repeats:
     """Until its runs are as steady as was asked for: beyond that, no more of them tell more."""
     runs = min(speedup.n)
-    told = one.word != "cannot tell" or regime(one.config) != "GPU"
+    told = one.word != "cannot tell" or untold(one.config) is not None
     ends = rate_ratio(one.config, single).interval
     found = stop_or_go_on("pays" if told else "undecided", ends, runs, asked)
     return _repeats((one.config, single), runs, found, one.reason, asked.cap, times(speedup))

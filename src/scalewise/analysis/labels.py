@@ -8,7 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scalewise.analysis.comparability import cut, flatten, grouped, is_factor
-from scalewise.analysis.model import CellRecords, is_profiled, workload
+from scalewise.analysis.model import (
+    CellRecords,
+    is_profiled,
+    rehearsed_kind,
+    setting,
+    workload,
+)
 from scalewise.records import PlannedCell
 
 Fields = Mapping[str, Any]
@@ -215,9 +221,9 @@ def _base_label(cell: CellRecords) -> str:
         return cell.planned.name
     devices = cell.result.world_size if cell.result else cell.planned.devices
     parts = [named(config, "model"), named(config, "strategy")]
-    strategy = config.get("strategy")
-    if isinstance(strategy, Mapping) and strategy.get("kind") == "rehearsal":
-        return f"{parts[0]} ddp x{strategy['ranks']}, rehearsed over {strategy['link']['name']}"
+    if played := rehearsed_kind(config):
+        ranks, link = (setting(config, f"strategy.{key}") for key in ("ranks", "link.name"))
+        return f"{parts[0]} {played} x{ranks}, rehearsed over {link}"
     if workload(config) != "train":
         parts = [workload(config)]
     elif is_profiled(config):

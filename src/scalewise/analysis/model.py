@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from scalewise.config import REHEARSALS
 from scalewise.records import (
     CellResult,
     DeviceSeries,
@@ -140,9 +141,11 @@ def is_profiled(config: Mapping[str, Any] | None) -> bool:
     return bool(setting(config, "profile.window") or setting(config, "profile.trace"))
 
 
-def is_rehearsal(config: Mapping[str, Any] | None) -> bool:
-    """Whether most of its ranks were to be emulated: no figure of it was measured on them."""
-    return bool(setting(config, "strategy.kind") == "rehearsal")
+def rehearsed_kind(config: Mapping[str, Any] | None) -> str | None:
+    """Kind of the strategy most of whose ranks were to be emulated: no figure of it was measured on
+    them. None where all were there."""
+    kind = setting(config, "strategy.kind")
+    return next((real for real, played in REHEARSALS.items() if played == kind), None)
 
 
 StartedBy = Literal["sweep", "script", "monitor"]

@@ -27,6 +27,7 @@ from scalewise.analysis.comparability import (
     grouped,
     grouped_alike,
     shared_part,
+    within,
 )
 from scalewise.analysis.comparison import find_link
 from scalewise.analysis.configuration import Configuration, as_strong
@@ -165,15 +166,21 @@ def as_whole(config: Configuration, record: RehearsalRecord) -> Identity:
     assert result is not None, "a record of a rehearsal is part of a result"
     ranks = record.ranks if result.scaling == "strong" else 1
     batch = str(result.per_device_batch_size * ranks)
-    own = {name: value for name, value in config.identity.items() if name != "rehearsed"}
-    return {**own, "batch": batch, "devices": str(record.ranks)}
+    own = {name: value for name, value in config.identity.items() if not within(name, _PLAYED)}
+    kind = {"strategy.kind": str(config.rehearsed_kind)}
+    return {**own, **kind, "batch": batch, "devices": str(record.ranks)}
+
+
+_PLAYED = ("rehearsed", *(f"strategy.{key}" for key in ("name", "devices", "ranks", "link")))
 
 
 def alike(whole: Identity, timed: Sequence[Configuration], devices: int) -> Iterator[Configuration]:
     """Those of ``timed`` that are the same as ``whole``, on so many devices."""
+    strategy = {key: value for key, value in whole.items() if key.startswith("strategy.")}
     for one in timed:
-        if one.devices == devices and not _apart(one, whole, devices):
-            yield from [one] if devices == 1 or one.setting("strategy.kind") == "ddp" else []
+        same = devices == 1 or strategy.items() <= one.identity.items()
+        if one.devices == devices and same and not _apart(one, whole, devices):
+            yield one
 
 
 def _apart(one: Configuration, whole: Identity, devices: int) -> list[Difference]:
@@ -211,10 +218,19 @@ _UNTOLD: Mapping[Regime, str] = {
 }
 
 
+UNSCORED: Final = "no {} rehearsal was held beside a real one"
+
+
+def untold(config: Configuration) -> str | None:
+    """Why nothing is told of it, however many its runs; None where they decide."""
+    kind = str(config.rehearsed_kind)
+    return _UNTOLD.get(regime(config), None if kind == "ddp" else UNSCORED.format(kind.upper()))
+
+
 def _judge(config: Configuration, speedup: RatioEstimate, ranks: int) -> tuple[Likelihood, str]:
     wanted = wanted_speedup(ranks)
     want = f"{factor(wanted)}x is wanted of {ranks}"
-    if why := _UNTOLD.get(regime(config)):
+    if why := untold(config):
         return "cannot tell", why
     runs, interval = min(speedup.n), speedup.interval
     if interval is None or runs < VERDICT_RUNS:
@@ -249,10 +265,16 @@ class Case:
     """Error of Amdahl's law through one device and the most below N; None without those."""
 
     @property
+    def strategy(self) -> str:
+        """A blank and its strategy; empty for DDP."""
+        kind = self.rehearsal.config.rehearsed_kind
+        return "" if kind == "ddp" else f" {kind}"
+
+    @property
     def family(self) -> str:
-        """The class of its model."""
+        """The class of its model, and its strategy."""
         target = str(self.measured.setting("model._target_") or self.measured.name("model"))
-        return target.rpartition(".")[2]
+        return f"{target.rpartition('.')[2]}{self.strategy}"
 
     @property
     def regime(self) -> Regime:
@@ -343,11 +365,12 @@ def cases(analyses: Iterable[tuple[str, Analysis]]) -> list[Case]:
 
 
 def scores(found: Sequence[Case]) -> list[Score]:
-    """The cases by family, regime and link; last all that the GPU limits, of any."""
+    """The cases by family, regime and link; last all that the GPU limits, by strategy."""
     kinds = grouped(found, lambda case: f"{case.family}, {case.regime}, {case.link}")
-    limited = tuple(case for case in found if case.regime == "GPU")
-    every = [Score("all, GPU", limited)] if limited and len(kinds) > 1 else []
-    return [*(Score(kind, tuple(alike)) for kind, alike in kinds.items()), *every]
+    if len(kinds) > 1:
+        limited = [case for case in found if case.regime == "GPU"]
+        kinds |= grouped(limited, lambda case: f"all{case.strategy}, GPU")
+    return [Score(kind, tuple(alike)) for kind, alike in kinds.items()]
 
 
 def _case(sweep: str, one: Rehearsal, timed: Sequence[Configuration]) -> Case | None:

@@ -81,7 +81,7 @@ class Verdicts:
 def reach_verdicts(sweep: Sweep) -> Verdicts:
     """Measure every finished cell, compare what may be compared, and doubt what has to be."""
     every = configurations(sweep)
-    configs = read_scaling([config for config in every if not config.is_rehearsal])
+    configs = read_scaling([config for config in every if config.rehearsed_kind is None])
     timed = tuple(config for config in configs if config.is_timed)
     pairs, refused = pair_all(timed)
     baselines = {pair.multi.config_id: pair.single for pair in pairs}

@@ -67,6 +67,7 @@ from .reader import config_id as config_id
 from .reader import repeat_id as repeat_id
 from .reader import resolve as resolve
 from .reader import without_absent_groups as without_absent_groups
+from .rehearsal import REHEARSALS as REHEARSALS
 from .rehearsal import Link as Link
 from .rehearsal import RehearsalConfig as RehearsalConfig
 from .rehearsal import RehearseConfig as RehearseConfig

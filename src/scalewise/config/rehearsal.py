@@ -1,4 +1,4 @@
-"""Rehearsals: one rank of N under DDP, the others emulated, over links that are not there."""
+"""Rehearsals: one rank of N, the others emulated, over links that are not there."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import yaml
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from scalewise.config.components import conf_dir, options_of
-from scalewise.config.data_parallel import DdpConfig, DeviceKind
+from scalewise.config.data_parallel import DdpConfig, DeviceKind, ProcessGroupConfig
 from scalewise.config.errors import ConfigError, require
-from scalewise.records import RecordError, build, load_json, to_plain
+from scalewise.records import RecordError, RehearsalRecord, build, load_json, to_plain
 
 if TYPE_CHECKING:
     from scalewise.config.cell import CellConfig
@@ -161,20 +161,21 @@ NO_REHEARSAL = RehearseConfig()
 
 
 @dataclass(frozen=True, kw_only=True)
-class RehearsalConfig(DdpConfig):
-    """What ``rehearse`` makes of ``strategy=ddp`` on more devices than there are.
+class RehearsalConfig(ProcessGroupConfig):
+    """What ``rehearse`` makes of a strategy on more devices than there are.
 
-    It takes one device. Its rank has the shard, the share of the batch and the DDP of one of
-    ``ranks``.
+    It takes one device. Its rank has the shard and the share of the batch of one of ``ranks``.
     """
 
-    KIND: ClassVar[str] = "rehearsal"
     FEWEST_DEVICES: ClassVar[int] = 1
-    ALLOWED: ClassVar[Mapping[str, tuple[object, ...]]] = {"execution": ("eager", "compile")}
 
     ranks: Annotated[int, Field(ge=2)]
     """Devices that are rehearsed."""
     link: Link
+
+    @property
+    def record(self) -> RehearsalRecord:
+        return RehearsalRecord(self.ranks, self.link.name, self.link.source)
 
     def team(self, devices: int) -> int:
         return self.ranks
@@ -183,16 +184,28 @@ class RehearsalConfig(DdpConfig):
         return "rehearsal"
 
 
+@dataclass(frozen=True, kw_only=True)
+class DdpRehearsalConfig(RehearsalConfig, DdpConfig):
+    """Of ``strategy=ddp``."""
+
+    KIND: ClassVar[str] = "rehearsal"
+    ALLOWED: ClassVar[Mapping[str, tuple[object, ...]]] = {"execution": ("eager", "compile")}
+
+
+REHEARSALS: Mapping[str, str] = {"ddp": DdpRehearsalConfig.KIND, "fsdp": "fsdp_rehearsal"}
+"""By the kind of a strategy that can be rehearsed, what it is then."""
+
+
 def rehearsed(cell: CellConfig) -> RehearsalConfig | None:
     """The settings of a rehearsal; None of a cell that runs for real."""
     return cell.strategy if isinstance(cell.strategy, RehearsalConfig) else None
 
 
 def as_rehearsal(plain: Mapping[str, Any], ranks: int, link: Link) -> dict[str, Any]:
-    """``plain``, which asks for DDP on ``ranks`` devices, as a rehearsal over ``link``."""
+    """``plain``, which asks for ``ranks`` devices, as a rehearsal over ``link``."""
     strategy = {
         **plain["strategy"],
-        "kind": RehearsalConfig.KIND,
+        "kind": REHEARSALS[plain["strategy"]["kind"]],
         "name": f"{plain['strategy']['name']}{ranks}_rehearsed_{link.name}",
         "devices": 1,
         "ranks": ranks,

@@ -24,7 +24,7 @@ from scalewise.config.data_parallel import (
     TaskParallelConfig,
 )
 from scalewise.config.errors import ConfigError, require
-from scalewise.config.rehearsal import RehearsalConfig
+from scalewise.config.rehearsal import REHEARSALS, DdpRehearsalConfig, RehearsalConfig
 from scalewise.records import DataError, build, closest
 
 if TYPE_CHECKING:
@@ -146,6 +146,20 @@ class FsdpConfig(DividedConfig):
         require("strategy.shard_size", size, fits, allowed, f"devices={world_size}")
 
 
+@dataclass(frozen=True, kw_only=True)
+class FsdpRehearsalConfig(RehearsalConfig, FsdpConfig):
+    """Of ``strategy=fsdp``, as far as all that ranks exchange goes through one group of theirs."""
+
+    KIND: ClassVar[str] = REHEARSALS["fsdp"]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        one_group = self.sharding != "hybrid"
+        require("sharding", self.sharding, one_group, "full or grad_op", "rehearse")
+        offloads = self.cpu_offload  # gloo reduces on the host then, and all ranks share its memory
+        require("cpu_offload", offloads, not offloads, "false", "rehearse")
+
+
 @dataclass(frozen=True)
 class PipelineConfig(DividedConfig):
     """``strategy=pipeline`` (1F1B) and ``strategy=gpipe``: each device holds some of the layers.
@@ -211,7 +225,8 @@ _CONFIGS: tuple[type[StrategyConfig], ...] = (
     AutoConfig,
     FsdpConfig,
     PipelineConfig,
-    RehearsalConfig,
+    DdpRehearsalConfig,
+    FsdpRehearsalConfig,
 )
 KINDS = {config.KIND: config for config in _CONFIGS}
 

@@ -67,7 +67,8 @@ def _from_which_size(curve: Sequence[Rehearsal]) -> str:
     known = "; ".join(said) or f"cannot tell from which of {len(words)} sizes on it pays"
     kind = str(first.config.setting("model._target_") or "model").rpartition(".")[2]
     record, batch = first.record, first.config.identity.get("batch")
-    return f"{kind} ddp x{record.ranks} over {record.link}, {batch} samples a rank: {known}."
+    strategy = first.config.rehearsed_kind
+    return f"{kind} {strategy} x{record.ranks} over {record.link}, {batch} samples a rank: {known}."
 
 
 _ERRORS = {

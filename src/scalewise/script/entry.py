@@ -26,7 +26,7 @@ from torch.utils.data import dataloader
 
 from scalewise.config import ConfigError, build_cell, ending_of, rehearsed
 from scalewise.host import data_identity
-from scalewise.records import CellFolder, DeviceInfo, RehearsalRecord, build
+from scalewise.records import CellFolder, DeviceInfo, build
 from scalewise.script.place import Task, take_place
 from scalewise.script.recorder import RunEnds, ScriptRecorder, first_parameter
 from scalewise.train import collect_started, note_imported
@@ -61,7 +61,7 @@ def begin(optimizer: torch.optim.Optimizer, *, in_child: bool) -> None:
         cell.ends_by_time,
         cell.measure.min_time_s,
         cell.log_every_n_steps,
-        None if one is None else RehearsalRecord(one.ranks, one.link.name, one.link.source),
+        None if one is None else one.record,
     )
     recorder = ScriptRecorder(place, task)
     if place.rank == place.world_size // place.hosts - 1:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from scalewise.config import (
     FEWEST_ADAPTIVE_REPEATS,
+    REHEARSALS,
     AutoConfig,
     ConfigError,
     HardwareConfig,
@@ -78,7 +79,7 @@ def rehearse_absent(
                 f"rehearse: found {asked.name} on hosts that are not known yet, or without devices "
                 "that fit; allowed: hydra/launcher=local, or rehearse=none"
             )
-        if strategy.kind == "ddp" and strategy.devices == "auto" and available < 2:
+        if strategy.kind in REHEARSALS and strategy.devices == "auto" and available < 2:
             raise ConfigError(
                 f"rehearse: found {asked.name} with strategy.devices=auto on {available} device; "
                 "allowed: a number to rehearse (strategy.devices=8)"
@@ -88,10 +89,10 @@ def rehearse_absent(
         if devices < 2 or (fits and not asked.all):
             settled.append(real)
             continue
-        if strategy.kind != "ddp":
+        if strategy.kind not in REHEARSALS:
             raise ConfigError(
                 f"rehearse: found {asked.name} with strategy={strategy.name} on {devices} devices; "
-                f"allowed: strategy=ddp, or at most {available} devices"
+                f"allowed: strategy=ddp or fsdp, or at most {available} devices"
             )
         link = asked.link(models_of(one.cell.hardware))
         lines[

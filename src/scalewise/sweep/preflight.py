@@ -21,6 +21,7 @@ from typing import Any
 from scalewise.config import (
     NO_TEST,
     OTHER_LIGHTNING,
+    REHEARSALS,
     CellConfig,
     Component,
     ConfigError,
@@ -130,7 +131,8 @@ def devices_for(one: Request, host: Host) -> int:
     wanted = max(2, available) if devices == "auto" else devices
     try:
         fewer = " (strategy=single uses one)" if devices == "auto" else ""
-        more = " (rehearse=true rehearses more)" if strategy == "ddp" and on_gpus else ""
+        plays = on_gpus and cell.strategy.kind in REHEARSALS
+        more = " (rehearse=true rehearses more)" * plays
         allowed = f"at most {available}, the devices of this host{fewer or more}"
         beside = "" if cell.script else f"strategy={strategy}"
         require("strategy.devices", wanted, wanted <= available, allowed, beside)

@@ -251,7 +251,7 @@ def memory_advice(cell: CellConfig, world_size: int) -> str:
         remedies.append("precision=bf16-mixed")
     if not cell.execution.activation_checkpointing:
         remedies.append("execution.activation_checkpointing=true (for a model of repeated blocks)")
-    if cell.strategy.kind in ("single", "ddp"):  # every device holds the whole model
+    if cell.strategy.kind in ("single", "ddp", "rehearsal"):  # every device holds the whole model
         remedies.append("strategy=fsdp (divides parameters and optimizer over the devices)")
     return "what needs less memory: " + ", ".join(remedies) if remedies else ""
 

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from scalewise.analysis import rehearsed_kind
 from scalewise.records import (
     PHASES,
     STEP_DTYPE,
@@ -67,7 +68,7 @@ class CellRows:
             every,
             self._ranks,
             on_gpus=any(d.kind == "cuda" for d in devices),
-            are_all=kind != "rehearsal",
+            are_all=rehearsed_kind(config) is None,
         )
         self._last_step = 0
 

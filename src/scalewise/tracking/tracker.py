@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import urlparse
 
-from scalewise.analysis import is_rehearsal, swept_words
+from scalewise.analysis import rehearsed_kind, swept_words
 from scalewise.config import TrackingConfig
 from scalewise.records import (
     Alert,
@@ -235,7 +235,7 @@ def run_info(
     identity = f"{cell.path.resolve()}\n{attempt.number}\n{attempt.stamp}"
     return RunInfo(
         run_id=hashlib.sha256(identity.encode()).hexdigest()[:12],
-        name="rehearsed " * is_rehearsal(config)
+        name="rehearsed " * (rehearsed_kind(config) is not None)
         + called.run(cell.name, attempt.number, cell.replaced_results()),
         group=str(called),
         row=row,
@@ -305,7 +305,7 @@ def _tags(config: Mapping[str, Any], tracking: TrackingConfig) -> tuple[str, ...
     # A user's class may be a LightningModule with an optimizer of its own, and a tag cannot be
     # taken back once the module has built it.
     own = isinstance(target, str) and not target.startswith("scalewise.")
-    tags = ["rehearsed"] if is_rehearsal(config) else []
+    tags = ["rehearsed"] if rehearsed_kind(config) else []
     for group in _TAG_GROUPS:
         chosen = None if group == "optimizer" and own else config.get(group)
         if isinstance(chosen, Mapping):

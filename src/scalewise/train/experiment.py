@@ -139,10 +139,26 @@ def run(
             weights_only=False if best else None,  # this run's own file
         )
     summary = recorder.close(trainer, module)
+    if rehearsal is not None:
+        refuse_untrained(summary)
     # NCCL hangs if it is destroyed under captured graphs; the end of the process destroys it.
     if joined and cell.execution.kind != "cudagraph" and rank is alone:
         torch.distributed.destroy_process_group()
     return summary
+
+
+def refuse_untrained(rank: RankSummary) -> None:
+    """Raises :class:`ConfigError` for a rehearsal whose rank did not train in every step.
+
+    There are no other ranks whose steps it could be held against.
+    """
+    found = ""
+    if rank.steps_without_loss:
+        found = f"{rank.steps_without_loss} of {rank.steps_completed} steps without a loss"
+    elif rank.metrics.get("train_loss", 0.0) is None:
+        found = "a train_loss that is not finite"
+    if found:
+        raise ConfigError(f"rehearse: found {found}; allowed: a finite loss in every step")
 
 
 _UNUSED = "not used in producing the loss"
@@ -197,9 +213,11 @@ def build_trainer(
     assert share.sizes is not None
     setting = Setting(rank, module, cell, share.sizes, data)
     try:
-        strategy = BUILDERS[cell.strategy.kind](cell.strategy, setting)
+        strategy: Any = BUILDERS[cell.strategy.kind](cell.strategy, setting)
     except ValueError as error:
         raise ConfigError(str(error)) from error
+    if (rehearsal := rehearsed(cell)) is not None:
+        strategy.ends_alike, strategy.rehearsal_record = False, rehearsal.record
     callbacks: list[pl.Callback] = [recorder]
     if "datamodule" in data:  # built-in loaders have a batch in every epoch; a user's may not
         callbacks.append(LambdaCallback(on_train_epoch_end=refuse_empty_epoch))

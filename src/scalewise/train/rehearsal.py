@@ -1,17 +1,19 @@
 """A process group of N ranks of which one is there.
 
-What it hands back is what it was given: of values nothing can be learned. Of time, each collective
-is done as late as it would be over the link, and one after another, as on one stream of NCCL's.
-On a GPU a kernel of as many thread blocks as NCCL has channels waits for that on a stream of its
-own, and moves memory meanwhile. On a CPU a thread sleeps: gloo's own work for a reduction is
+What it hands back is what it was given, and of a gathered whole its own part as often as there are
+ranks: of values nothing can be learned. Of time, each collective is done as late as it would be
+over the link, and one after another, as on one stream of NCCL's. On a GPU a kernel of as many
+thread blocks as NCCL has channels waits for that on a stream of its own, and moves memory
+meanwhile; parts are copied beside it. On a CPU a thread sleeps: gloo's own work for a reduction is
 missing, so no times of it count.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,6 +42,7 @@ def join_alone(ranks: int, link: Link, device: torch.device) -> None:
     let_find(dist.group.WORLD)
 
 
+_Copy = Callable[[], object] | None
 _Group: Any = dist.ProcessGroup
 """Its stub types what is called, not what a group of one's own is given."""
 
@@ -67,8 +70,8 @@ class RehearsedGroup(_Group):  # type: ignore[misc]
 
     pg_name = group_name
 
-    def _after(self, kind: Collective, result: Any, size_bytes: int) -> Any:
-        return self._clock.work(result, self._link.ms(kind, size_bytes, self._size))
+    def _after(self, kind: Collective, result: Any, size_bytes: int, copy: _Copy = None) -> Any:
+        return self._clock.work(result, self._link.ms(kind, size_bytes, self._size), copy)
 
     def allreduce(self, tensors: Sequence[Tensor], opts: object = None) -> Any:
         return self._after("all_reduce", tensors, _bytes(tensors))
@@ -87,8 +90,9 @@ class RehearsedGroup(_Group):  # type: ignore[misc]
         return self._after("all_gather", outputs, sum(map(_bytes, outputs)))
 
     def _allgather_base(self, output: Tensor, own: Tensor, opts: object = None) -> Any:
-        output.view(self._size, -1).copy_(own.reshape(1, -1).expand(self._size, -1))
-        return self._after("all_gather", [output], output.nbytes)
+        parts = output.view(self._size, -1)
+        copy = partial(parts.copy_, own.reshape(1, -1).expand_as(parts))
+        return self._after("all_gather", [output], output.nbytes, copy)
 
     all_gather_single = _allgather_base
     """Its name since torch 2.13."""
@@ -101,8 +105,8 @@ class RehearsedGroup(_Group):  # type: ignore[misc]
         return self._after("reduce_scatter", outputs, sum(map(_bytes, inputs)))
 
     def _reduce_scatter_base(self, output: Tensor, whole: Tensor, opts: object = None) -> Any:
-        output.copy_(whole.reshape(self._size, -1)[self._rank].view_as(output))
-        return self._after("reduce_scatter", [output], whole.nbytes)
+        own = whole.reshape(self._size, -1)[self._rank].view_as(output)
+        return self._after("reduce_scatter", [output], whole.nbytes, partial(output.copy_, own))
 
     reduce_scatter_single = _reduce_scatter_base
 
@@ -139,12 +143,19 @@ class _GpuClock:
         self._device = device
         self._stream = torch.cuda.Stream(device, priority=-1)
         self._last = rehearsal_kernel.Occupation(device, blocks).last
+        self._token = torch.zeros(1, device=device)
 
-    def work(self, result: Any, ms: float) -> Any:
-        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+    def work(self, result: Any, ms: float, copy: _Copy) -> Any:
+        current = torch.cuda.current_stream(self._device)
+        self._stream.wait_stream(current)
         future: Any = Future(devices=[self._device])
         with on_stream(self._stream):
             self._last(ms)
+            if copy is not None:
+                with on_stream(current):  # while the kernel lasts: a link's time has writing in it
+                    copy()
+                self._stream.wait_stream(current)
+                result = self._token  # whoever waits for a result keeps its memory, NCCL does not
             future.set_result(result)  # whoever waits for it waits for this stream
         return work_of_future(future)
 
@@ -156,7 +167,9 @@ class _CpuClock:
         self._link = ThreadPoolExecutor(max_workers=1)
         self._free_at = 0.0
 
-    def work(self, result: Any, ms: float) -> Any:
+    def work(self, result: Any, ms: float, copy: _Copy) -> Any:
+        if copy is not None:
+            copy()
         future: Any = Future()
         self._free_at = max(self._free_at, time.perf_counter()) + ms / 1e3
         self._link.submit(_end_at, self._free_at, future, result)

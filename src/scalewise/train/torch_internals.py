@@ -44,11 +44,12 @@ def bucket_bytes(model: DistributedDataParallel) -> list[int]:
 
 
 def limit_waiting(timeout: timedelta) -> None:
-    """Give every process group of this rank that time-out."""
+    """Give every process group of this rank that time-out; a rehearsed one waits for nobody."""
     from torch.distributed import distributed_c10d
 
     for group in list(distributed_c10d._world.pg_map):
-        distributed_c10d._set_pg_timeout(timeout, group)
+        if group._device_types:
+            distributed_c10d._set_pg_timeout(timeout, group)
 
 
 def default_store() -> Store:

@@ -20,7 +20,7 @@ from scalewise.analysis import (
     scores,
     step_parts,
 )
-from scalewise.analysis.rehearsal import STEP_ERROR, regime
+from scalewise.analysis.rehearsal import STEP_ERROR, UNSCORED, regime
 from scalewise.report import build
 from scalewise.report.page import page_data
 from scalewise.report.rehearsal_tables import in_brief
@@ -213,6 +213,32 @@ def test_beside_the_same_on_devices_that_were_there_it_is_scored(tmp_path: Path)
     error = sum(FASTER.values()) / sum(DDP.phases_ms.values())
     assert one.step_error.value == pytest.approx(error, rel=0.01)
     assert f"({error - 1:+.1%})" in one.score
+
+
+def divided(kind: str, **strategy: object) -> Spec:
+    """FSDP on four devices that were there, or rehearsed."""
+    plays = {"ranks": 4, "link": LINK} if kind != "fsdp" else {}
+    own = {"name": kind, "kind": kind, "sharding": "full", **plays, **strategy}
+    spec = rehearsal() if plays else REAL
+    name = "ddp_rehearsed" if plays else "fsdp"
+    return replace(spec, strategy=name, config={**spec.config, "strategy": own})
+
+
+def test_fsdp_is_held_against_fsdp_of_its_own_kind_and_nothing_is_told_of_it(
+    tmp_path: Path,
+) -> None:
+    specs = SINGLE, REAL, divided("fsdp", sharding="grad_op"), divided("fsdp_rehearsal")
+    (one,) = played(tmp_path / "a", *(each for spec in specs for each in three(spec))).rehearsals
+    assert one.label == "large fsdp x4, rehearsed over pcie"
+    assert (one.measured, one.step_error) == (None, None)
+    assert one.speedup is not None
+    assert (one.word, one.reason) == ("cannot tell", UNSCORED.format("FSDP"))
+    specs = SINGLE, divided("fsdp"), divided("fsdp_rehearsal"), REAL, rehearsal()
+    found = played(tmp_path / "b", *(each for spec in specs for each in three(spec)))
+    each = cases([("b", found)])
+    assert {case.measured.setting("strategy.kind") for case in each} == {"ddp", "fsdp"}
+    kinds = {score.kind.partition(",")[0]: score.cases for score in scores(each)}
+    assert kinds == {"large": 1, "large fsdp": 1, "all": 1, "all fsdp": 1}
 
 
 def test_the_report_marks_it_and_keeps_it_out_of_the_figures(tmp_path: Path) -> None:

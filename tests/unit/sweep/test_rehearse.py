@@ -8,12 +8,21 @@ import pytest
 
 from fakes.kept_sweep import RESULTS
 from fakes.requests import asked
-from scalewise.config import ConfigError, Link, RehearsalConfig, RehearseConfig, rehearsed
+from scalewise.config import (
+    ConfigError,
+    FsdpConfig,
+    Link,
+    RehearsalConfig,
+    RehearseConfig,
+    rehearsed,
+)
+from scalewise.sweep import memory_advice
 from scalewise.sweep.auto import rehearse_absent
 from scalewise.sweep.plan import make_cell, settle_repeats
 from scalewise.sweep.preflight import devices_for
 from scalewise.sweep.running_cells import settings_of
 
+FSDP = ("devices=8", "rehearse=auto", "strategy=fsdp")
 LINK = Link("made_up", 2, ((1_000, 0.1), (1_001_000, 1.1)), "thin air")
 
 
@@ -29,7 +38,18 @@ def test_what_the_host_lacks_is_rehearsed_over_the_link_of_its_gpus() -> None:
     assert "doctor" in own.link.source
 
 
-@pytest.mark.parametrize("words", [("devices=2",), ("devices=1",), ("strategy=fsdp", "devices=2")])
+def test_fsdp_is_rehearsed_as_what_was_asked_for_and_told_from_ddp() -> None:
+    (own,) = settled("devices=4", "rehearse=auto", "strategy=fsdp", "strategy.sharding=grad_op")
+    assert isinstance(own, FsdpConfig)
+    assert (own.devices, own.ranks, own.sharding) == (1, 4, "grad_op")
+    assert own.name == "fsdp4_rehearsed_nvlink_h200"
+    (ddp,) = settled("devices=4", "rehearse=auto")
+    assert ddp.kind != own.kind
+
+
+@pytest.mark.parametrize(
+    "words", [("devices=2",), ("devices=1",), ("strategy=pipeline", "devices=2")]
+)
 def test_what_fits_runs_for_real_and_keeps_its_id(words: tuple[str, ...]) -> None:
     assert settled(*words, "rehearse=auto", here=2) == []
     (one,), _, lines = rehearse_absent([asked(*words, "rehearse=auto")], lambda _: 2, lambda _: "")
@@ -42,6 +62,15 @@ def test_a_script_is_told_of_ranks_that_are_not_there() -> None:
     (one,), _, _ = rehearse_absent([asked(*words)], lambda _: 1, lambda _: "H200")
     assert settings_of(one.cell, 1).rehearsed_ranks == 8
     assert settings_of(asked(*words[:2], "devices=2").cell, 2).rehearsed_ranks is None
+
+
+@pytest.mark.parametrize(("strategy", "advised"), [("ddp", True), ("fsdp", False)])
+def test_whose_rehearsed_model_does_not_fit_is_told_to_divide_it(
+    strategy: str, advised: bool
+) -> None:
+    words = ("devices=8", "rehearse=auto", f"strategy={strategy}")
+    (one,), _, _ = rehearse_absent([asked(*words)], lambda _: 1, lambda _: "H200")
+    assert ("strategy=fsdp" in memory_advice(one.cell, 1)) is advised
 
 
 def test_all_puts_a_rehearsal_beside_what_fits() -> None:
@@ -67,7 +96,19 @@ def test_a_rehearsal_has_the_share_of_one_rank_and_is_repeated_as_what_it_stands
     ("words", "gpus", "expected"),
     [
         (("devices=8", "rehearse=auto"), "NVIDIA A10G", "--link NAME of scalewise run"),
-        (("devices=8", "rehearse=auto", "strategy=fsdp"), "H200", "allowed: strategy=ddp, or at"),
+        (
+            ("devices=8", "rehearse=auto", "strategy=pipeline"),
+            "H200",
+            "allowed: strategy=ddp or fsdp, or at",
+        ),
+        (
+            (*FSDP, "strategy.sharding=hybrid", "strategy.shard_size=2"),
+            "H200",
+            "sharding: found hybrid with rehearse; allowed: full or",
+        ),
+        ((*FSDP, "strategy.cpu_offload=true"), "H200", "cpu_offload: found true with rehearse"),
+        ((*FSDP, "precision=fp16-mixed"), "H200", "precision: found fp16-mixed .*; allowed: fp32"),
+        ((*FSDP, "execution=cudagraph"), "H200", "execution: found cudagraph .*; allowed: eager"),
         (
             ("strategy=ddp", "rehearse=auto"),
             "H200",

@@ -15,12 +15,13 @@ from pytorch_lightning.demos.boring_classes import BoringModel, RandomDataset
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from fakes.recorded import rank_summary
 from fakes.small_fit import small_trainer
 from scalewise.config import ConfigError
-from scalewise.records import CellFolder
+from scalewise.records import CellFolder, DeviceInfo
 from scalewise.train import experiment
 from scalewise.train.callbacks import OwnFolder
-from scalewise.train.experiment import CellTrainer, refuse_empty_epoch
+from scalewise.train.experiment import CellTrainer, refuse_empty_epoch, refuse_untrained
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -50,6 +51,26 @@ def fit(loader: Iterable[Any]) -> pl.Trainer:
     )
     trainer.fit(BoringModel(), loader)
     return trainer
+
+
+@pytest.mark.parametrize(
+    ("changes", "found"),
+    [
+        ({"steps_without_loss": 1}, "1 of 60 steps without a loss"),
+        ({"metrics": {"train_loss": None}}, "a train_loss that is not finite"),
+        ({"metrics": {"train_loss": 2.0, "val_loss": None}, "steps_without_loss": 0}, None),
+        ({"metrics": {}}, None),
+    ],
+)
+def test_a_rehearsal_whose_rank_did_not_train_in_every_step_fails(
+    changes: dict[str, Any], found: str | None
+) -> None:
+    rank = rank_summary(0, DeviceInfo("cpu", "CPU", None, 0), 60, 8, metric_rows=1, **changes)
+    if found is None:
+        refuse_untrained(rank)
+        return
+    with pytest.raises(ConfigError, match=f"rehearse: found {found}; allowed: a finite"):
+        refuse_untrained(rank)
 
 
 def test_a_loader_with_batches_in_every_epoch_is_let_be() -> None:

@@ -7,6 +7,8 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from scalewise.config import ConfigError, Link
@@ -72,6 +74,54 @@ def test_parts_are_of_the_one_rank_whatever_a_torch_calls_the_collective() -> No
     assert whole.tolist() == [0, 1] * RANKS
     dist.reduce_scatter(part, [torch.full((2,), 7.0 + rank) for rank in range(RANKS)])
     assert part.tolist() == [7, 7]
+
+
+class Seen(torch.nn.Linear):
+    """Keeps the weight that its last forward saw."""
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        self.seen = self.weight.detach().clone()
+        return super().forward(batch)
+
+
+@pytest.mark.usefixtures("group")
+def test_fsdp_takes_its_own_path_and_sees_no_memory_that_nobody_wrote(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ten rows in parts of three, the last one of padding; new memory is full of NaN."""
+    asked = []
+    monkeypatch.setattr(Link, "ms", lambda link, *one: asked.append(one) or 0.0)
+    monkeypatch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
+    model = torch.nn.Sequential(Seen(6, 10), torch.nn.Linear(10, 2, bias=False))
+    for part in (model[0], model):
+        fully_shard(part, mesh=init_device_mesh("cpu", (RANKS,)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    torch.use_deterministic_algorithms(True)
+    try:
+        for _ in range(2):
+            own = model[0].weight.to_local().clone()
+            model(torch.ones(3, 6)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert own.shape == (3, 6)
+    assert torch.equal(model[0].seen, own.repeat(RANKS, 1)[:10])
+    assert all(one.to_local().isfinite().all() for one in model.parameters())
+    first, last = 4 * 12 * (6 + 1), 4 * 4 * 10
+    step = [("all_gather", last), ("all_gather", first), ("all_gather", first)]
+    step += [("reduce_scatter", last), ("reduce_scatter", first)]
+    assert sorted(asked) == sorted((*one, RANKS) for one in 2 * step)
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.filterwarnings("ignore:.*all_gather_single:FutureWarning")
+def test_a_part_is_gathered_into_the_whole_that_it_lies_in() -> None:
+    """As FSDP does it."""
+    whole = torch.full((2 * RANKS,), torch.nan)
+    whole[:2] = torch.tensor([1.0, 2.0])
+    dist.all_gather_into_tensor(whole, whole[:2])
+    assert whole.tolist() == [1, 2] * RANKS
 
 
 @pytest.mark.usefixtures("group")

@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from fakes.small_fit import composed_cell
-from scalewise.config import KINDS, ConfigError, conf_dir, whole_samples
+from scalewise.config import KINDS, REHEARSALS, ConfigError, conf_dir, whole_samples
 from scalewise.models.gpt2 import Gpt2
 from scalewise.models.mlp import Mlp
 from scalewise.train.data import GlobalBatchSampler
@@ -27,7 +27,7 @@ def test_every_option_of_the_group_builds_its_own_kind() -> None:
         option: composed_cell(f"strategy={option}", *fits(option)).strategy for option in options
     }
     # What ``rehearse`` makes of an option is none itself.
-    assert {config.kind for config in kinds.values()} == set(KINDS) - {"rehearsal"}
+    assert {config.kind for config in kinds.values()} == set(KINDS) - set(REHEARSALS.values())
     assert {option: config.name for option, config in kinds.items()} == {o: o for o in options}
 
 

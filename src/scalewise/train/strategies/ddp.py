@@ -23,10 +23,8 @@ from scalewise.config import (
     DdpConfig,
     HeterogeneousConfig,
     ProcessGroupConfig,
-    RehearsalConfig,
     whole_samples,
 )
-from scalewise.records import RehearsalRecord
 from scalewise.train.rank import RankContext
 from scalewise.train.recording import BatchSizes, GradientHook
 from scalewise.train.torch_internals import GradBucket
@@ -154,16 +152,6 @@ def _powersgd(rank: int, start_step: int) -> GradientHook:
         return int(elements) * buffer.element_size()
 
     return GradientHook(powerSGD_hook, state, payload_bytes)
-
-
-class RehearsedDDP(OwnStreamDDP):
-    """DDP of one rank among others that are not there."""
-
-    ends_alike = False
-
-    def __init__(self, config: RehearsalConfig, setting: Setting) -> None:
-        super().__init__(config, setting)
-        self.rehearsal_record = RehearsalRecord(config.ranks, config.link.name, config.link.source)
 
 
 class HeterogeneousDDP(OwnStreamDDP):

@@ -7,12 +7,7 @@ from typing import Any
 
 from pytorch_lightning.strategies import Strategy
 
-from scalewise.train.strategies.ddp import (
-    HeterogeneousDDP,
-    OwnStreamDDP,
-    RehearsedDDP,
-    Setting,
-)
+from scalewise.train.strategies.ddp import HeterogeneousDDP, OwnStreamDDP, Setting
 from scalewise.train.strategies.model_parallel import FsdpStrategy
 from scalewise.train.strategies.pipeline import PipelineStrategy
 from scalewise.train.strategies.replicas import LocalSgd, UnwrappedReplicas
@@ -25,7 +20,8 @@ BUILDERS: dict[str, Callable[[Any, Setting], Strategy | str]] = {
     "heterogeneous": HeterogeneousDDP,
     "fsdp": FsdpStrategy,
     "pipeline": PipelineStrategy,
-    "rehearsal": RehearsedDDP,
+    "rehearsal": OwnStreamDDP,
+    "fsdp_rehearsal": FsdpStrategy,
 }
 """By ``kind``; they raise ValueError for what this host cannot do. ``single`` is Lightning's own
 choice; for ``auto``, the sweep chooses one of these before a cell starts."""

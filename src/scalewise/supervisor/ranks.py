@@ -235,7 +235,7 @@ class Ranks:
         return [p for p in self.processes if p.exit_code not in (None, 0)]
 
     def _threads(self, slot: DeviceInfo) -> str:
-        """Of one operator on CPUs: all cores of a CPU device; beside a GPU, as its users have it."""
+        """Of one operator on CPUs: those of a CPU device; beside a GPU, as its users have it."""
         if slot.kind == "cuda":
             if "OMP_NUM_THREADS" in os.environ:
                 return os.environ["OMP_NUM_THREADS"]

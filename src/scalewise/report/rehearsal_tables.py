@@ -22,7 +22,7 @@ from scalewise.report.sections import Column, Note, Read, Section, lines, sectio
 
 _MISSES = (
     "Rehearsed: one rank of N ran on this host, and the others' part of each collective was "
-    "emulated. Their lateness, a network's jitter and a full host's heat are missing."
+    "emulated. Their lateness, a network's jitter, and a full host's heat and power are missing."
 )
 
 

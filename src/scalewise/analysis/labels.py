@@ -217,7 +217,9 @@ def _base_label(cell: CellRecords) -> str:
     parts = [named(config, "model"), named(config, "strategy")]
     strategy = config.get("strategy")
     if isinstance(strategy, Mapping) and strategy.get("kind") == "rehearsal":
-        return f"{parts[0]} ddp x{strategy['ranks']}, rehearsed over {strategy['link']['name']}"
+        ranks, link = strategy["ranks"], strategy["link"]["name"]
+        kind = str(parts[1]).removesuffix(f"{ranks}_rehearsed_{link}")  # as of measured ones
+        return f"{parts[0]} {kind} x{ranks}, rehearsed over {link}"
     if workload(config) != "train":
         parts = [workload(config)]
     elif is_profiled(config):

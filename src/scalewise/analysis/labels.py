@@ -217,9 +217,8 @@ def _base_label(cell: CellRecords) -> str:
     parts = [named(config, "model"), named(config, "strategy")]
     strategy = config.get("strategy")
     if isinstance(strategy, Mapping) and strategy.get("kind") == "rehearsal":
-        ranks, link = strategy["ranks"], strategy["link"]["name"]
-        kind = str(parts[1]).removesuffix(f"{ranks}_rehearsed_{link}")  # as of measured ones
-        return f"{parts[0]} {kind} x{ranks}, rehearsed over {link}"
+        kind = re.sub(r"\d*_rehearsed.*", "", str(parts[1]))  # what measured ones are called
+        return f"{parts[0]} {kind} x{strategy['ranks']}, rehearsed over {strategy['link']['name']}"
     if workload(config) != "train":
         parts = [workload(config)]
     elif is_profiled(config):

@@ -116,7 +116,7 @@ WORDS: Final[Mapping[str, Kind]] = {
 
 
 class _Words(string.Formatter):
-    """Templates that write a ratio as every table does, ``{speedup:factor}``, and codes in words."""
+    """Templates that write a ratio as tables do, ``{speedup:factor}``, and a code in words."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if format_spec == "factor":

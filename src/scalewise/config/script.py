@@ -72,13 +72,10 @@ class ScriptConfig:
     def check_here(self) -> None:
         """Raises :class:`ConfigError` where program or script are not on this host."""
         if shutil.which(self.words[0]) is None:
-            raise ConfigError(
-                f"{self.words[0]}: no such program; allowed: one on the PATH"
-            )
+            raise ConfigError(f"{self.words[0]}: no such program; allowed: one on the PATH")
         if self.file is not None and not Path(self.file).is_file():
             raise ConfigError(
-                f"{self.file}: no such script; allowed: a file that is there "
-                f"(from {Path.cwd()})"
+                f"{self.file}: no such script; allowed: a file that is there (from {Path.cwd()})"
             )
 
     @property

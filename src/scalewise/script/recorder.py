@@ -374,8 +374,8 @@ class ScriptRecorder:
         return parameter_fingerprint(self._trained().values(), self._device)
 
     @property
-    def _miscounted(self) -> Mapping[str, str]:
-        found = self.moments.miscounted
+    def _fed_unlike_fetched(self) -> Mapping[str, str]:
+        found = self.moments.fed_unlike_fetched
         if found is None:
             return {}
         said = "models were given {:,} samples a step, which count, and loaders gave {:,}"
@@ -418,7 +418,12 @@ class ScriptRecorder:
             step_rows=steps.rows,
             metrics=self._metrics.final,
             metric_rows=self._metrics.rows,
-            missing={**self._missing, **self._miscounted, **self._unchecked_shard, **steps.missing},
+            missing={
+                **self._missing,
+                **self._fed_unlike_fetched,
+                **self._unchecked_shard,
+                **steps.missing,
+            },
             communication=steps.gradients.record(steps.steps - steps.timed_from),
             parameters_changed=after != self._before if after and self._before else None,
             replica_fingerprint=after if several else None,

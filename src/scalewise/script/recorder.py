@@ -79,6 +79,8 @@ class ScriptRecorder:
         self.models = Models(self._on_forward)
         self.look: Callable[[], None] | None = None
         self.length: Callable[[], LengthRecord] | None = None
+        self.note_late: Callable[[], None] = lambda: None
+        """Puts on record what the script imported after its first step."""
         self.sampler: object = None
         """What tells the training loader the indices of each batch; None without any loader."""
         self._place, self._task = place, task
@@ -364,6 +366,7 @@ class ScriptRecorder:
             self._background.stop()
             self.folder.save_rank(replace(self._summary(looks), **host_figures))
             self._close()
+            self.note_late()
 
     def _close(self) -> None:
         self.steps.close()

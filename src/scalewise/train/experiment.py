@@ -139,6 +139,8 @@ def run(
             weights_only=False if best else None,  # this run's own file
         )
     summary = recorder.close(trainer, module)
+    if alone.describes_host:
+        note_imported(folder)
     # NCCL hangs if it is destroyed under captured graphs; the end of the process destroys it.
     if joined and cell.execution.kind != "cudagraph" and rank is alone:
         torch.distributed.destroy_process_group()

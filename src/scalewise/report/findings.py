@@ -257,7 +257,7 @@ def remark_lines(analysis: Analysis) -> tuple[RemarkLine, ...]:
     return tuple(
         RemarkLine(
             alike[0][0],
-            text + (f" (in {' and '.join(often)} runs)" if often else ""),
+            text + (f" (in {', '.join(often)} runs)" if often else ""),
             listed([configs[one.about].label for one, _ in alike if one.about], _MOST_NAMED),
             frozenset(one.about for one, _ in alike if one.about),
         )

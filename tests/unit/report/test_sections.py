@@ -241,7 +241,10 @@ class TestFewRuns:
         large = [run for spec in (Spec(), DDP) for run in repeats(spec, STEADY_3)]
         found = analysed(tmp_path / "both", *large, *more)
         assert self.unseen(found) == [3]
-        assert "rarer than 63 %: 5: 45, 8: 31, 12: 22, 36: 8" in lines_of(found, "remarks")[-1]
+        assert (
+            "rarer than 63 %: 45 % of 5, 31 % of 8, 22 % of 12, 8 % of 36"
+            in lines_of(found, "remarks")[-1]
+        )
         assert self.unseen(analysed(tmp_path / "five", *more)) == [5]
         two = [run for spec in (Spec(), DDP) for run in repeats(spec, STEADY_3[:2])]
         assert self.unseen(analysed(tmp_path / "two", *two)) == [], "there is no verdict to doubt"

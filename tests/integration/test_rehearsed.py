@@ -69,7 +69,7 @@ def run_script(train: Train, wrap: str, *words: str) -> Finished:
 def test_a_script_with_ddp_is_one_of_four_ranks_and_said_to_be_rehearsed(train: Train) -> None:
     done = run_script(train, "model = DistributedDataParallel(model)", "--rehearse", "4")
     assert done.status == 0, done.err
-    assert "train.py ddp x4, rehearsed over custom: " in done.out
+    assert "train.py torchrun x4, rehearsed over custom: " in done.out
     found = analyse(load_sweep(done.sweep.path))
     assert [c.label for c in found.measured] == ["train.py single x1"]
     (one,) = found.rehearsals

@@ -105,8 +105,19 @@ class Difference:
     left: str
     right: str
 
+    @property
+    def words(self) -> str:
+        """The field as it is read; a key of the configuration as it is typed."""
+        return _WORDS.get(self.field, self.field)
+
     def __str__(self) -> str:
-        return f"{self.field}: {_abbreviate(self.left)} against {_abbreviate(self.right)}"
+        return f"{self.words}: {_abbreviate(self.left)} against {_abbreviate(self.right)}"
+
+
+_WORDS = {
+    "co_tenancy": "other cells on the host", "cores_per_device": "cores of a device",
+    "device_model": "device",
+}  # fmt: skip
 
 
 Identity = Mapping[str, str]

@@ -280,5 +280,5 @@ def _rare_modes(pairs: Sequence[Pair]) -> Iterator[Remark]:
     """What no interval of the fewest runs that a verdict was reached with can tell."""
     runs = min((n for p in pairs if (n := min(p.speedup.n)) >= VERDICT_RUNS), default=None)
     if runs is not None:
-        more = ", ".join(f"{n}: {100 * rarest_seen(n):.0f}" for n in _MORE_RUNS if n > runs)
+        more = ", ".join(f"{100 * rarest_seen(n):.0f} % of {n}" for n in _MORE_RUNS if n > runs)
         yield Remark("rare_modes", {"runs": runs, "rarest": 100 * rarest_seen(runs), "more": more})

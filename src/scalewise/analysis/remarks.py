@@ -93,14 +93,14 @@ WORDS: Final[Mapping[str, Kind]] = {
     "unsynchronised_timing": Kind("doubt", "communication takes longer than the step",
         "{communication_ms:.3g} ms stand inside a step of {step_ms:.3g} ms: the timer enclosed "
         "other work, or did not wait"),
-    "rank_on_other_gpu": Kind("doubt", "rank_on_other_gpu: a rank has a context on another's GPU",
+    "rank_on_other_gpu": Kind("doubt", "a rank has a context on another's GPU",
         "rank {ranks} also on GPU {gpus}{sizes}"),
-    "foreign_process": Kind("doubt", "foreign_process: the GPUs are not the ranks' alone",
+    "foreign_process": Kind("doubt", "the GPUs are not the ranks' alone",
         "{named} is none of the cell's ranks"),
-    "extra_memory_on_gpu0": Kind("doubt", "extra_memory_on_gpu0: GPU {gpu} holds more beside its "
-        "allocator than the others", "{extra_mib:,.0f} MiB, {per_other_rank_mib:,.0f} for each "
-        "other rank (a CUDA context takes some 500)"),
-    "common_stall": Kind("doubt", "common_stall: all ranks stopped at once", "{named} after the "
+    "extra_memory_on_gpu0": Kind("doubt", "GPU {gpu} holds more beside its allocator than the "
+        "others", "{extra_mib:,.0f} MiB, {per_other_rank_mib:,.0f} for each other rank (a CUDA "
+        "context takes some 500)"),
+    "common_stall": Kind("doubt", "all ranks stopped at once", "{named} after the "
         "first step began; a median step takes {median_step_ms:,.3g} ms"),
     "stopped_early": Kind("note", "{by} ended it early", "in epoch {epoch}, after step "
         "{after_step:,}{words}"),
@@ -108,7 +108,7 @@ WORDS: Final[Mapping[str, Kind]] = {
     "missing": Kind("note", "{figure} is missing", "{why}"),
     "power_cap": Kind("note", "{device} was held back by its power cap",
         "no fault in a GPU that works hard"),
-    "not_told": Kind("note", "{codes} cannot be told", "{why}"),
+    "not_told": Kind("note", "{codes:words} cannot be told", "{why}"),
     "rare_modes": Kind("note", "{runs} runs cannot see a slow mode rarer than {rarest:.0f} %",
         "{more}"),
 }  # fmt: skip
@@ -116,11 +116,13 @@ WORDS: Final[Mapping[str, Kind]] = {
 
 
 class _Words(string.Formatter):
-    """Templates that write a ratio as every table does: ``{speedup:factor}``."""
+    """Templates that write a ratio as tables do, ``{speedup:factor}``, and a code in words."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
         if format_spec == "factor":
             return factor(value)
+        if format_spec == "words":
+            return str(value).replace("_", " ")
         return str(super().format_field(value, format_spec))
 
 

@@ -108,6 +108,13 @@ def _of_runs(key: str, of: Read) -> Figure[Row]:
                   own.has_ends, own.in_csv)  # fmt: skip
 
 
+def _scaling(row: Row) -> str | None:
+    """None of one device whose program decides on its batch: nobody asked for either."""
+    config = row.config
+    alone = config.has_own_settings and config.devices == 1
+    return None if alone or not config.runs else RUN_FIGURES["scaling"].of(config.runs[0])
+
+
 def _pair(name: str) -> Read:
     return lambda row: getattr(row.pair, name, None)
 
@@ -182,7 +189,7 @@ FIGURES: tuple[Figure[Row], ...] = (
     Figure("device", lambda r: r.device and r.device.name, "name of the GPU, or of the processor",
            in_csv=False),
     Figure("devices", lambda r: r.config.devices, "how many", "devices", on="page"),
-    _of_first_run("scaling"),
+    _of_runs("scaling", _scaling),
     _of_first_run("global_batch_size_samples"),
     _of_first_run("per_device_batch_size_samples"),
     _of_first_run("parameters_total"),

@@ -298,20 +298,39 @@ def _analysed(
 
 
 @application.command()
-@click.argument("folder", type=FOLDER, required=False)
+@click.argument("given", nargs=-1, metavar="[FOLDER | OVERRIDES...]")
 @click.option("--samples", metavar="N", help="Time and cost of training on N, e.g. 1e9.")
 @click.option("--price", "prices", multiple=True, metavar="KEY=N", help="As of report.")
-def advise(folder: Path | None, samples: str | None, prices: tuple[str, ...]) -> int:
+def advise(given: tuple[str, ...], samples: str | None, prices: tuple[str, ...]) -> int:
     """What to take of what a sweep measured and rehearsed.
 
-    FOLDER is a sweep's, or its zip; without it the newest in multirun/ is read. Each workload has
-    four lines at most, every option, and what wins most with its command. Nothing is written. Exit
-    status: 0, or 4 if a verdict is invalid.
+    FOLDER is a sweep's, or its zip; without it the newest in multirun/ is read. OVERRIDES, as
+    experiment=gpt2_scaling, are measured first, as train.py -m does: on one device, on all of this
+    host, and rehearsed on 2, 4 and 8, unless devices= is among them. Each workload has four lines
+    at most, every option, and what wins most with its command. Exit status: 0, or 4 if a verdict
+    is invalid.
     """
     from scalewise.config import ConfigError
     from scalewise.report import advise as sections_of
     from scalewise.report import show_comparison
 
+    folder = Path(given[0]) if given else None
+    if folder and "=" in given[0] and not folder.exists():
+        from scalewise.doctor import find_devices
+        from scalewise.sweep import sweep_reports
+
+        slots = find_devices(None, None).slots
+        words = to_advise_on(given, len(slots), on_gpus=slots[0].kind != "cpu")
+        sys.argv = ["scalewise train", *words]
+        status = run_training()
+        if not any(sweep.count("done") for sweep in sweep_reports):
+            return status
+        folder = sweep_reports[-1].folder
+        tell("")
+    elif len(given) > 1:
+        raise click.UsageError(
+            f"found {len(given)} folders; allowed: one, or overrides (KEY=VALUE)"
+        )
     try:
         analysis, target = _analysed(folder, samples, prices)
         sections = sections_of(analysis, target)
@@ -319,6 +338,16 @@ def advise(folder: Path | None, samples: str | None, prices: tuple[str, ...]) ->
         raise click.UsageError(str(error)) from error
     show_comparison(sections, open_console())
     return Exit.INVALID if analysis.invalid else Exit.DONE
+
+
+def to_advise_on(overrides: Sequence[str], devices: int, *, on_gpus: bool) -> list[str]:
+    """The sweep that tells most of ``overrides``. Only GPUs are rehearsed unless that is typed."""
+    asked = {key: value for key, _, value in (word.partition("=") for word in overrides)}
+    link = asked.get("rehearse", "true" if on_gpus else "none")
+    more = () if link == "none" else (2, 4, 8)
+    numbers = sorted({1, devices, *(n for n in more if n > devices)})
+    ours = {"devices": ",".join(map(str, numbers)), "rehearse": link}
+    return ["-m", *(f"{k}={v}" for k, v in ours.items() if k not in asked), *overrides]
 
 
 @application.command()

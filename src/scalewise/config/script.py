@@ -33,20 +33,20 @@ class ScriptConfig:
         try:
             words = self.words
         except ValueError as error:
-            raise ConfigError(f"script.command: found {self.command!r}: {error}") from None
+            raise ConfigError(f"command: found {self.command!r}: {error}") from None
         if not words:
-            raise ConfigError("script.command: found nothing; allowed: python train.py ...")
+            raise ConfigError("command: found nothing; allowed: python train.py ...")
         launcher = self._module or PurePath(words[0]).name
         if launcher.startswith(_LAUNCHERS):
             raise ConfigError(
-                f"script.command: found {launcher}, which starts ranks itself; allowed: the "
+                f"command: found {launcher}, which starts ranks itself; allowed: the "
                 "command of one rank (python train.py ...), of which scalewise starts as many as "
                 "there are devices"
             )
         options = itertools.takewhile(lambda one: one[:1] == "-" and one not in "-m-c", words[1:])
         if blind := next(filter(_BLIND.fullmatch, options), None):
             raise ConfigError(
-                f"script.command: found python {blind}, which hides the script; allowed: "
+                f"command: found python {blind}, which hides the script; allowed: "
                 "python without -I, -E and -S"
             )
 
@@ -72,13 +72,10 @@ class ScriptConfig:
     def check_here(self) -> None:
         """Raises :class:`ConfigError` where program or script are not on this host."""
         if shutil.which(self.words[0]) is None:
-            raise ConfigError(
-                f"script.command: {self.words[0]}: no such program; allowed: one on the PATH"
-            )
+            raise ConfigError(f"{self.words[0]}: no such program; allowed: one on the PATH")
         if self.file is not None and not Path(self.file).is_file():
             raise ConfigError(
-                f"script.command: {self.file}: no such script; allowed: a file that is there "
-                f"(from {Path.cwd()})"
+                f"{self.file}: no such script; allowed: a file that is there (from {Path.cwd()})"
             )
 
     @property

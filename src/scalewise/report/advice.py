@@ -5,6 +5,8 @@ It judges nothing anew: verdicts, figures and commands are those of the report.
 
 from __future__ import annotations
 
+import csv
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -23,13 +25,16 @@ from scalewise.analysis import (
     samples_per_s,
     times,
 )
-from scalewise.config import ConfigError
+from scalewise.config import ConfigError, conf_dir
 from scalewise.report.answer import next_step, on_both, to_decide, why_none
 from scalewise.report.cost_tables import price_lines, why_not
 from scalewise.report.findings import command, command_of, remark_lines
 from scalewise.report.sections import Column, Line, Lines, Section, lines, section, table, words
 
 _MOST_CHANGES = 3
+_MOST_PUBLISHED = 3
+_AS_LARGE = 4.0
+"""Times the parameters up to which what was published of a family is shown."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ def _of_workload(
         Lines(tuple(one for one in _lead(analysis, every, samples) if one.text), "plain"),
         table("options", columns, every.values()),
         lines(_legend(analysis, every, samples), "faint"),
-        lines([*_changes(analysis, every), *_untold(analysis, every)], "plain"),
+        lines([*_changes(analysis, every), *_untold(analysis, every), *_published(every)], "plain"),
     )
 
 
@@ -236,6 +241,32 @@ def _untold(analysis: Analysis, every: Options) -> Iterator[str]:
     lost = [c for c in analysis.unfinished if c.ending and c.ending.cause == "oom"]
     yield from {f"Out of memory: {cell.planned.name}.": 0 for cell in lost}
     yield from (f"Fault: {brief}." for brief in _damaged(analysis))
+
+
+def _published(every: Options) -> Iterator[str]:
+    """What others published of the model's family on other kinds of GPU, the nearest in size."""
+    configs, most = [o.config for o in every.values()], max(o.devices for o in every.values())
+    name = f"{configs[0].name('model')} {configs[0].setting('model._target_')}".lower()
+    ranks = [rank for config in configs for rank in config.rank_summaries]
+    here = " ".join(rank.device.name for rank in ranks)
+    size = max(1, *(rank.parameters_total or 0 for rank in ranks))
+
+    def apart(row: Mapping[str, str]) -> tuple[float, int]:
+        return abs(math.log(int(row["parameters"]) / size)), abs(int(row["devices"]) - most)
+
+    with (conf_dir() / "published_scaling.csv").open(encoding="utf-8", newline="") as file:
+        alike = [r for r in csv.DictReader(file) if r["family"] in name and r["kind"] not in here]
+    nearest: dict[tuple[str, str], dict[str, str]] = {}
+    for row in sorted(alike, key=apart):
+        if apart(row)[0] <= math.log(_AS_LARGE):
+            nearest.setdefault((row["kind"], row["link"]), row)
+    yield from ["Published elsewhere, not measured here, each with its own batches:"] * bool(
+        nearest
+    )
+    for r in list(nearest.values())[:_MOST_PUBLISHED]:
+        span = " to ".join(dict.fromkeys(factor(float(r[f"speedup_{e}"])) for e in ("low", "high")))
+        source = r["sources"].split(";")[0].split(" ")[0]
+        yield f"  {r['model']}, {r['devices']} x {r['gpu']}, {r['link']}: {span}x ({source})."
 
 
 def _run(analysis: Analysis, typed: str) -> Iterator[str]:

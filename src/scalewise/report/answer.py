@@ -176,6 +176,7 @@ def _not_comparable(analysis: Analysis) -> Iterator[Line]:
             _sentence(reason), listed([one.multi.label for one in rows], 1), "not comparable"
         )
         fields = [difference.field for difference in rows[0].differing]
+        said = [difference.words for difference in rows[0].differing]
         # Of these two the reason itself says what compares them.
         says_how = fields == ["host"] or (
             fields == ["batch"] and rows[0].multi.identity.get("scaling") == "weak"
@@ -186,7 +187,7 @@ def _not_comparable(analysis: Analysis) -> Iterator[Line]:
             again = f"scalewise resume {folder_to_type(analysis)} sweep.rerun=all"
             yield Line(f"Next: {how}, {again}.")
         elif fields and not says_how:
-            yield Line(f"Next: run both in one sweep, with equal {listed(fields, 4)}.")
+            yield Line(f"Next: run both in one sweep, with equal {listed(said, 4)}.")
 
 
 def _sentence(text: str) -> str:

@@ -208,10 +208,10 @@ def _spread(timing: Timing) -> str:
 
 
 def size_text(byte_count: int) -> str:
-    """Bytes in the largest binary unit that keeps them whole."""
+    """Bytes in the largest binary unit of which they are one."""
     for unit, name in ((2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
-        if byte_count >= unit and byte_count % unit == 0:
-            return f"{byte_count // unit} {name}"
+        if byte_count >= unit:
+            return f"{byte_count / unit:.4g} {name}"
     return f"{byte_count} B"
 
 

@@ -248,20 +248,21 @@ class RemarkLine:
 def remark_lines(analysis: Analysis) -> tuple[RemarkLine, ...]:
     """Every remark, the gravest first; of several runs the first, and in how many it holds."""
     configs = {config.config_id: config for config in analysis.configurations}
-    found: dict[tuple[str, str], list[Remark]] = {}
+    found: dict[tuple[str, str], list[tuple[Remark, str]]] = {}
     for same in grouped(analysis.remarks, lambda one: (one.code, one.about, one.brief)).values():
         first, runs = same[0], {one.run for one in same if one.run}
         cells = configs[first.about].cells if first.about else ()
-        often = f" (in {len(runs)} of {len(cells)} runs)" if runs and len(cells) > 1 else ""
-        found.setdefault((first.code, first.text + often), []).append(first)
+        often = f"{len(runs)} of {len(cells)}" if runs and len(cells) > 1 else ""
+        found.setdefault((first.code, first.text), []).append((first, often))
     return tuple(
         RemarkLine(
-            alike[0],
-            text,
-            listed([configs[one.about].label for one in alike if one.about], _MOST_NAMED),
-            frozenset(one.about for one in alike if one.about),
+            alike[0][0],
+            text + (f" (in {', '.join(often)} runs)" if often else ""),
+            listed([configs[one.about].label for one, _ in alike if one.about], _MOST_NAMED),
+            frozenset(one.about for one, _ in alike if one.about),
         )
         for (_, text), alike in found.items()
+        for often in [dict.fromkeys(filter(None, (often for _, often in alike)))]
     )
 
 

@@ -21,8 +21,8 @@ from scalewise.analysis import (
 from scalewise.report.sections import Column, Note, Read, Section, lines, section, table, words
 
 _MISSES = (
-    "Rehearsed: one rank of N ran on this host, and the others' part of each collective was "
-    "emulated. Their lateness, a network's jitter, and a full host's heat and power are missing."
+    "Rehearsed: one rank of N ran, and the others' part of collectives was emulated. "
+    "Their lateness, a network's jitter, a full host's heat and power are missing."
 )
 
 

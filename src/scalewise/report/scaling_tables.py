@@ -48,8 +48,9 @@ _SCALING_NOTE = (
 _ANATOMY_NOTE = (
     "Exposed communication runs from the last gradient bucket ready to the end of backward, "
     "waiting for the slowest rank included. Host and device clocks are never added together. These "
-    "are arithmetic means over runs and ranks, whose parts add up to the step. *step (ms)* above "
-    "is of the slowest rank, and the geometric mean of runs."
+    "are arithmetic means over runs and ranks, whose parts add up to the step. They are of the "
+    "steps whose phases were marked (of many one in eight), which marks make longer. *step (ms)* "
+    "above is of all timed steps, of the slowest rank, and the geometric mean of runs."
 )
 
 _RESOURCES_NOTES = {

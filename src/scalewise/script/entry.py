@@ -68,6 +68,7 @@ def begin(optimizer: torch.optim.Optimizer, *, in_child: bool) -> None:
         files = data_identity({"script": cell.script.file or ""}, Path(place.cwd))
         folder.save_provenance(collect_started(os.environ, place.cores, files, cwd=Path(place.cwd)))
         note_imported(folder)
+        recorder.note_late = functools.partial(note_imported, folder)
     trained_on = first_parameter(optimizer).device
     slot = trained_on.index if trained_on.type == "cuda" else None
     recorder.begin(optimizer, devices[place.local_rank if slot is None else slot])

@@ -79,6 +79,8 @@ class ScriptRecorder:
         self.models = Models(self._on_forward)
         self.look: Callable[[], None] | None = None
         self.length: Callable[[], LengthRecord] | None = None
+        self.note_late: Callable[[], None] = lambda: None
+        """Puts on record what the script imported after its first step."""
         self.sampler: object = None
         """What tells the training loader the indices of each batch; None without any loader."""
         self._place, self._task = place, task
@@ -364,6 +366,7 @@ class ScriptRecorder:
             self._background.stop()
             self.folder.save_rank(replace(self._summary(looks), **host_figures))
             self._close()
+            self.note_late()
 
     def _close(self) -> None:
         self.steps.close()
@@ -374,8 +377,8 @@ class ScriptRecorder:
         return parameter_fingerprint(self._trained().values(), self._device)
 
     @property
-    def _miscounted(self) -> Mapping[str, str]:
-        found = self.moments.miscounted
+    def _fed_unlike_fetched(self) -> Mapping[str, str]:
+        found = self.moments.fed_unlike_fetched
         if found is None:
             return {}
         said = "models were given {:,} samples a step, which count, and loaders gave {:,}"
@@ -418,7 +421,12 @@ class ScriptRecorder:
             step_rows=steps.rows,
             metrics=self._metrics.final,
             metric_rows=self._metrics.rows,
-            missing={**self._missing, **self._miscounted, **self._unchecked_shard, **steps.missing},
+            missing={
+                **self._missing,
+                **self._fed_unlike_fetched,
+                **self._unchecked_shard,
+                **steps.missing,
+            },
             communication=steps.gradients.record(steps.steps - steps.timed_from),
             parameters_changed=after != self._before if after and self._before else None,
             replica_fingerprint=after if several else None,

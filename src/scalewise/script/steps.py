@@ -51,11 +51,11 @@ class ScriptSteps:
         """Samples that each model was given in this step."""
         self._fetched = 0
         """Samples that loaders gave in this step, to train on."""
-        self._latest = self._aside = 0
-        """Those of the last batch; where a model was scored on it, until one is trained on it."""
-        self._compared = self._apart = 0
-        """Steps for which loaders gave samples; those whose models were given another number."""
-        self._last_apart: tuple[int, int] | None = None
+        self._batch = 0
+        """Those of the last one until it is trained on; below 0, and not counted, once scored."""
+        self._unlike = 0
+        """Steps whose models were given another number than loaders gave, less those alike."""
+        self._last_unlike: tuple[int, int] | None = None
         self._counts_fetched = True
         """Whether the models of the step before were given nothing that could be counted."""
         self._scored = False
@@ -64,12 +64,12 @@ class ScriptSteps:
         """Whether the phases of the present step are marked, in which backward is watched."""
 
     @property
-    def miscounted(self) -> tuple[int, int] | None:
+    def fed_unlike_fetched(self) -> tuple[int, int] | None:
         """Samples that models were given, and others that loaders gave, of most steps.
 
         A loader that fetches ahead gives two batches for the first step and none for the last.
         """
-        return self._last_apart if 2 * self._apart > self._compared else None
+        return self._last_unlike if self._unlike > 0 else None
 
     def begin_fetch(self) -> bool:
         """Whether :meth:`end_fetch` is to be called."""
@@ -84,7 +84,7 @@ class ScriptSteps:
         if self._last == _FETCH_BEGIN:
             self._mark(_FETCH_END)
         self._fetched += samples
-        self._latest, self._aside = samples, 0
+        self._batch = samples
 
     def begin_forward(self, model: int, samples: int, scores: bool = False) -> None:
         """``samples`` of this model count if it is trained on them; one that ``scores`` is not."""
@@ -92,11 +92,13 @@ class ScriptSteps:
             self.end_due_step()
         if scores:
             self._scored = True
-            self._fetched -= self._latest
-            self._latest, self._aside = 0, self._latest or self._aside
+            if self._batch > 0:
+                self._fetched -= self._batch
+                self._batch = -self._batch
             return
-        self._fetched += self._aside
-        self._latest = self._aside = 0
+        if self._batch < 0:
+            self._fetched -= self._batch
+        self._batch = 0
         before = self._fed.get(model, 0)
         # A closure may ask for the same batch again and again, as that of LBFGS does.
         self._fed[model] = max(before, samples) if self._optimizing else before + samples
@@ -151,14 +153,14 @@ class ScriptSteps:
             self._take(_OPTIMIZER_END)  # its moment is the end of the step
         fed = min(filter(None, self._fed.values()), default=0)
         if fed and self._fetched:
-            self._compared += 1
+            self._unlike += 1 if fed != self._fetched else -1
             if fed != self._fetched:
-                self._apart, self._last_apart = self._apart + 1, (fed, self._fetched)
+                self._last_unlike = fed, self._fetched
         # The first one whose models are not fed any more: nobody counted what was fetched for it.
         uncounted = not (fed or self._counts_fetched)
         self._timer.end_step(0, fed or self._fetched, self._scored or uncounted)
         self._last, self._scored = None, False
-        self._fetched = self._latest = self._aside = 0
+        self._fetched = self._batch = 0
         self._counts_fetched, self.divides = not fed, self._timer.clock.divides
         self._fed.clear()
         self._on_step()

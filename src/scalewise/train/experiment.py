@@ -141,6 +141,8 @@ def run(
     summary = recorder.close(trainer, module)
     if rehearsal is not None:
         refuse_untrained(summary)
+    if alone.describes_host:
+        note_imported(folder)
     # NCCL hangs if it is destroyed under captured graphs; the end of the process destroys it.
     if joined and cell.execution.kind != "cudagraph" and rank is alone:
         torch.distributed.destroy_process_group()

@@ -98,10 +98,13 @@ def collect_started(
 
 
 def note_imported(folder: CellFolder) -> None:
-    """Add to what is on record the modules of the user's own that are imported by now."""
+    """Add to what is on record the modules of the user's own that were imported since.
+
+    A file that is on record may have been edited after it was imported: it stays as it was.
+    """
     known, files = load_or_none(folder.load_provenance), module_files(imported_modules())
     if known is not None and files:
-        files = {**known.code.get(CLASS_FILES, {}), **files}  # of installed classes too
+        files |= known.code.get(CLASS_FILES, {})  # of installed classes too
         noted = replace(known, code={**known.code, CLASS_FILES: files})
         folder.save_provenance(noted, amended=True)
 

@@ -62,7 +62,7 @@ def test_a_second_difference_refuses_and_an_empty_comparison_fails(tmp_path: Pat
     b = sweep(tmp_path / "b", 1.0, Spec(commit="bbbbbbbbbbbb", device_name="NVIDIA A10G"))
     found = compare(a, b, "code", "slower=3%")
     assert found.matches == ()
-    assert "device_model: NVIDIA H200 against NVIDIA A10G" in found.unmatched[0].reason
+    assert "device: NVIDIA H200 against NVIDIA A10G" in found.unmatched[0].reason
     assert found.gate.failed
     assert len(compare(a, sweep(tmp_path / "c", 1.0, Spec(device_name="A10G")), "gpu").matches) == 1
 

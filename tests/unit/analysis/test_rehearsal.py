@@ -98,7 +98,7 @@ def test_what_keeps_a_script_from_its_single_device_is_not_the_batch_that_it_div
     single = replace(SINGLE, scaling="weak", config=script)
     (one,) = played(tmp_path, *three(single), *three(play)).rehearsals
     assert (one.single, one.word) == (None, "cannot tell")
-    assert "co_tenancy" in one.reason
+    assert "other cells on the host" in one.reason
 
 
 @pytest.mark.parametrize(("ranks", "word"), [(2, "likely pays"), (8, "likely does not pay")])

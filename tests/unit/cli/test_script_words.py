@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from scalewise.cli.application import run
+from scalewise.cli.application import run, to_advise_on
 from scalewise.cli.script import quoted, words_of
 from scalewise.config import ConfigError, pasteable
 
@@ -106,3 +106,20 @@ def test_what_is_shown_to_paste_asks_for_the_same_again(monkeypatch: pytest.Monk
     run.main(shown[2:], standalone_mode=False)
     assert sys.argv[1:] == words
     assert pasteable("python train.py", ["-m", "seed=1,2"], None) == "python train.py -m seed=1,2"
+
+
+@pytest.mark.parametrize(
+    ("typed", "devices", "on_gpus", "asked"),
+    [
+        (["model=small"], 1, True, ["devices=1,2,4,8", "rehearse=true"]),
+        (["model=small"], 4, True, ["devices=1,4,8", "rehearse=true"]),
+        (["model=small"], 2, False, ["devices=1,2", "rehearse=none"]),
+        (["rehearse=custom", "rehearse.latency_us=9"], 2, False, ["devices=1,2,4,8"]),
+        (["rehearse=none"], 2, True, ["devices=1,2"]),
+        (["devices=1,16"], 1, True, ["rehearse=true"]),
+    ],
+)
+def test_what_is_advised_on_is_measured_here_and_rehearsed_beyond(
+    typed: list[str], devices: int, on_gpus: bool, asked: list[str]
+) -> None:
+    assert to_advise_on(typed, devices, on_gpus=on_gpus) == ["-m", *asked, *typed]

@@ -152,7 +152,7 @@ def test_a_loader_that_gave_other_samples_than_counted_is_told(
             script.backward()
         script.optimize()
     assert len(script.steps) == 3
-    assert script.moments.miscounted == said
+    assert script.moments.fed_unlike_fetched == said
 
 
 def test_a_loader_that_fetches_ahead_gave_what_was_counted() -> None:
@@ -165,7 +165,7 @@ def test_a_loader_that_fetches_ahead_gave_what_was_counted() -> None:
         script.backward()
         script.optimize()
     assert len(script.steps) == 4
-    assert script.moments.miscounted is None
+    assert script.moments.fed_unlike_fetched is None
 
 
 def test_nested_steps_count_once_and_one_that_nobody_saw_begin_not_at_all() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from rich import box
 from rich.console import Console
@@ -72,22 +71,9 @@ def show_answer(sections: Iterable[Section], console: Console) -> None:
         if one.key in ("doctor", "target"):
             _show_section(one, console)
             continue
-        for block in _verdicts_first(one.blocks):
+        for block in one.blocks:
             if isinstance(block, Lines) and block.tone in _TOLD.get(one.key, (block.tone,)):
                 _show_block(block, one.key, width, console)
-
-
-def _verdicts_first(blocks: Sequence[Block]) -> list[Block]:
-    """Of several verdicts the first lines of all, then what else is said of each."""
-    every = [b for b in blocks if isinstance(b, Lines) and b.tone == "answer"]
-    told = [b for b in every if b.lines[1:] and not any(one.verdict for one in b.lines[1:])]
-    if len(told) < 2:
-        return list(blocks)
-    return [
-        *(replace(b, lines=b.lines[:1]) if b in told else b for b in every),
-        *(replace(b, lines=(Line(f"{b.lines[0].subject}:"), *b.lines[1:])) for b in told),
-        *(b for b in blocks if b not in every),
-    ]
 
 
 def _show_rows(block: Lines, key: str, width: int, console: Console) -> None:

@@ -221,9 +221,9 @@ def _base_label(cell: CellRecords) -> str:
         return cell.planned.name
     devices = cell.result.world_size if cell.result else cell.planned.devices
     parts = [named(config, "model"), named(config, "strategy")]
-    if rehearsed_kind(config):
+    if played := rehearsed_kind(config):
         ranks, link = (setting(config, f"strategy.{key}") for key in ("ranks", "link.name"))
-        kind = re.sub(r"\d*_rehearsed.*", "", str(parts[1]))  # what measured ones are called
+        kind = "torchrun" if setting(config, "script.command") else played
         return f"{parts[0]} {kind} x{ranks}, rehearsed over {link}"
     if workload(config) != "train":
         parts = [workload(config)]

@@ -60,7 +60,6 @@ from .model import is_monitored as is_monitored
 from .model import is_rehearsal as is_rehearsal
 from .model import setting as setting
 from .ranking import SAMPLES_PER_S as SAMPLES_PER_S
-from .ranking import Best as Best
 from .ranking import LadderRow as LadderRow
 from .ranking import Objective as Objective
 from .ranking import Ranking as Ranking
@@ -71,6 +70,7 @@ from .ranking import objective_of as objective_of
 from .ranking import rank as rank
 from .ranking import rank_by as rank_by
 from .ranking import samples_per_s as samples_per_s
+from .ranking import train_the_same as train_the_same
 from .rehearsal import Case as Case
 from .rehearsal import Rehearsal as Rehearsal
 from .rehearsal import Score as Score
@@ -91,6 +91,8 @@ from .run import Run as Run
 from .run import measure_run as measure_run
 from .scaling import Pair as Pair
 from .scaling import count_set_aside as count_set_aside
+from .scaling import judge_config as judge_config
+from .scaling import rate_ratio as rate_ratio
 from .scaling import under_ceiling as under_ceiling
 from .side_by_side import ConcurrentTraining as ConcurrentTraining
 from .side_by_side import Entry as Entry

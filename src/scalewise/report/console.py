@@ -21,7 +21,7 @@ _BRIEF = ("head", "doctor", "unfinished", "answer", "target", "trackers")
 
 _ORDER = (
     "scaling", "resources", "sizes", "averages", "numbers_of_devices", "cost", "investment",
-    "alternatives", "best", "doctor", "losses", "remarks",
+    "alternatives", "doctor", "losses", "remarks",
 )  # fmt: skip
 """Sections that ``-v`` shows above the answer: tables, then what to doubt."""
 _TITLED = (

@@ -159,11 +159,6 @@ class Analysis(Verdicts):
         return tuple(c for c in self.configurations if c.is_timed and c.runs)
 
     @property
-    def profiled(self) -> tuple[Configuration, ...]:
-        """Those that ran under a profiler: no time of theirs counts."""
-        return tuple(c for c in self.configurations if c.is_profiled and c.runs)
-
-    @property
     def unfinished(self) -> tuple[CellRecords, ...]:
         """Cells without a result."""
         return tuple(c for c in self.sweep.cells if c.state != "done")

@@ -132,9 +132,7 @@ def target_as_plain(analysis: Analysis, samples: int | None) -> dict[str, Any] |
                 "config_id": config.config_id,
                 "label": config.label,
                 "devices": config.devices,
-                "hours": as_plain(found.hours),
-                "usd": as_plain(found.usd),
-                "missing": found.missing,
+                **as_plain(found),
             }
             for config, found in _targets(analysis, samples)
         ],

@@ -321,18 +321,15 @@ def _runs_table(analysis: Analysis) -> Table:
         words("grade", "grade", lambda row: row[2].grade),
         Column("slowest_rank", "slowest rank", "", lambda row: row[2].slowest_rank),
         Column("behind_ms", "behind", "ms", lambda row: row[2].behind_ms),
-        Column("behind_share", "share of the step", "%", lambda row: row[2].behind_share, _percent),
+        Column("behind_share", "share of the step", "%", lambda row: row[2].behind_share,
+               lambda share: number(100 * share)),
         Column("last_in", "last in", "% of steps", lambda row: 100 * row[2].slowest_share),
         Column("worst_stretch", "worst stretch", "CV %", stretch),
         Column("activity_cv", "SM activity CV", "%, n readings", activity),
         Column("samples_per_s", "samples/s", "global", lambda row: row[1].samples_per_s),
-    )
+    )  # fmt: skip
     title = "Run by run, in the order in which they began"
     return table("balance_runs", columns, _balanced_runs(analysis)[:_MOST_RUNS], title=title)
-
-
-def _percent(share: float) -> str:
-    return number(100 * share)
 
 
 BalancedRun = tuple[Configuration, Run, LoadBalance]

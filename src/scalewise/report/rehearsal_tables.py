@@ -29,7 +29,7 @@ _MISSES = (
 def rehearsed(analysis: Analysis) -> Section:
     """One row a rehearsed configuration."""
     columns = (
-        words("configuration", "configuration", lambda one: one.label),
+        words("configuration", "configuration", lambda one: one.config.label),
         words("verdict", "verdict", lambda one: one.word),
         Column("speedup", "speedup (90 %)", "x", lambda one: one.speedup),
         words("reason", "why", lambda one: one.reason),
@@ -83,11 +83,11 @@ _WORDS = (
 def score_sections(found: Sequence[Case]) -> list[Section]:
     """A row a rehearsal with its errors, a row a kind, and how many intervals held the truth."""
     each = (
-        words("case", "rehearsal", lambda one: f"{one.sweep}: {one.rehearsal.label}"),
+        words("case", "rehearsal", lambda one: f"{one.sweep}: {one.rehearsal.config.label}"),
         _step("one", lambda one: one.single),
         _step("step", lambda one: one.rehearsal.config),
         _step("real", lambda one: one.measured),
-        *(_error(key, heading, attrgetter(key), _signed) for key, heading in _ERRORS.items()),
+        *(_error(key, heading, attrgetter(key), "+") for key, heading in _ERRORS.items()),
     )
     together = (
         words("kind", "model, limited by, link", lambda one: one.kind),
@@ -111,14 +111,8 @@ def _step(key: str, side: Callable[[Case], Configuration]) -> Column:
     return Column(key, key, "ms", read, lambda found: number(found.value))
 
 
-def _signed(error: float) -> str:
-    return f"{100 * error:+.1f}"
-
-
-def _error(
-    key: str, heading: str, read: Read, shown: Callable[[float], str] = lambda e: f"{100 * e:.1f}"
-) -> Column:
-    return Column(key, heading, "%", read, shown)
+def _error(key: str, heading: str, read: Read, sign: str = "") -> Column:
+    return Column(key, heading, "%", read, lambda error: f"{100 * error:{sign}.1f}")
 
 
 def _held(share: Share) -> str:

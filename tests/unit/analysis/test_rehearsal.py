@@ -71,7 +71,7 @@ def test_it_is_held_against_one_device_and_called_likely(tmp_path: Path) -> None
     assert one.word == "cannot tell"  # 2x is wanted of four, and 2.0x is what it is
     assert (found.pairs, found.refused) == ((), ())
     assert [c.label for c in found.measured] == ["large single x1"]
-    assert one.label == "large ddp x4, rehearsed over pcie"
+    assert one.config.label == "large ddp x4, rehearsed over pcie"
 
 
 @pytest.mark.parametrize(("each", "times"), [(128, 4), (32, 1)])

@@ -52,8 +52,8 @@ from scalewise.report.findings import (
     remark_lines,
     searched,
 )
-from scalewise.report.rehearsal_tables import in_brief as rehearsals_in_brief
 from scalewise.report.sections import Line, Lines, Section, Verbatim, lines, section
+from scalewise.report.study_tables import rehearsals_in_brief
 
 MOST_WHOLE = 5
 """Configurations of which all is said; of more, each has its verdict alone."""

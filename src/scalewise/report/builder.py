@@ -47,7 +47,6 @@ from scalewise.report.findings import (
     searched,
 )
 from scalewise.report.plots import report_plots, write_plots
-from scalewise.report.rehearsal_tables import rehearsed
 from scalewise.report.run_facts import head, provenance, trackers, unfinished
 from scalewise.report.scaling_tables import anatomy, resources, same_in_every_row, scaling
 from scalewise.report.sections import (
@@ -66,7 +65,7 @@ from scalewise.report.sections import (
     table,
     words,
 )
-from scalewise.report.study_tables import alternative, averages, investment, sizes
+from scalewise.report.study_tables import alternative, averages, investment, rehearsed, sizes
 
 Source = Analysis | Path | str
 """A sweep: its analysis, or its folder or archive."""

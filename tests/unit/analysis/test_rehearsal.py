@@ -23,7 +23,7 @@ from scalewise.analysis import (
 from scalewise.analysis.rehearsal import STEP_ERROR, regime
 from scalewise.report import build
 from scalewise.report.page import page_data
-from scalewise.report.rehearsal_tables import in_brief
+from scalewise.report.study_tables import rehearsals_in_brief
 
 SINGLE = Spec()
 REAL = replace(DDP, devices=4, config={"strategy": {"name": "ddp", "kind": "ddp"}})
@@ -184,7 +184,7 @@ def test_sizes_of_one_model_say_from_which_on_devices_likely_pay(
         count = partial(dict.update, parameters_total=10 ** (6 + i))
         edit_ranks(tmp_path, count, f"*-s{i}-*")
     found = analyse(load_sweep(tmp_path))
-    said = [line for line in in_brief(found) if line.startswith("Net ")]
+    said = [line for line in rehearsals_in_brief(found) if line.startswith("Net ")]
     assert said == [f"Net ddp x4 over pcie, 32 samples a rank: {known}."]
 
 

@@ -1,5 +1,4 @@
 from .balance import LoadBalance as LoadBalance
-from .balance import what_says_nothing as what_says_nothing
 from .communication import Communication as Communication
 from .communication import measured_serial_fraction as measured_serial_fraction
 from .communication import seed_rows as seed_rows

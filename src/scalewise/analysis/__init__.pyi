@@ -1,5 +1,4 @@
 from .balance import LoadBalance as LoadBalance
-from .balance import what_says_nothing as what_says_nothing
 from .communication import Communication as Communication
 from .communication import measured_serial_fraction as measured_serial_fraction
 from .communication import seed_rows as seed_rows
@@ -60,7 +59,6 @@ from .model import is_monitored as is_monitored
 from .model import rehearsed_kind as rehearsed_kind
 from .model import setting as setting
 from .ranking import SAMPLES_PER_S as SAMPLES_PER_S
-from .ranking import Best as Best
 from .ranking import LadderRow as LadderRow
 from .ranking import Objective as Objective
 from .ranking import Ranking as Ranking
@@ -71,6 +69,7 @@ from .ranking import objective_of as objective_of
 from .ranking import rank as rank
 from .ranking import rank_by as rank_by
 from .ranking import samples_per_s as samples_per_s
+from .ranking import train_the_same as train_the_same
 from .rehearsal import Case as Case
 from .rehearsal import Rehearsal as Rehearsal
 from .rehearsal import Score as Score
@@ -91,6 +90,8 @@ from .run import Run as Run
 from .run import measure_run as measure_run
 from .scaling import Pair as Pair
 from .scaling import count_set_aside as count_set_aside
+from .scaling import judge_config as judge_config
+from .scaling import rate_ratio as rate_ratio
 from .scaling import under_ceiling as under_ceiling
 from .side_by_side import ConcurrentTraining as ConcurrentTraining
 from .side_by_side import Entry as Entry

@@ -22,24 +22,6 @@ _WINDOWS = 20
 _MIN_WINDOW_STEPS = 10
 """A window of fewer steps shows their noise."""
 
-_MEMORY_SAYS_NOTHING = (
-    "Memory balance says nothing about load under DDP: every replica holds the same parameters, "
-    "gradients and optimizer state, so memory is equal even while one rank keeps the others "
-    "waiting. "
-)
-
-
-def what_says_nothing(*, on_cpu: bool) -> str:
-    """Why the CVs beside that of arrival do not judge load."""
-    if on_cpu:
-        return _MEMORY_SAYS_NOTHING + (
-            "Nor does CPU time: it is lower wherever a rank waits, be it for another rank, for "
-            "its loader or for a core."
-        )
-    return _MEMORY_SAYS_NOTHING + (
-        "Utilisation does not show it either: a rank that waits in a collective reads 100 %."
-    )
-
 
 @dataclass(frozen=True)
 class BalanceWindow:

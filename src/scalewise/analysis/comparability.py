@@ -197,14 +197,16 @@ def shared_part(
 
 
 def grouped_alike(
-    items: Iterable[T], are_alike: Callable[[T, T], bool], shared: Callable[[T], object]
+    items: Iterable[T], whole: Callable[[T], Identity], factor: str, also: Sequence[str] = ()
 ) -> list[list[T]]:
-    """Each item beside those whose first one it is alike, which ``shared`` says of both alike."""
+    """Each item beside those from whose first one it has no differences, by their identities."""
     groups: list[list[T]] = []
     by_shared: dict[object, list[list[T]]] = {}
     for item in items:
-        near = by_shared.setdefault(shared(item), [])
-        found = next((group for group in near if are_alike(group[0], item)), None)
+        own = whole(item)
+        near = by_shared.setdefault(shared_part(own, factor, also), [])
+        alike = (g for g in near if not differences(whole(g[0]), own, factor, also))
+        found = next(alike, None)
         if found is None:
             groups.append([item])
             near.append(groups[-1])

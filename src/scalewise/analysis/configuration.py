@@ -19,6 +19,7 @@ from scalewise.analysis.comparability import (
     split_repeats,
 )
 from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, is_disturbed
+from scalewise.analysis.figures import Scale
 from scalewise.analysis.labels import name_rows, named, swept_order, swept_values
 from scalewise.analysis.model import (
     CellRecords,
@@ -31,7 +32,7 @@ from scalewise.analysis.model import (
     workload,
 )
 from scalewise.analysis.remarks import Remark
-from scalewise.analysis.run import RUN_FIGURES, Run, Scale, measure_run
+from scalewise.analysis.run import RUN_FIGURES, Run, measure_run
 from scalewise.analysis.statistics import (
     Estimate,
     Runs,

@@ -16,16 +16,11 @@ from scalewise.analysis.ranking import objective_of
 from scalewise.analysis.remarks import WORDS, Remark
 from scalewise.analysis.run import Run
 from scalewise.analysis.scaling import Pair
-from scalewise.analysis.statistics import VERDICT_RUNS, rarest_seen
+from scalewise.analysis.statistics import VERDICT_RUNS, estimate_positive, rarest_seen
 from scalewise.analysis.step_parts import long_step_figures
 from scalewise.analysis.steps import pipeline_of
 from scalewise.analysis.validity import check_published, miscounted, untrained_steps
-from scalewise.analysis.verdict import (
-    LINEAR_UP_TO,
-    estimate_without_outliers,
-    outliers,
-    stability_warning,
-)
+from scalewise.analysis.verdict import LINEAR_UP_TO, outliers, stability_warning
 from scalewise.records import BACKWARD_LOSS, advice
 
 Budgets = Mapping[str, LossBudget]
@@ -199,8 +194,8 @@ def _of_configuration(config: Configuration, budget: LossBudget | None) -> Itera
     if retries:
         each = ", ".join(f"rank {rank}: {count}" for rank, count in sorted(retries.items()))
         yield Remark("allocator", {"ranks": each})
-    flagged, without = outliers(rates), estimate_without_outliers(rates)
-    if flagged and without:
+    if flagged := outliers(rates):
+        without = estimate_positive([v for i, v in enumerate(rates) if i not in flagged])
         figures = {"count": len(flagged), "runs": len(rates)}
         words = {"whole": estimate(figure), "without": estimate(without)}
         yield Remark("outliers", {**figures, **words})

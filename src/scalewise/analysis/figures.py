@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, is_dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from scalewise.analysis.statistics import Estimate, Interval, RatioEstimate
 from scalewise.records import to_plain
@@ -178,6 +178,7 @@ class BoundedFigure:
     high: float | None
 
 
+Scale = Literal["positive", "not negative", "any sign"]
 Of = TypeVar("Of")
 """What a figure is read from: a run, or a row of a table."""
 
@@ -203,6 +204,8 @@ class Figure(Generic[Of]):
     """Whether files have the ends of its interval."""
     in_csv: bool = True
     """Whether ``results.csv`` has it; ``results.json`` has all."""
+    scale: Scale | None = None
+    """Of its interval over runs; None for what is no number, or is not estimated over runs."""
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -11,7 +11,6 @@ which value is the better one. A name that a figure has already is told as ``log
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -34,22 +33,9 @@ from scalewise.records import (
     weights_of,
 )
 
-_FEWEST_LOGGED = 3
-"""Losses in a mean, below which a curve does not tell where it reached a level."""
-_CLEAR_FALL = 4.0
 _PREFERRED = ("val_loss", "train_loss", "loss")
 _VALIDATION = re.compile(r"val(id(ation)?)?[^A-Za-z0-9]loss")
 """What modules of a user's call it."""
-
-
-@dataclass(frozen=True)
-class SamplesToLoss:
-    """After how many samples a loss was reached."""
-
-    samples: float
-    log_error: float
-    """Standard error of their logarithm, from the noise of the batches of one seed."""
-    df: float
 
 
 @dataclass(frozen=True)
@@ -83,31 +69,6 @@ class LossCurve:
         fed, values = np.array(self.samples), np.array(self.values)
         late = values[(fed > 0.8 * samples) & (fed <= samples)]
         return float(late.mean()) if len(late) else self.at(samples)
-
-    def samples_to(self, level: float) -> SamplesToLoss | None:
-        """After how many samples the loss, as :meth:`lately`, first was ``level``.
-
-        None where the curve does not tell: fewer than three losses are logged there, or the loss
-        had not fallen clearly since half of those samples, beyond four standard errors of such
-        means (from how far losses logged one after another lie apart: von Neumann's variance).
-        The error of the place is that of the mean over the fall since then.
-        """
-        fed, values = np.array(self.samples, dtype=float), np.array(self.values)
-        recent = np.array([self.lately(samples) for samples in self.samples])
-        logged = np.arange(1, len(fed) + 1) - np.searchsorted(fed, 0.8 * fed, side="right")
-        # The level is a mean of one of the curves.
-        low = np.flatnonzero((recent <= level + 1e-9 * abs(level)) & (logged >= _FEWEST_LOGGED))
-        if not len(low) or low[0] == 0 or logged[low[0] - 1] < _FEWEST_LOGGED:
-            return None  # or it was reached before the first place that can tell
-        at = low[0]
-        before = self.lately(int(fed[at] / 2))
-        apart = np.diff(values[fed >= fed[at] / 2])
-        noise = float(apart.std()) / math.sqrt(logged[at])
-        if before is None or before - level < _CLEAR_FALL * noise:
-            return None
-        ends = slice(at - 1, at + 1)
-        place = math.exp(np.interp(-level, -recent[ends], np.log(fed[ends])))
-        return SamplesToLoss(place, noise * math.log(2) / (before - level), 2 * len(apart) / 3)
 
 
 def equal_samples(curves: Sequence[LossCurve]) -> int:

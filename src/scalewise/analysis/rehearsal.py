@@ -26,7 +26,6 @@ from scalewise.analysis.comparability import (
     differences,
     grouped,
     grouped_alike,
-    shared_part,
     within,
 )
 from scalewise.analysis.comparison import find_link
@@ -72,16 +71,12 @@ class Rehearsal:
     def parameters(self) -> int:
         return self.config.rank_summaries[0].parameters_total
 
-    @property
-    def label(self) -> str:
-        """``gpt2 ddp x8, rehearsed over nvlink_h200``."""
-        return self.config.label
-
     def __str__(self) -> str:
-        if self.speedup is None:
-            return f"{self.label}: {self.word}: {self.reason}."
-        ends = f" ({interval_words(self.speedup)})" if self.speedup.interval else ""
-        return f"{self.label}: {factor(self.speedup.value)}x{ends}, {self.word}: {self.reason}."
+        figure = ""
+        if self.speedup is not None:
+            ends = f" ({interval_words(self.speedup)})" if self.speedup.interval else ""
+            figure = f"{factor(self.speedup.value)}x{ends}, "
+        return f"{self.config.label}: {figure}{self.word}: {self.reason}."
 
     @property
     def score(self) -> str:
@@ -111,12 +106,7 @@ def rehearsals(
 
 def by_size(played: Sequence[Rehearsal]) -> Iterator[tuple[Rehearsal, ...]]:
     """Those of one link and number of ranks that differ in their model's size, smallest first."""
-    alike = grouped_alike(
-        played,
-        lambda a, b: not differences(a.config.identity, b.config.identity, "model"),
-        lambda one: shared_part(one.config.identity, "model"),
-    )
-    for group in alike:
+    for group in grouped_alike(played, lambda one: one.config.identity, "model"):
         for rows in grouped(group, lambda one: one.config.setting("model._target_")).values():
             if len({one.parameters for one in rows}) == len(rows) > 1:
                 yield tuple(sorted(rows, key=lambda one: one.parameters))
@@ -218,7 +208,7 @@ _UNTOLD: Mapping[Regime, str] = {
 }
 
 
-UNSCORED: Final = "no {} rehearsal was held beside a real one"
+UNSCORED: Final = "no {} step that the GPU limits was held beside a real one"
 
 
 def untold(config: Configuration) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from scalewise.analysis.balance import LoadBalance, ShardAudit, audit_shards
 from scalewise.analysis.devices import Usage, measure_usage
@@ -116,15 +116,7 @@ def _accuracy(run: Run) -> float | None:
     return next((v for name, v in last if v is not None and _ACCURACY.fullmatch(name)), None)
 
 
-Scale = Literal["positive", "not negative", "any sign"]
-
-
-@dataclass(frozen=True)
-class RunFigure(Figure[Run]):
-    """A figure of a run."""
-
-    scale: Scale | None = None
-    """Of its interval over runs; None for what is no number, or is not estimated over runs."""
+RunFigure = Figure[Run]
 
 
 def _of_result(read: Callable[[CellResult], object]) -> Callable[[Run], object]:

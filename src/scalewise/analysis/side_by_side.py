@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from scalewise.analysis.comparability import differences, grouped, grouped_alike, shared_part
+from scalewise.analysis.comparability import grouped, grouped_alike
 from scalewise.analysis.cost import usd_per_million_samples
 from scalewise.analysis.ranking import Speed, rank
 from scalewise.analysis.run import RUN_FIGURES, Run
@@ -168,11 +168,7 @@ def workloads(analyses: Sequence[Analysis]) -> tuple[Workload, ...]:
         for config in analysis.measured
         if config.config_id not in analysis.invalid and config.values("global_samples_per_s")
     )
-    groups = grouped_alike(
-        entries,
-        lambda a, b: not differences(a.config.identity, b.config.identity, _MAY_DIFFER, _HOW_LONG),
-        lambda entry: shared_part(entry.config.identity, _MAY_DIFFER, _HOW_LONG),
-    )
+    groups = grouped_alike(entries, lambda one: one.config.identity, _MAY_DIFFER, _HOW_LONG)
     found = []
     for group in (group for group in groups if len(group) > 1):
         trained = [entry for entry in group if not entry.config.is_ceiling]

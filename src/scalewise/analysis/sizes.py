@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from scalewise.analysis.comparability import differences, grouped, grouped_alike, shared_part
+from scalewise.analysis.comparability import grouped, grouped_alike
 from scalewise.analysis.decisions import threshold_rule
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.statistics import Interval, RatioEstimate, finite_exp
@@ -26,11 +26,7 @@ def alike(pairs: Sequence[Pair], *free: str) -> list[list[Pair]]:
     Bounds of independent models are in none. A field that is not known equals nothing.
     """
     sound = (pair for pair in pairs if not pair.invalid and not pair.multi.is_ceiling)
-    return grouped_alike(
-        sound,
-        lambda a, b: not differences(a.multi.identity, b.multi.identity, "batch", free),
-        lambda pair: shared_part(pair.multi.identity, "batch", free),
-    )
+    return grouped_alike(sound, lambda pair: pair.multi.identity, "batch", free)
 
 
 def log_half(speedup: RatioEstimate) -> float | None:
@@ -107,17 +103,10 @@ class SizedPair:
     rule: ThresholdRule
 
     @property
-    def pays(self) -> bool | None:
-        """Whether the verdict is *pays*; None where it is undecided."""
-        verdict = self.pair.verdict
-        return None if verdict == "undecided" else verdict == "pays"
-
-    @property
     def rule_is_right(self) -> bool | None:
         """None where the rule or the measurement leaves it open."""
-        if self.rule.says == "undecided" or self.pays is None:
-            return None
-        return (self.rule.says == "ddp") == self.pays
+        rule, verdict = self.rule.says, self.pair.verdict
+        return None if "undecided" in (rule, verdict) else (rule == "ddp") == (verdict == "pays")
 
 
 @dataclass(frozen=True)

@@ -175,17 +175,17 @@ def estimate_ratio(above: Runs, below: Runs, confidence: float = 0.95) -> RatioE
     return RatioEstimate(value, n, interval, p_value, paired, error, df)
 
 
-def estimate_difference(above: Runs, below: Runs, confidence: float = 0.95) -> Estimate:
+def estimate_difference(above: Runs, below: Runs) -> Estimate:
     """``above - below``, of values of any sign: within common rounds, else Welch's."""
     a, b, paired = in_pairs(above, below)
     if paired:
-        return estimate_mean(a - b, confidence)
+        return estimate_mean(a - b)
     value, n = float(a.mean() - b.mean()), min(len(a), len(b))
     if n < 2:
         return Estimate(value, n, None, None)
     error, df = welch_error(a, b)
-    half = float(scipy.stats.t.ppf(0.5 + confidence / 2, df)) * error
-    return Estimate(value, n, None, Interval(value - half, value + half, confidence))
+    half = float(scipy.stats.t.ppf(0.975, df)) * error
+    return Estimate(value, n, None, Interval(value - half, value + half))
 
 
 def in_pairs(

@@ -36,7 +36,7 @@ from scalewise.analysis.figures import factor, listed
 from scalewise.analysis.loss_budget import LossBudget, lost_words, make_budget
 from scalewise.analysis.mfu import MfuResult, find_doctor, measure_mfu
 from scalewise.analysis.model import CellRecords, Sweep
-from scalewise.analysis.ranking import BestOfEach, Ladder, find_best, ladders
+from scalewise.analysis.ranking import Ladder, ladders
 from scalewise.analysis.rehearsal import Rehearsal, rehearsals
 from scalewise.analysis.remarks import Remark
 from scalewise.analysis.scaling import Pair, Refused, pair_all
@@ -142,8 +142,6 @@ class Analysis(Verdicts):
     """``config_id`` of several devices to what the added ones bring in."""
     alternatives: tuple[Alternative, ...] = ()
     """What else a single device would gain from, and what that costs."""
-    best: tuple[BestOfEach, ...] = ()
-    """The best of each number of devices, where one of them had several candidates."""
 
     @cached_property
     def ladders(self) -> tuple[Ladder, ...]:
@@ -159,11 +157,6 @@ class Analysis(Verdicts):
     def measured(self) -> tuple[Configuration, ...]:
         """Those that are timed, with at least one finished run."""
         return tuple(c for c in self.configurations if c.is_timed and c.runs)
-
-    @property
-    def profiled(self) -> tuple[Configuration, ...]:
-        """Those that ran under a profiler: no time of theirs counts."""
-        return tuple(c for c in self.configurations if c.is_profiled and c.runs)
 
     @property
     def unfinished(self) -> tuple[CellRecords, ...]:
@@ -251,5 +244,4 @@ def analyse(sweep: Sweep, prices: Prices | None = None) -> Analysis:
         owned=owned,
         returns=returns,
         alternatives=find_alternatives(measured, found.pairs, returns, owned),
-        best=find_best([c for c in measured if c.config_id not in found.invalid]),
     )

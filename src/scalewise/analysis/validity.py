@@ -135,7 +135,7 @@ PUBLISHED_TOLERANCE: Final = 0.05
 """Relative difference up to which two figures count as the same: published ones are rounded."""
 
 
-def check_published(result: ImportedResult, run: str = "") -> Iterator[Remark]:
+def check_published(result: ImportedResult) -> Iterator[Remark]:
     """What the figures contradict; nothing where they agree.
 
     A throughput that was computed from the wrong batch looks like bad (or wonderful) scaling. The
@@ -148,9 +148,9 @@ def check_published(result: ImportedResult, run: str = "") -> Iterator[Remark]:
         "batch": batch, "times": counted / batch, "communication_ms": result.communication_ms,
     }  # fmt: skip
     if abs(counted - batch) > PUBLISHED_TOLERANCE * batch:
-        yield Remark("counted_batch", figures, run=run)
+        yield Remark("counted_batch", figures)
     if (result.communication_ms or 0) > result.step_time_ms * (1 + PUBLISHED_TOLERANCE):
-        yield Remark("unsynchronised_timing", figures, run=run)
+        yield Remark("unsynchronised_timing", figures)
 
 
 SAME: Final = 1e-3

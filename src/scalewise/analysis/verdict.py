@@ -19,7 +19,6 @@ from scalewise.analysis.statistics import (
     RatioEstimate,
     Values,
     checked_runs,
-    estimate_positive,
     look_confidence,
 )
 
@@ -291,17 +290,6 @@ def outliers(values: Values) -> tuple[int, ...] | None:
     if len(values) < MIN_RUNS_FOR_OUTLIERS:
         return None
     return tuple(int(i) for i in np.flatnonzero(np.abs(modified_z_scores(values)) > OUTLIER_SCORE))
-
-
-def estimate_without_outliers(values: Values) -> Estimate | None:
-    """The mean of a positive quantity without flagged runs, to stand *beside* that of all.
-
-    None if none is flagged.
-    """
-    flagged = outliers(values)
-    if not flagged:
-        return None
-    return estimate_positive([v for i, v in enumerate(values) if i not in flagged])
 
 
 def stability_warning(figure: Estimate, by: StartedBy = "sweep") -> str | None:

@@ -6,11 +6,11 @@ from .builder import report_folder as report_folder
 from .builder import report_sections as report_sections
 from .comparison_tables import comparison_section as comparison_section
 from .comparison_tables import side_by_side as side_by_side
+from .console import box as box
 from .console import show_comparison as show_comparison
 from .console import show_doctor as show_doctor
 from .export import Tables as Tables
 from .export import load as load
 from .export import results_json as results_json
-from .issue import box as box
-from .rehearsal_tables import score_sections as score_sections
 from .study import build_study as build_study
+from .study_tables import score_sections as score_sections

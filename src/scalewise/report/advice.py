@@ -19,11 +19,14 @@ from scalewise.analysis import (
     devices_to_take,
     factor,
     find_link,
+    judge_config,
     listed,
     number,
+    rate_ratio,
     reach,
     samples_per_s,
     times,
+    train_the_same,
 )
 from scalewise.config import ConfigError, conf_dir
 from scalewise.report.answer import next_step, on_both, to_decide, why_none
@@ -142,7 +145,8 @@ def _lead(analysis: Analysis, every: Options, samples: int | None) -> Iterator[L
     """What to take, what of more devices, what it costs, and what to do next."""
     taken = _taken(analysis, every)
     model, beyond = taken.config.name("model") or "the model", _beyond(every, taken)
-    judged = [o for o in every.values() if not o.rehearsal and o.devices > 1 and o.speedup]
+    judged = [_beside_fastest(analysis, every, o) for o in every.values()
+              if not o.rehearsal and o.devices > 1 and o.speedup]  # fmt: skip
     judged.sort(key=lambda one: samples_per_s(one.config), reverse=True)
     if taken.devices > 1:
         yield Line(taken.told, model, f"take {taken.devices} devices")
@@ -179,18 +183,28 @@ def _lead(analysis: Analysis, every: Options, samples: int | None) -> Iterator[L
 
 
 def _taken(analysis: Analysis, every: Options) -> Option:
-    """The fastest number of devices that pays, else one device."""
-    best = next((b for b in analysis.best if b.rows[0].config.config_id in every), None)
-    if best is not None:
-        worth = [row for row in best.rows if row.judgement and row.judgement.verdict == "pays"]
-        row = worth[-1] if worth else best.rows[0]
-        own = every[row.config.config_id]
-        return replace(own, verdict="pays", speedup=row.speedup) if worth else own
+    """The fastest number of devices that pays beside any single device, else one device."""
     rungs = [devices_to_take(one) for one in analysis.ladders if one[0].config.config_id in every]
-    paying = [rung for rung in rungs if rung.pair] or rungs[:1]
-    first = next(o for o in every.values() if o.devices == 1 and not o.config.invalid)
-    rung = max(paying, key=lambda one: samples_per_s(one.config), default=None)
-    return every[rung.config.config_id] if rung else first
+    held = [_beside_fastest(analysis, every, every[rung.config.config_id]) for rung in rungs]
+    alone = (o for o in every.values() if o.devices == 1 and not o.config.invalid)
+    paying = [one for one in held if one.verdict == "pays"] or [next(alone)]
+    return max(paying, key=lambda one: samples_per_s(one.config))
+
+
+def _beside_fastest(analysis: Analysis, every: Options, one: Option) -> Option:
+    """What pays at its own batch and execution, judged beside the single device that is fastest."""
+    alone = (
+        o.config
+        for o in every.values()
+        if o.devices == 1 and not o.rehearsal and not o.config.invalid
+        and train_the_same(o.config, one.config)
+    )  # fmt: skip
+    fastest, pair = max(alone, key=samples_per_s, default=None), analysis.pair(one.config)
+    if one.verdict != "pays" or fastest is None or (pair and pair.single is fastest):
+        return one
+    speedup = rate_ratio(one.config, fastest)
+    verdict = judge_config(one.config, speedup, None).verdict
+    return replace(one, verdict=verdict, speedup=speedup)
 
 
 def _beyond(every: Options, taken: Option) -> Option | None:

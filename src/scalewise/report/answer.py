@@ -40,7 +40,7 @@ from scalewise.analysis import (
 )
 from scalewise.config import known_mode, of_validation
 from scalewise.host import plural
-from scalewise.report.cost_tables import best_in_brief, lines_of_devices
+from scalewise.report.cost_tables import lines_of_devices
 from scalewise.report.findings import (
     RemarkLine,
     command,
@@ -52,8 +52,8 @@ from scalewise.report.findings import (
     remark_lines,
     searched,
 )
-from scalewise.report.rehearsal_tables import in_brief as rehearsals_in_brief
 from scalewise.report.sections import Line, Lines, Section, Verbatim, lines, section
+from scalewise.report.study_tables import rehearsals_in_brief
 
 MOST_WHOLE = 5
 """Configurations of which all is said; of more, each has its verdict alone."""
@@ -88,7 +88,7 @@ def answers(analysis: Analysis) -> Section:
         key=lambda config: config.config_id not in analysis.invalid,
     )
     whole, found = len(judged) <= MOST_WHOLE, remark_lines(analysis)
-    rest = (to_decide, best_in_brief, fastest_in_brief, lines_of_devices, _chosen, _accuracy,
+    rest = (to_decide, fastest_in_brief, lines_of_devices, _chosen, _accuracy,
             _stopped, rehearsals_in_brief, _found)  # fmt: skip
     return section(
         "answer",

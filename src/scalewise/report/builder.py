@@ -32,7 +32,7 @@ from scalewise.report import console as console_module
 from scalewise.report import export, page
 from scalewise.report.answer import answers, in_detail
 from scalewise.report.communication_tables import communication, profiles, sent
-from scalewise.report.cost_tables import best, cost, numbers_of_devices, target
+from scalewise.report.cost_tables import cost, numbers_of_devices, target
 from scalewise.report.device_tables import devices, divided, energy, load_balance, memory_summary
 from scalewise.report.doctor_tables import examined
 from scalewise.report.findings import (
@@ -47,7 +47,6 @@ from scalewise.report.findings import (
     searched,
 )
 from scalewise.report.plots import report_plots, write_plots
-from scalewise.report.rehearsal_tables import rehearsed
 from scalewise.report.run_facts import head, provenance, trackers, unfinished
 from scalewise.report.scaling_tables import anatomy, resources, same_in_every_row, scaling
 from scalewise.report.sections import (
@@ -66,7 +65,7 @@ from scalewise.report.sections import (
     table,
     words,
 )
-from scalewise.report.study_tables import alternative, averages, investment, sizes
+from scalewise.report.study_tables import alternative, averages, investment, rehearsed, sizes
 
 Source = Analysis | Path | str
 """A sweep: its analysis, or its folder or archive."""
@@ -122,7 +121,7 @@ def report_sections(sweep: Source, samples: int | None = None) -> list[Section]:
     """
     analysis = analysis_of(sweep)
     parts = (
-        head, in_detail, rehearsed, metrics, best, sizes, averages, numbers_of_devices,
+        head, in_detail, rehearsed, metrics, sizes, averages, numbers_of_devices,
         partial(target, samples=samples), cost, investment, alternative, losses,
         decisions, repeats, sent, scaling, resources, anatomy,
         communication, profiles, examined, divided, mfu, load_balance, devices, energy,

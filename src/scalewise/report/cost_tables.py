@@ -1,4 +1,4 @@
-"""Cost of a sample and of a target; numbers of devices side by side, and the best of each."""
+"""Cost of a sample and of a target; numbers of devices side by side."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 from scalewise.analysis import (
     Analysis,
-    Best,
     Configuration,
     Cost,
     LadderRow,
@@ -18,14 +17,11 @@ from scalewise.analysis import (
     devices_to_take,
     estimate,
     fastest_of_each,
-    listed,
     measured_rows,
-    number,
     reach,
     times,
 )
 from scalewise.host import plural
-from scalewise.records import to_plain
 from scalewise.report.sections import (
     Column,
     Section,
@@ -62,15 +58,6 @@ _DEVICES_NOTE = (
     "it changes nothing. The speedup, the efficiency and the verdict are over one device."
 )
 
-_BEST_NOTE = (
-    "The *speedup one would use* is the best of each number of devices over the best of one, "
-    "whichever those are: its 95 % interval is corrected for the number of candidates "
-    "(docs/method.md). *Left open* are those not shown to be slower than the one named, in "
-    "intervals that hold together at 95 %."
-)
-
-_MOST_NAMED = 2
-"""Configurations named in one clause; further ones are counted."""
 _SAID_BY_THE_SPEEDUP = 2
 """Devices up to which a speedup over one is all there is to say."""
 
@@ -145,9 +132,7 @@ def target_as_plain(analysis: Analysis, samples: int | None) -> dict[str, Any] |
                 "config_id": config.config_id,
                 "label": config.label,
                 "devices": config.devices,
-                "hours": as_plain(found.hours),
-                "usd": as_plain(found.usd),
-                "missing": found.missing,
+                **as_plain(found),
             }
             for config, found in _targets(analysis, samples)
         ],
@@ -200,90 +185,3 @@ def why_not(rung: LadderRow) -> str:
     if verdict == "pays" and rung.gain is not None:
         return f"{rung.devices} are not shown to beat {rung.gain.smaller}"
     return f"{rung.devices} are {verdict}"
-
-
-def best(analysis: Analysis) -> Section:
-    """A row for each number of devices, where one of them had several candidates."""
-    columns = (
-        words("model", "model", lambda row: row.config.name("model")),
-        Column("devices", "devices", "", lambda row: row.devices),
-        words("best", "best", lambda row: _name(row.config)),
-        Column("candidates", "candidates", "", lambda row: row.candidates),
-        words("left_open", "left open", lambda row: ", ".join(map(_name, row.rivals)) or None),
-        Column("samples_per_s", "samples/s", "global",
-               lambda row: row.config.estimate("global_samples_per_s")),
-        Column("seconds", "time to the loss all reach", "s",
-               lambda row: row.seconds_to_loss),
-        Column("speedup", "speedup one would use", "", lambda row: row.speedup),
-        words("verdict", "verdict", lambda row: row.judgement and row.judgement.verdict),
-    )  # fmt: skip
-    rows = [row for one in analysis.best for row in one.rows]
-    return section(
-        "best",
-        "Best of each number of devices",
-        table("best", columns, rows, _BEST_NOTE),
-        lines(_losses(analysis)),
-    )
-
-
-def _losses(analysis: Analysis) -> Iterator[str]:
-    for one in analysis.best:
-        model, loss = one.rows[0].config.name("model"), one.equal_loss
-        if loss is not None:
-            level = f"{loss.name} {number(loss.level)}"
-            yield (
-                f"{model}: the best is the first at {level}, which all reach; intervals hold the "
-                "noise of the batches of one seed: other seeds scatter more"
-            )
-        if one.left_out:
-            less = listed([config.label for config in one.left_out], _MOST_NAMED)
-            yield f"{model}: left out, as they learn less at equal samples: {less}"
-
-
-def best_in_brief(analysis: Analysis) -> list[str]:
-    """One line for each model: the best of each number of devices, and the speedup."""
-    return [
-        f"{one.rows[0].config.name('model')}, best of each: "
-        f"{'; '.join(_brief(row) for row in one.rows)}."
-        for one in analysis.best
-    ]
-
-
-def _brief(row: Best) -> str:
-    said = f"{row.devices} {plural(row.devices, 'device')} {_name(row.config)}"
-    if row.speedup is None or row.judgement is None:
-        return said
-    # At its own batch the same pair may be decided: here any of the others may be the best.
-    of = f" for the best of {row.candidates}" if row.judgement.verdict == "undecided" else ""
-    return f"{said}, {times(row.speedup)}, {row.judgement.verdict}{of}"
-
-
-def best_as_plain(analysis: Analysis) -> list[dict[str, Any]]:
-    """The field of ``results.json``: one for each group of candidates."""
-    return [
-        {
-            "equal_loss": to_plain(one.equal_loss),
-            "left_out": [config.config_id for config in one.left_out],
-            "devices": [
-                {
-                    "devices": row.devices,
-                    "config_id": row.config.config_id,
-                    "label": row.config.label,
-                    "candidates": row.candidates,
-                    "left_open": [rival.config_id for rival in row.rivals],
-                    "seconds_to_equal_loss": row.seconds_to_loss,
-                    "speedup_one_would_use": as_plain(row.speedup),
-                    "judgement": to_plain(row.judgement),
-                }
-                for row in one.rows
-            ],
-        }
-        for one in analysis.best
-    ]
-
-
-def _name(config: Configuration) -> str:
-    """``ddp batch_size=512``: what tells it from others of its model and number of devices."""
-    telling = config.swept
-    strategy = [] if config.devices == 1 and telling else [config.name("strategy") or ""]
-    return " ".join([*strategy, *telling])

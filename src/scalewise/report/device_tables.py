@@ -22,7 +22,6 @@ from scalewise.analysis import (
     measure_pipeline,
     measured_rows,
     number,
-    what_says_nothing,
 )
 from scalewise.records import GRADES, advice, cv_percent, cv_text, grade
 from scalewise.report.scaling_tables import joules_per_1000, of
@@ -240,24 +239,32 @@ _GRADES_NOTE = (
     "*Grade* is of the mean over runs ("
     + ", ".join(f"{name} below {below:g} %" for name, below in GRADES.items() if below < math.inf)
     + ", else poor). The slowest rank, and how far it is behind, are of the worst run. "
+    "Memory balance says nothing about load under DDP: every replica holds the same parameters, "
+    "gradients and optimizer state, so memory is equal even while one rank keeps the others "
+    "waiting. "
 )
+_NOR_DOES = {
+    True: "Nor does CPU time: it is lower wherever a rank waits, be it for another rank, for its "
+    "loader or for a core.",
+    False: "Utilisation does not show it either: a rank that waits in a collective reads 100 %.",
+}
+"""Why the CVs beside that of arrival do not judge load; by whether all rows ran on CPUs."""
 
 
 def load_balance(analysis: Analysis) -> Section:
     """The means, then every run in the order in which they began, then what to do."""
     more = len(_balanced_runs(analysis)) - _MOST_RUNS
-    nothing = what_says_nothing(on_cpu=all(c.is_cpu for c in analysis.measured))
     return section(
         "load_balance",
         "Load balance",
-        _balance_table(analysis, _GRADES_NOTE + nothing),
+        _balance_table(analysis),
         _runs_table(analysis),
         lines([f"{more} more runs are in results.json."] if more > 0 else (), "plain"),
         lines(_advice(analysis)),
     )
 
 
-def _balance_table(analysis: Analysis, note: str) -> Table:
+def _balance_table(analysis: Analysis) -> Table:
     """CV across ranks of arrival, and beside it of memory, utilisation and power.
 
     The first column and its grade are of the mean over runs; the rank and how far it is behind
@@ -292,7 +299,7 @@ def _balance_table(analysis: Analysis, note: str) -> Table:
         power,
     )  # fmt: skip
     balanced = [row for row in measured_rows(analysis) if _worst_balance(row.config)]
-    return table("balance", columns, balanced, note)
+    return table("balance", columns, balanced, _GRADES_NOTE + _NOR_DOES[cpu])
 
 
 def _worst_balance(config: Configuration) -> LoadBalance | None:
@@ -321,18 +328,15 @@ def _runs_table(analysis: Analysis) -> Table:
         words("grade", "grade", lambda row: row[2].grade),
         Column("slowest_rank", "slowest rank", "", lambda row: row[2].slowest_rank),
         Column("behind_ms", "behind", "ms", lambda row: row[2].behind_ms),
-        Column("behind_share", "share of the step", "%", lambda row: row[2].behind_share, _percent),
+        Column("behind_share", "share of the step", "%", lambda row: row[2].behind_share,
+               lambda share: number(100 * share)),
         Column("last_in", "last in", "% of steps", lambda row: 100 * row[2].slowest_share),
         Column("worst_stretch", "worst stretch", "CV %", stretch),
         Column("activity_cv", "SM activity CV", "%, n readings", activity),
         Column("samples_per_s", "samples/s", "global", lambda row: row[1].samples_per_s),
-    )
+    )  # fmt: skip
     title = "Run by run, in the order in which they began"
     return table("balance_runs", columns, _balanced_runs(analysis)[:_MOST_RUNS], title=title)
-
-
-def _percent(share: float) -> str:
-    return number(100 * share)
 
 
 BalancedRun = tuple[Configuration, Run, LoadBalance]

@@ -68,7 +68,6 @@ def results_json(analysis: Analysis, samples: int | None = None) -> str:
             "problems": list(analysis.sweep.problems),
         },
         "configurations": list(map(configuration_as_plain, rows(analysis))),
-        "best_of_each_number_of_devices": cost_tables.best_as_plain(analysis),
         "studies": study_tables.studies_as_plain(analysis),
         "target": cost_tables.target_as_plain(analysis, samples),
         "unfinished": [

@@ -120,10 +120,7 @@ def fastest_rows(analysis: Analysis) -> Iterator[Ranking[Configuration]]:
     A row is the fastest if the intervals of its ratios to all others, which hold together at 95 %,
     lie above 1; else it is so only so far. An invalid row is none of them.
     """
-    shown = {one.rows[0].config.workload for one in analysis.best}
     for rows in grouped(analysis.measured, lambda config: config.workload).values():
-        if rows[0].workload in shown:
-            continue  # the best of each number of devices says it
         timed = [row for row in rows if row.estimate("global_samples_per_s") is not None]
         if len(timed) >= _FEWEST_ROWS and len({row.swept for row in timed}) > 1:
             sound = [row for row in timed if row.config_id not in analysis.invalid]

@@ -200,7 +200,7 @@ def page_data(analysis: Analysis) -> dict[str, Any]:
         "configurations": [_configuration(analysis, config) for config in configs],
         "rehearsals": [
             {
-                "configuration": one.label,
+                "configuration": one.config.label,
                 "devices": one.record.ranks,
                 "model": one.config.name("model"),
                 "speedup": _plain(one.speedup),

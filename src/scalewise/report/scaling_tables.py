@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from scalewise.analysis import (
@@ -182,7 +182,9 @@ def _resource_table(analysis: Analysis) -> Table:
         del columns["loss_name"]
         reached = replace(columns["loss_reached"], heading=f"{min(names)} reached")
         columns["loss_reached"] = reached
-    if not _optimizers_are_compared(analysis.measured):
+    # With one alone its state is part of the memory; among several it is the question.
+    same_work = grouped(analysis.measured, lambda config: config.workload).values()
+    if all(len({one.name("optimizer") for one in same}) < 2 for same in same_work):
         del columns["optimizer_memory_mib"]
     columns["energy_j_per_million_samples"] = replace(
         columns["energy_j_per_million_samples"],
@@ -197,17 +199,6 @@ def _resource_table(analysis: Analysis) -> Table:
 def joules_per_1000(config: Configuration) -> Estimate | None:
     joules = config.estimate("energy_j_per_million_samples")
     return joules and joules.scaled(1e-3)
-
-
-def _optimizers_are_compared(configs: Sequence[Configuration]) -> bool:
-    """Whether some workload was trained with several optimizers.
-
-    With one alone its state is part of the memory; among several it is the question.
-    """
-    return any(
-        len({one.name("optimizer") for one in same}) > 1
-        for same in grouped(configs, lambda config: config.workload).values()
-    )
 
 
 def _allocator_table(analysis: Analysis) -> Table:

@@ -1,31 +1,47 @@
-"""The files of the published studies, by their names, from measured records.
+"""The files and pictures of the published studies, by their names, from measured records.
 
 ``scalewise report FOLDER --study`` writes them into ``study`` beside the report. Figures are those
 of the report itself; what was not measured is empty, never zero.
+
+Memory is per device, over time and in total. It is no measure of load balance under data
+parallelism, so the picture of balance shows arrival beside it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from scalewise.analysis import (
     FEWEST_BATCHES,
     Analysis,
+    Configuration,
     Pair,
     Row,
+    Run,
     average_speedups,
+    epochs_after,
+    grouped,
     measured_rows,
     p_words,
 )
-from scalewise.report import export, findings
+from scalewise.records import DeviceSeries, SampledDevice, cv_percent, cv_text, grade
+from scalewise.report import export, findings, plots
 from scalewise.report.answer import reasons
 from scalewise.report.builder import Source, analysis_of, own_folder, report_folder, write_text
-from scalewise.report.findings import remarks
-from scalewise.report.plots import write_plots
+from scalewise.report.device_tables import DeviceMemory, device_memory
+from scalewise.report.plots import Draw, speedup_efficiency, throughput
 from scalewise.report.sections import (
     Column,
     Note,
@@ -40,7 +56,6 @@ from scalewise.report.sections import (
     table,
     words,
 )
-from scalewise.report.study_plots import by_name, file_part, study_plots
 from scalewise.report.study_tables import average_line, studies, tables_of
 
 _LATEX = {
@@ -94,7 +109,7 @@ def build_study(
     ):
         write_text(folder / name, text)
         written.append(name)
-    drawn, problems = write_plots(study_plots(analysis, warmup_epochs), folder)
+    drawn, problems = plots.write_plots(study_plots(analysis, warmup_epochs), folder)
     return [folder / name for name in (*written, *drawn)], problems
 
 
@@ -185,7 +200,7 @@ def _performance_report(analysis: Analysis) -> str:
     text = ["PERFORMANCE REPORT", "", f"command: {findings.command(analysis) or 'unknown'}"]
     text += [findings.counts(analysis), "", *_part("Answers", answers)]
     text += _part("Where the time goes, and what to try", findings.losses(analysis).texts)
-    text += _part("Remarks", remarks(analysis).texts)
+    text += _part("Remarks", findings.remarks(analysis).texts)
     return "\n".join(map(printable, text)).rstrip() + "\n"
 
 
@@ -196,3 +211,269 @@ def _part(title: str, entries: Sequence[str]) -> list[str]:
         line for entry in entries for line in textwrap.wrap(entry, _WIDTH, subsequent_indent="  ")
     ]
     return [title, "-" * len(title), "", *wrapped, ""]
+
+
+_LONGEST_PART = 150
+"""Bytes of a name in a file's name; a letter has up to four."""
+_GOOD_EFFICIENCY = 0.8
+"""The published plots' line for "good"."""
+_MOST_CURVES = 12
+"""Configurations of a plot."""
+
+
+def study_plots(analysis: Analysis, warmup_epochs: int) -> dict[str, Draw]:
+    draws = memory_plots(analysis)
+    good = f"good: efficiency of {_GOOD_EFFICIENCY:g}"
+    for dataset, configs in by_name(analysis, "dataset").items():
+        name = file_part(dataset)
+        pairs = [p for p in analysis.pairs if p.multi.name("dataset") == dataset]
+        title = f"{dataset}: "
+        draws |= {
+            f"{name}_epoch_time_detailed.png": partial(epoch_time, dataset, configs, warmup_epochs),
+            f"{name}_speedup_efficiency.png": partial(
+                speedup_efficiency, pairs, title, _GOOD_EFFICIENCY, good
+            ),
+            f"{name}_throughput.png": partial(throughput, configs),
+            f"{name}_accuracy.png": partial(accuracy_curves, dataset, configs),
+        }
+    return draws
+
+
+def by_name(analysis: Analysis, group: str) -> dict[str, list[Configuration]]:
+    return grouped(analysis.measured, lambda config: config.name(group) or "unnamed")
+
+
+def file_part(name: str) -> str:
+    part = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
+    digest = hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:8]
+    return part if len(part.encode()) <= _LONGEST_PART else f"{part[: _LONGEST_PART // 6]}_{digest}"
+
+
+def epoch_time(dataset: str, configs: Sequence[Configuration], warmup_epochs: int) -> Figure | None:
+    """Seconds of each epoch, a line a run; the first ``warmup_epochs`` are left out."""
+    left_out = f", the first {warmup_epochs} left out" if warmup_epochs else ""
+    title = f"{dataset}: time of each epoch{left_out}"
+    read: Points = lambda run: epochs_after(run.cell, warmup_epochs)  # noqa: E731
+    made = _curves_of(configs, read, title, "s an epoch", "epoch, from 0")
+    for axes in made.axes if made else ():
+        axes.set_ylim(0)
+        axes.xaxis.set_major_locator(MaxNLocator(10, integer=True))
+    return made
+
+
+Points = Callable[[Run], Sequence[tuple[int, float]]]
+"""Points of a run: epochs or samples, and the values there."""
+
+
+def _curves_of(
+    configs: Sequence[Configuration],
+    read: Points,
+    title: str,
+    what: str,
+    over: str = "samples fed by all devices",
+) -> Figure | None:
+    """What is ``read`` of runs, over samples fed or ``over``: a colour a configuration, a line a
+    run; of the first."""
+    each = ((config.label, [*filter(None, map(read, config.runs))]) for config in configs)
+    curves = [(label, runs) for label, runs in each if runs]
+    if not curves:
+        return None
+    made = plots.figure(8, 4.6)
+    axes = made.subplots()
+    if len(curves) > _MOST_CURVES:
+        title += f" (the first {_MOST_CURVES} of {len(curves)})"
+        curves = curves[:_MOST_CURVES]
+    labels = plots.swept_values([label for label, _ in curves])
+    for i, (label, (_, runs)) in enumerate(zip(labels, curves, strict=True)):
+        for j, points in enumerate(runs):
+            lonely = plots.marker(i) if len(points) < 3 else None
+            axes.plot(*zip(*points, strict=True), color=plots.colour(i), lw=1.4,
+                      alpha=0.9 if len(runs) == 1 else 0.6, marker=lonely,
+                      ls=("-", "--", "-.", ":")[i % 4],
+                      label=label if j == 0 else None)  # fmt: skip
+    axes.set(xlabel=over, ylabel=what)
+    axes.set_title(title, loc="left", fontsize=11)
+    plots.group_thousands(axes, "x")
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    legend: dict[str, Any] = {"frameon": False, "fontsize": 8}
+    if labels != [label for label, _ in curves]:  # still long: below, where nothing is hidden
+        legend |= {"title": "else as most", "title_fontsize": 7, "fontsize": 7, "alignment": "left",
+                   "loc": "upper left", "bbox_to_anchor": (0, -0.2)}  # fmt: skip
+    axes.legend(**legend)
+    plots.tidy(axes, "both")
+    return made
+
+
+def accuracy_curves(dataset: str, configs: Sequence[Configuration]) -> Figure | None:
+    return _curves_of(configs, _accuracy, f"{dataset}: accuracy", "validation accuracy (%)")
+
+
+def _accuracy(run: Run) -> list[tuple[int, float]]:
+    """Samples fed and accuracy in percent at each validation."""
+    each = ((row.samples, row.values.get("val_accuracy")) for row in run.cell.metrics.get(0, ()))
+    return [(samples, 100 * value) for samples, value in each if value is not None]
+
+
+Memory = Mapping[str, Sequence[DeviceMemory]]
+"""``config_id`` to the memory of its devices."""
+
+
+def memory_plots(analysis: Analysis) -> dict[str, Draw]:
+    memory = {c.config_id: device_memory(c) for c in analysis.measured}
+    configs = [c for c in analysis.measured if memory[c.config_id]]
+    return {
+        "per_gpu_memory_breakdown.png": lambda: memory_breakdown(configs),
+        "gpu_load_balance_analysis.png": lambda: load_balance(configs, memory),
+        "gpu_memory_comparison.png": lambda: memory_comparison(configs, memory),
+    }
+
+
+def _cv_bars(axes: Axes, cvs: Mapping[str, Sequence[float | None]]) -> None:
+    """Bars of each metric, one under the other in a row; arrival is graded."""
+    height = 0.8 / len(cvs)
+    for i, (name, values) in enumerate(cvs.items()):
+        known = [(row, cv) for row, cv in enumerate(values) if cv is not None]
+        for row, cv in known:
+            at = row + height * (i - (len(cvs) - 1) / 2)
+            axes.barh(at, cv, height=0.9 * height, color=plots.colour(i),
+                      label=name if row == known[0][0] else None)  # fmt: skip
+            if name == "arrival":
+                axes.text(cv, at, f" {cv_text(cv)} {grade(cv)}", va="center", fontsize=8)
+    highest = max((cv for values in cvs.values() for cv in values if cv is not None), default=0.0)
+    axes.set_xlim(0, max(highest * 1.35, 6.0))
+
+
+def memory_breakdown(configs: Sequence[Configuration]) -> Figure | None:
+    """A panel a device: memory over the first run of each configuration.
+
+    Time is a share of the run, so that runs of a second and of an hour stand side by side.
+    """
+    sampled = [(c, run) for c in configs for run in c.runs if run.cell.devices]
+    first = {c.config_id: (c, run) for c, run in reversed(sampled)}
+    shown = [first[c.config_id] for c in configs if c.config_id in first][: len(plots.PALETTE)]
+    tracks = {c.config_id: [_track(*one) for one in _devices(run)] for c, run in shown}
+    count = max((len(t) for t in tracks.values()), default=0)
+    if not count:
+        return None
+    rows, columns = panel_grid(count)
+    made = plots.figure(max(4.2 * columns, 6.5), 2.9 * rows + 0.6)
+    panels = plots.grid_of_panels(made, rows, columns, count)
+    highest = max(max(values) for each in tracks.values() for _, values in each)
+    for i, axes in enumerate(panels):
+        for j, (config, _) in enumerate(shown):
+            if i < len(tracks[config.config_id]):
+                share, values = tracks[config.config_id][i]
+                axes.plot(share, values, color=plots.colour(j), marker=plots.marker(j),
+                          ms=3, lw=1.2, label=config.label)  # fmt: skip
+        axes.set_title(_panel_title([run for _, run in shown], i), fontsize=10, loc="left")
+        axes.set(xlim=(0, 100), ylim=(0, 1.1 * highest))
+        plots.group_thousands(axes, "y")
+        plots.tidy(axes, "both")
+        if i % columns == 0:
+            axes.set_ylabel("memory used (MiB)")
+        if i + columns >= count:
+            axes.set_xlabel("share of the run (%)")
+    plots.legend_below(made, plots.entries_of(panels[0]), 3)
+    return made
+
+
+def panel_grid(devices: int) -> tuple[int, int]:
+    """Rows and columns of panels: up to eight in two rows, and as square as possible above."""
+    if devices <= 2:
+        return 1, devices
+    if devices <= 8:
+        return 2, math.ceil(devices / 2)
+    columns = math.ceil(math.sqrt(devices))
+    return math.ceil(devices / columns), columns
+
+
+def load_balance(configs: Sequence[Configuration], memory: Memory) -> Figure | None:
+    """Left: memory of each device. Right: CV of memory, and of arrival with its grade."""
+    several = [c for c in configs if len(memory[c.config_id]) > 1]
+    if not several:
+        return None
+    most = max(len(memory[c.config_id]) for c in several)
+    made = plots.figure(11.0, 1.9 + max(0.6, 0.16 * most) * len(several))
+    left, right = plots.grid_of_panels(made, 1, 2, 2, sharey=True)
+    for row, config in enumerate(several):
+        _device_bars(left, row, memory[config.config_id])
+    arrivals = [config.estimate("arrival_cv_percent") for config in several]
+    cvs: dict[str, list[float | None]] = {
+        "arrival": [figure.value if figure else None for figure in arrivals],
+        "memory": [cv_percent([d.mean_mib for d in memory[c.config_id]]) for c in several],
+    }
+    _cv_bars(right, cvs)
+    plots.name_rows(left, [c.label for c in several])
+    left.set_title("memory of each device, first on top (MiB)", fontsize=10)
+    plots.group_thousands(left, "x")
+    left.set_xlim(0, left.get_xlim()[1] * 1.15)
+    right.set_title("CV across devices (%): arrival is load", fontsize=10)
+    for axes in (left, right):
+        plots.tidy(axes)
+    plots.legend_below(made, plots.entries_of(right), 2)
+    return made
+
+
+def _device_bars(axes: Axes, row: int, devices: Sequence[DeviceMemory]) -> None:
+    height = 0.8 / len(devices)
+    for i, device in enumerate(devices):
+        at = row - 0.4 + (i + 0.5) * height
+        axes.barh(at, device.mean_mib, xerr=device.sd_mib, height=height * 0.88,
+                  color=plots.colour(0), error_kw={"lw": 1})  # fmt: skip
+        if height > 0.15:
+            axes.text(0, at, f"  {device.label}", va="center", fontsize=7, color="white")
+
+
+def memory_comparison(configs: Sequence[Configuration], memory: Memory) -> Figure | None:
+    if not configs:
+        return None
+    made = plots.figure(plots.WIDTH_IN, 1.3 + 0.38 * len(configs))
+    axes = made.subplots()
+    for row, config in enumerate(configs):
+        used = [device.mean_mib for device in memory[config.config_id]]
+        total, several = sum(used), len(used) > 1
+        axes.barh(row, total, height=0.65, color=plots.colour(1 if several else 0))
+        count = f"{len(used)} x {total / len(used):,.0f}" if several else "1 device"
+        axes.text(total, row, f"  {total:,.0f} MiB ({count})", va="center", fontsize=8)
+    plots.name_rows(axes, [c.label for c in configs])
+    axes.set_xlim(0, axes.get_xlim()[1] * 1.3)
+    kind = "resident memory of all ranks" if configs[0].is_cpu else "memory used on all GPUs"
+    axes.set_xlabel(f"{kind} (MiB)")
+    plots.group_thousands(axes, "x")
+    plots.tidy(axes)
+    return made
+
+
+Device = tuple[DeviceSeries, SampledDevice]
+
+
+def _devices(run: Run) -> list[Device]:
+    """Every device of a run that has memory readings, in the order of ranks."""
+    return [
+        (series, device)
+        for series in run.cell.devices
+        for device in sorted(series.devices, key=lambda d: (d.rank is None, d.rank, d.index))
+        if _track(series, device)[0]
+    ]
+
+
+def _panel_title(runs: Sequence[Run], position: int) -> str:
+    """``GPU 2`` where that is the one of every run, else whose it is."""
+    found = {
+        (series.source, device.index)
+        for run in runs
+        for series, device in _devices(run)[position : position + 1]
+    }
+    if len(found) > 1 or ("process", position) in found:
+        return f"rank {position}"
+    return f"GPU {found.pop()[1]}" if found else f"GPU {position}"
+
+
+def _track(series: DeviceSeries, device: SampledDevice) -> tuple[list[float], list[float]]:
+    """Share of the run in percent, and MiB."""
+    read = zip(series.times, series.values(device.id, "memory_used_mib"), strict=True)
+    points = [(t - series.times[0], value) for t, value in read if value is not None]
+    length = series.times[-1] - series.times[0] if points else 0.0
+    # One sample has no length: it stands in the middle.
+    shares = [100 * t / length if length > 0 else 50.0 for t, _ in points]
+    return shares, [value for _, value in points]

@@ -23,7 +23,7 @@ from scalewise.analysis import (
 from scalewise.analysis.rehearsal import STEP_ERROR, UNSCORED, regime
 from scalewise.report import build
 from scalewise.report.page import page_data
-from scalewise.report.rehearsal_tables import in_brief
+from scalewise.report.study_tables import rehearsals_in_brief
 
 SINGLE = Spec()
 REAL = replace(DDP, devices=4, config={"strategy": {"name": "ddp", "kind": "ddp"}})
@@ -71,7 +71,7 @@ def test_it_is_held_against_one_device_and_called_likely(tmp_path: Path) -> None
     assert one.word == "cannot tell"  # 2x is wanted of four, and 2.0x is what it is
     assert (found.pairs, found.refused) == ((), ())
     assert [c.label for c in found.measured] == ["large single x1"]
-    assert one.label == "large ddp x4, rehearsed over pcie"
+    assert one.config.label == "large ddp x4, rehearsed over pcie"
 
 
 @pytest.mark.parametrize(("each", "times"), [(128, 4), (32, 1)])
@@ -184,7 +184,7 @@ def test_sizes_of_one_model_say_from_which_on_devices_likely_pay(
         count = partial(dict.update, parameters_total=10 ** (6 + i))
         edit_ranks(tmp_path, count, f"*-s{i}-*")
     found = analyse(load_sweep(tmp_path))
-    said = [line for line in in_brief(found) if line.startswith("Net ")]
+    said = [line for line in rehearsals_in_brief(found) if line.startswith("Net ")]
     assert said == [f"Net ddp x4 over pcie, 32 samples a rank: {known}."]
 
 
@@ -229,7 +229,7 @@ def test_fsdp_is_held_against_fsdp_of_its_own_kind_and_nothing_is_told_of_it(
 ) -> None:
     specs = SINGLE, REAL, divided("fsdp", sharding="grad_op"), divided("fsdp_rehearsal")
     (one,) = played(tmp_path / "a", *(each for spec in specs for each in three(spec))).rehearsals
-    assert one.label == "large fsdp x4, rehearsed over pcie"
+    assert one.config.label == "large fsdp x4, rehearsed over pcie"
     assert (one.measured, one.step_error) == (None, None)
     assert one.speedup is not None
     assert (one.word, one.reason) == ("cannot tell", UNSCORED.format("FSDP"))

@@ -195,6 +195,29 @@ def test_three_changes_at_most_the_one_that_wins_most_first(tmp_path: Path) -> N
     assert "compare what it learns" in found[0]
 
 
+@pytest.mark.parametrize(
+    ("step_ms", "config", "word"),
+    [
+        (5.2, {}, "take 2 devices"),
+        (3.0, {}, "take one device"),
+        (3.41, {}, "cannot tell"),
+        (3.0, {"model": {"name": "large", "width": 8}}, "take 2 devices"),  # another training
+    ],
+)
+def test_what_pays_at_its_batch_has_to_beat_the_fastest_single_device(
+    tmp_path: Path, step_ms: float, config: dict[str, Any], word: str
+) -> None:
+    """Two devices make 20,645 samples/s, one of their batch 12,800, and one of half of it more."""
+    scale = step_ms / sum(SINGLE_MS.values())
+    phases = {name: ms * scale for name, ms in SINGLE_MS.items()}
+    other = replace(Spec(), batch_size=64, phases_ms=phases, config=config)
+    write_sweep(tmp_path, [spec for one in (Spec(), DDP, other) for spec in three(one)])
+    (section,) = advised(tmp_path)
+    assert blocks(section)[0].lines[0].verdict == word
+    (two,) = (row[0] for row in blocks(section)[1].rows if row[0].startswith("ddp x2"))
+    assert option(section, two)["verdict"] == "pays"
+
+
 @pytest.fixture
 def busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every GPU has a kernel all the time, as its samples would say."""

@@ -45,7 +45,7 @@ from scalewise.records import (
 from scalewise.report import builder, export, run_facts
 from scalewise.report.doctor_tables import size_text
 from scalewise.report.findings import fastest_rows
-from scalewise.report.study_plots import memory_plots
+from scalewise.report.study import memory_plots
 
 ROOT = Path(__file__).parents[3]
 RECORDING = ROOT / "tests" / "data" / "h200x2_gpt2"

@@ -19,8 +19,6 @@ from scalewise.config.data_parallel import StrategyConfig
 from scalewise.config.errors import ConfigError, require
 from scalewise.config.execution import (
     DEFAULT_PROFILE,
-    NO_CHECKPOINTS,
-    CheckpointConfig,
     ExecutionConfig,
     PrecisionConfig,
     ProfileConfig,
@@ -231,7 +229,6 @@ class CellConfig:
     measure: MeasureConfig = DEFAULT_MEASURE
     workload: Literal["train", "doctor"] = "train"
     """``doctor``: examine the devices of the cell as ``scalewise doctor`` does, train nothing."""
-    checkpoint: CheckpointConfig = NO_CHECKPOINTS
     scheduler: SchedulerConfig | None = None
     callbacks: Mapping[str, Component] = field(default_factory=dict)
     """By name, in the order in which they act."""
@@ -280,13 +277,9 @@ class CellConfig:
         """Settings of different groups that do not go together; strategies have their own."""
         kind, captures = self.strategy.kind, self.execution.kind == "cudagraph"
         whole = kind in ("single", "ddp")  # every rank holds the same whole model
-        saves, tries = self.checkpoint.on, self.execution.cudnn_benchmark
+        tries = self.execution.cudnn_benchmark
         strategy, execution = f"strategy={self.strategy.name}", f"execution={self.execution.name}"
         for key, found, holds, allowed, beside in (
-            ("checkpoint", "an interval", whole or not saves, "strategy=single or ddp", strategy),
-            # Captured steps cannot start in the middle.
-            ("checkpoint", "an interval", not (saves and captures),
-             "execution=eager or compile", execution),
             # A captured step has the learning rate of its capture, and nobody acts inside it.
             ("scheduler", "a schedule", not (self.scheduler and captures),
              "execution=eager or compile", execution),

@@ -31,7 +31,7 @@ from scalewise.host import (
     oom_kills,
 )
 from scalewise.records import CellFolder, Ending, RunningAttempt, load_or_none, read_heartbeat
-from scalewise.supervisor.attempt import Try, conclude, foreign_processes, prepare
+from scalewise.supervisor.attempt import Try, conclude, foreign_processes
 from scalewise.supervisor.failures import first_failure, name_absent, name_memory_kill
 from scalewise.supervisor.job import Job, Settings, Wakeup, from_line, read_line, to_line
 from scalewise.supervisor.ranks import Ranks, Starter, spawn
@@ -85,9 +85,6 @@ class Supervisor:
             if self.is_first:
                 one = self.this_try
                 self.folder.save_running(RunningAttempt(one.number, one.started_at, self.job.slots))
-                why = prepare(self.folder, self.job) if self.job.settings.checkpoints else None
-                if why is not None:
-                    sys.stderr.write(f"{self.job.cell.name} starts from the beginning: {why}\n")
             ending = self._train()
             if self.is_first and self._is_superseded():
                 return self.this_try.stand_down()

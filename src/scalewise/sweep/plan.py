@@ -150,13 +150,13 @@ def request(
 def settle_repeats(requests: Sequence[Request]) -> list[Request]:
     """``repeats=auto`` within a budget for those that left it out and are compared by time.
 
-    Numbers of devices that train the same are compared. Runs whose length was asked for, or that
-    are saved, are somebody's training and run once.
+    Numbers of devices that train the same are compared. Runs whose length was asked for are
+    somebody's training and run once.
     """
     devices: dict[str, set[int | str]] = {}
     for one in requests:
         cell, rehearsal = one.cell, rehearsed(one.cell)
-        if cell.repeats is None and not (cell.is_counted or cell.checkpoint.on):
+        if cell.repeats is None and not cell.is_counted:
             number = rehearsal.ranks if rehearsal else cell.strategy.devices
             devices.setdefault(one.workload_id, set()).add(number)
     return [

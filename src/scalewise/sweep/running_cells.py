@@ -224,11 +224,6 @@ def settings_of(cell: CellConfig, world_size: int) -> Settings:
         wrap=sweep.wrap,
         sample_every_s=cell.sample_every_s,
         seed_format=cell.monitor.seed_format,
-        checkpoints=cell.checkpoint.on,
-        keep_checkpoints=cell.checkpoint.keep,
-        allow_mixed=sweep.allow_mixed,
-        # Those that may name a file.
-        dataset_arguments={k: v for k, v in cell.dataset.arguments.items() if isinstance(v, str)},
         memory_advice=advice,
         script=() if cell.script is None else tuple(cell.script.words),
         rehearsed_ranks=None if rehearsal is None else rehearsal.ranks,

@@ -118,7 +118,7 @@ def rank_1_misses_a_peer(folder: CellFolder, at_step: int, traceback: str = IN_A
     error = Ending("failed", "exception", PEER_GONE, 1, last_lines=(traceback,), finished_at=12.0)
     folder.save_rank_error(error)
     heartbeat = HeartbeatWriter(folder.heartbeat_path(1))
-    heartbeat.begin(40, 0, 0)
+    heartbeat.begin(40)
     heartbeat.beat(at_step, 16 * at_step)
     heartbeat.close()
 

@@ -48,15 +48,13 @@ class StepTimer:
         self.warmup_steps = warmup_steps
         self.steps = 0
         self.samples = 0
-        self.first_step = 0
-        """Steps in the checkpoint that this attempt resumed from."""
         self.timed_from = warmup_steps
-        """Steps before the first timed one, with those of that checkpoint."""
+        """Steps before the first timed one."""
         self.gradients = GradientWatch(lambda: self.mark(Mark.LAST_BUCKET))
         self.missing: dict[str, str] = {}
         """Reasons why something was not recorded, by its name."""
         self.steps_without_loss: int | None = None
-        """Steps of this attempt without a gradient; None if steps need no loss."""
+        """Steps without a gradient; None if steps need no loss."""
         self.batch_shape: tuple[int, ...] | None = None
         """Shape of the first tensor of the first batch."""
         self.batch_samples = 0
@@ -84,10 +82,6 @@ class StepTimer:
     def largest_samples(self) -> int:
         return self._writer.largest_samples if self._writer is not None else 0
 
-    @property
-    def attempt_steps(self) -> int:
-        return self.steps - self.first_step
-
     def begin(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Begin the first step, which starts when this returns."""
         self.open(trainer.global_rank, trainer.strategy.root_device)
@@ -109,7 +103,7 @@ class StepTimer:
         clock = NvtxClock if self.profile.nvtx else StepClock
         timed = device if device.type == "cuda" else None
         self.clock = clock(self._writer, timed, self.profile.anatomy, self.warmup_steps)
-        self.mark, self.timed_from = self.clock.mark, self.first_step + self.warmup_steps
+        self.mark, self.timed_from = self.clock.mark, self.warmup_steps
 
     def watch_gradients(self, trainer: pl.Trainer) -> None:
         """Watch DDP's gradient buckets, or note in :attr:`missing` why that is not possible."""

@@ -161,7 +161,6 @@ def summarise(
         **gpu_memory(device),
         peak_rss_mib=_peak_rss_mib(),
         metrics={**metrics.final, **_counted(module)},
-        resumed_at_step=steps.first_step or None,
         steps_without_loss=steps.steps_without_loss,
         own_batches=getattr(trainer, "datamodule", None) is not None,
         loader_batch_size=loader_batch_size(trainer),

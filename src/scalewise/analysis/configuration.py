@@ -28,7 +28,6 @@ from scalewise.analysis.model import (
     is_profiled,
     is_rehearsal,
     setting,
-    workload,
 )
 from scalewise.analysis.remarks import Remark
 from scalewise.analysis.run import RUN_FIGURES, Run, Scale, measure_run
@@ -122,7 +121,7 @@ class Configuration:
     @cached_property
     def is_timed(self) -> bool:
         """Whether it trains to be compared. Other figures are never mixed with its own."""
-        return not self.is_profiled and workload(self.asked) == "train"
+        return not self.is_profiled
 
     @property
     def is_rehearsal(self) -> bool:

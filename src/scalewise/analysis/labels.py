@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scalewise.analysis.comparability import cut, flatten, grouped, is_factor
-from scalewise.analysis.model import CellRecords, is_profiled, workload
+from scalewise.analysis.model import CellRecords, is_profiled
 from scalewise.records import PlannedCell
 
 Fields = Mapping[str, Any]
@@ -67,12 +67,10 @@ def name_rows(
 
 
 def _scope(cell: CellRecords) -> str:
-    """The rows that are told apart from one another: of one model and one kind of work."""
+    """The rows that are told apart from one another: of one model."""
     config = cell.config or {}
-    kind = workload(config)
-    work = [] if kind == "train" else [kind]
     name = named(config, "model") or cell.planned.name
-    return " ".join([*work, name, *(["under the profiler"] if is_profiled(config) else [])])
+    return " ".join([name, *(["under the profiler"] if is_profiled(config) else [])])
 
 
 def _chosen(rows: Mapping[str, Fields], base: Mapping[str, str], typed: set[str]) -> list[str]:
@@ -218,9 +216,7 @@ def _base_label(cell: CellRecords) -> str:
     strategy = config.get("strategy")
     if isinstance(strategy, Mapping) and strategy.get("kind") == "rehearsal":
         return f"{parts[0]} ddp x{strategy['ranks']}, rehearsed over {strategy['link']['name']}"
-    if workload(config) != "train":
-        parts = [workload(config)]
-    elif is_profiled(config):
+    if is_profiled(config):
         parts.append("under the profiler")
     many = [f"({cell.result.models} models)"] if cell.result and cell.result.models > 1 else []
     return " ".join([*(p for p in parts if p), f"x{devices}" if devices else "xall", *many])

@@ -227,8 +227,6 @@ class CellConfig:
     accumulate_grad_batches: PositiveInt = 1
     profile: ProfileConfig = DEFAULT_PROFILE
     measure: MeasureConfig = DEFAULT_MEASURE
-    workload: Literal["train", "doctor"] = "train"
-    """``doctor``: examine the devices of the cell as ``scalewise doctor`` does, train nothing."""
     scheduler: SchedulerConfig | None = None
     callbacks: Mapping[str, Component] = field(default_factory=dict)
     """By name, in the order in which they act."""
@@ -307,8 +305,8 @@ class CellConfig:
 
     @property
     def is_timed(self) -> bool:
-        """Whether its steps are timed: not under a profiler, and not if none are taken."""
-        return self.workload == "train" and not self.profile.profiles
+        """Whether its steps are timed: not under a profiler."""
+        return not self.profile.profiles
 
     @property
     def is_counted(self) -> bool:
@@ -367,7 +365,7 @@ def check_samples(cell: CellConfig) -> None:
     arguments = dataset.arguments
     samples = arguments.get("train_samples", arguments.get("samples"))
     ours = dataset.target.startswith("scalewise.") and isinstance(samples, int)
-    if not ours or cell.workload != "train":
+    if not ours:
         return
     found = cell.batch_of(1 if devices == "auto" else devices) * cell.accumulate_grad_batches
     if found > samples:

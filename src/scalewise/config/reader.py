@@ -94,7 +94,6 @@ _ABSENT = {
     "profile": to_plain(DEFAULT_PROFILE),
     "measure": to_plain(DEFAULT_MEASURE),
     "rehearse": {"name": NO_REHEARSAL.name, "all": NO_REHEARSAL.all},
-    "workload": "train",
     "callbacks": {},
     "scheduler": {},
     "trainer": {},

@@ -396,8 +396,6 @@ def _of_one(analysis: Analysis, config: Configuration) -> Iterator[str]:
 def why_none(analysis: Analysis) -> str:
     tried = [c for c in analysis.configurations if c.devices != 1]
     if not analysis.measured and any(c.runs for c in analysis.configurations):
-        if all(c.setting("workload") == "doctor" for c in analysis.configurations):
-            return "Only the devices were examined."
         return "No training was timed, so there is no verdict."
     if analysis.rehearsals and not analysis.measured:
         return "Only rehearsals ran."

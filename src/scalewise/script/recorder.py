@@ -401,7 +401,7 @@ class ScriptRecorder:
         after = self._fingerprint() if looks and steps.steps else None
         several = self._place.world_size > 1
         return replace(
-            untrained_summary(self._rank, {}, ""),
+            untrained_summary(self._rank),
             **gpu_memory(self._rank.device),
             parameters_total=sum(one.numel() for one in every),
             parameters_trainable=sum(one.numel() for one in every if one.requires_grad),

@@ -76,7 +76,6 @@ class Origin:
 class Settings:
     """The part of a cell's configuration that its supervisor needs: it builds none itself."""
 
-    workload: Literal["train", "doctor"]
     strategy: str
     scaling: Literal["strong", "weak"]
     one_model: bool

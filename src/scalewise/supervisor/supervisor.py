@@ -11,7 +11,6 @@ job. So it starts fast and costs nothing beside what it watches.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -23,7 +22,6 @@ from scalewise.host import (
     STACKS_SIGNAL,
     Colocation,
     become_subreaper,
-    descendants,
     end_descendants,
     host_id,
     keep_from_children,
@@ -76,8 +74,6 @@ class Supervisor:
         self.liveness = Liveness(self.folder, job.settings)
         self.memory_kills = oom_kills()
         self.colocation = Colocation(str(self.folder.path.parent), job.cell.name)
-        self.workers: set[int] = set()
-        """Processes of the doctor's ranks, which are no strangers on its GPUs."""
 
     def run(self) -> Ending:
         """Train the cell and record the result, or why there is none."""
@@ -174,8 +170,6 @@ class Supervisor:
             passed_s = time.monotonic() - began_s
             self.folder.beat()
             self.colocation.look()
-            if settings.workload == "doctor":  # a pass over /proc: not beside what is timed
-                self.workers.update(descendants(os.getpid()))
             ranks.collect()
             if ranks.failed:
                 ending = self._first_failure(ranks)
@@ -216,7 +210,7 @@ class Supervisor:
         self.colocation.look()
         told = (*self.job.co_tenants, *self.colocation.neighbours)
         on_gpu = any(slot.kind == "cuda" for slot in self.job.slots)
-        others = foreign_processes(self.folder, self.workers.union(ranks)) if on_gpu else ()
+        others = foreign_processes(self.folder, ranks) if on_gpu else ()
         return tuple(dict.fromkeys((*told, *others)))
 
 

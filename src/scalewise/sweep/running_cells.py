@@ -210,7 +210,6 @@ def settings_of(cell: CellConfig, world_size: int) -> Settings:
         environment.setdefault("WANDB_MODE", os.environ.get("WANDB_MODE", "offline"))
     sweep, rehearsal = cell.sweep, rehearsed(cell)
     return Settings(
-        workload=cell.workload,
         strategy=cell.strategy.name,
         scaling=cell.scaling,
         one_model=cell.strategy.ONE_MODEL,
@@ -236,8 +235,6 @@ MORE_FOR_THE_JOB = "to ask SLURM for more of the host's: a larger hydra.launcher
 
 def memory_advice(cell: CellConfig, world_size: int) -> str:
     """Settings that need less memory, in words, those that cost least first; empty for none."""
-    if cell.workload != "train":
-        return ""
     if cell.script is not None:
         return "what needs less memory: a smaller batch, by the script's own arguments"
     smaller = _smaller_batch(cell, world_size)

@@ -292,10 +292,3 @@ def test_a_metric_that_was_logged_once_has_no_best_value(tmp_path: Path) -> None
     log(tmp_path, "000-*", {"test/acc": 0.5})
     (config,) = analyse(load_sweep(tmp_path)).configurations
     assert config.logged == ("test/acc",)
-
-
-def test_an_examination_of_devices_logs_no_metric(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [replace(WIDE, config={"workload": "doctor"})])
-    log(tmp_path, "000-*", {"doctor_seconds": 3.0})
-    (config,) = analyse(load_sweep(tmp_path)).configurations
-    assert config.logged == ()

@@ -343,7 +343,6 @@ def test_what_is_typed_ends_a_run_before_what_is_written(
             ("strategy=ddp", "strategy.devices=2", "strategy.bucket_cap_mb=50"),
         ),
         (("devices=2", "strategy=local_sgd"), ("strategy=local_sgd", "strategy.devices=2")),
-        (("devices=2", "experiment=doctor"), ("strategy.devices=2", "experiment=doctor")),
     ],
 )
 def test_devices_are_a_strategy_in_other_words(

@@ -163,7 +163,7 @@ class Analysis(Verdicts):
     @property
     def profiled(self) -> tuple[Configuration, ...]:
         """Those that ran under a profiler: no time of theirs counts."""
-        return tuple(c for c in self.configurations if c.is_profiled and c.runs)
+        return tuple(c for c in self.configurations if not c.is_timed and c.runs)
 
     @property
     def unfinished(self) -> tuple[CellRecords, ...]:

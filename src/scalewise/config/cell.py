@@ -125,7 +125,7 @@ class SweepConfig:
     expected_devices: PositiveInt | None = None
     """Devices the configuration was made for: another number is used all the same, and said."""
     doctor: bool = False
-    """Examine the devices in a cell of its own before the others; the report compares with it."""
+    """Examine the devices before the first cell; the report compares with them."""
     wrap: str | None = None
     """Command that runs each rank's, as typed in ``hydra.launcher.wrap``: a profiler. ``{rank}``,
     ``{local_rank}`` and ``{folder}`` (the cell's) are filled in."""
@@ -302,11 +302,6 @@ class CellConfig:
         if self.scheduler is not None:
             named["scheduler"] = self.scheduler.component_for(1)
         return named | {f"callbacks.{name}": one for name, one in self.callbacks.items()}
-
-    @property
-    def is_timed(self) -> bool:
-        """Whether its steps are timed: not under a profiler."""
-        return not self.profile.profiles
 
     @property
     def is_counted(self) -> bool:

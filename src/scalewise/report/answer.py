@@ -488,7 +488,7 @@ def _stopped(analysis: Analysis) -> Iterator[str]:
 
 def _found(analysis: Analysis) -> Iterator[str | Line]:
     """What the doctor and the records complain of, and how much there is in the report."""
-    for finding in analysis.doctor.findings if analysis.doctor and analysis.measured else ():
+    for finding in analysis.doctor.findings if analysis.doctor else ():
         yield f"{finding.severity}: {finding.text}"
     found = remark_lines(analysis)
     yield from [f"Fault: {one.brief}." for one in found if one.first.code in _FAULTS][:1]

@@ -419,7 +419,7 @@ class ScriptRecorder:
             metrics=self._metrics.final,
             metric_rows=self._metrics.rows,
             missing={**self._missing, **self._miscounted, **self._unchecked_shard, **steps.missing},
-            communication=steps.gradients.record(steps.steps - steps.timed_from),
+            communication=steps.gradients.record(steps.steps - steps.warmup_steps),
             parameters_changed=after != self._before if after and self._before else None,
             replica_fingerprint=after if several else None,
             optimizer_state_bytes=optimizer_state_bytes(optimizers),

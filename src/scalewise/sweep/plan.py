@@ -137,7 +137,7 @@ def request(
     except ConfigError as error:
         raise ConfigError(devices_as_typed(str(error), typed)) from error
     plain = without_absent_groups(whole)
-    if not cell.is_timed:
+    if cell.profile.profiles:
         # Repeats are samples of a time, and here none is taken.
         plain = {**plain, "repeats": 1}
     check_components(cell)

@@ -148,12 +148,12 @@ class CellRecorder(pl.Callback):
         self.steps.end_batch(trainer, loss is not None, batch, batch_idx)
         self.metrics.end_batch(trainer, loss)
         if self.callbacks.on and not self.steps.inside_step:
-            self.callbacks.end_step(self.steps.steps > self.steps.timed_from)
+            self.callbacks.end_step(self.steps.steps > self.steps.warmup_steps)
         self._heartbeat.beat(self.steps.steps, self.steps.samples)
         self._background.check()
-        if self.steps.steps < self.steps.timed_from:
+        if self.steps.steps < self.steps.warmup_steps:
             self._core_meter.begin()  # before warm-up ends: it takes too long for a timed step
-        if self.steps.steps == self.steps.timed_from:
+        if self.steps.steps == self.steps.warmup_steps:
             self._run_queue.begin(self.steps.steps)
         if self._profiled is not None:
             self._profiled.on_step(trainer, self.steps.steps)
@@ -171,9 +171,9 @@ class CellRecorder(pl.Callback):
         self.metrics.on_replays(trainer, losses)
         self._heartbeat.beat(self.steps.steps, self.steps.samples)
         self._background.check()
-        if before < self.steps.timed_from:
+        if before < self.steps.warmup_steps:
             self._core_meter.begin()
-        if before < self.steps.timed_from <= self.steps.steps:
+        if before < self.steps.warmup_steps <= self.steps.steps:
             self._run_queue.begin(self.steps.steps)
 
     def plan_steps(self, steps: int) -> None:

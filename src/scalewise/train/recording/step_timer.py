@@ -48,8 +48,6 @@ class StepTimer:
         self.warmup_steps = warmup_steps
         self.steps = 0
         self.samples = 0
-        self.timed_from = warmup_steps
-        """Steps before the first timed one."""
         self.gradients = GradientWatch(lambda: self.mark(Mark.LAST_BUCKET))
         self.missing: dict[str, str] = {}
         """Reasons why something was not recorded, by its name."""
@@ -103,7 +101,7 @@ class StepTimer:
         clock = NvtxClock if self.profile.nvtx else StepClock
         timed = device if device.type == "cuda" else None
         self.clock = clock(self._writer, timed, self.profile.anatomy, self.warmup_steps)
-        self.mark, self.timed_from = self.clock.mark, self.warmup_steps
+        self.mark = self.clock.mark
 
     def watch_gradients(self, trainer: pl.Trainer) -> None:
         """Watch DDP's gradient buckets, or note in :attr:`missing` why that is not possible."""
@@ -143,13 +141,13 @@ class StepTimer:
         """
         if samples is not None:
             self._step_samples = samples
-        untimed |= self.steps < self.timed_from or self._profiles
+        untimed |= self.steps < self.warmup_steps or self._profiles
         self.clock.finish_step(self.steps, epoch, self._step_samples, WARMUP if untimed else 0)
         self.steps += 1
         self.samples += self._step_samples
         self.samples_per_step = self._step_samples
         self._step_samples = 0
-        if self.steps == self.timed_from:
+        if self.steps == self.warmup_steps:
             self.gradients.begin()
 
     def mark_no_fetch(self) -> None:
@@ -169,9 +167,9 @@ class StepTimer:
     def finish_replays(self, replays: Replays, epoch: int, samples: int) -> None:
         """End the captured steps of a batch; each fed ``samples``."""
         count = len(replays.ends_ns)
-        untimed = min(count, max(0, self.timed_from - self.steps))
+        untimed = min(count, max(0, self.warmup_steps - self.steps))
         self.clock.finish_replays(replays, self.steps, epoch, samples, untimed)
-        if 0 <= self.timed_from - self.steps <= count:
+        if 0 <= self.warmup_steps - self.steps <= count:
             self.gradients.begin()
         self.gradients.repeat(count - untimed)
         self.steps += count
@@ -214,7 +212,7 @@ class StepTimer:
 
     def communication(self, strategy: Strategy) -> CommunicationRecord | None:
         """Payloads of this rank in the timed steps; call it after the last step."""
-        timed_steps = self.steps - self.timed_from
+        timed_steps = self.steps - self.warmup_steps
         communication_of = getattr(strategy, "communication", None)
         if communication_of is not None:
             record: CommunicationRecord | None = communication_of(timed_steps)

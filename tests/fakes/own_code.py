@@ -246,6 +246,9 @@ class Faulty(Net):
             torch.empty(2**50, device=device)
         if self.fault == "sigkill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if self.fault == "sigkill_once" and not Path("killed").exists():
+            Path("killed").touch()
+            os.kill(os.getpid(), signal.SIGKILL)
         if self.fault == "exit":
             os._exit(7)
         if self.fault == "hang":

@@ -3,13 +3,13 @@
 import pytest
 
 from fakes.gpus import REHEARSES, in_use, needs, wait_until_left
-from fakes.restart import RESTARTING, check_resumed
+from fakes.restart import RESTARTING, check_ran_anew
 from fakes.train_command import Finished, Train
 from scalewise.records import CellFolder, Ending
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400), needs(2, on_cpu=True)]
 
-FAULTS = ("none", "sigkill", "allocation", "hang")
+FAULTS = ("none", "sigkill_once", "allocation", "hang")
 COLLECTIVE_S = 10
 START_S = 60
 """More than ranks need to start, import and reach the fault."""
@@ -19,7 +19,7 @@ GIVES_UP_S = 45
 
 @pytest.fixture(scope="module")
 def sweep(train: Train) -> Finished:
-    """Gradients go as bf16; the rank that is killed goes on from its checkpoint."""
+    """Gradients go as bf16; the cell whose rank is killed runs anew."""
     before = in_use()
     run = train(
         *RESTARTING, "strategy.compression=bf16", f"+model.fault={','.join(FAULTS)}",
@@ -39,10 +39,10 @@ def only_attempt(folder: CellFolder) -> Ending:
     return attempt
 
 
-def test_a_killed_rank_is_named_and_its_cell_goes_on_from_the_checkpoint(sweep: Finished) -> None:
-    killed = cell(sweep, "sigkill")
+def test_a_killed_rank_is_named_and_its_cell_runs_anew(sweep: Finished) -> None:
+    killed = cell(sweep, "sigkill_once")
     # Sums of floats may be taken in another order; a mask of dropout drawn anew is off by far more.
-    check_resumed(cell(sweep, "none"), killed, rel=1e-3)
+    check_ran_anew(cell(sweep, "none"), killed, rel=1e-3)
     attempt = only_attempt(killed)
     assert attempt.finished_at - attempt.started_at < START_S, "nobody waited for a time-out"
     assert "retry 1 of 1" in sweep.err
@@ -80,7 +80,7 @@ def test_a_rank_that_does_not_come_to_a_collective_is_named_with_its_stack(sweep
 def test_the_sweep_went_on_around_them(sweep: Finished, train: Train) -> None:
     assert sweep.status == 1
     assert {fault: cell(sweep, fault).is_done() for fault in FAULTS} == {
-        "none": True, "sigkill": True, "allocation": False, "hang": False,
+        "none": True, "sigkill_once": True, "allocation": False, "hang": False,
     }  # fmt: skip
     assert "Traceback" not in sweep.err
     assert train.processes() == {}, "not even those that a rank moved into sessions of their own"

@@ -31,9 +31,7 @@ from scalewise.analysis.steps import find_long_steps, measure_throughput, timed_
 from scalewise.config import config_id, repeat_id
 from scalewise.records import (
     CellFolder,
-    Checkpoint,
     SweepFolder,
-    last_checkpoint,
     read_heartbeat,
     read_shard,
     read_steps,
@@ -49,7 +47,7 @@ SLURM = (
 )  # fmt: skip
 ON_SLURM = (*SMALL, *SLURM)
 STEPS = 4000
-PREEMPTIBLE = (*ON_SLURM, f"max_steps={STEPS}", "validation=never", "checkpoint.every_n_steps=200")
+PREEMPTIBLE = (*ON_SLURM, f"max_steps={STEPS}", "validation=never")
 LONG = ("max_steps=1000000", "validation=never")
 
 
@@ -158,13 +156,13 @@ def running_cell(slurm: Train, known: set[Path]) -> CellFolder:
     plan = SweepFolder(sweep)
     wait_for(plan.plan_path.exists, "its plan")
     ((_, folder),) = plan.cells()
-
-    def steps() -> bool:
-        beat = read_heartbeat(folder.heartbeat_path(0))
-        return beat is not None and beat.step > 0
-
-    wait_for(steps, "its first step", 90)
+    wait_for(lambda: makes_steps(folder), "its first step", 90)
     return folder
+
+
+def makes_steps(folder: CellFolder) -> bool:
+    beat = read_heartbeat(folder.heartbeat_path(0))
+    return beat is not None and beat.step > 0
 
 
 def started(slurm: Train, *arguments: str) -> tuple[subprocess.Popen[str], CellFolder]:
@@ -237,46 +235,33 @@ def urgent_job(cores: int) -> Iterator[None]:
     subprocess.run(["scancel", "--quiet", job_id], check=False)
 
 
-def checkpointed(folder: CellFolder) -> int:
-    """The step of the cell's last checkpoint, once it has one."""
-    found: tuple[Path, Checkpoint] = wait_for(
-        lambda: last_checkpoint(folder.path), "a checkpoint", 60
-    )
-    return found[1].step
-
-
-def check_it_went_on(folder: CellFolder, from_step: int) -> None:
+def check_it_ran_anew(folder: CellFolder) -> None:
     """A preempted cell is done: what was before is in no figure, and nobody is blamed for it."""
     (attempt,) = folder.attempts()
     assert (attempt.outcome, attempt.cause) == ("interrupted", "preempted")
     assert "SLURM preempted the job" in attempt.message
     result = folder.load_result()
     assert (result.attempt, result.ranks[0].steps_completed) == (2, STEPS)
-    resumed_at = result.ranks[0].resumed_at_step
-    assert from_step <= resumed_at < STEPS
     assert result.started_at >= attempt.finished_at
     rows = read_steps(folder.steps_path(0), 0)
-    assert rows.rows["step"].tolist() == list(range(resumed_at, STEPS))
+    assert rows.rows["step"].tolist() == list(range(STEPS))
 
 
 @pytest.mark.parametrize(
     ("partition", "may_requeue"),
     [("requeued", True), ("warned", True), ("cancelled", True), ("requeued", False)],
 )
-def test_a_preempted_cell_goes_on_from_its_last_checkpoint(
-    slurm: Train, partition: str, may_requeue: bool
-) -> None:
+def test_a_preempted_cell_runs_anew(slurm: Train, partition: str, may_requeue: bool) -> None:
     """Requeued by SLURM, at once or after a time of grace; cancelled after one; cancelled."""
     options = () if may_requeue else ("+hydra.launcher.extra.no-requeue=true",)
     head, folder = started(slurm, *PREEMPTIBLE, f"hydra.launcher.partition={partition}", *options)
     first = job(folder)
-    step = checkpointed(folder)
     began = time.monotonic()
     with urgent_job(cores=2):
         # KillWait is 10 s and the time of grace 30 s: the cell needs neither to its end.
         assert time.monotonic() - began < 25
     err = ended(slurm, head, 0)
-    check_it_went_on(folder, step)
+    check_it_ran_anew(folder)
     assert (job(folder) == first) == may_requeue
     assert f"SLURM preempted the job (SLURM job {first}" in err or may_requeue
 
@@ -311,7 +296,7 @@ def test_one_task_of_an_array_is_preempted_and_the_other_goes_on(slurm: Train) -
     sweep = SweepFolder(wait_for(lambda: slurm.sweeps() - known, "a sweep", 60).pop())
     wait_for(sweep.plan_path.exists, "its plan")
     folders = [folder for _, folder in sweep.cells()]
-    steps = {folder.name: checkpointed(folder) for folder in folders}
+    wait_for(lambda: all(map(makes_steps, folders)), "their first steps", 90)
     arrays = {job(folder).partition("_")[0] for folder in folders}
     with urgent_job(cores=1):
         assert [len(list(folder.attempts())) for folder in folders].count(1) == 1
@@ -319,7 +304,7 @@ def test_one_task_of_an_array_is_preempted_and_the_other_goes_on(slurm: Train) -
     stayed, preempted = sorted(folders, key=lambda folder: len(list(folder.attempts())))
     assert list(stayed.attempts()) == []
     assert stayed.load_result().attempt == 1
-    check_it_went_on(preempted, steps[preempted.name])
+    check_it_ran_anew(preempted)
     assert {job(folder).partition("_")[0] for folder in folders} == arrays
     assert len(arrays) == 1
 
@@ -374,13 +359,12 @@ def test_a_cell_runs_across_two_nodes(slurm: Train) -> None:
     assert audit_shards(shards, 2, 16).verdict == "sharded"
 
 
-def test_a_cell_on_two_nodes_makes_way_on_one_and_goes_on_on_both(slurm: Train) -> None:
+def test_a_cell_on_two_nodes_makes_way_on_one_and_runs_anew_on_both(slurm: Train) -> None:
     head, folder = started(slurm, *PREEMPTIBLE, *ON_TWO_NODES, "hydra.launcher.partition=spread")
-    step = checkpointed(folder)
     with urgent_job(cores=2):
         pass
     ended(slurm, head, 0)
-    check_it_went_on(folder, step)
+    check_it_ran_anew(folder)
     assert [rank.steps_completed for rank in folder.load_result().ranks] == [STEPS, STEPS]
 
 

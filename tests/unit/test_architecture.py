@@ -27,7 +27,6 @@ SEAMS = {
     "omegaconf": {
         "cli/exits.py", "cli/hydra_main.py", "cli/overrides.py", "cluster/__init__.py",
         "config/reader.py", "sweep/compose.py", "sweep/grid.py", "sweep/launcher.py",
-        "train/checkpoint.py",
     },
     "hydra": {
         "cli/exits.py", "cli/hydra_main.py", "cli/overrides.py", "cluster/__init__.py",

@@ -78,7 +78,7 @@ class ProfiledWindow:
 
 def windows(configs: Sequence[Configuration]) -> dict[str, ProfiledWindow]:
     """``config_id`` of a timed configuration to the window over its profiled counterpart."""
-    profiled = [c for c in configs if c.is_profiled and c.runs]
+    profiled = [c for c in configs if not c.is_timed and c.runs]
     found = {}
     for config in configs:
         for other in profiled if config.is_timed and config.runs else ():

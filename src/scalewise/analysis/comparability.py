@@ -32,7 +32,6 @@ _NO_FACTOR = (
     "max_repeats",
     "allow_faults",
     "repeat",
-    "checkpoint.trust",
     "monitor.interval_s",
     "monitor.seed_format",
 )

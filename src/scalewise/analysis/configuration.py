@@ -29,7 +29,6 @@ from scalewise.analysis.model import (
     is_profiled,
     rehearsed_kind,
     setting,
-    workload,
 )
 from scalewise.analysis.remarks import Remark
 from scalewise.analysis.run import RUN_FIGURES, Run, measure_run
@@ -116,14 +115,9 @@ class Configuration:
         return named(self.asked, group)
 
     @cached_property
-    def is_profiled(self) -> bool:
-        """Whether it ran under a profiler: no time of it counts."""
-        return is_profiled(self.asked)
-
-    @cached_property
     def is_timed(self) -> bool:
-        """Whether it trains to be compared. Other figures are never mixed with its own."""
-        return not self.is_profiled and workload(self.asked) == "train"
+        """Whether it trains to be compared: no time counts that it took under a profiler."""
+        return not is_profiled(self.asked)
 
     @property
     def rehearsed_kind(self) -> str | None:

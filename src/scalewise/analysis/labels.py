@@ -8,13 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from scalewise.analysis.comparability import cut, flatten, grouped, is_factor
-from scalewise.analysis.model import (
-    CellRecords,
-    is_profiled,
-    rehearsed_kind,
-    setting,
-    workload,
-)
+from scalewise.analysis.model import CellRecords, is_profiled, rehearsed_kind, setting
 from scalewise.records import PlannedCell
 
 Fields = Mapping[str, Any]
@@ -73,12 +67,10 @@ def name_rows(
 
 
 def _scope(cell: CellRecords) -> str:
-    """The rows that are told apart from one another: of one model and one kind of work."""
+    """The rows that are told apart from one another: of one model."""
     config = cell.config or {}
-    kind = workload(config)
-    work = [] if kind == "train" else [kind]
     name = named(config, "model") or cell.planned.name
-    return " ".join([*work, name, *(["under the profiler"] if is_profiled(config) else [])])
+    return " ".join([name, *(["under the profiler"] if is_profiled(config) else [])])
 
 
 def _chosen(rows: Mapping[str, Fields], base: Mapping[str, str], typed: set[str]) -> list[str]:
@@ -225,9 +217,7 @@ def _base_label(cell: CellRecords) -> str:
         ranks, link = (setting(config, f"strategy.{key}") for key in ("ranks", "link.name"))
         kind = "torchrun" if setting(config, "script.command") else played
         return f"{parts[0]} {kind} x{ranks}, rehearsed over {link}"
-    if workload(config) != "train":
-        parts = [workload(config)]
-    elif is_profiled(config):
+    if is_profiled(config):
         parts.append("under the profiler")
     many = [f"({cell.result.models} models)"] if cell.result and cell.result.models > 1 else []
     return " ".join([*(p for p in parts if p), f"x{devices}" if devices else "xall", *many])

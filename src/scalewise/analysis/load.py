@@ -140,9 +140,7 @@ def _read_ranks(
                 problems.append(f"{path}: a torn end of {one.torn_bytes} bytes was dropped")
             problems += _row_faults(path, len(one), result, rank, "step_rows")
             yield one
-    # Not of a cell that took no step at all: an examination of the devices.
-    stepped = result is not None and any(rank.step_rows for rank in result.ranks)
-    absent = sorted(set(range(result.world_size)) - ranks) if result and stepped else []
+    absent = sorted(set(range(result.world_size)) - ranks) if result else []
     if absent:
         problems.append(f"no step records of rank {', '.join(map(str, absent))}")
 

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from scalewise.analysis.labels import named
-from scalewise.analysis.model import CellRecords, setting, workload
+from scalewise.analysis.model import CellRecords, setting
 from scalewise.analysis.steps import NotMeasuredError
 from scalewise.config import Mode, known_mode
 from scalewise.records import (
@@ -268,7 +268,7 @@ def logged_figures(
         missing: takes the reason of a value that is not there.
     """
     result = cell.result
-    if result is None or cell.metric_faults or workload(cell.config) != "train":
+    if result is None or cell.metric_faults:
         return {}
     found: dict[str, float | None] = {}
     for name, last in last_metrics(result.ranks).items():

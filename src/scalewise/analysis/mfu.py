@@ -73,13 +73,8 @@ def measure_mfu(run: Run, doctor: DoctorReport | None = None) -> MfuResult:
 
 
 def find_doctor(sweep: Path) -> DoctorReport | None:
-    """The examination that lies beside a sweep's cells or in one of them; None without one."""
-    name = DoctorReport.FILE
-    for path in (sweep / name, *sorted(sweep.glob(f"*/{name}"))):
-        found: DoctorReport | None = load_or_none(load_json, path, DoctorReport)
-        if found is not None:
-            return found
-    return None
+    """The examination that lies beside a sweep's cells; None without one that can be read."""
+    return load_or_none(load_json, sweep / DoctorReport.FILE, DoctorReport)
 
 
 def _achieved_tflops(run: Run) -> float | str:

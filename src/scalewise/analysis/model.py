@@ -131,11 +131,6 @@ def setting(config: Mapping[str, Any] | None, key: str) -> Any:
     return found
 
 
-def workload(config: Mapping[str, Any] | None) -> str:
-    """``train``; ``doctor`` examines devices."""
-    return str((config or {}).get("workload", "train"))
-
-
 def is_profiled(config: Mapping[str, Any] | None) -> bool:
     """Whether it runs under torch's profiler."""
     return bool(setting(config, "profile.window") or setting(config, "profile.trace"))

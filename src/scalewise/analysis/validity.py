@@ -39,7 +39,7 @@ def invalid_ranks(ranks: Sequence[RankSummary], run: str = "") -> Iterator[Remar
     if left_out and left_out["steps"] > UNTRAINED_UP_TO * left_out["of"]:
         yield Remark("untrained", left_out, run=run)
     elif any(rank.parameters_changed is False for rank in ranks):
-        yield Remark("frozen", {"of": max(map(_own_steps, ranks))}, run=run)
+        yield Remark("frozen", {"of": max(rank.steps_completed for rank in ranks)}, run=run)
     if differing := _differing_replicas(ranks):
         yield Remark("replicas_differ", differing, run=run)
 
@@ -92,14 +92,9 @@ def _counts(rank: RankSummary) -> dict[str, Any]:
 
 def untrained_steps(ranks: Sequence[RankSummary]) -> dict[str, int] | None:
     """How many of its steps gave no loss, of the worst rank; None where all did."""
-    each = [(rank.steps_without_loss or 0, _own_steps(rank)) for rank in ranks]
+    each = [(rank.steps_without_loss or 0, rank.steps_completed) for rank in ranks]
     steps, of = max(each, key=lambda one: one[0] / max(1, one[1]), default=(0, 0))
     return {"steps": steps, "of": of} if steps else None
-
-
-def _own_steps(rank: RankSummary) -> int:
-    """Of this try: those of an earlier one have no record of their losses."""
-    return rank.steps_completed - (rank.resumed_at_step or 0)
 
 
 SHARED_DATA: Final = ("every rank sees all data", "overlap", "not the same")

@@ -252,8 +252,6 @@ def _say_where_runs_are(folder: Path) -> bool:
         if not cell.is_done():
             continue
         config = cell.load_config()
-        if config.get("workload", "train") != "train":
-            continue  # of an examination nothing is handed over
         tracking = config.get("tracking", {})
         trackers, project = tracking.get("trackers", ()), tracking.get("project")
         ways = {

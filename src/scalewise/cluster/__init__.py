@@ -13,11 +13,10 @@ def slurm_engine(options: Mapping[str, Any]) -> Callable[[Path], Engine]:
     """Makes the engine of ``hydra/launcher=slurm``. Raises :class:`ConfigError`."""
     from scalewise.cluster.hosts import launcher_config
     from scalewise.cluster.slurm import SlurmConfig
-    from scalewise.cluster.slurm_executor import PrintedSweep, SlurmExecutor
+    from scalewise.cluster.slurm_executor import SlurmExecutor
 
     config = launcher_config(SlurmConfig, options)
-    kind = PrintedSweep if config.print_only else Engine
-    return lambda folder: kind(folder, SlurmExecutor(config), make_display())
+    return lambda folder: Engine(folder, SlurmExecutor(config), make_display())
 
 
 def ray_engine(options: Mapping[str, Any]) -> Callable[[Path], Engine]:

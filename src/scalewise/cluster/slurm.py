@@ -66,8 +66,6 @@ class SlurmConfig(ClusterConfig):
     """Lines of shell that a job runs first, e.g. ``module load cuda``."""
     extra: Mapping[str, str | int | bool] = field(default_factory=dict)
     """More options of sbatch; typed as ``+hydra.launcher.extra.constraint=h200``."""
-    print_only: bool = False
-    """Print the scripts and submit nothing."""
 
     def __post_init__(self) -> None:
         taken = sorted(_OURS & {name.replace("_", "-") for name in self.extra})
@@ -90,14 +88,7 @@ def make_executor(folder: Path, config: SlurmConfig, wanted: ClusterDemand) -> S
             "hydra/launcher=slurm: submitit is not installed; pip install 'scalewise[slurm]'"
         ) from None
 
-    class Executor(SlurmExecutor):
-        """Does not look for srun when it is made: scripts are printed on any host."""
-
-        @classmethod
-        def affinity(cls) -> int:
-            return 2
-
-    executor = Executor(folder / SCRIPTS / "%j", max_num_timeout=config.requeue_on_timeout)
+    executor = SlurmExecutor(folder / SCRIPTS / "%j", max_num_timeout=config.requeue_on_timeout)
     executor.update_parameters(**parameters(config, wanted))
     return executor
 
@@ -132,18 +123,6 @@ def parameters(config: SlurmConfig, wanted: ClusterDemand) -> dict[str, Any]:
         mib = math.ceil(config.mem_gb_per_device * wanted.devices_per_node * 1024)
         chosen["mem"] = f"{mib}M"
     return {name: value for name, value in chosen.items() if value is not None}
-
-
-def script(executor: SlurmExecutor, jobs: int) -> str:
-    """The text that ``sbatch`` gets for ``jobs`` cells of one demand."""
-    from submitit.slurm.slurm import _make_sbatch_string
-
-    given: dict[str, Any] = dict(executor.parameters)
-    if jobs > 1:
-        given["map_count"] = jobs
-    return _make_sbatch_string(
-        command=executor._submitit_command_str, folder=executor.folder, **given
-    )
 
 
 def submit(executor: SlurmExecutor, jobs: Sequence[Callable[[], None]]) -> list[SlurmJob[None]]:
@@ -190,8 +169,8 @@ def require_slurm() -> None:
     missing = [name for name in ("sbatch", "squeue", "scancel") if shutil.which(name) is None]
     if missing:
         raise ConfigError(
-            f"hydra/launcher=slurm: {', '.join(missing)} not found; run it on a host of the "
-            "cluster, or use hydra.launcher.print_only=true"
+            f"hydra/launcher=slurm: {', '.join(missing)} not found; allowed: on a host of the "
+            "cluster"
         )
 
 

@@ -7,12 +7,11 @@ finds them again and submits none of them twice.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal
 
 from scalewise.cluster.hosts import ClusterDemand, Order, attempt_since, demand
 from scalewise.cluster.slurm import (
@@ -23,7 +22,6 @@ from scalewise.cluster.slurm import (
     cancel,
     make_executor,
     require_slurm,
-    script,
     states,
     submit,
 )
@@ -43,11 +41,9 @@ from scalewise.supervisor import Origin
 from scalewise.sweep import (
     MORE_FOR_THE_JOB,
     Cell,
-    Engine,
     Executor,
     QueuedCell,
     RunningCell,
-    SweepReport,
     memory_advice,
 )
 
@@ -231,15 +227,16 @@ class SlurmExecutor(Executor[SlurmCell]):
     def _submit(self, cells: Sequence[SlurmCell]) -> dict[SlurmCell, Ending]:
         """Submit arrays of cells, round by round; returns the endings of those SLURM refuses."""
         refused: dict[SlurmCell, Ending] = {}
-        for wanted, array in job_arrays(cells, [(one.cell, one.wanted) for one in cells]):
+        for array in job_arrays(cells):
             try:
-                self._send(array, wanted)
+                self._send(array)
             except HostMismatch as mismatch:
                 refused |= {cell: _skipped(cell, str(mismatch)) for cell in array}
         return refused
 
-    def _send(self, cells: Sequence[SlurmCell], wanted: ClusterDemand) -> None:
+    def _send(self, cells: Sequence[SlurmCell]) -> None:
         """Submit one array, its tasks in the order of the plan. Raises :class:`HostMismatch`."""
+        wanted = cells[0].wanted
         executor = make_executor(self._folder.path.resolve(), self.config, wanted)
         origin, jobs = Origin.of_this_process(), []
         first = [cell.folder.next_attempt_number() for cell in cells]
@@ -303,43 +300,16 @@ class SlurmExecutor(Executor[SlurmCell]):
                 cell.record_end()
 
 
-T = TypeVar("T")
-
-
-def job_arrays(
-    cells: Sequence[T], demands: Sequence[tuple[Cell, ClusterDemand]]
-) -> Iterator[tuple[ClusterDemand, list[T]]]:
+def job_arrays(cells: Sequence[SlurmCell]) -> Iterator[list[SlurmCell]]:
     """The job arrays of ``cells`` by round and demand, none larger than SLURM takes."""
-    groups: dict[tuple[int, ClusterDemand], list[T]] = {}
-    for one, (cell, wanted) in zip(cells, demands, strict=True):
-        groups.setdefault((cell.planned.repeat, wanted), []).append(one)
-    for (_, wanted), group in groups.items():
+    groups: dict[tuple[int, ClusterDemand], list[SlurmCell]] = {}
+    for one in cells:
+        groups.setdefault((one.cell.planned.repeat, one.wanted), []).append(one)
+    for group in groups.values():
         for first in range(0, len(group), MAX_ARRAY):
-            yield wanted, group[first : first + MAX_ARRAY]
+            yield group[first : first + MAX_ARRAY]
 
 
 def _skipped(cell: SlurmCell, why: str) -> Ending:
     """Record that a cell was never run."""
     return cell.folder.save_attempt(Ending("skipped", "host", why))
-
-
-class PrintedSweep(Engine):
-    """``hydra.launcher.print_only``: prints the job scripts of a sweep, and runs nothing."""
-
-    executor: SlurmExecutor
-
-    def run(self, cells: Sequence[Cell]) -> SweepReport:
-        """Write to standard output what would be submitted, one script an array."""
-        try:
-            demands = [(cell, self.executor.demand(cell)) for cell in cells]
-        except HostMismatch as mismatch:
-            raise ConfigError(str(mismatch)) from None
-        for wanted, array in job_arrays(cells, demands):
-            executor = make_executor(self.folder.path.resolve(), self.executor.config, wanted)
-            names = "".join(f"#   {i}: {cell.planned.name}\n" for i, cell in enumerate(array))
-            text = script(executor, len(array))
-            sys.stdout.write(f"# {wanted} each, by array task:\n{names}{text}\n")
-        if self.undecided_requests:
-            sys.stdout.write("# and later what these decide (strategy=auto)\n")
-        self.display.close()
-        return self.report

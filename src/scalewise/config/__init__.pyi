@@ -42,7 +42,6 @@ from .errors import require as require
 from .execution import BLOCK_STEPS as BLOCK_STEPS
 from .execution import BLOCKS as BLOCKS
 from .execution import DEFAULT_PROFILE as DEFAULT_PROFILE
-from .execution import CheckpointConfig as CheckpointConfig
 from .execution import CompileMode as CompileMode
 from .execution import ExecutionConfig as ExecutionConfig
 from .execution import PrecisionConfig as PrecisionConfig

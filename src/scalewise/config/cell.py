@@ -19,8 +19,6 @@ from scalewise.config.data_parallel import StrategyConfig
 from scalewise.config.errors import ConfigError, require
 from scalewise.config.execution import (
     DEFAULT_PROFILE,
-    NO_CHECKPOINTS,
-    CheckpointConfig,
     ExecutionConfig,
     PrecisionConfig,
     ProfileConfig,
@@ -127,7 +125,7 @@ class SweepConfig:
     expected_devices: PositiveInt | None = None
     """Devices the configuration was made for: another number is used all the same, and said."""
     doctor: bool = False
-    """Examine the devices in a cell of its own before the others; the report compares with it."""
+    """Examine the devices before the first cell; the report compares with them."""
     wrap: str | None = None
     """Command that runs each rank's, as typed in ``hydra.launcher.wrap``: a profiler. ``{rank}``,
     ``{local_rank}`` and ``{folder}`` (the cell's) are filled in."""
@@ -229,9 +227,6 @@ class CellConfig:
     accumulate_grad_batches: PositiveInt = 1
     profile: ProfileConfig = DEFAULT_PROFILE
     measure: MeasureConfig = DEFAULT_MEASURE
-    workload: Literal["train", "doctor"] = "train"
-    """``doctor``: examine the devices of the cell as ``scalewise doctor`` does, train nothing."""
-    checkpoint: CheckpointConfig = NO_CHECKPOINTS
     scheduler: SchedulerConfig | None = None
     callbacks: Mapping[str, Component] = field(default_factory=dict)
     """By name, in the order in which they act."""
@@ -280,13 +275,9 @@ class CellConfig:
         """Settings of different groups that do not go together; strategies have their own."""
         kind, captures = self.strategy.kind, self.execution.kind == "cudagraph"
         whole = kind in ("single", "ddp")  # every rank holds the same whole model
-        saves, tries = self.checkpoint.on, self.execution.cudnn_benchmark
+        tries = self.execution.cudnn_benchmark
         strategy, execution = f"strategy={self.strategy.name}", f"execution={self.execution.name}"
         for key, found, holds, allowed, beside in (
-            ("checkpoint", "an interval", whole or not saves, "strategy=single or ddp", strategy),
-            # Captured steps cannot start in the middle.
-            ("checkpoint", "an interval", not (saves and captures),
-             "execution=eager or compile", execution),
             # A captured step has the learning rate of its capture, and nobody acts inside it.
             ("scheduler", "a schedule", not (self.scheduler and captures),
              "execution=eager or compile", execution),
@@ -311,11 +302,6 @@ class CellConfig:
         if self.scheduler is not None:
             named["scheduler"] = self.scheduler.component_for(1)
         return named | {f"callbacks.{name}": one for name, one in self.callbacks.items()}
-
-    @property
-    def is_timed(self) -> bool:
-        """Whether its steps are timed: not under a profiler, and not if none are taken."""
-        return self.workload == "train" and not self.profile.profiles
 
     @property
     def is_counted(self) -> bool:
@@ -374,7 +360,7 @@ def check_samples(cell: CellConfig) -> None:
     arguments = dataset.arguments
     samples = arguments.get("train_samples", arguments.get("samples"))
     ours = dataset.target.startswith("scalewise.") and isinstance(samples, int)
-    if not ours or cell.workload != "train":
+    if not ours:
         return
     found = cell.batch_of(1 if devices == "auto" else devices) * cell.accumulate_grad_batches
     if found > samples:

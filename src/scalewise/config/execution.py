@@ -1,4 +1,4 @@
-"""How steps run: execution, precision, profile and checkpoints."""
+"""How steps run: execution, precision and profile."""
 
 from __future__ import annotations
 
@@ -7,34 +7,10 @@ import shutil
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveInt
 
 from scalewise.config.errors import require
 
-
-@dataclass(frozen=True)
-class CheckpointConfig:
-    """The key ``checkpoint``. Off unless an interval is given: saving disturbs what is timed."""
-
-    every_n_steps: PositiveInt | None = None
-    """Optimizer steps between two checkpoints."""
-    every_s: PositiveFloat | None = None
-    """Seconds between two, by the pace of the steps so far."""
-    keep: bool = False
-    """Keep the last checkpoint of a cell that is done."""
-    trust: bool = False
-    """Go on from a checkpoint whatever classes it holds: to load it can be to run code."""
-
-    def __post_init__(self) -> None:
-        one = self.every_n_steps is None or self.every_s is None
-        require("every_s", self.every_s, one, "one of them", f"every_n_steps={self.every_n_steps}")
-
-    @property
-    def on(self) -> bool:
-        return self.every_n_steps is not None or self.every_s is not None
-
-
-NO_CHECKPOINTS = CheckpointConfig()
 CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 EAGER_STEPS_SINGLE = 3
 """Steps run eagerly before one is captured: they create the optimizer's state and the handles of

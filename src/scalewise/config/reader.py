@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from scalewise.config.cell import DEFAULT_MEASURE, CellConfig, default_project
 from scalewise.config.components import component_of
 from scalewise.config.errors import ConfigError, in_one_line
-from scalewise.config.execution import DEFAULT_PROFILE, NO_CHECKPOINTS
+from scalewise.config.execution import DEFAULT_PROFILE
 from scalewise.config.rehearsal import NO_REHEARSAL
 from scalewise.config.strategies import strategy_config
 from scalewise.config.training import callbacks_of, scheduler_of, trainer_arguments
@@ -92,10 +92,8 @@ def _group(data: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 _ABSENT = {
     "profile": to_plain(DEFAULT_PROFILE),
-    "checkpoint": to_plain(NO_CHECKPOINTS),
     "measure": to_plain(DEFAULT_MEASURE),
     "rehearse": {"name": NO_REHEARSAL.name, "all": NO_REHEARSAL.all},
-    "workload": "train",
     "callbacks": {},
     "scheduler": {},
     "trainer": {},
@@ -106,13 +104,9 @@ _ABSENT = {
 
 
 def without_absent_groups(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop what is not there: a run without checkpoints, say, has the record and id of one that
+    """Drop what is not there: a run without callbacks, say, has the record and id of one that
     never heard of them."""
-    kept = {key: value for key, value in plain.items() if (key, value) not in _ABSENT.items()}
-    checkpoint = kept.get("checkpoint")
-    if isinstance(checkpoint, Mapping) and checkpoint.get("trust") is False:
-        kept["checkpoint"] = {key: value for key, value in checkpoint.items() if key != "trust"}
-    return kept
+    return {key: value for key, value in plain.items() if (key, value) not in _ABSENT.items()}
 
 
 _STEPS, _TIME = ("max_steps", "max_epochs"), "measure.min_time_s"
@@ -152,11 +146,6 @@ devices, and what is rehearsed."""
 def config_id(plain: Mapping[str, Any]) -> str:
     """Hash of what determines a cell's result: repeats of one configuration share it."""
     relevant = {k: v for k, v in plain.items() if k not in _DOES_NOT_MATTER}
-    checkpoint = plain.get("checkpoint")
-    if isinstance(checkpoint, Mapping) and "trust" in checkpoint:
-        # Whom a resumed sweep trusts makes no other cell of one that was begun.
-        relevant["checkpoint"] = {**checkpoint, "trust": False}
-        relevant = without_absent_groups(relevant)
     relevant = redacted(relevant)  # whose key it is changes no result, and a hash can be guessed
     text = json.dumps(relevant, sort_keys=True, separators=(",", ":"), default=to_plain)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -61,10 +61,12 @@ def with_mode(key: str, component: Component) -> Component:
     """
     arguments = dict(component.arguments)
     metric = arguments.get("monitor")
-    if not isinstance(metric, str) or "mode" not in arguments:
+    if arguments.get("mode", "") is not None:
         return component
-    mode, known = arguments["mode"], known_mode(metric)
-    if mode is None:
+    if metric is None:  # nothing is compared, and the class takes no null
+        del arguments["mode"]
+    elif isinstance(metric, str):
+        known = known_mode(metric)
         if known is None:
             raise ConfigError(
                 f"{key}.mode: found null, and the name {metric} does not tell which value is the "

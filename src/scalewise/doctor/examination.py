@@ -10,13 +10,11 @@ import os
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
 
 from scalewise.config import HardwareConfig
 from scalewise.doctor.host_facts import describe_devices, host_facts
@@ -34,19 +32,14 @@ from scalewise.host import (
     usable_cores,
 )
 from scalewise.records import (
-    CellFolder,
     DeviceInfo,
     DoctorReport,
     RankMeasurements,
     RecordError,
     load_json,
     save_json,
-    save_record,
     to_plain,
 )
-
-if TYPE_CHECKING:
-    from scalewise.train import RankContext
 
 _GRACE_S = 8.0
 """For the others to finish what they do alone, once a rank has failed."""
@@ -105,36 +98,6 @@ def find_devices(devices: int | None, gpus: tuple[int | str, ...] | None) -> Hos
     if devices > len(host.slots):
         raise HostMismatch(f"--devices: found {devices}; allowed: 1 to {len(host.slots)}")
     return host
-
-
-def examine_cell(
-    folder: CellFolder, rank: RankContext, slots: Sequence[DeviceInfo], driver: str | None
-) -> None:
-    """This rank's part of the examination of ``slots`` as a cell.
-
-    The first rank examines all devices and writes ``doctor.json`` into the cell's folder; the
-    others leave them alone. There are no steps, and no metrics but the findings. Raises ValueError
-    for a cell on several hosts: each would need a record of its own.
-    """
-    from scalewise.train.recording import untrained_summary
-
-    if rank.hosts > 1:
-        raise ValueError(
-            f"workload: found doctor on {rank.hosts} hosts; allowed: one host a cell "
-            "(strategy.devices up to the devices of one)"
-        )
-    found: dict[str, float | None] = {}
-    if rank.is_first:
-        # It looks at the whole share of the cell; its own ranks bind themselves again.
-        if cores := {core for slot in slots for core in slot.cores}:
-            os.sched_setaffinity(0, cores)
-        report = examine(Plan(), slots, driver)
-        save_record(folder.path, report)
-        severities = Counter(finding.severity for finding in report.findings)
-        found = {f"doctor_{one}s": float(severities[one]) for one in ("fault", "warning")}
-        found["doctor_seconds"] = report.duration_s
-    why = "workload=doctor: the devices were examined, nothing was trained"
-    folder.save_rank(untrained_summary(rank, found, why))
 
 
 def run_ranks(

@@ -1,16 +1,9 @@
-"""The folders of a sweep and its cells: JSON records, series, logs and checkpoints.
-
-``checkpoints/step-<n>/`` holds Lightning's ``trainer.ckpt``, and for each rank ``rank<r>.pt``
-(random states) and ``metrics<r>.jsonl`` (its metrics so far). ``checkpoint.json`` is written
-last, with the SHA-256 of every file, and then the folder gets its name.
-"""
+"""The folders of a sweep and its cells: JSON records, series and logs."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
-import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +19,6 @@ from scalewise.records.files import (
     load_json,
     load_optional,
     load_or_none,
-    open_plain,
     read_plain,
     reason,
     save_json,
@@ -45,9 +37,10 @@ from scalewise.records.validation import DataError, build, to_plain
 
 ALIVE_S = 15.0
 """A supervisor gives a sign of life every second: after this long without, it is gone."""
-_ATTEMPT_FOLDERS = ("steps", "metrics", "audit", "ranks", "gpu", "heartbeat", "profile")
+_ATTEMPT_FOLDERS = (
+    "steps", "metrics", "audit", "ranks", "gpu", "heartbeat", "profile", "callbacks",
+)  # fmt: skip
 """Folders that each attempt fills anew."""
-_CHECKPOINT_JSON = "checkpoint.json"
 _WITHOUT_RESULT = ("failed", "skipped", "interrupted")
 
 
@@ -153,9 +146,7 @@ class CellFolder:
         ended = self.has_result_file()
         if logs.exists() and attempt and not ended and not kept.exists():
             logs.rename(kept)
-        # What callbacks have kept belongs to the checkpoint from which this try goes on.
-        own = () if has_checkpoints(self.path) and not ended else (self.callbacks_path.name,)
-        names = (*_ATTEMPT_FOLDERS, *own, "logs", "result.json")
+        names = (*_ATTEMPT_FOLDERS, "logs", "result.json")
         if any(os.path.lexists(self.path / name) for name in names):
             self.move_to_earlier(names)
 
@@ -325,79 +316,6 @@ def numbered_files(folder: Path, prefix: str, suffix: str) -> list[tuple[int, Pa
     """
     named = ((p.stem.removeprefix(prefix), p) for p in folder.glob(f"{prefix}*{suffix}"))
     return sorted((int(text), path) for text, path in named if re.fullmatch(r"0|[1-9][0-9]*", text))
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """The record in ``checkpoint.json``."""
-
-    step: NonNegativeInt
-    """Optimizer steps done."""
-    batch: NonNegativeInt
-    """Batches of the current epoch that each rank has drawn."""
-    world_size: WorldSize
-    samples: tuple[NonNegativeInt, ...]
-    """Samples fed so far, by rank."""
-    devices: tuple[str, ...]
-    """Models of the devices, sorted, each once."""
-    code: Mapping[str, Any]
-    """Commit and difference of the working tree; empty if unknown."""
-    files: Mapping[FileName, str]
-    """SHA-256 of each file."""
-
-
-def part_path(cell: Path, step: int) -> Path:
-    """Folder of a checkpoint that the ranks are still writing."""
-    return cell / "checkpoints" / f"step-{step:09d}.part"
-
-
-def seal_checkpoint(part: Path, checkpoint: Checkpoint) -> Path:
-    """Make ``part`` the cell's last checkpoint: sync and hash its files, then rename it."""
-    hashes: dict[str, str] = {}
-    for path in sorted(part.iterdir()):
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
-        hashes[path.name] = _sha256(path) or ""
-    save_json(part / _CHECKPOINT_JSON, replace(checkpoint, files=hashes))
-    whole = part.with_suffix("")
-    if whole.exists():
-        shutil.rmtree(whole)
-    part.rename(whole)
-    for old in whole.parent.iterdir():
-        if old != whole and old.name < whole.name:
-            shutil.rmtree(old)
-    return whole
-
-
-def has_checkpoints(cell: Path) -> bool:
-    """Whether a checkpoint was ever completed, even if it is damaged now."""
-    return any(folder.suffix != ".part" for folder in (cell / "checkpoints").glob("step-*"))
-
-
-def last_checkpoint(cell: Path) -> tuple[Path, Checkpoint] | None:
-    """The latest checkpoint whose files match their hashes; None if there is none."""
-    for folder in sorted((cell / "checkpoints").glob("step-*"), reverse=True):
-        if folder.suffix == ".part":
-            continue
-        checkpoint = load_or_none(load_json, folder / _CHECKPOINT_JSON, Checkpoint)
-        if checkpoint is None:
-            continue
-        if all(_sha256(folder / name) == known for name, known in checkpoint.files.items()):
-            return folder, checkpoint
-    return None
-
-
-def drop_checkpoints(cell: Path) -> None:
-    """Remove every checkpoint of a cell."""
-    shutil.rmtree(cell / "checkpoints", ignore_errors=True)
-
-
-def _sha256(path: Path) -> str | None:
-    try:
-        with open_plain(path) as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return None
 
 
 @dataclass(frozen=True)

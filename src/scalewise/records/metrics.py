@@ -94,18 +94,12 @@ class MetricRow:
 
 
 class MetricsWriter:
-    """Appends :class:`MetricRow` lines, to a copy of ``earlier`` ones where a try goes on.
+    """Appends :class:`MetricRow` lines."""
 
-    Raises :class:`RecordError` for earlier lines that cannot be read.
-    """
-
-    def __init__(self, path: Path, earlier: Path | None = None) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
         self.rows = 0
         self._lines = LineWriter(path)
-        if earlier is not None and earlier.exists():
-            for row in read_metrics(earlier):
-                self.append(row)
 
     def append(self, row: MetricRow) -> None:
         values = {k: finite_or_none(v) for k, v in row.values.items()}

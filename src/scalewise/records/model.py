@@ -245,9 +245,9 @@ class RankSummary:
     """The last value of each metric; None is "not a finite number"."""
     step_rows: NonNegativeInt
     metric_rows: NonNegativeInt
-    resumed_at_step: int | None = None
-    """Steps done by an earlier try, from whose checkpoint this one went on: no times of theirs
-    are here. None for a run from the start."""
+    resumed_at_step: None = None
+    """Of earlier versions, where it told of a run that went on from the middle of another try: such
+    a run is not read."""
     largest_step_samples: int | None = None
     """Samples of the recorded step that fed most; None where none was recorded."""
     steps_without_loss: int | None = None

@@ -1,6 +1,6 @@
 """Derives the state of a cell from its records, and keeps the progress of its ranks.
 
-That lies in 56 bytes of shared memory for each, written every step and read by anyone: packing into
+That lies in 40 bytes of shared memory for each, written every step and read by anyone: packing into
 a memory-mapped file costs less than a microsecond and no system call, so that it may stay on the
 training path.
 """
@@ -120,7 +120,7 @@ def source_line(ending: Ending) -> str:
     return ""
 
 
-_LAYOUT = struct.Struct("<qqqddqq")
+_LAYOUT = struct.Struct("<qqqdd")
 
 
 @dataclass(frozen=True)
@@ -137,10 +137,6 @@ class Heartbeat:
     """Unix time training began; 0 before it does."""
     time: float
     """Unix time of this beat, as the clock stood when the rank began."""
-    first_step: int = 0
-    """Steps that an earlier try had done when this one went on from its checkpoint."""
-    first_samples: int = 0
-    """Samples fed by then."""
 
 
 class HeartbeatWriter:
@@ -148,7 +144,7 @@ class HeartbeatWriter:
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(_LAYOUT.pack(0, -1, 0, 0.0, time.time(), 0, 0))
+        path.write_bytes(_LAYOUT.pack(0, -1, 0, 0.0, time.time()))
         self._file = path.open("r+b")
         self._map = mmap.mmap(self._file.fileno(), _LAYOUT.size)
         # Fields by number: packing all of them takes twice as long, and this is every step's.
@@ -156,12 +152,11 @@ class HeartbeatWriter:
         # A clock set during training would make a rate of a step, and a time left, of nothing.
         self._epoch_offset_s = time.time() - time.monotonic()
 
-    def begin(self, total_steps: int | None, step: int = 0, samples: int = 0) -> None:
-        """Training starts now, after ``step`` steps, and means to take ``total_steps`` in all."""
+    def begin(self, total_steps: int | None) -> None:
+        """Training starts now, and means to take ``total_steps`` in all."""
         self._times[3] = self._epoch_offset_s + time.monotonic()
-        self._counts[5], self._counts[6] = step, samples
         self.plan(-1 if total_steps is None else total_steps)
-        self.beat(step, samples)
+        self.beat(0, 0)
 
     def plan(self, total_steps: int) -> None:
         """It means to take so many steps in all."""

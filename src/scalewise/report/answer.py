@@ -397,8 +397,6 @@ def _of_one(analysis: Analysis, config: Configuration) -> Iterator[str]:
 def why_none(analysis: Analysis) -> str:
     tried = [c for c in analysis.configurations if c.devices != 1]
     if not analysis.measured and any(c.runs for c in analysis.configurations):
-        if all(c.setting("workload") == "doctor" for c in analysis.configurations):
-            return "Only the devices were examined."
         return "No training was timed, so there is no verdict."
     if analysis.rehearsals and not analysis.measured:
         return "Only rehearsals ran."
@@ -491,7 +489,7 @@ def _stopped(analysis: Analysis) -> Iterator[str]:
 
 def _found(analysis: Analysis) -> Iterator[str | Line]:
     """What the doctor and the records complain of, and how much there is in the report."""
-    for finding in analysis.doctor.findings if analysis.doctor and analysis.measured else ():
+    for finding in analysis.doctor.findings if analysis.doctor else ():
         yield f"{finding.severity}: {finding.text}"
     found = remark_lines(analysis)
     yield from [f"Fault: {one.brief}." for one in found if one.first.code in _FAULTS][:1]

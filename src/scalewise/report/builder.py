@@ -204,9 +204,7 @@ def print_console(
     if verbose:
         console_module.show(report_sections(analysis, samples), console)
     parts = (head, unfinished, answers, partial(target, samples=samples), trackers)
-    # What the devices are is the answer where nothing was trained.
-    more = () if analysis.measured or verbose else (examined,)
-    console_module.show_answer([part(analysis) for part in (*parts, *more)], console)
+    console_module.show_answer([part(analysis) for part in parts], console)
 
 
 def _check_report_folder(folder: Path, kept: str) -> None:

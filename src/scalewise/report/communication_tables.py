@@ -190,7 +190,7 @@ def profiles(analysis: Analysis) -> Section:
 
 def _profile_lines(analysis: Analysis) -> Iterator[str]:
     doubted = _doubted_windows(analysis)
-    for config in (c for c in analysis.configurations if c.is_profiled and c.runs):
+    for config in (c for c in analysis.configurations if not c.is_timed and c.runs):
         cell = config.runs[-1].cell
         if not cell.profiles:
             yield f"{cell.planned.name}: the profiler's window was not recorded"

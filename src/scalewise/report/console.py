@@ -26,7 +26,7 @@ from scalewise.report.findings import command, counts
 from scalewise.report.run_facts import labels, unfinished
 from scalewise.report.sections import Block, Line, Lines, Section, Table, Tone, cut, printable
 
-_BRIEF = ("head", "doctor", "unfinished", "answer", "target", "trackers")
+_BRIEF = ("head", "unfinished", "answer", "target", "trackers")
 """Sections of which a terminal shows what is told without ``-v``, the answer near the end."""
 
 _ORDER = (
@@ -78,7 +78,7 @@ def show_answer(sections: Iterable[Section], console: Console) -> None:
     found = {one.key: one for one in sections}
     width = min(console.width, _WIDEST)
     for one in (found[key] for key in _BRIEF if key in found):
-        if one.key in ("doctor", "target"):
+        if one.key == "target":
             _show_section(one, console)
             continue
         for block in one.blocks:

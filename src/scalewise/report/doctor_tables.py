@@ -12,7 +12,6 @@ from scalewise.report.sections import (
     Line,
     Section,
     Table,
-    Where,
     by_text,
     item,
     lines,
@@ -167,22 +166,18 @@ def _missing(report: DoctorReport) -> list[str]:
 
 
 def examined(analysis: Analysis) -> Section:
-    """What the doctor said of the devices that a sweep ran on.
-
-    Beside timed cells the tables are in files: the screen is for what the user asked.
-    """
+    """What the doctor said of the devices that a sweep ran on; its tables are on the page."""
     report = analysis.doctor
     if report is None:
         return section("doctor", "")
     few = (_collectives(report, backend, few=True) for backend in _BACKENDS)
-    where: Where = "page" if analysis.measured else "both"
     return section(
         "doctor",
         "What the doctor found",
         lines(_doctor_lines(report)),
         lines(_missing(report), where="page"),
-        *(replace(one, where=where) for one in (_devices(report), _pairs(report), *few)),
-        lines(_BANDWIDTHS, "faint", where),
+        *(replace(one, where="page") for one in (_devices(report), _pairs(report), *few)),
+        lines(_BANDWIDTHS, "faint", "page"),
     )
 
 

@@ -312,7 +312,6 @@ def _cell_row(cell: CellRecords) -> dict[str, Any]:
         "state": cell.state,
         "overrides": " ".join(planned.overrides),
         **{group: _name(config.get(group)) for group in _GROUPS},
-        "workload": config.get("workload"),
         "seed": config.get("seed"),
         "world_size": result and result.world_size,
         "rehearsed_devices": result and result.rehearsed and result.rehearsed.ranks,

@@ -404,7 +404,7 @@ class ScriptRecorder:
         after = self._fingerprint() if looks and steps.steps else None
         several = self._place.world_size > 1
         return replace(
-            untrained_summary(self._rank, {}, ""),
+            untrained_summary(self._rank),
             **gpu_memory(self._rank.device),
             parameters_total=sum(one.numel() for one in every),
             parameters_trainable=sum(one.numel() for one in every if one.requires_grad),
@@ -427,7 +427,7 @@ class ScriptRecorder:
                 **self._unchecked_shard,
                 **steps.missing,
             },
-            communication=steps.gradients.record(steps.steps - steps.timed_from),
+            communication=steps.gradients.record(steps.steps - steps.warmup_steps),
             parameters_changed=after != self._before if after and self._before else None,
             replica_fingerprint=after if several else None,
             optimizer_state_bytes=optimizer_state_bytes(optimizers),

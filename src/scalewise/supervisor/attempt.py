@@ -8,24 +8,12 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scalewise.host import (
-    CLASS_FILES,
-    changes,
-    code_changes,
-    data_identity,
-    files_now,
-    running_code,
-)
 from scalewise.records import (
     CellFolder,
     CellResult,
-    Checkpoint,
     Ending,
     RecordError,
     batch_sizes_of,
-    drop_checkpoints,
-    has_checkpoints,
-    last_checkpoint,
     line_that_raised,
     load_json,
     load_or_none,
@@ -33,47 +21,6 @@ from scalewise.records import (
 )
 from scalewise.supervisor.failures import last_lines
 from scalewise.supervisor.job import Job, Nodes
-
-_UNREADABLE = "its checkpoint is torn, or of another version of scalewise"
-
-
-def prepare(folder: CellFolder, job: Job) -> str | None:
-    """Leave in ``folder`` only a checkpoint that this try may go on from.
-
-    Returns why there is none although one was there: results of two states of the code, or of two
-    kinds of device, are never mixed silently, and the states of N ranks fit N ranks.
-    """
-    if not has_checkpoints(folder.path):
-        return None
-    found = last_checkpoint(folder.path)
-    why = _UNREADABLE if found is None else _unfit(found[1], folder, job)
-    if why is None:
-        return None
-    return f"{why}; it now lies in {folder.move_to_earlier(['checkpoints'])}"
-
-
-def _unfit(checkpoint: Checkpoint, folder: CellFolder, job: Job) -> str | None:
-    if checkpoint.world_size != job.world_size:
-        return f"its checkpoint is of {checkpoint.world_size} ranks, this try has {job.world_size}"
-    models = tuple(sorted({slot.name for slot in job.slots}))
-    if not set(checkpoint.devices) <= set(models):
-        return f"its checkpoint is from {', '.join(checkpoint.devices)}, this is {models[0]}"
-    if job.settings.allow_mixed:
-        return None
-    cwd = Path(job.origin.cwd)
-    # A try that did not get so far as to record it has none.
-    provenance = load_or_none(folder.load_provenance)
-    if provenance is not None:
-        now = data_identity(job.settings.dataset_arguments, cwd)
-        for argument, words in changes(provenance.data, now).items():
-            return f"its checkpoint is of other data: dataset.{argument}: {words}"
-    files = files_now(checkpoint.code.get(CLASS_FILES, ()), job.origin.python_path)
-    code = {**running_code(cwd), CLASS_FILES: files}
-    differing = next(code_changes(checkpoint.code, code), None)
-    if differing is not None:
-        return f"its checkpoint is of other {differing} (sweep.allow_mixed=true uses any)"
-    return None
-
 
 _MEET_S = 300.0
 """Hosts of one job start together, but one may first have to load its environment."""
@@ -213,8 +160,6 @@ class Try:
         if is_superseded():
             self.folder.move_to_earlier(["result.json"])
             return self.stand_down()
-        if not settings.keep_checkpoints and (self.folder.path / "checkpoints").exists():
-            drop_checkpoints(self.folder.path)
         return Ending("done", number=self.number)
 
     def stand_down(self) -> Ending:

@@ -76,7 +76,6 @@ class Origin:
 class Settings:
     """The part of a cell's configuration that its supervisor needs: it builds none itself."""
 
-    workload: Literal["train", "doctor"]
     strategy: str
     scaling: Literal["strong", "weak"]
     one_model: bool
@@ -96,11 +95,6 @@ class Settings:
     """Seconds between two samples of the devices; None where the sweep's process takes them."""
     seed_format: bool
     """Whether they are written in the earlier GPU monitor's formats too."""
-    checkpoints: bool
-    keep_checkpoints: bool
-    allow_mixed: bool
-    dataset_arguments: Mapping[str, str]
-    """Those that are text and may name a file."""
     memory_advice: str
     """Advice for less memory, in words; empty for none."""
     script: tuple[str, ...] = ()

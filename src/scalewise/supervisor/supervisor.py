@@ -11,7 +11,6 @@ job. So it starts fast and costs nothing beside what it watches.
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -23,7 +22,6 @@ from scalewise.host import (
     STACKS_SIGNAL,
     Colocation,
     become_subreaper,
-    descendants,
     end_descendants,
     host_id,
     keep_from_children,
@@ -31,7 +29,7 @@ from scalewise.host import (
     oom_kills,
 )
 from scalewise.records import CellFolder, Ending, RunningAttempt, load_or_none, read_heartbeat
-from scalewise.supervisor.attempt import Try, conclude, foreign_processes, prepare
+from scalewise.supervisor.attempt import Try, conclude, foreign_processes
 from scalewise.supervisor.failures import first_failure, name_absent, name_memory_kill
 from scalewise.supervisor.job import Job, Settings, Wakeup, from_line, read_line, to_line
 from scalewise.supervisor.ranks import Ranks, Starter, spawn
@@ -76,8 +74,6 @@ class Supervisor:
         self.liveness = Liveness(self.folder, job.settings)
         self.memory_kills = oom_kills()
         self.colocation = Colocation(str(self.folder.path.parent), job.cell.name)
-        self.workers: set[int] = set()
-        """Processes of the doctor's ranks, which are no strangers on its GPUs."""
 
     def run(self) -> Ending:
         """Train the cell and record the result, or why there is none."""
@@ -85,9 +81,6 @@ class Supervisor:
             if self.is_first:
                 one = self.this_try
                 self.folder.save_running(RunningAttempt(one.number, one.started_at, self.job.slots))
-                why = prepare(self.folder, self.job) if self.job.settings.checkpoints else None
-                if why is not None:
-                    sys.stderr.write(f"{self.job.cell.name} starts from the beginning: {why}\n")
             ending = self._train()
             if self.is_first and self._is_superseded():
                 return self.this_try.stand_down()
@@ -177,8 +170,6 @@ class Supervisor:
             passed_s = time.monotonic() - began_s
             self.folder.beat()
             self.colocation.look()
-            if settings.workload == "doctor":  # a pass over /proc: not beside what is timed
-                self.workers.update(descendants(os.getpid()))
             ranks.collect()
             if ranks.failed:
                 ending = self._first_failure(ranks)
@@ -219,7 +210,7 @@ class Supervisor:
         self.colocation.look()
         told = (*self.job.co_tenants, *self.colocation.neighbours)
         on_gpu = any(slot.kind == "cuda" for slot in self.job.slots)
-        others = foreign_processes(self.folder, self.workers.union(ranks)) if on_gpu else ()
+        others = foreign_processes(self.folder, ranks) if on_gpu else ()
         return tuple(dict.fromkeys((*told, *others)))
 
 

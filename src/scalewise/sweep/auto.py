@@ -308,9 +308,7 @@ def later_cells(
     """
     decided = [one for one in requests if one.config_id not in known]
     seed = decided[0].cell.sweep.order_seed if decided else 0
-    planned = plan(decided, seed, planned_repeats(folder))
-    # The devices were examined with the first stage.
-    return [cell for cell in planned if cell.request.cell.workload != "doctor"]
+    return plan(decided, seed, planned_repeats(folder))
 
 
 def reruns(folder: SweepFolder, cells: Sequence[Cell]) -> frozenset[str]:

@@ -241,6 +241,11 @@ def _run(
     is_here = not isinstance(host, Cluster)  # other hosts may have files that this one has not
     if is_here:
         check_files(requests)
+    elif any(one.cell.sweep.doctor for one in requests):
+        raise ConfigError(
+            "sweep.doctor: found true with hosts of a cluster; allowed: hydra/launcher=local, or "
+            "`scalewise doctor --out FOLDER`, that of the sweep, in a job there"
+        )
     selection = select(cells, sweep, cells[0].request.cell.sweep.rerun)
     for cell in selection.cells:
         try:

@@ -18,8 +18,16 @@ from dataclasses import dataclass, field, replace
 import psutil
 
 from scalewise.gpu import DeviceSampler, Host, Hosts, Lease, Leases, Occupancy, units
-from scalewise.host import end_orphans
-from scalewise.records import CellFolder, DeviceInfo, Ending, RecordError, SweepFolder
+from scalewise.host import end_orphans, plural
+from scalewise.records import (
+    CellFolder,
+    DeviceInfo,
+    DoctorReport,
+    Ending,
+    RecordError,
+    SweepFolder,
+    save_record,
+)
 from scalewise.supervisor import Origin
 from scalewise.sweep.executor import Executor, Policy, QueuedCell, RunningCell
 from scalewise.sweep.fork_server import NotWarmError, WarmServer, cell_hindrance
@@ -95,13 +103,15 @@ class LocalExecutor(Executor[LocalCell]):
         self._leases = Leases(occupancy or Occupancy())
         self._warm = warm
         self._not_forked = "hydra.launcher.warm=false" if warm is False else None
-        """Why training cells are started freshly; None while they are forked."""
+        """Why cells are started freshly; None while they are forked."""
         self._servers: dict[int, WarmServer] = {}
         """By the repeat whose cells each forks."""
         self._rounds = 0
         """How many the sweep may have, by the cells that were admitted."""
         self._lean = True
         """Whether no cell has classes of the user's own."""
+        self._to_examine: LocalDemand | None = None
+        """Of the widest cell with ``sweep.doctor``, until its devices are examined."""
         self._selector = selectors.DefaultSelector()
         self._settling = False
         """Whether a cell waits only for a process that is vanishing from its devices."""
@@ -129,6 +139,9 @@ class LocalExecutor(Executor[LocalCell]):
         demand = LocalDemand(devices_for(cell.request, host), host)
         self._not_forked = self._not_forked or cell_hindrance(cell.request.cell)
         self._lean = self._lean and is_ours(cell.request.plain)
+        if cell.request.cell.sweep.doctor:
+            known = self._to_examine or demand
+            self._to_examine = max(known, demand, key=lambda one: one.world_size)
         more_may_come = cell.request.cell.repeats == "auto"
         self._rounds = max(self._rounds, cell.planned.repeat + 1 + more_may_come)
         if self._warm is None and any(slot.kind != "cpu" for slot in host.slots):
@@ -151,6 +164,7 @@ class LocalExecutor(Executor[LocalCell]):
         return choose_cells(waiting, leased)
 
     def start(self, queued: QueuedCell, folder: CellFolder) -> LocalCell | Ending | None:
+        self._examine_once()
         lease = self._leases.try_lease(queued.demand.host.slots, queued.world_size)
         if lease is None:
             others_run = bool(self._selector.get_map())
@@ -166,6 +180,19 @@ class LocalExecutor(Executor[LocalCell]):
         assert running.supervisor.process.stdout is not None
         self._selector.register(running.supervisor.process.stdout, selectors.EVENT_READ, running)
         return running
+
+    def _examine_once(self) -> None:
+        """Examine the devices of the widest cell, as ``scalewise doctor`` does, before any runs."""
+        demand, self._to_examine = self._to_examine, None
+        if demand is None or (self._folder / DoctorReport.FILE).exists():
+            return
+        from scalewise.doctor import Plan, examine, leased  # few sweeps ask for it
+
+        slots = demand.host.slots[: demand.world_size]
+        self._note(f"doctor   examines {len(slots)} {plural(len(slots), 'device')}, half a minute")
+        with leased(slots) as lease:
+            locks = (*lease.descriptors, *self._locks)
+            save_record(self._folder, examine(Plan(), slots, demand.host.driver, locks))
 
     def start_supervisor(
         self, queued: QueuedCell, folder: CellFolder, lease: Lease
@@ -183,8 +210,7 @@ class LocalExecutor(Executor[LocalCell]):
             origin,
             samples_devices=False,  # this process samples them
         )
-        trains = cell.request.cell.workload == "train"
-        if trains and self._not_forked is None:
+        if self._not_forked is None:
             try:
                 server = self._server_of(cell.planned.repeat, origin.python_path)
                 return SupervisorProcess(job, server.fork_supervisor(errors, locks), errors)
@@ -193,7 +219,7 @@ class LocalExecutor(Executor[LocalCell]):
                 self._end_servers()
                 self._not_forked = str(error)
         process = spawn_supervisor(errors, locks, start_new_session=True)
-        job = replace(job, not_forked=self._not_forked if trains else None)
+        job = replace(job, not_forked=self._not_forked)
         return SupervisorProcess(job, process, errors)
 
     def _server_of(self, repeat: int, python_path: Sequence[str]) -> WarmServer:
@@ -235,13 +261,11 @@ class LocalExecutor(Executor[LocalCell]):
 
 
 def _began_freshly(folder: SweepFolder) -> bool:
-    """Whether the first training cell that an earlier run of the sweep finished is not a fork."""
+    """Whether the first cell that an earlier run of the sweep finished is not a fork."""
     for planned, cell in folder.cells() if folder.plan_path.exists() else ():
         try:
-            if cell.load_result(planned.cell_id) and cell.load_provenance().started == "forked":
-                return False
-            if cell.load_config().get("workload", "train") == "train":
-                return True
+            if cell.load_result(planned.cell_id):
+                return cell.load_provenance().started != "forked"
         except RecordError:
             continue  # it has no result, or compares with nothing
     return False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import random
 import re
 import sys
@@ -138,7 +137,7 @@ def request(
     except ConfigError as error:
         raise ConfigError(devices_as_typed(str(error), typed)) from error
     plain = without_absent_groups(whole)
-    if not cell.is_timed:
+    if cell.profile.profiles:
         # Repeats are samples of a time, and here none is taken.
         plain = {**plain, "repeats": 1}
     check_components(cell)
@@ -150,13 +149,13 @@ def request(
 def settle_repeats(requests: Sequence[Request]) -> list[Request]:
     """``repeats=auto`` within a budget for those that left it out and are compared by time.
 
-    Numbers of devices that train the same are compared. Runs whose length was asked for, or that
-    are saved, are somebody's training and run once.
+    Numbers of devices that train the same are compared. Runs whose length was asked for are
+    somebody's training and run once.
     """
     devices: dict[str, set[int | str]] = {}
     for one in requests:
         cell, rehearsal = one.cell, rehearsed(one.cell)
-        if cell.repeats is None and not (cell.is_counted or cell.checkpoint.on):
+        if cell.repeats is None and not cell.is_counted:
             number = rehearsal.ranks if rehearsal else cell.strategy.devices
             devices.setdefault(one.workload_id, set()).add(number)
     return [
@@ -186,12 +185,11 @@ def plan(
     of them is forgotten, and ``sweep.extend`` counts from there.
 
     Repeats are interleaved in rounds (:func:`in_order`), so that a drift of the host meets all
-    configurations alike. An examination of the devices (``sweep.doctor``) comes before all of them.
+    configurations alike.
 
     Raises :class:`ConfigError` for more cells than :data:`MAX_CELLS`, before any is made.
     """
     requests = settle_repeats(requests)
-    examined = examination(requests)
     distinct: dict[str, Request] = {}
     for one in requests:
         known = distinct.setdefault(one.config_id, one)
@@ -213,32 +211,7 @@ def plan(
         for part in parts
         for repeat in part
     ]
-    if examined is not None:
-        cells.append(make_cell(examined, 0))
     return in_order(cells, order_seed)
-
-
-def examination(requests: Sequence[Request]) -> Request | None:
-    """The doctor's cell for a sweep with ``sweep.doctor``, on as many devices as any cell takes.
-
-    None where nobody asked for it, or where a cell of the sweep is one already.
-    """
-    asked = [one for one in requests if one.cell.sweep.doctor]
-    if not asked or any(one.cell.workload == "doctor" for one in requests):
-        return None
-
-    largest = max(asked, key=_devices)
-    plain = {**largest.plain, "workload": "doctor", "repeats": 1, "scaling": "weak"}
-    plain["tracking"] = {**plain["tracking"], "name": "none", "trackers": []}
-    # It trains nothing, so it must not be a cell of its own for every model of the sweep.
-    for key in ("profile", "measure"):
-        plain.pop(key, None)
-    return request((*largest.overrides, "workload=doctor"), plain)
-
-
-def _devices(one: Request) -> float:
-    devices = one.cell.strategy.devices
-    return math.inf if devices == "auto" else devices
 
 
 def folded(requests: Sequence[Request]) -> str | None:
@@ -264,7 +237,7 @@ def first_repeats(cell: CellConfig) -> int:
 
 
 def in_order(cells: Iterable[Cell], order_seed: int) -> list[Cell]:
-    """Examinations, then round by round, each in a random order of its own.
+    """Round by round, each in a random order of its own.
 
     A round is a block in time: repeat k of every configuration. Ratios are taken within it, so
     what is compared, the cells of one workload, follow one another there.
@@ -272,11 +245,8 @@ def in_order(cells: Iterable[Cell], order_seed: int) -> list[Cell]:
     ordered: list[Cell] = []
     rounds: dict[int, dict[str, list[Cell]]] = {}
     for cell in cells:
-        if cell.request.cell.workload == "train":
-            workloads = rounds.setdefault(cell.planned.repeat, {})
-            workloads.setdefault(cell.request.workload_id, []).append(cell)
-        else:
-            ordered.append(cell)
+        workloads = rounds.setdefault(cell.planned.repeat, {})
+        workloads.setdefault(cell.request.workload_id, []).append(cell)
     for repeat, workloads in sorted(rounds.items()):
         # Of its own seed, so that a round has the same order whatever runs before it. Sorted
         # first, so that the order depends on the seed and not on how it was typed.
@@ -293,9 +263,9 @@ def make_cell(one: Request, repeat: int) -> Cell:
     """One run of a configuration: its id and the name of its folder."""
     identity = repeat_id(one.config_id, repeat)
     devices = one.cell.strategy.devices
-    trains = one.cell.workload == "train"
     parts = [
-        *((one.cell.model.name, one.cell.dataset.name) if trains else (one.cell.workload,)),
+        one.cell.model.name,
+        one.cell.dataset.name,
         one.cell.strategy.name + ("" if devices in ("auto", 1) else str(devices)),
         f"r{repeat}",
         identity[:8],

@@ -210,7 +210,6 @@ def settings_of(cell: CellConfig, world_size: int) -> Settings:
         environment.setdefault("WANDB_MODE", os.environ.get("WANDB_MODE", "offline"))
     sweep, rehearsal = cell.sweep, rehearsed(cell)
     return Settings(
-        workload=cell.workload,
         strategy=cell.strategy.name,
         scaling=cell.scaling,
         one_model=cell.strategy.ONE_MODEL,
@@ -224,11 +223,6 @@ def settings_of(cell: CellConfig, world_size: int) -> Settings:
         wrap=sweep.wrap,
         sample_every_s=cell.sample_every_s,
         seed_format=cell.monitor.seed_format,
-        checkpoints=cell.checkpoint.on,
-        keep_checkpoints=cell.checkpoint.keep,
-        allow_mixed=sweep.allow_mixed,
-        # Those that may name a file.
-        dataset_arguments={k: v for k, v in cell.dataset.arguments.items() if isinstance(v, str)},
         memory_advice=advice,
         script=() if cell.script is None else tuple(cell.script.words),
         rehearsed_ranks=None if rehearsal is None else rehearsal.ranks,
@@ -241,8 +235,6 @@ MORE_FOR_THE_JOB = "to ask SLURM for more of the host's: a larger hydra.launcher
 
 def memory_advice(cell: CellConfig, world_size: int) -> str:
     """Settings that need less memory, in words, those that cost least first; empty for none."""
-    if cell.workload != "train":
-        return ""
     if cell.script is not None:
         return "what needs less memory: a smaller batch, by the script's own arguments"
     smaller = _smaller_batch(cell, world_size)

@@ -78,13 +78,12 @@ def with_progress(cell: CellStatus, folder: CellFolder) -> CellStatus:
         return replace(cell, step=0)
     slowest = min(live, key=lambda beat: beat.step)
     elapsed_s = slowest.time - slowest.started_at
-    steps = slowest.step - slowest.first_step
-    samples = sum(beat.samples - beat.first_samples for beat in live)
+    steps, samples = slowest.step, sum(beat.samples for beat in live)
     total = slowest.total_steps if slowest.total_steps >= 0 else None
-    to_do = max(total - slowest.step, 0) if total is not None and steps else None
+    to_do = max(total - steps, 0) if total is not None and steps else None
     return replace(
         cell,
-        step=slowest.step,
+        step=steps,
         total_steps=total,
         global_samples_per_s=samples / elapsed_s if elapsed_s > 0 and steps else None,
         seconds_left=None if to_do is None else to_do * elapsed_s / steps,

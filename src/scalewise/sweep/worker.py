@@ -80,21 +80,11 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
             collect_started(
                 os.environ,
                 host_cores,
-                {} if cell.workload == "doctor" else data_identity(cell.dataset.arguments),
-                () if cell.workload == "doctor" else own_classes(plain),
+                data_identity(cell.dataset.arguments),
+                own_classes(plain),
             )
         )
-    if cell.workload == "doctor":
-        from scalewise.config import ConfigError
-        from scalewise.doctor import examine_cell
-
-        try:
-            slots = build(tuple[DeviceInfo, ...], json.loads(os.environ["SCALEWISE_DEVICES"]))
-            examine_cell(folder, context, slots, os.environ.get("SCALEWISE_DRIVER"))
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
-    else:
-        run(cell, folder, context, lambda error: os._exit(_report(folder, rank, error)))
+    run(cell, folder, context, lambda error: os._exit(_report(folder, rank, error)))
 
 
 def _report(folder: CellFolder, rank: int, error: BaseException) -> int:

@@ -156,8 +156,7 @@ class SweepName:
         began = time.strftime("%m-%d %H:%M", time.localtime(plan.created_at))
         if match:
             began = "{}-{} {}:{}".format(*match.groups())
-        firsts = {planned.name.partition("-")[0] for planned in plan.cells}
-        models = sorted(firsts - {"doctor"} or firsts)
+        models = sorted({planned.name.partition("-")[0] for planned in plan.cells})
         more = f",+{len(models) - _MOST_NAMED}" if len(models) > _MOST_NAMED else ""
         swept = swept_words(plan.cells)
         keys = {word.partition("=")[0]: None for words in swept.values() for word in words.split()}

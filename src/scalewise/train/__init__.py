@@ -1,7 +1,7 @@
 """One cell as one rank sees it: from a typed configuration to trained steps on record.
 
-``experiment`` builds the trainer and runs it. ``build`` makes model and data, ``checkpoint``
-saves and resumes, ``monitor`` records a script that is not ours."""
+``experiment`` builds the trainer and runs it. ``build`` makes model and data,
+``monitor`` records a script that is not ours."""
 
 import lazy_loader
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from pathlib import PosixPath
 from pickle import UnpicklingError
 from typing import Any
 
@@ -28,7 +30,6 @@ from scalewise.train.build import (
     data_share,
 )
 from scalewise.train.callbacks import CellTrainer, OwnFolder, not_logged
-from scalewise.train.checkpoint import Restarts, refusal
 from scalewise.train.execution import (
     Execution,
     ExperimentModule,
@@ -86,8 +87,8 @@ def run(
         # Steps of one batch begin together; replicas that seldom meet run ahead of one another.
         apart = execution.steps_per_batch + getattr(cell.strategy, "period", 1)
         RunLength(cell.measure.min_time_s, alone, recorder, apart, give_up).attach(trainer)
-    restarts = Restarts(cell.checkpoint, folder, rank, recorder, cell.ckpt_path)
-    restarts.attach(trainer)
+    if cell.ckpt_path is not None:
+        torch.serialization.add_safe_globals(PLAIN)
     if rank.world_size > 1:
         # Replicas start with rank 0's weights (DDP copies them) but need their own dropout masks;
         # ranks that share one replica need the same masks.
@@ -98,7 +99,7 @@ def run(
     try:
         with execution.stream():
             joined = _join_process_group(trainer.strategy, cell, rank)
-            trainer.fit(module, **data, **restarts.fit_arguments())
+            trainer.fit(module, **data, ckpt_path=cell.ckpt_path)
     except (RuntimeError, MisconfigurationException) as error:
         line = not_logged(error, cell)
         if line is not None:
@@ -107,9 +108,9 @@ def run(
             raise
         raise ConfigError(_unused_parameters(module)) from error
     except UnpicklingError as error:
-        if not restarts.fit_arguments().get("weights_only"):
+        if cell.ckpt_path is None:
             raise
-        raise refusal(error) from error
+        raise refusal(error, cell.ckpt_path) from error
     if recorder.steps.steps == 0 and cell.ckpt_path is not None:
         raise ConfigError(
             f"ckpt_path: found {cell.ckpt_path}, saved after step {trainer.global_step} and epoch "
@@ -161,6 +162,22 @@ def refuse_untrained(rank: RankSummary) -> None:
         found = "a train_loss that is not finite"
     if found:
         raise ConfigError(f"rehearse: found {found}; allowed: a finite loss in every step")
+
+
+PLAIN: list[Any] = [dict, int, list, defaultdict, PosixPath]
+"""Classes of hyper-parameters allowed beside torch's own: to load them runs no code."""
+
+
+def refusal(error: UnpicklingError, path: str) -> ConfigError:
+    """What a user reads where torch refuses the content of a checkpoint."""
+    lines = str(error).partition("Check the documentation")[0].strip().splitlines()
+    said = lines[-1].strip() if lines else "torch refuses to load it"
+    why = said.partition(". Please use")[0]  # ways around it that nobody has here
+    return ConfigError(
+        f"ckpt_path: found {path}, and {why}; to load such a checkpoint can be to run code; "
+        "allowed: hyper-parameters of plain values, or TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 before "
+        "the command"
+    )
 
 
 _UNUSED = "not used in producing the loss"
@@ -298,8 +315,6 @@ def _silence_warnings() -> None:
     for message in (
         r".*does not have many workers.*",
         r".*`srun` command is available on your system but is not used.*",
-        # Loaders are restored to their position, which Lightning cannot know.
-        r".*resuming from a checkpoint that ended before the epoch ended.*",
         r".*defined a `validation_step` but have no `val_dataloader`.*",
         r".*The number of training batches .* is smaller than the logging interval.*",
         r".*`isinstance\(treespec, LeafSpec\)` is deprecated.*",

@@ -145,7 +145,7 @@ class RunLength:
         furthest = self._furthest(steps.steps)
         if furthest is None:
             return
-        timed_s += pace_s * (steps.attempt_steps - steps.rows)  # of those not written yet
+        timed_s += pace_s * (steps.steps - steps.rows)  # of those not written yet
         least_s = min(max(self._min_time_s, LEAST_STEPS * pace_s), self._longest_s)
         last = choose_last_step(least_s, timed_s, timed_steps, pace_s, furthest + self._apart_steps)
         if last is not None:

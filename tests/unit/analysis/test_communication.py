@@ -118,21 +118,17 @@ def test_without_a_window_the_all_reduce_row_says_that_it_is_the_exposed_part() 
 
 
 @pytest.mark.parametrize(
-    ("config", "timed", "profiled", "examination"),
+    ("config", "timed"),
     [
-        ({}, True, False, False),
-        ({"profile": {"anatomy": False}}, True, False, False),
-        ({"profile": {"window": True}}, False, True, False),
-        ({"profile": {"trace": True}}, False, True, False),
-        ({"workload": "doctor"}, False, False, True),
+        ({}, True),
+        ({"profile": {"anatomy": False}}, True),
+        ({"profile": {"window": True}}, False),
+        ({"profile": {"trace": True}}, False),
     ],
 )
-def test_kinds_of_cells(
-    tmp_path: Path, config: dict[str, object], timed: bool, profiled: bool, examination: bool
-) -> None:
+def test_kinds_of_cells(tmp_path: Path, config: dict[str, object], timed: bool) -> None:
     (one,) = configurations(swept(tmp_path, Spec(config=config)))
-    assert (one.is_timed, one.is_profiled) == (timed, profiled)
-    assert (one.setting("workload") == "doctor") is examination
+    assert one.is_timed == timed
 
 
 def test_the_expected_time_is_that_of_all_buckets_at_the_doctors_rate(

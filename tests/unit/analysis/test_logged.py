@@ -21,7 +21,7 @@ from scalewise.analysis import (
     load_sweep,
 )
 from scalewise.analysis.model import Sweep
-from scalewise.records import CellFolder, MetricRow, MetricsWriter
+from scalewise.records import CellFolder, MetricRow, MetricsWriter, read_metrics
 from scalewise.report import build, comparison_section, side_by_side
 from scalewise.report.answer import answers
 from scalewise.report.export import results_json
@@ -39,7 +39,9 @@ def log(path: Path, cell: str, *rows: Mapping[str, float | None]) -> None:
     """Has every rank of a cell log these, an epoch each, as the last of its metrics."""
     (folder,) = (CellFolder(found) for found in path.glob(cell))
     for rank in folder.ranks_with_metrics():
-        writer = MetricsWriter(folder.path / "new.jsonl", folder.metrics_path(rank))
+        writer = MetricsWriter(folder.path / "new.jsonl")
+        for row in read_metrics(folder.metrics_path(rank)):
+            writer.append(row)
         for epoch, values in enumerate(rows):
             writer.append(MetricRow(0.0, 60, epoch, 7680, values))
         writer.close()
@@ -290,10 +292,3 @@ def test_a_metric_that_was_logged_once_has_no_best_value(tmp_path: Path) -> None
     log(tmp_path, "000-*", {"test/acc": 0.5})
     (config,) = analyse(load_sweep(tmp_path)).configurations
     assert config.logged == ("test/acc",)
-
-
-def test_an_examination_of_devices_logs_no_metric(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [replace(WIDE, config={"workload": "doctor"})])
-    log(tmp_path, "000-*", {"doctor_seconds": 3.0})
-    (config,) = analyse(load_sweep(tmp_path)).configurations
-    assert config.logged == ()

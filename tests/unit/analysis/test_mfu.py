@@ -90,7 +90,6 @@ def test_a_model_without_declared_flops_has_none(tmp_path: Path) -> None:
 
 def test_the_examination_beside_the_cells_is_found(tmp_path: Path) -> None:
     assert find_doctor(tmp_path) is None
-    (tmp_path / "doctor").mkdir()
-    save_record(tmp_path / "doctor", doctor((DeviceInfo("cpu", "a CPU"), 0.1)))
+    save_record(tmp_path, doctor((DeviceInfo("cpu", "a CPU"), 0.1)))
     found = find_doctor(tmp_path)
     assert found.ranks[0].gemm[1].tflops == 0.1

@@ -1,6 +1,5 @@
 """The demands of a cell on SLURM, and how SLURM's answers are read."""
 
-import io
 import subprocess
 import time
 from pathlib import Path
@@ -20,13 +19,11 @@ from scalewise.cluster.slurm import (
     SlurmConfig,
     make_executor,
     preempted,
-    script,
     states,
+    submit,
 )
 from scalewise.cluster.slurm_executor import (
-    PrintedSweep,
     SlurmCell,
-    SlurmExecutor,
     Submission,
     job_arrays,
 )
@@ -35,8 +32,7 @@ from scalewise.config import CellConfig, ConfigError, HardwareConfig
 from scalewise.gpu import HostMismatch
 from scalewise.records import CellFolder, Ending, PlannedCell, RunningAttempt
 from scalewise.supervisor import Origin
-from scalewise.sweep import make_display, memory_advice
-from scalewise.sweep.plan import plan
+from scalewise.sweep import memory_advice
 
 
 @pytest.fixture
@@ -137,12 +133,20 @@ def make_cell() -> Any:
     return make
 
 
-def test_the_script_has_one_task_a_node_and_all_cores_of_its_ranks(tmp_path: Path) -> None:
+def test_the_script_has_one_task_a_node_and_all_cores_of_its_ranks(
+    tmp_path: Path, commands: Path
+) -> None:
+    for name, does in (("srun", "exit 1"), ("sbatch", f"cp $1 {tmp_path}/sent; echo job 5")):
+        command = commands / name
+        command.write_text(f"#!/bin/sh\n{does}\n")
+        command.chmod(0o755)
     config = launcher_config(
         SlurmConfig, {"partition": "gpu", "extra": {"constraint": "h200"}, "mem_gb_per_device": 1.5}
     )
     executor = make_executor(tmp_path, config, ClusterDemand(4, 2, 2, 3))
-    text = script(executor, 3)
+    jobs = [CellJob(order_of(CellFolder(tmp_path)), 60, 60)] * 3
+    assert [job.job_id for job in submit(executor, jobs)] == ["5_0", "5_1", "5_2"]
+    text = (tmp_path / "sent").read_text()
     for line in (
         "#SBATCH --array=0-2%3",
         "#SBATCH --constraint=h200",
@@ -159,27 +163,16 @@ def test_the_script_has_one_task_a_node_and_all_cores_of_its_ranks(tmp_path: Pat
         assert line in text.splitlines()
     (start,) = [line for line in text.splitlines() if line.startswith("srun")]
     assert "--kill-on-bad-exit=1 --cpus-per-task=6" in start
-    assert "--array" not in script(executor, 1)
-
-
-def test_print_only_prints_a_script_for_each_demand_and_runs_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    executor = SlurmExecutor(SlurmConfig(print_only=True))
-    sweep = PrintedSweep(tmp_path / "sweep", executor, make_display(io.StringIO()))
-    typed = (["strategy=single"], ["strategy=ddp", "strategy.devices=2"])
-    report = sweep.run(plan([asked(*one, "repeats=1") for one in typed], 0))
-    printed = capsys.readouterr().out
-    assert [printed.count(f"--job-name=scalewise-x{devices}") for devices in (1, 2)] == [1, 1]
-    assert report.endings == {}
-    assert not (tmp_path / "sweep").exists()
+    submit(executor, jobs[:1])
+    assert "--array" not in (tmp_path / "sent").read_text()
 
 
 def test_many_cells_are_several_arrays() -> None:
-    demands: Any = [(SimpleNamespace(planned=PLANNED), ClusterDemand(1, 1, 0, 1))] * 2300
-    arrays = [array for _, array in job_arrays(range(2300), demands)]
+    wanted, planned = ClusterDemand(1, 1, 0, 1), SimpleNamespace(planned=PLANNED)
+    cells: Any = [SimpleNamespace(cell=planned, wanted=wanted) for _ in range(2300)]
+    arrays = list(job_arrays(cells))
     assert [len(array) for array in arrays] == [1000, 1000, 300]
-    assert [cell for array in arrays for cell in array] == list(range(2300))
+    assert [cell for array in arrays for cell in array] == cells
 
 
 def test_several_tasks_on_one_node_train_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from scalewise.sweep.plan import make_cell, request
 
 CONF = conf_dir()
 COMPARED_BY_TIME = (
-    "doctor", "full_matrix", "gpt2_scaling", "matrix_gpt2_tiny", "matrix_medium",
+    "full_matrix", "gpt2_scaling", "matrix_gpt2_tiny", "matrix_medium",
     "precision_and_execution", "script", "strong_scaling", "threshold_study_cpu", "weak_scaling",
 )  # fmt: skip
 """Of ours. Published studies keep their steps and epochs, and so do those that compare losses."""

@@ -43,6 +43,8 @@ def test_several_callbacks_act_in_the_order_typed_with_the_mode_of_their_metric(
     stopping = found["early_stopping"]
     assert (stopping["monitor"], stopping["mode"], stopping["patience"]) == ("val/acc", "max", 7)
     assert found["mine"] == {"level": 3}
+    every = "callbacks.model_checkpoint.monitor=null"
+    assert "mode" not in callbacks("callbacks=model_checkpoint", every)["model_checkpoint"]
 
 
 def test_a_cell_without_any_has_the_id_of_one_that_never_heard_of_them() -> None:

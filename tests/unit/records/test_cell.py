@@ -15,7 +15,6 @@ from scalewise.cli.exits import explain
 from scalewise.records import (
     SCHEMA_VERSION,
     CellFolder,
-    Checkpoint,
     DeviceInfo,
     Ending,
     HeartbeatWriter,
@@ -23,11 +22,7 @@ from scalewise.records import (
     RecordError,
     TrackerState,
     TrackingRecord,
-    drop_checkpoints,
-    last_checkpoint,
-    part_path,
     read_heartbeat,
-    seal_checkpoint,
 )
 from scalewise.records.files import write_atomically
 from scalewise.supervisor import Job, Origin
@@ -244,48 +239,3 @@ def test_a_rank_goes_on_at_the_same_pace(tmp_path: Path, monkeypatch: pytest.Mon
     writer.close()
     beat = read_heartbeat(tmp_path / "rank0")
     assert 0 <= beat.time - beat.started_at < 60
-
-
-# Only a checkpoint all of whose files are there counts.
-def save(cell: Path, step: int) -> Path:
-    part = part_path(cell, step)
-    part.mkdir(parents=True)
-    (part / "trainer.ckpt").write_bytes(b"x" * step)
-    (part / "rank0.pt").write_bytes(b"y")
-    return seal_checkpoint(part, Checkpoint(step, step, 1, (step,), ("a CPU",), {}, {}))
-
-
-def test_the_last_whole_one_counts_and_older_ones_go(tmp_path: Path) -> None:
-    assert last_checkpoint(tmp_path) is None
-    save(tmp_path, 5)
-    second = save(tmp_path, 10)
-    found = last_checkpoint(tmp_path)
-    assert (found[0], found[1].step) == (second, 10)
-    assert found[1].files.keys() == {"rank0.pt", "trainer.ckpt"}
-    assert list((tmp_path / "checkpoints").iterdir()) == [second]
-
-
-def test_what_a_crash_left_half_written_does_not(tmp_path: Path) -> None:
-    whole = save(tmp_path, 5)
-    part_path(tmp_path, 15).mkdir()
-    torn = tmp_path / "checkpoints" / "step-000000020"
-    torn.mkdir()
-    (torn / "checkpoint.json").write_text("{")
-    found = last_checkpoint(tmp_path)
-    assert found[0] == whole
-    (whole / "trainer.ckpt").write_bytes(b"xxxxy")
-    assert last_checkpoint(tmp_path) is None, "a file of the right size holds something else"
-    drop_checkpoints(tmp_path)
-    assert not (tmp_path / "checkpoints").exists()
-    drop_checkpoints(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [{"step": 10**400}, {"files": {"absent": "0" * 64}}, {"files": {"../result.json": "0"}}],
-)
-def test_one_that_cannot_be_is_passed_over(tmp_path: Path, change: dict[str, object]) -> None:
-    path = save(tmp_path, 10) / "checkpoint.json"
-    assert last_checkpoint(tmp_path) is not None
-    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
-    assert last_checkpoint(tmp_path) is None

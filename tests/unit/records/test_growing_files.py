@@ -159,21 +159,6 @@ def test_a_folder_is_named(tmp_path: Path) -> None:
         Tail(tmp_path, LINES()).read()
 
 
-def test_a_metrics_file_that_goes_on_holds_the_whole_rows_of_the_earlier_one(
-    tmp_path: Path,
-) -> None:
-    write_metrics(tmp_path / "earlier")
-    with (tmp_path / "earlier").open("ab") as file:
-        file.write(b'{"time": 3.0, "st')
-    with closing(MetricsWriter(tmp_path / "now", tmp_path / "earlier")) as writer:
-        writer.append(MetricRow(9.0, 5, 0, 80, {}))
-        assert writer.rows == 6
-    assert [row.step for row in read_metrics(tmp_path / "now")] == [0, 1, 2, 3, 4, 5]
-    (tmp_path / "earlier").write_bytes(b'{"time": 1}\n')
-    with pytest.raises(RecordError, match="earlier: line 1: step: missing"):
-        MetricsWriter(tmp_path / "again", tmp_path / "earlier")
-
-
 # Files that lie among records and are none, and records whose values are of another kind.
 HEADER = {
     "schema_version": 1, "host": "a", "source": "process", "interval_s": 1.0, "devices": [],

@@ -50,7 +50,7 @@ from scalewise.report.study import memory_plots
 ROOT = Path(__file__).parents[3]
 RECORDING = ROOT / "tests" / "data" / "h200x2_gpt2"
 STALLED = ROOT / "tests" / "golden" / "stalled"
-EXAMINED = kept("h200x2_anatomy/nvlink") / "doctor-ddp-r0-19e13833" / "doctor.json"
+EXAMINED = kept("h200x2_anatomy/nvlink") / "doctor.json"
 FACTORS = [1.0, 1.03, 0.96]
 OWN = {"usd_per_hour": 3.6, "source": "invoice", "date": "2026-11"}
 PRICED = {"hardware": {"name": "auto", "price": OWN}}
@@ -570,26 +570,24 @@ class TestCommunication:
 
 
 class TestDoctor:
-    def test_it_is_shown_where_nothing_was_timed_and_filed_elsewhere(self, tmp_path: Path) -> None:
-        for name, spec in (("examined", Spec(config={"workload": "doctor"})), ("timed", Spec())):
-            path = write_sweep(tmp_path / name, [spec])
-            shutil.copy(EXAMINED, path / "doctor.json")
-            found = analyse(load_sweep(path))
-            assert printed(found).count("Collectives, nccl") == (name == "examined")
-            rows = cells(found, "doctor", "collectives_nccl")
-            largest = [r for r in rows if r["collective"] == "all-reduce"][-1]
-            assert len(rows) % 3 == 0 and largest["size"] == "1 GiB"
-            rates = [r for r in json.loads(EXAMINED.read_text())["ranks"][0]["collectives"]
-                     if (r["backend"], r["collective"]) == ("nccl", "all_reduce")]  # fmt: skip
-            *_, most = rates = sorted(rates, key=lambda rate: rate["bytes"])
-            middle = rates[(len(rates) - 1) // 2]["bytes"]
-            assert [r["size"] for r in rows if r["collective"] == "all-reduce"][1] == (
-                size_text(middle)
-            )
-            assert largest["bus"] == f"{most['bus_gb_s']:.0f}"
+    def test_its_collectives_are_on_the_page_at_three_sizes(self, tmp_path: Path) -> None:
+        path = write_sweep(tmp_path, [Spec()])
+        shutil.copy(EXAMINED, path / "doctor.json")
+        found = analyse(load_sweep(path))
+        assert "Collectives, nccl" not in printed(found)
+        rows = cells(found, "doctor", "collectives_nccl")
+        largest = [r for r in rows if r["collective"] == "all-reduce"][-1]
+        assert len(rows) % 3 == 0 and largest["size"] == "1 GiB"
+        rates = [r for r in json.loads(EXAMINED.read_text())["ranks"][0]["collectives"]
+                 if (r["backend"], r["collective"]) == ("nccl", "all_reduce")]  # fmt: skip
+        *_, most = rates = sorted(rates, key=lambda rate: rate["bytes"])
+        middle = rates[(len(rates) - 1) // 2]["bytes"]
+        sizes = [r["size"] for r in rows if r["collective"] == "all-reduce"]
+        assert sizes[1] == size_text(middle)
+        assert largest["bus"] == f"{most['bus_gb_s']:.0f}"
 
     def test_copies_have_a_figure_for_each_device_or_a_reason(self, tmp_path: Path) -> None:
-        path = write_sweep(tmp_path, [Spec(outcome="waiting", config={"workload": "doctor"})])
+        path = write_sweep(tmp_path, [Spec(outcome="waiting")])
         record = path / "doctor.json"
         plain = json.loads(EXAMINED.read_text())
         record.write_text(json.dumps(plain))

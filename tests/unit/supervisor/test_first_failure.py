@@ -111,14 +111,14 @@ PEER_GONE = "RuntimeError: Connection closed by peer [127.0.0.1]:65221"
 
 def rank_0_ended_after(steps: int, folder: CellFolder) -> None:
     rank: Any = SimpleNamespace(rank=0, local_rank=0, device=DeviceInfo("cpu", "Example CPU"))
-    folder.save_rank(replace(untrained_summary(rank, {}, ""), steps_completed=steps))
+    folder.save_rank(replace(untrained_summary(rank), steps_completed=steps))
 
 
 def rank_1_misses_a_peer(folder: CellFolder, at_step: int, traceback: str = IN_A_STEP) -> None:
     error = Ending("failed", "exception", PEER_GONE, 1, last_lines=(traceback,), finished_at=12.0)
     folder.save_rank_error(error)
     heartbeat = HeartbeatWriter(folder.heartbeat_path(1))
-    heartbeat.begin(40, 0, 0)
+    heartbeat.begin(40)
     heartbeat.beat(at_step, 16 * at_step)
     heartbeat.close()
 

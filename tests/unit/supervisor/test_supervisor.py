@@ -1,7 +1,6 @@
 """A supervisor whose host was lost to the sweep, and came back after a later try had begun."""
 
 import os
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -96,19 +95,6 @@ def test_the_try_that_is_under_way_is_recorded(
     assert supervisor.run().outcome == "failed"
     assert [one.message for one in supervisor.folder.attempts()] == ["rank 0 failed"]
     assert supervisor.folder.find_running_attempt() is None
-
-
-@pytest.mark.parametrize(("workload", "known"), [("doctor", True), ("train", False)])
-def test_the_doctors_workers_are_no_strangers(
-    tmp_path: Path, workload: Literal["doctor", "train"], known: bool
-) -> None:
-    one = supervised(tmp_path, replace(SETTINGS, workload=workload))
-    with subprocess.Popen(["sleep", "60"]) as worker:
-        ranks = SimpleNamespace(collect=worker.kill, failed=[], alive=[])
-        one.wakeup = cast(Any, SimpleNamespace(wait=lambda seconds: None))
-        one.folder.save_running(LATER)
-        one._watch(cast(Any, ranks))
-    assert (worker.pid in one.workers) is known
 
 
 def test_an_end_that_could_not_be_written_is_told_with_its_reason(

@@ -121,12 +121,6 @@ def test_a_sweep_that_goes_on_decides_the_same_without_another_probe(tmp_path: P
     assert sorted(c.planned.cell_id for c in again) == sorted(c.planned.cell_id for c in first)
 
 
-def test_the_devices_are_examined_once_and_before_anything_is_timed(tmp_path: Path) -> None:
-    kinds = [cell.request.cell.workload for cell in ran_in(tmp_path, "sweep.doctor=true")]
-    assert kinds == ["doctor", *["train"] * 8]
-    assert ran_in(tmp_path, "sweep.doctor=true", f"sweep.resume={tmp_path}") == []
-
-
 def test_nothing_is_trained_where_nothing_was_measured(tmp_path: Path, auto: Request) -> None:
     folder = SweepFolder(tmp_path)
     cells = plan(tuple(first_stage([auto])), 0)

@@ -50,7 +50,6 @@ def test_what_is_set_already_is_not_advised() -> None:
     said = advice(*GPT2, "strategy=fsdp", "execution.activation_checkpointing=true", devices=2)
     assert said.count("=") == 2, said
     assert "batch_size=64 accumulate_grad_batches=2" in said
-    assert advice(*GPT2, "workload=doctor") == ""
 
 
 @pytest.mark.parametrize(("cause", "told"), [("oom", True), ("signal", False)])

@@ -184,7 +184,6 @@ ON_TWO = ("strategy=ddp", "strategy.devices=2")
         ((), (*ON_TWO, "seed=7"), 1),  # nor are these compared
         (("max_steps=200",), ON_TWO, 1),
         (("max_epochs=1",), ON_TWO, 1),
-        (("checkpoint.every_s=60",), ON_TWO, 1),
         (("repeats=2",), ON_TWO, 2),
         (("repeats=auto", "max_steps=200"), ON_TWO, 3),
         (("experiment=agnews_base",), ON_TWO, 1),

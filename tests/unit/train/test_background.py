@@ -60,10 +60,9 @@ def test_it_does_not_rest_while_training_waits_for_the_records() -> None:
     drain = BackgroundDrain([pieces], interval_s=0.001)
     while not pieces.ended:
         time.sleep(0.001)
-    drain.flush()
+    drain.stop()
     assert pieces.done.is_set()
     assert pieces.ended[-1] - pieces.began[0] < 60, "there was a rest"
-    drain.stop()
 
 
 def test_what_goes_wrong_between_two_pieces_reaches_training() -> None:

@@ -9,7 +9,6 @@ from .metrics import MetricsRecorder as MetricsRecorder
 from .metrics import logged_name as logged_name
 from .recorder import CellRecorder as CellRecorder
 from .recorder import planned_steps as planned_steps
-from .shards import BatchesInPlace as BatchesInPlace
 from .shards import BatchSizes as BatchSizes
 from .shards import DataShare as DataShare
 from .step_phases import Mark as Mark

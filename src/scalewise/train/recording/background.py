@@ -59,7 +59,6 @@ class BackgroundDrain:
         self._stopping = threading.Event()
         self._hurry = threading.Event()
         """Somebody waits for the records: no rests now."""
-        self._draining = threading.Lock()
         self._error: BaseException | None = None
         self._worked_s = 0.0
         """CPU time of the thread when its present piece of work began."""
@@ -71,15 +70,6 @@ class BackgroundDrain:
         """Raise what went wrong in the thread, if anything did."""
         if self._error is not None:
             raise self._error
-
-    def flush(self) -> None:
-        """Write everything there is by now, and raise what went wrong."""
-        self.check()
-        self._hurry.set()
-        with self._draining:
-            self._hurry.clear()
-            for drain in self._drains:
-                drain(True, None)
 
     def stop(self) -> None:
         """Write everything that is left and raise what went wrong."""
@@ -102,10 +92,9 @@ class BackgroundDrain:
             stopping = self._stopping.wait(self._interval_s)
             try:
                 self._look_around()
-                with self._draining:
-                    self._worked_s = time.thread_time()
-                    for drain in self._drains:
-                        drain(False, self._give_way)
+                self._worked_s = time.thread_time()
+                for drain in self._drains:
+                    drain(False, self._give_way)
             except BaseException as error:  # handed to the training thread by check()
                 self._error = error
                 return

@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -70,8 +69,6 @@ class MetricsRecorder:
         self._losses: list[tuple[Tensor, int]] = []
         """Losses of the step's batches so far, each with the samples it is the mean of."""
         self._writer: MetricsWriter | None = None
-        self.earlier: Path | None = None
-        """The file with the rows of an earlier try, with which to begin, if it had any."""
         self._side_stream: torch.cuda.Stream | None = None
         self._scheduled = False
         """Whether the learning rate changes, at the end of a step or epoch."""
@@ -83,11 +80,6 @@ class MetricsRecorder:
     @property
     def rows(self) -> int:
         return self._writer.rows if self._writer is not None else 0
-
-    @property
-    def path(self) -> Path | None:
-        """Where the rows are; None before the first."""
-        return self._writer.path if self._writer is not None and self._writer.rows else None
 
     def drain(self, wait: bool, give_way: GiveWay | None = None) -> None:
         """Write the rows that are ready. Called from the recording thread."""
@@ -118,8 +110,7 @@ class MetricsRecorder:
     def open(self, rank: int, device: torch.device) -> None:
         """Make the file of rank ``rank``, if there is none yet."""
         if self._writer is None:
-            path = self.folder.metrics_path(rank)
-            self._writer = MetricsWriter(path, self.earlier)
+            self._writer = MetricsWriter(self.folder.metrics_path(rank))
             if device.type == "cuda":
                 self._side_stream = torch.cuda.Stream(device)
 

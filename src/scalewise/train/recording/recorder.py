@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
@@ -106,11 +105,11 @@ class CellRecorder(pl.Callback):
         )
         assert self._heartbeat is not None
         planned = planned_steps(trainer)
-        if planned is not None and not self.steps.steps:
+        if planned is not None:
             planned -= trainer.global_step  # those in a checkpoint of the user's
-        self._heartbeat.begin(planned, self.steps.steps, self.steps.samples)
+        self._heartbeat.begin(planned)
         self.metrics.begin(trainer)
-        self._run_queue.begin(self.steps.steps)
+        self._run_queue.begin(0)
         self._core_meter.begin()
         if self._profiled is not None:
             self._profiled.begin(trainer)
@@ -149,12 +148,12 @@ class CellRecorder(pl.Callback):
         self.steps.end_batch(trainer, loss is not None, batch, batch_idx)
         self.metrics.end_batch(trainer, loss)
         if self.callbacks.on and not self.steps.inside_step:
-            self.callbacks.end_step(self.steps.steps > self.steps.timed_from)
+            self.callbacks.end_step(self.steps.steps > self.steps.warmup_steps)
         self._heartbeat.beat(self.steps.steps, self.steps.samples)
         self._background.check()
-        if self.steps.steps < self.steps.timed_from:
+        if self.steps.steps < self.steps.warmup_steps:
             self._core_meter.begin()  # before warm-up ends: it takes too long for a timed step
-        if self.steps.steps == self.steps.timed_from:
+        if self.steps.steps == self.steps.warmup_steps:
             self._run_queue.begin(self.steps.steps)
         if self._profiled is not None:
             self._profiled.on_step(trainer, self.steps.steps)
@@ -172,9 +171,9 @@ class CellRecorder(pl.Callback):
         self.metrics.on_replays(trainer, losses)
         self._heartbeat.beat(self.steps.steps, self.steps.samples)
         self._background.check()
-        if before < self.steps.timed_from:
+        if before < self.steps.warmup_steps:
             self._core_meter.begin()
-        if before < self.steps.timed_from <= self.steps.steps:
+        if before < self.steps.warmup_steps <= self.steps.steps:
             self._run_queue.begin(self.steps.steps)
 
     def plan_steps(self, steps: int) -> None:
@@ -231,22 +230,6 @@ class CellRecorder(pl.Callback):
 
     def on_test_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.metrics.append_logged(trainer)
-
-    def resume(self, step: int, samples: int, metrics: Path) -> None:
-        """Go on where an earlier try had done ``step`` steps; call it before the fit.
-
-        Its metrics are kept, its step times are not: they are another set of processes'.
-        """
-        self.steps.first_step = self.steps.steps = step
-        self.steps.samples = samples
-        self.metrics.earlier = metrics
-        self.shards.leave_out(f"this try went on from a checkpoint after {step} steps")
-
-    def metrics_so_far(self) -> Path | None:
-        """The file with every metric up to now; None if there is none yet."""
-        assert self._background is not None
-        self._background.flush()
-        return self.metrics.path
 
     def close(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> RankSummary:
         """Write what is left and the summary of this rank, and return it."""

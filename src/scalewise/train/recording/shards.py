@@ -72,11 +72,17 @@ OWN_SHARE = DataShare()
 """As data parallelism has it: a part of its own, as large as any other."""
 
 
-class BatchesInPlace:
-    """A batch sampler in the place of another one, which it asks for whatever it does not know."""
+class _Listening:
+    """Keeps the index lists it passes on during its first epoch.
+
+    It is in the place of a batch sampler, which it asks for whatever it does not know.
+    """
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
+        self.drawn: list[list[int]] = []
+        self.epochs = 0
+        self.first_epoch_complete = False
 
     def __len__(self) -> int:
         return len(self.inner)
@@ -87,16 +93,6 @@ class BatchesInPlace:
     def put_into(self, loader: object) -> None:
         """DataLoader refuses a new sampler after construction."""
         object.__setattr__(loader, "batch_sampler", self)
-
-
-class _Listening(BatchesInPlace):
-    """Keeps the index lists it passes on during its first epoch."""
-
-    def __init__(self, inner: Any) -> None:
-        super().__init__(inner)
-        self.drawn: list[list[int]] = []
-        self.epochs = 0
-        self.first_epoch_complete = False
 
     def __iter__(self) -> Iterator[list[int]]:
         self.epochs += 1
@@ -146,8 +142,6 @@ class ShardRecorder:
 
     def _try_to_listen(self, loader: object) -> None:
         """Listen to the loader; where that fails, the fit goes on and the reason is recorded."""
-        if "shard_audit" in self.missing:
-            return
         try:
             source = _not_by_index(loader)
             if source:

@@ -48,15 +48,11 @@ class StepTimer:
         self.warmup_steps = warmup_steps
         self.steps = 0
         self.samples = 0
-        self.first_step = 0
-        """Steps in the checkpoint that this attempt resumed from."""
-        self.timed_from = warmup_steps
-        """Steps before the first timed one, with those of that checkpoint."""
         self.gradients = GradientWatch(lambda: self.mark(Mark.LAST_BUCKET))
         self.missing: dict[str, str] = {}
         """Reasons why something was not recorded, by its name."""
         self.steps_without_loss: int | None = None
-        """Steps of this attempt without a gradient; None if steps need no loss."""
+        """Steps without a gradient; None if steps need no loss."""
         self.batch_shape: tuple[int, ...] | None = None
         """Shape of the first tensor of the first batch."""
         self.batch_samples = 0
@@ -84,10 +80,6 @@ class StepTimer:
     def largest_samples(self) -> int:
         return self._writer.largest_samples if self._writer is not None else 0
 
-    @property
-    def attempt_steps(self) -> int:
-        return self.steps - self.first_step
-
     def begin(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         """Begin the first step, which starts when this returns."""
         self.open(trainer.global_rank, trainer.strategy.root_device)
@@ -109,7 +101,7 @@ class StepTimer:
         clock = NvtxClock if self.profile.nvtx else StepClock
         timed = device if device.type == "cuda" else None
         self.clock = clock(self._writer, timed, self.profile.anatomy, self.warmup_steps)
-        self.mark, self.timed_from = self.clock.mark, self.first_step + self.warmup_steps
+        self.mark = self.clock.mark
 
     def watch_gradients(self, trainer: pl.Trainer) -> None:
         """Watch DDP's gradient buckets, or note in :attr:`missing` why that is not possible."""
@@ -149,13 +141,13 @@ class StepTimer:
         """
         if samples is not None:
             self._step_samples = samples
-        untimed |= self.steps < self.timed_from or self._profiles
+        untimed |= self.steps < self.warmup_steps or self._profiles
         self.clock.finish_step(self.steps, epoch, self._step_samples, WARMUP if untimed else 0)
         self.steps += 1
         self.samples += self._step_samples
         self.samples_per_step = self._step_samples
         self._step_samples = 0
-        if self.steps == self.timed_from:
+        if self.steps == self.warmup_steps:
             self.gradients.begin()
 
     def mark_no_fetch(self) -> None:
@@ -175,9 +167,9 @@ class StepTimer:
     def finish_replays(self, replays: Replays, epoch: int, samples: int) -> None:
         """End the captured steps of a batch; each fed ``samples``."""
         count = len(replays.ends_ns)
-        untimed = min(count, max(0, self.timed_from - self.steps))
+        untimed = min(count, max(0, self.warmup_steps - self.steps))
         self.clock.finish_replays(replays, self.steps, epoch, samples, untimed)
-        if 0 <= self.timed_from - self.steps <= count:
+        if 0 <= self.warmup_steps - self.steps <= count:
             self.gradients.begin()
         self.gradients.repeat(count - untimed)
         self.steps += count
@@ -220,7 +212,7 @@ class StepTimer:
 
     def communication(self, strategy: Strategy) -> CommunicationRecord | None:
         """Payloads of this rank in the timed steps; call it after the last step."""
-        timed_steps = self.steps - self.timed_from
+        timed_steps = self.steps - self.warmup_steps
         communication_of = getattr(strategy, "communication", None)
         if communication_of is not None:
             record: CommunicationRecord | None = communication_of(timed_steps)

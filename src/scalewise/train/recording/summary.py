@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from scalewise.train.recording.shards import ShardRecorder
 
 
-def untrained_summary(
-    rank: RankContext, metrics: Mapping[str, float | None], why: str
-) -> RankSummary:
-    """The summary of a rank that trained nothing; ``why`` says what it did instead."""
+def untrained_summary(rank: RankContext) -> RankSummary:
+    """The summary of a rank that trained nothing."""
     return RankSummary(
         rank=rank.rank,
         local_rank=rank.local_rank,
@@ -43,10 +41,9 @@ def untrained_summary(
         peak_reserved_mib=None,
         allocation_retries=None,
         peak_rss_mib=_peak_rss_mib(),
-        metrics=metrics,
+        metrics={},
         step_rows=0,
         metric_rows=0,
-        missing={"training": why},
     )
 
 
@@ -161,7 +158,6 @@ def summarise(
         **gpu_memory(device),
         peak_rss_mib=_peak_rss_mib(),
         metrics={**metrics.final, **_counted(module)},
-        resumed_at_step=steps.first_step or None,
         steps_without_loss=steps.steps_without_loss,
         own_batches=getattr(trainer, "datamodule", None) is not None,
         loader_batch_size=loader_batch_size(trainer),

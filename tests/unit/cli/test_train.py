@@ -291,11 +291,6 @@ def test_a_bug_is_not_taken_for_wrong_input() -> None:
         assert explain(error) is None
 
 
-def test_a_full_disk_is_said_in_one_line() -> None:
-    full = OSError(28, "No space left on device", "/data/x")
-    assert explain(full) == "/data/x: No space left on device"
-
-
 @pytest.mark.parametrize(
     ("names", "launcher"),
     [

@@ -94,7 +94,7 @@ def changed(path: Path, keys: str, value: object) -> None:
         ("result.json", "ranks.0.flops_per_sample", 1e308, "less_than_equal"),
         ("result.json", "global_batch_size", HUGE, "less_than_equal"),
         ("result.json", "started_at", HUGE, "float_type"),
-        ("result.json", "finished_at", 1e300, "less_than_equal"),
+        ("result.json", "finished_at", 1.01e11, "less_than_equal"),
         ("result.json", "extra", 1, "value_error"),
         ("sweep.json", "cells.0.name", "x" * 3000, "string_too_long"),
         ("sweep.json", "cells.0.name", "../../etc", "string_pattern_mismatch"),

@@ -4,6 +4,7 @@ import zipfile
 from pathlib import Path
 
 from fakes.train_command import LEAN, SMALL, Train, copy_own_code, wait_for
+from scalewise.cli import main
 from scalewise.records import REDACTED
 
 TYPED, IN_ENVIRONMENT, NESTED = "hunter2hunter2", "hf_" + "a1B2" * 9, "correct horse"
@@ -51,7 +52,7 @@ def test_a_secret_reaches_the_rank_and_no_file(train: Train, tmp_path: Path) -> 
     assert run.only_cell().load_config()["model"]["auth"] == {"user": "me", "password": REDACTED}
 
     bundle = mine / "sweep.zip"
-    assert train("bundle", str(folder), "--out", str(bundle), cwd=mine).status == 0
+    assert main(["bundle", str(folder), "--out", str(bundle)]) == 0
     with zipfile.ZipFile(bundle) as archive:
         archive.extractall(tmp_path / "unpacked")
     assert not holding(tmp_path / "unpacked", TYPED, IN_ENVIRONMENT, NESTED)

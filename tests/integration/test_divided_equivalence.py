@@ -43,6 +43,7 @@ GPIPE = ("strategy=gpipe", "strategy.microbatches=4", *ON_TWO)
 SGD = ("optimizer=sgd", "optimizer.lr=0.02")
 IN_TWO = ("batch_size=8", "accumulate_grad_batches=2")
 RECOMPUTED = ("execution.activation_checkpointing=true",)
+TWIN = (*GPT2, "strategy=ddp", *ON_TWO, "deterministic=true", "model.dropout=0.1")
 
 VARIANTS: dict[str, tuple[str, ...]] = {
     "gpt2": GPT2, "gpt2_clipped": (*GPT2, *CLIP), "text": TEXT, "mlp": (*MLP, *SGD), "late": LATE,
@@ -52,7 +53,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "gpt2_clipped/fsdp": (*GPT2, *FSDP, *CLIP, "strategy.units=whole"),
     "gpt2_clipped/pipeline": (*GPT2, *PIPELINE, *CLIP, *RECOMPUTED),
     "text/pipeline": (*TEXT, *PIPELINE), "mlp/pipeline": (*MLP, *SGD, *PIPELINE),
-    "late/fsdp": (*LATE, *FSDP),
+    "late/fsdp": (*LATE, *FSDP), "twin": TWIN, "twin_again": TWIN,
 }  # fmt: skip
 """Up to the slash stands what a variant is compared with."""
 DIVIDED = [name for name in VARIANTS if "/" in name]
@@ -70,6 +71,11 @@ def test_a_divided_model_follows_the_loss_of_one_device(trained: Trained, name: 
     assert len(alone) == len(trained.losses[name]) == STEPS
     assert alone[0] != alone[-1]
     assert max(trained.differences(name, name.partition("/")[0])) <= EXACT
+
+
+def test_losses_of_a_deterministic_cell_are_bit_identical_twice(trained: Trained) -> None:
+    assert len(set(trained.losses["twin"])) == STEPS, "a loss that does not move proves nothing"
+    assert trained.losses["twin"] == trained.losses["twin_again"]
 
 
 def test_clipping_changes_what_is_compared(trained: Trained) -> None:

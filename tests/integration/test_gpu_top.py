@@ -22,26 +22,6 @@ def _host(tmp_path: Path, scenario: Scenario) -> dict[str, str]:
     return environment(scenario.write(tmp_path / "scenario.txt"))
 
 
-def _run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*_TOP, *arguments], env=env, capture_output=True, text=True, timeout=60, check=False
-    )
-
-
-def test_once_prints_a_table(tmp_path: Path) -> None:
-    host = _host(tmp_path, Scenario().h200(2))
-    done = _run("--once", env=host)
-    assert "H200" in done.stdout and "held back  GPU 0, 1: power cap" in done.stdout
-    no_columns = _run("--once", env={**host, "COLUMNS": "0"})
-    assert "GPU  name" in no_columns.stdout
-
-
-def test_without_a_gpu_it_says_so_in_one_line(tmp_path: Path) -> None:
-    done = _run("--once", env=_host(tmp_path, Scenario()))
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == ("error: the NVIDIA driver is loaded, but this host has no GPU\n")
-
-
 def test_the_log_is_valid_json_however_it_ends(tmp_path: Path) -> None:
     env = _host(tmp_path, Scenario().h200(4))
     log = tmp_path / "gpu_monitoring.json"

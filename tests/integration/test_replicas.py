@@ -19,17 +19,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     return [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(RANKS)]
 
 
-def test_neighbours_hold_a_replica(found: list[dict[str, Any]]) -> None:
+def test_neighbours_hold_a_replica_and_sum_and_average(found: list[dict[str, Any]]) -> None:
+    """Shared parameters get the sum of their replica, gradients the mean of those of one place."""
     assert [(one["ranks"], one["place"]) for one in found] == [
         ([0, 1], 0), ([0, 1], 1), ([2, 3], 0), ([2, 3], 1),
     ]  # fmt: skip
-
-
-def test_shared_parameters_get_the_sum_of_their_replica(found: list[dict[str, Any]]) -> None:
     assert [one["summed"] for one in found] == [[30.0], [30.0], [70.0], [70.0]]
-
-
-def test_gradients_are_averaged_over_ranks_of_the_same_place(found: list[dict[str, Any]]) -> None:
     first, second = {"own": [1.0, 2.0], "shared": [50.0]}, {"own": [2.0, 2.0], "shared": [50.0]}
     assert [one["averaged"] for one in found] == [first, second, first, second]
 

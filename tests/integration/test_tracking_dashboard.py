@@ -16,6 +16,7 @@ import pytest
 from fakes.browser import CHROMIUM, Browser
 from fakes.recorded_cell import RecordedCell, plan_sweep
 from fakes.train_command import ROOT
+from scalewise.cli import main
 from scalewise.records import Alert
 
 _VIEW = [sys.executable, "-m", "scalewise", "trackio-view"]
@@ -80,30 +81,24 @@ def test_curves_and_gpus_by_device_are_shown(dashboard: str, tmp_path: Path) -> 
                 browser.until(f"document.documentElement.outerHTML.includes({word!r})")
 
 
-def test_url_and_refusals_need_no_server(tmp_path: Path) -> None:
-    environment = environment_in(tmp_path)
-
-    def view(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [*_VIEW, *arguments]
-        return subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=120, check=False
-        )
-
-    printed = view("--url-only", "--project", "mine", "--port", "7999")
-    assert (printed.returncode, printed.stdout) == (0, "http://127.0.0.1:7999/?project=mine\n")
-    assert printed.stderr == (
-        "nothing listens there: start it with scalewise trackio-view --project mine\n"
+def test_url_and_refusals_need_no_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path))
+    assert main(["trackio-view", "--url-only", "--project", "mine", "--port", "7999"]) == 0
+    assert capsys.readouterr() == (
+        "http://127.0.0.1:7999/?project=mine\n",
+        "nothing listens there: start it with scalewise trackio-view --project mine\n",
     )
-    refused = view("--project", "mine")
-    assert refused.returncode == 2
-    assert refused.stderr.startswith("error: project: found 'mine'; in ")
-    assert refused.stderr.endswith("there is: none\n")
+    assert main(["trackio-view", "--project", "mine"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: project: found 'mine'; in ") and said.endswith(
+        "there is: none\n"
+    )
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        port = taken.getsockname()[1]
-        (tmp_path / "trackio").mkdir(exist_ok=True)
-        (tmp_path / "trackio" / "scalewise.db").touch()
-        refused = view("--project", "scalewise", "--port", str(port))
-    assert refused.returncode == 2
-    assert f"port {port}" in refused.stderr
+        port = str(taken.getsockname()[1])
+        (tmp_path / "scalewise.db").touch()
+        assert main(["trackio-view", "--project", "scalewise", "--port", port]) == 2
+    assert f"port {port}" in capsys.readouterr().err

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from fakes.requests import asked
 from fakes.train_command import LEAN, Finished, Train, copy_own_code
-from scalewise.records import read_metrics
+from scalewise.records import CellFolder, DeviceInfo, read_metrics
+from scalewise.train import RankContext, experiment
 
 SCORED = """
 import time
@@ -115,13 +117,17 @@ def test_a_run_starts_from_a_checkpoint_and_says_where_nothing_is_left(
     assert "saved after step 24 and epoch 2, where this run ends" in attempt.message
 
 
-def test_hugging_faces_form_trains_along_a_schedule(shared_train: Train, mine: Path) -> None:
-    run = shared_train(
+def test_hugging_faces_form_trains_along_a_schedule(
+    tmp_path: Path, mine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(mine))
+    cell = asked(
         *LEAN, "model._target_=scored.Keywords", "dataset._target_=scored.Rows", "batch_size=16",
-        "scheduler=cosine", "optimizer=sgd", "optimizer.lr=1.0", "log_every_n_steps=1", cwd=mine,
-    )  # fmt: skip
-    assert run.status == 0, run.err
-    rows = read_metrics(run.only_cell().metrics_path(0))
+        "scheduler=cosine", "optimizer=sgd", "optimizer.lr=1.0", "log_every_n_steps=1",
+    ).cell  # fmt: skip
+    folder = CellFolder(tmp_path)
+    experiment.run(cell, folder, RankContext(0, 0, 1, DeviceInfo("cpu", "a CPU")))
+    rows = read_metrics(folder.metrics_path(0))
     rates = [row.values["learning_rate"] for row in rows if "train_loss" in row.values]
     assert len(rates) == 12
     # The rate of each step is the one that it was taken with.

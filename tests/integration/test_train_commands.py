@@ -1,6 +1,8 @@
 """The commands of the README, from wherever they are typed."""
 
 import importlib.resources
+import json
+import os
 import shutil
 from pathlib import Path
 
@@ -12,11 +14,58 @@ from scalewise.analysis.balance import audit_shards
 from scalewise.config import conf_dir
 from scalewise.records import SweepFolder, read_metrics, read_shard, read_steps
 
+_WATCH = """
+import atexit, json, os, subprocess, sys
+
+def _write(kind):
+    names = sorted(n for n in sys.modules if n.partition(".")[0] == "scalewise")
+    with open(f"{os.environ['MODULES_FOLDER']}/{kind}-{os.getpid()}.json", "w") as file:
+        json.dump({"command": sys.orig_argv, "modules": names}, file)
+
+atexit.register(_write, "end")
+_exit = os._exit
+
+def _exit_at_once(status):  # ranks end like this
+    _write("end")
+    _exit(status)
+
+os._exit = _exit_at_once
+_start = subprocess.Popen.__init__
+
+def _watched(self, args, *rest, **named):
+    if any("scalewise.supervisor" in str(word) for word in args):
+        _write("first_cell")
+        subprocess.Popen.__init__ = _start
+    _start(self, args, *rest, **named)
+
+subprocess.Popen.__init__ = _watched
+"""
+
 
 @pytest.fixture(scope="module")
 def sweep(shared_train: Train) -> Finished:
-    """The issue's own command, its arguments in another order, from another folder."""
-    return shared_train("strategy=ddp,single", *SMALL, "model=large", "-m")
+    """The issue's own command, its arguments in another order, from another folder.
+
+    Each process of it leaves the names of our modules that it has imported.
+    """
+    folder = shared_train.cwd.parent / "modules"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(_WATCH)
+    path = os.pathsep.join([str(folder), shared_train.environment["PYTHONPATH"]])
+    shared_train.environment |= {"PYTHONPATH": path, "MODULES_FOLDER": str(folder)}
+    sampled = [word for word in SMALL if not word.startswith("monitor")]
+    how = ("model=large", "-m", "hydra.launcher.warm=false")
+    return shared_train("strategy=ddp,single", *sampled, *how)
+
+
+@pytest.fixture(scope="module")
+def imported(sweep: Finished, shared_train: Train) -> dict[str, set[str]]:
+    """Modules of ours by kind of process: first_cell, sweep, supervisor, rank."""
+    found: dict[str, set[str]] = {}
+    for path in Path(shared_train.environment["MODULES_FOLDER"]).glob("*.json"):
+        written = json.loads(path.read_text())
+        found.setdefault(_kind(path, written["command"]), set()).update(written["modules"])
+    return found
 
 
 def test_a_matrix_is_trained_and_answered(sweep: Finished) -> None:
@@ -67,6 +116,27 @@ def test_a_cell_says_what_it_depends_on(sweep: Finished) -> None:
     assert "val_loss" in rows[-1].values
 
 
+def _kind(path: Path, command: list[str]) -> str:
+    if path.name.startswith("first_cell"):
+        return "first_cell"
+    words = " ".join(command)
+    for kind, part in (("supervisor", "scalewise.supervisor"), ("rank", "scalewise.sweep.worker")):
+        if part in words:
+            return kind
+    return "sweep" if "train.py" in words else "other"
+
+
+@pytest.mark.parametrize(("kind", "most"), [("first_cell", 90), ("supervisor", 30), ("rank", 120)])
+def test_a_process_imports_few_modules(imported: dict[str, set[str]], kind: str, most: int) -> None:
+    assert 0 < len(imported[kind]) <= most
+
+
+def test_a_sweep_with_its_report_passes_through_few_modules(imported: dict[str, set[str]]) -> None:
+    to_result = imported["first_cell"] | imported["supervisor"] | imported["rank"]
+    assert len(to_result) <= 121
+    assert len(set().union(*imported.values())) <= 189
+
+
 def test_two_sweeps_in_one_second_share_nothing_and_odd_values_arrive_unharmed(
     train: Train, own_code: Path
 ) -> None:
@@ -108,27 +178,17 @@ def test_the_tab_key_completes(train: Train) -> None:
     assert run.out.split() == ["model=large"]
 
 
-def test_optuna_gets_the_objective_of_every_cell(train: Train) -> None:
-    run = train(
-        *SMALL, "-m", "hydra/sweeper=optuna", "hydra.launcher.warm=true",
-        "hydra.sweeper.n_trials=2", "hydra.sweeper.sampler.seed=1",
-        "optimizer.lr=interval(0.001,0.1)",
-    )  # fmt: skip
-    assert run.status == 0, run.err
-    cells = [folder.load_result() for _, folder in run.cells().values()]
-    assert len(cells) == 2
-    found = yaml.safe_load((run.sweep.path / "optimization_results.yaml").read_text())
-    losses = [cell.ranks[0].metrics["val_loss"] for cell in cells]
-    assert found["best_value"] == pytest.approx(min(loss for loss in losses if loss is not None))
-
-
-def test_what_holds_for_every_batch_of_a_sweeper_is_said_once(train: Train) -> None:
+def test_optuna_gets_the_objective_and_what_holds_for_all_its_batches_is_said_once(
+    train: Train,
+) -> None:
     run = train(
         *SMALL, "-m", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=4", "hydra.sweeper.n_jobs=2",
         "optimizer.lr=choice(0.01)",
     )  # fmt: skip
     assert run.status == 0, run.err
-    assert len(run.cells()) == 1
+    loss = run.only_cell().load_result().ranks[0].metrics["val_loss"]
+    found = yaml.safe_load((run.sweep.path / "optimization_results.yaml").read_text())
+    assert found["best_value"] == pytest.approx(loss)
     assert (run.out + run.err).count("folded: 1 of 2 configurations") == 1
 
 

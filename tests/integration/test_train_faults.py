@@ -30,20 +30,17 @@ from scalewise.supervisor import Job, Origin, from_line, to_line
 OWN = (*LEAN, "dataset._target_=mine.Data", "batch_size=16")
 FAULTY = (*OWN, "model._target_=mine.Faulty")
 COLLECTIVE_S = 8
-HANG_S, TIMEOUT_S = 6, 4
+HANG_S = 6
 FAULTS: dict[str, dict[str, dict[str, object]]] = {
-    "exception": {"model": {"fault": "exception"}},
     "sigkill": {"model": {"fault": "sigkill"}},
     "absent": {"model": {"fault": "hang"}, "sweep": {"collective_timeout_s": COLLECTIVE_S}},
     "hang": {
         "model": {"fault": "hang", "at": 4},
         "sweep": {"hang_timeout_s": HANG_S, "grace_s": 1},
     },
-    "slow": {"model": {"step_ms": 1000}, "sweep": {"timeout_s": TIMEOUT_S}},
     "none": {"model": {"fault": "none"}},
 }
 """Experiment to what it changes: almost every one fails in its own way."""
-RAISED = "RuntimeError: a fault of my own, = 'quoted'"
 
 
 def only_attempt(folder: CellFolder) -> Ending:
@@ -73,22 +70,11 @@ def fault(faults: Finished, request: pytest.FixtureRequest) -> CellFolder:
     return next(folder for cell, folder in faults.cells().values() if chosen in cell.overrides)
 
 
-@pytest.mark.parametrize(
-    ("fault", "cause", "message", "last"),
-    [
-        ("exception", "exception", f"rank 1: {RAISED}", RAISED),
-        ("sigkill", "signal", "rank 1 was ended by SIGKILL", None),
-    ],
-    indirect=["fault"],
-)
-def test_the_right_rank_is_blamed_with_its_last_lines(
-    fault: CellFolder, cause: str, message: str, last: str | None
-) -> None:
+@pytest.mark.parametrize("fault", ["sigkill"], indirect=True)
+def test_the_right_rank_is_blamed(fault: CellFolder) -> None:
     attempt = only_attempt(fault)
-    assert (attempt.outcome, attempt.cause, attempt.rank) == ("failed", cause, 1)
-    assert attempt.message.startswith(message)
-    if last is not None:
-        assert any(last in line for line in attempt.last_lines), attempt.last_lines
+    assert (attempt.outcome, attempt.cause, attempt.rank) == ("failed", "signal", 1)
+    assert attempt.message.startswith("rank 1 was ended by SIGKILL")
     assert attempt.finished_at - attempt.started_at < 60
     assert not fault.is_done()
 
@@ -123,13 +109,6 @@ def test_a_rank_that_never_enters_a_collective_is_named_by_those_that_wait(
 def test_no_cell_left_a_process_behind(faults: Finished, shared_train: Train) -> None:
     """Not even those that a rank had moved into sessions of their own."""
     assert shared_train.processes() == {}
-
-
-@pytest.mark.parametrize("fault", ["slow"], indirect=True)
-def test_a_time_out_ends_a_cell(fault: CellFolder) -> None:
-    attempt = only_attempt(fault)
-    assert (attempt.cause, attempt.message) == ("timeout", "not done after sweep.timeout_s=4")
-    assert attempt.finished_at - attempt.started_at < TIMEOUT_S + 10
 
 
 @pytest.mark.parametrize("fault", ["hang"], indirect=True)

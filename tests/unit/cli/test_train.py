@@ -62,8 +62,6 @@ WRONG = [
     ("-m model=[large,medium]", "model: found '[large,medium]'; "),
     ("-m tracking.project=${nope}", "Interpolation key 'nope' not"),
     ("'model=a\nb'", "model=a\\nb: "),
-    ("-m seed=range(0,100000000)",
-     "seed: found 100001 values or more (seed=range(0,100000000)); allowed: 1 to 100,000"),
     ("strategy=single,ddp",
      "strategy: found 'single,ddp' without -m; allowed: one value, or -m strategy=single,ddp "),
     ("seed=range(0,3)", "seed: found 'range(0,3)' without -m; allowed: "),
@@ -84,8 +82,6 @@ WRONG = [
      "sweep.mode: found null; allowed: min or max: the name val/foo does not tell"),
     ("scheduler=cosine",
      "scheduler.T_max: found null; allowed: a number of steps, or say how long the run is"),
-    ("devices=2 strategy=single",
-     "devices: found 2 with strategy=single; allowed: 1, or ddp"),
     ("gpus=2", "gpus: unknown key; allowed: devices\n"),
     ("-m tracking=none,both", "tracking: found 'none,both'; allowed"),
     ("-m strategy=single,ddp strategy.buckets=3", "strategy.buckets: unknown key"),
@@ -289,11 +285,6 @@ def test_a_bug_is_not_taken_for_wrong_input() -> None:
         raise ValueError("ours")
     except ValueError as error:
         assert explain(error) is None
-
-
-def test_a_full_disk_is_said_in_one_line() -> None:
-    full = OSError(28, "No space left on device", "/data/x")
-    assert explain(full) == "/data/x: No space left on device"
 
 
 @pytest.mark.parametrize(

@@ -109,15 +109,6 @@ def remote(folder: CellFolder, *hosts: Any) -> RayCell:
     return running
 
 
-def test_what_a_lost_host_could_not_record_is_recorded_for_it(tmp_path: Path) -> None:
-    folder = CellFolder(tmp_path)
-    running = remote(folder, Host("a", Ending("interrupted")), Host("b", LOST))
-    assert running.losses == [LOST]
-    assert (running.ending().outcome, running.ending().message) == ("failed", "b is gone")
-    (attempt,) = folder.attempts()
-    assert (attempt.outcome, attempt.cause, attempt.message) == ("failed", "host", "b is gone")
-
-
 @pytest.mark.parametrize(
     ("known", "told"),
     [

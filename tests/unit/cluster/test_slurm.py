@@ -18,6 +18,7 @@ from scalewise.cluster.slurm import (
     QueueUnreachable,
     SlurmConfig,
     make_executor,
+    neighbours,
     preempted,
     states,
     submit,
@@ -241,6 +242,11 @@ def test_a_controller_that_is_down_says_nothing_about_jobs(commands: Path) -> No
 def test_slurm_says_whether_it_preempted_a_job(commands: Path, said: str, expected: bool) -> None:
     program(commands, "squeue", f"echo '{said}'")
     assert preempted("5") is expected
+
+
+def test_other_jobs_on_a_node_are_neighbours(commands: Path) -> None:
+    program(commands, "squeue", "echo '6\n5\n4'")
+    assert neighbours("node1", "5") == ("SLURM job 4", "SLURM job 6")
 
 
 def test_a_run_that_died_without_a_word_is_not_blamed_on_the_one_before(tmp_path: Path) -> None:

@@ -21,19 +21,17 @@ H100 = HardwareConfig(
 )  # fmt: skip
 
 
-def test_an_allowed_mismatch_has_all_gpus() -> None:
-    assert choose_gpus(replace(H100, allow_mismatch=True), gpus(2)) == tuple(gpus(2))
-
-
-def test_on_a_host_of_several_kinds_a_profile_has_its_own() -> None:
-    own = gpus(2, "NVIDIA H100 80GB HBM3")
-    present = [*own, DeviceInfo("cuda", "NVIDIA A10G", uuid="GPU-other", index=2)]
-    assert choose_gpus(H100, present) == tuple(own)
-
-
-def test_gpus_are_chosen_by_index_and_uuid_in_the_order_given() -> None:
-    config = HardwareConfig("auto", gpus=(3, "GPU-0001"))
-    assert [gpu.index for gpu in choose_gpus(config, gpus(4))] == [3, 1]
+@pytest.mark.parametrize(
+    ("config", "chosen"),
+    [
+        (H100, [1, 0]),  # of a host of several kinds its own
+        (replace(H100, allow_mismatch=True), [3, 2, 1, 0]),
+        (HardwareConfig("auto", gpus=(3, "GPU-0001")), [3, 1]),  # in the order given
+    ],
+)
+def test_a_profile_chooses_its_gpus(config: HardwareConfig, chosen: list[int]) -> None:
+    present = [*reversed(gpus(4)[2:]), *reversed(gpus(2, "NVIDIA H100 80GB HBM3"))]
+    assert [gpu.index for gpu in choose_gpus(config, present)] == chosen
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,12 @@ class TestAgNews:
         rows = {int(label): row.tolist() for label, row in zip(target, x, strict=True)}
         assert rows == {0: [2, 2, 2, 3], 1: [2, 3, 0, 0]}
 
-    def test_imdb_is_read_in_the_same_way(self, tmp_path: Path) -> None:
+    def test_imdb_is_read_in_the_same_way_without_the_library_of_the_hub(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        with pytest.raises(DatasetError, match=r"^path: found null.* 'scalewise\[hub\]'"):
+            Imdb()
         path = tmp_path / "imdb.csv"
         path.write_text('review,sentiment\n"A fine, fine film",positive\nDull,negative\n')
         data = Imdb(str(path), max_tokens=3, validation_fraction=0.0)

@@ -168,20 +168,6 @@ def test_a_cpu_host_samples_processes_that_start_late(tmp_path: Path) -> None:
     assert len(rss) >= 4 and all(v is not None and v > 10 for v in rss)
 
 
-def test_the_record_begins_with_the_ranks(tmp_path: Path) -> None:
-    folder = CellFolder(tmp_path / "cell")
-    ranks: list[dict[int, int] | None] = [None]
-    with DeviceSampler(folder, {}, lambda: ranks[-1], interval_s=0.1):
-        time.sleep(0.25)
-        assert folder.device_series_paths() == []
-        ranks.append({0: os.getpid()})
-        time.sleep(0.35)
-    assert _series(folder).times
-    with DeviceSampler(CellFolder(tmp_path / "never"), {}, lambda: None, interval_s=0.1):
-        pass
-    assert not (tmp_path / "never").exists()
-
-
 def test_cells_of_one_process_keep_their_own_gpus(fake_nvml: Use, tmp_path: Path) -> None:
     fake_nvml(Scenario().h200(2))
     folders = [CellFolder(tmp_path / name) for name in ("first", "second")]

@@ -1,10 +1,14 @@
 """What is drawn, for 1 to 16 GPUs, narrow and wide."""
 
 import io
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from fakes.nvml.scenario import Scenario
+from scalewise.cli import main
 from scalewise.gpu.top import Frame, balance_of, render
 from scalewise.records import GRADES, DeviceSample, SampledDevice
 
@@ -61,6 +65,22 @@ def test_throttling_balance_and_notes_are_in_words() -> None:
     assert not any(grade in text for grade in GRADES), "only arrival judges load"
     assert "GPU 1 is lost" in text
     assert "lost  GPU 5" in text
+
+
+def test_once_prints_a_table_or_in_one_line_that_there_is_no_gpu(
+    fake_nvml: Callable[[Scenario], Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    fake_nvml(Scenario().h200(2))
+    assert main(["top", "--once"]) == 0
+    said = capsys.readouterr().out
+    assert "GPU  name" in said and "held back  GPU 0, 1: power cap" in said
+    fake_nvml(Scenario())
+    assert main(["top", "--once"]) == 1
+    error = "error: the NVIDIA driver is loaded, but this host has no GPU\n"
+    assert capsys.readouterr() == ("", error)
 
 
 def test_balance_is_the_cv_of_what_every_device_tells() -> None:

@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,17 @@ def test_a_runtime_folder_that_cannot_be_used_is_said_in_one_line(
         runtime_folder()
     line = explain(met.value)
     assert line is not None and line.startswith(f"{tmp_path / name}: it ")
+
+
+@pytest.mark.parametrize(("session", "found"), [("run", "run/scalewise"), ("gone", "scalewise-")])
+def test_the_runtime_folder_is_the_sessions_where_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, session: str, found: str
+) -> None:
+    (tmp_path / "run").mkdir()
+    monkeypatch.delenv("SCALEWISE_RUNTIME_DIR", raising=False)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / session))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert str(runtime_folder()).startswith(str(tmp_path / found))
 
 
 # What others see of a process that was forked into a rank.

@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,6 @@ from fakes.recorded import Spec, write_sweep
 from scalewise.analysis import load_sweep
 from scalewise.cli import main
 from scalewise.records import CellFolder, RecordError, SweepFolder, read_shard, read_steps
-from scalewise.records.files import open_plain, write_atomically
 from scalewise.sweep.resume import set_unreadable_aside
 
 PRIVATE = "a line of somebody's private file"
@@ -118,25 +116,3 @@ def test_a_run_whose_result_is_a_dead_link_or_gone_is_kept(cell: CellFolder, kin
     kept = CellFolder(cell.path / "earlier" / "1")
     assert kept.steps_path(0).read_bytes() == steps
     assert not cell.steps_path(0).exists()
-
-
-def test_a_reader_sees_a_whole_page_while_two_write_it(tmp_path: Path) -> None:
-    path, stop = tmp_path / "report.html", threading.Event()
-    pages = [letter * 2_000_000 for letter in (b"a", b"b")]
-    write_atomically(path, pages[0])
-
-    def write(page: bytes) -> None:
-        while not stop.is_set():
-            write_atomically(path, page)
-
-    writers = [threading.Thread(target=write, args=(page,)) for page in pages]
-    for writer in writers:
-        writer.start()
-    try:
-        for _ in range(50):
-            with open_plain(path) as file:
-                assert file.read() in pages
-    finally:
-        stop.set()
-        for writer in writers:
-            writer.join()

@@ -97,6 +97,29 @@ def test_the_try_that_is_under_way_is_recorded(
     assert supervisor.folder.find_running_attempt() is None
 
 
+@pytest.mark.parametrize(
+    ("settings", "woken", "alive", "ended"),
+    [
+        ({}, {}, [], ("done", None)),
+        ({}, {"stop_asked": True}, [7], ("interrupted", "interrupted")),
+        ({}, {"sweep_gone": True}, [7], ("interrupted", "interrupted")),
+        ({"timeout_s": 0.0}, {}, [7], ("failed", "timeout")),
+        ({"start_timeout_s": 0.0}, {}, [7], ("failed", "hang")),
+    ],
+)
+def test_what_ends_a_cell_whose_ranks_have_not_failed(
+    tmp_path: Path, settings: dict[str, Any], woken: dict[str, bool], alive: list[int], ended: Any
+) -> None:
+    one = supervised(tmp_path, replace(SETTINGS, **settings))
+    said = {"stop_asked": False, "sweep_gone": False, **woken}
+    one.wakeup = cast(Any, SimpleNamespace(wait=lambda seconds: None, **said))
+    one.folder.save_running(LATER)
+    living = [SimpleNamespace(rank=0, pid=pid) for pid in alive]
+    ranks: Any = SimpleNamespace(collect=lambda: None, failed=[], alive=living)
+    found = one._watch(ranks)
+    assert (found.outcome, found.cause) == ended
+
+
 def test_an_end_that_could_not_be_written_is_told_with_its_reason(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

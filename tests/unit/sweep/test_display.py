@@ -62,13 +62,6 @@ def test_a_reason_is_told_once_whatever_ended_in_between() -> None:
     assert said.getvalue().count(why.message) == 1
 
 
-def test_no_columns_at_all_silence_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "0")
-    said = io.StringIO()
-    make_display(said).note("waiting")
-    assert said.getvalue() == "waiting\n"
-
-
 def test_no_total_is_claimed_while_rounds_may_be_added() -> None:
     assert counts(sweep()) == "3/12 cells done, 1 failed"
     assert counts(sweep(round=3)) == "3 cells done, round 3, 1 failed"

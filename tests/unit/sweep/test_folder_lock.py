@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from scalewise.cli.exits import explain
-from scalewise.config import ConfigError, components
+from scalewise.config import ConfigError
 from scalewise.host import FileLock
 from scalewise.records import SweepFolder
 from scalewise.sweep import compose
@@ -129,10 +129,6 @@ def begun(folder: Path) -> Path:
     folder.mkdir(parents=True)
     (folder / "sweep.json").write_text("{}")
     return folder
-
-
-def test_the_shipped_configuration_is_found() -> None:
-    assert (components.conf_dir() / "config.yaml").is_file()
 
 
 def test_one_process_has_one_new_folder_and_two_have_two() -> None:

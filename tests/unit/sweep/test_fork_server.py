@@ -193,11 +193,12 @@ class _Server:
 
 def _admitting(folder: Path, repeat: int, *overrides: str) -> LocalExecutor:
     """An executor that was asked for a cell of that repeat."""
-    executor = LocalExecutor("exclusive", warm=True)
+    executor = LocalExecutor("exclusive", warm=None)
     executor.open(SweepFolder(folder), (), print)
     plain = asked("hardware=cpu", *overrides).plain
     request: Any = SimpleNamespace(plain=plain, cell=build_cell(plain), overrides=())
     executor.demand(SimpleNamespace(planned=SimpleNamespace(repeat=repeat), request=request))  # type: ignore[arg-type]
+    assert executor._not_forked is None, "on CPUs without being asked"
     return executor
 
 

@@ -7,7 +7,6 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from scalewise.config import ConfigError
 from scalewise.sweep import combinations, patterns
-from scalewise.sweep.grid import Pattern
 
 
 def jobs(
@@ -44,23 +43,6 @@ def jobs(
 def test_combinations_of_grids(typed: str, given: Any, made: list[str]) -> None:
     """What grids share is there once; what one grid has twice is left to the launcher to fold."""
     assert jobs(typed, **given) == made
-
-
-def test_what_is_excluded_is_not_multiplied_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = 0
-    original = Pattern.holds
-
-    def counting(self: Pattern, chosen: Any) -> bool:
-        nonlocal asked
-        asked += 1
-        return original(self, chosen)
-
-    monkeypatch.setattr(Pattern, "holds", counting)
-    # Ten values for each of eight keys are a hundred million combinations.
-    keys = " ".join(f"k{n}=0,1,2,3,4,5,6,7,8,9" for n in range(8))
-    made = jobs(keys, exclude=[f"k{n}=[!7]" for n in range(8)])
-    assert len(made) == 1
-    assert asked < 8 * 100
 
 
 @pytest.mark.parametrize(

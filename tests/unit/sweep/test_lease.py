@@ -1,7 +1,6 @@
 """Who has which device: widths of any mix, nobody twice, and locks that die with their holder."""
 
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +19,7 @@ from scalewise.records import CellFolder, DeviceInfo, Ending
 from scalewise.supervisor import to_line
 from scalewise.sweep import Engine, LocalExecutor, QueuedCell, SupervisorProcess
 from scalewise.sweep.plan import plan
-from scalewise.sweep.preflight import devices_for, explain_differences
+from scalewise.sweep.preflight import ThisHost, devices_for, explain_differences
 from scalewise.sweep.status_view import Display
 
 GPUS = [DeviceInfo("cuda", "a GPU", gpu_uuid(i), i) for i in range(4)]
@@ -64,24 +63,6 @@ def test_shares_of_the_same_cores_exclude_one_another() -> None:
     assert theirs.try_lease(whole, 1) is not None
 
 
-def test_a_lock_dies_with_its_holder() -> None:
-    script = (
-        "from scalewise.gpu import Leases; from scalewise.records import DeviceInfo;"
-        f"held = Leases().try_lease([DeviceInfo('cuda', 'a', {gpu_uuid(0)!r}, 0)], 1);"
-        "print(held is not None, flush=True); input()"
-    )
-    holder = subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert holder.stdin is not None
-    with holder:
-        assert holder.stdout.readline() == b"True\n"
-        assert Leases().try_lease(GPUS[:1], 1) is None
-        holder.kill()
-        holder.wait()
-        assert Leases().try_lease(GPUS[:1], 1) is not None
-
-
 def test_a_cpu_device_is_the_same_share_for_one_rank_and_for_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -101,6 +82,8 @@ def test_gpus_are_chosen_by_index_or_uuid_and_checked(
     assert everything.topology["0-1"].startswith("NV")
     chosen = discover(HardwareConfig("auto", gpus=(3, gpu_uuid(1))))
     assert [slot.index for slot in chosen.slots] == [3, 1]
+    host = ThisHost()
+    assert (host.slots(), host.devices_of(HardwareConfig("auto")), host.slots()) == (1, 4, 4)
     with pytest.raises(HostMismatch, match=r"hardware=a10g: found NVIDIA H200; allowed: GPUs"):
         discover(HardwareConfig("a10g", "cuda", match=("A10G",)))
 

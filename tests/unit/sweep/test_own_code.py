@@ -15,8 +15,6 @@ import pytest
 from fakes.requests import asked as composed
 from scalewise.config import Component, ConfigError
 from scalewise.datasets import AG_NEWS, read_labelled_csv
-from scalewise.datasets.tokenize import TokenIndex
-from scalewise.records import save_json
 from scalewise.sweep import preflight
 from scalewise.sweep.plan import Request
 from scalewise.sweep.preflight import check_files, check_own_code, take_own_batches
@@ -370,25 +368,6 @@ def test_what_cannot_be_read_is_refused_and_not_waited_for(tmp_path: Path) -> No
         given: dict[str, Any] = {key: str(tmp_path / name)}
         with pytest.raises(ConfigError, match=rf"^dataset\.{key}: .*{found}"):
             check_files([request(target, **given)])
-
-
-def test_tokens_that_are_missing_or_torn_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"index\.json: no such record; .*tokenize"):
-        check_files([request(TOKENS, path=str(tmp_path / "gone"))])
-    save_json(tmp_path / "index.json", TokenIndex("text", "bytes", 256, 0, 30, 30))
-    for part in ("train", "validation"):
-        (tmp_path / f"{part}.bin").write_bytes(b"\1\0" * 31)
-    asked = request(TOKENS, path=str(tmp_path))
-    check_files([asked])
-    (tmp_path / "train.bin").write_bytes(b"\1\0" * 29)
-    with pytest.raises(ConfigError, match=r"train\.bin: found 58 bytes; allowed: 60 or more"):
-        check_files([asked])
-    (tmp_path / "train.bin").unlink()
-    with pytest.raises(ConfigError, match=r"train\.bin: found 0 bytes"):
-        check_files([asked])
-    (tmp_path / "index.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"index\.json: cannot be read as JSON"):
-        check_files([asked])
 
 
 @pytest.mark.parametrize(

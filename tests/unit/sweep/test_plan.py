@@ -167,11 +167,6 @@ def test_time_ends_a_run_unless_steps_or_epochs_were_asked_for(
     assert asked(*words).cell.ends_by_time == by_time
 
 
-def test_runs_of_other_lengths_are_other_configurations() -> None:
-    lengths = ((), ("measure.min_time_s=4",), ("max_steps=200",))
-    assert len({asked(*words).config_id for words in lengths}) == 3
-
-
 ON_TWO = ("strategy=ddp", "strategy.devices=2")
 
 

@@ -53,11 +53,6 @@ def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "netrc"
 
 
-def test_nobody_is_logged_in() -> None:
-    assert not logged_in()
-    assert resolve_mode(TrackingConfig()) == "offline"
-
-
 @pytest.mark.parametrize(
     ("environment", "asked", "mode"),
     [
@@ -85,7 +80,7 @@ def test_mode_with_a_key(
 def test_netrc_counts_for_its_own_host(nobody: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nobody.write_text("machine wandb.example.org login user password secret\n")
     nobody.chmod(0o600)
-    assert not logged_in()
+    assert not logged_in() and resolve_mode(TrackingConfig()) == "offline"
     monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
     assert logged_in()
 

@@ -194,12 +194,19 @@ def test_what_is_left_is_read_in_pieces_to_the_end_of_the_longest_series(
     monkeypatch.setattr("scalewise.records.files._CHUNK_BYTES", 24 * STEP_DTYPE.itemsize)
     read = [*CellRows(cell.folder, cell.folder.load_config(), 1.0).read(final=True)]
     assert len(read) == cell.expected_rows() - 1  # but for the summary
+    for row in read:  # of a second each, in the cell's own time
+        began_at = cell.started_at + (row.step or 0) / 10 - 1
+        assert row.kind == "system" or began_at - 0.2 < row.time < began_at + 1.2
+    (first, *_) = (row for row in read if row.kind == "system")
+    assert (first.step, first.values["gpu/1/power_w"]) == (0, 153.0), "the only host has no label"
 
 
 def test_one_rank_speaks_for_the_run(tmp_path: Path) -> None:
     cell = RecordedCell(CellFolder(tmp_path), ranks=1)
     cell.train(20)
     assert [one.values["train_loss"] for one in shown(cell)] == [own_loss(10, 0), own_loss(20, 0)]
+    rows = CellRows(cell.folder, cell.folder.load_config(), 1.0).read(final=True)
+    assert not any("_cv_" in name for one in rows for name in one.values), "there is one of each"
 
 
 def test_models_that_never_meet_have_no_mean(tmp_path: Path) -> None:
@@ -217,7 +224,7 @@ def test_the_tracker_is_told_what_a_module_trained_with(tmp_path: Path) -> None:
     cell.train(20)
     cell.succeed()
     info, summary = told(cell)
-    assert "adam" not in info.tags
+    assert info.tags == ("Net", "tabular", "ddp", "fp32", "strong scaling")
     assert "optimizer" not in summary.config
     result = cell.folder.path / "result.json"
     said = '"own_optimizer": null'
@@ -312,14 +319,14 @@ def test_fast_samples_are_thinned(tmp_path: Path) -> None:
 
 
 def test_hosts_are_told_apart(tmp_path: Path) -> None:
-    sample = [DeviceSample("d0", power_w=1), DeviceSample("d1", power_w=2)]
+    sample = [DeviceSample(f"d{i}", power_w=1 + i, utilization_percent=0) for i in range(2)]
     ((_, values),) = rows(series(tmp_path, "nvml", [(1.0, sample)]), label="beef-")
     assert values == {
-        "gpu/beef-2/power_w": 1,
-        "gpu/beef-3/power_w": 2,
-        "gpus_beef/total_power_w": 3,
-        "gpus_beef/power_cv_percent": pytest.approx(100 / 3),
-    }
+        "gpu/beef-2/power_w": 1, "gpu/beef-3/power_w": 2, "gpus_beef/total_power_w": 3,
+        "gpus_beef/power_cv_percent": pytest.approx(100 / 3), "gpu_avg_utilization_beef": 0,
+        "gpu/beef-2/utilization_percent": 0, "gpu/beef-3/utilization_percent": 0,
+        "gpus_beef/mean_utilization_percent": 0,
+    }  # fmt: skip
 
 
 def test_a_late_device_is_known(tmp_path: Path) -> None:

@@ -65,11 +65,12 @@ def test_it_does_not_rest_while_training_waits_for_the_records() -> None:
     assert pieces.ended[-1] - pieces.began[0] < 60, "there was a rest"
 
 
-def test_what_goes_wrong_between_two_pieces_reaches_training() -> None:
-    def fails(wait: bool, give_way: GiveWay | None) -> None:
+@pytest.mark.parametrize("of_look", [False, True])
+def test_what_a_piece_or_a_look_raises_reaches_training(of_look: bool) -> None:
+    def fails(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    drain = BackgroundDrain([fails], interval_s=0.001)
+    drain = BackgroundDrain([] if of_look else [fails], 0.001, look=fails if of_look else None)
     deadline = time.monotonic() + 10
     with pytest.raises(OSError, match="No space"):
         while time.monotonic() < deadline:
@@ -106,17 +107,6 @@ def test_it_looks_around_while_its_work_lasts_and_not_when_training_is_over() ->
     before = len(looks)
     time.sleep(0.05)
     assert len(looks) == before
-
-
-def test_what_a_look_raises_reaches_training() -> None:
-    def fail() -> None:
-        raise RuntimeError("too late")
-
-    drain = BackgroundDrain([], interval_s=0.001, look=fail)
-    with pytest.raises(RuntimeError, match="too late"):
-        for _ in range(10_000):
-            drain.check()
-            time.sleep(0.001)
 
 
 # Run-queue delay from the kernel's count.

@@ -129,18 +129,14 @@ def test_samples_are_counted_from_the_batch(batch: object, samples: int) -> None
     assert count_samples(batch) == samples
 
 
-@pytest.mark.parametrize("outputs", [LOSS, {"loss": LOSS, "x": 1}, LOSS.reshape(1, 1)])
-def test_one_real_number_is_a_loss(outputs: object) -> None:
-    assert loss_of(outputs) == LOSS
-
-
 @pytest.mark.parametrize(
-    "outputs",
-    [None, {}, {"loss": "text"}, torch.ones(3), {"loss": torch.ones(2, 2)}, torch.ones(0),
-     torch.tensor(1j)],
+    ("outputs", "loss"),
+    [*((one, LOSS) for one in (LOSS, {"loss": LOSS, "x": 1}, LOSS.reshape(1, 1))),
+     *((one, None) for one in (None, {}, {"loss": "text"}, torch.ones(3), torch.ones(0),
+                               {"loss": torch.ones(2, 2)}, torch.tensor(1j)))],
 )  # fmt: skip
-def test_anything_else_is_no_loss_and_ends_no_run(outputs: object) -> None:
-    assert loss_of(outputs) is None
+def test_one_real_number_is_a_loss_and_nothing_else_ends_a_run(outputs: Any, loss: Any) -> None:
+    assert loss_of(outputs) == loss
 
 
 # The audit of shards looks on: whatever a user's data is, the fit does not fail for it.

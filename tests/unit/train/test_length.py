@@ -154,14 +154,6 @@ def test_a_rank_that_lost_rank_0_gives_up(monkeypatch: pytest.MonkeyPatch) -> No
     assert "cannot ask rank 0" in str(rank.errors[0])
 
 
-def test_one_device_needs_no_store() -> None:
-    alone = Rank(0, world_size=1)
-    alone.train(30)
-    alone.length.look()
-    alone.train(1)
-    assert alone.last == alone.loop.max_steps
-
-
 def test_steps_that_are_not_written_yet_count_by_the_pace() -> None:
     alone = Rank(0, world_size=1, min_time_s=3)
     alone.train(150)

@@ -17,7 +17,7 @@ from pytorch_lightning.strategies import DDPStrategy
 from torch import nn
 
 from fakes.recorded_cell import RecordedCell
-from scalewise.config import cause_of, ending_of
+from scalewise.config import cause_of
 from scalewise.doctor.host_facts import host_facts
 from scalewise.host import foreign_launch, keep_answering, rendezvous, scrubbed
 from scalewise.records import (
@@ -132,12 +132,6 @@ def ended_by_trainer(error: BaseException) -> BaseException:
             sys.exit(1)
     except BaseException as left:
         return left
-
-
-def test_an_interrupt_in_a_training_step_is_named() -> None:
-    left = ended_by_trainer(KeyboardInterrupt())
-    assert isinstance(left, SystemExit)
-    assert ending_of(cause_of(left), 0).message == "KeyboardInterrupt"
 
 
 def test_any_other_end_is_what_it_is() -> None:

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
+from typing import Literal, get_args
 
 import pytest
 from hydra.errors import MissingConfigException
@@ -209,3 +209,18 @@ def test_all_that_is_advised_of_own_code_is_read(tmp_path: Path, data: str, own:
         assert bool(found.overrides) is not own
         for override in found.overrides:
             read(tuple(shlex.split(whole(analysis, override))[3:]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "cores", "is_named"), [("cuda", 15, True), ("cuda", 3, False), ("cpu", 15, False)]
+)
+def test_threads_that_spin_are_named_before_a_loader_is_asked_for_workers(
+    tmp_path: Path, kind: Literal["cpu", "cuda"], cores: float, is_named: bool
+) -> None:
+    (config,) = analysed(tmp_path, Spec(kind=kind)).measured
+    step_ms = config.runs[0].value("step_time_ms")
+    edit_ranks(tmp_path, lambda one: one.update(other_threads_cpu_ms_per_step=cores * step_ms))
+    (config,) = analyse(load_sweep(tmp_path)).measured
+    found = remedy(config, LostTime("loader", 1.0, 0.2, ""))
+    assert ("OMP_NUM_THREADS=1" in found.words) == is_named
+    assert found.overrides[0] == "dataset.loader.num_workers=4"

@@ -307,13 +307,14 @@ def advise(given: tuple[str, ...], samples: str | None, prices: tuple[str, ...])
     FOLDER is a sweep's, or its zip; without it the newest in multirun/ is read. OVERRIDES, as
     experiment=gpt2_scaling, are measured first, as train.py -m does: on one device, on all of this
     host, and rehearsed on 2, 4 and 8, unless devices= is among them. Each workload has four lines
-    at most, every option, and what wins most with its command. Exit status: 0, or 4 if a verdict
-    is invalid.
+    at most, every option, and what wins most with its command. Exit status: 0, 4 if a verdict
+    is invalid, or that of measuring.
     """
     from scalewise.config import ConfigError
     from scalewise.report import advise as sections_of
     from scalewise.report import show_comparison
 
+    status: int = Exit.DONE
     folder = Path(given[0]) if given else None
     if folder and "=" in given[0] and not folder.exists():
         from scalewise.doctor import find_devices
@@ -323,7 +324,7 @@ def advise(given: tuple[str, ...], samples: str | None, prices: tuple[str, ...])
         words = to_advise_on(given, len(slots), on_gpus=slots[0].kind != "cpu")
         sys.argv = ["scalewise train", *words]
         status = run_training()
-        if not any(sweep.count("done") for sweep in sweep_reports):
+        if status == Exit.INTERRUPTED or not any(sweep.count("done") for sweep in sweep_reports):
             return status
         folder = sweep_reports[-1].folder
         tell("")
@@ -337,7 +338,7 @@ def advise(given: tuple[str, ...], samples: str | None, prices: tuple[str, ...])
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
     show_comparison(sections, open_console())
-    return Exit.INVALID if analysis.invalid else Exit.DONE
+    return Exit.INVALID if analysis.invalid else status
 
 
 def to_advise_on(overrides: Sequence[str], devices: int, *, on_gpus: bool) -> list[str]:
@@ -565,9 +566,8 @@ def doctor(
         show_doctor(found, open_console())
     if path is not None:
         say(f"recorded: {path}")
-    rank_failed = any(key.startswith("rank ") for key in found.missing)
     faulty = any(finding.severity == "fault" for finding in found.findings)
-    return Exit.FAILED if rank_failed or faulty else Exit.DONE
+    return Exit.FAILED if found.failed_ranks or faulty else Exit.DONE
 
 
 @application.command()

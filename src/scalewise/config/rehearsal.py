@@ -41,11 +41,6 @@ class Link:
     gpu: str = ""
     """``rehearse=auto`` takes the link where a GPU's name has this in it; empty: never."""
 
-    def __post_init__(self) -> None:
-        sizes = [size for size, _ in self.points]
-        rising = sizes == sorted(set(sizes))
-        require("points", f"{sizes[:3]} ...", rising, "bytes from small to large, each once")
-
     def ms(self, collective: Collective, size_bytes: int, ranks: int) -> float:
         """Of a collective over ``ranks`` devices: that of an all-reduce with as much on each link.
 
@@ -92,6 +87,9 @@ class RehearseConfig:
 
     def __post_init__(self) -> None:
         require("all", self.all, self.on or not self.all, "false", "rehearse=none")
+        sizes = [size for size, _ in self.points or ()]
+        rising = sizes == sorted(set(sizes))
+        require("points", f"{sizes[:3]} ...", rising, "bytes from small to large, each once")
 
     @property
     def on(self) -> bool:

@@ -43,6 +43,7 @@ def export_folder(path: Path, target: Path | None) -> tuple[list[Path], list[str
     a sweep get a folder each; those of an archive ``A.zip`` go to ``A``. Cells without GPUs are
     passed over. Raises :class:`~scalewise.records.RecordError` where no GPU was sampled at all.
     """
+    given = path
     if path.is_file():
         path, target = unpacked(path), target or path.with_suffix("")
     if (path / "config.yaml").exists():
@@ -52,7 +53,7 @@ def export_folder(path: Path, target: Path | None) -> tuple[list[Path], list[str
         cells = {cell: target / cell.name if target else cell for cell in found}
     if not cells:
         raise RecordError(
-            f"{path}: found no cell and no sweep; give the folder of either, e.g. multirun/<sweep>"
+            f"{given}: found no cell and no sweep; give the folder of either, e.g. multirun/<sweep>"
         )
     written: list[Path] = []
     problems: list[str] = []
@@ -63,7 +64,7 @@ def export_folder(path: Path, target: Path | None) -> tuple[list[Path], list[str
             problems.append(str(error))
     if not written and not problems:
         raise RecordError(
-            f"{path}: no GPU was sampled there: the cells ran on a CPU or never trained, or "
+            f"{given}: no GPU was sampled there: the cells ran on a CPU or never trained, or "
             "monitor.devices was false; nothing was written"
         )
     return written, problems

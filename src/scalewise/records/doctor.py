@@ -280,6 +280,11 @@ class DoctorReport:
     """Measurements that no rank could take, and why."""
 
     @property
+    def failed_ranks(self) -> dict[str, str]:
+        """Those that did not end well, as ``rank 1``, and why."""
+        return {rank: why for rank, why in self.missing.items() if rank.startswith("rank ")}
+
+    @property
     def collectives(self) -> tuple[CollectiveRate, ...]:
         return tuple(rate for rank in self.ranks for rate in rank.collectives)
 

@@ -245,21 +245,22 @@ class RemarkLine:
 def remark_lines(analysis: Analysis) -> tuple[RemarkLine, ...]:
     """Every remark, the gravest first; of several runs the first, and in how many it holds."""
     configs = {config.config_id: config for config in analysis.configurations}
-    found: dict[tuple[str, str], list[tuple[Remark, str]]] = {}
+    found: dict[tuple[str, str], list[tuple[Remark, int, int]]] = {}
     for same in grouped(analysis.remarks, lambda one: (one.code, one.about, one.brief)).values():
         first, runs = same[0], {one.run for one in same if one.run}
         cells = configs[first.about].cells if first.about else ()
-        often = f"{len(runs)} of {len(cells)}" if runs and len(cells) > 1 else ""
-        found.setdefault((first.code, first.text), []).append((first, often))
+        # Of one that did not end nobody knows; its damaged records are a remark all the same.
+        known = runs | {cell.planned.name for cell in cells if cell.result is not None}
+        found.setdefault((first.code, first.text), []).append((first, len(runs), len(known)))
     return tuple(
         RemarkLine(
             alike[0][0],
-            text + (f" (in {', '.join(often)} runs)" if often else ""),
-            listed([configs[one.about].label for one, _ in alike if one.about], _MOST_NAMED),
-            frozenset(one.about for one, _ in alike if one.about),
+            text + (f" (in {runs} of {known} runs)" if runs and known > len(alike) else ""),
+            listed([configs[one.about].label for one, *_ in alike if one.about], _MOST_NAMED),
+            frozenset(one.about for one, *_ in alike if one.about),
         )
         for (_, text), alike in found.items()
-        for often in [dict.fromkeys(filter(None, (often for _, often in alike)))]
+        for runs, known in [(sum(one[1] for one in alike), sum(one[2] for one in alike))]
     )
 
 

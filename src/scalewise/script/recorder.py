@@ -187,7 +187,8 @@ class ScriptRecorder:
             batch = next_batch(*args)
         finally:
             self._fetching = False
-        self.moments.end_fetch(count_samples(batch))
+        # Nothing is trained on one that is fetched in an evaluation.
+        self.moments.end_fetch(count_samples(batch) if torch.is_grad_enabled() else 0)
         return batch
 
     def log(self, name: str, value: float | torch.Tensor) -> None:

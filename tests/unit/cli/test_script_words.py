@@ -9,9 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from scalewise.cli.application import run, to_advise_on
+from fakes.kept_sweep import kept
+from scalewise.cli.application import main, run, to_advise_on
+from scalewise.cli.exits import Exit
 from scalewise.cli.script import quoted, words_of
 from scalewise.config import ConfigError, pasteable
+from scalewise.records import Ending
+from scalewise.sweep import SweepReport, sweep_reports
 
 
 def read(text: str) -> str:
@@ -123,3 +127,23 @@ def test_what_is_advised_on_is_measured_here_and_rehearsed_beyond(
     typed: list[str], devices: int, on_gpus: bool, asked: list[str]
 ) -> None:
     assert to_advise_on(typed, devices, on_gpus=on_gpus) == ["-m", *asked, *typed]
+
+
+@pytest.mark.parametrize(
+    ("status", "advises"),
+    [(Exit.DONE, True), (Exit.FAILED, True), (Exit.INTERRUPTED, False)],
+)
+def test_advice_ends_as_its_measuring_did_and_not_without_it(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    status: Exit,
+    advises: bool,
+) -> None:
+    monkeypatch.setattr("scalewise.cli.application.run_training", lambda: status)
+    monkeypatch.setattr("sys.argv", [])
+    sweep_reports.append(SweepReport(kept("cpu2_matrix"), {"one": Ending("done")}))
+    try:
+        assert main(["advise", "devices=1,2"]) == status
+    finally:
+        sweep_reports.pop()
+    assert ("gpt2_tiny" in capsys.readouterr().out) == advises

@@ -12,6 +12,7 @@ from typing import Literal
 
 import pytest
 
+from fakes.kept_sweep import RESULTS
 from scalewise.cli import main
 from scalewise.gpu import export_folder
 from scalewise.gpu.export import JsonArrayFile, multi_entry
@@ -168,12 +169,14 @@ def test_files_that_cannot_be_written_or_read_end_with_status_2_and_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, cell = tmp_path / "taken", str(_cell(tmp_path / "a", "nvml"))
+    packed = str(RESULTS / "cpu2_matrix.zip")
     file.write_text(json.dumps([multi_entry(1.7e9, _DEVICES, _SAMPLES)]))
     for words, said in (
         (["export", cell, "--out", str(file)], str(file)),
         (["export", cell, "--out", str(file / "x")], str(file / "x")),
         (["export", str(_cell(tmp_path / "cpu", "process"))], "no GPU was sampled there"),
         (["export", str(tmp_path / "a" / "gpu")], "found no cell and no sweep"),
+        (["export", packed], f"{packed}: no GPU was sampled there"),
     ):
         assert main(words) == 2
         (line,) = capsys.readouterr().err.splitlines()

@@ -237,6 +237,19 @@ def test_the_gravest_doubt_stands_with_the_number_of_all(tmp_path: Path) -> None
     assert answers(found).texts[-1] == f"{len(remark_lines(found))} remarks are in the report."
 
 
+@pytest.mark.parametrize(("ended", "said"), [(3, "(in 6 of 6 runs)"), (1, "(in 4 of 4 runs)")])
+def test_a_remark_on_several_configurations_counts_the_runs_of_all_that_ended(
+    tmp_path: Path, ended: int, said: str
+) -> None:
+    single = repeats(Spec(), STEADY_3)
+    single[ended:] = [replace(one, outcome="failed") for one in single[ended:]]
+    path = write_sweep(tmp_path, [*single, *repeats(DDP, STEADY_3)])
+    edit_ranks(path, lambda rank: rank.update(steps_without_loss=40))
+    found = analyse(load_sweep(path))
+    (line,) = (one for one in remark_lines(found) if one.first.code == "untrained")
+    assert len(line.about) == 2 and line.text.endswith(said)
+
+
 def test_of_several_remarks_the_report_has_as_many_lines() -> None:
     """The terminal counts them a configuration and in all; the report lists them."""
     found = analyse(load_sweep(kept("cpu2_matrix")))

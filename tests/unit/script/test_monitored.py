@@ -130,12 +130,16 @@ def test_a_loader_is_handed_on_as_it_is_and_its_batches_count_once(tmp_path: Pat
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     with scalewise.monitor(optimizer, folder=tmp_path / "records") as m:
         assert len(m(loader)) == 12
-        for (batch,) in m(loader):
-            model.layer.weight.grad = batch.sum() * torch.ones(2, 4)
-            optimizer.step()
+        for _ in range(2):
+            for (batch,) in m(loader):
+                model.layer.weight.grad = batch.sum() * torch.ones(2, 4)
+                optimizer.step()
+            with torch.no_grad():
+                assert sum(len(batch) for (batch,) in loader) == 96, "seen, and not trained on"
     (cell,) = cells(tmp_path / "records")
     (rank,) = cell.load_result().ranks
-    assert (rank.steps_completed, rank.samples_fed, rank.loader_batch_size) == (12, 96, 8)
+    assert (rank.steps_completed, rank.samples_fed, rank.loader_batch_size) == (24, 192, 8)
+    assert rank.largest_step_samples == 8
     with pytest.raises(TypeError, match="has no len"):
         len(m(batches(3)))
 

@@ -4,7 +4,7 @@ import os
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -126,18 +126,21 @@ def test_the_devices_of_the_widest_cell_are_examined_once_and_before_anything_ru
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     supervisors, looked = Supervisors([DONE] * 3), list[tuple[int, object]]()
+    killed = replace(EXAMINED, missing={"rank 1": "ended with status -9", "cpu_governor": "none"})
 
     def examine(_plan: Plan, slots: Sequence[DeviceInfo], _driver: object, locks: object) -> object:
         looked.append((len(supervisors.started), slots))
         assert locks, "its ranks hold the devices, and the sweep's folder"
-        return EXAMINED
+        return killed
 
     monkeypatch.setattr("scalewise.doctor.examination.examine", examine)
     wide = asked("tracking=none", "repeats=1", "devices=2", "sweep.doctor=true")
     run(engine, monkeypatch, supervisors, "sweep.doctor=true", seeds=(1, 2), more=[wide])
     assert looked == [(0, GPUS)]
-    assert find_record(engine.folder.path, DoctorReport) == EXAMINED
+    assert find_record(engine.folder.path, DoctorReport) == killed
     assert len(supervisors.started) == 3
+    (line,) = [one for one in said(engine).splitlines() if "status -9" in one]
+    assert "rank 1" in line and f"--out {engine.folder.path}" in line and "governor" not in line
 
     again = LocalExecutor("exclusive", Occupancy(read=dict))
     again.open(engine.folder, (), lambda line: None)

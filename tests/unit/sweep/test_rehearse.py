@@ -164,8 +164,10 @@ def test_all_of_nothing_is_refused() -> None:
 
 
 def test_points_out_of_order_are_refused() -> None:
-    with pytest.raises(ValueError, match="bytes from small to large"):
-        Link("", 2, ((9, 1.0), (8, 1.0)), "")
+    """While settings are read: an error without a key would be shown as a bug."""
+    for word in ("[[9,1],[8,1]]", "[[8,1],[8,2]]"):
+        with pytest.raises(ConfigError, match=r"rehearse\.points: .*bytes from small to large"):
+            settled("devices=4", "rehearse=nvlink_h200", f"rehearse.points={word}")
 
 
 def test_an_examination_without_collectives_makes_no_link(tmp_path: Path) -> None:

@@ -133,8 +133,7 @@ _ELSEWHERE = {
 }  # fmt: skip
 """Keys of other programs that have another name here."""
 _GONE = {
-    "checkpoint": "callbacks=model_checkpoint, then ckpt_path=FILE; scalewise resume runs what "
-    "is missing",
+    "checkpoint": "callbacks=model_checkpoint validation=epoch, then ckpt_path=FILE",
     "workload": "sweep.doctor=true, or scalewise doctor",
 }
 """Groups of earlier versions, and what to type instead."""

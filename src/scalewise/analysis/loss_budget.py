@@ -298,7 +298,8 @@ def lost_words(budget: LossBudget | None, names: Mapping[LossCause, str] = CAUSE
     each = ", ".join(f"{number(loss.ms)} {names[loss.cause]}" for loss in worth)
     least = min(budget.losses, key=lambda loss: loss.ms)
     if least.ms < 0 and sum(loss.ms for loss in worth) > gap:
-        each += f", offset by {number(-least.ms)} saved on {names[least.cause]}"
+        saved = names[least.cause].removesuffix(" that did not shrink")
+        each += f", offset by {number(-least.ms)} saved on {saved}"
     return f"lost {number(gap)} ms a step: {each}" if gap > 0 else f"lost: {each}"
 
 

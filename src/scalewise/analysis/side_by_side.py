@@ -3,7 +3,8 @@
 Rows are of one work where they agree in all of the configuration but the strategy and the hardware,
 so that equal samples were trained on. A metric has a winner only where the intervals of its ratios
 to all others exclude a tie, all together at 95 % (Bonferroni), from three runs a side. Runs of one
-sweep are paired by round, those of two sweeps are two samples.
+sweep are paired by round, those of two sweeps are two samples. Where rounds were added until a
+verdict, its wider interval is a winner's too.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from scalewise.analysis.comparability import grouped, grouped_alike
 from scalewise.analysis.cost import usd_per_million_samples
 from scalewise.analysis.ranking import Speed, rank
 from scalewise.analysis.run import RUN_FIGURES, Run
-from scalewise.analysis.statistics import Estimate, RatioEstimate, estimate_positive, estimate_ratio
+from scalewise.analysis.statistics import (
+    Estimate,
+    RatioEstimate,
+    adaptive,
+    estimate_at,
+    estimate_positive,
+    estimate_ratio,
+)
 from scalewise.analysis.step_path import step_edges_s
 from scalewise.analysis.summary import Analysis
 from scalewise.analysis.table import Row
@@ -85,7 +93,8 @@ class Metric:
             else [value for _, value in self.values(entry)]
             for entry in ((best, other) if self.more_is_better else (other, best))
         )
-        return estimate_ratio(above, below, confidence)
+        looked = best.side == other.side and adaptive(best.config.asked) is not None
+        return (estimate_at if looked else estimate_ratio)(above, below, confidence)
 
 
 def _of_runs(key: str, *, more_is_better: bool = False) -> Metric:

@@ -89,6 +89,8 @@ def _explanation(error: BaseException) -> str | None:
         more = "; optuna: pip install 'scalewise[optuna]'" if option == "optuna" else ""
         if group == "strategy" and option.startswith("async"):
             return _NO_ASYNC.format(option)
+        if (group, option) == ("experiment", "doctor"):
+            return f"{group}: found {option!r}; allowed: {_GONE['workload']}"
         near = closest(option, options)
         return f"{group}: found {option!r}{near}; allowed: {', '.join(options)}{more}"
     if isinstance(error, OverrideParseException):
@@ -130,6 +132,11 @@ _ELSEWHERE = {
     "task_name": "project", "train": "test",
 }  # fmt: skip
 """Keys of other programs that have another name here."""
+_GONE = {
+    "checkpoint": "callbacks=model_checkpoint validation=epoch, then ckpt_path=FILE",
+    "workload": "sweep.doctor=true, or scalewise doctor",
+}
+"""Groups of earlier versions, and what to type instead."""
 _MOST_KEYS = 10
 """That one line can list."""
 
@@ -149,6 +156,8 @@ def _explain_unknown_key(error: Any, said: str) -> str | None:
     typed = re.search(r"Could not override '(.+?)'", said)
     name = key if typed is None or "." in key else typed[1]
     last = name.rpartition(".")[2]
+    if key in _GONE:
+        return f"{name}: unknown key; allowed: {_GONE[key]}"
     if "." not in key:
         meant = sorted(_paths_to(_ELSEWHERE.get(last, last), plain), key=lambda path: "." in path)
         if meant:

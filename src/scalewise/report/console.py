@@ -116,7 +116,7 @@ def _whose(line: Line) -> str:
     return f"{line.subject}: " if line.subject else ""
 
 
-_CLAUSE = re.compile(r"(?<=[.,;]) (?=\S)| (?=\()")
+_CLAUSE = re.compile(r"(?<=[.,;])(?<!Next,) (?=\S)| (?=\(|scalewise resume )")
 _PASTED = re.compile(r"^ *(Next|Run|log): |scalewise resume ")
 
 

@@ -67,8 +67,9 @@ def test_a_clause_is_not_torn_and_a_command_never_broken() -> None:
     assert rows("a figure of one, another of two (and more).", 24) == [
         "a figure of one,", "  another of two", "  (and more).",
     ]  # fmt: skip
-    command = f"  Next: scalewise resume {'x' * 90} sweep.extend=4"
-    assert rows(f"{command} (2 min).", 80) == [command, "  (2 min)."]
+    command = f"scalewise resume {'x' * 90} sweep.extend=4"
+    broken = ["  Next, to decide:", f"  {command}", "  (2 min)."]
+    assert rows(f"  Next, to decide: {command} (2 min).", 80) == broken
     assert max(map(len, rows("word " * 60, 80))) <= 80
 
 
@@ -148,7 +149,7 @@ def test_a_gain_is_told_where_the_losses_exceed_the_whole(tmp_path: Path) -> Non
     ((name, budget),) = ((p.multi.config_id, found.budgets[p.multi.config_id]) for p in found.pairs)
     losses = (
         LostTime("transfer", 2.34, 0.1, ""), LostTime("long_steps", 0.3, 0.02, ""),
-        LostTime("optimizer", -1.5, -0.1, ""),
+        LostTime("device_work", -1.5, -0.1, ""),
     )  # fmt: skip
 
     def said(measured_ms: float) -> str:
@@ -156,8 +157,11 @@ def test_a_gain_is_told_where_the_losses_exceed_the_whole(tmp_path: Path) -> Non
         (lines,) = blocks(replace(found, budgets={**found.budgets, name: made}))
         return next(line.text for line in lines if line.text.startswith("Lost"))
 
-    assert said(21.14).endswith(", offset by 1.50 saved on optimizer.")
+    assert said(21.14).endswith(", offset by 1.50 saved on compute.")
     assert "1.50" not in said(23.0)
+    diverged = replace(DDP, final_loss=float("nan"))
+    lost = analysed(tmp_path / "lost", *repeats(Spec(), STEADY_3), *repeats(diverged, STEADY_3))
+    assert answers(lost).texts[0].startswith("train_loss "), "the name that was logged"
 
 
 @pytest.mark.parametrize(

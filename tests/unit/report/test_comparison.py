@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fakes.recorded import DDP, STEADY, Spec, repeats, step_ms, write_sweep
+from fakes.recorded import DDP, STEADY, Spec, analysed, repeats, step_ms, write_sweep
+from scalewise.analysis import workloads
 from scalewise.cli import main
 
 
@@ -156,3 +157,9 @@ def test_without_a_factor_rows_winners_and_the_factor_that_differs_are_printed(
     assert "what differs: code" in said
     assert said.splitlines()[-1].startswith("large: for time take A ddp x2; for cost take ")
     assert "large ddp x2: slower: 0.50" in said
+    auto = [replace(s, config={"repeats": "auto"}) for s in (Spec(), DDP)]
+    each = [repeats(s, STEADY[:3][::way]) for s, way in zip(auto, (1, -1), strict=True)]
+    found = analysed(tmp_path / "c", *each[0], *each[1])
+    (work,), (pair,) = workloads([found]), found.pairs
+    looked, winner = pair.speedup.interval, work.winners[0].advantage
+    assert winner and looked and winner.interval == looked, "the winner's is the verdict's"

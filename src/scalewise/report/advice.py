@@ -117,7 +117,8 @@ def _of_workload(
 def _options(analysis: Analysis) -> Iterator[Option]:
     for one in analysis.measured:
         pair, word = analysis.pair(one), analysis.verdict_word(one)
-        yield Option(one, one.devices or 1, word, pair.speedup if pair else None)
+        sound = pair if word != "invalid" else None  # the speedup of an invalid one means nothing
+        yield Option(one, one.devices or 1, word, sound.speedup if sound else None)
     for play in analysis.rehearsals:
         yield Option(play.config, play.record.ranks, play.word, play.speedup, play)
 

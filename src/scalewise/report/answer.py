@@ -405,7 +405,7 @@ def why_none(analysis: Analysis) -> str:
     if not analysis.measured:
         return "No cell finished, so nothing was measured."
     if analysis.rehearsals and analysis.measured:
-        return "Nothing ran on several devices; more were rehearsed."
+        return "Nothing ran on several devices: they were rehearsed."
     if tried:
         return "No cell on several devices finished, so there is nothing to compare."
     config = analysis.measured[0]

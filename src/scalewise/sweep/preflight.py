@@ -63,7 +63,7 @@ def check_files(requests: Iterable[Request]) -> None:
             why = "a folder, which only some strategies write"
         if why is not None:
             raise ConfigError(
-                f"ckpt_path: found {path}: {why}; allowed: a checkpoint of Lightning's (from "
+                f"ckpt_path: found {path!r}: {why}; allowed: a checkpoint of Lightning's (from "
                 f"{Path.cwd()})"
             )
     datasets = {repr(one.cell.dataset): one.cell.dataset for one in requests}

@@ -248,7 +248,7 @@ def test_the_report_marks_it_and_keeps_it_out_of_the_figures(tmp_path: Path) -> 
     page, details = files.markdown.read_text(), files.details.read_text()
     assert "large ddp x2, rehearsed over pcie: 2.00x (90 % interval 1." in page
     assert "Rehearsed, not measured" in details
-    assert "Nothing ran on several devices; more were rehearsed." in page
+    assert "Nothing ran on several devices: they were rehearsed." in page
     (plain,) = json.loads(files.json.read_text())["rehearsals"]
     assert (plain["ranks"], plain["verdict"]) == (2, "likely pays")
     scaling = details[details.index("## Scaling") :].split("\n## ")[0]

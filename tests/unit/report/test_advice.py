@@ -266,6 +266,10 @@ def test_no_single_device_and_an_invalid_one_are_refused(tmp_path: Path) -> None
         advised(tmp_path / "none")
     write_sweep(tmp_path / "bad", [*three(Spec()), *three(DDP)])
     unchanged = {"parameters_changed": False}
+    edit_ranks(tmp_path / "bad", lambda one: one.update(unchanged), "*ddp*")
+    invalid = option(advised(tmp_path / "bad")[0], "ddp x2")
+    assert invalid["verdict"] == "invalid"
+    assert "times" not in invalid, "it has no speedup, and no other row has"
     edit_ranks(tmp_path / "bad", lambda one: one.update(unchanged), "*single*")
     with pytest.raises(ConfigError, match="found an invalid one: ") as error:
         advised(tmp_path / "bad")

@@ -149,7 +149,7 @@ def work_remedy(config: Configuration) -> Remedy:
 
 
 _QUICKER: Final = (
-    ("precision", "a narrower number format", ("bf16-mixed", "fp16-mixed", "fp8")),
+    ("precision", "a narrower number format", ("bf16-mixed", "fp16-mixed")),
     ("execution", "compiled steps", ("compile", "cudagraph_compiled")),
 )
 """Less traffic and more use of the tensor cores: what to try, and what is as good already."""

@@ -207,7 +207,7 @@ class Provenance:
 class RankSummary:
     """Counts of one rank, taken while it ran. None is "not known", never zero."""
 
-    GONE: ClassVar[frozenset[str]] = frozenset({"fp8"})
+    GONE: ClassVar[frozenset[str]] = frozenset({"fp8", "probed_ratio", "probed_samples_per_s"})
     """Keys that kept records have, and nobody reads."""
     rank: Rank
     local_rank: Rank
@@ -259,11 +259,6 @@ class RankSummary:
     data_shard: Rank | None = None
     """Which part of each global batch it fed: samples of ranks that share one count once. None: a
     part of its own."""
-    probed_samples_per_s: float | None = None
-    """Forward and backward of its device, measured before training to share out batches; None
-    where nobody asked."""
-    probed_ratio: tuple[float, float, float] | None = None
-    """That over the fastest device's, and the ends of the interval by which shares differ."""
     communication: CommunicationRecord | None = None
     """Its collectives; None where it trained alone or nothing could count them."""
     run_queue_ms_per_step: float | None = None

@@ -212,7 +212,7 @@ def test_each_kind_of_gpu_has_its_own_task_at_the_same_time(
         ("ddp", 4, 1),
         ("ddp", 2, 0),
         ("ddp hardware.gpus=[1,2]", 2, 1),
-        ("heterogeneous", 4, 0),
+        ("heterogeneous strategy.shares=[0.3,0.3,0.2,0.2]", 4, 0),
         ("single precision=tf32", 1, 0),
     ],
 )

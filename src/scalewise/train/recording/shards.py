@@ -18,11 +18,7 @@ if TYPE_CHECKING:
 
 
 class BatchSizes:
-    """Samples of each shard in a batch, equal or not.
-
-    A strategy that measures its devices first may settle them anew, in the same way on all ranks,
-    before the first batch is drawn.
-    """
+    """Samples of each shard in a batch, equal or not."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self._sizes = tuple(sizes)
@@ -44,12 +40,6 @@ class BatchSizes:
     def share(self, shard: int) -> float:
         """The part of a batch that this shard gives, 0 to 1."""
         return self._sizes[shard] / self.total
-
-    def settle(self, sizes: Sequence[int]) -> None:
-        """Share out the same batch otherwise. Raises ValueError for a batch of another size."""
-        if sum(sizes) != self.total:
-            raise ValueError(f"sizes: found {tuple(sizes)}; allowed: {self.total} samples in all")
-        self._sizes = tuple(sizes)
 
 
 @dataclass(frozen=True)

@@ -229,6 +229,15 @@ def test_equal_shares_on_unlike_gpus_are_told_of(
     assert all(A10G in line and H100 in line for line in lines)
 
 
+def test_a_host_of_divided_gpus_has_none_and_says_why(
+    fake_nvml: Callable[[Scenario], Path],  # noqa: F811
+) -> None:
+    fake_nvml(Scenario().h200(1).mig(0, 3))
+    found = Hosts().of(asked("tracking=none").cell.hardware)
+    assert {slot.kind for slot in found.slots} == {"cpu"}
+    assert "MIG mode" in (found.no_gpu or "")
+
+
 @pytest.mark.parametrize(("precision", "told"), [("tf32", 1), ("fp32", 0)])
 def test_a_cpu_is_said_to_have_no_tf32(precision: str, told: int) -> None:
     cell = asked("tracking=none", "hardware=cpu", f"precision={precision}").cell

@@ -42,7 +42,7 @@ _NO_RESET_NEEDED: Final = frozenset({13, 31, 43, 45, 63, 68, 94})
 
 _MOST_AT_ONCE = 64
 
-_NEARLY_FULL: Final = 0.95
+NEARLY_FULL: Final = 0.95
 _CHOSEN: Final = frozenset({"application clocks", "display clock setting"})
 _COMMON: Final = frozenset({"power cap", "sync boost"})
 Level = Literal["warn", "error"]
@@ -214,7 +214,7 @@ class DeviceAlerts:
                 text = f"{gpu}: {count - before} {words} while this cell ran"
                 yield Alert(when, level, "ecc", device.id, words, text)
         used, total = sample.memory_used_mib, device.memory_total_mib
-        if used is not None and total and used > _NEARLY_FULL * total:
+        if used is not None and total and used > NEARLY_FULL * total:
             text = (
                 f"{gpu}: {used:,.0f} of {total:,.0f} MiB used ({used / total:.1%}); "
                 "a smaller batch_size leaves room"

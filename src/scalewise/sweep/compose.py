@@ -64,8 +64,8 @@ class Composer:
         self._loader: Any = context.config_loader
         self._parser = OverridesParser.create(config_loader=self._loader)
         self._parsed: dict[str, tuple[Override, bool]] = {}
-        self._bases: dict[tuple[str, ...], DictConfig] = {}
-        self._written: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self._bases: dict[tuple[str, ...], tuple[DictConfig, tuple[str, ...]]] = {}
+        """By the choices of groups, with the keys that the experiment file sets."""
 
     def compose(self, overrides: Sequence[str]) -> DictConfig:
         """One job's configuration by Hydra itself. Raises ConfigError or one of Hydra's errors."""
@@ -89,9 +89,9 @@ class Composer:
         values = [override for override, is_value in parsed if is_value]
         choices = tuple(o.input_line or "" for o, is_value in parsed if not is_value)
         if choices not in self._bases:
-            base = self._bases[choices] = self.compose(choices)
-            self._written[choices] = written_keys(self._loader, base.hydra.runtime)
-        config = copy.deepcopy(self._bases[choices])
+            base = self.compose(choices)
+            self._bases[choices] = base, written_keys(self._loader, base.hydra.runtime)
+        config = copy.deepcopy(self._bases[choices][0])
         with open_dict(config):
             config.hydra.job.id, config.hydra.job.num = str(number), number
         self._loader._apply_overrides_to_config(values, config)
@@ -100,7 +100,7 @@ class Composer:
     def written(self, overrides: Sequence[str]) -> tuple[str, ...]:
         """The keys that the experiment file of a job sets; ask after :meth:`plain`."""
         parsed = [self._parse(text) for text in open_keys(overrides)]
-        return self._written[tuple(o.input_line or "" for o, is_value in parsed if not is_value)]
+        return self._bases[tuple(o.input_line or "" for o, is_value in parsed if not is_value)][1]
 
     def _parse(self, text: str) -> tuple[Override, bool]:
         """An override, and whether it only sets a value; jobs share most of theirs."""

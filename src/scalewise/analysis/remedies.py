@@ -87,8 +87,7 @@ def remedy(config: Configuration, loss: LostTime) -> Remedy:
             return _remedy(config, (Way("use a quieter host"), more_each), "use a quieter host")
         case "waiting":
             without = f"compare without the device of rank {loss.rank} (hardware.gpus=[...])"
-            share = Way("give it a share it can keep up with (strategy=heterogeneous)")
-            return _remedy(config, (Way(without), share), without)
+            return _remedy(config, (Way(without),), without)
         case "loader":
             workers = Way("load beside the training", "dataset.loader.num_workers=4")
             return _remedy(config, (workers, *_on_device(config)))

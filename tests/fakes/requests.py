@@ -3,7 +3,6 @@
 import copy
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 from hydra._internal.callbacks import Callbacks
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
@@ -11,7 +10,7 @@ from hydra._internal.utils import create_config_search_path
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.singleton import Singleton
 from hydra.types import HydraContext, RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from scalewise.config import (
     as_typed,
@@ -19,38 +18,12 @@ from scalewise.config import (
     keep_known_keys,
     open_keys,
     place_on_devices,
-    resolve,
 )
 from scalewise.sweep import sweep_folder
 from scalewise.sweep.compose import Composer
 from scalewise.sweep.grid import combinations
 from scalewise.sweep.plan import Request, request
 from scalewise.sweep.preflight import take_own_batches
-
-
-class OncePerChoice(Composer):
-    """Composes each choice of groups once, those whose parts refer to one another too.
-
-    Values are set in a copy of these by the function with which Hydra itself sets them.
-    """
-
-    def plain(self, overrides: Sequence[str], number: int) -> dict[str, Any]:
-        parsed = [self._parse(text) for text in open_keys(overrides)]
-        choices = tuple(o.input_line or "" for o, is_value in parsed if not is_value)
-        if self._bases.get(choices, {}) is not None:
-            return super().plain(overrides, number)
-        composed = self.compose(choices, number)
-        config = OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
-        values = [override for override, is_value in parsed if is_value]
-        ConfigLoaderImpl._apply_overrides_to_config(values, config)
-        return resolve(config)
-
-    def compose(self, overrides: Sequence[str], number: int) -> DictConfig:
-        return self._composed(tuple(overrides))
-
-    @functools.cache  # noqa: B019  # lives as long as its composer, to the end of the tests
-    def _composed(self, overrides: tuple[str, ...]) -> DictConfig:
-        return super().compose(overrides, 0)
 
 
 @functools.cache
@@ -64,7 +37,7 @@ def composer(*experiments: str) -> Composer:
     loader.repository.load_config = lambda config_path: copy.deepcopy(parsed(config_path))
     master = loader.load_configuration("config", list(experiments), RunMode.MULTIRUN)
     Singleton.set_state(state)
-    return OncePerChoice(master, HydraContext(loader, Callbacks()))
+    return Composer(master, HydraContext(loader, Callbacks()))
 
 
 def asked(*overrides: str) -> Request:

@@ -4,9 +4,8 @@
 
 Each variant is a list of Hydra overrides. Variants for one device run in the first rank alone,
 all others in both ranks (gloo); each is a real cell with real records below ``folder``. Names that
-begin with ``TWO_HOSTS`` take the two ranks for two hosts of one device each; those that begin with
-``THREE_TO_ONE`` find the first device three times as fast as the second; in those that begin with
-``JITTERED`` the second rank sleeps up to ``MOST_JITTER_S`` in each forward pass, and the first
+begin with ``TWO_HOSTS`` take the two ranks for two hosts of one device each; in those that begin
+with ``JITTERED`` the second rank sleeps up to ``MOST_JITTER_S`` in each forward pass, and the first
 ``REST_S``: it would else be thousands of steps ahead of a rank that it never meets.
 """
 
@@ -27,7 +26,6 @@ from scalewise.records import CellFolder, DeviceInfo, RankSummary, read_metrics,
 
 RANKS = 2
 TWO_HOSTS = "two_hosts_"
-THREE_TO_ONE = "three_to_one_"
 JITTERED = "jittered_"
 MOST_JITTER_S = 0.02
 REST_S = 0.005
@@ -102,7 +100,6 @@ def _train_all(folder: Path, rank: int) -> None:
     from scalewise.train import RankContext, experiment
     from scalewise.train.execution import ExperimentModule
     from scalewise.train.rank import join
-    from scalewise.train.strategies import device_speeds
 
     torch.set_num_threads(1)
     variants = json.loads((folder / "variants.json").read_text())
@@ -120,15 +117,11 @@ def _train_all(folder: Path, rank: int) -> None:
             local_rank = 0 if hosts == 2 else rank
             os.environ |= {"NODE_RANK": str(rank - local_rank), "LOCAL_RANK": str(local_rank)}
             place = RankContext(rank, local_rank, RANKS, device, hosts)
-            measure = device_speeds.probe_samples_per_s
-            if name.startswith(THREE_TO_ONE):
-                device_speeds.probe_samples_per_s = _three_to_one
             step = ExperimentModule.training_step
             if name.startswith(JITTERED):
                 span_s = (0, MOST_JITTER_S) if rank == 1 else (REST_S, REST_S)
                 ExperimentModule.training_step = _late(step, *span_s)  # type: ignore[method-assign]
             experiment.run(cell, CellFolder(folder / name), place)
-            device_speeds.probe_samples_per_s = measure
             ExperimentModule.training_step = step  # type: ignore[method-assign]
 
 
@@ -140,10 +133,6 @@ def _late(step: Callable[..., Any], least_s: float, most_s: float) -> Callable[.
         return step(*args, **kwargs)
 
     return late
-
-
-def _three_to_one(*_: Any) -> list[float]:
-    return [(300.0, 100.0)[int(os.environ["RANK"])]] * 3
 
 
 if __name__ == "__main__":

@@ -32,8 +32,6 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "ddp_without_no_sync": (*DDP, *IN_TWO, "strategy.no_sync=false"),
     "heterogeneous": (*UNEVEN, "strategy.shares=[0.7,0.3]"),
     "heterogeneous_accumulated": (*UNEVEN, *IN_TWO, "strategy.shares=[0.3,0.7]"),
-    "heterogeneous_auto": UNEVEN,
-    "three_to_one_auto": UNEVEN,
     "local_sgd_every_step": (*LOCAL, "strategy.period=1", *SGD),
     "local_sgd": (*LOCAL, "strategy.period=4", "validation=end"),
     "local_sgd_unscored": (*LOCAL, "strategy.period=4", "dataset.samples=400"),
@@ -123,18 +121,6 @@ def test_uneven_shares_are_whole_disjoint_and_counted(trained: Trained) -> None:
     rows = [read_metrics(folder.metrics_path(r))[-1] for r in range(RANKS)]
     assert [row.samples for row in rows] == [50 * 16] * RANKS
     assert [row.step_samples for row in rows] == [11, 5]
-
-
-def test_measured_shares_fill_the_batch(trained: Trained) -> None:
-    fed = [trained.rank("heterogeneous_auto", r).samples_fed for r in range(RANKS)]
-    assert sum(fed) == 50 * 16
-    assert min(fed) >= 50
-    speeds = [trained.rank("heterogeneous_auto", r).probed_samples_per_s for r in range(RANKS)]
-    assert all(speed is not None and speed > 0 for speed in speeds)
-    assert fed[0] == fed[1] or (fed[0] > fed[1]) == (speeds[0] > speeds[1])  # type: ignore[operator]
-    unlike = [trained.rank("three_to_one_auto", r).samples_fed for r in range(RANKS)]
-    assert unlike == [50 * 12, 50 * 4], "what was settled is what is fed"
-    assert trained.rank("heterogeneous").probed_samples_per_s is None
 
 
 def test_local_sgd_diverges_between_averagings_and_learns(trained: Trained) -> None:

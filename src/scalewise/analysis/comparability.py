@@ -234,9 +234,6 @@ def place(cell: CellRecords) -> dict[str, str]:
     typed = flatten(setting(cell.config, "hardware") or {})
     if unsaid := [mark for mark in marks if f"nccl.{mark.partition('=')[0]}" not in typed]:
         found["emulated"] = "+".join(unsaid)
-    if setting(cell.config, "strategy.kind") == "heterogeneous":
-        fed = [round(rank.samples_fed / max(1, rank.steps_completed)) for rank in result.ranks]
-        found["split"] = "+".join(map(str, fed))
     return found
 
 

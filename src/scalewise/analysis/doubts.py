@@ -232,10 +232,6 @@ def _of_run(config: Configuration, run: Run, *, is_uneven: bool) -> Iterator[Rem
         words = f"{seen}: {stop.why}".rstrip(": .")
         figures = {"by": stop.by, "epoch": stop.epoch, "after_step": stop.after_step}
         yield Remark("stopped_early", {**figures, "words": words})
-    if first and first.fp8:
-        others, count = first.fp8.other_layers, len(first.fp8.fp8_layers)
-        told = f"not {listed(others, _MOST_NAMED)}" if others else "all"
-        yield Remark("fp8", {"fp8": count, "layers": count + len(others), "others": told})
     by_others = config.setting("script.command") is not None
     if first and (by_others or config.setting("dataset.name") == "own"):
         # Whoever wrote it knows nothing of what could have been seen.

@@ -23,7 +23,6 @@ Peak = Literal["data sheet", "measured GEMM"]
 
 _FORMATS = {
     "fp32": "fp32", "tf32": "tf32", "bf16-mixed": "bf16", "fp16-mixed": "fp16",
-    "fp8": "fp8",
 }  # fmt: skip
 """The number format of the products in each shipped precision."""
 

@@ -104,7 +104,6 @@ WORDS: Final[Mapping[str, Kind]] = {
         "first step began; a median step takes {median_step_ms:,.3g} ms"),
     "stopped_early": Kind("note", "{by} ended it early", "in epoch {epoch}, after step "
         "{after_step:,}{words}"),
-    "fp8": Kind("note", "{fp8} of {layers} linear layers ran in fp8", "{others}"),
     "missing": Kind("note", "{figure} is missing", "{why}"),
     "power_cap": Kind("note", "{device} was held back by its power cap",
         "no fault in a GPU that works hard"),

@@ -91,8 +91,7 @@ def remedy(config: Configuration, loss: LostTime) -> Remedy:
             return _remedy(config, (Way("use a quieter host"), more_each), "use a quieter host")
         case "waiting":
             without = f"compare without the device of rank {loss.rank} (hardware.gpus=[...])"
-            share = Way("give it a share it can keep up with", "strategy=heterogeneous", False)
-            return _remedy(config, (Way(without), share), without)
+            return _remedy(config, (Way(without),), without)
         case "loader":
             workers = Way("load beside the training", "dataset.loader.num_workers=4")
             return _remedy(config, (*_one_thread(config), workers, *_on_device(config)))
@@ -153,7 +152,7 @@ def work_remedy(config: Configuration) -> Remedy:
 
 
 _QUICKER: Final = (
-    ("precision", "a narrower number format", ("bf16-mixed", "fp16-mixed", "fp8")),
+    ("precision", "a narrower number format", ("bf16-mixed", "fp16-mixed")),
     ("execution", "compiled steps", ("compile", "cudagraph_compiled")),
 )
 """Less traffic and more use of the tensor cores: what to try, and what is as good already."""

@@ -190,7 +190,7 @@ class DdpConfig(ProcessGroupConfig):
         require("strategy.compression", self.compression, holds, "none", beside)
 
 
-_EACH = "one for each device, or auto"
+_EACH = "one for each device"
 
 
 @dataclass(frozen=True)
@@ -205,30 +205,26 @@ class HeterogeneousConfig(DdpConfig):
     UNEVEN: ClassVar[bool] = True
     ALLOWED: ClassVar[Mapping[str, tuple[object, ...]]] = {"execution": ("eager", "compile")}
 
-    shares: Literal["auto"] | tuple[float, ...] = "auto"
-    """Share of each batch, one a rank, adding up to 1; ``auto``: measured before training."""
+    shares: tuple[float, ...] = ()
+    """Share of each batch, one a rank, adding up to 1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         whole = self.compression == "none"  # the gradients it sends are weighted
         require("compression", self.compression, whole, "none", f"strategy={self.name}")
-        if self.shares == "auto":
-            return
         sound = min(self.shares, default=0.0) > 0 and abs(sum(self.shares) - 1) <= 1e-3
-        allowed = "one above 0 for each device, adding up to 1, or auto"
+        allowed = f"one above 0 {_EACH[4:]}, adding up to 1: samples/s of each alone over their sum"
         require("shares", list(self.shares), sound, allowed)
         fits = self.devices in ("auto", len(self.shares))
         require("shares", len(self.shares), fits, _EACH, f"devices={self.devices}")
 
     def check_world(self, world_size: int) -> None:
         super().check_world(world_size)
-        fits = self.shares == "auto" or len(self.shares) == world_size
+        fits = len(self.shares) == world_size
         require("strategy.shares", len(self.shares), fits, _EACH, f"devices={world_size}")
 
     def share_out(self, batch_size: int, world_size: int) -> tuple[int, ...]:
-        """Equal shares where they are still to be measured."""
-        shares = (1.0,) * world_size if self.shares == "auto" else self.shares
-        return whole_samples(batch_size, shares)
+        return whole_samples(batch_size, self.shares)
 
 
 def whole_samples(batch_size: int, weights: Sequence[float]) -> tuple[int, ...]:

@@ -114,7 +114,7 @@ def host_copies(
 def _read_pcie(record: RankRecord, device: torch.device, byte_count: int, uuid: str) -> None:
     """The PCIe link while copies are under way."""
     with open_nvml() as nvml:  # takes longer than the copies, so it comes first
-        gpu = next(gpu for gpu in nvml.all_devices() if gpu.uuid == uuid)
+        gpu = next(gpu for gpu in nvml.devices() if gpu.uuid == uuid)
         copy, watch = Copy(_HOST, device, byte_count, pinned=True), stopwatch(device)
         watch(copy.run, 1)
         for _ in range(max(1, min(500, int(_PCIE_S / watch(copy.run, 1))))):

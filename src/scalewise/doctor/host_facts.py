@@ -97,7 +97,7 @@ def describe_devices(
         return tuple(DeviceFacts(slot) for slot in slots), ()
     try:
         with open_nvml() as nvml:
-            by_uuid = {gpu.uuid: gpu for gpu in nvml.all_devices()}
+            by_uuid = {gpu.uuid: gpu for gpu in nvml.devices()}
             gpus = [by_uuid.get(slot.uuid or "") for slot in slots]
             facts = tuple(_facts(nvml, s, gpu) for s, gpu in zip(slots, gpus, strict=True))
             pairs = combinations(enumerate(gpus), 2)

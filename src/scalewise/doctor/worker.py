@@ -119,7 +119,7 @@ class Examination:
         with ExitStack() as opened:
             try:
                 nvml = opened.enter_context(open_nvml())
-                gpu = next((g for g in nvml.all_devices() if g.uuid == self.info.uuid), None)
+                gpu = next((g for g in nvml.devices() if g.uuid == self.info.uuid), None)
             except NvmlError as error:
                 self.record.miss("soak: clocks, temperature, power", str(error))
             read = lambda: silent if gpu is None else nvml.sample(gpu)  # noqa: E731

@@ -58,7 +58,8 @@ def discover(hardware: HardwareConfig) -> Host:
             gpus = visible_devices(nvml, os.environ)
             present = gpu_slots(gpus, cores)
             driver, topology = nvml.driver_version(), nvml.link_matrix(gpus)
-            reason = None if gpus else "CUDA_VISIBLE_DEVICES hides every GPU"
+            hidden = "; ".join(map(": ".join, nvml.faults.items()))
+            reason = None if gpus else hidden or "CUDA_VISIBLE_DEVICES hides every GPU"
     except NvmlUnavailable as error:
         present, driver, topology, reason = (), None, {}, str(error)
     try:
@@ -225,7 +226,7 @@ def read_gpus() -> Mapping[str, DeviceSample]:
         with open_nvml() as nvml:
             return {
                 gpu.uuid: replace(nvml.sample(gpu), processes=nvml.processes(gpu))
-                for gpu in nvml.all_devices()
+                for gpu in nvml.devices()
             }
     except NvmlUnavailable:
         return {}
@@ -285,35 +286,30 @@ class Occupancy:
 def visible_devices(nvml: Nvml, env: Mapping[str, str]) -> tuple[GpuDevice, ...]:
     """The GPUs that CUDA would show, in CUDA's order: NVML ignores ``CUDA_VISIBLE_DEVICES``.
 
-    Entries may be indices, or UUIDs (``GPU-...``, ``MIG-...``) or unique beginnings of one. The
-    first entry that names nothing hides itself and all after it; a device named twice hides all of
-    them. A GPU in MIG mode stands for its first instance. Indices are NVML's, in PCI bus order: on
-    a host with unlike GPUs, set ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` to make CUDA count the same way.
+    Entries may be indices, or UUIDs (``GPU-...``) or unique beginnings of one. The first entry that
+    names nothing hides itself and all after it; a device named twice hides all of them. Indices are
+    NVML's, in PCI bus order: on a host with unlike GPUs, set ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` to
+    make CUDA count the same way.
     """
-    everything = nvml.all_devices()
+    everything = nvml.devices()
     wanted = env.get("CUDA_VISIBLE_DEVICES")
     if wanted is None:
-        return tuple(_usable(d, everything) for d in everything if d.parent_uuid is None)
+        return everything
     chosen: list[GpuDevice] = []
     for entry in wanted.split(","):
         device = _find_device(everything, entry.strip())
         if device is None:
             break
-        chosen.append(_usable(device, everything))
+        chosen.append(device)
     return tuple(chosen) if len({d.uuid for d in chosen}) == len(chosen) else ()
 
 
 def _find_device(devices: Sequence[GpuDevice], name: str) -> GpuDevice | None:
     """The device that an index or a UUID (or its unique beginning) names."""
     if name.isdecimal():
-        matches = [d for d in devices if d.index == int(name) and d.parent_uuid is None]
-    elif name.startswith(("GPU-", "MIG-")):
+        matches = [d for d in devices if d.index == int(name)]
+    elif name.startswith("GPU-"):
         matches = [d for d in devices if d.uuid.lower().startswith(name.lower())]
     else:
         matches = []
     return matches[0] if len(matches) == 1 else None
-
-
-def _usable(device: GpuDevice, everything: Sequence[GpuDevice]) -> GpuDevice:
-    instances = (d for d in everything if d.parent_uuid == device.uuid)
-    return next(instances, device)

@@ -150,12 +150,9 @@ def _field(api: Any, handle: Any, number: int, scope: int) -> float:
 class GpmGroup:
     """Hopper's activity counters of one device: the mean between two samples."""
 
-    def __init__(self, api: Any, handle: Any, gpu_instance: int | None) -> None:
-        """``gpu_instance`` is given for a MIG device, whose ``handle`` is then its parent's.
-
-        Raises NVML's "not supported" where the device has no GPM.
-        """
-        self._api, self._handle, self._instance = api, handle, gpu_instance
+    def __init__(self, api: Any, handle: Any) -> None:
+        """Raises NVML's "not supported" where the device has no GPM."""
+        self._api, self._handle = api, handle
         if not api.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
             raise api.NVMLError(api.NVML_ERROR_NOT_SUPPORTED)
         self._query = api.c_nvmlGpmMetricsGet_t()
@@ -171,10 +168,7 @@ class GpmGroup:
         now = time.monotonic()
         if self._taken_at is not None and now - self._taken_at <= GPM_MIN_INTERVAL_S:
             return {}, {}
-        if self._instance is None:
-            self._api.nvmlGpmSampleGet(self._handle, self._new)
-        else:
-            self._api.nvmlGpmMigSampleGet(self._handle, self._instance, self._new)
+        self._api.nvmlGpmSampleGet(self._handle, self._new)
         first, self._taken_at = self._taken_at is None, now
         self._old, self._new = self._new, self._old
         return ({}, {}) if first else self._evaluate(earlier=self._new, later=self._old)

@@ -32,6 +32,9 @@ _PEER_STATUS = {
 }
 
 
+_DIVIDED = "found MIG mode; allowed: whole GPUs (sudo nvidia-smi -i {} -mig 0)"
+
+
 class NvmlError(Exception):
     """NVML answered with an error that is neither "not there" nor "gone"."""
 
@@ -51,10 +54,10 @@ class GpuLost(NvmlError):  # noqa: N818
 
 @dataclass(frozen=True)
 class GpuDevice:
-    """The constants of a GPU, or of a MIG instance of one."""
+    """The constants of a GPU."""
 
     index: int
-    """NVML's index of the (parent) GPU, in PCI bus order."""
+    """NVML's index, in PCI bus order."""
     uuid: str
     name: str
     memory_total_mib: float | None
@@ -62,10 +65,6 @@ class GpuDevice:
     pci_bus_id: str | None
     cores: tuple[int, ...] = ()
     """CPU cores close to the GPU; empty where NVML does not tell."""
-    parent_uuid: str | None = None
-    """The GPU a MIG instance is a part of; None for a whole GPU."""
-    mig_ids: tuple[int, int] | None = None
-    """GPU instance and compute instance of a MIG device."""
 
     def as_sampled(self, rank: int | None = None) -> SampledDevice:
         """The header of this device in a series, used by ``rank``."""
@@ -189,9 +188,7 @@ class Nvml:
         """Keep why a metric has no value. Raises :class:`GpuLost` where the GPU is gone."""
         if error.value in self.gone:
             raise GpuLost(device.uuid, words(error)) from None
-        # Some calls find the handle of a MIG instance invalid where they do not support it.
-        unfit = device.mig_ids is not None and error.value == self.api.NVML_ERROR_INVALID_ARGUMENT
-        if unfit or error.value in self.not_there:
+        if error.value in self.not_there:
             self._absent.add((device.uuid, metric))
             for name in GPM_METRICS if metric == "gpm" else (metric,):
                 self.unavailable.setdefault(name, f"{words(error)} (GPU {device.index})")
@@ -199,58 +196,29 @@ class Nvml:
             self.faults[f"GPU {device.index} {metric}"] = words(error)
 
     def devices(self) -> tuple[GpuDevice, ...]:
-        """Every GPU that answers, in NVML's order; the others are named in :attr:`faults`."""
+        """Every whole GPU that answers, in NVML's order; :attr:`faults` says why not the others."""
         found = []
         for index in range(self.count()):
             try:
                 handle = self.api.nvmlDeviceGetHandleByIndex(index)
-                found.append(self._describe(handle, index))
+                if (self._known(self.api.nvmlDeviceGetMigMode, handle) or (0,))[0]:
+                    self.faults[f"GPU {index}"] = _DIVIDED.format(index)
+                else:
+                    found.append(self._describe(handle, index))
             except self.api.NVMLError as error:
                 self.faults[f"GPU {index}"] = words(error)
             except GpuLost as error:
                 self.faults[f"GPU {index}"] = error.reason
         return tuple(found)
 
-    def all_devices(self) -> tuple[GpuDevice, ...]:
-        """Every GPU, each followed by its MIG instances."""
-        return tuple(d for gpu in self.devices() for d in (gpu, *self._instances(gpu)))
-
-    def _instances(self, parent: GpuDevice) -> list[GpuDevice]:
-        """The MIG instances of a GPU; empty where MIG is off or unknown. Raises GpuLost."""
-        api, handle = self.api, self.handles[parent.uuid]
-        found: list[GpuDevice] = []
-        try:
-            is_on = api.nvmlDeviceGetMigMode(handle)[0] != 0
-            slots = api.nvmlDeviceGetMaxMigDeviceCount(handle) if is_on else 0
-        except api.NVMLError as error:
-            self.classify(error, parent, "mig")
-            return found
-        for slot in range(slots):
-            try:
-                mig = api.nvmlDeviceGetMigDeviceHandleByIndex(handle, slot)
-                ids = api.nvmlDeviceGetGpuInstanceId(mig), api.nvmlDeviceGetComputeInstanceId(mig)
-            except api.NVMLError as error:
-                # Slots are sparse: an unused one is "not found".
-                if error.value not in (api.NVML_ERROR_NOT_FOUND, api.NVML_ERROR_INVALID_ARGUMENT):
-                    self.classify(error, parent, "mig")
-                continue
-            found.append(self._describe(mig, parent.index, parent.uuid, ids))
-        return found
-
-    def _describe(
-        self,
-        handle: Any,
-        index: int,
-        parent_uuid: str | None = None,
-        mig_ids: tuple[int, int] | None = None,
-    ) -> GpuDevice:
+    def _describe(self, handle: Any, index: int) -> GpuDevice:
         api = self.api
         uuid = str(api.nvmlDeviceGetUUID(handle))
         self.handles[uuid] = handle
-        bare = GpuDevice(index, uuid, uuid, None, None, None, (), parent_uuid, mig_ids)
+        bare = GpuDevice(index, uuid, uuid, None, None, None)
 
-        def ask(what: str, call: Callable[[Any], T], *, whole: bool = False) -> T | None:
-            return None if whole and mig_ids is not None else self.attempt(bare, what, call)
+        def ask(what: str, call: Callable[[Any], T]) -> T | None:
+            return self.attempt(bare, what, call)
 
         return replace(
             bare,
@@ -259,16 +227,12 @@ class Nvml:
                 "memory_total_mib", lambda h: api.nvmlDeviceGetMemoryInfo(h).total / 2**20
             ),
             power_limit_w=ask(
-                "power_limit_w", lambda h: api.nvmlDeviceGetEnforcedPowerLimit(h) / 1000, whole=True
+                "power_limit_w", lambda h: api.nvmlDeviceGetEnforcedPowerLimit(h) / 1000
             ),
-            pci_bus_id=ask(
-                "pci_bus_id", lambda h: str(api.nvmlDeviceGetPciInfo(h).busId), whole=True
-            ),
-            cores=ask(
-                "cores", lambda h: _cores(api.nvmlDeviceGetCpuAffinity(h, _AFFINITY_WORDS)),
-                whole=True,
-            ) or (),
-        )  # fmt: skip
+            pci_bus_id=ask("pci_bus_id", lambda h: str(api.nvmlDeviceGetPciInfo(h).busId)),
+            cores=ask("cores", lambda h: _cores(api.nvmlDeviceGetCpuAffinity(h, _AFFINITY_WORDS)))
+            or (),
+        )
 
     def sample(self, device: GpuDevice, *, slow: bool = False, gpm: bool = False) -> DeviceSample:
         """The core group, microseconds a GPU, and the slow and the GPM group if asked for.
@@ -299,9 +263,7 @@ class Nvml:
     def _gpm_of(self, device: GpuDevice) -> dict[str, float]:
         group = self._gpm.get(device.uuid)
         if group is None:
-            owner = self.handles[device.parent_uuid or device.uuid]
-            instance = device.mig_ids[0] if device.mig_ids else None
-            group = self._gpm[device.uuid] = GpmGroup(self.api, owner, instance)
+            group = self._gpm[device.uuid] = GpmGroup(self.api, self.handles[device.uuid])
         values, missing = group.read()
         for metric, code in missing.items():
             if not self.is_absent(device, metric):

@@ -46,7 +46,7 @@ class GpuReader:
 
     def __init__(self, nvml: Nvml) -> None:
         self.nvml = nvml
-        self.devices = {d.uuid: d for d in nvml.all_devices()}
+        self.devices = {d.uuid: d for d in nvml.devices()}
         self._xids = XidWatch(nvml, self.devices.values())
         self._lost: set[str] = set()
         self._slow_at: dict[str, float] = {}

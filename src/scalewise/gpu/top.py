@@ -23,6 +23,7 @@ from scalewise.gpu.export import StatsLog, multi_entry
 from scalewise.gpu.nvml import open_nvml
 from scalewise.gpu.readers import GpuReader
 from scalewise.gpu.sampler import Ticks
+from scalewise.gpu.xid import NEARLY_FULL
 from scalewise.host import open_console
 from scalewise.records import DeviceSample, SampledDevice, cv_percent
 
@@ -228,7 +229,7 @@ def _is_alarming(device: SampledDevice, sample: DeviceSample | None) -> bool:
     if sample is None:
         return True
     used, capacity = sample.memory_used_mib, device.memory_total_mib
-    is_full = used is not None and capacity is not None and used > 0.95 * capacity
+    is_full = used is not None and capacity is not None and used > NEARLY_FULL * capacity
     return is_full or (sample.temperature_c or 0) >= 85
 
 

@@ -40,10 +40,9 @@ _MEANINGS: Final[Mapping[int, str]] = {
 _NO_RESET_NEEDED: Final = frozenset({13, 31, 43, 45, 63, 68, 94})
 """A process did it to itself and is started again, or the driver has mended it."""
 
-_WHOLE_GPU = 0xFFFFFFFF
 _MOST_AT_ONCE = 64
 
-_NEARLY_FULL: Final = 0.95
+NEARLY_FULL: Final = 0.95
 _CHOSEN: Final = frozenset({"application clocks", "display clock setting"})
 _COMMON: Final = frozenset({"power cap", "sync boost"})
 Level = Literal["warn", "error"]
@@ -73,21 +72,16 @@ def xid_words(xid: int) -> str:
 class XidWatch:
     """Subscribes to the XIDs of some GPUs; asking for them never waits.
 
-    MIG instances hear of their parent's.
     What the driver refuses (permission, a container) stands in ``calls.unavailable["xid"]``.
     """
 
     def __init__(self, calls: Nvml, devices: Iterable[GpuDevice]) -> None:
         self._calls = calls
-        self._devices: dict[int, list[GpuDevice]] = {}
-        """By the address of the whole GPU's handle: the GPU first, then its MIG instances."""
+        self._devices: dict[int, GpuDevice] = {}
+        """By the address of its handle."""
         self._events: Any = None
         for device in devices:
-            if device.parent_uuid is None:
-                self._register(device)
-            else:
-                parent = _address(calls.handles[device.parent_uuid])
-                self._devices.setdefault(parent, []).append(device)
+            self._register(device)
 
     def _register(self, device: GpuDevice) -> None:
         api = self._calls.api
@@ -103,10 +97,10 @@ class XidWatch:
             if error.value not in self._calls.gone:  # else the next sample says so
                 self._calls.classify(error, device, "xid")
         else:
-            self._devices.setdefault(_address(handle), []).insert(0, device)
+            self._devices[_address(handle)] = device
 
     def read(self) -> Iterator[tuple[GpuDevice, int]]:
-        """XIDs reported since the last call, for the GPU and the MIG instances they concern."""
+        """XIDs reported since the last call, for the GPU they concern."""
         api = self._calls.api
         if self._events is None:
             return
@@ -117,12 +111,10 @@ class XidWatch:
                 if error.value not in (api.NVML_ERROR_TIMEOUT, *self._calls.gone):
                     self._forget(error)
                 return
-            for device in self._concerned(event.device):
-                instance = None if device.mig_ids is None else device.mig_ids[0]
-                if instance is None or event.gpuInstanceId in (_WHOLE_GPU, instance):
-                    yield device, int(event.eventData)
+            if device := self._concerned(event.device):
+                yield device, int(event.eventData)
 
-    def _concerned(self, handle: Any) -> list[GpuDevice]:
+    def _concerned(self, handle: Any) -> GpuDevice | None:
         known = self._devices.get(_address(handle))
         if known is not None:
             return known
@@ -130,13 +122,13 @@ class XidWatch:
         try:
             uuid = self._calls.api.nvmlDeviceGetUUID(handle)
         except self._calls.api.NVMLError:
-            return []
-        return next((d for d in self._devices.values() if d[0].uuid == uuid), [])
+            return None
+        return next((d for d in self._devices.values() if d.uuid == uuid), None)
 
     def _forget(self, error: Any) -> None:
         """It cannot be read after all: said once, and not tried again."""
-        for devices in self._devices.values():
-            self._calls.classify(error, devices[0], "xid")
+        for device in self._devices.values():
+            self._calls.classify(error, device, "xid")
         self.close()
 
     def close(self) -> None:
@@ -222,7 +214,7 @@ class DeviceAlerts:
                 text = f"{gpu}: {count - before} {words} while this cell ran"
                 yield Alert(when, level, "ecc", device.id, words, text)
         used, total = sample.memory_used_mib, device.memory_total_mib
-        if used is not None and total and used > _NEARLY_FULL * total:
+        if used is not None and total and used > NEARLY_FULL * total:
             text = (
                 f"{gpu}: {used:,.0f} of {total:,.0f} MiB used ({used / total:.1%}); "
                 "a smaller batch_size leaves room"

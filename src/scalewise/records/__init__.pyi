@@ -73,7 +73,6 @@ from .model import DeviceInfo as DeviceInfo
 from .model import EarlyStop as EarlyStop
 from .model import Ending as Ending
 from .model import ExecutionRecord as ExecutionRecord
-from .model import Fp8Record as Fp8Record
 from .model import KeptCheckpoint as KeptCheckpoint
 from .model import LengthRecord as LengthRecord
 from .model import PipelineRecord as PipelineRecord

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -96,17 +96,6 @@ class KeptCheckpoint:
     """The metric it is the best by; None where it is the last one."""
     score: float | None
     """That metric; None where there is none, or where it is not finite."""
-
-
-@dataclass(frozen=True)
-class Fp8Record:
-    """The linear layers of one rank, read off the live module after training."""
-
-    fp8_layers: tuple[str, ...]
-    """Names of those that multiplied in fp8, forward and backward."""
-    other_layers: tuple[str, ...]
-    """Names of those that stayed in bf16: a width that 16 does not divide, or a class of their
-    own."""
 
 
 @dataclass(frozen=True)
@@ -218,6 +207,8 @@ class Provenance:
 class RankSummary:
     """Counts of one rank, taken while it ran. None is "not known", never zero."""
 
+    GONE: ClassVar[frozenset[str]] = frozenset({"fp8", "probed_ratio", "probed_samples_per_s"})
+    """Keys that kept records have, and nobody reads."""
     rank: Rank
     local_rank: Rank
     pid: int
@@ -268,11 +259,6 @@ class RankSummary:
     data_shard: Rank | None = None
     """Which part of each global batch it fed: samples of ranks that share one count once. None: a
     part of its own."""
-    probed_samples_per_s: float | None = None
-    """Forward and backward of its device, measured before training to share out batches; None
-    where nobody asked."""
-    probed_ratio: tuple[float, float, float] | None = None
-    """That over the fastest device's, and the ends of the interval by which shares differ."""
     communication: CommunicationRecord | None = None
     """Its collectives; None where it trained alone or nothing could count them."""
     run_queue_ms_per_step: float | None = None
@@ -293,8 +279,6 @@ class RankSummary:
     rehearsed: RehearsalRecord | None = None
     """None where all ranks were there."""
     execution: ExecutionRecord | None = None
-    fp8: Fp8Record | None = None
-    """Which linear layers multiplied in fp8, of earlier versions; None where none did."""
     length: LengthRecord | None = None
     """None where steps or epochs were asked for."""
     stopped: EarlyStop | None = None

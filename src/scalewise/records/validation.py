@@ -111,8 +111,11 @@ def _bounded(node: Any) -> Any:
 
 def _known_keys(cls: type) -> Callable[[Any], Any]:
     names = {f.name: None for f in dataclasses.fields(cls) if f.init}
+    gone: frozenset[str] = getattr(cls, "GONE", frozenset())
 
     def check(value: Any) -> Any:
+        if gone and isinstance(value, Mapping):
+            value = {k: v for k, v in value.items() if k not in gone}
         strange = value.keys() - names.keys() if isinstance(value, Mapping) else ()
         for key in sorted(map(str, strange)):
             guess = closest(key, list(names))

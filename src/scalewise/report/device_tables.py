@@ -17,7 +17,6 @@ from scalewise.analysis import (
     Run,
     estimate,
     estimate_runs,
-    factor,
     mean_of_known,
     measure_pipeline,
     measured_rows,
@@ -178,25 +177,9 @@ def _difference_percent(config: Configuration) -> float | None:
 
 
 def divided(analysis: Analysis) -> Section:
-    """Idle time of pipelines, memory of every rank, and shares of a batch that are measured."""
-    found = [
-        text for c in analysis.measured for text in (*_idle(c), *_divided_memory(c), *_shares(c))
-    ]
-    return section("divided", "Models and batches divided over devices", lines(found))
-
-
-def _shares(config: Configuration) -> Iterator[str]:
-    """How fast each rank's device was found to be beside the fastest, and what it was given."""
-    ranks = config.runs[0].ranks
-    ratios = [rank.probed_ratio for rank in ranks if rank.probed_ratio is not None]
-    if not ratios or len(ratios) < len(ranks):
-        return
-    each = ", ".join(f"{factor(v)} ({factor(low)}-{factor(high)})" for v, low, high in ratios)
-    fed = " + ".join(str(rank.samples_fed // max(1, rank.steps_completed)) for rank in ranks)
-    yield (
-        f"{config.label}: batches of {fed} samples; speeds over the fastest device's, with the "
-        f"intervals by which shares differ or not: {each}{_first_of(len(config.runs))}"
-    )
+    """Idle time of pipelines, and memory of every rank."""
+    found = [text for c in analysis.measured for text in (*_idle(c), *_divided_memory(c))]
+    return section("divided", "Models divided over devices", lines(found))
 
 
 def _idle(config: Configuration) -> Iterator[str]:

@@ -19,7 +19,7 @@ from scalewise.config import (
     HardwareConfig,
     as_rehearsal,
 )
-from scalewise.records import StrategyDecision, SweepFolder, save_record
+from scalewise.records import UNFINISHED, StrategyDecision, SweepFolder, save_record
 from scalewise.sweep.plan import Cell, Request, in_order, make_cell, plan
 from scalewise.sweep.resume import is_rerun, planned_repeats
 
@@ -177,9 +177,6 @@ def adaptive_requests(cells: Sequence[Cell]) -> dict[str, Request]:
     }
 
 
-_ENDED = ("done", "failed", "skipped")
-
-
 @dataclass(frozen=True)
 class NextRounds:
     """What undecided comparisons still need."""
@@ -213,7 +210,7 @@ def next_rounds(
     undecided = []
     for one in found:
         if one.wanted is not None and all(m.config_id in requests for m in one.members):
-            cells_of_pair = [c for m in one.members for c in m.cells if c.state not in _ENDED]
+            cells_of_pair = [c for m in one.members for c in m.cells if c.state in UNFINISHED]
             open_rounds = len({c.planned.repeat for c in cells_of_pair})
             undecided.append((one, one.wanted - one.runs - open_rounds))
     known = (

@@ -1,15 +1,13 @@
-"""Composes the jobs of a sweep: Hydra once for each choice of groups, plain values merged on top.
+"""Composes the jobs of a sweep: Hydra once for each choice of groups, then each job's values.
 
 Hydra takes 90 ms to compose one configuration, mostly to find and merge the same files again. Most
-jobs differ in a value (``seed=3``), and setting one is all that Hydra itself does with it. All that
-is not as plain as that (groups, deletions, interpolations, dictionaries) is left to Hydra, and so
-is every error.
+jobs differ in a value (``seed=3``), which Hydra itself sets last, in what it has composed.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
-import re
 import secrets
 import shutil
 import time
@@ -58,9 +56,6 @@ def sweep_folder(overrides: Sequence[str]) -> str:
     return _new_folder()
 
 
-_PLAIN_KEY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
-
-
 class Composer:
     """The configurations of one sweep; ``master`` is the one that Hydra composed for itself."""
 
@@ -69,15 +64,12 @@ class Composer:
         self._loader: Any = context.config_loader
         self._parser = OverridesParser.create(config_loader=self._loader)
         self._parsed: dict[str, tuple[Override, bool]] = {}
-        self._bases: dict[tuple[str, ...], dict[str, Any] | None] = {}
-        self._written: dict[tuple[str, ...], tuple[str, ...]] = {}
+        self._bases: dict[tuple[str, ...], tuple[DictConfig, tuple[str, ...]]] = {}
+        """By the choices of groups, with the keys that the experiment file sets."""
 
-    def compose(self, overrides: Sequence[str], number: int) -> DictConfig:
+    def compose(self, overrides: Sequence[str]) -> DictConfig:
         """One job's configuration by Hydra itself. Raises ConfigError or one of Hydra's errors."""
         config: DictConfig = self._loader.load_sweep_config(self._master, list(overrides))
-        with open_dict(config):
-            config.hydra.job.id = str(number)
-            config.hydra.job.num = number
         if config.hydra.sweeper != self._master.hydra.sweeper:
             raise ConfigError(
                 "experiment: found one with hydra.sweeper settings of its own among several, where "
@@ -93,23 +85,22 @@ class Composer:
 
     def plain(self, overrides: Sequence[str], number: int) -> dict[str, Any]:
         """One job's configuration as plain data, without ``hydra``: what ``compose`` gives."""
-        overrides = open_keys(overrides)
-        parsed = [self._parse(text) for text in overrides]
+        parsed = [self._parse(text) for text in open_keys(overrides)]
         values = [override for override, is_value in parsed if is_value]
         choices = tuple(o.input_line or "" for o, is_value in parsed if not is_value)
         if choices not in self._bases:
-            self._bases[choices] = self._base(choices, number)
-        base = self._bases[choices]
-        merged = None if base is None else _with_values(base, values)
-        if merged is not None:
-            return merged
-        config = self.compose(overrides, number)
+            base = self.compose(choices)
+            self._bases[choices] = base, written_keys(self._loader, base.hydra.runtime)
+        config = copy.deepcopy(self._bases[choices][0])
+        with open_dict(config):
+            config.hydra.job.id, config.hydra.job.num = str(number), number
+        self._loader._apply_overrides_to_config(values, config)
         return resolve(config, config.hydra.runtime.choices)
 
     def written(self, overrides: Sequence[str]) -> tuple[str, ...]:
         """The keys that the experiment file of a job sets; ask after :meth:`plain`."""
         parsed = [self._parse(text) for text in open_keys(overrides)]
-        return self._written[tuple(o.input_line or "" for o, is_value in parsed if not is_value)]
+        return self._bases[tuple(o.input_line or "" for o, is_value in parsed if not is_value)][1]
 
     def _parse(self, text: str) -> tuple[Override, bool]:
         """An override, and whether it only sets a value; jobs share most of theirs."""
@@ -119,28 +110,14 @@ class Composer:
         return self._parsed[text]
 
     def _is_value(self, override: Override) -> bool:
-        """It sets a plain value of the composed configuration, and does nothing else."""
+        """It chooses no option of a group, and nothing of Hydra's own."""
         key = override.key_or_group
         return (
             override.package is None
-            and not override.is_delete()
             and not override.is_sweep_override()
-            and _PLAIN_KEY.fullmatch(key) is not None
             and key.partition(".")[0] != "hydra"
-            and _is_plain(override.value())
             and not self._loader.repository.group_exists(key)
         )
-
-    def _base(self, choices: tuple[str, ...], number: int) -> dict[str, Any] | None:
-        """Plain data to set values in; None where a part of it refers to another."""
-        config = self.compose(choices, number)
-        self._written[choices] = written_keys(self._loader, config.hydra.runtime)
-        plain, raw = resolve(config), OmegaConf.to_container(config, resolve=False)
-        assert isinstance(raw, dict)
-        raw["tracking"]["project"] = raw["tracking"]["project"] or plain["tracking"]["project"]
-        if plain != {k: v for k, v in raw.items() if k != "hydra"}:
-            return None
-        return resolve(config, config.hydra.runtime.choices)
 
     def _chooses_launcher(self, config: DictConfig) -> str | None:
         """``group=option`` of a chosen config whose defaults list names a launcher, if one does.
@@ -188,39 +165,3 @@ def _experiment(loader: Any, runtime: Any) -> DictConfig | None:
             loaded = OmegaConf.load(file)
             return loaded if isinstance(loaded, DictConfig) else None
     return None
-
-
-def _is_plain(value: Any) -> bool:
-    """A scalar, or a list of scalars, that holds no interpolation and is not ``???``."""
-    if isinstance(value, list):
-        return all(not isinstance(item, (list, dict)) and _is_plain(item) for item in value)
-    if isinstance(value, str):
-        return "${" not in value and value != "???"
-    return value is None or isinstance(value, (bool, int, float))
-
-
-def _with_values(base: dict[str, Any], values: Sequence[Override]) -> dict[str, Any] | None:
-    """A copy of ``base`` with each value set in turn; None where Hydra would not just set it."""
-    plain = dict(base)
-    owned = {id(plain)}
-    for override in values:
-        *path, last = override.key_or_group.split(".")
-        node = plain
-        for name in path:
-            child = node.get(name)
-            if not isinstance(child, dict):
-                return None
-            if id(child) not in owned:
-                child = dict(child)
-                owned.add(id(child))
-                node[name] = child
-            node = child
-        known, value = last in node, override.value()
-        if override.is_add() and node.get(last) is not None:
-            return None  # Hydra refuses it, or merges two lists
-        if not known and not (override.is_add() or override.is_force_add()):
-            return None
-        if isinstance(node.get(last), dict):
-            return None
-        node[last] = list(value) if isinstance(value, list) else value
-    return plain

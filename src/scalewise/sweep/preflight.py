@@ -168,7 +168,7 @@ def explain_differences(cell: CellConfig, devices: int, host: Host) -> Iterator[
     if devices > 1 and len(models) > 1 and cell.strategy.kind == "ddp":
         yield (
             f"strategy={cell.strategy.name}: its devices are unlike ({', '.join(models)}), and "
-            "each step waits for the slowest; strategy=heterogeneous shares out the batch by speed"
+            "each step waits for the slowest; strategy=heterogeneous gives each a share of its own"
         )
     if cell.precision.name == "tf32" and all(slot.kind == "cpu" for slot in host.slots):
         yield "precision=tf32: a CPU has no TF32 and computes in full fp32"

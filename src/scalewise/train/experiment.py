@@ -230,7 +230,7 @@ def build_trainer(
         cell.max_steps, recorder.steps.warmup_steps, cell.strategy.kind == "ddp"
     )
     assert share.sizes is not None
-    setting = Setting(rank, module, cell, share.sizes, data)
+    setting = Setting(rank, module, cell, share.sizes)
     try:
         strategy: Any = BUILDERS[cell.strategy.kind](cell.strategy, setting)
     except ValueError as error:

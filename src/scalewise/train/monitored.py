@@ -319,7 +319,7 @@ def live_device(device: torch.device) -> DeviceInfo:
     total_mib = properties.total_memory / 2**20
     index = None
     with contextlib.suppress(NvmlUnavailable), open_nvml() as nvml:
-        index = next((d.index for d in nvml.all_devices() if d.uuid == uuid), None)
+        index = next((d.index for d in nvml.devices() if d.uuid == uuid), None)
     return DeviceInfo("cuda", properties.name, uuid, index, cores, total_mib)
 
 
@@ -331,5 +331,5 @@ def provenance_of(devices: Sequence[DeviceInfo]) -> Provenance:
     with contextlib.suppress(NvmlUnavailable), open_nvml() as nvml:
         uuids = {d.uuid for d in devices}
         driver = nvml.driver_version()
-        links = nvml.link_matrix([gpu for gpu in nvml.all_devices() if gpu.uuid in uuids])
+        links = nvml.link_matrix([gpu for gpu in nvml.devices() if gpu.uuid in uuids])
     return collect(tuple(devices), driver, links, scalewise_version())

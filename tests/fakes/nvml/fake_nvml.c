@@ -66,7 +66,6 @@ typedef struct {
     char key[16], uuid[NAME_LENGTH], name[NAME_LENGTH];
     unsigned index;
     int is_mig;
-    unsigned gpu_instance;
     unsigned long long total_bytes;
     int series_count;
     Series series[MAX_SERIES];
@@ -146,8 +145,7 @@ static void add_device(const char *rest, const char *line) {
     device->index = (unsigned)atoi(device->key);
     const char *dot = strchr(device->key, '.');
     device->is_mig = dot != NULL;
-    if (dot) device->gpu_instance = (unsigned)atoi(dot + 1);
-    else gpu_count++;
+    if (!dot) gpu_count++;
     for (int i = 0; i < MAX_DEVICES; i++) device->ancestor[i] = 50;
 }
 
@@ -539,32 +537,11 @@ EXPORT Result nvmlEventSetWait_v2(EventSet *set, Event *event, unsigned timeout_
 
 /* ---- MIG --------------------------------------------------------------------------------------- */
 
-static Device *mig_slot(const Device *parent, unsigned slot) {
-    unsigned seen = 0;
-    for (int i = 0; i < device_count; i++)
-        if (devices[i].is_mig && devices[i].index == parent->index && seen++ == slot)
-            return &devices[i];
-    return NULL;
-}
 EXPORT Result nvmlDeviceGetMigMode(Device *device, unsigned *current, unsigned *pending) {
-    *current = *pending = mig_slot(device, 0) != NULL;
+    *current = *pending = 0;
+    for (int i = 0; i < device_count; i++)
+        *current |= devices[i].is_mig && devices[i].index == device->index;
     return check(device, "mig");
-}
-EXPORT Result nvmlDeviceGetMaxMigDeviceCount(Device *device, unsigned *count) {
-    *count = 7;
-    return check(device, "mig");
-}
-EXPORT Result nvmlDeviceGetMigDeviceHandleByIndex(Device *device, unsigned slot, Device **handle) {
-    *handle = mig_slot(device, slot);
-    return *handle ? check(*handle, "mig") : NOT_FOUND;
-}
-EXPORT Result nvmlDeviceGetGpuInstanceId(Device *device, unsigned *id) {
-    *id = device->gpu_instance;
-    return device->is_mig ? SUCCESS : NOT_SUPPORTED;
-}
-EXPORT Result nvmlDeviceGetComputeInstanceId(Device *device, unsigned *id) {
-    *id = 0;
-    return device->is_mig ? SUCCESS : NOT_SUPPORTED;
 }
 
 /* ---- Topology ---------------------------------------------------------------------------------- */
@@ -619,14 +596,6 @@ EXPORT Result nvmlGpmSampleGet(Device *device, GpmSample *sample) {
     sample->device = device;
     return check(device, "gpm");
 }
-EXPORT Result nvmlGpmMigSampleGet(Device *device, unsigned instance, GpmSample *sample) {
-    for (int i = 0; i < device_count; i++)
-        if (devices[i].is_mig && devices[i].index == device->index &&
-            devices[i].gpu_instance == instance)
-            return nvmlGpmSampleGet(&devices[i], sample);
-    return NOT_FOUND;
-}
-
 static const char *gpm_series(unsigned id) {
     switch (id) {
     case 1: return "engine_activity";

@@ -85,10 +85,9 @@ class Scenario:
         return self.add(f"device {key} {uuid} {total_mib} {name}")
 
     def mig(self, gpu: int, instance: int, total_mib: int = 16_384) -> Scenario:
-        """A MIG instance that tells its memory and nothing else, as real ones do."""
-        key = f"{gpu}.{instance}"
-        self.device(key, mig_uuid(gpu, instance), total_mib, "NVIDIA H200 MIG 1g.18gb")
-        return self.add(f"points {key} memory_mib 0:{512 * instance}")
+        """A MIG instance, by which the GPU is divided."""
+        uuid = mig_uuid(gpu, instance)
+        return self.device(f"{gpu}.{instance}", uuid, total_mib, "NVIDIA H200 MIG 1g.18gb")
 
     def points(self, key: int | str, series: str, values: dict[float, float]) -> Scenario:
         """From each time on, this value."""

@@ -10,7 +10,7 @@ import pytest
 
 from fakes.kept_sweep import kept_sweeps
 from fakes.nvml.fixture import fake_nvml  # noqa: F401  # a fixture
-from fakes.nvml.scenario import INVALID_ARGUMENT, NO_PERMISSION, Scenario, gpu_uuid, mig_uuid
+from fakes.nvml.scenario import NO_PERMISSION, Scenario, gpu_uuid
 from fakes.recorded import DDP, QUIET, START, Spec, rank_summary, repeats, swept, write_sweep
 from scalewise.analysis import CellRecords, Pair, Remark, load_sweep, reach_verdicts
 from scalewise.analysis.disturbances import disturbances, foreign_cpu_share, is_disturbed
@@ -282,23 +282,15 @@ def test_a_context_as_the_driver_lists_it(
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("scenario", "code", "gpus", "uuids"),
-    [
-        (Scenario().h200(2), NO_PERMISSION, (0, 1), [gpu_uuid(0), gpu_uuid(1)]),
-        (Scenario().h200(1).mig(0, 3).mig(0, 5), INVALID_ARGUMENT, ("0.3", "0.5"),
-         [mig_uuid(0, 3), mig_uuid(0, 5)]),
-    ],
-    ids=["no permission", "MIG instances"],
-)  # fmt: skip
 def test_a_driver_that_lists_no_processes_tells_why(
     fake_nvml: Use,  # noqa: F811
-    tmp_path: Path, scenario: Scenario, code: int, gpus: Sequence[int | str], uuids: list[str],
-) -> None:  # fmt: skip
-    for gpu in gpus:
-        scenario.fault(gpu, "processes", code)
+    tmp_path: Path,
+) -> None:
+    scenario = Scenario().h200(2)
+    for gpu in (0, 1):
+        scenario.fault(gpu, "processes", NO_PERMISSION)
     fake_nvml(scenario)
-    one = sampled(cell(tmp_path / "sweep"), tmp_path / "cell", uuids)
+    one = sampled(cell(tmp_path / "sweep"), tmp_path / "cell", [gpu_uuid(0), gpu_uuid(1)])
     found = disturbances(one)
     told = statuses(found)
     assert {code: told[code] for code in UNTOLD} == UNTOLD

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fakes.recorded import DDP, Spec, analysed, edit_ranks, repeats, swept, write_sweep
+from fakes.recorded import DDP, Spec, analysed, edit_ranks, swept, write_sweep
 from fakes.sections import lines_of
 from scalewise.analysis import analyse, configurations, load_sweep, swept_words
 from scalewise.analysis.labels import named, swept_order
@@ -150,18 +150,6 @@ def test_cells_of_unlike_devices_are_rows_of_their_own(tmp_path: Path) -> None:
     assert sides == [("H200", "H200"), ("CPU", "CPU")]
     assert len({c.config_id for c in found.measured}) == 4
     assert all(len(c.elsewhere) == 3 for c in found.measured)
-
-
-def test_repeats_of_unlike_splits_are_rows_of_their_own(tmp_path: Path) -> None:
-    strategy = {"strategy": {"name": "heterogeneous", "kind": "heterogeneous", "shares": "auto"}}
-    write_sweep(tmp_path, repeats(replace(DDP, config=strategy), [1.0, 1.0, 1.0]))
-    for rank, samples in ((0, 41), (1, 87)):
-        path = next(tmp_path.glob("*-r2")) / "result.json"
-        told = json.loads(path.read_text())
-        told["ranks"][rank]["samples_fed"] = samples * told["ranks"][rank]["steps_completed"]
-        path.write_text(json.dumps(told))
-    found = configurations(load_sweep(tmp_path))
-    assert [(c.leaves["split"], len(c.runs)) for c in found] == [("64+64", 2), ("41+87", 1)]
 
 
 def test_cells_of_one_name_are_told_apart_by_what_was_typed() -> None:

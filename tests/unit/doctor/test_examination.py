@@ -118,4 +118,4 @@ def test_facts_and_links_of_gpus_come_from_nvml(fake_nvml: Callable[[Scenario], 
     (stranger,), _ = describe_devices([DeviceInfo("cuda", "NVIDIA H200", "GPU-gone", 7)])
     assert stranger.missing == {"nvml": "NVML does not show GPU-gone"}
     with open_nvml() as nvml:
-        assert pcie_link(nvml, nvml.all_devices()[0]) == PcieLink(None, None, None, None)
+        assert pcie_link(nvml, nvml.devices()[0]) == PcieLink(None, None, None, None)

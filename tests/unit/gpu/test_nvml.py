@@ -11,7 +11,6 @@ import pytest
 from fakes.nvml.scenario import (
     DRIVER_NOT_LOADED,
     GPU_IS_LOST,
-    INVALID_ARGUMENT,
     NO_PERMISSION,
     TIMEOUT,
     VERSION_MISMATCH,
@@ -108,20 +107,11 @@ def test_a_gpu_that_is_gone_raises_gpu_lost(fake_nvml: Use, code: int) -> None:
         assert nvml.sample(first).power_w == 600
 
 
-def test_mig_instances_are_found_and_tell_what_they_can(fake_nvml: Use) -> None:
-    fake_nvml(Scenario().h200(2).mig(1, 3).mig(1, 5).fault("1.5", "power_mw", INVALID_ARGUMENT))
+def test_a_gpu_in_mig_mode_is_none_of_ours(fake_nvml: Use) -> None:
+    fake_nvml(Scenario().h200(2).mig(1, 3))
     with open_nvml() as nvml:
-        whole, parent, *instances = nvml.all_devices()
-        assert (whole.index, parent.index) == (0, 1)
-        assert [d.uuid for d in instances] == [mig_uuid(1, 3), mig_uuid(1, 5)]
-        assert [d.mig_ids for d in instances] == [(3, 0), (5, 0)]
-        assert instances[0].parent_uuid == parent.uuid
-        sample = nvml.sample(instances[1])
-        assert not nvml.faults
-    assert sample.memory_used_mib == 2560
-    assert sample.power_w is None, "an invalid argument of a MIG handle is not a fault"
-    assert sample.utilization_percent is None
-    assert nvml.unavailable["utilization_percent"] == "not supported (GPU 1)"
+        assert [d.index for d in nvml.devices()] == [0]
+        assert "MIG mode" in nvml.faults["GPU 1"] and "-i 1 -mig 0" in nvml.faults["GPU 1"]
 
 
 def test_links_and_peers_in_the_words_of_nvidia_smi(fake_nvml: Use) -> None:
@@ -143,10 +133,10 @@ def test_links_and_peers_in_the_words_of_nvidia_smi(fake_nvml: Use) -> None:
 @pytest.mark.parametrize(
     ("variable", "expected"),
     [
-        (None, [gpu_uuid(0), gpu_uuid(1), mig_uuid(2, 3)]),
+        (None, [gpu_uuid(0), gpu_uuid(1)]),
         ("1,0", [gpu_uuid(1), gpu_uuid(0)]),
         (gpu_uuid(1), [gpu_uuid(1)]),
-        (mig_uuid(2, 5), [mig_uuid(2, 5)]),
+        (mig_uuid(2, 5), []),
         ("", []),
         ("-1", []),
         ("0,7,1", [gpu_uuid(0)]),

@@ -19,7 +19,6 @@ from fakes.nvml.scenario import (
     VERSION_MISMATCH,
     Scenario,
     gpu_uuid,
-    mig_uuid,
 )
 from scalewise.gpu import DeviceSampler, open_nvml, readers, stats_path
 from scalewise.gpu.export import export_cell, multi_gpu_path
@@ -58,20 +57,20 @@ def _sample(
 def test_a_series_has_each_group_at_its_pace_and_what_happened(
     fake_nvml: Use, tmp_path: Path
 ) -> None:
-    scenario = Scenario().h200(4).mig(1, 3).latency(0, "energy_mj", 3500)
+    scenario = Scenario().h200(4).latency(0, "energy_mj", 3500)
     now = time.monotonic() - scenario.origin
     scenario.fault(1, "power_mw", NO_PERMISSION).fault(3, "*", GPU_IS_LOST, at=now + 1.5)
     scenario.xid(2, 79, now + 0.3)  # another cell's GPU
     scenario.xid(0, 31, now + 0.3).xid(1, 79, now + 0.4).xid(1, 79, now + 0.5)
     fake_nvml(scenario)
-    gpus = {gpu_uuid(0): 0, gpu_uuid(1): 1, mig_uuid(1, 3): None, gpu_uuid(3): 2, "GPU-x": None}
+    gpus = {gpu_uuid(0): 0, gpu_uuid(1): 1, gpu_uuid(3): 2, "GPU-x": None}
     series, problems = _sample(tmp_path, gpus, 2.5)
 
-    assert series.source == "nvml" and [d.id for d in series.devices] == list(gpus)[:4]
+    assert series.source == "nvml" and [d.id for d in series.devices] == list(gpus)[:3]
     first = series.devices[0]
     assert (first.rank, first.index, first.memory_total_mib) == (0, 0, 143_771)
     assert list(series.times) == sorted(set(series.times))
-    assert all(set(row) >= set(list(gpus)[:3]) for row in series.samples)
+    assert all(set(row) >= set(list(gpus)[:2]) for row in series.samples)
     assert all(cost is not None and cost > 0 for cost in series.cost_ms)
 
     power, energy, sm, processes = (
@@ -98,11 +97,9 @@ def test_a_series_has_each_group_at_its_pace_and_what_happened(
     assert found >= {
         ("warn", gpu_uuid(0), "GPU 0: XID 31, memory page fault in a kernel", page_fault),
         ("error", gpu_uuid(1), "GPU 1: XID 79, fallen off the bus", bus),
-        # A MIG instance suffers what its GPU does.
-        ("error", mig_uuid(1, 3), "GPU 1: XID 79, fallen off the bus", bus),
         ("error", gpu_uuid(3), "GPU 3: lost", lost),
     }
-    assert len([a for a in series.alerts if a.condition == "xid"]) == 3
+    assert len([a for a in series.alerts if a.condition == "xid"]) == 2
 
 
 def test_the_earlier_monitors_files_grow_while_a_cell_trains(

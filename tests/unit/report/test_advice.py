@@ -68,12 +68,11 @@ def option(section: Section, name: str) -> Mapping[str, Any]:
             ),
         ),
         (
-            "h200_fp8/sweep",
+            "h200_measuring/x1/precisions",
             "cannot tell",
             {
-                "single x1 precision=bf16-mixed execution=eager": "baseline",
-                "single x1 precision=bf16-mixed execution=compile": "baseline",
-                "single x1 precision=fp8 execution=compile": "baseline",
+                "single x1 precision=fp16-mixed": "baseline",
+                "single x1 precision=tf32": "baseline",
             },
         ),
     ],
@@ -168,7 +167,7 @@ def test_what_one_run_says_wins_nothing_and_what_would_tell_is_said() -> None:
     lead, _, below = blocks(advised(KEPT / "h200x2_strategies.zip")[0])
     assert below[:1] == ["Nothing here is shown to win over one device."]
     assert "scalewise resume" in lead.lines[-1].text
-    _, _, below = blocks(advised(KEPT / "h200_fp8/sweep.zip")[0])
+    _, _, below = blocks(advised(KEPT / "h200_measuring/x1/precisions.zip")[0])
     assert any("strategy=single,ddp" in shlex.split(line) for line in below)
 
 

@@ -212,7 +212,7 @@ def test_each_kind_of_gpu_has_its_own_task_at_the_same_time(
         ("ddp", 4, 1),
         ("ddp", 2, 0),
         ("ddp hardware.gpus=[1,2]", 2, 1),
-        ("heterogeneous", 4, 0),
+        ("heterogeneous strategy.shares=[0.3,0.3,0.2,0.2]", 4, 0),
         ("single precision=tf32", 1, 0),
     ],
 )
@@ -227,6 +227,15 @@ def test_equal_shares_on_unlike_gpus_are_told_of(
     lines = [*explain_differences(cell, devices, Hosts().of(cell.hardware))]
     assert len(lines) == told
     assert all(A10G in line and H100 in line for line in lines)
+
+
+def test_a_host_of_divided_gpus_has_none_and_says_why(
+    fake_nvml: Callable[[Scenario], Path],  # noqa: F811
+) -> None:
+    fake_nvml(Scenario().h200(1).mig(0, 3))
+    found = Hosts().of(asked("tracking=none").cell.hardware)
+    assert {slot.kind for slot in found.slots} == {"cpu"}
+    assert "MIG mode" in (found.no_gpu or "")
 
 
 @pytest.mark.parametrize(("precision", "told"), [("tf32", 1), ("fp32", 0)])

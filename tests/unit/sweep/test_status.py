@@ -237,7 +237,7 @@ def test_a_sweep_that_may_add_rounds_says_which_it_is_in_and_until_when(
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_no_swept_value_is_broken(width: int) -> None:
-    for sweep in ("cpu2_matrix", "h200_fp8/sweep"):
+    for sweep in ("cpu2_matrix", "rehearsal/gpt2_x4_nvlink"):
         status, file = StatusReader(kept(sweep)).read(), StringIO()
         Console(file=file, width=width).print(render(status))
         assert ("swept" in file.getvalue()) == any(cell.swept for cell in status.cells)

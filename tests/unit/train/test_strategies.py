@@ -3,7 +3,6 @@
 import itertools
 from typing import Any
 
-import numpy as np
 import pytest
 from torch import nn
 
@@ -15,7 +14,6 @@ from scalewise.train.data import GlobalBatchSampler
 from scalewise.train.execution.module import held_parameters
 from scalewise.train.recording import BatchSizes, DataShare
 from scalewise.train.strategies import BUILDERS
-from scalewise.train.strategies.device_speeds import BLOCKS, compare
 from scalewise.train.strategies.model_parallel import sharding_units
 from scalewise.train.strategies.pipeline import _hollow
 from scalewise.train.strategies.replicas import LocalSgd, _Averaging
@@ -32,7 +30,9 @@ def test_every_option_of_the_group_builds_its_own_kind() -> None:
 
 
 def fits(option: str) -> tuple[str, ...]:
-    """What a strategy that divides a model needs beside it."""
+    """What a strategy that divides a model, or shares out a batch, needs beside it."""
+    if option == "heterogeneous":
+        return ("strategy.shares=[0.6,0.4]",)
     divided = ("pipeline", "gpipe")
     return ("model=gpt2_tiny", "dataset=synthetic_tokens") if option in divided else ()
 
@@ -84,52 +84,8 @@ def test_uneven_parts_are_cut_from_the_batches_one_device_would_take() -> None:
     assert together == whole
 
 
-def test_sizes_settled_later_hold_from_the_next_epoch() -> None:
-    sizes = BatchSizes((6, 6))
-    sampler = GlobalBatchSampler(24, sizes, 1, seed=0)
-    assert [len(batch) for batch in drawn(sampler)] == [6, 6]
-    sizes.settle((9, 3))
-    assert [len(batch) for batch in drawn(sampler)] == [3, 3]
-    assert DataShare(1, sizes).global_samples(300, 2) == 1200
-    with pytest.raises(ValueError, match="allowed: 12 samples in all"):
-        sizes.settle((9, 4))
-
-
-# Equal devices get equal shares; devices that are shown to differ get what they are worth.
-def blocks(*speeds: float, noise: float = 0.2, seed: int = 0) -> list[list[float]]:
-    scatter = np.random.default_rng(seed).normal(0.0, noise, (len(speeds), BLOCKS))
-    return (np.array(speeds)[:, None] * np.exp(scatter)).tolist()
-
-
-def test_equal_devices_get_equal_shares_whatever_the_noise() -> None:
-    """Shares of 41/59, 58/42 and 51/49 were given to two equal devices."""
-    split = [
-        whole_samples(128, compare(blocks(100.0, 100.0, seed=seed)).weights) for seed in range(200)
-    ]
-    assert split.count((64, 64)) >= 198
-    assert len({tuple(map(round, one)) for one in blocks(100.0, 100.0)}) == 2, "they did differ"
-
-
-@pytest.mark.parametrize(
-    ("speeds", "split"),
-    [((200.0, 100.0), (85, 43)), ((100.0, 300.0), (32, 96)), ((300.0, 300.0, 100.0), (55, 55, 18))],
-)
-def test_unlike_devices_get_what_they_are_worth(
-    speeds: tuple[float, ...], split: tuple[int, ...]
-) -> None:
-    found = compare(blocks(*speeds, noise=0.02))
-    sizes = whole_samples(128, found.weights)
-    assert all(abs(a - b) <= 1 for a, b in zip(sizes, split, strict=True))
-    for (value, low, high), speed in zip(found.ratios, speeds, strict=True):
-        assert low <= speed / max(speeds) <= high
-        assert (high < 1) == (speed < max(speeds))
-        assert low <= value <= high
-
-
-def test_what_slows_a_whole_block_is_no_difference() -> None:
-    crowd = np.linspace(1.0, 0.3, BLOCKS)
-    speeds = [(speed * crowd).tolist() for speed in (100.0, 98.0)]
-    assert compare(speeds).weights[0] > compare(speeds).weights[1]
+def test_samples_of_all_ranks_are_told_from_those_of_one() -> None:
+    assert DataShare(1, BatchSizes((9, 3))).global_samples(300, 2) == 1200
 
 
 # What strategies that divide the model refuse, and how they cut it.

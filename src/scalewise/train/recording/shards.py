@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sized
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,39 +17,20 @@ if TYPE_CHECKING:
     import pytorch_lightning as pl
 
 
-class BatchSizes:
-    """Samples of each shard in a batch, equal or not.
-
-    A strategy that measures its devices first may settle them anew, in the same way on all ranks,
-    before the first batch is drawn.
-    """
-
-    def __init__(self, sizes: Sequence[int]) -> None:
-        self._sizes = tuple(sizes)
-
-    def __len__(self) -> int:
-        return len(self._sizes)
-
-    def __getitem__(self, shard: int) -> int:
-        return self._sizes[shard]
+class BatchSizes(tuple[int, ...]):
+    """Samples of each shard in a batch, equal or not."""
 
     @property
     def total(self) -> int:
-        return sum(self._sizes)
+        return sum(self)
 
     def before(self, shard: int) -> int:
         """Samples of the shards that come before this one in a batch."""
-        return sum(self._sizes[:shard])
+        return sum(self[:shard])
 
     def share(self, shard: int) -> float:
         """The part of a batch that this shard gives, 0 to 1."""
-        return self._sizes[shard] / self.total
-
-    def settle(self, sizes: Sequence[int]) -> None:
-        """Share out the same batch otherwise. Raises ValueError for a batch of another size."""
-        if sum(sizes) != self.total:
-            raise ValueError(f"sizes: found {tuple(sizes)}; allowed: {self.total} samples in all")
-        self._sizes = tuple(sizes)
+        return self[shard] / self.total
 
 
 @dataclass(frozen=True)

@@ -169,8 +169,6 @@ def summarise(
         pipeline=getattr(trainer.strategy, "pipeline_record", None),
         rehearsed=getattr(trainer.strategy, "rehearsal_record", None),
         communication=steps.communication(trainer.strategy),
-        probed_samples_per_s=getattr(trainer.strategy, "probed_samples_per_s", None),
-        probed_ratio=getattr(trainer.strategy, "probed_ratio", None),
         optimizer_state_bytes=optimizer_state_bytes(trainer.optimizers),
     )
 

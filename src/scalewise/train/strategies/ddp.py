@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -16,14 +16,12 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn import Module
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
 
 from scalewise.config import (
     CellConfig,
     DdpConfig,
     HeterogeneousConfig,
     ProcessGroupConfig,
-    whole_samples,
 )
 from scalewise.train.rank import RankContext
 from scalewise.train.recording import BatchSizes, GradientHook
@@ -39,8 +37,6 @@ class Setting:
     """As it was built, before any device has it."""
     cell: CellConfig
     batch_sizes: BatchSizes
-    data: Mapping[str, Any]
-    """The arguments of ``Trainer.fit`` that carry the data."""
 
 
 def group_arguments(config: ProcessGroupConfig, setting: Setting) -> dict[str, Any]:
@@ -60,11 +56,6 @@ class OwnStreamDDP(DDPStrategy):
     Lightning wraps the module on a side stream; torch then warns that gradients are accumulated
     on another stream than they are produced on, and synchronises the two in every backward.
     """
-
-    probed_samples_per_s: float | None = None
-    """How fast this device was found to be, where batches are shared out by that."""
-    probed_ratio: tuple[float, float, float] | None = None
-    """That over the fastest device's, with the ends of its interval."""
 
     def __init__(self, config: DdpConfig, setting: Setting) -> None:
         # Batch statistics differ from rank to rank; any other buffer is a constant, alike on all.
@@ -155,57 +146,11 @@ def _powersgd(rank: int, start_step: int) -> GradientHook:
 
 
 class HeterogeneousDDP(OwnStreamDDP):
-    """DDP whose gradients are weighted by the shares, measured first where they are ``auto``."""
+    """DDP whose gradients are weighted by the shares of the batch."""
 
     def __init__(self, config: HeterogeneousConfig, setting: Setting) -> None:
         super().__init__(config, setting)
         self.gradient_hook = weighted_hook(setting.batch_sizes, setting.rank.rank)
-        self._setting = setting if config.shares == "auto" else None
-
-    def _setup_model(self, model: Module) -> DistributedDataParallel:
-        # Now the module is on its device, and DDP does not listen to it yet.
-        if self._setting is not None:
-            self._settle_shares(self._setting)
-        return super()._setup_model(model)
-
-    def _settle_shares(self, setting: Setting) -> None:
-        """Measure every device beside the others, and share out the batch by what they differ."""
-        from scalewise.train.strategies import device_speeds  # few ranks need it
-
-        sizes, rank = setting.batch_sizes, setting.rank.rank
-        own = device_speeds.probe_samples_per_s(
-            setting.module,
-            self.batch_to_device(first_samples(setting.data, sizes[rank])),
-            sizes[rank],
-            self.root_device,
-            self.precision_plugin.forward_context,
-        )
-        rates = torch.zeros(
-            setting.rank.world_size, len(own), dtype=torch.float64, device=self.root_device
-        )
-        rates[rank] = torch.tensor(own)
-        torch.distributed.all_reduce(rates)
-        speeds = device_speeds.compare(rates.tolist())
-        self.probed_samples_per_s = speeds.samples_per_s[rank]
-        self.probed_ratio = speeds.ratios[rank]
-        sizes.settle(whole_samples(sizes.total, speeds.weights))
-
-
-def first_samples(data: Mapping[str, Any], samples: int) -> Any:
-    """The first samples of the training set as one batch, without touching its loader.
-
-    Raises ValueError where a user's LightningDataModule holds them.
-    """
-    loader = data.get("train_dataloaders")
-    if loader is None:
-        raise ValueError(
-            "strategy.shares: found auto with a LightningDataModule, whose samples are not "
-            "known before training; allowed: numbers"
-        )
-    collated = DataLoader(
-        loader.dataset, batch_sampler=[list(range(samples))], collate_fn=loader.collate_fn
-    )
-    return next(iter(collated))
 
 
 def weighted_hook(sizes: BatchSizes, rank: int) -> GradientHook:

@@ -45,14 +45,14 @@ def test_utilisation_stands_in_for_an_activity_that_is_not_known(
 ) -> None:
     times = tuple(5.0 + at * seconds for at in (0.0, 0.4, 0.9))
     samples = tuple(
-        {"a": DeviceSample("a", percent, sm_activity_percent=1.0, engine_activity_percent=engine)}
-        for percent in (90.0, 80.0, 100.0)
+        {"a": DeviceSample("a", *read, sm_activity_percent=1.0, engine_activity_percent=engine)}
+        for read in ((90.0, 10.0), (80.0, None), (100.0, 14.0))
     )
     gpu = SampledDevice("a", 0, "H200")
     series = DeviceSeries("h", "nvml", 1.0, (gpu,), {}, times, samples)
     window = (5.0, 5.0 + seconds)
     (usage,) = measure_usage([series], window, window).devices
-    assert usage.engine_activity_percent == told
+    assert (usage.engine_activity_percent, usage.memory_sd_mib) == (told, pytest.approx(8**0.5))
 
 
 def test_a_rank_sleeping_20_ms_a_step_is_named_although_all_steps_take_equally_long(

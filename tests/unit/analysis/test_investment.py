@@ -90,7 +90,8 @@ def test_given_watts_stand_in_for_energy_that_was_not_measured(tmp_path: Path) -
     analysis = priced(tmp_path, *OWN, specs=specs)
     watts = [one.watts.value for one in analysis.owned.values() if one.watts is not None]
     assert watts == [500, 1000]
-    blind = priced(tmp_path / "blind", *OWN[:-1], specs=specs)
+    once = swept(tmp_path / "once", *specs)
+    blind = analyse(once, prices=read_prices(SHIPPED, OWN[:-1]))
     assert [one.watts for one in blind.owned.values()] == [None, None]
     assert any("device_watts" in text for text in studies(blind)[2].texts)
 

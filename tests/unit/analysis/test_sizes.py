@@ -14,8 +14,8 @@ from scalewise.analysis.decisions import threshold_rule
 from scalewise.analysis.sizes import (
     BreakEven,
     SizedPair,
-    _break_even,
     average_speedups,
+    break_evens,
     size_families,
 )
 from scalewise.analysis.statistics import Interval
@@ -43,7 +43,8 @@ def sized(
 
 def break_even(pair: Pair, rows: Sequence[tuple[int, float]], half: float | None = 0.01,
                level: float = 1.0) -> BreakEven:  # fmt: skip
-    return _break_even(tuple(sized(pair, p, s, half) for p, s in rows), level)
+    family = [sized(pair, p, s, half) for p, s in rows]
+    return next(one for one in break_evens(family) if one.level == level)
 
 
 def test_it_lies_on_a_straight_line_of_logarithms(pair: Pair) -> None:
@@ -56,9 +57,8 @@ def test_it_lies_on_a_straight_line_of_logarithms(pair: Pair) -> None:
 
 def test_its_interval_ends_where_the_speedup_is_told_from_the_level(pair: Pair) -> None:
     half, sizes, logs = 0.05, (1e6, 4e6), (math.log(0.9), -math.log(0.9))
-    found = break_even(
-        pair, [(int(p), math.exp(y)) for p, y in zip(sizes, logs, strict=True)], half
-    )
+    rows = [(int(p), math.exp(y)) for p, y in zip(sizes, logs, strict=True)]
+    found = break_even(pair, rows, half)
     for end in (found.interval.low, found.interval.high):
         assert end is not None
         w = math.log(end / sizes[0]) / math.log(sizes[1] / sizes[0])

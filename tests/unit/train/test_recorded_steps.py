@@ -35,6 +35,8 @@ pytestmark = pytest.mark.filterwarnings(
 class Numbers(pl.LightningModule):
     """The loss of a batch is the mean of its numbers, whatever was learnt."""
 
+    flops_per_sample = staticmethod(lambda: 6)
+
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(()))
@@ -190,7 +192,7 @@ def test_steps_that_trained_nothing_are_counted_where_a_loss_is_owed(
     tmp_path: Path, module: type[Numbers], accumulate: int, without: int | None
 ) -> None:
     fit = Fit(tmp_path, module(), [1.0] * 4, accumulate=accumulate)
-    assert fit.summary.steps_without_loss == without
+    assert (fit.summary.steps_without_loss, fit.summary.flops_per_sample) == (without, 6.0)
 
 
 def test_validation_amid_a_step_leaves_it_going_on(

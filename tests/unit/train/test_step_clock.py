@@ -248,7 +248,7 @@ def test_of_many_steps_one_in_eight_is_divided(tmp_path: Path, made: list[Event]
     all_until = untimed + ALL_DIVIDED
     assert divided[: all_until + 1].all()
     drawn = np.flatnonzero(divided[all_until:])
-    assert len(drawn) == pytest.approx((steps - all_until) / DIVIDED_EVERY, rel=0.1)
+    assert len(drawn) == pytest.approx((steps - all_until) / DIVIDED_EVERY, rel=0.05)
     # What comes every second, fourth or eighth step is in as many of the divided ones.
     for period in (2, 4, 8):
         share = np.bincount(drawn % period, minlength=period) / len(drawn)

@@ -25,7 +25,7 @@ def test_a_window_stands_beside_the_timed_cell_and_is_never_timed(train: Train) 
     analysis = analyse(load_sweep(profiled.path.parent))
     (timed,) = analysis.measured
     assert timed.values("global_samples_per_s") and len(timed.runs) == 2
-    (under,) = (c for c in analysis.configurations if c.is_profiled and c.runs)
+    (under,) = (c for c in analysis.configurations if not c.is_timed and c.runs)
     assert under.runs[0].throughput is None
     cost = analysis.communication[timed.config_id]
     assert cost.window is not None and cost.window.cell == profiled.name

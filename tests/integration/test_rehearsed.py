@@ -24,7 +24,7 @@ def test_devices_that_are_not_there_are_rehearsed_and_said_to_be(train: Train) -
     assert "cannot tell" in done.out
     found = analyse(load_sweep(done.sweep.path))
     assert [c.label for c in found.measured] == ["medium single x1"]
-    labels = {one.label for one in found.rehearsals}
+    labels = {one.config.label for one in found.rehearsals}
     assert labels == {f"medium {kind} x4, rehearsed over custom" for kind in ("ddp", "fsdp")}
     for one in found.rehearsals:
         (rank,) = one.config.rank_summaries

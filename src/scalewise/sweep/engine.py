@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from scalewise.config import ConfigError
 from scalewise.gpu import HostMismatch
@@ -38,6 +38,8 @@ from scalewise.sweep.status_view import Display
 
 _MOST_NAMED = 3
 """Files that a run of a script has written."""
+_COMES_BACK: Final = ("config", "exception", "exit", "oom")
+"""Faults of the program's own, by which each run of a configuration ends that has none done."""
 _SHUTDOWN_S = 9.0
 """Running cells have this long to end when a sweep is interrupted."""
 
@@ -304,7 +306,9 @@ class Engine:
         for queued in self.executor.order(tuple(self._waiting), self._running):
             started: RunningCell | Ending | None
             try:
-                started = self.executor.start(queued, self.folder.cell(queued.cell.planned.name))
+                started = self._known_fault(queued.cell) or self.executor.start(
+                    queued, self.folder.cell(queued.cell.planned.name)
+                )
             except HostMismatch as mismatch:
                 started = Ending("skipped", "host", str(mismatch))
             if started is None:
@@ -317,6 +321,20 @@ class Engine:
             self._running.append(started)
             self._announce(started)
         return has_left
+
+    def _known_fault(self, cell: Cell) -> Ending | None:
+        """How a run of its configuration has failed that another of ``repeats=auto`` would too."""
+        if cell.request.cell.repeats != "auto":
+            return None
+        planned = (c.planned for c in self.report.cells)
+        same = [one for one in planned if one.config_id == cell.planned.config_id]
+        ended = {one.name: self.report.endings.get(one.cell_id) for one in same}
+        if any(ending is not None and ending.outcome == "done" for ending in ended.values()):
+            return None
+        for name, ending in ended.items():
+            if ending is not None and ending.outcome == "failed" and ending.cause in _COMES_BACK:
+                return Ending("skipped", ending.cause, f"it would fail as {name} did")
+        return None
 
     def _announce(self, running: RunningCell) -> None:
         """Show that a cell has started, once for each of its starts."""

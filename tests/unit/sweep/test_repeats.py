@@ -1,16 +1,18 @@
 """Stage two of a sweep: which cells are added, and that it comes to an end."""
 
 import io
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fakes.executor import PlayedExecutor
 from fakes.recorded import DDP, Spec, write_cell
 from fakes.requests import asked as request_of
-from scalewise.records import CellFolder, Ending, SweepFolder, SweepPlan
+from scalewise.records import Cause, CellFolder, Ending, SweepFolder, SweepPlan
 from scalewise.sweep import Cell, Engine, make_display
 from scalewise.sweep.auto import adaptive_requests, describe_rounds, next_rounds
 from scalewise.sweep.plan import Request, add_to_plan, make_cell, plan
@@ -167,6 +169,21 @@ def test_a_sweep_stopped_between_its_looks_goes_on_where_it_was(tmp_path: Path) 
         started += [cell.planned.cell_id for cell in ran]
     assert len(started) == len(set(started)), "no run is made twice"
     assert set(started) == {cell.planned.cell_id for cell in whole}
+
+
+@pytest.mark.parametrize(("cause", "tries"), [("exception", 1), ("config", 1), ("hang", 3)])
+def test_what_fails_by_itself_is_not_run_again_in_every_round(
+    tmp_path: Path, cause: Cause, tries: int
+) -> None:
+    class OneByOne(PlayedExecutor):
+        def order(self, waiting: Sequence[Any], running: Sequence[Any]) -> Sequence[Any]:
+            return () if running else waiting[:1]
+
+    executor = OneByOne(lambda cell, own: Ending("failed", cause, "no data here"))
+    engine = Engine(tmp_path, executor, make_display(io.StringIO()))
+    report = engine.run(plan([asked("tracking=none", "strategy=single")], 0))
+    assert len(executor.started) == tries
+    assert (report.count("failed"), report.count("skipped")) == (tries, 3 - tries)
 
 
 def test_no_round_is_begun_that_would_end_beyond_the_budget(tmp_path: Path) -> None:

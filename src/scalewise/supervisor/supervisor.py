@@ -143,9 +143,10 @@ class Supervisor:
         """Sample the devices, or tell the sweep's process of the ranks: then it does."""
         interval_s = self.job.settings.sample_every_s
         if interval_s is None:
-            one, pids = self.this_try, tuple(process.pid for process in ranks.processes)
-            running = RunningAttempt(one.number, one.started_at, self.job.slots, pids)
-            self.folder.save_running(running)
+            if self.is_first:  # running.json is of its try, and its sweep is on no further host
+                one, pids = self.this_try, tuple(process.pid for process in ranks.processes)
+                running = RunningAttempt(one.number, one.started_at, self.job.slots, pids)
+                self.folder.save_running(running)
             return None
         from scalewise.gpu import DeviceSampler, stats_path
 

@@ -152,12 +152,16 @@ def test_a_cell_whose_processes_live_on_is_not_done(
     assert supervisor._train().outcome == outcome
 
 
-@pytest.mark.parametrize(("every_s", "pids"), [(None, (7,)), (1.0, ())])
+@pytest.mark.parametrize(
+    ("nodes", "every_s", "pids"),
+    [(None, None, (7,)), (None, 1.0, ()), (Nodes(1, 2, "node0", 4000), None, ())],
+)
 def test_whoever_samples_knows_the_ranks(
-    tmp_path: Path, every_s: float | None, pids: tuple[int, ...]
+    tmp_path: Path, nodes: Nodes | None, every_s: float | None, pids: tuple[int, ...]
 ) -> None:
-    """The sweep's process samples, unless the job asks the supervisor to."""
+    """The sweep's process samples, unless the job asks the supervisor to; no further host's."""
     one = supervised(tmp_path, replace(SETTINGS, sample_every_s=every_s))
+    one.job = replace(one.job, nodes=nodes)
     one.folder.save_running(RunningAttempt(1, 1.0, (SLOT,)))
     ranks = SimpleNamespace(processes=[SimpleNamespace(pid=7)], trainers=dict)
     sampler = one._start_sampling(cast(Any, ranks))

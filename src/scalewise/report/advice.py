@@ -275,9 +275,8 @@ def _published(every: Options) -> Iterator[str]:
     for row in sorted(alike, key=apart):
         if apart(row)[0] <= math.log(_AS_LARGE):
             nearest.setdefault((row["kind"], row["link"]), row)
-    yield from ["Published elsewhere, not measured here, each with its own batches:"] * bool(
-        nearest
-    )
+    if nearest:
+        yield "Published elsewhere, not measured here, each with its own batches:"
     for r in list(nearest.values())[:_MOST_PUBLISHED]:
         span = " to ".join(dict.fromkeys(factor(float(r[f"speedup_{e}"])) for e in ("low", "high")))
         source = r["sources"].split(";")[0].split(" ")[0]

@@ -152,8 +152,8 @@ class Ranks:
         as_torchrun: bool = False,
     ) -> None:
         """``as_torchrun``: a script on one device gets torchrun's variables all the same."""
-        alone = job.world_size == 1 and job.settings.rehearsed_ranks is None
-        self.as_torchrun = as_torchrun and alone
+        self._is_alone = job.world_size == 1 and job.settings.rehearsed_ranks is None
+        self.as_torchrun = as_torchrun and self._is_alone
         self._starter = starter
         self._locks = locks
         self._job = job
@@ -239,8 +239,7 @@ class Ranks:
         if slot.kind == "cuda":
             if "OMP_NUM_THREADS" in os.environ:
                 return os.environ["OMP_NUM_THREADS"]
-            alone = self._job.world_size == 1 and self._job.settings.rehearsed_ranks is None
-            if self._job.settings.script and not alone:
+            if self._job.settings.script and not self._is_alone:
                 return "1"  # torchrun's
         return str(max(1, len(slot.cores)))
 
@@ -296,5 +295,5 @@ class Ranks:
         if rehearsed is not None:
             local |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(rehearsed))
         # Alone it is what the user would start: with these, many scripts wrap their model in DDP.
-        alone = job.world_size == 1 and not self.as_torchrun and rehearsed is None
-        return {**({} if alone else {**told, **local}), ENV_SCRIPT: json.dumps(place)}
+        plain = self._is_alone and not self.as_torchrun
+        return {**({} if plain else {**told, **local}), ENV_SCRIPT: json.dumps(place)}

@@ -306,9 +306,7 @@ class Engine:
         for queued in self.executor.order(tuple(self._waiting), self._running):
             started: RunningCell | Ending | None
             try:
-                started = self._known_fault(queued.cell) or self.executor.start(
-                    queued, self.folder.cell(queued.cell.planned.name)
-                )
+                started = self.executor.start(queued, self.folder.cell(queued.cell.planned.name))
             except HostMismatch as mismatch:
                 started = Ending("skipped", "host", str(mismatch))
             if started is None:
@@ -321,20 +319,6 @@ class Engine:
             self._running.append(started)
             self._announce(started)
         return has_left
-
-    def _known_fault(self, cell: Cell) -> Ending | None:
-        """How a run of its configuration has failed that another of ``repeats=auto`` would too."""
-        if cell.request.cell.repeats != "auto":
-            return None
-        planned = (c.planned for c in self.report.cells)
-        same = [one for one in planned if one.config_id == cell.planned.config_id]
-        ended = {one.name: self.report.endings.get(one.cell_id) for one in same}
-        if any(ending is not None and ending.outcome == "done" for ending in ended.values()):
-            return None
-        for name, ending in ended.items():
-            if ending is not None and ending.outcome == "failed" and ending.cause in _COMES_BACK:
-                return Ending("skipped", ending.cause, f"it would fail as {name} did")
-        return None
 
     def _announce(self, running: RunningCell) -> None:
         """Show that a cell has started, once for each of its starts."""
@@ -382,8 +366,22 @@ class Engine:
             with suppress(OSError):  # a full disk: the command's last lines still show it
                 ending = running.folder.save_attempt(replace(ending, started_at=began_at))
         self._count(cell, ending)
+        if ending.outcome == "failed" and ending.cause in _COMES_BACK:
+            name = cell.planned.name
+            self._skip_alike(cell, Ending("skipped", ending.cause, f"it would fail as {name} did"))
         if cell.request.cell.script is not None and seconds is not None:
             self._tell_side_effects(cell, seconds)
+
+    def _skip_alike(self, failed: Cell, ending: Ending) -> None:
+        """Of ``repeats=auto``: no later run of a configuration that has none done is tried."""
+        config_id = failed.planned.config_id
+        same = [c.planned.cell_id for c in self.report.cells if c.planned.config_id == config_id]
+        ended = [self.report.endings[cell_id] for cell_id in same if cell_id in self.report.endings]
+        if failed.request.cell.repeats != "auto" or any(one.outcome == "done" for one in ended):
+            return
+        for queued in [q for q in self._waiting if q.cell.planned.config_id == config_id]:
+            self._waiting.remove(queued)
+            self._refuse(queued.cell, ending)
 
     def _tell_side_effects(self, cell: Cell, seconds: float) -> None:
         """Name what the first run of a script has written where all others write too."""

@@ -78,7 +78,6 @@ def main() -> int:
         answer(run_arm(arm, overrides))
         return 0
     runs = measure(arguments)
-    keep(arguments.out, runs)
     show(runs, arguments.arms)
     return 0
 
@@ -95,6 +94,7 @@ def measure(arguments: argparse.Namespace) -> list[dict[str, Any]]:
             ms = one_run(workload, arm, steps)
             runs.append({"workload": workload, "arm": arm, "repeat": repeat, "step_time_ms": ms})
             print(f"[{repeat + 1}] {workload:10} {arm:10} {ms:8.4f} ms", flush=True)
+            keep(arguments.out, runs)  # a call that is cut off keeps what it had
     return runs
 
 

@@ -6,6 +6,7 @@ import copy
 import functools
 import gc
 import random
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from overhead import EVERYTHING, GRADIENT_HOOK, LOOP, PARTS, SAMPLER_SWITCH
 from team import answer, between, endless, mark, step_by_hand, team_folder
 
 from scalewise.train.recording import CellRecorder, Mark
+from scalewise.train.recording.background import Drain, GiveWay
 from scalewise.train.recording.gradient_communication import GradientWatch
 
 SHORTEST_S, LONGEST_S = 0.4, 0.9
@@ -183,7 +185,10 @@ class Switches:
         alone = trainer.world_size == 1
         self.replicas = {True: first, False: first if alone else self._without_hook(first)}
         self._sampler = team_folder() / SAMPLER_SWITCH
-        self._drains = list(self.recorder._background._drains)
+        self._draining = threading.Lock()
+        drains = self.recorder._background._drains
+        self._drains = [functools.partial(self._drain, drain) for drain in drains]
+        drains[:] = self._drains
         self._held: tuple[int, int] | None = None
         """Rows and losses that waited for the recording thread when it was switched off."""
         names = ((self.loop, "_on_before_fetch"), (self.loop, "_on_after_fetch"),
@@ -227,7 +232,7 @@ class Switches:
         """
         background, clock = self.recorder._background, self.recorder.steps.clock
         pending = self.recorder.metrics._pending
-        with background._draining:
+        with self._draining:
             if self._held is not None:
                 while len(clock._finished) > self._held[0]:
                     clock._pool.extend(clock._finished.pop().spent_events())
@@ -235,6 +240,10 @@ class Switches:
                     pending.pop()
             background._drains[:] = self._drains if on else []
             self._held = None if on else (len(clock._finished), len(pending))
+
+    def _drain(self, drain: Drain, wait: bool, give_way: GiveWay | None) -> None:
+        with self._draining:
+            drain(wait, give_way)
 
     def _mark(self, on: bool) -> None:
         """Off: the end of a step alone is marked, and nothing is around Lightning's methods."""

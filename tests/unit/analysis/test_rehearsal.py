@@ -20,7 +20,7 @@ from scalewise.analysis import (
     scores,
     step_parts,
 )
-from scalewise.analysis.rehearsal import STEP_ERROR, UNSCORED, regime
+from scalewise.analysis.rehearsal import STEP_ERRORS, UNSCORED, Regime, regime
 from scalewise.report import build
 from scalewise.report.page import page_data
 from scalewise.report.study_tables import rehearsals_in_brief
@@ -108,11 +108,19 @@ def test_the_whole_interval_decides(tmp_path: Path, ranks: int, word: str) -> No
     assert found.rehearsals[0].config not in found.configurations
 
 
-def test_the_interval_is_as_wide_as_the_score_however_steady_the_runs(tmp_path: Path) -> None:
-    found = played(tmp_path, *repeats(SINGLE, [1.0] * 3), *repeats(rehearsal(), [1.0] * 3))
-    speedup = found.rehearsals[0].speedup
-    assert speedup is not None and speedup.interval is not None
-    assert speedup.interval.high / speedup.value == pytest.approx(1 + STEP_ERROR)
+@pytest.mark.parametrize(("busy", "limit"), [(1.0, "GPU"), (0.883, "GPU"), (0.877, "host")])
+def test_the_interval_is_as_wide_as_the_score_however_steady_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: float, limit: Regime
+) -> None:
+    monkeypatch.setattr(step_parts, "_activity", lambda usage: dict.fromkeys(range(8), busy))
+    found = played(
+        tmp_path, *repeats(SINGLE, [1.0] * 3), *repeats(rehearsal(2), [1.0] * 3), ranks=2
+    )
+    (one,) = found.rehearsals
+    assert (regime(one.config), one.word) == (limit, "likely pays")
+    assert one.speedup is not None and one.speedup.interval is not None
+    wide = one.speedup.interval.high / one.speedup.value - 1
+    assert wide == pytest.approx({"GPU": 0.05, "host": 0.15}[limit])
 
 
 def test_looks_at_every_round_are_paid_for_as_those_of_pairs_are(tmp_path: Path) -> None:
@@ -121,7 +129,7 @@ def test_looks_at_every_round_are_paid_for_as_those_of_pairs_are(tmp_path: Path)
     assert one.speedup.log_error is not None and one.speedup.df is not None
     runs = scipy.stats.t.ppf(0.99, one.speedup.df) * one.speedup.log_error
     half = math.log(one.speedup.interval.high / one.speedup.value)
-    assert half == pytest.approx(math.hypot(runs, math.log1p(STEP_ERROR)))
+    assert half == pytest.approx(math.hypot(runs, math.log1p(STEP_ERRORS["GPU"])))
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,8 @@ HOST_SHARE: Final = 0.02
 """Of a step that the GPU waits for its host, from which the host limits it: each of N ranks waits
 for the slowest host of all, and one alone does not show that."""
 STEP_ERRORS: Final[Mapping[Regime, float]] = {"GPU": 0.05, "host": 0.15}
-"""What a rehearsed step may be off by, beside the spread of its runs: that held nine of the ten that
-were scored, and fourteen of fifteen (docs/rehearsal.md)."""
+"""What a rehearsed step may be off by, beside the spread of its runs: that held nine of ten scored
+speedups, and fourteen of fifteen (docs/rehearsal.md)."""
 
 
 @dataclass(frozen=True)

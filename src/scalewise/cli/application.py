@@ -84,7 +84,7 @@ _JOBS = {
     "Run": ("train", "run", "resume", "defconfig"),
     "Answer": ("report", "advise", "bundle", "compare", "score", "doctor"),
     "Watch": ("status", "top"),
-    "Trackers": ("trackio-view", "wandb-sync", "mirror"),
+    "Trackers": ("trackio-view", "mirror"),
     "Data": ("tokenize", "export"),
 }
 """What ``--help`` lists."""
@@ -659,18 +659,6 @@ def trackio_view(project: str | None, host: str, port: int, url_only: bool) -> N
     from scalewise.tracking import show_dashboard
 
     show_dashboard(project or default_project(), host, port, url_only=url_only)
-
-
-@application.command()
-@click.argument("folders", type=FOLDER, nargs=-1, required=True)
-def wandb_sync(folders: tuple[Path, ...]) -> int:
-    """Upload WandB runs that were recorded offline.
-
-    FOLDERS are of sweeps or cells. Exit status: 0, or 1 if a run is not on the server afterwards.
-    """
-    from scalewise.tracking import upload_offline
-
-    return Exit.DONE if upload_offline(folders) else Exit.FAILED
 
 
 @application.command()

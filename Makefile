@@ -165,7 +165,7 @@ trackio-web: $(STAMP) ## Print the dashboard's URL without starting it (PROJECT=
 
 wandb-sync: $(STAMP) ## Upload WandB runs recorded offline (FOLDER=multirun/...)
 	$(needs_folder)
-	$(BIN)/scalewise wandb-sync $(FOLDER)
+	$(BIN)/wandb sync $(FOLDER)/wandb/offline-run-*
 
 overhead: $(STAMP) ## Measure what measuring costs, by switches in one run (ARGS="--workload gpt2")
 	$(BIN)/python benchmarks/overhead.py $(ARGS)

@@ -47,7 +47,7 @@ def asked(*overrides: str) -> Request:
 
 def read(words: Sequence[str]) -> list[Request]:
     """The requests of a whole sweep with these overrides; raises what its command would."""
-    jobs = combinations([], {}, open_keys(words), (), OverridesParser.create())
+    jobs = combinations([], {}, open_keys(words), OverridesParser.create())
     typed = [as_typed(job) for job in jobs]
     sweep = composer(*(word for word in words if word.startswith("experiment=")))
     composed = [place_on_devices(sweep.plain(job, i), job) for i, job in enumerate(typed)]

@@ -21,7 +21,6 @@ class MatrixSweeper(BasicSweeper):
 
     Args:
         grids: rows of overrides whose combinations are put one after the other.
-        exclude: combinations to drop, ``model=large strategy=ddp``.
 
     Hydra's own composes every job only to see that it can be; our launchers compose and check all
     of them before the first starts, so here nothing is done twice.
@@ -32,11 +31,9 @@ class MatrixSweeper(BasicSweeper):
         max_batch_size: int | None = None,
         params: Mapping[str, Any] | None = None,
         grids: Sequence[str] | None = None,
-        exclude: Sequence[str] | None = None,
     ) -> None:
         super().__init__(max_batch_size, None)
         self._choices = (grids, {} if params is None else params)
-        self._exclude = exclude
         self._typed: list[str] = []
 
     def sweep(self, arguments: list[str]) -> Any:
@@ -50,7 +47,7 @@ class MatrixSweeper(BasicSweeper):
     ) -> list[list[list[str]]]:
         """The jobs' overrides, in batches. ``overrides`` are read again with the grids' own."""
         from scalewise.config import ConfigError
-        from scalewise.sweep import combinations, patterns, texts
+        from scalewise.sweep import combinations, texts
 
         assert self.hydra_context is not None and self.config is not None
         parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
@@ -63,8 +60,7 @@ class MatrixSweeper(BasicSweeper):
             raise ConfigError(
                 f"hydra.sweeper.max_batch_size: found {max_batch_size!r}; allowed: 1 or more, null"
             )
-        excluded = patterns(self._exclude)
-        jobs = combinations(texts("grids", grids), params, self._typed, excluded, parser)
+        jobs = combinations(texts(grids), params, self._typed, parser)
         return [list(batch) for batch in self.split_overrides_to_chunks(jobs, max_batch_size)]
 
     def validate_batch_is_legal(self, batch: Sequence[Sequence[str]]) -> None:

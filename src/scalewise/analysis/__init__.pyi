@@ -1,7 +1,6 @@
 from .balance import LoadBalance as LoadBalance
 from .communication import Communication as Communication
 from .communication import measured_serial_fraction as measured_serial_fraction
-from .communication import seed_rows as seed_rows
 from .comparability import flatten as flatten
 from .comparability import grouped as grouped
 from .comparison import Comparison as Comparison

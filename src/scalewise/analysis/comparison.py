@@ -1,16 +1,14 @@
 """Two sweeps side by side under one declared factor: is B faster or slower than A, and by how much?
 
 Configurations are matched by identity; what differs beside the declared factor refuses the match.
-Two sweeps have no rounds in common, so their runs are two samples (Welch). A gate fails on any of
-its configurations, so every decision, interval and detectable change is at Bonferroni's level for
-their number. It fails on what is shown: only when the whole interval lies beyond the limit. A pass
-that excludes nothing says so. A mixture of states (``sweep.allow_mixed``) equals only the same
-mixture; one in the declared factor is said aloud. Repeats that a report sets aside are left out.
+Two sweeps have no rounds in common, so their runs are two samples (Welch). Every decision, interval
+and detectable change is at Bonferroni's level for the number of configurations. A mixture of states
+(``sweep.allow_mixed``) equals only the same mixture; one in the declared factor is said aloud.
+Repeats that a report sets aside are left out.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -26,7 +24,7 @@ from scalewise.analysis.comparability import (
     within,
 )
 from scalewise.analysis.configuration import Configuration, configurations
-from scalewise.analysis.figures import bounding, confidence, listed
+from scalewise.analysis.figures import listed
 from scalewise.analysis.model import CellRecords, Sweep
 from scalewise.analysis.statistics import (
     VERDICT_RUNS,
@@ -85,67 +83,6 @@ class Unmatched:
     differing: tuple[Difference, ...] = ()
 
 
-MOST_NAMED = 4
-"""Configurations that a pass without proof names; the others stand in lines of their own."""
-
-
-@dataclass(frozen=True)
-class Gate:
-    """The answer for CI."""
-
-    failed: bool
-    reason: str
-    blind: bool = False
-    """It passed although a slowdown beyond the limit is not excluded."""
-
-
-def parse_limit(text: str) -> float:
-    """``slower=3%`` or ``slower=0.03`` to 0.03. Raises ValueError for anything else."""
-    found = re.fullmatch(r"slower=([0-9]+(?:\.[0-9]+)?)(%?)", text.strip())
-    value = float(found[1]) / (100 if found[2] else 1) if found else -1.0
-    if not 0 <= value < 1:
-        raise ValueError(f"--fail-if: found {text!r}; allowed: slower=<percent>%, e.g. slower=3%")
-    return value
-
-
-def judge_gate(matches: Sequence[Match], unmatched: Sequence[Unmatched], limit: float) -> Gate:
-    """Whether a slowdown beyond ``limit``, a fraction, is shown; nothing to compare fails too."""
-    if not matches:
-        why = unmatched[0].reason if unmatched else "B has no configuration"
-        return Gate(True, f"nothing could be compared: {why}")
-    shown = [(m.ratio.value, m.label, m.ratio.interval) for m in matches if m.change == "slower"]
-    slower = [(value, label, e) for value, label, e in shown if e and e.high < 1 - limit]
-    if slower:
-        value, label, interval = min(slower, key=lambda one: one[0])
-        return Gate(
-            True,
-            f"{label} is slower by {1 - value:.1%} "
-            f"({confidence(interval)} interval {1 - interval.high:.1%} to "
-            f"{1 - interval.low:.1%}), beyond the limit of {limit:.1%}"
-            f"{f'; {len(slower) - 1} more' if slower[1:] else ''}",
-        )
-    blind = sorted((m for m in matches if _least(m) < 1 - limit), key=_least)
-    if blind:
-        named = [(m.label, _least(m)) for m in blind[:MOST_NAMED]]
-        ends = [(label, f"up to {1 - least:.1%}" if least else "any amount")
-                for label, least in named]  # fmt: skip
-        each = "; ".join(f"{label} slower by {by} is not excluded" for label, by in ends)
-        more = f"; and {len(blind) - MOST_NAMED} more" if blind[MOST_NAMED:] else ""
-        return Gate(
-            False,
-            f"no slowdown beyond {limit:.1%} is shown, and none is excluded either for "
-            f"{len(blind)} of {len(matches)} configurations: {each}{more}: add repeats",
-            blind=True,
-        )
-    return Gate(False, f"no configuration is slower by {limit:.1%} or more")
-
-
-def _least(match: Match) -> float:
-    """The smallest ratio that is not excluded; 0 where nothing bounds it."""
-    interval = bounding(match.ratio)
-    return 0.0 if match.change == "undecided" or interval is None else interval.low
-
-
 _WHERE = "earlier results lie in earlier/ of their folders"
 _WHY = "(sweep.rerun, or a result that could not be read)"
 _MOST_NAMED = 6
@@ -189,8 +126,6 @@ class Comparison:
     """What may differ; several have commas between them, and nothing is the empty word."""
     matches: tuple[Match, ...]
     unmatched: tuple[Unmatched, ...]
-    gate: Gate | None
-    """None where no limit was asked for."""
     left_out: tuple[LeftOut, ...] = ()
     """Cells of both sweeps that ended and whose figures are not in ``matches``."""
     replaced: tuple[tuple[str, str], ...] = ()
@@ -204,24 +139,18 @@ def compare(
     a: Sweep,
     b: Sweep,
     factor: str | None = None,
-    fail_if: str | None = None,
     sides: tuple[str, str] = ("A", "B"),
 ) -> Comparison:
     """Compare sweep ``b`` with ``a``, which may differ in ``factor`` only.
 
     Without ``factor`` it is what differs: the fewest factors with which most configurations of B
-    have a counterpart in A. ``fail_if`` is a limit such as ``slower=3%``. Raises ValueError for a
-    factor or a limit that does not exist, and for a limit where several factors differ.
+    have a counterpart in A. Raises ValueError for a factor that does not exist.
     """
-    limit = parse_limit(fail_if) if fail_if is not None else None
     all_a, all_b = configurations(a), configurations(b)
     before = [c for c in map(_sound, all_a) if c.values("global_samples_per_s")]
     after, chosen = [*map(_sound, all_b)], factor is None
     if factor is None:
         factor = find_factors(before, [c for c in after if c.values("global_samples_per_s")])
-        if limit is not None and "," in factor:
-            raise ValueError(f"--fail-if: found several factors that differ; allowed: "
-                             f"one, or --factor {factor} for all of them")  # fmt: skip
     factor_fields(factor)
     paired: list[tuple[Configuration, Configuration]] = []
     unmatched: list[Unmatched] = []
@@ -232,11 +161,10 @@ def compare(
         else:
             paired.append((found, config))
     judged = tuple(_judged(paired, factor, sides))
-    gate = None if limit is None else judge_gate(judged, unmatched, limit)
     left_out = (*_left_out(sides[0], a, all_a), *_left_out(sides[1], b, all_b))
     named = zip(sides, (a, b), strict=True)
     replaced = tuple((side, line) for side, sweep in named for line in replaced_runs(sweep))
-    return Comparison(factor, judged, tuple(unmatched), gate, left_out, replaced, chosen, sides)
+    return Comparison(factor, judged, tuple(unmatched), left_out, replaced, chosen, sides)
 
 
 _MOST_FACTORS = 4

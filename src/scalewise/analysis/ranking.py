@@ -3,29 +3,21 @@
 Numbers of devices stand in one ladder where all of them have the same single-device baseline and
 strategy, and no field of identity in which they differ but the devices.
 
-With samples/s ``r(n)`` of n devices and ``r(m)`` of the next smaller number, the gain is
-``r(n) / r(m)``, and each added device brings, of what one of the m does,
-
-    (r(n) / r(m) - 1) * m / (n - m)
-
-which is 1 where the added devices work as well as those before them. Both rise together, so the
-ends of the gain's interval are those of the other.
+The gain of a number of devices is its samples/s over those of the next smaller number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 from scalewise.analysis.comparability import differences, grouped
 from scalewise.analysis.configuration import Configuration
-from scalewise.analysis.figures import bounding
 from scalewise.analysis.run import RUN_FIGURES
 from scalewise.analysis.scaling import Pair, rate_ratio
 from scalewise.analysis.statistics import (
     VERDICT_RUNS,
-    Interval,
     RatioEstimate,
     bonferroni,
     estimate_ratio,
@@ -98,8 +90,6 @@ class Gain:
     """Devices of that one."""
     ratio: RatioEstimate
     """Samples/s over those of the smaller number."""
-    added: RatioEstimate
-    """What each added device brings, of what one of the smaller number does; may be negative."""
 
     @property
     def step(self) -> Step:
@@ -192,16 +182,7 @@ def _gain(pair: Pair, below: LadderRow) -> Gain | None:
     if below.pair is not None and differences(below.config.identity, pair.multi.identity):
         return None
     ratio = pair.speedup if below.pair is None else rate_ratio(pair.multi, below.config)
-    return Gain(below.devices, ratio, _of_each_added(ratio, below.devices, pair.devices))
-
-
-def _of_each_added(ratio: RatioEstimate, smaller: int, devices: int) -> RatioEstimate:
-    def of_each(value: float) -> float:
-        return (value - 1) * smaller / (devices - smaller)
-
-    found = bounding(ratio)
-    interval = found and Interval(of_each(found.low), of_each(found.high), found.confidence)
-    return replace(ratio, value=of_each(ratio.value), interval=interval, p_value=None)
+    return Gain(below.devices, ratio)
 
 
 @dataclass(frozen=True)

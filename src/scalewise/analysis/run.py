@@ -168,7 +168,7 @@ _ALL = (
               "how the beginning of that window was chosen ([method](method.md))"),
     RunFigure("global_samples_per_s", _of_timed(lambda t: t.global_samples_per_s),
               "samples a second of all devices, over the timed steps", "samples/s", "global",
-              on="scaling devices summary speed page", has_ends=True, scale="positive"),
+              on="scaling summary speed page", has_ends=True, scale="positive"),
     RunFigure("step_time_ms", _of_timed(lambda t: t.step_time_ms.mean), "mean of the timed steps",
               "step", "ms", on="resources", has_ends=True, scale="positive"),
     RunFigure("step_time_p50_ms", _of_timed(lambda t: t.step_time_ms.p50),

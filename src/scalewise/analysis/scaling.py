@@ -27,11 +27,9 @@ from scalewise.analysis.statistics import (
 )
 from scalewise.analysis.verdict import (
     Judgement,
-    Money,
     SeedLabel,
     Verdict,
     judge,
-    judge_money,
     sample_cost,
     seed_label,
     way_to_get,
@@ -178,11 +176,6 @@ class Pair:
             return Judgement("undecided", "", self.judgement.wanted)
         stands = self.verdict == self.judgement.verdict
         return self.judgement if stands else Judgement(self.verdict, "", self.judgement.wanted)
-
-    @property
-    def money(self) -> Money:
-        """What the whole interval of the cost says; unknown where the speedup is not believed."""
-        return judge_money(self.cost_ratio) if self.final is self.judgement else "unknown"
 
     @property
     def run_speedups(self) -> list[float]:

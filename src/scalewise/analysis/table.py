@@ -155,17 +155,6 @@ def _loss(name: str) -> Read:
     return lambda row: getattr(row.pair and row.pair.loss, name, None)
 
 
-def _gain(name: str) -> Read:
-    """Over the next smaller number of devices."""
-
-    def of(row: Row) -> Any:
-        rungs = (rung for ladder in row.analysis.ladders for rung in ladder)
-        own = next((rung for rung in rungs if rung.config.config_id == row.config.config_id), None)
-        return getattr(own and own.gain, name, None)
-
-    return of
-
-
 def p_words(p_value: float) -> str:
     """Two digits, none below a thousandth."""
     return "<0.001" if p_value < 0.001 else f"{p_value:.2g}"
@@ -175,7 +164,7 @@ FIGURES: tuple[Figure[Row], ...] = (
     Figure("config_id", lambda r: r.config.config_id, RUN_FIGURES["config_id"].says,
            in_csv=False),
     Figure("configuration", lambda r: r.config.label, "its label in the report", "configuration",
-           on="scaling resources balance cost devices summary page", text=str),
+           on="scaling resources balance cost summary page", text=str),
     Figure("baseline", lambda r: r.pair and r.pair.single.label,
            "the single device that it is held against", in_csv=False),
     replace(_name("model"), on="page"),
@@ -205,13 +194,13 @@ FIGURES: tuple[Figure[Row], ...] = (
     _over_runs("step_time_p50_ms"),
     _over_runs("step_time_p99_ms"),
     Figure("speedup_ratio", _pair("speedup"), "samples a second over those of the baseline",
-           "speedup", on="scaling devices speed summary page trackers", has_ends=True),
+           "speedup", on="scaling speed summary page trackers", has_ends=True),
     Figure("speedup_runs", lambda r: r.pair and min(r.pair.speedup.n),
            "pairs of runs behind it, or runs of the shorter side", in_csv=False),
     Figure("speedup_p_value", lambda r: r.pair and r.pair.speedup.p_value,
            "two-sided, that the speedup is 1", "p", text=p_words),
     Figure("efficiency_ratio", _pair("efficiency"), "speedup over devices", "efficiency",
-           on="scaling devices speed summary page trackers", has_ends=True),
+           on="scaling speed summary page trackers", has_ends=True),
     Figure("speedup_at_equal_clocks_ratio", lambda r: r.speedup_at_equal_clocks,
            "the speedup if both sides had the SM clock of the faster one"),
     Figure("efficiency_at_equal_clocks_ratio",
@@ -220,13 +209,6 @@ FIGURES: tuple[Figure[Row], ...] = (
     Figure("speedup_of_median_steps_ratio",
            lambda r: getattr(r.pair and r.pair.typical, "of_medians", None),
            "by the median steps of both sides", in_csv=False),
-    Figure("next_smaller_devices", _gain("smaller"),
-           "devices of the next smaller number in the same ladder", in_csv=False),
-    Figure("gain_over_next_smaller_ratio", _gain("ratio"), "samples a second over those of it",
-           "gain over the next smaller", on="devices", in_csv=False),
-    Figure("each_added_device_ratio", _gain("added"),
-           "what each added device brings, of what one of those before it does",
-           "each added device", "x one before", on="devices", in_csv=False),
     _over_runs("peak_memory_per_device_mib"),
     _over_runs("memory_used_per_device_mib"),
     _over_runs("memory_cv_percent"),
@@ -268,7 +250,7 @@ FIGURES: tuple[Figure[Row], ...] = (
     Figure("usd_per_million_samples",
            lambda r: r.analysis.cost(r.config).usd_per_million_samples,
            "of all devices, over the timed steps", "USD per million samples",
-           on="cost devices page", has_ends=True),
+           on="cost page", has_ends=True),
     Figure("sample_cost_ratio", lambda r: r.pair and r.analysis.cost_ratio(r.pair),
            "a sample's cost over the baseline's", "cost of a sample", "x single",
            on="cost page trackers", has_ends=True),
@@ -288,7 +270,7 @@ FIGURES: tuple[Figure[Row], ...] = (
     Figure("main_limit_ms", _limit("ms"), "its length"),
     Figure("verdict", lambda r: r.analysis.verdict_word(r.config),
            "as in the report; `not comparable` has its reason and no figures",
-           "verdict", on="scaling devices speed summary trackers", text=str),
+           "verdict", on="scaling speed summary trackers", text=str),
     Figure("seed_label", _pair("seed_label"), "what the published study's rule says",
            "study's label", on="scaling", text=str),
     Figure("reason", _reason, "why: the verdict's, or why there is no figure"),

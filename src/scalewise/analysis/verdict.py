@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -84,8 +83,7 @@ def wanted_speedup(devices: int) -> float:
 
 LINEAR_UP_TO = 1.02
 """Efficiency up to which an interval is not called more than linear: a smaller share of the batch
-that fits a cache gains a little. Within as much of what it costs on one device, a sample is *as
-dear*."""
+that fits a cache gains a little."""
 
 
 @dataclass(frozen=True)
@@ -139,9 +137,9 @@ def judge(
     # Beyond the runs wanted at first, a script is to be run again, not so many times more.
     todo = way_to_get("runs of both", by, runs=max(runs, WANTED_RUNS))
     least = interval.low
-    certain = f"at least {_outwards(least, math.floor)} times as fast" if least >= 1 else ""
-    money = money_words(sample_cost(speedup, devices), least <= 1)
-    told = "; ".join(filter(None, (f"{factor(wanted)}x is wanted", certain, money)))
+    # Rounded away from the interval, so that what is said holds of all of it.
+    certain = f"; at least {factor(math.floor(round(100 * least, 9)) / 100)} times as fast"
+    told = f"{factor(wanted)}x is wanted{certain if least >= 1 else ''}"
     to_add, need = more_runs(speedup, wanted, cap), ""
     if to_add is not None:
         need = _runs_words(to_add, "about", round_s)
@@ -167,51 +165,9 @@ def _short_of(wanted: float, speedup: RatioEstimate, devices: int) -> str:
     return f"{factor(speedup.value)}x where {factor(wanted)}x is wanted of {devices}"
 
 
-def _outwards(end: float, to_whole: Callable[[float], int]) -> str:
-    """The end of an interval rounded away from it, so that what is said holds of all of it."""
-    return factor(to_whole(round(100 * end, 9)) / 100)
-
-
-Money = Literal["cheaper", "as dear", "dearer", "unknown"]
-
-
 def sample_cost(speedup: RatioEstimate, devices: int) -> RatioEstimate:
     """A sample's cost over that on the single device, at equal prices: ``devices / speedup``."""
     return speedup.scaled(1 / devices).inverted()
-
-
-def judge_money(cost: RatioEstimate) -> Money:
-    """What the whole interval of the cost of a sample says, of three runs or more.
-
-    *As dear* within :data:`LINEAR_UP_TO` either way; *dearer* above 1; *cheaper* only beyond that
-    tolerance, since several devices that are more than linear have to be explained first.
-    """
-    if cost.interval is None or min(cost.n) < VERDICT_RUNS:
-        return "unknown"
-    low, high = cost.interval.low, cost.interval.high
-    if low >= 1 / LINEAR_UP_TO and high <= LINEAR_UP_TO:
-        return "as dear"
-    if low > 1:
-        return "dearer"
-    return "cheaper" if high < 1 / LINEAR_UP_TO else "unknown"
-
-
-def money_words(cost: RatioEstimate, is_speed_open: bool) -> str:
-    """``certainly dearer, faster unknown: at equal prices a sample costs over 1.61 times ...``.
-
-    Empty where nothing is certain of the cost.
-    """
-    money, interval = judge_money(cost), cost.interval
-    if interval is None or money == "unknown":
-        return ""
-    if money == "as dear":
-        said = f"about as much, within {100 * (LINEAR_UP_TO - 1):.0f} %,"
-    elif money == "dearer":
-        said = f"over {_outwards(interval.low, math.floor)} times as much"
-    else:
-        said = f"under {_outwards(interval.high, math.ceil)} times as much"
-    faster = ", faster unknown" if is_speed_open else ""
-    return f"certainly {money}{faster}: at equal prices a sample costs {said} as on one device"
 
 
 def count_words(ratio: RatioEstimate) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import shell_complete
 
-from scalewise.cli.exits import WRONG_INPUT, Exit, shown
+from scalewise.cli.exits import WRONG_INPUT, Exit
 from scalewise.host import (
     discard,
     escaped,
@@ -84,7 +84,7 @@ _JOBS = {
     "Run": ("train", "run", "resume", "defconfig"),
     "Answer": ("report", "advise", "bundle", "compare", "score", "doctor"),
     "Watch": ("status", "top"),
-    "Trackers": ("trackio-view", "wandb-sync", "mirror"),
+    "Trackers": ("trackio-view", "mirror"),
     "Data": ("tokenize", "export"),
 }
 """What ``--help`` lists."""
@@ -393,20 +393,16 @@ def status(folder: Path | None, watch: bool, every: float, as_json: bool) -> Non
     "optimizer, callbacks, precision, execution, batch or measuring; several with commas "
     "between.",
 )
-@click.option("--fail-if", metavar="slower=PERCENT%", help="For example slower=3%.")
 @click.option("--out", type=FOLDER, help="Also write comparison.html, .md, .json and .csv there.")
-def compare(
-    folders: tuple[Path, ...], factor: str | None, fail_if: str | None, out: Path | None
-) -> int:
-    """Sweeps side by side, or one factor's ratio; a gate for CI.
+def compare(folders: tuple[Path, ...], factor: str | None, out: Path | None) -> None:
+    """Sweeps side by side, or one factor's ratio.
 
     FOLDERS are of sweeps or their zips, A, B and so on; the first is the older one. Without
     --factor it prints what differs, their rows, a winner for each metric, and what to take or to
-    run next; what --out writes always has all of that. Exit status: 0, or 1 if --fail-if holds or
-    nothing could be compared under it.
+    run next; what --out writes always has all of that.
 
     \b
-    Example: scalewise compare A B --factor code --fail-if slower=3%
+    Example: scalewise compare A B --factor code
     """
     from scalewise.analysis import analyse, compare, load_sweep, sides
     from scalewise.report import (
@@ -416,35 +412,24 @@ def compare(
         side_by_side,
     )
 
-    gated = factor is not None or fail_if is not None
-    if gated and len(folders) != 2:
+    if factor is not None and len(folders) != 2:
         raise click.UsageError(f"found {len(folders)} folders; allowed with --factor: two, A and B")
     sweeps = [load_sweep(folder) for folder in folders]
     try:
         first, *others = sides(len(sweeps))
         ratios = [
-            compare(sweeps[0], sweep, factor, fail_if, (first, letter))
+            compare(sweeps[0], sweep, factor, (first, letter))
             for letter, sweep in zip(others, sweeps[1:], strict=True)
         ]
-        analyses = [] if gated and out is None else [analyse(sweep) for sweep in sweeps]
+        analyses = [*map(analyse, sweeps)] if factor is None or out is not None else []
         whole = side_by_side(analyses, ratios) if analyses else []
-        sections = [*map(comparison_section, ratios)] if gated else whole
+        sections = whole if factor is None else [*map(comparison_section, ratios)]
         page = out and build_comparison(whole, analyses, ratios, out)
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-
-    def show() -> None:
-        show_comparison(sections, open_console())
-        if page:
-            tell(f"Comparison: {page}, written")
-
-    gate = ratios[0].gate if gated else None
-    if gate is None or not gate.failed:
-        show()
-        return Exit.DONE
-    # The gate decides the status, whether its evidence could be printed or not.
-    shown(show)
-    raise click.ClickException(gate.reason)
+    show_comparison(sections, open_console())
+    if page:
+        tell(f"Comparison: {page}, written")
 
 
 @application.command()
@@ -674,18 +659,6 @@ def trackio_view(project: str | None, host: str, port: int, url_only: bool) -> N
     from scalewise.tracking import show_dashboard
 
     show_dashboard(project or default_project(), host, port, url_only=url_only)
-
-
-@application.command()
-@click.argument("folders", type=FOLDER, nargs=-1, required=True)
-def wandb_sync(folders: tuple[Path, ...]) -> int:
-    """Upload WandB runs that were recorded offline.
-
-    FOLDERS are of sweeps or cells. Exit status: 0, or 1 if a run is not on the server afterwards.
-    """
-    from scalewise.tracking import upload_offline
-
-    return Exit.DONE if upload_offline(folders) else Exit.FAILED
 
 
 @application.command()

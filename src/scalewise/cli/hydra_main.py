@@ -256,7 +256,7 @@ def _say_where_runs_are(folder: Path) -> bool:
         trackers, project = tracking.get("trackers", ()), tracking.get("project")
         ways = {
             "trackio": f"Trackio: scalewise trackio-view --project {project}",
-            "wandb": f"WandB: scalewise wandb-sync {from_here(folder)}",
+            "wandb": f"WandB: wandb sync {from_here(folder)}/wandb/offline-run-*",
         }
         for name in trackers:
             say(ways[name])

@@ -11,7 +11,6 @@ from .console import tell as tell
 from .identity import CLASS_FILES as CLASS_FILES
 from .identity import SOURCE_SHA256 as SOURCE_SHA256
 from .identity import WORKING_DIRECTORY as WORKING_DIRECTORY
-from .identity import changes as changes
 from .identity import code_changes as code_changes
 from .identity import data_identity as data_identity
 from .identity import files_now as files_now

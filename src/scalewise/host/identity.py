@@ -312,15 +312,6 @@ def data_identity(arguments: Mapping[str, Any], base: Path | None = None) -> dic
     return found
 
 
-def changes(was: Mapping[str, str], now: Mapping[str, str]) -> dict[str, str]:
-    """Files that both know and that have changed, each with its change in words."""
-    return {
-        name: f"{was[name]} there, {now[name]} here"
-        for name in was
-        if name in now and was[name] != now[name]
-    }
-
-
 def _told_of_data(path: Path) -> str:
     """Size and sum; of a file of more than three MiB, of its first, middle and last MiB."""
     digest = hashlib.sha256()

@@ -32,7 +32,7 @@ from scalewise.report import console as console_module
 from scalewise.report import export, page
 from scalewise.report.answer import answers, in_detail
 from scalewise.report.communication_tables import communication, profiles, sent
-from scalewise.report.cost_tables import cost, numbers_of_devices, target
+from scalewise.report.cost_tables import cost, target
 from scalewise.report.device_tables import devices, divided, energy, load_balance, memory_summary
 from scalewise.report.doctor_tables import examined
 from scalewise.report.findings import (
@@ -121,10 +121,9 @@ def report_sections(sweep: Source, samples: int | None = None) -> list[Section]:
     """
     analysis = analysis_of(sweep)
     parts = (
-        head, in_detail, rehearsed, metrics, sizes, averages, numbers_of_devices,
-        partial(target, samples=samples), cost, investment, alternative, losses,
-        decisions, repeats, sent, scaling, resources, anatomy,
-        communication, profiles, examined, divided, mfu, load_balance, devices, energy,
+        head, in_detail, rehearsed, metrics, sizes, averages, partial(target, samples=samples),
+        cost, investment, alternative, losses, decisions, repeats, sent, scaling, resources,
+        anatomy, communication, profiles, examined, divided, mfu, load_balance, devices, energy,
         unfinished, remarks, trackers, provenance,
     )  # fmt: skip
     return [section for part in parts if (section := part(analysis)).blocks]

@@ -13,7 +13,6 @@ from scalewise.analysis import (
     between,
     measured_serial_fraction,
     number,
-    seed_rows,
 )
 from scalewise.records import CommunicationRecord, RankSummary, to_plain
 from scalewise.report.sections import (
@@ -24,7 +23,6 @@ from scalewise.report.sections import (
     Table,
     by_text,
     cut,
-    item,
     lines,
     section,
     table,
@@ -63,7 +61,6 @@ def communication(analysis: Analysis) -> Section:
         costs,
         Note(" ".join(said) if costs.rows else ""),
         lines(_ratio_lines(analysis)),
-        _seed_table(analysis),
     )
 
 
@@ -140,37 +137,6 @@ def _serial_fraction(analysis: Analysis, config: Configuration) -> Iterator[str]
         )
 
 
-def _seed_table(analysis: Analysis) -> Table:
-    """The five rows of the study's table: those that DDP has for each configuration, the rest once.
-
-    Empty where no configuration averaged gradients in buckets: of no other strategy is it true.
-    """
-    ours = [(config, seed_rows(cost)) for config, cost in _costs(analysis) if _has_buckets(cost)]
-    rows = [
-        (config.label, row.name, number(row.ms), row.meaning)
-        for config, found in ours
-        for row in found
-        if row.exists
-    ]
-    for _, found in ours[:1]:
-        rows += [("each", row.name, "absent", row.meaning) for row in found if not row.exists]
-    columns = (
-        words("configuration", "configuration", item(0)),
-        words("row", "row", item(1)),
-        Column("ms", "ms a step", "", item(2)),
-        words("here", "here", item(3)),
-    )
-    title = (
-        "The rows of the TensorFlow study's communication table, and what exists of them in "
-        "DistributedDataParallel"
-    )
-    return table("seed", columns, rows, title=title)
-
-
-def _has_buckets(cost: Communication) -> bool:
-    return cost.buckets is not None or cost.exposed is not None
-
-
 def communication_as_plain(analysis: Analysis, config: Configuration) -> dict[str, object] | None:
     cost = analysis.communication.get(config.config_id)
     if cost is None:
@@ -179,7 +145,6 @@ def communication_as_plain(analysis: Analysis, config: Configuration) -> dict[st
     return {
         **to_plain(cost),
         "amdahl_serial_fraction": to_plain(measured_serial_fraction(pair)) if pair else None,
-        "seed_rows": to_plain(seed_rows(cost)) if _has_buckets(cost) else [],
     }
 
 

@@ -69,7 +69,7 @@ _MOST_CHANGES = 4
 
 
 def comparison_section(comparison: Comparison) -> Section:
-    """What differs, a line a configuration, what could not be compared, and the gate's answer.
+    """What differs, a line a configuration, and what could not be compared.
 
     Of several factors that nobody declared only their names, and what to type.
     """
@@ -131,10 +131,6 @@ def _ratio_lines(comparison: Comparison) -> list[str]:
     said += by_text(
         ((one.label, f"not comparable: {one.reason}") for one in comparison.unmatched), "row"
     )
-    if comparison.gate is not None:
-        gate = comparison.gate
-        passed = "passed, WARNING" if gate.blind else "passed"
-        said.append(f"gate {'failed' if gate.failed else passed}: {gate.reason}")
     return [printable(line) for line in said]
 
 

@@ -30,8 +30,8 @@ _BRIEF = ("head", "unfinished", "answer", "target", "trackers")
 """Sections of which a terminal shows what is told without ``-v``, the answer near the end."""
 
 _ORDER = (
-    "scaling", "resources", "sizes", "averages", "numbers_of_devices", "cost", "investment",
-    "alternatives", "doctor", "losses", "remarks",
+    "scaling", "resources", "sizes", "averages", "cost", "investment", "alternatives", "doctor",
+    "losses", "remarks",
 )  # fmt: skip
 """Sections that ``-v`` shows above the answer: tables, then what to doubt."""
 _TITLED = (

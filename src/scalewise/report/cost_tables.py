@@ -1,4 +1,4 @@
-"""Cost of a sample and of a target; numbers of devices side by side."""
+"""Cost of a sample and of a target; how many devices to take."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from scalewise.analysis import (
     Configuration,
     Cost,
     LadderRow,
-    Row,
     Target,
     as_plain,
     devices_to_take,
@@ -49,13 +48,6 @@ _TARGET_NOTE = (
     "Times are at the rate of the timed steps, and so are their 95 % intervals. Start-up, warm-up, "
     "validation, checkpoints and what hours at full heat change are not in them. Equal samples are "
     "not equal losses: compare what was reached, above all where the batches differ."
-)
-
-_DEVICES_NOTE = (
-    "*Gain* is samples/s over those of the next smaller number of devices, with a 95 % "
-    "interval of pairs; the fastest counts where several ran on as many. *Each added device* "
-    "brings that much of what one of the smaller number does: 1 where it works as well, 0 where "
-    "it changes nothing. The speedup, the efficiency and the verdict are over one device."
 )
 
 _SAID_BY_THE_SPEEDUP = 2
@@ -146,18 +138,6 @@ def _targets(analysis: Analysis, samples: int) -> list[tuple[Configuration, Targ
         for config in analysis.measured
         if not config.is_ceiling
     ]
-
-
-def numbers_of_devices(analysis: Analysis) -> Section:
-    """A row for each number of devices, where there are more than a speedup says."""
-    shown = [one for one in analysis.ladders if one[-1].devices > _SAID_BY_THE_SPEEDUP]
-    rows = [Row(analysis, rung.config) for ladder in shown for rung in ladder]
-    return section(
-        "numbers_of_devices",
-        "Numbers of devices side by side",
-        table("numbers_of_devices", figure_columns("devices"), rows, _DEVICES_NOTE),
-        lines(lines_of_devices(analysis) if shown else ()),
-    )
 
 
 def lines_of_devices(analysis: Analysis) -> Iterator[str]:

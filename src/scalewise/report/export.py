@@ -212,7 +212,6 @@ def _comparison(analysis: Analysis, pair: Pair) -> dict[str, Any]:
         "baseline": pair.single.config_id,
         **to_plain(pair.final),
         "reason": analysis.say_why(pair),
-        "money": pair.money,
         "loss": to_plain(pair.loss),
     }
 

@@ -142,10 +142,7 @@ def _where(tracker: str, state: TrackerState) -> str:
         return "on the server, read back from there"
     if tracker == "trackio":
         return "in Trackio's files of this machine, read back from there"
-    return (
-        "recorded offline, in files of this machine (scalewise wandb-sync SWEEP_FOLDER uploads "
-        "them)"
-    )
+    return "recorded offline, in files of this machine (wandb sync uploads them)"
 
 
 def unfinished(analysis: Analysis) -> Section:

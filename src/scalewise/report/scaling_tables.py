@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 from scalewise.analysis import (
@@ -12,19 +12,15 @@ from scalewise.analysis import (
     Configuration,
     Estimate,
     count_range,
-    estimate_runs,
     grouped,
-    mean_alone,
     measured_rows,
 )
-from scalewise.records import PHASES, RankSummary
+from scalewise.records import PHASES
 from scalewise.report.sections import (
-    NAME,
     Column,
     Picture,
     Read,
     Section,
-    Table,
     figure_columns,
     item,
     lines,
@@ -60,13 +56,6 @@ _RESOURCES_NOTES = {
     "most and on average, and *utilisation* is the share of a core.",
 }
 """By whether a row ran on a CPU."""
-
-_ALLOCATOR_NOTE = (
-    "*Allocated* is what tensors held at most, *reserved* what PyTorch's allocator had taken from "
-    "the driver for them. A retry is an allocation for which its cache had to be given back first. "
-    "All are of the rank that needed most. *Device-wide* is NVML's mean over devices, with the "
-    "CUDA context, NCCL's buffers and other processes: it is no sum of the others."
-)
 
 
 def scaling(analysis: Analysis) -> Section:
@@ -169,12 +158,6 @@ def _steps(config: Configuration) -> str | None:
 
 
 def resources(analysis: Analysis) -> Section:
-    return section(
-        "resources", "Time and resources", _resource_table(analysis), _allocator_table(analysis)
-    )
-
-
-def _resource_table(analysis: Analysis) -> Table:
     rows = measured_rows(analysis)
     columns = {column.key: column for column in figure_columns("resources")}
     names = {name for row in rows if (name := columns["loss_name"].read(row))}
@@ -193,42 +176,13 @@ def _resource_table(analysis: Analysis) -> Table:
     )
     kinds = sorted({config.is_cpu for config in analysis.measured})
     note = " ".join(_RESOURCES_NOTES[is_cpu] for is_cpu in kinds)
-    return table("resources", [*columns.values()], rows, note)
+    made = table("resources", [*columns.values()], rows, note)
+    return section("resources", "Time and resources", made)
 
 
 def joules_per_1000(config: Configuration) -> Estimate | None:
     joules = config.estimate("energy_j_per_million_samples")
     return joules and joules.scaled(1e-3)
-
-
-def _allocator_table(analysis: Analysis) -> Table:
-    """Memory of each run's largest rank, by the CUDA allocator and by the driver."""
-
-    def reserved(config: Configuration) -> float | None:
-        most = _largest(config, lambda r: r.peak_reserved_mib)
-        return estimate_runs(most).value if most else None
-
-    def retries(config: Configuration) -> float | None:
-        return max(_largest(config, lambda r: r.allocation_retries), default=None)
-
-    columns = (
-        NAME,
-        Column("allocated", "peak allocated", "MiB", of("peak_memory_per_device_mib"), mean_alone),
-        Column("reserved", "peak reserved", "MiB", reserved),
-        Column("retries", "retries", "most", retries, "{:.0f}".format),
-        Column(
-            "used", "device-wide used", "MiB, mean", of("memory_used_per_device_mib"), mean_alone
-        ),
-    )
-    on_gpus = [config for config in analysis.measured if not config.is_cpu]
-    return table("allocator", columns, on_gpus, _ALLOCATOR_NOTE, where="page")
-
-
-def _largest(config: Configuration, read: Callable[[RankSummary], float | None]) -> list[float]:
-    """The largest over the ranks of each run in which a rank has it."""
-    results = [run.cell.result for run in config.runs if run.cell.result]
-    known = [[v for rank in result.ranks if (v := read(rank)) is not None] for result in results]
-    return [max(values) for values in known if values]
 
 
 def anatomy(analysis: Analysis) -> Section:

@@ -8,7 +8,6 @@ from .executor import Policy as Policy
 from .executor import QueuedCell as QueuedCell
 from .executor import RunningCell as RunningCell
 from .grid import combinations as combinations
-from .grid import patterns as patterns
 from .grid import texts as texts
 from .launcher import launch as launch
 from .launcher import local_engine_of as local_engine_of

@@ -256,7 +256,7 @@ def _run(
                 raise ConfigError(str(mismatch)) from None
     line = folded(requests)
     remarks = [*lines, *([] if line is None else [line])]
-    remarks += refuse_mixing(sweep, selection.cells, selection.rerun_ids, host.models(), is_here)
+    remarks += refuse_mixing(sweep, selection.cells, selection.rerun_ids, host.models())
     if any(one.cell.sweep.dry_run for one in requests):
         later = describe_later(requests)
         print_preview(sweep, selection, host, packed, later, remarks)

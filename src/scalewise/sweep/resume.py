@@ -6,7 +6,6 @@ Its lock keeps a folder to one sweep at a time.
 from __future__ import annotations
 
 import fnmatch
-import functools
 import os
 import sys
 import time
@@ -15,7 +14,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import psutil
@@ -24,9 +22,7 @@ from scalewise.config import ConfigError, SweepConfig
 from scalewise.host import (
     CLASS_FILES,
     FileLock,
-    changes,
     code_changes,
-    data_identity,
     files_now,
     from_here,
     own_classes,
@@ -143,7 +139,6 @@ def differing(
     kept: Iterable[PlannedCell],
     code: Mapping[str, object],
     gpus: set[str],
-    data: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
 ) -> list[str]:
     """How this process differs from those that made the results of ``kept``, one line each.
 
@@ -152,7 +147,6 @@ def differing(
         kept: cells whose results stay.
         code: :func:`~scalewise.working_tree.running_code` of now; empty if unknown.
         gpus: models of the devices that cells would run on now; empty if unknown.
-        data: of each cell's id, the files it would learn from now, as far as they are known.
     """
     found = Counter[str]()
     for planned in kept:
@@ -166,8 +160,6 @@ def differing(
         models = {device.name for device in there.devices}
         if gpus and not models <= gpus:
             found[f"device: {', '.join(sorted(models))} there, {', '.join(sorted(gpus))} here"] += 1
-        now = changes(there.data, data.get(planned.cell_id, {}))
-        found.update(f"data: dataset.{argument}: {words}" for argument, words in now.items())
     return [f"{line} (in {count} {plural(count, 'cell')})" for line, count in found.items()]
 
 
@@ -194,13 +186,12 @@ def refuse_mixing(
     cells: Sequence[Cell],
     rerun_ids: Collection[str],
     gpus: set[str],
-    has_data: bool = True,
 ) -> list[str]:
     """Lines on how results of the folder that stay differ from those that ``cells`` would add.
 
     All done cells of the folder stay, but for those in ``rerun_ids``: one report holds them,
     whether or not this command names them. Where nothing is added, only another code is told,
-    as none of it runs. ``has_data``: cells would read their files on this host.
+    as none of it runs. Of repeats that read other data the report sets the fewer aside.
 
     Raises :class:`ConfigError` for any difference unless ``sweep.allow_mixed`` is set; each result
     carries its own provenance either way. Where ``sweep.rerun`` names the cells, only repeats of
@@ -217,20 +208,19 @@ def refuse_mixing(
         lines = differing(folder, left, current_code(cells, folder, left), set())
         return [f"not run again: {line}; sweep.rerun=all runs them anew" for line in lines]
     code = current_code(added, folder, kept)
-    now = code, gpus, _data_now(folder, kept, added) if has_data else {}
     sweep = cells[0].request.cell.sweep
     configs = {cell.planned.config_id for cell in added}
     mixed_with = kept
     if sweep.rerun not in (None, "failed"):
         mixed_with = [planned for planned in kept if planned.config_id in configs]
-    refused = [] if sweep.allow_mixed else differing(folder, mixed_with, *now)
+    refused = [] if sweep.allow_mixed else differing(folder, mixed_with, code, gpus)
     if refused:
         raise ConfigError(
             f"{from_here(folder.path)}: found results of another state: {'; '.join(refused)}; "
             "allowed: go back to that state, sweep.rerun=all with every repeat of what is to run "
             "again, a new sweep, or sweep.allow_mixed=true"
         )
-    return [f"mixed: {line}" for line in differing(folder, kept, *now)]
+    return [f"mixed: {line}" for line in differing(folder, kept, code, gpus)]
 
 
 def _kept(
@@ -241,30 +231,6 @@ def _kept(
     if folder.plan_path.exists():
         known |= {planned.cell_id: planned for planned in folder.load_plan().cells}
     return [one for one in known.values() if one.cell_id not in rerun_ids and folder.is_done(one)]
-
-
-def _data_now(
-    folder: SweepFolder, kept: Sequence[PlannedCell], added: Sequence[Cell]
-) -> dict[str, dict[str, str]]:
-    """By the id of each cell that stays: the files, as they are now, that added ones read too."""
-    read = {path for cell in added for path in _paths(cell.request.plain["dataset"]).values()}
-    identify = functools.cache(lambda paths: data_identity(dict(paths)))
-    found: dict[str, dict[str, str]] = {}
-    for planned in kept:
-        with suppress(RecordError, KeyError):  # what nobody recorded cannot be compared
-            paths = _paths(folder.cell(planned.name).load_config()["dataset"])
-            shared = frozenset((name, path) for name, path in paths.items() if path in read)
-            found[planned.cell_id] = identify(shared)
-    return found
-
-
-def _paths(dataset: Mapping[str, Any]) -> dict[str, str]:
-    """Each text of a data set's settings as a real path, however it is spelt."""
-    return {
-        name: os.path.realpath(value)
-        for name, value in dataset.items()
-        if name not in ("_target_", "name") and isinstance(value, str) and value
-    }
 
 
 _NAMED = 5

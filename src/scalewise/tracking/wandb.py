@@ -1,4 +1,4 @@
-"""Runs mirrored to WandB: offline by default, which needs no account and no network, and uploaded.
+"""Runs mirrored to WandB: offline by default, which needs no account and no network.
 
 WandB drops a row whose step is lower than the last one's, and metrics, device readings and
 summaries arrive interleaved. So no step is given to WandB: each series names its own x-axis,
@@ -10,8 +10,6 @@ from __future__ import annotations
 import netrc
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from time import sleep
@@ -21,8 +19,7 @@ from urllib.parse import urlparse
 
 import wandb
 
-from scalewise.config import ConfigError, TrackingConfig
-from scalewise.host import tell
+from scalewise.config import TrackingConfig
 from scalewise.tracking.tracker import (
     Answer,
     Row,
@@ -189,7 +186,7 @@ class WandbRun:
         """
         if self._away:
             raise TrackerError(
-                "the server cannot be reached; written offline: upload it with make wandb-sync"
+                "the server cannot be reached; written offline: upload it with wandb sync"
             )
         if self._mode == "offline":
             return None
@@ -202,33 +199,3 @@ class WandbRun:
         remote = wandb.Api(timeout=10).run(str(self._run.path))
         # Every row took one step of WandB's own, counted from 0.
         return int(remote.lastHistoryStep) + 1
-
-
-def upload_offline(folders: Sequence[Path]) -> bool:
-    """Upload the offline WandB runs of sweep (or cell) folders that are not uploaded yet.
-
-    True if all of them are on the server afterwards. Raises :class:`ConfigError` for a folder that
-    is none, or if nobody is logged in.
-    """
-    missing = [str(folder) for folder in folders if not folder.is_dir()]
-    if missing:
-        raise ConfigError(f"FOLDER: {', '.join(missing)}: no such folder")
-    logs = [log for folder in folders for log in sorted(folder.glob("**/offline-run-*/*.wandb"))]
-    waiting = [log for log in logs if not _is_synced(log)]
-    if not waiting:
-        tell(f"nothing to upload: {len(logs)} offline runs, all of them uploaded")
-        return True
-    if not logged_in():
-        raise ConfigError("not logged in to WandB: run `wandb login` or set WANDB_API_KEY")
-    command = [sys.executable, "-m", "wandb", "sync", *(str(log.parent) for log in waiting)]
-    status = subprocess.run(command, check=False).returncode
-    left = [log.parent for log in waiting if not _is_synced(log)]
-    for folder in left:
-        tell(f"not uploaded: {folder}")
-    tell(f"uploaded {len(waiting) - len(left)} of {len(waiting)} runs")
-    return not left and not status
-
-
-def _is_synced(log: Path) -> bool:
-    # WandB leaves this file beside the log once the server has all of it.
-    return log.with_name(f"{log.name}.synced").exists()

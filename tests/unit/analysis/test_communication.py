@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fakes.recorded import DDP, Spec, edit_ranks, swept, write_sweep
-from scalewise.analysis import Communication, configurations, load_sweep, seed_rows
+from scalewise.analysis import Communication, configurations, load_sweep
 from scalewise.analysis import communication as communication_module
 from scalewise.analysis.communication import (
     AllReduceCurve,
@@ -99,22 +99,6 @@ def test_what_of_it_comes_before_the_last_gradient_is_the_later_arrival() -> Non
     assert _later(ranks, (0, 2), ()) is None
     unmarked = series(0, float("nan"), float("nan"))
     assert _later((unmarked,), (0,), (1,)) is None
-
-
-def test_the_seeds_rows_that_ddp_does_not_have_are_absent_and_not_zero() -> None:
-    rows = seed_rows(communication(window()))
-    assert [row.name for row in rows] == [
-        "gradient collection", "all-reduce operation", "gradient broadcast", "synchronization",
-        "buffer management",
-    ]  # fmt: skip
-    assert [row.exists for row in rows] == [False, True, False, True, False]
-    assert [row.ms for row in rows] == [None, 6.0, None, 0.3, None]
-    assert all(row.meaning.startswith("absent") for row in rows if not row.exists)
-
-
-def test_without_a_window_the_all_reduce_row_says_that_it_is_the_exposed_part() -> None:
-    row = seed_rows(communication(None))[1]
-    assert row.ms == 0.7 and "exposed part only" in row.meaning
 
 
 @pytest.mark.parametrize(

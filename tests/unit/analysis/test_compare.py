@@ -1,4 +1,4 @@
-"""B against A under one declared factor, and the gate for CI."""
+"""B against A under one declared factor."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ from fakes.recorded import (
 )
 from fakes.step_files import BLOCK_BYTES
 from scalewise.analysis import Comparison, compare, concurrent_trainings, load_sweep, workloads
-from scalewise.analysis.comparison import find_factors, parse_limit
+from scalewise.analysis.comparison import find_factors
 from scalewise.analysis.configuration import configurations
 from scalewise.analysis.model import Sweep
 from scalewise.analysis.statistics import estimate_ratio
@@ -32,11 +32,11 @@ def sweep(path: Path, factor: float, *specs: Spec, runs: int = 5) -> Sweep:
     return load_sweep(write_sweep(path, each))
 
 
-def code(path: Path, slowdown: float, limit: str | None = None, runs: int = 5) -> Comparison:
+def code(path: Path, slowdown: float, runs: int = 5) -> Comparison:
     new = [replace(s, commit="bbbbbbbbbbbb") for s in (Spec(), DDP)]
     a = sweep(path / "a", 1.0, Spec(), DDP, runs=runs)
     b = sweep(path / "b", slowdown, *new, runs=runs)
-    return compare(a, b, "code", limit)
+    return compare(a, b, "code")
 
 
 @pytest.mark.parametrize(
@@ -46,21 +46,18 @@ def code(path: Path, slowdown: float, limit: str | None = None, runs: int = 5) -
 def test_fewer_than_three_runs_a_side_decide_nothing_however_far_apart(
     tmp_path: Path, runs: int, slowdown: float, said: str
 ) -> None:
-    found = code(tmp_path, slowdown, "slower=3%", runs)
+    found = code(tmp_path, slowdown, runs)
     assert {m.change for m in found.matches} == {"undecided"}
-    assert (found.gate.failed, found.gate.blind) == (False, True)
-    assert "large single x1 slower by any amount is not excluded" in found.gate.reason
     text = "\n".join(comparison_section(found).texts)
     assert f": undecided: {said} runs; a verdict" in text
 
 
-def test_a_second_difference_refuses_and_an_empty_comparison_fails(tmp_path: Path) -> None:
+def test_a_second_difference_refuses(tmp_path: Path) -> None:
     a = sweep(tmp_path / "a", 1.0, Spec())
     b = sweep(tmp_path / "b", 1.0, Spec(commit="bbbbbbbbbbbb", device_name="NVIDIA A10G"))
-    found = compare(a, b, "code", "slower=3%")
+    found = compare(a, b, "code")
     assert found.matches == ()
     assert "device: NVIDIA H200 against NVIDIA A10G" in found.unmatched[0].reason
-    assert found.gate.failed
     assert len(compare(a, sweep(tmp_path / "c", 1.0, Spec(device_name="A10G")), "gpu").matches) == 1
 
 
@@ -126,33 +123,6 @@ def test_an_interval_excludes_1_where_a_change_is_shown_and_only_there(tmp_path:
     assert {m.change for m in found.matches} == {"slower", "no difference shown"}
 
 
-def test_a_pass_names_what_it_does_not_exclude_the_worst_first(tmp_path: Path) -> None:
-    models = [Spec(model=f"m{i}") for i in range(6)]
-    for name, factors in (("a", [1.0, 1.02, 1.01]), ("b", [1.0, 1.03, 1.01])):
-        specs = [replace(m, commit=name * 12) for m in models]
-        write_sweep(tmp_path / name, [one for s in specs for one in repeats(s, factors)])
-    found = compare(load_sweep(tmp_path / "a"), load_sweep(tmp_path / "b"), "code", "slower=3%")
-    assert (found.gate.failed, found.gate.blind) == (False, True)
-    assert "none is excluded either for 6 of 6 configurations" in found.gate.reason
-    assert found.gate.reason.count("is not excluded") == 4
-    assert found.gate.reason.endswith("; and 2 more: add repeats")
-    sure = code(tmp_path / "sure", 1.0, "slower=5%")
-    assert not sure.gate.blind
-
-
-@pytest.mark.parametrize(("text", "value"), [("slower=3%", 0.03), ("slower=0.05", 0.05)])
-def test_limits(text: str, value: float) -> None:
-    assert parse_limit(text) == pytest.approx(value)
-
-
-@pytest.mark.parametrize(
-    "text", ["slower", "slower=-3%", "faster=3%", "slower=300%", "slower=\u0663%", ""]
-)
-def test_limits_that_do_not_exist(text: str) -> None:
-    with pytest.raises(ValueError, match="slower=3%"):
-        parse_limit(text)
-
-
 def test_a_run_whose_steps_are_cut_off_is_named_and_not_counted(tmp_path: Path) -> None:
     a = sweep(tmp_path / "a", 1.0, Spec(), DDP)
     sweep(tmp_path / "b", 1.0, Spec(), DDP)
@@ -173,10 +143,9 @@ def test_a_result_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     sweep(tmp_path / "b", 1.0, Spec(), runs=1)
     ((_, folder),) = SweepFolder(tmp_path / "b").cells()
     (folder.path / "result.json").write_text("{")
-    found = compare(a, load_sweep(tmp_path / "b"), "code", "slower=3%")
+    found = compare(a, load_sweep(tmp_path / "b"), "code")
     assert found.left_out[0].fault.startswith("result.json: cannot be read as JSON")
-    assert found.gate.failed
-    assert "its result cannot be used: result.json" in found.gate.reason
+    assert "its result cannot be used: result.json" in found.unmatched[0].reason
 
 
 # Rows of several sweeps or devices side by side, winners, and tasks that ran together.

@@ -210,10 +210,9 @@ def test_it_is_neither_faster_nor_slower_than_before(
 ) -> None:
     before = trained_without(tmp_path / "a", *SIDES[:3], without=a).sweep
     after = trained_without(tmp_path / "b", *SIDES[:3], without=b).sweep
-    found = compare(before, after, "code", "slower=3%")
+    found = compare(before, after, "code")
     assert found.matches == ()
     assert found.unmatched[0].reason.startswith(f"in {side}, 60 of 60 steps trained nothing")
-    assert found.gate.failed
 
 
 @pytest.mark.parametrize(("without", "bounded"), [(3, True), (60, False)])

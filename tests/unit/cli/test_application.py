@@ -120,7 +120,7 @@ WRONG = [
     ("tokenize --out x", "give a corpus or --files"),
     ("tokenize fineweb_edu --out x --tokens 3x", "'--tokens': found '3x'; allowed: a number"),
     ("mirror {folder}", "{folder}: found no sweep.json"),
-    ("trackio-view --port x", "'--port': 'x'"), ("wandb-sync nowhere", "FOLDER: nowhere"),
+    ("trackio-view --port x", "'--port': 'x'"),
     ("export {folder}", "{folder}: found no cell and no sweep"),
     *[(command, "Missing argument 'FOLDER") for command in ("resume", "compare", "export")],
     ("report {torn}", "{torn}/sweep.json: cannot be read as JSON"),

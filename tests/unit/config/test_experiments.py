@@ -15,7 +15,7 @@ from fakes.requests import composer
 from scalewise.config import ConfigError, conf_dir, first_line, in_one_line
 from scalewise.host import escaped
 from scalewise.records import RecordError
-from scalewise.sweep import combinations, patterns, sweep_folder
+from scalewise.sweep import combinations, sweep_folder
 from scalewise.sweep.plan import Request, make_cell, request
 
 CONF = conf_dir()
@@ -37,8 +37,7 @@ def jobs(experiment: str) -> list[list[str]]:
     with initialize_config_dir(str(CONF), version_base="1.3"):
         typed = [f"experiment={experiment}"]
         sweeper: Any = compose("config", overrides=typed, return_hydra_config=True).hydra.sweeper
-    excluded = patterns(sweeper.exclude)
-    return combinations(sweeper.grids or [], {}, typed, excluded, OverridesParser.create())
+    return combinations(sweeper.grids or [], {}, typed, OverridesParser.create())
 
 
 def asked(words: Sequence[str]) -> Request:

@@ -24,54 +24,31 @@ def before(tmp_path: Path) -> str:
     return sweep(tmp_path / "a", 1.0, "aaaaaaaaaaaa")
 
 
-@pytest.mark.parametrize(
-    ("slowdown", "limit", "status", "gate"),
-    [
-        (1.10, "slower=3%", 1, "gate failed: large single x1 is slower by 9.1%"),
-        (1.02, "slower=5%", 0, "gate passed: no configuration is slower by 5.0%"),
-        (1.02, None, 0, ""),
-    ],
-)
-def test_a_slowdown_beyond_the_limit_exits_with_1_and_the_reason(
-    tmp_path: Path, before: str, capsys: pytest.CaptureFixture[str], slowdown: float,
-    limit: str | None, status: int, gate: str,
-) -> None:  # fmt: skip
-    after = sweep(tmp_path / "b", slowdown, "bbbbbbbbbbbb")
-    typed = ["--fail-if", limit] if limit else []
-    assert main(["compare", before, after, "--factor", "code", *typed]) == status
-    said = capsys.readouterr()
-    found = re.search(
-        r"large single x1: slower: (\S+) \(97\.5 % interval .*\) from 5 and 5 runs\n", said.out
-    )
-    assert found and float(found[1]) == pytest.approx(1 / slowdown, abs=0.006)
-    assert gate in said.out and ("gate" in said.out) == bool(gate)
-    assert ("; 1 more" in said.err) == ("slower by" in said.err) == bool(status)
-
-
-def test_a_pass_that_excludes_nothing_warns_and_keeps_the_status_of_a_pass(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_a_slowdown_is_shown_and_small_ones_are_not(
+    tmp_path: Path, before: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three runs a side, 2.3 times as slow: "gate passed", and no word of what it had not seen."""
     monkeypatch.delenv("COLUMNS", raising=False)  # else lines are broken
-    for name, factors in (("a", [1.0, 1.06, 1.03]), ("b", [1.6, 2.5, 3.2])):
-        commit = name * 12
-        specs = [replace(s, commit=commit) for s in (Spec(), DDP)]
+    after = sweep(tmp_path / "b", 1.02, "bbbbbbbbbbbb")
+    assert main(["compare", before, after, "--factor", "code"]) == 0
+    found = re.search(
+        r"large single x1: slower: (\S+) \(97\.5 % interval .*\) from 5 and 5 runs\n",
+        capsys.readouterr().out,
+    )
+    assert found and float(found[1]) == pytest.approx(1 / 1.02, abs=0.006)
+    for name, factors in (("c", [1.0, 1.06, 1.03]), ("d", [1.6, 2.5, 3.2])):
+        specs = [replace(s, commit=name * 12) for s in (Spec(), DDP)]
         write_sweep(tmp_path / name, [one for spec in specs for one in repeats(spec, factors)])
-    words = ["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--factor", "code"]
-    assert main([*words, "--fail-if", "slower=3%"]) == 0
-    first, *_, gate = capsys.readouterr().out.splitlines()[2:]
+    assert main(["compare", str(tmp_path / "c"), str(tmp_path / "d"), "--factor", "code"]) == 0
+    said = capsys.readouterr().out
     found = re.search(
         r"no difference shown: 0\.44 \(97\.5 % interval (.*)-(.*)\) from 3 and 3 runs; "
         r"a change beyond (.*) would be seen",
-        first,
+        said,
     )
-    assert found, first
+    assert found, said
     low, high, seen = map(float, found.groups())
     assert low < 1 < high
     assert seen > 1 / 0.44
-    assert gate.startswith("gate passed, WARNING: no slowdown beyond 3.0% is shown, and none is ")
-    told = re.search(r"large single x1 slower by up to (.*)% is not excluded", gate)
-    assert float(told[1]) == pytest.approx(100 * (1 - low), abs=0.6)
 
 
 def test_a_replaced_run_is_told_beside_the_figures_it_is_in(
@@ -99,7 +76,7 @@ def test_what_out_writes_has_the_same_numbers_and_no_name_is_more_than_text(
         each = [one for s in specs for one in repeats(s, [f * slower for f in STEADY[:3]])]
         write_sweep(tmp_path / folder, each)
     words = ["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--factor", "code"]
-    assert main([*words, "--fail-if", "slower=3%", "--out", str(out)]) == 1  # and it is written
+    assert main([*words, "--out", str(out)]) == 0
     plain = json.loads((out / "comparison.json").read_text())
     (work,), (ratio,) = plain["works"], plain["global_samples_per_s_ratios"]
     speed = work["metrics"]["global_samples_per_s"]
@@ -126,8 +103,6 @@ def test_what_out_writes_has_the_same_numbers_and_no_name_is_more_than_text(
 def test_wrong_use_exits_with_2(
     tmp_path: Path, before: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["compare", before, before, "--factor", "code", "--fail-if", "slow=3"]) == 2
-    assert "--fail-if: found 'slow=3'; allowed: slower=<percent>%" in capsys.readouterr().err
     assert main(["compare", before, str(tmp_path / "nowhere"), "--factor", "code"]) == 2
     assert "no such folder" in capsys.readouterr().err
     for words in ([], [before, "--factor", "code"], [before, before, "--factor", "weather"]):

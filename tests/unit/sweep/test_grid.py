@@ -1,4 +1,4 @@
-"""Unions of grids, less what is excluded."""
+"""Unions of grids."""
 
 from typing import Any
 
@@ -6,17 +6,16 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from scalewise.config import ConfigError
-from scalewise.sweep import combinations, patterns
+from scalewise.sweep import combinations, texts
 
 
 def jobs(
     typed: str = "",
     grids: tuple[str, ...] = (),
     params: dict[str, object] | None = None,
-    exclude: Any = None,
 ) -> list[str]:
     parser = OverridesParser.create()
-    made = combinations(grids, params or {}, typed.split(), patterns(exclude), parser)
+    made = combinations(grids, params or {}, typed.split(), parser)
     return [" ".join(job) for job in made]
 
 
@@ -32,10 +31,6 @@ def jobs(
          ["m=a b=2 s=1", "m=a b=2 s=2", "m=c b=2 s=1", "m=c b=2 s=2"]),
         ("c=3", {"grids": ("b=2",), "params": {"a": "1,2", "b": 9, "c": 9}},
          ["a=1 b=2 c=3", "a=2 b=2 c=3"]),
-        ("m=a,b s=x,y", {"exclude": ["m=b s=y"]}, ["m=a s=x", "m=a s=y", "m=b s=x"]),
-        ("m=a1,a2,b1,c1", {"exclude": ["m=a*,b1"]}, ["m=c1"]),
-        ("m=1,2", {"exclude": "m=1"}, ["m=2"]),
-        ("", {"grids": ("m=a x=1,2", "m=b"), "exclude": ["x=2"]}, ["m=a x=1", "m=b"]),
         ("a=1,1,2", {}, ["a=1", "a=1", "a=2"]),
         ("", {"grids": ("a=1,2,2", "a=2,3")}, ["a=1", "a=2", "a=2", "a=3"]),
     ],
@@ -45,29 +40,16 @@ def test_combinations_of_grids(typed: str, given: Any, made: list[str]) -> None:
     assert jobs(typed, **given) == made
 
 
-@pytest.mark.parametrize(
-    ("typed", "given", "refused"),
-    [
-        ("m=1,2", {"exclude": ["n=1"]}, r"exclude 'n=1' names n, which .*\(set here: m\)$"),
-        ("m=large,medium", {"exclude": ["m=larg"]}, r"names m=larg, which no cell has; .*: large"),
-        ("m=1,2", {"exclude": ["m=*"]}, "leaves nothing to run"),
-        ("lr=interval(0,1)", {}, r"^lr: found a range to search in; allowed: values"),
-        *(("m=1", {"exclude": given}, r"^hydra\.sweeper\.exclude: found .*allowed: a list of")
-          for given in (5, [7], {"a": 1})),
-        *(("m=1", {"exclude": [text]}, r"^hydra\.sweeper\.exclude: found .*allowed: KEY=VALUE")
-          for text in ("m", "m=", "=1", "")),
-    ],
-)  # fmt: skip
-def test_what_excludes_nothing_or_cannot_be_read_is_refused(
-    typed: str, given: Any, refused: str
-) -> None:
-    with pytest.raises(ConfigError, match=refused):
-        jobs(typed, **given)
+@pytest.mark.parametrize("given", [5, [7], {"a": 1}])
+def test_grids_are_texts(given: Any) -> None:
+    with pytest.raises(ConfigError, match=r"^hydra\.sweeper\.grids: found .*allowed: a list of"):
+        texts(given)
 
 
 @pytest.mark.parametrize(
     ("typed", "refused"),
     [
+        ("lr=interval(0,1)", "lr: found a range to search in; allowed: values"),
         ("a=range(0,9000) b=range(0,9000)", "sweep: .*; allowed: at most 100,000"),
         ("a=range(0,100000000)", "a: found 100001 values or more .*; allowed: 1 to 100,000"),
         ("a=range(0,1,1e-9)", "a: found 100001 values or more "),
@@ -80,10 +62,3 @@ def test_more_than_a_sweep_may_have_is_refused_before_it_is_multiplied_out(
 ) -> None:
     with pytest.raises(ConfigError, match=f"^{refused}"):
         jobs(typed)
-
-
-def test_what_is_excluded_does_not_count_against_the_limit() -> None:
-    parser = OverridesParser.create()
-    few = patterns(["a=[!7]*,7?*"])
-    typed = ["a=range(0,9000)", "b=range(0,9000)"]
-    assert len(combinations((), {}, typed, few, parser)) == 9000

@@ -91,7 +91,7 @@ def answers(analysis: Analysis) -> Section:
     )
     whole, found = len(judged) <= MOST_WHOLE, remark_lines(analysis)
     rest = (to_mend, to_decide, fastest_in_brief, lines_of_devices, _chosen, _accuracy,
-            _stopped, rehearsals_in_brief, _found)  # fmt: skip
+            _stopped, _unseen, rehearsals_in_brief, _found)  # fmt: skip
     return section(
         "answer",
         "Answer",
@@ -497,6 +497,18 @@ def _stopped(analysis: Analysis) -> Iterator[str]:
             epochs = count_range({stop.epoch for stop in alike})
             often = f" in {len(alike)} of {len(runs)} runs" if len(runs) > 1 else ""
             yield f"{config.label}: stopped early by {who} in epoch {epochs}{often}."
+
+
+def _unseen(analysis: Analysis) -> Iterator[str]:
+    """Callbacks that wait for a metric of validation, in runs that end before an epoch does."""
+    for config in analysis.measured:
+        for name, one in (config.setting("callbacks") or {}).items() if config.learned else ():
+            metric = one.get("monitor")
+            if isinstance(metric, str) and of_validation(metric) and metric not in config.logged:
+                yield (
+                    f"{config.label}: callbacks.{name} did and saved nothing: no {metric} was "
+                    "logged. Let an epoch end: raise max_steps, or set max_epochs=1."
+                )
 
 
 def _found(analysis: Analysis) -> Iterator[str | Line]:

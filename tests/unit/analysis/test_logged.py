@@ -188,6 +188,15 @@ def test_no_other_metric_stands_in_for_an_objective_that_no_run_logged(tmp_path:
         assert [line.endswith("allowed: val/acc.") for line in vain] == [True] * (1 - ranked)
 
 
+def test_a_callback_that_saw_no_epoch_end_is_told(tmp_path: Path) -> None:
+    kept = {"model_checkpoint": {"monitor": "val/acc"}, "other": {"monitor": "train_loss"}}
+    write_sweep(tmp_path, [replace(WIDE, config={**WIDE.config, "callbacks": kept})])
+    for told in (["callbacks.model_checkpoint"], []):
+        said = answers(analyse(load_sweep(tmp_path))).texts
+        assert [word for line in said for word in line.split() if "callbacks." in word] == told
+        log(tmp_path, "000-*", {"val/acc": 0.5})
+
+
 def accuracies(path: Path, specs: Sequence[Spec], values: Sequence[float]) -> Sweep:
     write_sweep(path, specs)
     for number, value in enumerate(values):

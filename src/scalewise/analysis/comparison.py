@@ -56,9 +56,10 @@ class Learned:
 
 @dataclass(frozen=True)
 class Match:
-    """The same configuration in both sweeps."""
+    """The same configuration in both sweeps, but for the factor."""
 
     label: str
+    """Of B; where A calls it otherwise, of both: ``large single x1 against medium single x1``."""
     ratio: RatioEstimate
     """Global samples/s of B over A. Its interval is at the level on which ``change`` was decided:
     of what is not undecided, it excludes 1 if and only if a change is shown."""
@@ -288,7 +289,8 @@ def _judged(
         links = find_link(old), find_link(new)
         known = links if all(links) else None
         learned = tuple(_learned(old, new))
-        yield Match(new.label, ratio, change, detectable, mixed, changed, known, learned)
+        label = new.label if new.label == old.label else f"{new.label} against {old.label}"
+        yield Match(label, ratio, change, detectable, mixed, changed, known, learned)
 
 
 def _learned(old: Configuration, new: Configuration) -> Iterator[Learned]:

@@ -194,7 +194,8 @@ def sweep_folder(path: Path | str) -> SweepFolder:
     """The folder ``path``, whatever lies in it. Raises :class:`RecordError` where there is none."""
     folder = SweepFolder(path)
     if not folder.path.is_dir():
-        raise RecordError(f"{path}: no such folder; give the folder of a sweep")
+        found = "found a file; unpack it, and" if folder.path.exists() else "no such folder;"
+        raise RecordError(f"{path}: {found} give the folder of a sweep")
     return folder
 
 

@@ -177,7 +177,7 @@ def run(
     return hydra_main.train(defaults=False)
 
 
-def run_training() -> int:
+def run_training(**how: bool) -> int:
     """``train.py``: says at once what happens in the seconds before the first cell starts."""
     words, launched = sys.argv[1:], foreign_launch()
     asks = any(w.startswith("-") and w not in _RUNNING for w in words)  # --help, --cfg, --dry-run
@@ -189,7 +189,7 @@ def run_training() -> int:
     except KeyboardInterrupt:
         say("interrupted: nothing had begun")
         return Exit.INTERRUPTED
-    return hydra_main.train()
+    return hydra_main.train(**how)
 
 
 _RUNNING = ("-m", "--multirun", "-v", "--verbose")
@@ -323,11 +323,10 @@ def advise(given: tuple[str, ...], samples: str | None, prices: tuple[str, ...])
         slots = find_devices(None, None).slots
         words = to_advise_on(given, len(slots), on_gpus=slots[0].kind != "cpu")
         sys.argv = ["scalewise train", *words]
-        status = run_training()
+        status = run_training(answers=False)  # what follows has the sweep's own answer too
         if status == Exit.INTERRUPTED or not any(sweep.count("done") for sweep in sweep_reports):
             return status
         folder = sweep_reports[-1].folder
-        tell("")
     elif len(given) > 1:
         raise click.UsageError(
             f"found {len(given)} folders; allowed: one, or overrides (KEY=VALUE)"
@@ -534,6 +533,10 @@ def doctor(
     from scalewise.gpu import HostMismatch
     from scalewise.records import SCHEMA_VERSION, save_record, to_plain
 
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)  # what is refused is so before minutes of measuring
+        if not os.access(out, os.W_OK):
+            raise click.UsageError(f"{out}: found a read-only folder; allowed: another place")
     try:
         host = find_devices(devices, gpus)
         slots = host.slots[: devices or len(host.slots)]

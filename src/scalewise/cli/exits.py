@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from scalewise.cli.overrides import GONE
 from scalewise.config import ConfigError, DatasetError, in_one_line, options_of
 from scalewise.host import discard, escaped, is_unread, say, silence_unread
 from scalewise.records import RecordError, closest
@@ -90,7 +91,7 @@ def _explanation(error: BaseException) -> str | None:
         if group == "strategy" and option.startswith("async"):
             return _NO_ASYNC.format(option)
         if (group, option) == ("experiment", "doctor"):
-            return f"{group}: found {option!r}; allowed: {_GONE['workload']}"
+            return f"{group}: found {option!r}; allowed: {GONE['workload']}"
         near = closest(option, options)
         return f"{group}: found {option!r}{near}; allowed: {', '.join(options)}{more}"
     if isinstance(error, OverrideParseException):
@@ -132,11 +133,6 @@ _ELSEWHERE = {
     "task_name": "project", "train": "test",
 }  # fmt: skip
 """Keys of other programs that have another name here."""
-_GONE = {
-    "checkpoint": "callbacks=model_checkpoint validation=epoch, then ckpt_path=FILE",
-    "workload": "sweep.doctor=true, or scalewise doctor",
-}
-"""Groups of earlier versions, and what to type instead."""
 _MOST_KEYS = 10
 """That one line can list."""
 
@@ -156,8 +152,6 @@ def _explain_unknown_key(error: Any, said: str) -> str | None:
     typed = re.search(r"Could not override '(.+?)'", said)
     name = key if typed is None or "." in key else typed[1]
     last = name.rpartition(".")[2]
-    if key in _GONE:
-        return f"{name}: unknown key; allowed: {_GONE[key]}"
     if "." not in key:
         meant = sorted(_paths_to(_ELSEWHERE.get(last, last), plain), key=lambda path: "." in path)
         if meant:

@@ -47,8 +47,11 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
 
-def train(defaults: bool = True) -> int:
-    """Run the cell or the sweep on the command line, with ``.defconfig``; returns an Exit."""
+def train(defaults: bool = True, answers: bool = True) -> int:
+    """Run the cell or the sweep on the command line, with ``.defconfig``; returns an Exit.
+
+    Without ``answers`` only a sweep that is not done ends with its own.
+    """
     launched = foreign_launch()
     if launched is not None and launched[1] != 0:
         launcher, rank, size = launched
@@ -66,7 +69,7 @@ def train(defaults: bool = True) -> int:
         sys.argv[1:] = overrides_last(with_defaults(typed) if defaults else typed)
         _run_hydra()
         sys.stdout.flush()
-        return report(verbose=verbose)
+        return report(verbose=verbose, answers=answers)
     except KeyboardInterrupt:
         return _interrupted("interrupted")
     except CellFailed as error:
@@ -186,11 +189,14 @@ def _run_hydra() -> None:
         raise held[0]
 
 
-def report(*, verbose: bool = False) -> int:
+def report(*, verbose: bool = False, answers: bool = True) -> int:
     """Say what the sweeps of this process came to; returns the exit status."""
     if not sweep_reports:
         return Exit.DONE  # --help, --cfg and completion run nothing
-    statuses = [_report_sweep(sweep, verbose=verbose) for sweep in sweep_reports]
+    statuses = [
+        _report_sweep(one, verbose, answers or one.count("done") < len(one.endings))
+        for one in sweep_reports
+    ]
     _say_how_to_finish()
     left = list(filter(None, map(_left_behind, sweep_reports)))
     for line in left:
@@ -206,8 +212,8 @@ def report(*, verbose: bool = False) -> int:
     return max(statuses)
 
 
-def _report_sweep(sweep: SweepReport, *, verbose: bool) -> int:
-    """Print the answer and write the report; returns the exit status that this comes to."""
+def _report_sweep(sweep: SweepReport, verbose: bool, answers: bool) -> int:
+    """Write the report, print the answer where asked; returns the exit status that it comes to."""
     if not sweep.count("done") and not sweep.count("failed"):
         return Exit.DONE
     logging.getLogger("matplotlib").setLevel(logging.WARNING)  # it tells which fonts it has found
@@ -217,7 +223,7 @@ def _report_sweep(sweep: SweepReport, *, verbose: bool) -> int:
     analysis = analyse(load_sweep(sweep.folder))
     # First: it needs no room on the disk, which the report may not find.
     status = Exit.DONE
-    if not shown(lambda: print_console(analysis, open_console(), verbose=verbose)):
+    if answers and not shown(lambda: print_console(analysis, open_console(), verbose=verbose)):
         status = Exit.NOT_SHOWN
     if not sweep.count("done"):
         return status

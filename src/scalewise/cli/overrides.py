@@ -19,6 +19,11 @@ from scalewise.records import DataError, build, closest
 FILE = Path(".defconfig")
 NONE = "none"
 """The name that takes the default away."""
+GONE = {
+    "checkpoint": "callbacks=model_checkpoint validation=epoch, then ckpt_path=FILE",
+    "workload": "sweep.doctor=true, or scalewise doctor",
+}
+"""Groups of earlier versions, and what to type instead."""
 
 
 def save(name: str, trackers: Sequence[str] = ()) -> list[str]:
@@ -157,11 +162,15 @@ def _refuse(message: str) -> NoReturn:
 def _check_override(override: str) -> None:
     """Raises ConfigError for what Hydra would misread.
 
-    It lays the options of a list one over the other, takes a launcher's name for its settings, and
-    has no line for a number.
+    It lays the options of a list one over the other, takes a launcher's name for its settings, has
+    no line for a number, and with a + takes any key.
     """
     key, _, value = override.partition("=")
     key = key.strip().lstrip("+~")
+    if not re.fullmatch(r"[\w./@:-]+", key) or value.startswith("="):  # Hydra says little
+        raise ConfigError(f"found {override!r}; allowed: KEY=VALUE")
+    if gone := GONE.get(key.partition(".")[0]):
+        raise ConfigError(f"{key}: unknown key; allowed: {gone}")
     group = key.replace(".", "/")
     options = options_of(group)
     listed = value.startswith("[") and group != "callbacks"  # whose options have keys of their own

@@ -47,7 +47,7 @@ class BatchedDataset(Dataset[Batch]):
         raise NotImplementedError
 
     def __getitem__(self, index: int) -> Batch:
-        x, target = self.__getitems__([index])
+        x, target = self.__getitems__([range(len(self))[index]])  # from the end too
         return x[0], target[0]
 
     def __getitems__(self, indices: Sequence[int]) -> Batch:

@@ -22,6 +22,10 @@ T = TypeVar("T")
 MOST_FLOAT: Final = 1e40
 """What 32 bits hold, and somewhat more: a sum or a product of such numbers is finite."""
 
+_MOST_KEYS: Final = 16
+"""That one line lists; of more it lists the nearest."""
+_NEAREST: Final = 5
+
 _BOUNDS: dict[str, dict[str, Any]] = {
     "int": {"strict": True, "ge": -(2**64), "le": 2**64},
     "float": {"strict": True, "allow_inf_nan": False, "ge": -MOST_FLOAT, "le": MOST_FLOAT},
@@ -118,8 +122,11 @@ def _known_keys(cls: type) -> Callable[[Any], Any]:
             value = {k: v for k, v in value.items() if k not in gone}
         strange = value.keys() - names.keys() if isinstance(value, Mapping) else ()
         for key in sorted(map(str, strange)):
-            guess = closest(key, list(names))
-            raise ValueError(f"{key[:80]}: unknown key{guess}; allowed: {', '.join(names)}")
+            guess, near = closest(key, list(names)), list(names)
+            if len(names) > _MOST_KEYS:
+                near = difflib.get_close_matches(key, near, _NEAREST, 0.0)
+                near.append(f"or one of {len(names) - _NEAREST} more")
+            raise ValueError(f"{key[:80]}: unknown key{guess}; allowed: {', '.join(near)}")
         return value
 
     return check

@@ -29,7 +29,7 @@ from scalewise.analysis import (
     train_the_same,
 )
 from scalewise.config import ConfigError, conf_dir
-from scalewise.report.answer import next_step, on_both, to_decide, why_none
+from scalewise.report.answer import next_step, on_both, to_decide, to_mend, why_none
 from scalewise.report.cost_tables import price_lines, why_not
 from scalewise.report.findings import command, command_of, remark_lines
 from scalewise.report.sections import Column, Line, Lines, Section, lines, section, table, words
@@ -77,9 +77,8 @@ def advise(analysis: Analysis, samples: int | None) -> list[Section]:
     if not sound:
         none = "; ".join(["none", *_damaged(analysis)])
         found = f"an invalid one: {singles[0].invalid[0].text}" if singles else none
-        raise ConfigError(
-            f"single-device cell: found {found}; allowed: a sweep with one that was timed"
-        )
+        allowed = "; ".join(["a sweep with one that was timed", *to_mend(analysis)]).rstrip(".")
+        raise ConfigError(f"single-device cell: found {found}; allowed: {allowed}")
     return [
         _of_workload(analysis, workload, samples) for workload in {c.workload: 0 for c in sound}
     ]

@@ -62,6 +62,8 @@ _MOST_ALONE = 8
 _MOST_LOGGED = 12
 """Metrics of a row that is alone."""
 _MOST_LINES = 4
+_MOST_WON = 0.95
+"""Share of a step from which a loss is nearly all: parts are measured each with an error."""
 
 _FAULTS = (
     "records_damaged", "alert", "throttled", "imbalance", "shards_overlap", "shards_incomplete",
@@ -88,8 +90,8 @@ def answers(analysis: Analysis) -> Section:
         key=lambda config: config.config_id not in analysis.invalid,
     )
     whole, found = len(judged) <= MOST_WHOLE, remark_lines(analysis)
-    rest = (to_decide, fastest_in_brief, lines_of_devices, _chosen, _accuracy,
-            _stopped, rehearsals_in_brief, _found)  # fmt: skip
+    rest = (to_mend, to_decide, fastest_in_brief, lines_of_devices, _chosen, _accuracy,
+            _stopped, _unseen, rehearsals_in_brief, _found)  # fmt: skip
     return section(
         "answer",
         "Answer",
@@ -255,6 +257,14 @@ def next_step(analysis: Analysis, pair: Pair) -> str:
     return f"Next: {deed} (wins back {gain})." if deed else ""
 
 
+def to_mend(analysis: Analysis) -> Iterator[str]:
+    """How invalid runs are made anew, once for all."""
+    if analysis.invalid:
+        again = f"scalewise resume {folder_to_type(analysis)} sweep.rerun=all"
+        is_monitored = analysis.configurations[0].is_monitored
+        yield f"Next: mend that, then {'run it again' if is_monitored else again}."
+
+
 def to_decide(analysis: Analysis) -> Iterator[str]:
     """The command that adds runs until the open verdicts are probably decided, once for all."""
     pairs = [p for p in analysis.pairs if p.verdict == p.judgement.verdict == "undecided"]
@@ -339,9 +349,9 @@ def _typed_keys(analysis: Analysis) -> set[str]:
 
 
 def _gain(analysis: Analysis, config: Configuration, loss: LostTime, what: Remedy) -> str:
-    """``up to 1.4 of 3.6 ms``: what is lost, and no more."""
-    budget = analysis.budgets[config.config_id]
-    saved = f"up to {number(loss.ms)} of {number(budget.measured_ms)} ms"
+    """``up to 1.4 of 3.6 ms``: what is lost, and no more; no step takes no time."""
+    most = number(loss.ms) if loss.share < _MOST_WON else "nearly all"
+    saved = f"up to {most} of {number(analysis.budgets[config.config_id].measured_ms)} ms"
     if any(map(changes_samples, what.overrides)) or what.deed == OWN_BATCHES:
         return f"{saved} in {config.global_batch:,} samples"
     return saved
@@ -359,10 +369,10 @@ def _doubt(found: Sequence[RemarkLine], pair: Pair) -> Iterator[Line]:
     """The gravest about either side, and how many there are; the report has all."""
     sides = {pair.multi.config_id, pair.single.config_id}
     own = [one for one in found if sides & one.about and one.gravity != "note"]
-    of = f" 1 of {len(own)}" if len(own) > 1 else ""
+    more = f" ({len(own) - 1} more in the report)" if len(own) > 1 else ""
     for one in own[:1]:
         side = pair.multi if pair.multi.config_id in one.about else pair.single
-        yield Line(f"Doubt{of}: {side.device_words}: {one.first.brief}.", more="remarks")
+        yield Line(f"Doubt{more}: {side.device_words}: {one.first.brief}.", more="remarks")
 
 
 def _alone(analysis: Analysis) -> Iterator[str]:
@@ -487,6 +497,18 @@ def _stopped(analysis: Analysis) -> Iterator[str]:
             epochs = count_range({stop.epoch for stop in alike})
             often = f" in {len(alike)} of {len(runs)} runs" if len(runs) > 1 else ""
             yield f"{config.label}: stopped early by {who} in epoch {epochs}{often}."
+
+
+def _unseen(analysis: Analysis) -> Iterator[str]:
+    """Callbacks that wait for a metric of validation, in runs that end before an epoch does."""
+    for config in analysis.measured:
+        for name, one in (config.setting("callbacks") or {}).items() if config.learned else ():
+            metric = one.get("monitor")
+            if isinstance(metric, str) and of_validation(metric) and metric not in config.logged:
+                yield (
+                    f"{config.label}: callbacks.{name} did and saved nothing: no {metric} was "
+                    "logged. Let an epoch end: raise max_steps, or set max_epochs=1."
+                )
 
 
 def _found(analysis: Analysis) -> Iterator[str | Line]:

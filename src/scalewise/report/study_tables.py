@@ -350,10 +350,11 @@ def _from_which_size(curve: Sequence[Rehearsal]) -> str:
     return f"{kind} {strategy} x{record.ranks} over {record.link}, {batch} samples a rank: {known}."
 
 
-_ERRORS = {
-    "step": "error", "surplus": "surplus", "linear": "linear", "alone": "alone", "amdahl": "Amdahl",
-}  # fmt: skip
+_ERRORS = {"step": "error", "surplus": "surplus", "linear": "linear"}
+_SPARSE = {"alone": "alone", "amdahl": "Amdahl"}
+"""Few cases have these, and a table of 80 columns has no room for them."""
 _WORDS = (
+    "Steps are those rehearsed on one device and those measured on several. "
     "Errors are of the step, below 0 where it was said to be too short, and of its surplus over "
     "one N-th of a single device's. What needs no rehearsal: linear is N times one device's rate, "
     "alone that of one with its share of the batch, Amdahl his law through fewer devices."
@@ -363,10 +364,9 @@ _WORDS = (
 def score_sections(found: Sequence[Case]) -> list[Section]:
     """A row a rehearsal with its errors, a row a kind, and how many intervals held the truth."""
     each = (
-        words("case", "rehearsal", lambda one: f"{one.sweep}: {one.rehearsal.config.label}"),
-        _step("one", lambda one: one.single),
-        _step("step", lambda one: one.rehearsal.config),
-        _step("real", lambda one: one.measured),
+        words("case", "rehearsal", _name),
+        _step("rehearsed", lambda one: one.rehearsal.config),
+        _step("measured", lambda one: one.measured),
         *(_error(key, heading, attrgetter(key), "+") for key, heading in _ERRORS.items()),
     )
     together = (
@@ -376,12 +376,22 @@ def score_sections(found: Sequence[Case]) -> list[Section]:
     )
     kinds = scores(found)
     held = (f"{one.kind}: at most {one.worst:.1%} off; {_held(one.covered)}" for one in kinds)
+    sparse = (
+        f"{name} {100 * error:+.1f} %: {_name(one)}"
+        for key, name in _SPARSE.items()
+        for one in found
+        if (error := getattr(one, key)) is not None
+    )
     return [
-        section("cases", "Rehearsed and measured", table("cases", each, found)),
+        section("cases", "Rehearsed and measured", table("cases", each, found), lines(sparse)),
         section("kinds", "Medians of the errors' sizes", table("kinds", together, kinds)),
         section("held", "Steps, and 90 % intervals that held the speedup", lines(held, "plain")),
         section("words", "Errors", lines([_WORDS], "faint")),
     ]
+
+
+def _name(one: Case) -> str:
+    return f"{one.sweep}: {one.rehearsal.config.label.replace(', rehearsed', '')}"
 
 
 def _step(key: str, side: Callable[[Case], Configuration]) -> Column:

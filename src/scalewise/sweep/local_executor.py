@@ -192,7 +192,7 @@ class LocalExecutor(Executor[LocalCell]):
         self._note(f"doctor   examines {len(slots)} {plural(len(slots), 'device')}, half a minute")
         with leased(slots) as lease:
             locks = (*lease.descriptors, *self._locks)
-            found = examine(Plan(), slots, demand.host.driver, locks)
+            found = examine(Plan(), slots, demand.host.driver, locks, self._folder)
             save_record(self._folder, found)
         for rank, why in found.failed_ranks.items():
             self._note(f"doctor   {rank} {why}; again: scalewise doctor --out {self._folder}")

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -19,7 +20,15 @@ from rich.table import Table
 from rich.text import Text
 
 from scalewise.host import from_here, open_console, plural
-from scalewise.records import UNFINISHED, Ending, RecordError, SweepFolder, sweeps_in, to_plain
+from scalewise.records import (
+    UNFINISHED,
+    Ending,
+    RecordError,
+    SweepFolder,
+    sweeps_in,
+    to_plain,
+    unpacked,
+)
 from scalewise.sweep.status import CellStatus, StatusReader, SweepStatus
 
 _STYLES = {"done": "green", "failed": "red", "running": "bold", "waiting": "dim"}
@@ -37,10 +46,11 @@ def show_status(folder: Path | None, every_s: float | None, *, as_json: bool) ->
     """
     from scalewise.analysis import no_sweep, sweep_folder
 
-    folder = folder or newest_sweep(Path("multirun"))
+    given = folder or newest_sweep(Path("multirun"))
+    folder = unpacked(given)
     cells = folder.glob("*/config.yaml")
     if not sweep_folder(folder).plan_path.exists() and next(cells, None) is None:
-        raise RecordError(no_sweep(folder))  # in the words of the other commands
+        raise RecordError(no_sweep(given, folder))  # in the words of the other commands
     # A table has no more rows: to read the steps of thousands of cells takes seconds.
     reader = StatusReader(folder, None if as_json else _SHOWN)
     console = open_console()
@@ -48,7 +58,8 @@ def show_status(folder: Path | None, every_s: float | None, *, as_json: bool) ->
     if every_s is not None and not as_json and console.is_terminal:
         live = Live(console=console, auto_refresh=False)
     with suppress(KeyboardInterrupt), live as table:
-        for status in _readings(reader, every_s):
+        for found in _readings(reader, every_s):
+            status = replace(found, folder=str(given))
             if as_json:
                 plain = {**to_plain(status), "count": status.count()}
                 print(json.dumps(plain, allow_nan=False), flush=True)  # noqa: T201
@@ -161,16 +172,22 @@ def render_running(status: SweepStatus, width: int) -> RenderableType:
 
 
 def _table(cells: Sequence[CellStatus]) -> Table:
-    """A row a cell, without empty columns; where room is short, names go on in the next line."""
+    """A row a cell, without empty columns; where room is short, names go on in the next line.
+
+    While a cell runs, columns are there before their values, and as wide as these may become.
+    """
     columns = {name: [*map(of, cells)] for name, of in _COLUMNS.items()}
-    shown = {name: column for name, column in columns.items() if any(column)}
+    runs = any(cell.state == "running" for cell in cells)
+    step = max([9, *(2 * len(str(cell.total_steps)) + 1 for cell in cells if cell.total_steps)])
+    wide = {"step": step, "time": _DURATION, "left": _DURATION} if runs else {}
+    shown = {name: column for name, column in columns.items() if any(column) or name in wide}
     widest = max((len(word) for swept in columns["swept"] for word in swept.split()), default=0)
     widths = {"swept": max(5, min(_MOST_WORD, widest)), "cell": None}
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in shown:
         justify: JustifyMethod = "left" if name in ("cell", "state", "swept") else "right"
         table.add_column(name, justify=justify, overflow="fold", no_wrap=name not in widths,
-                         width=widths.get(name))  # fmt: skip
+                         width=widths.get(name), min_width=wide.get(name))  # fmt: skip
     for cell, *row in zip(cells, *shown.values(), strict=True):
         table.add_row(*map(Text, row), style=_STYLES.get(cell.state, "yellow"))
     return table
@@ -189,10 +206,20 @@ _COLUMNS: Final[Mapping[str, Callable[[CellStatus], str]]] = {
     "swept": lambda cell: cell.swept,
     "step": lambda cell: _step(cell).removeprefix("step "),
     "samples/s": lambda c: f"{rate:,.0f}" if (rate := c.global_samples_per_s) is not None else "",
-    "time": lambda cell: "" if cell.elapsed_s is None else duration(cell.elapsed_s),
-    "left": lambda cell: duration(cell.seconds_left)
+    "time": lambda cell: "" if cell.elapsed_s is None else _short(cell.elapsed_s),
+    "left": lambda cell: _short(cell.seconds_left)
     if cell.state == "running" and cell.seconds_left is not None else "",
 }  # fmt: skip
+
+
+_DURATION = len("59.9 min")
+
+
+def _short(seconds: float) -> str:
+    """``4.2 s``, ``3.3 min`` or ``2.1 h``: up to 8 columns."""
+    if seconds < 60:
+        return duration(seconds)
+    return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"
 
 
 def duration(seconds: float) -> str:

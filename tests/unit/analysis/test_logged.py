@@ -188,6 +188,15 @@ def test_no_other_metric_stands_in_for_an_objective_that_no_run_logged(tmp_path:
         assert [line.endswith("allowed: val/acc.") for line in vain] == [True] * (1 - ranked)
 
 
+def test_a_callback_that_saw_no_epoch_end_is_told(tmp_path: Path) -> None:
+    kept = {"model_checkpoint": {"monitor": "val/acc"}, "other": {"monitor": "train_loss"}}
+    write_sweep(tmp_path, [replace(WIDE, config={**WIDE.config, "callbacks": kept})])
+    for told in (["callbacks.model_checkpoint"], []):
+        said = answers(analyse(load_sweep(tmp_path))).texts
+        assert [word for line in said for word in line.split() if "callbacks." in word] == told
+        log(tmp_path, "000-*", {"val/acc": 0.5})
+
+
 def accuracies(path: Path, specs: Sequence[Spec], values: Sequence[float]) -> Sweep:
     write_sweep(path, specs)
     for number, value in enumerate(values):
@@ -224,6 +233,14 @@ def test_a_best_value_that_is_the_last_stands_once_beside_the_other_sweep(tmp_pa
     assert [row[0] for row in table.cells] == ["val/acc", "best val/acc", "b"]
     unlogged = load_sweep(write_sweep(tmp_path / "c", seeds(WIDE)))
     assert compare(a, unlogged).matches[0].learned[0].after is None
+
+
+def test_what_two_models_learned_stands_below_the_names_of_both(tmp_path: Path) -> None:
+    models = (replace(WIDE, model="large"), replace(WIDE, model="medium"))
+    large, medium = (accuracies(tmp_path / one.model, seeds(one), (0.3,) * 3) for one in models)
+    for other, named in ((medium, {"large", "medium"}), (large, {"large"})):
+        title = comparison_section(compare(other, large)).table("learned").title
+        assert {"large", "medium"} & {*title.split()} == named
 
 
 def test_repeats_of_a_seed_are_one_sample_of_what_it_learns(tmp_path: Path) -> None:

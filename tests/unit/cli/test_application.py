@@ -117,6 +117,7 @@ WRONG = [
     ("score {folder}", "{folder}"), ("score {small}", "allowed: sweeps of devices=1,N"),
     ("score {small} {small}", "found a sweep twice"),
     ("defconfig nothing", "found 'nothing'"),
+    ("doctor --out {file}", "{file}: File exists"), ("doctor --out /proc/none", "/proc/none: "),
     ("tokenize --out x", "give a corpus or --files"),
     ("tokenize fineweb_edu --out x --tokens 3x", "'--tokens': found '3x'; allowed: a number"),
     ("mirror {folder}", "{folder}: found no sweep.json"),
@@ -142,7 +143,8 @@ def test_wrong_use_is_one_line(
     (tmp_path / "torn").mkdir()
     (tmp_path / "torn" / "sweep.json").write_text('{"schema_ver')
     places = {"small": SMALL, "folder": tmp_path / "empty"}
-    places |= {name: tmp_path / name for name in ("loop", "torn")}
+    (tmp_path / "file").touch()
+    places |= {name: tmp_path / name for name in ("loop", "torn", "file")}
     words = typed.format(**places).split()
     assert main(words) == Exit.WRONG_INPUT
     said = capsys.readouterr().err
@@ -280,8 +282,11 @@ def test_the_status_of_a_sweep(
     monkeypatch.setattr(hydra_main, "_say_where_runs_are", lambda _folder: None)
     monkeypatch.setattr(scalewise.analysis, "load_sweep", lambda folder: folder)
     monkeypatch.setattr(scalewise.analysis, "analyse", lambda sweep: sweep)
-    monkeypatch.setattr(scalewise.report, "print_console", lambda *_, **__: None)
+    told: list[str] = []
+    monkeypatch.setattr(scalewise.report, "print_console", lambda *_, **__: told.append("answer"))
     monkeypatch.setattr(scalewise.report, "build", lambda _analysis: files)
+    assert hydra_main.report(answers=False) == status
+    assert bool(told) == (states != ["done"]), "of what is all done, advise tells alone"
     assert hydra_main.report() == status
 
     def full(_analysis: object) -> None:

@@ -1,5 +1,6 @@
 """A named configuration as the default, and what is typed over it."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -93,6 +94,12 @@ def test_options_may_stand_between_overrides(typed: str, understood: str) -> Non
 def test_a_number_is_no_name_of_an_option(typed: str) -> None:
     key, _, value = typed.partition("=")
     with pytest.raises(ConfigError, match=f"^{key}: found '{value}'; allowed: {key}=NAME, one of "):
+        overrides_last([typed])
+
+
+@pytest.mark.parametrize("typed", ["=3", "+=3", "max_steps==3", "a b=3"])
+def test_what_is_no_key_and_value_is_said(typed: str) -> None:
+    with pytest.raises(ConfigError, match=f"^found {re.escape(repr(typed))}; allowed: KEY=VALUE$"):
         overrides_last([typed])
 
 

@@ -139,7 +139,7 @@ def test_advice_ends_as_its_measuring_did_and_not_without_it(
     status: Exit,
     advises: bool,
 ) -> None:
-    monkeypatch.setattr("scalewise.cli.application.run_training", lambda: status)
+    monkeypatch.setattr("scalewise.cli.application.run_training", lambda answers: status)
     monkeypatch.setattr("sys.argv", [])
     sweep_reports.append(SweepReport(kept("cpu2_matrix"), {"one": Ending("done")}))
     try:

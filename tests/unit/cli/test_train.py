@@ -84,6 +84,8 @@ WRONG = [
      "scheduler.T_max: found null; allowed: a number of steps, or say how long the run is"),
     ("gpus=2", "gpus: unknown key; allowed: devices\n"),
     ("-m checkpoint.every_s=9", "checkpoint.every_s: unknown key; allowed: callbacks=model_"),
+    ("+checkpoint.x=9", "checkpoint.x: unknown key; allowed: callbacks=model_"),
+    ("+max_step=9", "max_step: unknown key (did you mean 'max_steps'?); allowed: max_steps, "),
     ("workload=doctor", "workload: unknown key; allowed: sweep.doctor=true"),
     ("-m experiment=doctor", "experiment: found 'doctor'; allowed: sweep.doctor=true"),
     ("-m tracking=none,both", "tracking: found 'none,both'; allowed"),

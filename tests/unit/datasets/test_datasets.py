@@ -248,3 +248,6 @@ def test_a_small_batch_wakes_no_other_thread(data: TensorPairs | TokenWindows) -
     names = {event.key for event in seen.key_averages()}
     assert "aten::index_select" in names
     assert "aten::index" not in names, "it is divided among threads from 3,000 numbers on"
+    torch.testing.assert_close(data[-1], data[len(data) - 1])
+    with pytest.raises(IndexError):
+        data[-len(data) - 1]

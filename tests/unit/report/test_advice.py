@@ -14,6 +14,7 @@ from scalewise.analysis import analyse, load_sweep, step_parts
 from scalewise.cli import main
 from scalewise.config import ConfigError, conf_dir
 from scalewise.report import advise
+from scalewise.report.answer import answers
 from scalewise.report.console import rows_of
 from scalewise.report.sections import Lines, Section, Table
 
@@ -273,6 +274,10 @@ def test_no_single_device_and_an_invalid_one_are_refused(tmp_path: Path) -> None
     with pytest.raises(ConfigError, match="found an invalid one: ") as error:
         advised(tmp_path / "bad")
     assert len(str(error.value).splitlines()) == 1
+    again = f"scalewise resume {tmp_path / 'bad'} sweep.rerun=all"
+    assert again in str(error.value)
+    said = answers(analyse(load_sweep(tmp_path / "bad"))).texts
+    assert [again in line for line in said if line.startswith("Next: ")] == [True]
 
 
 def test_records_that_cannot_be_read_are_named_and_no_command_is_made_up(tmp_path: Path) -> None:

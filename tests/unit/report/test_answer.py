@@ -21,7 +21,7 @@ from scalewise.cli.script import words_of
 from scalewise.config import conf_dir, resolve
 from scalewise.records import SweepFolder
 from scalewise.report import box, builder, plots, report_sections
-from scalewise.report.answer import MOST_WHOLE, answers
+from scalewise.report.answer import MOST_WHOLE, answers, next_step
 from scalewise.report.console import rows
 from scalewise.report.findings import command, remark_lines, remarks
 from scalewise.report.page import render
@@ -164,6 +164,19 @@ def test_a_gain_is_told_where_the_losses_exceed_the_whole(tmp_path: Path) -> Non
     assert answers(lost).texts[0].startswith("train_loss "), "the name that was logged"
 
 
+def test_no_change_wins_back_a_whole_step(tmp_path: Path) -> None:
+    found = analysed(tmp_path, *repeats(Spec(), STEADY_3), *repeats(DDP, STEADY_3))
+    (pair,) = found.pairs
+    budget = found.budgets[pair.multi.config_id]
+    for share, figure in ((1.2, ""), (0.9, number(0.9 * budget.measured_ms))):
+        losses = (LostTime("transfer", share * budget.measured_ms, share, ""),)
+        made = {pair.multi.config_id: replace(budget, losses=losses)}
+        said = next_step(replace(found, budgets={**found.budgets, **made}), pair)
+        won, of = said.partition("wins back up to ")[2].split(" of ")
+        assert won == (figure or won) and bool(re.search(r"\d", won)) == bool(figure)
+        assert of.startswith(f"{number(budget.measured_ms)} ms")
+
+
 @pytest.mark.parametrize(
     ("field", "said"),
     [
@@ -233,7 +246,8 @@ def test_the_gravest_doubt_stands_with_the_number_of_all(tmp_path: Path) -> None
     edit_ranks(path, lambda rank: rank.update(steps_without_loss=1))
     found = analyse(load_sweep(path))
     (lines,) = blocks(found)
-    assert re.fullmatch(r"Doubt 1 of \d: 2 devices: 1 of 60 steps trained nothing.", lines[-1].text)
+    said = re.fullmatch(r"Doubt \((\d) more in the report\): 2 devices: 1 of 60 .*", lines[-1].text)
+    assert said and int(said[1]) == sum(one.gravity != "note" for one in remark_lines(found)) - 1
     assert len(lines) <= 4
     (both,) = (one for one in remark_lines(found) if one.first.code == "few_untrained")
     assert both.names == "large ddp x2, large single x1"
@@ -263,7 +277,7 @@ def test_of_several_remarks_the_report_has_as_many_lines() -> None:
         sides = {pair.multi.config_id, pair.single.config_id}
         own = [one for one in listed if sides & one.about and one.gravity != "note"]
         said = [line.text for line in lines if line.text.startswith("Doubt")]
-        count = f" 1 of {len(own)}" if len(own) > 1 else ""
+        count = f" ({len(own) - 1} more in the report)" if len(own) > 1 else ""
         assert [text.startswith(f"Doubt{count}: ") for text in said] == [True] * bool(own)
     assert len(remarks(found).texts) == len(listed)
     assert answers(found).texts[-1] == f"{len(listed)} remarks are in the report."

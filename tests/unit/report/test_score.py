@@ -40,10 +40,11 @@ def test_the_docs_show_what_is_said_of_the_kept_sweeps(
 
 
 def test_a_folder_of_sweeps_is_read_as_they_are(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from scalewise.records import unpacked
 
+    monkeypatch.setenv("COLUMNS", "80")
     kept = sorted((ROOT / "docs/results/rehearsal").glob("gpt2_*.zip"))
     assert main(["score", *map(str, kept)]) == 0
     each = capsys.readouterr().out
@@ -51,6 +52,7 @@ def test_a_folder_of_sweeps_is_read_as_they_are(
         (tmp_path / archive.stem).symlink_to(unpacked(archive))
     assert main(["score", str(tmp_path)]) == 0
     assert capsys.readouterr().out == each
+    assert len([line for line in each.splitlines() if "──" in line]) == 2, "a table in one piece"
 
 
 def test_the_readme_shows_an_answer_of_a_kept_sweep() -> None:

@@ -128,8 +128,11 @@ def test_the_devices_of_the_widest_cell_are_examined_once_and_before_anything_ru
     supervisors, looked = Supervisors([DONE] * 3), list[tuple[int, object]]()
     killed = replace(EXAMINED, missing={"rank 1": "ended with status -9", "cpu_governor": "none"})
 
-    def examine(_plan: Plan, slots: Sequence[DeviceInfo], _driver: object, locks: object) -> object:
+    def examine(
+        _plan: Plan, slots: Sequence[DeviceInfo], _driver: object, locks: object, inside: Path
+    ) -> object:
         looked.append((len(supervisors.started), slots))
+        assert inside == engine.folder.path, "what a kill leaves lies there"
         assert locks, "its ranks hold the devices, and the sweep's folder"
         return killed
 

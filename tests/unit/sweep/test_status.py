@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fakes.kept_sweep import kept
+from fakes.kept_sweep import RESULTS, kept
 from fakes.recorded import Spec, write_sweep
 from fakes.recorded_cell import RecordedCell, plan_sweep
 from fakes.step_files import BLOCK_BYTES
@@ -91,6 +91,26 @@ def test_the_command_prints_a_table_and_json(
     assert main(["status"]) == 0
     out = capsys.readouterr().out
     assert "1/4 cells done, 1 failed, 1 running" in out
+
+
+def test_an_archive_is_read_as_its_folder_is(capsys: pytest.CaptureFixture[str]) -> None:
+    archive = RESULTS / "cpu2_matrix.zip"
+    assert main(["status", str(archive), "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert (plain["folder"], plain["count"]) == (str(archive), {"done": 12})
+    assert main(["resume", str(archive)]) == 2
+    assert "found a file; unpack it" in capsys.readouterr().err
+
+
+def test_columns_stay_where_they_are_while_a_cell_runs(sweep: SweepFolder) -> None:
+    found = StatusReader(sweep.path).read()
+    heads = set()
+    for step, took_s, left_s in ((0, 0.5, None), (3, 61.0, 3599.0), (99, 5e3, 9e4)):
+        cells = [replace(cell, step=step, total_steps=4000, elapsed_s=took_s, seconds_left=left_s)
+                 if cell.state == "running" else cell for cell in found.cells]  # fmt: skip
+        Console(file=(file := StringIO()), width=60).print(render(replace(found, cells=cells)))
+        heads.add(file.getvalue().splitlines()[0])
+    assert len(heads) == 1
 
 
 def test_a_failed_cell_tells_where_to_look_and_nothing_is_cut(

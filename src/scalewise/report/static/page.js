@@ -12,8 +12,7 @@
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
   const byId = (id) => document.getElementById(id);
   const colour = (i) => COLOURS[i % COLOURS.length];
-  const GREY = { color: "#999999", pattern: { shape: "" } };
-  const BASES = ["ideal step", "work of the device"];
+  const GREYS = { "ideal step": "#999999", "work of the device": "#555555" };
   // From the seventh part of a picture on with a pattern.
   const look = (i) => ({ color: COLOURS[i % 6],
     pattern: { shape: ["", "/", "x", "."][Math.floor(i / 6) % 4] } });
@@ -229,11 +228,11 @@
 
   function stacks(id, title, found, parts) {
     const names = [...new Set(found.flatMap((c) => Object.keys(parts(c))))];
-    const coloured = names.filter((name) => !BASES.includes(name));
+    const coloured = names.filter((name) => !(name in GREYS));
     panels(id, title, "ms a step", found, (own) => names.map((name) => ({
       name: plain(name), legendgroup: name, showlegend: true, type: "bar", hoverinfo: "x+name",
       y: own.map((_, i) => -i), x: own.map((c) => parts(c)[name] ?? 0),
-      marker: BASES.includes(name) ? GREY : look(coloured.indexOf(name)),
+      marker: name in GREYS ? { ...look(0), color: GREYS[name] } : look(coloured.indexOf(name)),
     })), { barmode: "relative" });
   }
   const plainLabel = (c) => plain(c.configuration);

@@ -193,6 +193,8 @@ unused = [n for n in ("scipy.signal", "matplotlib", "transformers") if n in sys.
 from lightning_utilities.core.imports import package_available
 there_again = package_available("scipy") and package_available("matplotlib")
 trains = "scalewise.train.experiment" in sys.modules
+from torchmetrics.utilities import imports
+trains &= all(bool(of) for name, of in vars(imports).items() if name.startswith("_TORCH_GREATER"))
 frozen = gc.isenabled(), gc.get_freeze_count() > 100_000
 import scalewise.train.monitor
 above = ("scalewise.analysis", "scalewise.sweep", "scalewise.report")

@@ -193,6 +193,8 @@ def test_steps_that_trained_nothing_are_counted_where_a_loss_is_owed(
 ) -> None:
     fit = Fit(tmp_path, module(), [1.0] * 4, accumulate=accumulate)
     assert (fit.summary.steps_without_loss, fit.summary.flops_per_sample) == (without, 6.0)
+    watched_ms, steps_ms = fit.summary.core_use.window_s * 1e3, fit.steps.column("step")
+    assert watched_ms >= steps_ms[1:].sum(), "none of them warms up"
 
 
 def test_validation_amid_a_step_leaves_it_going_on(

@@ -102,6 +102,9 @@ def test_losses_lead_from_the_ideal_step_to_the_measured_one(
 
 def test_phases_of_a_step_add_up_to_it(tables: scalewise.report.Tables) -> None:
     steps = tables.steps_of(tables.cells.cell[0])
+    (series, *_) = tables.analysis.sweep.cells[0].steps
+    began_ns = series.rows["start_ns"][0] + series.epoch_offset_ns
+    assert steps.start_unix_s.iloc[0] * 1e9 == pytest.approx(began_ns, rel=1e-15)
     phases = steps.filter(regex="^host_.*_ms$").drop(columns=["host_step_ms", "host_arrival_ms"])
     assert phases.sum(axis=1).to_list() == pytest.approx(steps.host_step_ms.to_list(), rel=1e-4)
 

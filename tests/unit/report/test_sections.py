@@ -416,6 +416,19 @@ class TestBalance:
         assert lines_of(found, "load_balance")[0].startswith("large ddp x2 (good): ")
         assert "% (good), mean over runs" in section(found, "devices").blocks[0].text
 
+    @pytest.mark.parametrize("lacks", [("timed_j",), ("run_j",), ("timed_j", "run_j")])
+    def test_a_run_whose_energy_was_read_in_part_is_in_the_table(
+        self, lacks: tuple[str, ...]
+    ) -> None:
+        found = analyse(load_sweep(kept("h200x2_gpt2")))
+        (config, *_), (device,) = found.measured, found.measured[0].runs[0].usage.devices
+        run = config.runs[0]
+        device = replace(device, energy=replace(device.energy, **dict.fromkeys(lacks)))
+        run = replace(run, usage=replace(run.usage, devices=(device,)))
+        alone = replace(config, runs=(run,))
+        found = replace(found, configurations=(alone,), pairs=())
+        assert (section(found, "energy") is None) == (len(lacks) == 2)
+
     def test_a_cpu_host_is_told_nothing_of_gpus(self, tmp_path: Path) -> None:
         slow = replace(DDP, kind="cpu", device_name="a processor", slow_ranks_ms={1: 5.0})
         alone = replace(Spec(), kind="cpu", device_name="a processor")

@@ -125,6 +125,8 @@ WRONG = [
     *[(command, "Missing argument 'FOLDER") for command in ("resume", "compare", "export")],
     ("report {torn}", "{torn}/sweep.json: cannot be read as JSON"),
     ("top --interval 0", "'--interval': 0.0 is not in the range"),
+    ("doctor --devices 0", "'--devices': 0"), ("doctor --soak -1", "'--soak': -1"),
+    ("doctor --gpus 1,,2", "'--gpus': found '1,,2'; allowed: a list"),
 ]  # fmt: skip
 
 
@@ -272,6 +274,7 @@ def test_the_status_of_a_sweep(
     status: Exit,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     swept = SweepReport(tmp_path, {str(i): Ending(state) for i, state in enumerate(states)})
     files = SimpleNamespace(invalid=invalid, problems=(), html=Path("report.html"))
@@ -283,6 +286,8 @@ def test_the_status_of_a_sweep(
     monkeypatch.setattr(scalewise.report, "print_console", lambda *_, **__: None)
     monkeypatch.setattr(scalewise.report, "build", lambda _analysis: files)
     assert hydra_main.report() == status
+    again = {"failed", "interrupted"} & {*states}
+    assert ("finish it: scalewise resume " in capsys.readouterr().err) == bool(again)
 
     def full(_analysis: object) -> None:
         raise OSError(28, "No space left on device")

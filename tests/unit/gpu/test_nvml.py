@@ -153,7 +153,7 @@ def test_cuda_visible_devices(fake_nvml: Use, variable: str | None, expected: li
 
 def test_throttle_reasons_in_words() -> None:
     assert throttle_words(0x1) == (), "idle is none"
-    assert throttle_words(0x4 | 0x1) == ("power cap",)
+    assert throttle_words(0x4 | 0x2 | 0x1) == ("application clocks", "power cap")
     assert throttle_words(0x60) == ("thermal slowdown (software)", "thermal slowdown (hardware)")
     assert throttle_words(0x8000) == ("reason 0x8000",)
 

@@ -90,16 +90,6 @@ def test_runs_that_are_set_aside_are_there_with_their_reason(tmp_path: Path) -> 
     assert "was disturbed" in found[1]
 
 
-def test_losses_lead_from_the_ideal_step_to_the_measured_one(
-    tables: scalewise.report.Tables,
-) -> None:
-    found = tables.configurations.dropna(subset="ideal_step_time_ms")
-    assert len(found)
-    lost = found.filter(regex="^lost_").sum(axis=1)
-    gap = found.measured_step_time_ms - found.ideal_step_time_ms
-    assert lost.to_list() == pytest.approx(gap.to_list(), rel=1e-6)
-
-
 def test_phases_of_a_step_add_up_to_it(tables: scalewise.report.Tables) -> None:
     steps = tables.steps_of(tables.cells.cell[0])
     (series, *_) = tables.analysis.sweep.cells[0].steps

@@ -80,9 +80,8 @@ def advise(analysis: Analysis, samples: int | None) -> list[Section]:
         raise ConfigError(
             f"single-device cell: found {found}; allowed: a sweep with one that was timed"
         )
-    return [
-        _of_workload(analysis, workload, samples) for workload in {c.workload: 0 for c in sound}
-    ]
+    workloads = dict.fromkeys(c.workload for c in sound)
+    return [_of_workload(analysis, workload, samples) for workload in workloads]
 
 
 def _of_workload(

@@ -395,6 +395,7 @@ class TestBalance:
         first, second = cells(found, "load_balance", "balance_runs")
         assert first["run"] == "large ddp x4 device=CPU, repeat 0"
         assert (first["slowest_rank"], first["last_in"]) == ("2", "100")
+        assert first["worst_stretch"] == "23.0, steps 40 to 49"
         assert float(first["behind_ms"]) == pytest.approx(3.0, abs=0.01)
         # A step takes 9.2 ms: 6.2 and the wait for rank 2.
         assert float(first["behind_share"]) == pytest.approx(100 * 3 / 9.2, rel=0.01)

@@ -36,7 +36,9 @@ class Script:
         self.metrics.drain(wait=True)
         if not self.metrics.rows:
             return []
-        return [(row.step, row.samples, dict(row.values)) for row in read_metrics(self.path)]
+        read = list(read_metrics(self.path))
+        assert {row.epoch for row in read} == {0}
+        return [(row.step, row.samples, dict(row.values)) for row in read]
 
 
 @pytest.fixture

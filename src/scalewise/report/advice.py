@@ -79,9 +79,8 @@ def advise(analysis: Analysis, samples: int | None) -> list[Section]:
         found = f"an invalid one: {singles[0].invalid[0].text}" if singles else none
         allowed = "; ".join(["a sweep with one that was timed", *to_mend(analysis)]).rstrip(".")
         raise ConfigError(f"single-device cell: found {found}; allowed: {allowed}")
-    return [
-        _of_workload(analysis, workload, samples) for workload in {c.workload: 0 for c in sound}
-    ]
+    workloads = dict.fromkeys(c.workload for c in sound)
+    return [_of_workload(analysis, workload, samples) for workload in workloads]
 
 
 def _of_workload(

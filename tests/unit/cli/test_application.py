@@ -126,6 +126,8 @@ WRONG = [
     *[(command, "Missing argument 'FOLDER") for command in ("resume", "compare", "export")],
     ("report {torn}", "{torn}/sweep.json: cannot be read as JSON"),
     ("top --interval 0", "'--interval': 0.0 is not in the range"),
+    ("doctor --devices 0", "'--devices': 0"), ("doctor --soak -1", "'--soak': -1"),
+    ("doctor --gpus 1,,2", "'--gpus': found '1,,2'; allowed: a list"),
 ]  # fmt: skip
 
 
@@ -274,6 +276,7 @@ def test_the_status_of_a_sweep(
     status: Exit,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     swept = SweepReport(tmp_path, {str(i): Ending(state) for i, state in enumerate(states)})
     files = SimpleNamespace(invalid=invalid, problems=(), html=Path("report.html"))
@@ -288,6 +291,8 @@ def test_the_status_of_a_sweep(
     assert hydra_main.report(answers=False) == status
     assert bool(told) == (states != ["done"]), "of what is all done, advise tells alone"
     assert hydra_main.report() == status
+    again = {"failed", "interrupted"} & {*states}
+    assert ("finish it: scalewise resume " in capsys.readouterr().err) == bool(again)
 
     def full(_analysis: object) -> None:
         raise OSError(28, "No space left on device")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from scalewise.cli import main
 from scalewise.cli.overrides import (
     FILE,
     overrides_last,
@@ -39,9 +40,10 @@ def test_trackers_that_every_run_would_be_refused_for_are_not_saved(wrong: list[
     assert not FILE.exists()
 
 
-def test_none_takes_it_away() -> None:
-    save("agnews-base")
-    assert save("none") == []
+def test_none_takes_it_away(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, said in (("agnews-base", "experiment=agnews_base"), ("none", "removed")):
+        assert main(["defconfig", name]) == 0
+        assert capsys.readouterr().out == f"{FILE}: {said}\n"
     assert not FILE.exists()
     assert saved() == []
 

@@ -202,24 +202,20 @@ def test_a_traceback_is_there_for_who_asks(train: Train, monkeypatch: pytest.Mon
         hydra_main.train()
 
 
-def test_a_folder_in_which_another_sweep_runs_is_refused(train: Train, tmp_path: Path) -> None:
+def test_a_folder_in_which_another_sweep_runs_or_of_a_torn_plan_is_refused(
+    train: Train, tmp_path: Path
+) -> None:
     folder = SweepFolder(tmp_path / "old")
     folder.path.mkdir()
     folder.save_plan(SweepPlan(1.0, (), 0, ()))
+    asked = (f"sweep.resume={folder.path}", "dataset.samples=400")
     with lock_folder(folder):
-        status, errors = train(f"sweep.resume={folder.path}", "dataset.samples=400")
-    assert (status, errors.count("\n")) == (2, 1)
-    assert errors.startswith(f"error: old: found process {os.getpid()}, ")
-
-
-def test_a_torn_plan_is_one_line_when_it_is_resumed(train: Train, tmp_path: Path) -> None:
-    folder = SweepFolder(tmp_path / "old")
-    folder.path.mkdir()
-    folder.save_plan(SweepPlan(1.0, (), 0, ()))
+        running = train(*asked)
     folder.plan_path.write_bytes(folder.plan_path.read_bytes()[:20])
-    status, errors = train(f"sweep.resume={folder.path}", "dataset.samples=400")
-    assert (status, errors.count("\n")) == (2, 1)
-    assert errors.startswith(f"error: {folder.plan_path}: cannot be read as JSON")
+    told = (f"old: found process {os.getpid()}, ", f"{folder.plan_path}: cannot be read as JSON")
+    for (status, errors), said in zip((running, train(*asked)), told, strict=True):
+        assert (status, errors.count("\n")) == (2, 1)
+        assert errors.startswith(f"error: {said}")
 
 
 def test_a_launcher_chosen_inside_a_swept_experiment_is_refused(

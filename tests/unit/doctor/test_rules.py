@@ -194,6 +194,7 @@ HEALTHY: Mapping[str, Change] = {
     "peers within 5 %": _slower(1.05, "fp32", "bf16", "fp8"),
     "one of three precisions": _slower(1.2, "fp8"),
     "power cap": _soak(760, 745, ("power cap",)),
+    "just enough shm": _host(shm_total_mib=1024.0, shm_free_mib=256.0),
     "width not told": _ranks(1, pcie=PcieLink(None, None, None, None)),
 }  # fmt: skip
 

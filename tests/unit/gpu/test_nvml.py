@@ -19,7 +19,7 @@ from fakes.nvml.scenario import (
     mig_uuid,
 )
 from scalewise.gpu import NvmlUnavailable, open_nvml
-from scalewise.gpu.leases import visible_devices
+from scalewise.gpu.leases import gpu_slots, visible_devices
 from scalewise.gpu.metrics import GPM_METRICS, throttle_words
 from scalewise.gpu.nvml import GpuLost
 
@@ -34,6 +34,7 @@ def test_the_core_group_reads_every_value_in_its_unit(fake_nvml: Use) -> None:
         assert nvml.driver_version() == "999.01"
         assert nvml.link(first, second) == "NV18", "through switches"
     assert (second.name, second.uuid, second.cores) == ("NVIDIA H200", gpu_uuid(1), (2, 3))
+    assert [slot.cores for slot in gpu_slots((first, second), (1, 2, 3))] == [(1,), (2, 3)]
     assert (second.memory_total_mib, second.power_limit_w) == (143_771, 700)
     assert sample.utilization_percent == 89
     assert sample.memory_used_mib == 11_264
@@ -153,7 +154,7 @@ def test_cuda_visible_devices(fake_nvml: Use, variable: str | None, expected: li
 
 def test_throttle_reasons_in_words() -> None:
     assert throttle_words(0x1) == (), "idle is none"
-    assert throttle_words(0x4 | 0x1) == ("power cap",)
+    assert throttle_words(0x4 | 0x2 | 0x1) == ("application clocks", "power cap")
     assert throttle_words(0x60) == ("thermal slowdown (software)", "thermal slowdown (hardware)")
     assert throttle_words(0x8000) == ("reason 0x8000",)
 

@@ -22,6 +22,7 @@ from fakes.nvml.scenario import (
 )
 from scalewise.gpu import DeviceSampler, open_nvml, readers, stats_path
 from scalewise.gpu.export import export_cell, multi_gpu_path
+from scalewise.gpu.sampler import Ticks
 from scalewise.gpu.xid import PATIENCE, DeviceAlerts
 from scalewise.records import (
     CellFolder,
@@ -217,6 +218,16 @@ def test_stop_before_start_and_twice_is_harmless_and_short_intervals_are_refused
     with DeviceSampler(CellFolder(tmp_path), {}, dict) as sampler:
         sampler.stop()
     assert not any(t.name == "scalewise-sampler" for t in threading.enumerate())
+
+
+def test_a_missed_beat_is_counted_and_lateness_does_not_add_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as clock:
+        clock.setattr(time, "monotonic", iter([0.0, 0.25, 2.25, 2.375]).__next__)
+        ticks = Ticks(0.5)
+        waits = [ticks.wait_s() for _ in range(3)]
+    assert (waits, ticks.kept, ticks.missed) == ([0.25, 0.0, 0.125], 3, 2)
 
 
 _BUSY = "while True: pass"

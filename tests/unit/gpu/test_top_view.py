@@ -9,7 +9,7 @@ from rich.console import Console
 
 from fakes.nvml.scenario import Scenario
 from scalewise.cli import main
-from scalewise.gpu.top import Frame, balance_of, render
+from scalewise.gpu.top import Frame, _is_alarming, balance_of, render
 from scalewise.records import GRADES, DeviceSample, SampledDevice
 
 
@@ -56,6 +56,19 @@ def test_narrow_keeps_what_matters_and_wide_shows_more() -> None:
     assert all(title in narrow for title in ("util%", "memory GiB", "power W", "°C", "SM%"))
     assert "NVLink" in wide and "NVLink" not in narrow
     assert "SM%" not in _draw(_frame(2, gpm=False), 140)[1], "an empty column"
+
+
+@pytest.mark.parametrize(
+    ("used", "celsius", "alarms"),
+    [(0.95, 84, False), (0.951, None, True), (0.0, 85, True), (None, None, False)],
+)
+def test_a_full_memory_and_heat_are_alarming(
+    used: float | None, celsius: float | None, alarms: bool
+) -> None:
+    (device,) = _frame(1).devices
+    used_mib = used and used * device.memory_total_mib
+    sample = DeviceSample(device.id, memory_used_mib=used_mib, temperature_c=celsius)
+    assert _is_alarming(device, sample) is alarms
 
 
 def test_throttling_balance_and_notes_are_in_words() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.host import CoreUseMeter, limits
+from scalewise.host import CoreUseMeter, RunQueue, limits
 
 _BUSY = "import time; end = time.process_time() + {:g}\nwhile time.process_time() < end: pass\n"
 
@@ -203,3 +203,41 @@ def test_the_memory_that_is_left_is_the_least_of_machine_and_cgroups(
     assert limits.memory_available_mib(tmp_path, meminfo) == 1536
     assert limits.memory_available_mib(tmp_path, tmp_path / "none") == 1536
     assert limits.memory_available_mib(tmp_path / "none", tmp_path / "none") is None
+
+
+# Run-queue delay from the kernel's count.
+TOLD = "5000000 1000000 7\n", "9000000 61000000 9\n"
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "steps", "ms"),
+    [(*TOLD, 30, 2.0), (*TOLD, 0, None), (None, TOLD[1], 10, None), (TOLD[0], "", 10, None),
+     (TOLD[0], "5000\n", 10, None), ("a b c\n", None, 10, None)],
+)  # fmt: skip
+def test_the_delay_is_told_per_step_or_missing_with_a_reason(
+    tmp_path: Path, begin: str | None, end: str | None, steps: int, ms: float | None
+) -> None:
+    queue, path = RunQueue(tmp_path / "schedstat"), tmp_path / "schedstat"
+    for text, ask in ((begin, queue.begin), (end, queue.ms_per_step)):
+        path.unlink(missing_ok=True)
+        if text is not None:
+            path.write_text(text)
+        found = ask(20 if ask == queue.begin else 20 + steps)
+    assert found is not None and found[0] == ms
+    assert (queue.missing is None) == ((begin, end) == TOLD)
+
+
+def test_cpu_time_of_the_other_threads_stands_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "schedstat"
+    path.write_text("1 2 3\n")
+    for clock, first_ns, then_ns in (
+        ("process_time_ns", 50_000_000, 350_000_000),
+        ("thread_time_ns", 40_000_000, 220_000_000),
+    ):
+        monkeypatch.setattr(f"time.{clock}", iter([first_ns, then_ns]).__next__)
+    queue = RunQueue(path)
+    queue.begin(20)
+    delay_ms, others_ms = queue.ms_per_step(50)
+    assert (delay_ms, others_ms) == (0.0, 120 / 30)

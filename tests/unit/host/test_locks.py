@@ -44,7 +44,7 @@ def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
         lock.release()
 
 
-@pytest.mark.parametrize("name", ["link", "file", "file/below", "read-only", "open"])
+@pytest.mark.parametrize("name", ["link", "file", "file/below", "read-only", "open", "theirs"])
 def test_a_runtime_folder_that_cannot_be_used_is_said_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -53,6 +53,8 @@ def test_a_runtime_folder_that_cannot_be_used_is_said_in_one_line(
     (tmp_path / "open").chmod(0o777)
     (tmp_path / "link").symlink_to(tmp_path)
     monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / name))
+    if name == "theirs":
+        monkeypatch.setattr(os, "getuid", lambda: -1)
     if name == "read-only":
         monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may write everywhere
     with pytest.raises(OSError, match="set SCALEWISE_RUNTIME_DIR to a folder of yours") as met:

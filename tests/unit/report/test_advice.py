@@ -218,6 +218,13 @@ def test_what_pays_at_its_batch_has_to_beat_the_fastest_single_device(
     assert option(section, two)["verdict"] == "pays"
 
 
+def test_why_the_next_number_of_devices_is_not_taken_is_said(tmp_path: Path) -> None:
+    each = (Spec(), DDP, replace(DDP, devices=4))
+    write_sweep(tmp_path, [run for one in each for run in three(one)])
+    taken, more, *_ = (line.text for line in blocks(advised(tmp_path)[0])[0].lines)
+    assert taken.startswith("ddp x2: ") and more.startswith("4 do not pay: 1.61x where 2.00x ")
+
+
 @pytest.fixture
 def busy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every GPU has a kernel all the time, as its samples would say."""

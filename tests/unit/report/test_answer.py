@@ -21,7 +21,7 @@ from scalewise.cli.script import words_of
 from scalewise.config import conf_dir, resolve
 from scalewise.records import SweepFolder
 from scalewise.report import box, builder, plots, report_sections
-from scalewise.report.answer import MOST_WHOLE, answers, next_step
+from scalewise.report.answer import MOST_WHOLE, answers, next_step, reasons
 from scalewise.report.console import rows
 from scalewise.report.findings import command, remark_lines, remarks
 from scalewise.report.page import render
@@ -195,6 +195,23 @@ def test_rows_that_cannot_be_compared_say_what_to_equal(
     assert [line.startswith(said) for line in told].count(True) == 1
 
 
+@pytest.mark.parametrize("runs", [2, 3])
+def test_more_than_linear_is_no_figure_of_too_few_runs(tmp_path: Path, runs: int) -> None:
+    half = replace(DDP, phases_ms={name: ms / 2 for name, ms in DDP.phases_ms.items()})
+    steady = STEADY_3[:runs]
+    path = write_sweep(tmp_path, [*repeats(Spec(), steady), *repeats(half, steady)])
+    edit_ranks(path, lambda rank: rank.update(allocation_retries=1), "*single*")
+    (lines,) = blocks(analyse(load_sweep(path)))
+    assert ("cannot show more than linear" in lines[0].text) == (runs < 3)
+
+
+def test_what_is_invalid_comes_first_in_detail(tmp_path: Path) -> None:
+    wild = (Spec(model="wild"), replace(DDP, model="wild", final_loss=float("nan")))
+    found = analysed(tmp_path, *(run for side in (Spec(), DDP, *wild)
+                                 for run in repeats(side, STEADY_3)))  # fmt: skip
+    assert [verdict for _, verdict, _ in reasons(found)] == ["invalid", "pays"]
+
+
 def test_rows_that_share_a_reason_share_its_line(tmp_path: Path) -> None:
     found = analysed(tmp_path, DDP, replace(DDP, model="medium"))
     ((line,),) = blocks(found)
@@ -361,11 +378,13 @@ def test_a_triangle_has_the_colour_and_place_of_its_series(tmp_path: Path) -> No
 
 
 def test_no_comparison_is_no_picture(tmp_path: Path) -> None:
-    found = analysed(tmp_path, Spec())
+    found = analysed(tmp_path, Spec(), Spec(model="other"))
     assert answer_plot(found) is None
     assert [name for name, draw in report_plots(found).items() if draw()] == [
         "throughput.png", "step_anatomy.png",
     ]  # fmt: skip
+    panels = report_plots(found)["throughput.png"]().axes
+    assert [bool(one.get_xlabel()) for one in panels] == [False, True]
 
 
 def test_a_picture_of_many_says_that_it_shows_the_first(

@@ -118,6 +118,7 @@ def test_an_open_answer_ends_with_the_command_that_adds_the_runs_it_lacks(
         write_sweep(tmp_path / name, each)
     assert main(["compare", "a", "two", "four"]) == 0
     said = capsys.readouterr().out
+    assert "; a verdict needs 1 more of B" in said
     # Four runs are enough for a verdict: two of B are what it waits for first.
     assert said.splitlines()[-1] == "Next: scalewise resume two sweep.extend=1"
 
@@ -130,6 +131,7 @@ def test_without_a_factor_rows_winners_and_the_factor_that_differs_are_printed(
     said = capsys.readouterr().out
     assert f"samples/s: A ddp x2 wins by {step_ms(Spec()) / step_ms(DDP):.2f}x" in said
     assert "what differs: code" in said
+    assert "peak memory: no winner, A single x1 and A ddp x2 are equal." in said
     assert said.splitlines()[-1].startswith("large: for time take A ddp x2; for cost take ")
     assert "large ddp x2: slower: 0.50" in said
     auto = [replace(s, config={"repeats": "auto"}) for s in (Spec(), DDP)]

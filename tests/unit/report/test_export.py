@@ -90,18 +90,11 @@ def test_runs_that_are_set_aside_are_there_with_their_reason(tmp_path: Path) -> 
     assert "was disturbed" in found[1]
 
 
-def test_losses_lead_from_the_ideal_step_to_the_measured_one(
-    tables: scalewise.report.Tables,
-) -> None:
-    found = tables.configurations.dropna(subset="ideal_step_time_ms")
-    assert len(found)
-    lost = found.filter(regex="^lost_").sum(axis=1)
-    gap = found.measured_step_time_ms - found.ideal_step_time_ms
-    assert lost.to_list() == pytest.approx(gap.to_list(), rel=1e-6)
-
-
 def test_phases_of_a_step_add_up_to_it(tables: scalewise.report.Tables) -> None:
     steps = tables.steps_of(tables.cells.cell[0])
+    (series, *_) = tables.analysis.sweep.cells[0].steps
+    began_ns = series.rows["start_ns"][0] + series.epoch_offset_ns
+    assert steps.start_unix_s.iloc[0] * 1e9 == pytest.approx(began_ns, rel=1e-15)
     phases = steps.filter(regex="^host_.*_ms$").drop(columns=["host_step_ms", "host_arrival_ms"])
     assert phases.sum(axis=1).to_list() == pytest.approx(steps.host_step_ms.to_list(), rel=1e-4)
 

@@ -116,12 +116,6 @@ def test_few_points_stay_as_they_are() -> None:
     assert thinned(x, np.array([2.0, np.nan])) == ([0.0, 1.0], [2.0, None])
 
 
-def test_curves_are_bounded(analysis: Analysis) -> None:
-    for cell in page_data(analysis)["cells"]:
-        for series in cell["steps"]:
-            assert len(series["curve"][0]) <= MOST_POINTS
-
-
 def test_why_nothing_was_measured_stands_on_top(tmp_path: Path) -> None:
     failed = analysed(tmp_path, Spec(outcome="failed"))
     shown = render("t", failed, report_sections(failed))

@@ -375,6 +375,7 @@ class TestBalance:
         first, second = cells(found, "load_balance", "balance_runs")
         assert first["run"] == "large ddp x4 device=CPU, repeat 0"
         assert (first["slowest_rank"], first["last_in"]) == ("2", "100")
+        assert first["worst_stretch"] == "23.0, steps 40 to 49"
         assert float(first["behind_ms"]) == pytest.approx(3.0, abs=0.01)
         # A step takes 9.2 ms: 6.2 and the wait for rank 2.
         assert float(first["behind_share"]) == pytest.approx(100 * 3 / 9.2, rel=0.01)
@@ -395,6 +396,19 @@ class TestBalance:
         assert row["grade"] == grade(float(row["arrival_cv_percent"].split(" ")[0])) == "good"
         assert lines_of(found, "load_balance")[0].startswith("large ddp x2 (good): ")
         assert "% (good), mean over runs" in section(found, "devices").blocks[0].text
+
+    @pytest.mark.parametrize("lacks", [("timed_j",), ("run_j",), ("timed_j", "run_j")])
+    def test_a_run_whose_energy_was_read_in_part_is_in_the_table(
+        self, lacks: tuple[str, ...]
+    ) -> None:
+        found = analyse(load_sweep(kept("h200x2_gpt2")))
+        (config, *_), (device,) = found.measured, found.measured[0].runs[0].usage.devices
+        run = config.runs[0]
+        device = replace(device, energy=replace(device.energy, **dict.fromkeys(lacks)))
+        run = replace(run, usage=replace(run.usage, devices=(device,)))
+        alone = replace(config, runs=(run,))
+        found = replace(found, configurations=(alone,), pairs=())
+        assert (section(found, "energy") is None) == (len(lacks) == 2)
 
     def test_a_cpu_host_is_told_nothing_of_gpus(self, tmp_path: Path) -> None:
         slow = replace(DDP, kind="cpu", device_name="a processor", slow_ranks_ms={1: 5.0})

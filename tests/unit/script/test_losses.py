@@ -36,7 +36,9 @@ class Script:
         self.metrics.drain(wait=True)
         if not self.metrics.rows:
             return []
-        return [(row.step, row.samples, dict(row.values)) for row in read_metrics(self.path)]
+        read = list(read_metrics(self.path))
+        assert {row.epoch for row in read} == {0}
+        return [(row.step, row.samples, dict(row.values)) for row in read]
 
 
 @pytest.fixture
@@ -52,24 +54,23 @@ def test_every_tenth_step_has_the_sum_of_its_batches(script: Script) -> None:
     assert script.rows() == [(10, 80, {"backward_loss": 4.75}), (20, 160, {"backward_loss": 9.75})]
 
 
-def test_a_loss_is_read_as_it_was_and_not_as_its_memory_is_now(script: Script) -> None:
-    loss = torch.tensor(3.0)
+@pytest.mark.parametrize(
+    ("backwards", "values"),
+    [
+        # What is no single number is no loss.
+        ([torch.ones(3), None, [torch.ones(()), torch.ones(())]], []),
+        ([torch.tensor(float("nan"))], [None]),
+        ([torch.tensor(3.0)], [3.0]),
+    ],
+)
+def test_a_loss_is_one_number_as_it_was_and_not_as_its_memory_is_now(
+    script: Script, backwards: list[Any], values: list[float | None]
+) -> None:
     for _ in range(10):
-        script.step(loss)
-    loss.fill_(7.0)
-    assert script.rows() == [(10, 80, {"backward_loss": 3.0})]
-
-
-def test_what_is_no_single_number_is_no_loss(script: Script) -> None:
-    for _ in range(10):
-        script.step(torch.ones(3), None, [torch.ones(()), torch.ones(())])
-    assert script.rows() == []
-
-
-def test_one_that_is_not_finite_is_kept_as_that(script: Script) -> None:
-    for _ in range(10):
-        script.step(torch.tensor(float("nan")))
-    assert script.rows() == [(10, 80, {"backward_loss": None})]
+        script.step(*backwards)
+    for loss in backwards[:1]:
+        loss.fill_(7.0)
+    assert script.rows() == [(10, 80, {"backward_loss": value}) for value in values]
 
 
 def test_a_scaled_loss_counts_as_it_was_before(script: Script) -> None:

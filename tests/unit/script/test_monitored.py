@@ -127,7 +127,7 @@ def test_afterwards_nothing_of_torch_is_changed(tmp_path: Path) -> None:
 def test_a_loader_is_handed_on_as_it_is_and_its_batches_count_once(tmp_path: Path) -> None:
     loader = DataLoader(TensorDataset(torch.ones(96, 4)), 8)
     model = Net()
-    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    optimizer = torch.optim.SGD([model.layer.weight], 0.01)
     with scalewise.monitor(optimizer, folder=tmp_path / "records", warmup_steps=0) as m:
         assert len(m(loader)) == 12
         for _ in range(2):

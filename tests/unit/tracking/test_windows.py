@@ -54,7 +54,7 @@ def test_known_times_one_rank_and_no_phase_that_is_missing(device: bool) -> None
     windows = StepWindows(every_n_steps=10, world_size=1)
     windows.add(0, steps(1, 10, device=device))
     (row,) = windows.cut(final=False)
-    assert row.step == 10
+    assert (row.step, row.start_ns) == (10, 9 * 100_000_000)
     assert row.values == {
         "step_time_ms": pytest.approx(100),
         "global_samples_per_s": pytest.approx(80),
@@ -207,6 +207,9 @@ def test_one_rank_speaks_for_the_run(tmp_path: Path) -> None:
     assert [one.values["train_loss"] for one in shown(cell)] == [own_loss(10, 0), own_loss(20, 0)]
     rows = CellRows(cell.folder, cell.folder.load_config(), 1.0).read(final=True)
     assert not any("_cv_" in name for one in rows for name in one.values), "there is one of each"
+    for asked, used in ((1, 1), (0, 50), (None, 50)):
+        own = CellRows(cell.folder, {"log_every_n_steps": asked}, 1.0)
+        assert own.windows.every_n_steps == used
 
 
 def test_models_that_never_meet_have_no_mean(tmp_path: Path) -> None:

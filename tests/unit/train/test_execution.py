@@ -110,6 +110,26 @@ def test_a_rank_that_trains_keeps_what_sigterm_does(
 
 
 @pytest.mark.parametrize(
+    ("asked", "scored_in"),
+    [("end", {"validate"}), ("epoch", {"fit"}), ("never", set()), ("end 0", set())],
+)
+def test_validation_comes_where_it_is_asked_for_and_there_is_a_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: str, scored_in: set[str]
+) -> None:
+    validation, *fraction = asked.split()
+    scored: list[str] = []
+    monkeypatch.setattr(ExperimentModule, "on_validation_epoch_end",
+                        lambda module: scored.append(module.trainer.state.fn.value))  # fmt: skip
+    cell = composed_cell(
+        "model=medium", "max_epochs=1", "max_steps=null", "tracking=none", "strategy=single",
+        "dataset.samples=640", "warmup_steps=0", f"validation={validation}",
+        *(f"dataset.validation_fraction={one}" for one in fraction),
+    )  # fmt: skip
+    experiment.run(cell, CellFolder(tmp_path), CPU)
+    assert set(scored) == scored_in
+
+
+@pytest.mark.parametrize(
     ("overrides", "why"),
     [
         ((), None),

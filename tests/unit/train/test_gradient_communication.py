@@ -77,6 +77,9 @@ def test_a_strategys_own_hook_is_counted_by_what_it_sends(group: None) -> None:
         assert len(watched.told) == 1
     assert watched.sent(3) == (1.0, 10.0)
     assert watched.watch.bucket_bytes == 20
+    watched.watch.begin()
+    watched.backward()
+    assert watched.sent(1) == (1.0, 10.0)
 
 
 def test_the_mark_comes_once_a_pass_after_every_gradient(group: None) -> None:

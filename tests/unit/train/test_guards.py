@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from fakes.recorded import rank_summary
-from fakes.small_fit import small_trainer
+from fakes.small_fit import composed_cell, small_trainer
 from scalewise.config import ConfigError
 from scalewise.records import CellFolder, DeviceInfo
 from scalewise.train import experiment
-from scalewise.train.callbacks import OwnFolder
+from scalewise.train.callbacks import OwnFolder, build_schedule
 from scalewise.train.experiment import CellTrainer, refuse_empty_epoch, refuse_untrained
 
 pytestmark = pytest.mark.timeout(60)
@@ -113,6 +113,19 @@ def test_a_schedule_that_waits_for_no_validation_is_refused_before_the_first_ste
     with nullcontext() if steps else refuses:
         trainer.fit(Scheduled(), two_batches(), two_batches())
     assert trainer.global_step == steps
+
+
+@pytest.mark.parametrize(("interval", "length"), [("step", 12), ("epoch", 4)])
+def test_a_schedule_of_the_whole_run_counts_steps_or_begun_epochs(
+    interval: str, length: int
+) -> None:
+    cell = composed_cell("scheduler=cosine", f"scheduler.interval={interval}", "max_steps=30")
+    trainer: Any = SimpleNamespace(
+        estimated_stepping_batches=12, num_training_batches=5, accumulate_grad_batches=2,
+        fit_loop=SimpleNamespace(setup_data=lambda: None),
+    )  # fmt: skip
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    assert build_schedule(cell.scheduler, optimizer, trainer)["scheduler"].T_max == length
 
 
 def test_a_schedule_over_all_steps_is_refused_where_time_ends_the_run() -> None:

@@ -100,7 +100,8 @@ def test_what_may_be_a_secret_is_neither_recorded_nor_handed_to_a_tracker(
 
 
 def test_what_records_now_says_by_which_protocol() -> None:
-    assert collect((), None, {}, {}).protocol == PROTOCOL
+    found = collect((), None, {}, {})
+    assert (found.protocol, found.started) == (PROTOCOL, "fresh")
 
 
 def test_what_was_imported_is_noted_in_the_attempt_that_runs(
@@ -163,6 +164,8 @@ def test_unused_parameters_are_named_with_our_key() -> None:
     assert line.startswith("strategy.find_unused_parameters: found false, ")
     assert "(head.weight, head.bias); allowed: true" in line
     assert "(" not in experiment._unused_parameters(nn.Linear(2, 2)).partition(";")[0]
+    module.head(torch.ones(2)).sum().backward()
+    assert "(" not in experiment._unused_parameters(module).partition(";")[0]
 
 
 # A rank answers requests for its stacks after training, too.
@@ -193,6 +196,8 @@ unused = [n for n in ("scipy.signal", "matplotlib", "transformers") if n in sys.
 from lightning_utilities.core.imports import package_available
 there_again = package_available("scipy") and package_available("matplotlib")
 trains = "scalewise.train.experiment" in sys.modules
+from torchmetrics.utilities import imports
+trains &= all(bool(of) for name, of in vars(imports).items() if name.startswith("_TORCH_GREATER"))
 frozen = gc.isenabled(), gc.get_freeze_count() > 100_000
 import scalewise.train.monitor
 above = ("scalewise.analysis", "scalewise.sweep", "scalewise.report")

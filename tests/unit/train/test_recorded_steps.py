@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import pytorch_lightning as pl
 import torch
+from pytorch_lightning.strategies import DDPStrategy
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
@@ -22,7 +24,7 @@ from scalewise.records import (
     read_steps,
 )
 from scalewise.train.recording import CellRecorder, step_timer
-from scalewise.train.recording.summary import parameter_fingerprint
+from scalewise.train.recording.summary import holds_replica, parameter_fingerprint
 
 pytestmark = pytest.mark.filterwarnings(
     # Lightning's advice: workers, srun, a validation set, a batch whose size it cannot tell.
@@ -193,6 +195,8 @@ def test_steps_that_trained_nothing_are_counted_where_a_loss_is_owed(
 ) -> None:
     fit = Fit(tmp_path, module(), [1.0] * 4, accumulate=accumulate)
     assert (fit.summary.steps_without_loss, fit.summary.flops_per_sample) == (without, 6.0)
+    watched_ms, steps_ms = fit.summary.core_use.window_s * 1e3, fit.steps.column("step")
+    assert watched_ms >= steps_ms[1:].sum(), "none of them warms up"
 
 
 def test_validation_amid_a_step_leaves_it_going_on(
@@ -210,6 +214,18 @@ def test_validation_amid_a_step_leaves_it_going_on(
     assert list(fit.steps.rows["samples"]) == [2, 2]
     # At the start of training and after validations between steps: none drops a batch.
     assert begun == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("world_size", "strategy", "alike"),
+    [
+        (2, DDPStrategy(), True), (1, DDPStrategy(), False),
+        (2, type("Local", (DDPStrategy,), {"ends_alike": False})(), False), (2, object(), False),
+    ],
+)  # fmt: skip
+def test_all_ranks_of_ddp_have_to_end_alike(world_size: int, strategy: Any, alike: bool) -> None:
+    trainer: Any = SimpleNamespace(world_size=world_size, strategy=strategy)
+    assert holds_replica(trainer) is alike
 
 
 def test_a_fingerprint_is_the_norm_and_a_projection_of_what_learns() -> None:

@@ -49,7 +49,7 @@ def test_collectives_last_as_long_as_over_the_link_one_after_another() -> None:
     begun_s = time.perf_counter() - begin
     for work in works:
         work.wait()
-    assert time.perf_counter() - begin >= 3 * MS / 1e3
+    assert 3 * MS / 1e3 <= time.perf_counter() - begin < 2
     assert begun_s < 3 * MS / 1e3, "whoever asks does not wait"
 
 

@@ -82,5 +82,5 @@ def test_a_model_compiled_in_place_is_told_of_outside_its_graph(
     models.find(torch.optim.SGD(model.parameters(), 0.1))
     assert torch.equal(model(torch.ones(2, 3)), torch.full((2, 3), 2.0))
     assert called == [model]
-    models._removals[id(model)]()
+    models.leave()
     assert model._compiled_call_impl is plain

@@ -119,9 +119,9 @@ def test_afterwards_nothing_of_torch_is_changed(tmp_path: Path) -> None:
             model(batch).sum().backward()
             optimizer.step()
         assert seen() != before
-        assert model._forward_pre_hooks
+        assert "_compiled_call_impl" in vars(model)
     assert seen() == before
-    assert not model._forward_pre_hooks
+    assert model._compiled_call_impl is None
 
 
 def test_a_loader_is_handed_on_as_it_is_and_its_batches_count_once(tmp_path: Path) -> None:

@@ -45,16 +45,20 @@ class Hooks:
             (iterator, "__next__", iterator.__next__),
         ]
         tables: list[Any] = [
-            optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks,
-            model._forward_pre_hooks, model._forward_pre_hooks_with_kwargs,
+            optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks
         ]  # fmt: skip
+        self._model, self._call, self._on = model, model._compiled_call_impl, True
         self._tables = [(table, dict(table)) for table in tables]
         if not all(hooks for _, hooks in self._tables):
             raise SystemExit("nothing records this script: start it with scalewise run")
 
     def put(self, on: bool) -> None:
+        if self._on and not on:  # of backward the recorder takes its own off by itself
+            self._functions[0] = torch.autograd, "backward", torch.autograd.backward
+        self._on = on
         for owner, name, hooked in self._functions:
-            setattr(owner, name, hooked if on else hooked.__wrapped__)
+            setattr(owner, name, hooked if on else getattr(hooked, "__wrapped__", hooked))
+        self._model._compiled_call_impl = self._call if on else None
         for table, hooks in self._tables:
             table.clear()
             table.update(hooks if on else {})

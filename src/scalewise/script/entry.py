@@ -108,8 +108,8 @@ _active: list[ScriptRecorder] = []
 def watch(recorder: ScriptRecorder) -> contextlib.ExitStack:
     """Tell ``recorder`` what the script does, until the stack is closed."""
     undo = contextlib.ExitStack()
-    undo.callback(register_optimizer_step_pre_hook(recorder.begin_optimizer).remove)
-    undo.callback(register_optimizer_step_post_hook(recorder.end_optimizer).remove)
+    undo.callback(register_optimizer_step_pre_hook(recorder.moments.begin_optimizer).remove)
+    undo.callback(register_optimizer_step_post_hook(recorder.moments.end_optimizer).remove)
     undo.callback(recorder.models.leave)
     undo.callback(recorder.steps.gradients.leave)
     _watch_backward(recorder, undo)
@@ -146,17 +146,20 @@ def _watch_backward(recorder: ScriptRecorder, undo: contextlib.ExitStack) -> Non
 
     @functools.wraps(inner)
     def backward(*args: Any, **kwargs: Any) -> Any:
-        looks = moments.divides or losses.is_due
-        if looks:
-            losses.begin_backward(args[0] if args else kwargs.get("tensors"))
-            moments.begin_backward()
+        losses.begin_backward(args[0] if args else kwargs.get("tensors"))
+        moments.begin_backward()
         try:
             return inner(*args, **kwargs)
         finally:
-            if looks:
-                moments.end_backward()
+            moments.end_backward()
 
-    torch.autograd.backward = backward
+    def look(looks: bool) -> None:
+        before, after = (inner, backward) if looks else (backward, inner)
+        if torch.autograd.backward is before:  # else another one patched it meanwhile
+            torch.autograd.backward = after
+
+    look(True)
+    recorder.look_at_backward = look
     undo.callback(setattr, torch.autograd, "backward", inner)
     scaler: Any = torch.amp.GradScaler
     multiply = scaler.scale
@@ -173,12 +176,10 @@ def _watch_backward(recorder: ScriptRecorder, undo: contextlib.ExitStack) -> Non
 
 def _watch_loaders(recorder: ScriptRecorder, undo: contextlib.ExitStack) -> None:
     iterator: Any = dataloader._BaseDataLoaderIter
-    inner, process = iterator.__next__, os.getpid()
+    inner = iterator.__next__
 
     @functools.wraps(inner)
     def fetch(self: Any) -> Any:
-        if os.getpid() != process:  # in a fork of it
-            return inner(self)
         batch = recorder.fetch(inner, self)
         if recorder.sampler is None:  # of validation one may come later
             recorder.sampler = self._index_sampler

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
@@ -10,23 +9,35 @@ from typing import Any
 import torch
 from torch import nn
 
+_PLACE = "_compiled_call_impl"
 OnForward = Callable[[nn.Module, tuple[Any, ...], Mapping[str, Any]], None]
 
 
 class Hook:
-    """A forward hook that stays behind where its module is copied, or saved as a whole."""
+    """Stands before each call of a model; stays behind where that is copied, or saved as a whole.
 
-    def __init__(self, on_forward: OnForward) -> None:
-        self._on_forward = on_forward
+    It takes the place of what ``model.compile()`` made, if anything did. A registered forward hook
+    would be compiled too, and of any model it sends each call torch's longer way.
+    """
+
+    def __init__(self, model: nn.Module, on_forward: OnForward) -> None:
+        self._model, self._on_forward = model, on_forward
+        self._compiled = model.__dict__.get(_PLACE)
+        self._call = self._compiled or model._call_impl
         self.was_called = False
+        model.__dict__[_PLACE] = self  # a wrapper may hand on what is set by name
 
-    def __call__(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.was_called = True
-        self._on_forward(model, args, kwargs)
+        self._on_forward(self._model, args, kwargs)
+        return self._call(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The standard library's way to do nothing: what is loaded elsewhere needs no scalewise.
-        return getattr, (contextlib.nullcontext(), "__exit__")
+        return type(None), ()  # nothing stands there in a copy
+
+    def remove(self) -> None:
+        if self._model.__dict__.get(_PLACE) is self:
+            self._model.__dict__[_PLACE] = self._compiled
 
 
 class Models:
@@ -41,7 +52,6 @@ class Models:
         self._known: set[int] = set()
         """Parameters, by ``id``, whose models were looked for."""
         self._hooks: dict[int, Hook] = {}
-        self._removals: dict[int, Callable[[], None]] = {}
         self.found: list[nn.Module] = []
 
     def find(self, optimizer: torch.optim.Optimizer) -> None:
@@ -63,36 +73,19 @@ class Models:
         silent = [model for model in self.found if not self._hooks[id(model)].was_called]
         for model in silent:
             self.found.remove(model)
-            self._removals.pop(id(model))()
+            self._hooks.pop(id(model)).remove()
             for child in model.children():
                 if _holds(child, self._known):
                     self._hook(child)
 
     def leave(self) -> None:
         """Remove every hook."""
-        for remove in self._removals.values():
-            remove()
-        self._removals.clear()
+        for hook in self._hooks.values():
+            hook.remove()
 
     def _hook(self, model: nn.Module) -> None:
-        hook = self._hooks[id(model)] = Hook(self._on_forward)
+        self._hooks[id(model)] = Hook(model, self._on_forward)
         self.found.append(model)
-        compiled = getattr(model, "_compiled_call_impl", None)
-        if compiled is None:
-            handle = model.register_forward_pre_hook(hook, prepend=True, with_kwargs=True)
-            self._removals[id(model)] = handle.remove
-            return
-
-        # Of `model.compile()`: a hook would be compiled too.
-        def call(*args: Any, **kwargs: Any) -> Any:
-            hook(model, args, kwargs)
-            return compiled(*args, **kwargs)
-
-        def remove() -> None:
-            model._compiled_call_impl = compiled
-
-        model._compiled_call_impl = call
-        self._removals[id(model)] = remove
 
 
 def outermost(parameters: Collection[int]) -> Iterator[nn.Module]:

@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.optim import Optimizer
+from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from scalewise.config import ConfigError, require
 from scalewise.gpu import DeviceSampler
@@ -100,11 +101,8 @@ class _Guest(ScriptRecorder):
         super()._close()
         self._heartbeat.close()
 
-    def _on_forward(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        if self._has_ended:
-            self.undo()
-        else:
-            super()._on_forward(model, args, kwargs)
+    def _leave(self) -> None:
+        self.undo()
 
 
 class ScriptMonitor:
@@ -153,14 +151,20 @@ class Batches:
         return len(self._loader)  # type: ignore[arg-type] # as of a loader that has none
 
     def __iter__(self) -> Iterator[Any]:
-        next_batch = functools.partial(next, iter(self._loader))
-        while True:
-            recorder = active()
-            try:
-                batch = next_batch() if recorder is None else recorder.fetch(next_batch)
-            except StopIteration:
-                return
-            yield batch
+        iterator = iter(self._loader)
+        # A DataLoader's is watched already.
+        return iterator if isinstance(iterator, _BaseDataLoaderIter) else _fetched(iterator)
+
+
+def _fetched(iterator: Iterator[Any]) -> Iterator[Any]:
+    next_batch = functools.partial(next, iterator)
+    while True:
+        recorder = active()
+        try:
+            batch = next_batch() if recorder is None else recorder.fetch(next_batch)
+        except StopIteration:
+            return
+        yield batch
 
 
 class _Fit:

@@ -81,10 +81,12 @@ class ScriptRecorder:
         self.length: Callable[[], LengthRecord] | None = None
         self.note_late: Callable[[], None] = lambda: None
         """Puts on record what the script imported after its first step."""
+        self.look_at_backward: Callable[[bool], None] = lambda looks: None
+        """Told whether backward passes are of any interest from now on; they are at first."""
+        self._looks = True
         self.sampler: object = None
         """What tells the training loader the indices of each batch; None without any loader."""
         self._place, self._task = place, task
-        self._optimizers: dict[int, Optimizer] = {}
         self._last: int | None = task.max_steps
         """The last step; None while it is not known."""
         self._ending = threading.RLock()
@@ -93,7 +95,10 @@ class ScriptRecorder:
         self._missing: dict[str, str] = {}
         self._logged: dict[str, float | torch.Tensor] = {}
         self._length: RunLength | None = None
-        self._thread = threading.get_ident()
+        self._thread = threading.get_native_id()
+        """The one that trains: no thread of a fork has its number."""
+        self._beaten = 0
+        self._begins_until = max(task.warmup_steps, _LOOKED_AT)
         self._watches = self._fetching = False
         """Whether the gradients of a DDP are watched; whether a batch is waited for."""
 
@@ -109,7 +114,8 @@ class ScriptRecorder:
         self._device = first.device
         self._note_what_is_missing(optimizer, first.device, device)
         self.steps.open(place.rank, first.device)
-        self.moments = ScriptSteps(self.steps, self._on_step)
+        self.moments = ScriptSteps(self.steps, self._on_step, self._on_optimizer)
+        self.moments.tells_all = self._last is not None
         self._metrics.open(place.rank, first.device)
         self.losses = Losses(self.steps, self._metrics, place.world_size)
         self._before = self._fingerprint()
@@ -123,7 +129,7 @@ class ScriptRecorder:
         self._heartbeat = HeartbeatWriter(self.folder.heartbeat_path(place.rank))
         self._heartbeat.begin(self._last)
         self._background = BackgroundDrain(
-            [self.steps.drain, self._metrics.drain], device=first.device, look=self.look
+            [self.steps.drain, self._metrics.drain, self._beat], device=first.device, look=self.look
         )
         self.steps.restart_step()
 
@@ -176,7 +182,7 @@ class ScriptRecorder:
         For one that another thread fetches ahead nobody waits.
         """
         if (
-            threading.get_ident() != self._thread
+            threading.get_native_id() != self._thread
             or self._fetching
             or self._has_ended
             or not self.moments.begin_fetch()
@@ -197,7 +203,8 @@ class ScriptRecorder:
             if value.numel() != 1:
                 shape = tuple(value.shape)
                 raise ValueError(f"log: found {name!r} of shape {shape}; allowed: one number")
-            value = value.detach().clone()  # a sum that goes on is written into
+            # A sum that goes on is written into; on a CPU nothing has to be waited for.
+            value = float(value.detach()) if value.is_cpu else value.detach().clone()
         self._logged[logged_name(name)] = value
 
     def note(self, what: str, why: str) -> None:
@@ -209,17 +216,10 @@ class ScriptRecorder:
         self._metrics.append(0, self._place.world_size, self._logged)
         self._logged = {}
 
-    def begin_optimizer(self, optimizer: Optimizer, *_: Any) -> None:
-        if not self._has_ended:
-            self.moments.begin_optimizer()
-
-    def end_optimizer(self, optimizer: Optimizer, *_: Any) -> None:
+    def _on_optimizer(self, optimizer: Optimizer) -> None:
         if self._has_ended:
             return
-        if not self.moments.end_optimizer(id(optimizer)):
-            return
-        if id(optimizer) not in self._optimizers:
-            self._optimizers[id(optimizer)] = optimizer
+        if id(optimizer) not in self.moments.optimizers:
             self._find_models(optimizer)
             if hasattr(optimizer, "found_inf"):
                 self._missing["skipped steps"] = (
@@ -240,38 +240,60 @@ class ScriptRecorder:
         self, model: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
         if self._has_ended:
-            raise RunEnds(0)
-        learns = torch.is_grad_enabled()
-        samples = count_samples(args) or (count_samples(kwargs) if kwargs else 0) if learns else 0
-        if learns and self.steps.batch_shape is None:
-            self.steps.batch_shape = first_shape(args) or first_shape(kwargs)
-        scores = not learns and not model.training
+            self._leave()
+            return
+        samples, scores = 0, False
+        if torch.is_grad_enabled():
+            samples = count_samples(args) or (count_samples(kwargs) if kwargs else 0)
+            if self.steps.batch_shape is None:
+                self.steps.batch_shape = first_shape(args) or first_shape(kwargs)
+        else:
+            scores = not model.training
         self.moments.begin_forward(id(model), samples, scores)
         if self._last is not None and self.steps.steps >= self._last:
             self.finish()
-            raise RunEnds(0)
+            self._leave()
+
+    def _leave(self) -> None:
+        """The records are whole: end the script."""
+        raise RunEnds(0)
+
+    def _beat(self, *_: object) -> None:
+        """Called from the recording thread: nobody looks more often than it does."""
+        steps = self.steps.steps
+        if steps != self._beaten:  # else it may hang
+            self._beaten = steps
+            self._heartbeat.beat(steps, self.steps.samples)
 
     def _on_step(self) -> None:
         """A step was ended; the training thread is about to fetch or to run a model."""
         steps = self.steps.steps
-        self._heartbeat.beat(steps, self.steps.samples)
-        self.losses.end_step()
+        if (steps + 1) % self._metrics.every_n_steps < 2:
+            self.losses.end_step()
         if self._logged:
             self._append_logged()
         if self._has_ended:
             return
-        if steps < self.steps.warmup_steps:
-            self._core_meter.begin()
-        elif steps == self.steps.warmup_steps:
-            self._run_queue.begin(steps)
-        if steps == _LOOKED_AT:
-            self._refuse_what_cannot_be_told()
+        if steps <= self._begins_until:
+            self._begin_timing(steps)
+        looks = self.moments.divides or self.losses.is_due
+        if looks != self._looks:
+            self._looks = looks
+            self.look_at_backward(looks)
         try:
             self._background.check()
             if self._length is not None:
                 self._last = self._length.settle()
         except (OSError, TooLateError) as error:
             self._give_up(error)
+
+    def _begin_timing(self, steps: int) -> None:
+        if steps < self.steps.warmup_steps:
+            self._core_meter.begin()
+        elif steps == self.steps.warmup_steps:
+            self._run_queue.begin(steps)
+        if steps == _LOOKED_AT:
+            self._refuse_what_cannot_be_told()
 
     def _refuse_what_cannot_be_told(self) -> None:
         name, ranks = self._task.name, self._ranks
@@ -303,7 +325,7 @@ class ScriptRecorder:
 
     def plan_steps(self, steps: int) -> None:
         """The last step is known now."""
-        self._last = steps
+        self._last, self.moments.tells_all = steps, True
         self._heartbeat.plan(steps)
 
     # The end
@@ -400,7 +422,7 @@ class ScriptRecorder:
         return {id(one): one for model in self.models.found for one in model.parameters()}
 
     def _summary(self, looks: bool) -> RankSummary:
-        steps, optimizers = self.steps, tuple(self._optimizers.values())
+        steps, optimizers = self.steps, tuple(self.moments.optimizers.values())
         every = self._trained().values()
         after = self._fingerprint() if looks and steps.steps else None
         several = self._place.world_size > 1

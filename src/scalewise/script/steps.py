@@ -8,6 +8,7 @@ ends it. Batches whose gradients are accumulated belong to one step.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from scalewise.train.recording import Mark, StepTimer
 
@@ -30,12 +31,19 @@ class ScriptSteps:
     Args:
         timer: open.
         on_step: called when a step has been ended, on the thread that trains.
+        on_optimizer: called with an optimizer that has made a whole step, where that is its first
+            one, where nothing was seen before it, and where :attr:`tells_all`.
     """
 
-    def __init__(self, timer: StepTimer, on_step: Callable[[], None]) -> None:
+    def __init__(
+        self, timer: StepTimer, on_step: Callable[[], None], on_optimizer: Callable[[Any], None]
+    ) -> None:
         self._timer = timer
         self._take = timer.mark
-        self._on_step = on_step
+        self._on_step, self._on_optimizer = on_step, on_optimizer
+        self.tells_all = False
+        self.optimizers: dict[int, Any] = {}
+        """Those that stepped, by ``id``."""
         self._last: Mark | None = None
         """The last mark of the present batch."""
         self._leader: int | None = None
@@ -96,13 +104,13 @@ class ScriptSteps:
                 self._fetched -= self._batch
                 self._batch = -self._batch
             return
-        if self._batch < 0:
-            self._fetched -= self._batch
-        self._batch = 0
         before = self._fed.get(model, 0)
         # A closure may ask for the same batch again and again, as that of LBFGS does.
         self._fed[model] = max(before, samples) if self._optimizing else before + samples
-        if self._last != _FORWARD_BEGIN:
+        if self._batch:
+            self._fetched -= min(self._batch, 0)
+            self._batch = 0
+        if self.divides and self._last != _FORWARD_BEGIN:
             self._mark(_FORWARD_BEGIN)
 
     def begin_backward(self) -> None:
@@ -124,27 +132,29 @@ class ScriptSteps:
                 self._mark(_OPTIMIZER_BEGIN)
         self._timer.gradients.after_backward()
 
-    def begin_optimizer(self) -> None:
+    def begin_optimizer(self, *_: object) -> None:
         self._optimizing += 1
         # A second one straight after the first goes on with its phase.
-        if self._optimizing == 1 and self._last != _OPTIMIZER_END:
+        if self.divides and self._optimizing == 1 and self._last != _OPTIMIZER_END:
             self._mark(_OPTIMIZER_BEGIN)
 
-    def end_optimizer(self, optimizer: int) -> bool:
-        """Whether that was a whole step of it."""
+    def end_optimizer(self, optimizer: Any, *_: object) -> None:
         self._optimizing -= 1
         if self._optimizing:
             self._optimizing = max(0, self._optimizing)  # it began before anybody watched
-            return False
+            return
         self._take(_OPTIMIZER_END)
-        self._last = _OPTIMIZER_END
-        self._others += 1
-        if self._leader is None or self._others > _RETIRED_AFTER:
-            self._leader = optimizer
-        if optimizer == self._leader:
+        self._last, who = _OPTIMIZER_END, id(optimizer)
+        if who != self._leader:
+            self._others += 1
+            if self._leader is None or self._others > _RETIRED_AFTER:
+                self._leader = who
+        if who == self._leader:
             self.unseen += self.is_due
             self._others, self.is_due = 0, True
-        return True
+        if self.unseen or self.tells_all or who not in self.optimizers:
+            self._on_optimizer(optimizer)
+            self.optimizers[who] = optimizer
 
     def end_due_step(self) -> None:
         """End the step, which is due."""

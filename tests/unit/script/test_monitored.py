@@ -23,6 +23,7 @@ from scalewise.records import CellFolder, SweepFolder, read_metrics, read_steps
 from scalewise.script import monitored
 from scalewise.script.entry import active
 from scalewise.train import describe_model
+from scalewise.train.recording.step_clock import ALL_DIVIDED
 
 
 @pytest.fixture(autouse=True)
@@ -87,6 +88,20 @@ def test_every_step_is_recorded_with_its_samples_phases_and_numbers(tmp_path: Pa
         )
 
 
+def test_backward_is_watched_for_phases_and_for_losses_alone(tmp_path: Path) -> None:
+    plain, watched = torch.autograd.backward, []
+
+    def look(i: int, m: Any) -> None:
+        watched.append(torch.autograd.backward is not plain)
+
+    train(tmp_path / "records", steps=ALL_DIVIDED + 74, each=look)
+    assert all(watched[:ALL_DIVIDED])
+    assert all(watched[9::10])
+    assert watched.count(False) > 20
+    rows = read_metrics(cells(tmp_path / "records")[0].metrics_path(0))
+    assert [row.step for row in rows if "backward_loss" in row.values] == [*range(10, 331, 10)]
+
+
 def test_equal_trainings_are_repeats_and_others_are_not(tmp_path: Path) -> None:
     for size in (8, 8, 4):
         train(tmp_path / "records", size=size)
@@ -119,9 +134,9 @@ def test_afterwards_nothing_of_torch_is_changed(tmp_path: Path) -> None:
             model(batch).sum().backward()
             optimizer.step()
         assert seen() != before
-        assert model._forward_pre_hooks
+        assert "_compiled_call_impl" in vars(model)
     assert seen() == before
-    assert not model._forward_pre_hooks
+    assert model._compiled_call_impl is None
 
 
 def test_a_loader_is_handed_on_as_it_is_and_its_batches_count_once(tmp_path: Path) -> None:

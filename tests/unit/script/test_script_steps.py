@@ -38,7 +38,7 @@ class Script:
     def __init__(self) -> None:
         self.timer = Timer()
         timer: Any = self.timer
-        self.moments = ScriptSteps(timer, lambda: None)
+        self.moments = ScriptSteps(timer, lambda: None, lambda optimizer: None)
 
     def fetch(self, samples: int = 64) -> None:
         if self.moments.begin_fetch():

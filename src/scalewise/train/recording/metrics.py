@@ -7,8 +7,7 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,16 +28,19 @@ _LOGGED = "logged/"
 """Before the name of a user's metric that is called like one of the recorder's own."""
 
 
-@dataclass
-class _Pending:
-    row: MetricRow
+class _Pending(NamedTuple):
+    time: float
+    step: int
+    epoch: int
+    samples: int
+    step_samples: int | None
+    values: Mapping[str, float | Tensor | None]
+    """Tensors are read as late as a loss."""
     losses: tuple[Tensor, ...]
     """One a batch of the step, as Lightning gives them."""
     weights: tuple[float, ...]
     """One a loss: the weighted losses add up to the step's mean."""
     ready: torch.cuda.Event | None
-    logged: Mapping[str, Tensor]
-    """Metrics that are read as late as a loss."""
 
 
 class MetricsRecorder:
@@ -86,12 +88,14 @@ class MetricsRecorder:
         while self._writer is not None and (ready := self._ready(wait)):
             losses = iter(self._read([loss for pending in ready for loss in pending.losses]))
             for pending in ready:
-                values = dict(pending.row.values)
+                values = {
+                    name: self._read([value])[0] if isinstance(value, Tensor) else value
+                    for name, value in pending.values.items()
+                }
                 if pending.losses:
                     values[self._loss_name] = sum(w * next(losses) for w in pending.weights)
-                if pending.logged:
-                    values |= {name: self._read([v])[0] for name, v in pending.logged.items()}
-                self._writer.append(replace(pending.row, values=values))
+                time_s, step, epoch, samples, of_step, *_ = pending
+                self._writer.append(MetricRow(time_s, step, epoch, samples, values, of_step))
                 self.final.update({name: finite_or_none(value) for name, value in values.items()})
                 self._pending.popleft()
             if give_way is not None and self._pending:
@@ -173,22 +177,23 @@ class MetricsRecorder:
         steps_back: int = 0,
     ) -> None:
         """A row of the last step, or of one so many ``steps_back``, with ``losses`` of it."""
-        logged = {n: v for n, v in values.items() if isinstance(v, Tensor)}
-        known = {n: v for n, v in values.items() if not isinstance(v, Tensor)}
         ready = None
-        devices = [tensor.device for tensor in (*losses, *logged.values()) if tensor.is_cuda]
+        read = (*losses, *values.values())
+        devices = [one.device for one in read if isinstance(one, Tensor) and one.is_cuda]
         if devices:
             # A loss is of before the end of its step; what a user logs may be of after it.
-            ready = None if logged else self._steps.clock.step_end(devices[-1])
-        if devices and ready is None:
-            ready = torch.cuda.Event()
-            ready.record(torch.cuda.current_stream(devices[-1]))
+            if len(devices) == len(losses):
+                ready = self._steps.clock.step_end(devices[-1])
+            if ready is None:
+                ready = torch.cuda.Event()
+                ready.record(torch.cuda.current_stream(devices[-1]))
         step = self._steps.steps - steps_back
         own = self._steps.samples - steps_back * self._steps.samples_per_step
         samples = self._data.global_samples(own, world_size)
         of_step = (self._steps.samples_per_step or None) if losses else None
-        row = MetricRow(time.time(), step, epoch, samples, known, of_step)
-        self._pending.append(_Pending(row, losses, weights, ready, logged))
+        self._pending.append(
+            _Pending(time.time(), step, epoch, samples, of_step, values, losses, weights, ready)
+        )
 
     def _read(self, scalars: Sequence[Tensor]) -> list[float]:
         """Their values, in one copy: the interpreter's lock is for the thread that trains."""

@@ -147,11 +147,11 @@ class StepClock:
         last = self._batch
         self._finished.append(step)
         self._taken += 1
-        is_due = self._taken < self._all_until
         if self._taken == self._drawn:
-            is_due = True
+            self.divides = self._anatomy
             self._drawn += next(self._gaps)
-        self.divides = self._anatomy and (is_due or self.divides_all)
+        elif self._taken > self._all_until:
+            self.divides = self._anatomy and self.divides_all
         self._start_ns = last.host_ns[Mark.OPTIMIZER_END]
         self._start_event = last.events[Mark.OPTIMIZER_END]
         self._batch = MarkedBatch()

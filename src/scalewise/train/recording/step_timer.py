@@ -245,8 +245,9 @@ def count_samples(batch: Any) -> int:
     """Samples in a batch: the length of its first tensor. 0 for a batch without any."""
     # Mostly a pair of tensors, and asked each step: to look for the first takes 20 times longer.
     first = batch[0] if type(batch) in (tuple, list) and batch else batch
-    if isinstance(first, Tensor) and first.shape and first.shape[0]:
-        return first.shape[0]
+    shape: tuple[int, ...] | None = first.shape if isinstance(first, Tensor) else None
+    if shape and shape[0]:
+        return shape[0]
     shape = first_shape(batch)
     if shape is None:
         return 0

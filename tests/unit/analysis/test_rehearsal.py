@@ -108,13 +108,6 @@ def test_the_whole_interval_decides(tmp_path: Path, ranks: int, word: str) -> No
     assert found.rehearsals[0].config not in found.configurations
 
 
-def test_the_interval_is_as_wide_as_the_score_however_steady_the_runs(tmp_path: Path) -> None:
-    found = played(tmp_path, *repeats(SINGLE, [1.0] * 3), *repeats(rehearsal(), [1.0] * 3))
-    speedup = found.rehearsals[0].speedup
-    assert speedup is not None and speedup.interval is not None
-    assert speedup.interval.high / speedup.value == pytest.approx(1 + STEP_ERROR)
-
-
 def test_looks_at_every_round_are_paid_for_as_those_of_pairs_are(tmp_path: Path) -> None:
     (one,) = played(tmp_path, *(each for spec in auto(4) for each in three(spec))).rehearsals
     assert one.speedup is not None and one.speedup.interval is not None

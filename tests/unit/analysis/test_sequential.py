@@ -187,8 +187,8 @@ def test_more_runs_than_anybody_waits_for_are_not_counted() -> None:
     [
         (None, "about 4 more runs of each"),
         (5.0, "about 4 more runs of each, 20 s"),
-        (30.0, "about 4 more runs of each, 2 min"),
-        (4500.0, "about 4 more runs of each, 5 h"),
+        (22.5, "about 4 more runs of each, 2 min"),  # from 1.5 on, as with hours
+        (1350.0, "about 4 more runs of each, 2 h"),
     ],
 )
 def test_what_more_runs_take_is_said_in_time(round_s: float | None, said: str) -> None:

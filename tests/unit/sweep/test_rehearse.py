@@ -60,8 +60,10 @@ def test_what_fits_runs_for_real_and_keeps_its_id(words: tuple[str, ...]) -> Non
 def test_a_script_is_told_of_ranks_that_are_not_there() -> None:
     words = ("experiment=script", "script.command=python s.py", "devices=8", "rehearse=auto")
     (one,), _, _ = rehearse_absent([asked(*words)], lambda _: 1, lambda _: "H200")
-    assert settings_of(one.cell, 1).rehearsed_ranks == 8
+    told = settings_of(one.cell, 1)
+    assert (told.rehearsed_ranks, "PYTHONPATH" in told.environment) == (8, True)
     assert settings_of(asked(*words[:2], "devices=2").cell, 2).rehearsed_ranks is None
+    assert "PYTHONPATH" not in settings_of(asked().cell, 1).environment
 
 
 @pytest.mark.parametrize(("strategy", "advised"), [("ddp", True), ("fsdp", False)])

@@ -65,6 +65,8 @@ def test_a_rank_sleeping_20_ms_a_step_is_named_although_all_steps_take_equally_l
     assert cv_percent(steps) < 0.001
     balance = measure_balance(common_steps(cell.steps, 2))
     assert balance.slowest_rank == 1
+    first, *_, last = balance.history
+    assert (first.first_step, last.last_step) == (int(cell.steps[0].timed().rows["step"][0]), 59)
     assert balance.behind_ms == pytest.approx(20.0, rel=0.01)
     assert balance.grade == "poor"
     assert "rank 1" in advice(balance.grade, balance.slowest_rank, on_cpu=True)

@@ -216,6 +216,7 @@ def test_the_link_is_a_factor_and_is_found_as_the_one_that_differs(tmp_path: Pat
     assert match.change == "slower"
     assert match.ratio.value == pytest.approx(0.8, rel=0.01)
     assert {d.field for d in match.changed} == {"emulated", "hardware.nccl.NCCL_P2P_DISABLE"}
+    assert any(d.right == LINK[0] for d in match.changed)
 
 
 @pytest.mark.parametrize(

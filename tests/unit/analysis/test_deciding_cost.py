@@ -29,14 +29,6 @@ def test_the_verdicts_of_50_repeats_take_a_tenth_of_their_device_time(
     assert found.device_time <= 0.10
 
 
-def test_truths_at_an_edge_stay_open_and_are_not_guessed() -> None:
-    near = deciding_cost.NEAR["1 % from the edge"]
-    looked = deciding_cost.simulate(near, "symmetric", 0.05, 100, 2, deciding_cost.CAP)
-    found = deciding_cost.reach(looked)
-    assert found.undecided > 0.7
-    assert found.wrong <= 0.04
-
-
 @pytest.mark.parametrize("devices", [2, 4])
 def test_the_simulated_looks_are_the_shipped_ones(
     devices: int, monkeypatch: pytest.MonkeyPatch

@@ -267,21 +267,6 @@ def sampled(cell: CellRecords, folder: Path, uuids: Sequence[str]) -> CellRecord
     )
 
 
-def test_a_context_as_the_driver_lists_it(
-    fake_nvml: Use,  # noqa: F811
-    tmp_path: Path,
-) -> None:
-    scenario = Scenario().h200(2)
-    for line in ("process 0 1000 5120", "process 1 1001 5120", "process 0 1001 520"):
-        scenario.add(line)
-    fake_nvml(scenario)
-    one = sampled(cell(tmp_path / "sweep"), tmp_path / "cell", [gpu_uuid(0), gpu_uuid(1)])
-    told = statuses(disturbances(one))
-    assert {code: told.get(code) for code in UNTOLD} == {
-        "rank_on_other_gpu": "found", "foreign_process": None,
-    }  # fmt: skip
-
-
 def test_a_driver_that_lists_no_processes_tells_why(
     fake_nvml: Use,  # noqa: F811
     tmp_path: Path,

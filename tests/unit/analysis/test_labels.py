@@ -115,23 +115,6 @@ def test_what_differs_between_models_alone_is_in_no_label_and_in_the_leaves(tmp_
     ]  # fmt: skip
 
 
-def test_modes_and_points_of_one_model_are_both_named(tmp_path: Path) -> None:
-    specs = [
-        Spec(
-            model="voxel",
-            config={
-                "model": {"name": "voxel", "mode": mode},
-                "dataset": {"name": "point_clouds", "points": n},
-            },
-        )
-        for mode, n in (("count", 500), ("mean", 500), ("max", 1000), ("count", 1000))
-    ]
-    assert {label.partition("x1 ")[2] for label in labels(tmp_path, *specs)} == {
-        f"mode={mode} points={n}"
-        for mode, n in (("count", 500), ("mean", 500), ("max", 1000), ("count", 1000))
-    }
-
-
 def test_cells_of_unlike_devices_are_rows_of_their_own(tmp_path: Path) -> None:
     """One configuration on an H200 and on a CPU: "6 of 6" runs, one mean, no doubt."""
     specs = [

@@ -84,6 +84,7 @@ def test_a_logged_metric_is_a_figure_over_seeds_in_every_file(swept: Analysis) -
     assert row["val_accuracy_reached"] == pytest.approx(0.81, rel=1e-3)
     told = json.loads(results_json(swept))["configurations"][0]
     assert told["val/acc"]["interval"]["high"] == pytest.approx(high)
+    assert told["measured_step_time_ms"] == pytest.approx(10.0, rel=0.01)
     assert [run["best val/acc"] for run in told["runs"]] == [0.90, 0.91, 0.89]
     table = cells(swept, "metrics", "metrics")
     assert [one["seeds"] for one in table] == ["3", "3"]

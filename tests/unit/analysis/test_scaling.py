@@ -470,4 +470,5 @@ def test_what_a_crowd_could_have_made_is_undecided(
     pair = crowded(tmp_path, multi, *cells)
     assert pair.verdict == verdict
     assert [one.code for one in pair.remarks] == doubts
+    assert all(float(one.figures["quiet"]) > 0 for one in pair.remarks)
     assert (pair.final.reason == "") == (verdict == "undecided")

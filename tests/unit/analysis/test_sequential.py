@@ -81,12 +81,6 @@ def test_every_round_is_looked_at_from_the_third_on(n: int, wanted: int) -> None
     assert decide([100.0 * factor for factor in noise], [110.0] * n, devices=2) == (None, wanted)
 
 
-def test_what_was_measured_last_counts() -> None:
-    """A sweep may end at any round: no pair waits for a later look."""
-    multi, single = by_round([150.0] * 16), by_round(runs(100, 0.1, 16, 3))
-    assert estimate_at(multi, single).n == (16, 16)
-
-
 def test_a_look_pays_for_the_looks_before_it() -> None:
     a, b = by_round(runs(150, 0.1, 5, 1)), by_round(runs(100, 0.1, 5, 2))
     corrected, plain = estimate_at(a, b).interval, estimate_ratio(a, b).interval
@@ -141,16 +135,6 @@ def test_a_slow_mode_that_few_runs_show_is_the_limit(benchmark: ModuleType) -> N
     assert found.coverage < 0.8
 
 
-def test_looks_that_pay_nothing_are_wrong_too_often(benchmark: ModuleType) -> None:
-    rule, plain = (
-        benchmark.stratum("symmetric", 0.2, 600, 1, **confidence)[1]
-        for confidence in ({}, {"confidence": 0.95})
-    )
-    assert rule.coverage > 0.94
-    assert plain.coverage < 0.92
-    assert plain.wrong > 2 * rule.wrong
-
-
 @pytest.mark.parametrize("cap", [None, CAP])
 def test_so_many_more_runs_are_needed_as_the_interval_needs(cap: int | None) -> None:
     """Runs of the same scatter about the same point decide with so many more, and no fewer."""
@@ -187,8 +171,8 @@ def test_more_runs_than_anybody_waits_for_are_not_counted() -> None:
     [
         (None, "about 4 more runs of each"),
         (5.0, "about 4 more runs of each, 20 s"),
-        (30.0, "about 4 more runs of each, 2 min"),
-        (4500.0, "about 4 more runs of each, 5 h"),
+        (22.5, "about 4 more runs of each, 2 min"),  # from 1.5 on, as with hours
+        (1350.0, "about 4 more runs of each, 2 h"),
     ],
 )
 def test_what_more_runs_take_is_said_in_time(round_s: float | None, said: str) -> None:

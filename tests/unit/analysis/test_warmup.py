@@ -51,9 +51,13 @@ SUDDEN = steps((75, 14.0), (145, 10.0))
         (steps((75, 10.2), (145, 10.0)), ("MSER-5", LEAST, LEAST)),
         (steps((150, 14.0), (70, 10.0)), ("not steady", LEAST, 150)),
         (steps((40, 14.0), (29, 10.0)), ("count", LEAST, LEAST)),
-    ],
-    ids=[
-        "steady", "slow until 75", "fast until 75", "2 % apart", "beyond half", "49 timed steps",
+        # A stall stays in the figures, also inside a warm-up.
+        *((with_long(STEADY, *at), ("MSER-5", LEAST, LEAST))
+          for at in ((60,), (20, 21, 23), (60, 61, 62, 63, 64), (199,))),
+        (with_long(SUDDEN, 50), ("not steady", LEAST, 75)),
+        (with_long(SUDDEN, 150, 180, ms=9_000.0), ("MSER-5", 75, 75)),
+        # A burst in the middle is no warm-up: plain MSER-5 begins after it, at step 90.
+        (with_long(STEADY, *range(70, 85), ms=22.0), ("MSER-5", LEAST, LEAST)),
     ],
 )  # fmt: skip
 def test_timing_begins_where_the_steps_stay_at_a_level(
@@ -68,25 +72,6 @@ def test_an_exponential_warm_up_ends_within_two_batches_of_3_percent(end: int) -
     rule, first, _ = find_first(falling * steps((400, 10.0), cv=0.01), LEAST)
     assert rule == "MSER-5"
     assert abs(first - end) <= 10
-
-
-@pytest.mark.parametrize("at", [(60,), (20, 21, 23), (60, 61, 62, 63, 64), (199,)])
-def test_a_stall_stays_in_the_figures_of_a_steady_run(at: tuple[int, ...]) -> None:
-    assert find_first(with_long(STEADY, *at), LEAST) == ("MSER-5", LEAST, LEAST)
-
-
-def test_a_long_step_after_warm_up_does_not_move_its_end() -> None:
-    assert find_first(with_long(SUDDEN, 150, 180, ms=9_000.0), LEAST) == ("MSER-5", 75, 75)
-
-
-def test_no_stall_is_left_out_even_inside_a_warm_up() -> None:
-    assert find_first(with_long(SUDDEN, 50), LEAST) == ("not steady", LEAST, 75)
-
-
-def test_a_burst_in_the_middle_is_no_warm_up() -> None:
-    """Plain MSER-5 begins after it, at step 90."""
-    times = with_long(STEADY, *range(70, 85), ms=22.0)
-    assert find_first(times, LEAST) == ("MSER-5", LEAST, LEAST)
 
 
 def unflagged(path: Path, least: int) -> Path:

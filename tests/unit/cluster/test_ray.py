@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,6 +36,25 @@ def test_without_ray_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"pip install 'scalewise\[ray\]'"):
         require_ray()
+
+
+@pytest.mark.parametrize(
+    ("address", "named", "refused"),
+    [("auto", None, False), ("auto", "10.0.0.1:6379", True), ("10.0.0.1:6379", None, True)],
+)
+def test_only_where_no_cluster_was_named_one_is_started(
+    monkeypatch: pytest.MonkeyPatch, address: str, named: str | None, refused: bool
+) -> None:
+    def init(**_: object) -> None:
+        raise ConnectionError("nobody there")
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    if named:
+        monkeypatch.setenv("RAY_ADDRESS", named)
+    cluster = RayCluster.__new__(RayCluster)
+    cluster._ray = SimpleNamespace(init=init)
+    with pytest.raises(ConfigError, match="no Ray cluster answers") if refused else nullcontext():
+        assert not cluster._connected(address, {})
 
 
 @pytest.mark.parametrize("module", ["sweep.launcher", "cluster.ray_executor"])

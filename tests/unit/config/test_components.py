@@ -17,6 +17,7 @@ from scalewise.config import (
     ConfigError,
     HardwareConfig,
     LoaderConfig,
+    data_sheet,
     instantiate,
     load_profiles,
     profile_of,
@@ -163,6 +164,10 @@ def test_a_gpu_finds_its_own_profile() -> None:
     }  # fmt: skip
     found = {name: profile_of(name, profiles) for name in expected}
     assert {name: one.name if one else None for name, one in found.items()} == expected
+    rates, source = data_sheet(["NVIDIA H200"] * 2, profiles)
+    peak = found["NVIDIA H200"].peak
+    assert (rates["bf16"], source) == (peak.bf16_tflops, f"{peak.source}, {peak.date}")
+    assert data_sheet(["NVIDIA H200", "NVIDIA A10G"], profiles) == ({}, None)
 
 
 def test_pcie_leaves_the_choice_to_nccl_and_seed000_says_what_it_left_out() -> None:

@@ -75,11 +75,6 @@ def test_cpu_devices_are_equal_shares(
     assert cpu_devices(HardwareConfig("cpu", cores_per_device=share), cores) == expected
 
 
-def test_a_share_larger_than_the_host_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"hardware\.cores_per_device: found 8; allowed: 1 to 2"):
-        cpu_devices(HardwareConfig("cpu", cores_per_device=8), [0, 1])
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

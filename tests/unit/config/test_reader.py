@@ -220,6 +220,13 @@ def test_few_steps_are_sampled_more_often(typed: tuple[str, ...], expected: floa
     assert build_cell(composed(*typed)).sample_every_s == expected
 
 
+def test_what_a_setting_falls_back_on_is_what_is_shipped() -> None:
+    cell = build_cell(composed("tracking.project=scalewise"))
+    for shipped in (cell.loader, cell.monitor, cell.sweep, cell.profile, cell.measure,
+                    cell.rehearse, cell.tracking):  # fmt: skip
+        assert shipped == type(shipped)()
+
+
 def test_an_id_is_of_what_determines_the_result() -> None:
     plain = composed()
     same = composed("sweep.timeout_s=5", "tracking=none", "monitor.interval_s=2", "repeats=3")

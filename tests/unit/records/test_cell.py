@@ -22,6 +22,7 @@ from scalewise.records import (
     RecordError,
     TrackerState,
     TrackingRecord,
+    current_attempt,
     read_heartbeat,
 )
 from scalewise.records.files import write_atomically
@@ -155,6 +156,17 @@ def test_attempts_are_in_the_order_they_were_made(folder: CellFolder) -> None:
         folder.save_attempt(dataclasses.replace(ATTEMPT, number=number))
     assert [a.number for a in folder.attempts()] == [1, 2, 10]
     assert folder.next_attempt_number() == 11
+
+
+def test_a_mirror_gets_the_attempt_that_has_begun_and_then_how_it_ended(folder: CellFolder) -> None:
+    folder.save_config({"a": 1})
+    assert current_attempt(folder) is None
+    folder.save_provenance(KEPT.load_provenance())
+    begun = current_attempt(folder)
+    assert (begun.number, begun.has_ended) == (1, False)
+    folder.save_attempt(ended := dataclasses.replace(ATTEMPT, finished_at=time.time() + 60))
+    last = current_attempt(folder)
+    assert (last.number, last.failure) == (1, ended)
 
 
 def test_threads_that_write_one_record_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from scalewise.sweep.status_view import (
     _readings,
     counts,
     duration,
+    estimate_line,
     left_words,
     progress_line,
 )
@@ -73,17 +74,10 @@ def test_no_total_is_claimed_while_rounds_may_be_added() -> None:
 
 
 def test_the_worst_case_counts_all_rounds_within_their_budget_and_whatever_is_planned() -> None:
-    durations = Durations()
-    durations.add("a", 10.0)
-    cell = CellStatus("n", "i", "a", Ending("waiting"), 1)
-
-    def most(rounds: int, budget_s: float | None) -> float | None:
-        return durations.most_seconds_left([cell], [cell] * rounds, budget_s, 1, False)
-
-    assert most(17, None) == 180.0
-    assert most(17, 60.0) == 60.0
-    assert most(17, 3.0) == 10.0
-    assert Durations().most_seconds_left([cell], [cell], None, 1, False) is None
+    known, cells = durations(("a", 10.0)), [waiting("a")]
+    for budget_s, most_s in ((None, 180.0), (60.0, 60.0), (3.0, 10.0)):
+        assert known.most_seconds_left(cells, cells * 17, budget_s, 1, False) == most_s
+    assert durations().most_seconds_left(cells, cells, None, 1, False) is None
 
 
 @pytest.mark.parametrize("last", [cell("running"), cell("waiting")])
@@ -159,6 +153,12 @@ def test_a_line_tells_the_step_of_the_only_cell_that_runs() -> None:
     assert progress_line(sweep(RUNNING, 30.0), 80).endswith("2 running, about 30.0 s left")
 
 
+def test_cells_that_ended_without_a_result_are_counted() -> None:
+    ends: dict[State, str] = {"done": "ended", "failed": "ended; 2 without a result"}
+    for state, said in ends.items():
+        assert estimate_line(replace(sweep(), cells=(cell(state),) * 2)) == said
+
+
 def test_why_a_cell_failed_is_told_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     file, why = io.StringIO(), "rank 1: out of memory " * 9
@@ -191,41 +191,34 @@ def test_a_cell_takes_the_mean_of_its_configuration_else_of_all() -> None:
     assert durations().of("a") is None
 
 
+KNOWN = (("a", 10.0), ("wide", 30.0))
+NARROW, AHEAD = [waiting("a")] * 8, [waiting("a", 2)] * 6
+
+
 @pytest.mark.parametrize(
-    ("cell", "left_s"),
-    [(waiting("a"), 10.0), (running(4.0), 6.0), (running(14.0), 0.0), (running(14.0, 3.0), 3.0)],
+    ("ended", "cells", "devices", "packed", "left_s"),
+    [
+        (KNOWN, [waiting("a")], 1, False, 10.0),
+        (KNOWN, [running(4.0)] * 2, 1, False, 12.0),
+        (KNOWN, [running(14.0)], 1, False, 0.0),
+        (KNOWN, [running(14.0, 3.0)] * 2, 1, False, 6.0),
+        # First steps tell before any cell has ended.
+        ((), [running(10.0, 30.0), waiting("b")], 1, False, 70.0),
+        ((), [waiting("a")], 1, False, None),
+        ((), [running(1.0)], 1, False, None),
+        ((), [], 1, False, 0.0),
+        (KNOWN, NARROW, 4, True, 20.0),
+        (KNOWN, [*NARROW, waiting("wide")], 4, True, 30.0),  # the longest
+        (KNOWN, [*NARROW, *[waiting("a", None)] * 3], 4, True, 50.0),  # auto takes all four
+        # A cluster runs as many side by side as now.
+        (KNOWN, [*[running(0.0, devices=2)] * 3, *AHEAD], None, False, 30.0),
+        (KNOWN, AHEAD, None, False, 60.0),
+    ],
 )
-def test_what_is_left_of_a_cell(cell: CellStatus, left_s: float) -> None:
-    known = durations(("a", 10.0))
-    assert known.seconds_left([cell], 1, packed=False) == left_s
-    assert known.seconds_left([cell, cell], 1, packed=False) == 2 * left_s
-
-
-def test_first_steps_tell_before_any_cell_has_ended() -> None:
-    cells = [running(10.0, 30.0), waiting("b")]
-    assert durations().seconds_left(cells, 1, packed=False) == 30 + 40
-
-
-def test_nothing_known_is_none_and_nothing_left_is_zero() -> None:
-    assert durations().seconds_left([waiting("a")], 1, packed=False) is None
-    assert durations().seconds_left([running(1.0)], 1, packed=False) is None
-    assert durations().seconds_left([], 1, packed=False) == 0.0
-
-
-def test_packed_cells_run_beside_each_other() -> None:
-    known = durations(("a", 10.0), ("wide", 30.0))
-    narrow = [waiting("a")] * 8
-    assert known.seconds_left(narrow, 4, packed=True) == 20.0
-    assert known.seconds_left([*narrow, waiting("wide")], 4, packed=True) == 30.0, "longest"
-    whole = [waiting("a", None)] * 3
-    assert known.seconds_left([*narrow, *whole], 4, packed=True) == 50.0, "auto takes all four"
-
-
-def test_a_cluster_runs_as_many_side_by_side_as_now() -> None:
-    known = durations(("a", 10.0))
-    cells = [running(0.0, devices=2)] * 3 + [waiting("a", 2)] * 6
-    assert known.seconds_left(cells, None, packed=False) == 30.0
-    assert known.seconds_left([waiting("a", 2)] * 6, None, packed=False) == 60.0
+def test_what_is_left_of_cells(
+    ended: Any, cells: list[CellStatus], devices: int | None, packed: bool, left_s: float | None
+) -> None:
+    assert durations(*ended).seconds_left(cells, devices, packed) == left_s
 
 
 def test_a_cell_that_makes_no_step_is_told_of_once() -> None:

@@ -58,6 +58,17 @@ def test_a_job_is_composed_as_hydra_composes_it(
     assert again == expected, "an earlier job must not show in a later one"
 
 
+@pytest.mark.parametrize(
+    ("words", "key"), [(("experiment=agnews_base",), "max_epochs"), (("seed=3",), None)]
+)
+def test_the_keys_that_an_experiment_sets_are_known(
+    composer: Composer, words: tuple[str, ...], key: str | None
+) -> None:
+    composer.plain(words, 0)
+    found = composer.written(words)
+    assert key in found if key else found == ()
+
+
 @pytest.mark.parametrize("wrong", ["sede=3", "model.widht.x=3", "+seed=3", "model=nonesuch"])
 def test_what_hydra_refuses_is_refused(composer: Composer, wrong: str) -> None:
     with pytest.raises(HydraException):

@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,8 +61,10 @@ def test_what_fits_runs_for_real_and_keeps_its_id(words: tuple[str, ...]) -> Non
 def test_a_script_is_told_of_ranks_that_are_not_there() -> None:
     words = ("experiment=script", "script.command=python s.py", "devices=8", "rehearse=auto")
     (one,), _, _ = rehearse_absent([asked(*words)], lambda _: 1, lambda _: "H200")
-    assert settings_of(one.cell, 1).rehearsed_ranks == 8
+    told = settings_of(one.cell, 1)
+    assert (told.rehearsed_ranks, "PYTHONPATH" in told.environment) == (8, True)
     assert settings_of(asked(*words[:2], "devices=2").cell, 2).rehearsed_ranks is None
+    assert "PYTHONPATH" not in settings_of(asked().cell, 1).environment
 
 
 @pytest.mark.parametrize(("strategy", "advised"), [("ddp", True), ("fsdp", False)])
@@ -184,3 +187,6 @@ def test_too_few_gpus_are_refused_with_the_key_that_rehearses() -> None:
     host = Host((DeviceInfo("cuda", "NVIDIA H200", "GPU-0", 0),), None, {})
     with pytest.raises(HostMismatch, match="rehearse=true rehearses more"):
         devices_for(asked("devices=8"), host)
+    cpus = replace(host, slots=(DeviceInfo("cpu", "a CPU"),))
+    with pytest.raises(HostMismatch, match=r"the devices of this host$"):
+        devices_for(asked("devices=8"), cpus)

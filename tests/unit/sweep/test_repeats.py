@@ -45,30 +45,33 @@ def record(
         write_cell(folder.cell(cell.planned.name), cell.planned, run)
 
 
+NOISY = {0: 1.0, 1: 1.4, 2: 0.8}
+
+
+@pytest.fixture
+def undecided(tmp_path: Path, cells: list[Cell]) -> tuple[SweepFolder, dict[str, Request]]:
+    """A pair that three rounds leave open, and what was asked for."""
+    folder = SweepFolder(tmp_path)
+    record(folder, cells, NOISY)
+    return folder, dict(adaptive_requests(cells))
+
+
 def test_auto_begins_with_the_first_look(cells: list[Cell]) -> None:
     assert len(cells) == 6
     assert {c.planned.repeat for c in cells} == {0, 1, 2}
     assert len(adaptive_requests(cells)) == 2
 
 
-def test_an_undecided_pair_gets_a_whole_round_and_a_decided_one_none(
-    tmp_path: Path, cells: list[Cell]
+def test_an_undecided_pair_gets_a_whole_round_once_and_a_decided_one_none(
+    undecided: tuple[SweepFolder, dict[str, Request]], cells: list[Cell]
 ) -> None:
-    folder, requests = SweepFolder(tmp_path), adaptive_requests(cells)
-    record(folder, cells, {0: 1.0, 1: 1.4, 2: 0.8})
+    folder, requests = undecided
     more = next_rounds(folder, requests).cells
     assert [c.planned.repeat for c in more] == [3, 3]
     assert {c.planned.config_id for c in more} == set(requests)
-    record(folder, cells, {0: 1.0, 1: 1.01, 2: 0.99})
-    assert next_rounds(folder, requests).cells == []
-
-
-def test_it_ends_when_everything_wanted_was_planned(tmp_path: Path, cells: list[Cell]) -> None:
-    """Whatever keeps the new rounds from running: a budget that is spent, say."""
-    folder, requests = SweepFolder(tmp_path), adaptive_requests(cells)
-    record(folder, cells, {0: 1.0, 1: 1.4, 2: 0.8})
-    more = next_rounds(folder, requests).cells
     add_to_plan(folder, more, "exclusive", 2)
+    assert next_rounds(folder, requests).cells == [], "planned, whatever keeps it from running"
+    record(folder, cells, {0: 1.0, 1: 1.01, 2: 0.99})
     assert next_rounds(folder, requests).cells == []
 
 
@@ -79,37 +82,30 @@ def test_a_lost_half_is_made_up_for_by_a_whole_new_round(tmp_path: Path, cells: 
     """
     folder, requests = SweepFolder(tmp_path), adaptive_requests(cells)
     lost = next(c for c in cells if c.planned.devices == 2 and c.planned.repeat == 1)
-    record(folder, cells, {0: 1.0, 1: 1.4, 2: 0.8}, lost=lost)
+    record(folder, cells, NOISY, lost=lost)
     following = next_rounds(folder, requests)
     more, (found,) = following.cells, following.looked_at
     assert (found.runs, found.wanted) == (2, 3)
     assert sorted((c.planned.devices, c.planned.repeat) for c in more) == [(1, 3), (2, 3)]
 
 
-def test_a_pair_without_time_for_its_next_rounds_stays_open(
-    tmp_path: Path, cells: list[Cell]
+def test_a_pair_without_time_for_its_next_rounds_stays_open_but_of_three_runs(
+    undecided: tuple[SweepFolder, dict[str, Request]], cells: list[Cell]
 ) -> None:
-    folder, requests = SweepFolder(tmp_path), adaptive_requests(cells)
-    record(folder, cells, {0: 1.0, 1: 1.4, 2: 0.8})
+    folder, requests = undecided
     following = next_rounds(folder, requests, lambda needed: len(needed) < 2)
     assert following.cells == []
     assert following.left_open == list(following.looked_at)
     assert not next_rounds(folder, requests, lambda needed: len(needed) < 3).left_open
-
-
-def test_the_runs_that_a_verdict_needs_are_made_whatever_they_take(
-    tmp_path: Path, cells: list[Cell]
-) -> None:
-    folder, requests = SweepFolder(tmp_path), adaptive_requests(cells)
-    record(folder, cells, {0: 1.0, 1: 1.4, 2: 0.8}, lost=cells[0])
-    assert len(next_rounds(folder, requests, lambda needed: False).cells) == 2
+    record(lost := SweepFolder(folder.path / "lost"), cells, NOISY, lost=cells[0])
+    more = next_rounds(lost, requests, lambda needed: False).cells
+    assert len(more) == 2, "a verdict needs them, whatever they take"
 
 
 def test_a_pair_that_was_not_asked_for_as_a_whole_gets_no_half_rounds(
-    tmp_path: Path, cells: list[Cell]
+    undecided: tuple[SweepFolder, dict[str, Request]],
 ) -> None:
-    folder, requests = SweepFolder(tmp_path), adaptive_requests(cells)
-    record(folder, cells, {0: 1.0, 1: 1.4, 2: 0.8})
+    folder, requests = undecided
     wide = {i: one for i, one in requests.items() if one.cell.strategy.name == "ddp"}
     assert next_rounds(folder, wide).cells == []
 

@@ -1,6 +1,5 @@
 """Cells of different world sizes on a host: round by round, and full."""
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -20,7 +19,6 @@ class Waits:
     world_size: int
     repeat: int
     slots: Sequence[DeviceInfo] = GPUS
-    seconds: float = 1.0
     cell: Any = field(init=False)
     demand: Any = field(init=False)
 
@@ -60,46 +58,3 @@ def test_a_cell_takes_no_device_that_it_may_not_have() -> None:
     first, other = Waits("first", 2, 0, GPUS[:4]), Waits("other", 4, 0, GPUS[4:])
     assert starts_now([first, other], 3) == ["other"]
     assert starts_now([first, other, Waits("any", 2, 0)], 0) == ["first", "other", "any"]
-
-
-def play(runs: Sequence[Waits]) -> tuple[float, list[Waits]]:
-    """Seconds until the last has ended, and the order in which they started."""
-    left, running, order, now = list(runs), list[tuple[float, Waits]](), list[Waits](), 0.0
-    while left or running:
-        taken = sum(run.world_size for _, run in running)
-        for key in starts_now(left, taken):
-            (started,) = [run for run in left if run.key == key]
-            left.remove(started)
-            running.append((now + started.seconds, started))
-            order.append(started)
-        assert sum(run.world_size for _, run in running) <= len(GPUS)
-        done = min(running, key=lambda one: one[0])
-        now = done[0]
-        running.remove(done)
-    return now, order
-
-
-def matrix(seed: int) -> list[Waits]:
-    """Three workloads on 1, 2, 4 and 8 devices, shuffled in each of 5 rounds."""
-    rng, runs = random.Random(seed), list[Waits]()
-    alone_s = [rng.uniform(10, 120) for _ in range(3)]
-    for repeat in range(5):
-        block = [
-            Waits(f"{i}x{n}r{repeat}", n, repeat, seconds=12 + s / n ** rng.uniform(0.3, 0.9))
-            for i, s in enumerate(alone_s)
-            for n in (1, 2, 4, 8)
-        ]
-        rng.shuffle(block)
-        runs += block
-    return runs
-
-
-def test_rounds_cost_little_of_the_host() -> None:
-    """Mean over 10 matrices, over device-time by devices: a bound that nothing beats."""
-    over = []
-    for seed in range(10):
-        runs = matrix(seed)
-        seconds, order = play(runs)
-        assert [run.repeat for run in order] == sorted(run.repeat for run in order)
-        over.append(seconds / (sum(run.world_size * run.seconds for run in runs) / len(GPUS)))
-    assert 1.0 <= sum(over) / len(over) <= 1.15

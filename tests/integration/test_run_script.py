@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from fakes.train_command import Finished, Train
-from scalewise.records import BACKWARD_LOSS, CellFolder, read_steps
+from scalewise.analysis.balance import audit_shards
+from scalewise.records import BACKWARD_LOSS, CellFolder, read_shard, read_steps
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -99,10 +100,11 @@ def test_replicas_are_compared_and_their_gradients_counted(ran: Finished) -> Non
     assert first.communication is not None and first.communication.rounds_per_step == 1
 
 
-def test_what_was_not_seen_of_it_is_told_and_its_loss_is_kept(ran: Finished) -> None:
-    details = (ran.sweep.report_path / "details.md").read_text()
-    assert "which samples a rank fed was not checked: the sampler divides" in details
+def test_what_its_ranks_fed_is_audited_and_their_losses_are_kept(ran: Finished) -> None:
+    shards = [read_shard(cell(ran, 2).shard_path(rank), rank) for rank in (0, 1)]
+    assert audit_shards(shards, 2).verdict == "sharded"
     for rank in cell(ran, 2).load_result().ranks:
+        assert "audit of data" not in rank.missing
         assert rank.metrics[BACKWARD_LOSS] == pytest.approx(2.3, abs=0.5)
 
 

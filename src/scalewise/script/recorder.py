@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
+from torch.utils.data import DistributedSampler
 
 from scalewise.config import ConfigError, ending_of
 from scalewise.host import CoreUseMeter, RunQueue
@@ -25,6 +28,8 @@ from scalewise.records import (
     HeartbeatWriter,
     LengthRecord,
     RankSummary,
+    ShardIndices,
+    write_shard,
 )
 from scalewise.script.losses import Losses
 from scalewise.script.models import Models
@@ -387,6 +392,7 @@ class ScriptRecorder:
             if self._logged:
                 self._append_logged()
             self._background.stop()
+            self._save_shard()
             self.folder.save_rank(replace(self._summary(looks), **host_figures))
             self._close()
             self.note_late()
@@ -407,16 +413,20 @@ class ScriptRecorder:
         said = "models were given {:,} samples a step, which count, and loaders gave {:,}"
         return {"sample count": said.format(*found)}
 
-    @property
-    def _unchecked_shard(self) -> Mapping[str, str]:
-        """Why nobody checked which part of the data this rank fed: its indices may be its own."""
-        ranks = self._ranks
+    def _save_shard(self) -> None:
+        """Keep which samples this rank fed, where that is known; else why nobody checks it."""
+        ranks, share = self._ranks, share_of(self.sampler)
         if ranks == 1:
-            return {}
-        share = share_of(self.sampler)
-        none = "no sampler told of ranks, so each may have fed all of the data"
-        found = f"the sampler divides among {ranks} ranks" if share and share[1] == ranks else none
-        return {"audit of data": f"which samples a rank fed was not checked: {found}"}
+            return
+        shard, why = None, f"the sampler divides among {ranks} ranks"
+        if share is None or share[1] != ranks:
+            why = "no sampler told of ranks, so each may have fed all of the data"
+        elif self._task.rehearsed is None:
+            shard = drawn_shard(self.sampler, self._place.rank, self.steps.samples)
+        if shard is not None:
+            write_shard(self.folder.shard_path(self._place.rank), shard)
+            return
+        self._missing["audit of data"] = f"which samples a rank fed was not checked: {why}"
 
     def _trained(self) -> dict[int, torch.Tensor]:
         return {id(one): one for model in self.models.found for one in model.parameters()}
@@ -447,7 +457,6 @@ class ScriptRecorder:
             missing={
                 **self._missing,
                 **self._fed_unlike_fetched,
-                **self._unchecked_shard,
                 **steps.missing,
             },
             communication=steps.gradients.record(steps.steps - steps.warmup_steps),
@@ -468,6 +477,25 @@ def share_of(sampler: object) -> tuple[int, int] | None:
             if isinstance(found[0], int) and isinstance(found[1], int):
                 return found[0], found[1]
     return None
+
+
+MOST_AUDITED: Final = 10_000_000
+"""Samples of a data set, from which on listing them anew takes seconds and gigabytes."""
+
+
+def drawn_shard(sampler: object, rank: int, fed: int) -> ShardIndices | None:
+    """The first ``fed`` samples that torch's sampler gives ``rank`` in epoch 0, listed anew.
+
+    None for another sampler: to list its samples may change those that it draws next.
+    """
+    torchs: Any = copy.copy(getattr(sampler, "sampler", sampler))
+    if getattr(type(torchs), "__iter__", None) is not DistributedSampler.__iter__:
+        return None
+    if len(torchs.dataset) > MOST_AUDITED:
+        return None
+    torchs.set_epoch(0)  # one rank may have begun another than the others
+    indices = np.fromiter(torchs, np.int64)
+    return ShardIndices(rank, indices[:fed], len(torchs.dataset), fed >= len(indices))
 
 
 def steps_before(optimizer: Optimizer) -> int:

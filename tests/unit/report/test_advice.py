@@ -57,7 +57,7 @@ def option(section: Section, name: str) -> Mapping[str, Any]:
             "take 2 devices",
             {
                 "single x1": "baseline", "ddp x2": "pays",
-                "ddp x2, rehearsed over doctor": "cannot tell",
+                "ddp x2, rehearsed over doctor": "likely pays",
             },
         ),
         (

@@ -136,7 +136,7 @@ def test_the_devices_of_the_widest_cell_are_examined_once_and_before_anything_ru
         assert locks, "its ranks hold the devices, and the sweep's folder"
         return killed
 
-    monkeypatch.setattr("scalewise.doctor.examination.examine", examine)
+    monkeypatch.setattr("scalewise.doctor.examine", examine)
     wide = asked("tracking=none", "repeats=1", "devices=2", "sweep.doctor=true")
     run(engine, monkeypatch, supervisors, "sweep.doctor=true", seeds=(1, 2), more=[wide])
     assert looked == [(0, GPUS)]

@@ -200,8 +200,9 @@ def regime(config: Configuration) -> Regime:
     budget = make_budget(config)
     if budget is None or not budget.knows_activity:
         return "unknown"
-    late = budget.loss("host_late")
-    return "host" if late and late.share >= HOST_SHARE else "GPU"
+    # A host that waits for a core makes its GPU wait.
+    late = (budget.ms("host_late") or 0.0) + (budget.ms("contention") or 0.0)
+    return "host" if late >= HOST_SHARE * budget.measured_ms else "GPU"
 
 
 _UNTOLD: Mapping[Regime, str] = {

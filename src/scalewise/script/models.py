@@ -14,30 +14,46 @@ OnForward = Callable[[nn.Module, tuple[Any, ...], Mapping[str, Any]], None]
 
 
 class Hook:
-    """Stands before each call of a model; stays behind where that is copied, or saved as a whole.
+    """Stands before each call of a model, and before what ``model.compile()`` makes of it.
 
-    It takes the place of what ``model.compile()`` made, if anything did. A registered forward hook
-    would be compiled too, and of any model it sends each call torch's longer way.
+    A registered forward hook would be compiled too, and of any model it sends each call torch's
+    longer way. Nothing is written into the model itself: what copies, saves or scripts its
+    attributes finds it as it is, and a copy runs its own parameters.
     """
 
     def __init__(self, model: nn.Module, on_forward: OnForward) -> None:
-        self._model, self._on_forward = model, on_forward
-        self._compiled = model.__dict__.get(_PLACE)
-        self._call = self._compiled or model._call_impl
+        self._model, self._kind, self._on_forward = model, type(model), on_forward
         self.was_called = False
-        model.__dict__[_PLACE] = self  # a wrapper may hand on what is set by name
+        _hooks[id(model)] = self
+        setattr(self._kind, _PLACE, _Place())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.was_called = True
-        self._on_forward(self._model, args, kwargs)
-        return self._call(*args, **kwargs)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(None), ()  # nothing stands there in a copy
+        model = self._model
+        self._on_forward(model, args, kwargs)
+        return (model.__dict__.get(_PLACE) or model._call_impl)(*args, **kwargs)
 
     def remove(self) -> None:
-        if self._model.__dict__.get(_PLACE) is self:
-            self._model.__dict__[_PLACE] = self._compiled
+        if _hooks.get(id(self._model)) is self:
+            del _hooks[id(self._model)]
+        if all(hook._kind is not self._kind for hook in _hooks.values()):
+            setattr(self._kind, _PLACE, None)  # as torch has it
+
+
+_hooks: dict[int, Hook] = {}
+"""By the ``id`` of the model."""
+
+
+class _Place:
+    """In the class of a watched model, where torch looks for a compiled call."""
+
+    def __get__(self, model: nn.Module | None, kind: object = None) -> Any:
+        # No graph is to hold a hook.
+        hook = None if torch.compiler.is_dynamo_compiling() else _hooks.get(id(model))
+        return hook if hook or model is None else model.__dict__.get(_PLACE)
+
+    def __set__(self, model: nn.Module, call: Any) -> None:
+        model.__dict__[_PLACE] = call
 
 
 class Models:
@@ -52,6 +68,8 @@ class Models:
         self._known: set[int] = set()
         """Parameters, by ``id``, whose models were looked for."""
         self._hooks: dict[int, Hook] = {}
+        self._silent: set[int] = set()
+        """Models, by ``id``, that were never called."""
         self.found: list[nn.Module] = []
 
     def find(self, optimizer: torch.optim.Optimizer) -> None:
@@ -60,28 +78,32 @@ class Models:
         if own <= self._known:
             return
         self._known |= own
-        hooked = {id(model) for model in self.found}
-        for model in outermost(own):
-            if id(model) not in hooked:
-                self._hook(model)
+        self._hook_outermost()
 
-    def look_inside(self) -> None:
+    def look_again(self) -> None:
         """In the place of each model that was never called, hook the modules inside it.
 
-        A class may hold two networks and call these alone.
+        A class may hold two networks and call these alone; what was compiled later is hooked too.
         """
         silent = [model for model in self.found if not self._hooks[id(model)].was_called]
+        self._silent |= {id(model) for model in silent}
         for model in silent:
             self.found.remove(model)
             self._hooks.pop(id(model)).remove()
             for child in model.children():
                 if _holds(child, self._known):
                     self._hook(child)
+        self._hook_outermost()
 
     def leave(self) -> None:
         """Remove every hook."""
         for hook in self._hooks.values():
             hook.remove()
+
+    def _hook_outermost(self) -> None:
+        for model in outermost(self._known):
+            if id(model) not in self._hooks and id(model) not in self._silent:
+                self._hook(model)
 
     def _hook(self, model: nn.Module) -> None:
         self._hooks[id(model)] = Hook(model, self._on_forward)
@@ -91,7 +113,7 @@ class Models:
 def outermost(parameters: Collection[int]) -> Iterator[nn.Module]:
     """The modules of this process that hold any of these and lie within no other module.
 
-    ``parameters`` are given by ``id``. It takes some 0.1 s, once a script.
+    ``parameters`` are given by ``id``. It takes some 0.1 s.
     """
     modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
     inner = {id(child) for module in modules for child in module.children()}

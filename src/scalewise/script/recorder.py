@@ -103,6 +103,8 @@ class ScriptRecorder:
         self._thread = threading.get_native_id()
         """The one that trains: no thread of a fork has its number."""
         self._beaten = 0
+        self._learns = False
+        """Whether the last forward was one with gradients."""
         self._begins_until = max(task.warmup_steps, _LOOKED_AT)
         self._watches = self._fetching = False
         """Whether the gradients of a DDP are watched; whether a batch is waited for."""
@@ -231,7 +233,7 @@ class ScriptRecorder:
                     f"{type(optimizer).__name__} skips steps of a GradScaler by itself, on the GPU"
                 )
         if self.moments.unseen:
-            self.models.look_inside()
+            self.models.look_again()
         if self.moments.unseen > _UNSEEN_UP_TO:
             self._give_up(ConfigError(
                 f"{self._task.name}: found {_UNSEEN_UP_TO} optimizer steps, no forward of a "
@@ -247,13 +249,20 @@ class ScriptRecorder:
         if self._has_ended:
             self._leave()
             return
-        samples, scores = 0, False
-        if torch.is_grad_enabled():
+        samples, scores, learns = 0, False, torch.is_grad_enabled()
+        if learns:
+            if torch._C._get_tracing_state() or (
+                self._learns and torch._C._current_graph_task_id() >= 0
+            ):
+                return  # nothing is trained, or a checkpoint runs the same batch anew
             samples = count_samples(args) or (count_samples(kwargs) if kwargs else 0)
+            if type(samples) is not int:
+                return  # it is exported, with a symbol for the number
             if self.steps.batch_shape is None:
                 self.steps.batch_shape = first_shape(args) or first_shape(kwargs)
         else:
             scores = not model.training
+        self._learns = learns
         self.moments.begin_forward(id(model), samples, scores)
         if self._last is not None and self.steps.steps >= self._last:
             self.finish()

@@ -142,6 +142,9 @@ class ScriptSteps:
         self._optimizing -= 1
         if self._optimizing:
             self._optimizing = max(0, self._optimizing)  # it began before anybody watched
+            if id(optimizer) == self._leader and not self.is_due:
+                # Should a forward come before the outer one ends, then that was given up.
+                self.is_due, self.unseen = True, -1
             return
         self._take(_OPTIMIZER_END)
         self._last, who = _OPTIMIZER_END, id(optimizer)
@@ -158,6 +161,8 @@ class ScriptSteps:
 
     def end_due_step(self) -> None:
         """End the step, which is due."""
+        if self.unseen < 0:
+            self._optimizing = 0
         self.is_due, self.unseen = False, 0
         if self._last != _OPTIMIZER_END:
             self._take(_OPTIMIZER_END)  # its moment is the end of the step

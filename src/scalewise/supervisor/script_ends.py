@@ -90,8 +90,8 @@ def _unrecorded(rank: int, folder: CellFolder) -> Ending:
         )
     else:
         message = (
-            f"rank {rank} left by os._exit after {beat.step} steps, before its records were whole; "
-            "allowed: a script that returns"
+            f"rank {rank} left by os._exit after {beat.step} steps or more, before its records "
+            "were whole; allowed: a script that returns"
         )
     return Ending("failed", "config", message, rank, 0)
 

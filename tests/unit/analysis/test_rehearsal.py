@@ -101,6 +101,17 @@ def test_what_keeps_a_script_from_its_single_device_is_not_the_batch_that_it_div
     assert "other cells on the host" in one.reason
 
 
+@pytest.mark.parametrize(("delay_ms", "limit"), [(0.0, "GPU"), (0.5, "host")])
+def test_a_gpu_whose_host_waits_for_a_core_is_limited_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delay_ms: float, limit: Regime
+) -> None:
+    monkeypatch.setattr(step_parts, "_activity", lambda usage: dict.fromkeys(range(8), 0.883))
+    played(tmp_path, *three(SINGLE), *three(rehearsal()))
+    edit_ranks(tmp_path, lambda one: one.update(run_queue_ms_per_step=delay_ms), "*ddp_rehearsed*")
+    (one,) = analyse(load_sweep(tmp_path)).rehearsals
+    assert regime(one.config) == limit
+
+
 @pytest.mark.parametrize(("ranks", "word"), [(2, "likely pays"), (8, "likely does not pay")])
 def test_the_whole_interval_decides(tmp_path: Path, ranks: int, word: str) -> None:
     found = played(tmp_path, *three(SINGLE), *three(rehearsal(ranks)), ranks=ranks)

@@ -2,7 +2,7 @@
 
 import copy
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -33,11 +33,13 @@ def called() -> list[nn.Module]:
 
 
 @pytest.fixture
-def models(called: list[nn.Module]) -> Models:
+def models(called: list[nn.Module]) -> Iterator[Models]:
     def on_forward(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         called.append(model)
 
-    return Models(on_forward)
+    found = Models(on_forward)
+    yield found
+    found.leave()
 
 
 def test_only_the_outermost_that_holds_them_is_found() -> None:
@@ -62,10 +64,35 @@ def test_a_model_is_told_of_once_a_call_and_not_its_parts(
 def test_copies_and_saved_ones_tell_nobody(models: Models, called: list[nn.Module]) -> None:
     model = Kept(3, 3)
     models.find(torch.optim.SGD(model.parameters(), 0.1))
-    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
-        other(torch.ones(2, 3))
+    torn = Kept.__new__(Kept)
+    torn.__dict__ = {**vars(model), "_parameters": {"weight": torch.zeros(2, 3), "bias": None}}
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torn):
+        made = other(torch.ones(2, 3))
+    assert made.shape == (2, 2)  # of its own parameters
     assert b"scalewise" not in pickle.dumps(model)
     assert called == []
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_a_watched_model_can_be_scripted_and_traced(models: Models) -> None:
+    model, x = nn.Linear(3, 3), torch.ones(2, 3)
+    models.find(torch.optim.SGD(model.parameters(), 0.1))
+    for other in (torch.jit.script(model), torch.jit.trace(model, x)):
+        assert torch.equal(other(x), model(x))
+
+
+def test_what_is_compiled_in_place_later_is_told_of_too_and_others_of_its_class_are_not(
+    models: Models, called: list[nn.Module]
+) -> None:
+    model, other, x = nn.Linear(3, 3), nn.Linear(3, 3), torch.ones(2, 3)
+    models.find(torch.optim.SGD(model.parameters(), 0.1))
+    for one in (model, other):
+        one._compiled_call_impl = lambda x: x + 1  # type: ignore[assignment]
+        assert torch.equal(one(x), x + 1)
+    assert called == [model]
+    models.leave()
+    assert torch.equal(model(x), x + 1)
+    assert vars(nn.Linear)["_compiled_call_impl"] is None
 
 
 def test_one_that_is_never_called_is_looked_into(models: Models, called: list[nn.Module]) -> None:
@@ -73,11 +100,11 @@ def test_one_that_is_never_called_is_looked_into(models: Models, called: list[nn
     models.find(torch.optim.SGD(agent.parameters(), 0.1))
     agent.actor(torch.ones(2, 3))
     assert called == []
-    models.look_inside()
+    models.look_again()
     agent.actor(torch.ones(2, 3))
     agent.critic(torch.ones(2, 3))
     assert called == [agent.actor, agent.critic]
-    models.look_inside()
+    models.look_again()
     assert models.found == [agent.actor, agent.critic]
 
 
@@ -91,3 +118,17 @@ def test_a_model_compiled_in_place_is_told_of_outside_its_graph(
     assert called == [model]
     models.leave()
     assert model._compiled_call_impl is plain
+
+
+def test_a_wrapper_that_is_compiled_later_is_told_of_and_holds_no_hook(
+    models: Models, called: list[nn.Module]
+) -> None:
+    model, x = nn.Sequential(nn.Linear(3, 3)), torch.ones(2, 3)
+    models.find(torch.optim.SGD(model.parameters(), 0.1))
+    plain = model(x)
+    compiled: Any = torch.compile(model, backend="eager", fullgraph=True)
+    assert torch.equal(compiled(x), plain)
+    assert called == [model]
+    models.look_again()
+    assert torch.equal(compiled(x), plain)
+    assert called == [model, compiled]

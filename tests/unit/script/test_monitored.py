@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset, dataloader
 
 import scalewise
@@ -134,7 +135,7 @@ def test_afterwards_nothing_of_torch_is_changed(tmp_path: Path) -> None:
             model(batch).sum().backward()
             optimizer.step()
         assert seen() != before
-        assert "_compiled_call_impl" in vars(model)
+        assert model._compiled_call_impl is not None
     assert seen() == before
     assert model._compiled_call_impl is None
 
@@ -302,3 +303,19 @@ def test_a_model_keeps_its_name_within_what_torch_makes_of_it() -> None:
     sharded = Net()
     sharded.__class__ = type("FSDPNet", (FSDPModule, Net), {})
     assert describe_model(sharded)["class"] == describe_model(model)["class"]
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_a_batch_that_a_checkpoint_runs_anew_counts_once(tmp_path: Path, reentrant: bool) -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with scalewise.monitor(model, optimizer, folder=tmp_path / "records", warmup_steps=0):
+        for batch in batches(12):
+            made = checkpoint(model, batch.requires_grad_(), use_reentrant=reentrant)
+            made.sum().backward()
+            optimizer.step()
+    (cell,) = cells(tmp_path / "records")
+    (rank,) = cell.load_result().ranks
+    assert rank.samples_fed == 8 * rank.steps_completed > 0
+    assert rank.largest_step_samples == 8

@@ -101,6 +101,21 @@ def test_a_step_whose_samples_nobody_counted_is_not_timed_and_the_next_is_counte
     assert [step[1:] for step in script.steps] == [(64, False), (64, False), (0, True), (32, False)]
 
 
+@pytest.mark.parametrize("calls_itself", [False, True])
+def test_a_step_after_one_that_was_given_up_is_one(calls_itself: bool) -> None:
+    script = Script()
+    for number in range(4):
+        script.forward()
+        script.backward()
+        if number == 1 or calls_itself:  # an error left it, or a class of the script's wraps it
+            script.moments.begin_optimizer()
+        script.optimize()
+        if calls_itself:
+            script.moments.end_optimizer(7)
+    assert [samples for _, samples, _ in script.steps] == [64] * 4
+    assert script.moments.unseen == 0
+
+
 def test_accumulated_batches_are_parts_of_one_step() -> None:
     script = Script()
     for _ in range(2):

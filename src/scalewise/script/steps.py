@@ -173,6 +173,7 @@ class ScriptSteps:
                 self._last_unlike = fed, self._fetched
         # The first one whose models are not fed any more: nobody counted what was fetched for it.
         uncounted = not (fed or self._counts_fetched)
+        self.unseen = int(uncounted)  # another one may be run instead
         self._timer.end_step(0, fed or self._fetched, self._scored or uncounted)
         self._last, self._scored = None, False
         self._fetched = self._batch = 0

@@ -93,12 +93,17 @@ def test_of_a_step_that_is_not_divided_its_end_alone_is_marked() -> None:
 def test_a_step_whose_samples_nobody_counted_is_not_timed_and_the_next_is_counted() -> None:
     script = Script()
     script.timer.clock.divides = False
-    for feeds in (True, True, False, False):
+    unseen = []
+    for feeds in (True, True, False, False, False):
         script.fetch(32)
+        unseen.append(script.moments.unseen)
         if feeds:
             script.forward(samples=64)
         script.optimize()
-    assert [step[1:] for step in script.steps] == [(64, False), (64, False), (0, True), (32, False)]
+    assert unseen == [0, 0, 0, 1, 0], "models are looked for once"
+    assert [step[1:] for step in script.steps] == [
+        (64, False), (64, False), (0, True), (32, False), (32, False),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("calls_itself", [False, True])

@@ -35,7 +35,14 @@ from scalewise.script.losses import Losses
 from scalewise.script.models import Models
 from scalewise.script.place import Place, Task
 from scalewise.script.steps import ScriptSteps
-from scalewise.train import RankContext, RunLength, TooLateError, file_store
+from scalewise.train import (
+    RankContext,
+    RunLength,
+    TooLateError,
+    file_store,
+    is_in_backward,
+    is_traced,
+)
 from scalewise.train.recording import (
     BackgroundDrain,
     MetricsRecorder,
@@ -251,9 +258,7 @@ class ScriptRecorder:
             return
         samples, scores, learns = 0, False, torch.is_grad_enabled()
         if learns:
-            if torch._C._get_tracing_state() or (
-                self._learns and torch._C._current_graph_task_id() >= 0
-            ):
+            if is_traced() or (self._learns and is_in_backward()):
                 return  # nothing is trained, or a checkpoint runs the same batch anew
             samples = count_samples(args) or (count_samples(kwargs) if kwargs else 0)
             if type(samples) is not int:

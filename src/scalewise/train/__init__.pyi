@@ -22,3 +22,5 @@ from .rank import Team as Team
 from .rehearsal import join_alone as join_alone
 from .torch_internals import default_store as default_store
 from .torch_internals import file_store as file_store
+from .torch_internals import is_in_backward as is_in_backward
+from .torch_internals import is_traced as is_traced

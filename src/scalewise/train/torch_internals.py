@@ -23,6 +23,16 @@ copy_all = torch._foreach_copy_
 """One launch for a list of tensors."""
 
 
+def is_traced() -> bool:
+    """Whether ``torch.jit.trace`` runs: sizes are tensors then."""
+    return torch._C._get_tracing_state() is not None
+
+
+def is_in_backward() -> bool:
+    """Whether this thread runs a part of a backward pass."""
+    return torch._C._current_graph_task_id() >= 0
+
+
 def work_of_future(future: Any) -> Any:
     """What a collective returns that is done when ``future`` is."""
     return torch._C._distributed_c10d._create_work_from_future(future)  # type: ignore[attr-defined]

@@ -47,9 +47,12 @@ class Hooks:
         tables: list[Any] = [
             optimizers._global_optimizer_pre_hooks, optimizers._global_optimizer_post_hooks
         ]  # fmt: skip
-        self._model, self._call, self._on = model, model._compiled_call_impl, True
+        # The hook on the model stands in its class.
+        self._kind: Any = type(model)
+        self._on = True
+        self._place = vars(self._kind).get("_compiled_call_impl")
         self._tables = [(table, dict(table)) for table in tables]
-        if not all(hooks for _, hooks in self._tables):
+        if self._place is None or not all(hooks for _, hooks in self._tables):
             raise SystemExit("nothing records this script: start it with scalewise run")
 
     def put(self, on: bool) -> None:
@@ -58,7 +61,7 @@ class Hooks:
         self._on = on
         for owner, name, hooked in self._functions:
             setattr(owner, name, hooked if on else getattr(hooked, "__wrapped__", hooked))
-        self._model._compiled_call_impl = self._call if on else None
+        self._kind._compiled_call_impl = self._place if on else None
         for table, hooks in self._tables:
             table.clear()
             table.update(hooks if on else {})

@@ -53,7 +53,8 @@ class _Place:
         return hook if hook or model is None else model.__dict__.get(_PLACE)
 
     def __set__(self, model: nn.Module, call: Any) -> None:
-        model.__dict__[_PLACE] = call
+        if not isinstance(call, Hook):  # put back as it was found, it would call itself
+            model.__dict__[_PLACE] = call
 
 
 class Models:

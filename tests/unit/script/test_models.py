@@ -132,3 +132,13 @@ def test_a_wrapper_that_is_compiled_later_is_told_of_and_holds_no_hook(
     models.look_again()
     assert torch.equal(compiled(x), plain)
     assert called == [model, compiled]
+
+
+def test_what_was_read_off_a_model_can_be_put_back(models: Models, called: list[nn.Module]) -> None:
+    model = nn.Linear(3, 3)
+    models.find(torch.optim.SGD(model.parameters(), 0.1))
+    before: Any = model._compiled_call_impl
+    model._compiled_call_impl = None
+    model._compiled_call_impl = before
+    assert model(torch.ones(2, 3)).shape == (2, 3)
+    assert called == [model]

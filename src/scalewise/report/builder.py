@@ -32,7 +32,7 @@ from scalewise.report import console as console_module
 from scalewise.report import export, page
 from scalewise.report.answer import answers, in_detail
 from scalewise.report.communication_tables import communication, profiles, sent
-from scalewise.report.cost_tables import cost, target
+from scalewise.report.cost_tables import cost
 from scalewise.report.device_tables import devices, divided, energy, load_balance, memory_summary
 from scalewise.report.doctor_tables import examined
 from scalewise.report.findings import (
@@ -114,27 +114,23 @@ def own_folder(path: Path) -> Path:
     return path
 
 
-def report_sections(sweep: Source, samples: int | None = None) -> list[Section]:
-    """The sections of details.md, in their order, without empty ones.
-
-    ``samples`` is the number of samples to train, whose time and cost are shown.
-    """
+def report_sections(sweep: Source) -> list[Section]:
+    """The sections of details.md, in their order, without empty ones."""
     analysis = analysis_of(sweep)
     parts = (
-        head, in_detail, rehearsed, metrics, sizes, averages, partial(target, samples=samples),
-        cost, investment, alternative, losses, decisions, repeats, sent, scaling, resources,
-        anatomy, communication, profiles, examined, divided, mfu, load_balance, devices, energy,
-        unfinished, remarks, trackers, provenance,
+        head, in_detail, rehearsed, metrics, sizes, averages, cost, investment, alternative, losses,
+        decisions, repeats, sent, scaling, resources, anatomy, communication, profiles, examined,
+        divided, mfu, load_balance, devices, energy, unfinished, remarks, trackers, provenance,
     )  # fmt: skip
     return [section for part in parts if (section := part(analysis)).blocks]
 
 
-def build(sweep: Source, out: Path | None = None, samples: int | None = None) -> ReportFiles:
+def build(sweep: Source, out: Path | None = None) -> ReportFiles:
     """Write report.html, report.md, details.md, PNG plots, JSON and CSV into ``<sweep>/report/``.
 
-    An earlier report is replaced. ``out`` is another folder for it, ``samples`` a number of samples
-    to train, whose time and cost are shown. Raises RecordError if the sweep has no cell,
-    :class:`ConfigError` where ``out`` has other files, and OSError where none can be written.
+    An earlier report is replaced. ``out`` is another folder for it. Raises RecordError if the sweep
+    has no cell, :class:`ConfigError` where ``out`` has other files, and OSError where none can be
+    written.
     """
     if out is not None:
         _check_report_folder(out, _RESULTS)
@@ -154,7 +150,7 @@ def build(sweep: Source, out: Path | None = None, samples: int | None = None) ->
         tuple(folder / name for name in drawn),
         tuple(problems),
     )
-    whole, objective = report_sections(analysis, samples), searched(analysis)
+    whole, objective = report_sections(analysis), searched(analysis)
     searched_for = _SEARCHED if len(analysis.measured) > 1 else _SCORED
     title = searched_for.format(objective.metric) if objective else _TITLE
     write_text(files.markdown, markdown(title, front_page(analysis, folder), drawn))
@@ -162,7 +158,7 @@ def build(sweep: Source, out: Path | None = None, samples: int | None = None) ->
     write_text(files.html, page.render(title, analysis, whole))
     _write_or_remove(folder / "gpu_summary.txt", memory_summary(analysis))
     _write_or_remove(folder / "gpu_timeline.csv", export.timeline_csv(analysis))
-    write_text(files.json, export.results_json(analysis, samples))
+    write_text(files.json, export.results_json(analysis))
     write_text(files.csv, export.results_csv(analysis))
     return files
 
@@ -191,18 +187,12 @@ def build_comparison(
     return page_path
 
 
-def print_console(
-    sweep: Source,
-    console: Console | None = None,
-    samples: int | None = None,
-    *,
-    verbose: bool = False,
-) -> None:
+def print_console(sweep: Source, console: Console | None = None, *, verbose: bool = False) -> None:
     """Print the answer to a terminal; ``verbose``: below tables, losses and remarks."""
     analysis, console = analysis_of(sweep), console or Console()
     if verbose:
-        console_module.show(report_sections(analysis, samples), console)
-    parts = (head, unfinished, answers, partial(target, samples=samples), trackers)
+        console_module.show(report_sections(analysis), console)
+    parts = (head, unfinished, answers, trackers)
     console_module.show_answer([part(analysis) for part in parts], console)
 
 

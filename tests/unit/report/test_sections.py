@@ -316,39 +316,6 @@ class TestCost:
             True,
         ]
 
-    def test_a_target_has_hours_and_usd_where_somebody_asked(self, tmp_path: Path) -> None:
-        unpriced = replace(Spec(model="medium"), device_name="Some GPU")
-        priced = [replace(spec, config=PRICED) for spec in (Spec(), DDP)]
-        found = noisy(tmp_path, *priced, unpriced)
-        rows = {r["configuration"]: r for r in self.target(found).values()}
-        # 128 samples in 10 ms, at 3.60 USD an hour.
-        assert rows["large single x1"]["hours"] == "21.7 (20.6-22.8)"
-        assert rows["large single x1"]["usd"] == "78.1 (74.3-82.1)"
-        assert rows["medium single x1"]["usd"] == "missing"
-        plain = json.loads(export.results_json(found, 10**9))["target"]
-        ddp = plain["configurations"][1]
-        assert (plain["samples"], ddp["devices"]) == (10**9, 2)
-        assert ddp["usd"]["value"] == pytest.approx(ddp["hours"]["value"] * 2 * 3.6)
-        assert section(found, "target") is None
-        assert json.loads(export.results_json(found))["target"] is None
-        host = section(kept("cpu2_matrix"), "target", 10**9)
-        assert [c.key for c in host.table("target").columns] == ["configuration", "hours"]
-
-    @staticmethod
-    def target(found: Analysis) -> dict[str, dict[str, str]]:
-        table = section(found, "target", 10**9).table("target")
-        keys = [column.key for column in table.columns]
-        return {row[0]: dict(zip(keys, row, strict=True)) for row in table.cells}
-
-    def test_independent_models_reach_no_target(self, tmp_path: Path) -> None:
-        free = replace(DDP, strategy="task_parallel", devices=4, config=PRICED)
-        found = noisy(tmp_path, Spec(config=PRICED), replace(DDP, config=PRICED), free)
-        for planned, folder in SweepFolder(tmp_path).cells():
-            if "task_parallel" in planned.name:
-                folder.save_result(replace(folder.load_result(), models=4))
-        found = analyse(load_sweep(tmp_path))
-        assert set(self.target(found)) == {"large single x1", "large ddp x2"}
-
 
 class TestNumbersOfDevices:
     @staticmethod

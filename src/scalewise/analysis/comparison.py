@@ -1,8 +1,8 @@
 """Two sweeps side by side under one declared factor: is B faster or slower than A, and by how much?
 
 Configurations are matched by identity; what differs beside the declared factor refuses the match.
-Two sweeps have no rounds in common, so their runs are two samples (Welch). Every decision, interval
-and detectable change is at Bonferroni's level for the number of configurations. A mixture of states
+Two sweeps have no rounds in common, so their runs are two samples (Welch). Every decision and
+interval is at Bonferroni's level for the number of configurations. A mixture of states
 (``sweep.allow_mixed``) equals only the same mixture; one in the declared factor is said aloud.
 Repeats that a report sets aside are left out.
 """
@@ -31,7 +31,6 @@ from scalewise.analysis.statistics import (
     Estimate,
     RatioEstimate,
     bonferroni,
-    detectable_effect,
     estimate_difference,
     estimate_ratio,
 )
@@ -64,8 +63,6 @@ class Match:
     """Global samples/s of B over A. Its interval is at the level on which ``change`` was decided:
     of what is not undecided, it excludes 1 if and only if a change is shown."""
     change: Change
-    detectable: float | None
-    """The smallest ratio above 1 that such runs would show four times in five, at that level."""
     mixed: tuple[str, ...] = ()
     """Fields of the declared factor in which repeats of one side differ, in words."""
     changed: tuple[Difference, ...] = ()
@@ -278,19 +275,17 @@ def _judged(
     enough = [min(map(len, each)) >= VERDICT_RUNS for each in rates]
     level, freed = bonferroni(sum(enough)), factor_fields(factor)
     for (old, new), (below, above), judged in zip(paired, rates, enough, strict=True):
-        ratio, detectable = estimate_ratio(above, below, level), None
+        ratio = estimate_ratio(above, below, level)
         change: Change = "no difference shown" if judged else "undecided"
-        if judged and ratio.interval is not None:
-            detectable = detectable_effect(ratio, 1 - level)
-            if not ratio.interval.low <= 1 <= ratio.interval.high:
-                change = "faster" if ratio.value > 1 else "slower"
+        if judged and ratio.interval and not ratio.interval.low <= 1 <= ratio.interval.high:
+            change = "faster" if ratio.value > 1 else "slower"
         mixed = (*_mixtures(sides[0], old, freed), *_mixtures(sides[1], new, freed))
         changed = tuple(differences(old.identity, new.identity, ""))
         links = find_link(old), find_link(new)
         known = links if all(links) else None
         learned = tuple(_learned(old, new))
         label = new.label if new.label == old.label else f"{new.label} against {old.label}"
-        yield Match(label, ratio, change, detectable, mixed, changed, known, learned)
+        yield Match(label, ratio, change, mixed, changed, known, learned)
 
 
 def _learned(old: Configuration, new: Configuration) -> Iterator[Learned]:

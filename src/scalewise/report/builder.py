@@ -33,7 +33,7 @@ from scalewise.report import export, page
 from scalewise.report.answer import answers, in_detail
 from scalewise.report.communication_tables import communication, profiles, sent
 from scalewise.report.cost_tables import cost
-from scalewise.report.device_tables import devices, divided, energy, load_balance, memory_summary
+from scalewise.report.device_tables import devices, divided, load_balance, memory_summary
 from scalewise.report.doctor_tables import examined
 from scalewise.report.findings import (
     WORTH_A_ROW,
@@ -120,7 +120,7 @@ def report_sections(sweep: Source) -> list[Section]:
     parts = (
         head, in_detail, rehearsed, metrics, sizes, averages, cost, investment, alternative, losses,
         decisions, repeats, sent, scaling, resources, anatomy, communication, profiles, examined,
-        divided, mfu, load_balance, devices, energy, unfinished, remarks, trackers, provenance,
+        divided, mfu, load_balance, devices, unfinished, remarks, trackers, provenance,
     )  # fmt: skip
     return [section for part in parts if (section := part(analysis)).blocks]
 

@@ -148,9 +148,6 @@ def _match_line(match: Match, *sides: str) -> str:
     lack = ((VERDICT_RUNS - n, side) for n, side in zip(match.ratio.n, sides, strict=True))
     needed = " and ".join(f"{n} more of {side}" for n, side in lack if n > 0)
     seen = f"; a verdict needs {needed}" if few else ""
-    if match.change == "no difference shown" and match.detectable is not None:
-        change = factor(match.detectable)
-        seen = f"; a change beyond {change} would be seen four times in five"
     return f"{match.label}: {match.change}: {figure} from {runs} runs{seen}"
 
 

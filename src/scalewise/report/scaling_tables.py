@@ -10,7 +10,6 @@ from scalewise.analysis import (
     PHASE_WORDS,
     Analysis,
     Configuration,
-    Estimate,
     count_range,
     grouped,
     measured_rows,
@@ -19,7 +18,6 @@ from scalewise.records import PHASES
 from scalewise.report.sections import (
     Column,
     Picture,
-    Read,
     Section,
     figure_columns,
     item,
@@ -77,10 +75,6 @@ def scaling(analysis: Analysis) -> Section:
         Picture("throughput.png", "Throughput with 95 % intervals over runs"),
         Picture("speedup_efficiency.png", "Speedup and efficiency with 95 % intervals"),
     )
-
-
-def of(metric: str) -> Read:
-    return lambda config: config.estimate(metric)
 
 
 def same_in_every_row(analysis: Analysis) -> list[str]:
@@ -169,20 +163,10 @@ def resources(analysis: Analysis) -> Section:
     same_work = grouped(analysis.measured, lambda config: config.workload).values()
     if all(len({one.name("optimizer") for one in same}) < 2 for same in same_work):
         del columns["optimizer_memory_mib"]
-    columns["energy_j_per_million_samples"] = replace(
-        columns["energy_j_per_million_samples"],
-        unit="J per 1,000 samples",
-        read=lambda row: joules_per_1000(row.config),
-    )
     kinds = sorted({config.is_cpu for config in analysis.measured})
     note = " ".join(_RESOURCES_NOTES[is_cpu] for is_cpu in kinds)
     made = table("resources", [*columns.values()], rows, note)
     return section("resources", "Time and resources", made)
-
-
-def joules_per_1000(config: Configuration) -> Estimate | None:
-    joules = config.estimate("energy_j_per_million_samples")
-    return joules and joules.scaled(1e-3)
 
 
 def anatomy(analysis: Analysis) -> Section:

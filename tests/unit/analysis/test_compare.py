@@ -115,9 +115,6 @@ def test_an_interval_excludes_1_where_a_change_is_shown_and_only_there(tmp_path:
         for match in found.matches:
             interval = match.ratio.interval
             assert (interval.low <= 1 <= interval.high) == (match.change == "no difference shown")
-            assert match.detectable is not None
-            if match.change == "no difference shown":
-                assert max(match.ratio.value, 1 / match.ratio.value) < match.detectable
     uncorrected = estimate_ratio(*([1 / f for f in runs[side]] for side in "ba")).interval
     assert uncorrected.high < 1, "without correction a change would stand there"
     assert {m.change for m in found.matches} == {"slower", "no difference shown"}

@@ -143,14 +143,6 @@ class TestScaling:
         times = plain["throughput"]["step_time_ms"]
         assert (times["p99"], times["n"], set(times["missing"])) == (None, steps[0], {"p99"})
 
-    def test_a_figure_is_the_same_in_every_table(self) -> None:
-        found = analyse(load_sweep(STALLED / "h200x4_gpt2"))
-        rows = cells(found, "resources", "resources")
-        energy = {row["configuration"]: row for row in cells(found, "energy", "energy")}
-        assert [row["energy_j_per_million_samples"] for row in rows] == [
-            energy[row["configuration"]]["samples_j"] for row in rows
-        ]
-
     def test_losses_lead_from_the_ideal_step_to_the_measured_one(self, tmp_path: Path) -> None:
         slow = replace(DDP, phases_ms={**DDP_MS, "exposed_comm": 4.0})
         found = analysed(tmp_path, *repeats(Spec(), FACTORS), *repeats(slow, [1.0, 1.5, 0.8]))
@@ -364,26 +356,12 @@ class TestBalance:
         assert lines_of(found, "load_balance")[0].startswith("large ddp x2 (good): ")
         assert "% (good), mean over runs" in section(found, "devices").blocks[0].text
 
-    @pytest.mark.parametrize("lacks", [("timed_j",), ("run_j",), ("timed_j", "run_j")])
-    def test_a_run_whose_energy_was_read_in_part_is_in_the_table(
-        self, lacks: tuple[str, ...]
-    ) -> None:
-        found = analyse(load_sweep(kept("h200x2_gpt2")))
-        (config, *_), (device,) = found.measured, found.measured[0].runs[0].usage.devices
-        run = config.runs[0]
-        device = replace(device, energy=replace(device.energy, **dict.fromkeys(lacks)))
-        run = replace(run, usage=replace(run.usage, devices=(device,)))
-        alone = replace(config, runs=(run,))
-        found = replace(found, configurations=(alone,), pairs=())
-        assert (section(found, "energy") is None) == (len(lacks) == 2)
-
     def test_a_cpu_host_is_told_nothing_of_gpus(self, tmp_path: Path) -> None:
         slow = replace(DDP, kind="cpu", device_name="a processor", slow_ranks_ms={1: 5.0})
         alone = replace(Spec(), kind="cpu", device_name="a processor")
         path = write_sweep(tmp_path, [*repeats(alone, FACTORS), *repeats(slow, FACTORS)])
         text = builder.build(path).details.read_text().partition("## Provenance")[0]
         assert re.findall(r"\bGPUs?\b|NCCL|NVML|CUDA|throttl\w*|reads 100 %", text) == []
-        assert section(path, "energy") is None
         assert not (path / "report" / "gpu_timeline.csv").exists()
 
 

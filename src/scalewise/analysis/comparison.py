@@ -81,30 +81,20 @@ class Unmatched:
     differing: tuple[Difference, ...] = ()
 
 
-_WHERE = "earlier results lie in earlier/ of their folders"
-_WHY = "(sweep.rerun, or a result that could not be read)"
 _MOST_NAMED = 6
 
 
 def replaced_runs(sweep: Sweep) -> list[str]:
-    """A line on the runs that replaced finished ones, and one on those that were only removed.
+    """A line on the runs whose finished results were set aside; none without any.
 
     The sweep moves such a run to ``earlier/<n>`` in the folder of its cell. Nobody can tell from
     the figures that are left whether the first ones were disturbed or merely unwelcome.
     """
-    said = {True: f"made again after a result {_WHY}",
-            False: f"set aside {_WHY}, without a new result"}  # fmt: skip
-    found: dict[bool, list[str]] = {True: [], False: []}
-    for cell in sweep.cells:
-        count, name = CellFolder(cell.path).replaced_results(), cell.planned.name
-        if count:
-            found[cell.state == "done"].append(name if count == 1 else f"{name} ({count} times)")
-    return [
-        f"{len(names)} {plural(len(names), 'run')} {said[done]}: {listed(names, _MOST_NAMED)}; "
-        f"{_WHERE}"
-        for done, names in found.items()
-        if names
-    ]
+    counts = {c.planned.name: CellFolder(c.path).replaced_results() for c in sweep.cells}
+    names = [name if n == 1 else f"{name} ({n} times)" for name, n in counts.items() if n]
+    said = "whose results were set aside (sweep.rerun, or a result that could not be read)"
+    told = f"{len(names)} {plural(len(names), 'run')} {said}: {listed(names, _MOST_NAMED)}"
+    return [f"{told}; they lie in earlier/ of their folders"] if names else []
 
 
 @dataclass(frozen=True)

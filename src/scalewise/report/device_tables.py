@@ -168,11 +168,6 @@ def _balance_table(analysis: Analysis) -> Table:
     def worst(figure: str) -> Read:
         return lambda row: getattr(_worst_balance(row.config), figure)
 
-    def counted(row: Row) -> str | None:
-        readings = sum(run.utilization_readings for run in row.config.runs)
-        found = utilization.read(row)
-        return f"{estimate(found)} (n={readings})" if found else None
-
     columns = (
         name,
         replace(arrival, format=estimate),
@@ -181,8 +176,7 @@ def _balance_table(analysis: Analysis) -> Table:
         Column("slowest_rank", "its slowest rank", "", worst("slowest_rank")),
         Column("behind_ms", "behind", "ms", worst("behind_ms")),
         memory,
-        Column("utilization_cv", f"{'CPU time' if cpu else 'utilisation'} CV", "%, n readings",
-               counted),
+        utilization,
         power,
     )  # fmt: skip
     balanced = [row for row in measured_rows(analysis) if _worst_balance(row.config)]

@@ -93,19 +93,8 @@ def _code(records: Sequence[Provenance]) -> dict[str, Sequence[str | None]]:
 
 
 def _gpus(configs: Sequence[Configuration]) -> list[str]:
-    """How many there were, and which configurations have the spread between GPUs in theirs."""
-    sets = {
-        c.label: [frozenset(r.device.uuid for r in run.ranks if r.device.uuid) for run in c.runs]
-        for c in configs
-    }
-    total = len({uuid for runs in sets.values() for uuids in runs for uuid in uuids})
-    several = [
-        f"{label} ({len(set(runs))} sets in {len(runs)} runs)"
-        for label, runs in sets.items()
-        if len(set(runs)) > 1
-    ]
-    but = f" but for {', '.join(several)}" if several else ""
-    return [f"{total} in all, the same in all runs of a configuration{but}"] if total else []
+    total = len({r.device.uuid for c in configs for r in c.rank_summaries if r.device.uuid})
+    return [f"{total} in all"] if total else []
 
 
 def _commit(code: Mapping[str, Any]) -> str | None:

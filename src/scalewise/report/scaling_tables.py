@@ -10,7 +10,6 @@ from scalewise.analysis import (
     PHASE_WORDS,
     Analysis,
     Configuration,
-    count_range,
     grouped,
     measured_rows,
 )
@@ -70,7 +69,7 @@ def scaling(analysis: Analysis) -> Section:
     return section(
         "scaling",
         "Scaling",
-        lines([*same_in_every_row(analysis), *_later_starts(analysis)], "faint"),
+        lines(same_in_every_row(analysis), "faint"),
         table("scaling", columns, measured_rows(analysis), _SCALING_NOTE),
         Picture("throughput.png", "Throughput with 95 % intervals over runs"),
         Picture("speedup_efficiency.png", "Speedup and efficiency with 95 % intervals"),
@@ -97,19 +96,6 @@ def _by_model(analysis: Analysis) -> Iterator[str]:
         if len(leaves) > 1 and told:
             words = (f"{n.removesuffix('.name')}={min(found)}" for n, found in told.items())
             yield f"{model}: {', '.join(words)}"
-
-
-def _later_starts(analysis: Analysis) -> Iterator[str]:
-    """How many runs of a configuration leave out more than ``warmup_steps``."""
-    for config in analysis.measured:
-        starts = [run.cell.warm_up for run in config.runs if run.cell.warm_up]
-        later = [found for found in starts if found.is_later]
-        if later:
-            yield (
-                f"{config.label}: {len(later)} of {len(config.runs)} runs are timed from step "
-                f"{count_range(found.timed_from for found in later)} ({later[0].rule}), not from "
-                f"{later[0].least}"
-            )
 
 
 def _facts(config: Configuration) -> list[str]:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -283,8 +282,7 @@ def _curves_of(
     if len(curves) > _MOST_CURVES:
         title += f" (the first {_MOST_CURVES} of {len(curves)})"
         curves = curves[:_MOST_CURVES]
-    labels = plots.swept_values([label for label, _ in curves])
-    for i, (label, (_, runs)) in enumerate(zip(labels, curves, strict=True)):
+    for i, (label, runs) in enumerate(curves):
         for j, points in enumerate(runs):
             lonely = plots.marker(i) if len(points) < 3 else None
             axes.plot(*zip(*points, strict=True), color=plots.colour(i), lw=1.4,
@@ -295,11 +293,7 @@ def _curves_of(
     axes.set_title(title, loc="left", fontsize=11)
     plots.group_thousands(axes, "x")
     axes.xaxis.set_major_locator(MaxNLocator(5))
-    legend: dict[str, Any] = {"frameon": False, "fontsize": 8}
-    if labels != [label for label, _ in curves]:  # still long: below, where nothing is hidden
-        legend |= {"title": "else as most", "title_fontsize": 7, "fontsize": 7, "alignment": "left",
-                   "loc": "upper left", "bbox_to_anchor": (0, -0.2)}  # fmt: skip
-    axes.legend(**legend)
+    plots.legend_below(made, plots.entries_of(axes), 1)
     plots.tidy(axes, "both")
     return made
 

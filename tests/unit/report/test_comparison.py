@@ -57,7 +57,7 @@ def test_a_replaced_run_is_told_beside_the_figures_it_is_in(
     (cell / "earlier" / "1" / "result.json").write_text("{}")
     assert main(["compare", before, after, "--factor", "code"]) == 0
     said = capsys.readouterr().out
-    assert "\nB: 1 run made again after a result (sweep.rerun" in said
+    assert "\nB: 1 run whose results were set aside (sweep.rerun" in said
     assert "\nA: " not in said
 
 

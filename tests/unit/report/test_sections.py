@@ -42,7 +42,6 @@ from scalewise.records import (
 )
 from scalewise.report import builder, export, run_facts
 from scalewise.report.cost_tables import lines_of_devices
-from scalewise.report.doctor_tables import size_text
 from scalewise.report.findings import fastest_rows
 from scalewise.report.study import memory_plots
 
@@ -489,20 +488,17 @@ class TestCommunication:
 
 
 class TestDoctor:
-    def test_its_collectives_are_on_the_page_at_three_sizes(self, tmp_path: Path) -> None:
+    def test_its_collectives_are_on_the_page(self, tmp_path: Path) -> None:
         path = write_sweep(tmp_path, [Spec()])
         shutil.copy(EXAMINED, path / "doctor.json")
         found = analyse(load_sweep(path))
         assert "Collectives, nccl" not in printed(found)
         rows = cells(found, "doctor", "collectives_nccl")
         largest = [r for r in rows if r["collective"] == "all-reduce"][-1]
-        assert len(rows) % 3 == 0 and largest["size"] == "1 GiB"
+        assert largest["size"] == "1 GiB"
         rates = [r for r in json.loads(EXAMINED.read_text())["ranks"][0]["collectives"]
                  if (r["backend"], r["collective"]) == ("nccl", "all_reduce")]  # fmt: skip
-        *_, most = rates = sorted(rates, key=lambda rate: rate["bytes"])
-        middle = rates[(len(rates) - 1) // 2]["bytes"]
-        sizes = [r["size"] for r in rows if r["collective"] == "all-reduce"]
-        assert sizes[1] == size_text(middle)
+        most = max(rates, key=lambda rate: rate["bytes"])
         assert largest["bus"] == f"{most['bus_gb_s']:.0f}"
 
     def test_copies_have_a_figure_for_each_device_or_a_reason(self, tmp_path: Path) -> None:

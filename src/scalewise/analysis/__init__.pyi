@@ -119,7 +119,6 @@ from .step_figures import epochs_after as epochs_after
 from .step_figures import extremes as extremes
 from .step_figures import figures_of as figures_of
 from .steps import mean_of_known as mean_of_known
-from .steps import measure_pipeline as measure_pipeline
 from .summary import Analysis as Analysis
 from .summary import analyse as analyse
 from .summary import ending_lines as ending_lines

@@ -119,7 +119,7 @@ def _ratio_lines(comparison: Comparison) -> list[str]:
     said += [f"{a}: {x}; {b}: {y}" for x, y in links if "link" in found.split(",")]
     said += _changes(comparison)
     for match in comparison.matches:
-        said += [_match_line(match, b, a), *(f"{match.label}: {one}" for one in match.mixed)]
+        said.append(_match_line(match, b, a))
     said += [f"{side}: {line}" for side, line in comparison.replaced]
     alike = grouped(comparison.left_out, lambda one: (one.side, one.fault))
     said += [

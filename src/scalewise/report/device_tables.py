@@ -16,9 +16,7 @@ from scalewise.analysis import (
     estimate,
     estimate_runs,
     mean_of_known,
-    measure_pipeline,
     measured_rows,
-    number,
 )
 from scalewise.records import GRADES, advice, cv_percent, cv_text, grade
 from scalewise.report.sections import (
@@ -112,13 +110,6 @@ def _equals(cv: float) -> str:
     return text if text.startswith("<") else f"= {text}"
 
 
-def divided(analysis: Analysis) -> Section:
-    """Idle time of pipelines, of the first run of each."""
-    each = ((c, measure_pipeline(c.runs[0].cell, c.runs[0].anatomy)) for c in analysis.measured)
-    found = [f"{config.label}: {idle}" for config, idle in each if idle]
-    return section("divided", "Models divided over devices", lines(found))
-
-
 _MOST_RUNS = 40
 """Runs with a row of their own."""
 
@@ -198,22 +189,14 @@ def _runs_table(analysis: Analysis) -> Table:
             return None
         return f"{cv_text(worst.cv_percent)}, steps {worst.first_step} to {worst.last_step}"
 
-    def activity(row: BalancedRun) -> str | None:
-        cv, usage = row[1].value("sm_activity_cv_percent"), row[1].usage
-        readings = sum(one.activity_readings for one in usage.devices) if usage else 0
-        return None if cv is None else f"{number(cv)} (n={readings})"
-
     columns = (
         words("run", "run", lambda row: f"{row[0].label}, repeat {row[1].cell.planned.repeat}"),
         Column("arrival_cv", "arrival CV", "%", lambda row: row[2].cv_percent, cv_text),
         words("grade", "grade", lambda row: row[2].grade),
         Column("slowest_rank", "slowest rank", "", lambda row: row[2].slowest_rank),
         Column("behind_ms", "behind", "ms", lambda row: row[2].behind_ms),
-        Column("behind_share", "share of the step", "%", lambda row: row[2].behind_share,
-               lambda share: number(100 * share)),
         Column("last_in", "last in", "% of steps", lambda row: 100 * row[2].slowest_share),
         Column("worst_stretch", "worst stretch", "CV %", stretch),
-        Column("activity_cv", "SM activity CV", "%, n readings", activity),
         Column("samples_per_s", "samples/s", "global", lambda row: row[1].samples_per_s),
     )  # fmt: skip
     title = "Run by run, in the order in which they began"

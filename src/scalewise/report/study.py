@@ -359,7 +359,9 @@ def memory_breakdown(configs: Sequence[Configuration]) -> Figure | None:
                 share, values = tracks[config.config_id][i]
                 axes.plot(share, values, color=plots.colour(j), marker=plots.marker(j),
                           ms=3, lw=1.2, label=config.label)  # fmt: skip
-        axes.set_title(_panel_title([run for _, run in shown], i), fontsize=10, loc="left")
+        series, device = next(found[i] for _, run in shown if len(found := _devices(run)) > i)
+        kind = "GPU" if series.source == "nvml" else "rank"
+        axes.set_title(f"{kind} {device.index}", fontsize=10, loc="left")
         axes.set(xlim=(0, 100), ylim=(0, 1.1 * highest))
         plots.group_thousands(axes, "y")
         plots.tidy(axes, "both")
@@ -449,18 +451,6 @@ def _devices(run: Run) -> list[Device]:
         for device in sorted(series.devices, key=lambda d: (d.rank is None, d.rank, d.index))
         if _track(series, device)[0]
     ]
-
-
-def _panel_title(runs: Sequence[Run], position: int) -> str:
-    """``GPU 2`` where that is the one of every run, else whose it is."""
-    found = {
-        (series.source, device.index)
-        for run in runs
-        for series, device in _devices(run)[position : position + 1]
-    }
-    if len(found) > 1 or ("process", position) in found:
-        return f"rank {position}"
-    return f"GPU {found.pop()[1]}" if found else f"GPU {position}"
 
 
 def _track(series: DeviceSeries, device: SampledDevice) -> tuple[list[float], list[float]]:

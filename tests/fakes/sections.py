@@ -7,9 +7,9 @@ from scalewise.analysis import Analysis
 from scalewise.report import report_sections
 
 
-def section(sweep: Analysis | Path, key: str, samples: int | None = None) -> Any:
+def section(sweep: Analysis | Path, key: str) -> Any:
     """One section; None where the report has none."""
-    found = {one.key: one for one in report_sections(sweep, samples)}
+    found = {one.key: one for one in report_sections(sweep)}
     return found.get(key)
 
 

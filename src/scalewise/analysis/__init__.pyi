@@ -12,11 +12,10 @@ from .configuration import PHASE_WORDS as PHASE_WORDS
 from .configuration import Configuration as Configuration
 from .configuration import configurations as configurations
 from .configuration import seed_of as seed_of
+from .cost import SECONDS_PER_HOUR as SECONDS_PER_HOUR
 from .cost import Cost as Cost
 from .cost import Owned as Owned
-from .cost import Target as Target
 from .cost import electricity_missing as electricity_missing
-from .cost import reach as reach
 from .cost import read_samples as read_samples
 from .decisions import Repeats as Repeats
 from .decisions import UndecidedError as UndecidedError
@@ -120,7 +119,6 @@ from .step_figures import epochs_after as epochs_after
 from .step_figures import extremes as extremes
 from .step_figures import figures_of as figures_of
 from .steps import mean_of_known as mean_of_known
-from .steps import measure_pipeline as measure_pipeline
 from .summary import Analysis as Analysis
 from .summary import analyse as analyse
 from .summary import ending_lines as ending_lines

@@ -1,9 +1,9 @@
 """Two sweeps side by side under one declared factor: is B faster or slower than A, and by how much?
 
 Configurations are matched by identity; what differs beside the declared factor refuses the match.
-Two sweeps have no rounds in common, so their runs are two samples (Welch). Every decision, interval
-and detectable change is at Bonferroni's level for the number of configurations. A mixture of states
-(``sweep.allow_mixed``) equals only the same mixture; one in the declared factor is said aloud.
+Two sweeps have no rounds in common, so their runs are two samples (Welch). Every decision and
+interval is at Bonferroni's level for the number of configurations. A mixture of states
+(``sweep.allow_mixed``) equals only the same mixture, whose values stand side by side.
 Repeats that a report sets aside are left out.
 """
 
@@ -19,8 +19,6 @@ from scalewise.analysis.comparability import (
     Difference,
     differences,
     factor_fields,
-    mixing_allowed,
-    mixtures,
     within,
 )
 from scalewise.analysis.configuration import Configuration, configurations
@@ -31,7 +29,6 @@ from scalewise.analysis.statistics import (
     Estimate,
     RatioEstimate,
     bonferroni,
-    detectable_effect,
     estimate_difference,
     estimate_ratio,
 )
@@ -64,10 +61,6 @@ class Match:
     """Global samples/s of B over A. Its interval is at the level on which ``change`` was decided:
     of what is not undecided, it excludes 1 if and only if a change is shown."""
     change: Change
-    detectable: float | None
-    """The smallest ratio above 1 that such runs would show four times in five, at that level."""
-    mixed: tuple[str, ...] = ()
-    """Fields of the declared factor in which repeats of one side differ, in words."""
     changed: tuple[Difference, ...] = ()
     """Fields of the declared factor in which the sides differ."""
     links: tuple[str, str] | None = None
@@ -84,30 +77,20 @@ class Unmatched:
     differing: tuple[Difference, ...] = ()
 
 
-_WHERE = "earlier results lie in earlier/ of their folders"
-_WHY = "(sweep.rerun, or a result that could not be read)"
 _MOST_NAMED = 6
 
 
 def replaced_runs(sweep: Sweep) -> list[str]:
-    """A line on the runs that replaced finished ones, and one on those that were only removed.
+    """A line on the runs whose finished results were set aside; none without any.
 
     The sweep moves such a run to ``earlier/<n>`` in the folder of its cell. Nobody can tell from
     the figures that are left whether the first ones were disturbed or merely unwelcome.
     """
-    said = {True: f"made again after a result {_WHY}",
-            False: f"set aside {_WHY}, without a new result"}  # fmt: skip
-    found: dict[bool, list[str]] = {True: [], False: []}
-    for cell in sweep.cells:
-        count, name = CellFolder(cell.path).replaced_results(), cell.planned.name
-        if count:
-            found[cell.state == "done"].append(name if count == 1 else f"{name} ({count} times)")
-    return [
-        f"{len(names)} {plural(len(names), 'run')} {said[done]}: {listed(names, _MOST_NAMED)}; "
-        f"{_WHERE}"
-        for done, names in found.items()
-        if names
-    ]
+    counts = {c.planned.name: CellFolder(c.path).replaced_results() for c in sweep.cells}
+    names = [name if n == 1 else f"{name} ({n} times)" for name, n in counts.items() if n]
+    said = "whose results were set aside (sweep.rerun, or a result that could not be read)"
+    told = f"{len(names)} {plural(len(names), 'run')} {said}: {listed(names, _MOST_NAMED)}"
+    return [f"{told}; they lie in earlier/ of their folders"] if names else []
 
 
 @dataclass(frozen=True)
@@ -161,7 +144,7 @@ def compare(
             unmatched.append(found)
         else:
             paired.append((found, config))
-    judged = tuple(_judged(paired, factor, sides))
+    judged = tuple(_judged(paired))
     left_out = (*_left_out(sides[0], a, all_a), *_left_out(sides[1], b, all_b))
     named = zip(sides, (a, b), strict=True)
     replaced = tuple((side, line) for side, sweep in named for line in replaced_runs(sweep))
@@ -236,10 +219,7 @@ def _find_counterpart(
     found.sort(key=lambda d: any(within(d.field, f) for f in FACTORS.values()))
     if differing := tuple(found):
         words = "; ".join(map(str, differing[:4]))
-        fields = [difference.field for difference in differing]
-        mixtures = (*_mixtures(a, nearest, fields), *_mixtures(b, config, fields))
-        why = "".join(f"; {mixture}" for mixture in mixtures)
-        return Unmatched(config.label, f"the nearest in {a} differs in {words}{why}", differing)
+        return Unmatched(config.label, f"the nearest in {a} differs in {words}", differing)
     for side, one in ((a, nearest), (b, config)):
         if invalid := one.invalid:
             return Unmatched(config.label, f"in {side}, {invalid[0].text}")
@@ -263,34 +243,24 @@ def find_link(config: Configuration) -> str:
     return " and ".join(names) + (" with peer-to-peer off, an emulated PCIe" if off else "")
 
 
-def _mixtures(side: str, config: Configuration, fields: Sequence[str]) -> list[str]:
-    """Those of ``fields``, and of what lies below them, in which the runs differ, in words."""
-    found = mixtures([run.cell for run in config.runs], fields).items()
-    leave = " (sweep.allow_mixed=true)" if mixing_allowed(config.cells) else ""
-    return [f"the repeats in {side} are of several {name}: {told}{leave}" for name, told in found]
-
-
 def _judged(
-    paired: Sequence[tuple[Configuration, Configuration]], factor: str, sides: tuple[str, str]
+    paired: Sequence[tuple[Configuration, Configuration]],
 ) -> Iterator[Match]:
     """Fewer than three runs on a side have a ratio and its interval, and no verdict."""
     rates = [[c.values("global_samples_per_s") for c in pair] for pair in paired]
     enough = [min(map(len, each)) >= VERDICT_RUNS for each in rates]
-    level, freed = bonferroni(sum(enough)), factor_fields(factor)
+    level = bonferroni(sum(enough))
     for (old, new), (below, above), judged in zip(paired, rates, enough, strict=True):
-        ratio, detectable = estimate_ratio(above, below, level), None
+        ratio = estimate_ratio(above, below, level)
         change: Change = "no difference shown" if judged else "undecided"
-        if judged and ratio.interval is not None:
-            detectable = detectable_effect(ratio, 1 - level)
-            if not ratio.interval.low <= 1 <= ratio.interval.high:
-                change = "faster" if ratio.value > 1 else "slower"
-        mixed = (*_mixtures(sides[0], old, freed), *_mixtures(sides[1], new, freed))
+        if judged and ratio.interval and not ratio.interval.low <= 1 <= ratio.interval.high:
+            change = "faster" if ratio.value > 1 else "slower"
         changed = tuple(differences(old.identity, new.identity, ""))
         links = find_link(old), find_link(new)
         known = links if all(links) else None
         learned = tuple(_learned(old, new))
         label = new.label if new.label == old.label else f"{new.label} against {old.label}"
-        yield Match(label, ratio, change, detectable, mixed, changed, known, learned)
+        yield Match(label, ratio, change, changed, known, learned)
 
 
 def _learned(old: Configuration, new: Configuration) -> Iterator[Learned]:

@@ -161,17 +161,6 @@ _MOST = 10**18
 """More than anybody trains on, and every figure that follows from it can still be written down."""
 
 
-@dataclass(frozen=True)
-class Target:
-    """A configuration's way to so many samples; what is None has its reason in ``missing``."""
-
-    hours: Estimate | None
-    """Wall time of all devices together."""
-    usd: Estimate | None
-    """Of all devices together."""
-    missing: str | None = None
-
-
 def read_samples(typed: str) -> int:
     """``1e9`` or ``2500000``. Raises :class:`ConfigError` for anything but a whole number."""
     try:
@@ -183,23 +172,6 @@ def read_samples(typed: str) -> int:
             f"--samples: found {typed!r}; allowed: a whole number of samples up to 1e18, e.g. 1e9"
         )
     return int(value)
-
-
-def reach(samples: int, config: Configuration, cost: Cost) -> Target:
-    """Time and cost of ``samples`` on the devices of ``config``, at the rate of its timed steps.
-
-    Run by run, so that their intervals are those of the throughput, turned over. Both hold as long
-    as the rate of the timed steps does, and what those leave out is in neither.
-    """
-    if invalid := config.invalid:
-        return Target(None, None, invalid[0].text)
-    rates = config.values("global_samples_per_s")
-    if not rates:
-        return Target(None, None, _no_rate(config))
-    hours = estimate_positive([samples / rate / SECONDS_PER_HOUR for rate in rates])
-    if cost.usd_per_million_samples is None:
-        return Target(hours, None, cost.missing or "no price was looked for")
-    return Target(hours, cost.usd_per_million_samples.scaled(samples / MILLION))
 
 
 @dataclass(frozen=True)

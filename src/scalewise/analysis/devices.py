@@ -16,7 +16,6 @@ from scalewise.records import DeviceSample, DeviceSeries, SampledDevice, cv_perc
 Floats = npt.NDArray[np.float64]
 Span = tuple[float, float]
 """Begin and end in Unix seconds."""
-_MIN_IDLE_SAMPLES = 3
 
 
 @dataclass(frozen=True)
@@ -31,18 +30,13 @@ class DeviceEnergy:
     """What ``timed_j`` rests on."""
     run_j: float | None
     """From the first reading of the counter to the last: start-up and end of the run included."""
-    run_integrated_j: float | None
-    """Integrated power over the same span."""
-    run_s: float | None
-    idle_w: float | None
-    """Mean power before the first step, with nothing running on the GPU."""
     missing: tuple[str, ...] = ()
 
 
 def measure_energy(
-    series: DeviceSeries, device: SampledDevice, timed: tuple[float, float], first_step: float
+    series: DeviceSeries, device: SampledDevice, timed: tuple[float, float]
 ) -> DeviceEnergy:
-    """Energy of one GPU; ``timed`` and ``first_step`` are Unix times.
+    """Energy of one GPU; ``timed`` are Unix times.
 
     The driver takes milliseconds to tell its counter, which is read every ten seconds and at both
     ends of a run; power is sampled each time. Between two readings of the counter the samples say
@@ -50,13 +44,12 @@ def measure_energy(
 
     E(a, b) = sum over counter intervals k of dE_k * integral(P, a..b in k) / integral(P, k)
 
-    Integrated power alone is kept beside it. Without a counter, the timed steps need two power
-    samples inside them.
+    Without a counter, the timed steps need two power samples inside them.
     """
     power_at, power_w = _known(series, device.id, "power_w")
     counted_at, counted_j = _known(series, device.id, "energy_j")
     missing: list[str] = []
-    run_j = run_integrated_j = run_s = None
+    run_j = None
     if len(counted_at) < 2:
         why = series.unavailable.get("energy_j", f"it was read {len(counted_at)} times")
         missing.append(f"energy counter: {why}")
@@ -65,19 +58,14 @@ def measure_energy(
         counted_at, counted_j = counted_at[:0], counted_j[:0]
     elif counted_j[-1] > counted_j[0]:
         run_j = float(counted_j[-1] - counted_j[0])
-        run_s = float(counted_at[-1] - counted_at[0])
-        run_integrated_j = integrate(power_at, power_w, counted_at[0], counted_at[-1])
     scaled = _scaled_to_counter(power_at, power_w, counted_at, counted_j, *timed)
     plain = None
     if scaled is None and np.sum((power_at >= timed[0]) & (power_at <= timed[1])) >= 2:
         plain = integrate(power_at, power_w, *timed)
-    idle_w, why_not = _idle(series, device, first_step)
-    if why_not:
-        missing.append(f"idle power: {why_not}")
     return DeviceEnergy(
         device, scaled if scaled is not None else plain, timed[1] - timed[0],
         "counter" if scaled is not None else "power samples" if plain is not None else None,
-        run_j, run_integrated_j, run_s, idle_w, tuple(missing),
+        run_j, tuple(missing),
     )  # fmt: skip
 
 
@@ -109,30 +97,6 @@ def _scaled_to_counter(
         share = part / whole if whole and part is not None else (finish - begin) / (high - low)
         total += float(high_j - low_j) * share
     return total
-
-
-def _idle(
-    series: DeviceSeries, device: SampledDevice, first_step: float
-) -> tuple[float | None, str]:
-    """Mean power of the idle GPU in W, and why there is none.
-
-    Idle is before the first step, at 0 % utilisation in this sample and in the one after it: the
-    driver's utilisation lags behind.
-    """
-    rows = [
-        (row[device.id].power_w, row[device.id].utilization_percent)
-        for when, row in zip(series.times, series.samples, strict=True)
-        if when < first_step and device.id in row
-    ]
-    idle_w = [
-        power
-        for (power, busy), (_, busy_next) in pairwise(rows)
-        if power is not None and busy == 0 and busy_next == 0
-    ]
-    if len(idle_w) >= _MIN_IDLE_SAMPLES:
-        return float(np.mean(idle_w)), ""
-    found = f"{len(idle_w)} samples of an idle GPU before the first step"
-    return None, f"{found}, {_MIN_IDLE_SAMPLES} are needed"
 
 
 def _known(series: DeviceSeries, device_id: str, metric: str) -> tuple[Floats, Floats]:
@@ -235,11 +199,7 @@ def measure_usage(
         raise NotMeasuredError("no steps were recorded, so no sample can be placed in time")
     timed = timed or (0.0, 0.0)
     for name, window in (("timed steps", timed), ("all steps", everything)):
-        devices = [
-            _usage(one, device, window, timed, everything[0])
-            for one in series
-            for device in one.devices
-        ]
+        devices = [_usage(one, device, window, timed) for one in series for device in one.devices]
         if devices and any(d.samples for d in devices):
             return Usage(series[0].source, name, tuple(devices))
     raise NotMeasuredError(
@@ -253,13 +213,12 @@ def _usage(
     device: SampledDevice,
     window: tuple[float, float],
     timed: tuple[float, float],
-    first_step: float,
 ) -> DeviceUsage:
     """Means over ``window``; energy always over the ``timed`` steps, which it is divided by."""
     inside = [i for i, t in enumerate(series.times) if window[0] <= t <= window[1]]
     energy = None
     if series.source == "nvml" and timed[1] > timed[0]:
-        energy = measure_energy(series, device, timed, first_step)
+        energy = measure_energy(series, device, timed)
     rows = [series.samples[i][device.id] for i in inside if device.id in series.samples[i]]
     memory = [r.memory_used_mib for r in rows if r.memory_used_mib is not None]
     utilization = [r.utilization_percent for r in rows if r.utilization_percent is not None]

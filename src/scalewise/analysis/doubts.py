@@ -12,14 +12,13 @@ from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, disturbances, is_
 from scalewise.analysis.figures import estimate, factor, interval_words, listed
 from scalewise.analysis.loss_budget import LossBudget, reductions_per_step
 from scalewise.analysis.model import CellRecords, Sweep
-from scalewise.analysis.ranking import objective_of
 from scalewise.analysis.remarks import WORDS, Remark
 from scalewise.analysis.run import Run
 from scalewise.analysis.scaling import Pair
 from scalewise.analysis.statistics import VERDICT_RUNS, estimate_positive, rarest_seen
 from scalewise.analysis.step_parts import long_step_figures
 from scalewise.analysis.steps import pipeline_of
-from scalewise.analysis.validity import check_published, miscounted, untrained_steps
+from scalewise.analysis.validity import check_published, untrained_steps
 from scalewise.analysis.verdict import LINEAR_UP_TO, outliers, stability_warning
 from scalewise.records import BACKWARD_LOSS, advice
 
@@ -157,7 +156,7 @@ def find_remarks(
             own += [*_of_configuration(config, budgets.get(config.config_id)), *_of_timing(config)]
         found += [replace(one, about=config.config_id) for one in own]
     found += [one for pair in pairs for one in pair.remarks if one.code in _OF_A_PAIR]
-    found += [*_unequal_samples(configs, pairs), *_rare_modes(pairs)]
+    found += [*_unequal_samples(configs), *_rare_modes(pairs)]
     order = [*WORDS]
     return tuple(sorted(found, key=lambda one: order.index(one.code)))
 
@@ -188,8 +187,6 @@ def _of_configuration(config: Configuration, budget: LossBudget | None) -> Itera
         yield Remark("set_aside", {"count": len(aside), "repeats": repeats, "reasons": reasons})
     if reductions_per_step(config) == 0:
         yield Remark("nothing_sent")
-    if counts := miscounted(config.rank_summaries):
-        yield Remark("batch_size", counts)
     retries = {r.rank: r.allocation_retries for r in config.rank_summaries if r.allocation_retries}
     if retries:
         each = ", ".join(f"rank {rank}: {count}" for rank, count in sorted(retries.items()))
@@ -226,12 +223,6 @@ def _of_run(config: Configuration, run: Run, *, is_uneven: bool) -> Iterator[Rem
         ran, because = first.execution.ran, first.execution.fell_back_because
         figures = {"ran": ran, "requested": first.execution.requested, "because": because}
         yield Remark("fell_back", figures)
-    if first and first.stopped:
-        stop = first.stopped
-        seen = "" if stop.value is None else f", with {stop.monitor} {stop.value:.4g}"
-        words = f"{seen}: {stop.why}".rstrip(": .")
-        figures = {"by": stop.by, "epoch": stop.epoch, "after_step": stop.after_step}
-        yield Remark("stopped_early", {**figures, "words": words})
     by_others = config.setting("script.command") is not None
     if first and (by_others or config.setting("dataset.name") == "own"):
         # Whoever wrote it knows nothing of what could have been seen.
@@ -244,18 +235,15 @@ def _of_run(config: Configuration, run: Run, *, is_uneven: bool) -> Iterator[Rem
             yield Remark("missing", {"figure": name, "why": why})
 
 
-def _unequal_samples(configs: Sequence[Configuration], pairs: Sequence[Pair]) -> Iterator[Remark]:
+def _unequal_samples(configs: Sequence[Configuration]) -> Iterator[Remark]:
     """For each workload whose losses were reached after unequal numbers of samples."""
-    by = objective_of(configs)
-    are_ranked = by is not None and (by.was_typed or not pairs)
-    code = "unequally_ranked" if are_ranked else "unequal_samples"
     timed = (config for config in configs if config.is_timed and config.runs)
     for rows in grouped(timed, lambda config: config.workload).values():
         seen = [fed for row in rows for run in row.runs if (fed := _fed_at_last_loss(run))]
         if len(rows) > 1 and len(set(seen)) > 1:
             what = " on ".join(filter(None, rows[0].workload))
             figures = {"workload": what, "least": min(seen), "most": max(seen)}
-            yield Remark(code, figures)
+            yield Remark("unequal_samples", figures)
 
 
 def _fed_at_last_loss(run: Run) -> int | None:

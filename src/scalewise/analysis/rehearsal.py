@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import scipy
 
-from scalewise.analysis.communication import serial_fraction
 from scalewise.analysis.comparability import (
     Difference,
     Identity,
@@ -251,11 +250,6 @@ class Case:
     """Error of its surplus over one device; None where the measured one may be none."""
     linear: float
     """Error of the step that N times one device's rate would give."""
-    alone: float | None
-    """Error of a step without communication, where that is another one: under strong scaling, of a
-    single device of such a batch."""
-    amdahl: float | None
-    """Error of Amdahl's law through one device and the most below N; None without those."""
 
     @property
     def strategy(self) -> str:
@@ -367,30 +361,13 @@ def scores(found: Sequence[Case]) -> list[Score]:
 
 
 def _case(sweep: str, one: Rehearsal, timed: Sequence[Configuration]) -> Case | None:
-    whole, ranks = as_whole(one.config, one.record), one.record.ranks
-    single = one.single
+    single, ranks = one.single, one.record.ranks
     if one.measured is None or one.step_error is None or one.speedup is None or single is None:
         return None
     if one.measured.invalid:
         return None
     speedup, error = rate_ratio(one.measured, single), one.step_error.value - 1
-    result = one.config.result
-    assert result is not None, "a speedup has runs"
     shows = speedup.interval is not None and speedup.interval.high < ranks
     surplus = (ranks / one.speedup.value - 1) / (ranks / speedup.value - 1) - 1 if shows else None
     linear = speedup.value / ranks - 1
-    if result.scaling == "weak":
-        return Case(sweep, one, one.measured, single, error, surplus, linear, None, None)
-    share = {**whole, "batch": str(result.per_device_batch_size)}
-    part = next(alike(share, timed, 1), None)
-    alone = rate_ratio(one.measured, part).value / ranks - 1 if part else None
-    fewer = (each for n in range(ranks - 1, 1, -1) for each in alike(whole, timed, n))
-    several = next(fewer, None)
-    amdahl = speedup.value / _amdahl(several, single, ranks) - 1 if several else None
-    return Case(sweep, one, one.measured, single, error, surplus, linear, alone, amdahl)
-
-
-def _amdahl(several: Configuration, single: Configuration, ranks: int) -> float:
-    """The speedup that Amdahl's law gives ``ranks``, through one device and ``several``."""
-    serial = serial_fraction(rate_ratio(several, single).value, several.devices or 1)
-    return 1 / (serial + (1 - serial) / ranks)
+    return Case(sweep, one, one.measured, single, error, surplus, linear)

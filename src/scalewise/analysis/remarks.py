@@ -57,9 +57,6 @@ WORDS: Final[Mapping[str, Kind]] = {
         "either the loop averages them itself, or nobody does"),
     "few_untrained": Kind("doubt", "{steps:,} of {of:,} steps trained nothing",
         "training_step returned no loss in them, so their time is not that of training"),
-    "batch_size": Kind("doubt", "its batches have another size than their loader says",
-        "{counted:,} samples of a batch were counted (its first tensor is {shape}), but the "
-        "loader's batch_size is {asked:,}"),
     "medians": Kind("doubt", "speedup {by_means:factor} by mean steps, {by_medians:factor} by "
         "median ones", "long steps make the mean {multi:factor} medians on several devices and "
         "{single:factor} on one; verdict and cost are of the mean"),
@@ -74,9 +71,7 @@ WORDS: Final[Mapping[str, Kind]] = {
     "replaced": Kind("doubt", "{line}"),
     "few_runs": Kind("doubt", "{warning}"),
     "unequal_samples": Kind("doubt", "losses of {workload} were reached at unequal samples",
-        "{least:,} to {most:,}: they do not rank the rows"),
-    "unequally_ranked": Kind("doubt", "losses of {workload} were reached at unequal samples",
-        "{least:,} to {most:,}: rows are ranked by what each reached"),
+        "{least:,} to {most:,}: weigh that where rows are ranked by them"),
     "allocator": Kind("doubt", "the allocator emptied its cache and tried again", "{ranks} times; "
         "a smaller batch_size, execution.activation_checkpointing=true or strategy=fsdp needs "
         "none"),
@@ -102,8 +97,6 @@ WORDS: Final[Mapping[str, Kind]] = {
         "context takes some 500)"),
     "common_stall": Kind("doubt", "all ranks stopped at once", "{named} after the "
         "first step began; a median step takes {median_step_ms:,.3g} ms"),
-    "stopped_early": Kind("note", "{by} ended it early", "in epoch {epoch}, after step "
-        "{after_step:,}{words}"),
     "missing": Kind("note", "{figure} is missing", "{why}"),
     "power_cap": Kind("note", "{device} was held back by its power cap",
         "no fault in a GPU that works hard"),

@@ -237,10 +237,9 @@ def _pair(multi: Configuration, singles: Sequence[Configuration]) -> Pair | Refu
         if baseline is not None:
             why = baseline.cells[-1].ending.message
             return Refused(multi, f"its single-device baseline {baseline.label} has no run: {why}")
-        words = "; ".join(_describe_difference(d, single, multi) for d in differing[:4])
+        words = "; ".join(map(str, differing[:4]))
         more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
-        why = f"{words}{more}{_suggest_comparison(differing, single, multi)}"
-        return Refused(multi, f"its baseline {single.label} differs in {why}", differing)
+        return Refused(multi, f"its baseline {single.label} differs in {words}{more}", differing)
     for side in (multi, single):
         if side.set_aside and len(side.runs) < MIN_RUNS:
             return Refused(multi, explain_too_few_runs(side))
@@ -282,30 +281,6 @@ def judge_config(config: Configuration, speedup: RatioEstimate, round_s: float |
 
 def _find_differences(single: Configuration, multi: Configuration) -> tuple[Difference, ...]:
     return tuple(differences(identity_beside(single, multi), multi.identity))
-
-
-def _describe_difference(
-    difference: Difference, single: Configuration, multi: Configuration
-) -> str:
-    """Describe a difference; a batch also by its kind, as 64 a device are not 64 in all."""
-    scaling = multi.identity.get("scaling")
-    if difference.field != "batch" or identity_beside(single, multi).get("scaling") != scaling:
-        return str(difference)
-    whose = "batch a device" if scaling == "weak" else "global batch"
-    return f"{replace(difference, field=whose)}, with scaling={scaling}"
-
-
-def _suggest_comparison(
-    differing: Sequence[Difference], single: Configuration, multi: Configuration
-) -> str:
-    """How to compare a pair that differs only in its hosts or batches a device; else empty."""
-    if [d.field for d in differing] == ["host"]:
-        return "; repeats of both on the same hosts compare them"
-    if [d.field for d in differing] != ["batch"] or multi.identity.get("scaling") != "weak":
-        return ""
-    batches = [{r.cell.result and r.cell.result.global_batch_size for r in c.runs}
-               for c in (single, multi)]  # fmt: skip
-    return "; scaling=strong compares equal global batches" if batches[0] == batches[1] else ""
 
 
 def explain_too_few_runs(config: Configuration) -> str:

@@ -243,52 +243,6 @@ def rarest_seen(runs: int) -> float:
     return 1 - float((1 - 0.95) ** (1 / runs))
 
 
-def detectable_effect(ratio: RatioEstimate, alpha: float = 0.05) -> float | None:
-    """The smallest true ratio above 1 that as many new runs would show four times in five.
-
-    Of the test of ``ratio``, at the two-sided level ``alpha``, which is the corrected one where
-    the test is. So it lies beyond the half width of the interval of ``1 - alpha``.
-
-    The scatter of new runs is not that of these, which is an estimate too: the power of the
-    noncentral t distribution is averaged over what the estimate leaves open. Simulated at 5 % for
-    Welch's test, it keeps 75 to 82 % with equally many runs a side; at face value 60 % with two.
-
-    None with one run on a side, for runs that are all equal, since they bound nothing, and where it
-    is out of reach.
-    """
-    if not ratio.log_error or ratio.df is None:
-        return None
-    least = finite_exp(_errors_to_be_seen(ratio.df, alpha) * ratio.log_error)
-    return None if least > LARGEST_EFFECT else least
-
-
-LARGEST_EFFECT = 100.0
-"""A ratio from which the change that runs would show is not worth a number."""
-_POWER = 0.8
-_SCATTERS = 128
-"""Points at which each of two distributions of the scatter is averaged over."""
-
-
-def _errors_to_be_seen(df: float, alpha: float) -> float:
-    """A difference in standard errors as estimated once that is seen with this power once more."""
-    critical = float(scipy.stats.t.ppf(1 - alpha / 2, df))
-    quantiles = (np.arange(_SCATTERS) + 0.5) / _SCATTERS
-    # What is estimated of a standard error, over that error as it is: here once, and once more.
-    estimated = np.sqrt(scipy.stats.chi2.ppf(quantiles, df) / df)
-    once, again = estimated[:, None], estimated[None, :]
-
-    def lack(errors: float) -> float:
-        # The mean over ``again`` alone is the noncentral t distribution, which scipy's own does
-        # not reach at the levels and degrees of freedom of few runs.
-        seen = scipy.special.ndtr(errors * once - critical * again)
-        return float(seen.mean()) - _POWER
-
-    most = 2 * critical + 20.0
-    while lack(most) < 0:
-        most *= 2
-    return float(scipy.optimize.brentq(lack, 0.0, most, rtol=1e-6))
-
-
 VERDICT_RUNS: Final = 3
 """Pairs of runs, or runs a side, below which nothing is decided: two that agree by chance give an
 interval that covers the truth far less often than it says where runs are slow now and then."""

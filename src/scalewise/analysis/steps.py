@@ -337,47 +337,6 @@ def mean_of_known(values: Sequence[float | None]) -> float | None:
     return sum(present) / len(present) if present else None
 
 
-@dataclass(frozen=True)
-class PipelineIdle:
-    """One run.
-
-    What of a step's schedule is neither forward nor backward is idle: waiting for neighbouring
-    stages, open transfers, bookkeeping on the host. With equal stages and all else free, the bubble
-    ``(stages - 1) / (microbatches + stages - 1)`` would be left.
-    """
-
-    schedule: PipelineRecord
-    """Of the rank with the first stage."""
-    idle_share: tuple[float, ...]
-    """Measured, 0 to 1, one value a rank."""
-
-    def __str__(self) -> str:
-        p, m = self.schedule.stages, self.schedule.microbatches
-        each = ", ".join(f"rank {r}: {share:.0%}" for r, share in enumerate(self.idle_share))
-        mean = sum(self.idle_share) / len(self.idle_share)
-        return (
-            f"{self.schedule.schedule} with {p} stages and {m} microbatches idles "
-            f"{mean:.0%} of its schedule ({each}); the bubble alone, "
-            f"(p - 1) / (m + p - 1), is {self.schedule.bubble_share:.0%}"
-        )
-
-
 def pipeline_of(cell: CellRecords) -> PipelineRecord | None:
     """The schedule of the first rank; None where there is no pipeline."""
     return cell.result.ranks[0].pipeline if cell.result and cell.result.ranks else None
-
-
-def measure_pipeline(cell: CellRecords, anatomy: Anatomy | None) -> PipelineIdle | None:
-    """Idle time of every rank; None without a pipeline or where its phases were not timed."""
-    schedule = pipeline_of(cell)
-    if schedule is None or anatomy is None:
-        return None
-    line = anatomy.ranks[-1].timeline
-    shares = []
-    for rank in (r for r in anatomy.ranks if r.timeline == line):
-        forward, backward = rank.phases_ms["forward"], rank.phases_ms["backward"]
-        other = rank.phases_ms["other"]
-        if forward is None or backward is None or other is None:
-            return None
-        shares.append(other / (forward + backward + other))
-    return PipelineIdle(schedule, tuple(shares))

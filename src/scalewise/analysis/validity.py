@@ -65,15 +65,6 @@ def _differing_replicas(ranks: Sequence[RankSummary]) -> dict[str, Any] | None:
     return {"first": first, "other": furthest, "share": apart[furthest]}
 
 
-def miscounted(ranks: Sequence[RankSummary]) -> dict[str, Any] | None:
-    """The figures of a batch of another length than its loader says; None where it has its own.
-
-    A loader that leaves out bad samples, or joins two views of each, is no fault.
-    """
-    each = (_counts(one) for one in ranks if _is_miscounted(one))
-    return next(each, None) if not any(map(_counts_another_dimension, ranks)) else None
-
-
 def _is_miscounted(rank: RankSummary) -> bool:
     asked, shape = rank.loader_batch_size, rank.batch_shape
     return asked is not None and bool(shape) and shape is not None and shape[0] != asked

@@ -215,7 +215,6 @@ def resume(folder: Path, overrides: tuple[str, ...], trust: bool, verbose: bool)
 @application.command()
 @click.argument("folder", type=FOLDER, required=False)
 @click.option("--out", type=FOLDER, help="Write the report there, not into FOLDER/report.")
-@click.option("--samples", metavar="N", help="Also time and cost of training on N, e.g. 1e9.")
 @click.option(
     "--price",
     "prices",
@@ -237,7 +236,6 @@ def resume(folder: Path, overrides: tuple[str, ...], trust: bool, verbose: bool)
 def report(
     folder: Path | None,
     out: Path | None,
-    samples: str | None,
     prices: tuple[str, ...],
     study: bool,
     warmup_epochs: int,
@@ -255,14 +253,14 @@ def report(
     from scalewise.report import box, build, build_study, print_console
 
     try:
-        analysis, target = _analysed(folder, samples, prices)
+        analysis = _analysed(folder, prices)
         if boxed:
             tell("\n".join(box(analysis)))
             return Exit.INVALID if analysis.invalid else Exit.DONE
-        files = build(analysis, out, target)
+        files = build(analysis, out)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error
-    print_console(analysis, open_console(), target, verbose=verbose)
+    print_console(analysis, open_console(), verbose=verbose)
     done = "written over the earlier one" if files.replaced else "written"
     tell(f"Report: {files.html}, {done}")
     problems = list(files.problems)
@@ -284,17 +282,14 @@ def report(
     return Exit.INVALID if files.invalid else Exit.DONE
 
 
-def _analysed(
-    folder: Path | None, samples: str | None, prices: tuple[str, ...]
-) -> tuple[Analysis, int | None]:
-    """A sweep, else the newest one, at these prices; and for how many samples it is reckoned."""
-    from scalewise.analysis import analyse, load_sweep, read_samples
+def _analysed(folder: Path | None, prices: tuple[str, ...]) -> Analysis:
+    """A sweep, else the newest one, at these prices."""
+    from scalewise.analysis import analyse, load_sweep
     from scalewise.config import conf_dir, read_prices
     from scalewise.sweep import newest_sweep
 
-    target = None if samples is None else read_samples(samples)
     priced = read_prices(conf_dir() / "prices.yaml", prices)
-    return analyse(load_sweep(folder or newest_sweep(Path("multirun"))), prices=priced), target
+    return analyse(load_sweep(folder or newest_sweep(Path("multirun"))), prices=priced)
 
 
 @application.command()
@@ -310,6 +305,7 @@ def advise(given: tuple[str, ...], samples: str | None, prices: tuple[str, ...])
     at most, every option, and what wins most with its command. Exit status: 0, 4 if a verdict
     is invalid, or that of measuring.
     """
+    from scalewise.analysis import read_samples
     from scalewise.config import ConfigError
     from scalewise.report import advise as sections_of
     from scalewise.report import show_comparison
@@ -332,7 +328,8 @@ def advise(given: tuple[str, ...], samples: str | None, prices: tuple[str, ...])
             f"found {len(given)} folders; allowed: one, or overrides (KEY=VALUE)"
         )
     try:
-        analysis, target = _analysed(folder, samples, prices)
+        target = None if samples is None else read_samples(samples)
+        analysis = _analysed(folder, prices)
         sections = sections_of(analysis, target)
     except ConfigError as error:
         raise click.UsageError(str(error)) from error

@@ -110,15 +110,6 @@ class PipelineRecord:
     microbatches: int
     """Parts of a replica's batch, one behind another."""
 
-    @property
-    def bubble_share(self) -> float:
-        """Share of the schedule in which a device has nothing to do, were all stages equal.
-
-        ``(p - 1) / (m + p - 1)`` with p stages and m microbatches, for GPipe and 1F1B alike
-        (Huang et al., 2019; Narayanan et al., 2021, section 2.2).
-        """
-        return (self.stages - 1) / (self.microbatches + self.stages - 1)
-
 
 @dataclass(frozen=True)
 class RehearsalRecord:

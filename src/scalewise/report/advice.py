@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from scalewise.analysis import (
+    SECONDS_PER_HOUR,
     VERDICT_RUNS,
     Analysis,
     Configuration,
@@ -23,7 +24,6 @@ from scalewise.analysis import (
     listed,
     number,
     rate_ratio,
-    reach,
     samples_per_s,
     times,
     train_the_same,
@@ -99,7 +99,7 @@ def _of_workload(
         words("verdict", "verdict", lambda one: one.verdict),
         words("basis", "basis", lambda one: "rehearsed" if one.rehearsal else "measured"),
         Column("memory", "memory", "of GiB", lambda one: _memory(one.config), str),
-        Column("hours", "time", "hours", lambda one: _hours(analysis, samples, one), number),
+        Column("hours", "time", "hours", lambda one: _hours(samples, one), number),
         Column("usd", "cost", "USD", lambda one: _usd(analysis, samples, one), number),
     )  # fmt: skip
     return section(
@@ -121,15 +121,17 @@ def _options(analysis: Analysis) -> Iterator[Option]:
         yield Option(play.config, play.record.ranks, play.word, play.speedup, play)
 
 
-def _hours(analysis: Analysis, samples: int | None, one: Option) -> float | None:
-    """All ranks of a rehearsal are taken to be as fast as its one."""
-    found = reach(samples, one.config, analysis.cost(one.config)).hours if samples else None
-    return found.value / (one.devices if one.rehearsal else 1) if found else None
+def _hours(samples: int | None, one: Option) -> float | None:
+    """At the rate of the timed steps; all ranks of a rehearsal are as fast as its one."""
+    rate = samples_per_s(one.config) * (one.devices if one.rehearsal else 1)
+    return (
+        samples / rate / SECONDS_PER_HOUR if samples and rate and not one.config.invalid else None
+    )
 
 
 def _usd(analysis: Analysis, samples: int | None, one: Option) -> float | None:
     priced = one.rehearsal.single if one.rehearsal else one.config
-    rent, hours = analysis.cost(priced).rent if priced else None, _hours(analysis, samples, one)
+    rent, hours = analysis.cost(priced).rent if priced else None, _hours(samples, one)
     return hours * one.devices * rent if hours and rent else None
 
 
@@ -165,7 +167,7 @@ def _lead(analysis: Analysis, every: Options, samples: int | None) -> Iterator[L
     if samples:
         single = every.get(pair.single.config_id) if pair else None
         each = (
-            f"{number(_hours(analysis, samples, one))} hours"
+            f"{number(_hours(samples, one))} hours"
             + (f", {number(usd)} USD" if (usd := _usd(analysis, samples, one)) else "")
             for one in (taken, single)
             if one

@@ -91,7 +91,7 @@ def answers(analysis: Analysis) -> Section:
     )
     whole, found = len(judged) <= MOST_WHOLE, remark_lines(analysis)
     rest = (to_mend, to_decide, fastest_in_brief, lines_of_devices, _chosen, _accuracy,
-            _stopped, _unseen, rehearsals_in_brief, _found)  # fmt: skip
+            _stopped, rehearsals_in_brief, _found)  # fmt: skip
     return section(
         "answer",
         "Answer",
@@ -178,17 +178,13 @@ def _not_comparable(analysis: Analysis) -> Iterator[Line]:
             _sentence(reason), listed([one.multi.label for one in rows], 1), "not comparable"
         )
         fields = [difference.field for difference in rows[0].differing]
-        said = [difference.words for difference in rows[0].differing]
-        # Of these two the reason itself says what compares them.
-        says_how = fields == ["host"] or (
-            fields == ["batch"] and rows[0].multi.identity.get("scaling") == "weak"
-        )
         shared = fields == ["co_tenancy"]
         if fields and (shared or all(one.startswith("code.") for one in fields)):
             how = "on a quiet host" if shared else "with the code left as it is"
             again = f"scalewise resume {folder_to_type(analysis)} sweep.rerun=all"
             yield Line(f"Next: {how}, {again}.")
-        elif fields and not says_how:
+        elif fields:
+            said = [difference.words for difference in rows[0].differing]
             yield Line(f"Next: run both in one sweep, with equal {listed(said, 4)}.")
 
 
@@ -497,18 +493,6 @@ def _stopped(analysis: Analysis) -> Iterator[str]:
             epochs = count_range({stop.epoch for stop in alike})
             often = f" in {len(alike)} of {len(runs)} runs" if len(runs) > 1 else ""
             yield f"{config.label}: stopped early by {who} in epoch {epochs}{often}."
-
-
-def _unseen(analysis: Analysis) -> Iterator[str]:
-    """Callbacks that wait for a metric of validation, in runs that end before an epoch does."""
-    for config in analysis.measured:
-        for name, one in (config.setting("callbacks") or {}).items() if config.learned else ():
-            metric = one.get("monitor")
-            if isinstance(metric, str) and of_validation(metric) and metric not in config.logged:
-                yield (
-                    f"{config.label}: callbacks.{name} did and saved nothing: no {metric} was "
-                    "logged. Let an epoch end: raise max_steps, or set max_epochs=1."
-                )
 
 
 def _found(analysis: Analysis) -> Iterator[str | Line]:

@@ -6,7 +6,6 @@ The first page has the answer and what it rests on, in brief; the rest is linked
 from __future__ import annotations
 
 import errno
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,15 +24,15 @@ from scalewise.analysis import (
     analyse,
     load_sweep,
 )
-from scalewise.config import ConfigError, conf_dir
+from scalewise.config import ConfigError
 from scalewise.host import plural
 from scalewise.records import SweepFolder, write_atomically
 from scalewise.report import console as console_module
 from scalewise.report import export, page
 from scalewise.report.answer import answers, in_detail
 from scalewise.report.communication_tables import communication, profiles, sent
-from scalewise.report.cost_tables import cost, target
-from scalewise.report.device_tables import devices, divided, energy, load_balance, memory_summary
+from scalewise.report.cost_tables import cost
+from scalewise.report.device_tables import devices, load_balance, memory_summary
 from scalewise.report.doctor_tables import examined
 from scalewise.report.findings import (
     WORTH_A_ROW,
@@ -114,27 +113,23 @@ def own_folder(path: Path) -> Path:
     return path
 
 
-def report_sections(sweep: Source, samples: int | None = None) -> list[Section]:
-    """The sections of details.md, in their order, without empty ones.
-
-    ``samples`` is the number of samples to train, whose time and cost are shown.
-    """
+def report_sections(sweep: Source) -> list[Section]:
+    """The sections of details.md, in their order, without empty ones."""
     analysis = analysis_of(sweep)
     parts = (
-        head, in_detail, rehearsed, metrics, sizes, averages, partial(target, samples=samples),
-        cost, investment, alternative, losses, decisions, repeats, sent, scaling, resources,
-        anatomy, communication, profiles, examined, divided, mfu, load_balance, devices, energy,
-        unfinished, remarks, trackers, provenance,
+        head, in_detail, rehearsed, metrics, sizes, averages, cost, investment, alternative, losses,
+        decisions, repeats, sent, scaling, resources, anatomy, communication, profiles, examined,
+        mfu, load_balance, devices, unfinished, remarks, trackers, provenance,
     )  # fmt: skip
     return [section for part in parts if (section := part(analysis)).blocks]
 
 
-def build(sweep: Source, out: Path | None = None, samples: int | None = None) -> ReportFiles:
+def build(sweep: Source, out: Path | None = None) -> ReportFiles:
     """Write report.html, report.md, details.md, PNG plots, JSON and CSV into ``<sweep>/report/``.
 
-    An earlier report is replaced. ``out`` is another folder for it, ``samples`` a number of samples
-    to train, whose time and cost are shown. Raises RecordError if the sweep has no cell,
-    :class:`ConfigError` where ``out`` has other files, and OSError where none can be written.
+    An earlier report is replaced. ``out`` is another folder for it. Raises RecordError if the sweep
+    has no cell, :class:`ConfigError` where ``out`` has other files, and OSError where none can be
+    written.
     """
     if out is not None:
         _check_report_folder(out, _RESULTS)
@@ -154,15 +149,15 @@ def build(sweep: Source, out: Path | None = None, samples: int | None = None) ->
         tuple(folder / name for name in drawn),
         tuple(problems),
     )
-    whole, objective = report_sections(analysis, samples), searched(analysis)
+    whole, objective = report_sections(analysis), searched(analysis)
     searched_for = _SEARCHED if len(analysis.measured) > 1 else _SCORED
     title = searched_for.format(objective.metric) if objective else _TITLE
-    write_text(files.markdown, markdown(title, front_page(analysis, folder), drawn))
+    write_text(files.markdown, markdown(title, front_page(analysis), drawn))
     write_text(files.details, markdown(f"{title} In detail", whole, drawn))
     write_text(files.html, page.render(title, analysis, whole))
     _write_or_remove(folder / "gpu_summary.txt", memory_summary(analysis))
     _write_or_remove(folder / "gpu_timeline.csv", export.timeline_csv(analysis))
-    write_text(files.json, export.results_json(analysis, samples))
+    write_text(files.json, export.results_json(analysis))
     write_text(files.csv, export.results_csv(analysis))
     return files
 
@@ -191,18 +186,12 @@ def build_comparison(
     return page_path
 
 
-def print_console(
-    sweep: Source,
-    console: Console | None = None,
-    samples: int | None = None,
-    *,
-    verbose: bool = False,
-) -> None:
+def print_console(sweep: Source, console: Console | None = None, *, verbose: bool = False) -> None:
     """Print the answer to a terminal; ``verbose``: below tables, losses and remarks."""
     analysis, console = analysis_of(sweep), console or Console()
     if verbose:
-        console_module.show(report_sections(analysis, samples), console)
-    parts = (head, unfinished, answers, partial(target, samples=samples), trackers)
+        console_module.show(report_sections(analysis), console)
+    parts = (head, unfinished, answers, trackers)
     console_module.show_answer([part(analysis) for part in parts], console)
 
 
@@ -239,7 +228,6 @@ _MOST_CAUSES = 5
 """Causes of loss with a column of their own; the others share one."""
 _MOST_LINES = 6
 """Lines of a list; details.md has the others."""
-_METHOD = Path("docs", "method.md")
 _MEANINGS = {
     "cell": "one training run",
     "speedup": "samples/s over those of one device",
@@ -252,8 +240,8 @@ _MEANINGS = {
 """Words of the page, each in one clause."""
 
 
-def front_page(analysis: Analysis, folder: Path) -> list[Section]:
-    """The sections of report.md in ``folder``; a word is explained below its first use."""
+def front_page(analysis: Analysis) -> list[Section]:
+    """The sections of report.md; a word is explained below its first use."""
     of_head, answer = head(analysis), answers(analysis)
     picture = Picture("answer.png", "Speedup of every run in the bands of its verdict, and cost")
     alarms = tuple(one for one in of_head.blocks if isinstance(one, Lines) and one.tone == "alarm")
@@ -266,7 +254,7 @@ def front_page(analysis: Analysis, folder: Path) -> list[Section]:
         _scaling(analysis),
         _losses(analysis),
         _remarks(analysis),
-        section("made", "Where the rest is", *facts, *_links(analysis, folder)),
+        section("made", "Where the rest is", *facts, *_links(analysis)),
     )
     return list(_explained([part for part in parts if part.blocks]))
 
@@ -364,7 +352,7 @@ def _losses(analysis: Analysis) -> Section:
     )
 
 
-def _links(analysis: Analysis, folder: Path) -> Iterator[Note]:
+def _links(analysis: Analysis) -> Iterator[Note]:
     count = len(remark_lines(analysis))
     said = f"[{count} {plural(count, 'remark')}](details.md#remarks)" if count else ""
     yield Note(
@@ -374,16 +362,5 @@ def _links(analysis: Analysis, folder: Path) -> Iterator[Note]:
         "- [results.csv](results.csv): a row a configuration; [results.json](results.json): every "
         "run.\n"
         "- Logs: `logs/` in the folder of each cell.\n"
-        f"- Method: {method_link(folder, conf_dir().parent)}: how every number is measured."
+        "- Method: `docs/method.md` of scalewise: how every number is measured."
     )
-
-
-def method_link(folder: Path, checkout: Path) -> str:
-    """A link from ``folder`` to the method; only its name where they are not in one checkout.
-
-    A page may travel: a path out of the checkout would lead nowhere, and name a person's folders.
-    """
-    page, here = checkout.resolve() / _METHOD, folder.resolve()
-    if not page.is_file() or not here.is_relative_to(checkout.resolve()):
-        return f"`{_METHOD}` of scalewise"
-    return f"[{_METHOD}]({Path(os.path.relpath(page, here)).as_posix()})"

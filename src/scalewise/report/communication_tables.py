@@ -7,10 +7,10 @@ from typing import Any
 
 from scalewise.analysis import (
     Analysis,
+    BoundedFigure,
     CellRecords,
     Communication,
     Configuration,
-    between,
     measured_serial_fraction,
     number,
 )
@@ -28,6 +28,7 @@ from scalewise.report.sections import (
     table,
     words,
 )
+from scalewise.report.study_tables import bounded
 
 _EXPLAINED = {
     "exposed_ms": "*Exposed* is measured in every step of the timed cells: from the last gradient "
@@ -45,6 +46,9 @@ _EXPLAINED = {
     "which is each collective on the rank that came to it last (where ranks ran different "
     "ones: all of the rank that waits least), beside computation.",
     "doctor_bus": "The *doctor's* is that of its all-reduce at the mean size of a bucket, alone.",
+    "ratio": "*Compute over communication* is forward, backward and optimizer over all of it, by "
+    "the profiler's window or the doctor's curve; over what is exposed it is an upper bound.",
+    "serial": "*Amdahl's serial fraction* is Karp and Flatt's, of the speedup.",
 }
 
 _LONGEST_NAME = 60
@@ -60,7 +64,7 @@ def communication(analysis: Analysis) -> Section:
         "Communication",
         costs,
         Note(" ".join(said) if costs.rows else ""),
-        lines(_ratio_lines(analysis)),
+        lines(_missing_lines(analysis)),
     )
 
 
@@ -73,6 +77,11 @@ def _cost_table(analysis: Analysis) -> Table:
 
     def mib(row: tuple[Configuration, Communication]) -> float | None:
         return None if row[1].gradient_bytes is None else row[1].gradient_bytes / _MIB
+
+    def serial_fraction(row: tuple[Configuration, Communication]) -> BoundedFigure | None:
+        pair = analysis.pair(row[0])
+        found = measured_serial_fraction(pair) if pair else None
+        return found if isinstance(found, BoundedFigure) else None
 
     columns = (
         words("configuration", "configuration", lambda row: row[0].label),
@@ -88,7 +97,11 @@ def _cost_table(analysis: Analysis) -> Table:
         Column("expected_ms", "expected", "ms", lambda row: row[1].expected_ms),
         Column("achieved_bus", "achieved bus", "GB/s", lambda row: row[1].achieved_bus_gb_s),
         Column("doctor_bus", "doctor's bus", "GB/s", lambda row: row[1].doctor_bus_gb_s),
-    )
+        Column("ratio", "compute over communication", "",
+               lambda row: row[1].compute_to_communication),
+        words("ratio_of", "of which", lambda row: row[1].against),
+        Column("serial", "Amdahl's serial fraction", "", serial_fraction, bounded),
+    )  # fmt: skip
     return table("communication", columns, _costs(analysis))
 
 
@@ -98,43 +111,13 @@ def _costs(analysis: Analysis) -> Iterator[tuple[Configuration, Communication]]:
             yield config, cost
 
 
-def _ratio_lines(analysis: Analysis) -> Iterator[str]:
-    """Compute-to-communication ratio and Amdahl's serial fraction, or why there are none."""
-    missing = []
-    for config, cost in _costs(analysis):
-        yield from _ratio(config, cost)
-        yield from _serial_fraction(analysis, config)
-        missing += [(config.label, f"no {name}: {why}") for name, why in cost.missing.items()]
+def _missing_lines(analysis: Analysis) -> Iterator[str]:
+    missing = [
+        (config.label, f"no {name}: {why}")
+        for config, cost in _costs(analysis)
+        for name, why in cost.missing.items()
+    ]
     yield from by_text(missing, "configuration")
-
-
-def _ratio(config: Configuration, cost: Communication) -> Iterator[str]:
-    if cost.compute_to_communication is None:
-        return
-    ratio, compute = number(cost.compute_to_communication), number(cost.compute_ms)
-    at_most = "at most " if cost.against == "exposed only" else ""
-    of = {
-        "profiler window": "all of its communication, by the profiler window",
-        "doctor's curve": "what the doctor's curve gives for its communication",
-        "exposed only": "its exposed communication alone",
-    }
-    yield (
-        f"{config.label}: compute-to-communication ratio {at_most}{ratio}: forward, backward and "
-        f"optimizer take {compute} ms a step, over {of[cost.against or 'exposed only']}"
-    )
-
-
-def _serial_fraction(analysis: Analysis, config: Configuration) -> Iterator[str]:
-    pair = analysis.pair(config)
-    found = measured_serial_fraction(pair) if pair else None
-    if isinstance(found, str):
-        yield f"{config.label}: no serial fraction: {found}"
-    elif found is not None:
-        span = "" if found.low is None else f" ({between(number(found.low), number(found.high))})"
-        yield (
-            f"{config.label}: Amdahl's serial fraction {number(found.value)}{span} (Karp-Flatt, "
-            "from the speedup)"
-        )
 
 
 def communication_as_plain(analysis: Analysis, config: Configuration) -> dict[str, object] | None:
@@ -198,8 +181,7 @@ def sent(analysis: Analysis) -> Section:
         result = config.result
         most = busiest(result.ranks) if result else None
         if result is not None and most is not None:
-            said = _sent_line(most, result.ranks, config.devices or 1)
-            found.append(f"{config.label}: {said}")
+            found.append(f"{config.label}: {_sent_line(most, result.ranks)}")
     return section("sent", "What was sent", lines(found))
 
 
@@ -209,15 +191,11 @@ def busiest(ranks: Sequence[RankSummary]) -> CommunicationRecord | None:
     return max(counted, key=lambda c: c.payload_bytes_per_step, default=None)
 
 
-def _sent_line(most: CommunicationRecord, ranks: Sequence[RankSummary], devices: int) -> str:
+def _sent_line(most: CommunicationRecord, ranks: Sequence[RankSummary]) -> str:
     payload = most.payload_bytes_per_step
-    # A ring sends each rank's part round twice; between two ranks that is what they handed over.
-    wire = payload * 2 * (devices - 1) / devices
-    sends = "as much" if devices == 2 else f"{number(wire / _MIB)} MiB"
     text = (
         f"{most.what} averaged {number(most.rounds_per_step)} times a step, "
-        f"{number(payload / _MIB)} MiB a rank handed to the all-reduce, for which a ring sends "
-        f"{sends} over each of its links"
+        f"{number(payload / _MIB)} MiB a rank handed to the all-reduce"
     )
     sizes = [r.gradient_bytes for r in ranks if r.communication and r.gradient_bytes]
     whole = sizes[0] * most.rounds_per_step if sizes else 0

@@ -39,8 +39,6 @@ from scalewise.analysis import (
     listed,
     mean_alone,
     number,
-    objective_of,
-    rank_by,
     rows,
     sides,
     times,
@@ -121,7 +119,7 @@ def _ratio_lines(comparison: Comparison) -> list[str]:
     said += [f"{a}: {x}; {b}: {y}" for x, y in links if "link" in found.split(",")]
     said += _changes(comparison)
     for match in comparison.matches:
-        said += [_match_line(match, b, a), *(f"{match.label}: {one}" for one in match.mixed)]
+        said.append(_match_line(match, b, a))
     said += [f"{side}: {line}" for side, line in comparison.replaced]
     alike = grouped(comparison.left_out, lambda one: (one.side, one.fault))
     said += [
@@ -148,9 +146,6 @@ def _match_line(match: Match, *sides: str) -> str:
     lack = ((VERDICT_RUNS - n, side) for n, side in zip(match.ratio.n, sides, strict=True))
     needed = " and ".join(f"{n} more of {side}" for n, side in lack if n > 0)
     seen = f"; a verdict needs {needed}" if few else ""
-    if match.change == "no difference shown" and match.detectable is not None:
-        change = factor(match.detectable)
-        seen = f"; a change beyond {change} would be seen four times in five"
     return f"{match.label}: {match.change}: {figure} from {runs} runs{seen}"
 
 
@@ -173,10 +168,7 @@ def side_by_side(analyses: Sequence[Analysis], ratios: Sequence[Comparison]) -> 
         rest.append(f"Beside no row of the same work: {listed(alone, _MOST_NAMED)}.")
     parts.append(section("rest", "Beside these", lines(rest, "plain")))
     none = "Nothing to take for time or cost: no two rows train the same work. Name sweeps that do."
-    learned = _best_learned(analyses)
     advice = [*map(_advice, found), *_next(found)] or [none]
-    if learned:
-        advice = [*learned, *(advice if any(one.pairs for one in analyses) else ())]
     parts.append(section("advice", "What to take", lines(advice, "plain")))
     return [part for part in parts if part.blocks]
 
@@ -327,28 +319,6 @@ def _advice(work: Workload) -> str:
     if speed.entry is not None and speed.entry is cost.entry:
         said = f"take {speed.entry.name}, fastest and cheapest"
     return f"{work.entries[0].config.name('model') or 'the model'}: {said}."
-
-
-def _best_learned(analyses: Sequence[Analysis]) -> list[str]:
-    """The row to take by the objective that was typed, or which one leads."""
-    named = {
-        id(config): (f"{side} {config.label}", config)
-        for side, analysis in zip(sides(len(analyses)), analyses, strict=True)
-        for config in analysis.measured
-        if config.config_id not in analysis.invalid
-    }
-    configs = [config for _, config in named.values()]
-    objective = objective_of(configs)
-    if objective is None or not objective.was_typed:
-        return []
-    said = []
-    for found in rank_by(objective, configs):
-        name, *rivals = (named[id(one)][0] for one in (found.first, *found.rivals))
-        value = estimate(found.first.estimate(objective.metric))
-        take = f"{name} leads" if rivals else f"take {name}"
-        more = f"; {listed(rivals, 1)} may be as good" if rivals else ""
-        said.append(f"By {objective.metric}: {take}, {value}{more}.")
-    return said
 
 
 def _choice(winner: Winner) -> str:

@@ -26,7 +26,7 @@ from scalewise.report.findings import command, counts
 from scalewise.report.run_facts import labels, unfinished
 from scalewise.report.sections import Block, Line, Lines, Section, Table, Tone, cut, printable
 
-_BRIEF = ("head", "unfinished", "answer", "target", "trackers")
+_BRIEF = ("head", "unfinished", "answer", "trackers")
 """Sections of which a terminal shows what is told without ``-v``, the answer near the end."""
 
 _ORDER = (
@@ -35,8 +35,7 @@ _ORDER = (
 )  # fmt: skip
 """Sections that ``-v`` shows above the answer: tables, then what to doubt."""
 _TITLED = (
-    "sizes", "averages", "investment", "alternatives", "target", "doctor_missing",
-    "doctor_findings",
+    "sizes", "averages", "investment", "alternatives", "doctor_missing", "doctor_findings",
 )  # fmt: skip
 
 _PREFIX = {"doctor": "doctor: ", "losses": "time: ", "trackers": "tracker: "}
@@ -78,9 +77,6 @@ def show_answer(sections: Iterable[Section], console: Console) -> None:
     found = {one.key: one for one in sections}
     width = min(console.width, _WIDEST)
     for one in (found[key] for key in _BRIEF if key in found):
-        if one.key == "target":
-            _show_section(one, console)
-            continue
         for block in one.blocks:
             if isinstance(block, Lines) and block.tone in _TOLD.get(one.key, (block.tone,)):
                 _show_block(block, one.key, width, console)

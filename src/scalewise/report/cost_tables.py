@@ -1,35 +1,27 @@
-"""Cost of a sample and of a target; how many devices to take."""
+"""Cost of a sample; how many devices to take."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from scalewise.analysis import (
     Analysis,
-    Configuration,
     Cost,
     LadderRow,
-    Target,
-    as_plain,
     devices_to_take,
-    estimate,
     fastest_of_each,
     measured_rows,
-    reach,
     times,
 )
 from scalewise.host import plural
 from scalewise.report.sections import (
-    Column,
     Section,
     Table,
     figure_columns,
     lines,
     section,
     table,
-    words,
 )
 
 _EXCLUDED = (
@@ -42,12 +34,6 @@ _COST_NOTE = (
     "*Cost of a sample* is over that on the single device: 1 / efficiency at one price. "
     "Verdicts weigh time, not money: from an efficiency of 0.5 on, devices that *pay* may "
     "cost twice as much a sample."
-)
-
-_TARGET_NOTE = (
-    "Times are at the rate of the timed steps, and so are their 95 % intervals. Start-up, warm-up, "
-    "validation, checkpoints and what hours at full heat change are not in them. Equal samples are "
-    "not equal losses: compare what was reached, above all where the batches differ."
 )
 
 _SAID_BY_THE_SPEEDUP = 2
@@ -91,53 +77,6 @@ def _price_words(found: Cost) -> str:
     # As it was read: who multiplies it out is to get what stands beside it.
     usd = cents if float(cents) == price.usd_per_hour else f"{price.usd_per_hour:.10g}"
     return f"{usd} USD per device and hour ({price.source}, {price.date})"
-
-
-def target(analysis: Analysis, samples: int | None) -> Section:
-    """Hours and USD of ``samples``, a number that somebody means to train."""
-    if samples is None:
-        return section("target", "")
-    columns = (
-        words("configuration", "configuration", lambda row: row[0].label),
-        Column("hours", "wall time", "hours", lambda row: row[1].hours),
-        Column("usd", "cost", "USD", lambda row: row[1].usd or (priced and "missing") or None,
-               lambda usd: usd if isinstance(usd, str) else estimate(usd)),
-    )  # fmt: skip
-    rows = _targets(analysis, samples)
-    priced = any(one.usd for _, one in rows)
-    prices = price_lines(analysis, "USD missing")
-    return section(
-        "target",
-        f"Time and cost of {samples:,} samples",
-        lines(prices if rows else (), "list", "page"),
-        table("target", columns, rows, _TARGET_NOTE),
-    )
-
-
-def target_as_plain(analysis: Analysis, samples: int | None) -> dict[str, Any] | None:
-    if samples is None:
-        return None
-    return {
-        "samples": samples,
-        "configurations": [
-            {
-                "config_id": config.config_id,
-                "label": config.label,
-                "devices": config.devices,
-                **as_plain(found),
-            }
-            for config, found in _targets(analysis, samples)
-        ],
-    }
-
-
-def _targets(analysis: Analysis, samples: int) -> list[tuple[Configuration, Target]]:
-    """Independent models are a bound, and no way to train one: they are left out."""
-    return [
-        (config, reach(samples, config, analysis.cost(config)))
-        for config in analysis.measured
-        if not config.is_ceiling
-    ]
 
 
 def lines_of_devices(analysis: Analysis) -> Iterator[str]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 
 from scalewise.analysis import (
     Analysis,
     Configuration,
-    DeviceEnergy,
     DeviceUsage,
     LoadBalance,
     Row,
@@ -18,14 +16,10 @@ from scalewise.analysis import (
     estimate,
     estimate_runs,
     mean_of_known,
-    measure_pipeline,
     measured_rows,
-    number,
 )
 from scalewise.records import GRADES, advice, cv_percent, cv_text, grade
-from scalewise.report.scaling_tables import joules_per_1000, of
 from scalewise.report.sections import (
-    NAME,
     Column,
     Note,
     Read,
@@ -44,15 +38,6 @@ _MEMORY_NOTE = (
     "means over runs; neither is a doubt over runs. *Balance* is the memory CV of the devices' "
     "means over runs, and says nothing of load. Where runs differ in which device holds more, it "
     "lies below the memory CV under *Load balance*, the mean of the runs' own CVs."
-)
-
-_ENERGY_NOTE = (
-    "*J a step* and *J per 1,000 samples* are of the timed steps: the energy counter tells how "
-    "much was used between two of its readings, power samples when. They are geometric means of "
-    "runs, as in *Time and resources*; *power* and *run* are arithmetic means. *Run* goes from the "
-    "first reading of the counter to the last, start-up and idle time included. Beside it is what "
-    "integrating the power samples gives over the same time, and the difference. *Idle* is the "
-    "power of the GPU before the first step."
 )
 
 
@@ -125,96 +110,6 @@ def _equals(cv: float) -> str:
     return text if text.startswith("<") else f"= {text}"
 
 
-def energy(analysis: Analysis) -> Section:
-    """A row a configuration; results.json has each GPU of each run."""
-    columns = (
-        NAME,
-        Column("power_w", "power", "W", _power_w),
-        Column("step_j", "J a step", "", of("energy_j_per_step")),
-        Column("samples_j", "J per 1,000 samples", "", joules_per_1000),
-        Column("run_j", "run, counter", "J", partial(_mean_of_runs, name="run_j")),
-        Column("run_integrated_j", "run, integrated power", "J",
-               partial(_mean_of_runs, name="run_integrated_j")),
-        Column("difference", "difference", "%", _difference_percent, "{:+.1f}".format),
-        Column("idle_w", "idle", "W", partial(_mean_of_runs, name="idle_w")),
-        words("source", "from", lambda c: " and ".join(sorted({e.source for run in _energies(c)
-                                                               for e in run if e.source})) or None),
-    )  # fmt: skip
-    known = [config for config in analysis.measured if _energies(config)]
-    parts = ((config.label, part) for config in known for run in _energies(config) for part in run)
-    missing = (f"{label}: GPU {p.device.index}: {why}" for label, p in parts for why in p.missing)
-    return section(
-        "energy",
-        "Energy",
-        table("energy", columns, known, _ENERGY_NOTE),
-        lines(dict.fromkeys(missing)),
-    )
-
-
-def _energies(config: Configuration) -> list[list[DeviceEnergy]]:
-    """That of each GPU of each run in which anything of it was measured."""
-    each = [[d.energy for d in run.usage.devices if d.energy] for run in config.runs if run.usage]
-    return [run for run in each if any(e.timed_j is not None or e.run_j is not None for e in run)]
-
-
-def _mean_of_runs(config: Configuration, name: str) -> float | None:
-    """The sum over the GPUs of a run, mean over runs; None if one is missing."""
-    runs = _energies(config)
-    values = [getattr(part, name) for parts in runs for part in parts]
-    return None if None in values else sum(values) / len(runs)
-
-
-def _power_w(config: Configuration) -> float | None:
-    joules = _mean_of_runs(config, "timed_j")
-    seconds = [part.timed_s for parts in _energies(config) for part in parts]
-    return None if joules is None or not sum(seconds) else joules / sum(seconds) * len(seconds)
-
-
-def _difference_percent(config: Configuration) -> float | None:
-    """Of the integrated power from the counter."""
-    counted, integrated = (_mean_of_runs(config, n) for n in ("run_j", "run_integrated_j"))
-    return None if not counted or integrated is None else 100 * (integrated / counted - 1)
-
-
-def divided(analysis: Analysis) -> Section:
-    """Idle time of pipelines, and memory of every rank."""
-    found = [text for c in analysis.measured for text in (*_idle(c), *_divided_memory(c))]
-    return section("divided", "Models divided over devices", lines(found))
-
-
-def _idle(config: Configuration) -> Iterator[str]:
-    found = [idle for run in config.runs if (idle := measure_pipeline(run.cell, run.anatomy))]
-    if found:
-        yield f"{config.label}: {found[0]}{_first_of(len(found))}"
-
-
-def _divided_memory(config: Configuration) -> Iterator[str]:
-    result = config.result
-    if config.setting("strategy.kind") not in ("fsdp", "pipeline") or result is None:
-        return
-    parts, ranks = [], result.ranks
-    states = [r.optimizer_state_bytes for r in ranks]
-    if all(s is not None for s in states):
-        parts.append(f"optimizer state {_rank_by_rank([(s or 0) / 2**20 for s in states])}")
-    on_gpu = all(r.device.kind == "cuda" for r in ranks)
-    peaks = [r.peak_allocated_mib if on_gpu else r.peak_rss_mib for r in ranks]
-    if all(p is not None for p in peaks):
-        name = "peak allocated" if on_gpu else "peak resident set"
-        parts.append(f"{name} {_rank_by_rank([p or 0 for p in peaks])}")
-    yield (
-        f"{config.label}: {ranks[0].parameters_total:,} parameters in all; rank by rank "
-        f"{', '.join(parts)}{_first_of(len(config.runs))}"
-    )
-
-
-def _rank_by_rank(mib: Sequence[float]) -> str:
-    return " / ".join(f"{v:,.3g}" if v < 100 else f"{v:,.0f}" for v in mib) + " MiB"
-
-
-def _first_of(count: int) -> str:
-    return f" (first of {count} runs)" if count > 1 else ""
-
-
 _MOST_RUNS = 40
 """Runs with a row of their own."""
 
@@ -264,11 +159,6 @@ def _balance_table(analysis: Analysis) -> Table:
     def worst(figure: str) -> Read:
         return lambda row: getattr(_worst_balance(row.config), figure)
 
-    def counted(row: Row) -> str | None:
-        readings = sum(run.utilization_readings for run in row.config.runs)
-        found = utilization.read(row)
-        return f"{estimate(found)} (n={readings})" if found else None
-
     columns = (
         name,
         replace(arrival, format=estimate),
@@ -277,8 +167,7 @@ def _balance_table(analysis: Analysis) -> Table:
         Column("slowest_rank", "its slowest rank", "", worst("slowest_rank")),
         Column("behind_ms", "behind", "ms", worst("behind_ms")),
         memory,
-        Column("utilization_cv", f"{'CPU time' if cpu else 'utilisation'} CV", "%, n readings",
-               counted),
+        utilization,
         power,
     )  # fmt: skip
     balanced = [row for row in measured_rows(analysis) if _worst_balance(row.config)]
@@ -300,22 +189,14 @@ def _runs_table(analysis: Analysis) -> Table:
             return None
         return f"{cv_text(worst.cv_percent)}, steps {worst.first_step} to {worst.last_step}"
 
-    def activity(row: BalancedRun) -> str | None:
-        cv, usage = row[1].value("sm_activity_cv_percent"), row[1].usage
-        readings = sum(one.activity_readings for one in usage.devices) if usage else 0
-        return None if cv is None else f"{number(cv)} (n={readings})"
-
     columns = (
         words("run", "run", lambda row: f"{row[0].label}, repeat {row[1].cell.planned.repeat}"),
         Column("arrival_cv", "arrival CV", "%", lambda row: row[2].cv_percent, cv_text),
         words("grade", "grade", lambda row: row[2].grade),
         Column("slowest_rank", "slowest rank", "", lambda row: row[2].slowest_rank),
         Column("behind_ms", "behind", "ms", lambda row: row[2].behind_ms),
-        Column("behind_share", "share of the step", "%", lambda row: row[2].behind_share,
-               lambda share: number(100 * share)),
         Column("last_in", "last in", "% of steps", lambda row: 100 * row[2].slowest_share),
         Column("worst_stretch", "worst stretch", "CV %", stretch),
-        Column("activity_cv", "SM activity CV", "%, n readings", activity),
         Column("samples_per_s", "samples/s", "global", lambda row: row[1].samples_per_s),
     )  # fmt: skip
     title = "Run by run, in the order in which they began"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from scalewise.analysis import Analysis, grouped, number
+from scalewise.analysis import Analysis, number
 from scalewise.records import Backend, DoctorReport, RankMeasurements, Timing
 from scalewise.report.sections import (
     Column,
@@ -133,15 +133,10 @@ def _pairs(report: DoctorReport) -> Table:
     return table("pairs", columns, report.pairs, title="Pairs, point to point (GB/s)")
 
 
-def _collectives(report: DoctorReport, backend: Backend, *, few: bool = False) -> Table:
-    """Each collective at every size; with ``few`` at the least, a middle and the largest."""
+def _collectives(report: DoctorReport, backend: Backend) -> Table:
+    """Each collective at every size."""
     rates = [rate for rate in report.collectives if rate.backend == backend]
     ranks = max((rate.ranks for rate in rates), default=0)
-    if few:
-        rates.sort(key=lambda rate: rate.bytes)
-        by_kind = grouped(rates, lambda rate: rate.collective)
-        rates = [found[at] for found in by_kind.values()
-                 for at in dict.fromkeys((0, (len(found) - 1) // 2, len(found) - 1))]  # fmt: skip
     columns = (
         words("collective", "collective", lambda rate: rate.collective.replace("_", "-")),
         Column("size", "size", "", lambda rate: rate.bytes, size_text),
@@ -170,13 +165,13 @@ def examined(analysis: Analysis) -> Section:
     report = analysis.doctor
     if report is None:
         return section("doctor", "")
-    few = (_collectives(report, backend, few=True) for backend in _BACKENDS)
+    each = (_collectives(report, backend) for backend in _BACKENDS)
     return section(
         "doctor",
         "What the doctor found",
         lines(_doctor_lines(report)),
         lines(_missing(report), where="page"),
-        *(replace(one, where="page") for one in (_devices(report), _pairs(report), *few)),
+        *(replace(one, where="page") for one in (_devices(report), _pairs(report), *each)),
         lines(_BANDWIDTHS, "faint", "page"),
     )
 

@@ -46,7 +46,7 @@ from scalewise.records import (
     timeline_rows,
     to_plain,
 )
-from scalewise.report import communication_tables, cost_tables, findings, run_facts, study_tables
+from scalewise.report import communication_tables, findings, run_facts, study_tables
 from scalewise.report.sections import Table, printable
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ _MOST_TIMES = 1000
 """Times of a cell in the timeline: a report stays small, ``scalewise export`` writes all."""
 
 
-def results_json(analysis: Analysis, samples: int | None = None) -> str:
+def results_json(analysis: Analysis) -> str:
     """``results.json``: raw numbers of each run, estimates over runs, comparisons, refusals."""
     plain = {
         "format_version": FORMAT_VERSION,
@@ -69,7 +69,6 @@ def results_json(analysis: Analysis, samples: int | None = None) -> str:
         },
         "configurations": list(map(configuration_as_plain, rows(analysis))),
         "studies": study_tables.studies_as_plain(analysis),
-        "target": cost_tables.target_as_plain(analysis, samples),
         "unfinished": [
             {"cell": c.planned.name, "state": c.state, "reason": c.ending.message}
             for c in analysis.unfinished

@@ -46,8 +46,8 @@ PALETTE = (
 GREY = "#888888"
 WIDTH_IN = 9.0
 WIDEST = 1.6
-"""Length of an axis in its largest figure: few wild runs have intervals that dwarf all others."""
-BEYOND = "interval reaches beyond the scale"
+"""Length of an axis in its largest figure: intervals of few wild runs, which dwarf all others, run
+out of the picture."""
 _LONGEST = 110
 _LONGEST_NAME = 60
 """Letters of a line of text, and of a row's name."""
@@ -98,13 +98,6 @@ def marker(index: int) -> str:
     return _MARKERS[(index + index // len(PALETTE)) % len(_MARKERS)]
 
 
-def beyond(axes: Axes, x: float, y: float, direction: str, colour: str) -> None:
-    """A triangle at the end of the scale, in the colour and place of its series."""
-    told = axes.get_legend_handles_labels()[1]
-    label = None if BEYOND in told else BEYOND
-    axes.plot([x], [y], direction, color=colour, ms=7, clip_on=False, ls="", zorder=5, label=label)
-
-
 def drawn(text: str, longest: int = _LONGEST) -> str:
     """A text as pictures show it: without control characters, a long one without its middle."""
     lines = [printable(line) for line in text.split("\n")]
@@ -112,21 +105,6 @@ def drawn(text: str, longest: int = _LONGEST) -> str:
         line if len(line) <= longest else f"{line[: longest // 2]}…{line[-longest // 2 :]}"
         for line in lines
     )
-
-
-def swept_values(labels: Sequence[str]) -> list[str]:
-    """Long labels without the settings that most of them share, where they then still differ."""
-    if max(map(len, labels), default=0) <= _LONGEST_NAME:
-        return list(labels)
-    often = Counter(word for label in labels for word in set(label.split()))
-    short = [
-        drawn(
-            " ".join(w for w in label.split() if "=" not in w or 2 * often[w] <= len(labels)),
-            _LONGEST_NAME,
-        )
-        for label in labels
-    ]
-    return short if len(set(short)) == len(labels) else list(labels)
 
 
 def tidy(axes: Axes, grid: str = "x") -> None:
@@ -196,10 +174,7 @@ Bar = tuple[Configuration, Estimate, Sequence[float]]
 
 
 def interval_bars(axes: Axes, title: str, bars: Sequence[Bar]) -> None:
-    """A bar a mean, a line its 95 % interval, and a dot a run.
-
-    Few wild runs have intervals that dwarf every bar: those leave the axes, with an arrow.
-    """
+    """A bar a mean, a line its 95 % interval, and a dot a run."""
     for row, (config, mean, values) in enumerate(bars):
         single = config.devices == 1
         axes.barh(row, mean.value, height=0.65, color=colour(0 if single else 1), alpha=0.85)
@@ -207,11 +182,7 @@ def interval_bars(axes: Axes, title: str, bars: Sequence[Bar]) -> None:
             axes.plot([mean.interval.low, mean.interval.high], [row, row], color="black", lw=1.6)
         axes.plot(values, [row] * len(values), "o", ms=3, mfc="white", mec="black", mew=0.8)
     most = max(max(mean.value, *values) for _, mean, values in bars)
-    limit = min(axes.get_xlim()[1], WIDEST * most)
-    for row, (config, mean, _) in enumerate(bars):
-        if mean.interval and mean.interval.high > limit:
-            beyond(axes, limit, row, ">", colour(0 if config.devices == 1 else 1))
-    axes.set_xlim(0, limit)
+    axes.set_xlim(0, min(axes.get_xlim()[1], WIDEST * most))
     # Before the bar: at the end of an interval the mean would be read as that end's value.
     name_rows(axes, [f"{short_label(c)}:  {number(mean.value)}" for c, mean, _ in bars])
     axes.set_title(title, loc="left", fontsize=11)
@@ -220,39 +191,23 @@ def interval_bars(axes: Axes, title: str, bars: Sequence[Bar]) -> None:
 
 
 _MOST_DRAWN: Final = 40
-"""Configurations."""
+"""Configurations; of more, report.html has pictures to filter."""
 
 
 def report_plots(analysis: Analysis) -> dict[str, Draw]:
     """File name to what draws it: what report.md shows. report.html draws more, of every run."""
     least = f"efficiency of {MIN_EFFICIENCY:g}: the least that pays"
-    few, of = _first(analysis), len(analysis.measured)
-    shown = len(few.measured)
-    note = f"{shown} of {of} configurations; report.html has all" if shown < of else ""
-    draws: dict[str, Draw] = {
-        "throughput.png": lambda: None if few.pairs else throughput(few.measured),
-        "speedup_efficiency.png": partial(speedup_efficiency, few.pairs, "", MIN_EFFICIENCY, least),
-        "step_anatomy.png": lambda: step_anatomy(few),
+    # More are not to be told apart in a picture.
+    few = len(analysis.measured) <= _MOST_DRAWN
+    drawn = analysis if few else replace(analysis, configurations=(), pairs=())
+    return {
+        "answer.png": lambda: answer_plot(analysis),
+        "throughput.png": lambda: None if drawn.pairs else throughput(drawn.measured),
+        "speedup_efficiency.png": partial(
+            speedup_efficiency, drawn.pairs, "", MIN_EFFICIENCY, least
+        ),
+        "step_anatomy.png": lambda: step_anatomy(drawn),
     }
-    noted: dict[str, Draw] = {name: partial(_noted, draw, note) for name, draw in draws.items()}
-    return {"answer.png": lambda: answer_plot(analysis), **noted}
-
-
-def _first(analysis: Analysis) -> Analysis:
-    """With no more configurations than a picture can hold, those that are compared first."""
-    pairs = analysis.pairs[: _MOST_DRAWN // 2]
-    compared = [config for pair in pairs for config in (pair.single, pair.multi)]
-    wanted = dict.fromkeys(c.config_id for c in (*compared, *analysis.measured))
-    drawn = {*list(wanted)[:_MOST_DRAWN]}
-    configs = tuple(c for c in analysis.configurations if c.config_id in drawn)
-    return replace(analysis, configurations=configs, pairs=pairs)
-
-
-def _noted(draw: Draw, note: str) -> Figure | None:
-    made = draw()
-    if made is not None and note:
-        made.suptitle("; ".join(filter(None, (note, made.get_suptitle()))), fontsize=9, wrap=True)
-    return made
 
 
 def throughput(configs: Sequence[Configuration]) -> Figure | None:
@@ -281,27 +236,24 @@ def speedup_efficiency(
     curves = grouped(pairs, lambda p: p.multi.label.replace(f" x{p.devices}", "", 1))
     made = figure(WIDTH_IN + 1, 4.6 + 0.22 * len(curves))
     most = max(p.devices for p in pairs)
-    titles = {"speedup": "speedup over one device", "efficiency": "efficiency"}
+    titles = (("speedup", "speedup over one device", most), ("efficiency", "efficiency", 1.0))
     panels = grid_of_panels(made, 1, 2, 2)
-    found: dict[Axes, list[tuple[float, RatioEstimate, str]]] = {axes: [] for axes in panels}
-    for axes, (ratio_of, words) in zip(panels, titles.items(), strict=True):
+    for axes, (ratio_of, words, ideal) in zip(panels, titles, strict=True):
         for i, (name, members) in enumerate(curves.items()):
             shift = 0.03 * most * (i - (len(curves) - 1) / 2) / max(len(curves) - 1, 1)
             ordered = sorted(members, key=lambda p: p.devices)
             points = [(p.devices + shift, getattr(p, ratio_of)) for p in ordered]
             _ratio_points(axes, points, name, i)
-            found[axes] += [(x, ratio, colour(i)) for x, ratio in points]
         axes.set(xlabel="devices", title=f"{title}{words}")
         axes.set_xticks(sorted({1, *(p.devices for p in pairs)}))
         axes.set_xlim(1 - 0.06 * most, most * 1.08)
-        axes.set_ylim(0, max(axes.get_ylim()[1], 1.15))
+        largest = max(ideal, *(getattr(p, ratio_of).value for p in pairs))
+        axes.set_ylim(0, min(max(axes.get_ylim()[1], 1.15), WIDEST * largest))
         tidy(axes, "both")
     speedup, efficiency = panels
     speedup.plot([1, most], [1, most], "--", color=GREY, label="ideal")
     efficiency.axhline(1, ls="--", color=GREY)
     efficiency.axhline(threshold, ls=":", color=GREY, label=threshold_words)
-    _limit_ratios(speedup, found[speedup], most)
-    _limit_ratios(efficiency, found[efficiency], 1.0)
     legend_below(made, entries_of(*panels), 2)
     return made
 
@@ -318,19 +270,6 @@ def _ratio_points(
     axes.plot([1, *x], [1, *values], color=ink, lw=1, alpha=0.6)
     axes.errorbar(x, values, yerr=[low, high], fmt=marker(index), ms=6, capsize=3,
                   color=ink, label=name)  # fmt: skip
-
-
-def _limit_ratios(
-    axes: Axes, points: Sequence[tuple[float, RatioEstimate, str]], ideal: float
-) -> None:
-    """Intervals that dwarf every ratio leave the axes, with a triangle; the ``ideal`` stays."""
-    limit = WIDEST * max(ideal, *(found.value for _, found, _ in points))
-    if axes.get_ylim()[1] <= limit:
-        return
-    for x, found, ink in points:
-        if found.interval and found.interval.high > limit:
-            beyond(axes, x, limit, "^", ink)
-    axes.set_ylim(0, limit)
 
 
 def step_anatomy(analysis: Analysis) -> Figure | None:
@@ -395,13 +334,13 @@ def answer_plot(analysis: Analysis) -> Figure | None:
         runs = pair.run_speedups
         speedups.plot(runs, [row + 0.22] * len(runs), "o", ms=4.5, mfc="none", clip_on=False,
                       mec=colour(0), mew=1.1)  # fmt: skip
-        _figure(speedups, row, pair.speedup, limit)
+        _figure(speedups, row, pair.speedup)
     speedups.set_xlim(0, limit)
     speedups.set_title("speedup over one device", fontsize=10, loc="left")
     most = _limit([one for one in of_cost if one], [1.3])
     for row, found in enumerate(of_cost):
         if found is not None:
-            _figure(costs, row, found, most)
+            _figure(costs, row, found)
     costs.axvline(1, color=GREY, lw=1)
     costs.set_xlim(0, most)
     costs.set_title("cost of a sample over one device", fontsize=10, loc="left")
@@ -424,14 +363,11 @@ def _limit(figures: Sequence[RatioEstimate], least: Sequence[float]) -> float:
     return 1.06 * max(most, min(max(ends, default=0.0), WIDEST * most))
 
 
-def _figure(axes: Axes, row: int, found: RatioEstimate, limit: float) -> None:
+def _figure(axes: Axes, row: int, found: RatioEstimate) -> None:
     ink, at = colour(0), row - 0.08
     interval = bounding(found)
     if interval is not None:
-        high = min(interval.high, limit)
-        axes.plot([interval.low, high], [at, at], color=ink, lw=2)
-        if interval.high > limit:
-            beyond(axes, limit, at, ">", ink)
+        axes.plot([interval.low, interval.high], [at, at], color=ink, lw=2)
     axes.plot(found.value, at, "D", ms=6, color=ink)
     axes.annotate(f"{factor(found.value)}x", (found.value, at), xytext=(0, 7), ha="center",
                   textcoords="offset points", fontsize=9, fontweight="bold")  # fmt: skip

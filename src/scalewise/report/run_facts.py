@@ -10,7 +10,7 @@ from typing import Any
 
 from scalewise.analysis import Analysis, Configuration, ending_lines, swept_words
 from scalewise.config import set_in
-from scalewise.host import SOURCE_SHA256, WORKING_DIRECTORY, plural
+from scalewise.host import SOURCE_SHA256, plural
 from scalewise.records import CellFolder, Provenance, TrackerState
 from scalewise.report.findings import command, counts
 from scalewise.report.sections import Section, Verbatim, by_text, item, lines, section, table, words
@@ -64,7 +64,8 @@ def _provenance_lines(analysis: Analysis) -> list[str]:
         "links": [f"{pair}: {link}" for p in records for pair, link in p.topology.items()],
         "cores bound per rank": [str(len(d.cores)) for d in devices if d.cores],
         "software": [f"Python {p.python}" for p in records] + packages,
-        **_code(records),
+        "commit": [_commit(p.code) for p in records],
+        "scalewise sources (SHA-256)": [p.code.get(SOURCE_SHA256, "")[:12] for p in records],
         "NCCL settings": [f"{k}={v}" for p in records for k, v in set_in(p.environment).items()],
         "hosts (hashed)": [p.host for p in records],
         "protocol of timing": [str(p.protocol) for p in records],
@@ -80,39 +81,18 @@ def _records(analysis: Analysis) -> list[Provenance]:
     return [c.provenance for c in analysis.sweep.cells if c.provenance]
 
 
-def _code(records: Sequence[Provenance]) -> dict[str, Sequence[str | None]]:
-    """By whose commit it is. A user's own is on record only where scalewise is installed from no
-    checkout: then it is that of the folder the sweep was started in."""
-    mine = [p.code for p in records if p.code.get("tree") == WORKING_DIRECTORY]
-    ours = [p.code for p in records if p.code.get("tree") != WORKING_DIRECTORY]
-    return {
-        "scalewise commit": [*map(_commit, ours)],
-        "scalewise sources (SHA-256)": [p.code.get(SOURCE_SHA256, "")[:12] for p in records],
-        f"commit of the {WORKING_DIRECTORY}": [*map(_commit, mine)],
-    }
-
-
 def _gpus(configs: Sequence[Configuration]) -> list[str]:
-    """How many there were, and which configurations have the spread between GPUs in theirs."""
-    sets = {
-        c.label: [frozenset(r.device.uuid for r in run.ranks if r.device.uuid) for run in c.runs]
-        for c in configs
-    }
-    total = len({uuid for runs in sets.values() for uuids in runs for uuid in uuids})
-    several = [
-        f"{label} ({len(set(runs))} sets in {len(runs)} runs)"
-        for label, runs in sets.items()
-        if len(set(runs)) > 1
-    ]
-    but = f" but for {', '.join(several)}" if several else ""
-    return [f"{total} in all, the same in all runs of a configuration{but}"] if total else []
+    total = len({r.device.uuid for c in configs for r in c.rank_summaries if r.device.uuid})
+    return [f"{total} in all"] if total else []
 
 
 def _commit(code: Mapping[str, Any]) -> str | None:
     """None where the hash of the sources stands in its place."""
     if not code.get("commit"):
         return None if code.get(SOURCE_SHA256) else "unknown (not a git checkout)"
-    return f"{code['commit'][:12]}{' with uncommitted changes' if code.get('dirty') else ''}"
+    of = f" of the {code['tree']}" if "tree" in code else ""
+    changed = " with uncommitted changes" if code.get("dirty") else ""
+    return f"{code['commit'][:12]}{of}{changed}"
 
 
 def trackers(analysis: Analysis) -> Section:

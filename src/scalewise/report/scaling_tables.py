@@ -10,8 +10,6 @@ from scalewise.analysis import (
     PHASE_WORDS,
     Analysis,
     Configuration,
-    Estimate,
-    count_range,
     grouped,
     measured_rows,
 )
@@ -19,7 +17,6 @@ from scalewise.records import PHASES
 from scalewise.report.sections import (
     Column,
     Picture,
-    Read,
     Section,
     figure_columns,
     item,
@@ -72,15 +69,11 @@ def scaling(analysis: Analysis) -> Section:
     return section(
         "scaling",
         "Scaling",
-        lines([*same_in_every_row(analysis), *_later_starts(analysis)], "faint"),
+        lines(same_in_every_row(analysis), "faint"),
         table("scaling", columns, measured_rows(analysis), _SCALING_NOTE),
         Picture("throughput.png", "Throughput with 95 % intervals over runs"),
         Picture("speedup_efficiency.png", "Speedup and efficiency with 95 % intervals"),
     )
-
-
-def of(metric: str) -> Read:
-    return lambda config: config.estimate(metric)
 
 
 def same_in_every_row(analysis: Analysis) -> list[str]:
@@ -103,19 +96,6 @@ def _by_model(analysis: Analysis) -> Iterator[str]:
         if len(leaves) > 1 and told:
             words = (f"{n.removesuffix('.name')}={min(found)}" for n, found in told.items())
             yield f"{model}: {', '.join(words)}"
-
-
-def _later_starts(analysis: Analysis) -> Iterator[str]:
-    """How many runs of a configuration leave out more than ``warmup_steps``."""
-    for config in analysis.measured:
-        starts = [run.cell.warm_up for run in config.runs if run.cell.warm_up]
-        later = [found for found in starts if found.is_later]
-        if later:
-            yield (
-                f"{config.label}: {len(later)} of {len(config.runs)} runs are timed from step "
-                f"{count_range(found.timed_from for found in later)} ({later[0].rule}), not from "
-                f"{later[0].least}"
-            )
 
 
 def _facts(config: Configuration) -> list[str]:
@@ -169,20 +149,10 @@ def resources(analysis: Analysis) -> Section:
     same_work = grouped(analysis.measured, lambda config: config.workload).values()
     if all(len({one.name("optimizer") for one in same}) < 2 for same in same_work):
         del columns["optimizer_memory_mib"]
-    columns["energy_j_per_million_samples"] = replace(
-        columns["energy_j_per_million_samples"],
-        unit="J per 1,000 samples",
-        read=lambda row: joules_per_1000(row.config),
-    )
     kinds = sorted({config.is_cpu for config in analysis.measured})
     note = " ".join(_RESOURCES_NOTES[is_cpu] for is_cpu in kinds)
     made = table("resources", [*columns.values()], rows, note)
     return section("resources", "Time and resources", made)
-
-
-def joules_per_1000(config: Configuration) -> Estimate | None:
-    joules = config.estimate("energy_j_per_million_samples")
-    return joules and joules.scaled(1e-3)
 
 
 def anatomy(analysis: Analysis) -> Section:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -283,8 +282,7 @@ def _curves_of(
     if len(curves) > _MOST_CURVES:
         title += f" (the first {_MOST_CURVES} of {len(curves)})"
         curves = curves[:_MOST_CURVES]
-    labels = plots.swept_values([label for label, _ in curves])
-    for i, (label, (_, runs)) in enumerate(zip(labels, curves, strict=True)):
+    for i, (label, runs) in enumerate(curves):
         for j, points in enumerate(runs):
             lonely = plots.marker(i) if len(points) < 3 else None
             axes.plot(*zip(*points, strict=True), color=plots.colour(i), lw=1.4,
@@ -295,11 +293,7 @@ def _curves_of(
     axes.set_title(title, loc="left", fontsize=11)
     plots.group_thousands(axes, "x")
     axes.xaxis.set_major_locator(MaxNLocator(5))
-    legend: dict[str, Any] = {"frameon": False, "fontsize": 8}
-    if labels != [label for label, _ in curves]:  # still long: below, where nothing is hidden
-        legend |= {"title": "else as most", "title_fontsize": 7, "fontsize": 7, "alignment": "left",
-                   "loc": "upper left", "bbox_to_anchor": (0, -0.2)}  # fmt: skip
-    axes.legend(**legend)
+    plots.legend_below(made, plots.entries_of(axes), 1)
     plots.tidy(axes, "both")
     return made
 
@@ -365,7 +359,9 @@ def memory_breakdown(configs: Sequence[Configuration]) -> Figure | None:
                 share, values = tracks[config.config_id][i]
                 axes.plot(share, values, color=plots.colour(j), marker=plots.marker(j),
                           ms=3, lw=1.2, label=config.label)  # fmt: skip
-        axes.set_title(_panel_title([run for _, run in shown], i), fontsize=10, loc="left")
+        series, device = next(found[i] for _, run in shown if len(found := _devices(run)) > i)
+        kind = "GPU" if series.source == "nvml" else "rank"
+        axes.set_title(f"{kind} {device.index}", fontsize=10, loc="left")
         axes.set(xlim=(0, 100), ylim=(0, 1.1 * highest))
         plots.group_thousands(axes, "y")
         plots.tidy(axes, "both")
@@ -455,18 +451,6 @@ def _devices(run: Run) -> list[Device]:
         for device in sorted(series.devices, key=lambda d: (d.rank is None, d.rank, d.index))
         if _track(series, device)[0]
     ]
-
-
-def _panel_title(runs: Sequence[Run], position: int) -> str:
-    """``GPU 2`` where that is the one of every run, else whose it is."""
-    found = {
-        (series.source, device.index)
-        for run in runs
-        for series, device in _devices(run)[position : position + 1]
-    }
-    if len(found) > 1 or ("process", position) in found:
-        return f"rank {position}"
-    return f"GPU {found.pop()[1]}" if found else f"GPU {position}"
 
 
 def _track(series: DeviceSeries, device: SampledDevice) -> tuple[list[float], list[float]]:

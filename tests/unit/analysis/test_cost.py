@@ -15,7 +15,6 @@ from scalewise.analysis import (
     Pair,
     analyse,
     load_sweep,
-    reach,
     read_samples,
 )
 from scalewise.analysis.cost import measure_cost, usd_per_million_samples
@@ -180,33 +179,6 @@ def test_the_shipped_profile_prices_a_run_on_auto(tmp_path: Path) -> None:
 # Hours and USD of a number of samples, from known rates and prices.
 PRICE = {"usd_per_hour": 3.6, "source": "invoice", "date": "2026-11"}
 PRICED = {"hardware": {"name": "auto", "price": PRICE}}
-
-
-def in_three_runs(path: Path, *specs: Spec) -> Analysis:
-    runs = [run for spec in specs for run in repeats(spec, [1.0, 1.02, 0.99])]
-    return analyse(load_sweep(write_sweep(path, runs)))
-
-
-def test_hours_follow_the_rate_and_usd_the_devices(tmp_path: Path) -> None:
-    specs = [replace(spec, config=PRICED) for spec in (Spec(), DDP)]
-    analysis = in_three_runs(tmp_path, *specs)
-    for config, spec in zip(analysis.measured, specs, strict=True):
-        found = reach(10_000_000, config, analysis.costs[config.config_id])
-        hours = 10_000_000 / spec.global_batch * step_ms(spec) / 1e3 / 3600
-        assert found.hours.value == pytest.approx(hours, rel=0.01)
-        assert found.usd.value == pytest.approx(found.hours.value * spec.devices * 3.6)
-        assert found.hours.interval.low < found.hours.value < found.hours.interval.high
-        both = found.usd.interval.high / found.hours.interval.high
-        assert both == pytest.approx(spec.devices * 3.6)
-
-
-def test_without_a_price_there_are_hours_and_a_reason(tmp_path: Path) -> None:
-    analysis = in_three_runs(tmp_path, Spec(kind="cpu"))
-    (config,) = analysis.measured
-    found = reach(1_000_000, config, analysis.costs[config.config_id])
-    assert found.hours
-    assert found.usd is None
-    assert found.missing == "a share of a CPU host has no list price"
 
 
 @pytest.mark.parametrize(

@@ -34,15 +34,15 @@ def series(
     return DeviceSeries("h", "nvml", 1.0, (_GPU,), {}, times, samples)
 
 
-def energy(one: DeviceSeries, start: float, end: float, first: float = 100.0) -> DeviceEnergy:
-    return measure_energy(one, _GPU, (start, end), first)
+def energy(one: DeviceSeries, start: float, end: float) -> DeviceEnergy:
+    return measure_energy(one, _GPU, (start, end))
 
 
 def test_constant_power_is_power_times_time() -> None:
     found = energy(series([500.0] * 11, {0: 1000.0, 10: 6000.0}), 102.5, 107.0)
     assert found.timed_j == pytest.approx(500 * 4.5)
     assert found.source == "counter"
-    assert (found.run_j, found.run_integrated_j, found.run_s) == pytest.approx((5000, 5000, 10))
+    assert found.run_j == pytest.approx(5000)
 
 
 def test_the_counter_tells_how_much_and_the_samples_when() -> None:
@@ -79,21 +79,6 @@ def test_a_reset_counter_says_nothing() -> None:
     assert found.run_j is None
     assert found.source == "power samples"
     assert "energy counter: it was reset while the run lasted" in found.missing
-
-
-def test_idle_is_before_the_first_step_with_nothing_running() -> None:
-    power = [80.0, 80.0, 82.0, 78.0, 200.0, 600.0, 600.0, 600.0]
-    busy = [0.0, 0.0, 0.0, 0.0, 0.0, 95.0, 95.0, 95.0]
-    one = series(power, {0: 0.0, 7: 4000.0}, busy)
-    found = energy(one, 105.0, 107.0, first=105.0)
-    # The sample at 104 has no idle one after it: its power belongs to what comes.
-    assert found.idle_w == pytest.approx(80.0)
-
-
-def test_a_busy_gpu_has_no_idle_power_and_says_so() -> None:
-    found = energy(series([100.0] * 11, {0: 0.0, 10: 1000.0}), 105.0, 107.0, first=105.0)
-    assert found.idle_w is None
-    assert any("0 samples of an idle GPU" in reason for reason in found.missing)
 
 
 def test_integration_is_by_trapezoids_and_inside_the_samples_only() -> None:

@@ -119,12 +119,8 @@ def test_gpm_is_of_training_not_of_the_start_before_it(gpu: DeviceUsage) -> None
     assert gpu.utilization_percent == 8.0
 
 
-def test_energy_by_counter_and_by_power_agree_within_two_percent(
-    run: Run, gpu: DeviceUsage
-) -> None:
+def test_energy_is_that_of_the_counter(run: Run, gpu: DeviceUsage) -> None:
     assert gpu.energy.run_j == pytest.approx(4472.035 - 3442.15)
-    assert gpu.energy.run_integrated_j == pytest.approx(0.9836 * gpu.energy.run_j, rel=1e-4)
-    assert gpu.energy.idle_w == pytest.approx(77.97, abs=0.01)
     assert gpu.energy.source == "counter"
     assert gpu.energy.missing == ()
     # 360 steps in 0.817 s between 92 and 121 W.
@@ -132,12 +128,10 @@ def test_energy_by_counter_and_by_power_agree_within_two_percent(
     assert run.value("energy_j_per_run") == gpu.energy.run_j
 
 
-def test_its_report_has_the_energy_the_timeline_and_no_balance(tmp_path: Path) -> None:
+def test_its_report_has_the_timeline_and_no_balance(tmp_path: Path) -> None:
     sweep = shutil.copytree(GOLDEN, tmp_path / "sweep")
     files = builder.build(sweep)
     page = files.details.read_text(encoding="utf-8")
-    row = "| medium single x1 | 120 | 0.272 | 2.12 | 1,030 | 1,013 | -1.6 | 78.0 | counter |"
-    assert row in page
     assert "## Load balance" not in page
     rows = list(csv.DictReader(io.StringIO((sweep / "report/gpu_timeline.csv").read_text())))
     assert len(rows) == 14

@@ -425,28 +425,6 @@ def test_a_pair_that_cannot_be_computed_is_refused_and_the_others_compared(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("scaling", "batch", "words"),
-    [
-        (
-            "weak",
-            32,
-            "batch a device: 64 against 32, with scaling=weak; scaling=strong compares equal "
-            "global batches",
-        ),
-        ("weak", 48, "batch a device: 64 against 48, with scaling=weak"),
-        ("strong", 32, "global batch: 64 against 32, with scaling=strong"),
-    ],
-)
-def test_batches_that_differ_say_whose_they_are_and_what_would_compare(
-    tmp_path: Path, scaling: str, batch: int, words: str
-) -> None:
-    multi = replace(DDP, scaling=scaling, batch_size=batch)
-    (refused,) = analysed(tmp_path, Spec(scaling=scaling, batch_size=64), multi).refused
-    assert refused.reason == f"its baseline large single x1 batch_size=64 differs in {words}"
-    assert [d.field for d in refused.differing] == ["batch"]
-
-
-@pytest.mark.parametrize(
     ("multi", "said"), [(DDP, "run strategy=single"), (monitored(DDP, 32), "run the script on one")]
 )
 def test_without_a_single_device_it_says_how_to_get_one(

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from scalewise.analysis import statistics, verdict
-from scalewise.analysis.statistics import bonferroni, detectable_effect, estimate_ratio, rarest_seen
+from scalewise.analysis.statistics import bonferroni, estimate_ratio, rarest_seen
 
 RUNS_A = [101.2, 99.8, 103.4, 98.7, 100.9]
 RUNS_B = [92.1, 95.4, 90.8, 93.9]
@@ -144,48 +144,6 @@ def test_modified_z_score_worked_by_hand() -> None:
     )
     assert verdict.outliers([5.0] * 11 + [9.0]) == (11,), "more than half are equal"
     assert verdict.outliers([5.0] * 12) == ()
-
-
-@pytest.mark.parametrize(("sd", "runs"), [((0.1, 0.1), 3), ((0.1, 0.3), 4), ((0.1, 0.1), 300)])
-def test_what_is_detectable_is_the_mean_of_noncentral_t(sd: tuple[float, float], runs: int) -> None:
-    """Its power over the scatter that these runs leave open, by scipy's distributions."""
-    above, below = (np.exp(_scatter(one, runs)) for one in sd)
-    ratio = detectable_effect(estimate_ratio(above, below))
-    assert ratio is not None
-    error, df = statistics.welch_error(np.log(above), np.log(below))
-    critical = stats.t.ppf(0.975, df)
-
-    def power(estimated_square: float) -> float:
-        scale = math.sqrt(estimated_square / df)
-        return float(stats.nct.sf(critical, df, math.log(ratio) / error * scale))
-
-    assert stats.chi2.expect(power, args=(df,)) == pytest.approx(0.8, abs=0.001)
-
-
-def _scatter(sd: float, runs: int) -> np.ndarray:
-    """Logarithms of runs whose sample standard deviation is ``sd``."""
-    steps = np.arange(runs) - (runs - 1) / 2
-    return sd * steps / steps.std(ddof=1)
-
-
-def test_what_is_detectable_lies_beyond_the_interval_of_the_same_level() -> None:
-    """Two runs of 84 % and two of 100 %: 1.19 was not seen, and 1.08 was said to be."""
-    above, below = [0.8401, 0.8399], [1.02, 0.98]
-    for level in (0.05, 0.05 / 3):
-        ratio = statistics.estimate_ratio(above, below, 1 - level)
-        least = detectable_effect(ratio, level)
-        assert least > math.sqrt(ratio.interval.high / ratio.interval.low)
-        assert (least < 1 / ratio.value) <= (ratio.interval.high < 1)
-
-
-def test_what_cannot_be_detected_has_no_number() -> None:
-    assert detectable_effect(estimate_ratio([1.0], [1.0, 2.0])) is None
-    assert detectable_effect(estimate_ratio([1.0, 1.0], [2.0, 2.0])) is None
-    # Beyond what a float holds: the interval and the effect end before it.
-    wild, steady = [1.0, 9.0], [1.0, 1.0001]
-    ratio = statistics.estimate_ratio(wild, steady, 1 - 0.05 / 1000)
-    assert 0 < ratio.interval.low < ratio.interval.high < math.inf
-    assert detectable_effect(ratio, 0.05 / 1000) is None
 
 
 def test_noisy_runs_carry_a_warning_and_steady_ones_do_not() -> None:

@@ -21,7 +21,6 @@ from scalewise.analysis import (
     choose_strategy,
     compare,
     load_sweep,
-    reach,
     under_ceiling,
 )
 from scalewise.analysis.validity import contradiction
@@ -101,21 +100,17 @@ def test_the_report_says_so_to_programs_and_by_its_exit_status(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("change", "doubted"),
+    "change",
     [
-        (fed(16, 24, 8), False),
-        (drift(0.9e-5), False),
-        (fed(24, 16, 8, asked=None), False),
-        (fed(15, 24, 8), True),  # a loader that leaves out what it cannot read
-        (fed(32, 3, 8), True),  # two views of each sample
+        fed(16, 24, 8),
+        drift(0.9e-5),
+        fed(24, 16, 8, asked=None),
+        fed(15, 24, 8),  # a loader that leaves out what it cannot read
+        fed(32, 3, 8),  # two views of each sample
     ],
 )
-def test_other_counts_are_valid(
-    tmp_path: Path, change: Callable[[Rank], None], doubted: bool
-) -> None:
-    found = analysed(tmp_path, change)
-    assert not found.invalid
-    assert any("batch_size" in line for line in lines_of(found, "remarks")) is doubted
+def test_other_counts_are_valid(tmp_path: Path, change: Callable[[Rank], None]) -> None:
+    assert not analysed(tmp_path, change).invalid
 
 
 @pytest.mark.parametrize(("loss", "says"), [(0.30, True), (0.2501, False)])
@@ -177,8 +172,6 @@ def test_its_comparisons_are_invalid(untrained: Analysis) -> None:
     assert codes == {single.config_id: "untrained", multi.config_id: "invalid_baseline"}
     costs = [untrained.costs[c.config_id] for c in (single, multi)]
     assert [cost.usd_per_million_samples for cost in costs] == [None, None]
-    assert reach(1000, single, costs[0]).hours is None
-    assert reach(1000, multi, costs[1]).hours is not None
 
 
 def test_nothing_is_repeated_or_chosen_for_its_speed(untrained: Analysis) -> None:

@@ -82,7 +82,7 @@ def test_a_shell_completes_commands_and_options(
     monkeypatch.setenv("_SCALEWISE_COMPLETE", "bash_complete")
     for typed, place, completed in (
         ("scalewise re", "1", ["plain,resume", "plain,report"]),
-        ("scalewise report --sa", "2", ["plain,--samples"]),
+        ("scalewise report --pr", "2", ["plain,--price"]),
     ):
         monkeypatch.setenv("COMP_WORDS", typed)
         monkeypatch.setenv("COMP_CWORD", place)
@@ -112,7 +112,7 @@ WRONG = [
     ("bundle {loop}", "{loop}"), ("report {folder} --ot x", "No such option '--ot'"),
     ("report {folder}", "{folder}"),
     ("report {folder} --warmup-epochs -1", "'--warmup-epochs': -1"),
-    ("report {small} --samples many", "--samples: found 'many'"),
+    ("advise {small} --samples many", "--samples: found 'many'"),
     ("compare {small} {small} --factor cod", "factor: found 'cod'; allowed: devices, "),
     ("score {folder}", "{folder}"), ("score {small}", "allowed: sweeps of devices=1,N"),
     ("score {small} {small}", "found a sweep twice"),

@@ -25,7 +25,7 @@ from scalewise.report.answer import MOST_WHOLE, answers, next_step, reasons
 from scalewise.report.console import rows
 from scalewise.report.findings import command, remark_lines, remarks
 from scalewise.report.page import render
-from scalewise.report.plots import answer_plot, report_plots, speedup_efficiency
+from scalewise.report.plots import answer_plot, report_plots
 from scalewise.report.sections import Line, Lines, Verbatim
 
 NOISY = [1.0, 1.3, 0.8], [1.0, 0.7, 1.2]
@@ -362,21 +362,6 @@ def test_it_has_the_verdict_every_run_and_the_cost(tmp_path: Path) -> None:
     assert sorted(bar.get_x() for bar in speedups.patches) == [0, 1.1]
 
 
-def test_a_triangle_has_the_colour_and_place_of_its_series(tmp_path: Path) -> None:
-    wild = replace(DDP, model="wild")
-    found = analysed(
-        tmp_path,
-        *repeats(Spec(), [1, 1.01, 0.99]), *repeats(DDP, [1, 1.01, 0.99]),
-        *repeats(Spec(model="wild"), [1, 1.01, 0.99]), *repeats(wild, [1, 2.5, 0.6]),
-    )  # fmt: skip
-    for figure in (answer_plot(found), speedup_efficiency(found.pairs, "", 0.5, "")):
-        assert plots.BEYOND in [text.get_text() for text in figure.legends[0].get_texts()]
-    (triangle,) = [one for one in figure.axes[0].get_lines() if one.get_marker() == "^"]
-    assert triangle.get_color() == plots.colour(1)
-    (marks,) = [one for one in figure.axes[0].get_lines() if one.get_marker() == "s"]
-    assert triangle.get_xdata()[0] == marks.get_xdata()[0]
-
-
 def test_no_comparison_is_no_picture(tmp_path: Path) -> None:
     found = analysed(tmp_path, Spec(), Spec(model="other"))
     assert answer_plot(found) is None
@@ -387,18 +372,14 @@ def test_no_comparison_is_no_picture(tmp_path: Path) -> None:
     assert [bool(one.get_xlabel()) for one in panels] == [False, True]
 
 
-def test_a_picture_of_many_says_that_it_shows_the_first(
+def test_more_rows_than_a_picture_holds_are_drawn_on_the_page_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plots, "_MOST_DRAWN", 2)
     other = Spec(model="other")
     found = analysed(tmp_path, *repeats(Spec(), [1, 1.01]), *repeats(DDP, [1, 1.01]), other)
     draws = report_plots(found)
-    figure = draws["step_anatomy.png"]()
-    assert figure.get_suptitle().startswith("2 of 3 configurations")
-    assert len(figure.axes) == 1
-    whole = draws["answer.png"]()
-    assert "configurations" not in whole.get_suptitle()
+    assert [name for name, draw in draws.items() if draw()] == ["answer.png"]
 
 
 @pytest.mark.parametrize("sweep", kept_sweeps(), ids=lambda path: path.name)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fakes.kept_sweep import RESULTS, kept
+from fakes.kept_sweep import kept
 from fakes.recorded import DDP, STEADY_3, Spec, repeats, write_sweep
 from scalewise.analysis import Analysis, analyse, load_sweep
 from scalewise.report import report_sections
-from scalewise.report.builder import front_page, method_link
+from scalewise.report.builder import front_page
 from scalewise.report.findings import command
 from scalewise.report.sections import Section, markdown
 
@@ -41,12 +41,12 @@ def page_of(sections: list[Section]) -> str:
 @pytest.mark.parametrize("name", MATRICES)
 def test_a_matrix_of_two_models_is_told_in_few_words(name: str) -> None:
     found = analyse(load_sweep(kept(name)))
-    text = page_of(front_page(found, RESULTS / name / "report"))
+    text = page_of(front_page(found))
     assert len(text.split()) < MOST_WORDS < len(page_of(report_sections(found)).split())
 
 
 def test_the_answer_is_first_and_what_is_long_is_in_detail(analysis: Analysis) -> None:
-    first, details = front_page(analysis, ROOT), report_sections(analysis)
+    first, details = front_page(analysis), report_sections(analysis)
     assert [one.key for one in first] == [
         "answer", "unfinished", "scaling", "losses", "remarks", "made"
     ]  # fmt: skip
@@ -57,21 +57,21 @@ def test_the_answer_is_first_and_what_is_long_is_in_detail(analysis: Analysis) -
 
 
 def test_every_anchor_is_a_heading(analysis: Analysis) -> None:
-    anchors = set(re.findall(r"\(details\.md#([^)]+)\)", page_of(front_page(analysis, ROOT))))
+    anchors = set(re.findall(r"\(details\.md#([^)]+)\)", page_of(front_page(analysis))))
     titles = {one.title for one in report_sections(analysis)}
     assert anchors <= {re.sub(r"[^\w -]", "", t).lower().replace(" ", "-") for t in titles}
     assert {"without-a-result", "remarks"} <= anchors
 
 
 def test_the_parts_of_a_step_add_up_to_it(analysis: Analysis) -> None:
-    table = next(one for one in front_page(analysis, ROOT) if one.key == "losses").table("losses")
+    table = next(one for one in front_page(analysis) if one.key == "losses").table("losses")
     assert len(table.rows) == 2
     for _, step, *parts in table.rows:
         assert sum(part or 0.0 for part in parts) == pytest.approx(step)
 
 
 def test_a_word_is_explained_once_where_it_is_first_used(analysis: Analysis) -> None:
-    pages = [page_of([one]) for one in front_page(analysis, ROOT)]
+    pages = [page_of([one]) for one in front_page(analysis)]
     for word in ("Speedup", "Efficiency", "Exposed transfer", "Cell"):
         uses = [word.lower() in page.lower() for page in pages]
         assert [f"*{word}*: " in page for page in pages].index(True) == uses.index(True), word
@@ -84,17 +84,9 @@ def test_a_long_list_is_cut_and_says_so(tmp_path: Path) -> None:
     found = replace(
         found, sweep=replace(found.sweep, problems=tuple(f"damaged {i}" for i in range(9)))
     )
-    (listed,) = (one for one in front_page(found, ROOT) if one.key == "remarks")
+    (listed,) = (one for one in front_page(found) if one.key == "remarks")
     assert len(listed.texts) == 6
     assert "[3 more, and detail](details.md#remarks)" in page_of([listed])
-
-
-def test_the_method_is_linked_inside_a_checkout_and_named_elsewhere(tmp_path: Path) -> None:
-    for folder in (RESULTS / "cpu2_matrix" / "report", ROOT / "multirun" / "x" / "report"):
-        link = re.fullmatch(r"\[docs/method.md\]\((.*)\)", method_link(folder, ROOT))
-        assert link and (folder / link[1]).resolve() == ROOT / "docs" / "method.md"
-    assert "](" not in method_link(tmp_path, ROOT)
-    assert "](" not in method_link(tmp_path / "x", tmp_path)
 
 
 def test_the_command_can_be_pasted(analysis: Analysis) -> None:

@@ -361,15 +361,6 @@ def test_a_disk_without_room_for_the_report_is_the_hosts_fault_in_one_line(
     assert explain(raised.value) == f"{sweep}/report/report.md: No space left on device"
 
 
-def test_long_labels_keep_what_tells_them_apart() -> None:
-    shared = " ".join(f"setting_{i}=of_most" for i in range(6))
-    labels = [f"ddp x2 {shared} a=1", f"ddp x2 {shared} a=1 b=2", f"ddp x2 {shared} a=3"]
-    assert plots.swept_values(labels) == ["ddp x2", "ddp x2 b=2", "ddp x2 a=3"]
-    assert plots.swept_values(["x a=1", "x a=1 b=2"]) == ["x a=1", "x a=1 b=2"]
-    same = [labels[0], labels[0]]
-    assert plots.swept_values(same) == same
-
-
 def test_no_two_ticks_are_equal() -> None:
     axes = plots.figure(4, 2).subplots()
     axes.set_xlim(12.0, 14.0)

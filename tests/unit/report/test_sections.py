@@ -42,7 +42,6 @@ from scalewise.records import (
 )
 from scalewise.report import builder, export, run_facts
 from scalewise.report.cost_tables import lines_of_devices
-from scalewise.report.doctor_tables import size_text
 from scalewise.report.findings import fastest_rows
 from scalewise.report.study import memory_plots
 
@@ -142,14 +141,6 @@ class TestScaling:
         plain = json.loads(export.results_json(found))["configurations"][0]["runs"][0]
         times = plain["throughput"]["step_time_ms"]
         assert (times["p99"], times["n"], set(times["missing"])) == (None, steps[0], {"p99"})
-
-    def test_a_figure_is_the_same_in_every_table(self) -> None:
-        found = analyse(load_sweep(STALLED / "h200x4_gpt2"))
-        rows = cells(found, "resources", "resources")
-        energy = {row["configuration"]: row for row in cells(found, "energy", "energy")}
-        assert [row["energy_j_per_million_samples"] for row in rows] == [
-            energy[row["configuration"]]["samples_j"] for row in rows
-        ]
 
     def test_losses_lead_from_the_ideal_step_to_the_measured_one(self, tmp_path: Path) -> None:
         slow = replace(DDP, phases_ms={**DDP_MS, "exposed_comm": 4.0})
@@ -316,39 +307,6 @@ class TestCost:
             True,
         ]
 
-    def test_a_target_has_hours_and_usd_where_somebody_asked(self, tmp_path: Path) -> None:
-        unpriced = replace(Spec(model="medium"), device_name="Some GPU")
-        priced = [replace(spec, config=PRICED) for spec in (Spec(), DDP)]
-        found = noisy(tmp_path, *priced, unpriced)
-        rows = {r["configuration"]: r for r in self.target(found).values()}
-        # 128 samples in 10 ms, at 3.60 USD an hour.
-        assert rows["large single x1"]["hours"] == "21.7 (20.6-22.8)"
-        assert rows["large single x1"]["usd"] == "78.1 (74.3-82.1)"
-        assert rows["medium single x1"]["usd"] == "missing"
-        plain = json.loads(export.results_json(found, 10**9))["target"]
-        ddp = plain["configurations"][1]
-        assert (plain["samples"], ddp["devices"]) == (10**9, 2)
-        assert ddp["usd"]["value"] == pytest.approx(ddp["hours"]["value"] * 2 * 3.6)
-        assert section(found, "target") is None
-        assert json.loads(export.results_json(found))["target"] is None
-        host = section(kept("cpu2_matrix"), "target", 10**9)
-        assert [c.key for c in host.table("target").columns] == ["configuration", "hours"]
-
-    @staticmethod
-    def target(found: Analysis) -> dict[str, dict[str, str]]:
-        table = section(found, "target", 10**9).table("target")
-        keys = [column.key for column in table.columns]
-        return {row[0]: dict(zip(keys, row, strict=True)) for row in table.cells}
-
-    def test_independent_models_reach_no_target(self, tmp_path: Path) -> None:
-        free = replace(DDP, strategy="task_parallel", devices=4, config=PRICED)
-        found = noisy(tmp_path, Spec(config=PRICED), replace(DDP, config=PRICED), free)
-        for planned, folder in SweepFolder(tmp_path).cells():
-            if "task_parallel" in planned.name:
-                folder.save_result(replace(folder.load_result(), models=4))
-        found = analyse(load_sweep(tmp_path))
-        assert set(self.target(found)) == {"large single x1", "large ddp x2"}
-
 
 class TestNumbersOfDevices:
     @staticmethod
@@ -378,7 +336,6 @@ class TestBalance:
         assert first["worst_stretch"] == "23.0, steps 40 to 49"
         assert float(first["behind_ms"]) == pytest.approx(3.0, abs=0.01)
         # A step takes 9.2 ms: 6.2 and the wait for rank 2.
-        assert float(first["behind_share"]) == pytest.approx(100 * 3 / 9.2, rel=0.01)
         fast, slow = (float(row["samples_per_s"].replace(",", "")) for row in (first, second))
         assert fast / slow == pytest.approx(1.1, rel=0.01)
         (line,) = lines_of(found, "load_balance")
@@ -397,26 +354,12 @@ class TestBalance:
         assert lines_of(found, "load_balance")[0].startswith("large ddp x2 (good): ")
         assert "% (good), mean over runs" in section(found, "devices").blocks[0].text
 
-    @pytest.mark.parametrize("lacks", [("timed_j",), ("run_j",), ("timed_j", "run_j")])
-    def test_a_run_whose_energy_was_read_in_part_is_in_the_table(
-        self, lacks: tuple[str, ...]
-    ) -> None:
-        found = analyse(load_sweep(kept("h200x2_gpt2")))
-        (config, *_), (device,) = found.measured, found.measured[0].runs[0].usage.devices
-        run = config.runs[0]
-        device = replace(device, energy=replace(device.energy, **dict.fromkeys(lacks)))
-        run = replace(run, usage=replace(run.usage, devices=(device,)))
-        alone = replace(config, runs=(run,))
-        found = replace(found, configurations=(alone,), pairs=())
-        assert (section(found, "energy") is None) == (len(lacks) == 2)
-
     def test_a_cpu_host_is_told_nothing_of_gpus(self, tmp_path: Path) -> None:
         slow = replace(DDP, kind="cpu", device_name="a processor", slow_ranks_ms={1: 5.0})
         alone = replace(Spec(), kind="cpu", device_name="a processor")
         path = write_sweep(tmp_path, [*repeats(alone, FACTORS), *repeats(slow, FACTORS)])
         text = builder.build(path).details.read_text().partition("## Provenance")[0]
         assert re.findall(r"\bGPUs?\b|NCCL|NVML|CUDA|throttl\w*|reads 100 %", text) == []
-        assert section(path, "energy") is None
         assert not (path / "report" / "gpu_timeline.csv").exists()
 
 
@@ -544,20 +487,17 @@ class TestCommunication:
 
 
 class TestDoctor:
-    def test_its_collectives_are_on_the_page_at_three_sizes(self, tmp_path: Path) -> None:
+    def test_its_collectives_are_on_the_page(self, tmp_path: Path) -> None:
         path = write_sweep(tmp_path, [Spec()])
         shutil.copy(EXAMINED, path / "doctor.json")
         found = analyse(load_sweep(path))
         assert "Collectives, nccl" not in printed(found)
         rows = cells(found, "doctor", "collectives_nccl")
         largest = [r for r in rows if r["collective"] == "all-reduce"][-1]
-        assert len(rows) % 3 == 0 and largest["size"] == "1 GiB"
+        assert largest["size"] == "1 GiB"
         rates = [r for r in json.loads(EXAMINED.read_text())["ranks"][0]["collectives"]
                  if (r["backend"], r["collective"]) == ("nccl", "all_reduce")]  # fmt: skip
-        *_, most = rates = sorted(rates, key=lambda rate: rate["bytes"])
-        middle = rates[(len(rates) - 1) // 2]["bytes"]
-        sizes = [r["size"] for r in rows if r["collective"] == "all-reduce"]
-        assert sizes[1] == size_text(middle)
+        most = max(rates, key=lambda rate: rate["bytes"])
         assert largest["bus"] == f"{most['bus_gb_s']:.0f}"
 
     def test_copies_have_a_figure_for_each_device_or_a_reason(self, tmp_path: Path) -> None:
@@ -681,7 +621,7 @@ class TestFacts:
             if index in unknown:
                 folder.save_provenance(dataclasses.replace(folder.load_provenance(), code={}))
         found = analyse(load_sweep(tmp_path))
-        assert f"scalewise commit: {expected}" in lines_of(found, "provenance")
+        assert f"commit: {expected}" in lines_of(found, "provenance")
 
     def test_other_code_is_not_taken_for_scalewises_commit(self, tmp_path: Path) -> None:
         sources = dataclasses.replace(Spec(), commit=None, source_sha256="5" * 64)
@@ -693,8 +633,7 @@ class TestFacts:
             users = {**known.code, "tree": WORKING_DIRECTORY}
             folder.save_provenance(dataclasses.replace(known, code=users))
         lines += lines_of(tmp_path / "b", "provenance")
-        assert "commit of the working directory: a1b2c3d4e5f6" in lines
-        assert not [line for line in lines if line.startswith("scalewise commit")]
+        assert "commit: a1b2c3d4e5f6 of the working directory" in lines
 
     def test_a_mirror_is_said_to_be_where_it_is(self, tmp_path: Path) -> None:
         write_sweep(tmp_path, [Spec()])

@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import yaml
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from scalewise.config.components import conf_dir
 from scalewise.config.data_parallel import (
@@ -107,13 +107,10 @@ class FsdpConfig(DividedConfig):
         "model": ("Recurrent",),  # the fused kernels of an LSTM or GRU keep the unsharded weights
     }
 
-    sharding: Literal["full", "grad_op", "hybrid"] = "full"
+    sharding: Literal["full", "grad_op"] = "full"
     """``full`` frees a layer's gathered parameters after its forward and gathers them again for
     backward (ZeRO-3). ``grad_op`` keeps them from forward to backward (ZeRO-2): less
-    communication, more memory. ``hybrid`` shards within groups of ``shard_size`` devices and
-    replicates over the groups (HSDP): put the groups where the links are fast."""
-    shard_size: Annotated[int, Field(ge=2)] | None = None
-    """Devices of one group; needed by ``hybrid``, and by nothing else."""
+    communication, more memory."""
     units: Literal["layers", "whole"] = "layers"
     """The part gathered at a time: each element of the model's module lists, or all at once."""
     gather_dtype: Literal["auto", "fp32", "bf16"] = "auto"
@@ -121,15 +118,6 @@ class FsdpConfig(DividedConfig):
     with precision=bf16-mixed, fp32 else. The optimizer always works on fp32 parts."""
     reduce_dtype: Literal["fp32", "bf16"] = "fp32"
     """Number format in which gradients are summed over the devices."""
-    cpu_offload: bool = False
-    """Keep parameters, gradients and optimizer state in the host's memory."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        hybrid = self.sharding == "hybrid"
-        needed = "2 or more devices a group" if hybrid else "null"
-        fits = hybrid == (self.shard_size is not None)
-        require("shard_size", self.shard_size, fits, needed, f"sharding={self.sharding}")
 
     def check(self, cell: CellConfig) -> None:
         super().check(cell)
@@ -137,27 +125,12 @@ class FsdpConfig(DividedConfig):
         allowed = "auto or fp32, or precision=bf16-mixed"
         require("strategy.gather_dtype", "bf16", holds, allowed, f"precision={cell.precision.name}")
 
-    def check_world(self, world_size: int) -> None:
-        """Groups must come out even, and there must be two of them to be called hybrid."""
-        super().check_world(world_size)
-        size = self.shard_size
-        fits = size is None or (world_size % size == 0 and world_size > size)
-        allowed = "a divisor of the number of devices below it (sharding=full for one group)"
-        require("strategy.shard_size", size, fits, allowed, f"devices={world_size}")
-
 
 @dataclass(frozen=True, kw_only=True)
 class FsdpRehearsalConfig(RehearsalConfig, FsdpConfig):
-    """Of ``strategy=fsdp``, as far as all that ranks exchange goes through one group of theirs."""
+    """Of ``strategy=fsdp``."""
 
     KIND: ClassVar[str] = REHEARSALS["fsdp"]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_group = self.sharding != "hybrid"
-        require("sharding", self.sharding, one_group, "full or grad_op", "rehearse")
-        offloads = self.cpu_offload  # gloo reduces on the host then, and all ranks share its memory
-        require("cpu_offload", offloads, not offloads, "false", "rehearse")
 
 
 @dataclass(frozen=True)

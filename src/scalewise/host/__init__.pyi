@@ -46,7 +46,6 @@ from .processes import end_orphans as end_orphans
 from .processes import exit_now as exit_now
 from .processes import find_below as find_below
 from .processes import fork_hindrance as fork_hindrance
-from .processes import keep_answering as keep_answering
 from .processes import kill as kill
 from .processes import own_memory as own_memory
 from .processes import reap as reap

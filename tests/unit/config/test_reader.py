@@ -122,8 +122,7 @@ REFUSED = [
         "batch_size: found 128 on 3 devices with scaling=strong; allowed: a multiple of 3 "
         "(nearest: 126 or 129)",
     ),
-    ("strategy=fsdp strategy.shard_size=2", "strategy.shard_size: found 2 with sharding=full"),
-    ("strategy=fsdp strategy.sharding=hybrid", "strategy.shard_size: found null with sharding="),
+    ("strategy=fsdp strategy.sharding=hybrid", "strategy.sharding: found 'hybrid'"),
     ("model.dropout=1", "model.dropout: found 1; allowed: below 1"),
     ("+model.widht=3", "model.widht: unknown key; allowed: features, hidden_widths, targets"),
     ("~model.features", "model.features: missing; scalewise.models.mlp.Mlp needs it"),

@@ -45,8 +45,6 @@ CPU = "hardware=cpu"
          "strategy.microbatches: found 3 with 4 stages; allowed: 4 or more"),
         ("gpipe strategy.microbatches=3 strategy.devices=2",
          "strategy.microbatches: found 3 with 128 samples of a replica"),
-        ("fsdp strategy.sharding=hybrid strategy.shard_size=2 strategy.devices=2",
-         "strategy.shard_size: found 2 with devices=2"),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_refused_in_one_line(overrides: str, begin: str) -> None:

@@ -8,7 +8,6 @@ import importlib.util
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -45,20 +44,18 @@ IMDB = CsvLayout(
 )
 _ENCODING = "utf-8-sig"
 """UTF-8 with or without the byte-order mark that Excel writes."""
-HEAD_ROWS = 2000
-"""Rows to look at before anything starts: some milliseconds' worth."""
 LabelledTexts: TypeAlias = list[tuple[str, int]]
 """Texts and their classes, in the order of the file."""
 
 
-def read_labelled_csv(path: Path, layout: CsvLayout, most_rows: int | None = None) -> LabelledTexts:
-    """Read a whole file, or its first rows.
+def read_labelled_csv(path: Path, layout: CsvLayout) -> LabelledTexts:
+    """Read a whole file.
 
     Raises :class:`DatasetError` with the number of the row, counted from 1, for the first row that
     is not as ``layout`` says, and for a file that is missing, empty or not UTF-8.
     """
     try:
-        rows = list(islice(_rows(path, layout), most_rows))
+        rows = list(_rows(path, layout))
     except OSError as error:
         raise DatasetError(
             f"dataset.path: {path} cannot be read: {error.strerror}; give a CSV file"

@@ -26,7 +26,7 @@ class Exit(enum.IntEnum):
     """A cell failed, a check found something, or the host did not take what was written."""
     WRONG_INPUT = 2
     SKIPPED = 3
-    """Nothing failed, but a cell was skipped, or left behind."""
+    """Nothing failed, but a cell was skipped."""
     INVALID = 4
     """Nothing failed, but a verdict is invalid."""
     NOT_SHOWN = os.EX_IOERR

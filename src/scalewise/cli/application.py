@@ -588,9 +588,7 @@ def _token_count(
 @click.option("--files", is_flag=True, help="SOURCES are .parquet, .jsonl, .json or .txt files.")
 @click.option("--column", default="text", help="The column of --files that holds text.")
 @click.option("--out", type=FOLDER, required=True, help="The folder of the tokens.")
-@click.option(
-    "--tokenizer", "tokenizer_name", default="gpt2", help="bytes, gpt2 or a tokenizer.json."
-)
+@click.option("--tokenizer", "tokenizer_name", default="gpt2", help="gpt2 or bytes.")
 @click.option("--tokens", callback=_token_count, help="Training tokens, e.g. 100M; default: all.")
 @click.option(
     "--validation-every",

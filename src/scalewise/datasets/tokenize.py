@@ -184,19 +184,12 @@ class Tokenizer:
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """A tokenizer by name: ``bytes``, ``gpt2``, or the path of a ``tokenizer.json``.
-
-    Raises :class:`DatasetError` for one that is not there.
-    """
+    """A tokenizer by name: ``bytes`` or ``gpt2``. Raises :class:`DatasetError` for any other."""
     if name == "bytes":
         return Tokenizer("bytes", 257, 256, lambda texts: [text.encode() for text in texts])
     if name == "gpt2":
         return _gpt2()
-    if name.endswith(".json"):
-        return _from_file(Path(name))
-    raise DatasetError(
-        f"--tokenizer: found {name!r}; allowed: bytes, gpt2, or a file tokenizer.json"
-    )
+    raise DatasetError(f"--tokenizer: found {name!r}; allowed: bytes, gpt2")
 
 
 def _gpt2() -> Tokenizer:
@@ -206,8 +199,7 @@ def _gpt2() -> Tokenizer:
     except OSError as error:  # requests' errors are OSErrors too
         raise DatasetError(
             f"--tokenizer: gpt2's vocabulary could not be fetched ({in_one_line(error, 200)}); "
-            "allowed: bytes, a file tokenizer.json, or a network (TIKTOKEN_CACHE_DIR keeps what "
-            "was fetched once)"
+            "allowed: bytes, or a network (TIKTOKEN_CACHE_DIR keeps what was fetched once)"
         ) from error
     cores = len(usable_cores())
     return Tokenizer(
@@ -216,28 +208,6 @@ def _gpt2() -> Tokenizer:
         encoding.eot_token,
         lambda texts: encoding.encode_ordinary_batch(texts, num_threads=cores),
     )
-
-
-def _from_file(path: Path) -> Tokenizer:
-    tokenizers = hub_package("tokenizers", f"--tokenizer: {path}")
-    if not path.is_file():
-        raise DatasetError(f"--tokenizer: found no file {path}; allowed: a tokenizer.json")
-    try:
-        loaded = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises nothing narrower
-        raise DatasetError(f"--tokenizer: {path} is no tokenizer.json ({error})") from error
-    ends = ("<|endoftext|>", "</s>", "[SEP]", "<eos>")
-    end = next((token for token in map(loaded.token_to_id, ends) if token is not None), None)
-    if end is None:
-        raise DatasetError(
-            f"--tokenizer: {path} has no end-of-text token; allowed: one with {', '.join(ends)}"
-        )
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-
-    def encode(texts: list[str]) -> list[list[int]]:
-        return [one.ids for one in loaded.encode_batch(texts, add_special_tokens=False)]
-
-    return Tokenizer(f"{path.name} ({digest})", loaded.get_vocab_size(), end, encode)
 
 
 def tokenize(

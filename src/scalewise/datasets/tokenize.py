@@ -67,7 +67,6 @@ class TokenIndex:
 
 
 def token_file(folder: Path, part: Part) -> Path:
-    """The file of one part."""
     return folder / f"{part}.bin"
 
 

@@ -126,7 +126,6 @@ class XidWatch:
         return next((d for d in self._devices.values() if d.uuid == uuid), None)
 
     def _forget(self, error: Any) -> None:
-        """It cannot be read after all: said once, and not tried again."""
         for device in self._devices.values():
             self._calls.classify(error, device, "xid")
         self.close()

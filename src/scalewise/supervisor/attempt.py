@@ -108,8 +108,6 @@ def _order(ending: Ending) -> tuple[bool, bool, float]:
 
 @dataclass(frozen=True)
 class Try:
-    """One attempt at one cell."""
-
     job: Job
     folder: CellFolder
     number: int

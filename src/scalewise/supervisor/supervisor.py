@@ -59,8 +59,6 @@ def main(starter: Starter = spawn, locks: Sequence[int] = ()) -> int:
 
 
 class Supervisor:
-    """One attempt at one cell."""
-
     def __init__(
         self, job: Job, wakeup: Wakeup, starter: Starter = spawn, locks: Sequence[int] = ()
     ) -> None:

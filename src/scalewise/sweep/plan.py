@@ -111,8 +111,6 @@ class Request:
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of one configuration."""
-
     planned: PlannedCell
     request: Request
 
@@ -161,7 +159,6 @@ def settle_repeats(requests: Sequence[Request]) -> list[Request]:
 
 
 def run_once(one: Request) -> Request:
-    """Run it once where nobody said how often."""
     return one if one.cell.repeats else Request(one.overrides, {**one.plain, "repeats": 1})
 
 

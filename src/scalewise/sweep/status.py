@@ -30,8 +30,6 @@ from scalewise.records import (
 
 @dataclass(frozen=True)
 class CellStatus:
-    """One cell."""
-
     name: str
     cell_id: str
     config_id: str

@@ -304,5 +304,4 @@ class Display:
 
 
 def make_display(stream: TextIO | None = None) -> Display:
-    """A display on standard error by default."""
     return Display(open_console(stream or sys.stderr))

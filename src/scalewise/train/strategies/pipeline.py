@@ -90,7 +90,6 @@ class PipelineSteps(LeanSteps):
         self._arguments: dict[str, Any] = {}
 
     def step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
-        """The schedule over one batch, and the optimizer step."""
         trainer, recorder, strategy = self.trainer, self._recorder, self._strategy
         module, optimizer = trainer.lightning_module, trainer.optimizers[0]
         optimizer.zero_grad()
@@ -179,7 +178,6 @@ class Ties:
                     self._counted_elsewhere.add(key)
 
     def sum_gradients(self) -> None:
-        """Add up the gradients that the stages found for what they share."""
         for parameter, group in self._shared:
             if parameter.grad is not None:
                 distributed.all_reduce(parameter.grad, group=group)

@@ -296,6 +296,13 @@ def options_of(group: str) -> list[str]:
     return sorted(path.stem for path in (conf_dir() / group).glob("*.yaml")) if group else []
 
 
+def option_of(group: str, name: str) -> dict[str, Any]:
+    """What the file of an option says, with nothing of others in it."""
+    path = conf_dir() / group / f"{name}.yaml"
+    option: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return option
+
+
 def is_shipped(key: str, component: Component) -> bool:
     """Whether ``component`` is what a file of ours in the group ``key`` says, to the last argument.
 
@@ -306,12 +313,9 @@ def is_shipped(key: str, component: Component) -> bool:
 
 @functools.cache
 def _option(key: str, name: str) -> Component | None:
-    path = conf_dir() / key / f"{name}.yaml"
-    if not path.is_file():
+    if name not in options_of(key):
         return None
-    group = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if not isinstance(group, dict):
-        return None
+    group = option_of(key, name)
     try:
         return component_of(key, {k: v for k, v in group.items() if k != "loader"})
     except ConfigError:

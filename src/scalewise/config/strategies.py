@@ -10,10 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import yaml
 from pydantic import NonNegativeInt, PositiveInt
 
-from scalewise.config.components import conf_dir
+from scalewise.config.components import option_of
 from scalewise.config.data_parallel import (
     DdpConfig,
     HeterogeneousConfig,
@@ -111,19 +110,8 @@ class FsdpConfig(DividedConfig):
     """``full`` frees a layer's gathered parameters after its forward and gathers them again for
     backward (ZeRO-3). ``grad_op`` keeps them from forward to backward (ZeRO-2): less
     communication, more memory."""
-    units: Literal["layers", "whole"] = "layers"
-    """The part gathered at a time: each element of the model's module lists, or all at once."""
-    gather_dtype: Literal["auto", "fp32", "bf16"] = "auto"
-    """Number format in which parameters travel and forward and backward see them. ``auto``: bf16
-    with precision=bf16-mixed, fp32 else. The optimizer always works on fp32 parts."""
     reduce_dtype: Literal["fp32", "bf16"] = "fp32"
     """Number format in which gradients are summed over the devices."""
-
-    def check(self, cell: CellConfig) -> None:
-        super().check(cell)
-        holds = self.gather_dtype != "bf16" or cell.precision.lightning == "bf16-mixed"
-        allowed = "auto or fp32, or precision=bf16-mixed"
-        require("strategy.gather_dtype", "bf16", holds, allowed, f"precision={cell.precision.name}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -269,9 +257,9 @@ def place_on_devices(plain: Mapping[str, Any], overrides: Sequence[str]) -> dict
         raise ConfigError(f"devices: found {devices} with strategy=single; allowed: 1, or ddp")
     strategy = dict(plain["strategy"])
     if devices == 1:
-        strategy = _option("single") | _keys_typed(of_strategy, strategy)
+        strategy = option_of("strategy", "single") | _keys_typed(of_strategy, strategy)
     elif strategy.get("kind") == "single":
-        strategy = _option("ddp") | _keys_typed(of_strategy, strategy)
+        strategy = option_of("strategy", "ddp") | _keys_typed(of_strategy, strategy)
     return {**placed, "strategy": {**strategy, "devices": devices}}
 
 
@@ -285,12 +273,6 @@ def devices_as_typed(message: str, overrides: Iterable[str]) -> str:
 def _keys_typed(typed: Mapping[str, str], strategy: Mapping[str, Any]) -> dict[str, Any]:
     names = [key.split(".")[1] for key in typed if "." in key]
     return {name: strategy[name] for name in names if name in strategy}
-
-
-def _option(name: str) -> dict[str, Any]:
-    path = conf_dir() / "strategy" / f"{name}.yaml"
-    option: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return option
 
 
 def keep_known_keys(sweep: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

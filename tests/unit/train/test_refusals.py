@@ -37,7 +37,6 @@ CPU = "hardware=cpu"
          "model: found Recurrent with strategy=pipeline"),
         ("fsdp model=lstm dataset=tabular_windows", "model: found Recurrent with strategy=fsdp"),
         ("pipeline accumulate_grad_batches=2", "accumulate_grad_batches: found 2 with strategy=p"),
-        ("fsdp strategy.gather_dtype=bf16", "strategy.gather_dtype: found bf16 with precision="),
         ("pipeline strategy.stages=1", "strategy.stages: found 1; allowed: 2 or more"),
         ("pipeline strategy.stages=2 strategy.devices=3",
          "strategy.devices: found 3 with 2 devices a replica"),

@@ -113,9 +113,8 @@ class FsdpStrategy(DividedStrategy):
     def divide(self, module: pl.LightningModule) -> None:
         network = network_of(module)
         arguments = self._arguments()
-        if self._config.units == "layers":
-            for unit in sharding_units(network):
-                fully_shard(unit, **arguments)
+        for unit in sharding_units(network):
+            fully_shard(unit, **arguments)
         fully_shard(network, **arguments)
         if network is module:
             for name in ("training_step", "validation_step"):
@@ -128,12 +127,11 @@ class FsdpStrategy(DividedStrategy):
 
     def _arguments(self) -> dict[str, Any]:
         config = self._config
-        half = config.gather_dtype == "bf16" or (config.gather_dtype == "auto" and self._half)
         return {
             "mesh": init_device_mesh(self.root_device.type, (self._world_size,)),
             "reshard_after_forward": config.sharding != "grad_op",
             "mp_policy": MixedPrecisionPolicy(
-                param_dtype=torch.bfloat16 if half else None,
+                param_dtype=torch.bfloat16 if self._half else None,
                 reduce_dtype=torch.bfloat16 if config.reduce_dtype == "bf16" else torch.float32,
             ),
         }

@@ -125,8 +125,7 @@ class FsdpRehearsalConfig(RehearsalConfig, FsdpConfig):
 class PipelineConfig(DividedConfig):
     """``strategy=pipeline`` (1F1B) and ``strategy=gpipe``: each device holds some of the layers.
 
-    The ranks that hold one replica together see the same samples. More devices than stages make
-    several replicas, whose gradients are averaged.
+    All ranks hold one model together and see the same samples.
     """
 
     KIND: ClassVar[str] = "pipeline"
@@ -140,39 +139,23 @@ class PipelineConfig(DividedConfig):
     """``gpipe``: all forwards, then all backwards (Huang et al., 2019). ``1f1b``: a backward as
     soon as there can be one (Narayanan et al., 2019), which holds the activations of no more
     microbatches than there are stages. Both idle equally long."""
-    stages: int | Literal["auto"] = "auto"
-    """Devices that share one replica, each with one stage; ``auto``: all."""
     microbatches: PositiveInt = 8
-    """Parts of a replica's batch that are under way one behind another."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        enough = self.stages == "auto" or self.stages >= 2
-        require("stages", self.stages, enough, "2 or more, or auto for all devices")
-
-    def ranks_a_replica(self, world_size: int) -> int:
-        """Ranks that hold one model; they are neighbours, and so on one host where they fit."""
-        return world_size if self.stages == "auto" else self.stages
+    """Parts of a batch that are under way one behind another."""
 
     def data_shards(self, world_size: int) -> int:
-        """One part of the data for each replica."""
-        return world_size // self.ranks_a_replica(world_size)
+        return 1
 
     def check_world(self, world_size: int) -> None:
-        """Replicas must come out even, and 1F1B needs a microbatch for every stage."""
+        """1F1B needs a microbatch for every stage."""
         super().check_world(world_size)
-        stages = self.ranks_a_replica(world_size)
-        beside = f"{stages} devices a replica (strategy={self.name})"
-        even = world_size % stages == 0
-        require("strategy.devices", world_size, even, f"a multiple of {stages}", beside)
-        enough = self.schedule == "gpipe" or self.microbatches >= stages
-        allowed, beside = f"{stages} or more, or schedule=gpipe", f"{stages} stages"
+        enough = self.schedule == "gpipe" or self.microbatches >= world_size
+        allowed, beside = f"{world_size} or more, or schedule=gpipe", f"{world_size} stages"
         require("strategy.microbatches", self.microbatches, enough, allowed, beside)
 
     def share_out(self, batch_size: int, world_size: int) -> tuple[int, ...]:
         """See :meth:`StrategyConfig.share_out`: microbatches must be of one size."""
         shares = super().share_out(batch_size, world_size)
-        even, beside = shares[0] % self.microbatches == 0, f"{shares[0]} samples of a replica"
+        even, beside = shares[0] % self.microbatches == 0, f"{shares[0]} samples"
         require("strategy.microbatches", self.microbatches, even, "a divisor of them", beside)
         return shares
 

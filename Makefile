@@ -102,7 +102,7 @@ HUGGING_FACE := .venv-huggingface
 test-huggingface: $(DEV) ## Test loops of Accelerate, and the Trainer of transformers (140 MB)
 	@rm -rf $(HUGGING_FACE)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(HUGGING_FACE) \
-	  -c constraints.txt accelerate regex safetensors transformers typer
+	  -c constraints.txt accelerate regex safetensors tokenizers transformers typer
 	PYTHONPATH=$(CURDIR)/$(HUGGING_FACE) $(BIN)/python -m pytest tests/integration/test_monitored_loops.py -k hugging_face
 
 cluster-test: $(DEV) ## Test against a Ray cluster that is made on this host

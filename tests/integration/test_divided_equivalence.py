@@ -50,7 +50,7 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "gpt2/fsdp": (*GPT2, *FSDP),
     "gpt2/fsdp_grad_op": (*GPT2, *FSDP, "strategy.sharding=grad_op", *RECOMPUTED, *IN_TWO),
     "gpt2/pipeline": (*GPT2, *PIPELINE), "gpt2/gpipe": (*GPT2, *GPIPE),
-    "gpt2_clipped/fsdp": (*GPT2, *FSDP, *CLIP, "strategy.units=whole"),
+    "gpt2_clipped/fsdp": (*GPT2, *FSDP, *CLIP),
     "gpt2_clipped/pipeline": (*GPT2, *PIPELINE, *CLIP, *RECOMPUTED),
     "text/pipeline": (*TEXT, *PIPELINE), "mlp/pipeline": (*MLP, *SGD, *PIPELINE),
     "late/fsdp": (*LATE, *FSDP), "twin": TWIN, "twin_again": TWIN,

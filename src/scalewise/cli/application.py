@@ -585,9 +585,7 @@ def _token_count(
 @click.option("--files", is_flag=True, help="SOURCES are .parquet, .jsonl, .json or .txt files.")
 @click.option("--column", default="text", help="The column of --files that holds text.")
 @click.option("--out", type=FOLDER, required=True, help="The folder of the tokens.")
-@click.option(
-    "--tokenizer", "tokenizer_name", default="gpt2", help="bytes, gpt2 or a tokenizer.json."
-)
+@click.option("--tokenizer", "tokenizer_name", default="gpt2", help="gpt2 or bytes.")
 @click.option("--tokens", callback=_token_count, help="Training tokens, e.g. 100M; default: all.")
 @click.option(
     "--validation-every",
@@ -600,23 +598,19 @@ def tokenize(sources: tuple[str, ...], files: bool, out: Path, **settings: Any) 
     """Text of the Hugging Face hub or of files to tokens.
 
     SOURCES is a corpus of the hub (fineweb_edu, openwebtext or tinystories) or, with --files,
-    files. Run it again to go on where it ended.
+    files. What an error or Ctrl-C ends is not kept.
     """
     from scalewise.datasets import tokenize_text
 
     if not sources or (not files and len(sources) > 1):
         raise click.UsageError("give a corpus or --files, one of them")
-    go_on = "the same command goes on after the last line above"
     try:
         text = [Path(source) for source in sources] if files else sources[0]
         tokenize_text(text, out, **settings)
     except BrokenPipeError:
         raise  # whoever reads has seen enough
     except OSError as error:
-        raise click.ClickException(f"{error}; {go_on}") from error
-    except KeyboardInterrupt:
-        say(f"interrupted; {go_on}")
-        return Exit.INTERRUPTED
+        raise click.ClickException(str(error)) from error
     return Exit.DONE
 
 

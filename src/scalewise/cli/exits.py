@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from scalewise.cli.overrides import GONE
 from scalewise.config import ConfigError, DatasetError, in_one_line, options_of
 from scalewise.host import discard, escaped, is_unread, say, silence_unread
 from scalewise.records import RecordError, closest
@@ -27,7 +26,7 @@ class Exit(enum.IntEnum):
     """A cell failed, a check found something, or the host did not take what was written."""
     WRONG_INPUT = 2
     SKIPPED = 3
-    """Nothing failed, but a cell was skipped, or left behind."""
+    """Nothing failed, but a cell was skipped."""
     INVALID = 4
     """Nothing failed, but a verdict is invalid."""
     NOT_SHOWN = os.EX_IOERR
@@ -90,8 +89,6 @@ def _explanation(error: BaseException) -> str | None:
         more = "; optuna: pip install 'scalewise[optuna]'" if option == "optuna" else ""
         if group == "strategy" and option.startswith("async"):
             return _NO_ASYNC.format(option)
-        if (group, option) == ("experiment", "doctor"):
-            return f"{group}: found {option!r}; allowed: {GONE['workload']}"
         near = closest(option, options)
         return f"{group}: found {option!r}{near}; allowed: {', '.join(options)}{more}"
     if isinstance(error, OverrideParseException):

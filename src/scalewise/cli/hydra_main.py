@@ -40,7 +40,6 @@ from scalewise.sweep import (
     run_single,
     sweep_folder,
     sweep_reports,
-    unfinished,
 )
 
 if TYPE_CHECKING:
@@ -198,16 +197,13 @@ def report(*, verbose: bool = False, answers: bool = True) -> int:
         for one in sweep_reports
     ]
     _say_how_to_finish()
-    left = list(filter(None, map(_left_behind, sweep_reports)))
-    for line in left:
-        say(line)
     if any(sweep.count("failed") for sweep in sweep_reports):
         return Exit.FAILED
     if any(sweep.count("interrupted") for sweep in sweep_reports):
         return Exit.INTERRUPTED
     if Exit.INVALID in statuses:
         return Exit.INVALID
-    if left or any(sweep.count("skipped") for sweep in sweep_reports):
+    if any(sweep.count("skipped") for sweep in sweep_reports):
         return Exit.SKIPPED
     return max(statuses)
 
@@ -244,12 +240,6 @@ def _report_sweep(sweep: SweepReport, verbose: bool, answers: bool) -> int:
 
         hand_over_answer(sweep.folder)
     return Exit.INVALID if files.invalid else status
-
-
-def _left_behind(sweep: SweepReport) -> str | None:
-    """A line on cells of a resumed folder without a result that this command did not name."""
-    asked = {*sweep.endings, *(cell.planned.cell_id for cell in sweep.cells)}
-    return unfinished(SweepFolder(sweep.folder), asked)
 
 
 def _say_where_runs_are(folder: Path) -> bool:

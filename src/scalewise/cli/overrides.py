@@ -19,11 +19,6 @@ from scalewise.records import DataError, build, closest
 FILE = Path(".defconfig")
 NONE = "none"
 """The name that takes the default away."""
-GONE = {
-    "checkpoint": "callbacks=model_checkpoint validation=epoch, then ckpt_path=FILE",
-    "workload": "sweep.doctor=true, or scalewise doctor",
-}
-"""Groups of earlier versions, and what to type instead."""
 
 
 def save(name: str, trackers: Sequence[str] = ()) -> list[str]:
@@ -169,8 +164,6 @@ def _check_override(override: str) -> None:
     key = key.strip().lstrip("+~")
     if not re.fullmatch(r"[\w./@:-]+", key) or value.startswith("="):  # Hydra says little
         raise ConfigError(f"found {override!r}; allowed: KEY=VALUE")
-    if gone := GONE.get(key.partition(".")[0]):
-        raise ConfigError(f"{key}: unknown key; allowed: {gone}")
     group = key.replace(".", "/")
     options = options_of(group)
     listed = value.startswith("[") and group != "callbacks"  # whose options have keys of their own

@@ -53,8 +53,6 @@ def launcher_config(kind: type[T], options: Mapping[str, Any]) -> T:
 
 @dataclass(frozen=True)
 class ClusterDemand:
-    """The demand of a cell on a cluster."""
-
     width: int
     """Devices of the whole cell; orders and submissions are stored with this name."""
     nodes: int

@@ -52,7 +52,6 @@ class HostActor:
         return str(ray.util.get_node_ip_address())
 
     def run(self, order: Order) -> Ending:
-        """Train this node's part of a cell."""
         self._heard = time.monotonic()
         os.environ.update(order.environment)
         threading.Thread(target=self._stop_if_unwanted, daemon=True).start()
@@ -73,7 +72,6 @@ class HostActor:
         self._heard = time.monotonic()
 
     def stop(self) -> None:
-        """Have the supervisor end and record its part."""
         self._stopped = True
         if self._supervisor is not None:
             self._supervisor.stop()
@@ -89,7 +87,6 @@ class HostActor:
         return self._supervisor.ending()
 
     def _is_wanted(self) -> bool:
-        """Whether anybody still waits for this cell."""
         return not self._stopped and time.monotonic() - self._heard <= SILENCE_S
 
     def _stop_if_unwanted(self) -> None:
@@ -210,7 +207,6 @@ class RayCluster:
         return Reservation(placement_group([bundle] * wanted.nodes, strategy=strategy))
 
     def actor(self, reservation: Reservation, index: int, wanted: ClusterDemand) -> Any:
-        """A :class:`HostActor` in one bundle."""
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
         made = self._ray.remote(HostActor).options(

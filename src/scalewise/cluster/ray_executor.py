@@ -111,11 +111,9 @@ class HostLink:
         self._actor.hear.remote()
 
     def stop(self) -> None:
-        """Have the host end and record its part."""
         self._actor.stop.remote()
 
     def drop(self) -> None:
-        """Break the link."""
         self._cluster.end(self._actor)
 
 
@@ -242,7 +240,6 @@ class RayExecutor(Executor[RayCell]):
 
     @property
     def cluster(self) -> RayCluster:
-        """The connection, which is open."""
         assert self._cluster is not None
         return self._cluster
 

@@ -176,8 +176,6 @@ def require_slurm() -> None:
 
 @dataclass(frozen=True)
 class JobState:
-    """How a job stands."""
-
     state: str
     """SLURM's long name, e.g. ``RUNNING`` or ``OUT_OF_MEMORY``."""
     reason: str = ""

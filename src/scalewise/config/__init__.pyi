@@ -15,7 +15,6 @@ from .components import BelowOne as BelowOne
 from .components import Component as Component
 from .components import bind as bind
 from .components import built_arguments as built_arguments
-from .components import check_module as check_module
 from .components import check_nested as check_nested
 from .components import check_optimizer as check_optimizer
 from .components import conf_dir as conf_dir

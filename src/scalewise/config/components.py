@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.resources
-import importlib.util
 import inspect
 import pkgutil
 import re
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
@@ -78,6 +77,7 @@ _MOVED = {
 
 OTHER_LIGHTNING = "; allowed: import pytorch_lightning as L, which has the same classes"
 """What to write in place of the package lightning, whose classes are others to Python."""
+_IMPORTABLE = "; allowed: an importable class (is its folder on PYTHONPATH?)"
 
 
 def module_of(target: str) -> str:
@@ -89,28 +89,6 @@ def module_of(target: str) -> str:
     return _MOVED.get(module, module)
 
 
-def check_module(key: str, component: Component) -> None:
-    """Look for the module of a component without importing it. Raises :class:`ConfigError`.
-
-    This process stays free of whatever the import of a user's class does.
-    """
-    places: Iterable[str] | None = None  # those of sys.path
-    name = ""
-    for part in module_of(component.target).split("."):
-        name = f"{name}.{part}".lstrip(".")
-        try:
-            spec = importlib.util.find_spec(name)
-        except (ImportError, ValueError):
-            spec = None
-        if spec is None:
-            near = closest(part, [module.name for module in pkgutil.iter_modules(places)])
-            raise ConfigError(
-                f"{key}._target_: found {component.target!r}, but there is no module {name!r}{near}"
-                "; allowed: an importable class (is its folder on PYTHONPATH?)"
-            )
-        places = spec.submodule_search_locations or ()
-
-
 def load_target(key: str, component: Component) -> Any:
     """Import the class a component names. Raises :class:`ConfigError`."""
     module_name, class_name = module_of(component.target), component.target.rpartition(".")[2]
@@ -120,7 +98,7 @@ def load_target(key: str, component: Component) -> Any:
         is_other = (error.name or "").partition(".")[0] == "lightning"
         raise ConfigError(
             f"{key}._target_: found {component.target!r}; importing {module_name} failed: {error}"
-            f"{OTHER_LIGHTNING if is_other else ''}"
+            f"{OTHER_LIGHTNING if is_other else _IMPORTABLE}"
         ) from error
     if not hasattr(module, class_name):
         public = [
@@ -318,6 +296,13 @@ def options_of(group: str) -> list[str]:
     return sorted(path.stem for path in (conf_dir() / group).glob("*.yaml")) if group else []
 
 
+def option_of(group: str, name: str) -> dict[str, Any]:
+    """What the file of an option says, with nothing of others in it."""
+    path = conf_dir() / group / f"{name}.yaml"
+    option: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return option
+
+
 def is_shipped(key: str, component: Component) -> bool:
     """Whether ``component`` is what a file of ours in the group ``key`` says, to the last argument.
 
@@ -328,12 +313,9 @@ def is_shipped(key: str, component: Component) -> bool:
 
 @functools.cache
 def _option(key: str, name: str) -> Component | None:
-    path = conf_dir() / key / f"{name}.yaml"
-    if not path.is_file():
+    if name not in options_of(key):
         return None
-    group = yaml.safe_load(path.read_text(encoding="utf-8"))
-    if not isinstance(group, dict):
-        return None
+    group = option_of(key, name)
     try:
         return component_of(key, {k: v for k, v in group.items() if k != "loader"})
     except ConfigError:

@@ -66,7 +66,6 @@ class ExecutionConfig:
         return self.eager_steps(devices) + FIRST_REPLAYS if self.kind == "cudagraph" else 0
 
     def eager_steps(self, devices: int) -> int:
-        """Steps before the capture."""
         return EAGER_STEPS_SINGLE if devices == 1 else EAGER_STEPS_DDP
 
     def rank_environment(self, devices: int) -> dict[str, str]:

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-import yaml
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from scalewise.config.components import conf_dir, options_of
+from scalewise.config.components import option_of, options_of
 from scalewise.config.data_parallel import DdpConfig, DeviceKind, ProcessGroupConfig
 from scalewise.config.errors import ConfigError, require
 from scalewise.records import RecordError, RehearsalRecord, build, load_json, to_plain
@@ -124,8 +123,8 @@ def _links() -> str:
 
 
 def _link_of(gpus: str) -> Link:
-    for path in sorted((conf_dir() / "rehearse").glob("*.yaml")):
-        plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+    for name in options_of("rehearse"):
+        plain = option_of("rehearse", name)
         if plain.get("gpu") and plain["gpu"] in gpus:
             return build(RehearseConfig, plain, "rehearse").link(gpus)
     raise ConfigError(

@@ -8,12 +8,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-import yaml
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
-from scalewise.config.components import conf_dir
+from scalewise.config.components import option_of
 from scalewise.config.data_parallel import (
     DdpConfig,
     HeterogeneousConfig,
@@ -107,65 +106,26 @@ class FsdpConfig(DividedConfig):
         "model": ("Recurrent",),  # the fused kernels of an LSTM or GRU keep the unsharded weights
     }
 
-    sharding: Literal["full", "grad_op", "hybrid"] = "full"
+    sharding: Literal["full", "grad_op"] = "full"
     """``full`` frees a layer's gathered parameters after its forward and gathers them again for
     backward (ZeRO-3). ``grad_op`` keeps them from forward to backward (ZeRO-2): less
-    communication, more memory. ``hybrid`` shards within groups of ``shard_size`` devices and
-    replicates over the groups (HSDP): put the groups where the links are fast."""
-    shard_size: Annotated[int, Field(ge=2)] | None = None
-    """Devices of one group; needed by ``hybrid``, and by nothing else."""
-    units: Literal["layers", "whole"] = "layers"
-    """The part gathered at a time: each element of the model's module lists, or all at once."""
-    gather_dtype: Literal["auto", "fp32", "bf16"] = "auto"
-    """Number format in which parameters travel and forward and backward see them. ``auto``: bf16
-    with precision=bf16-mixed, fp32 else. The optimizer always works on fp32 parts."""
+    communication, more memory."""
     reduce_dtype: Literal["fp32", "bf16"] = "fp32"
     """Number format in which gradients are summed over the devices."""
-    cpu_offload: bool = False
-    """Keep parameters, gradients and optimizer state in the host's memory."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        hybrid = self.sharding == "hybrid"
-        needed = "2 or more devices a group" if hybrid else "null"
-        fits = hybrid == (self.shard_size is not None)
-        require("shard_size", self.shard_size, fits, needed, f"sharding={self.sharding}")
-
-    def check(self, cell: CellConfig) -> None:
-        super().check(cell)
-        holds = self.gather_dtype != "bf16" or cell.precision.lightning == "bf16-mixed"
-        allowed = "auto or fp32, or precision=bf16-mixed"
-        require("strategy.gather_dtype", "bf16", holds, allowed, f"precision={cell.precision.name}")
-
-    def check_world(self, world_size: int) -> None:
-        """Groups must come out even, and there must be two of them to be called hybrid."""
-        super().check_world(world_size)
-        size = self.shard_size
-        fits = size is None or (world_size % size == 0 and world_size > size)
-        allowed = "a divisor of the number of devices below it (sharding=full for one group)"
-        require("strategy.shard_size", size, fits, allowed, f"devices={world_size}")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FsdpRehearsalConfig(RehearsalConfig, FsdpConfig):
-    """Of ``strategy=fsdp``, as far as all that ranks exchange goes through one group of theirs."""
+    """Of ``strategy=fsdp``."""
 
     KIND: ClassVar[str] = REHEARSALS["fsdp"]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        one_group = self.sharding != "hybrid"
-        require("sharding", self.sharding, one_group, "full or grad_op", "rehearse")
-        offloads = self.cpu_offload  # gloo reduces on the host then, and all ranks share its memory
-        require("cpu_offload", offloads, not offloads, "false", "rehearse")
 
 
 @dataclass(frozen=True)
 class PipelineConfig(DividedConfig):
     """``strategy=pipeline`` (1F1B) and ``strategy=gpipe``: each device holds some of the layers.
 
-    The ranks that hold one replica together see the same samples. More devices than stages make
-    several replicas, whose gradients are averaged.
+    All ranks hold one model together and see the same samples.
     """
 
     KIND: ClassVar[str] = "pipeline"
@@ -179,39 +139,23 @@ class PipelineConfig(DividedConfig):
     """``gpipe``: all forwards, then all backwards (Huang et al., 2019). ``1f1b``: a backward as
     soon as there can be one (Narayanan et al., 2019), which holds the activations of no more
     microbatches than there are stages. Both idle equally long."""
-    stages: int | Literal["auto"] = "auto"
-    """Devices that share one replica, each with one stage; ``auto``: all."""
     microbatches: PositiveInt = 8
-    """Parts of a replica's batch that are under way one behind another."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        enough = self.stages == "auto" or self.stages >= 2
-        require("stages", self.stages, enough, "2 or more, or auto for all devices")
-
-    def ranks_a_replica(self, world_size: int) -> int:
-        """Ranks that hold one model; they are neighbours, and so on one host where they fit."""
-        return world_size if self.stages == "auto" else self.stages
+    """Parts of a batch that are under way one behind another."""
 
     def data_shards(self, world_size: int) -> int:
-        """One part of the data for each replica."""
-        return world_size // self.ranks_a_replica(world_size)
+        return 1
 
     def check_world(self, world_size: int) -> None:
-        """Replicas must come out even, and 1F1B needs a microbatch for every stage."""
+        """1F1B needs a microbatch for every stage."""
         super().check_world(world_size)
-        stages = self.ranks_a_replica(world_size)
-        beside = f"{stages} devices a replica (strategy={self.name})"
-        even = world_size % stages == 0
-        require("strategy.devices", world_size, even, f"a multiple of {stages}", beside)
-        enough = self.schedule == "gpipe" or self.microbatches >= stages
-        allowed, beside = f"{stages} or more, or schedule=gpipe", f"{stages} stages"
+        enough = self.schedule == "gpipe" or self.microbatches >= world_size
+        allowed, beside = f"{world_size} or more, or schedule=gpipe", f"{world_size} stages"
         require("strategy.microbatches", self.microbatches, enough, allowed, beside)
 
     def share_out(self, batch_size: int, world_size: int) -> tuple[int, ...]:
         """See :meth:`StrategyConfig.share_out`: microbatches must be of one size."""
         shares = super().share_out(batch_size, world_size)
-        even, beside = shares[0] % self.microbatches == 0, f"{shares[0]} samples of a replica"
+        even, beside = shares[0] % self.microbatches == 0, f"{shares[0]} samples"
         require("strategy.microbatches", self.microbatches, even, "a divisor of them", beside)
         return shares
 
@@ -296,9 +240,9 @@ def place_on_devices(plain: Mapping[str, Any], overrides: Sequence[str]) -> dict
         raise ConfigError(f"devices: found {devices} with strategy=single; allowed: 1, or ddp")
     strategy = dict(plain["strategy"])
     if devices == 1:
-        strategy = _option("single") | _keys_typed(of_strategy, strategy)
+        strategy = option_of("strategy", "single") | _keys_typed(of_strategy, strategy)
     elif strategy.get("kind") == "single":
-        strategy = _option("ddp") | _keys_typed(of_strategy, strategy)
+        strategy = option_of("strategy", "ddp") | _keys_typed(of_strategy, strategy)
     return {**placed, "strategy": {**strategy, "devices": devices}}
 
 
@@ -312,12 +256,6 @@ def devices_as_typed(message: str, overrides: Iterable[str]) -> str:
 def _keys_typed(typed: Mapping[str, str], strategy: Mapping[str, Any]) -> dict[str, Any]:
     names = [key.split(".")[1] for key in typed if "." in key]
     return {name: strategy[name] for name in names if name in strategy}
-
-
-def _option(name: str) -> dict[str, Any]:
-    path = conf_dir() / "strategy" / f"{name}.yaml"
-    option: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return option
 
 
 def keep_known_keys(sweep: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

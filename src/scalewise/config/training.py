@@ -76,15 +76,11 @@ def with_mode(key: str, component: Component) -> Component:
     return replace(component, arguments=arguments)
 
 
-_NO_CALLBACK = {
-    **dict.fromkeys(("RichProgressBar", "TQDMProgressBar"), "a sweep shows its progress"),
-    "LearningRateMonitor": "every cell records learning_rate",
-    "DeviceStatsMonitor": "every cell records its devices",
-    "BatchSizeFinder": "a sweep over batch_size finds it",
-    "LearningRateFinder": "a sweep over optimizer.lr finds it",
-    "GradientAccumulationScheduler": "accumulate_grad_batches says it",
-}
-"""Lightning's callbacks that have no work here, each with who does it."""
+_NO_CALLBACK = frozenset((
+    "BatchSizeFinder", "DeviceStatsMonitor", "GradientAccumulationScheduler", "LearningRateFinder",
+    "LearningRateMonitor", "RichProgressBar", "TQDMProgressBar",
+))  # fmt: skip
+"""Lightning's callbacks that have no work here: a cell or a sweep does theirs."""
 
 
 def callbacks_of(group: object) -> dict[str, Component]:
@@ -100,17 +96,16 @@ def callbacks_of(group: object) -> dict[str, Component]:
 
 def _callback(key: str, group: object) -> Component:
     if not isinstance(group, Mapping) or "_target_" not in group:
-        option = key.partition(".")[2]
-        if option == "_target_":
-            raise ConfigError(f"{key}: found {group!r}; allowed: callbacks.NAME._target_={group}")
         raise ConfigError(
-            f"{key}: found {group!r} without a class; allowed: callbacks={option} where there is "
-            f"such an option, or {key}._target_=package.module.Class"
+            f"{key}: found {group!r} without a class; allowed: callbacks=NAME of an option, or "
+            f"callbacks.NAME._target_=package.module.Class"
         )
     component = component_of(key, group)
-    why = _NO_CALLBACK.get(component.target.rpartition(".")[2])
-    if why is not None and component.target.partition(".")[0] in _LIGHTNING:
-        raise ConfigError(f"{key}: found {component.target}; allowed: leave it out, {why}")
+    package, _, path = component.target.partition(".")
+    if package in _LIGHTNING and path.rpartition(".")[2] in _NO_CALLBACK:
+        raise ConfigError(
+            f"{key}: found {component.target}; allowed: nothing, a cell does its work"
+        )
     return with_mode(key, component)
 
 

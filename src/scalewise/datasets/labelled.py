@@ -8,7 +8,6 @@ import importlib.util
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -45,20 +44,18 @@ IMDB = CsvLayout(
 )
 _ENCODING = "utf-8-sig"
 """UTF-8 with or without the byte-order mark that Excel writes."""
-HEAD_ROWS = 2000
-"""Rows to look at before anything starts: some milliseconds' worth."""
 LabelledTexts: TypeAlias = list[tuple[str, int]]
 """Texts and their classes, in the order of the file."""
 
 
-def read_labelled_csv(path: Path, layout: CsvLayout, most_rows: int | None = None) -> LabelledTexts:
-    """Read a whole file, or its first rows.
+def read_labelled_csv(path: Path, layout: CsvLayout) -> LabelledTexts:
+    """Read a whole file.
 
     Raises :class:`DatasetError` with the number of the row, counted from 1, for the first row that
     is not as ``layout`` says, and for a file that is missing, empty or not UTF-8.
     """
     try:
-        rows = list(islice(_rows(path, layout), most_rows))
+        rows = list(_rows(path, layout))
     except OSError as error:
         raise DatasetError(
             f"dataset.path: {path} cannot be read: {error.strerror}; give a CSV file"
@@ -72,44 +69,27 @@ def read_labelled_csv(path: Path, layout: CsvLayout, most_rows: int | None = Non
 def _rows(path: Path, layout: CsvLayout) -> Iterator[tuple[str, int]]:
     """The rows but for a header. Raises :class:`DatasetError`, OSError."""
     csv.field_size_limit(sys.maxsize)
-    number = 0
+    number, at = 0, layout.columns.index(layout.label)
     with path.open(encoding=_ENCODING, newline="") as file:
         try:
             for number, row in enumerate(csv.reader(file, strict=True), start=1):
-                label, text = _divided(row, layout, f"{path}, row {number}")
+                label = row[at].strip() if at < len(row) else ""
                 if number == 1 and label.lower() in layout.header_labels:
                     continue
-                if label not in layout.classes:
+                text = " ".join(row[:at] + row[at + 1 :])
+                whole = len(row) == len(layout.columns) and bool(text.strip())
+                if not whole or label not in layout.classes:
                     raise DatasetError(
-                        f"{path}, row {number}: found {layout.label} {label[:40]!r}; allowed: "
-                        + ", ".join(layout.classes)
+                        f"{path}, row {number}: found {str(row)[:80]}; allowed: "
+                        f"{', '.join(layout.columns)}: text, and a {layout.label} of "
+                        f"{', '.join(layout.classes)}"
                     )
                 yield text, layout.classes[label]
-        except UnicodeDecodeError as error:
+        except (UnicodeDecodeError, csv.Error) as error:
             raise DatasetError(
-                f"{path}, after row {number}: found a byte that is not UTF-8 ({error.reason}); "
-                "allowed: UTF-8 text"
+                f"{path}, after row {number}: {error}; allowed: UTF-8 text, comma-separated cells, "
+                "quoted with double quotes"
             ) from error
-        except csv.Error as error:
-            raise DatasetError(
-                f"{path}, row {number + 1}: found malformed CSV ({error}); allowed: "
-                "comma-separated cells, quoted with double quotes"
-            ) from error
-
-
-def _divided(row: list[str], layout: CsvLayout, place: str) -> tuple[str, str]:
-    """The label and the text of a row. Raises :class:`DatasetError` that begins with ``place``."""
-    if len(row) != len(layout.columns):
-        raise DatasetError(
-            f"{place}: found {len(row)} columns; allowed: {len(layout.columns)} "
-            f"({', '.join(layout.columns)})"
-        )
-    cells = dict(zip(layout.columns, row, strict=True))
-    label = cells.pop(layout.label).strip()
-    text = " ".join(cells.values())
-    if not text.strip():
-        raise DatasetError(f"{place}: found no text; allowed: at least one word")
-    return label, text
 
 
 # Texts with a class from the Hugging Face hub, or from a folder in its layout.

@@ -47,8 +47,7 @@ class WindowedText(DividedData):
         train, validation = self.tokens()
         if train is None:
             raise DatasetError(
-                f"dataset.path: found no token to train on in {self.source}; allowed: text (an "
-                "ended `scalewise tokenize` goes on when it is run again)"
+                f"dataset.path: found no token to train on in {self.source}; allowed: text"
             )
         limit = self.max_validation_samples
         judged_by = None if validation is None else self._windows(validation, limit)

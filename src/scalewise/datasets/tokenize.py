@@ -1,4 +1,4 @@
-"""``scalewise tokenize``: text to a folder of tokens, to be stopped and resumed at will.
+"""``scalewise tokenize``: text to a folder of tokens.
 
 Torch-free: whether such a folder is whole is looked at before anything starts.
 """
@@ -8,21 +8,20 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-import os
 import shlex
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, get_args
+from typing import Any, BinaryIO, ClassVar, Literal, get_args
 
 import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
 
 from scalewise.config import DatasetError, in_one_line, require
 from scalewise.datasets.labelled import hub_package, load_rows
-from scalewise.host import FileLock, plural, usable_cores
+from scalewise.host import plural, usable_cores
 from scalewise.records import RecordError, load_json, save_json
 
 Part = Literal["train", "validation"]
@@ -34,9 +33,11 @@ INDEX = "index.json"
 class TokenIndex:
     """The file ``index.json`` beside ``train.bin`` and ``validation.bin``.
 
-    These hold the tokens of all documents in a row, little-endian, and nothing else. Behind the
-    tokens of the index there may be more: of a run that goes on, or that was ended.
+    These hold the tokens of all documents in a row, little-endian, and nothing else.
     """
+
+    GONE: ClassVar[frozenset[str]] = frozenset({"complete", "stream_state"})
+    """Keys of earlier folders, and nobody reads them."""
 
     source: str
     """Where the text is from: a data set's name on the hub, or files."""
@@ -49,12 +50,8 @@ class TokenIndex:
     documents: NonNegativeInt = 0
     empty_documents: NonNegativeInt = 0
     """Passed over: they hold no text."""
-    complete: bool = False
-    """Whether the end of the text was reached."""
     sha256: Mapping[Part, str] = field(default_factory=dict)
-    """Of each file: the index tells other tokens, however many. Empty while a run goes on."""
-    stream_state: Mapping[str, Any] | None = field(default=None, repr=False)
-    """Where the text's own iterator stood, to go on there; None at the begin."""
+    """Of each file: the index tells other tokens, however many."""
 
     def __post_init__(self) -> None:
         size, end = self.vocabulary_size, self.end_of_text
@@ -70,7 +67,6 @@ class TokenIndex:
 
 
 def token_file(folder: Path, part: Part) -> Path:
-    """The file of one part."""
     return folder / f"{part}.bin"
 
 
@@ -101,9 +97,6 @@ def load_index(folder: Path, corpus: str | None = None) -> TokenIndex:
 _BATCH = 256
 """Documents that are read and cut together, on all cores."""
 
-_LOCK = ".lock"
-"""One process at a time writes a folder."""
-
 _CORPORA = {
     "fineweb_edu": ("HuggingFaceFW/fineweb-edu", "sample-10BT"),
     "openwebtext": ("Skylion007/openwebtext", None),
@@ -126,15 +119,10 @@ class Texts:
     column: str
     """The column that holds the text."""
 
-    def batches(self, state: Mapping[str, Any] | None) -> Iterator[list[str | None]]:
-        """Some documents at a time, from where :meth:`state` was taken.
-
-        Raises :class:`DatasetError` where they cannot be read.
-        """
+    def batches(self) -> Iterator[list[str | None]]:
+        """Some documents at a time. Raises :class:`DatasetError` where they cannot be read."""
         number = 0
         try:
-            if state is not None:
-                self.rows.load_state_dict(state)
             for batch in self.rows.iter(_BATCH):
                 texts = batch[self.column]
                 for found in texts:
@@ -143,17 +131,11 @@ class Texts:
                 yield texts
                 number += len(texts)
         except (OSError, ValueError, RuntimeError, LookupError, TypeError) as error:
-            # Torn files, a hub that is gone, a column of no text, or a state that is none.
+            # Torn files, a hub that is gone, or a column of no text.
             raise DatasetError(
-                f"{self.source}: cannot be read after {number} documents of this run: "
+                f"{self.source}: cannot be read after {number} documents: "
                 f"{in_one_line(error, 200, with_class=True)}; give whole files that hold text"
             ) from error
-
-    def state(self) -> dict[str, Any]:
-        """The place after the last batch."""
-        state = self.rows.state_dict()
-        assert isinstance(state, dict)
-        return state
 
 
 def open_texts(source: str | Sequence[Path], column: str = "text") -> Texts:
@@ -201,19 +183,12 @@ class Tokenizer:
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """A tokenizer by name: ``bytes``, ``gpt2``, or the path of a ``tokenizer.json``.
-
-    Raises :class:`DatasetError` for one that is not there.
-    """
+    """A tokenizer by name: ``bytes`` or ``gpt2``. Raises :class:`DatasetError` for any other."""
     if name == "bytes":
         return Tokenizer("bytes", 257, 256, lambda texts: [text.encode() for text in texts])
     if name == "gpt2":
         return _gpt2()
-    if name.endswith(".json"):
-        return _from_file(Path(name))
-    raise DatasetError(
-        f"--tokenizer: found {name!r}; allowed: bytes, gpt2, or a file tokenizer.json"
-    )
+    raise DatasetError(f"--tokenizer: found {name!r}; allowed: bytes, gpt2")
 
 
 def _gpt2() -> Tokenizer:
@@ -223,8 +198,7 @@ def _gpt2() -> Tokenizer:
     except OSError as error:  # requests' errors are OSErrors too
         raise DatasetError(
             f"--tokenizer: gpt2's vocabulary could not be fetched ({in_one_line(error, 200)}); "
-            "allowed: bytes, a file tokenizer.json, or a network (TIKTOKEN_CACHE_DIR keeps what "
-            "was fetched once)"
+            "allowed: bytes, or a network (TIKTOKEN_CACHE_DIR keeps what was fetched once)"
         ) from error
     cores = len(usable_cores())
     return Tokenizer(
@@ -235,141 +209,81 @@ def _gpt2() -> Tokenizer:
     )
 
 
-def _from_file(path: Path) -> Tokenizer:
-    tokenizers = hub_package("tokenizers", f"--tokenizer: {path}")
-    if not path.is_file():
-        raise DatasetError(f"--tokenizer: found no file {path}; allowed: a tokenizer.json")
-    try:
-        loaded = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises nothing narrower
-        raise DatasetError(f"--tokenizer: {path} is no tokenizer.json ({error})") from error
-    ends = ("<|endoftext|>", "</s>", "[SEP]", "<eos>")
-    end = next((token for token in map(loaded.token_to_id, ends) if token is not None), None)
-    if end is None:
-        raise DatasetError(
-            f"--tokenizer: {path} has no end-of-text token; allowed: one with {', '.join(ends)}"
-        )
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-
-    def encode(texts: list[str]) -> list[list[int]]:
-        return [one.ids for one in loaded.encode_batch(texts, add_special_tokens=False)]
-
-    return Tokenizer(f"{path.name} ({digest})", loaded.get_vocab_size(), end, encode)
-
-
 def tokenize(
     texts: Texts,
     tokenizer: Tokenizer,
     folder: Path,
     tokens: int | None = None,
     validation_every: int = 200,
-    save_every: int = 10_000_000,
+    tell_every: int = 10_000_000,
 ) -> Generator[TokenIndex]:
-    """Write ``texts`` as tokens into ``folder``, going on where an earlier run ended.
+    """Write ``texts`` as tokens into ``folder``, which is new or empty.
 
-    Every ``validation_every``-th document is held out. Yields the index whenever it is saved:
-    after every ``save_every`` training tokens, and at the end. ``tokens`` is how many training
-    tokens are enough; None takes all. Raises :class:`DatasetError` where the folder holds something
-    else, and while another process writes into it.
+    Every ``validation_every``-th document is held out. Yields how far it is after every
+    ``tell_every`` training tokens, and at the end the index, which is saved. ``tokens`` is how many
+    training tokens are enough; None takes all. Files that an error leaves half written are removed.
+    Raises :class:`DatasetError` for a folder that holds something, and for texts without text.
     """
-    enough = math.inf if tokens is None else tokens
-    with _alone_in(folder), contextlib.ExitStack() as stack:
-        index = _begin(folder, texts, tokenizer)
-        if index.complete or index.train_tokens >= enough:
-            yield index
-            return
-        files = {part: stack.enter_context(_end_of(folder, index, part)) for part in PARTS}
-        dtype = f"<u{index.token_bytes}"
-        saved = index.train_tokens
-        for batch in texts.batches(index.stream_state):
-            documents = tokenizer.encode([text for text in batch if text])
-            for number, document in enumerate(documents, start=index.documents + 1):
-                part: Part = "train" if number % validation_every else "validation"
-                files[part].write(np.array([*document, tokenizer.end_of_text], dtype).tobytes())
-            index = replace(
-                index,
-                train_tokens=files["train"].tell() // index.token_bytes,
-                validation_tokens=files["validation"].tell() // index.token_bytes,
-                documents=index.documents + len(documents),
-                empty_documents=index.empty_documents + len(batch) - len(documents),
-                stream_state=texts.state(),
-                sha256={},
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if others := sorted(path.name for path in folder.iterdir()):
+            raise DatasetError(
+                f"--out: found {others[0]!r} in {folder}; allowed: a new or empty folder"
             )
-            if index.train_tokens >= enough:
-                break  # no end: a later run may want more
-            if index.train_tokens >= saved + save_every:
-                saved = index.train_tokens
-                yield _save(folder, files, index)
-        else:
-            index = replace(index, complete=True, stream_state=None)
+    except OSError as error:
+        raise DatasetError(f"--out: {folder} cannot be made: {error.strerror}") from error
+    paths = {part: token_file(folder, part) for part in PARTS}
+    try:
+        with contextlib.ExitStack() as stack:
+            files = {part: stack.enter_context(path.open("wb")) for part, path in paths.items()}
+            index = yield from _write(texts, tokenizer, files, tokens, validation_every, tell_every)
         if not index.documents:
             raise DatasetError(f"{texts.source}: found no text; allowed: at least one document")
-        sums = {part: _sum(file) for part, file in files.items()}
-        yield _save(folder, files, replace(index, sha256=sums))
+        index = replace(index, sha256={part: _sum(path) for part, path in paths.items()})
+        save_json(folder / INDEX, index)
+    except BaseException:
+        for path in paths.values():
+            path.unlink(missing_ok=True)
+        raise
+    yield index
 
 
-def _sum(written: BinaryIO) -> str:
-    written.flush()
-    with Path(written.name).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _end_of(folder: Path, index: TokenIndex, part: Part) -> BinaryIO:
-    """The file of that part, to write behind the tokens of the index."""
-    file = token_file(folder, part).open("ab")
-    file.truncate(index.tokens(part) * index.token_bytes)
-    file.seek(0, os.SEEK_END)
-    return file
-
-
-def _save(folder: Path, files: Mapping[Part, BinaryIO], index: TokenIndex) -> TokenIndex:
-    for file in files.values():
-        file.flush()
-        os.fsync(file.fileno())  # the index must not speak of what a power cut takes away
-    save_json(folder / INDEX, index)
+def _write(
+    texts: Texts,
+    tokenizer: Tokenizer,
+    files: Mapping[Part, BinaryIO],
+    tokens: int | None,
+    validation_every: int,
+    tell_every: int,
+) -> Generator[TokenIndex, None, TokenIndex]:
+    """Yields how far it is now and then; returns what was written."""
+    index = TokenIndex(
+        texts.source, tokenizer.name, tokenizer.vocabulary_size, tokenizer.end_of_text
+    )
+    dtype, told = f"<u{index.token_bytes}", 0
+    for batch in texts.batches():
+        documents = tokenizer.encode([text for text in batch if text])
+        for number, document in enumerate(documents, start=index.documents + 1):
+            part: Part = "train" if number % validation_every else "validation"
+            files[part].write(np.array([*document, tokenizer.end_of_text], dtype).tobytes())
+        index = replace(
+            index,
+            train_tokens=files["train"].tell() // index.token_bytes,
+            validation_tokens=files["validation"].tell() // index.token_bytes,
+            documents=index.documents + len(documents),
+            empty_documents=index.empty_documents + len(batch) - len(documents),
+        )
+        if tokens is not None and index.train_tokens >= tokens:
+            break
+        if index.train_tokens >= told + tell_every:
+            told = index.train_tokens
+            yield index
     return index
 
 
-@contextlib.contextmanager
-def _alone_in(folder: Path) -> Iterator[None]:
-    """Make the folder and hold it: two writers would mix their tokens."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise DatasetError(f"--out: {folder} cannot be made: {error.strerror}") from error
-    lock = FileLock(folder / _LOCK)
-    if not lock.try_acquire():
-        raise DatasetError(
-            f"--out: found another scalewise tokenize at work in {folder}; allowed: one at a "
-            "time; wait for it, or give another folder"
-        )
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def _begin(folder: Path, texts: Texts, tokenizer: Tokenizer) -> TokenIndex:
-    """The index of the folder, or a new one."""
-    fresh = TokenIndex(
-        texts.source, tokenizer.name, tokenizer.vocabulary_size, tokenizer.end_of_text
-    )
-    if not (folder / INDEX).exists():
-        if others := sorted({path.name for path in folder.iterdir()} - {_LOCK}):
-            raise DatasetError(
-                f"--out: found {others[0]!r} in {folder}; allowed: a new or empty folder, or one "
-                "that an earlier run began"
-            )
-        save_json(folder / INDEX, fresh)
-        return fresh
-    found = load_index(folder)
-    for name in ("source", "tokenizer", "vocabulary_size"):
-        if getattr(found, name) != getattr(fresh, name):
-            raise DatasetError(
-                f"--out: {folder} holds tokens with {name} {getattr(found, name)!r}; allowed: "
-                f"{getattr(fresh, name)!r}, or another folder"
-            )
-    return found
+def _sum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def token_count(text: str) -> int:

@@ -17,7 +17,7 @@ import torch
 from scalewise.records import DeviceSample, GemmRate, LaunchCost, Soak, SoakWindow, Timing
 from scalewise.train import Team
 
-Precision = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
+Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 
 _GPU_GEMM_SIZE = 8192
 """1.1e12 operations a product: every tile of a large GPU is busy, and 128 MiB a bf16 operand is
@@ -137,11 +137,11 @@ def precisions(device: torch.device) -> tuple[Precision, ...]:
     """Those that the device multiplies in hardware of its own; on a CPU what PyTorch offers."""
     if device.type == "cpu":
         return ("fp32", "bf16")
-    capability, fp8 = torch.cuda.get_device_capability(device), hasattr(torch, "_scaled_mm")
+    capability = torch.cuda.get_device_capability(device)
     least: dict[Precision, tuple[int, int]] = {
-        "fp32": (0, 0), "tf32": (8, 0), "bf16": (8, 0), "fp16": (7, 0), "fp8": (8, 9),
+        "fp32": (0, 0), "tf32": (8, 0), "bf16": (8, 0), "fp16": (7, 0),
     }  # fmt: skip
-    return tuple(p for p, at in least.items() if capability >= at and (fp8 or p != "fp8"))
+    return tuple(p for p, at in least.items() if capability >= at)
 
 
 def gemm_tflops(size: int, seconds: float) -> float:
@@ -159,19 +159,12 @@ def gemm_rate(device: torch.device, precision: Precision, budget_s: float) -> Ge
 
 
 def gemm(device: torch.device, precision: Precision, size: int) -> Work:
-    """A product of two random matrices into a buffer that is there already (but for fp8).
+    """A product of two random matrices into a buffer that is there already.
 
     Multiplying zeros draws less power and runs faster.
     """
     generator = torch.Generator(device).manual_seed(0)
     a, b = (torch.randn(size, size, device=device, generator=generator) for _ in range(2))
-    if precision == "fp8":
-        # The hardware wants the second operand in columns, and a scale for each.
-        left, right = a.to(torch.float8_e4m3fn), b.to(torch.float8_e4m3fn).t()
-        one = torch.ones((), device=device)
-        return lambda: torch._scaled_mm(
-            left, right, scale_a=one, scale_b=one, out_dtype=torch.bfloat16
-        )
     dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(precision, torch.float32)
     x, y = a.to(dtype), b.to(dtype)
     out = torch.empty_like(x)

@@ -112,7 +112,6 @@ def host_copies(
 
 
 def _read_pcie(record: RankRecord, device: torch.device, byte_count: int, uuid: str) -> None:
-    """The PCIe link while copies are under way."""
     with open_nvml() as nvml:  # takes longer than the copies, so it comes first
         gpu = next(gpu for gpu in nvml.devices() if gpu.uuid == uuid)
         copy, watch = Copy(_HOST, device, byte_count, pinned=True), stopwatch(device)

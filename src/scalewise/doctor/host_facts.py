@@ -18,6 +18,7 @@ from scalewise.gpu import GpuDevice, Nvml, NvmlError, NvmlUnavailable, open_nvml
 from scalewise.host import (
     cpu_quota,
     host_id,
+    kernel_text,
     memory_limit_mib,
     processor_name,
     recorded_in,
@@ -36,7 +37,7 @@ def host_facts(root: Path = Path("/"), environment: Mapping[str, str] = os.envir
     memory = psutil.virtual_memory()
     nodes = numa_nodes(root / "sys/devices/system/node")
     cores = usable_cores()
-    governor = _read(root / f"sys/devices/system/cpu/cpu{cores[0]}/cpufreq/scaling_governor")
+    governor = kernel_text(root / f"sys/devices/system/cpu/cpu{cores[0]}/cpufreq/scaling_governor")
     pressure = cpu_pressure_percent(root / "proc/pressure/cpu")
     missing = {
         "shm": "" if shm_total_mib else "/dev/shm is not mounted",
@@ -66,7 +67,7 @@ def host_facts(root: Path = Path("/"), environment: Mapping[str, str] = os.envir
 def numa_nodes(folder: Path) -> tuple[NumaNode, ...]:
     """The NUMA nodes with their cores, memory-only nodes included."""
     paths = folder.glob("node[0-9]*")
-    read = {int(path.name.removeprefix("node")): _read(path / "cpulist") for path in paths}
+    read = {int(path.name.removeprefix("node")): kernel_text(path / "cpulist") for path in paths}
     return tuple(NumaNode(n, parse_cpu_list(t)) for n, t in sorted(read.items()) if t is not None)
 
 
@@ -78,15 +79,8 @@ def parse_cpu_list(text: str) -> tuple[int, ...]:
 
 def cpu_pressure_percent(path: Path) -> float | None:
     """Share of the last 10 s in which a task that could run waited for a core, on the machine."""
-    found = re.match(r"some avg10=([0-9.]+)", _read(path) or "")
+    found = re.match(r"some avg10=([0-9.]+)", kernel_text(path) or "")
     return found and float(found[1])
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except OSError:
-        return None
 
 
 def describe_devices(

@@ -54,8 +54,6 @@ class GpuLost(NvmlError):  # noqa: N818
 
 @dataclass(frozen=True)
 class GpuDevice:
-    """The constants of a GPU."""
-
     index: int
     """NVML's index, in PCI bus order."""
     uuid: str

@@ -26,8 +26,6 @@ _MIN_CPU_WINDOW_S = 0.05
 
 @dataclass(frozen=True)
 class Reading:
-    """One reading of some devices of a host."""
-
     time: float
     """Unix time."""
     cost_ms: float
@@ -116,8 +114,6 @@ class ProcessReader:
 
 
 class _Tree:
-    """A process and its descendants."""
-
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self._members: dict[int, psutil.Process] = {}

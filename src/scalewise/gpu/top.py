@@ -76,8 +76,6 @@ def _frames(source: LiveFrames, interval_s: float) -> Iterator[Frame]:
 
 
 class LiveFrames:
-    """All GPUs of this host, now."""
-
     def __init__(self, interval_s: float) -> None:
         """Raises :class:`NvmlUnavailable` where there is no GPU."""
         self._reader = GpuReader(open_nvml())
@@ -129,8 +127,6 @@ _GAP = 2
 
 @dataclass(frozen=True)
 class Frame:
-    """All devices at one moment."""
-
     time: float
     """Unix time."""
     devices: tuple[SampledDevice, ...]

@@ -111,22 +111,10 @@ class XidWatch:
                 if error.value not in (api.NVML_ERROR_TIMEOUT, *self._calls.gone):
                     self._forget(error)
                 return
-            if device := self._concerned(event.device):
+            if device := self._devices.get(_address(event.device)):
                 yield device, int(event.eventData)
 
-    def _concerned(self, handle: Any) -> GpuDevice | None:
-        known = self._devices.get(_address(handle))
-        if known is not None:
-            return known
-        # A driver may hand out another handle of the same GPU.
-        try:
-            uuid = self._calls.api.nvmlDeviceGetUUID(handle)
-        except self._calls.api.NVMLError:
-            return None
-        return next((d for d in self._devices.values() if d.uuid == uuid), None)
-
     def _forget(self, error: Any) -> None:
-        """It cannot be read after all: said once, and not tried again."""
         for device in self._devices.values():
             self._calls.classify(error, device, "xid")
         self.close()

@@ -26,6 +26,7 @@ from .limits import CoreUse as CoreUse
 from .limits import CoreUseMeter as CoreUseMeter
 from .limits import RunQueue as RunQueue
 from .limits import cpu_quota as cpu_quota
+from .limits import kernel_text as kernel_text
 from .limits import memory_available_mib as memory_available_mib
 from .limits import memory_limit_mib as memory_limit_mib
 from .limits import oom_kills as oom_kills
@@ -46,7 +47,6 @@ from .processes import end_orphans as end_orphans
 from .processes import exit_now as exit_now
 from .processes import find_below as find_below
 from .processes import fork_hindrance as fork_hindrance
-from .processes import keep_answering as keep_answering
 from .processes import kill as kill
 from .processes import own_memory as own_memory
 from .processes import reap as reap

@@ -23,6 +23,8 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+from scalewise.host.limits import kernel_text
+
 _GIVEN_BY_ITS_MAKER = "0"
 """``addr_assign_type`` of an address that stands in the card."""
 
@@ -56,7 +58,7 @@ def place_id() -> str:
 
 def identify(root: Path) -> str:
     """The identity of the host whose ``/proc`` and ``/sys`` lie in ``root``."""
-    boot = _read(root / "proc/sys/kernel/random/boot_id")
+    boot = kernel_text(root / "proc/sys/kernel/random/boot_id")
     known = {"mac": _network_cards(root), "gpu": _gpus(root), "boot": [boot] if boot else []}
     kind, told = next(((k, t) for k, t in known.items() if t), ("name", [socket.gethostname()]))
     return f"{kind}-{_hash(told)}"
@@ -69,9 +71,9 @@ def _hash(told: list[str]) -> str:
 def _network_cards(root: Path) -> list[str]:
     found = []
     for card in (root / "sys/class/net").glob("*"):
-        address = _read(card / "address")
+        address = kernel_text(card / "address") or ""
         is_on_pci = (card / "device/subsystem").resolve().name == "pci"
-        own = _read(card / "addr_assign_type") == _GIVEN_BY_ITS_MAKER and is_on_pci
+        own = kernel_text(card / "addr_assign_type") == _GIVEN_BY_ITS_MAKER and is_on_pci
         if own and _is_universal(address):
             found.append(address)
     return sorted(found)
@@ -89,18 +91,10 @@ def _is_universal(address: str) -> bool:
 def _gpus(root: Path) -> list[str]:
     uuids = []
     for about in (root / "proc/driver/nvidia/gpus").glob("*/information"):
-        lines = (line.partition(":") for line in _read(about).splitlines())
+        lines = (line.partition(":") for line in (kernel_text(about) or "").splitlines())
         uuids += [value.strip() for name, _, value in lines if name.strip() == "GPU UUID"]
     # Of a GPU that nobody has used since the driver was loaded there are question marks.
     return [] if any("?" in uuid for uuid in uuids) else sorted(uuids)
-
-
-def _read(path: Path) -> str:
-    """The text of a file of the kernel; empty where it is not there, or not for this user."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def seal(*words: str) -> str | None:

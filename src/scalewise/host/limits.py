@@ -51,8 +51,8 @@ def cpu_quota(cgroup_root: Path = _CGROUP_ROOT) -> float | None:
     """CPU time per wall time the cgroups allow, the smallest on the way up; None if unlimited."""
     quotas: list[float] = []
     for folder in _own_cgroups(cgroup_root):
-        version_1 = [_read(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
-        for words in ((_read(folder / "cpu.max") or "").split(), version_1):
+        version_1 = [kernel_text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")]
+        for words in ((kernel_text(folder / "cpu.max") or "").split(), version_1):
             # Version 1 spells "no limit" as -1.
             if len(words) == 2 and words[0] and words[1] and words[0] not in ("max", "-1"):
                 quotas.append(int(words[0]) / int(words[1]))
@@ -87,10 +87,10 @@ def _memory_limits(cgroup_root: Path) -> Iterator[tuple[float, str | None, Path]
             ("memory.max", "memory.current"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes"),
         ):
-            text = _read(folder / limit_name)
+            text = kernel_text(folder / limit_name)
             # Version 1 spells "no limit" as a number near 2**63.
             if text and text != "max" and int(text) < 2**60:
-                yield int(text) / 2**20, _read(folder / used_name), folder
+                yield int(text) / 2**20, kernel_text(folder / used_name), folder
 
 
 def oom_kills(cgroup_root: Path = _CGROUP_ROOT) -> int | None:
@@ -102,7 +102,7 @@ def oom_kills(cgroup_root: Path = _CGROUP_ROOT) -> int | None:
 
 def _labelled(path: Path, label: str) -> int | None:
     """The number after ``label`` at the beginning of a line."""
-    for line in (_read(path) or "").splitlines():
+    for line in (kernel_text(path) or "").splitlines():
         words = line.split()
         if len(words) > 1 and words[0] == label:
             return int(words[1])
@@ -121,7 +121,7 @@ def shared_memory_mib() -> tuple[float | None, float | None]:
 
 def _own_cgroups(root: Path) -> Iterator[Path]:
     """Every folder from this process's cgroup up to the root, for each hierarchy."""
-    memberships = _read(Path("/proc/self/cgroup")) or ""
+    memberships = kernel_text(Path("/proc/self/cgroup")) or ""
     for line in memberships.splitlines():
         _, controllers, relative = line.split(":", 2)
         bases = (
@@ -135,9 +135,10 @@ def _own_cgroups(root: Path) -> Iterator[Path]:
                 yield folder
 
 
-def _read(path: Path) -> str | None:
+def kernel_text(path: Path) -> str | None:
+    """A file of the kernel, stripped; None where it is not there, or not for this user."""
     try:
-        return path.read_text(encoding="ascii").strip()
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return None
 

@@ -18,11 +18,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import psutil
-
-from scalewise.host.rank_environment import STACKS_SIGNAL
 
 ENV_SUPERVISOR = "SCALEWISE_SUPERVISOR_PID"
 """In the environment of every rank and of whatever it starts."""
@@ -157,21 +155,6 @@ def _is_left_by(supervisor: int, process: psutil.Process) -> bool:
         return process.environ().get(ENV_SUPERVISOR) == str(supervisor)
     except (OSError, psutil.Error):
         return False  # another user's, or ended while we looked
-
-
-def keep_answering(trainer: Any) -> None:
-    """Let a ``pl.Trainer`` leave STACKS_SIGNAL alone.
-
-    After each fit and each validation Lightning puts back the handlers of all signals as Python
-    knows them. It does not know of faulthandler's: the next request would kill the rank.
-    """
-    connector = trainer._signal_connector
-    current = connector._get_current_signal_handlers
-
-    def others() -> dict[Any, Any]:
-        return {number: handler for number, handler in current().items() if number != STACKS_SIGNAL}
-
-    connector._get_current_signal_handlers = others
 
 
 # nsys has placeholders of its own, `%q{NAME}` and `%p`: they pass through as they are.

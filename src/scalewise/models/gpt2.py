@@ -123,7 +123,7 @@ class Gpt2(nn.Module):
 
     def metrics(self) -> MetricCollection:
         """The share of next tokens predicted right."""
-        return MetricCollection({"accuracy": TokenAccuracy()})
+        return MetricCollection({"accuracy": TokenAccuracy(self.vocabulary_size)})
 
     def flops_per_sample(self) -> float:
         """One sequence of ``context_length`` tokens: its blocks and the output layer.

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torchmetrics import MeanAbsoluteError, Metric, MetricCollection
+from torchmetrics import MeanAbsoluteError, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy
 
 from scalewise.config import require
@@ -56,28 +56,17 @@ class Classification(nn.Module):
         return MetricCollection({"accuracy": accuracy})
 
 
-class TokenAccuracy(Metric):
-    """Share of next tokens predicted right, over all ranks; torchmetrics has flat classes only.
+class TokenAccuracy(MulticlassAccuracy):
+    """Share of next tokens predicted right, over all ranks.
 
     Updated with logits ``[samples, tokens, vocabulary]`` and targets ``[samples, tokens]``.
     """
 
-    full_state_update = False
-    higher_is_better = True
-    correct: Tensor
-    total: Tensor
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.add_state("correct", torch.tensor(0, dtype=torch.int64), dist_reduce_fx="sum")
-        self.add_state("total", torch.tensor(0, dtype=torch.int64), dist_reduce_fx="sum")
+    def __init__(self, vocabulary_size: int) -> None:
+        super().__init__(vocabulary_size, average="micro", validate_args=False)
 
     def update(self, output: Tensor, target: Tensor) -> None:
-        self.correct += (output.argmax(dim=-1) == target).sum()
-        self.total += target.numel()
-
-    def compute(self) -> Tensor:
-        return self.correct / self.total
+        super().update(output.argmax(dim=-1), target)
 
 
 def linear_flops(inputs: int, outputs: int, *, input_gradient: bool = True) -> int:

@@ -108,8 +108,6 @@ def _order(ending: Ending) -> tuple[bool, bool, float]:
 
 @dataclass(frozen=True)
 class Try:
-    """One attempt at one cell."""
-
     job: Job
     folder: CellFolder
     number: int
@@ -118,15 +116,10 @@ class Try:
     began_s: float
     """The same moment by the monotonic clock, which nobody sets."""
 
-    def record_result(
-        self,
-        co_tenants: Callable[[Collection[int]], tuple[str, ...]],
-        is_superseded: Callable[[], bool] = lambda: False,
-    ) -> Ending:
+    def record_result(self, co_tenants: Callable[[Collection[int]], tuple[str, ...]]) -> Ending:
         """Every rank ended well: write ``result.json``, or the attempt if one left no summary.
 
-        ``co_tenants`` tells who shared the host with the ranks, given their process ids. A later
-        try may begin until the result is there, and then it is not this folder's: it goes away.
+        ``co_tenants`` tells who shared the host with the ranks, given their process ids.
         """
         job, settings, world = self.job, self.job.settings, self.job.world_size
         try:
@@ -157,15 +150,7 @@ class Try:
                 models=1 if settings.one_model else world,
             )
         )
-        if is_superseded():
-            self.folder.move_to_earlier(["result.json"])
-            return self.stand_down()
         return Ending("done", number=self.number)
-
-    def stand_down(self) -> Ending:
-        """The ending of a try whose sweep lost its host, and tried again elsewhere."""
-        message = f"{self.job.cell.name}: a later try has begun; this one records nothing"
-        return Ending("interrupted", "interrupted", message, number=self.number)
 
     def record_failure(self, ending: Ending) -> Ending:
         """Write the attempt: what failed, where, the rank's last lines."""

@@ -105,8 +105,6 @@ class Settings:
 
 @dataclass(frozen=True)
 class Job:
-    """One attempt at one cell."""
-
     folder: str
     cell: PlannedCell
     settings: Settings

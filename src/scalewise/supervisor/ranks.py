@@ -59,7 +59,6 @@ Starter = Callable[[RankStart], int]
 
 
 def spawn(start: RankStart) -> int:
-    """Start a rank as a fresh interpreter."""
     with start.out.open("wb") as out, start.err.open("wb") as err:
         child = subprocess.Popen(
             start.command,
@@ -131,8 +130,6 @@ def _train(main: Callable[[], int], start: RankStart) -> int:
 
 @dataclass
 class RankProcess:
-    """One rank of the cell."""
-
     rank: int
     pid: int
     exit_code: int | None = None

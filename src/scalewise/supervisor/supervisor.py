@@ -59,8 +59,6 @@ def main(starter: Starter = spawn, locks: Sequence[int] = ()) -> int:
 
 
 class Supervisor:
-    """One attempt at one cell."""
-
     def __init__(
         self, job: Job, wakeup: Wakeup, starter: Starter = spawn, locks: Sequence[int] = ()
     ) -> None:
@@ -82,14 +80,12 @@ class Supervisor:
                 one = self.this_try
                 self.folder.save_running(RunningAttempt(one.number, one.started_at, self.job.slots))
             ending = self._train()
-            if self.is_first and self._is_superseded():
-                return self.this_try.stand_down()
             if self.job.nodes is not None:
                 ending = conclude(self.folder, self.job.nodes, ending)
                 if not self.is_first:
                     return replace(ending, number=self.this_try.number)
             if ending.outcome == "done":
-                return self.this_try.record_result(self._co_tenants, self._is_superseded)
+                return self.this_try.record_result(self._co_tenants)
             return self.this_try.record_failure(ending)
         except OSError as error:
             # A full disk takes neither result nor attempt; the sweep still hears of it.
@@ -99,16 +95,8 @@ class Supervisor:
             )
         finally:
             self.colocation.leave()
-            if self.is_first and not self._is_superseded():
+            if self.is_first:
                 self.folder.clear_running()
-
-    def _is_superseded(self) -> bool:
-        """Whether the sweep lost this host, tried again elsewhere, and here it is back."""
-        running = self.folder.find_running_attempt()
-        if running is None:
-            return True
-        own = self.this_try
-        return (running.number, running.started_at) != (own.number, own.started_at)
 
     @property
     def is_first(self) -> bool:

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 
 def undecided_requests(requests: Iterable[Request]) -> tuple[Request, ...]:
-    """The distinct requests that a first stage decides."""
     found = [r for r in requests if isinstance(r.cell.strategy, AutoConfig)]
     return tuple({one.config_id: one for one in found}.values())
 
@@ -116,7 +115,6 @@ def first_stage(requests: Iterable[Request]) -> Iterator[Request]:
 
 
 def describe_later(requests: Sequence[Request]) -> list[str]:
-    """Lines on what will be trained once the first stage is done."""
     return [
         f"the better of {' and '.join(one.cell.strategy.candidates)}, model={one.cell.model.name}"
         for one in undecided_requests(requests)
@@ -179,8 +177,6 @@ def adaptive_requests(cells: Sequence[Cell]) -> dict[str, Request]:
 
 @dataclass(frozen=True)
 class NextRounds:
-    """What undecided comparisons still need."""
-
     cells: list[Cell]
     """In the order in which they are to run."""
     looked_at: Sequence[Repeats]
@@ -259,8 +255,6 @@ def describe_rounds(cells: Sequence[Cell]) -> list[str]:
 
 
 class Stages:
-    """Results of the first stage of a sweep."""
-
     def __init__(self, folder: SweepFolder, note: Callable[[str], None]) -> None:
         self._folder = folder
         self._note = note

@@ -46,8 +46,6 @@ _SHUTDOWN_S = 9.0
 
 @dataclass
 class SweepReport:
-    """How a sweep and its cells ended."""
-
     folder: Path
     endings: dict[str, Ending] = field(default_factory=dict)
     """By cell id; of a cell that is done, the message says why it has no objective."""
@@ -96,8 +94,6 @@ def add_sweep_report(report: SweepReport) -> None:
 
 
 class Engine:
-    """Runs one sweep."""
-
     def __init__(self, folder: Path, executor: Executor[Any], display: Display) -> None:
         self.folder = SweepFolder(folder)
         self.executor = executor
@@ -167,7 +163,6 @@ class Engine:
         add_to_plan(self.folder, cells, self.executor.policy, self.executor.slots())
 
     def _has_trackers(self, cells: Sequence[Cell]) -> bool:
-        """Whether any cell that is still to run has a tracker."""
         pending = self._pending()
         pending += [c for c in cells if c.request.cell.repeats == "auto"]
         requests = [c.request for c in pending] + list(self.undecided_requests)
@@ -253,7 +248,6 @@ class Engine:
             self._run_later(new)
 
     def _repeat_until_decided(self) -> None:
-        """Add rounds of ``repeats=auto`` until the records decide."""
         requests = adaptive_requests(self.report.cells)
         budget_min = budget_of_rounds(requests.values())
 

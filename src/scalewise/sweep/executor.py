@@ -9,20 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from scalewise.records import CellFolder, Ending, SweepFolder
 from scalewise.sweep.plan import Cell
 
 Policy = Literal["exclusive", "packed"]
-
-
-class Demand(Protocol):
-    """The resources that a cell needs, as one executor describes them."""
-
-    @property
-    def world_size(self) -> int:
-        """Number of devices of the cell."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +23,7 @@ class QueuedCell:
 
     cell: Cell
     demand: Any
-    """The :class:`Demand` that :meth:`Executor.demand` returned."""
+    """What :meth:`Executor.demand` returned."""
 
     @property
     def world_size(self) -> int:
@@ -81,8 +73,9 @@ class Executor(ABC, Generic[R]):
         return None
 
     @abstractmethod
-    def demand(self, cell: Cell) -> Demand:
-        """The demand of a cell. Raises :class:`HostMismatch` if it can never run."""
+    def demand(self, cell: Cell) -> Any:
+        """The resources that a cell needs, as this executor describes them; ``world_size`` is its
+        number of devices. Raises :class:`HostMismatch` if it can never run."""
 
     def find_running(self, cell: Cell, folder: CellFolder) -> R | None:
         """A try that an earlier process of the sweep left running; None if there is none."""

@@ -45,8 +45,6 @@ _SETTLING_POLL_S = 0.1
 
 @dataclass(eq=False)
 class LocalCell(RunningCell):
-    """One try at a cell on this host."""
-
     lease: Lease
     supervisor: SupervisorProcess
     sampler: DeviceSampler | None = None
@@ -276,8 +274,6 @@ def _began_freshly(folder: SweepFolder) -> bool:
 
 @dataclass(frozen=True)
 class LocalDemand:
-    """The demand of a cell on this host."""
-
     world_size: int
     host: Host
 

@@ -1,7 +1,7 @@
 """Refuses what cannot run before anything starts: data files, a user's own classes, this host.
 
-Data files are looked at without torch: that they are there, the sizes of files of tokens, the first
-MiB of a CSV file. The rest is left to the ranks.
+Data files are looked at without torch: that they are there, and the sizes of files of tokens. The
+rest is left to the ranks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import json
 import os
 import re
 import signal
-import stat
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from scalewise.config import (
-    NO_TEST,
     OTHER_LIGHTNING,
     REHEARSALS,
     CellConfig,
@@ -38,15 +36,10 @@ from scalewise.config import (
     nested,
     require,
 )
-from scalewise.datasets import AG_NEWS, HEAD_ROWS, IMDB, load_index, read_labelled_csv
+from scalewise.datasets import load_index
 from scalewise.gpu import Host, HostMismatch, Hosts
 from scalewise.records import to_plain
 from scalewise.sweep.plan import Cell, Request
-
-_CSV = {
-    "scalewise.datasets.text_classification.AgNews": AG_NEWS,
-    "scalewise.datasets.text_classification.Imdb": IMDB,
-}
 
 
 def check_files(requests: Iterable[Request]) -> None:
@@ -58,10 +51,7 @@ def check_files(requests: Iterable[Request]) -> None:
     for script in {one.cell.script for one in requests if one.cell.script is not None}:
         script.check_here()
     for path in dict.fromkeys(one.cell.ckpt_path for one in requests):
-        why = None if path is None else _unreachable(path)
-        if why is None and path is not None and Path(path).is_dir():
-            why = "a folder, which only some strategies write"
-        if why is not None:
+        if path is not None and (why := _unreachable(path)):
             raise ConfigError(
                 f"ckpt_path: found {path!r}: {why}; allowed: a checkpoint of Lightning's (from "
                 f"{Path.cwd()})"
@@ -87,19 +77,15 @@ def _check(dataset: Component) -> None:
                 f"dataset.{key}: {place} cannot be read: {why}; allowed: "
                 f"{what} that is there (from {Path.cwd()})"
             )
-    if path and dataset.target in _CSV:
-        read_labelled_csv(Path(path), _CSV[dataset.target], HEAD_ROWS)
 
 
 def _unreachable(path: str) -> str | None:
     """Why nothing can be read there, in the words of the system; None where something can."""
     try:
-        mode = Path(path).stat().st_mode
-    except OSError as error:  # a loop of symbolic links is no missing file
+        Path(path).stat()
+    except OSError as error:
         return error.strerror
-    except ValueError as error:  # a text with a NUL is no path
-        return str(error)
-    return None if stat.S_ISREG(mode) or stat.S_ISDIR(mode) else "neither a file nor a folder"
+    return None
 
 
 def devices_for(one: Request, host: Host) -> int:
@@ -110,10 +96,11 @@ def devices_for(one: Request, host: Host) -> int:
     """
     cell = one.cell
     on_gpus = not all(slot.kind == "cpu" for slot in host.slots)
-    precision, execution = cell.precision, cell.execution
+    precision, execution, cap = cell.precision, cell.execution, cell.hardware.memory_cap_gib
     half = precision.lightning == "16-mixed"
     for key, found, holds, needed, allowed in (
         ("precision", precision.name, not half or on_gpus, "a GPU", "bf16-mixed or fp32"),
+        ("hardware.memory_cap_gib", str(cap), cap is None or on_gpus, "a GPU", "null"),
         ("profile.nvtx", "true", not cell.profile.nvtx or on_gpus, "a GPU",
          "false (profile.trace=true shows the operators of a CPU)"),
         ("execution", execution.name, execution.kind != "cudagraph" or on_gpus, "a GPU",
@@ -125,7 +112,6 @@ def devices_for(one: Request, host: Host) -> int:
             raise HostMismatch(
                 f"{key}: found {found}, which needs {needed}; allowed here: {allowed}"
             )
-    _check_cap(cell.hardware.memory_cap_gib, host)
     available = len(host.slots)
     devices, strategy = cell.strategy.devices, cell.strategy.name
     wanted = max(2, available) if devices == "auto" else devices
@@ -140,23 +126,6 @@ def devices_for(one: Request, host: Host) -> int:
     except ValueError as error:
         raise HostMismatch(devices_as_typed(str(error), one.overrides)) from None
     return wanted
-
-
-def _check_cap(cap_gib: float | None, host: Host) -> None:
-    """Raises :class:`HostMismatch` for a cap on memory that none of the devices could keep."""
-    if cap_gib is None:
-        return
-    if any(slot.kind == "cpu" for slot in host.slots):
-        raise HostMismatch(
-            f"hardware.memory_cap_gib: found {cap_gib:g} on a CPU, whose memory is not capped; "
-            "allowed here: null"
-        )
-    known = [slot.memory_total_mib / 1024 for slot in host.slots if slot.memory_total_mib]
-    if known and cap_gib > min(known):
-        raise HostMismatch(
-            f"hardware.memory_cap_gib: found {cap_gib:g}, but a GPU here has {min(known):.1f} GiB; "
-            "allowed: at most that, or null for no cap"
-        )
 
 
 def explain_differences(cell: CellConfig, devices: int, host: Host) -> Iterator[str]:
@@ -174,9 +143,8 @@ def explain_differences(cell: CellConfig, devices: int, host: Host) -> Iterator[
         yield "precision=tf32: a CPU has no TF32 and computes in full fp32"
 
 
-_Asked = tuple[str, Component, str, bool]
-"""Group, what it names, what was typed that a Lightning class of the user's decides itself, and
-whether the cell is tested."""
+_Asked = tuple[str, Component, str]
+"""Group, what it names, and what was typed that a Lightning class of the user's decides itself."""
 _TIMEOUT_S = 120.0
 _LOADERS_S = 20.0
 """How long all data modules together may take to hand out their loaders."""
@@ -202,9 +170,9 @@ def check_own_code(requests: Iterable[Request]) -> None:
             # Values are not part of it: trials of a sweeper differ in little else. But the batches
             # of a data module depend on them.
             arguments = repr(component) if key == "dataset" else _names(component)
-            names = f"{key} {component.target} {arguments} {bool(typed)} {one.cell.test}"
+            names = f"{key} {component.target} {arguments} {bool(typed)}"
             if not component.target.startswith("scalewise.") and names not in _sound:
-                asked.setdefault(f"{names} {component!r}", (key, component, typed, one.cell.test))
+                asked.setdefault(f"{names} {component!r}", (key, component, typed))
                 new.add(names)
     if asked:
         _ask(list(asked.values()))
@@ -289,23 +257,15 @@ def main() -> None:
     """Look at each component of standard input; the first error or null, and batches, as JSON."""
     with os.fdopen(os.dup(1), "w") as answer:
         os.dup2(2, 1)  # what the user's modules print is no answer
-        asked = [(key, Component(**plain), *rest) for key, plain, *rest in json.load(sys.stdin)]
+        asked = [(key, Component(**plain), typed) for key, plain, typed in json.load(sys.stdin)]
         error = next(filter(None, map(_error_of, asked)), None)
-        batches: list[int | str | None] = []
-        try:
-            batches = [] if error else _own_batches(asked)
-        except ConfigError as refusal:
-            error = str(refusal)
-        json.dump({"error": error, "batches": batches}, answer)
+        json.dump({"error": error, "batches": [] if error else _own_batches(asked)}, answer)
         answer.flush()
         os._exit(0)  # a thread of the user's would keep it
 
 
 def _own_batches(asked: Sequence[_Asked]) -> list[int | str | None]:
-    """For each component: None for all but data modules, of which :func:`_own_batch` tells.
-
-    Raises ConfigError for data without a test set where that is to be scored.
-    """
+    """For each component: None for all but data modules, of which :func:`_own_batch` tells."""
 
     def too_long(*_: object) -> None:
         raise TimeoutError(f"its loaders took more than {_LOADERS_S:g} s")
@@ -313,36 +273,26 @@ def _own_batches(asked: Sequence[_Asked]) -> list[int | str | None]:
     signal.signal(signal.SIGALRM, too_long)
     signal.setitimer(signal.ITIMER_REAL, _LOADERS_S, 0.1)  # again for each that is left
     try:
-        return [
-            _own_batch(component, tested) if key == "dataset" else None
-            for key, component, _, tested in asked
-        ]
+        return [_own_batch(component) if key == "dataset" else None for key, component, _ in asked]
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
-def _own_batch(dataset: Component, tested: bool) -> int | str | None:
+def _own_batch(dataset: Component) -> int | str | None:
     """Samples of a batch by the loader of a data module, or why it does not say.
 
-    Nothing is downloaded: ``prepare_data`` is left out. Other data are built only to be tested.
+    None of other data. Nothing is downloaded: ``prepare_data`` is left out.
     """
-    is_module, batch = False, None
+    target = load_target("dataset", dataset)
+    if not _is_a("LightningDataModule", target):
+        return None
     try:
-        target = load_target("dataset", dataset)
-        is_module = _is_a("LightningDataModule", target)
-        if not (is_module or tested):
-            return None
-        built = target(**built_arguments("dataset", dataset))
-        if is_module:
-            built.setup("fit")
-            batch = getattr(built.train_dataloader(), "batch_size", None)
+        module = target(**built_arguments("dataset", dataset))
+        module.setup("fit")
+        batch = getattr(module.train_dataloader(), "batch_size", None)
     except (Exception, SystemExit) as error:  # the ranks will tell
-        return in_one_line(error, at_most=80, with_class=True) if is_module else None
-    if is_module:
-        return batch if isinstance(batch, int) else "its loader does not say"
-    if not _is_a("LightningDataModule", type(built)) and getattr(built, "test", None) is None:
-        raise ConfigError(NO_TEST.format(f"{dataset.target} has no test set (.test)"))
-    return None
+        return in_one_line(error, at_most=80, with_class=True)
+    return batch if isinstance(batch, int) else "its loader does not say"
 
 
 def _error_of(asked: _Asked) -> str | None:
@@ -357,15 +307,13 @@ def _error_of(asked: _Asked) -> str | None:
     return None
 
 
-def _look(key: str, component: Component, typed: str, tested: bool) -> None:
+def _look(key: str, component: Component, typed: str) -> None:
     target, name = load_target(key, component), component.target
     if not callable(target):
         raise ConfigError(f"{key}._target_: found {name}, which is no class; allowed: a class")
     if any(base.__module__.startswith("lightning.") for base in getattr(target, "__mro__", ())):
         raise ConfigError(f"{key}._target_: found {name}, a class of lightning's{OTHER_LIGHTNING}")
     _check_lightning(key, component, target, typed)
-    if tested and key in _TESTS:
-        _check_test(key, component, target)
     if key == "optimizer":
         check_optimizer(component, target)
     bind(key, component, target, _GIVEN.get(key, ()))
@@ -378,19 +326,6 @@ def _look(key: str, component: Component, typed: str, tested: bool) -> None:
 
 _GIVEN = {"optimizer": ("params",), "scheduler": ("optimizer",)}
 """Arguments that a cell itself passes to a class."""
-
-
-_TESTS = {
-    "model": ("LightningModule", "test_step"),
-    "dataset": ("LightningDataModule", "test_dataloader"),
-}
-
-
-def _check_test(key: str, component: Component, target: Any) -> None:
-    """Refuse a test that a Lightning class does not know how to do. Raises ConfigError."""
-    base, hook = _TESTS[key]
-    if _is_a(base, target) and getattr(target, hook) is getattr(_lightning(base), hook):
-        raise ConfigError(NO_TEST.format(f"{component.target} has no {hook}"))
 
 
 def _check_trains(component: Component, target: Any) -> None:
@@ -450,12 +385,8 @@ def _check_lightning(key: str, component: Component, target: Any, typed: str) ->
 
 def _is_a(base: str, target: Any) -> bool:
     """Whether it is a class of Lightning's: none was made without importing that."""
-    known = _lightning(base)
+    known = getattr(sys.modules.get("pytorch_lightning"), base, None)
     return inspect.isclass(target) and known is not None and issubclass(target, known)
-
-
-def _lightning(base: str) -> Any:
-    return getattr(sys.modules.get("pytorch_lightning"), base, None)
 
 
 class ThisHost(Hosts):

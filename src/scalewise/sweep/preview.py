@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Sequence
 
 from scalewise.config import ConfigError
 from scalewise.gpu import HostMismatch
 from scalewise.host import plural, tell
 from scalewise.records import CellResult, Ending, SweepFolder
-from scalewise.sweep.auto import adaptive_requests, budget_of_rounds, describe_rounds
+from scalewise.sweep.auto import describe_rounds
 from scalewise.sweep.engine import SweepReport, add_sweep_report
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.preflight import ThisHost
 from scalewise.sweep.resume import Selection
-from scalewise.sweep.status import CellStatus, Durations, waiting_cell
+from scalewise.sweep.status import Durations, waiting_cell
 from scalewise.sweep.status_view import duration
 
 
@@ -96,33 +95,8 @@ def preview(
         waiting_cell(cell.planned, devices[cell.planned.cell_id] or slots) for cell in able
     ]
     left_s = known.seconds_left(remaining, slots, packed)
-    unknown = "unknown, as none of these cells is done yet"
-    takes = unknown if left_s is None else duration(left_s)
-    most_s = _most(known, selection.cells, remaining, slots, packed)
-    if left_s is not None and most_s is not None:
-        takes += f" to {duration(most_s)}"
+    takes = "unknown, as none of these cells is done yet" if left_s is None else duration(left_s)
     return [*lines, f"expected time: {takes}"], {}
-
-
-def _most(
-    known: Durations,
-    cells: Sequence[Cell],
-    remaining: Sequence[CellStatus],
-    slots: int | None,
-    packed: bool,
-) -> float | None:
-    """Seconds with every round that ``repeats=auto`` may add; None where it adds none."""
-    requests = adaptive_requests(cells)
-    planned = Counter(cell.planned.config_id for cell in cells)
-    rounds = [
-        waiting_cell(cell.planned, cell.planned.devices or slots)
-        for cell in {cell.planned.config_id: cell for cell in cells}.values()
-        if cell.planned.config_id in requests
-        for _ in range(cell.request.cell.max_repeats - planned[cell.planned.config_id])
-    ]
-    minutes = budget_of_rounds(requests.values())
-    budget_s = None if minutes is None else 60 * minutes
-    return known.most_seconds_left(remaining, rounds, budget_s, slots, packed) if rounds else None
 
 
 def _results(folder: SweepFolder, cells: Sequence[Cell]) -> dict[str, CellResult]:

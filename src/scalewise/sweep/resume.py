@@ -31,7 +31,6 @@ from scalewise.host import (
 )
 from scalewise.records import (
     PROTOCOL,
-    UNFINISHED,
     CellFolder,
     PlannedCell,
     RecordError,
@@ -233,27 +232,8 @@ def _kept(
     return [one for one in known.values() if one.cell_id not in rerun_ids and folder.is_done(one)]
 
 
-_NAMED = 5
-"""Cells that a line names before it only counts."""
-
-
 def _state(folder: SweepFolder, planned: PlannedCell) -> State:
     return cell_state(folder.cell(planned.name), planned.cell_id).state
-
-
-def unfinished(folder: SweepFolder, asked: Collection[str]) -> str | None:
-    """A line on cells of ``folder`` without a result that were not ``asked`` for; None for none."""
-    if not folder.plan_path.exists():
-        return None
-    others = (one for one in folder.load_plan().cells if one.cell_id not in asked)
-    left = [one.name for one in others if _state(folder, one) in UNFINISHED]
-    if not left:
-        return None
-    named = ", ".join([*left[:_NAMED], *(["..."] if left[_NAMED:] else [])])
-    return (
-        f"left behind: {len(left)} {plural(len(left), 'cell')} of {folder.path} without a result, "
-        f"which this command did not ask for: {named}; their overrides stand in sweep.json"
-    )
 
 
 _ASK_S = 0.2

@@ -46,7 +46,6 @@ class SupervisorProcess:
             process.stdin.flush()
 
     def stop(self) -> None:
-        """Have it end and record its part."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()

@@ -30,8 +30,6 @@ from scalewise.records import (
 
 @dataclass(frozen=True)
 class CellStatus:
-    """One cell."""
-
     name: str
     cell_id: str
     config_id: str
@@ -175,23 +173,6 @@ class Durations:
         work_s = sum(s * count for s, count in zip(times, devices, strict=True))
         return max(work_s / slots, *times)
 
-    def most_seconds_left(
-        self,
-        cells: Sequence[CellStatus],
-        rounds: Sequence[CellStatus],
-        budget_s: float | None,
-        slots: int | None,
-        packed: bool,
-    ) -> float | None:
-        """Until the last of ``cells`` has ended, and of ``rounds`` that follow within ``budget_s``.
-
-        What is planned runs whatever the budget is. None where nothing tells.
-        """
-        planned_s = self.seconds_left(cells, slots, packed)
-        all_s = self.seconds_left([*cells, *rounds], slots, packed)
-        ends = [seconds for seconds in (all_s, budget_s) if seconds is not None]
-        return max(min(ends), planned_s or 0.0) if ends else None
-
 
 def _first_steps(cells: Sequence[CellStatus]) -> Durations:
     """Durations of running cells by their own steps, before the first one has ended."""
@@ -226,9 +207,6 @@ class SweepStatus:
     """Whether a process of this host runs the sweep, be it between two cells."""
     round: int | None = None
     """The latest round that has begun, where more cells may come; None where these are all."""
-    most_seconds_left: float | None = None
-    """With all rounds that may come, as far as ``sweep.budget_min`` allows; None where none may, or
-    nothing tells."""
 
     @property
     def running(self) -> bool:
@@ -250,7 +228,7 @@ class StatusReader:
         self._left_to_measure = math.inf if most_measured is None else most_measured
         self._cells: dict[str, CellStatus] = {}
         self._swept: Mapping[str, str] = {}
-        self._limits: dict[str, tuple[int, float | None]] = {}
+        self._most: dict[str, int] = {}
 
     def read(self, now: float | None = None, changed: Collection[str] | None = None) -> SweepStatus:
         """The state of every cell at the Unix time ``now``.
@@ -279,38 +257,27 @@ class StatusReader:
         slots, packed, held = plan.slots, plan.policy == "packed", is_held(self.sweep.lock_path)
         left_s = durations.seconds_left(left, slots, packed)
         found = SweepStatus(str(self.sweep.path), now, plan.policy, cells, left_s, held)
-        rounds, budget_s = self._rounds(plan, now) if held else ([], None)
-        if not rounds:
+        if not held or not self._more_may_come(plan):
             return found
         begun = [one.repeat + 1 for one, cell in zip(plan.cells, cells, strict=True)
                  if cell.state != "waiting"]  # fmt: skip
-        most_s = durations.most_seconds_left(left, rounds, budget_s, slots, packed)
-        return replace(found, round=max(begun, default=1), most_seconds_left=most_s)
+        return replace(found, round=max(begun, default=1))
 
-    def _rounds(self, plan: SweepPlan, now: float) -> tuple[list[CellStatus], float | None]:
-        """The cells that ``repeats=auto`` may add to a running sweep, and seconds that it has."""
+    def _more_may_come(self, plan: SweepPlan) -> bool:
+        """Whether ``repeats=auto`` may add rounds to what is planned."""
         planned = Counter(one.config_id for one in plan.cells)
-        found, budgets = [], []
-        for one in {one.config_id: one for one in plan.cells}.values():
-            most, budget_min = self._limits_of(one)
-            cell = waiting_cell(one, self._cells[one.cell_id].devices)
-            found += [cell] * (most - planned[one.config_id])
-            budgets += [] if budget_min is None else [budget_min]
-        if not budgets:
-            return found, None
-        began_at = self.sweep.lock_path.stat().st_mtime  # whoever took the lock wrote its id then
-        return found, max(60 * min(budgets) - (now - began_at), 0.0)
+        distinct = {one.config_id: one for one in plan.cells}.values()
+        return any(self._most_runs(one) > planned[one.config_id] for one in distinct)
 
-    def _limits_of(self, planned: PlannedCell) -> tuple[int, float | None]:
-        """The most runs of its configuration, 0 where no rounds are added; and their minutes."""
-        if planned.config_id not in self._limits:
+    def _most_runs(self, planned: PlannedCell) -> int:
+        """Of its configuration; 0 where no rounds are added."""
+        if planned.config_id not in self._most:
             plain = load_or_none(self.sweep.cell(planned.name).load_config)
             if plain is None:
-                return 0, None  # not written yet
+                return 0  # not written yet
             adapts = plain.get("repeats") == "auto"
-            limits = (plain["max_repeats"], plain["sweep"]["budget_min"]) if adapts else (0, None)
-            self._limits[planned.config_id] = limits
-        return self._limits[planned.config_id]
+            self._most[planned.config_id] = plain["max_repeats"] if adapts else 0
+        return self._most[planned.config_id]
 
     def label(self, planned: PlannedCell) -> str:
         """The name of a cell with what was swept, once the plan tells."""

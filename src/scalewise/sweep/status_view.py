@@ -100,14 +100,8 @@ def counts(status: SweepStatus) -> str:
 
 
 def left_words(status: SweepStatus) -> str:
-    """``about 4.2 s left``; no figure for less than a second, which no estimate tells.
-
-    Where rounds may come, from what is planned to all that may: ``10.0 s to 5 min 00 s left``.
-    """
-    seconds, most = status.seconds_left, status.most_seconds_left
-    if most is not None and status.round is not None and most - (seconds or 0.0) >= 1:
-        least = f"{duration(seconds)} to" if seconds is not None and seconds >= 1 else "at most"
-        return f"{least} {duration(most)} left"
+    """``about 4.2 s left``; no figure for less than a second, which no estimate tells."""
+    seconds = status.seconds_left
     if seconds is None:
         return ""
     if status.round is not None:
@@ -132,14 +126,12 @@ def estimate_line(status: SweepStatus) -> str:
         unfinished = len(status.cells) - counts.get("done", 0)
         return "ended" if not unfinished else f"ended; {unfinished} without a result"
     again = "" if status.running else f"\nfinish it: scalewise resume {status.folder}"
-    most = status.most_seconds_left
-    if status.seconds_left is None and most is None:
+    if status.seconds_left is None:
         return f"{left} to do; nothing measured yet to tell how long{again}"
-    if not status.running and status.seconds_left is not None:
+    if not status.running:
         return f"not running; {left} to do would take about {duration(status.seconds_left)}{again}"
-    ends_at = status.time + (status.seconds_left or 0.0 if most is None else most)
-    clock = time.strftime("%H:%M:%S", time.localtime(ends_at))
-    return f"{left_words(status)}: ends {'about' if most is None else 'by'} {clock}"
+    clock = time.strftime("%H:%M:%S", time.localtime(status.time + status.seconds_left))
+    return f"{left_words(status)}: ends {'about' if status.round is None else 'after'} {clock}"
 
 
 def render(status: SweepStatus) -> RenderableType:
@@ -312,5 +304,4 @@ class Display:
 
 
 def make_display(stream: TextIO | None = None) -> Display:
-    """A display on standard error by default."""
     return Display(open_console(stream or sys.stderr))

@@ -36,7 +36,6 @@ from scalewise.train import import_training, is_ours
 
 
 def main() -> int:
-    """Run this rank to its end and return the exit status."""
     # Under a profiler the parent is the profiler, which itself ends with the supervisor.
     is_wrapped = os.environ.get(ENV_WRAPPED) == "1"
     die_with_parent(os.getppid() if is_wrapped else int(os.environ[ENV_SUPERVISOR]))

@@ -202,7 +202,6 @@ class TrackerMirror:
         self.is_complete = True
 
     def poll(self) -> None:
-        """Hand over what is new in every cell."""
         self._follow_plan()
         for cell in self._cells.values():
             cell.poll()
@@ -237,7 +236,6 @@ class _CellMirror:
         self._settled = False
 
     def poll(self, *, closing: bool = False) -> None:
-        """Hand over what is new."""
         if self._settled:
             return
         try:

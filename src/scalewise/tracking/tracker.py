@@ -38,8 +38,6 @@ class TrackerError(Exception):
 
 @dataclass(frozen=True)
 class Row:
-    """One row for a tracker."""
-
     kind: Literal["metrics", "system", "alert"]
     id: str
     """Its place in the records: the same row always has the same id."""
@@ -73,8 +71,6 @@ class RunInfo:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """How a run ended."""
-
     state: Literal["finished", "failed", "incomplete"]
     values: Mapping[str, float]
     """``summary/...`` to one number each; may be empty."""
@@ -84,8 +80,6 @@ class RunSummary:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a sweep came to."""
-
     values: Mapping[str, float | str]
     """``<configuration>/speedup`` and the like."""
     page: str
@@ -131,7 +125,6 @@ def server_answers(url: str, timeout_s: float) -> bool:
 
 
 def listens(host: str, port: int, timeout_s: float) -> bool:
-    """Whether a connection is taken."""
     try:
         with socket.create_connection((host, port), timeout=timeout_s):
             return True

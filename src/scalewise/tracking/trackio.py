@@ -33,8 +33,6 @@ _ELSEWHERE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
 
 
 class _Batch(NamedTuple):
-    """Rows that are written at once, as Trackio's storage takes them."""
-
     metrics: list[dict[str, Any]]
     system: list[dict[str, Any]]
     alerts: list[dict[str, Any]]

@@ -126,8 +126,6 @@ def _init(info: RunInfo, mode: Literal["offline", "online"]) -> wandb.Run:
 
 
 class WandbRun:
-    """One run of a project."""
-
     def __init__(
         self, run: wandb.Run, mode: Literal["offline", "online"], *, away: bool = False
     ) -> None:

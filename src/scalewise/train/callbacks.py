@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from scalewise.config import (
-    CellConfig,
     ConfigError,
     SchedulerConfig,
     Validation,
@@ -115,19 +113,3 @@ def build_schedule(
     watched = {} if config.monitor is None else {"monitor": config.monitor}
     when = {"interval": config.interval, "frequency": config.frequency}
     return {"scheduler": built, **when, **watched}
-
-
-def not_logged(error: BaseException, cell: CellConfig) -> ConfigError | None:
-    """The line for a callback or schedule whose metric nobody logs; None for another error."""
-    text = " ".join(str(error).split())
-    found = re.search(r"(?:metric |monitor=)['`]?([^'`\s]+)['`]? which is not av", text)
-    found = found or re.search(r"monitor='([^']+)'\)` could not find", text)
-    if found is None:
-        return None
-    names = re.search(r"(?:following: |metrics are: |returned metrics: )(.*?)(?:\. |\.?$)", text)
-    logged = re.findall(r"[^\s'`\[\],.]+", names[1]) if names else []
-    late = "" if cell.validation == "epoch" else ", or validation=epoch for one of validation"
-    return ConfigError(
-        f"monitor: found {found[1]!r}, which the module does not log while it trains; allowed: "
-        f"{', '.join(logged) or 'nothing is logged'}{late}"
-    )

@@ -15,12 +15,10 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
-from lightning_fabric.utilities.exceptions import MisconfigurationException
 from pytorch_lightning.callbacks import Checkpoint, LambdaCallback
 from pytorch_lightning.strategies import DDPStrategy, Strategy
 
 from scalewise.config import CellConfig, ConfigError, instantiate, rehearsed
-from scalewise.host import keep_answering
 from scalewise.records import CellFolder, RankSummary
 from scalewise.train.build import (
     build_data,
@@ -29,7 +27,7 @@ from scalewise.train.build import (
     check_test,
     data_share,
 )
-from scalewise.train.callbacks import CellTrainer, OwnFolder, not_logged
+from scalewise.train.callbacks import CellTrainer, OwnFolder
 from scalewise.train.execution import (
     Execution,
     ExperimentModule,
@@ -100,10 +98,7 @@ def run(
         with execution.stream():
             joined = _join_process_group(trainer.strategy, cell, rank)
             trainer.fit(module, **data, ckpt_path=cell.ckpt_path)
-    except (RuntimeError, MisconfigurationException) as error:
-        line = not_logged(error, cell)
-        if line is not None:
-            raise line from error
+    except RuntimeError as error:
         if _UNUSED not in str(error):
             raise
         raise ConfigError(_unused_parameters(module)) from error
@@ -280,11 +275,7 @@ def build_trainer(
         **passed,
     )
     trainer.stops = recorder.stops
-    keep_answering(trainer)
-    # SIGTERM ends a rank at once. Lightning's handler broadcasts it, and where others reduce
-    # gradients meanwhile, all ranks wait for one another.
-    signals: Any = trainer._signal_connector
-    signals.register_signal_handlers = lambda: None
+    leave_signals_alone(trainer)
     own_data = "datamodule" not in data
     if isinstance(module, OperationModule):
         trim(trainer, recorder, ForwardSteps, own_data=own_data)
@@ -292,6 +283,16 @@ def build_trainer(
         scheduled = cell.scheduler is not None
         trim(trainer, recorder, callbacks=own, scheduled=scheduled, own_data=own_data)
     return trainer
+
+
+def leave_signals_alone(trainer: Any) -> None:
+    """Keep Lightning from handling signals.
+
+    SIGTERM ends a rank at once. Lightning's handler broadcasts it, and where others reduce
+    gradients meanwhile, all ranks wait for one another. After each fit it puts back the handlers
+    that Python knows; faulthandler's is none: the next request for stacks would kill the rank.
+    """
+    trainer._signal_connector.register_signal_handlers = lambda: None
 
 
 def refuse_empty_epoch(trainer: pl.Trainer, module: pl.LightningModule) -> None:

@@ -114,7 +114,6 @@ class FitRecords:
         self._folder.save_config(config)
 
     def finish(self, ranks: tuple[RankSummary, ...], strategy: str) -> None:
-        """Save the result: the fit ended as it should."""
         assert self._planned is not None
         per_device, together = self._batch_sizes(ranks)
         self._folder.save_result(
@@ -291,7 +290,6 @@ def full_name(cls: type) -> str:
 
 
 def new_sweep_folder() -> Path:
-    """Where the records of a script go that names no folder."""
     return Path(f"multirun/monitor-{time.strftime('%Y-%m-%d_%H-%M-%S')}-{secrets.token_hex(2)}")
 
 

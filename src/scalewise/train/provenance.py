@@ -110,7 +110,6 @@ def note_imported(folder: CellFolder) -> None:
 
 
 def package_versions() -> dict[str, str]:
-    """Installed versions of what results depend on; what is absent is left out."""
     versions = {}
     for name in _PACKAGES:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -281,7 +281,6 @@ def test_the_status_of_a_sweep(
     swept = SweepReport(tmp_path, {str(i): Ending(state) for i, state in enumerate(states)})
     files = SimpleNamespace(invalid=invalid, problems=(), html=Path("report.html"))
     monkeypatch.setattr(hydra_main, "sweep_reports", [swept])
-    monkeypatch.setattr(hydra_main, "unfinished", lambda *_: ())
     monkeypatch.setattr(hydra_main, "_say_where_runs_are", lambda _folder: None)
     monkeypatch.setattr(scalewise.analysis, "load_sweep", lambda folder: folder)
     monkeypatch.setattr(scalewise.analysis, "analyse", lambda sweep: sweep)

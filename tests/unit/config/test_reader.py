@@ -8,7 +8,6 @@ import math
 import operator
 import re
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
@@ -23,14 +22,12 @@ from scalewise.config import (
     as_typed,
     bind,
     build_cell,
-    check_module,
     choose_end,
     conf_dir,
     config_id,
     instantiate,
     keep_known_keys,
     keep_own_arguments,
-    load_target,
     open_keys,
     repeat_id,
     resolve,
@@ -122,8 +119,7 @@ REFUSED = [
         "batch_size: found 128 on 3 devices with scaling=strong; allowed: a multiple of 3 "
         "(nearest: 126 or 129)",
     ),
-    ("strategy=fsdp strategy.shard_size=2", "strategy.shard_size: found 2 with sharding=full"),
-    ("strategy=fsdp strategy.sharding=hybrid", "strategy.shard_size: found null with sharding="),
+    ("strategy=fsdp strategy.sharding=hybrid", "strategy.sharding: found 'hybrid'"),
     ("model.dropout=1", "model.dropout: found 1; allowed: below 1"),
     ("+model.widht=3", "model.widht: unknown key; allowed: features, hidden_widths, targets"),
     ("~model.features", "model.features: missing; scalewise.models.mlp.Mlp needs it"),
@@ -131,7 +127,6 @@ REFUSED = [
     ("+loader.num_workers=1", "loader: unknown key; the loader's settings are dataset.loader.*"),
     ("hardware.gpus=[0,0]", "hardware.gpus: found [0, 0]; allowed: each GPU once"),
     ("model._target_=Net", "model._target_: found 'Net'; allowed: a class as package.module.Class"),
-    ("model._target_=nowhere.Net", "model._target_: found 'nowhere.Net', but there is no module"),
     (
         "model._target_=scalewise.models.mlp.Mpl",
         "model._target_: found 'scalewise.models.mlp.Mpl'; scalewise.models.mlp has no 'Mpl' "
@@ -142,13 +137,11 @@ REFUSED = [
     ("devices=2.5", "devices: found 2.5; allowed: 1 or more"),
     ("devices=2 strategy=single", "devices: found 2 with strategy=single; allowed: 1"),
     ("devices=2 strategy.devices=2", "devices: found 2 with strategy.devices=2; allowed"),
-    ("devices=3 strategy=pipeline strategy.stages=2", "devices: found 3 with 2 dev"),
     ("devices=2 strategy.bucket=5", "strategy.bucket: unknown key (did you mean"),
     ("devices=1 strategy.bucket_cap_mb=5", "strategy.bucket_cap_mb: unknown key"),
     (
         "callbacks.early_stopping.patience=3",
-        "callbacks.early_stopping: found {'patience': 3} without a class; allowed: "
-        "callbacks=early_stopping",
+        "callbacks.early_stopping: found {'patience': 3} without a class; allowed: callbacks=NAME",
     ),
     (
         "callbacks=early_stopping callbacks.early_stopping.monitor=train/foo",
@@ -156,7 +149,7 @@ REFUSED = [
     ),
     (
         "callbacks.lr._target_=lightning.pytorch.callbacks.LearningRateMonitor",
-        "callbacks.lr: found lightning.pytorch.callbacks.LearningRateMonitor; allowed: leave it",
+        "callbacks.lr: found lightning.pytorch.callbacks.LearningRateMonitor; allowed: nothing",
     ),
     (
         "callbacks=model_checkpoint validation=epoch callbacks.model_checkpoint.dirpath=/data",
@@ -292,26 +285,6 @@ def test_what_a_constructor_refuses_is_prefixed_with_its_key(
     monkeypatch.setitem(sys.modules, "mine", SimpleNamespace(Typed=Typed))
     with pytest.raises(ConfigError, match=r"^model\.width: found 101; allowed: at most 100$"):
         instantiate("model", Component("mine.Typed", "Typed", {"width": 101}))
-
-
-def test_a_users_module_is_looked_for_but_not_imported(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "pkg").mkdir()
-    for module in ("explosive.py", "pkg/explosive.py", "pkg/__init__.py"):
-        (tmp_path / module).write_text("raise RuntimeError('imported')\n" if "ex" in module else "")
-    monkeypatch.syspath_prepend(tmp_path)
-    for target, near in (
-        ("explosiv.Net", "'explosiv' (did you mean 'explosive'?)"),
-        ("pkg.explosiv.Net", "'pkg.explosiv' (did you mean 'explosive'?)"),
-        ("pkgg.explosive.Net", "'pkgg' (did you mean 'pkg'?)"),
-    ):
-        with pytest.raises(ConfigError, match=re.escape(f"there is no module {near}")):
-            check_module("model", Component(target, "Net", {}))
-    for module in ("explosive", "pkg.explosive"):
-        check_module("model", Component(f"{module}.Net", "Net", {}))
-        with pytest.raises(RuntimeError, match="imported"):
-            load_target("model", Component(f"{module}.Net", "Net", {}))
 
 
 @pytest.mark.parametrize(

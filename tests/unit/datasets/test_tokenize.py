@@ -1,4 +1,4 @@
-"""Text to tokens with the real libraries, stopped and resumed, and trained on."""
+"""Text to tokens with the real libraries, and trained on."""
 
 import hashlib
 import json
@@ -69,7 +69,7 @@ def parquet(tmp_path: Path) -> Path:
 
 
 def run(texts: Texts, folder: Path, tokens: int | None = None) -> TokenIndex:
-    *_, index = tokenize(texts, BYTES, folder, tokens, validation_every=10, save_every=200)
+    *_, index = tokenize(texts, BYTES, folder, tokens, validation_every=10, tell_every=200)
     return index
 
 
@@ -85,37 +85,39 @@ def expected(part: Part) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "txt"])
-def test_stopped_and_resumed_is_as_never_stopped(
+def test_every_document_is_in_one_of_two_files(
     kind: str, folder: Path, request: pytest.FixtureRequest
 ) -> None:
-    source = request.getfixturevalue(kind)
-    for _ in range(3):
-        begun = tokenize(open_texts([source]), BYTES, folder, None, 10, 200)
-        next(begun)
-        begun.close()
-        assert not load_index(folder).complete
-        assert not load_index(folder).sha256
-        with (folder / "train.bin").open("ab") as file:
-            file.write(b"torn!")  # what was written after the index, as when it is killed
-    assert run(open_texts([source]), folder).complete
+    index = run(open_texts([request.getfixturevalue(kind)]), folder)
+    assert load_index(folder) == index
     assert stored(folder, "train") == expected("train")
     assert stored(folder, "validation") == expected("validation")
-    index = load_index(folder)
     assert index.documents == len(TEXTS)
     written = np.array(expected("train"), dtype="<u2").tobytes()
     assert index.sha256["train"] == hashlib.sha256(written).hexdigest()
+    with pytest.raises(DatasetError, match=r"^--out: found 'index\.json' in "):
+        run(open_texts([request.getfixturevalue(kind)]), folder)
 
 
-def test_enough_is_enough_and_more_can_be_had(jsonl: Path, folder: Path) -> None:
+def test_enough_is_enough(jsonl: Path, folder: Path) -> None:
     few = run(open_texts([jsonl]), folder, tokens=500)
     assert 500 <= few.train_tokens < len(expected("train")) / 3
-    assert run(open_texts([jsonl]), folder, tokens=500) == few
-    more = run(open_texts([jsonl]), folder, tokens=few.train_tokens + 1)
-    assert few.train_tokens < more.train_tokens < len(expected("train"))
-    assert stored(folder, "train") == expected("train")[: more.train_tokens]
-    assert not more.complete
-    assert run(open_texts([jsonl]), folder).complete
-    assert stored(folder, "train") == expected("train")
+    assert stored(folder, "train") == expected("train")[: few.train_tokens]
+
+
+def test_what_was_ended_is_not_kept(jsonl: Path, folder: Path) -> None:
+    begun = tokenize(open_texts([jsonl]), BYTES, folder, None, 10, 200)
+    next(begun)
+    begun.close()
+    assert not list(folder.iterdir())
+
+
+def test_a_folder_of_an_earlier_version_is_read(txt: Path, folder: Path) -> None:
+    index = run(open_texts([txt]), folder)
+    path = folder / "index.json"
+    earlier = {"complete": True, "stream_state": None}
+    path.write_text(json.dumps(json.loads(path.read_text()) | earlier))
+    assert load_index(folder) == index
 
 
 def test_a_folder_of_tokens_is_training_data(jsonl: Path, folder: Path) -> None:
@@ -149,34 +151,7 @@ def test_documents_without_text_are_counted(folder: Path, tmp_path: Path) -> Non
     assert stored(folder, "train") == [97, 256, 98, 256]
 
 
-def test_a_tokenizer_of_a_file(tmp_path: Path, jsonl: Path, folder: Path) -> None:
-    from tokenizers import Tokenizer as FileTokenizer
-    from tokenizers import models, pre_tokenizers, trainers
-
-    words = FileTokenizer(models.WordLevel(unk_token="<unk>"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    words.train_from_iterator(
-        TEXTS, trainers.WordLevelTrainer(special_tokens=["<unk>", "<|endoftext|>"])
-    )
-    path = tmp_path / "tokenizer.json"
-    words.save(str(path))
-    loaded = load_tokenizer(str(path))
-    assert loaded.end_of_text == 1
-    assert [len(one) for one in loaded.encode(["document 3 word", "word"])] == [3, 1]
-    run(open_texts([jsonl]), folder)
-    with pytest.raises(DatasetError, match=r"holds tokens with tokenizer 'bytes'; allowed: 't"):
-        next(tokenize(open_texts([jsonl]), loaded, folder))
-
-
 class TestWrongInput:
-    def test_other_files_of_the_same_name(self, jsonl: Path, folder: Path, tmp_path: Path) -> None:
-        run(open_texts([jsonl]), folder, tokens=500)
-        (tmp_path / "else").mkdir()
-        other = tmp_path / "else" / jsonl.name
-        other.write_text(jsonl.read_text())
-        with pytest.raises(DatasetError, match=r"holds tokens with source 'texts.jsonl \("):
-            run(open_texts([other]), folder)
-
     @pytest.mark.parametrize(
         ("name", "content", "found"),
         [
@@ -209,12 +184,11 @@ class TestWrongInput:
         monkeypatch.setitem(sys.modules, "tiktoken", SimpleNamespace(get_encoding=unreachable))
         with pytest.raises(DatasetError, match=r"gpt2's vocabulary .*no route to .*TIKTOKEN_CACHE"):
             load_tokenizer("gpt2")
-        for package in ("datasets", "tiktoken", "tokenizers"):
+        for package in ("datasets", "tiktoken"):
             monkeypatch.setitem(sys.modules, package, None)
         for call in (
             lambda: open_texts("fineweb_edu"),
             lambda: load_tokenizer("gpt2"),
-            lambda: load_tokenizer("tokenizer.json"),
         ):
             with pytest.raises(DatasetError, match=r"pip install 'scalewise\[hub\]'"):
                 call()
@@ -233,14 +207,6 @@ class TestWrongInput:
         for call, message in calls:
             with pytest.raises(ValueError, match=message):
                 call()
-
-    def test_two_writers_at_once(self, txt: Path, folder: Path) -> None:
-        first = tokenize(open_texts([txt]), BYTES, folder, None, 10, 200)
-        next(first)
-        with pytest.raises(DatasetError, match=r"^--out: found another scalewise tokenize at work"):
-            next(tokenize(open_texts([txt]), BYTES, folder))
-        assert sum(1 for _ in first)  # whoever came second disturbed nothing
-        assert stored(folder, "train") == expected("train")
 
     @pytest.mark.parametrize(
         ("changes", "message"),

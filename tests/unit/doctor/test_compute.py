@@ -42,10 +42,7 @@ def test_a_product_of_matrices_counts_two_operations_a_term() -> None:
     assert gemm_tflops(8192, 1.4e-3) == pytest.approx(785.4, abs=0.1)
 
 
-# torch multiplies fp8 on a CPU too, slowly: the call is the one that a GPU gets.
-@pytest.mark.parametrize(
-    ("precision", "least", "most"), [("fp32", 0, 1e-5), ("bf16", 1e-4, 1e-2), ("fp8", 1e-3, 0.1)]
-)
+@pytest.mark.parametrize(("precision", "least", "most"), [("fp32", 0, 1e-5), ("bf16", 1e-4, 1e-2)])
 def test_products_are_of_random_matrices_and_right(
     precision: Precision, least: float, most: float
 ) -> None:
@@ -53,7 +50,7 @@ def test_products_are_of_random_matrices_and_right(
     assert isinstance(result, torch.Tensor)
     generator = torch.Generator().manual_seed(0)
     a, b = (torch.randn(64, 64, generator=generator) for _ in range(2))
-    right = a @ (b.t() if precision == "fp8" else b)
+    right = a @ b
     error = torch.linalg.norm(result.float() - right) / torch.linalg.norm(right)
     assert least <= float(error) < most
 
@@ -63,11 +60,9 @@ def test_products_are_of_random_matrices_and_right(
     [
         ((7, 0), ("fp32", "fp16")),
         ((8, 0), ("fp32", "tf32", "bf16", "fp16")),
-        ((8, 9), ("fp32", "tf32", "bf16", "fp16", "fp8")),
-        ((9, 0), ("fp32", "tf32", "bf16", "fp16", "fp8")),
     ],
 )
-def test_fp8_is_measured_where_the_hardware_multiplies_it(
+def test_a_precision_is_measured_where_the_hardware_multiplies_it(
     capability: tuple[int, int], expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda device: capability)

@@ -115,13 +115,13 @@ def test_time_of_others_on_the_same_core_is_not_own() -> None:
 @pytest.fixture
 def member_of(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Put this process into the cgroups of ``/proc/self/cgroup`` lines."""
-    read = limits._read
+    read = limits.kernel_text
 
     def use(*lines: str) -> None:
         def fake(path: Path) -> str | None:
             return "\n".join(lines) if path == Path("/proc/self/cgroup") else read(path)
 
-        monkeypatch.setattr(limits, "_read", fake)
+        monkeypatch.setattr(limits, "kernel_text", fake)
 
     return use
 

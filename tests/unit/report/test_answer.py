@@ -96,7 +96,7 @@ def test_what_to_do_next_is_typed_and_not_tried_before(tmp_path: Path) -> None:
     [
         ("strategy=fsdp", "strategy=single,ddp", "-m strategy=single,ddp"),
         (
-            "-m strategy=fsdp,single strategy.cpu_offload=true strategy.devices=2",
+            "-m strategy=fsdp,single strategy.reduce_dtype=bf16 strategy.devices=2",
             "strategy=single,ddp",
             "-m strategy=single,ddp strategy.devices=2",
         ),

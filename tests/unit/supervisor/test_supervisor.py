@@ -1,4 +1,4 @@
-"""A supervisor whose host was lost to the sweep, and came back after a later try had begun."""
+"""How one supervisor watches a cell, and what it records of its end."""
 
 import os
 from dataclasses import replace
@@ -19,8 +19,6 @@ from scalewise.supervisor.supervisor import Supervisor
 
 SLOT = DeviceInfo("cpu", "a processor")
 LATER = RunningAttempt(2, 1.0, (SLOT,))
-KEPT = Path(__file__).parents[2] / "golden/stalled/h200x2_medium/medium-tabular-ddp-r0-e08c5c3b"
-SUMMARY = CellFolder(KEPT).load_rank(0)
 FAILED = Ending("failed", "exception", "rank 0 failed", 0, 1)
 
 
@@ -35,24 +33,6 @@ def supervised(tmp_path: Path, settings: Settings = SETTINGS, wakeup: Any = None
     planned = PlannedCell("id", "config", "cell", (), 0, 1)
     job = Job(str(folder.path), planned, settings, (SLOT,), Origin(str(tmp_path), (), ()))
     return Supervisor(job, cast(Wakeup, wakeup))
-
-
-@pytest.mark.parametrize("ending", [Ending("done"), FAILED])
-def test_it_records_nothing_and_leaves_the_later_try_alone(
-    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, ending: Ending
-) -> None:
-    def train() -> Ending:
-        supervisor.folder.save_running(LATER)
-        return ending
-
-    monkeypatch.setattr(supervisor, "_train", train)
-    told = supervisor.run()
-    assert (told.outcome, told.message) == (
-        "interrupted", "cell: a later try has begun; this one records nothing",
-    )  # fmt: skip
-    assert list(supervisor.folder.attempts()) == []
-    assert not (supervisor.folder.path / "result.json").exists()
-    assert supervisor.folder.find_running_attempt() == LATER
 
 
 @pytest.mark.parametrize(("cause", "at"), [("exception", "/mine/net.py:12"), ("config", None)])
@@ -70,22 +50,6 @@ def test_the_line_that_raised_is_told_but_of_what_was_refused(
     monkeypatch.setattr(supervisor, "_train", lambda: replace(FAILED, cause=cause))
     assert supervisor.run().raised_at == at
     assert [one.raised_at for one in supervisor.folder.attempts()] == [at]
-
-
-def test_a_try_that_begins_while_the_result_is_written_goes_before_it(
-    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def begins(_pids: object) -> tuple[str, ...]:
-        supervisor.folder.save_running(LATER)
-        return ()
-
-    supervisor.folder.save_rank(SUMMARY)
-    monkeypatch.setattr(supervisor, "_train", lambda: Ending("done"))
-    monkeypatch.setattr(supervisor, "_co_tenants", begins)
-    assert supervisor.run().outcome == "interrupted"
-    assert not supervisor.folder.has_result_file()
-    assert (supervisor.folder.path / "earlier" / "1" / "result.json").exists()
-    assert supervisor.folder.find_running_attempt() == LATER
 
 
 def test_the_try_that_is_under_way_is_recorded(

@@ -68,16 +68,6 @@ def test_no_total_is_claimed_while_rounds_may_be_added() -> None:
     assert counts(sweep(round=3)) == "3 cells done, round 3, 1 failed"
     assert left_words(sweep((), 30.0, round=3)) == "at least 30.0 s left"
     assert "done" not in left_words(sweep((), 0.5, round=3))
-    most = replace(sweep((), 30.0, round=3), most_seconds_left=344.0)
-    assert left_words(most) == "30.0 s to 5 min 44 s left"
-    assert left_words(replace(most, seconds_left=None)) == "at most 5 min 44 s left"
-
-
-def test_the_worst_case_counts_all_rounds_within_their_budget_and_whatever_is_planned() -> None:
-    known, cells = durations(("a", 10.0)), [waiting("a")]
-    for budget_s, most_s in ((None, 180.0), (60.0, 60.0), (3.0, 10.0)):
-        assert known.most_seconds_left(cells, cells * 17, budget_s, 1, False) == most_s
-    assert durations().most_seconds_left(cells, cells, None, 1, False) is None
 
 
 @pytest.mark.parametrize("last", [cell("running"), cell("waiting")])

@@ -104,12 +104,6 @@ def test_a_rehearsal_has_the_share_of_one_rank_and_is_repeated_as_what_it_stands
             "H200",
             "allowed: strategy=ddp or fsdp, or at",
         ),
-        (
-            (*FSDP, "strategy.sharding=hybrid", "strategy.shard_size=2"),
-            "H200",
-            "sharding: found hybrid with rehearse; allowed: full or",
-        ),
-        ((*FSDP, "strategy.cpu_offload=true"), "H200", "cpu_offload: found true with rehearse"),
         ((*FSDP, "precision=fp16-mixed"), "H200", "precision: found fp16-mixed .*; allowed: fp32"),
         ((*FSDP, "execution=cudagraph"), "H200", "execution: found cudagraph .*; allowed: eager"),
         (

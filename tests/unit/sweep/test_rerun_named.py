@@ -1,24 +1,18 @@
 """``sweep.rerun`` for some cells of a folder whose other results are of another state."""
 
 import dataclasses
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 
-from fakes.recorded_cell import RecordedCell, finish, plan_sweep
+from fakes.recorded_cell import finish, plan_sweep
 from fakes.requests import asked
-from scalewise.cli import hydra_main
 from scalewise.config import ConfigError
 from scalewise.host import SOURCE_SHA256, identity, running_code
 from scalewise.records import (
-    Ending,
-    PlannedCell,
     SweepFolder,
 )
-from scalewise.sweep import Cell, SweepReport, unfinished
+from scalewise.sweep import Cell
 from scalewise.sweep.plan import plan
 from scalewise.sweep.resume import refuse_mixing, select
 
@@ -133,53 +127,3 @@ def test_a_resumed_sweep_says_that_what_it_leaves_is_of_older_code(
     assert "left_as_it_was.py" in line
     assert "(in 2 cells); sweep.rerun=all" in line
     assert said(frozenset(cell.planned.cell_id for cell in cells)) == [], "they run again"
-
-
-# A resumed sweep that is given other choices says what it leaves unfinished.
-def cell(name: str) -> Cell:
-    planned = PlannedCell(f"id-{name}", f"cfg-{name}", name, (f"model={name}",), 0, 1)
-    return Cell(planned, cast(Any, SimpleNamespace()))
-
-
-@pytest.fixture
-def half_done(tmp_path: Path) -> SweepFolder:
-    """``a`` is done, ``b`` has failed, ``c`` was interrupted, ``d`` was never begun."""
-    sweep = plan_sweep(tmp_path / "sweep", ["a", "b", "c", "d"])
-    for name in ("a", "b"):
-        recorded = RecordedCell(sweep.cell(name))
-        recorded.train(20)
-        recorded.succeed() if name == "a" else recorded.fail()
-    done = sweep.cell("a").load_result()
-    sweep.cell("a").save_result(replace(done, cell_id="id-a"))
-    interrupt(sweep, "c")
-    return sweep
-
-
-def interrupt(sweep: SweepFolder, name: str) -> None:
-    sweep.cell(name).path.mkdir(parents=True, exist_ok=True)
-    sweep.cell(name).save_attempt(
-        Ending("interrupted", "interrupted", "ended", None, None, None, (), 1, 1.0, 2.0)
-    )
-
-
-def test_what_is_unfinished_is_named(half_done: SweepFolder) -> None:
-    assert unfinished(half_done, {f"id-{name}" for name in "abcd"}) is None
-    assert unfinished(SweepFolder(half_done.path / "no plan"), set()) is None
-    line = unfinished(half_done, {"id-a", "id-b"})
-    assert line.startswith(f"left behind: 2 cells of {half_done.path} without a result")
-    assert ": c, d;" in line
-    assert unfinished(half_done, {"id-c", "id-d"}) is None, "a failed cell was said when it failed"
-
-
-@pytest.mark.parametrize(("asked", "status"), [("abcd", 0), ("ab", 3)])
-def test_the_exit_status_tells_that_something_is_left(
-    half_done: SweepFolder,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    asked: str,
-    status: int,
-) -> None:
-    report = SweepReport(half_done.path, cells=[cell(name) for name in asked])
-    monkeypatch.setattr(hydra_main, "sweep_reports", [report])
-    assert hydra_main.report() == status
-    assert ("left behind: 2 cells" in capsys.readouterr().err) == (status == 3)

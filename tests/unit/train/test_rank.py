@@ -19,7 +19,7 @@ from torch import nn
 from fakes.recorded_cell import RecordedCell
 from scalewise.config import cause_of
 from scalewise.doctor.host_facts import host_facts
-from scalewise.host import foreign_launch, keep_answering, rendezvous, scrubbed
+from scalewise.host import foreign_launch, rendezvous, scrubbed
 from scalewise.records import (
     PROTOCOL,
     CellFolder,
@@ -178,7 +178,7 @@ def test_a_request_after_training_is_answered(tmp_path: Path) -> None:
     with (tmp_path / "stacks").open("w+") as stacks:
         faulthandler.register(signal.SIGUSR1, stacks)  # as a rank does, for stderr
         try:
-            keep_answering(trainer)
+            experiment.leave_signals_alone(trainer)
             trainer.fit(BoringModel())
             os.kill(os.getpid(), signal.SIGUSR1)
         finally:

@@ -89,25 +89,12 @@ def test_samples_of_all_ranks_are_told_from_those_of_one() -> None:
 
 
 # What strategies that divide the model refuse, and how they cut it.
-def test_ranks_of_a_replica_feed_the_same_part_of_the_data() -> None:
-    strategy = composed_cell("hardware=cpu", "strategy=pipeline", "strategy.stages=2").strategy
-    assert strategy.data_shards(4) == 2
-    assert [strategy.data_shard(rank, 4) for rank in range(4)] == [0, 0, 1, 1]
-    assert composed_cell("hardware=cpu", "strategy=fsdp").strategy.data_shards(4) == 4
-
-
-@pytest.mark.parametrize(
-    ("scaling", "of_one", "of_two"), [("strong", (128,), (64, 64)), ("weak", (512,), (256, 256))]
-)
-def test_a_replica_s_batch_is_that_of_its_devices_together(
-    scaling: str, of_one: tuple[int, ...], of_two: tuple[int, ...]
-) -> None:
-    pipeline = ("hardware=cpu", "strategy=pipeline", "strategy.devices=4", f"scaling={scaling}")
-    for cell, sizes in (
-        (composed_cell(*pipeline), of_one),
-        (composed_cell(*pipeline, "strategy.stages=2"), of_two),
-    ):
-        assert cell.strategy.share_out(cell.global_batch_size(4), 4) == sizes
+def test_stages_feed_the_same_samples_and_shards_their_own() -> None:
+    on_four = ("hardware=cpu", "strategy.devices=4", "scaling=weak")
+    pipeline = composed_cell("strategy=pipeline", *on_four)
+    assert [pipeline.strategy.data_shard(rank, 4) for rank in range(4)] == [0, 0, 0, 0]
+    assert pipeline.strategy.share_out(pipeline.global_batch_size(4), 4) == (512,)
+    assert composed_cell("strategy=fsdp", *on_four).strategy.data_shards(4) == 4
 
 
 def test_fsdp_gathers_blocks_or_layers_one_at_a_time() -> None:

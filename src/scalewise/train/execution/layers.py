@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytorch_lightning as pl
@@ -35,6 +34,11 @@ def checkpoint_blocks(network: nn.Module) -> int:
             f"list of blocks named {' or '.join(BLOCK_LISTS)}; allowed: a transformer of "
             "scalewise, or a model with such a list"
         )
+    if any(isinstance(part, _BatchNorm) for block in blocks for part in block.modules()):
+        raise ValueError(
+            "execution.activation_checkpointing: found true with batch norm in a block, which "
+            "would take each batch into its statistics twice; allowed: false"
+        )
     for block in blocks:
         block.forward = _checkpointed(block)
     return len(blocks)
@@ -56,16 +60,12 @@ def _checkpointed(block: nn.Module) -> Any:
     forward = block.forward
     # Saving the random state costs a copy and cannot be captured: only where it is used.
     random = any(_is_random(part) for part in block.modules())
-    norms = [part for part in block.modules() if isinstance(part, _BatchNorm)]
-    options: dict[str, Any] = {"preserve_rng_state": random}
-    if norms:
-        options["context_fn"] = lambda: (contextlib.nullcontext(), _once_counted(norms))
 
     @functools.wraps(forward)
     def recomputed(*inputs: Any) -> Any:
         if not block.training:
             return forward(*inputs)
-        return checkpoint(forward, *inputs, use_reentrant=False, **options)
+        return checkpoint(forward, *inputs, use_reentrant=False, preserve_rng_state=random)
 
     return recomputed
 
@@ -73,20 +73,6 @@ def _checkpointed(block: nn.Module) -> Any:
 def _is_random(part: nn.Module) -> bool:
     rate = getattr(part, "p", None) if isinstance(part, nn.Dropout) else vars(part).get("dropout")
     return isinstance(rate, (int, float)) and rate > 0
-
-
-@contextlib.contextmanager
-def _once_counted(norms: list[_BatchNorm]) -> Iterator[None]:
-    """A batch enters the running statistics in the first pass, and not again in the second."""
-    kept = [(norm, norm.momentum, norm.num_batches_tracked) for norm in norms]
-    for norm, _, counted in kept:
-        norm.momentum = 0.0
-        norm.num_batches_tracked = None if counted is None else counted.clone()
-    try:
-        yield
-    finally:
-        for norm, momentum, counted in kept:
-            norm.momentum, norm.num_batches_tracked = momentum, counted
 
 
 class Compiled:

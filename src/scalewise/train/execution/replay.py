@@ -102,7 +102,6 @@ class ReplayedSteps(LeanSteps):
         progress.increment_completed()
 
     def _begin(self, batch: Batch) -> None:
-        """Before the first step the optimizer is made ready."""
         self._samples_per_step = len(batch[0])
         if self.steps_per_batch > 1:
             loader = self.trainer.train_dataloader
@@ -203,7 +202,6 @@ class ReplayedSteps(LeanSteps):
                 self._recorder.steps.missing[name] = NOT_SEEN_INSIDE
 
     def _agree(self, reason: str | None) -> None:
-        """Fall back on all ranks where one of them has a reason."""
         trainer = self.trainer
         reasons = gathered(reason, trainer.world_size)
         rank = next((rank for rank, found in enumerate(reasons) if found is not None), None)

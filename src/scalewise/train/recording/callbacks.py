@@ -26,7 +26,6 @@ _BETWEEN_STEPS = ("on_validation_end", "on_train_epoch_end", "on_train_epoch_sta
 
 
 def acts_in(callback: pl.Callback, hooks: Sequence[str]) -> list[str]:
-    """The hooks, of those given, that a callback has."""
     return [hook for hook in hooks if is_overridden(hook, callback, pl.Callback)]
 
 
@@ -41,7 +40,6 @@ class CallbackTimes:
         """Whether any callback is watched."""
 
     def watch(self, callbacks: Sequence[pl.Callback]) -> None:
-        """Time the hooks of these objects that run while steps are timed."""
         self.on = bool(callbacks)
         for callback in callbacks:
             for hook in acts_in(callback, (*STEP_HOOKS, *_BETWEEN_STEPS)):

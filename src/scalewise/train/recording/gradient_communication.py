@@ -81,7 +81,6 @@ class GradientWatch:
         ]
 
     def leave(self) -> None:
-        """Listen no more to a model that needed no hook."""
         for handle in self._handles:
             handle.remove()
 

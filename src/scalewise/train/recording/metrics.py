@@ -112,7 +112,6 @@ class MetricsRecorder:
             self._writer.close()
 
     def open(self, rank: int, device: torch.device) -> None:
-        """Make the file of rank ``rank``, if there is none yet."""
         if self._writer is None:
             self._writer = MetricsWriter(self.folder.metrics_path(rank))
             if device.type == "cuda":
@@ -127,7 +126,6 @@ class MetricsRecorder:
             self._rate = _learning_rate(trainer)
 
     def end_batch(self, trainer: pl.Trainer, loss: Tensor | None) -> None:
-        """A batch is done; the step timer has counted it."""
         # Kept for every step: only its end shows whether it ends the epoch, and so has a row.
         if loss is not None:
             # Of a module that optimizes by itself it may still hold its graph.

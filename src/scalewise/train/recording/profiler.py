@@ -187,7 +187,6 @@ class ProfiledSteps:
             self._open(trainer)
 
     def on_step(self, trainer: pl.Trainer, steps: int) -> None:
-        """``steps`` optimizer steps are done."""
         self._steps = steps
         if self._profiler is not None and steps >= self._first + self._profile.steps:
             self._close(trainer)
@@ -197,7 +196,6 @@ class ProfiledSteps:
             self._take_turns(trainer, steps)
 
     def end(self, trainer: pl.Trainer) -> None:
-        """Training is over: save what was found."""
         if self._profiler is not None and self._steps > self._first:
             self._close(trainer)  # the data ended before the window did
         if self._found is not None:

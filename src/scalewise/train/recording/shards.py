@@ -118,7 +118,6 @@ class ShardRecorder:
         strategy.process_dataloader = listening
 
     def leave_out(self, reason: str) -> None:
-        """Record no indices, for a reason that is said instead."""
         self.missing["shard_audit"] = reason
 
     def _try_to_listen(self, loader: object) -> None:

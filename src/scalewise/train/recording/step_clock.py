@@ -256,7 +256,6 @@ class NvtxClock(StepClock):
     _number = 0
 
     def begin(self) -> None:
-        """The next step starts now, and with it its range."""
         super().begin()
         self._close()
         self._whole = self.open_range(f"step {self._number}")
@@ -272,7 +271,6 @@ class NvtxClock(StepClock):
         self._phase = None if name is None else self.open_range(name)
 
     def finish_step(self, number: int, epoch: int, samples: int, flags: int) -> None:
-        """Close the range of this step and open that of the next."""
         super().finish_step(number, epoch, samples, flags)
         self._number = number + 1
         self._close()

@@ -179,8 +179,6 @@ class MarkedBatch:
 
 @dataclass(slots=True)
 class MarkedStep:
-    """A step with the batches that it took."""
-
     number: int
     epoch: int
     samples: int
@@ -229,7 +227,6 @@ class Replays:
     """Steps at the front that are flagged as warm-up."""
 
     def tick(self) -> None:
-        """A replay has been launched."""
         if self.stream is not None:
             event = self.pool.popleft() if self.pool else torch.cuda.Event(enable_timing=True)
             event.record(self.stream)
@@ -249,7 +246,6 @@ class Replays:
         return self.ends[-1] if self.ends else None
 
     def device_steps_ms(self) -> list[float]:
-        """How long each took on the device, from completed events."""
         assert self.first.start_event is not None
         edges = [self.first.start_event, *self.ends]
         return [begin.elapsed_time(end) for begin, end in itertools.pairwise(edges)]
@@ -324,7 +320,6 @@ def _fill(
 
 
 def _whole_ms(step: MarkedStep) -> float:
-    """From the start of the step to its end on the device."""
     assert step.start_event is not None and step.end is not None
     if len(step.batches) == 1:
         return float(step.start_event.elapsed_time(step.end))

@@ -81,7 +81,6 @@ class StepTimer:
         return self._writer.largest_samples if self._writer is not None else 0
 
     def begin(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Begin the first step, which starts when this returns."""
         self.open(trainer.global_rank, trainer.strategy.root_device)
         if self.profile.anatomy:
             _mark_loop(trainer, self.clock)
@@ -165,7 +164,6 @@ class StepTimer:
         return self.clock.begin_replays()
 
     def finish_replays(self, replays: Replays, epoch: int, samples: int) -> None:
-        """End the captured steps of a batch; each fed ``samples``."""
         count = len(replays.ends_ns)
         untimed = min(count, max(0, self.warmup_steps - self.steps))
         self.clock.finish_replays(replays, self.steps, epoch, samples, untimed)

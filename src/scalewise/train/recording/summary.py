@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 
 def untrained_summary(rank: RankContext) -> RankSummary:
-    """The summary of a rank that trained nothing."""
     return RankSummary(
         rank=rank.rank,
         local_rank=rank.local_rank,

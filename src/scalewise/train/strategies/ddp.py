@@ -30,8 +30,6 @@ from scalewise.train.torch_internals import GradBucket
 
 @dataclass(frozen=True)
 class Setting:
-    """The rank and the cell that a strategy is built for."""
-
     rank: RankContext
     module: pl.LightningModule
     """As it was built, before any device has it."""

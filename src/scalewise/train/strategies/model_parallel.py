@@ -10,11 +10,9 @@ import torch
 from pytorch_lightning.strategies import DDPStrategy
 from pytorch_lightning.trainer.states import TrainerFn
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
-    CPUOffloadPolicy,
     MixedPrecisionPolicy,
-    OffloadPolicy,
     fully_shard,
     register_fsdp_forward_method,
 )
@@ -106,23 +104,17 @@ class FsdpStrategy(DividedStrategy):
     }
 
     def __init__(self, config: FsdpConfig, setting: Setting) -> None:
-        if config.cpu_offload and setting.rank.device.kind == "cpu":
-            raise ValueError("strategy.cpu_offload: found true on a CPU host; allowed: false")
         super().__init__(config, setting)
         _refuse_unfit(network_of(setting.module))
         self._config = config
         self._world_size = setting.rank.world_size
         self._half = setting.cell.precision.lightning == "bf16-mixed"
-        if config.cpu_offload:
-            # The norm of gradients that lie in the host's memory is reduced there.
-            self._process_group_backend = "cpu:gloo,cuda:nccl"
 
     def divide(self, module: pl.LightningModule) -> None:
         network = network_of(module)
         arguments = self._arguments()
-        if self._config.units == "layers":
-            for unit in sharding_units(network):
-                fully_shard(unit, **arguments)
+        for unit in sharding_units(network):
+            fully_shard(unit, **arguments)
         fully_shard(network, **arguments)
         if network is module:
             for name in ("training_step", "validation_step"):
@@ -135,24 +127,14 @@ class FsdpStrategy(DividedStrategy):
 
     def _arguments(self) -> dict[str, Any]:
         config = self._config
-        half = config.gather_dtype == "bf16" or (config.gather_dtype == "auto" and self._half)
-        offload = CPUOffloadPolicy(pin_memory=True) if config.cpu_offload else OffloadPolicy()
         return {
-            "mesh": self._mesh(),
+            "mesh": init_device_mesh(self.root_device.type, (self._world_size,)),
             "reshard_after_forward": config.sharding != "grad_op",
             "mp_policy": MixedPrecisionPolicy(
-                param_dtype=torch.bfloat16 if half else None,
+                param_dtype=torch.bfloat16 if self._half else None,
                 reduce_dtype=torch.bfloat16 if config.reduce_dtype == "bf16" else torch.float32,
             ),
-            "offload_policy": offload,
         }
-
-    def _mesh(self) -> DeviceMesh:
-        kind, size = self.root_device.type, self._config.shard_size
-        if size is None:
-            return init_device_mesh(kind, (self._world_size,), mesh_dim_names=("shard",))
-        shape = (self._world_size // size, size)
-        return init_device_mesh(kind, shape, mesh_dim_names=("replicate", "shard"))
 
 
 def sharding_units(network: nn.Module) -> list[nn.Module]:

@@ -1,7 +1,7 @@
 """Pipeline parallelism inside Lightning: torch's stages and schedules.
 
-All ranks of a replica load its batch: the first needs the input, the last the target, and models
-that mask need the input everywhere.
+All ranks load the batch: the first needs the input, the last the target, and models that mask need
+the input everywhere.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 import pytorch_lightning as pl
@@ -25,55 +24,6 @@ from scalewise.train.execution import ExperimentModule, LeanSteps
 from scalewise.train.recording import CellRecorder, Mark
 from scalewise.train.strategies.ddp import Setting
 from scalewise.train.strategies.model_parallel import DividedStrategy, move_rest, network_of
-from scalewise.train.strategies.replicas import average
-
-
-@dataclass(frozen=True)
-class Replicas:
-    """Neighbouring ranks hold a replica; ranks at the same place of theirs hold the same part."""
-
-    ranks: list[int]
-    """Global ranks of this rank's replica, in order of their place."""
-    place: int
-    """This rank's among them."""
-    count: int
-    inside: distributed.ProcessGroup
-    """The ranks of this replica."""
-    across: distributed.ProcessGroup
-    """The ranks that hold the same part, one of each replica."""
-
-    @classmethod
-    def of_size(cls, size: int) -> Replicas:
-        """Replicas of ``size`` ranks each. Every rank has to call this."""
-        rank, world_size = distributed.get_rank(), distributed.get_world_size()
-        blocks = [[*range(b, b + size)] for b in range(0, world_size, size)]
-        alike = [[*range(place, world_size, size)] for place in range(size)]
-        inside, across = _own_group(blocks), _own_group(alike)
-        assert inside is not None and across is not None
-        return cls(blocks[rank // size], rank % size, len(blocks), inside, across)
-
-    def subgroup(self, places: Sequence[int]) -> distributed.ProcessGroup | None:
-        """Ranks at these places of this replica; None where this rank is at none of them.
-
-        Every rank has to call this.
-        """
-        size = len(self.ranks)
-        starts = range(0, size * self.count, size)
-        members = [[start + place for place in places] for start in starts]
-        return _own_group(members)
-
-    def average_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Replace every gradient by its mean over the replicas, all of one format at once."""
-        if self.count > 1:
-            gradients = [p.grad for p in parameters if p.grad is not None]
-            average(gradients, self.count, self.across)
-
-
-def _own_group(ranks: list[list[int]]) -> distributed.ProcessGroup | None:
-    """The one this rank is in; every rank makes every group, in one order, as torch requires."""
-    mine: distributed.ProcessGroup | None
-    mine, _ = distributed.new_subgroups_by_enumeration(ranks)  # type: ignore[no-untyped-call]
-    return mine
 
 
 class PipelineSteps(LeanSteps):
@@ -90,13 +40,11 @@ class PipelineSteps(LeanSteps):
         self._arguments: dict[str, Any] = {}
 
     def step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
-        """The schedule over one batch, and the optimizer step."""
         trainer, recorder, strategy = self.trainer, self._recorder, self._strategy
         module, optimizer = trainer.lightning_module, trainer.optimizers[0]
         optimizer.zero_grad()
         losses = self._run_schedule(*batch)
         strategy.ties.sum_gradients()
-        strategy.replicas.average_gradients(strategy.stage.parameters())
         loss = strategy.share_loss(losses)
         recorder.steps.end_parts()
         self.optim_progress.optimizer.step.increment_ready()
@@ -116,7 +64,7 @@ class PipelineSteps(LeanSteps):
         if self._schedule is None:
             self._make_schedule(strategy)
         losses: list[Tensor] = []
-        first = (x,) if strategy.replicas.place == 0 else ()
+        first = (x,) if strategy.place == 0 else ()
         last = {"target": target, "losses": losses} if strategy.is_last else {}
         with strategy.precision_plugin.train_step_context():
             self._schedule.step(*first, x=x, **last, **self._arguments)
@@ -160,8 +108,8 @@ class Ties:
     the model's, before any is let go.
     """
 
-    def __init__(self, stages: Sequence[nn.Module], replicas: Replicas) -> None:
-        self._inside = replicas.inside
+    def __init__(self, stages: Sequence[nn.Module]) -> None:
+        rank = distributed.get_rank()
         holders: dict[int, list[int]] = {}
         parameters: dict[int, nn.Parameter] = {}
         for place, stage in enumerate(stages):
@@ -170,22 +118,22 @@ class Ties:
                 parameters[id(parameter)] = parameter
         self._shared: list[tuple[nn.Parameter, distributed.ProcessGroup]] = []
         self._counted_elsewhere: set[int] = set()
-        group_of = functools.cache(replicas.subgroup)
+        group_of = functools.cache(distributed.new_group)
         for key, places in holders.items():
-            group = group_of(tuple(places)) if len(places) > 1 else None
-            if group is not None:
-                self._shared.append((parameters[key], group))
-                if replicas.place != places[0]:
+            if len(places) > 1:
+                group = group_of(tuple(places))  # every rank makes every group, in one order
+                if rank in places:
+                    self._shared.append((parameters[key], group))
+                if rank in places[1:]:
                     self._counted_elsewhere.add(key)
 
     def sum_gradients(self) -> None:
-        """Add up the gradients that the stages found for what they share."""
         for parameter, group in self._shared:
             if parameter.grad is not None:
                 distributed.all_reduce(parameter.grad, group=group)
 
     def clip(self, stage: nn.Module, max_norm: float) -> None:
-        """Scale this stage's gradients so that the norm over its replica is at most ``max_norm``.
+        """Scale this stage's gradients so that the norm over all stages is at most ``max_norm``.
 
         Of a shared parameter one copy counts.
         """
@@ -193,7 +141,7 @@ class Ties:
         counted = [p for p in held if id(p) not in self._counted_elsewhere]
         norm = nn.utils.get_total_norm([p.grad for p in counted if p.grad is not None])
         squares = norm.square().to(held[0].device)
-        distributed.all_reduce(squares, group=self._inside)
+        distributed.all_reduce(squares)
         nn.utils.clip_grads_with_norm_(held, max_norm, squares.sqrt())
 
 
@@ -215,7 +163,6 @@ class PipelineStrategy(DividedStrategy):
         ),
         "arrival": "the stages of a pipeline are ready one after another, as meant",
     }
-    replicas: Replicas
     ties: Ties
     stage: Stage
     pipeline_record: PipelineRecord
@@ -225,81 +172,72 @@ class PipelineStrategy(DividedStrategy):
     def __init__(self, config: PipelineConfig, setting: Setting) -> None:
         super().__init__(config, setting)
         self._config = config
-        self._stages = config.ranks_a_replica(setting.rank.world_size)
+        self.place, self._stages = setting.rank.rank, setting.rank.world_size
         _check_model(setting.module, self._stages)
 
     def divide(self, module: pl.LightningModule) -> None:
         assert isinstance(module, ExperimentModule)
         network = module.network
         assert isinstance(network, SplitsIntoStages) and isinstance(network, nn.Module)
-        self.replicas = replicas = Replicas.of_size(self._stages)
         stages = split(network.pipeline_units(), self._stages)
-        self.stage = stages[replicas.place]
-        self.ties = Ties(stages, replicas)
+        self.stage = stages[self.place]
+        self.ties = Ties(stages)
         _hollow(network, keep=self.stage)
         self.stage.to(self.root_device)
         move_rest(module, network, self.root_device)
         self.loss_of = cast(TrainableModel, network).loss
         self.pipeline_record = PipelineRecord(
-            self._config.schedule, self._stages, replicas.place, self._config.microbatches
+            self._config.schedule, self._stages, self.place, self._config.microbatches
         )
-        # Only the last stage of a replica sees outputs; the others add nothing to the metrics.
+        # Only the last stage sees outputs; the others add nothing to the metrics.
         warnings.filterwarnings("ignore", message=r"The ``compute`` method of metric .* was called")
 
     @property
     def is_last(self) -> bool:
-        return self.replicas.place == self._stages - 1
+        return self.place == self._stages - 1
 
     def make_schedule(self, loss: Any) -> Any:
         """Torch's schedule over this rank's stage, with ``loss(output, target)`` at the end."""
-        stage = PipelineStage(
-            self.stage,
-            self.replicas.place,
-            self._stages,
-            self.root_device,
-            group=self.replicas.inside,
-        )
+        stage = PipelineStage(self.stage, self.place, self._stages, self.root_device)
         return stage, _SCHEDULES[self._config.schedule](
             stage, self._config.microbatches, loss_fn=loss
         )
 
     def share_loss(self, losses: list[Tensor]) -> Tensor:
-        """The mean over microbatches, which the last stage knows, on every rank of the replica."""
+        """The mean over microbatches, which the last stage knows, on every rank."""
         loss = (
             torch.stack(losses).detach().float().mean()
             if self.is_last
             else torch.zeros((), device=self.root_device)
         )
-        distributed.broadcast(loss, src=self.replicas.ranks[-1], group=self.replicas.inside)
+        distributed.broadcast(loss, src=self._stages - 1)
         return loss
 
     def validation_step(self, *args: Any, **kwargs: Any) -> None:
         """The whole batch through the stages one after another: batches may differ in size."""
-        module, replicas = self.lightning_module, self.replicas
+        module = self.lightning_module
         assert isinstance(module, ExperimentModule)
         x, target = args[0]
         with self.precision_plugin.val_step_context():
-            hidden = x if replicas.place == 0 else self._receive(replicas.ranks[replicas.place - 1])
+            hidden = x if self.place == 0 else self._receive(self.place - 1)
             output = self.stage(hidden, x)
             if self.is_last:
                 module.score(output, target)
             else:
-                self._send(output, replicas.ranks[replicas.place + 1])
+                self._send(output, self.place + 1)
 
     def _send(self, output: Tensor, to: int) -> None:
         """Its shape goes in front, for which a schedule has no room."""
-        group = self.replicas.inside
         described = [(output.dtype, tuple(output.shape))]
-        distributed.send_object_list(described, to, group=group, device=self.root_device)
-        distributed.send(output.contiguous(), to, group=group)
+        distributed.send_object_list(described, to, device=self.root_device)
+        distributed.send(output.contiguous(), to)
 
     def _receive(self, source: int) -> Tensor:
-        group = self.replicas.inside
         described: list[Any] = [None]
-        distributed.recv_object_list(described, source, group=group, device=self.root_device)
+        distributed.recv_object_list(described, source, device=self.root_device)
         dtype, shape = described[0]
         hidden = torch.empty(shape, dtype=dtype, device=self.root_device)
-        distributed.recv(hidden, source, group=group)
+        distributed.recv(hidden, source)
         return hidden
 
 
@@ -313,7 +251,7 @@ def _check_model(module: pl.LightningModule, stages: int) -> None:
     units = network.pipeline_units()
     if stages > len(units):
         raise ValueError(
-            f"strategy.stages: found {stages} for a {type(network).__name__} of {len(units)} "
+            f"strategy.devices: found {stages} for a {type(network).__name__} of {len(units)} "
             f"units; allowed: at most {len(units)}"
         )
     held = {id(parameter) for unit in units for parameter in unit.module.parameters()}

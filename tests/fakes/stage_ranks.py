@@ -1,10 +1,10 @@
-"""One of four ranks: two replicas of two ranks each, with gradients that are easy to add up.
+"""One of four ranks, each with one stage of a model, whose gradients are easy to add up.
 
-    python -m fakes.replica_ranks <folder>
+    python -m fakes.stage_ranks <folder>
 
-Rank r is at place ``r % 2`` of replica ``r // 2`` and holds a parameter of its own place and a copy
-of one that both places share. It writes what became of their gradients to ``rank<r>.json``, and
-which operations joined their results as one rank with all samples would have found them.
+A rank holds a parameter of its own and one more, of which the first and the last hold a copy each.
+It writes what became of their gradients to ``rank<r>.json``, and which operations joined their
+results as one rank with all samples would have found them.
 """
 
 import json
@@ -18,13 +18,13 @@ from torch import distributed, nn
 
 from scalewise.datasets.synthetic import PointClouds, SensorStreams
 from scalewise.operations.sensors import Fusion, Mode, Voxelize
-from scalewise.train.strategies.pipeline import Replicas, Ties
+from scalewise.train.strategies.pipeline import Ties
 
 MAX_NORM = 3.0
 
 
 class Part(nn.Module):
-    """A stage with one parameter of its own and one that it shares."""
+    """A stage with one parameter of its own and one that it may share."""
 
     def __init__(self, shared: nn.Parameter) -> None:
         super().__init__()
@@ -35,21 +35,17 @@ class Part(nn.Module):
 def main() -> None:
     rank = int(os.environ["RANK"])
     distributed.init_process_group("gloo")
-    replicas = Replicas.of_size(2)
-    shared = nn.Parameter(torch.zeros(1))
-    stages = [Part(shared), Part(shared)]
-    ties = Ties(stages, replicas)
-    stage = stages[replicas.place]
+    tied, second, third = (nn.Parameter(torch.zeros(1)) for _ in range(3))
+    stages = [Part(shared) for shared in (tied, second, third, tied)]
+    ties = Ties(stages)
+    stage = stages[rank]
     stage.own.grad = torch.tensor([float(rank), 2.0])
     stage.shared.grad = torch.tensor([10.0 * (rank + 1)])
     ties.sum_gradients()
-    summed = stage.shared.grad.tolist()
-    replicas.average_gradients(stage.parameters())
-    averaged = {"own": stage.own.grad.tolist(), "shared": stage.shared.grad.tolist()}
+    summed = {"own": stage.own.grad.tolist(), "shared": stage.shared.grad.tolist()}
     ties.clip(stage, MAX_NORM)
     found = {
-        "place": replicas.place, "ranks": replicas.ranks, "summed": summed, "averaged": averaged,
-        "joined": joined(rank, distributed.get_world_size()),
+        "summed": summed, "joined": joined(rank, distributed.get_world_size()),
         "clipped": {"own": stage.own.grad.tolist(), "shared": stage.shared.grad.tolist()},
     }  # fmt: skip
     (Path(sys.argv[1]) / f"rank{rank}.json").write_text(json.dumps(found))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 import scipy
 
+from scalewise.analysis.communication import serial_fraction
 from scalewise.analysis.comparability import (
     Difference,
     Identity,
@@ -33,7 +34,7 @@ from scalewise.analysis.figures import factor, interval_words
 from scalewise.analysis.loss_budget import make_budget
 from scalewise.analysis.scaling import rate_ratio
 from scalewise.analysis.statistics import VERDICT_RUNS, Interval, RatioEstimate
-from scalewise.analysis.verdict import wanted_speedup
+from scalewise.analysis.verdict import Verdict, wanted_speedup
 from scalewise.records import RehearsalRecord
 
 if TYPE_CHECKING:
@@ -47,8 +48,8 @@ HOST_SHARE: Final = 0.02
 """Of a step that the GPU waits for its host, from which the host limits it: each of N ranks waits
 for the slowest host of all, and one alone does not show that."""
 STEP_ERRORS: Final[Mapping[Regime, float]] = {"GPU": 0.05, "host": 0.15}
-"""What a rehearsed step may be off by, beside the spread of its runs: that held nine of ten scored
-speedups, and fourteen of fifteen (docs/rehearsal.md)."""
+"""What a rehearsed step may be off by, beside the spread of its runs: that held eight of nine
+scored speedups, and fifteen of sixteen (docs/rehearsal.md)."""
 
 
 @dataclass(frozen=True)
@@ -199,8 +200,8 @@ def regime(config: Configuration) -> Regime:
     budget = make_budget(config)
     if budget is None or not budget.knows_activity:
         return "unknown"
-    # A host that waits for a core makes its GPU wait.
-    late = (budget.ms("host_late") or 0.0) + (budget.ms("contention") or 0.0)
+    # A host that waits for a core, or for a batch, makes its GPU wait.
+    late = sum(budget.ms(part) or 0.0 for part in ("host_late", "contention", "loader"))
     return "host" if late >= HOST_SHARE * budget.measured_ms else "GPU"
 
 
@@ -244,12 +245,19 @@ class Case:
     rehearsal: Rehearsal
     measured: Configuration
     single: Configuration
+    verdict: Verdict | None
+    """Of the measured one; None where it is in no pair."""
     step: float
     """Error of the rehearsed step, as a share of the measured one."""
     surplus: float | None
     """Error of its surplus over one device; None where the measured one may be none."""
     linear: float
     """Error of the step that N times one device's rate would give."""
+    alone: float | None
+    """Error of a step without communication, where that is another one: under strong scaling, of a
+    single device of such a batch."""
+    amdahl: float | None
+    """Error of Amdahl's law through one device and the most below N; None without those."""
 
     @property
     def strategy(self) -> str:
@@ -335,6 +343,12 @@ class Score:
         return max(abs(case.step) for case in self.all)
 
     @property
+    def told(self) -> Share:
+        """How many of the likely verdicts were measured too."""
+        said = [case for case in self.all if case.rehearsal.word != "cannot tell"]
+        return Share(sum(c.rehearsal.word == f"likely {c.verdict}" for c in said), len(said))
+
+    @property
     def covered(self) -> Share:
         """How many of the intervals held what was measured."""
         known = [case.covered for case in self.all if case.covered is not None]
@@ -347,7 +361,7 @@ def cases(analyses: Iterable[tuple[str, Analysis]]) -> list[Case]:
         case
         for sweep, analysis in analyses
         for one in analysis.rehearsals
-        if (case := _case(sweep, one, analysis.measured)) is not None
+        if (case := _case(sweep, one, analysis)) is not None
     ]
 
 
@@ -360,14 +374,33 @@ def scores(found: Sequence[Case]) -> list[Score]:
     return [Score(kind, tuple(alike)) for kind, alike in kinds.items()]
 
 
-def _case(sweep: str, one: Rehearsal, timed: Sequence[Configuration]) -> Case | None:
-    single, ranks = one.single, one.record.ranks
+def _case(sweep: str, one: Rehearsal, analysis: Analysis) -> Case | None:
+    whole, ranks = as_whole(one.config, one.record), one.record.ranks
+    single = one.single
     if one.measured is None or one.step_error is None or one.speedup is None or single is None:
         return None
     if one.measured.invalid:
         return None
+    timed, pair = analysis.measured, analysis.pair(one.measured)
     speedup, error = rate_ratio(one.measured, single), one.step_error.value - 1
+    known = (sweep, one, one.measured, single, pair and pair.verdict)
+    result = one.config.result
+    assert result is not None, "a speedup has runs"
     shows = speedup.interval is not None and speedup.interval.high < ranks
     surplus = (ranks / one.speedup.value - 1) / (ranks / speedup.value - 1) - 1 if shows else None
     linear = speedup.value / ranks - 1
-    return Case(sweep, one, one.measured, single, error, surplus, linear)
+    if result.scaling == "weak":
+        return Case(*known, error, surplus, linear, None, None)
+    share = {**whole, "batch": str(result.per_device_batch_size)}
+    part = next(alike(share, timed, 1), None)
+    alone = rate_ratio(one.measured, part).value / ranks - 1 if part else None
+    fewer = (each for n in range(ranks - 1, 1, -1) for each in alike(whole, timed, n))
+    several = next(fewer, None)
+    amdahl = speedup.value / _amdahl(several, single, ranks) - 1 if several else None
+    return Case(*known, error, surplus, linear, alone, amdahl)
+
+
+def _amdahl(several: Configuration, single: Configuration, ranks: int) -> float:
+    """The speedup that Amdahl's law gives ``ranks``, through one device and ``several``."""
+    serial = serial_fraction(rate_ratio(several, single).value, several.devices or 1)
+    return 1 / (serial + (1 - serial) / ranks)

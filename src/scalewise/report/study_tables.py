@@ -351,10 +351,13 @@ def _from_which_size(curve: Sequence[Rehearsal]) -> str:
 
 
 _ERRORS = {"step": "error", "surplus": "surplus", "linear": "linear"}
+_SPARSE = {"alone": "alone", "amdahl": "Amdahl"}
+"""Few cases have these, and a table of 80 columns has no room for them."""
 _WORDS = (
     "Steps are those rehearsed on one device and those measured on several. "
     "Errors are of the step, below 0 where it was said to be too short, and of its surplus over "
-    "one N-th of a single device's. What needs no rehearsal, linear, is N times one device's rate."
+    "one N-th of a single device's. What needs no rehearsal: linear is N times one device's rate, "
+    "alone that of one with its share of the batch, Amdahl his law through fewer devices."
 )
 
 
@@ -372,11 +375,25 @@ def score_sections(found: Sequence[Case]) -> list[Section]:
         *(_error(key, heading, methodcaller("middle", key)) for key, heading in _ERRORS.items()),
     )
     kinds = scores(found)
-    held = (f"{one.kind}: at most {one.worst:.1%} off; {_held(one.covered)}" for one in kinds)
+    held = (
+        f"{one.kind}: at most {one.worst:.1%} off; {_held(one.covered)}; "
+        f"{one.told.hits} of {one.told.n} likely verdicts were measured too"
+        for one in kinds
+    )
+    sparse = (
+        f"{name} {100 * error:+.1f} %: {_name(one)}"
+        for key, name in _SPARSE.items()
+        for one in found
+        if (error := getattr(one, key)) is not None
+    )
     return [
-        section("cases", "Rehearsed and measured", table("cases", each, found)),
+        section("cases", "Rehearsed and measured", table("cases", each, found), lines(sparse)),
         section("kinds", "Medians of the errors' sizes", table("kinds", together, kinds)),
-        section("held", "Steps, and 90 % intervals that held the speedup", lines(held, "plain")),
+        section(
+            "held",
+            "Steps, 90 % intervals that held the speedup, and verdicts",
+            lines(held, "plain"),
+        ),
         section("words", "Errors", lines([_WORDS], "faint")),
     ]
 

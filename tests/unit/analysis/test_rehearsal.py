@@ -28,7 +28,7 @@ from scalewise.report.study_tables import rehearsals_in_brief
 SINGLE = Spec()
 REAL = replace(DDP, devices=4, config={"strategy": {"name": "ddp", "kind": "ddp"}})
 LINK = {"name": "pcie", "ranks": 2, "points": [[1, 0.1], [2, 0.1]], "source": "a doctor"}
-FASTER = {**SINGLE_MS, "forward": 1.2, "backward": 2.8}
+FASTER = {**SINGLE_MS, "forward": 1.2, "backward": 2.8, "data_wait": 0.0, "other": 0.3}
 
 
 @pytest.fixture(autouse=True)
@@ -109,6 +109,15 @@ def test_a_gpu_whose_host_waits_for_a_core_is_limited_by_it(
     played(tmp_path, *three(SINGLE), *three(rehearsal()))
     edit_ranks(tmp_path, lambda one: one.update(run_queue_ms_per_step=delay_ms), "*ddp_rehearsed*")
     (one,) = analyse(load_sweep(tmp_path)).rehearsals
+    assert regime(one.config) == limit
+
+
+@pytest.mark.parametrize(("wait_ms", "limit"), [(0.09, "GPU"), (0.12, "host")])
+def test_a_gpu_whose_host_waits_for_a_batch_is_limited_by_it(
+    tmp_path: Path, wait_ms: float, limit: Regime
+) -> None:
+    late = replace(rehearsal(), phases_ms={**FASTER, "data_wait": wait_ms})  # of 5.0 ms
+    (one,) = played(tmp_path, *three(SINGLE), *three(late)).rehearsals
     assert regime(one.config) == limit
 
 
@@ -277,14 +286,20 @@ def test_the_report_marks_it_and_keeps_it_out_of_the_figures(tmp_path: Path) -> 
 
 def test_its_errors_stand_beside_those_of_what_needs_no_rehearsal(tmp_path: Path) -> None:
     two = replace(REAL, devices=2)
-    specs = [each for spec in (SINGLE, two, REAL, rehearsal()) for each in three(spec)]
+    alone = replace(SINGLE, batch_size=32, phases_ms={**SINGLE_MS, "forward": 0.5, "backward": 1.0})
+    specs = [each for spec in (SINGLE, alone, two, REAL, rehearsal()) for each in three(spec)]
     found = played(tmp_path, *specs)
     (case,) = cases([("a", found)])
-    one, real, play = (sum(ms.values()) for ms in (SINGLE_MS, DDP.phases_ms, FASTER))
+    one, real, play, small = (
+        sum(ms.values()) for ms in (SINGLE_MS, DDP.phases_ms, FASTER, alone.phases_ms)
+    )
+    serial = (real / one - 1 / 2) / (1 - 1 / 2)  # two devices take as long as four
     expected = {
         "step": play / real - 1,
         "surplus": (play - one / 4) / (real - one / 4) - 1,
         "linear": one / 4 / real - 1,
+        "alone": small / real - 1,
+        "amdahl": one * (serial + (1 - serial) / 4) / real - 1,
     }
     errors = {key: getattr(case, key) for key in expected}
     assert errors == pytest.approx(expected, rel=0.02)
@@ -293,6 +308,10 @@ def test_its_errors_stand_beside_those_of_what_needs_no_rehearsal(tmp_path: Path
     assert (score.cases, score.models, score.hosts) == (2, 1, 1)
     assert score.worst == score.middle("step") == abs(case.step)
     assert (score.covered, score.covered.interval) == (Share(0, 2), None)
+    assert score.told == Share(0, 0)
+    said = replace(case, rehearsal=replace(case.rehearsal, word="likely does not pay"))
+    (score,) = scores([case, said, replace(said, verdict="undecided")])
+    assert (case.verdict, score.told) == ("does not pay", Share(1, 2))
 
 
 def test_a_surplus_that_may_be_none_has_no_error(tmp_path: Path) -> None:
@@ -300,7 +319,7 @@ def test_a_surplus_that_may_be_none_has_no_error(tmp_path: Path) -> None:
     specs = [each for spec in (SINGLE, linear, rehearsal()) for each in three(spec)]
     (case,) = cases([("a", played(tmp_path, *specs))])
     assert case.linear == pytest.approx(0.0, abs=0.01)
-    assert case.surplus is None
+    assert (case.surplus, case.alone, case.amdahl) == (None, None, None)
 
 
 def test_shares_have_wilsons_interval_from_a_handful_on() -> None:

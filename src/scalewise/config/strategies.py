@@ -90,6 +90,10 @@ class DividedConfig(ProcessGroupConfig):
         "execution": ("eager",),
         "precision": ("32-true", "bf16-mixed"),
     }
+    GONE: ClassVar[frozenset[str]] = frozenset(
+        {"cpu_offload", "gather_dtype", "shard_size", "stages", "units"}
+    )
+    """Keys of kept sweeps that there are no longer. Typed without a plus, Hydra refuses them."""
 
 
 @dataclass(frozen=True)

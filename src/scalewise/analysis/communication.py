@@ -37,14 +37,8 @@ class ProfiledWindow:
 
     cell: str
     """Name of the cell that was profiled."""
-    timeline: str
-    """``device``: kernels by name; ``host``: collectives and operators of a CPU host."""
-    steps: int
-    ranks: int
     span_ms: float
     """Mean over ranks. A profiled step is longer than a timed one."""
-    computation_ms: float
-    """Mean over ranks, of merged intervals."""
     total_ms: float | None
     """Communication, mean over ranks, waiting inside the collectives included; this and the two
     below are None where the profiler made ranks wait."""
@@ -63,12 +57,6 @@ class ProfiledWindow:
     """How much later the last gradient of a step is there with reduction than without, median
     less median of the mean over ranks: computation beside collectives, and what DDP does to each
     gradient. None where phases were not marked."""
-
-    @property
-    def not_overlapped_ms(self) -> float | None:
-        if self.total_ms is None or self.overlapped_ms is None:
-            return None
-        return self.total_ms - self.overlapped_ms
 
     @property
     def cost_ms(self) -> float | None:
@@ -97,11 +85,7 @@ def _window(config: Configuration) -> ProfiledWindow | None:
     steps, first = tuple(cell.steps), ranks[0]
     return ProfiledWindow(
         cell=cell.planned.name,
-        timeline=first.timeline,
-        steps=first.steps,
-        ranks=len(ranks),
         span_ms=_mean([r.span_ms for r in ranks]),
-        computation_ms=_mean([r.computation_ms for r in ranks]),
         total_ms=_mean(totals),
         overlapped_ms=_mean([r.overlapped_ms or 0.0 for r in ranks]),
         least_total_ms=min(totals),
@@ -343,9 +327,9 @@ def _why_doubted(window: ProfiledWindow | None, exposed: ExposedCommunication | 
 
     A profiler that delays one rank makes the others wait inside their collectives.
     """
-    uncovered = window.not_overlapped_ms if window else None
-    if window is None or exposed is None or uncovered is None:
+    if window is None or exposed is None or window.total_ms is None or window.overlapped_ms is None:
         return None
+    uncovered = window.total_ms - window.overlapped_ms
     if uncovered <= _HELD_BACK * max(exposed.mean_ms, _WORTH_SAYING * window.span_ms):
         return None
     return (

@@ -36,23 +36,6 @@ from scalewise.analysis.verdict import (
 )
 
 
-def under_ceiling(
-    config: Configuration, configs: Sequence[Configuration]
-) -> tuple[Configuration, RatioEstimate] | None:
-    """The ceiling that differs from ``config`` in its strategy alone, and the ratio to it.
-
-    The ratio is samples/s of ``config`` over those of the ceiling. None if there is no ceiling.
-    """
-    rates = config.rounds("global_samples_per_s")
-    if config.is_ceiling or (config.devices or 1) < 2 or config.invalid or not rates:
-        return None
-    for ceiling in (one for one in configs if one.is_ceiling and not one.invalid):
-        most = ceiling.rounds("global_samples_per_s")
-        if most and not differences(config.identity, ceiling.identity, "strategy"):
-            return ceiling, estimate_ratio(rates, most)
-    return None
-
-
 def rate_ratio(
     above: Configuration, below: Configuration, confidence: float = 0.95
 ) -> RatioEstimate:

@@ -231,7 +231,7 @@ def _changes(analysis: Analysis, every: Options) -> Iterator[str]:
     found: list[tuple[float, str, Configuration]] = []
     for one in analysis.alternatives:
         gain, config = one.gain, one.config
-        if gain is None or config is None or config.config_id not in every:
+        if config.config_id not in every:
             continue
         shown = gain.interval is not None and gain.interval.low > 1 and min(gain.n) >= VERDICT_RUNS
         if shown and analysis.verdict_word(config) in ("pays", "baseline"):

@@ -33,7 +33,6 @@ from scalewise.analysis import (
     override_holds,
     remedy,
     times,
-    under_ceiling,
     way_to_get,
     work_remedy,
     worth_saying,
@@ -445,7 +444,7 @@ def fastest_in_brief(analysis: Analysis) -> Iterator[str]:
 
 
 def _chosen(analysis: Analysis) -> Iterator[str]:
-    """Strategies that were left to measurement, and how near others come to their ceiling."""
+    """Strategies that were left to measurement."""
     decided = {
         (cell.decision.chosen, cell.decision.reason): cell.planned.name
         for cell in reversed(analysis.sweep.cells)
@@ -453,10 +452,6 @@ def _chosen(analysis: Analysis) -> Iterator[str]:
     }
     for (chosen, reason), name in decided.items():
         yield f"strategy=auto took {chosen} for {name}: {reason}."
-    for config in analysis.configurations:
-        near = under_ceiling(config, analysis.measured)
-        if near is not None:
-            yield f"{config.label}: {factor(near[1].value)} of its ceiling, {near[0].label}."
 
 
 def _accuracy(analysis: Analysis) -> Iterator[str]:

@@ -19,7 +19,6 @@ from scalewise.analysis.comparability import Difference
 from scalewise.analysis.scaling import Refused
 from scalewise.cli.script import words_of
 from scalewise.config import conf_dir, resolve
-from scalewise.records import SweepFolder
 from scalewise.report import box, builder, plots, report_sections
 from scalewise.report.answer import MOST_WHOLE, answers, next_step, reasons
 from scalewise.report.console import rows
@@ -216,16 +215,6 @@ def test_rows_that_share_a_reason_share_its_line(tmp_path: Path) -> None:
     found = analysed(tmp_path, DDP, replace(DDP, model="medium"))
     ((line,),) = blocks(found)
     assert (line.verdict, line.subject) == ("not comparable", "large ddp x2 and 1 more")
-
-
-def test_one_model_is_held_against_the_replicas_that_share_nothing(tmp_path: Path) -> None:
-    free = replace(DDP, strategy="task_parallel", phases_ms={**DDP.phases_ms, "exposed_comm": 0.0})
-    write_sweep(tmp_path, [one for spec in (Spec(), DDP, free) for one in repeats(spec, STEADY_3)])
-    for planned, folder in SweepFolder(tmp_path).cells():
-        if "task_parallel" in planned.name:
-            folder.save_result(replace(folder.load_result(), models=2))
-    told = "large ddp x2: 0.90 of its ceiling, large task_parallel x2 (2 models)."
-    assert told in printed(analyse(load_sweep(tmp_path)), 200)
 
 
 def test_of_many_configurations_the_verdicts_are_said(tmp_path: Path) -> None:

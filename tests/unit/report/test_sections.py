@@ -460,7 +460,7 @@ class TestCommunication:
     ) -> None:
         """The figures of two H200s: 0.64 ms exposed in the timed steps."""
         window = ProfiledWindow(
-            cell="c", timeline="device", steps=5, ranks=2, span_ms=50.0, computation_ms=44.0,
+            cell="c", span_ms=50.0,
             total_ms=17.7, overlapped_ms=overlapped_ms, least_total_ms=10.7, on_ms=45.0,
             off_ms=43.3,
         )  # fmt: skip

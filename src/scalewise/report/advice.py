@@ -30,8 +30,8 @@ from scalewise.analysis import (
 )
 from scalewise.config import ConfigError, conf_dir
 from scalewise.report.answer import next_step, on_both, to_decide, to_mend, why_none
-from scalewise.report.cost_tables import price_lines, why_not
 from scalewise.report.findings import command, command_of, remark_lines
+from scalewise.report.scaling_tables import price_lines, why_not
 from scalewise.report.sections import Column, Line, Lines, Section, lines, section, table, words
 
 _MOST_CHANGES = 3

@@ -39,7 +39,6 @@ from scalewise.analysis import (
 )
 from scalewise.config import known_mode, of_validation
 from scalewise.host import plural
-from scalewise.report.cost_tables import lines_of_devices
 from scalewise.report.findings import (
     RemarkLine,
     command,
@@ -51,6 +50,7 @@ from scalewise.report.findings import (
     remark_lines,
     searched,
 )
+from scalewise.report.scaling_tables import lines_of_devices
 from scalewise.report.sections import Line, Lines, Section, Verbatim, lines, section
 from scalewise.report.study_tables import rehearsals_in_brief
 

@@ -31,7 +31,6 @@ from scalewise.report import console as console_module
 from scalewise.report import export, page
 from scalewise.report.answer import answers, in_detail
 from scalewise.report.communication_tables import communication, profiles, sent
-from scalewise.report.cost_tables import cost
 from scalewise.report.device_tables import devices, load_balance, memory_summary
 from scalewise.report.doctor_tables import examined
 from scalewise.report.findings import (
@@ -47,7 +46,7 @@ from scalewise.report.findings import (
 )
 from scalewise.report.plots import report_plots, write_plots
 from scalewise.report.run_facts import head, provenance, trackers, unfinished
-from scalewise.report.scaling_tables import anatomy, resources, same_in_every_row, scaling
+from scalewise.report.scaling_tables import anatomy, cost, resources, same_in_every_row, scaling
 from scalewise.report.sections import (
     Block,
     Column,

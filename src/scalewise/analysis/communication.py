@@ -210,9 +210,8 @@ class Communication:
     ranks ran different ones, of all collectives of the rank that waits least."""
     doctor_bus_gb_s: float | None
     """The doctor's at the mean size of a bucket, nothing beside it."""
-    compute_ms: float | None
-    """Forward, backward and optimizer of the timed steps."""
     compute_to_communication: float | None
+    """Forward, backward and optimizer of the timed steps over communication."""
     against: CommunicationSource | None
     missing: Mapping[str, str] = field(default_factory=dict)
 
@@ -236,7 +235,9 @@ def measure_communication(
     gradient_bytes, buckets = ranks[0].gradient_bytes, ranks[0].gradient_buckets
     payload = _payload(ranks)
     if payload is None:
-        missing["gradient bytes"] = _why_no_bytes(ranks)
+        known = ranks[0].missing
+        why = known.get("phases") or known.get("exposed_comm_ms") or "no gradient bucket was seen"
+        missing["gradient bytes"] = why
     exposed = _exposed(config)
     doubted = _why_doubted(window, exposed)
     if window is not None and doubted is not None:
@@ -259,7 +260,6 @@ def measure_communication(
         expected_ms=expected,
         achieved_bus_gb_s=_achieved(window, payload, result.world_size),
         doctor_bus_gb_s=known.bus_gb_s(at_bucket) if known and at_bucket else None,
-        compute_ms=compute_ms,
         compute_to_communication=compute_ms / total if compute_ms and total else None,
         against=against if compute_ms and total else None,
         missing=missing,
@@ -300,13 +300,6 @@ def _payload(ranks: Sequence[RankSummary]) -> float | None:
     if counted and len(counted) == len(ranks):
         return _mean(counted)
     return mean_of_known([r.gradient_bytes for r in ranks])
-
-
-def _why_no_bytes(ranks: Sequence[RankSummary]) -> str:
-    for name in ("phases", "exposed_comm_ms"):
-        if name in ranks[0].missing:
-            return ranks[0].missing[name]
-    return "no gradient bucket was seen"
 
 
 def _exposed(config: Configuration) -> ExposedCommunication | None:

@@ -202,7 +202,7 @@ def _of_run(config: Configuration, run: Run, *, is_uneven: bool) -> Iterator[Rem
         yield Remark("shards_incomplete", {"explanation": run.shards.explanation})
     balance, warm_up = run.balance, run.cell.warm_up
     if is_uneven and balance and balance.grade in ("fair", "poor"):
-        todo = advice(balance.grade, balance.slowest_rank, on_cpu=config.is_cpu)
+        todo = advice(balance.grade, balance.slowest_rank)
         figures = {"rank": balance.slowest_rank, "explanation": balance.explanation, "advice": todo}
         yield Remark("imbalance", figures)
     if run.cell.imported is not None:

@@ -18,7 +18,6 @@ from scalewise.analysis.losses import LossCurve, equal_samples
 from scalewise.analysis.remarks import Remark, of_gravity
 from scalewise.analysis.run import Run
 from scalewise.analysis.statistics import (
-    VERDICT_RUNS,
     RatioEstimate,
     adaptive,
     estimate_at,
@@ -225,7 +224,9 @@ def _pair(multi: Configuration, singles: Sequence[Configuration]) -> Pair | Refu
         return Refused(multi, f"its baseline {single.label} differs in {words}{more}", differing)
     for side in (multi, single):
         if side.set_aside and len(side.runs) < MIN_RUNS:
-            return Refused(multi, explain_too_few_runs(side))
+            remedies = " and ".join(dict.fromkeys(one.remedy for one in side.set_aside))
+            why = "; ".join(f"{one.cell.planned.name} {one.reason}" for one in side.set_aside)
+            return Refused(multi, f"{count_set_aside(side)}: run more {remedies}. {why}")
     for side in (multi, single):
         if not side.values("global_samples_per_s"):
             why = side.runs[0].missing.get("throughput", "not measured")
@@ -264,14 +265,6 @@ def judge_config(config: Configuration, speedup: RatioEstimate, round_s: float |
 
 def _find_differences(single: Configuration, multi: Configuration) -> tuple[Difference, ...]:
     return tuple(differences(identity_beside(single, multi), multi.identity))
-
-
-def explain_too_few_runs(config: Configuration) -> str:
-    """Why a configuration has too few repeats, once others are set aside."""
-    reasons = dict.fromkeys(f"{a.cell.planned.name} {a.reason}" for a in config.set_aside)
-    remedies = " and ".join(dict.fromkeys(a.remedy for a in config.set_aside))
-    more = VERDICT_RUNS - len(config.runs)
-    return f"{count_set_aside(config)}: run {more} more {remedies}. {'; '.join(reasons)}"
 
 
 def count_set_aside(config: Configuration) -> str:

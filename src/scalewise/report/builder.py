@@ -167,7 +167,7 @@ def build_comparison(
     ratios: Sequence[Comparison],
     out: Path,
 ) -> Path:
-    """Write comparison.html, .md, .json and .csv into ``out``; returns the page.
+    """Write comparison.md, .json and .csv into ``out``; returns the page.
 
     The last of ``sections``, what to take, comes first. An earlier comparison is replaced. Raises
     :class:`ConfigError` where ``out`` has other files, and OSError where none can be written.
@@ -176,10 +176,9 @@ def build_comparison(
     # No sweep's own report needs these.
     from scalewise.report.comparison_tables import comparison_csv, comparison_json
 
-    sections, page_path = [sections[-1], *sections[:-1]], out / "comparison.html"
+    sections, page_path = [sections[-1], *sections[:-1]], out / "comparison.md"
     out.mkdir(parents=True, exist_ok=True)
-    write_text(page_path, page.render_open(_SIDES, sections))
-    write_text(out / "comparison.md", markdown(_SIDES, sections))
+    write_text(page_path, markdown(_SIDES, sections))
     write_text(out / "comparison.csv", comparison_csv(analyses))
     write_text(out / _COMPARISON, comparison_json(analyses, ratios))
     return page_path

@@ -39,10 +39,8 @@ _SCALING_NOTE = (
     "taken within each round, then over rounds (Student's t of the pairs' logarithms); of runs "
     "that share no round it is Welch's. "
     "Each line is at 95 % on its own: of 20 such lines one may be wrong. "
-    "Runs that are *equal* may owe that to a shared seed, and bound nothing. *Beneficial* needs a "
-    "lower bound of the speedup over 1.1 and an efficiency of at least 0.5; a verdict needs its "
-    "whole interval. The *study's label* follows the published study and looks at the point "
-    "alone: beneficial from 1.1, marginal from 0.95, else single."
+    "Runs that are *equal* may owe that to a shared seed, and bound nothing. The *study's label* "
+    "looks at the point alone: beneficial from 1.1, marginal from 0.95, else single."
 )
 
 _ANATOMY_NOTE = (
@@ -137,10 +135,7 @@ def _steps(config: Configuration) -> str | None:
     keys = ("max_steps", "measure.min_time_s", "warmup_steps")
     steps, least_s, warmup = (config.identity.get(key) for key in keys)
     if steps in (None, "None"):
-        if least_s in (None, "None"):
-            lengths = {rank.length.min_time_s for rank in config.rank_summaries if rank.length}
-            least_s = f"{lengths.pop():g}" if len(lengths) == 1 else None
-        return None if least_s is None else f"{least_s} s of timed steps or more"
+        return None if least_s in (None, "None") else f"{least_s} s of timed steps or more"
     return f"{steps} steps" + ("" if warmup is None else f" ({warmup} to warm up)")
 
 
@@ -186,12 +181,11 @@ def anatomy(analysis: Analysis) -> Section:
     )
 
 
-_EXCLUDED = (
-    "of the timed steps alone: start-up, warm-up, devices of the host that stand idle, storage and "
-    "traffic are not in it, and a list price is not what you pay"
+_USD_NOTE = (
+    "USD are of the timed steps alone: start-up, warm-up, devices of the host that stand idle, "
+    "storage and traffic are not in it, and a list price is not what you pay "
+    "(`+hardware.price=...` gives your own). "
 )
-
-_USD_NOTE = f"USD are {_EXCLUDED} (`+hardware.price=...` gives your own). "
 _COST_NOTE = (
     "*Cost of a sample* is over that on the single device: 1 / efficiency at one price. "
     "Verdicts weigh time, not money: from an efficiency of 0.5 on, devices that *pay* may "

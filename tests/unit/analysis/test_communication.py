@@ -35,7 +35,7 @@ def communication(seen: ProfiledWindow | None) -> Communication:
     return Communication(
         ranks=2, gradient_bytes=400_000_000, buckets=10, payload_bytes=4e8,
         exposed=ExposedCommunication(1.0, 0.7, 0.3, "device"), window=seen, expected_ms=None,
-        achieved_bus_gb_s=None, doctor_bus_gb_s=None, compute_ms=40.0,
+        achieved_bus_gb_s=None, doctor_bus_gb_s=None,
         compute_to_communication=None, against=None,
     )  # fmt: skip
 

@@ -90,7 +90,6 @@ from .scaling import Pair as Pair
 from .scaling import count_set_aside as count_set_aside
 from .scaling import judge_config as judge_config
 from .scaling import rate_ratio as rate_ratio
-from .scaling import under_ceiling as under_ceiling
 from .side_by_side import ConcurrentTraining as ConcurrentTraining
 from .side_by_side import Entry as Entry
 from .side_by_side import Winner as Winner

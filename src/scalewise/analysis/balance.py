@@ -48,8 +48,6 @@ class LoadBalance:
     timeline: str
     slowest_share: float
     """Share of the timed steps in which that rank arrived last."""
-    behind_share: float | None
-    """``behind_ms`` over the mean step time: what the others spend waiting for it."""
     history: tuple[BalanceWindow, ...]
     """The run cut into at most 20 windows of equally many steps, ten at least."""
 
@@ -86,7 +84,6 @@ def measure_balance(ranks: Sequence[StepSeries]) -> LoadBalance:
     others = np.delete(arrivals, slowest, axis=0)
     behind = float(means[slowest] - others.mean())
     cv = _mean_cv_percent(arrivals)
-    step_ms = float(np.nanmean(np.stack([one.column("step", line) for one in ranks])))
     return LoadBalance(
         cv_percent=cv,
         grade=grade(cv),
@@ -95,7 +92,6 @@ def measure_balance(ranks: Sequence[StepSeries]) -> LoadBalance:
         behind_ms=behind,
         timeline=line,
         slowest_share=float(np.mean(arrivals[slowest] > others.max(axis=0))),
-        behind_share=behind / step_ms if step_ms > 0 else None,
         history=_history(arrivals, numbers),
     )
 

@@ -37,14 +37,8 @@ class ProfiledWindow:
 
     cell: str
     """Name of the cell that was profiled."""
-    timeline: str
-    """``device``: kernels by name; ``host``: collectives and operators of a CPU host."""
-    steps: int
-    ranks: int
     span_ms: float
     """Mean over ranks. A profiled step is longer than a timed one."""
-    computation_ms: float
-    """Mean over ranks, of merged intervals."""
     total_ms: float | None
     """Communication, mean over ranks, waiting inside the collectives included; this and the two
     below are None where the profiler made ranks wait."""
@@ -63,12 +57,6 @@ class ProfiledWindow:
     """How much later the last gradient of a step is there with reduction than without, median
     less median of the mean over ranks: computation beside collectives, and what DDP does to each
     gradient. None where phases were not marked."""
-
-    @property
-    def not_overlapped_ms(self) -> float | None:
-        if self.total_ms is None or self.overlapped_ms is None:
-            return None
-        return self.total_ms - self.overlapped_ms
 
     @property
     def cost_ms(self) -> float | None:
@@ -97,11 +85,7 @@ def _window(config: Configuration) -> ProfiledWindow | None:
     steps, first = tuple(cell.steps), ranks[0]
     return ProfiledWindow(
         cell=cell.planned.name,
-        timeline=first.timeline,
-        steps=first.steps,
-        ranks=len(ranks),
         span_ms=_mean([r.span_ms for r in ranks]),
-        computation_ms=_mean([r.computation_ms for r in ranks]),
         total_ms=_mean(totals),
         overlapped_ms=_mean([r.overlapped_ms or 0.0 for r in ranks]),
         least_total_ms=min(totals),
@@ -226,9 +210,8 @@ class Communication:
     ranks ran different ones, of all collectives of the rank that waits least."""
     doctor_bus_gb_s: float | None
     """The doctor's at the mean size of a bucket, nothing beside it."""
-    compute_ms: float | None
-    """Forward, backward and optimizer of the timed steps."""
     compute_to_communication: float | None
+    """Forward, backward and optimizer of the timed steps over communication."""
     against: CommunicationSource | None
     missing: Mapping[str, str] = field(default_factory=dict)
 
@@ -252,7 +235,9 @@ def measure_communication(
     gradient_bytes, buckets = ranks[0].gradient_bytes, ranks[0].gradient_buckets
     payload = _payload(ranks)
     if payload is None:
-        missing["gradient bytes"] = _why_no_bytes(ranks)
+        known = ranks[0].missing
+        why = known.get("phases") or known.get("exposed_comm_ms") or "no gradient bucket was seen"
+        missing["gradient bytes"] = why
     exposed = _exposed(config)
     doubted = _why_doubted(window, exposed)
     if window is not None and doubted is not None:
@@ -275,7 +260,6 @@ def measure_communication(
         expected_ms=expected,
         achieved_bus_gb_s=_achieved(window, payload, result.world_size),
         doctor_bus_gb_s=known.bus_gb_s(at_bucket) if known and at_bucket else None,
-        compute_ms=compute_ms,
         compute_to_communication=compute_ms / total if compute_ms and total else None,
         against=against if compute_ms and total else None,
         missing=missing,
@@ -318,13 +302,6 @@ def _payload(ranks: Sequence[RankSummary]) -> float | None:
     return mean_of_known([r.gradient_bytes for r in ranks])
 
 
-def _why_no_bytes(ranks: Sequence[RankSummary]) -> str:
-    for name in ("phases", "exposed_comm_ms"):
-        if name in ranks[0].missing:
-            return ranks[0].missing[name]
-    return "no gradient bucket was seen"
-
-
 def _exposed(config: Configuration) -> ExposedCommunication | None:
     anatomies = [run.anatomy for run in config.runs if run.anatomy is not None]
     found = [one.communication for one in anatomies if one.communication is not None]
@@ -343,9 +320,9 @@ def _why_doubted(window: ProfiledWindow | None, exposed: ExposedCommunication | 
 
     A profiler that delays one rank makes the others wait inside their collectives.
     """
-    uncovered = window.not_overlapped_ms if window else None
-    if window is None or exposed is None or uncovered is None:
+    if window is None or exposed is None or window.total_ms is None or window.overlapped_ms is None:
         return None
+    uncovered = window.total_ms - window.overlapped_ms
     if uncovered <= _HELD_BACK * max(exposed.mean_ms, _WORTH_SAYING * window.span_ms):
         return None
     return (

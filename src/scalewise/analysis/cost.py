@@ -212,11 +212,11 @@ class Alternative:
 
     baseline: Configuration
     what: str
-    gain: RatioEstimate | None
-    """Samples/s over the baseline's; None where this sweep did not measure it."""
+    gain: RatioEstimate
+    """Samples/s over the baseline's."""
     usd: float | None
     """Its price; None where that is not known."""
-    config: Configuration | None = None
+    config: Configuration
     """What measured it."""
 
 
@@ -362,10 +362,9 @@ def find_alternatives(
     returns: Mapping[str, Return],
     owned: Mapping[str, Owned],
 ) -> tuple[Alternative, ...]:
-    """Beside each single device: more devices, then each option, measured in this sweep or not.
+    """Beside each single device: more devices, then each option that this sweep measured.
 
-    A baseline with neither several devices nor an option measured has none, nor has one that is an
-    option of another.
+    None of one that is an option of another.
     """
     rated = (c for c in configs if c.devices == 1 and c.values("global_samples_per_s"))
     singles = [config for config in rated if not config.invalid]
@@ -391,18 +390,10 @@ def find_alternatives(
             price = returns.get(pair.multi.config_id)
             usd = price.usd if price else None
             rows.append(Alternative(baseline, what, pair.speedup, usd, pair.multi))
-        left = []
-        for typed, fields, others in options[baseline.config_id]:
+        for _, fields, others in options[baseline.config_id]:
             rows += [_measured(baseline, other, fields, owned) for other in others]
-            if not others and not _is_set(baseline, typed):
-                left.append(Alternative(baseline, typed, None, 0.0 if "=" in typed else None))
-        found += [*rows, *left] if rows else []
+        found += rows
     return tuple(found)
-
-
-def _is_set(config: Configuration, typed: str) -> bool:
-    key, _, value = typed.partition("=")
-    return value in (config.name(key), config.identity.get(key)) if value else False
 
 
 def _is_option(

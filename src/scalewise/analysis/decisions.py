@@ -73,14 +73,10 @@ class Repeats:
     """``1.15x (1.02-1.29)``; empty for one without a partner."""
 
     @property
-    def label(self) -> str:
-        return " against ".join(m.label for m in self.members)
-
-    @property
     def brief(self) -> str:
         """``gpt2 ddp x2: undecided after 3 rounds, 1.15x (1.02-1.29)``."""
         figure = f", {self.figure}" if self.figure else ""
-        state = _WHY_STOPPED[self.because][0] if self.because else "undecided after"
+        state = _WHY_STOPPED[self.because] if self.because else "undecided after"
         rounds = f"{self.runs} {plural(self.runs, 'round')}"
         if aside := [one for member in self.members for one in member.set_aside]:
             remedies = " and ".join(dict.fromkeys(one.remedy for one in aside))
@@ -88,18 +84,12 @@ class Repeats:
             rounds += f" ({runs} set aside: one counts {remedies})"
         return f"{self.members[0].label}: {state} {rounds}{figure}"
 
-    def __str__(self) -> str:
-        if self.because is None:
-            return f"{self.label}: undecided after {self.runs} runs each; {self.reason}"
-        why = _WHY_STOPPED[self.because][1]
-        return f"{self.label}: {self.runs} runs each; {why}: {self.reason}"
 
-
-_WHY_STOPPED: Mapping[Because, tuple[str, str]] = {
-    "verdict": ("decided after", "the verdict is decided"),
-    "precision": ("as narrow as asked for after", "the interval is as narrow as asked for"),
-    "cap": ("undecided at the most,", "the most that were allowed"),
-    "failures": ("no more runs after", "no more were added"),
+_WHY_STOPPED: Mapping[Because, str] = {
+    "verdict": "decided after",
+    "precision": "as narrow as asked for after",
+    "cap": "undecided at the most,",
+    "failures": "no more runs after",
 }
 
 

@@ -126,8 +126,6 @@ class DeviceUsage:
     throttled_share: float | None = None
     """Share of the samples with any reason; None where reasons could not be read."""
     sm_clock_mhz: float | None = None
-    top_sm_clock_mhz: float | None = None
-    """The highest clock sampled on this device in the whole run."""
     sm_activity_percent: float | None = None
     """Time in which an SM had work, also while that waited for memory: busy, not efficient. GPM,
     as both below, over readings that lie at least half in the window: None before Hopper, and
@@ -139,8 +137,6 @@ class DeviceUsage:
     window is long enough for that (two of its sample periods). None where neither is known."""
     utilization_readings: int = 0
     """Of which ``utilization_percent`` is the mean."""
-    activity_readings: int = 0
-    """Of which the three GPM metrics are the means."""
     energy: DeviceEnergy | None = None
     """None for a process, and where the steps have no length."""
 
@@ -222,7 +218,7 @@ def _usage(
     rows = [series.samples[i][device.id] for i in inside if device.id in series.samples[i]]
     memory = [r.memory_used_mib for r in rows if r.memory_used_mib is not None]
     utilization = [r.utilization_percent for r in rows if r.utilization_percent is not None]
-    activity, activity_readings = _activity(series, device.id, window)
+    activity = _activity(series, device.id, window)
     long_enough = window[1] - window[0] >= _UTILIZATION_WINDOW_S
     if activity["engine_activity_percent"] is None and long_enough:
         activity["engine_activity_percent"] = mean_of_known(utilization)
@@ -244,12 +240,8 @@ def _usage(
             [float(bool(r.throttle_reasons)) for r in rows if r.throttle_reasons is not None]
         ),
         sm_clock_mhz=mean_of_known([r.sm_clock_mhz for r in rows]),
-        top_sm_clock_mhz=max(
-            (c for c in series.values(device.id, "sm_clock_mhz") if c is not None), default=None
-        ),
         **activity,
         utilization_readings=len(utilization),
-        activity_readings=activity_readings,
         energy=energy,
     )
 
@@ -267,8 +259,8 @@ second that may end before the reading. Both tell the same of known loads on an 
 
 def _activity(
     series: DeviceSeries, device_id: str, window: tuple[float, float]
-) -> tuple[dict[str, float | None], int]:
-    """GPM metrics over the window, each reading weighted by its time inside; and their number.
+) -> dict[str, float | None]:
+    """GPM metrics over the window, each reading weighted by its time inside.
 
     A reading is the mean since the reading before it, so one taken soon after the first timed step
     tells of start-up: it counts only if at least half of its time lies in the window. The engine's
@@ -299,4 +291,4 @@ def _activity(
         known = bool(values) and all(v is not None for v in values)
         own = list(compress(weights, kept))
         found[metric] = float(np.average(values, weights=own)) if known else None
-    return found, len(readings)
+    return found

@@ -15,7 +15,7 @@ from scalewise.analysis.model import CellRecords, Sweep
 from scalewise.analysis.remarks import WORDS, Remark
 from scalewise.analysis.run import Run
 from scalewise.analysis.scaling import Pair
-from scalewise.analysis.statistics import VERDICT_RUNS, estimate_positive, rarest_seen
+from scalewise.analysis.statistics import VERDICT_RUNS, estimate_positive
 from scalewise.analysis.step_parts import long_step_figures
 from scalewise.analysis.steps import pipeline_of
 from scalewise.analysis.validity import check_published, untrained_steps
@@ -31,8 +31,6 @@ _OF_A_PAIR = (
     "clocks",
 )  # fmt: skip
 """What is said of no configuration alone."""
-_MORE_RUNS = (5, 8, 12, 36)
-"""Runs beside which it is told what those at hand cannot see."""
 _MOST_NAMED = 3
 """Layers or repeats that are named; the records have all of them."""
 
@@ -156,7 +154,7 @@ def find_remarks(
             own += [*_of_configuration(config, budgets.get(config.config_id)), *_of_timing(config)]
         found += [replace(one, about=config.config_id) for one in own]
     found += [one for pair in pairs for one in pair.remarks if one.code in _OF_A_PAIR]
-    found += [*_unequal_samples(configs), *_rare_modes(pairs)]
+    found += [*_unequal_samples(configs)]
     order = [*WORDS]
     return tuple(sorted(found, key=lambda one: order.index(one.code)))
 
@@ -204,7 +202,7 @@ def _of_run(config: Configuration, run: Run, *, is_uneven: bool) -> Iterator[Rem
         yield Remark("shards_incomplete", {"explanation": run.shards.explanation})
     balance, warm_up = run.balance, run.cell.warm_up
     if is_uneven and balance and balance.grade in ("fair", "poor"):
-        todo = advice(balance.grade, balance.slowest_rank, on_cpu=config.is_cpu)
+        todo = advice(balance.grade, balance.slowest_rank)
         figures = {"rank": balance.slowest_rank, "explanation": balance.explanation, "advice": todo}
         yield Remark("imbalance", figures)
     if run.cell.imported is not None:
@@ -253,11 +251,3 @@ def _fed_at_last_loss(run: Run) -> int | None:
     ranks = run.cell.result.ranks if run.cell.result else ()
     logs = any(BACKWARD_LOSS in rank.metrics for rank in ranks)
     return sum(rank.samples_fed for rank in ranks) if logs else None
-
-
-def _rare_modes(pairs: Sequence[Pair]) -> Iterator[Remark]:
-    """What no interval of the fewest runs that a verdict was reached with can tell."""
-    runs = min((n for p in pairs if (n := min(p.speedup.n)) >= VERDICT_RUNS), default=None)
-    if runs is not None:
-        more = ", ".join(f"{100 * rarest_seen(n):.0f} % of {n}" for n in _MORE_RUNS if n > runs)
-        yield Remark("rare_modes", {"runs": runs, "rarest": 100 * rarest_seen(runs), "more": more})

@@ -81,15 +81,6 @@ class Rehearsal:
             figure = f"{factor(self.speedup.value)}x{ends}, "
         return f"{self.config.label}: {figure}{self.word}: {self.reason}."
 
-    @property
-    def score(self) -> str:
-        """How far it was from what was measured; empty where nothing was."""
-        if self.measured is None or self.step_error is None:
-            return ""
-        steps = [side.estimate("step_time_ms") for side in (self.config, self.measured)]
-        of = " of ".join(f"{step.value:.3g}" for step in steps if step)
-        return f"its step took {of} ms measured ({self.step_error.value - 1:+.1%})"
-
 
 def rehearsals(
     every: Sequence[Configuration], measured: Sequence[Configuration]

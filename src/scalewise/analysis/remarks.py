@@ -101,8 +101,6 @@ WORDS: Final[Mapping[str, Kind]] = {
     "power_cap": Kind("note", "{device} was held back by its power cap",
         "no fault in a GPU that works hard"),
     "not_told": Kind("note", "{codes:words} cannot be told", "{why}"),
-    "rare_modes": Kind("note", "{runs} runs cannot see a slow mode rarer than {rarest:.0f} %",
-        "{more}"),
 }  # fmt: skip
 """Every code, the gravest first: a terminal names the first that concerns a configuration."""
 

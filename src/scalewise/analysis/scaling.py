@@ -18,7 +18,6 @@ from scalewise.analysis.losses import LossCurve, equal_samples
 from scalewise.analysis.remarks import Remark, of_gravity
 from scalewise.analysis.run import Run
 from scalewise.analysis.statistics import (
-    VERDICT_RUNS,
     RatioEstimate,
     adaptive,
     estimate_at,
@@ -34,23 +33,6 @@ from scalewise.analysis.verdict import (
     seed_label,
     way_to_get,
 )
-
-
-def under_ceiling(
-    config: Configuration, configs: Sequence[Configuration]
-) -> tuple[Configuration, RatioEstimate] | None:
-    """The ceiling that differs from ``config`` in its strategy alone, and the ratio to it.
-
-    The ratio is samples/s of ``config`` over those of the ceiling. None if there is no ceiling.
-    """
-    rates = config.rounds("global_samples_per_s")
-    if config.is_ceiling or (config.devices or 1) < 2 or config.invalid or not rates:
-        return None
-    for ceiling in (one for one in configs if one.is_ceiling and not one.invalid):
-        most = ceiling.rounds("global_samples_per_s")
-        if most and not differences(config.identity, ceiling.identity, "strategy"):
-            return ceiling, estimate_ratio(rates, most)
-    return None
 
 
 def rate_ratio(
@@ -242,7 +224,9 @@ def _pair(multi: Configuration, singles: Sequence[Configuration]) -> Pair | Refu
         return Refused(multi, f"its baseline {single.label} differs in {words}{more}", differing)
     for side in (multi, single):
         if side.set_aside and len(side.runs) < MIN_RUNS:
-            return Refused(multi, explain_too_few_runs(side))
+            remedies = " and ".join(dict.fromkeys(one.remedy for one in side.set_aside))
+            why = "; ".join(f"{one.cell.planned.name} {one.reason}" for one in side.set_aside)
+            return Refused(multi, f"{count_set_aside(side)}: run more {remedies}. {why}")
     for side in (multi, single):
         if not side.values("global_samples_per_s"):
             why = side.runs[0].missing.get("throughput", "not measured")
@@ -281,14 +265,6 @@ def judge_config(config: Configuration, speedup: RatioEstimate, round_s: float |
 
 def _find_differences(single: Configuration, multi: Configuration) -> tuple[Difference, ...]:
     return tuple(differences(identity_beside(single, multi), multi.identity))
-
-
-def explain_too_few_runs(config: Configuration) -> str:
-    """Why a configuration has too few repeats, once others are set aside."""
-    reasons = dict.fromkeys(f"{a.cell.planned.name} {a.reason}" for a in config.set_aside)
-    remedies = " and ".join(dict.fromkeys(a.remedy for a in config.set_aside))
-    more = VERDICT_RUNS - len(config.runs)
-    return f"{count_set_aside(config)}: run {more} more {remedies}. {'; '.join(reasons)}"
 
 
 def count_set_aside(config: Configuration) -> str:

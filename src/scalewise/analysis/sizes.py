@@ -110,14 +110,6 @@ class SizedPair:
 
 
 @dataclass(frozen=True)
-class Crossing:
-    """A size at which the curve meets the level."""
-
-    parameters: float
-    rises: bool
-
-
-@dataclass(frozen=True)
 class SizeInterval:
     """Sizes at which the runs do not tell the speedup from the level."""
 
@@ -142,38 +134,31 @@ class BreakEven:
     curve: tuple[SizedPair, ...]
     """Smallest model first."""
     level: float
-    crossings: tuple[Crossing, ...]
+    crossings: tuple[float, ...]
+    """Sizes at which the curve meets the level."""
     interval: SizeInterval | None
     """None where every size is told from the level, and where a pair has one run alone."""
 
     @property
     def parameters(self) -> float | None:
         """The break-even size; None where the curve meets the level never or several times."""
-        return self.crossings[0].parameters if len(self.crossings) == 1 else None
+        return self.crossings[0] if len(self.crossings) == 1 else None
 
     @property
     def reached(self) -> str:
         """The sizes at which it is reached, or that it is not."""
         first, last = self.curve[0], self.curve[-1]
         sizes = f"{size_words(first.parameters)} and {size_words(last.parameters)}"
+        begins = first.pair.speedup.value >= self.level
+        if len(self.crossings) > 1:
+            return f"with changes at {' and '.join(map(size_words, self.crossings))}"
         if self.crossings:
-            return " and ".join(self._faster())
-        if first.pair.speedup.value >= self.level:
+            at = size_words(self.crossings[0])
+            return f"up to {at}" if begins else f"from {at} on"
+        if begins:
             return f"everywhere between {sizes}"
         told = "" if self.interval is None else ", which the runs do not exclude"
         return f"nowhere between {sizes}{told}"
-
-    def _faster(self) -> Iterator[str]:
-        """The ranges of sizes in which the speedup is above the level."""
-        first = None
-        for one in self.crossings:
-            if one.rises:
-                first = one
-            else:
-                start = f"from {size_words(first.parameters)} " if first else ""
-                yield f"{start}{'to' if first else 'up to'} {size_words(one.parameters)}"
-        if self.crossings[-1].rises:
-            yield f"from {size_words(self.crossings[-1].parameters)} on"
 
 
 def size_words(parameters: float) -> str:
@@ -228,8 +213,7 @@ def _break_even(curve: tuple[SizedPair, ...], level: float) -> BreakEven:
     crossings, left_open = [], []
     for (x0, y0, h0), (x1, y1, h1) in pairwise(zip(x, y, h, strict=True)):
         if (y0 < 0) != (y1 < 0):
-            place = math.exp(x0 + (x1 - x0) * y0 / (y0 - y1))
-            crossings.append(Crossing(place, y0 < 0))
+            crossings.append(math.exp(x0 + (x1 - x0) * y0 / (y0 - y1)))
         if h0 is not None and h1 is not None:
             shares = _left_open(y0, y1, h0, h1)
             # The ends of the curve are met to the last bit: nothing lies beyond them.

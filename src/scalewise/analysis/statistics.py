@@ -235,14 +235,6 @@ def bonferroni(comparisons: int) -> float:
     return 1 - (1 - 0.95) / max(1, comparisons)
 
 
-def rarest_seen(runs: int) -> float:
-    """The share of runs that a slow mode needs to show in ``runs`` of them at 95 % confidence.
-
-    ``1 - (1 - 0.95)^(1 / runs)``: a rarer one may be in none, and no interval tells of it.
-    """
-    return 1 - float((1 - 0.95) ** (1 / runs))
-
-
 VERDICT_RUNS: Final = 3
 """Pairs of runs, or runs a side, below which nothing is decided: two that agree by chance give an
 interval that covers the truth far less often than it says where runs are slow now and then."""

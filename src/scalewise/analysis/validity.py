@@ -65,14 +65,10 @@ def _differing_replicas(ranks: Sequence[RankSummary]) -> dict[str, Any] | None:
     return {"first": first, "other": furthest, "share": apart[furthest]}
 
 
-def _is_miscounted(rank: RankSummary) -> bool:
-    asked, shape = rank.loader_batch_size, rank.batch_shape
-    return asked is not None and bool(shape) and shape is not None and shape[0] != asked
-
-
 def _counts_another_dimension(rank: RankSummary) -> bool:
     """Whether another dimension than the one that is counted has the length of a batch."""
-    return _is_miscounted(rank) and rank.loader_batch_size in (rank.batch_shape or ())[1:]
+    asked, (first, *others) = rank.loader_batch_size, rank.batch_shape or (None,)
+    return first != asked and asked in others
 
 
 def _counts(rank: RankSummary) -> dict[str, Any]:

@@ -389,7 +389,7 @@ def status(folder: Path | None, watch: bool, every: float, as_json: bool) -> Non
     "optimizer, callbacks, precision, execution, batch or measuring; several with commas "
     "between.",
 )
-@click.option("--out", type=FOLDER, help="Also write comparison.html, .md, .json and .csv there.")
+@click.option("--out", type=FOLDER, help="Also write comparison.md, .json and .csv there.")
 def compare(folders: tuple[Path, ...], factor: str | None, out: Path | None) -> None:
     """Sweeps side by side, or one factor's ratio.
 

@@ -63,16 +63,14 @@ def cv_text(cv: float) -> str:
     return next((text for text in written if grade(float(text)) == grade(cv)), f"{cv:.1f}")
 
 
-def advice(graded: Grade, slowest_rank: int, *, on_cpu: bool) -> str:
+def advice(graded: Grade, slowest_rank: int) -> str:
     """Advice about a grade, in one line."""
-    compare = "waiting for cores" if on_cpu else "clocks and throttle reasons"
-    check = "what else its cores run" if on_cpu else "its device's clocks and throttling"
     return {
         "excellent": "nothing to do",
         "good": "nothing to do; watch it over longer runs",
-        "fair": f"compare rank {slowest_rank}'s data wait and {compare} with the other ranks'",
-        "poor": f"rank {slowest_rank} holds the others back: check {check}, its loader, and "
-        "uneven sequence lengths",
+        "fair": f"compare rank {slowest_rank}'s loader, cores and clock with the other ranks'",
+        "poor": f"rank {slowest_rank} holds the others back: check its loader, cores and clock, "
+        "and uneven sequence lengths",
     }[graded]
 
 

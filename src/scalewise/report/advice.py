@@ -30,8 +30,8 @@ from scalewise.analysis import (
 )
 from scalewise.config import ConfigError, conf_dir
 from scalewise.report.answer import next_step, on_both, to_decide, to_mend, why_none
-from scalewise.report.cost_tables import price_lines, why_not
 from scalewise.report.findings import command, command_of, remark_lines
+from scalewise.report.scaling_tables import price_lines, why_not
 from scalewise.report.sections import Column, Line, Lines, Section, lines, section, table, words
 
 _MOST_CHANGES = 3
@@ -231,7 +231,7 @@ def _changes(analysis: Analysis, every: Options) -> Iterator[str]:
     found: list[tuple[float, str, Configuration]] = []
     for one in analysis.alternatives:
         gain, config = one.gain, one.config
-        if gain is None or config is None or config.config_id not in every:
+        if config.config_id not in every:
             continue
         shown = gain.interval is not None and gain.interval.low > 1 and min(gain.n) >= VERDICT_RUNS
         if shown and analysis.verdict_word(config) in ("pays", "baseline"):

@@ -33,14 +33,12 @@ from scalewise.analysis import (
     override_holds,
     remedy,
     times,
-    under_ceiling,
     way_to_get,
     work_remedy,
     worth_saying,
 )
 from scalewise.config import known_mode, of_validation
 from scalewise.host import plural
-from scalewise.report.cost_tables import lines_of_devices
 from scalewise.report.findings import (
     RemarkLine,
     command,
@@ -52,6 +50,7 @@ from scalewise.report.findings import (
     remark_lines,
     searched,
 )
+from scalewise.report.scaling_tables import lines_of_devices
 from scalewise.report.sections import Line, Lines, Section, Verbatim, lines, section
 from scalewise.report.study_tables import rehearsals_in_brief
 
@@ -209,24 +208,18 @@ def _asked(pair: Pair) -> str:
 
 def _figures(pair: Pair) -> str:
     """``1.65x (1.52-1.79), efficiency 0.82, cost 1.21x.``"""
-    speedup, runs = times(pair.speedup), min(pair.speedup.n)
+    speedup = times(pair.speedup)
     if pair.multi.is_ceiling:
         return f"{speedup} of {pair.devices} independent models: one model reaches no more."
-    if runs < VERDICT_RUNS and any(one.code == "above_linear" for one in pair.remarks):
-        return f"{runs} {plural(runs, 'run')} of each cannot show more than linear scaling."
     cost = factor(pair.cost_ratio.value)
     return f"{speedup}, efficiency {factor(pair.efficiency.value)}, cost {cost}x."
 
 
 def _cause(analysis: Analysis, pair: Pair) -> str:
-    """What keeps a verdict open: runs that do not count, others on the host; else empty."""
+    """What keeps a verdict open: others on the host, or a remark; else empty."""
     if pair.verdict != "undecided":
         return ""
     for side in (pair.multi, pair.single):
-        other = [one for one in side.set_aside if not one.is_disturbed]
-        if len(other) >= len(side.runs):
-            of = f"{len(other)} of {len(other) + len(side.runs)} runs of {side.device_words}"
-            return f"Set aside are {of}: run it again {other[0].remedy}."
         budget = analysis.budget(side)
         loss = budget.loss("contention") if budget else None
         if budget and loss and loss.is_limit:
@@ -406,12 +399,10 @@ def why_none(analysis: Analysis) -> str:
     tried = [c for c in analysis.configurations if c.devices != 1]
     if not analysis.measured and any(c.runs for c in analysis.configurations):
         return "No training was timed, so there is no verdict."
-    if analysis.rehearsals and not analysis.measured:
-        return "Only rehearsals ran."
+    if analysis.rehearsals:
+        return "Nothing ran on several devices: they were rehearsed."
     if not analysis.measured:
         return "No cell finished, so nothing was measured."
-    if analysis.rehearsals and analysis.measured:
-        return "Nothing ran on several devices: they were rehearsed."
     if tried:
         return "No cell on several devices finished, so there is nothing to compare."
     config = analysis.measured[0]
@@ -445,7 +436,7 @@ def fastest_in_brief(analysis: Analysis) -> Iterator[str]:
 
 
 def _chosen(analysis: Analysis) -> Iterator[str]:
-    """Strategies that were left to measurement, and how near others come to their ceiling."""
+    """Strategies that were left to measurement."""
     decided = {
         (cell.decision.chosen, cell.decision.reason): cell.planned.name
         for cell in reversed(analysis.sweep.cells)
@@ -453,10 +444,6 @@ def _chosen(analysis: Analysis) -> Iterator[str]:
     }
     for (chosen, reason), name in decided.items():
         yield f"strategy=auto took {chosen} for {name}: {reason}."
-    for config in analysis.configurations:
-        near = under_ceiling(config, analysis.measured)
-        if near is not None:
-            yield f"{config.label}: {factor(near[1].value)} of its ceiling, {near[0].label}."
 
 
 def _accuracy(analysis: Analysis) -> Iterator[str]:

@@ -31,7 +31,6 @@ from scalewise.report import console as console_module
 from scalewise.report import export, page
 from scalewise.report.answer import answers, in_detail
 from scalewise.report.communication_tables import communication, profiles, sent
-from scalewise.report.cost_tables import cost
 from scalewise.report.device_tables import devices, load_balance, memory_summary
 from scalewise.report.doctor_tables import examined
 from scalewise.report.findings import (
@@ -47,7 +46,7 @@ from scalewise.report.findings import (
 )
 from scalewise.report.plots import report_plots, write_plots
 from scalewise.report.run_facts import head, provenance, trackers, unfinished
-from scalewise.report.scaling_tables import anatomy, resources, same_in_every_row, scaling
+from scalewise.report.scaling_tables import anatomy, cost, resources, same_in_every_row, scaling
 from scalewise.report.sections import (
     Block,
     Column,
@@ -168,7 +167,7 @@ def build_comparison(
     ratios: Sequence[Comparison],
     out: Path,
 ) -> Path:
-    """Write comparison.html, .md, .json and .csv into ``out``; returns the page.
+    """Write comparison.md, .json and .csv into ``out``; returns the page.
 
     The last of ``sections``, what to take, comes first. An earlier comparison is replaced. Raises
     :class:`ConfigError` where ``out`` has other files, and OSError where none can be written.
@@ -177,10 +176,9 @@ def build_comparison(
     # No sweep's own report needs these.
     from scalewise.report.comparison_tables import comparison_csv, comparison_json
 
-    sections, page_path = [sections[-1], *sections[:-1]], out / "comparison.html"
+    sections, page_path = [sections[-1], *sections[:-1]], out / "comparison.md"
     out.mkdir(parents=True, exist_ok=True)
-    write_text(page_path, page.render_open(_SIDES, sections))
-    write_text(out / "comparison.md", markdown(_SIDES, sections))
+    write_text(page_path, markdown(_SIDES, sections))
     write_text(out / "comparison.csv", comparison_csv(analyses))
     write_text(out / _COMPARISON, comparison_json(analyses, ratios))
     return page_path

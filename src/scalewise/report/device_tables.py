@@ -221,7 +221,7 @@ def _advice(analysis: Analysis) -> Iterator[str]:
         worst, arrival = _worst_balance(config), config.estimate("arrival_cv_percent")
         if worst is not None and arrival is not None:
             graded = grade(arrival.value)
-            said = advice(graded, worst.slowest_rank, on_cpu=config.is_cpu)
+            said = advice(graded, worst.slowest_rank)
             budget = analysis.budgets.get(config.config_id)
             if graded in ("fair", "poor") and (budget is None or budget.late_rank is None):
                 said = "no rank is slow by itself: see where the time goes"

@@ -209,7 +209,7 @@ def decisions(analysis: Analysis) -> Section:
 
 
 def repeats(analysis: Analysis) -> Section:
-    return section("repeats", "Repeats", lines(map(str, analysis.repeats)))
+    return section("repeats", "Repeats", lines(one.brief for one in analysis.repeats))
 
 
 _MOST_NAMED = 2

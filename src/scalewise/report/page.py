@@ -72,17 +72,6 @@ def render(title: str, analysis: Analysis, sections: Iterable[Section]) -> str:
     return _filled("page.html", title, parts)
 
 
-def render_open(title: str, sections: Iterable[Section]) -> str:
-    """A page without pictures and scripts, whose sections stand open; the first is its answer."""
-    (_, answer), *rest = ((_text(one.title), "".join(map(_block, one.blocks))) for one in sections)
-    parts = {
-        "POLICY": "default-src 'none'; style-src 'unsafe-inline'",
-        "ANSWER": answer,
-        "DETAILS": "".join(f"<section><h2>{h2}</h2>{body}</section>\n" for h2, body in rest),
-    }
-    return _filled("open.html", title, parts)
-
-
 def _filled(template: str, title: str, parts: Mapping[str, str]) -> str:
     """Filled in once and in pieces: no text that is filled in is looked through again."""
     known = {"TITLE": _text(title), "CSS": _static("page.css"), **parts}

@@ -1,4 +1,4 @@
-"""Throughput, time, resources and anatomy of every configuration."""
+"""Throughput, time, resources, anatomy and cost of configurations; how many devices to take."""
 
 from __future__ import annotations
 
@@ -10,14 +10,21 @@ from scalewise.analysis import (
     PHASE_WORDS,
     Analysis,
     Configuration,
+    Cost,
+    LadderRow,
+    devices_to_take,
+    fastest_of_each,
     grouped,
     measured_rows,
+    times,
 )
+from scalewise.host import plural
 from scalewise.records import PHASES
 from scalewise.report.sections import (
     Column,
     Picture,
     Section,
+    Table,
     figure_columns,
     item,
     lines,
@@ -32,10 +39,8 @@ _SCALING_NOTE = (
     "taken within each round, then over rounds (Student's t of the pairs' logarithms); of runs "
     "that share no round it is Welch's. "
     "Each line is at 95 % on its own: of 20 such lines one may be wrong. "
-    "Runs that are *equal* may owe that to a shared seed, and bound nothing. *Beneficial* needs a "
-    "lower bound of the speedup over 1.1 and an efficiency of at least 0.5; a verdict needs its "
-    "whole interval. The *study's label* follows the published study and looks at the point "
-    "alone: beneficial from 1.1, marginal from 0.95, else single."
+    "Runs that are *equal* may owe that to a shared seed, and bound nothing. The *study's label* "
+    "looks at the point alone: beneficial from 1.1, marginal from 0.95, else single."
 )
 
 _ANATOMY_NOTE = (
@@ -130,10 +135,7 @@ def _steps(config: Configuration) -> str | None:
     keys = ("max_steps", "measure.min_time_s", "warmup_steps")
     steps, least_s, warmup = (config.identity.get(key) for key in keys)
     if steps in (None, "None"):
-        if least_s in (None, "None"):
-            lengths = {rank.length.min_time_s for rank in config.rank_summaries if rank.length}
-            least_s = f"{lengths.pop():g}" if len(lengths) == 1 else None
-        return None if least_s is None else f"{least_s} s of timed steps or more"
+        return None if least_s in (None, "None") else f"{least_s} s of timed steps or more"
     return f"{steps} steps" + ("" if warmup is None else f" ({warmup} to warm up)")
 
 
@@ -177,3 +179,84 @@ def anatomy(analysis: Analysis) -> Section:
         table("anatomy", columns, rows, _ANATOMY_NOTE),
         Picture("step_anatomy.png", "Where the time of a step goes"),
     )
+
+
+_USD_NOTE = (
+    "USD are of the timed steps alone: start-up, warm-up, devices of the host that stand idle, "
+    "storage and traffic are not in it, and a list price is not what you pay "
+    "(`+hardware.price=...` gives your own). "
+)
+_COST_NOTE = (
+    "*Cost of a sample* is over that on the single device: 1 / efficiency at one price. "
+    "Verdicts weigh time, not money: from an efficiency of 0.5 on, devices that *pay* may "
+    "cost twice as much a sample."
+)
+
+_SAID_BY_THE_SPEEDUP = 2
+"""Devices up to which a speedup over one is all there is to say."""
+
+
+def cost(analysis: Analysis) -> Section:
+    """Cost of a sample over that on one device, and of a million in USD where prices are known."""
+    return section("cost", "Cost", lines(price_lines(analysis)), _cost_table(analysis))
+
+
+def _cost_table(analysis: Analysis) -> Table:
+    made = table("cost", figure_columns("cost"), measured_rows(analysis))
+    keys = {column.key for column in made.columns}
+    priced = "usd_per_million_samples" in keys
+    note = (_USD_NOTE if priced else "") + _COST_NOTE
+    return replace(made, rows=made.rows if len(keys) > 1 else (), note=note)
+
+
+def price_lines(analysis: Analysis, lacking: str = "no cost in USD") -> list[str]:
+    """Each price with its source and date, and each reason why there is no cost, after ``lacking``.
+
+    A line names its configurations unless it holds for all of them.
+    """
+    labels: dict[str, list[str]] = {}
+    for config in analysis.measured:
+        if found := analysis.costs.get(config.config_id):
+            missing = f"{lacking}: {found.missing}"
+            line = missing if found.missing else f"price: {_price_words(found)}"
+            labels.setdefault(line, []).append(config.label)
+    if len(labels) == 1:
+        return list(labels)
+    return [f"{', '.join(names)}: {line}" for line, names in labels.items()]
+
+
+def _price_words(found: Cost) -> str:
+    price = found.price
+    if price is None:
+        return "no known price"
+    cents = f"{price.usd_per_hour:.2f}"
+    # As it was read: who multiplies it out is to get what stands beside it.
+    usd = cents if float(cents) == price.usd_per_hour else f"{price.usd_per_hour:.10g}"
+    return f"{usd} USD per device and hour ({price.source}, {price.date})"
+
+
+def lines_of_devices(analysis: Analysis) -> Iterator[str]:
+    """How many devices to take, where three numbers or more ran, and why not more."""
+    for ladder in analysis.ladders:
+        if len(fastest_of_each(ladder)) < 3 and ladder[-1].devices <= _SAID_BY_THE_SPEEDUP:
+            continue
+        taken, config = devices_to_take(ladder), ladder[-1].config
+        parts = (config.name("model"), config.name("strategy"), *config.swept)
+        name = " ".join(part for part in parts if part)
+        figure = f", {times(taken.pair.speedup)}" if taken.pair else ""
+        count = f"{taken.devices} {plural(taken.devices, 'device')}"
+        more = [rung for rung in fastest_of_each(ladder) if rung.devices > taken.devices]
+        why = f"; {why_not(more[0])}" if more else ""
+        still = any(rung.pair and rung.pair.verdict == "undecided" for rung in more)
+        yield f"{name}: take {count}{' for now' if still else ''}{figure}{why}."
+
+
+def why_not(rung: LadderRow) -> str:
+    """``8 do not pay: 3.90x where 4.00x is wanted of 8``."""
+    assert rung.pair is not None
+    verdict, short = rung.pair.verdict, rung.pair.judgement.short
+    if verdict == "does not pay":
+        return f"{rung.devices} do not pay: {short}"
+    if verdict == "pays" and rung.gain is not None:
+        return f"{rung.devices} are not shown to beat {rung.gain.smaller}"
+    return f"{rung.devices} are {verdict}"

@@ -23,7 +23,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from scalewise.analysis import (
-    FEWEST_BATCHES,
     Analysis,
     Configuration,
     Pair,
@@ -165,15 +164,9 @@ def _comparison(pairs: Sequence[Pair]) -> list[Section]:
     )
     compared = table("comparison", columns, ordered, is_whole=True)
     means = average_speedups(ordered)
-    few = f"fewer than {FEWEST_BATCHES} batch sizes are like it, so there is no mean"
-    alone = [
-        f"{pair.multi.label}: {few}"
-        for pair in ordered
-        if not pair.invalid and all(pair not in one.pairs for one in means)
-    ]
     return [
         Section("comparison", "", (Note(_COMPARISON_NOTE), compared)),
-        section("conclusion", "Average and conclusion", lines([*map(average_line, means), *alone])),
+        section("conclusion", "Average and conclusion", lines(map(average_line, means))),
     ]
 
 
@@ -181,16 +174,12 @@ def _latex(table: Table) -> str:
     """A ``tabular`` that needs no package. Put it into a ``table`` with ``\\input``."""
     align = "".join("r" if column.align == "right" else "l" for column in table.columns)
     head, *rows = [
-        " & ".join(map(latex_escape, row)) + r" \\"
+        " & ".join("".join(_LATEX.get(c, c) for c in printable(cell)) for cell in row) + r" \\"
         for row in ([column.title for column in table.columns], *table.cells)
     ]
     rule = "\\hline"
     found = [f"\\begin{{tabular}}{{{align}}}", rule, head, rule, *rows, rule, "\\end{tabular}", ""]
     return "\n".join(found)
-
-
-def latex_escape(text: str) -> str:
-    return "".join(_LATEX.get(character, character) for character in printable(text))
 
 
 def _performance_report(analysis: Analysis) -> str:
@@ -233,7 +222,9 @@ def study_plots(analysis: Analysis, warmup_epochs: int) -> dict[str, Draw]:
                 speedup_efficiency, pairs, title, _GOOD_EFFICIENCY, good
             ),
             f"{name}_throughput.png": partial(throughput, configs),
-            f"{name}_accuracy.png": partial(accuracy_curves, dataset, configs),
+            f"{name}_accuracy.png": partial(
+                _curves_of, configs, _accuracy, f"{dataset}: accuracy", "validation accuracy (%)"
+            ),
         }
     return draws
 
@@ -296,10 +287,6 @@ def _curves_of(
     plots.legend_below(made, plots.entries_of(axes), 1)
     plots.tidy(axes, "both")
     return made
-
-
-def accuracy_curves(dataset: str, configs: Sequence[Configuration]) -> Figure | None:
-    return _curves_of(configs, _accuracy, f"{dataset}: accuracy", "validation accuracy (%)")
 
 
 def _accuracy(run: Run) -> list[tuple[int, float]]:

@@ -268,13 +268,12 @@ def _price_lines(analysis: Analysis, owned: list[Owned]) -> Iterator[str]:
 
 def alternative(analysis: Analysis) -> Section:
     found = analysis.alternatives
-    if not any(one.gain is not None and one.usd == 0 for one in found) and not analysis.returns:
+    if not any(one.usd == 0 for one in found) and not analysis.returns:
         return section("alternatives", "")
     columns = (
         words("configuration", "instead of", lambda one: one.baseline.label),
         words("what", "change", lambda one: one.what),
-        Column("gain", "samples/s", "x", lambda one: one.gain or "not measured",
-               lambda gain: gain if isinstance(gain, str) else ratio(gain)),
+        Column("gain", "samples/s", "x", lambda one: one.gain),
         Column("usd", "price", "USD", lambda one: one.usd),
     )  # fmt: skip
     return section(
@@ -326,11 +325,8 @@ def rehearsed(analysis: Analysis) -> Section:
 
 
 def rehearsals_in_brief(analysis: Analysis) -> Iterator[str]:
-    """A line for each, with its score, and one on what all of them miss."""
-    for one in analysis.rehearsals:
-        yield str(one)
-        if one.score:
-            yield f"  {one.score}."
+    """A line for each, and one on what all of them miss."""
+    yield from map(str, analysis.rehearsals)
     yield from map(_from_which_size, by_size(analysis.rehearsals))
     if analysis.rehearsals:
         yield _MISSES

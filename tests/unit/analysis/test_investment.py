@@ -110,7 +110,7 @@ def test_without_a_price_to_buy_nothing_is_said_of_it(tmp_path: Path) -> None:
     assert not priced(tmp_path / "emulated", *OWN, specs=emulated).owned
 
 
-def test_an_alternative_is_measured_or_said_not_to_be(tmp_path: Path) -> None:
+def test_an_alternative_is_measured(tmp_path: Path) -> None:
     half = {name: ms / 2 for name, ms in Spec().phases_ms.items()}
     bf16 = Spec(phases_ms=half, config={"precision": {"name": "bf16-mixed"}})
     workers = Spec(config={"dataset": {"name": "tabular", "loader": {"num_workers": 4}}})
@@ -125,8 +125,7 @@ def test_an_alternative_is_measured_or_said_not_to_be(tmp_path: Path) -> None:
     assert faster.usd == 0
     (loader,) = (one for what, one in told.items() if "num_workers" in what)
     assert loader.gain.value == pytest.approx(1.0)
-    for what in ("execution=compile", "execution=cudagraph", "another GPU"):
-        assert told[what].gain is None
+    assert len(told) == 3
 
 
 def test_the_tables_and_the_json_hold_the_same(tmp_path: Path) -> None:

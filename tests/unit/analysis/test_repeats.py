@@ -20,12 +20,12 @@ def assessed(path: Path, *specs: Spec) -> tuple[Repeats, ...]:
 
 
 @pytest.mark.parametrize(
-    ("factors", "limits", "expected", "said"),
+    ("factors", "limits", "expected"),
     [
-        (STEADY[:3], {}, (3, None, "verdict"), "the verdict is decided: speedup 1.6"),
-        ([1.0, 1.0], {}, (2, 3, None), "undecided after 2 runs each"),  # however clear
-        (NOISY[:3], {}, (3, 4, None), "undecided after 3 runs each"),
-        (NOISY, {"max_repeats": 5}, (5, None, "cap"), "the most that were allowed"),
+        (STEADY[:3], {}, (3, None, "verdict")),
+        ([1.0, 1.0], {}, (2, 3, None)),  # however clear
+        (NOISY[:3], {}, (3, 4, None)),
+        (NOISY, {"max_repeats": 5}, (5, None, "cap")),
     ],
 )
 def test_a_pair_is_repeated_until_it_is_decided(
@@ -33,13 +33,11 @@ def test_a_pair_is_repeated_until_it_is_decided(
     factors: list[float],
     limits: dict[str, float],
     expected: tuple[int, int | None, str | None],
-    said: str,
 ) -> None:
     single, multi = auto(Spec(), **limits), auto(DDP, **limits)
     specs = [*repeats(single, factors), *repeats(multi, [*factors[1:], factors[0]])]
     (found,) = assessed(tmp_path, *specs)
     assert (found.runs, found.wanted, found.because) == expected
-    assert said in str(found)
     assert {member.devices for member in found.members} == {1, 2}
 
 

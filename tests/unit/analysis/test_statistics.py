@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from scalewise.analysis import statistics, verdict
-from scalewise.analysis.statistics import bonferroni, estimate_ratio, rarest_seen
+from scalewise.analysis.statistics import bonferroni, estimate_ratio
 
 RUNS_A = [101.2, 99.8, 103.4, 98.7, 100.9]
 RUNS_B = [92.1, 95.4, 90.8, 93.9]
@@ -122,12 +122,6 @@ def test_several_intervals_share_one_error() -> None:
     assert bonferroni(1) == pytest.approx(0.95)
     assert bonferroni(5) == pytest.approx(0.99)
     assert bonferroni(0) == pytest.approx(0.95), "nothing to compare with"
-
-
-def test_what_few_runs_cannot_see() -> None:
-    shares = {n: round(100 * rarest_seen(n)) for n in (3, 5, 8, 12, 36)}
-    assert shares == {3: 63, 5: 45, 8: 31, 12: 22, 36: 8}
-    assert (1 - rarest_seen(8)) ** 8 == pytest.approx(0.05)
 
 
 def test_outliers_are_flagged_from_ten_runs_up_only() -> None:

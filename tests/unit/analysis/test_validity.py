@@ -21,7 +21,6 @@ from scalewise.analysis import (
     choose_strategy,
     compare,
     load_sweep,
-    under_ceiling,
 )
 from scalewise.analysis.validity import contradiction
 from scalewise.records import PHASES, WARMUP, StepSeries, SweepFolder, read_steps
@@ -206,20 +205,6 @@ def test_it_is_neither_faster_nor_slower_than_before(
     found = compare(before, after, "code")
     assert found.matches == ()
     assert found.unmatched[0].reason.startswith(f"in {side}, 60 of 60 steps trained nothing")
-
-
-@pytest.mark.parametrize(("without", "bounded"), [(3, True), (60, False)])
-def test_it_is_no_ceiling(tmp_path: Path, without: int, bounded: bool) -> None:
-    write_sweep(tmp_path, [DDP, replace(DDP, strategy="independent")])
-    for result in tmp_path.glob("*independent*/result.json"):
-        told = json.loads(result.read_text())
-        told["models"] = 2
-        for rank in told["ranks"]:
-            rank["steps_without_loss"] = without
-        result.write_text(json.dumps(told))
-    measured = analyse(load_sweep(tmp_path)).measured
-    (ddp,) = (config for config in measured if config.name("strategy") == "ddp")
-    assert (under_ceiling(ddp, measured) is not None) == bounded
 
 
 # Step times that cannot all be true make a verdict invalid, also in files without checksums.

@@ -86,11 +86,9 @@ def test_what_out_writes_has_the_same_numbers_and_no_name_is_more_than_text(
     means = [figure["value"] for figure in speed["figures"].values()]
     assert [float(row["global_samples_per_s"]) for row in rows] == pytest.approx(means)
     assert not any(value.startswith("=") for row in rows for value in row.values())
-    page, markdown = ((out / f"comparison.{end}").read_text() for end in ("html", "md"))
+    markdown = (out / "comparison.md").read_text()
     assert "What to take" in markdown.splitlines()[2]
-    assert "=1+1 &lt;img" in page and not re.search("<img|\x1b", page)
     assert not re.search(r"(?<!\\)<img|(?<!\\)\]\(java|\x1b", markdown)
-    assert not re.search(r"https?:|<script|<link|src=[\"']", page)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "notes").touch()
     assert main([*words, "--out", str(tmp_path / "mine")]) == 2

@@ -374,7 +374,7 @@ def _case(sweep: str, one: Rehearsal, analysis: Analysis) -> Case | None:
         return None
     timed, pair = analysis.measured, analysis.pair(one.measured)
     speedup, error = rate_ratio(one.measured, single), one.step_error.value - 1
-    known = (sweep, one, one.measured, single, pair and pair.verdict)
+    known = (sweep, one, one.measured, single, pair.verdict if pair else None)
     result = one.config.result
     assert result is not None, "a speedup has runs"
     shows = speedup.interval is not None and speedup.interval.high < ranks

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fakes.kept_sweep import kept_sweeps
+from fakes.kept_sweep import analysis_of, kept_sweeps
 from fakes.recorded import DDP, DDP_MS, SINGLE_MS, Spec, analysed, with_devices, with_ranks
 from fakes.simulated_training import Delay, Training, simulate
-from scalewise.analysis import Configuration, Run, analyse, load_sweep
+from scalewise.analysis import Configuration, Run
 from scalewise.analysis.loss_budget import LossBudget, _lost_to_clocks, make_budget
 from scalewise.analysis.run import measure_run
 from scalewise.records import STEP_DTYPE, StepSeries
@@ -475,7 +475,7 @@ def test_the_side_with_the_lower_clock_gets_the_other_ones(
 def test_hardly_anything_is_left_unexplained_of_the_kept_pairs() -> None:
     shares = []
     for folder in kept_sweeps():
-        analysis = analyse(load_sweep(folder))
+        analysis = analysis_of(folder)
         for pair in analysis.pairs:
             budget = analysis.budgets[pair.multi.config_id]
             assert budget.ideal_ms is not None

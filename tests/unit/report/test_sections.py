@@ -310,11 +310,8 @@ class TestCost:
         priced, unpriced = lines_of(found, "cost")
         assert priced.startswith("large single x1, large ddp x2: price: 3.60 USD")
         assert unpriced.startswith("medium single x1: no cost in USD: ")
-        assert [u is None for u in values(found, "cost", "cost", "usd_per_million_samples")] == [
-            False,
-            False,
-            True,
-        ]
+        usd = values(found, "cost", "cost", "usd_per_million_samples")
+        assert [one is None for one in usd] == [False, False, True]
 
     def test_a_target_has_hours_and_usd_where_somebody_asked(self, tmp_path: Path) -> None:
         unpriced = replace(Spec(model="medium"), device_name="Some GPU")

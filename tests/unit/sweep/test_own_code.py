@@ -259,7 +259,6 @@ def test_plain_data_without_a_test_set_are_refused_before_anything_starts() -> N
 
 
 DATA = """
-import time
 import pytorch_lightning as pl
 
 def plain():
@@ -277,14 +276,13 @@ class Loader:
         self.batch_size = batch_size
 
 class Data(pl.LightningDataModule):
-    def __init__(self, batch_size=64, missing="", seconds=0.0):
-        self.batch_size, self.missing, self.seconds = batch_size, missing, seconds
+    def __init__(self, batch_size=64, missing=""):
+        self.batch_size, self.missing = batch_size, missing
     def prepare_data(self):
         raise AssertionError("a download")
     def setup(self, stage):
         if self.missing:
             raise FileNotFoundError(self.missing)
-        time.sleep(self.seconds)
     def train_dataloader(self):
         return Loader(self.batch_size)
 

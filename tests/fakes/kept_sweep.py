@@ -5,6 +5,7 @@ import functools
 import shutil
 from pathlib import Path
 
+from scalewise.analysis import Analysis, analyse, load_sweep
 from scalewise.host import SOURCE_SHA256
 from scalewise.records import SweepFolder, unpacked
 
@@ -21,6 +22,12 @@ def kept_sweeps() -> list[Path]:
     """The folders of all of them."""
     names = (path.relative_to(RESULTS) for path in sorted(RESULTS.rglob("*.zip")))
     return [kept(str(name.with_suffix(""))) for name in names]
+
+
+@functools.cache
+def analysis_of(folder: Path) -> Analysis:
+    """What the sweep in a folder of :func:`kept` comes to, the same for every test."""
+    return analyse(load_sweep(folder))
 
 
 def with_known_code(kept: Path, folder: Path) -> Path:

@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from fakes.step_files import append_step
 from scalewise.analysis import Analysis, Run, analyse, load_sweep
 from scalewise.analysis.model import Sweep
 from scalewise.host import CLASS_FILES, SOURCE_SHA256, CoreUse
 from scalewise.records import (
+    PHASES,
     PROTOCOL,
+    STEP_DTYPE,
     WARMUP,
     CellFolder,
     CellResult,
@@ -293,29 +294,43 @@ def _write_steps(folder: CellFolder, spec: Spec, rank: int) -> None:
         phases["exposed_comm"] += delay - own
     noise = np.random.default_rng(spec.repeat).normal(1.0, 0.01, spec.steps)
     noise += 1.0 - noise[spec.warmup :].mean()  # the mean of the timed steps is known exactly
-    clock = int(START * 1e9) + 1_000 * rank  # no two processes begin in the same nanosecond
+    warms_up = np.arange(spec.steps) < spec.warmup
+    # Warm-up steps are ten times slower: counting one of them would be seen at once.
+    factors = spec.run_factor * noise * np.where(warms_up, 10.0, 1.0)
+    rows = np.zeros(spec.steps, STEP_DTYPE)
+    rows["step"], rows["samples"] = np.arange(spec.steps), spec.per_device
+    rows["flags"] = np.where(warms_up, WARMUP, 0)
+    reached = [phases[name] for name in ("data_wait", "h2d", "forward", "backward")]
+    parts = phases | {"step": sum(phases.values())}
+    if "exposed_comm" in phases:
+        parts["arrival"] = sum(reached)
+    for line in ("host", "device"):
+        known = parts if line == "host" or spec.kind == "cuda" else {}
+        for name in (*PHASES, "step", "arrival"):
+            rows[f"{line}_{name}_ms"] = factors * known.get(name, np.nan)
+    took_ns = (parts["step"] * factors * 1e6).astype(np.int64)
+    # No two processes begin in the same nanosecond.
+    rows["start_ns"] = int(START * 1e9) + 1_000 * rank + np.cumsum(took_ns) - took_ns
     for step in range(spec.steps):
-        # Warm-up steps are ten times slower: counting one of them would be seen at once.
-        factor = spec.run_factor * noise[step] * (10.0 if step < spec.warmup else 1.0)
-        times: dict[str, float | None] = {k: v * factor for k, v in phases.items()}
-        times["step"] = sum(v for v in times.values() if v is not None)
-        reached = ("data_wait", "h2d", "forward", "backward")
-        times["arrival"] = (
-            sum(phases[k] for k in reached) * factor if "exposed_comm" in phases else None
-        )
-        flags = WARMUP if step < spec.warmup else 0
-        device = times if spec.kind == "cuda" else None
-        append_step(writer, step, clock, 0, spec.per_device, flags, times, device)
-        clock += int(times["step"] * 1e6)
+        writer.append_rows(rows[step : step + 1])
     writer.close()
 
 
 def _write_shard(folder: CellFolder, spec: Spec, rank: int) -> None:
+    path, parts = folder.shard_path(rank), spec.devices if spec.sharded else 1
+    asked = spec.seed, parts, rank % parts
+    if asked in _SHARDS:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(_SHARDS[asked])
+        return
     size = 2048
-    indices = np.random.default_rng(spec.seed).permutation(size)
-    mine = indices[rank :: spec.devices] if spec.sharded else indices
-    shard = ShardIndices(rank, mine, size, epoch_complete=True)
-    write_shard(folder.shard_path(rank), shard)
+    indices = np.random.default_rng(spec.seed).permutation(size)[rank % parts :: parts]
+    write_shard(path, ShardIndices(rank, indices, size, epoch_complete=True))
+    _SHARDS[asked] = path.read_bytes()
+
+
+_SHARDS: dict[tuple[int, ...], bytes] = {}
+"""Files by seed, number of parts and part: to pack one takes longer than all else of a rank."""
 
 
 def _values(spec: Spec, rank: int, step: int) -> dict[str, float]:

@@ -59,7 +59,9 @@ def _overflow(browser: Browser) -> int:
     return found
 
 
-def test_every_picture_is_drawn(browser: Browser, page: Path) -> None:
+def test_every_picture_is_drawn_with_a_panel_for_each_size_of_model(
+    browser: Browser, page: Path
+) -> None:
     browser.open(page, scheme="dark")
     shown = _drawn(browser)
     assert 'data-configurations="4"' in shown
@@ -71,6 +73,11 @@ def test_every_picture_is_drawn(browser: Browser, page: Path) -> None:
                   "From the ideal step to the measured one"):  # fmt: skip
         assert f">{title}" in shown, title
     assert shown.count('class="main-svg"') >= 28
+    for picture in ("rate", "memory", "budget", "anatomy"):
+        panels = browser.evaluate(
+            f"document.querySelectorAll('#{picture} .xaxislayer-above').length"
+        )
+        assert panels == 2, picture
     # What is drawn in dark mode has its colours: the intervals too.
     assert browser.evaluate(
         "getComputedStyle(document.querySelector('#rate .xerror')).stroke"
@@ -119,26 +126,6 @@ def test_of_many_ranks_the_median_is_drawn_and_each_on_demand(
         assert all(len(set(told)) == len(told) for told in per_axis)
 
 
-def test_models_of_unlike_size_have_a_panel_each(browser: Browser, page: Path) -> None:
-    browser.open(page)
-    _drawn(browser)
-    for picture in ("rate", "memory", "budget", "anatomy"):
-        panels = browser.evaluate(
-            f"document.querySelectorAll('#{picture} .xaxislayer-above').length"
-        )
-        assert panels == 2, picture
-
-
-def test_a_remark_of_the_answer_opens_the_section_that_has_them(
-    browser: Browser, page: Path
-) -> None:
-    browser.open(page)
-    _drawn(browser)
-    assert not browser.evaluate("document.querySelector('#about-remarks').open")
-    browser.evaluate("document.querySelector('#answer a').click()")
-    assert browser.evaluate("document.querySelector('#about-remarks').open")
-
-
 def test_what_is_printed_at_once_has_its_pictures(page: Path, tmp_path: Path) -> None:
     """Without its pictures, this page is 60 kB of PDF."""
     to = tmp_path / "page.pdf"
@@ -146,9 +133,14 @@ def test_what_is_printed_at_once_has_its_pictures(page: Path, tmp_path: Path) ->
     assert to.stat().st_size > 150_000
 
 
-def test_a_cell_has_its_steps_provenance_and_difference(browser: Browser, page: Path) -> None:
+def test_a_remark_opens_its_section_and_a_cell_its_steps_provenance_and_difference(
+    browser: Browser, page: Path
+) -> None:
     browser.open(page)
     _drawn(browser)
+    assert not browser.evaluate("document.querySelector('#about-remarks').open")
+    browser.evaluate("document.querySelector('#answer a').click()")
+    assert browser.evaluate("document.querySelector('#about-remarks').open")
     browser.evaluate("document.querySelector('#cells details:nth-of-type(4)').open = true")
     browser.until("document.querySelector('#cells figure') !== null")
     browser.evaluate("document.querySelector('#cells figure').scrollIntoView()")

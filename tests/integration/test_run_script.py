@@ -196,12 +196,15 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("how", ["spawn", "fork"])
-def test_trainers_of_its_own_that_never_end_are_refused_and_ended(train: Train, how: str) -> None:
+def test_trainers_of_its_own_that_never_end_are_refused_and_ended(train: Train) -> None:
     (train.cwd / "shared.py").write_text(SHARED)
-    ran = runner(train)("--devices", "1", "--repeats", "1", "--", "shared.py", how)
-    said = " ".join(ran.out.split())
-    assert "found training in a process that the script itself started" in said
+    sweep = replace(train, script=(sys.executable, "-m", "scalewise", "train"))
+    ran = sweep("-m", "experiment=script", "script.command='shared.py spawn','shared.py fork'",
+                "devices=1", "repeats=1")  # fmt: skip
+    for _, refused in ran.cells().values():
+        (attempt,) = refused.attempts()
+        assert "found training in a process that the script itself started" in attempt.message
+    assert len(ran.cells()) == 2
     assert "scalewise resume" not in ran.err
     assert train.processes() == {}
 

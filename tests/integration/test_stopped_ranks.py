@@ -16,7 +16,7 @@ from scalewise.records import CellFolder, SweepFolder, read_heartbeat
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 STEPS = 600
-STOP_S = 4.0
+STOP_S = 3.0
 COMMAND = (
     *SMALL, "-m", "hardware=cpu", "strategy=ddp", "strategy.devices=2", f"max_steps={STEPS}",
     "validation=never", "sweep.retries=0",

@@ -228,7 +228,7 @@ def test_a_gpu_that_vanishes_is_noted_and_training_goes_on(train: Train, tmp_pat
     train.environment |= nvml.variables(scenario.write(tmp_path / "scenario.txt"))
     folder = CellFolder(tmp_path / "cell")
     sampled = ("monitor.devices=true", "monitor.interval_s=0.2")
-    ending = supervise(train, folder, nvml.gpu_uuid(0), *sampled, "max_steps=4000")
+    ending = supervise(train, folder, nvml.gpu_uuid(0), *sampled, "max_steps=2000")
     assert ending.outcome == "done", ending
     (path,) = folder.device_series_paths()
     series = read_device_series(path)

@@ -1,8 +1,17 @@
 """What holds for every unit test."""
 
+import gc
+import os
 import sys
+from collections.abc import Iterator
 
 import pytest
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: no collection of garbage needs to look through it once more."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -10,3 +19,11 @@ def one_thread_each() -> None:
     """The workers share the cores: torch's threads beside them would wait for one another."""
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def no_power_cut() -> Iterator[None]:
+    """Records of a test need not outlive one: the disk is not waited for."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield

@@ -8,13 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fakes.kept_sweep import kept_sweeps
 from fakes.nvml.fixture import fake_nvml  # noqa: F401  # a fixture
 from fakes.nvml.scenario import NO_PERMISSION, Scenario, gpu_uuid
 from fakes.recorded import DDP, QUIET, START, Spec, rank_summary, repeats, swept, write_sweep
 from scalewise.analysis import CellRecords, Pair, Remark, load_sweep, reach_verdicts
 from scalewise.analysis.disturbances import disturbances, foreign_cpu_share, is_disturbed
-from scalewise.analysis.load import load_cell
 from scalewise.analysis.step_path import common_stalls
 from scalewise.analysis.steps import NotMeasuredError
 from scalewise.gpu import DeviceSampler
@@ -321,21 +319,6 @@ def test_replayed_steps_are_stalled_too_and_each_run_names_the_second_context() 
         (length_ms,) = figures["common_stall"]["length_ms"]
         assert 170 < length_ms < 200
         assert 0.5 < figures["common_stall"]["begin_s"][0] < 0.7
-
-
-def test_no_kept_result_of_several_gpus_is_stalled_or_has_a_second_context() -> None:
-    paths = [path for folder in kept_sweeps() for path in folder.glob("*/result.json")]
-    cells = [load_cell(CellFolder(path.parent), None) for path in paths]
-    several = [
-        one for one in cells
-        if one.result is not None and one.steps and one.result.world_size > 1
-        and "fault" not in (one.config or {})  # planted on purpose
-        and one.result.ranks[0].device.kind == "cuda"
-    ]  # fmt: skip
-    assert len(several) > 10
-    for one in several:
-        assert one.provenance is not None and one.provenance.protocol > 1
-        assert {f.code for f in disturbances(one) if f.gravity == "doubt"} == set(), one.path
 
 
 # CPU time of others

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.kept_sweep import kept, with_known_code
+from fakes.kept_sweep import analysis_of, kept, with_known_code
 from scalewise.analysis import Analysis, CellRecords, DeviceUsage, Run, analyse, load_sweep
 from scalewise.analysis.model import Sweep
 from scalewise.analysis.run import measure_run
@@ -57,7 +57,7 @@ def test_without_peer_to_peer_communication_is_exposed_and_labelled(without_peer
 
 def test_small_models_lose_to_their_hosts_and_no_rank_is_blamed_for_it() -> None:
     """Where the hosts set the pace, one runs ahead of the other; neither holds it back."""
-    analysis = analyse(load_sweep(kept("h200x2_small")))
+    analysis = analysis_of(kept("h200x2_small"))
     limits = {c.label: analysis.budgets[c.config_id].limits for c in analysis.measured}
     for label in ("medium ddp x2", "gpt2_tiny ddp x2"):
         assert [one.cause for one in limits[label]] == ["host_late"]

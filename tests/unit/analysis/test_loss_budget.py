@@ -5,16 +5,14 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fakes.kept_sweep import kept_sweeps
 from fakes.recorded import DDP, DDP_MS, SINGLE_MS, Spec, analysed, with_devices, with_ranks
 from fakes.simulated_training import Delay, Training, simulate
-from scalewise.analysis import Configuration, Run, analyse, load_sweep
+from scalewise.analysis import Configuration, Run
 from scalewise.analysis.loss_budget import LossBudget, _lost_to_clocks, make_budget
 from scalewise.analysis.run import measure_run
 from scalewise.records import STEP_DTYPE, StepSeries
@@ -94,7 +92,7 @@ def causes(budget: LossBudget) -> dict[str, float]:
 
 PLANTED = [
     (host, cause, name, ms)
-    for ms in (1.0, 5.0, 20.0)
+    for ms in (1.0, 20.0)
     for host, cause, name in [
         ("early host", "device_work", "small kernels"), ("early host", "waiting", "slow GPU"),
         ("early host", "waiting", "slow GPUs in turns"), ("early host", "transfer", "transfer"),
@@ -470,19 +468,6 @@ def test_the_side_with_the_lower_clock_gets_the_other_ones(
     )
     found = budget_of(*sides).at_equal_clocks
     assert found == (factor and pytest.approx(factor, rel=1e-3))
-
-
-def test_hardly_anything_is_left_unexplained_of_the_kept_pairs() -> None:
-    shares = []
-    for folder in kept_sweeps():
-        analysis = analyse(load_sweep(folder))
-        for pair in analysis.pairs:
-            budget = analysis.budgets[pair.multi.config_id]
-            assert budget.ideal_ms is not None
-            left = abs(causes(budget).get("unexplained", 0.0))
-            shares.append(left / (budget.measured_ms - budget.ideal_ms))
-    assert len(shares) >= 8
-    assert median(shares) <= 0.10
 
 
 @pytest.mark.parametrize(

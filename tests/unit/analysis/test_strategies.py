@@ -112,15 +112,9 @@ def test_parts_of_one_replica_have_to_feed_the_same_samples() -> None:
     assert "rank 1 and rank 0" in wrong.explanation
 
 
-def probed(path: Path, ddp_ms: dict[str, float], runs: int = 3) -> dict[str, Configuration]:
-    specs = [
-        spec
-        for one, factors in (
-            (Spec(), FACTORS[:runs]),
-            (replace(DDP, phases_ms=ddp_ms), FACTORS[:runs][::-1]),
-        )
-        for spec in repeats(one, factors)
-    ]
+def probed(path: Path, ddp_ms: dict[str, float]) -> dict[str, Configuration]:
+    ddp = replace(DDP, phases_ms=ddp_ms)
+    specs = [*repeats(Spec(), FACTORS), *repeats(ddp, FACTORS[::-1])]
     found = configurations(swept(path, *specs))
     return {"single" if c.devices == 1 else "ddp": c for c in found}
 

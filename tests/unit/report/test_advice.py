@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fakes.kept_sweep import analysis_of, kept
 from fakes.recorded import DDP, SINGLE_MS, STEADY_3, Spec, edit_ranks, repeats, write_sweep
 from scalewise.analysis import analyse, load_sweep, step_parts
 from scalewise.cli import main
@@ -26,6 +27,10 @@ def advised(path: Path, samples: int | None = SAMPLES) -> list[Section]:
     return advise(analyse(load_sweep(path)), samples)
 
 
+def advised_kept(sweep: str, samples: int | None = SAMPLES) -> list[Section]:
+    return advise(analysis_of(kept(sweep)), samples)
+
+
 def blocks(section: Section) -> tuple[Lines, Table, list[str]]:
     """The lines that lead, the options, and the lines below."""
     lead, options, _, below = section.blocks
@@ -40,7 +45,7 @@ def option(section: Section, name: str) -> Mapping[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("kept", "word", "rows"),
+    ("sweep", "word", "rows"),
     [
         ("h200x2_gpt2", "take 2 devices", {"single x1": "baseline", "ddp x2": "pays"}),
         (
@@ -79,9 +84,9 @@ def option(section: Section, name: str) -> Mapping[str, Any]:
     ],
 )  # fmt: skip
 def test_a_kept_sweep_is_advised_on_by_its_verdicts(
-    kept: str, word: str, rows: dict[str, str]
+    sweep: str, word: str, rows: dict[str, str]
 ) -> None:
-    (section,) = advised(KEPT / f"{kept}.zip")
+    (section,) = advised_kept(sweep)
     lead, options, _ = blocks(section)
     verdict = [column.key for column in options.columns].index("verdict")
     assert lead.lines[0].verdict == word
@@ -89,16 +94,16 @@ def test_a_kept_sweep_is_advised_on_by_its_verdicts(
 
 
 @pytest.mark.parametrize(
-    ("kept", "links"),
+    ("sweep", "links"),
     [
         ("rehearsal/gpt2_p2p_off", {"RTX 3090, nvlink", "RTX 3090, pcie"}),
         ("h200x2_small", set()),  # GPT-2 as it was published is far larger, and no MLP was
     ],
 )
 def test_what_was_published_of_the_model_is_shown_with_its_source(
-    kept: str, links: set[str]
+    sweep: str, links: set[str]
 ) -> None:
-    below = [text for section in advised(KEPT / f"{kept}.zip") for text in blocks(section)[2]]
+    below = [text for section in advised_kept(sweep) for text in blocks(section)[2]]
     told = [text for text in below if " x RTX " in text]
     assert all("issues/9371" in text for text in told)
     assert {
@@ -118,18 +123,18 @@ def test_every_published_row_has_a_source_and_no_row_more_than_its_devices_by_fa
 
 
 def test_each_workload_of_a_sweep_has_its_own_answer() -> None:
-    found = advised(KEPT / "h200x2_small.zip")
+    found = advised_kept("h200x2_small")
     assert [blocks(one)[0].lines[0].verdict for one in found] == ["take one device", "cannot tell"]
     assert [one.title for one in found] == ["medium, tabular", "gpt2_tiny, stdlib"]
 
 
 def test_time_and_money_are_of_all_devices_measured_or_rehearsed() -> None:
-    (section,) = advised(KEPT / "h200x2_gpt2.zip")
+    (section,) = advised_kept("h200x2_gpt2")
     one, two = option(section, "single x1"), option(section, "ddp x2")
     assert (one["hours"], one["usd"]) == (pytest.approx(708.5, abs=0.1), pytest.approx(3832, abs=1))
     assert (two["hours"], two["usd"]) == (pytest.approx(391.9, abs=0.1), pytest.approx(4238, abs=1))
     assert two["memory"] == "15.4 of 140"
-    (section,) = advised(KEPT / "rehearsal/text_nvlink.zip")
+    (section,) = advised_kept("rehearsal/text_nvlink")
     played, alone = option(section, "ddp x2, rehearsed over doctor"), option(section, "single x1")
     assert played["basis"] == "rehearsed"
     assert played["hours"] == pytest.approx(alone["hours"] / played["times"].value, rel=1e-3)
@@ -137,24 +142,24 @@ def test_time_and_money_are_of_all_devices_measured_or_rehearsed() -> None:
 
 
 def test_without_a_price_there_is_no_cost_and_the_reason_is_said() -> None:
-    (section,) = advised(KEPT / "rehearsal/gpt2_p2p_off.zip")
+    (section,) = advised_kept("rehearsal/gpt2_p2p_off")
     assert "usd" not in option(section, "ddp x2")
     assert any("USD missing" in text for text in section.texts)
 
 
 @pytest.mark.parametrize("samples", [None, SAMPLES])
 @pytest.mark.parametrize(
-    "kept", ["h200x2_gpt2", "cpu2_matrix", "rehearsal/gpt2_p2p_off", "rehearsal/text_nvlink"]
+    "sweep", ["h200x2_gpt2", "cpu2_matrix", "rehearsal/gpt2_p2p_off", "rehearsal/text_nvlink"]
 )
-def test_what_to_take_stands_in_four_lines_of_a_terminal(kept: str, samples: int | None) -> None:
-    for section in advised(KEPT / f"{kept}.zip", samples):
+def test_what_to_take_stands_in_four_lines_of_a_terminal(sweep: str, samples: int | None) -> None:
+    for section in advised_kept(sweep, samples):
         rows = [row for found in rows_of(blocks(section)[0], 80) for row in found]
         assert 2 <= len(rows) <= 4
         assert max(map(len, rows)) <= 80
 
 
 def test_more_devices_that_likely_pay_are_to_be_measured() -> None:
-    lead, _, below = blocks(advised(KEPT / "rehearsal/gpt2_p2p_off.zip")[0])
+    lead, _, below = blocks(advised_kept("rehearsal/gpt2_p2p_off")[0])
     assert "ddp x8, rehearsed over p2p_off_h100: 5.88x (5.59-6.17)" in lead.lines[1].text
     assert "measure 8 devices" in lead.lines[3].text
     first, run = below[1:3]
@@ -165,10 +170,10 @@ def test_more_devices_that_likely_pay_are_to_be_measured() -> None:
 
 
 def test_what_one_run_says_wins_nothing_and_what_would_tell_is_said() -> None:
-    lead, _, below = blocks(advised(KEPT / "h200x2_strategies.zip")[0])
+    lead, _, below = blocks(advised_kept("h200x2_strategies")[0])
     assert below[:1] == ["Nothing here is shown to win over one device."]
     assert "scalewise resume" in lead.lines[-1].text
-    _, _, below = blocks(advised(KEPT / "h200_measuring/x1/precisions.zip")[0])
+    _, _, below = blocks(advised_kept("h200_measuring/x1/precisions")[0])
     assert any("strategy=single,ddp" in shlex.split(line) for line in below)
 
 

@@ -12,7 +12,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from rich.console import Console
 
-from fakes.kept_sweep import RESULTS, kept, kept_sweeps
+from fakes.kept_sweep import RESULTS, analysis_of, kept, kept_sweeps
 from fakes.recorded import DDP, STEADY_3, Spec, analysed, crowd, edit_ranks, repeats, write_sweep
 from scalewise.analysis import Analysis, LostTime, analyse, is_refused, load_sweep, number
 from scalewise.analysis.comparability import Difference
@@ -51,7 +51,7 @@ def printed(analysis: Analysis, width: int) -> list[str]:
 )
 @pytest.mark.parametrize(("width", "columns"), [(80, 80), (120, 100), (10_000, 100)])
 def test_a_matrix_ends_on_one_screen(sweep: str, most: int, width: int, columns: int) -> None:
-    analysis = analyse(load_sweep(RESULTS / f"{sweep}.zip"))
+    analysis = analysis_of(RESULTS / f"{sweep}.zip")
     said = printed(analysis, width)
     assert len(said) <= most
     assert max(len(line) for line in said if "scalewise resume" not in line) <= columns
@@ -275,7 +275,7 @@ def test_a_remark_on_several_configurations_counts_the_runs_of_all_that_ended(
 
 def test_of_several_remarks_the_report_has_as_many_lines() -> None:
     """The terminal counts them a configuration and in all; the report lists them."""
-    found = analyse(load_sweep(kept("cpu2_matrix")))
+    found = analysis_of(kept("cpu2_matrix"))
     listed = remark_lines(found)
     for config, lines in zip(("gpt2_tiny", "medium"), blocks(found), strict=True):
         (pair,) = (p for p in found.pairs if p.multi.name("model") == config)
@@ -372,7 +372,7 @@ def test_more_rows_than_a_picture_holds_are_drawn_on_the_page_alone(
 
 @pytest.mark.parametrize("sweep", kept_sweeps(), ids=lambda path: path.name)
 def test_what_is_pasted_into_an_issue_is_short_and_stands_on_its_own(sweep: Path) -> None:
-    analysis = analyse(load_sweep(sweep))
+    analysis = analysis_of(sweep)
     said = box(analysis)
     assert said[0] == said[-1] == "```"
     assert len(said) <= 12
@@ -384,7 +384,7 @@ def test_what_is_pasted_into_an_issue_is_short_and_stands_on_its_own(sweep: Path
 
 
 def test_it_has_every_verdict_before_any_reason() -> None:
-    said = box(analyse(load_sweep(kept("cpu2_matrix"))))
+    said = box(analysis_of(kept("cpu2_matrix")))
     starts = [line for line in said if not line.startswith(" ")]
     assert starts[1].startswith("python train.py -m experiment=matrix_medium,matrix_gpt2_tiny")
     assert starts[2].startswith("gpt2_tiny ddp x2: pays. 1.65x")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.kept_sweep import kept
+from fakes.kept_sweep import analysis_of, kept
 from fakes.recorded import DDP, STEADY_3, Spec, repeats, write_sweep
 from scalewise.analysis import Analysis, analyse, load_sweep
 from scalewise.report import report_sections
@@ -40,7 +40,7 @@ def page_of(sections: list[Section]) -> str:
 
 @pytest.mark.parametrize("name", MATRICES)
 def test_a_matrix_of_two_models_is_told_in_few_words(name: str) -> None:
-    found = analyse(load_sweep(kept(name)))
+    found = analysis_of(kept(name))
     text = page_of(front_page(found))
     assert len(text.split()) < MOST_WORDS < len(page_of(report_sections(found)).split())
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fakes.kept_sweep import kept
+from fakes.kept_sweep import analysis_of, kept
 from fakes.recorded import Spec, analysed
-from scalewise.analysis import Analysis, analyse, load_sweep
+from scalewise.analysis import Analysis
 from scalewise.report import report_sections
 from scalewise.report.page import MOST_POINTS, page_data, render, thinned
 from scalewise.report.sections import printable
@@ -20,7 +20,7 @@ HOSTILE = "</script><img src=x onerror=alert(1)>$\\alpha$ \x1b[31m@@PLOTLY@@ <!-
 
 @pytest.fixture(scope="module")
 def analysis() -> Analysis:
-    return analyse(load_sweep(kept("h200x2_small")))
+    return analysis_of(kept("h200x2_small"))
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scalewise.analysis import analyse, load_sweep
+from fakes.kept_sweep import analysis_of, kept
 from scalewise.cli import main
 
 ROOT = Path(__file__).parents[3]
@@ -42,20 +42,18 @@ def test_the_docs_show_what_is_said_of_the_kept_sweeps(
 def test_a_folder_of_sweeps_is_read_as_they_are(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from scalewise.records import unpacked
-
     monkeypatch.setenv("COLUMNS", "80")
-    kept = sorted((ROOT / "docs/results/rehearsal").glob("gpt2_*.zip"))
-    assert main(["score", *map(str, kept)]) == 0
+    two = sorted((ROOT / "docs/results/rehearsal").glob("gpt2_[8f]*.zip"))
+    assert main(["score", *map(str, two)]) == 0
     each = capsys.readouterr().out
-    for archive in kept:
-        (tmp_path / archive.stem).symlink_to(unpacked(archive))
+    for archive in two:
+        (tmp_path / archive.stem).symlink_to(kept(f"rehearsal/{archive.stem}"))
     assert main(["score", str(tmp_path)]) == 0
     assert capsys.readouterr().out == each
     assert len([line for line in each.splitlines() if "──" in line]) == 2, "a table in one piece"
 
 
 def test_the_readme_shows_an_answer_of_a_kept_sweep() -> None:
-    kept = analyse(load_sweep(ROOT / "docs/results/rehearsal/gpt2_p2p_off.zip"))
-    (eight,) = (one for one in kept.rehearsals if one.record.ranks == 8)
+    found = analysis_of(kept("rehearsal/gpt2_p2p_off"))
+    (eight,) = (one for one in found.rehearsals if one.record.ranks == 8)
     assert " ".join(str(eight).split()) in " ".join((ROOT / "README.md").read_text().split())

@@ -15,7 +15,7 @@ import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from fakes.kept_sweep import kept, with_known_code
+from fakes.kept_sweep import analysis_of, kept, with_known_code
 from fakes.recorded import DDP, DDP_MS, SINGLE_MS, STEADY_3, Spec, analysed, repeats, write_sweep
 from fakes.sections import answers, cells, lines_of, section, values
 from scalewise.analysis import (
@@ -283,11 +283,8 @@ class TestCost:
         priced, unpriced = lines_of(found, "cost")
         assert priced.startswith("large single x1, large ddp x2: price: 3.60 USD")
         assert unpriced.startswith("medium single x1: no cost in USD: ")
-        assert [u is None for u in values(found, "cost", "cost", "usd_per_million_samples")] == [
-            False,
-            False,
-            True,
-        ]
+        usd = values(found, "cost", "cost", "usd_per_million_samples")
+        assert [one is None for one in usd] == [False, False, True]
 
 
 class TestNumbersOfDevices:
@@ -459,7 +456,7 @@ class TestCommunication:
             assert cost.against == "profiler window"
 
     def test_collectives_of_a_doubted_window_are_in_no_file(self) -> None:
-        plain = json.loads(export.results_json(analyse(load_sweep(kept("h200x2_anatomy/nvlink")))))
+        plain = json.loads(export.results_json(analysis_of(kept("h200x2_anatomy/nvlink"))))
         ranks = [r for c in plain["configurations"] for p in c["profiles"] for r in p["ranks"]]
         assert ranks
         for rank in ranks:
@@ -543,7 +540,7 @@ class TestRemarks:
 
     @pytest.mark.parametrize("heat", [(), ("thermal slowdown (hardware)",)])
     def test_a_power_cap_is_a_note_and_heat_a_doubt(self, heat: tuple[str, ...]) -> None:
-        found = analyse(load_sweep(kept("h200x2_gpt2")))
+        found = analysis_of(kept("h200x2_gpt2"))
         (config, *_) = found.measured
         run = config.runs[0]
         hot = tuple(replace(device, throttle_reasons=(*device.throttle_reasons, *heat))

@@ -10,9 +10,9 @@ from statistics import geometric_mean
 import pytest
 from matplotlib.figure import Figure
 
-from fakes.kept_sweep import kept, with_known_code
+from fakes.kept_sweep import analysis_of, kept, with_known_code
 from fakes.recorded import Spec, write_sweep
-from scalewise.analysis import Analysis, analyse, load_sweep
+from scalewise.analysis import Analysis
 from scalewise.report import build_study
 from scalewise.report.study_tables import p_words
 
@@ -21,7 +21,7 @@ RECORDING = Path(__file__).parents[2] / "data" / "h200x2_gpt2"
 
 @pytest.fixture(scope="module")
 def analysis() -> Analysis:
-    return analyse(load_sweep(kept("cpu2_matrix")))
+    return analysis_of(kept("cpu2_matrix"))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fakes.nvml.fixture import fake_nvml  # noqa: F401 - a fixture  # noqa: F401 - a fixture
+from fakes.nvml.fixture import fake_nvml  # noqa: F401 - a fixture
 from fakes.nvml.scenario import Scenario, gpu_uuid
 from fakes.requests import asked
 from scalewise.config import HardwareConfig

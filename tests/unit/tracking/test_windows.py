@@ -261,7 +261,7 @@ def told(cell: RecordedCell) -> tuple[RunInfo, RunSummary]:
     return info, run_summary(folder, attempt, None)
 
 
-# unit/tracking/test_devices.py
+# Devices.
 def series(
     path: Path, source: Literal["nvml", "process"], samples: list[tuple[float, list[DeviceSample]]]
 ) -> list[dict[str, Any]]:

@@ -35,7 +35,6 @@ STALLED = Path(__file__).parents[2] / "golden" / "stalled"
 STEP_MS, STEPS = 100.0, 60
 PIDS = (1000, 1001)
 UUIDS = ("GPU-0000", "GPU-0001")
-RESERVED_MIB = 512.0
 """Of each rank, as the recorded cells have it."""
 Processes = Mapping[int, float]
 """Pid to MiB."""

@@ -301,7 +301,6 @@ def test_batches_are_those_of_the_loader_without_a_download(data: None) -> None:
 
 
 # Data files of ours that will not do are refused before anything starts, without torch.
-TOKENS = "scalewise.datasets.text_file.TokenFolder"
 TEXT = "scalewise.datasets.text_file.TextFile"
 
 

@@ -235,8 +235,8 @@ def measure_communication(
     gradient_bytes, buckets = ranks[0].gradient_bytes, ranks[0].gradient_buckets
     payload = _payload(ranks)
     if payload is None:
-        known = ranks[0].missing
-        why = known.get("phases") or known.get("exposed_comm_ms") or "no gradient bucket was seen"
+        told = ranks[0].missing
+        why = told.get("phases") or told.get("exposed_comm_ms") or "no gradient bucket was seen"
         missing["gradient bytes"] = why
     exposed = _exposed(config)
     doubted = _why_doubted(window, exposed)

@@ -18,6 +18,7 @@ from scalewise.analysis.losses import LossCurve, equal_samples
 from scalewise.analysis.remarks import Remark, of_gravity
 from scalewise.analysis.run import Run
 from scalewise.analysis.statistics import (
+    VERDICT_RUNS,
     RatioEstimate,
     adaptive,
     estimate_at,
@@ -226,7 +227,8 @@ def _pair(multi: Configuration, singles: Sequence[Configuration]) -> Pair | Refu
         if side.set_aside and len(side.runs) < MIN_RUNS:
             remedies = " and ".join(dict.fromkeys(one.remedy for one in side.set_aside))
             why = "; ".join(f"{one.cell.planned.name} {one.reason}" for one in side.set_aside)
-            return Refused(multi, f"{count_set_aside(side)}: run more {remedies}. {why}")
+            more = f"run {VERDICT_RUNS - len(side.runs)} more {remedies}"
+            return Refused(multi, f"{count_set_aside(side)}: {more}. {why}")
     for side in (multi, single):
         if not side.values("global_samples_per_s"):
             why = side.runs[0].missing.get("throughput", "not measured")

@@ -208,18 +208,24 @@ def _asked(pair: Pair) -> str:
 
 def _figures(pair: Pair) -> str:
     """``1.65x (1.52-1.79), efficiency 0.82, cost 1.21x.``"""
-    speedup = times(pair.speedup)
+    speedup, runs = times(pair.speedup), min(pair.speedup.n)
     if pair.multi.is_ceiling:
         return f"{speedup} of {pair.devices} independent models: one model reaches no more."
+    if runs < VERDICT_RUNS and any(one.code == "above_linear" for one in pair.remarks):
+        return f"{runs} {plural(runs, 'run')} of each cannot show more than linear scaling."
     cost = factor(pair.cost_ratio.value)
     return f"{speedup}, efficiency {factor(pair.efficiency.value)}, cost {cost}x."
 
 
 def _cause(analysis: Analysis, pair: Pair) -> str:
-    """What keeps a verdict open: others on the host, or a remark; else empty."""
+    """What keeps a verdict open: runs that do not count, others on the host; else empty."""
     if pair.verdict != "undecided":
         return ""
     for side in (pair.multi, pair.single):
+        other = [one for one in side.set_aside if not one.is_disturbed]
+        if len(other) >= len(side.runs):
+            of = f"{len(other)} of {len(other) + len(side.runs)} runs of {side.device_words}"
+            return f"Set aside are {of}: run it again {other[0].remedy}."
         budget = analysis.budget(side)
         loss = budget.loss("contention") if budget else None
         if budget and loss and loss.is_limit:

@@ -135,7 +135,10 @@ def _steps(config: Configuration) -> str | None:
     keys = ("max_steps", "measure.min_time_s", "warmup_steps")
     steps, least_s, warmup = (config.identity.get(key) for key in keys)
     if steps in (None, "None"):
-        return None if least_s in (None, "None") else f"{least_s} s of timed steps or more"
+        if least_s in (None, "None"):
+            lengths = {rank.length.min_time_s for rank in config.rank_summaries if rank.length}
+            least_s = f"{lengths.pop():g}" if len(lengths) == 1 else None
+        return None if least_s is None else f"{least_s} s of timed steps or more"
     return f"{steps} steps" + ("" if warmup is None else f" ({warmup} to warm up)")
 
 

@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from scalewise.analysis import (
+    FEWEST_BATCHES,
     Analysis,
     Configuration,
     Pair,
@@ -164,9 +165,15 @@ def _comparison(pairs: Sequence[Pair]) -> list[Section]:
     )
     compared = table("comparison", columns, ordered, is_whole=True)
     means = average_speedups(ordered)
+    few = f"fewer than {FEWEST_BATCHES} batch sizes are like it, so there is no mean"
+    alone = [
+        f"{pair.multi.label}: {few}"
+        for pair in ordered
+        if not pair.invalid and all(pair not in one.pairs for one in means)
+    ]
     return [
         Section("comparison", "", (Note(_COMPARISON_NOTE), compared)),
-        section("conclusion", "Average and conclusion", lines(map(average_line, means))),
+        section("conclusion", "Average and conclusion", lines([*map(average_line, means), *alone])),
     ]
 
 

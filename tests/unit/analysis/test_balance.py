@@ -69,7 +69,7 @@ def test_a_rank_sleeping_20_ms_a_step_is_named_although_all_steps_take_equally_l
     assert (first.first_step, last.last_step) == (int(cell.steps[0].timed().rows["step"][0]), 59)
     assert balance.behind_ms == pytest.approx(20.0, rel=0.01)
     assert balance.grade == "poor"
-    assert "rank 1" in advice(balance.grade, balance.slowest_rank, on_cpu=True)
+    assert "rank 1" in advice(balance.grade, balance.slowest_rank)
     usage = usage_of(cell.devices, cell)
     memory_cv = usage.cv("memory_used_mib")
     assert memory_cv < 1  # it cannot see the straggler

@@ -99,10 +99,10 @@ def join_rehearsal(folder: str, rank: int, world_size: int) -> None:
 
 def active() -> ScriptRecorder | None:
     """Who watches this process."""
-    return _active[-1] if _active else None
+    return watching[-1] if watching else None
 
 
-_active: list[ScriptRecorder] = []
+watching: list[ScriptRecorder] = []
 
 
 def watch(recorder: ScriptRecorder) -> contextlib.ExitStack:
@@ -114,8 +114,8 @@ def watch(recorder: ScriptRecorder) -> contextlib.ExitStack:
     undo.callback(recorder.steps.gradients.leave)
     _watch_backward(recorder, undo)
     _watch_loaders(recorder, undo)
-    _active.append(recorder)
-    undo.callback(_active.remove, recorder)
+    watching.append(recorder)
+    undo.callback(watching.remove, recorder)
     return undo
 
 
@@ -180,10 +180,7 @@ def _watch_loaders(recorder: ScriptRecorder, undo: contextlib.ExitStack) -> None
 
     @functools.wraps(inner)
     def fetch(self: Any) -> Any:
-        batch = recorder.fetch(inner, self)
-        if recorder.sampler is None:  # of validation one may come later
-            recorder.sampler = self._index_sampler
-        return batch
+        return recorder.fetch(inner, self)
 
     iterator.__next__ = fetch
     undo.callback(setattr, iterator, "__next__", inner)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -39,9 +40,9 @@ from scalewise.train import (
     RankContext,
     RunLength,
     TooLateError,
+    backward_id,
     file_store,
-    is_in_backward,
-    is_traced,
+    tracing_state,
 )
 from scalewise.train.recording import (
     BackgroundDrain,
@@ -57,6 +58,7 @@ from scalewise.train.recording import (
     untrained_summary,
 )
 
+_thread_id = threading.get_native_id
 GRACE_S = 15.0
 """For a script to leave by itself once it was told to; then its process is ended."""
 _LOOKED_AT = 3
@@ -96,6 +98,7 @@ class ScriptRecorder:
         self.look_at_backward: Callable[[bool], None] = lambda looks: None
         """Told whether backward passes are of any interest from now on; they are at first."""
         self._looks = True
+        self._looks_after = 0
         self.sampler: object = None
         """What tells the training loader the indices of each batch; None without any loader."""
         self._place, self._task = place, task
@@ -106,6 +109,8 @@ class ScriptRecorder:
         self._core_meter, self._run_queue = CoreUseMeter(), RunQueue()
         self._missing: dict[str, str] = {}
         self._logged: dict[str, float | torch.Tensor] = {}
+        self._append: Callable[[int, Mapping[str, Any]], None] = self._metrics.append_numbers
+        """Called with the ranks and what was logged in a step, after its loss."""
         self._length: RunLength | None = None
         self._thread = threading.get_native_id()
         """The one that trains: no thread of a fork has its number."""
@@ -196,7 +201,7 @@ class ScriptRecorder:
         For one that another thread fetches ahead nobody waits.
         """
         if (
-            threading.get_native_id() != self._thread
+            _thread_id() != self._thread
             or self._fetching
             or self._has_ended
             or not self.moments.begin_fetch()
@@ -207,6 +212,8 @@ class ScriptRecorder:
             batch = next_batch(*args)
         finally:
             self._fetching = False
+        if self.sampler is None and args:  # of validation one may come later
+            self.sampler = args[0]._index_sampler
         # Nothing is trained on one that is fetched in an evaluation.
         self.moments.end_fetch(count_samples(batch) if torch.is_grad_enabled() else 0)
         return batch
@@ -218,17 +225,16 @@ class ScriptRecorder:
                 shape = tuple(value.shape)
                 raise ValueError(f"log: found {name!r} of shape {shape}; allowed: one number")
             # A sum that goes on is written into; on a CPU nothing has to be waited for.
-            value = float(value.detach()) if value.is_cpu else value.detach().clone()
+            if value.is_cpu:
+                value = float(value.item())
+            else:
+                value = value.detach().clone()
+                self._append = functools.partial(self._metrics.append, 0)
         self._logged[logged_name(name)] = value
 
     def note(self, what: str, why: str) -> None:
         """Something about this training that its figures do not show."""
         self._missing[what] = why
-
-    def _append_logged(self) -> None:
-        """Once a step, after its loss: ranks need not log alike."""
-        self._metrics.append(0, self._place.world_size, self._logged)
-        self._logged = {}
 
     def _on_optimizer(self, optimizer: Optimizer) -> None:
         if self._has_ended:
@@ -258,11 +264,15 @@ class ScriptRecorder:
             return
         samples, scores, learns = 0, False, torch.is_grad_enabled()
         if learns:
-            if is_traced() or (self._learns and is_in_backward()):
+            if tracing_state() is not None or (self._learns and backward_id() >= 0):
                 return  # nothing is trained, or a checkpoint runs the same batch anew
-            samples = count_samples(args) or (count_samples(kwargs) if kwargs else 0)
-            if type(samples) is not int:
-                return  # it is exported, with a symbol for the number
+            first = args[0] if args else None
+            if type(first) is torch.Tensor and first.ndim:  # mostly: of anything else it takes long
+                samples = first.shape[0]
+            if not samples:
+                samples = count_samples(args) or (count_samples(kwargs) if kwargs else 0)
+                if type(samples) is not int:
+                    return  # it is exported, with a symbol for the number
             if self.steps.batch_shape is None:
                 self.steps.batch_shape = first_shape(args) or first_shape(kwargs)
         else:
@@ -287,24 +297,34 @@ class ScriptRecorder:
     def _on_step(self) -> None:
         """A step was ended; the training thread is about to fetch or to run a model."""
         steps = self.steps.steps
-        if (steps + 1) % self._metrics.every_n_steps < 2:
-            self.losses.end_step()
-        if self._logged:
-            self._append_logged()
-        if self._has_ended:
-            return
-        if steps <= self._begins_until:
-            self._begin_timing(steps)
-        looks = self.moments.divides or self.losses.is_due
-        if looks != self._looks:
-            self._looks = looks
-            self.look_at_backward(looks)
         try:
-            self._background.check()
+            if steps >= self._looks_after:
+                self._look_around(steps)
+            if self._logged:
+                self._append(self._place.world_size, self._logged)
+                self._logged = {}
+            if self._has_ended:
+                return
             if self._length is not None:
                 self._last = self._length.settle()
         except (OSError, TooLateError) as error:
             self._give_up(error)
+        looks = self.moments.divides or self.losses.is_due
+        if looks != self._looks:
+            self._looks = looks
+            self.look_at_backward(looks)
+
+    def _look_around(self, steps: int) -> None:
+        """After the step whose loss is kept and the one before, and after each of the first."""
+        self.losses.end_step()
+        every = self._metrics.every_n_steps
+        self._looks_after = steps + max(1, every - 1 - steps % every)
+        if self._has_ended:
+            return
+        self._background.check()
+        if steps <= self._begins_until:
+            self._looks_after = steps + 1
+            self._begin_timing(steps)
 
     def _begin_timing(self, steps: int) -> None:
         if steps < self.steps.warmup_steps:
@@ -404,7 +424,7 @@ class ScriptRecorder:
                 "other_threads_cpu_ms_per_step": other_threads_ms,
             }
             if self._logged:
-                self._append_logged()
+                self._append(self._place.world_size, self._logged)
             self._background.stop()
             self._save_shard()
             self.folder.save_rank(replace(self._summary(looks), **host_figures))

@@ -148,6 +148,9 @@ class ScriptSteps:
             return
         self._take(_OPTIMIZER_END)
         self._last, who = _OPTIMIZER_END, id(optimizer)
+        if who == self._leader and not (self.is_due or self.unseen or self.tells_all):
+            self._others, self.is_due = 0, True  # as mostly
+            return
         if who != self._leader:
             self._others += 1
             if self._leader is None or self._others > _RETIRED_AFTER:
@@ -166,15 +169,19 @@ class ScriptSteps:
         self.is_due, self.unseen = False, 0
         if self._last != _OPTIMIZER_END:
             self._take(_OPTIMIZER_END)  # its moment is the end of the step
-        fed = min(filter(None, self._fed.values()), default=0)
-        if fed and self._fetched:
+        samples = fed = min(filter(None, self._fed.values()), default=0)
+        untimed = self._scored
+        if not fed:
+            samples = self._fetched
+            # The first one whose models are not fed any more: nobody counted what was fetched for
+            # it, and another one may be run instead.
+            if not self._counts_fetched:
+                untimed, self.unseen = True, 1
+        elif self._fetched:
             self._unlike += 1 if fed != self._fetched else -1
             if fed != self._fetched:
                 self._last_unlike = fed, self._fetched
-        # The first one whose models are not fed any more: nobody counted what was fetched for it.
-        uncounted = not (fed or self._counts_fetched)
-        self.unseen = int(uncounted)  # another one may be run instead
-        self._timer.end_step(0, fed or self._fetched, self._scored or uncounted)
+        self._timer.end_step(0, samples, untimed)
         self._last, self._scored = None, False
         self._fetched = self._batch = 0
         self._counts_fetched, self.divides = not fed, self._timer.clock.divides

@@ -29,7 +29,7 @@ from scalewise.host import data_identity
 from scalewise.records import CellFolder, DeviceInfo, build
 from scalewise.script.place import Task, take_place
 from scalewise.script.recorder import RunEnds, ScriptRecorder, first_parameter
-from scalewise.train import collect_started, note_imported
+from scalewise.train import collect_started, leave_out_of_graphs, note_imported
 
 
 def begin(optimizer: torch.optim.Optimizer, *, in_child: bool) -> None:
@@ -107,6 +107,8 @@ watching: list[ScriptRecorder] = []
 
 def watch(recorder: ScriptRecorder) -> contextlib.ExitStack:
     """Tell ``recorder`` what the script does, until the stack is closed."""
+    # Also where a function holds the whole step: what it calls of ours runs as it is.
+    leave_out_of_graphs("scalewise")
     undo = contextlib.ExitStack()
     undo.callback(register_optimizer_step_pre_hook(recorder.moments.begin_optimizer).remove)
     undo.callback(register_optimizer_step_post_hook(recorder.moments.end_optimizer).remove)

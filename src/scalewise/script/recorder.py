@@ -23,6 +23,7 @@ from scalewise.config import ConfigError, ending_of
 from scalewise.host import CoreUseMeter, RunQueue
 from scalewise.records import (
     BACKWARD_LOSS,
+    UNCOUNTED,
     CellFolder,
     DeviceInfo,
     ExecutionRecord,
@@ -248,11 +249,12 @@ class ScriptRecorder:
         if self.moments.unseen:
             self.models.look_again()
         if self.moments.unseen > _UNSEEN_UP_TO:
-            self._give_up(ConfigError(
-                f"{self._task.name}: found {_UNSEEN_UP_TO} optimizer steps, no forward of a "
-                "module that holds their parameters and no batch of a DataLoader, so nothing tells "
-                "its steps; allowed: a model that is called, or a DataLoader"
-            ))  # fmt: skip
+            self.moments.go_alone()
+            self._before = self._fingerprint()
+            self._missing[UNCOUNTED] = (
+                "no model was seen to be called, as within a function that torch.compile made, and "
+                "no DataLoader: a step of a rank counts as one sample"
+            )
         if self.moments.is_due and self._last is not None and self.steps.steps + 1 >= self._last:
             self._end_in_time()
 
@@ -279,7 +281,10 @@ class ScriptRecorder:
             scores = not model.training
         self._learns = learns
         self.moments.begin_forward(id(model), samples, scores)
-        if self._last is not None and self.steps.steps >= self._last:
+        self._end_after_last(self.steps.steps)
+
+    def _end_after_last(self, steps: int) -> None:
+        if self._last is not None and steps >= self._last:
             self.finish()
             self._leave()
 
@@ -307,6 +312,8 @@ class ScriptRecorder:
                 return
             if self._length is not None:
                 self._last = self._length.settle()
+            if self.moments.alone:  # no forward comes at which it could end
+                self._end_after_last(steps)
         except (OSError, TooLateError) as error:
             self._give_up(error)
         looks = self.moments.divides or self.losses.is_due
@@ -463,7 +470,11 @@ class ScriptRecorder:
         self._missing["audit of data"] = f"which samples a rank fed was not checked: {why}"
 
     def _trained(self) -> dict[int, torch.Tensor]:
-        return {id(one): one for model in self.models.found for one in model.parameters()}
+        trained: list[torch.Tensor] = [p for model in self.models.found for p in model.parameters()]
+        if not trained:
+            groups = (group for o in self.moments.optimizers.values() for group in o.param_groups)
+            trained = [one for group in groups for one in group["params"]]
+        return {id(one): one for one in trained}
 
     def _summary(self, looks: bool) -> RankSummary:
         steps, optimizers = self.steps, tuple(self.moments.optimizers.values())

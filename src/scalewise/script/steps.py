@@ -41,7 +41,7 @@ class ScriptSteps:
         self._timer = timer
         self._take = timer.mark
         self._on_step, self._on_optimizer = on_step, on_optimizer
-        self.tells_all = False
+        self.tells_all = self.alone = False
         self.optimizers: dict[int, Any] = {}
         """Those that stepped, by ``id``."""
         self._last: Mark | None = None
@@ -161,6 +161,15 @@ class ScriptSteps:
         if self.unseen or self.tells_all or who not in self.optimizers:
             self._on_optimizer(optimizer)
             self.optimizers[who] = optimizer
+        if self.alone and self.is_due:
+            self.end_due_step()
+
+    def go_alone(self) -> None:
+        """From the present moment on a step ends with the optimizer that leads: nothing else is
+        seen of it, and each counts as one sample."""
+        self.alone = self.tells_all = True
+        self.is_due, self.unseen, self._last = False, 0, None
+        self._timer.restart_step()
 
     def end_due_step(self) -> None:
         """End the step, which is due."""
@@ -172,7 +181,7 @@ class ScriptSteps:
         samples = fed = min(filter(None, self._fed.values()), default=0)
         untimed = self._scored
         if not fed:
-            samples = self._fetched
+            samples = self._fetched or int(self.alone)
             # The first one whose models are not fed any more: nobody counted what was fetched for
             # it, and another one may be run instead.
             if not self._counts_fetched:

@@ -23,4 +23,5 @@ from .rehearsal import join_alone as join_alone
 from .torch_internals import backward_id as backward_id
 from .torch_internals import default_store as default_store
 from .torch_internals import file_store as file_store
+from .torch_internals import leave_out_of_graphs as leave_out_of_graphs
 from .torch_internals import tracing_state as tracing_state

@@ -22,12 +22,17 @@ if TYPE_CHECKING:
 
 copy_all = torch._foreach_copy_
 """One launch for a list of tensors."""
-
-
 tracing_state: Callable[[], object] = torch._C._get_tracing_state
 """None unless ``torch.jit.trace`` runs: sizes are tensors then."""
 backward_id: Callable[[], int] = torch._C._current_graph_task_id
 """Of which backward pass this thread runs a part; -1 outside of any."""
+
+
+def leave_out_of_graphs(package: str) -> None:
+    """Let ``torch.compile``, once it was asked for, trace nothing of ``package``."""
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    if rules is not None:
+        rules.add(package)
 
 
 def work_of_future(future: Any) -> Any:

@@ -1,5 +1,6 @@
 """One line in a training loop: what it records, and what it leaves alone."""
 
+import contextlib
 import os
 import queue
 import subprocess
@@ -20,7 +21,7 @@ import scalewise
 from scalewise.analysis import analyse, load_sweep
 from scalewise.config import ConfigError
 from scalewise.host import ENV_SCRIPT
-from scalewise.records import CellFolder, SweepFolder, read_metrics, read_steps
+from scalewise.records import UNCOUNTED, CellFolder, SweepFolder, read_metrics, read_steps
 from scalewise.script import monitored
 from scalewise.script.entry import active
 from scalewise.train import describe_model
@@ -267,6 +268,35 @@ def test_what_it_does_not_take_is_one_clear_line(given: list[Any], message: str)
 def test_a_script_without_lightning_is_not_made_to_wait_for_it() -> None:
     seen = "import sys, scalewise; scalewise.monitor; sys.exit('pytorch_lightning' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", seen], check=False).returncode == 0
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_a_step_within_a_compiled_function_is_timed_and_none_of_it_is_traced(
+    tmp_path: Path,
+) -> None:
+    ended = []
+    for folder in (None, tmp_path / "records"):
+        torch.manual_seed(0)
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+
+        @torch.compile(backend="eager")
+        def step(batch: torch.Tensor, model: Any = model, optimizer: Any = optimizer) -> None:
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+
+        with contextlib.ExitStack() as stack:
+            if folder is not None:
+                stack.enter_context(scalewise.monitor(model, optimizer, folder=folder))
+            for batch in batches(60):
+                step(batch)
+        ended.append([one.detach() for one in model.parameters()])
+    assert all(map(torch.equal, *ended))
+    (rank,) = cells(tmp_path / "records")[0].load_result().ranks
+    assert 30 < rank.steps_completed == rank.samples_fed < 60
+    assert UNCOUNTED in rank.missing
+    assert (rank.parameters_total, rank.parameters_changed) == (10, True)
 
 
 def test_a_number_is_a_number(tmp_path: Path) -> None:

@@ -155,10 +155,19 @@ def _watch_backward(recorder: ScriptRecorder, undo: contextlib.ExitStack) -> Non
         finally:
             moments.end_backward()
 
+    is_in_place = False
+
     def look(looks: bool) -> None:
+        nonlocal is_in_place
         before, after = (inner, backward) if looks else (backward, inner)
-        if torch.autograd.backward is before:  # else another one patched it meanwhile
-            torch.autograd.backward = after
+        if torch.autograd.backward is before:
+            torch.autograd.backward, is_in_place = after, looks
+        elif looks and not is_in_place:  # another one patched torch's; if ours, it calls that
+            recorder.note(
+                "backward",
+                "something else took the place of torch.autograd.backward "
+                "amid training: later steps have no phase of that name, and no loss",
+            )
 
     look(True)
     recorder.look_at_backward = look

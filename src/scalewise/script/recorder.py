@@ -256,6 +256,9 @@ class ScriptRecorder:
                 "no DataLoader: a step of a rank counts as one sample"
             )
         if self.moments.is_due and self._last is not None and self.steps.steps + 1 >= self._last:
+            if self.moments.alone:  # no forward comes at which it could end
+                self.finish()
+                self._leave()
             self._end_in_time()
 
     def _on_forward(
@@ -281,10 +284,7 @@ class ScriptRecorder:
             scores = not model.training
         self._learns = learns
         self.moments.begin_forward(id(model), samples, scores)
-        self._end_after_last(self.steps.steps)
-
-    def _end_after_last(self, steps: int) -> None:
-        if self._last is not None and steps >= self._last:
+        if self._last is not None and self.steps.steps >= self._last:
             self.finish()
             self._leave()
 
@@ -312,8 +312,6 @@ class ScriptRecorder:
                 return
             if self._length is not None:
                 self._last = self._length.settle()
-            if self.moments.alone:  # no forward comes at which it could end
-                self._end_after_last(steps)
         except (OSError, TooLateError) as error:
             self._give_up(error)
         looks = self.moments.divides or self.losses.is_due

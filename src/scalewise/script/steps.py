@@ -141,8 +141,9 @@ class ScriptSteps:
     def end_optimizer(self, optimizer: Any, *_: object) -> None:
         self._optimizing -= 1
         if self._optimizing:
-            self._optimizing = max(0, self._optimizing)  # it began before anybody watched
-            if id(optimizer) == self._leader and not self.is_due:
+            if self._optimizing < 0:  # it began before anybody watched
+                self._optimizing = 0
+            elif self._leader in (None, id(optimizer)) and not self.is_due:
                 # Should a forward come before the outer one ends, then that was given up.
                 self.is_due, self.unseen = True, -1
             return

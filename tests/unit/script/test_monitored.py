@@ -1,6 +1,7 @@
 """One line in a training loop: what it records, and what it leaves alone."""
 
 import contextlib
+import functools
 import os
 import queue
 import subprocess
@@ -102,6 +103,28 @@ def test_backward_is_watched_for_phases_and_for_losses_alone(tmp_path: Path) -> 
     assert watched.count(False) > 20
     rows = read_metrics(cells(tmp_path / "records")[0].metrics_path(0))
     assert [row.step for row in rows if "backward_loss" in row.values] == [*range(10, 331, 10)]
+
+
+@pytest.mark.parametrize(("patched_after", "is_lost"), [(20, False), (ALL_DIVIDED + 20, True)])
+def test_what_patches_backward_amid_training_takes_no_phase_unsaid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patched_after: int, is_lost: bool
+) -> None:
+    """Over the hook it is called by that; in its place while it rests, none comes any more."""
+    patched = []
+
+    def patch(i: int, m: Any) -> None:
+        inner = torch.autograd.backward
+        if i >= patched_after and not patched and (inner is plain) == is_lost:
+            patched.append(i)
+            monkeypatch.setattr(torch.autograd, "backward", functools.partial(inner))
+
+    plain = torch.autograd.backward
+    train(tmp_path / "records", steps=ALL_DIVIDED + 120, each=patch)
+    (cell,) = cells(tmp_path / "records")
+    (rank,) = cell.load_result().ranks
+    late = read_steps(cell.steps_path(0), 0).rows["host_backward_ms"][patched[0] + 1 :]
+    assert (late > 0).any() != is_lost
+    assert ("backward" in rank.missing) == is_lost
 
 
 def test_equal_trainings_are_repeats_and_others_are_not(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -121,13 +120,11 @@ def watch(recorder: ScriptRecorder) -> contextlib.ExitStack:
     return undo
 
 
-def _in_this_process() -> Callable[[], bool]:
-    pid = os.getpid()
-    return lambda: os.getpid() == pid  # not in a fork of it
-
-
 def _await_the_end(recorder: ScriptRecorder) -> None:
-    here, before = _in_this_process(), sys.excepthook
+    pid, before = os.getpid(), sys.excepthook
+
+    def here() -> bool:
+        return os.getpid() == pid  # not in a fork of it
 
     def on_error(
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
@@ -163,11 +160,8 @@ def _watch_backward(recorder: ScriptRecorder, undo: contextlib.ExitStack) -> Non
         if torch.autograd.backward is before:
             torch.autograd.backward, is_in_place = after, looks
         elif looks and not is_in_place:  # another one patched torch's; if ours, it calls that
-            recorder.note(
-                "backward",
-                "something else took the place of torch.autograd.backward "
-                "amid training: later steps have no phase of that name, and no loss",
-            )
+            why = "something else took its place in torch.autograd amid training; its loss is too"
+            recorder.note("backward", why)
 
     look(True)
     recorder.look_at_backward = look

@@ -226,11 +226,9 @@ class ScriptRecorder:
                 shape = tuple(value.shape)
                 raise ValueError(f"log: found {name!r} of shape {shape}; allowed: one number")
             # A sum that goes on is written into; on a CPU nothing has to be waited for.
-            if value.is_cpu:
-                value = float(value.item())
-            else:
-                value = value.detach().clone()
+            if not value.is_cpu:
                 self._append = functools.partial(self._metrics.append, 0)
+            value = float(value.item()) if value.is_cpu else value.detach().clone()
         self._logged[logged_name(name)] = value
 
     def note(self, what: str, why: str) -> None:
@@ -444,14 +442,6 @@ class ScriptRecorder:
         # In the models' order: an optimizer may hold another part of them on each rank.
         return parameter_fingerprint(self._trained().values(), self._device)
 
-    @property
-    def _fed_unlike_fetched(self) -> Mapping[str, str]:
-        found = self.moments.fed_unlike_fetched
-        if found is None:
-            return {}
-        said = "models were given {:,} samples a step, which count, and loaders gave {:,}"
-        return {"sample count": said.format(*found)}
-
     def _save_shard(self) -> None:
         """Keep which samples this rank fed, where that is known; else why nobody checks it."""
         ranks, share = self._ranks, share_of(self.sampler)
@@ -479,6 +469,9 @@ class ScriptRecorder:
         every = self._trained().values()
         after = self._fingerprint() if looks and steps.steps else None
         several = self._place.world_size > 1
+        if unlike := self.moments.fed_unlike_fetched:
+            said = "models were given {:,} samples a step, which count, and loaders gave {:,}"
+            self._missing["sample count"] = said.format(*unlike)
         return replace(
             untrained_summary(self._rank),
             **gpu_memory(self._rank.device),
@@ -497,11 +490,7 @@ class ScriptRecorder:
             step_rows=steps.rows,
             metrics=self._metrics.final,
             metric_rows=self._metrics.rows,
-            missing={
-                **self._missing,
-                **self._fed_unlike_fetched,
-                **steps.missing,
-            },
+            missing={**self._missing, **steps.missing},
             communication=steps.gradients.record(steps.steps - steps.warmup_steps),
             parameters_changed=after != self._before if after and self._before else None,
             replica_fingerprint=after if several else None,

@@ -150,18 +150,13 @@ class StepClock:
         self._start_event = end_event = last.events[_END]
         self._taken = taken = self._taken + 1
         if self._ends_alone:  # the rest is left to the recording thread
-            self._finished.append(
-                (number, epoch, samples, flags, start_ns, start_event, end_ns, end_event)
-            )
+            whole = number, epoch, samples, flags, start_ns, start_event, end_ns, end_event
+            self._finished.append(whole)
             if taken != self._drawn:
                 return  # the next one marks its end in the same place
         else:
-            self._finished.append(
-                MarkedStep(
-                    number, epoch, samples, flags, start_ns, start_event, self._batches,
-                    self.divides,
-                )
-            )  # fmt: skip
+            begin = start_ns, start_event, self._batches, self.divides
+            self._finished.append(MarkedStep(number, epoch, samples, flags, *begin))
         self._batch = MarkedBatch()
         self._batches = [self._batch]
         if taken == self._drawn:
@@ -252,14 +247,13 @@ class StepClock:
 
 
 def whole_step(
-    number: int, epoch: int, samples: int, flags: int,
-    start_ns: int, start_event: torch.cuda.Event | None,
-    end_ns: int, end_event: torch.cuda.Event | None,
+    number: int, epoch: int, samples: int, flags: int, start_ns: int, start: Any, end_ns: int,
+    end: Any,
 ) -> MarkedStep:  # fmt: skip
-    """A step of which the end alone was marked."""
+    """A step of which the end alone was marked, in ns and by its event."""
     batch = MarkedBatch()
-    batch.host_ns[_END], batch.events[_END] = end_ns, end_event
-    return MarkedStep(number, epoch, samples, flags, start_ns, start_event, [batch], False)
+    batch.host_ns[_END], batch.events[_END] = end_ns, end
+    return MarkedStep(number, epoch, samples, flags, start_ns, start, [batch], False)
 
 
 BEGINS = {begin: name for name, (begin, _) in PHASES_FROM_TO.items()}

@@ -122,10 +122,7 @@ def rehearse_group(folder: str, dist: Any) -> None:
 if "SCALEWISE_SCRIPT" in os.environ:
     keep_to_cores()
     _place = json.loads(os.environ["SCALEWISE_SCRIPT"])
-    _changes: dict[str, Callable[[Any], None]] = {
-        "torch.optim": await_first_step,
-        "torch._dynamo.trace_rules": lambda rules: rules.add("scalewise"),  # no graph holds a hook
-    }
+    _changes: dict[str, Callable[[Any], None]] = {"torch.optim": await_first_step}
     if _place["rehearsed"]:
         _changes["torch.distributed"] = functools.partial(rehearse_group, _place["folder"])
     sys.meta_path.insert(0, AwaitTorch(_changes))

@@ -20,6 +20,7 @@ from team import answer, between, endless, mark, step_by_hand, team_folder
 from scalewise.train.recording import CellRecorder, Mark
 from scalewise.train.recording.background import Drain, GiveWay
 from scalewise.train.recording.gradient_communication import GradientWatch
+from scalewise.train.recording.step_clock import whole_step
 
 SHORTEST_S, LONGEST_S = 0.4, 0.9
 """Of a window: what beats once a second falls into another place of each."""
@@ -235,7 +236,9 @@ class Switches:
         with self._draining:
             if self._held is not None:
                 while len(clock._finished) > self._held[0]:
-                    clock._pool.extend(clock._finished.pop().spent_events())
+                    step = clock._finished.pop()
+                    step = whole_step(*step) if isinstance(step, tuple) else step
+                    clock._pool.extend(step.spent_events())
                 while len(pending) > self._held[1]:
                     pending.pop()
             background._drains[:] = self._drains if on else []

@@ -20,15 +20,15 @@ from scalewise.analysis.step_parts import long_step_figures
 from scalewise.analysis.steps import pipeline_of
 from scalewise.analysis.validity import check_published, untrained_steps
 from scalewise.analysis.verdict import LINEAR_UP_TO, outliers, stability_warning
-from scalewise.records import BACKWARD_LOSS, advice
+from scalewise.records import BACKWARD_LOSS, UNCOUNTED, advice
 
 Budgets = Mapping[str, LossBudget]
 """``config_id`` to where its time goes; absent where no run of it was timed."""
 _POWER_CAP = "power cap"
 """As the device series name it."""
 _OF_A_PAIR = (
-    "superlinear", "invalid_baseline", "contention", "learns_less", "above_linear", "medians",
-    "clocks",
+    "superlinear", "invalid_baseline", "contention", "uncounted", "learns_less", "above_linear",
+    "medians", "clocks",
 )  # fmt: skip
 """What is said of no configuration alone."""
 _MOST_NAMED = 3
@@ -48,6 +48,12 @@ def doubt_speedup(pair: Pair, budgets: Budgets) -> Pair:
     if pair.invalid:
         return pair
     found = [*_of_speedup(pair, budgets), *_of_both_sides(pair, budgets)]
+    if sides := [
+        side.device_words
+        for side in (pair.single, pair.multi)
+        if any(UNCOUNTED in rank.missing for rank in side.rank_summaries)
+    ]:
+        found = [Remark("uncounted", {"sides": " and ".join(sides)})]
     about = pair.multi.config_id
     own = (one for side in (pair.single, pair.multi) for one in _of_timing(side))
     return replace(pair, remarks=(*(replace(one, about=about) for one in found), *own))

@@ -51,6 +51,7 @@ from .folders import numbered_files as numbered_files
 from .folders import sweeps_in as sweeps_in
 from .metrics import BACKWARD_LOSS as BACKWARD_LOSS
 from .metrics import GRADES as GRADES
+from .metrics import UNCOUNTED as UNCOUNTED
 from .metrics import Grade as Grade
 from .metrics import MetricRow as MetricRow
 from .metrics import MetricsWriter as MetricsWriter

@@ -12,7 +12,6 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -29,7 +28,7 @@ from scalewise.host import data_identity
 from scalewise.records import CellFolder, DeviceInfo, build
 from scalewise.script.place import Task, take_place
 from scalewise.script.recorder import RunEnds, ScriptRecorder, first_parameter
-from scalewise.train import collect_started, note_imported
+from scalewise.train import collect_started, leave_out_of_graphs, note_imported
 
 
 def begin(optimizer: torch.optim.Optimizer, *, in_child: bool) -> None:
@@ -99,14 +98,16 @@ def join_rehearsal(folder: str, rank: int, world_size: int) -> None:
 
 def active() -> ScriptRecorder | None:
     """Who watches this process."""
-    return _active[-1] if _active else None
+    return watching[-1] if watching else None
 
 
-_active: list[ScriptRecorder] = []
+watching: list[ScriptRecorder] = []
 
 
 def watch(recorder: ScriptRecorder) -> contextlib.ExitStack:
     """Tell ``recorder`` what the script does, until the stack is closed."""
+    # Also where a function holds the whole step: what it calls of ours runs as it is.
+    leave_out_of_graphs("scalewise")
     undo = contextlib.ExitStack()
     undo.callback(register_optimizer_step_pre_hook(recorder.moments.begin_optimizer).remove)
     undo.callback(register_optimizer_step_post_hook(recorder.moments.end_optimizer).remove)
@@ -114,18 +115,16 @@ def watch(recorder: ScriptRecorder) -> contextlib.ExitStack:
     undo.callback(recorder.steps.gradients.leave)
     _watch_backward(recorder, undo)
     _watch_loaders(recorder, undo)
-    _active.append(recorder)
-    undo.callback(_active.remove, recorder)
+    watching.append(recorder)
+    undo.callback(watching.remove, recorder)
     return undo
 
 
-def _in_this_process() -> Callable[[], bool]:
-    pid = os.getpid()
-    return lambda: os.getpid() == pid  # not in a fork of it
-
-
 def _await_the_end(recorder: ScriptRecorder) -> None:
-    here, before = _in_this_process(), sys.excepthook
+    pid, before = os.getpid(), sys.excepthook
+
+    def here() -> bool:
+        return os.getpid() == pid  # not in a fork of it
 
     def on_error(
         kind: type[BaseException], error: BaseException, trace: TracebackType | None
@@ -153,10 +152,16 @@ def _watch_backward(recorder: ScriptRecorder, undo: contextlib.ExitStack) -> Non
         finally:
             moments.end_backward()
 
+    is_in_place = False
+
     def look(looks: bool) -> None:
+        nonlocal is_in_place
         before, after = (inner, backward) if looks else (backward, inner)
-        if torch.autograd.backward is before:  # else another one patched it meanwhile
-            torch.autograd.backward = after
+        if torch.autograd.backward is before:
+            torch.autograd.backward, is_in_place = after, looks
+        elif looks and not is_in_place:  # another one patched torch's; if ours, it calls that
+            why = "something else took its place in torch.autograd amid training; its loss is too"
+            recorder.note("backward", why)
 
     look(True)
     recorder.look_at_backward = look
@@ -180,10 +185,7 @@ def _watch_loaders(recorder: ScriptRecorder, undo: contextlib.ExitStack) -> None
 
     @functools.wraps(inner)
     def fetch(self: Any) -> Any:
-        batch = recorder.fetch(inner, self)
-        if recorder.sampler is None:  # of validation one may come later
-            recorder.sampler = self._index_sampler
-        return batch
+        return recorder.fetch(inner, self)
 
     iterator.__next__ = fetch
     undo.callback(setattr, iterator, "__next__", inner)

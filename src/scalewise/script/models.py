@@ -42,15 +42,16 @@ class Hook:
 
 _hooks: dict[int, Hook] = {}
 """By the ``id`` of the model."""
+_find, _is_compiling = _hooks.get, torch.compiler.is_dynamo_compiling  # torch asks twice a call
 
 
 class _Place:
     """In the class of a watched model, where torch looks for a compiled call."""
 
     def __get__(self, model: nn.Module | None, kind: object = None) -> Any:
-        # No graph is to hold a hook.
-        hook = None if torch.compiler.is_dynamo_compiling() else _hooks.get(id(model))
-        return hook if hook or model is None else model.__dict__.get(_PLACE)
+        if (hook := _find(id(model))) and not _is_compiling():  # no graph is to hold a hook
+            return hook
+        return None if model is None else model.__dict__.get(_PLACE)
 
     def __set__(self, model: nn.Module, call: Any) -> None:
         if not isinstance(call, Hook):  # put back as it was found, it would call itself

@@ -23,7 +23,7 @@ from scalewise.config import ConfigError, require
 from scalewise.gpu import DeviceSampler
 from scalewise.host import ENV_SCRIPT, place_id, say
 from scalewise.records import CellFolder, DeviceInfo, RankSummary, build, load_or_none, to_plain
-from scalewise.script.entry import active, watch
+from scalewise.script.entry import active, watch, watching
 from scalewise.script.place import Place, Task
 from scalewise.script.recorder import ScriptRecorder, first_parameter
 from scalewise.train import (
@@ -131,9 +131,8 @@ class ScriptMonitor:
 
     def log(self, name: str, value: float | torch.Tensor) -> None:
         """Record a number of the present step. A tensor is read late, so that nothing waits."""
-        recorder = active()
-        if recorder is not None:
-            recorder.log(name, value)
+        if watching:
+            watching[-1].log(name, value)
 
     def begin(self, optimizers: list[Any], models: list[nn.Module]) -> None:
         """Record from now on, unless this process is recorded already."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import os
 import threading
 from collections.abc import Callable, Mapping
@@ -22,6 +23,7 @@ from scalewise.config import ConfigError, ending_of
 from scalewise.host import CoreUseMeter, RunQueue
 from scalewise.records import (
     BACKWARD_LOSS,
+    UNCOUNTED,
     CellFolder,
     DeviceInfo,
     ExecutionRecord,
@@ -39,9 +41,9 @@ from scalewise.train import (
     RankContext,
     RunLength,
     TooLateError,
+    backward_id,
     file_store,
-    is_in_backward,
-    is_traced,
+    tracing_state,
 )
 from scalewise.train.recording import (
     BackgroundDrain,
@@ -57,6 +59,7 @@ from scalewise.train.recording import (
     untrained_summary,
 )
 
+_thread_id = threading.get_native_id
 GRACE_S = 15.0
 """For a script to leave by itself once it was told to; then its process is ended."""
 _LOOKED_AT = 3
@@ -96,6 +99,7 @@ class ScriptRecorder:
         self.look_at_backward: Callable[[bool], None] = lambda looks: None
         """Told whether backward passes are of any interest from now on; they are at first."""
         self._looks = True
+        self._looks_after = 0
         self.sampler: object = None
         """What tells the training loader the indices of each batch; None without any loader."""
         self._place, self._task = place, task
@@ -106,6 +110,8 @@ class ScriptRecorder:
         self._core_meter, self._run_queue = CoreUseMeter(), RunQueue()
         self._missing: dict[str, str] = {}
         self._logged: dict[str, float | torch.Tensor] = {}
+        self._append: Callable[[int, Mapping[str, Any]], None] = self._metrics.append_numbers
+        """Called with the ranks and what was logged in a step, after its loss."""
         self._length: RunLength | None = None
         self._thread = threading.get_native_id()
         """The one that trains: no thread of a fork has its number."""
@@ -196,7 +202,7 @@ class ScriptRecorder:
         For one that another thread fetches ahead nobody waits.
         """
         if (
-            threading.get_native_id() != self._thread
+            _thread_id() != self._thread
             or self._fetching
             or self._has_ended
             or not self.moments.begin_fetch()
@@ -207,6 +213,8 @@ class ScriptRecorder:
             batch = next_batch(*args)
         finally:
             self._fetching = False
+        if self.sampler is None and args:  # of validation one may come later
+            self.sampler = args[0]._index_sampler
         # Nothing is trained on one that is fetched in an evaluation.
         self.moments.end_fetch(count_samples(batch) if torch.is_grad_enabled() else 0)
         return batch
@@ -218,17 +226,14 @@ class ScriptRecorder:
                 shape = tuple(value.shape)
                 raise ValueError(f"log: found {name!r} of shape {shape}; allowed: one number")
             # A sum that goes on is written into; on a CPU nothing has to be waited for.
-            value = float(value.detach()) if value.is_cpu else value.detach().clone()
+            if not value.is_cpu:
+                self._append = functools.partial(self._metrics.append, 0)
+            value = float(value.item()) if value.is_cpu else value.detach().clone()
         self._logged[logged_name(name)] = value
 
     def note(self, what: str, why: str) -> None:
         """Something about this training that its figures do not show."""
         self._missing[what] = why
-
-    def _append_logged(self) -> None:
-        """Once a step, after its loss: ranks need not log alike."""
-        self._metrics.append(0, self._place.world_size, self._logged)
-        self._logged = {}
 
     def _on_optimizer(self, optimizer: Optimizer) -> None:
         if self._has_ended:
@@ -242,12 +247,16 @@ class ScriptRecorder:
         if self.moments.unseen:
             self.models.look_again()
         if self.moments.unseen > _UNSEEN_UP_TO:
-            self._give_up(ConfigError(
-                f"{self._task.name}: found {_UNSEEN_UP_TO} optimizer steps, no forward of a "
-                "module that holds their parameters and no batch of a DataLoader, so nothing tells "
-                "its steps; allowed: a model that is called, or a DataLoader"
-            ))  # fmt: skip
+            self.moments.go_alone()
+            self._before = self._fingerprint()
+            self._missing[UNCOUNTED] = (
+                "no model was seen to be called, as within a function that torch.compile made, and "
+                "no DataLoader: a step of a rank counts as one sample"
+            )
         if self.moments.is_due and self._last is not None and self.steps.steps + 1 >= self._last:
+            if self.moments.alone:  # no forward comes at which it could end
+                self.finish()
+                self._leave()
             self._end_in_time()
 
     def _on_forward(
@@ -258,11 +267,15 @@ class ScriptRecorder:
             return
         samples, scores, learns = 0, False, torch.is_grad_enabled()
         if learns:
-            if is_traced() or (self._learns and is_in_backward()):
+            if tracing_state() is not None or (self._learns and backward_id() >= 0):
                 return  # nothing is trained, or a checkpoint runs the same batch anew
-            samples = count_samples(args) or (count_samples(kwargs) if kwargs else 0)
-            if type(samples) is not int:
-                return  # it is exported, with a symbol for the number
+            first = args[0] if args else None
+            if type(first) is torch.Tensor and first.ndim:  # mostly: of anything else it takes long
+                samples = first.shape[0]
+            if not samples:
+                samples = count_samples(args) or (count_samples(kwargs) if kwargs else 0)
+                if type(samples) is not int:
+                    return  # it is exported, with a symbol for the number
             if self.steps.batch_shape is None:
                 self.steps.batch_shape = first_shape(args) or first_shape(kwargs)
         else:
@@ -287,24 +300,34 @@ class ScriptRecorder:
     def _on_step(self) -> None:
         """A step was ended; the training thread is about to fetch or to run a model."""
         steps = self.steps.steps
-        if (steps + 1) % self._metrics.every_n_steps < 2:
-            self.losses.end_step()
-        if self._logged:
-            self._append_logged()
-        if self._has_ended:
-            return
-        if steps <= self._begins_until:
-            self._begin_timing(steps)
-        looks = self.moments.divides or self.losses.is_due
-        if looks != self._looks:
-            self._looks = looks
-            self.look_at_backward(looks)
         try:
-            self._background.check()
+            if steps >= self._looks_after:
+                self._look_around(steps)
+            if self._logged:
+                self._append(self._place.world_size, self._logged)
+                self._logged = {}
+            if self._has_ended:
+                return
             if self._length is not None:
                 self._last = self._length.settle()
         except (OSError, TooLateError) as error:
             self._give_up(error)
+        looks = self.moments.divides or self.losses.is_due
+        if looks != self._looks:
+            self._looks = looks
+            self.look_at_backward(looks)
+
+    def _look_around(self, steps: int) -> None:
+        """After the step whose loss is kept and the one before, and after each of the first."""
+        self.losses.end_step()
+        every = self._metrics.every_n_steps
+        self._looks_after = steps + max(1, every - 1 - steps % every)
+        if self._has_ended:
+            return
+        self._background.check()
+        if steps <= self._begins_until:
+            self._looks_after = steps + 1
+            self._begin_timing(steps)
 
     def _begin_timing(self, steps: int) -> None:
         if steps < self.steps.warmup_steps:
@@ -404,7 +427,7 @@ class ScriptRecorder:
                 "other_threads_cpu_ms_per_step": other_threads_ms,
             }
             if self._logged:
-                self._append_logged()
+                self._append(self._place.world_size, self._logged)
             self._background.stop()
             self._save_shard()
             self.folder.save_rank(replace(self._summary(looks), **host_figures))
@@ -418,14 +441,6 @@ class ScriptRecorder:
     def _fingerprint(self) -> tuple[float, float] | None:
         # In the models' order: an optimizer may hold another part of them on each rank.
         return parameter_fingerprint(self._trained().values(), self._device)
-
-    @property
-    def _fed_unlike_fetched(self) -> Mapping[str, str]:
-        found = self.moments.fed_unlike_fetched
-        if found is None:
-            return {}
-        said = "models were given {:,} samples a step, which count, and loaders gave {:,}"
-        return {"sample count": said.format(*found)}
 
     def _save_shard(self) -> None:
         """Keep which samples this rank fed, where that is known; else why nobody checks it."""
@@ -443,13 +458,20 @@ class ScriptRecorder:
         self._missing["audit of data"] = f"which samples a rank fed was not checked: {why}"
 
     def _trained(self) -> dict[int, torch.Tensor]:
-        return {id(one): one for model in self.models.found for one in model.parameters()}
+        trained: list[torch.Tensor] = [p for model in self.models.found for p in model.parameters()]
+        if not trained:
+            groups = (group for o in self.moments.optimizers.values() for group in o.param_groups)
+            trained = [one for group in groups for one in group["params"]]
+        return {id(one): one for one in trained}
 
     def _summary(self, looks: bool) -> RankSummary:
         steps, optimizers = self.steps, tuple(self.moments.optimizers.values())
         every = self._trained().values()
         after = self._fingerprint() if looks and steps.steps else None
         several = self._place.world_size > 1
+        if unlike := self.moments.fed_unlike_fetched:
+            said = "models were given {:,} samples a step, which count, and loaders gave {:,}"
+            self._missing["sample count"] = said.format(*unlike)
         return replace(
             untrained_summary(self._rank),
             **gpu_memory(self._rank.device),
@@ -468,11 +490,7 @@ class ScriptRecorder:
             step_rows=steps.rows,
             metrics=self._metrics.final,
             metric_rows=self._metrics.rows,
-            missing={
-                **self._missing,
-                **self._fed_unlike_fetched,
-                **steps.missing,
-            },
+            missing={**self._missing, **steps.missing},
             communication=steps.gradients.record(steps.steps - steps.warmup_steps),
             parameters_changed=after != self._before if after and self._before else None,
             replica_fingerprint=after if several else None,

@@ -41,7 +41,7 @@ class ScriptSteps:
         self._timer = timer
         self._take = timer.mark
         self._on_step, self._on_optimizer = on_step, on_optimizer
-        self.tells_all = False
+        self.tells_all = self.alone = False
         self.optimizers: dict[int, Any] = {}
         """Those that stepped, by ``id``."""
         self._last: Mark | None = None
@@ -141,13 +141,17 @@ class ScriptSteps:
     def end_optimizer(self, optimizer: Any, *_: object) -> None:
         self._optimizing -= 1
         if self._optimizing:
-            self._optimizing = max(0, self._optimizing)  # it began before anybody watched
-            if id(optimizer) == self._leader and not self.is_due:
+            if self._optimizing < 0:  # it began before anybody watched
+                self._optimizing = 0
+            elif self._leader in (None, id(optimizer)) and not self.is_due:
                 # Should a forward come before the outer one ends, then that was given up.
                 self.is_due, self.unseen = True, -1
             return
         self._take(_OPTIMIZER_END)
         self._last, who = _OPTIMIZER_END, id(optimizer)
+        if who == self._leader and not (self.is_due or self.unseen or self.tells_all):
+            self._others, self.is_due = 0, True  # as mostly
+            return
         if who != self._leader:
             self._others += 1
             if self._leader is None or self._others > _RETIRED_AFTER:
@@ -158,6 +162,15 @@ class ScriptSteps:
         if self.unseen or self.tells_all or who not in self.optimizers:
             self._on_optimizer(optimizer)
             self.optimizers[who] = optimizer
+        if self.alone and self.is_due:
+            self.end_due_step()
+
+    def go_alone(self) -> None:
+        """From the present moment on a step ends with the optimizer that leads: nothing else is
+        seen of it, and each counts as one sample."""
+        self.alone = self.tells_all = True
+        self.is_due, self.unseen, self._last = False, 0, None
+        self._timer.restart_step()
 
     def end_due_step(self) -> None:
         """End the step, which is due."""
@@ -166,15 +179,19 @@ class ScriptSteps:
         self.is_due, self.unseen = False, 0
         if self._last != _OPTIMIZER_END:
             self._take(_OPTIMIZER_END)  # its moment is the end of the step
-        fed = min(filter(None, self._fed.values()), default=0)
-        if fed and self._fetched:
+        samples = fed = min(filter(None, self._fed.values()), default=0)
+        untimed = self._scored
+        if not fed:
+            samples = self._fetched or int(self.alone)
+            # The first one whose models are not fed any more: nobody counted what was fetched for
+            # it, and another one may be run instead.
+            if not self._counts_fetched:
+                untimed, self.unseen = True, 1
+        elif self._fetched:
             self._unlike += 1 if fed != self._fetched else -1
             if fed != self._fetched:
                 self._last_unlike = fed, self._fetched
-        # The first one whose models are not fed any more: nobody counted what was fetched for it.
-        uncounted = not (fed or self._counts_fetched)
-        self.unseen = int(uncounted)  # another one may be run instead
-        self._timer.end_step(0, fed or self._fetched, self._scored or uncounted)
+        self._timer.end_step(0, samples, untimed)
         self._last, self._scored = None, False
         self._fetched = self._batch = 0
         self._counts_fetched, self.divides = not fed, self._timer.clock.divides

@@ -20,7 +20,8 @@ from .provenance import note_imported as note_imported
 from .rank import RankContext as RankContext
 from .rank import Team as Team
 from .rehearsal import join_alone as join_alone
+from .torch_internals import backward_id as backward_id
 from .torch_internals import default_store as default_store
 from .torch_internals import file_store as file_store
-from .torch_internals import is_in_backward as is_in_backward
-from .torch_internals import is_traced as is_traced
+from .torch_internals import leave_out_of_graphs as leave_out_of_graphs
+from .torch_internals import tracing_state as tracing_state

@@ -5,6 +5,7 @@ A torch that lacks one of them fails here and nowhere else."""
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -21,16 +22,17 @@ if TYPE_CHECKING:
 
 copy_all = torch._foreach_copy_
 """One launch for a list of tensors."""
+tracing_state: Callable[[], object] = torch._C._get_tracing_state
+"""None unless ``torch.jit.trace`` runs: sizes are tensors then."""
+backward_id: Callable[[], int] = torch._C._current_graph_task_id
+"""Of which backward pass this thread runs a part; -1 outside of any."""
 
 
-def is_traced() -> bool:
-    """Whether ``torch.jit.trace`` runs: sizes are tensors then."""
-    return torch._C._get_tracing_state() is not None
-
-
-def is_in_backward() -> bool:
-    """Whether this thread runs a part of a backward pass."""
-    return torch._C._current_graph_task_id() >= 0
+def leave_out_of_graphs(package: str) -> None:
+    """Let ``torch.compile``, once it was asked for, trace nothing of ``package``."""
+    rules = sys.modules.get("torch._dynamo.trace_rules")
+    if rules is not None:
+        rules.add(package)
 
 
 def work_of_future(future: Any) -> Any:

@@ -5,8 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from fakes.recorded import DDP, DDP_MS, STEADY, Spec, crowd, repeats, swept, write_sweep
+from fakes.recorded import (
+    DDP,
+    DDP_MS,
+    STEADY,
+    Spec,
+    crowd,
+    edit_ranks,
+    repeats,
+    swept,
+    write_sweep,
+)
 from scalewise.analysis import Repeats, analyse, load_sweep, reach_verdicts
+from scalewise.records import UNCOUNTED
 
 NOISY = [1.0, 1.5, 0.7, 1.3, 0.8]
 
@@ -64,6 +75,13 @@ def test_a_disturbed_baseline_decides_nothing_as_in_the_report(tmp_path: Path) -
     assert pair.verdict == "undecided"
     assert (group.because, group.wanted) == (None, 4)
     assert [one.code for one in pair.remarks] == ["contention"]
+
+
+def test_of_steps_that_count_as_samples_no_speedup_is_told(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [*repeats(auto(Spec()), STEADY[:3]), *repeats(auto(DDP), STEADY[:3])])
+    edit_ranks(tmp_path, lambda rank: rank["missing"].update({UNCOUNTED: "within a graph"}))
+    (pair,) = analyse(load_sweep(tmp_path)).pairs
+    assert [one.code for one in pair.invalid] == ["uncounted"]
 
 
 def test_a_round_that_lost_a_half_is_no_pair_and_is_made_up_for(tmp_path: Path) -> None:

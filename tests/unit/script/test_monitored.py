@@ -1,5 +1,7 @@
 """One line in a training loop: what it records, and what it leaves alone."""
 
+import contextlib
+import functools
 import os
 import queue
 import subprocess
@@ -20,7 +22,7 @@ import scalewise
 from scalewise.analysis import analyse, load_sweep
 from scalewise.config import ConfigError
 from scalewise.host import ENV_SCRIPT
-from scalewise.records import CellFolder, SweepFolder, read_metrics, read_steps
+from scalewise.records import UNCOUNTED, CellFolder, SweepFolder, read_metrics, read_steps
 from scalewise.script import monitored
 from scalewise.script.entry import active
 from scalewise.train import describe_model
@@ -101,6 +103,28 @@ def test_backward_is_watched_for_phases_and_for_losses_alone(tmp_path: Path) -> 
     assert watched.count(False) > 20
     rows = read_metrics(cells(tmp_path / "records")[0].metrics_path(0))
     assert [row.step for row in rows if "backward_loss" in row.values] == [*range(10, 331, 10)]
+
+
+@pytest.mark.parametrize(("patched_after", "is_lost"), [(20, False), (ALL_DIVIDED + 20, True)])
+def test_what_patches_backward_amid_training_takes_no_phase_unsaid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patched_after: int, is_lost: bool
+) -> None:
+    """Over the hook it is called by that; in its place while it rests, none comes any more."""
+    patched = []
+
+    def patch(i: int, m: Any) -> None:
+        inner = torch.autograd.backward
+        if i >= patched_after and not patched and (inner is plain) == is_lost:
+            patched.append(i)
+            monkeypatch.setattr(torch.autograd, "backward", functools.partial(inner))
+
+    plain = torch.autograd.backward
+    train(tmp_path / "records", steps=ALL_DIVIDED + 120, each=patch)
+    (cell,) = cells(tmp_path / "records")
+    (rank,) = cell.load_result().ranks
+    late = read_steps(cell.steps_path(0), 0).rows["host_backward_ms"][patched[0] + 1 :]
+    assert (late > 0).any() != is_lost
+    assert ("backward" in rank.missing) == is_lost
 
 
 def test_equal_trainings_are_repeats_and_others_are_not(tmp_path: Path) -> None:
@@ -267,6 +291,35 @@ def test_what_it_does_not_take_is_one_clear_line(given: list[Any], message: str)
 def test_a_script_without_lightning_is_not_made_to_wait_for_it() -> None:
     seen = "import sys, scalewise; scalewise.monitor; sys.exit('pytorch_lightning' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", seen], check=False).returncode == 0
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_a_step_within_a_compiled_function_is_timed_and_none_of_it_is_traced(
+    tmp_path: Path,
+) -> None:
+    ended = []
+    for folder in (None, tmp_path / "records"):
+        torch.manual_seed(0)
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), 0.01)
+
+        @torch.compile(backend="eager")
+        def step(batch: torch.Tensor, model: Any = model, optimizer: Any = optimizer) -> None:
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+
+        with contextlib.ExitStack() as stack:
+            if folder is not None:
+                stack.enter_context(scalewise.monitor(model, optimizer, folder=folder))
+            for batch in batches(60):
+                step(batch)
+        ended.append([one.detach() for one in model.parameters()])
+    assert all(map(torch.equal, *ended))
+    (rank,) = cells(tmp_path / "records")[0].load_result().ranks
+    assert 30 < rank.steps_completed == rank.samples_fed < 60
+    assert UNCOUNTED in rank.missing
+    assert (rank.parameters_total, rank.parameters_changed) == (10, True)
 
 
 def test_a_number_is_a_number(tmp_path: Path) -> None:

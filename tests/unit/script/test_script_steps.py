@@ -17,6 +17,7 @@ class Timer:
         self.steps: list[tuple[str, int, bool]] = []
         self.gradients = SimpleNamespace(after_backward=lambda: None)
         self.clock = SimpleNamespace(divides=True)
+        self.restart_step = self.marks.clear
 
     def mark(self, mark: Mark) -> None:
         self.marks.append(mark.name.lower())
@@ -106,13 +107,13 @@ def test_a_step_whose_samples_nobody_counted_is_not_timed_and_the_next_is_counte
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("calls_itself", [False, True])
-def test_a_step_after_one_that_was_given_up_is_one(calls_itself: bool) -> None:
+@pytest.mark.parametrize(("calls_itself", "gives_up"), [(False, 0), (False, 1), (True, 1)])
+def test_a_step_after_one_that_was_given_up_is_one(calls_itself: bool, gives_up: int) -> None:
     script = Script()
     for number in range(4):
         script.forward()
         script.backward()
-        if number == 1 or calls_itself:  # an error left it, or a class of the script's wraps it
+        if number == gives_up or calls_itself:  # an error left it, or a class wraps it
             script.moments.begin_optimizer()
         script.optimize()
         if calls_itself:
@@ -254,6 +255,19 @@ def test_steps_with_nothing_between_them_are_counted() -> None:
     assert script.moments.unseen == 3
     script.forward()
     assert script.moments.unseen == 0
+
+
+def test_of_what_only_optimizers_are_seen_each_of_their_steps_ends_one() -> None:
+    script = Script()
+    for _ in range(3):
+        script.optimize()
+    script.moments.go_alone()
+    for _ in range(4):
+        script.backward()
+        script.optimize(1)  # another one, as of a GAN
+        script.optimize()
+    whole = (f"backward_begin backward_end {OPTIMIZER} optimizer_end", 1, False)
+    assert script.timer.steps == [whole] * 4
 
 
 @pytest.mark.parametrize("raises", [True, False])

@@ -344,16 +344,37 @@ def test_a_mark_is_one_call_of_python(tmp_path: Path) -> None:
             called[frame.f_code.co_name] += 1
 
     with closing(StepWriter(tmp_path / "steps.bin")) as writer:
-        clock = marked_clock(writer, 1)
-        sys.setprofile(count)
-        try:
-            for mark in moments:
-                clock.mark(mark)
-            clock.finish_step(1, 0, 1, 0)
-        finally:
-            sys.setprofile(None)
-    # Made anew: the finished step, and the batch that comes.
-    assert called == {"mark": len(moments), "finish_step": 1, "__init__": 2}
+        # Of the second the end alone is marked: what else it needs the recording thread makes.
+        for clock, made in ((marked_clock(writer, 1), 2), (marked_clock(writer, 257), 0)):
+            called.clear()
+            sys.setprofile(count)
+            try:
+                for mark in moments:
+                    clock.mark(mark)
+                clock.finish_step(257, 0, 1, 0)
+            finally:
+                sys.setprofile(None)
+            # Made anew: the finished step, and the batch that comes.
+            assert +called == +Counter(mark=len(moments), finish_step=1, __init__=made)
+
+
+def test_batches_of_a_step_that_is_not_divided_are_one_step(tmp_path: Path) -> None:
+    with closing(StepWriter(tmp_path / "rank0.bin")) as writer:
+        clock = marked_clock(writer, ALL_DIVIDED + 1)
+        assert not clock.divides
+        for number, batches in enumerate((2, 1), ALL_DIVIDED + 1):
+            for _ in range(batches - 1):
+                clock.mark(Mark.OPTIMIZER_END)
+                time.sleep(0.01)
+                clock.continue_step()
+                clock.resume_step()
+            clock.mark(Mark.OPTIMIZER_END)
+            clock.finish_step(number, 0, 1, 0)
+        clock.drain()
+    rows = read_steps(tmp_path / "rank0.bin", 0).rows[-2:]
+    assert (rows["host_step_ms"] < 5).all(), "what interrupted the step is none of it"
+    assert (rows["host_step_ms"] > 0).all()
+    assert rows["start_ns"][1] - rows["start_ns"][0] == pytest.approx(1e6 * rows["host_step_ms"][0])
 
 
 def test_what_interrupts_a_step_of_several_batches_belongs_to_none(

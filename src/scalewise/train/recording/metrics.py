@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -28,19 +29,14 @@ _LOGGED = "logged/"
 """Before the name of a user's metric that is called like one of the recorder's own."""
 
 
-class _Pending(NamedTuple):
-    time: float
-    step: int
-    epoch: int
-    samples: int
-    step_samples: int | None
-    values: Mapping[str, float | Tensor | None]
-    """Tensors are read as late as a loss."""
-    losses: tuple[Tensor, ...]
-    """One a batch of the step, as Lightning gives them."""
-    weights: tuple[float, ...]
-    """One a loss: the weighted losses add up to the step's mean."""
-    ready: torch.cuda.Event | None
+_Values = Mapping[str, float | Tensor | None]
+_Pending = tuple[
+    float, int, int, int, int | None, _Values, tuple[Tensor, ...], tuple[float, ...],
+    torch.cuda.Event | None,
+]  # fmt: skip
+"""A row before its tensors are read: time, step, epoch, samples of all ranks, and of the step where
+it has losses, values, losses of the step's batches, weights by which they add up to the step's
+mean, and after what they can be read."""
 
 
 class MetricsRecorder:
@@ -86,15 +82,14 @@ class MetricsRecorder:
     def drain(self, wait: bool, give_way: GiveWay | None = None) -> None:
         """Write the rows that are ready. Called from the recording thread."""
         while self._writer is not None and (ready := self._ready(wait)):
-            losses = iter(self._read([loss for pending in ready for loss in pending.losses]))
-            for pending in ready:
+            losses = iter(self._read([loss for pending in ready for loss in pending[6]]))
+            for time_s, step, epoch, samples, of_step, given, _, weights, _ in ready:
                 values = {
                     name: self._read([value])[0] if isinstance(value, Tensor) else value
-                    for name, value in pending.values.items()
+                    for name, value in given.items()
                 }
-                if pending.losses:
-                    values[self._loss_name] = sum(w * next(losses) for w in pending.weights)
-                time_s, step, epoch, samples, of_step, *_ = pending
+                if weights:
+                    values[self._loss_name] = sum(w * next(losses) for w in weights)
                 self._writer.append(MetricRow(time_s, step, epoch, samples, values, of_step))
                 self.final.update({name: finite_or_none(value) for name, value in values.items()})
                 self._pending.popleft()
@@ -105,7 +100,7 @@ class MetricsRecorder:
         """The first rows that the device is done with, at most so many as are read together."""
         # By number: the training thread appends meanwhile, under which an iterator would break.
         first = [self._pending[i] for i in range(min(len(self._pending), _AT_ONCE))]
-        return list(itertools.takewhile(lambda pending: is_past(pending.ready, wait), first))
+        return list(itertools.takewhile(lambda pending: is_past(pending[-1], wait), first))
 
     def close(self) -> None:
         if self._writer is not None:
@@ -169,7 +164,7 @@ class MetricsRecorder:
         self,
         epoch: int,
         world_size: int,
-        values: Mapping[str, float | Tensor | None],
+        values: _Values,
         losses: tuple[Tensor, ...] = (),
         weights: tuple[float, ...] = (),
         steps_back: int = 0,
@@ -190,8 +185,14 @@ class MetricsRecorder:
         samples = self._data.global_samples(own, world_size)
         of_step = (self._steps.samples_per_step or None) if losses else None
         self._pending.append(
-            _Pending(time.time(), step, epoch, samples, of_step, values, losses, weights, ready)
+            (time.time(), step, epoch, samples, of_step, values, losses, weights, ready)
         )
+
+    def append_numbers(self, world_size: int, values: Mapping[str, float]) -> None:
+        """A row of the last step, of which nothing has to be read late: one comes each step."""
+        steps = self._steps
+        samples = self._data.global_samples(steps.samples, world_size)
+        self._pending.append((time.time(), steps.steps, 0, samples, None, values, (), (), None))
 
     def _read(self, scalars: Sequence[Tensor]) -> list[float]:
         """Their values, in one copy: the interpreter's lock is for the thread that trains."""
@@ -221,6 +222,7 @@ def _logged_now(trainer: pl.Trainer) -> dict[str, Tensor]:
     }
 
 
+@functools.cache
 def logged_name(name: str) -> str:
     """Under which the metric ``name`` of the user's is recorded."""
     return _LOGGED + name if name in _OWN else name

@@ -38,6 +38,7 @@ _CUTS = tuple(mark in DEVICE_MARKS for mark in Mark)
 """Looked up by number: asking a tuple for a member is slower than reading the clock, and this
 happens ten times a step."""
 _CUTS_NOTHING = (False,) * len(Mark)
+_END = Mark.OPTIMIZER_END  # Python 3.11 takes 0.1 us to find a member of an enumeration
 _AT_ONCE = 64
 """Rows that are made together, or a few more: one by one, each would cost several times as much."""
 
@@ -75,7 +76,8 @@ class StepClock:
         self._stream = None if device is None else torch.cuda.current_stream(device)
         self._cuts = _CUTS_NOTHING if device is None else _CUTS
         self._pool: deque[torch.cuda.Event] = deque()
-        self._finished: deque[MarkedStep | Replays] = deque()
+        self._finished: deque[MarkedStep | Replays | tuple[Any, ...]] = deque()
+        """Of a step of which the end alone is known what :func:`whole_step` takes."""
         self._batch = MarkedBatch()
         self._batches: list[MarkedBatch] = [self._batch]
         self._start_ns = 0
@@ -88,6 +90,8 @@ class StepClock:
         self._gaps = itertools.cycle(gaps)  # drawn before: drawing takes longer than the clock
         self.divides = anatomy
         """Whether the phases of the step under way are marked."""
+        self._ends_alone = False
+        """Whether of the step under way nothing but its end is marked."""
         self.paused = False
         """True while marks are to leave no trace."""
 
@@ -106,7 +110,7 @@ class StepClock:
         self._batches = [self._batch]
 
     def mark(self, mark: Mark) -> None:
-        if self.paused or not (self.divides or mark is Mark.OPTIMIZER_END):
+        if self.paused or not (self.divides or mark is _END):
             return
         batch = self._batch
         batch.host_ns[mark] = time.perf_counter_ns()
@@ -122,6 +126,7 @@ class StepClock:
 
     def continue_step(self) -> None:
         """Another batch follows before the optimizer steps (gradient accumulation)."""
+        self._ends_alone = False
         self._batch = MarkedBatch()
         self._batches.append(self._batch)
 
@@ -140,22 +145,26 @@ class StepClock:
 
     def finish_step(self, number: int, epoch: int, samples: int, flags: int) -> None:
         """The optimizer has stepped; the last mark of this step is the start of the next."""
-        step = MarkedStep(
-            number, epoch, samples, flags, self._start_ns, self._start_event, self._batches,
-            self.divides,
-        )  # fmt: skip
-        last = self._batch
-        self._finished.append(step)
-        self._taken += 1
-        if self._taken == self._drawn:
-            self.divides = self._anatomy
-            self._drawn += next(self._gaps)
-        elif self._taken > self._all_until:
-            self.divides = self._anatomy and self.divides_all
-        self._start_ns = last.host_ns[Mark.OPTIMIZER_END]
-        self._start_event = last.events[Mark.OPTIMIZER_END]
+        start_ns, start_event, last = self._start_ns, self._start_event, self._batch
+        self._start_ns = end_ns = last.host_ns[_END]
+        self._start_event = end_event = last.events[_END]
+        self._taken = taken = self._taken + 1
+        if self._ends_alone:  # the rest is left to the recording thread
+            whole = number, epoch, samples, flags, start_ns, start_event, end_ns, end_event
+            self._finished.append(whole)
+            if taken != self._drawn:
+                return  # the next one marks its end in the same place
+        else:
+            begin = start_ns, start_event, self._batches, self.divides
+            self._finished.append(MarkedStep(number, epoch, samples, flags, *begin))
         self._batch = MarkedBatch()
         self._batches = [self._batch]
+        if taken == self._drawn:
+            self.divides = self._anatomy
+            self._drawn += next(self._gaps)
+        elif taken > self._all_until:
+            self.divides = self._anatomy and self.divides_all
+        self._ends_alone = not self.divides
 
     def begin_replays(self) -> Replays:
         """Steps on the batch that was just marked are about to be replayed one after the other."""
@@ -206,6 +215,8 @@ class StepClock:
         # By number: the training thread appends meanwhile, under which an iterator would break.
         for i in range(len(self._finished)):
             step = self._finished[i]
+            if isinstance(step, tuple):
+                step = self._finished[i] = whole_step(*step)
             kind = kind or (type(step), len(step.batches))
             if rows >= _AT_ONCE or kind != (type(step), len(step.batches)):
                 break
@@ -233,6 +244,16 @@ class StepClock:
             event = torch.cuda.Event(enable_timing=True)
         event.record(self._stream)
         return event
+
+
+def whole_step(
+    number: int, epoch: int, samples: int, flags: int, start_ns: int, start: Any, end_ns: int,
+    end: Any,
+) -> MarkedStep:  # fmt: skip
+    """A step of which the end alone was marked, in ns and by its event."""
+    batch = MarkedBatch()
+    batch.host_ns[_END], batch.events[_END] = end_ns, end
+    return MarkedStep(number, epoch, samples, flags, start_ns, start, [batch], False)
 
 
 BEGINS = {begin: name for name, (begin, _) in PHASES_FROM_TO.items()}

@@ -138,15 +138,15 @@ class StepTimer:
         ``samples`` were fed in it; None for those of its batches. ``untimed`` excludes it from
         every timing.
         """
-        if samples is not None:
-            self._step_samples = samples
-        untimed |= self.steps < self.warmup_steps or self._profiles
-        self.clock.finish_step(self.steps, epoch, self._step_samples, WARMUP if untimed else 0)
-        self.steps += 1
-        self.samples += self._step_samples
-        self.samples_per_step = self._step_samples
-        self._step_samples = 0
-        if self.steps == self.warmup_steps:
+        if samples is None:
+            samples, self._step_samples = self._step_samples, 0
+        steps = self.steps
+        untimed |= steps < self.warmup_steps or self._profiles
+        self.clock.finish_step(steps, epoch, samples, WARMUP if untimed else 0)
+        self.steps = steps = steps + 1
+        self.samples += samples
+        self.samples_per_step = samples
+        if steps == self.warmup_steps:
             self.gradients.begin()
 
     def mark_no_fetch(self) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from scalewise.host import ENV_SCRIPT
+from scalewise.records import CellFolder
 from scalewise.script import python_path
 from scalewise.script.place import take_place
 
@@ -65,3 +66,25 @@ def test_the_next_sitecustomize_is_loaded_and_the_script_is_as_ever(tmp_path: Pa
     theirs = tmp_path / "theirs" / "sitecustomize.py"
     assert first == f"__main__ loaded 3 {tmp_path} {theirs}"
     assert second == "[]"
+
+
+@pytest.mark.parametrize(("steps", "status"), [(0, 1), (1, 0)])
+def test_one_that_only_ever_goes_backward_is_ended(tmp_path: Path, steps: int, status: int) -> None:
+    (tmp_path / "train.py").write_text(
+        "import torch\n"
+        "watching = torch.autograd.backward.__globals__\n"
+        "watching['_PASSES_S'] = 0.0\n"
+        "loss = torch.zeros(1, requires_grad=True)\n"
+        "taken = torch.optim.SGD([loss], 0.1)\n"
+        f"for _ in range({steps}): taken.step()\n"
+        "for _ in range(watching['_PASSES'] + 2): loss.sum().backward()\n"
+    )
+    told = environment(tmp_path, os.environ.get("PYTHONPATH"))
+    CellFolder(tmp_path).heartbeat_path(0).parent.mkdir(exist_ok=True)
+    CellFolder(tmp_path).heartbeat_path(0).touch()  # another process has taken its place
+    done = subprocess.run(
+        [sys.executable, "train.py"],
+        cwd=tmp_path, env={**os.environ, **told}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == status, done.stderr
+    assert ("no step of an optimizer of torch.optim" in done.stderr) == bool(status)

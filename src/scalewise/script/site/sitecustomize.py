@@ -10,10 +10,12 @@ import faulthandler
 import functools
 import importlib.machinery
 import importlib.util
+import itertools
 import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +42,9 @@ def keep_to_cores() -> None:
 
 _PID = os.getpid()
 """Of this interpreter; of a fork it is another."""
+_PASSES, _PASSES_S = 1_000, 60.0
+"""Backward passes, and seconds, in which whoever trains by torch.optim has made a step: more are
+hardly accumulated."""
 
 
 class AwaitTorch:
@@ -76,13 +81,30 @@ def await_first_step(_optim: object) -> None:
     """Begin to record when an optimizer has stepped: only a process that trains takes a place."""
     import multiprocessing
 
+    from torch import autograd
     from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    inner, passes, began = autograd.backward, itertools.count(), time.monotonic()
+    steps: list[int] = []
 
     def in_child() -> bool:
         return multiprocessing.parent_process() is not None or os.getpid() != _PID
 
+    @functools.wraps(inner)
+    def backward(*args: Any, **kwargs: Any) -> None:
+        many = next(passes) > _PASSES and time.monotonic() - began > _PASSES_S
+        if many and not steps and not in_child():  # whose gradients its parent may step on
+            raise SystemExit(
+                f"scalewise run: {_PASSES:,} backward passes and no step of an optimizer of "
+                "torch.optim; allowed: a script that trains with one"
+            )
+        inner(*args, **kwargs)
+
     def begin(optimizer: Any, args: object, kwargs: object) -> None:
         handle.remove()
+        steps.append(1)
+        if autograd.backward is backward:
+            autograd.backward = inner
         try:
             from scalewise.script import begin
         except ModuleNotFoundError as missing:
@@ -93,6 +115,7 @@ def await_first_step(_optim: object) -> None:
         begin(optimizer, in_child=in_child())
 
     handle = register_optimizer_step_post_hook(begin)
+    autograd.backward = backward
 
 
 def rehearse_group(folder: str, dist: Any) -> None:

@@ -12,7 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 from typing import NoReturn
 
-from scalewise.config import ConfigError, TrackingConfig, conf_dir, open_keys, options_of
+from scalewise.config import (
+    ConfigError,
+    TrackingConfig,
+    conf_dir,
+    open_keys,
+    options_of,
+    spelled,
+)
 from scalewise.host import say
 from scalewise.records import DataError, build, closest
 
@@ -111,7 +118,7 @@ def overrides_last(arguments: list[str]) -> list[str]:
         del options[len(options) - 1 - options[::-1].index(override)]
     options = [word for word in options if not word.startswith("--dry")]
     asked = ["sweep.dry_run=true"] if given.dry_run else []
-    typed = (_rehearsed(_with_quotes(_tracked_by_all(one))) for one in given.overrides)
+    typed = (spelled(_with_quotes(_tracked_by_all(one))) for one in given.overrides)
     return [*options, *open_keys(typed), *asked]
 
 
@@ -121,13 +128,6 @@ def _with_quotes(override: str) -> str:
     if key != "ckpt_path" or not re.fullmatch(r"[\w/.+-]+(=[\w/.+-]*)+", value):
         return override
     return f"{key}='{value}'"
-
-
-def _rehearsed(override: str) -> str:
-    """``rehearse=true`` as ``rehearse=auto``: Hydra takes no truth value for an option."""
-    return {"rehearse=true": "rehearse=auto", "rehearse=false": "rehearse=none"}.get(
-        override, override
-    )
 
 
 def _tracked_by_all(override: str) -> str:

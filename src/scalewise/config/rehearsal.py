@@ -66,6 +66,12 @@ def _load_of(collective: Collective, ranks: int, measured_ranks: int) -> float:
     return bus_factor(collective, ranks) / bus_factor("all_reduce", measured_ranks)
 
 
+def spelled(override: str) -> str:
+    """``rehearse=true`` as ``rehearse=auto``: Hydra takes no truth value for an option."""
+    known = {"rehearse=true": "rehearse=auto", "rehearse=false": "rehearse=none"}
+    return known.get(override, override)
+
+
 @dataclass(frozen=True)
 class RehearseConfig:
     """The config group ``rehearse``: what this host lacks is rehearsed over a link."""

@@ -11,7 +11,7 @@ from itertools import islice, product
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
-from scalewise.config import MAX_CELLS, TOO_MANY_CELLS, ConfigError
+from scalewise.config import MAX_CELLS, TOO_MANY_CELLS, ConfigError, spelled
 
 
 def texts(given: object) -> tuple[str, ...]:
@@ -50,7 +50,7 @@ def combinations(
     """
     every = [
         _options(parser.parse_overrides([*(f"{k}={v}" for k, v in params.items()), *row, *typed]))
-        for row in ([grid.split() for grid in grids] or [[]])
+        for row in ([list(map(spelled, grid.split())) for grid in grids] or [[]])
     ]
     jobs: list[tuple[str, ...]] = []
     for options in every:

@@ -154,6 +154,12 @@ def resources(analysis: Analysis) -> Section:
     same_work = grouped(analysis.measured, lambda config: config.workload).values()
     if all(len({one.name("optimizer") for one in same}) < 2 for same in same_work):
         del columns["optimizer_memory_mib"]
+    energy = columns["energy_j_per_million_samples"]
+    columns[energy.key] = replace(
+        energy,
+        unit="J per 1,000 samples",
+        read=lambda row: (joules := energy.read(row)) and joules.scaled(1e-3),
+    )
     kinds = sorted({config.is_cpu for config in analysis.measured})
     note = " ".join(_RESOURCES_NOTES[is_cpu] for is_cpu in kinds)
     made = table("resources", [*columns.values()], rows, note)

@@ -93,7 +93,7 @@ class DividedConfig(ProcessGroupConfig):
     GONE: ClassVar[frozenset[str]] = frozenset(
         {"cpu_offload", "gather_dtype", "shard_size", "stages", "units"}
     )
-    """Keys of kept sweeps that there are no longer; typed, they are refused (:func:`open_keys`)."""
+    """Keys of kept sweeps that there are no longer. Typed without a plus, Hydra refuses them."""
 
 
 @dataclass(frozen=True)

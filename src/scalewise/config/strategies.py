@@ -203,11 +203,13 @@ def open_keys(overrides: Iterable[str]) -> list[str]:
 
     So are the arguments of a class that is named, or of options that are swept: Hydra knows those
     of the default option.
-    A key that the strategy or the class does not know is refused where that is built.
+    A key that the strategy or the class does not know is refused where that is built, and one that
+    only kept sweeps have by Hydra, to whom it is not opened.
     """
     typed = list(overrides)
-    own = _own_arguments(typed)
-    return [_ADDED + text if text.startswith(own) else text for text in typed]
+    own, gone = _own_arguments(typed), tuple(f"strategy.{key}=" for key in DividedConfig.GONE)
+    is_open = (text.startswith(own) and not text.startswith(gone) for text in typed)
+    return [_ADDED * added + text for added, text in zip(is_open, typed, strict=True)]
 
 
 def as_typed(overrides: Sequence[str]) -> list[str]:
@@ -266,15 +268,16 @@ def keep_known_keys(sweep: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The configurations of a sweep; a key of one strategy is left out of those without it.
 
     So ``strategy=single,ddp strategy.bucket_cap_mb=50`` sets it where there are buckets. What no
-    strategy of the sweep knows stays, to be refused.
+    strategy of the sweep knows stays with the one that knows most keys: its refusal lists them.
     """
     known = [_known(plain.get("strategy")) for plain in sweep]
     somewhere = frozenset[str]().union(*known)
+    most = max(map(len, known), default=0)
     kept = []
     for plain, own in zip(sweep, known, strict=True):
         strategy = plain.get("strategy")
         if own and isinstance(strategy, Mapping):
-            foreign = somewhere - own
+            foreign = (somewhere if len(own) == most else strategy.keys()) - own
             strategy = {key: value for key, value in strategy.items() if key not in foreign}
             if own < somewhere and strategy["kind"] == "single":
                 strategy["devices"] = 1  # strategy.devices was typed for the others

@@ -372,8 +372,8 @@ def score_sections(found: Sequence[Case]) -> list[Section]:
     )
     kinds = scores(found)
     held = (
-        f"{one.kind}: at most {one.worst:.1%} off; {_held(one.covered)}; "
-        f"{one.told.hits} of {one.told.n} likely verdicts were measured too"
+        f"{one.kind}: at most {one.worst:.1%} off; {_held(one.covered)}"
+        + f"; {one.told.hits} of {one.told.n} likely verdicts were measured too" * bool(one.told.n)
         for one in kinds
     )
     sparse = (

@@ -201,6 +201,8 @@ class ScriptRecorder:
 
         For one that another thread fetches ahead nobody waits.
         """
+        if self.sampler is None and args:  # of validation one may come later
+            self.sampler = args[0]._index_sampler
         if (
             _thread_id() != self._thread
             or self._fetching
@@ -213,8 +215,6 @@ class ScriptRecorder:
             batch = next_batch(*args)
         finally:
             self._fetching = False
-        if self.sampler is None and args:  # of validation one may come later
-            self.sampler = args[0]._index_sampler
         # Nothing is trained on one that is fetched in an evaluation.
         self.moments.end_fetch(count_samples(batch) if torch.is_grad_enabled() else 0)
         return batch

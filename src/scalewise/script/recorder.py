@@ -247,8 +247,9 @@ class ScriptRecorder:
         if self.moments.unseen:
             self.models.look_again()
         if self.moments.unseen > _UNSEEN_UP_TO:
-            self.moments.go_alone()
+            self.models.start_over()
             self._before = self._fingerprint()
+            self.moments.go_alone()  # and the next step begins
             self._missing[UNCOUNTED] = (
                 "no model was seen to be called, as within a function that torch.compile made, and "
                 "no DataLoader: a step of a rank counts as one sample"

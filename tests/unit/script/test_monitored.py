@@ -321,14 +321,22 @@ def test_a_step_within_a_compiled_function_is_timed_and_none_of_it_is_traced(
         with contextlib.ExitStack() as stack:
             if folder is not None:
                 stack.enter_context(scalewise.monitor(model, optimizer, folder=folder))
-            for batch in batches(60):
+            for i, batch in enumerate(batches(60)):
                 step(batch)
+                if i in (45, 50):
+                    model.eval()
+                    with torch.no_grad():
+                        model(batch)
+                    model.train()
         ended.append([one.detach() for one in model.parameters()])
     assert all(map(torch.equal, *ended))
     (rank,) = cells(tmp_path / "records")[0].load_result().ranks
     assert 30 < rank.steps_completed == rank.samples_fed < 60
     assert UNCOUNTED in rank.missing
     assert (rank.parameters_total, rank.parameters_changed) == (10, True)
+    untimed = read_steps(cells(tmp_path / "records")[0].steps_path(0), 0).rows["flags"] != 0
+    first = 60 - rank.steps_completed
+    assert [n + first for n in range(10, len(untimed)) if untimed[n]] == [46, 51]
 
 
 def test_a_number_is_a_number(tmp_path: Path) -> None:

@@ -97,6 +97,11 @@ class Models:
                     self._hook(child)
         self._hook_outermost()
 
+    def start_over(self) -> None:
+        """Hook the outermost ones that were never called, too: they may be scored later."""
+        self._silent.clear()
+        self._hook_outermost()
+
     def leave(self) -> None:
         """Remove every hook."""
         for hook in self._hooks.values():

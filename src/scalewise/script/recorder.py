@@ -201,6 +201,8 @@ class ScriptRecorder:
 
         For one that another thread fetches ahead nobody waits.
         """
+        if self.sampler is None and args:  # of validation one may come later
+            self.sampler = args[0]._index_sampler
         if (
             _thread_id() != self._thread
             or self._fetching
@@ -213,8 +215,6 @@ class ScriptRecorder:
             batch = next_batch(*args)
         finally:
             self._fetching = False
-        if self.sampler is None and args:  # of validation one may come later
-            self.sampler = args[0]._index_sampler
         # Nothing is trained on one that is fetched in an evaluation.
         self.moments.end_fetch(count_samples(batch) if torch.is_grad_enabled() else 0)
         return batch
@@ -247,8 +247,9 @@ class ScriptRecorder:
         if self.moments.unseen:
             self.models.look_again()
         if self.moments.unseen > _UNSEEN_UP_TO:
-            self.moments.go_alone()
+            self.models.start_over()
             self._before = self._fingerprint()
+            self.moments.go_alone()  # and the next step begins
             self._missing[UNCOUNTED] = (
                 "no model was seen to be called, as within a function that torch.compile made, and "
                 "no DataLoader: a step of a rank counts as one sample"

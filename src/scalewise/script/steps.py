@@ -103,6 +103,7 @@ class ScriptSteps:
             if self._batch > 0:
                 self._fetched -= self._batch
                 self._batch = -self._batch
+        if scores or self.alone:  # where a compiled function falls back, each step counts as before
             return
         before = self._fed.get(model, 0)
         # A closure may ask for the same batch again and again, as that of LBFGS does.

@@ -130,6 +130,9 @@ def request(
         cell = build_cell(whole)  # what leaves no trace is wrong all the same if it is typed wrong
     except ConfigError as error:
         raise ConfigError(devices_as_typed(str(error), typed)) from error
+    # Of kept sweeps they are read; whoever asks for them anew would get something else.
+    for key in sorted(whole["strategy"].keys() & getattr(cell.strategy, "GONE", frozenset())):
+        raise ConfigError(f"strategy.{key}: unknown key; allowed: without it (CHANGELOG.md, Gone)")
     plain = without_absent_groups(whole)
     if cell.profile.profiles:
         # Repeats are samples of a time, and here none is taken.

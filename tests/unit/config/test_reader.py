@@ -139,6 +139,7 @@ REFUSED = [
     ("devices=2 strategy.devices=2", "devices: found 2 with strategy.devices=2; allowed"),
     ("devices=2 strategy.bucket=5", "strategy.bucket: unknown key (did you mean"),
     ("devices=1 strategy.bucket_cap_mb=5", "strategy.bucket_cap_mb: unknown key"),
+    ("strategy=fsdp strategy.units=whole", "strategy.units: unknown key"),
     (
         "callbacks.early_stopping.patience=3",
         "callbacks.early_stopping: found {'patience': 3} without a class; allowed: callbacks=NAME",

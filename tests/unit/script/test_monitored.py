@@ -54,11 +54,12 @@ def train(
     steps: int = 30,
     size: int = 8,
     each: Callable[[int, Any], None] = lambda i, m: None,
+    given: Iterator[torch.Tensor] | None = None,
 ) -> None:
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     with scalewise.monitor(model, optimizer, folder=folder) as m:
-        for i, batch in enumerate(m(batches(steps, size))):
+        for i, batch in enumerate(m(given or batches(steps, size))):
             loss = model(batch).square().mean()
             loss.backward()
             optimizer.step()
@@ -189,7 +190,7 @@ def test_for_a_batch_that_a_thread_fetches_ahead_nobody_is_seen_to_wait(tmp_path
     seen: list[object] = []
 
     def fetch(m: Any) -> None:
-        for batch in m(batches(30)):
+        for (batch,) in m(DataLoader(TensorDataset(torch.ones(240, 4)), 8)):
             ahead.put(batch)
         ahead.put(None)
 
@@ -208,6 +209,14 @@ def test_for_a_batch_that_a_thread_fetches_ahead_nobody_is_seen_to_wait(tmp_path
         thread.join()
     (rank,) = cells(tmp_path)[0].load_result().ranks
     assert (rank.steps_completed, rank.samples_fed, seen) == (30, 240, [])
+    assert rank.loader_batch_size == 8, "of which loader they are is known all the same"
+
+
+def test_a_loader_within_a_generator_tells_its_samples(tmp_path: Path) -> None:
+    inner = DataLoader(TensorDataset(torch.ones(240, 4)), 8)
+    train(tmp_path, given=(batch for (batch,) in inner))
+    (rank,) = cells(tmp_path)[0].load_result().ranks
+    assert (rank.steps_completed, rank.samples_fed, rank.loader_batch_size) == (30, 240, 8)
 
 
 def test_one_within_another_records_once(tmp_path: Path) -> None:
@@ -312,14 +321,22 @@ def test_a_step_within_a_compiled_function_is_timed_and_none_of_it_is_traced(
         with contextlib.ExitStack() as stack:
             if folder is not None:
                 stack.enter_context(scalewise.monitor(model, optimizer, folder=folder))
-            for batch in batches(60):
+            for i, batch in enumerate(batches(60)):
                 step(batch)
+                if i in (45, 50):
+                    model.eval()
+                    with torch.no_grad():
+                        model(batch)
+                    model.train()
         ended.append([one.detach() for one in model.parameters()])
     assert all(map(torch.equal, *ended))
     (rank,) = cells(tmp_path / "records")[0].load_result().ranks
     assert 30 < rank.steps_completed == rank.samples_fed < 60
     assert UNCOUNTED in rank.missing
     assert (rank.parameters_total, rank.parameters_changed) == (10, True)
+    untimed = read_steps(cells(tmp_path / "records")[0].steps_path(0), 0).rows["flags"] != 0
+    first = 60 - rank.steps_completed
+    assert [n + first for n in range(10, len(untimed)) if untimed[n]] == [46, 51]
 
 
 def test_a_number_is_a_number(tmp_path: Path) -> None:

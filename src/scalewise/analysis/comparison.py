@@ -189,7 +189,12 @@ def _sound(config: Configuration) -> Configuration:
 
 
 def _left_out(side: str, sweep: Sweep, configs: Sequence[Configuration]) -> list[LeftOut]:
-    aside = {one.cell.planned.name: f"it {one.reason}" for c in configs for one in c.set_aside}
+    disturbed = "it shared its host, and the report of its sweep says with whom"
+    aside = {
+        one.cell.planned.name: disturbed if one.is_disturbed else f"it {one.reason}"
+        for config in configs
+        for one in config.set_aside
+    }
     found = [(c.planned.name, _fault(c) or aside.get(c.planned.name)) for c in sweep.cells]
     return [LeftOut(side, name, why) for name, why in found if why]
 

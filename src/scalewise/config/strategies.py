@@ -93,7 +93,7 @@ class DividedConfig(ProcessGroupConfig):
     GONE: ClassVar[frozenset[str]] = frozenset(
         {"cpu_offload", "gather_dtype", "shard_size", "stages", "units"}
     )
-    """Keys of kept sweeps that there are no longer. Typed without a plus, Hydra refuses them."""
+    """Keys of kept sweeps that there are no longer. Typed anew they are refused."""
 
 
 @dataclass(frozen=True)
@@ -203,13 +203,11 @@ def open_keys(overrides: Iterable[str]) -> list[str]:
 
     So are the arguments of a class that is named, or of options that are swept: Hydra knows those
     of the default option.
-    A key that the strategy or the class does not know is refused where that is built, and one that
-    only kept sweeps have by Hydra, to whom it is not opened.
+    A key that the strategy or the class does not know is refused where that is built.
     """
     typed = list(overrides)
-    own, gone = _own_arguments(typed), tuple(f"strategy.{key}=" for key in DividedConfig.GONE)
-    is_open = (text.startswith(own) and not text.startswith(gone) for text in typed)
-    return [_ADDED * added + text for added, text in zip(is_open, typed, strict=True)]
+    own = _own_arguments(typed)
+    return [_ADDED + text if text.startswith(own) else text for text in typed]
 
 
 def as_typed(overrides: Sequence[str]) -> list[str]:

@@ -63,6 +63,7 @@ def render(title: str, analysis: Analysis, sections: Iterable[Section]) -> str:
         ),
         "COMMAND": _text(command(analysis)),
         "ANSWER": said,
+        "HOLLOW": " Hollow is rehearsed, at 90 %." if analysis.rehearsals else "",
         "DETAILS": "".join(text for key, text in made if key != "unfinished"),
         "DATA": _json(page_data(analysis)),
         # 5 MB as 2 MB, which the page unpacks.

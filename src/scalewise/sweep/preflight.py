@@ -51,7 +51,9 @@ def check_files(requests: Iterable[Request]) -> None:
     for script in {one.cell.script for one in requests if one.cell.script is not None}:
         script.check_here()
     for path in dict.fromkeys(one.cell.ckpt_path for one in requests):
-        if path is not None and (why := _unreachable(path)):
+        if path is None:
+            continue
+        if why := _unreachable(path) or ("a folder" if Path(path).is_dir() else None):
             raise ConfigError(
                 f"ckpt_path: found {path!r}: {why}; allowed: a checkpoint of Lightning's (from "
                 f"{Path.cwd()})"

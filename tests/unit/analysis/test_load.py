@@ -246,6 +246,7 @@ TORCH = (
     '  File "/venv/lib/python3.11/site-packages/torch/nn/modules/linear.py", line 125, in forward\n'
 )
 OURS = '  File "/venv/lib/python3.11/site-packages/scalewise/train/fit.py", line 7, in run\n'
+STOPPING = '  File "/site-packages/pytorch_lightning/callbacks/early_stopping.py", line 9, in f\n'
 CHECKOUT = '  File "/opt/scalewise/src/scalewise/models/mlp.py", line 40, in forward\n'
 HEAD = "Traceback (most recent call last):\n"
 CAUSED = "\nThe above exception was the direct cause of the following exception:\n\n"
@@ -258,6 +259,8 @@ CAUSED = "\nThe above exception was the direct cause of the following exception:
         (HEAD + OURS + TORCH + "ValueError: boom", OURS.split('"')[1] + ":7"),
         (HEAD + CHECKOUT + TORCH, "/opt/scalewise/src/scalewise/models/mlp.py:40"),
         (HEAD + THEIRS + CAUSED + HEAD + OURS + TORCH, "/home/user/project/my_model.py:12"),
+        (HEAD + OURS + THEIRS + STOPPING, "/home/user/project/my_model.py:12"),
+        (HEAD + OURS + STOPPING + "RuntimeError: no such metric", None),
         ("Killed", None),
     ],
 )

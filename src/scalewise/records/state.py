@@ -107,9 +107,8 @@ def line_that_raised(text: str) -> str | None:
     frames = [frame for part in reversed(errors) for frame in reversed(part)]
     theirs = (f for f in frames if not _INSTALLED.search(f[0]) and not _OURS.search(f[0]))
     ours = (f for f in frames if _OURS.search(f[0]) or "/scalewise/" in f[0])
-    if frames and "/pytorch_lightning/callbacks/" in frames[0][0]:
-        ours = iter(())  # it only passed through ours
-    found = next(theirs, None) or next(ours, None)
+    passed_on = frames and "/pytorch_lightning/callbacks/" in frames[0][0]
+    found = next(theirs, None) or (None if passed_on else next(ours, None))
     return None if found is None else ":".join(found)
 
 

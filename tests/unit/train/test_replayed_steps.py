@@ -8,6 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
+from warnings import WarningMessage
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from scalewise.records import CellFolder, DeviceInfo, read_metrics, read_shard, 
 from scalewise.train import RankContext, length
 from scalewise.train.data import GlobalBatchSampler, make_loader
 from scalewise.train.execution import ExperimentModule, trim
-from scalewise.train.execution.cudagraph import CaptureError
+from scalewise.train.execution.cudagraph import CaptureError, where_it_waits
 from scalewise.train.execution.replay import ReplayedSteps
 from scalewise.train.length import RunLength
 from scalewise.train.recording import BatchSizes, CellRecorder, planned_steps
@@ -77,6 +78,22 @@ class HostCapture:
 
     def marker(self) -> NoWait:
         return NoWait()
+
+
+@pytest.mark.parametrize(
+    ("places", "waits"),
+    [
+        (["/x/scalewise/train/recording/metrics.py"], None),  # the recording thread reads a loss
+        (["/x/scalewise/train/recording/metrics.py", "/home/me/net.py"], "net.py:7"),
+        ([], None),
+    ],
+)
+def test_a_step_does_not_wait_where_the_recording_thread_does(
+    places: list[str], waits: str | None
+) -> None:
+    said = UserWarning("called a synchronizing CUDA operation")
+    told = where_it_waits([WarningMessage(said, UserWarning, place, 7) for place in places])
+    assert (told or "").split(" (")[0].rpartition(" ")[2] == (waits or "")
 
 
 def adam(parameters: Any) -> torch.optim.Optimizer:

@@ -90,11 +90,7 @@ class CudaCapture:
                 loss = step()
             finally:
                 torch.cuda.set_sync_debug_mode(before)
-        for warning in caught:
-            if "synchronizing CUDA operation" in str(warning.message):
-                place = f"{warning.filename.rpartition('/')[2]}:{warning.lineno}"
-                return loss, f"the step waits for the device at {place} (.item(), a dynamic shape)"
-        return loss, None
+        return loss, where_it_waits(caught)
 
     def marker(self) -> torch.cuda.Event:
         """A moment of the device's time line, now."""
@@ -102,6 +98,18 @@ class CudaCapture:
         event = torch.cuda.Event(blocking=True)
         event.record()
         return event
+
+
+def where_it_waits(caught: Sequence[warnings.WarningMessage]) -> str | None:
+    """The first place of a step's code that made the host wait for the device, in words."""
+    for warning in caught:
+        folder, _, name = warning.filename.rpartition("/")
+        # The recording thread reads what steps before left, and waits for that alone.
+        ours = folder.endswith("scalewise/train/recording")
+        if "synchronizing CUDA operation" in str(warning.message) and not ours:
+            place = f"{name}:{warning.lineno}"
+            return f"the step waits for the device at {place} (.item(), a dynamic shape)"
+    return None
 
 
 class CudaGraph:

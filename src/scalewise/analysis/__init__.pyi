@@ -20,7 +20,6 @@ from .cost import read_samples as read_samples
 from .decisions import Repeats as Repeats
 from .decisions import UndecidedError as UndecidedError
 from .decisions import choose_strategy as choose_strategy
-from .devices import DeviceEnergy as DeviceEnergy
 from .devices import DeviceUsage as DeviceUsage
 from .figures import MISSING as MISSING
 from .figures import BoundedFigure as BoundedFigure

@@ -1,4 +1,3 @@
-from .labelled import read_labelled_csv as read_labelled_csv
 from .tokenize import load_index as load_index
 from .tokenize import token_count as token_count
 from .tokenize import tokenize_text as tokenize_text

@@ -372,8 +372,7 @@ def score_sections(found: Sequence[Case]) -> list[Section]:
     )
     kinds = scores(found)
     held = (
-        f"{one.kind}: at most {one.worst:.1%} off; {_held(one.covered)}"
-        + f"; {one.told.hits} of {one.told.n} likely verdicts were measured too" * bool(one.told.n)
+        f"{one.kind}: at most {one.worst:.1%} off; {_held(one.covered)}{_told(one.told)}"
         for one in kinds
     )
     sparse = (
@@ -407,6 +406,10 @@ def _step(key: str, side: Callable[[Case], Configuration]) -> Column:
 
 def _error(key: str, heading: str, read: Read, sign: str = "") -> Column:
     return Column(key, heading, "%", read, lambda error: f"{100 * error:{sign}.1f}")
+
+
+def _told(share: Share) -> str:
+    return f"; {share.hits} of {share.n} likely verdicts were measured too" if share.n else ""
 
 
 def _held(share: Share) -> str:

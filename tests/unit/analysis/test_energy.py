@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scalewise.analysis import DeviceEnergy
-from scalewise.analysis.devices import integrate, measure_energy
+from scalewise.analysis.devices import DeviceEnergy, integrate, measure_energy
 from scalewise.records import DeviceSample, DeviceSeries, SampledDevice
 
 _GPU = SampledDevice("GPU-a", 0, "NVIDIA H200")

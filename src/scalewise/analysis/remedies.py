@@ -71,7 +71,11 @@ def remedy(config: Configuration, loss: LostTime) -> Remedy:
     """What to change against ``loss``, by what was measured of ``config``."""
     more_each = Way("a larger batch", _larger(config, "batch_size"))
     less_often = Way("more samples a step", "accumulate_grad_batches=4")
+    fewer = Way("send fewer bytes", "strategy.compression=bf16")
     match loss.cause:
+        case "device_work" if _computes_what_one_did(config):
+            ways = (fewer, more_each, less_often)
+            return _remedy(config, ways, why="these kernels run beside collectives")
         case "device_work":
             return work_remedy(config)
         case "host_late":
@@ -83,7 +87,6 @@ def remedy(config: Configuration, loss: LostTime) -> Remedy:
         case "transfer":
             # CPU devices have no links of their own.
             links = () if config.is_cpu else (Way("see what the links give (scalewise doctor)"),)
-            fewer = Way("send fewer bytes", "strategy.compression=bf16")
             seldom = Way("send less often", "strategy=local_sgd", is_next=False)
             ways = (fewer, seldom, less_often, *links)
             return _remedy(config, ways, ways[-1].what)
@@ -189,6 +192,12 @@ def _hides_collectives(config: Configuration) -> bool:
         if run.anatomy is not None and run.anatomy.ranks[-1].phases_ms["forward"] is not None
     ]
     return config.devices != 1 and bool(timed) and all(one.communication is None for one in timed)
+
+
+def _computes_what_one_did(config: Configuration) -> bool:
+    """Whether each GPU has the samples of a single one, and reduces gradients beside the work."""
+    is_replica = config.setting("strategy.kind") == "ddp" and config.devices > 1
+    return is_replica and not config.is_cpu and config.setting("scaling") == "weak"
 
 
 def _on_device(config: Configuration) -> tuple[Way, ...]:

@@ -136,6 +136,20 @@ def test_only_who_hides_its_collectives_in_timed_phases_is_told_of_ddp(
     assert (work_remedy(config).overrides[:1] == ("strategy=ddp",)) is told
 
 
+@pytest.mark.parametrize(
+    ("sweep", "first"),
+    [
+        ("rehearsal/gpt2_large_nvlink", "strategy.compression=bf16"),
+        ("h200x2_gpt2", "execution=compile"),  # strong scaling: kernels of half the batch
+    ],
+)
+def test_kernels_of_a_whole_batch_each_are_told_of_their_collectives(
+    sweep: str, first: str
+) -> None:
+    (config,) = (c for c in analysis_of(kept(sweep)).measured if c.devices == 2)
+    assert remedy(config, LostTime("device_work", 1.0, 0.2, "")).overrides[0] == first
+
+
 NUMBER = re.compile(r"=[-\d._e]+$")
 READ: set[tuple[str, ...]] = set()
 """What was read, but for the numbers in it."""

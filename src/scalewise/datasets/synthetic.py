@@ -16,12 +16,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from scalewise.config import require
-from scalewise.datasets.contract import (
-    BatchedDataset,
-    DividedData,
-    TensorPairs,
-    TokenWindows,
-)
+from scalewise.datasets.contract import BatchedDataset, DividedData, TensorPairs, TokenWindows
 
 _FLOATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

@@ -8,7 +8,6 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,11 +51,10 @@ from scalewise.train.recording import (
     class_names,
     count_samples,
     first_shape,
-    gpu_memory,
+    host_figures,
     logged_name,
-    optimizer_state_bytes,
     parameter_fingerprint,
-    untrained_summary,
+    summarise,
 )
 
 _thread_id = threading.get_native_id
@@ -421,17 +419,12 @@ class ScriptRecorder:
             self._has_ended = True
             if self.moments.is_due:
                 self.moments.end_due_step()
-            delay_ms, other_threads_ms = self._run_queue.ms_per_step(self.steps.steps)
-            host_figures: dict[str, Any] = {
-                "core_use": self._core_meter.end(),
-                "run_queue_ms_per_step": delay_ms,
-                "other_threads_cpu_ms_per_step": other_threads_ms,
-            }
+            measured = host_figures(self._core_meter, self._run_queue, self.steps.steps)
             if self._logged:
                 self._append(self._place.world_size, self._logged)
             self._background.stop()
             self._save_shard()
-            self.folder.save_rank(replace(self._summary(looks), **host_figures))
+            self.folder.save_rank(self._summary(looks, measured))
             self._close()
             self.note_late()
 
@@ -465,39 +458,35 @@ class ScriptRecorder:
             trained = [one for group in groups for one in group["params"]]
         return {id(one): one for one in trained}
 
-    def _summary(self, looks: bool) -> RankSummary:
+    def _summary(self, looks: bool, measured: Mapping[str, Any]) -> RankSummary:
         steps, optimizers = self.steps, tuple(self.moments.optimizers.values())
-        every = self._trained().values()
         after = self._fingerprint() if looks and steps.steps else None
         several = self._place.world_size > 1
         if unlike := self.moments.fed_unlike_fetched:
             said = "models were given {:,} samples a step, which count, and loaders gave {:,}"
             self._missing["sample count"] = said.format(*unlike)
-        return replace(
-            untrained_summary(self._rank),
-            **gpu_memory(self._rank.device),
-            parameters_total=sum(one.numel() for one in every),
-            parameters_trainable=sum(one.numel() for one in every if one.requires_grad),
-            steps_completed=steps.steps,
-            samples_fed=steps.samples,
-            largest_step_samples=steps.largest_samples,
-            gradient_bytes=steps.gradients.bucket_bytes,
-            gradient_buckets=steps.gradients.buckets,
+        return summarise(
+            self._rank.rank,
+            self._rank.local_rank,
+            self._rank.device,
+            steps,
+            self._metrics,
+            self._trained().values(),
+            optimizers,
+            epochs_completed=0,
+            flops_per_sample=None,
             own_batches=True,
             rehearsed=self._task.rehearsed,
             own_optimizer=class_names(optimizers),
             loader_batch_size=getattr(self.sampler, "batch_size", None),
-            batch_shape=steps.batch_shape,
-            step_rows=steps.rows,
             metrics=self._metrics.final,
-            metric_rows=self._metrics.rows,
             missing={**self._missing, **steps.missing},
             communication=steps.gradients.record(steps.steps - steps.warmup_steps),
             parameters_changed=after != self._before if after and self._before else None,
             replica_fingerprint=after if several else None,
-            optimizer_state_bytes=optimizer_state_bytes(optimizers),
             execution=ExecutionRecord("eager", "eager"),
             length=None if self.length is None else self.length(),
+            **measured,
         )
 
 

@@ -20,13 +20,7 @@ from pytorch_lightning.strategies import DDPStrategy, Strategy
 
 from scalewise.config import CellConfig, ConfigError, instantiate, rehearsed
 from scalewise.records import CellFolder, RankSummary
-from scalewise.train.build import (
-    build_data,
-    build_module,
-    can_score,
-    check_test,
-    data_share,
-)
+from scalewise.train.build import build_data, build_module, can_score, check_test, data_share
 from scalewise.train.callbacks import CellTrainer, OwnFolder
 from scalewise.train.execution import (
     Execution,
@@ -71,12 +65,7 @@ def run(
     data = build_data(cell, rank, module, share, execution.steps_per_batch)
     testing = data.pop("test_dataloaders", None)
     recorder = CellRecorder(
-        folder,
-        rank.device,
-        execution.untimed_steps,
-        cell.log_every_n_steps,
-        share,
-        cell.profile,
+        folder, rank.device, execution.untimed_steps, cell.log_every_n_steps, share, cell.profile
     )
     recorder.brings_optimizer = not isinstance(module, ExperimentModule | OperationModule)
     trainer = build_trainer(cell, rank, recorder, module, data, share)
@@ -119,10 +108,7 @@ def run(
     if cell.validation == "end" and can_score(module, data):
         trainer.limit_val_batches = cell.trainer.get("limit_val_batches", 1.0)
         trainer.validate(
-            module,
-            data.get("val_dataloaders"),
-            datamodule=data.get("datamodule"),
-            verbose=False,
+            module, data.get("val_dataloaders"), datamodule=data.get("datamodule"), verbose=False
         )
     if cell.test:
         best = getattr(trainer.checkpoint_callback, "best_model_path", "") or None

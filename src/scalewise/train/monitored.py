@@ -24,13 +24,7 @@ from torch import nn
 
 from scalewise.config import ending_of
 from scalewise.gpu import NvmlUnavailable, open_nvml
-from scalewise.host import (
-    Colocation,
-    from_here,
-    processor_name,
-    scalewise_version,
-    usable_cores,
-)
+from scalewise.host import Colocation, from_here, processor_name, scalewise_version, usable_cores
 from scalewise.records import (
     Cause,
     CellFolder,

@@ -186,10 +186,7 @@ class TestWrongInput:
             load_tokenizer("gpt2")
         for package in ("datasets", "tiktoken"):
             monkeypatch.setitem(sys.modules, package, None)
-        for call in (
-            lambda: open_texts("fineweb_edu"),
-            lambda: load_tokenizer("gpt2"),
-        ):
+        for call in (lambda: open_texts("fineweb_edu"), lambda: load_tokenizer("gpt2")):
             with pytest.raises(DatasetError, match=r"pip install 'scalewise\[hub\]'"):
                 call()
 

@@ -19,7 +19,6 @@ from scalewise.train.data import on_device
 from scalewise.train.execution import Execution, ExperimentModule
 from scalewise.train.execution.layers import checkpoint_blocks
 from scalewise.train.rank import DeviceError, check_computes
-from scalewise.train.recording.summary import untrained_summary
 
 CPU = RankContext(0, 0, 1, DeviceInfo("cpu", "some CPU"))
 
@@ -140,10 +139,3 @@ def test_what_is_known_to_stand_against_a_capture_is_said_before_training(
     module.network.register_forward_hook(lambda *_: None)
     assert execution._known_obstacle(module)
     assert "LightningModule of its own" in execution._known_obstacle(pl.LightningModule())
-
-
-def test_a_rank_that_trained_nothing_counts_nothing() -> None:
-    found = untrained_summary(CPU)
-    counts = (found.parameters_total, found.parameters_trainable, found.steps_completed,
-              found.samples_fed, found.epochs_completed, found.step_rows)  # fmt: skip
-    assert counts == (0, 0, 0, 0, 0, 0)

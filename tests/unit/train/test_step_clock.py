@@ -16,12 +16,7 @@ import torch
 
 from scalewise.records import PHASES, WARMUP, StepWriter, read_steps
 from scalewise.train.recording import Mark, step_clock
-from scalewise.train.recording.step_clock import (
-    ALL_DIVIDED,
-    DIVIDED_EVERY,
-    NvtxClock,
-    StepClock,
-)
+from scalewise.train.recording.step_clock import ALL_DIVIDED, DIVIDED_EVERY, NvtxClock, StepClock
 from scalewise.train.recording.step_phases import (
     DEVICE_MARKS,
     Replays,

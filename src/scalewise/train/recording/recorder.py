@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytorch_lightning as pl
@@ -32,7 +31,11 @@ from scalewise.train.recording.step_phases import Mark, Replays
 from scalewise.train.recording.step_timer import StepTimer, loss_of
 from scalewise.train.recording.summary import (
     class_names,
+    counted,
+    declared_flops,
     holds_replica,
+    host_figures,
+    loader_batch_size,
     parameter_fingerprint,
     summarise,
 )
@@ -126,10 +129,7 @@ class CellRecorder(pl.Callback):
         self.steps.gradients.after_backward()
 
     def on_before_optimizer_step(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        optimizer: torch.optim.Optimizer,
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
         if self.steps.clock.divides:
             self.steps.mark(Mark.OPTIMIZER_BEGIN)
@@ -198,12 +198,7 @@ class CellRecorder(pl.Callback):
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.on_train_epoch_start(trainer, pl_module)
-        delay_ms, other_threads_ms = self._run_queue.ms_per_step(self.steps.steps)
-        self._host_figures = {
-            "core_use": self._core_meter.end(),
-            "run_queue_ms_per_step": delay_ms,
-            "other_threads_cpu_ms_per_step": other_threads_ms,
-        }
+        self._host_figures = host_figures(self._core_meter, self._run_queue, self.steps.steps)
         if self._profiled is not None:
             self._profiled.end(trainer)
 
@@ -255,16 +250,32 @@ class CellRecorder(pl.Callback):
             self._heartbeat.close()
 
     def _summarise(self, trainer: pl.Trainer, module: pl.LightningModule) -> RankSummary:
-        summary = summarise(trainer, module, self.device, self.steps, self.metrics, self.shards)
-        missing = dict(summary.missing)
+        steps, strategy = self.steps, trainer.strategy
+        missing = {**steps.missing, **self.shards.missing}
         if self._run_queue.missing is not None:
             missing["run_queue_ms_per_step"] = self._run_queue.missing
         if self._core_meter.missing is not None:
             missing["core_use"] = self._core_meter.missing
         after = _fingerprint(trainer, module)
         known = after is not None and all(map(math.isfinite, after))
-        return replace(
-            summary,
+        return summarise(
+            trainer.global_rank,
+            trainer.local_rank,
+            self.device,
+            steps,
+            self.metrics,
+            list(module.parameters()),
+            trainer.optimizers,
+            epochs_completed=trainer.fit_loop.epoch_progress.current.completed,
+            flops_per_sample=declared_flops(module),
+            metrics={**self.metrics.final, **counted(module)},
+            steps_without_loss=steps.steps_without_loss,
+            own_batches=getattr(trainer, "datamodule", None) is not None,
+            loader_batch_size=loader_batch_size(trainer),
+            data_shard=self.shards.data_shard,
+            pipeline=getattr(strategy, "pipeline_record", None),
+            rehearsed=getattr(strategy, "rehearsal_record", None),
+            communication=steps.communication(strategy),
             missing=missing,
             parameters_changed=None if self._before is None else after != self._before,
             replica_fingerprint=after if known and holds_replica(trainer) else None,

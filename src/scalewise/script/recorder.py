@@ -147,7 +147,9 @@ class ScriptRecorder:
         self._heartbeat = HeartbeatWriter(self.folder.heartbeat_path(place.rank))
         self._heartbeat.begin(self._last)
         self._background = BackgroundDrain(
-            [self.steps.drain, self._metrics.drain, self._beat], device=first.device, look=self.look
+            [self.steps.clock.drain, self._metrics.drain, self._beat],
+            device=first.device,
+            look=self.look,
         )
         self.steps.restart_step()
 

@@ -11,7 +11,6 @@ import fcntl
 import hashlib
 import inspect
 import json
-import math
 import secrets
 import sys
 import time
@@ -38,8 +37,6 @@ from scalewise.records import (
     SweepFolder,
     SweepPlan,
     batch_sizes_of,
-    data_shards_of,
-    sum_over_shards,
 )
 from scalewise.train.provenance import collect
 from scalewise.train.recording import BackgroundDrain
@@ -109,7 +106,8 @@ class FitRecords:
 
     def finish(self, ranks: tuple[RankSummary, ...], strategy: str) -> None:
         assert self._planned is not None
-        per_device, together = self._batch_sizes(ranks)
+        # Of the largest step, which the last of an epoch is not; one where nobody could count.
+        per_device, together = batch_sizes_of(ranks) or (1, len(ranks))
         self._folder.save_result(
             CellResult(
                 cell_id=self._planned.cell_id,
@@ -131,18 +129,6 @@ class FitRecords:
             )
         )
         self.end()
-
-    def _batch_sizes(self, ranks: tuple[RankSummary, ...]) -> tuple[int, int]:
-        """Samples of a step, of one rank and of all.
-
-        Of the largest step: where the data is no multiple of the batch, the last step of an epoch
-        is smaller, and a mean over the steps would differ between fits that ask for the same.
-        """
-        found = batch_sizes_of(ranks)
-        if found is not None:
-            return found
-        mean = math.ceil(ranks[0].samples_fed / max(1, ranks[0].steps_completed))
-        return mean, sum_over_shards([mean] * len(ranks), data_shards_of(ranks))
 
     def end(self) -> None:
         """No more signs of life: it has a result, or a record of why not."""

@@ -1,4 +1,4 @@
-"""What callbacks beside the recorder do to a run: their time, an early stop, kept checkpoints."""
+"""What callbacks beside the recorder do to a run: their time, and an early stop."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import functools
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
-from scalewise.records import EarlyStop, KeptCheckpoint, finite_or_none
-from scalewise.train.recording.step_timer import StepTimer
+from scalewise.records import EarlyStop
 
 STEP_HOOKS = (
     "on_train_batch_start", "on_before_zero_grad", "on_before_backward", "on_after_backward",
@@ -78,10 +75,8 @@ class CallbackTimes:
 class Stops:
     """Who asks a Trainer to end before its time: the first who sets ``should_stop``."""
 
-    def __init__(self, steps: StepTimer) -> None:
-        self._steps = steps
+    def __init__(self) -> None:
         self._asked: EarlyStop | None = None
-        self._who: Any = None
 
     def ask(self, trainer: pl.Trainer) -> None:
         """Call it from the setter of ``should_stop``: the caller of that is who asks."""
@@ -89,44 +84,15 @@ class Stops:
             return
         who = sys._getframe(2).f_locals.get("self")
         monitor = getattr(who, "monitor", None)
-        monitor = monitor if isinstance(monitor, str) else None
-        self._who = who
         self._asked = EarlyStop(
             by="a function" if who is None else type(who).__name__,
-            after_step=self._steps.steps,
             epoch=trainer.current_epoch + 1,
-            monitor=monitor,
-            value=_score(trainer.callback_metrics.get(monitor or "")),
+            monitor=monitor if isinstance(monitor, str) else None,
         )
 
     def record(self, trainer: pl.Trainer) -> EarlyStop | None:
         """Who ended the fit early; None where it went on to its last step or epoch."""
-        if self._asked is None or _reached_end(trainer):
-            return None
-        why = str(getattr(self._who, "stopping_reason_message", None) or "")
-        best = _score(getattr(self._who, "best_score", None))
-        return replace(self._asked, best=best, why=why.partition(" Signaling")[0])
-
-
-def kept_checkpoints(trainer: pl.Trainer, folder: Path) -> tuple[KeptCheckpoint, ...]:
-    """The best checkpoint of each callback that keeps any; paths below ``folder`` are relative."""
-    keeping: Sequence[Any] = trainer.checkpoint_callbacks  # of classes of the user's too
-    own = folder.resolve()
-    return tuple(
-        KeptCheckpoint(
-            by=type(one).__name__,
-            path=str(path.relative_to(own) if path.is_relative_to(own) else path),
-            monitor=getattr(one, "monitor", None),
-            score=_score(getattr(one, "best_model_score", None)),
-        )
-        for one in keeping
-        if getattr(one, "best_model_path", "")
-        for path in [Path(str(one.best_model_path))]
-    )
-
-
-def _score(value: Any) -> float | None:
-    return None if value is None else finite_or_none(float(value))
+        return None if _reached_end(trainer) else self._asked
 
 
 def _reached_end(trainer: pl.Trainer) -> bool:

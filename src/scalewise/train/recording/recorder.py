@@ -18,12 +18,11 @@ from scalewise.records import (
     EarlyStop,
     ExecutionRecord,
     HeartbeatWriter,
-    KeptCheckpoint,
     LengthRecord,
     RankSummary,
 )
 from scalewise.train.recording.background import BackgroundDrain
-from scalewise.train.recording.callbacks import CallbackTimes, Stops, kept_checkpoints
+from scalewise.train.recording.callbacks import CallbackTimes, Stops
 from scalewise.train.recording.metrics import MetricsRecorder
 from scalewise.train.recording.profiler import ProfiledSteps
 from scalewise.train.recording.shards import OWN_SHARE, DataShare, ShardRecorder
@@ -75,9 +74,8 @@ class CellRecorder(pl.Callback):
         self.length: Callable[[], LengthRecord] | None = None
         """Asked at the end how long the run was to be, where its steps were not counted before."""
         self.callbacks = CallbackTimes()
-        self.stops = Stops(self.steps)
+        self.stops = Stops()
         self._stopped: EarlyStop | None = None
-        self._kept: tuple[KeptCheckpoint, ...] = ()
         self.brings_optimizer = False
         """Whether the module builds its own, so that the configuration's is not used."""
         self._run_queue = RunQueue()
@@ -102,7 +100,7 @@ class CellRecorder(pl.Callback):
         self.metrics.open(trainer.global_rank, trainer.strategy.root_device)
         self.steps.begin(trainer, pl_module)
         self._background = BackgroundDrain(
-            [self.steps.drain, self.metrics.drain],
+            [self.steps.clock.drain, self.metrics.drain],
             device=trainer.strategy.root_device,
             look=self.look,
         )
@@ -205,7 +203,6 @@ class CellRecorder(pl.Callback):
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if stage == "fit":  # a test may load a checkpoint, and with it what callbacks knew then
             self._stopped = self.stops.record(trainer)
-            self._kept = kept_checkpoints(trainer, self.folder.path)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not trainer.sanity_checking:
@@ -251,6 +248,7 @@ class CellRecorder(pl.Callback):
 
     def _summarise(self, trainer: pl.Trainer, module: pl.LightningModule) -> RankSummary:
         steps, strategy = self.steps, trainer.strategy
+        communication = getattr(strategy, "communication", steps.gradients.record)
         missing = {**steps.missing, **self.shards.missing}
         if self._run_queue.missing is not None:
             missing["run_queue_ms_per_step"] = self._run_queue.missing
@@ -275,7 +273,7 @@ class CellRecorder(pl.Callback):
             data_shard=self.shards.data_shard,
             pipeline=getattr(strategy, "pipeline_record", None),
             rehearsed=getattr(strategy, "rehearsal_record", None),
-            communication=steps.communication(strategy),
+            communication=communication(steps.steps - steps.warmup_steps),
             missing=missing,
             parameters_changed=None if self._before is None else after != self._before,
             replica_fingerprint=after if known and holds_replica(trainer) else None,
@@ -283,7 +281,6 @@ class CellRecorder(pl.Callback):
             execution=self.execution() if self.execution is not None else None,
             length=self.length() if self.length is not None else None,
             stopped=self._stopped,
-            checkpoints=self._kept,
             callbacks_ms_per_step=self.callbacks.ms_per_step,
             own_optimizer=class_names(trainer.optimizers) if self.brings_optimizer else None,
         )

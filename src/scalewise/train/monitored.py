@@ -46,7 +46,7 @@ _LAST_LINES = 20
 
 
 class FitRecords:
-    """Records that rank 0 writes for all ranks; :meth:`break_off` alone is for any of them.
+    """Records that rank 0 writes for all ranks; :meth:`fail` alone is for any of them.
 
     The run's ``folder`` lies inside that of the sweep which the runs of a script form.
     """
@@ -155,9 +155,13 @@ class FitRecords:
         self._planned = planned
 
     def fail(self, error: BaseException, steps: int) -> str | None:
-        """As :meth:`break_off`, in a line for the user. No failure of ours hides the ``error``."""
+        """Record that ``error`` ended the fit after ``steps`` steps; says that in a line.
+
+        None if another rank was first: what one dies of is the cause, the others lose a peer. No
+        failure of ours hides the ``error``.
+        """
         try:
-            message = self.break_off(error, steps)
+            message = self._break_off(error, steps)
             self.end()
         except OSError as failure:
             message = f"the reason could not be recorded ({failure})"
@@ -168,11 +172,7 @@ class FitRecords:
         timed, report = max(0, steps - warmup_steps), from_here(self._sweep.path)
         return f"scalewise: {timed} of {steps} steps were timed: scalewise report {report}"
 
-    def break_off(self, error: BaseException, steps: int) -> str | None:
-        """Record that ``error`` ended the fit after ``steps`` steps; returns that as a line.
-
-        None if another rank was first: what one dies of is the cause, the others lose a peer.
-        """
+    def _break_off(self, error: BaseException, steps: int) -> str | None:
         if any(self._folder.attempts()):
             return None
         ending = _ended_fit(error, self._rank)

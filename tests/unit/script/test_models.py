@@ -92,13 +92,17 @@ def test_a_watched_model_can_be_scripted_and_traced_and_what_was_read_off_it_put
     assert called == [model]
 
 
-def test_what_is_compiled_in_place_later_is_told_of_too_and_others_of_its_class_are_not(
-    models: Models, called: list[nn.Module]
+@pytest.mark.parametrize("later", [False, True])
+def test_what_is_compiled_in_place_is_told_of_too_and_others_of_its_class_are_not(
+    models: Models, called: list[nn.Module], later: bool
 ) -> None:
     model, other, x = nn.Linear(3, 3), nn.Linear(3, 3), torch.ones(2, 3)
+    for one in (model, other):
+        if later:
+            watch(models, model)
+        one._compiled_call_impl = lambda x: x + 1  # type: ignore[assignment]
     watch(models, model)
     for one in (model, other):
-        one._compiled_call_impl = lambda x: x + 1  # type: ignore[assignment]
         assert torch.equal(one(x), x + 1)
     assert called == [model]
     models.leave()

@@ -152,11 +152,8 @@ def test_what_is_no_series_is_named(
     path.write_bytes(content)
     with pytest.raises(RecordError, match=f"rows: .*{said}"):
         Tail(path, parser()).read()
-
-
-def test_a_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"cannot be read: found no plain file"):
-        Tail(tmp_path, LINES()).read()
+        Tail(tmp_path, parser()).read()
 
 
 # Files that lie among records and are none, and records whose values are of another kind.

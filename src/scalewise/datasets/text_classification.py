@@ -16,8 +16,6 @@ from torch import Tensor
 from scalewise.config import BelowOne
 from scalewise.datasets.contract import DividedData, TensorPairs
 from scalewise.datasets.labelled import (
-    AG_NEWS,
-    IMDB,
     CsvLayout,
     check_hub,
     read_labelled_csv,
@@ -121,12 +119,22 @@ class TextClassification(DividedData):
 class AgNews(TextClassification):
     """AG News (Zhang et al., 2015): class 1 to 4, title, description."""
 
-    layout = AG_NEWS
+    layout = CsvLayout(
+        columns=("class", "title", "description"),
+        label="class",
+        classes={"1": 0, "2": 1, "3": 2, "4": 3},
+        header_labels=("class", "class index"),
+    )
     hub = "fancyzhx/ag_news"
 
 
 class Imdb(TextClassification):
     """IMDB reviews (Maas et al., 2011) as a CSV: review, sentiment."""
 
-    layout = IMDB
+    layout = CsvLayout(
+        columns=("review", "sentiment"),
+        label="sentiment",
+        classes={"negative": 0, "positive": 1},
+        header_labels=("sentiment",),
+    )
     hub = "stanfordnlp/imdb"

@@ -114,11 +114,9 @@ class Texts:
     """Documents of the hub or of files, streamed: nothing is fetched beyond what is used."""
 
     source: str
-    """What they are, for the records."""
     rows: Any
     """A ``datasets.IterableDataset``."""
     column: str
-    """The column that holds the text."""
 
     def batches(self) -> Iterator[list[str | None]]:
         """Some documents at a time. Raises :class:`DatasetError` where they cannot be read."""
@@ -180,7 +178,6 @@ class Tokenizer:
     end_of_text: int
     """The token put after every document."""
     encode: Callable[[list[str]], Sequence[Sequence[int]]]
-    """The tokens of some documents."""
 
 
 def load_tokenizer(name: str) -> Tokenizer:

@@ -101,8 +101,7 @@ class ScriptRecorder:
         self.sampler: object = None
         """What tells the training loader the indices of each batch; None without any loader."""
         self._place, self._task = place, task
-        self._last: int | None = task.max_steps
-        """The last step; None while it is not known."""
+        self._last: int | None = task.max_steps  # None while the last step is not known
         self._ending = threading.RLock()
         self._has_ended = False
         self._core_meter, self._run_queue = CoreUseMeter(), RunQueue()

@@ -60,8 +60,7 @@ class BackgroundDrain:
         self._hurry = threading.Event()
         """Somebody waits for the records: no rests now."""
         self._error: BaseException | None = None
-        self._worked_s = 0.0
-        """CPU time of the thread when its present piece of work began."""
+        self._worked_s = 0.0  # CPU time of the thread when its present piece of work began
         self._device = device
         self._thread = threading.Thread(target=self._run, name="scalewise-records", daemon=True)
         self._thread.start()

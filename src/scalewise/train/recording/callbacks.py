@@ -34,7 +34,6 @@ class CallbackTimes:
         self._timed_ns: dict[str, int] = {}
         self._steps = 0
         self.on = False
-        """Whether any callback is watched."""
 
     def watch(self, callbacks: Sequence[pl.Callback]) -> None:
         self.on = bool(callbacks)

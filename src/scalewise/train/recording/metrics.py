@@ -70,8 +70,7 @@ class MetricsRecorder:
         self._side_stream: torch.cuda.Stream | None = None
         self._scheduled = False
         """Whether the learning rate changes, at the end of a step or epoch."""
-        self._rate: dict[str, float | None] = {}
-        """That of the step under way, where it changes."""
+        self._rate: dict[str, float | None] = {}  # of the step under way, where it changes
         self._told: dict[str, Tensor] = {}
         """What the user's module logged last, as Lightning keeps it."""
 

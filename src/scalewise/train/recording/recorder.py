@@ -47,9 +47,8 @@ class CellRecorder(pl.Callback):
     in their order, the step timer first. Call :meth:`close` when everything that belongs to the
     cell has run.
 
-    Lightning calls its hooks; beside it, ``execution/fast_loop.py`` and ``strategies/pipeline.py``
-    call that before the optimizer steps. Nobody calls a hook inside a replayed CUDA graph:
-    ``execution/replay.py`` names in ``steps.missing`` what is then not seen.
+    Beside Lightning, ``execution/fast_loop.py`` and ``strategies/pipeline.py`` call its hooks. Of a
+    replayed CUDA graph ``execution/replay.py`` names in ``steps.missing`` what is not seen.
     """
 
     def __init__(
@@ -81,9 +80,7 @@ class CellRecorder(pl.Callback):
         self._run_queue = RunQueue()
         self._core_meter = CoreUseMeter()
         self._host_figures: dict[str, Any] = {}
-        """What the two meters told at the end of training, by field of the summary."""
-        self._before: tuple[float, float] | None = None
-        """Fingerprint of the parameters before the first step."""
+        self._before: tuple[float, float] | None = None  # fingerprint before the first step
         self._ended_epoch: int | None = None
         """The epoch whose metrics are still to be recorded."""
         self._heartbeat: HeartbeatWriter | None = None

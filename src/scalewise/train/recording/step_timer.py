@@ -51,14 +51,11 @@ class StepTimer:
         """Reasons why something was not recorded, by its name."""
         self.steps_without_loss: int | None = None
         """Steps without a gradient; None if steps need no loss."""
-        self.batch_shape: tuple[int, ...] | None = None
-        """Shape of the first tensor of the first batch."""
+        self.batch_shape: tuple[int, ...] | None = None  # of the first one's first tensor
         self.batch_samples = 0
         """Samples of the last batch; 0 if they could not be counted."""
-        self.samples_per_step = 0
-        """Samples of the last step."""
+        self.samples_per_step = 0  # of the last step
         self.watches_gradients = True
-        """Whether :meth:`begin` calls :meth:`watch_gradients`."""
         self._writer: StepWriter | None = None
         self._step_samples = 0
         self._step_has_loss = False

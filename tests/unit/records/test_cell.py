@@ -23,6 +23,7 @@ from scalewise.records import (
     TrackerState,
     TrackingRecord,
     current_attempt,
+    load_json,
     read_heartbeat,
 )
 from scalewise.records.files import write_atomically
@@ -72,6 +73,9 @@ def test_a_configuration_that_nests_without_end_is_one_error(tmp_path: Path) -> 
         (tmp_path / "config.yaml").write_text(each)
         with pytest.raises(RecordError, match="nested"):
             CellFolder(tmp_path).load_config()
+    (tmp_path / "record.json").write_text("[" * 100_000)
+    with pytest.raises(RecordError, match=r"record\.json: .*nested too deeply"):
+        load_json(tmp_path / "record.json", Ending)
 
 
 @pytest.mark.parametrize("keep", [0, 1, 40, -2])

@@ -29,7 +29,6 @@ from scalewise.records import (
     StepParser,
     StepWriter,
     Tail,
-    load_json,
     read_device_series,
     read_metrics,
     read_steps,
@@ -199,9 +198,3 @@ def test_a_series_of_another_kind_is_named(tmp_path: Path, header: Any, line: An
     path.write_text(json.dumps(header) + "\n" + json.dumps(line) + "\n")
     with pytest.raises(RecordError, match=r"a\.jsonl"):
         read_device_series(path)
-
-
-def test_brackets_without_end_are_damage(tmp_path: Path) -> None:
-    (tmp_path / "record.json").write_text("[" * 100_000)
-    with pytest.raises(RecordError, match=r"record\.json: .*nested too deeply"):
-        load_json(tmp_path / "record.json", Ending)

@@ -259,18 +259,6 @@ def test_what_cannot_be_told_is_a_reason_and_never_ends_the_training(
     assert "no result: rank 0: scalewise.monitor: found no tensor" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ([Net()], "found no optimizer; allowed: models and optimizers of torch"),
-        ([3], "found int; allowed: models and optimizers of torch"),
-    ],
-)
-def test_what_it_does_not_take_is_one_clear_line(given: list[Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        scalewise.monitor(*given)
-
-
 def test_a_script_without_lightning_is_not_made_to_wait_for_it() -> None:
     seen = "import sys, scalewise; scalewise.monitor; sys.exit('pytorch_lightning' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", seen], check=False).returncode == 0
@@ -313,9 +301,12 @@ def test_a_step_within_a_compiled_function_is_timed_and_none_of_it_is_traced(
     assert [n + first for n in range(10, len(untimed)) if untimed[n]] == [46, 51]
 
 
-def test_a_number_is_a_number_and_ranks_meet_in_a_group(
+def test_what_it_does_not_take_is_one_clear_line(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    for given, found in ((Net(), "no optimizer"), (3, "int")):
+        with pytest.raises(ConfigError, match=f"found {found}; allowed: models and optimizers of"):
+            scalewise.monitor(given)
     with pytest.raises(ValueError, match=r"log: found 'three' of shape \(3,\); allowed: one"):
         train(tmp_path / "records", each=lambda i, m: m.log("three", torch.ones(3)))
     monkeypatch.setenv("WORLD_SIZE", "2")

@@ -26,18 +26,14 @@ def environment(folder: Path, before: str | None = None) -> dict[str, str]:
     }
 
 
-def test_the_first_process_that_trains_takes_the_place(tmp_path: Path) -> None:
+def test_the_first_process_that_trains_takes_the_place_and_no_child_of_it(tmp_path: Path) -> None:
+    child = take_place(environment(tmp_path), in_child=True)
+    assert child is not None and child.rank == 0
     first, second = environment(tmp_path), environment(tmp_path)
     taken = take_place(first)
     assert taken is not None and taken.rank == 0
     assert take_place(second) is None
     assert take_place(first) is None
-
-
-def test_a_child_of_a_script_takes_no_place(tmp_path: Path) -> None:
-    child = take_place(environment(tmp_path), in_child=True)
-    assert child is not None and child.rank == 0
-    assert take_place(environment(tmp_path)) is not None
 
 
 @pytest.mark.parametrize("before", [None, "/mine", "/mine:/yours"])
@@ -46,6 +42,14 @@ def test_it_leaves_the_search_path_as_it_was(tmp_path: Path, before: str | None)
     take_place(found)
     assert found.get("PYTHONPATH") == before
     assert ENV_SCRIPT not in found
+
+
+def train(folder: Path, before: str | None) -> subprocess.CompletedProcess[str]:
+    """Run ``train.py`` there, as a rank."""
+    return subprocess.run(
+        [sys.executable, "train.py"], cwd=folder, env=os.environ | environment(folder, before),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
 
 
 def test_the_next_sitecustomize_is_loaded_and_the_script_is_as_ever(tmp_path: Path) -> None:
@@ -57,11 +61,7 @@ def test_the_next_sitecustomize_is_loaded_and_the_script_is_as_ever(tmp_path: Pa
         "print(__name__, sys.mine, sibling.value, sys.path[0], sitecustomize.__file__)\n"
         "print([p for p in sys.path if p.endswith('script/site')])\n"
     )
-    told = environment(tmp_path, str(tmp_path / "theirs"))
-    done = subprocess.run(
-        [sys.executable, "train.py"],
-        cwd=tmp_path, env={**os.environ, **told}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    done = train(tmp_path, str(tmp_path / "theirs"))
     first, second = done.stdout.splitlines()
     theirs = tmp_path / "theirs" / "sitecustomize.py"
     assert first == f"__main__ loaded 3 {tmp_path} {theirs}"
@@ -79,12 +79,8 @@ def test_one_that_only_ever_goes_backward_is_ended(tmp_path: Path, steps: int, s
         f"for _ in range({steps}): taken.step()\n"
         "for _ in range(watching['_PASSES'] + 2): loss.sum().backward()\n"
     )
-    told = environment(tmp_path, os.environ.get("PYTHONPATH"))
     CellFolder(tmp_path).heartbeat_path(0).parent.mkdir(exist_ok=True)
     CellFolder(tmp_path).heartbeat_path(0).touch()  # another process has taken its place
-    done = subprocess.run(
-        [sys.executable, "train.py"],
-        cwd=tmp_path, env={**os.environ, **told}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = train(tmp_path, os.environ.get("PYTHONPATH"))
     assert done.returncode == status, done.stderr
     assert ("no step of an optimizer of torch.optim" in done.stderr) == bool(status)

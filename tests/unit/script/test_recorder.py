@@ -19,16 +19,16 @@ def stepped(kind: type[torch.optim.Optimizer], steps: int) -> torch.optim.Optimi
     return optimizer
 
 
-@pytest.mark.parametrize(("steps", "before"), [(1, 0), (5, 4)])
-def test_an_optimizer_that_counts_its_steps_tells_of_those_before(steps: int, before: int) -> None:
-    assert steps_before(stepped(torch.optim.Adam, steps)) == before
-    assert steps_before(stepped(torch.optim.SGD, steps)) == 0
-
-
-@pytest.mark.parametrize("state", [{"step": "third"}, {"step": 0}, {"step": torch.ones(2)}, 3])
-def test_a_state_of_another_kind_tells_nothing(state: Any) -> None:
+@pytest.mark.parametrize(
+    ("state", "before"),
+    [({"step": 5.0}, 4), *((one, 0) for one in ({"step": "third"}, {"step": 0},
+                                                {"step": torch.ones(2)}, 3))],
+)  # fmt: skip
+def test_an_optimizer_that_counts_its_steps_tells_of_those_before(state: Any, before: int) -> None:
     optimizer: Any = SimpleNamespace(state={"weight": state})
-    assert steps_before(optimizer) == 0
+    assert steps_before(optimizer) == before
+    assert steps_before(stepped(torch.optim.Adam, 5)) == 4
+    assert steps_before(stepped(torch.optim.Adam, 1)) == steps_before(stepped(torch.optim.SGD, 5))
 
 
 def test_a_sampler_tells_for_which_rank_it_draws_and_of_how_many() -> None:

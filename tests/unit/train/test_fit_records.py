@@ -81,7 +81,7 @@ def test_who_was_killed_gives_no_more_signs_of_life(tmp_path: Path) -> None:
     records.end()
 
 
-def fit(folder: Path, module: pl.LightningModule, samples: int = 40, batch_size: int = 2) -> None:
+def fit(folder: Path, module: pl.LightningModule, samples: int = 48, batch_size: int = 4) -> None:
     trainer = small_trainer(max_steps=12, callbacks=[Monitor(folder, devices=False)])
     trainer.fit(module, DataLoader(RandomDataset(32, samples), batch_size=batch_size))
 
@@ -125,20 +125,16 @@ def test_runs_that_begin_together_have_folders_and_repeats_of_their_own(tmp_path
     assert sorted(cell.repeat for cell in planned) == list(range(8))
 
 
-def test_the_short_batch_that_ends_an_epoch_does_not_lower_the_batch_size(tmp_path: Path) -> None:
-    fit(tmp_path, BoringModel(), samples=9, batch_size=4)  # 4, 4, 1, and again: 3 a step on average
-    result = read(tmp_path).result
-    assert (result.per_device_batch_size, result.global_batch_size) == (4, 4)
-
-
 def test_fits_that_share_a_host_know_of_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As where each of several SLURM tasks starts a launcher of its own with the same script."""
     monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
-    fit(tmp_path / "before", BoringModel())
+    fit(tmp_path / "before", BoringModel(), samples=9, batch_size=4)  # 4, 4, 1, and again
     earlier = read(tmp_path / "before").result
     assert earlier.co_tenants == ()
+    sizes = (earlier.per_device_batch_size, earlier.global_batch_size)
+    assert sizes == (4, 4), "the short batch that ends an epoch does not lower them"
     fits = []
     for name in ("a", "b"):
         (tmp_path / "records" / name).mkdir(parents=True)

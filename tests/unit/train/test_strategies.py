@@ -54,6 +54,9 @@ def test_a_batch_is_shared_in_whole_samples(
     batch: int, weights: tuple[float, ...], sizes: tuple[int, ...]
 ) -> None:
     assert whole_samples(batch, weights) == sizes
+    for shard, own in enumerate(sizes):  # samples of all ranks are told from those of one
+        share = DataShare(shard, BatchSizes(sizes))
+        assert share.global_samples(30 * own, len(sizes)) == 30 * batch
 
 
 def test_accumulated_batches_count_towards_the_global_batch() -> None:
@@ -62,10 +65,6 @@ def test_accumulated_batches_count_towards_the_global_batch() -> None:
     assert strong.global_batch_size(2) == 4 * 128
     weak = composed_cell("strategy=ddp", "strategy.devices=2", "scaling=weak")
     assert (weak.per_device_batch_size(2), weak.global_batch_size(2)) == (128, 256)
-
-
-def test_samples_of_all_ranks_are_told_from_those_of_one() -> None:
-    assert DataShare(1, BatchSizes((9, 3))).global_samples(300, 2) == 1200
 
 
 # What strategies that divide the model refuse, and how they cut it.

@@ -7,7 +7,7 @@ import copy
 import functools
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -335,35 +335,36 @@ class ScriptRecorder:
         elif steps == self.steps.warmup_steps:
             self._run_queue.begin(steps)
         if steps == _LOOKED_AT:
-            self._refuse_what_cannot_be_told()
+            for fault in self._faults():
+                self._give_up(ConfigError(f"{self._task.name}: {fault}"))
 
-    def _refuse_what_cannot_be_told(self) -> None:
-        name, ranks = self._task.name, self._ranks
+    def _faults(self) -> Iterator[str]:
+        """Why nothing sound can be told of this script."""
+        rank, ranks, share = self._place.rank, self._ranks, share_of(self.sampler)
         met = dist.is_available() and dist.is_initialized()
         if (met or ranks > 1) and (not met or dist.get_world_size() != ranks):
             group = f"a process group of {dist.get_world_size()}" if met else "no process group"
             alone = f"each of {ranks} processes trains alone"
             so = alone if ranks > 1 else "it trains with ranks that it started itself"
-            self._give_up(ConfigError(
-                f"{name}: found {group} after {_LOOKED_AT} steps, so {so}; "
-                "allowed: a script that torchrun starts (init_process_group and DDP)"
-            ))  # fmt: skip
+            yield (
+                f"found {group} after {_LOOKED_AT} steps, so {so}; allowed: a script that torchrun "
+                "starts (init_process_group and DDP)"
+            )
         if self._task.rehearsed is not None and not self._watches:
-            self._give_up(ConfigError(
-                f"{name}: found no DistributedDataParallel after {_LOOKED_AT} steps; allowed "
-                "under --rehearse: a script that wraps its model in one"
-            ))  # fmt: skip
-        share, rank = share_of(self.sampler), self._place.rank
+            yield (
+                f"found no DistributedDataParallel after {_LOOKED_AT} steps; allowed under "
+                "--rehearse: a script that wraps its model in one"
+            )
         if share is not None and share[1] == ranks and share[0] != rank:
-            self._give_up(ConfigError(
-                f"{name}: found a sampler for rank {share[0]} of {ranks} on rank {rank}, so ranks "
-                "feed the same samples; allowed: the rank that torchrun names (RANK)"
-            ))  # fmt: skip
+            yield (
+                f"found a sampler for rank {share[0]} of {ranks} on rank {rank}, so ranks feed the "
+                "same samples; allowed: the rank that torchrun names (RANK)"
+            )
         if not self.steps.samples:
-            self._give_up(ConfigError(
-                f"{name}: found no tensor in what its model was given in {_LOOKED_AT} steps, so "
-                "nothing tells its samples; allowed: a model or a DataLoader with tensors"
-            ))  # fmt: skip
+            yield (
+                f"found no tensor in what its model was given in {_LOOKED_AT} steps, so nothing "
+                "tells its samples; allowed: a model or a DataLoader with tensors"
+            )
 
     def plan_steps(self, steps: int) -> None:
         """The last step is known now."""

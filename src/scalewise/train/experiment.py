@@ -206,7 +206,7 @@ def build_trainer(
     share: DataShare,
 ) -> pl.Trainer:
     """Build a Trainer that does only what the cell's configuration says."""
-    during_fit = cell.validation == "epoch"
+    own_data = "datamodule" not in data
     last_step = cell.profile.last_step(
         cell.max_steps, recorder.steps.warmup_steps, cell.strategy.kind == "ddp"
     )
@@ -219,7 +219,7 @@ def build_trainer(
     if (rehearsal := rehearsed(cell)) is not None:
         strategy.ends_alike, strategy.rehearsal_record = False, rehearsal.record
     callbacks: list[pl.Callback] = [recorder]
-    if "datamodule" in data:  # built-in loaders have a batch in every epoch; a user's may not
+    if not own_data:  # built-in loaders have a batch in every epoch; a user's may not
         callbacks.append(LambdaCallback(on_train_epoch_end=refuse_empty_epoch))
     if cell.fault is not None:
         callbacks.append(instantiate("fault", cell.fault))
@@ -231,10 +231,10 @@ def build_trainer(
         "enable_model_summary": False,
         "num_sanity_val_steps": 0,
         # Built-in samplers shard the data; a user's LightningDataModule gets Lightning's.
-        "use_distributed_sampler": "datamodule" in data,
+        "use_distributed_sampler": not own_data,
         **cell.trainer,
     }
-    if not during_fit:
+    if cell.validation != "epoch":
         # None before the end: callbacks then look at the end of an epoch, as Lightning's do.
         passed["limit_val_batches"] = 0
     trainer = CellTrainer(
@@ -262,7 +262,6 @@ def build_trainer(
     )
     trainer.stops = recorder.stops
     leave_signals_alone(trainer)
-    own_data = "datamodule" not in data
     if isinstance(module, OperationModule):
         trim(trainer, recorder, ForwardSteps, own_data=own_data)
     elif isinstance(module, ExperimentModule):

@@ -10,6 +10,7 @@ import dataclasses
 import fcntl
 import hashlib
 import inspect
+import itertools
 import json
 import secrets
 import sys
@@ -25,7 +26,6 @@ from scalewise.config import ending_of
 from scalewise.gpu import NvmlUnavailable, open_nvml
 from scalewise.host import Colocation, from_here, processor_name, scalewise_version, usable_cores
 from scalewise.records import (
-    Cause,
     CellFolder,
     CellResult,
     DeviceInfo,
@@ -191,16 +191,12 @@ class FitRecords:
 def _ended_fit(error: BaseException, rank: int) -> Ending:
     """How ``error`` ends a fit that the user's own script runs."""
     ending = ending_of(error, rank)
-    known: tuple[Cause, str] | None = None
+    stopped = dataclasses.replace(ending, outcome="interrupted", raised_at=None)
     if type(error).__name__ == "SIGTERMException":  # Lightning's, a SystemExit
-        known = "signal", "ended by SIGTERM"
-    elif isinstance(error, KeyboardInterrupt):
-        known = "interrupted", "interrupted by Ctrl-C (SIGINT)"
-    if known is not None:
-        cause, message = known
-        return dataclasses.replace(
-            ending, outcome="interrupted", cause=cause, message=message, raised_at=None
-        )
+        return dataclasses.replace(stopped, cause="signal", message="ended by SIGTERM")
+    if isinstance(error, KeyboardInterrupt):
+        why = "interrupted by Ctrl-C (SIGINT)"
+        return dataclasses.replace(stopped, cause="interrupted", message=why)
     if isinstance(error, SystemExit):
         status = 0 if error.code is None else error.code
         message = f"the script left with exit status {status} amid the fit"
@@ -276,15 +272,12 @@ def new_sweep_folder() -> Path:
 def own_folder(folder: Path, name: str) -> str:
     """Make ``name`` in ``folder``, or with a number where another run has it; returns its name."""
     folder.mkdir(parents=True, exist_ok=True)
-    number, found = 1, name
+    found, numbers = name, itertools.count(2)
     while True:
-        try:
+        with contextlib.suppress(FileExistsError):
             (folder / found).mkdir()  # whoever makes it owns it, also among runs started together
-        except FileExistsError:
-            number += 1
-            found = f"{name}-{number}"
-        else:
             return found
+        found = f"{name}-{next(numbers)}"
 
 
 def live_device(device: torch.device) -> DeviceInfo:

@@ -261,9 +261,8 @@ BEGINS = {begin: name for name, (begin, _) in PHASES_FROM_TO.items()}
 class NvtxClock(StepClock):
     """A step clock that also draws each step and each phase as an NVTX range.
 
-    Ranges are opened and closed by handle and not pushed on a stack: the mark of the last gradient
-    bucket is taken on autograd's thread, and a stack belongs to the thread that pushed.
-    ``open_range`` and ``close_range`` are torch's; tests pass their own.
+    Ranges have handles and no stack, which would belong to a thread: the mark of the last gradient
+    bucket is taken on autograd's. ``open_range`` and ``close_range`` are torch's.
     """
 
     divides_all = True

@@ -152,14 +152,6 @@ class TestTokens:
         limited = Stdlib(8, root=str(sources), max_validation_samples=5)
         assert 5 >= len(limited.validation) > 2
 
-    def test_the_running_interpreter_brings_its_sources(self) -> None:
-        data = Stdlib(sequence_length=1024)
-        x, target = data.train.__getitems__([0, 1])
-        assert x.shape == target.shape == (2, 1024)
-        assert torch.equal(x[:, 1:], target[:, :-1])
-        assert len(data.train) * 1024 > 1_000_000
-        assert data.describe()["vocabulary_size"] == 256
-
     def test_what_cannot_be_read_is_refused(self, sources: Path, tmp_path: Path) -> None:
         # A file that is there and fails when it is read, also for a user who may read everything.
         (sources / "part1" / "broken.py").symlink_to("/proc/self/mem")

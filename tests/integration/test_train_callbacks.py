@@ -81,16 +81,15 @@ def stopped(shared_train: Train, mine: Path) -> Finished:
     return run
 
 
-def kept_in(folder: CellFolder) -> Path:
-    (kept,) = folder.callbacks_path.rglob("*.ckpt")
-    return kept
-
-
-def test_an_early_stop_is_on_record_and_a_checkpoint_in_the_cell(
+def test_an_early_stop_and_the_best_checkpoint_are_on_record(
     stopped: Finished,
 ) -> None:
     folder = stopped.only_cell()
     for rank in folder.load_result().ranks:
+        (kept,) = rank.checkpoints
+        assert (kept.by, kept.monitor, kept.score) == ("ModelCheckpoint", "val/acc", 1.0)
+        assert kept.path == "callbacks/checkpoints/epoch_001-step_24.ckpt"
+        assert (folder.path / kept.path).is_file()
         assert (rank.stopped.by, rank.stopped.monitor, rank.stopped.epoch) == (
             "EarlyStopping", "val/acc", 4
         )  # fmt: skip
@@ -98,7 +97,6 @@ def test_an_early_stop_is_on_record_and_a_checkpoint_in_the_cell(
         assert rank.callbacks_ms_per_step["Slow"] > 4  # 5 ms, but none before a validation
     assert "stopped early by EarlyStopping on val/acc in epoch 4." in stopped.out
     assert "your callbacks" in (folder.path.parent / "report" / "details.md").read_text()
-    assert kept_in(folder) == folder.callbacks_path / "checkpoints/epoch_001-step_24.ckpt"
     assert not (folder.path.parents[2] / "checkpoints").exists()
 
 
@@ -106,9 +104,9 @@ def test_a_run_starts_from_a_checkpoint_and_says_where_nothing_is_left(
     stopped: Finished, shared_train: Train, mine: Path
 ) -> None:
     folder = stopped.only_cell()
-    kept = kept_in(folder)
+    (kept,) = folder.load_result().ranks[0].checkpoints
     given = ("model._target_=scored.Scored", "dataset._target_=scored.Data", "max_steps=null",
-             f"ckpt_path={kept}", "validation=never")  # fmt: skip
+             f"ckpt_path={folder.path / kept.path}", "validation=never")  # fmt: skip
     run = shared_train(*LEAN, *given, "max_epochs=3,2", "-m", cwd=mine)
     assert run.status == 1, run.err
     cells = {cell.load_config()["max_epochs"]: cell for _, cell in run.cells().values()}

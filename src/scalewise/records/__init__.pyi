@@ -74,6 +74,7 @@ from .model import DeviceInfo as DeviceInfo
 from .model import EarlyStop as EarlyStop
 from .model import Ending as Ending
 from .model import ExecutionRecord as ExecutionRecord
+from .model import KeptCheckpoint as KeptCheckpoint
 from .model import LengthRecord as LengthRecord
 from .model import PipelineRecord as PipelineRecord
 from .model import Provenance as Provenance

@@ -78,6 +78,20 @@ class EarlyStop:
 
 
 @dataclass(frozen=True)
+class KeptCheckpoint:
+    """The best checkpoint that a callback keeps."""
+
+    by: str
+    """Class of the callback."""
+    path: str
+    """Relative to the folder of the cell."""
+    monitor: str | None
+    """The metric it is the best by; None where it is the last one."""
+    score: float | None
+    """That metric; None where there is none, or where it is not finite."""
+
+
+@dataclass(frozen=True)
 class PipelineRecord:
     """The schedule one rank followed."""
 
@@ -178,7 +192,7 @@ class RankSummary:
     """Counts of one rank, taken while it ran. None is "not known", never zero."""
 
     GONE: ClassVar[frozenset[str]] = frozenset(
-        {"checkpoints", "fp8", "probed_ratio", "probed_samples_per_s", "resumed_at_step"}
+        {"fp8", "probed_ratio", "probed_samples_per_s", "resumed_at_step"}
     )
     """Keys that kept records have, and nobody reads."""
     rank: Rank
@@ -252,6 +266,8 @@ class RankSummary:
     """None where steps or epochs were asked for."""
     stopped: EarlyStop | None = None
     """Who ended it early; None where nobody did."""
+    checkpoints: tuple[KeptCheckpoint, ...] = ()
+    """The best one of each callback that keeps some."""
     callbacks_ms_per_step: Mapping[str, NonNegativeFloat] = field(default_factory=dict)
     """Mean ms that callbacks took of a timed step, by class; empty where none acted."""
 

@@ -1,4 +1,4 @@
-"""What callbacks beside the recorder do to a run: their time, and an early stop."""
+"""What callbacks beside the recorder do to a run: their time, an early stop, kept checkpoints."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import functools
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
-from scalewise.records import EarlyStop
+from scalewise.records import EarlyStop, KeptCheckpoint, finite_or_none
 
 STEP_HOOKS = (
     "on_train_batch_start", "on_before_zero_grad", "on_before_backward", "on_after_backward",
@@ -92,6 +93,24 @@ class Stops:
     def record(self, trainer: pl.Trainer) -> EarlyStop | None:
         """Who ended the fit early; None where it went on to its last step or epoch."""
         return None if _reached_end(trainer) else self._asked
+
+
+def kept_checkpoints(trainer: pl.Trainer, folder: Path) -> tuple[KeptCheckpoint, ...]:
+    """The best checkpoint of each callback that keeps any; paths below ``folder`` are relative."""
+    keeping: Sequence[Any] = trainer.checkpoint_callbacks  # of classes of the user's too
+    own = folder.resolve()
+    return tuple(
+        KeptCheckpoint(
+            by=type(one).__name__,
+            path=str(path.relative_to(own) if path.is_relative_to(own) else path),
+            monitor=getattr(one, "monitor", None),
+            score=None if score is None else finite_or_none(float(score)),
+        )
+        for one in keeping
+        if getattr(one, "best_model_path", "")
+        for path in [Path(str(one.best_model_path))]
+        for score in [getattr(one, "best_model_score", None)]
+    )
 
 
 def _reached_end(trainer: pl.Trainer) -> bool:

@@ -18,11 +18,12 @@ from scalewise.records import (
     EarlyStop,
     ExecutionRecord,
     HeartbeatWriter,
+    KeptCheckpoint,
     LengthRecord,
     RankSummary,
 )
 from scalewise.train.recording.background import BackgroundDrain
-from scalewise.train.recording.callbacks import CallbackTimes, Stops
+from scalewise.train.recording.callbacks import CallbackTimes, Stops, kept_checkpoints
 from scalewise.train.recording.metrics import MetricsRecorder
 from scalewise.train.recording.profiler import ProfiledSteps
 from scalewise.train.recording.shards import OWN_SHARE, DataShare, ShardRecorder
@@ -75,6 +76,7 @@ class CellRecorder(pl.Callback):
         self.callbacks = CallbackTimes()
         self.stops = Stops()
         self._stopped: EarlyStop | None = None
+        self._kept: tuple[KeptCheckpoint, ...] = ()
         self.brings_optimizer = False
         """Whether the module builds its own, so that the configuration's is not used."""
         self._run_queue = RunQueue()
@@ -200,6 +202,7 @@ class CellRecorder(pl.Callback):
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if stage == "fit":  # a test may load a checkpoint, and with it what callbacks knew then
             self._stopped = self.stops.record(trainer)
+            self._kept = kept_checkpoints(trainer, self.folder.path)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         if not trainer.sanity_checking:
@@ -278,6 +281,7 @@ class CellRecorder(pl.Callback):
             execution=self.execution() if self.execution is not None else None,
             length=self.length() if self.length is not None else None,
             stopped=self._stopped,
+            checkpoints=self._kept,
             callbacks_ms_per_step=self.callbacks.ms_per_step,
             own_optimizer=class_names(trainer.optimizers) if self.brings_optimizer else None,
         )

@@ -139,20 +139,19 @@ class ShardRecorder:
 
         A fit that has ended well is not lost for its audit: what cannot be written is missing.
         """
-        if self._listening is None:
+        heard, ended = self._listening, self._fed_first_epoch
+        if heard is None:
             return
+        fed = self._steps.samples if ended is None else ended
+        complete = heard.first_epoch_complete and ended is not None
         try:
-            write_shard(self.folder.shard_path(rank), self._shard(rank, self._listening))
+            flat = [index for batch in heard.drawn for index in batch][:fed]
+            indices = np.asarray(flat, dtype=np.int64)
+            shard = ShardIndices(rank, indices, self._dataset_size, complete, self.data_shard)
+            write_shard(self.folder.shard_path(rank), shard)
         except Exception as error:  # a user's batch sampler may have drawn anything
             why = in_one_line(error, 200, with_class=True)
             self.missing["shard_audit"] = f"what the batch sampler drew is no record: {why}"
-
-    def _shard(self, rank: int, heard: _Listening) -> ShardIndices:
-        fed = self._fed_first_epoch if self._fed_first_epoch is not None else self._steps.samples
-        flat = [index for batch in heard.drawn for index in batch][:fed]
-        complete = heard.first_epoch_complete and self._fed_first_epoch is not None
-        indices = np.asarray(flat, dtype=np.int64)
-        return ShardIndices(rank, indices, self._dataset_size, complete, self.data_shard)
 
 
 def _not_by_index(loader: object) -> str:

@@ -128,16 +128,13 @@ def test_token_accuracy_counts_tokens_over_uneven_batches() -> None:
     assert metrics.compute()["accuracy"].item() == pytest.approx(5 / 7)
 
 
-def test_gpt2_sees_no_later_token() -> None:
+def test_gpt2_sees_no_later_token_and_a_classifier_no_padding() -> None:
     model, x, _ = gpt2()
     changed = x.clone()
     changed[:, 9:] = (changed[:, 9:] + 1) % 50
     before, after = model(x), model(changed)
     torch.testing.assert_close(before[:, :9], after[:, :9])
     assert not torch.allclose(before[:, 9:], after[:, 9:])
-
-
-def test_padding_does_not_change_a_text_class() -> None:
     model, x, _ = classifier()
     model.eval()
     padded = x.clone()

@@ -10,7 +10,7 @@ import pytest
 
 from scalewise.host import ENV_SCRIPT
 from scalewise.records import CellFolder
-from scalewise.script import python_path
+from scalewise.script import changed_files, python_path
 from scalewise.script.place import take_place
 
 
@@ -84,3 +84,16 @@ def test_one_that_only_ever_goes_backward_is_ended(tmp_path: Path, steps: int, s
     done = train(tmp_path, os.environ.get("PYTHONPATH"))
     assert done.returncode == status, done.stderr
     assert ("no step of an optimizer of torch.optim" in done.stderr) == bool(status)
+
+
+def test_what_all_runs_write_is_named_and_what_is_of_one_is_not(tmp_path: Path) -> None:
+    shared, since = ["out/log.txt", "snapshot.pt"], 1_000.0
+    own = ["runs/train-r0/last.pt", "train-r0.log", ".git/index", "__pycache__/a.pyc"]
+    sweep = ["multirun/sweep/sweep.json", "multirun/sweep/cell/ranks/rank0.json"]
+    for name in (*shared, *own, *sweep, "data.bin"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        at = since + (-1 if name == "data.bin" else 1)
+        os.utime(path, (at, at))
+    assert changed_files(tmp_path, since, "train-r0") == shared

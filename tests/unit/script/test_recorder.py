@@ -50,9 +50,7 @@ def test_what_torchs_sampler_gave_is_listed_without_changing_what_it_gives_next(
     assert (shard.rank, shard.dataset_size, shard.epoch_complete, own.epoch) == (1, 10, False, 3)
     whole = drawn_shard(own, 1, 3)
     assert whole is not None and whole.epoch_complete and [*whole.indices] == first
-
-
-def test_samplers_that_draw_by_chance_or_from_too_much_are_not_listed() -> None:
+    # Those that draw by chance, or from too much, are not listed.
     many: DistributedSampler[Any] = DistributedSampler(range(MOST_AUDITED + 1), 2, 0)  # type: ignore[arg-type]
     assert drawn_shard(RandomSampler(range(4)), 0, 4) is None
     assert drawn_shard(many, 0, 4) is None

@@ -73,8 +73,7 @@ def test_the_device_check_knows_a_wrong_product(monkeypatch: pytest.MonkeyPatch)
 
 def test_data_move_to_a_device_whole(tmp_path: Path) -> None:
     pairs = TensorPairs(torch.arange(6.0).view(6, 1), torch.arange(6))
-    windows = TokenWindows(torch.arange(20), 4)
-    for data in (pairs, windows):
+    for data in (pairs, TokenWindows(torch.arange(20), 4)):
         moved = on_device(data, torch.device("cpu"))
         torch.testing.assert_close(moved.__getitems__([2, 0]), data.__getitems__([2, 0]))  # type: ignore[attr-defined]
         assert len(moved) == len(data)  # type: ignore[arg-type]

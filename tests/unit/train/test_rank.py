@@ -35,14 +35,6 @@ from scalewise.tracking.tracker import SweepName, run_info
 from scalewise.train import collect, experiment, is_ours, note_imported, provenance
 from scalewise.train.provenance import emulations
 
-
-def test_no_trace_of_another_launcher_is_left() -> None:
-    kept = {"PATH": "/bin", "SLURM_JOB_ID": "9"}
-    others = ("MASTER_PORT", "RANK", "WORLD_SIZE", "PL_GLOBAL_SEED", "SLURM_NTASKS")
-    traces = dict.fromkeys((*others, "TORCHELASTIC_RUN_ID"), "1") | rendezvous(1, 1, 2, 4000)
-    assert scrubbed(kept | traces) == kept
-
-
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "a"}
 SRUN = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"}
 
@@ -62,6 +54,10 @@ def test_a_foreign_launch_is_recognised(
     environment: dict[str, str], found: tuple[str, int, int] | None
 ) -> None:
     assert foreign_launch(environment) == found
+    kept = {"PATH": "/bin", "SLURM_JOB_ID": "9"}
+    others = ("MASTER_PORT", "PL_GLOBAL_SEED", "SLURM_NTASKS", *TORCHRUN)
+    traces = dict.fromkeys(others, "1") | rendezvous(1, 1, 2, 4000)
+    assert scrubbed(kept | traces) == kept, "no trace is left"
 
 
 def test_peer_to_peer_switched_off_is_emulation_only_where_there_are_peers() -> None:

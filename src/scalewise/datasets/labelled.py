@@ -30,18 +30,6 @@ class CsvLayout:
     """What stands in the label's column, in lower case, when the first row is a header."""
 
 
-AG_NEWS = CsvLayout(
-    columns=("class", "title", "description"),
-    label="class",
-    classes={"1": 0, "2": 1, "3": 2, "4": 3},
-    header_labels=("class", "class index"),
-)
-IMDB = CsvLayout(
-    columns=("review", "sentiment"),
-    label="sentiment",
-    classes={"negative": 0, "positive": 1},
-    header_labels=("sentiment",),
-)
 _ENCODING = "utf-8-sig"
 """UTF-8 with or without the byte-order mark that Excel writes."""
 LabelledTexts: TypeAlias = list[tuple[str, int]]

@@ -16,30 +16,26 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from scalewise.config import require
-from scalewise.datasets.contract import (
-    BatchedDataset,
-    DividedData,
-    TensorPairs,
-    TokenWindows,
-)
+from scalewise.datasets.contract import BatchedDataset, DividedData, TensorPairs, TokenWindows
 
 _FLOATS = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class BatchRows(Dataset[Any]):
-    """Rows of several tensors of the same length, handed out as whole batches."""
+class StreamRows(Dataset[Any]):
+    """Streams, their times and the times wanted, handed out as whole batches."""
 
-    def __init__(self, tensors: Any) -> None:
-        self.tensors = tensors
+    def __init__(self, *parts: Any) -> None:
+        self.streams, self.times, self.targets = parts
 
     def __len__(self) -> int:
-        return len(_first(self.tensors))
+        return len(self.targets)
 
-    def __getitem__(self, index: int) -> Any:
-        return _rows(self.tensors, torch.tensor(index))
+    def __getitem__(self, index: Any) -> Any:
+        streams, times = (tuple(one[index] for one in of) for of in (self.streams, self.times))
+        return streams, times, self.targets[index]
 
     def __getitems__(self, indices: Sequence[int]) -> Any:
-        return _rows(self.tensors, torch.as_tensor(indices, dtype=torch.int64))
+        return self[torch.as_tensor(indices, dtype=torch.int64)]
 
 
 @dataclass
@@ -64,14 +60,14 @@ class SensorStreams(DividedData):
             "lengths", self.lengths, lengths == widths, f"as many as there are widths, {widths}"
         )
 
-    def divide(self) -> tuple[BatchRows, None]:
+    def divide(self) -> tuple[StreamRows, None]:
         generator = torch.Generator().manual_seed(self.seed)
         streams = tuple(
             torch.randn(self.samples, length, width, generator=generator).to(_FLOATS[self.dtype])
             for length, width in zip(self.lengths, self.widths, strict=True)
         )
         times = tuple(self._times(length, generator) for length in self.lengths)
-        return BatchRows((streams, times, self._times(self.targets, generator))), None
+        return StreamRows(streams, times, self._times(self.targets, generator)), None
 
     def _times(self, count: int, generator: torch.Generator) -> Tensor:
         """``[samples, count]`` ascending times in seconds: even steps, moved by up to a third."""
@@ -93,22 +89,12 @@ class PointClouds(DividedData):
     samples: PositiveInt = 16
     seed: int = 42
 
-    def divide(self) -> tuple[BatchRows, None]:
+    def divide(self) -> tuple[TensorPairs, None]:
         generator = torch.Generator().manual_seed(self.seed)
         shape = (self.samples, self.points)
         points = torch.randn(*shape, 3, generator=generator).mul_(self.spread)
         features = torch.randn(*shape, self.features, generator=generator)
-        return BatchRows((points, features)), None
-
-
-def _first(tensors: Any) -> Tensor:
-    return tensors if isinstance(tensors, Tensor) else _first(tensors[0])
-
-
-def _rows(tensors: Any, index: Tensor) -> Any:
-    if isinstance(tensors, Tensor):
-        return tensors[index]
-    return tuple(_rows(part, index) for part in tensors)
+        return TensorPairs(points, features), None
 
 
 class _Synthetic(DividedData):

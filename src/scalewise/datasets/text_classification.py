@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar
@@ -16,8 +16,6 @@ from torch import Tensor
 from scalewise.config import BelowOne
 from scalewise.datasets.contract import DividedData, TensorPairs
 from scalewise.datasets.labelled import (
-    AG_NEWS,
-    IMDB,
     CsvLayout,
     check_hub,
     read_labelled_csv,
@@ -35,33 +33,27 @@ def words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-class Vocabulary:
-    """The most frequent words of some texts, numbered from 2; 0 is padding, 1 any other word."""
+def number_words(texts: Iterable[Sequence[str]], size: int) -> dict[str, int]:
+    """The ``size - 2`` most frequent words of ``texts``, each a list of words, numbered from 2.
 
-    def __init__(self, texts: Iterable[Sequence[str]], size: int) -> None:
-        """Count ``texts``, each a list of words, and keep at most ``size - 2``.
+    Words equally frequent are taken in the order of the alphabet, so that the same texts give the
+    same numbers in whatever order they come.
+    """
+    counts = Counter(word for text in texts for word in text)
+    kept = sorted(counts, key=lambda word: (-counts[word], word))[: size - _FIRST_WORD]
+    return {word: number for number, word in enumerate(kept, start=_FIRST_WORD)}
 
-        Words equally frequent are taken in the order of the alphabet, so that the same texts give
-        the same numbers in whatever order they come.
-        """
-        counts = Counter(word for text in texts for word in text)
-        kept = sorted(counts, key=lambda word: (-counts[word], word))[: size - _FIRST_WORD]
-        self.numbers = {word: number for number, word in enumerate(kept, start=_FIRST_WORD)}
 
-    def __len__(self) -> int:
-        """Numbers in use, padding and unknown included."""
-        return len(self.numbers) + _FIRST_WORD
+def encode(texts: Sequence[Sequence[str]], numbers: Mapping[str, int], max_tokens: int) -> Tensor:
+    """``[texts, max_tokens]`` of 32-bit numbers: cut at ``max_tokens``, filled with padding.
 
-    def encode(self, texts: Sequence[Sequence[str]], max_tokens: int) -> Tensor:
-        """``[texts, max_tokens]`` of 32-bit numbers: cut at ``max_tokens``, filled with padding.
-
-        A text without a word becomes one unknown word, so that no row is all padding.
-        """
-        rows = torch.full((len(texts), max_tokens), PADDING, dtype=torch.int32)
-        for row, text in zip(rows, texts, strict=True):
-            numbers = [self.numbers.get(word, UNKNOWN) for word in text[:max_tokens]] or [UNKNOWN]
-            row[: len(numbers)] = torch.tensor(numbers, dtype=torch.int32)
-        return rows
+    A text without a word becomes one unknown word, so that no row is all padding.
+    """
+    rows = torch.full((len(texts), max_tokens), PADDING, dtype=torch.int32)
+    for row, text in zip(rows, texts, strict=True):
+        found = [numbers.get(word, UNKNOWN) for word in text[:max_tokens]] or [UNKNOWN]
+        row[: len(found)] = torch.tensor(found, dtype=torch.int32)
+    return rows
 
 
 @dataclass
@@ -96,12 +88,12 @@ class TextClassification(DividedData):
         )
         texts = [words(text) for text, _ in data]
         train, validation = split_indices(len(texts), self.validation_fraction, self.seed)
-        vocabulary = Vocabulary((texts[i] for i in train), self.vocabulary_size)
-        self._words_used = len(vocabulary)
+        numbers = number_words((texts[i] for i in train), self.vocabulary_size)
+        self._words_used = len(numbers) + _FIRST_WORD
         labels = torch.tensor([label for _, label in data])
         first, second = (
             TensorPairs(
-                vocabulary.encode([texts[i] for i in rows], self.max_tokens),
+                encode([texts[i] for i in rows], numbers, self.max_tokens),
                 labels[torch.from_numpy(rows)],
             )
             for rows in (train, validation)
@@ -121,12 +113,22 @@ class TextClassification(DividedData):
 class AgNews(TextClassification):
     """AG News (Zhang et al., 2015): class 1 to 4, title, description."""
 
-    layout = AG_NEWS
+    layout = CsvLayout(
+        columns=("class", "title", "description"),
+        label="class",
+        classes={"1": 0, "2": 1, "3": 2, "4": 3},
+        header_labels=("class", "class index"),
+    )
     hub = "fancyzhx/ag_news"
 
 
 class Imdb(TextClassification):
     """IMDB reviews (Maas et al., 2011) as a CSV: review, sentiment."""
 
-    layout = IMDB
+    layout = CsvLayout(
+        columns=("review", "sentiment"),
+        label="sentiment",
+        classes={"negative": 0, "positive": 1},
+        header_labels=("sentiment",),
+    )
     hub = "stanfordnlp/imdb"

@@ -6,6 +6,7 @@ Torch-free: whether such a folder is whole is looked at before anything starts.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import math
 import shlex
@@ -113,11 +114,9 @@ class Texts:
     """Documents of the hub or of files, streamed: nothing is fetched beyond what is used."""
 
     source: str
-    """What they are, for the records."""
     rows: Any
     """A ``datasets.IterableDataset``."""
     column: str
-    """The column that holds the text."""
 
     def batches(self) -> Iterator[list[str | None]]:
         """Some documents at a time. Raises :class:`DatasetError` where they cannot be read."""
@@ -179,34 +178,24 @@ class Tokenizer:
     end_of_text: int
     """The token put after every document."""
     encode: Callable[[list[str]], Sequence[Sequence[int]]]
-    """The tokens of some documents."""
 
 
 def load_tokenizer(name: str) -> Tokenizer:
     """A tokenizer by name: ``bytes`` or ``gpt2``. Raises :class:`DatasetError` for any other."""
     if name == "bytes":
         return Tokenizer("bytes", 257, 256, lambda texts: [text.encode() for text in texts])
-    if name == "gpt2":
-        return _gpt2()
-    raise DatasetError(f"--tokenizer: found {name!r}; allowed: bytes, gpt2")
-
-
-def _gpt2() -> Tokenizer:
+    if name != "gpt2":
+        raise DatasetError(f"--tokenizer: found {name!r}; allowed: bytes, gpt2")
     tiktoken = hub_package("tiktoken", "--tokenizer: gpt2")
     try:
-        encoding = tiktoken.get_encoding("gpt2")
+        gpt2 = tiktoken.get_encoding("gpt2")
     except OSError as error:  # requests' errors are OSErrors too
         raise DatasetError(
             f"--tokenizer: gpt2's vocabulary could not be fetched ({in_one_line(error, 200)}); "
             "allowed: bytes, or a network (TIKTOKEN_CACHE_DIR keeps what was fetched once)"
         ) from error
-    cores = len(usable_cores())
-    return Tokenizer(
-        "gpt2",
-        encoding.n_vocab,
-        encoding.eot_token,
-        lambda texts: encoding.encode_ordinary_batch(texts, num_threads=cores),
-    )
+    encode = functools.partial(gpt2.encode_ordinary_batch, num_threads=len(usable_cores()))
+    return Tokenizer("gpt2", gpt2.n_vocab, gpt2.eot_token, encode)
 
 
 def tokenize(
@@ -232,11 +221,20 @@ def tokenize(
             )
     except OSError as error:
         raise DatasetError(f"--out: {folder} cannot be made: {error.strerror}") from error
-    paths = {part: token_file(folder, part) for part in PARTS}
+    index = TokenIndex(
+        texts.source, tokenizer.name, tokenizer.vocabulary_size, tokenizer.end_of_text
+    )
+    paths, told = {part: token_file(folder, part) for part in PARTS}, 0
     try:
         with contextlib.ExitStack() as stack:
             files = {part: stack.enter_context(path.open("wb")) for part, path in paths.items()}
-            index = yield from _write(texts, tokenizer, files, tokens, validation_every, tell_every)
+            for batch in texts.batches():
+                index = _append(batch, tokenizer, files, index, validation_every)
+                if tokens is not None and index.train_tokens >= tokens:
+                    break
+                if index.train_tokens >= told + tell_every:
+                    told = index.train_tokens
+                    yield index
         if not index.documents:
             raise DatasetError(f"{texts.source}: found no text; allowed: at least one document")
         index = replace(index, sha256={part: _sum(path) for part, path in paths.items()})
@@ -248,37 +246,26 @@ def tokenize(
     yield index
 
 
-def _write(
-    texts: Texts,
+def _append(
+    batch: Sequence[str | None],
     tokenizer: Tokenizer,
     files: Mapping[Part, BinaryIO],
-    tokens: int | None,
+    index: TokenIndex,
     validation_every: int,
-    tell_every: int,
-) -> Generator[TokenIndex, None, TokenIndex]:
-    """Yields how far it is now and then; returns what was written."""
-    index = TokenIndex(
-        texts.source, tokenizer.name, tokenizer.vocabulary_size, tokenizer.end_of_text
+) -> TokenIndex:
+    """Write some documents; returns what is written by now, ``index`` being what was before."""
+    documents = tokenizer.encode([text for text in batch if text])
+    for number, document in enumerate(documents, start=index.documents + 1):
+        part: Part = "train" if number % validation_every else "validation"
+        tokens = np.array([*document, tokenizer.end_of_text], f"<u{index.token_bytes}")
+        files[part].write(tokens.tobytes())
+    return replace(
+        index,
+        train_tokens=files["train"].tell() // index.token_bytes,
+        validation_tokens=files["validation"].tell() // index.token_bytes,
+        documents=index.documents + len(documents),
+        empty_documents=index.empty_documents + len(batch) - len(documents),
     )
-    dtype, told = f"<u{index.token_bytes}", 0
-    for batch in texts.batches():
-        documents = tokenizer.encode([text for text in batch if text])
-        for number, document in enumerate(documents, start=index.documents + 1):
-            part: Part = "train" if number % validation_every else "validation"
-            files[part].write(np.array([*document, tokenizer.end_of_text], dtype).tobytes())
-        index = replace(
-            index,
-            train_tokens=files["train"].tell() // index.token_bytes,
-            validation_tokens=files["validation"].tell() // index.token_bytes,
-            documents=index.documents + len(documents),
-            empty_documents=index.empty_documents + len(batch) - len(documents),
-        )
-        if tokens is not None and index.train_tokens >= tokens:
-            break
-        if index.train_tokens >= told + tell_every:
-            told = index.train_tokens
-            yield index
-    return index
 
 
 def _sum(path: Path) -> str:

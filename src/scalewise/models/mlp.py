@@ -76,17 +76,8 @@ class SizedMlp(Mlp):
         hidden_layers: Annotated[int, Field(ge=2, le=64)] = 4,
         dropout: BelowOne = 0.0,
     ) -> None:
-        width = width_for(parameters, features, targets, hidden_layers)
+        # (h - 1) w^2 + (features + h + targets) w + targets parameters: a quadratic equation in w.
+        a, b = hidden_layers - 1, features + hidden_layers + targets
+        width = (-b + math.sqrt(b * b + 4 * a * (parameters - targets))) / (2 * a)
+        width = 8 * round(width / 8) if width >= 512 else max(1, round(width))
         super().__init__(features, [width] * hidden_layers, targets, dropout)
-
-
-def width_for(parameters: int, features: int, targets: int, hidden_layers: int) -> int:
-    """The width at which a perceptron of equal hidden layers comes nearest to ``parameters``.
-
-    It has ``(h - 1) w^2 + (features + h + targets) w + targets`` of them, h being the number of
-    hidden layers: a quadratic equation in w.
-    """
-    a = hidden_layers - 1
-    b = features + hidden_layers + targets
-    width = (-b + math.sqrt(b * b + 4 * a * (parameters - targets))) / (2 * a)
-    return 8 * round(width / 8) if width >= 512 else max(1, round(width))

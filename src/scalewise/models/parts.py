@@ -78,16 +78,6 @@ def linear_flops(inputs: int, outputs: int, *, input_gradient: bool = True) -> i
     return (6 if input_gradient else 4) * inputs * outputs
 
 
-def attention_flops(tokens: int, width: int) -> int:
-    """Forward and backward of scaled dot-product attention over one sequence, all heads together.
-
-    ``softmax(Q K^T) V`` is two products of ``2 * tokens**2 * width`` operations, and its backward
-    is four. A causal mask halves what is needed, but is counted whole, as PaLM's appendix B and
-    torch's counter do: figures stay comparable with published ones.
-    """
-    return 3 * 2 * 2 * tokens * tokens * width
-
-
 def check_at_least(
     model: nn.Module, description: Mapping[str, Any], key: str, data_key: str | None = None
 ) -> None:
@@ -152,14 +142,19 @@ class EncoderLayer(nn.Module):
 
 
 def block_flops(tokens: int, width: int, inner_width: int) -> int:
-    """Forward and backward of one transformer block over one sequence."""
+    """Forward and backward of one transformer block over one sequence.
+
+    ``softmax(Q K^T) V`` of all heads is two products of ``2 * tokens**2 * width`` operations, and
+    its backward is four. A causal mask halves what is needed, but is counted whole, as PaLM's
+    appendix B and torch's counter do: figures stay comparable with published ones.
+    """
     linear = (
         linear_flops(width, 3 * width)
         + linear_flops(width, width)
         + linear_flops(width, inner_width)
         + linear_flops(inner_width, width)
     )
-    return tokens * linear + attention_flops(tokens, width)
+    return tokens * linear + 3 * 2 * 2 * tokens**2 * width
 
 
 def sinusoidal_positions(tokens: int, width: int) -> Tensor:

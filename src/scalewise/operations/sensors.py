@@ -118,12 +118,6 @@ class Grid:
         return x * y * z
 
 
-Sums = tuple[Tensor | None, Tensor | None]
-"""A grid half done, which ranks can add up before it is finished: int32 ``[B * voxels]`` points, or
-1 for any in ``occupancy``, None in ``max``; fp32 ``[B * voxels, F]`` sums of features, or maxima
-with -inf for none, None where none are needed."""
-
-
 def voxel_of(points: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
     """The voxel of each point, ``floor((p - minimum) / voxel_size)``.
 
@@ -139,44 +133,6 @@ def voxel_of(points: Tensor, grid: Grid) -> tuple[Tensor, Tensor]:
     clouds = torch.arange(len(points), device=points.device).unsqueeze(1)
     voxel = ((clouds * grid.shape[0] + x) * grid.shape[1] + y) * grid.shape[2] + z
     return torch.where(inside, voxel, len(points) * grid.voxels), inside
-
-
-def gather(points: Tensor, features: Tensor, grid: Grid, mode: Mode) -> tuple[Sums, Tensor]:
-    """Points ``[B, N, 3]`` with features ``[B, N, F]`` into voxels, by PyTorch's own operators.
-
-    And how many points of all clouds are outside the grid, an int64 scalar.
-    """
-    voxel, inside = voxel_of(points, grid)
-    voxel = voxel.flatten()
-    # One voxel more takes what is outside, so that nobody has to wait and see how many there are.
-    size = len(points) * grid.voxels + 1
-    counts = values = None
-    if mode in ("count", "mean"):
-        ones = torch.ones_like(voxel, dtype=torch.int32)
-        counts = ones.new_zeros(size).scatter_add_(0, voxel, ones)[:-1]
-    elif mode == "occupancy":
-        counts = voxel.new_zeros(size, dtype=torch.int32).index_fill_(0, voxel, 1)[:-1]
-    rows = features.flatten(0, 1).float()
-    if mode == "mean":
-        values = rows.new_zeros(size, rows.shape[1]).index_add_(0, voxel, rows)[:-1]
-    elif mode == "max":
-        index = voxel.unsqueeze(1).expand_as(rows)
-        lowest = rows.new_full((size, rows.shape[1]), -torch.inf)
-        values = lowest.scatter_reduce_(0, index, rows, "amax")[:-1]
-    return (counts, values), (~inside).sum()
-
-
-def finish(sums: Sums, clouds: int, grid: Grid) -> Tensor:
-    """The grid of :data:`Mode` from what was gathered."""
-    counts, features = sums
-    if features is None:
-        assert counts is not None
-        return counts.view(clouds, *grid.shape)
-    if counts is not None:
-        values = features / counts.clamp(min=1).unsqueeze(1)
-    else:
-        values = torch.where(features == -torch.inf, 0.0, features)
-    return values.view(clouds, *grid.shape, -1)
 
 
 class Voxelize(nn.Module):
@@ -218,13 +174,34 @@ class Voxelize(nn.Module):
     def forward(self, batch: tuple[Tensor, Tensor]) -> Tensor:
         """The grid for points ``[B, N, 3]`` and features ``[B, N, F]``."""
         points, features = batch
-        sums, dropped = gather(points, features, self.grid, self.mode)
-        self.dropped += dropped
+        voxel, inside = voxel_of(points, self.grid)
+        self.dropped += (~inside).sum()
         self.batches += 1
-        for part in sums if self.combine_ranks else ():
-            if part is not None:
-                join_ranks(part, "max" if self.mode in ("occupancy", "max") else "sum")
-        return finish(sums, len(points), self.grid)
+        # One voxel more takes what is outside, so that nobody has to wait and see how many there
+        # are.
+        size = len(points) * self.grid.voxels + 1
+        voxels = self._voxels(voxel.flatten(), features.flatten(0, 1).float(), size)
+        return voxels.view(len(points), *self.grid.shape, *voxels.shape[1:])
+
+    def _voxels(self, voxel: Tensor, rows: Tensor, size: int) -> Tensor:
+        """``[voxels]`` or ``[voxels, F]`` of points in ``voxel`` that have these ``rows``."""
+        if self.mode == "occupancy":
+            occupied = voxel.new_zeros(size, dtype=torch.int32).index_fill_(0, voxel, 1)
+            return self._joined(occupied[:-1], "max")
+        if self.mode == "max":
+            index = voxel.unsqueeze(1).expand_as(rows)
+            lowest = rows.new_full((size, rows.shape[1]), -torch.inf)
+            values = self._joined(lowest.scatter_reduce_(0, index, rows, "amax")[:-1], "max")
+            return torch.where(values == -torch.inf, 0.0, values)
+        ones = torch.ones_like(voxel, dtype=torch.int32)
+        counts = self._joined(ones.new_zeros(size).scatter_add_(0, voxel, ones)[:-1], "sum")
+        if self.mode == "count":
+            return counts
+        sums = rows.new_zeros(size, rows.shape[1]).index_add_(0, voxel, rows)
+        return self._joined(sums[:-1], "sum") / counts.clamp(min=1).unsqueeze(1)
+
+    def _joined(self, voxels: Tensor, how: Literal["sum", "max"]) -> Tensor:
+        return join_ranks(voxels, how) if self.combine_ranks else voxels
 
     def counts(self) -> dict[str, float]:
         """``points_dropped_per_batch``: points of this rank that were outside the grid."""

@@ -144,6 +144,7 @@ class CollectiveRate:
 class PairRate:
     """Copies between two GPUs, nothing else running."""
 
+    GONE: ClassVar[frozenset[str]] = frozenset({"latency_us"})
     transport: Literal["cuda copy"]
     first: int
     second: int
@@ -160,8 +161,6 @@ class PairRate:
     both_gb_s: float
     """Both directions together."""
     correct: bool
-    latency_us: None = None
-    """Of messages, which examinations of CPUs sent once."""
 
 
 @dataclass(frozen=True)

@@ -49,10 +49,12 @@ class CellFolder:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-
-    @property
-    def name(self) -> str:
-        return self.path.name
+        self.name = self.path.name
+        self.callbacks_path = self.path / "callbacks"
+        """Where callbacks of the user's write: the Trainer's ``default_root_dir``."""
+        self.profile_path = self.path / "profile"
+        """Folder of profiler traces; see :func:`~scalewise.records.load_profiles`."""
+        self._running_path = self.path / "running.json"
 
     def steps_path(self, rank: int) -> Path:
         return self.path / "steps" / f"rank{rank}.bin"
@@ -65,16 +67,6 @@ class CellFolder:
 
     def heartbeat_path(self, rank: int) -> Path:
         return self.path / "heartbeat" / f"rank{rank}"
-
-    @property
-    def callbacks_path(self) -> Path:
-        """Where callbacks of the user's write: the Trainer's ``default_root_dir``."""
-        return self.path / "callbacks"
-
-    @property
-    def profile_path(self) -> Path:
-        """Folder of profiler traces; see :func:`~scalewise.records.load_profiles`."""
-        return self.path / "profile"
 
     def log_path(self, rank: int, stream: Literal["out", "err"]) -> Path:
         return self.path / "logs" / f"rank{rank}.{stream}"
@@ -263,10 +255,6 @@ class CellFolder:
         except FileNotFoundError:
             return None
 
-    @property
-    def _running_path(self) -> Path:
-        return self.path / "running.json"
-
     def save_tracking(self, record: TrackingRecord) -> None:
         save_json(self.path / "tracking.json", record)
 
@@ -360,18 +348,9 @@ class SweepFolder:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
-
-    @property
-    def plan_path(self) -> Path:
-        return self.path / "sweep.json"
-
-    @property
-    def lock_path(self) -> Path:
-        return self.path / "sweep.lock"
-
-    @property
-    def report_path(self) -> Path:
-        return self.path / "report"
+        self.plan_path = self.path / "sweep.json"
+        self.lock_path = self.path / "sweep.lock"
+        self.report_path = self.path / "report"
 
     def save_plan(self, plan: SweepPlan) -> None:
         save_json(self.plan_path, replace(plan, command=redacted_words(plan.command)))

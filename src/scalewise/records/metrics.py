@@ -12,13 +12,7 @@ from typing import Final, Literal
 import numpy as np
 from pydantic import NonNegativeInt
 
-from scalewise.records.files import (
-    LineParser,
-    LineWriter,
-    UnixTime,
-    finite_or_none,
-    parse_series,
-)
+from scalewise.records.files import LineParser, LineWriter, UnixTime, finite_or_none, parse_series
 from scalewise.records.model import RankSummary
 from scalewise.records.validation import build
 

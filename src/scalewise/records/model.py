@@ -33,14 +33,13 @@ class CommunicationRecord:
 class ExecutionRecord:
     """None is "not known" or "does not apply", never zero."""
 
+    GONE: ClassVar[frozenset[str]] = frozenset({"prepare_s"})
     requested: str
     """``eager``, ``compile`` or ``cudagraph``."""
     ran: str
     """The same, after a fall-back: what the timed steps did."""
     fell_back_because: str | None = None
     """Why ``ran`` is not ``requested``; the same on every rank."""
-    prepare_s: float | None = None
-    """Seconds that compiling or capturing took, steps run meanwhile included."""
     prepare_steps: int = 0
     """Steps that were taken before the way of executing was settled, all flagged as warm-up."""
     steps_per_batch: int = 1
@@ -69,19 +68,13 @@ class LengthRecord:
 class EarlyStop:
     """A run that somebody ended before the steps or epochs that were asked for."""
 
+    GONE: ClassVar[frozenset[str]] = frozenset({"after_step", "value", "best", "why"})
     by: str
     """Class of the callback or module that asked for it."""
-    after_step: NonNegativeInt
-    """Optimizer steps of the run by then."""
     epoch: PositiveInt
     """Counted from 1."""
     monitor: str | None = None
     """The metric it watched; None where it watched none."""
-    value: float | None = None
-    """That metric then; None for none and for one that is not finite."""
-    best: float | None = None
-    why: str = ""
-    """In the words of whoever asked; empty where it says nothing."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +191,9 @@ class Provenance:
 class RankSummary:
     """Counts of one rank, taken while it ran. None is "not known", never zero."""
 
-    GONE: ClassVar[frozenset[str]] = frozenset({"fp8", "probed_ratio", "probed_samples_per_s"})
+    GONE: ClassVar[frozenset[str]] = frozenset(
+        {"fp8", "probed_ratio", "probed_samples_per_s", "resumed_at_step"}
+    )
     """Keys that kept records have, and nobody reads."""
     rank: Rank
     local_rank: Rank
@@ -227,9 +222,6 @@ class RankSummary:
     """The last value of each metric; None is "not a finite number"."""
     step_rows: NonNegativeInt
     metric_rows: NonNegativeInt
-    resumed_at_step: None = None
-    """Of earlier versions, where it told of a run that went on from the middle of another try: such
-    a run is not read."""
     largest_step_samples: int | None = None
     """Samples of the recorded step that fed most; None where none was recorded."""
     steps_without_loss: int | None = None

@@ -103,14 +103,11 @@ class StepWriter:
         steps, seconds = self.timed
         self.timed = steps + len(timed_ms), seconds + float(timed_ms.sum(dtype=float)) / 1e3
         for first in range(0, len(rows), _MOST_IN_BLOCK):
-            block = rows[first : first + _MOST_IN_BLOCK]
-            self._write_block(block.astype(STEP_DTYPE, copy=False).tobytes())
-
-    def _write_block(self, rows: bytes) -> None:
-        count = len(rows) // STEP_DTYPE.itemsize
-        self._sum = _checksum(count, rows, self._sum)
-        self._file.write(_BLOCK.pack(count, self._sum) + rows)
-        self.rows += count
+            block = rows[first : first + _MOST_IN_BLOCK].astype(STEP_DTYPE, copy=False)
+            data = block.tobytes()
+            self._sum = _checksum(len(block), data, self._sum)
+            self._file.write(_BLOCK.pack(len(block), self._sum) + data)
+            self.rows += len(block)
 
     def flush(self) -> None:
         self._file.flush()

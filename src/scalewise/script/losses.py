@@ -27,8 +27,7 @@ class Losses:
         self._of_step: list[Tensor] = []
         self._scaled: tuple[weakref.ref[Tensor], Tensor] | None = None
         """What a GradScaler gave, and what it was given."""
-        self.is_due = metrics.every_n_steps == 1
-        """Whether the loss of the present step is kept."""
+        self.is_due = metrics.every_n_steps == 1  # whether the present step's is kept
 
     def scale(self, given: Any, scaled: Any) -> None:
         """A GradScaler has multiplied ``given``."""

@@ -40,8 +40,7 @@ class Hook:
             setattr(self._kind, _PLACE, None)  # as torch has it
 
 
-_hooks: dict[int, Hook] = {}
-"""By the ``id`` of the model."""
+_hooks: dict[int, Hook] = {}  # by the ``id`` of the model
 _find, _is_compiling = _hooks.get, torch.compiler.is_dynamo_compiling  # torch asks twice a call
 
 
@@ -70,8 +69,7 @@ class Models:
         self._known: set[int] = set()
         """Parameters, by ``id``, whose models were looked for."""
         self._hooks: dict[int, Hook] = {}
-        self._silent: set[int] = set()
-        """Models, by ``id``, that were never called."""
+        self._silent: set[int] = set()  # models, by ``id``, that were never called
         self.found: list[nn.Module] = []
 
     def find(self, optimizer: torch.optim.Optimizer) -> None:

@@ -243,24 +243,24 @@ class _Fit:
             error = error or self._recorder.failure
             if error is None and self._rank == 0:
                 self._finish()
-        except OSError as failure:
+        except OSError as failure:  # or a rank that was waited for in vain
             error = failure
         if error is not None:
-            self._break_off(error)
+            self._recorder.fail(error)
+            message = self._records.fail(error, self._recorder.steps.steps)
+            if message is not None:
+                say(message)
         self._records.end()
 
     def _finish(self) -> None:
         ranks = self._every_summary()
-        if ranks is None:
-            self._break_off(TimeoutError(f"not every rank had ended after {_MEET_S:g} s"))
-            return
         # Told by what was fed: whoever gives a loader need not say it.
         self._config["batch_size"] = ranks[0].largest_step_samples
         self._records.repeat_of(self._config, self._world_size)
         self._records.finish(ranks, self._config["strategy"]["name"])
         say(self._records.result_in_brief(ranks[0].steps_completed, self._config["warmup_steps"]))
 
-    def _every_summary(self) -> tuple[RankSummary, ...] | None:
+    def _every_summary(self) -> tuple[RankSummary, ...]:
         until = time.monotonic() + _MEET_S
         while time.monotonic() < until and not any(self._folder.attempts()):
             ranks = [load_or_none(self._folder.load_rank, r) for r in range(self._world_size)]
@@ -268,13 +268,7 @@ class _Fit:
             if len(known) == self._world_size:
                 return known
             time.sleep(0.05)
-        return None
-
-    def _break_off(self, error: BaseException) -> None:
-        self._recorder.fail(error)
-        message = self._records.fail(error, self._recorder.steps.steps)
-        if message is not None:
-            say(message)
+        raise TimeoutError(f"not every rank had ended after {_MEET_S:g} s")
 
 
 _WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")

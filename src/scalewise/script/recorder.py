@@ -7,8 +7,7 @@ import copy
 import functools
 import os
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,11 +51,10 @@ from scalewise.train.recording import (
     class_names,
     count_samples,
     first_shape,
-    gpu_memory,
+    host_figures,
     logged_name,
-    optimizer_state_bytes,
     parameter_fingerprint,
-    untrained_summary,
+    summarise,
 )
 
 _thread_id = threading.get_native_id
@@ -103,8 +101,7 @@ class ScriptRecorder:
         self.sampler: object = None
         """What tells the training loader the indices of each batch; None without any loader."""
         self._place, self._task = place, task
-        self._last: int | None = task.max_steps
-        """The last step; None while it is not known."""
+        self._last: int | None = task.max_steps  # None while the last step is not known
         self._ending = threading.RLock()
         self._has_ended = False
         self._core_meter, self._run_queue = CoreUseMeter(), RunQueue()
@@ -149,7 +146,9 @@ class ScriptRecorder:
         self._heartbeat = HeartbeatWriter(self.folder.heartbeat_path(place.rank))
         self._heartbeat.begin(self._last)
         self._background = BackgroundDrain(
-            [self.steps.drain, self._metrics.drain, self._beat], device=first.device, look=self.look
+            [self.steps.clock.drain, self._metrics.drain, self._beat],
+            device=first.device,
+            look=self.look,
         )
         self.steps.restart_step()
 
@@ -336,35 +335,36 @@ class ScriptRecorder:
         elif steps == self.steps.warmup_steps:
             self._run_queue.begin(steps)
         if steps == _LOOKED_AT:
-            self._refuse_what_cannot_be_told()
+            for fault in self._faults():
+                self._give_up(ConfigError(f"{self._task.name}: {fault}"))
 
-    def _refuse_what_cannot_be_told(self) -> None:
-        name, ranks = self._task.name, self._ranks
+    def _faults(self) -> Iterator[str]:
+        """Why nothing sound can be told of this script."""
+        rank, ranks, share = self._place.rank, self._ranks, share_of(self.sampler)
         met = dist.is_available() and dist.is_initialized()
         if (met or ranks > 1) and (not met or dist.get_world_size() != ranks):
             group = f"a process group of {dist.get_world_size()}" if met else "no process group"
             alone = f"each of {ranks} processes trains alone"
             so = alone if ranks > 1 else "it trains with ranks that it started itself"
-            self._give_up(ConfigError(
-                f"{name}: found {group} after {_LOOKED_AT} steps, so {so}; "
-                "allowed: a script that torchrun starts (init_process_group and DDP)"
-            ))  # fmt: skip
+            yield (
+                f"found {group} after {_LOOKED_AT} steps, so {so}; allowed: a script that torchrun "
+                "starts (init_process_group and DDP)"
+            )
         if self._task.rehearsed is not None and not self._watches:
-            self._give_up(ConfigError(
-                f"{name}: found no DistributedDataParallel after {_LOOKED_AT} steps; allowed "
-                "under --rehearse: a script that wraps its model in one"
-            ))  # fmt: skip
-        share, rank = share_of(self.sampler), self._place.rank
+            yield (
+                f"found no DistributedDataParallel after {_LOOKED_AT} steps; allowed under "
+                "--rehearse: a script that wraps its model in one"
+            )
         if share is not None and share[1] == ranks and share[0] != rank:
-            self._give_up(ConfigError(
-                f"{name}: found a sampler for rank {share[0]} of {ranks} on rank {rank}, so ranks "
-                "feed the same samples; allowed: the rank that torchrun names (RANK)"
-            ))  # fmt: skip
+            yield (
+                f"found a sampler for rank {share[0]} of {ranks} on rank {rank}, so ranks feed the "
+                "same samples; allowed: the rank that torchrun names (RANK)"
+            )
         if not self.steps.samples:
-            self._give_up(ConfigError(
-                f"{name}: found no tensor in what its model was given in {_LOOKED_AT} steps, so "
-                "nothing tells its samples; allowed: a model or a DataLoader with tensors"
-            ))  # fmt: skip
+            yield (
+                f"found no tensor in what its model was given in {_LOOKED_AT} steps, so nothing "
+                "tells its samples; allowed: a model or a DataLoader with tensors"
+            )
 
     def plan_steps(self, steps: int) -> None:
         """The last step is known now."""
@@ -421,17 +421,12 @@ class ScriptRecorder:
             self._has_ended = True
             if self.moments.is_due:
                 self.moments.end_due_step()
-            delay_ms, other_threads_ms = self._run_queue.ms_per_step(self.steps.steps)
-            host_figures: dict[str, Any] = {
-                "core_use": self._core_meter.end(),
-                "run_queue_ms_per_step": delay_ms,
-                "other_threads_cpu_ms_per_step": other_threads_ms,
-            }
+            measured = host_figures(self._core_meter, self._run_queue, self.steps.steps)
             if self._logged:
                 self._append(self._place.world_size, self._logged)
             self._background.stop()
             self._save_shard()
-            self.folder.save_rank(replace(self._summary(looks), **host_figures))
+            self.folder.save_rank(self._summary(looks, measured))
             self._close()
             self.note_late()
 
@@ -465,39 +460,35 @@ class ScriptRecorder:
             trained = [one for group in groups for one in group["params"]]
         return {id(one): one for one in trained}
 
-    def _summary(self, looks: bool) -> RankSummary:
+    def _summary(self, looks: bool, measured: Mapping[str, Any]) -> RankSummary:
         steps, optimizers = self.steps, tuple(self.moments.optimizers.values())
-        every = self._trained().values()
         after = self._fingerprint() if looks and steps.steps else None
         several = self._place.world_size > 1
         if unlike := self.moments.fed_unlike_fetched:
             said = "models were given {:,} samples a step, which count, and loaders gave {:,}"
             self._missing["sample count"] = said.format(*unlike)
-        return replace(
-            untrained_summary(self._rank),
-            **gpu_memory(self._rank.device),
-            parameters_total=sum(one.numel() for one in every),
-            parameters_trainable=sum(one.numel() for one in every if one.requires_grad),
-            steps_completed=steps.steps,
-            samples_fed=steps.samples,
-            largest_step_samples=steps.largest_samples,
-            gradient_bytes=steps.gradients.bucket_bytes,
-            gradient_buckets=steps.gradients.buckets,
+        return summarise(
+            self._rank.rank,
+            self._rank.local_rank,
+            self._rank.device,
+            steps,
+            self._metrics,
+            self._trained().values(),
+            optimizers,
+            epochs_completed=0,
+            flops_per_sample=None,
             own_batches=True,
             rehearsed=self._task.rehearsed,
             own_optimizer=class_names(optimizers),
             loader_batch_size=getattr(self.sampler, "batch_size", None),
-            batch_shape=steps.batch_shape,
-            step_rows=steps.rows,
             metrics=self._metrics.final,
-            metric_rows=self._metrics.rows,
             missing={**self._missing, **steps.missing},
             communication=steps.gradients.record(steps.steps - steps.warmup_steps),
             parameters_changed=after != self._before if after and self._before else None,
             replica_fingerprint=after if several else None,
-            optimizer_state_bytes=optimizer_state_bytes(optimizers),
             execution=ExecutionRecord("eager", "eager"),
             length=None if self.length is None else self.length(),
+            **measured,
         )
 
 

@@ -42,12 +42,9 @@ class ScriptSteps:
         self._take = timer.mark
         self._on_step, self._on_optimizer = on_step, on_optimizer
         self.tells_all = self.alone = False
-        self.optimizers: dict[int, Any] = {}
-        """Those that stepped, by ``id``."""
-        self._last: Mark | None = None
-        """The last mark of the present batch."""
-        self._leader: int | None = None
-        """Whose steps end a step, by ``id``."""
+        self.optimizers: dict[int, Any] = {}  # those that stepped, by ``id``
+        self._last: Mark | None = None  # of the present batch
+        self._leader: int | None = None  # whose steps end a step, by ``id``
         self._others = 0
         self._optimizing = self._backward = 0
         """Calls within one another: ``super().step()`` is no step of its own."""

@@ -14,11 +14,7 @@ from scalewise.config import NO_TEST, CellConfig, ConfigError, instantiate
 from scalewise.models import returns_loss
 from scalewise.operations import Operation
 from scalewise.train.callbacks import build_schedule
-from scalewise.train.data import (
-    GlobalBatchSampler,
-    ShardBatchSampler,
-    make_loader,
-)
+from scalewise.train.data import GlobalBatchSampler, ShardBatchSampler, make_loader
 from scalewise.train.execution import ExperimentModule, KeywordModule, OperationModule
 from scalewise.train.rank import RankContext
 from scalewise.train.recording import BatchSizes, DataShare

@@ -10,13 +10,7 @@ import pytorch_lightning as pl
 import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
-from scalewise.config import (
-    ConfigError,
-    SchedulerConfig,
-    Validation,
-    check_monitor,
-    instantiate,
-)
+from scalewise.config import ConfigError, SchedulerConfig, Validation, check_monitor, instantiate
 from scalewise.records import CellFolder
 from scalewise.train.recording import CellRecorder, Stops
 

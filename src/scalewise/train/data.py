@@ -88,9 +88,6 @@ class GlobalBatchSampler(Sampler[list[int]]):
 class ShardBatchSampler(Sampler[list[int]]):
     """One rank's share of an evaluation set, each sample exactly once and none repeated.
 
-    Ranks may get different numbers of batches: as a rule nothing in evaluation communicates before
-    the metrics are computed, so none waits.
-
     Args:
         together: ranks communicate in every batch, so all get as many: batches of nearly one size
             (with ``batch_size=1`` and a remainder one of them has two samples). Raises ValueError
@@ -170,9 +167,8 @@ def on_device(dataset: Dataset[Any], device: torch.device) -> Dataset[Any]:
 class DevicePrefetchLoader(DataLoader[Any]):
     """A loader whose batches are on the current GPU, copied ``ahead`` batches early.
 
-    Copies run on a stream of their own, beside the steps before them; the step's stream waits
-    for the copy of its batch and nothing else. They overlap with computing only where the
-    batches come in page-locked memory (``pin_memory=true``).
+    Copies run on a stream of their own, beside the steps before them: only where the batches come
+    in page-locked memory (``pin_memory=true``). A step waits for the copy of its batch alone.
     """
 
     def __init__(self, ahead: int, *args: Any, **options: Any) -> None:

@@ -20,13 +20,7 @@ from pytorch_lightning.strategies import DDPStrategy, Strategy
 
 from scalewise.config import CellConfig, ConfigError, instantiate, rehearsed
 from scalewise.records import CellFolder, RankSummary
-from scalewise.train.build import (
-    build_data,
-    build_module,
-    can_score,
-    check_test,
-    data_share,
-)
+from scalewise.train.build import build_data, build_module, can_score, check_test, data_share
 from scalewise.train.callbacks import CellTrainer, OwnFolder
 from scalewise.train.execution import (
     Execution,
@@ -71,12 +65,7 @@ def run(
     data = build_data(cell, rank, module, share, execution.steps_per_batch)
     testing = data.pop("test_dataloaders", None)
     recorder = CellRecorder(
-        folder,
-        rank.device,
-        execution.untimed_steps,
-        cell.log_every_n_steps,
-        share,
-        cell.profile,
+        folder, rank.device, execution.untimed_steps, cell.log_every_n_steps, share, cell.profile
     )
     recorder.brings_optimizer = not isinstance(module, ExperimentModule | OperationModule)
     trainer = build_trainer(cell, rank, recorder, module, data, share)
@@ -119,10 +108,7 @@ def run(
     if cell.validation == "end" and can_score(module, data):
         trainer.limit_val_batches = cell.trainer.get("limit_val_batches", 1.0)
         trainer.validate(
-            module,
-            data.get("val_dataloaders"),
-            datamodule=data.get("datamodule"),
-            verbose=False,
+            module, data.get("val_dataloaders"), datamodule=data.get("datamodule"), verbose=False
         )
     if cell.test:
         best = getattr(trainer.checkpoint_callback, "best_model_path", "") or None
@@ -220,7 +206,7 @@ def build_trainer(
     share: DataShare,
 ) -> pl.Trainer:
     """Build a Trainer that does only what the cell's configuration says."""
-    during_fit = cell.validation == "epoch"
+    own_data = "datamodule" not in data
     last_step = cell.profile.last_step(
         cell.max_steps, recorder.steps.warmup_steps, cell.strategy.kind == "ddp"
     )
@@ -233,7 +219,7 @@ def build_trainer(
     if (rehearsal := rehearsed(cell)) is not None:
         strategy.ends_alike, strategy.rehearsal_record = False, rehearsal.record
     callbacks: list[pl.Callback] = [recorder]
-    if "datamodule" in data:  # built-in loaders have a batch in every epoch; a user's may not
+    if not own_data:  # built-in loaders have a batch in every epoch; a user's may not
         callbacks.append(LambdaCallback(on_train_epoch_end=refuse_empty_epoch))
     if cell.fault is not None:
         callbacks.append(instantiate("fault", cell.fault))
@@ -245,10 +231,10 @@ def build_trainer(
         "enable_model_summary": False,
         "num_sanity_val_steps": 0,
         # Built-in samplers shard the data; a user's LightningDataModule gets Lightning's.
-        "use_distributed_sampler": "datamodule" in data,
+        "use_distributed_sampler": not own_data,
         **cell.trainer,
     }
-    if not during_fit:
+    if cell.validation != "epoch":
         # None before the end: callbacks then look at the end of an epoch, as Lightning's do.
         passed["limit_val_batches"] = 0
     trainer = CellTrainer(
@@ -276,7 +262,6 @@ def build_trainer(
     )
     trainer.stops = recorder.stops
     leave_signals_alone(trainer)
-    own_data = "datamodule" not in data
     if isinstance(module, OperationModule):
         trim(trainer, recorder, ForwardSteps, own_data=own_data)
     elif isinstance(module, ExperimentModule):

@@ -1,12 +1,9 @@
 """Imports what a rank trains with, in two thirds of the time that a plain import takes.
 
-Python's collector of cycles would walk again and again through objects that stay for good: it is
-stopped meanwhile, and what was imported is left out of its walks (``gc.freeze``).
-
-torchmetrics loads scipy.signal, matplotlib and transformers where they are installed, and no metric
-of ours needs one: that is a third of a rank's imports, and transformers starts a thread (pyarrow's)
-that keeps ranks from being forked. A user's own classes may well use what torchmetrics builds on
-them: with those it is imported as ever, and ranks are forked where no thread was started.
+Python's collector of cycles is stopped meanwhile: it would walk again and again through objects
+that stay for good. torchmetrics loads scipy.signal, matplotlib and transformers where they are
+installed, a third of a rank's imports, and transformers starts a thread that keeps ranks from being
+forked. No metric of ours needs them; a user's own may, and with those it is imported as ever.
 """
 
 from __future__ import annotations

@@ -171,7 +171,9 @@ class RunLength:
                 self._told = int(store.get(self._key)), steps.steps
         except dist.DistError:
             # Rank 0, which holds the store, is gone; a collective may wait for it for ever.
-            self._give_up(TooLateError(f"{self._who} cannot ask rank 0 for the last step any more"))
+            self._give_up(TooLateError(
+                f"measure.min_time_s: rank {self._rank.rank} cannot ask rank 0 for the last step"
+            ))  # fmt: skip
 
     def settle(self) -> int | None:
         """The last step, for the training thread at the end of a batch; None while nobody knows.
@@ -197,10 +199,7 @@ class RunLength:
 
     def _too_late(self, last: int) -> TooLateError:
         return TooLateError(
-            f"{self._who} was past step {last:,}, the last of all ranks, when it learned of it: "
-            "its threads had no core for seconds; free some, or set max_steps"
+            f"measure.min_time_s: rank {self._rank.rank} was past step {last:,}, the last of all "
+            "ranks, when it learned of it: its threads had no core for seconds; free some, or set "
+            "max_steps"
         )
-
-    @property
-    def _who(self) -> str:
-        return f"measure.min_time_s: rank {self._rank.rank}"

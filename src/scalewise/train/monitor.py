@@ -122,7 +122,12 @@ class Monitor(CellRecorder):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         pids = gathered(os.getpid(), trainer.world_size)
         if trainer.is_global_zero:
-            self._describe(trainer, pl_module)
+            assert self._records is not None
+            config = describe_fit(trainer, pl_module, self.steps.warmup_steps, self._trackers)
+            self._records.repeat_of(config, trainer.world_size)
+            # Rank 0's host comes first.
+            here = self._devices[: trainer.world_size // trainer.num_nodes]
+            self.folder.save_provenance(provenance_of(here))
             if self._trackers:
                 self._mirror = Mirror(self.sweep_folder, _log.warning)
             planned = planned_steps(trainer)
@@ -166,14 +171,6 @@ class Monitor(CellRecorder):
         self.abandon()
         if self._mirror is not None:
             self._mirror.let_go()
-
-    def _describe(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        """Plan, configuration and provenance: what a sweep writes for its own cells."""
-        config = describe_fit(trainer, module, self.steps.warmup_steps, self._trackers)
-        assert self._records is not None
-        self._records.repeat_of(config, trainer.world_size)
-        here = self._devices[: trainer.world_size // trainer.num_nodes]  # rank 0's host comes first
-        self.folder.save_provenance(provenance_of(here))
 
 
 _STRATEGIES: Mapping[type, str] = {

@@ -10,8 +10,8 @@ import dataclasses
 import fcntl
 import hashlib
 import inspect
+import itertools
 import json
-import math
 import secrets
 import sys
 import time
@@ -24,15 +24,8 @@ from torch import nn
 
 from scalewise.config import ending_of
 from scalewise.gpu import NvmlUnavailable, open_nvml
-from scalewise.host import (
-    Colocation,
-    from_here,
-    processor_name,
-    scalewise_version,
-    usable_cores,
-)
+from scalewise.host import Colocation, from_here, processor_name, scalewise_version, usable_cores
 from scalewise.records import (
-    Cause,
     CellFolder,
     CellResult,
     DeviceInfo,
@@ -44,8 +37,6 @@ from scalewise.records import (
     SweepFolder,
     SweepPlan,
     batch_sizes_of,
-    data_shards_of,
-    sum_over_shards,
 )
 from scalewise.train.provenance import collect
 from scalewise.train.recording import BackgroundDrain
@@ -55,7 +46,7 @@ _LAST_LINES = 20
 
 
 class FitRecords:
-    """Records that rank 0 writes for all ranks; :meth:`break_off` alone is for any of them.
+    """Records that rank 0 writes for all ranks; :meth:`fail` alone is for any of them.
 
     The run's ``folder`` lies inside that of the sweep which the runs of a script form.
     """
@@ -115,7 +106,8 @@ class FitRecords:
 
     def finish(self, ranks: tuple[RankSummary, ...], strategy: str) -> None:
         assert self._planned is not None
-        per_device, together = self._batch_sizes(ranks)
+        # Of the largest step, which the last of an epoch is not; one where nobody could count.
+        per_device, together = batch_sizes_of(ranks) or (1, len(ranks))
         self._folder.save_result(
             CellResult(
                 cell_id=self._planned.cell_id,
@@ -137,18 +129,6 @@ class FitRecords:
             )
         )
         self.end()
-
-    def _batch_sizes(self, ranks: tuple[RankSummary, ...]) -> tuple[int, int]:
-        """Samples of a step, of one rank and of all.
-
-        Of the largest step: where the data is no multiple of the batch, the last step of an epoch
-        is smaller, and a mean over the steps would differ between fits that ask for the same.
-        """
-        found = batch_sizes_of(ranks)
-        if found is not None:
-            return found
-        mean = math.ceil(ranks[0].samples_fed / max(1, ranks[0].steps_completed))
-        return mean, sum_over_shards([mean] * len(ranks), data_shards_of(ranks))
 
     def end(self) -> None:
         """No more signs of life: it has a result, or a record of why not."""
@@ -175,9 +155,13 @@ class FitRecords:
         self._planned = planned
 
     def fail(self, error: BaseException, steps: int) -> str | None:
-        """As :meth:`break_off`, in a line for the user. No failure of ours hides the ``error``."""
+        """Record that ``error`` ended the fit after ``steps`` steps; says that in a line.
+
+        None if another rank was first: what one dies of is the cause, the others lose a peer. No
+        failure of ours hides the ``error``.
+        """
         try:
-            message = self.break_off(error, steps)
+            message = self._break_off(error, steps)
             self.end()
         except OSError as failure:
             message = f"the reason could not be recorded ({failure})"
@@ -188,11 +172,7 @@ class FitRecords:
         timed, report = max(0, steps - warmup_steps), from_here(self._sweep.path)
         return f"scalewise: {timed} of {steps} steps were timed: scalewise report {report}"
 
-    def break_off(self, error: BaseException, steps: int) -> str | None:
-        """Record that ``error`` ended the fit after ``steps`` steps; returns that as a line.
-
-        None if another rank was first: what one dies of is the cause, the others lose a peer.
-        """
+    def _break_off(self, error: BaseException, steps: int) -> str | None:
         if any(self._folder.attempts()):
             return None
         ending = _ended_fit(error, self._rank)
@@ -211,16 +191,12 @@ class FitRecords:
 def _ended_fit(error: BaseException, rank: int) -> Ending:
     """How ``error`` ends a fit that the user's own script runs."""
     ending = ending_of(error, rank)
-    known: tuple[Cause, str] | None = None
+    stopped = dataclasses.replace(ending, outcome="interrupted", raised_at=None)
     if type(error).__name__ == "SIGTERMException":  # Lightning's, a SystemExit
-        known = "signal", "ended by SIGTERM"
-    elif isinstance(error, KeyboardInterrupt):
-        known = "interrupted", "interrupted by Ctrl-C (SIGINT)"
-    if known is not None:
-        cause, message = known
-        return dataclasses.replace(
-            ending, outcome="interrupted", cause=cause, message=message, raised_at=None
-        )
+        return dataclasses.replace(stopped, cause="signal", message="ended by SIGTERM")
+    if isinstance(error, KeyboardInterrupt):
+        why = "interrupted by Ctrl-C (SIGINT)"
+        return dataclasses.replace(stopped, cause="interrupted", message=why)
     if isinstance(error, SystemExit):
         status = 0 if error.code is None else error.code
         message = f"the script left with exit status {status} amid the fit"
@@ -296,15 +272,12 @@ def new_sweep_folder() -> Path:
 def own_folder(folder: Path, name: str) -> str:
     """Make ``name`` in ``folder``, or with a number where another run has it; returns its name."""
     folder.mkdir(parents=True, exist_ok=True)
-    number, found = 1, name
+    found, numbers = name, itertools.count(2)
     while True:
-        try:
+        with contextlib.suppress(FileExistsError):
             (folder / found).mkdir()  # whoever makes it owns it, also among runs started together
-        except FileExistsError:
-            number += 1
-            found = f"{name}-{number}"
-        else:
             return found
+        found = f"{name}-{next(numbers)}"
 
 
 def live_device(device: torch.device) -> DeviceInfo:

@@ -1,11 +1,10 @@
 """A process group of N ranks of which one is there.
 
 What it hands back is what it was given, and of a gathered whole its own part as often as there are
-ranks: of values nothing can be learned. Of time, each collective is done as late as it would be
-over the link, and one after another, as on one stream of NCCL's. On a GPU a kernel of as many
-thread blocks as NCCL has channels waits for that on a stream of its own, and moves memory
-meanwhile; parts are copied beside it. On a CPU a thread sleeps: gloo's own work for a reduction is
-missing, so no times of it count.
+ranks: of values nothing can be learned. Each collective is done as late as it would be over the
+link, one after another, as on one stream of NCCL's. On a GPU a kernel of as many thread blocks as
+NCCL has channels waits for that and moves memory meanwhile; parts are copied beside it. On a CPU a
+thread sleeps: gloo's own work for a reduction is missing, so no times of it count.
 """
 
 from __future__ import annotations

@@ -62,26 +62,17 @@ def everything(part: Any) -> Any:
     return part.__getitems__(range(len(part)))
 
 
-def test_a_batch_holds_the_samples_it_names(dataset: Any) -> None:
-    train = dataset().train
-    x, target = train.__getitems__([3, 0, 2])
-    for row, index in enumerate([3, 0, 2]):
-        single_x, single_target = train[index]
-        assert torch.equal(x[row], single_x)
-        assert torch.equal(target[row], single_target)
-
-
-def test_building_twice_gives_the_same(dataset: Any) -> None:
-    first, second = dataset(), dataset()
-    assert first.describe() == second.describe()
-    for a, b in zip(everything(first.train), everything(second.train), strict=True):
-        assert torch.equal(a, b)
-
-
-def test_the_description_is_of_sizes_and_both_parts_are_there(dataset: Any) -> None:
-    data = dataset()
+def test_a_batch_holds_the_samples_it_names_and_building_twice_gives_the_same(dataset: Any) -> None:
+    data, again = dataset(), dataset()
     assert len(data.train) > 0 and len(data.validation) > 0
     assert data.describe() and all(size > 0 for size in data.describe().values())
+    assert data.describe() == again.describe()
+    for a, b in zip(everything(data.train), everything(again.train), strict=True):
+        assert torch.equal(a, b)
+    batch = data.train.__getitems__([3, 0, 2])
+    for row, index in enumerate([3, 0, 2]):
+        for whole, single in zip(batch, data.train[index], strict=True):
+            assert torch.equal(whole[row], single)
 
 
 def test_split_divides_every_index_once() -> None:
@@ -119,12 +110,12 @@ class TestTabularWindows:
         windows, targets = data.train.__getitems__([0, 7])
         assert np.array_equal(windows.numpy(), np.stack([x[0:4], x[7:11]]))
         assert np.array_equal(targets.numpy(), y[[3, 10]])
-
-    def test_no_row_is_in_a_window_of_both_parts(self) -> None:
-        data = TabularWindows(30, window=4, features=5, targets=2, validation_fraction=0.2)
+        # No row is in a window of both parts.
         assert len(data.train) == 24 - 3
         train, held_out = everything(data.train)[0], everything(data.validation)[0]
         assert not set(train[..., 0].flatten().tolist()) & set(held_out[..., 0].flatten().tolist())
+        with pytest.raises(ValueError, match=r"^window: found 7; allowed: 1 to 6, the rows"):
+            TabularWindows(30, window=7)
 
 
 class TestSynthetic:
@@ -134,17 +125,12 @@ class TestSynthetic:
         assert x.max() < 50
 
     def test_words_tell_the_class(self) -> None:
-        x, target = SyntheticText(100, 64, classes=4, train_samples=200).train.__getitems__(
-            range(200)
-        )
+        data = SyntheticText(100, 64, classes=4, train_samples=200, validation_samples=200)
+        x, target = everything(data.train)
+        assert not torch.equal(x, everything(data.validation)[0]), "parts are drawn apart"
         votes = torch.stack([(x.remainder(4) == c).sum(dim=1) for c in range(4)], dim=1)
         assert (votes.argmax(dim=1) == target).float().mean() > 0.9
-        assert x.min() >= 2
-        assert x.max() < 100
-
-    def test_parts_are_drawn_apart(self) -> None:
-        data = SyntheticText(50, 8, train_samples=4, validation_samples=4)
-        assert not torch.equal(everything(data.train)[0], everything(data.validation)[0])
+        assert x.min() >= 2 and x.max() < 100
 
 
 class TestTokens:
@@ -165,14 +151,6 @@ class TestTokens:
         assert {chr(b) for b in train | validation if b} == {chr(ord("a") + i) for i in range(20)}
         limited = Stdlib(8, root=str(sources), max_validation_samples=5)
         assert 5 >= len(limited.validation) > 2
-
-    def test_the_running_interpreter_brings_its_sources(self) -> None:
-        data = Stdlib(sequence_length=1024)
-        x, target = data.train.__getitems__([0, 1])
-        assert x.shape == target.shape == (2, 1024)
-        assert torch.equal(x[:, 1:], target[:, :-1])
-        assert len(data.train) * 1024 > 1_000_000
-        assert data.describe()["vocabulary_size"] == 256
 
     def test_what_cannot_be_read_is_refused(self, sources: Path, tmp_path: Path) -> None:
         # A file that is there and fails when it is read, also for a user who may read everything.
@@ -230,11 +208,6 @@ class TestAgNews:
         path.write_text("Dull,bad\n")
         with pytest.raises(DatasetError, match=r"row 1: found \['Dull', 'bad'\]; allowed: "):
             _ = Imdb(str(path)).train
-
-
-def test_windows_longer_than_a_part_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"^window: found 7; allowed: 1 to 6, the rows"):
-        TabularWindows(30, window=7)
 
 
 @pytest.mark.parametrize(

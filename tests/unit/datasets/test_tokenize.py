@@ -46,25 +46,23 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def jsonl(tmp_path: Path) -> Path:
-    path = tmp_path / "texts.jsonl"
-    path.write_text("".join(json.dumps({"text": text, "id": 1}) + "\n" for text in TEXTS))
-    return path
+    return written(tmp_path, "jsonl")
 
 
 @pytest.fixture
 def txt(tmp_path: Path) -> Path:
-    path = tmp_path / "texts.txt"
-    path.write_text("".join(f"{text}\n" for text in TEXTS))
-    return path
+    return written(tmp_path, "txt")
 
 
-@pytest.fixture
-def parquet(tmp_path: Path) -> Path:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path = tmp_path / "texts.parquet"
-    pq.write_table(pa.table({"text": TEXTS, "id": [1] * len(TEXTS)}), path, row_group_size=300)
+def written(folder: Path, kind: str) -> Path:
+    """The texts as a file of this kind."""
+    path = folder / f"texts.{kind}"
+    if kind == "parquet":
+        rows = datasets.Dataset.from_dict({"text": TEXTS, "id": [1] * len(TEXTS)})
+        rows.to_parquet(path, batch_size=300)
+    else:
+        lines = [json.dumps({"text": text, "id": 1}) if kind == "jsonl" else text for text in TEXTS]
+        path.write_text("".join(f"{line}\n" for line in lines))
     return path
 
 
@@ -85,39 +83,30 @@ def expected(part: Part) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "txt"])
-def test_every_document_is_in_one_of_two_files(
-    kind: str, folder: Path, request: pytest.FixtureRequest
-) -> None:
-    index = run(open_texts([request.getfixturevalue(kind)]), folder)
+def test_every_document_is_in_one_of_two_files(kind: str, folder: Path, tmp_path: Path) -> None:
+    texts = open_texts([written(tmp_path, kind)])
+    index = run(texts, folder)
     assert load_index(folder) == index
     assert stored(folder, "train") == expected("train")
     assert stored(folder, "validation") == expected("validation")
     assert index.documents == len(TEXTS)
-    written = np.array(expected("train"), dtype="<u2").tobytes()
-    assert index.sha256["train"] == hashlib.sha256(written).hexdigest()
+    tokens = np.array(expected("train"), dtype="<u2").tobytes()
+    assert index.sha256["train"] == hashlib.sha256(tokens).hexdigest()
     with pytest.raises(DatasetError, match=r"^--out: found 'index\.json' in "):
-        run(open_texts([request.getfixturevalue(kind)]), folder)
+        run(texts, folder)
 
 
-def test_enough_is_enough(jsonl: Path, folder: Path) -> None:
-    few = run(open_texts([jsonl]), folder, tokens=500)
-    assert 500 <= few.train_tokens < len(expected("train")) / 3
-    assert stored(folder, "train") == expected("train")[: few.train_tokens]
-
-
-def test_what_was_ended_is_not_kept(jsonl: Path, folder: Path) -> None:
+def test_enough_is_enough_and_what_was_ended_is_not_kept(jsonl: Path, folder: Path) -> None:
     begun = tokenize(open_texts([jsonl]), BYTES, folder, None, 10, 200)
     next(begun)
     begun.close()
     assert not list(folder.iterdir())
-
-
-def test_a_folder_of_an_earlier_version_is_read(txt: Path, folder: Path) -> None:
-    index = run(open_texts([txt]), folder)
-    path = folder / "index.json"
-    earlier = {"complete": True, "stream_state": None}
+    few = run(open_texts([jsonl]), folder, tokens=500)
+    assert 500 <= few.train_tokens < len(expected("train")) / 3
+    assert stored(folder, "train") == expected("train")[: few.train_tokens]
+    path, earlier = folder / "index.json", {"complete": True, "stream_state": None}
     path.write_text(json.dumps(json.loads(path.read_text()) | earlier))
-    assert load_index(folder) == index
+    assert load_index(folder) == few, "also of an earlier version"
 
 
 def test_a_folder_of_tokens_is_training_data(jsonl: Path, folder: Path) -> None:
@@ -186,20 +175,17 @@ class TestWrongInput:
             load_tokenizer("gpt2")
         for package in ("datasets", "tiktoken"):
             monkeypatch.setitem(sys.modules, package, None)
-        for call in (
-            lambda: open_texts("fineweb_edu"),
-            lambda: load_tokenizer("gpt2"),
-        ):
+        for call in (lambda: open_texts("fineweb_edu"), lambda: load_tokenizer("gpt2")):
             with pytest.raises(DatasetError, match=r"pip install 'scalewise\[hub\]'"):
                 call()
 
-    def test_one_line_names_it(self, jsonl: Path, parquet: Path, tmp_path: Path) -> None:
+    def test_one_line_names_it(self, jsonl: Path, txt: Path, tmp_path: Path) -> None:
         calls: list[tuple[Callable[[], Any], str]] = [
             (lambda: TokenFolder(None, corpus="ts"), r"^path: found null; .*scalewise tokenize ts"),
             (lambda: TokenFolder("none").train, r"^dataset.path: none/index.json: no such record"),
             (lambda: run(open_texts([jsonl]), tmp_path), r"^--out: found 'cache' in "),
             (lambda: open_texts([tmp_path / "none.jsonl"]), r"^--files: found no file "),
-            (lambda: open_texts([jsonl, parquet]), r"^--files: found .jsonl, .parquet; allowed: o"),
+            (lambda: open_texts([jsonl, txt]), r"^--files: found .jsonl, .txt; allowed: o"),
             (lambda: open_texts("pile"), r"^corpus: found 'pile'; allowed: fineweb_edu, "),
             (lambda: load_tokenizer("bert"), r"^--tokenizer: found 'bert'; allowed: bytes, gpt2"),
         ]

@@ -42,23 +42,16 @@ def test_fused_streams_are_what_a_plain_loop_gives(dtype: str) -> None:
     torch.testing.assert_close(fused, torch.cat(expected, dim=-1))
 
 
-def test_the_ends_are_held() -> None:
+def test_the_ends_are_held_and_two_samples_at_one_time_give_no_nan() -> None:
     stream = torch.tensor([[[1.0], [3.0]]])
     times = torch.tensor([[0.0, 1.0]])
     targets = torch.tensor([[-5.0, 0.0, 0.25, 1.0, 9.0]])
     assert interpolate(stream, times, targets).flatten().tolist() == [1.0, 1.0, 1.5, 3.0, 3.0]
-
-
-def test_two_samples_at_one_time_give_no_nan() -> None:
     stream = torch.tensor([[[1.0], [2.0], [4.0]]])
     times = torch.tensor([[0.0, 1.0, 1.0]])
     result = interpolate(stream, times, torch.tensor([[0.5, 1.0, 2.0]]))
     assert result.isfinite().all()
     assert result[0, 0, 0] == 1.5
-
-
-def test_it_is_an_operation() -> None:
-    assert isinstance(Fusion(), Operation)
 
 
 # Voxelization against a plain loop over points.
@@ -135,16 +128,13 @@ def test_borders_belong_to_the_voxel_they_open() -> None:
     assert voxel.tolist() == [[0, GRID.voxels, GRID.voxels]]
 
 
-def test_what_is_no_number_is_dropped() -> None:
+def test_what_is_no_number_is_dropped_and_nothing_run_counts_nothing() -> None:
     points = torch.tensor([[[math.nan, 0.0, 0.0], [math.inf, 0.0, 0.0], [0.0, 0.0, 0.0]]])
     operation = voxelize("count")
+    assert isinstance(operation, Operation) and isinstance(Fusion(), Operation)
+    assert operation.counts() == {}
     assert operation((points, torch.zeros(1, 3, 1))).sum() == 1
     assert operation.counts() == {"points_dropped_per_batch": 2}
-
-
-def test_nothing_run_counts_nothing() -> None:
-    assert isinstance(voxelize("mean"), Operation)
-    assert voxelize("mean").counts() == {}
 
 
 def test_ranges() -> None:

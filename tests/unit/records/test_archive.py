@@ -32,15 +32,12 @@ def packed(sweep: Path, tmp_path: Path) -> Path:
     return tmp_path / "a.zip"
 
 
-def test_its_figures_are_those_of_the_folder(sweep: Path, packed: Path) -> None:
+def test_it_holds_records_alone_with_all_figures_and_the_same_bytes_again(
+    sweep: Path, packed: Path, tmp_path: Path
+) -> None:
     of_folder, of_archive = (results_json(analyse(load_sweep(p))) for p in (sweep, packed))
     assert of_archive == of_folder
     assert '"interval"' in of_archive
-
-
-def test_it_holds_records_alone_and_the_same_bytes_again(
-    sweep: Path, packed: Path, tmp_path: Path
-) -> None:
     with zipfile.ZipFile(packed) as held:
         names = held.namelist()
         assert all(b"hush" not in held.read(name) for name in names)

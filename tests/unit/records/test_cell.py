@@ -23,6 +23,7 @@ from scalewise.records import (
     TrackerState,
     TrackingRecord,
     current_attempt,
+    load_json,
     read_heartbeat,
 )
 from scalewise.records.files import write_atomically
@@ -66,15 +67,15 @@ def test_every_record_comes_back_as_it_was_written(folder: CellFolder) -> None:
     assert folder.load_config() == {"a": 1, "text": "ü, = '\" \n", "list": [1, None]}
 
 
-@pytest.mark.parametrize("text", ["[" * 60_000, "a: &a [*a]"])
-def test_a_configuration_that_nests_without_end_is_one_error(tmp_path: Path, text: str) -> None:
-    bomb = "x0: &x0 [0, 0]\n" + "".join(
-        f"x{i}: &x{i} [*x{i - 1}, *x{i - 1}]\n" for i in range(1, 40)
-    )
-    for each in (text, bomb):
+def test_a_configuration_that_nests_without_end_is_one_error(tmp_path: Path) -> None:
+    bomb = "".join(f"x{i}: &x{i} [*x{i - 1}, *x{i - 1}]\n" for i in range(1, 40))
+    for each in ("[" * 60_000, "a: &a [*a]", f"x0: &x0 [0, 0]\n{bomb}"):
         (tmp_path / "config.yaml").write_text(each)
         with pytest.raises(RecordError, match="nested"):
             CellFolder(tmp_path).load_config()
+    (tmp_path / "record.json").write_text("[" * 100_000)
+    with pytest.raises(RecordError, match=r"record\.json: .*nested too deeply"):
+        load_json(tmp_path / "record.json", Ending)
 
 
 @pytest.mark.parametrize("keep", [0, 1, 40, -2])
@@ -151,22 +152,19 @@ def test_a_new_try_follows_any_number_of_unrecorded_ones(folder: CellFolder) -> 
     assert (list(folder.attempts()), folder.next_attempt_number()) == ([ATTEMPT], 2)
 
 
-def test_attempts_are_in_the_order_they_were_made(folder: CellFolder) -> None:
-    for number in (1, 2, 10):
-        folder.save_attempt(dataclasses.replace(ATTEMPT, number=number))
-    assert [a.number for a in folder.attempts()] == [1, 2, 10]
-    assert folder.next_attempt_number() == 11
-
-
 def test_a_mirror_gets_the_attempt_that_has_begun_and_then_how_it_ended(folder: CellFolder) -> None:
     folder.save_config({"a": 1})
     assert current_attempt(folder) is None
     folder.save_provenance(KEPT.load_provenance())
     begun = current_attempt(folder)
     assert (begun.number, begun.has_ended) == (1, False)
-    folder.save_attempt(ended := dataclasses.replace(ATTEMPT, finished_at=time.time() + 60))
-    last = current_attempt(folder)
-    assert (last.number, last.failure) == (1, ended)
+    for number in (1, 2, 10):
+        ended = dataclasses.replace(ATTEMPT, number=number, finished_at=time.time() + 60)
+        folder.save_attempt(ended)
+        last = current_attempt(folder)
+        assert (last.number, last.failure) == (number, ended)
+    assert [one.number for one in folder.attempts()] == [1, 2, 10]
+    assert folder.next_attempt_number() == 11
 
 
 def test_threads_that_write_one_record_at_once_do_not_disturb_each_other(tmp_path: Path) -> None:
@@ -202,52 +200,35 @@ def test_a_full_disk_is_said_of_the_record_and_leaves_the_old_one(
     assert explain(raised.value) == f"{path}: No space left on device"
     assert [entry.name for entry in tmp_path.iterdir()] == ["sweep.json"]
     assert path.read_text() == "old"
+    for number in (errno.EPERM, errno.EISDIR):
+        assert explain(OSError(number, os.strerror(number), "s/earlier/1")) is not None
 
 
-@pytest.mark.parametrize("number", [errno.EPERM, errno.EISDIR])
-def test_what_a_folder_refuses_is_said_in_one_line(number: int) -> None:
-    assert explain(OSError(number, os.strerror(number), "s/earlier/1")) is not None
-
-
-# A clock that is set while a cell runs changes neither how long it took nor how fast it is.
 HOURS_S = 2 * 3600.0
 
 
-def set_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = time.time
-    monkeypatch.setattr(time, "time", lambda: real() - HOURS_S)
-
-
-def test_a_try_takes_as_long_as_it_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_that_is_set_changes_neither_how_long_a_try_took_nor_its_pace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = CellFolder(tmp_path / "sweep" / "cell")
     slot = DeviceInfo("cpu", "a processor")
     planned = PlannedCell("id", "config", "cell", (), 0, 1)
     job = Job(str(folder.path), planned, SETTINGS, (slot,), Origin(str(tmp_path), (), ()))
     own = Try(job, folder, 1, time.time(), time.monotonic())
-    set_back(monkeypatch)
-    own.record_failure(Ending("failed", "exit", "it left", None, 1))
-    (attempt,) = folder.attempts()
-    assert abs(attempt.finished_at - attempt.started_at) > HOURS_S / 2
-    assert attempt.elapsed_s is not None and 0 < attempt.elapsed_s < 60
-
-
-def test_a_monitored_fit_takes_as_long_as_it_takes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     records = FitRecords(CellFolder(tmp_path / "mine"), 0)
-    records.begin([DeviceInfo("cpu", "a processor")])
-    set_back(monkeypatch)
-    records.break_off(ValueError("mine"), 20)
-    records.end()
-    (attempt,) = CellFolder(tmp_path / "mine").attempts()
-    assert attempt.elapsed_s is not None and 0 < attempt.elapsed_s < 60
-
-
-def test_a_rank_goes_on_at_the_same_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records.begin([slot])
     writer = HeartbeatWriter(tmp_path / "rank0")
     writer.begin(100)
-    set_back(monkeypatch)
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() - HOURS_S)
+    own.record_failure(Ending("failed", "exit", "it left", None, 1))
+    records.fail(ValueError("mine"), 20)
     writer.beat(7, 112)
     writer.close()
+    for one in (folder, CellFolder(tmp_path / "mine")):
+        (attempt,) = one.attempts()
+        assert attempt.elapsed_s is not None and 0 < attempt.elapsed_s < 60
+    (attempt,) = folder.attempts()
+    assert abs(attempt.finished_at - attempt.started_at) > HOURS_S / 2
     beat = read_heartbeat(tmp_path / "rank0")
     assert 0 <= beat.time - beat.started_at < 60

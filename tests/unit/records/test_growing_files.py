@@ -29,7 +29,6 @@ from scalewise.records import (
     StepParser,
     StepWriter,
     Tail,
-    load_json,
     read_device_series,
     read_metrics,
     read_steps,
@@ -152,11 +151,8 @@ def test_what_is_no_series_is_named(
     path.write_bytes(content)
     with pytest.raises(RecordError, match=f"rows: .*{said}"):
         Tail(path, parser()).read()
-
-
-def test_a_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match=r"cannot be read: found no plain file"):
-        Tail(tmp_path, LINES()).read()
+        Tail(tmp_path, parser()).read()
 
 
 # Files that lie among records and are none, and records whose values are of another kind.
@@ -202,9 +198,3 @@ def test_a_series_of_another_kind_is_named(tmp_path: Path, header: Any, line: An
     path.write_text(json.dumps(header) + "\n" + json.dumps(line) + "\n")
     with pytest.raises(RecordError, match=r"a\.jsonl"):
         read_device_series(path)
-
-
-def test_brackets_without_end_are_damage(tmp_path: Path) -> None:
-    (tmp_path / "record.json").write_text("[" * 100_000)
-    with pytest.raises(RecordError, match=r"record\.json: .*nested too deeply"):
-        load_json(tmp_path / "record.json", Ending)

@@ -90,16 +90,15 @@ def test_a_report_is_not_written_through_a_link(
     assert len(list(private.iterdir())) == 5
 
 
-def test_a_pipe_is_no_record_and_nobody_waits_for_it(cell: CellFolder) -> None:
+def test_the_sweep_itself_may_be_a_link_and_nobody_waits_for_a_pipe(
+    sweep: SweepFolder, cell: CellFolder, tmp_path: Path
+) -> None:
+    (tmp_path / "latest").symlink_to(sweep.path)
+    assert not load_sweep(tmp_path / "latest").problems
     (cell.path / "result.json").unlink()
     os.mkfifo(cell.path / "result.json")
     with pytest.raises(RecordError, match=r"found no plain file"):
         cell.load_result()
-
-
-def test_the_sweep_itself_may_be_a_link(sweep: SweepFolder, tmp_path: Path) -> None:
-    (tmp_path / "latest").symlink_to(sweep.path)
-    assert not load_sweep(tmp_path / "latest").problems
 
 
 @pytest.mark.parametrize("kind", ["dangling", "gone"])

@@ -90,15 +90,12 @@ def changed(path: Path, keys: str, value: object) -> None:
         ("result.json", "ranks.0.rank", 2**16, "less_than"),
         ("result.json", "ranks.1.rank", 0, "value_error"),
         ("result.json", "world_size", 3, "value_error"),
-        ("result.json", "ranks.0.steps_completed", HUGE, "less_than_equal"),
         ("result.json", "ranks.0.flops_per_sample", 1e308, "less_than_equal"),
-        ("result.json", "global_batch_size", HUGE, "less_than_equal"),
         ("result.json", "started_at", HUGE, "float_type"),
         ("result.json", "finished_at", 1.01e11, "less_than_equal"),
         ("result.json", "extra", 1, "value_error"),
         ("sweep.json", "cells.0.name", "x" * 3000, "string_too_long"),
         ("sweep.json", "cells.0.name", "../../etc", "string_pattern_mismatch"),
-        ("sweep.json", "cells.0.name", "..", "string_pattern_mismatch"),
         ("sweep.json", "cells.0.devices", 10**9, "less_than_equal"),
         ("sweep.json", "created_at", -1e300, "greater_than_equal"),
         ("provenance.json", "peak_tflops", {"bf16": 1e308}, "less_than_equal"),
@@ -140,13 +137,10 @@ def test_a_configuration_of_another_kind_is_named(cell: CellFolder, text: str) -
 
 
 # How figures of several ranks become one.
-def test_values_that_agree_stay_what_they_are() -> None:
+def test_the_mean_is_weighted_and_not_finite_if_any_is_and_what_agrees_stays_what_it_is() -> None:
     agreed = 0.1 + 0.2
     assert mean_over_ranks([agreed] * 3, [1.0, 1.0, 7.0]) == agreed
     assert mean_over_ranks([agreed] * 3, None) == agreed
-
-
-def test_the_mean_is_weighted_and_not_finite_if_any_is() -> None:
     assert mean_over_ranks([1.0, 4.0], [2.0, 1.0]) == 2.0
     assert mean_over_ranks([1.0, None], [2.0, 1.0]) is None
     for nothing in (None, [0.0, 0.0]):
@@ -166,27 +160,17 @@ def told(fed: int, **metrics: float) -> RankSummary:
 
 
 def test_last_metrics_are_those_of_all_ranks() -> None:
-    found = last_metrics(
-        [
-            told(300, train_loss=2.0, val_loss=2.0, only_here=5.0),
-            told(100, train_loss=1.0, val_loss=1.0),
-        ]
-    )
+    first = told(300, train_loss=2.0, val_loss=2.0, only_here=5.0)
+    found = last_metrics([first, told(100, train_loss=1.0, val_loss=1.0)])
     assert found == {"train_loss": 1.75, "val_loss": 1.5, "only_here": 5.0}
     uncounted = [told(0, train_loss=2.0), told(0, train_loss=1.0)]
     assert last_metrics(uncounted) == {"train_loss": 1.5}
 
 
-# What a decision says of the short runs it was taken by.
-@pytest.mark.parametrize(
-    ("evidence", "said"),
-    [
-        (CandidateEvidence("ddp", 2, 2, 1343.0, 9.42, 1818.2), "1,343 (9.4-1,818) samples/s"),
-        (CandidateEvidence("ddp", 2, 1, 343.0), "343 samples/s (1 run)"),
-    ],
-)
-def test_the_interval_stands_behind_the_rate(evidence: CandidateEvidence, said: str) -> None:
-    assert f"ddp x2 {said}" in str(evidence)
+def test_the_interval_of_short_runs_stands_behind_the_rate() -> None:
+    several = CandidateEvidence("ddp", 2, 2, 1343.0, 9.42, 1818.2)
+    assert "ddp x2 1,343 (9.4-1,818) samples/s" in str(several)
+    assert str(CandidateEvidence("ddp", 2, 1, 343.0)) == "ddp x2 343 samples/s (1 run)"
 
 
 def test_what_each_link_carries() -> None:

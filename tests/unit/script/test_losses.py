@@ -56,8 +56,7 @@ def test_every_tenth_step_has_the_sum_of_its_batches(script: Script) -> None:
 
 @pytest.mark.parametrize(
     ("backwards", "values"),
-    [
-        # What is no single number is no loss.
+    [  # what is no single number is no loss
         ([torch.ones(3), None, [torch.ones(()), torch.ones(())]], []),
         ([torch.tensor(float("nan"))], [None]),
         ([torch.tensor(3.0)], [3.0]),

@@ -42,6 +42,10 @@ def models(called: list[nn.Module]) -> Iterator[Models]:
     found.leave()
 
 
+def watch(models: Models, model: nn.Module) -> None:
+    models.find(torch.optim.SGD(model.parameters(), 0.1))
+
+
 def test_only_the_outermost_that_holds_them_is_found() -> None:
     inner, other = nn.Sequential(nn.Linear(3, 3), nn.ReLU()), nn.Linear(3, 3)
     outer = nn.Sequential(inner)
@@ -54,16 +58,15 @@ def test_a_model_is_told_of_once_a_call_and_not_its_parts(
     models: Models, called: list[nn.Module]
 ) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    models.find(optimizer)
-    models.find(optimizer)
+    watch(models, model)
+    watch(models, model)
     model(torch.ones(2, 3))
     assert called == [model]
 
 
 def test_copies_and_saved_ones_tell_nobody(models: Models, called: list[nn.Module]) -> None:
     model = Kept(3, 3)
-    models.find(torch.optim.SGD(model.parameters(), 0.1))
+    watch(models, model)
     torn = Kept.__new__(Kept)
     torn.__dict__ = {**vars(model), "_parameters": {"weight": torch.zeros(2, 3), "bias": None}}
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), torn):
@@ -74,20 +77,32 @@ def test_copies_and_saved_ones_tell_nobody(models: Models, called: list[nn.Modul
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
-def test_a_watched_model_can_be_scripted_and_traced(models: Models) -> None:
-    model, x = nn.Linear(3, 3), torch.ones(2, 3)
-    models.find(torch.optim.SGD(model.parameters(), 0.1))
-    for other in (torch.jit.script(model), torch.jit.trace(model, x)):
-        assert torch.equal(other(x), model(x))
-
-
-def test_what_is_compiled_in_place_later_is_told_of_too_and_others_of_its_class_are_not(
+def test_a_watched_model_can_be_scripted_and_traced_and_what_was_read_off_it_put_back(
     models: Models, called: list[nn.Module]
 ) -> None:
+    model, x = nn.Linear(3, 3), torch.ones(2, 3)
+    watch(models, model)
+    for other in (torch.jit.script(model), torch.jit.trace(model, x)):
+        assert torch.equal(other(x), model(x))
+    before: Any = model._compiled_call_impl
+    model._compiled_call_impl = None
+    model._compiled_call_impl = before
+    called.clear()
+    assert model(x).shape == (2, 3)
+    assert called == [model]
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_what_is_compiled_in_place_is_told_of_too_and_others_of_its_class_are_not(
+    models: Models, called: list[nn.Module], later: bool
+) -> None:
     model, other, x = nn.Linear(3, 3), nn.Linear(3, 3), torch.ones(2, 3)
-    models.find(torch.optim.SGD(model.parameters(), 0.1))
     for one in (model, other):
+        if later:
+            watch(models, model)
         one._compiled_call_impl = lambda x: x + 1  # type: ignore[assignment]
+    watch(models, model)
+    for one in (model, other):
         assert torch.equal(one(x), x + 1)
     assert called == [model]
     models.leave()
@@ -97,7 +112,7 @@ def test_what_is_compiled_in_place_later_is_told_of_too_and_others_of_its_class_
 
 def test_one_that_is_never_called_is_looked_into(models: Models, called: list[nn.Module]) -> None:
     agent = Agent()
-    models.find(torch.optim.SGD(agent.parameters(), 0.1))
+    watch(models, agent)
     agent.actor(torch.ones(2, 3))
     assert called == []
     models.look_again()
@@ -108,23 +123,11 @@ def test_one_that_is_never_called_is_looked_into(models: Models, called: list[nn
     assert models.found == [agent.actor, agent.critic]
 
 
-def test_a_model_compiled_in_place_is_told_of_outside_its_graph(
-    models: Models, called: list[nn.Module]
-) -> None:
-    model = nn.Linear(3, 3)
-    plain = model._compiled_call_impl = lambda x: x + 1  # type: ignore[assignment]
-    models.find(torch.optim.SGD(model.parameters(), 0.1))
-    assert torch.equal(model(torch.ones(2, 3)), torch.full((2, 3), 2.0))
-    assert called == [model]
-    models.leave()
-    assert model._compiled_call_impl is plain
-
-
 def test_a_wrapper_that_is_compiled_later_is_told_of_and_holds_no_hook(
     models: Models, called: list[nn.Module]
 ) -> None:
     model, x = nn.Sequential(nn.Linear(3, 3)), torch.ones(2, 3)
-    models.find(torch.optim.SGD(model.parameters(), 0.1))
+    watch(models, model)
     plain = model(x)
     compiled: Any = torch.compile(model, backend="eager", fullgraph=True)
     assert torch.equal(compiled(x), plain)
@@ -132,13 +135,3 @@ def test_a_wrapper_that_is_compiled_later_is_told_of_and_holds_no_hook(
     models.look_again()
     assert torch.equal(compiled(x), plain)
     assert called == [model, compiled]
-
-
-def test_what_was_read_off_a_model_can_be_put_back(models: Models, called: list[nn.Module]) -> None:
-    model = nn.Linear(3, 3)
-    models.find(torch.optim.SGD(model.parameters(), 0.1))
-    before: Any = model._compiled_call_impl
-    model._compiled_call_impl = None
-    model._compiled_call_impl = before
-    assert model(torch.ones(2, 3)).shape == (2, 3)
-    assert called == [model]

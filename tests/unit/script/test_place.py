@@ -10,7 +10,7 @@ import pytest
 
 from scalewise.host import ENV_SCRIPT
 from scalewise.records import CellFolder
-from scalewise.script import python_path
+from scalewise.script import changed_files, python_path
 from scalewise.script.place import take_place
 
 
@@ -26,18 +26,14 @@ def environment(folder: Path, before: str | None = None) -> dict[str, str]:
     }
 
 
-def test_the_first_process_that_trains_takes_the_place(tmp_path: Path) -> None:
+def test_the_first_process_that_trains_takes_the_place_and_no_child_of_it(tmp_path: Path) -> None:
+    child = take_place(environment(tmp_path), in_child=True)
+    assert child is not None and child.rank == 0
     first, second = environment(tmp_path), environment(tmp_path)
     taken = take_place(first)
     assert taken is not None and taken.rank == 0
     assert take_place(second) is None
     assert take_place(first) is None
-
-
-def test_a_child_of_a_script_takes_no_place(tmp_path: Path) -> None:
-    child = take_place(environment(tmp_path), in_child=True)
-    assert child is not None and child.rank == 0
-    assert take_place(environment(tmp_path)) is not None
 
 
 @pytest.mark.parametrize("before", [None, "/mine", "/mine:/yours"])
@@ -46,6 +42,14 @@ def test_it_leaves_the_search_path_as_it_was(tmp_path: Path, before: str | None)
     take_place(found)
     assert found.get("PYTHONPATH") == before
     assert ENV_SCRIPT not in found
+
+
+def train(folder: Path, before: str | None) -> subprocess.CompletedProcess[str]:
+    """Run ``train.py`` there, as a rank."""
+    return subprocess.run(
+        [sys.executable, "train.py"], cwd=folder, env=os.environ | environment(folder, before),
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
 
 
 def test_the_next_sitecustomize_is_loaded_and_the_script_is_as_ever(tmp_path: Path) -> None:
@@ -57,11 +61,7 @@ def test_the_next_sitecustomize_is_loaded_and_the_script_is_as_ever(tmp_path: Pa
         "print(__name__, sys.mine, sibling.value, sys.path[0], sitecustomize.__file__)\n"
         "print([p for p in sys.path if p.endswith('script/site')])\n"
     )
-    told = environment(tmp_path, str(tmp_path / "theirs"))
-    done = subprocess.run(
-        [sys.executable, "train.py"],
-        cwd=tmp_path, env={**os.environ, **told}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+    done = train(tmp_path, str(tmp_path / "theirs"))
     first, second = done.stdout.splitlines()
     theirs = tmp_path / "theirs" / "sitecustomize.py"
     assert first == f"__main__ loaded 3 {tmp_path} {theirs}"
@@ -79,12 +79,21 @@ def test_one_that_only_ever_goes_backward_is_ended(tmp_path: Path, steps: int, s
         f"for _ in range({steps}): taken.step()\n"
         "for _ in range(watching['_PASSES'] + 2): loss.sum().backward()\n"
     )
-    told = environment(tmp_path, os.environ.get("PYTHONPATH"))
     CellFolder(tmp_path).heartbeat_path(0).parent.mkdir(exist_ok=True)
     CellFolder(tmp_path).heartbeat_path(0).touch()  # another process has taken its place
-    done = subprocess.run(
-        [sys.executable, "train.py"],
-        cwd=tmp_path, env={**os.environ, **told}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    done = train(tmp_path, os.environ.get("PYTHONPATH"))
     assert done.returncode == status, done.stderr
     assert ("no step of an optimizer of torch.optim" in done.stderr) == bool(status)
+
+
+def test_what_all_runs_write_is_named_and_what_is_of_one_is_not(tmp_path: Path) -> None:
+    shared, since = ["out/log.txt", "snapshot.pt"], 1_000.0
+    own = ["runs/train-r0/last.pt", "train-r0.log", ".git/index", "__pycache__/a.pyc"]
+    sweep = ["multirun/sweep/sweep.json", "multirun/sweep/cell/ranks/rank0.json"]
+    for name in (*shared, *own, *sweep, "data.bin"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        at = since + (-1 if name == "data.bin" else 1)
+        os.utime(path, (at, at))
+    assert changed_files(tmp_path, since, "train-r0") == shared

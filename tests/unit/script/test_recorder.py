@@ -19,16 +19,16 @@ def stepped(kind: type[torch.optim.Optimizer], steps: int) -> torch.optim.Optimi
     return optimizer
 
 
-@pytest.mark.parametrize(("steps", "before"), [(1, 0), (5, 4)])
-def test_an_optimizer_that_counts_its_steps_tells_of_those_before(steps: int, before: int) -> None:
-    assert steps_before(stepped(torch.optim.Adam, steps)) == before
-    assert steps_before(stepped(torch.optim.SGD, steps)) == 0
-
-
-@pytest.mark.parametrize("state", [{"step": "third"}, {"step": 0}, {"step": torch.ones(2)}, 3])
-def test_a_state_of_another_kind_tells_nothing(state: Any) -> None:
+@pytest.mark.parametrize(
+    ("state", "before"),
+    [({"step": 5.0}, 4), *((one, 0) for one in ({"step": "third"}, {"step": 0},
+                                                {"step": torch.ones(2)}, 3))],
+)  # fmt: skip
+def test_an_optimizer_that_counts_its_steps_tells_of_those_before(state: Any, before: int) -> None:
     optimizer: Any = SimpleNamespace(state={"weight": state})
-    assert steps_before(optimizer) == 0
+    assert steps_before(optimizer) == before
+    assert steps_before(stepped(torch.optim.Adam, 5)) == 4
+    assert steps_before(stepped(torch.optim.Adam, 1)) == steps_before(stepped(torch.optim.SGD, 5))
 
 
 def test_a_sampler_tells_for_which_rank_it_draws_and_of_how_many() -> None:
@@ -50,9 +50,7 @@ def test_what_torchs_sampler_gave_is_listed_without_changing_what_it_gives_next(
     assert (shard.rank, shard.dataset_size, shard.epoch_complete, own.epoch) == (1, 10, False, 3)
     whole = drawn_shard(own, 1, 3)
     assert whole is not None and whole.epoch_complete and [*whole.indices] == first
-
-
-def test_samplers_that_draw_by_chance_or_from_too_much_are_not_listed() -> None:
+    # Those that draw by chance, or from too much, are not listed.
     many: DistributedSampler[Any] = DistributedSampler(range(MOST_AUDITED + 1), 2, 0)  # type: ignore[arg-type]
     assert drawn_shard(RandomSampler(range(4)), 0, 4) is None
     assert drawn_shard(many, 0, 4) is None

@@ -57,6 +57,11 @@ class Script:
         self.moments.begin_optimizer()
         self.moments.end_optimizer(optimizer)
 
+    def step(self, samples: int = 64, optimizer: int = 7) -> None:
+        self.forward(samples=samples)
+        self.backward()
+        self.optimize(optimizer)
+
     @property
     def steps(self) -> list[tuple[str, int, bool]]:
         if self.moments.is_due:
@@ -72,23 +77,20 @@ def test_a_step_lasts_from_a_fetch_to_its_optimizer() -> None:
     script = Script()
     for _ in range(2):
         script.fetch()
-        script.forward()
-        script.backward()
-        script.optimize()
+        script.step()
     whole = (f"fetch_begin fetch_end {FORWARD_BACKWARD} {OPTIMIZER}", 64, False)
     assert script.steps == [whole, whole]
 
 
-def test_of_a_step_that_is_not_divided_its_end_alone_is_marked() -> None:
+def test_accumulated_batches_are_one_step_of_which_the_end_alone_is_marked_if_undivided() -> None:
     script = Script()
     script.timer.clock.divides = False
     for _ in range(3):
-        script.fetch()
-        for samples in (16, 8):
-            script.forward(samples=samples)
-            script.backward()
-        script.optimize()
-    assert script.steps[1:] == [("optimizer_end", 24, False)] * 2
+        script.forward(samples=16)
+        script.backward()
+        script.step(samples=8)
+    parts = f"{FORWARD_BACKWARD} | {FORWARD_BACKWARD} {OPTIMIZER}"
+    assert script.steps == [(parts, 24, False), *[("optimizer_end", 24, False)] * 2]
 
 
 def test_a_step_whose_samples_nobody_counted_is_not_timed_and_the_next_is_counted() -> None:
@@ -122,15 +124,6 @@ def test_a_step_after_one_that_was_given_up_is_one(calls_itself: bool, gives_up:
     assert script.moments.unseen == 0
 
 
-def test_accumulated_batches_are_parts_of_one_step() -> None:
-    script = Script()
-    for _ in range(2):
-        script.forward(samples=16)
-        script.backward()
-    script.optimize()
-    assert script.steps == [(f"{FORWARD_BACKWARD} | {FORWARD_BACKWARD} {OPTIMIZER}", 32, False)]
-
-
 def test_what_a_closure_leaves_of_its_step_is_the_optimizers_and_its_batch_counts_once() -> None:
     script = Script()
     for _ in range(2):
@@ -149,44 +142,30 @@ def test_the_two_optimizers_of_a_gan_share_a_step_and_its_samples_count_once() -
     script = Script()
     for _ in range(3):
         for model, optimizer in (("D", 1), ("G", 2)):
-            script.forward(hash(model), 64)
-            script.backward()
-            if model == "D":  # the real and the faked batch
+            for _ in range(2 if model == "D" else 1):  # the real and the faked batch
                 script.forward(hash(model), 64)
                 script.backward()
             script.optimize(optimizer)
-    ended = script.steps
-    assert len(ended) == 3
-    assert [samples for _, samples, _ in ended[1:]] == [64, 64]
+    assert [samples for _, samples, _ in script.steps][1:] == [64, 64]
 
 
-@pytest.mark.parametrize(("calls", "said"), [(1, None), (2, (128, 64))])
+@pytest.mark.parametrize(
+    ("ahead", "calls", "said"), [(0, 1, None), (0, 2, (128, 64)), (1, 1, None)]
+)
 def test_a_loader_that_gave_other_samples_than_counted_is_told(
-    calls: int, said: tuple[int, int] | None
+    ahead: int, calls: int, said: tuple[int, int] | None
 ) -> None:
-    """As of a GAN whose generator makes a batch for each of both losses."""
+    """As of a GAN whose generator makes a batch for each of both losses; one may fetch ahead."""
     script = Script()
-    for _ in range(3):
-        script.fetch(64)
-        for _ in range(calls):
+    for step in range(4):
+        for _ in range(ahead + 1 if step == 0 else int(step + ahead < 4)):
+            script.fetch(64)
+        for _ in range(calls - 1):
             script.forward()
             script.backward()
-        script.optimize()
-    assert len(script.steps) == 3
-    assert script.moments.fed_unlike_fetched == said
-
-
-def test_a_loader_that_fetches_ahead_gave_what_was_counted() -> None:
-    script = Script()
-    script.fetch(64)
-    for step in range(4):
-        if step < 3:
-            script.fetch(64)
-        script.forward()
-        script.backward()
-        script.optimize()
+        script.step()
     assert len(script.steps) == 4
-    assert script.moments.fed_unlike_fetched is None
+    assert script.moments.fed_unlike_fetched == said
 
 
 def test_nested_steps_count_once_and_one_that_nobody_saw_begin_not_at_all() -> None:
@@ -219,33 +198,18 @@ def test_a_second_optimizer_takes_over_where_the_first_retires() -> None:
     assert len(script.steps) > 40
 
 
-def test_a_step_in_which_a_model_is_scored_is_not_timed() -> None:
-    script = Script()
-    script.forward()
-    script.optimize()
-    script.moments.begin_forward(0, 0, scores=True)
-    script.forward()
-    script.optimize()
-    assert [untimed for _, _, untimed in script.steps] == [False, True]
-
-
-def test_the_loader_tells_the_samples_of_what_no_model_was_given() -> None:
+def test_a_step_in_which_a_model_is_scored_is_not_timed_and_scored_batches_do_not_count() -> None:
     script = Script()
     script.fetch(48)
-    script.optimize()
-    assert [samples for _, samples, _ in script.steps] == [48]
-
-
-def test_batches_that_a_model_is_only_scored_on_are_no_samples_of_a_step() -> None:
-    script = Script()
+    script.optimize()  # of a model that nobody saw: its loader tells
     for samples in (50, 50):  # validation
         script.fetch(samples)
         script.moments.begin_forward(0, 0, scores=True)
-    script.fetch(48)
+    script.fetch(40)
     script.moments.begin_forward(0, 0, scores=True)  # as a policy is, before it is trained
     script.forward(samples=0)
     script.optimize()
-    assert script.steps[0][1:] == (48, True)
+    assert [step[1:] for step in script.steps] == [(48, False), (40, True)]
 
 
 def test_steps_with_nothing_between_them_are_counted() -> None:
@@ -277,8 +241,7 @@ def test_a_fetch_that_ends_an_epoch_does_no_harm(raises: bool) -> None:
     if not raises:
         script.moments.end_fetch(64)
     script.fetch()
-    script.forward()
-    script.optimize()
+    script.step()
     ((marks, _, _),) = script.steps
     assert marks.count("fetch_end") == (1 if raises else 2)
     assert marks.endswith(OPTIMIZER)

@@ -1,19 +1,16 @@
 """The rank that failed first is blamed, not the one that missed it."""
 
 import signal
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
+from fakes.recorded import rank_summary
 from scalewise.records import CellFolder, DeviceInfo, Ending, HeartbeatWriter
 from scalewise.supervisor import failures
 from scalewise.supervisor.failures import first_failure, last_lines, name_absent
 from scalewise.supervisor.ranks import RankProcess
 from scalewise.train.length import TooLateError
-from scalewise.train.recording import untrained_summary
 
 
 class Ended:
@@ -110,8 +107,7 @@ PEER_GONE = "RuntimeError: Connection closed by peer [127.0.0.1]:65221"
 
 
 def rank_0_ended_after(steps: int, folder: CellFolder) -> None:
-    rank: Any = SimpleNamespace(rank=0, local_rank=0, device=DeviceInfo("cpu", "Example CPU"))
-    folder.save_rank(replace(untrained_summary(rank), steps_completed=steps))
+    folder.save_rank(rank_summary(0, DeviceInfo("cpu", "Example CPU"), steps, 8, metric_rows=0))
 
 
 def rank_1_misses_a_peer(folder: CellFolder, at_step: int, traceback: str = IN_A_STEP) -> None:

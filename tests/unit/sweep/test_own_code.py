@@ -14,7 +14,8 @@ import pytest
 
 from fakes.requests import asked as composed
 from scalewise.config import Component, ConfigError
-from scalewise.datasets.labelled import AG_NEWS, read_labelled_csv
+from scalewise.datasets.labelled import read_labelled_csv
+from scalewise.datasets.text_classification import AgNews
 from scalewise.sweep import preflight
 from scalewise.sweep.plan import Request
 from scalewise.sweep.preflight import check_files, check_own_code, take_own_batches
@@ -348,7 +349,7 @@ def test_a_csv_file_is_refused_at_the_row(tmp_path: Path, rows: bytes, found: st
     path = tmp_path / "news.csv"
     path.write_bytes(rows)
     with pytest.raises(ValueError, match=re.escape(found)):
-        read_labelled_csv(path, AG_NEWS)
+        read_labelled_csv(path, AgNews.layout)
 
 
 @pytest.mark.parametrize("first", ['"1",', "class,"])
@@ -357,4 +358,4 @@ def test_the_byte_order_mark_of_a_spreadsheet_is_no_part_of_the_first_cell(
 ) -> None:
     path = tmp_path / "excel.csv"
     path.write_text(f'{first}title,description\n"2",b,c\n', encoding="utf-8-sig")
-    assert len(read_labelled_csv(path, AG_NEWS)) == (1 if first == "class," else 2)
+    assert len(read_labelled_csv(path, AgNews.layout)) == (1 if first == "class," else 2)

@@ -22,28 +22,28 @@ from scalewise.train.recording.summary import loader_batch_size
 SIZE, BATCH = 103, 12
 
 
-def batches(world: int, epoch: int = 0, seed: int = 7) -> list[list[list[int]]]:
+def batches(sizes: tuple[int, ...], epoch: int) -> list[list[list[int]]]:
     """For each rank, its batches of an epoch."""
     ranks = []
-    for rank in range(world):
-        sampler = GlobalBatchSampler(SIZE, BatchSizes((BATCH // world,) * world), rank, seed)
+    for rank, size in enumerate(sizes):
+        sampler = GlobalBatchSampler(SIZE, BatchSizes(sizes), rank, 7)
         sampler.sampler.set_epoch(epoch)
         ranks.append(list(sampler))
-        assert len(ranks[-1]) == len(sampler)
+        assert [len(batch) for batch in ranks[-1]] == [size] * len(sampler)
     return ranks
 
 
-@pytest.mark.parametrize(("world", "epoch"), [(2, 0), (3, 5), (12, 1)])
-def test_the_ranks_batches_together_are_the_single_devices_batch(world: int, epoch: int) -> None:
-    (alone,) = batches(1, epoch)
-    shares = batches(world, epoch)
-    together = [[i for rank in step for i in rank] for step in zip(*shares, strict=True)]
-    assert together == alone
-
-
-def test_an_epoch_feeds_each_sample_at_most_once_and_drops_the_incomplete_batch() -> None:
-    fed = [i for rank in batches(3) for batch in rank for i in batch]
-    assert len(fed) == len(set(fed)) == SIZE // BATCH * BATCH
+@pytest.mark.parametrize(
+    ("sizes", "epoch"), [((6, 6), 0), ((4,) * 3, 5), ((1,) * 12, 1), ((7, 3, 2), 0)]
+)
+def test_the_ranks_batches_together_are_the_single_devices_batch(
+    sizes: tuple[int, ...], epoch: int
+) -> None:
+    (alone,) = batches((BATCH,), epoch)
+    shares = batches(sizes, epoch)
+    assert [[i for rank in step for i in rank] for step in zip(*shares, strict=True)] == alone
+    fed = [i for batch in alone for i in batch]
+    assert len(fed) == len(set(fed)) == SIZE // BATCH * BATCH, "the incomplete batch is dropped"
     assert set(fed) <= set(range(SIZE))
 
 
@@ -100,11 +100,7 @@ class AtMost:
         (DataLoader(DATA, 8), 5, 8),
         (DataLoader(DATA, 64), 1, None),
         (DataLoader(DATA, batch_sampler=AtMost()), 2, None),  # type: ignore[arg-type]
-        (
-            DataLoader(DATA, batch_sampler=GlobalBatchSampler(40, BatchSizes((4,) * 2), 0, 0, 3)),
-            2,
-            4,
-        ),
+        (DataLoader(DATA, batch_sampler=OURS), 2, 4),
         ([DataLoader(DATA, 8)], 5, None),
     ],
 )
@@ -147,8 +143,6 @@ class Stream(IterableDataset[Tensor]):
     def __iter__(self) -> Iterator[Tensor]:
         return iter(torch.zeros(SAMPLES, 2))
 
-
-class StreamOfKnownLength(Stream):
     def __len__(self) -> int:
         return SAMPLES
 
@@ -201,21 +195,17 @@ NOT_BY_INDEX = "so which samples a rank fed is not known by index"
     ("loader", "said"),
     [
         (DataLoader(Stream(), batch_size=2), f"from Stream, an IterableDataset, {NOT_BY_INDEX}"),
-        (DataLoader(StreamOfKnownLength(), batch_size=2), f"an IterableDataset, {NOT_BY_INDEX}"),
         (torch.zeros(5, 2, 2), f"from Tensor without a batch sampler, {NOT_BY_INDEX}"),
         (
             DataLoader(ByName(torch.zeros(SAMPLES)), batch_sampler=Names()),
             "what the batch sampler drew is no record: ValueError: invalid literal",
         ),
         (
-            DataLoader(
-                LengthFails(torch.zeros(SAMPLES)),
-                batch_sampler=[[i, i + 1] for i in range(0, SAMPLES, 2)],
-            ),
+            DataLoader(LengthFails(torch.zeros(SAMPLES)), batch_sampler=[[0, 1]] * 5),
             "the training data could not be looked at: KeyError: 'no index file'",
         ),
     ],
-    ids=["stream", "stream of known length", "no loader", "names", "no length"],
+    ids=["stream", "no loader", "names", "no length"],
 )
 def test_data_that_cannot_be_audited_is_trained_on_and_the_reason_kept(
     tmp_path: Path, loader: object, said: str

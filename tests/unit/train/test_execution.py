@@ -19,9 +19,13 @@ from scalewise.train.data import on_device
 from scalewise.train.execution import Execution, ExperimentModule
 from scalewise.train.execution.layers import checkpoint_blocks
 from scalewise.train.rank import DeviceError, check_computes
-from scalewise.train.recording.summary import untrained_summary
 
 CPU = RankContext(0, 0, 1, DeviceInfo("cpu", "some CPU"))
+
+
+def train_alone(folder: Path, *overrides: str) -> None:
+    cell = composed_cell("model=medium", "tracking=none", "strategy=single", *overrides)
+    experiment.run(cell, CellFolder(folder), CPU)
 
 
 def gradients(network: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
@@ -43,16 +47,12 @@ def test_checkpointing_changes_no_gradient_and_no_name(dropout: float) -> None:
     assert [name for name, _ in network.named_parameters()] == names
 
 
-def test_blocks_with_batch_statistics_are_not_checkpointed() -> None:
+def test_blocks_with_batch_statistics_and_networks_without_blocks_are_not_checkpointed() -> None:
     network = nn.Sequential()
     network.blocks = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)))
-    with pytest.raises(ValueError, match="activation_checkpointing: found true with batch norm"):
-        checkpoint_blocks(network)
-
-
-def test_a_network_without_blocks_cannot_be_checkpointed() -> None:
-    with pytest.raises(ValueError, match="activation_checkpointing: found true, but Mlp has no"):
-        checkpoint_blocks(Mlp(5, [16], 2))
+    for one, said in ((network, " with batch norm"), (Mlp(5, [16], 2), ", but Mlp has no")):
+        with pytest.raises(ValueError, match=f"activation_checkpointing: found true{said}"):
+            checkpoint_blocks(one)
 
 
 def test_the_device_check_knows_a_wrong_product(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,8 +73,7 @@ def test_the_device_check_knows_a_wrong_product(monkeypatch: pytest.MonkeyPatch)
 
 def test_data_move_to_a_device_whole(tmp_path: Path) -> None:
     pairs = TensorPairs(torch.arange(6.0).view(6, 1), torch.arange(6))
-    windows = TokenWindows(torch.arange(20), 4)
-    for data in (pairs, windows):
+    for data in (pairs, TokenWindows(torch.arange(20), 4)):
         moved = on_device(data, torch.device("cpu"))
         torch.testing.assert_close(moved.__getitems__([2, 0]), data.__getitems__([2, 0]))  # type: ignore[attr-defined]
         assert len(moved) == len(data)  # type: ignore[arg-type]
@@ -92,11 +91,7 @@ def test_a_rank_that_trains_keeps_what_sigterm_does(
         return train(module, batch, batch_idx)
 
     monkeypatch.setattr(ExperimentModule, "training_step", step)
-    asked = composed_cell(
-        "model=medium", "max_steps=2", "warmup_steps=1", "validation=never", "tracking=none",
-        "dataset.loader.num_workers=0", "strategy=single",
-    )  # fmt: skip
-    experiment.run(asked, CellFolder(tmp_path), CPU)
+    train_alone(tmp_path, "max_steps=2", "warmup_steps=1", "validation=never")
     assert seen == [before] * 2, "Lightning puts no handler of its own there"
 
 
@@ -111,12 +106,10 @@ def test_validation_comes_where_it_is_asked_for_and_there_is_a_set(
     scored: list[str] = []
     monkeypatch.setattr(ExperimentModule, "on_validation_epoch_end",
                         lambda module: scored.append(module.trainer.state.fn.value))  # fmt: skip
-    cell = composed_cell(
-        "model=medium", "max_epochs=1", "max_steps=null", "tracking=none", "strategy=single",
-        "dataset.samples=640", "warmup_steps=0", f"validation={validation}",
-        *(f"dataset.validation_fraction={one}" for one in fraction),
+    train_alone(
+        tmp_path, "max_epochs=1", "max_steps=null", "dataset.samples=640", "warmup_steps=0",
+        f"validation={validation}", *(f"dataset.validation_fraction={one}" for one in fraction),
     )  # fmt: skip
-    experiment.run(cell, CellFolder(tmp_path), CPU)
     assert set(scored) == scored_in
 
 
@@ -140,10 +133,3 @@ def test_what_is_known_to_stand_against_a_capture_is_said_before_training(
     module.network.register_forward_hook(lambda *_: None)
     assert execution._known_obstacle(module)
     assert "LightningModule of its own" in execution._known_obstacle(pl.LightningModule())
-
-
-def test_a_rank_that_trained_nothing_counts_nothing() -> None:
-    found = untrained_summary(CPU)
-    counts = (found.parameters_total, found.parameters_trainable, found.steps_completed,
-              found.samples_fed, found.epochs_completed, found.step_rows)  # fmt: skip
-    assert counts == (0, 0, 0, 0, 0, 0)

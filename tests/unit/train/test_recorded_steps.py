@@ -71,15 +71,6 @@ class ByHand(Numbers):
         optimizer.step()
 
 
-class Logging(Numbers):
-    """Logs under the names of the recorder's own metrics, and under one of its own."""
-
-    def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
-        for name in ("train_loss", "learning_rate", "mine"):
-            self.log(name, 123.0, on_step=False, on_epoch=True)
-        return super().training_step(batch, batch_idx)
-
-
 class Scored(Numbers):
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         pass
@@ -152,19 +143,12 @@ def test_a_recorded_loss_is_the_mean_over_the_samples_of_its_step(
     assert [row.step_samples for row in fit.rows] == samples
 
 
-def test_metrics_of_the_users_own_are_kept_apart(tmp_path: Path) -> None:
-    fit = Fit(tmp_path, Logging(), [1.0, 1.0])
-    assert fit.losses == [(1, 1.0), (2, 1.0)]
-    of_epoch = {"logged/train_loss": 123.0, "logged/learning_rate": 123.0, "mine": 123.0}
-    assert fit.rows[-1].values == of_epoch
-    assert fit.summary.metrics == {"train_loss": 1.0, "learning_rate": 0.25, **of_epoch}
-
-
 class Both(Scored):
-    """Logs a step's number in training, over the epoch, and in validation."""
+    """Logs in training, under the recorder's own names too, over the epoch, and in validation."""
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor | None:
-        self.log("train/now", float(self.current_epoch), on_step=False, on_epoch=True)
+        for name in ("train/now", "train_loss", "learning_rate"):
+            self.log(name, float(self.current_epoch), on_step=False, on_epoch=True)
         self.log("step", float(batch_idx), on_step=True, on_epoch=False)
         return super().training_step(batch, batch_idx)
 
@@ -176,14 +160,14 @@ def test_each_value_is_recorded_once_where_it_was_logged(tmp_path: Path) -> None
     """Validation ends before the epoch, when Lightning still tells the training of the last."""
     fit = Fit(tmp_path, Both(), [1.0] * 2, max_epochs=2)
     logged = [row.values for row in fit.rows if "train_loss" not in row.values]
-    assert logged == [
-        values
-        for epoch in (0.0, 1.0)
-        for values in (
-            {"val/now": epoch, "step of val": 1.0}, {"train/now": epoch, "step": 1.0},
-        )
-    ]  # fmt: skip
-    assert fit.summary.metrics.keys() >= {"val/now", "train/now", "step"}
+    expected: list[dict[str, float]] = []
+    for epoch in (0.0, 1.0):
+        own = {"train/now": epoch, "logged/train_loss": epoch, "logged/learning_rate": epoch}
+        expected += {"val/now": epoch, "step of val": 1.0}, {**own, "step": 1.0}
+    assert logged == expected
+    assert fit.losses == [(step, 1.0) for step in (1, 2, 3, 4)]
+    last = {"train_loss": 1.0, "learning_rate": 0.25, **expected[2], **expected[3]}
+    assert fit.summary.metrics == last
 
 
 @pytest.mark.parametrize(

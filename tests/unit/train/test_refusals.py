@@ -76,9 +76,7 @@ def test_only_captures_that_communicate_change_the_ranks_environment() -> None:
     assert config("cudagraph").rank_environment(1) == config("eager").rank_environment(2) == {}
     variables = config("cudagraph").rank_environment(2)
     assert variables["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
-
-
-def test_steps_that_prepare_are_never_timed() -> None:
+    # Steps that prepare are never timed.
     assert config("eager").preparing_steps(8) == 0
     assert [config("cudagraph").preparing_steps(world) for world in (1, 2)] == [5, 13]
     assert config("compile").preparing_steps(2) == 3

@@ -40,6 +40,10 @@ def test_one_rank_is_there_and_gets_back_what_it_gave() -> None:
     dist.all_gather_object(values, "mine")
     assert values == ["mine"] * RANKS
     dist.barrier()
+    found = functional.all_reduce(own, "sum", dist.group.WORLD)
+    assert found.tolist() == [0, 1, 2, 3], "functional collectives find it"
+    with pytest.raises(ConfigError, match="the collective al"):
+        functional.all_to_all_single(own, None, None, dist.group.WORLD)
 
 
 @pytest.mark.usefixtures("group")
@@ -74,6 +78,9 @@ def test_parts_are_of_the_one_rank_whatever_a_torch_calls_the_collective() -> No
     assert whole.tolist() == [0, 1] * RANKS
     dist.reduce_scatter(part, [torch.full((2,), 7.0 + rank) for rank in range(RANKS)])
     assert part.tolist() == [7, 7]
+    whole = torch.tensor([1.0, 2.0, *[torch.nan] * (2 * RANKS - 2)])
+    dist.all_gather_into_tensor(whole, whole[:2])
+    assert whole.tolist() == [1, 2] * RANKS, "into the whole that it lies in, as FSDP does it"
 
 
 class Seen(torch.nn.Linear):
@@ -112,24 +119,6 @@ def test_fsdp_takes_its_own_path_and_sees_no_memory_that_nobody_wrote(
     step = [("all_gather", last), ("all_gather", first), ("all_gather", first)]
     step += [("reduce_scatter", last), ("reduce_scatter", first)]
     assert sorted(asked) == sorted((*one, RANKS) for one in 2 * step)
-
-
-@pytest.mark.usefixtures("group")
-@pytest.mark.filterwarnings("ignore:.*all_gather_single:FutureWarning")
-def test_a_part_is_gathered_into_the_whole_that_it_lies_in() -> None:
-    """As FSDP does it."""
-    whole = torch.full((2 * RANKS,), torch.nan)
-    whole[:2] = torch.tensor([1.0, 2.0])
-    dist.all_gather_into_tensor(whole, whole[:2])
-    assert whole.tolist() == [1, 2] * RANKS
-
-
-@pytest.mark.usefixtures("group")
-def test_functional_collectives_find_it() -> None:
-    own = torch.arange(4.0)
-    assert functional.all_reduce(own, "sum", dist.group.WORLD).tolist() == [0, 1, 2, 3]
-    with pytest.raises(ConfigError, match="the collective al"):
-        functional.all_to_all_single(own, None, None, dist.group.WORLD)
 
 
 @pytest.mark.usefixtures("group")

@@ -16,12 +16,7 @@ import torch
 
 from scalewise.records import PHASES, WARMUP, StepWriter, read_steps
 from scalewise.train.recording import Mark, step_clock
-from scalewise.train.recording.step_clock import (
-    ALL_DIVIDED,
-    DIVIDED_EVERY,
-    NvtxClock,
-    StepClock,
-)
+from scalewise.train.recording.step_clock import ALL_DIVIDED, DIVIDED_EVERY, NvtxClock, StepClock
 from scalewise.train.recording.step_phases import (
     DEVICE_MARKS,
     Replays,
@@ -33,11 +28,11 @@ from scalewise.train.recording.step_phases import (
 MS = 1_000_000
 
 
-def marked_clock(writer: StepWriter, steps: int, first: int = 0) -> StepClock:
-    """A clock without a device, with that many finished steps to write, from ``first`` on."""
+def marked_clock(writer: StepWriter, steps: int) -> StepClock:
+    """A clock without a device, with that many finished steps to write."""
     clock = StepClock(writer, None)
     clock.begin()
-    mark_steps(clock, steps, first)
+    mark_steps(clock, steps)
     return clock
 
 
@@ -273,6 +268,12 @@ def test_an_interruption_belongs_to_no_step(tmp_path: Path) -> None:
             clock.finish_step(number, 0, 16, flags=int(number == 0))
         time.sleep(0.02)
         clock.begin()
+        for _ in range(2):  # a closure that is called twice for its batch runs it forward twice
+            clock.begin_forward()
+            time.sleep(0.005)
+            clock.mark(Mark.FORWARD_END)
+            clock.mark(Mark.OPTIMIZER_BEGIN)
+            time.sleep(0.005)
         clock.mark(Mark.OPTIMIZER_END)
         clock.finish_step(3, 1, 8, 0)
         clock.drain(wait=True)
@@ -281,44 +282,16 @@ def test_an_interruption_belongs_to_no_step(tmp_path: Path) -> None:
     assert list(series.rows["samples"]) == [16, 16, 16, 8]
     waits, steps = series.column("data_wait"), series.column("step")
     assert (waits[:3] >= 5).all() and np.isnan(waits[3])
-    assert steps[3] < 15
-    assert np.allclose(np.diff(series.rows["start_ns"][:3]) / MS, steps[:2], rtol=1e-4)
+    assert series.column("forward")[3] >= 10 and series.column("optimizer")[3] >= 10
+    between = np.diff(series.rows["start_ns"]) / MS - steps[:3]
+    assert between[:2] == pytest.approx(0, abs=1e-3) and between[2] >= 20
 
 
-def test_a_closure_that_is_called_twice_for_a_batch_runs_it_forward_twice(tmp_path: Path) -> None:
-    with closing(StepWriter(tmp_path / "rank0.bin")) as writer:
-        clock = StepClock(writer, None)
-        clock.begin()
-        for _ in range(2):
-            clock.begin_forward()
-            time.sleep(0.01)
-            clock.mark(Mark.FORWARD_END)
-            clock.mark(Mark.OPTIMIZER_BEGIN)
-            time.sleep(0.01)
-        clock.mark(Mark.OPTIMIZER_END)
-        clock.finish_step(0, 0, 16, 0)
-        clock.drain(wait=True)
-    series = read_steps(tmp_path / "rank0.bin", 0)
-    assert series.column("forward")[0] >= 20
-    assert series.column("optimizer")[0] >= 20
-
-
-def test_training_may_go_on_between_two_pieces_of_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pauses: list[int] = []
-    monkeypatch.setattr(step_clock, "_AT_ONCE", 2)
-    with closing(StepWriter(tmp_path / "steps.bin")) as writer:
-        clock = marked_clock(writer, 5)
-        clock.drain(give_way=lambda: pauses.append(writer.rows))
-        assert pauses == [2, 4]
-        assert writer.rows == 5
-
-
-def test_training_may_finish_a_step_while_rows_are_made(
+def test_training_may_finish_steps_while_rows_are_made_and_between(
     tmp_path: Path, made: list[Event], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    late = iter(range(3, 6))
+    late, pauses = iter(range(3, 6)), list[int]()
+    monkeypatch.setattr(step_clock, "_AT_ONCE", 2)
     with closing(StepWriter(tmp_path / "steps.bin")) as writer:
         clock = StepClock(writer, torch.device("cuda", 0))
 
@@ -330,7 +303,8 @@ def test_training_may_finish_a_step_while_rows_are_made(
         monkeypatch.setattr(Event, "query", query)
         clock.begin()
         mark_steps(clock, 3)
-        clock.drain()
+        clock.drain(give_way=lambda: pauses.append(writer.rows))
+        assert pauses[:2] == [2, 4], "between two pieces of work it may go on"
     assert list(read_steps(tmp_path / "steps.bin", 0).rows["step"]) == list(range(6))
 
 
@@ -430,11 +404,6 @@ def test_a_step_draws_each_phase_once_and_leaves_nothing_open(
         clock.paused = True
         clock.mark(Mark.FORWARD_BEGIN)  # draws nothing
         clock.drain(wait=True)
-    phases = ["data_wait", "h2d", "forward", "backward", "exposed_comm", "optimizer"]
-    assert [name for name in drawn if name[1:] in phases] == [
-        sign + name for _ in range(2) for name in phases for sign in "+-"
-    ]
-    assert drawn[0] == "+step 0" and "+step 1" in drawn
-    assert sorted(n[1:] for n in drawn if n[0] == "+") == sorted(
-        n[1:] for n in drawn if n[0] == "-"
-    )
+    once = [sign + name for name in PHASES[:-1] for sign in "+-"]
+    assert drawn[:15] == ["+step 0", *once, "-step 0", "+step 1"]
+    assert drawn[15:] == [*once, "-step 1", "+step 2", "-step 2"], "nothing is left open"

@@ -1,8 +1,5 @@
 """Settings of strategies, what they refuse, and how they share out a batch."""
 
-import itertools
-from typing import Any
-
 import pytest
 from torch import nn
 
@@ -10,7 +7,6 @@ from fakes.small_fit import composed_cell
 from scalewise.config import KINDS, REHEARSALS, ConfigError, conf_dir, whole_samples
 from scalewise.models.gpt2 import Gpt2
 from scalewise.models.mlp import Mlp
-from scalewise.train.data import GlobalBatchSampler
 from scalewise.train.execution.module import held_parameters
 from scalewise.train.recording import BatchSizes, DataShare
 from scalewise.train.strategies import BUILDERS
@@ -27,6 +23,7 @@ def test_every_option_of_the_group_builds_its_own_kind() -> None:
     # What ``rehearse`` makes of an option is none itself.
     assert {config.kind for config in kinds.values()} == set(KINDS) - set(REHEARSALS.values())
     assert {option: config.name for option, config in kinds.items()} == {o: o for o in options}
+    assert set(BUILDERS) == set(KINDS) - {"auto"}
 
 
 def fits(option: str) -> tuple[str, ...]:
@@ -35,10 +32,6 @@ def fits(option: str) -> tuple[str, ...]:
         return ("strategy.shares=[0.6,0.4]",)
     divided = ("pipeline", "gpipe")
     return ("model=gpt2_tiny", "dataset=synthetic_tokens") if option in divided else ()
-
-
-def test_every_kind_but_auto_has_a_builder() -> None:
-    assert set(BUILDERS) == set(KINDS) - {"auto"}
 
 
 def test_shares_that_do_not_fit_the_host_are_refused_there() -> None:
@@ -61,6 +54,9 @@ def test_a_batch_is_shared_in_whole_samples(
     batch: int, weights: tuple[float, ...], sizes: tuple[int, ...]
 ) -> None:
     assert whole_samples(batch, weights) == sizes
+    for shard, own in enumerate(sizes):  # samples of all ranks are told from those of one
+        share = DataShare(shard, BatchSizes(sizes))
+        assert share.global_samples(30 * own, len(sizes)) == 30 * batch
 
 
 def test_accumulated_batches_count_towards_the_global_batch() -> None:
@@ -69,23 +65,6 @@ def test_accumulated_batches_count_towards_the_global_batch() -> None:
     assert strong.global_batch_size(2) == 4 * 128
     weak = composed_cell("strategy=ddp", "strategy.devices=2", "scaling=weak")
     assert (weak.per_device_batch_size(2), weak.global_batch_size(2)) == (128, 256)
-
-
-def drawn(sampler: Any) -> list[list[int]]:
-    return list(sampler)
-
-
-def test_uneven_parts_are_cut_from_the_batches_one_device_would_take() -> None:
-    sizes = BatchSizes((7, 3, 2))
-    whole = drawn(GlobalBatchSampler(100, BatchSizes([12]), 0, seed=3))
-    parts = [drawn(GlobalBatchSampler(100, sizes, rank, seed=3)) for rank in range(3)]
-    assert [[len(batch) for batch in part] for part in parts] == [[7] * 8, [3] * 8, [2] * 8]
-    together = [list(itertools.chain(*pieces)) for pieces in zip(*parts, strict=True)]
-    assert together == whole
-
-
-def test_samples_of_all_ranks_are_told_from_those_of_one() -> None:
-    assert DataShare(1, BatchSizes((9, 3))).global_samples(300, 2) == 1200
 
 
 # What strategies that divide the model refuse, and how they cut it.

@@ -12,7 +12,7 @@ import torch
 
 from scalewise.config import CellConfig, ConfigError
 from scalewise.records import ExecutionRecord
-from scalewise.train.execution.layers import Compiled, checkpoint_blocks
+from scalewise.train.execution.layers import checkpoint_blocks, compile_step
 from scalewise.train.execution.module import ExperimentModule, KeywordModule
 from scalewise.train.execution.replay import ReplayedSteps
 from scalewise.train.rank import RankContext
@@ -28,7 +28,7 @@ class Execution:
         self._rank = rank
         self._config = cell.execution
         self._obstacle: str | None = None
-        self._compiled: Compiled | None = None
+        self._compiles = False
         self._replayed: ReplayedSteps | None = None
         self._details: dict[str, Any] = {}
 
@@ -42,9 +42,9 @@ class Execution:
                 raise ConfigError(str(error)) from error
         if self._config.kind == "cudagraph":
             self._obstacle = self._known_obstacle(module)
-        if self._config.compiles and self._obstacle is None:
-            self._compiled = Compiled(self._config.compile_mode)
-            self._compiled.apply(module)
+        self._compiles = self._config.compiles and self._obstacle is None
+        if self._compiles:
+            compile_step(module, self._config.compile_mode)
             self._details["compile_mode"] = self._config.compile_mode
 
     @property
@@ -101,10 +101,10 @@ class Execution:
 
     def record(self) -> ExecutionRecord:
         """How the steps were really executed; asked when training is over."""
-        config, replayed, compiled = self._config, self._replayed, self._compiled
-        if compiled is not None and replayed is None:
+        config, replayed = self._config, self._replayed
+        if self._compiles and replayed is None:
             return ExecutionRecord(
-                config.kind, config.kind, None, compiled.seconds, self.untimed_steps, 1,
+                config.kind, config.kind, None, self.untimed_steps, 1,
                 compiled_graphs(), graph_breaks(), self._details,
             )  # fmt: skip
         if replayed is None:
@@ -115,9 +115,9 @@ class Execution:
         if reason is None and not graphs:
             reason = "training ended before a step was captured"
         return ExecutionRecord(
-            config.kind, "eager" if reason else config.kind, reason, replayed.prepared_s,
-            replayed.prepared_steps, replayed.steps_per_batch, graphs,
-            None if compiled is None else graph_breaks(), self._details,
+            config.kind, "eager" if reason else config.kind, reason, replayed.prepared_steps,
+            replayed.steps_per_batch, graphs, graph_breaks() if self._compiles else None,
+            self._details,
         )  # fmt: skip
 
     def _known_obstacle(self, module: pl.LightningModule) -> str | None:

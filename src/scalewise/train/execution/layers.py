@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytorch_lightning as pl
@@ -14,7 +12,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
 from scalewise.config import CompileMode, PrecisionConfig
-from scalewise.train.torch_internals import compiled_graphs
 
 BLOCK_LISTS = ("blocks", "layers")
 """Names under which a network keeps what it repeats."""
@@ -75,32 +72,11 @@ def _is_random(part: nn.Module) -> bool:
     return isinstance(rate, (int, float)) and rate > 0
 
 
-class Compiled:
-    """A module through ``torch.compile``, and how long compiling took.
-
-    Compiling happens in the first steps, when the shapes are known: :attr:`seconds` is the time
-    of the calls that compiled, forward only; what backward takes is in the first step's row.
-    """
-
-    def __init__(self, mode: CompileMode) -> None:
-        self.mode = mode
-        self.seconds = 0.0
-
-    def apply(self, module: pl.LightningModule) -> None:
-        """Compile ``module``'s objective, or the whole ``training_step`` of a user's own."""
-        name = "objective" if hasattr(module, "objective") else "training_step"
-        compiled = torch.compile(getattr(module, name), mode=self.mode, dynamic=False)
-        object.__setattr__(module, name, self._timed(compiled))
-
-    def _timed(self, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*inputs: Any, **named: Any) -> Any:
-            graphs, began = compiled_graphs(), time.perf_counter()
-            output = compiled(*inputs, **named)
-            if compiled_graphs() != graphs:
-                self.seconds += time.perf_counter() - began
-            return output
-
-        return run
+def compile_step(module: pl.LightningModule, mode: CompileMode) -> None:
+    """Compile ``module``'s objective, or the whole ``training_step`` of a user's own."""
+    name = "objective" if hasattr(module, "objective") else "training_step"
+    compiled = torch.compile(getattr(module, name), mode=mode, dynamic=False)
+    object.__setattr__(module, name, compiled)
 
 
 def apply_precision(config: PrecisionConfig) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections import deque
 from collections.abc import Iterator
 from typing import Any
@@ -55,8 +54,6 @@ class ReplayedSteps(LeanSteps):
         self.steps_per_batch = steps_per_batch
         self.captured: CapturedStep | None = None
         self.fell_back_because: str | None = None
-        self.prepared_s = 0.0
-        """Time of the steps before the first replay, the capture included."""
         self.prepared_steps = 0
         self._eager_steps = eager_steps
         self._device = CudaCapture() if device is None else device
@@ -127,7 +124,7 @@ class ReplayedSteps(LeanSteps):
         assert captured is not None
         every, done, count = recorder.metrics.every_n_steps, recorder.steps.steps, len(steps)
         losses: dict[int, Tensor] = {}
-        replays = recorder.steps.begin_replays()
+        replays = recorder.steps.clock.begin_replays()
         for number, part in enumerate(steps, start=1):
             loss = captured.run(part)
             if (done + number) % every == 0 or (ends_epoch and number == count):
@@ -160,18 +157,15 @@ class ReplayedSteps(LeanSteps):
 
     def _prepare(self, part: Batch, number: int) -> dict[str, Any]:
         """One more eager step; the last of them is followed by the capture."""
-        began = time.perf_counter()
         self.prepared_steps += 1
         if self.prepared_steps < self._eager_steps:
-            output = self.step(part, number)
-        else:
-            output = self._watched_step(part, number)
-            model = self.trainer.strategy.model
-            if isinstance(model, DistributedDataParallel):  # no hook of ours listens inside a graph
-                self._recorder.steps.gradients.size(model)
-            if self.fell_back_because is None:
-                self._capture(part)
-        self.prepared_s += time.perf_counter() - began
+            return self.step(part, number)
+        output = self._watched_step(part, number)
+        model = self.trainer.strategy.model
+        if isinstance(model, DistributedDataParallel):  # no hook of ours listens inside a graph
+            self._recorder.steps.gradients.size(model)
+        if self.fell_back_because is None:
+            self._capture(part)
         return output
 
     def _watched_step(self, part: Batch, number: int) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from .step_timer import count_samples as count_samples
 from .step_timer import first_shape as first_shape
 from .step_timer import loss_of as loss_of
 from .summary import class_names as class_names
-from .summary import gpu_memory as gpu_memory
-from .summary import optimizer_state_bytes as optimizer_state_bytes
+from .summary import host_figures as host_figures
 from .summary import parameter_fingerprint as parameter_fingerprint
-from .summary import untrained_summary as untrained_summary
+from .summary import summarise as summarise

@@ -35,12 +35,9 @@ class BackgroundDrain:
 
     Before them it looks around, if it is told to, however long the drains take.
 
-    The thread's current CUDA device is the rank's own. A new thread's is 0: what leaves a stream
-    there (``torch.cuda.stream``) or reads an event then creates a second context, which takes 520
-    MiB of GPU 0, and 0.2 to 0.5 s in which all ranks stand still.
-
-    An error in a drain (a full disk, say) stops the thread and is raised by :meth:`check`, on
-    the training thread: records that cannot be kept are not silently lost.
+    The thread's current CUDA device is the rank's own: on a new thread's, 0, it would create a
+    second context, which takes 520 MiB, and 0.2 to 0.5 s in which all ranks stand still. An error
+    in a drain stops the thread and is raised by :meth:`check`, on the training thread.
 
     ``device`` is None where no drain reads tensors or events. ``look`` must not take long.
     """
@@ -60,8 +57,7 @@ class BackgroundDrain:
         self._hurry = threading.Event()
         """Somebody waits for the records: no rests now."""
         self._error: BaseException | None = None
-        self._worked_s = 0.0
-        """CPU time of the thread when its present piece of work began."""
+        self._worked_s = 0.0  # CPU time of the thread when its present piece of work began
         self._device = device
         self._thread = threading.Thread(target=self._run, name="scalewise-records", daemon=True)
         self._thread.start()

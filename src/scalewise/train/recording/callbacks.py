@@ -6,7 +6,6 @@ import functools
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ import pytorch_lightning as pl
 from pytorch_lightning.utilities.model_helpers import is_overridden
 
 from scalewise.records import EarlyStop, KeptCheckpoint, finite_or_none
-from scalewise.train.recording.step_timer import StepTimer
 
 STEP_HOOKS = (
     "on_train_batch_start", "on_before_zero_grad", "on_before_backward", "on_after_backward",
@@ -37,7 +35,6 @@ class CallbackTimes:
         self._timed_ns: dict[str, int] = {}
         self._steps = 0
         self.on = False
-        """Whether any callback is watched."""
 
     def watch(self, callbacks: Sequence[pl.Callback]) -> None:
         self.on = bool(callbacks)
@@ -78,10 +75,8 @@ class CallbackTimes:
 class Stops:
     """Who asks a Trainer to end before its time: the first who sets ``should_stop``."""
 
-    def __init__(self, steps: StepTimer) -> None:
-        self._steps = steps
+    def __init__(self) -> None:
         self._asked: EarlyStop | None = None
-        self._who: Any = None
 
     def ask(self, trainer: pl.Trainer) -> None:
         """Call it from the setter of ``should_stop``: the caller of that is who asks."""
@@ -89,23 +84,15 @@ class Stops:
             return
         who = sys._getframe(2).f_locals.get("self")
         monitor = getattr(who, "monitor", None)
-        monitor = monitor if isinstance(monitor, str) else None
-        self._who = who
         self._asked = EarlyStop(
             by="a function" if who is None else type(who).__name__,
-            after_step=self._steps.steps,
             epoch=trainer.current_epoch + 1,
-            monitor=monitor,
-            value=_score(trainer.callback_metrics.get(monitor or "")),
+            monitor=monitor if isinstance(monitor, str) else None,
         )
 
     def record(self, trainer: pl.Trainer) -> EarlyStop | None:
         """Who ended the fit early; None where it went on to its last step or epoch."""
-        if self._asked is None or _reached_end(trainer):
-            return None
-        why = str(getattr(self._who, "stopping_reason_message", None) or "")
-        best = _score(getattr(self._who, "best_score", None))
-        return replace(self._asked, best=best, why=why.partition(" Signaling")[0])
+        return None if _reached_end(trainer) else self._asked
 
 
 def kept_checkpoints(trainer: pl.Trainer, folder: Path) -> tuple[KeptCheckpoint, ...]:
@@ -117,16 +104,13 @@ def kept_checkpoints(trainer: pl.Trainer, folder: Path) -> tuple[KeptCheckpoint,
             by=type(one).__name__,
             path=str(path.relative_to(own) if path.is_relative_to(own) else path),
             monitor=getattr(one, "monitor", None),
-            score=_score(getattr(one, "best_model_score", None)),
+            score=None if score is None else finite_or_none(float(score)),
         )
         for one in keeping
         if getattr(one, "best_model_path", "")
         for path in [Path(str(one.best_model_path))]
+        for score in [getattr(one, "best_model_score", None)]
     )
-
-
-def _score(value: Any) -> float | None:
-    return None if value is None else finite_or_none(float(value))
 
 
 def _reached_end(trainer: pl.Trainer) -> bool:

@@ -41,11 +41,9 @@ class GradientHook:
 class GradientWatch:
     """Calls ``ready`` when the last gradient of a reduced pass is ready, and counts the bytes.
 
-    A communication hook in Python stands in the way of every bucket, and a step of 2 ms may feel
-    it (``benchmarks/overhead.py``). DDP's own reduction needs none: it starts to reduce the
-    last bucket when the last parameter's gradient has been accumulated, so a hook on that one
-    parameter tells the same moment. The first two reduced passes show which one it is; until then
-    every parameter is listened to.
+    A communication hook in Python costs each bucket time. DDP starts to reduce the last bucket when
+    the last parameter's gradient has been accumulated, so a hook on that one tells the same moment.
+    Until the first two reduced passes have shown which one it is, every parameter is listened to.
 
     Args:
         ready: called on autograd's thread; in the first two passes more often, of which the last
@@ -57,8 +55,7 @@ class GradientWatch:
         """Bytes of all gradients of one reduction, before any compression."""
         self.buckets: int | None = None
         self._ready = ready
-        self._rounds = 0
-        """Reductions since warm-up."""
+        self._rounds = 0  # since warm-up
         self._payload_bytes: int | None = None
         """Counted by the hook since warm-up; None where none is wrapped."""
         self._current: list[int] = []
@@ -156,25 +153,22 @@ class GradientWatch:
             if bucket.is_last():
                 self._ready()
             future = hook.hook(state, bucket)
-            self._count(bucket, hook.payload_bytes(bucket))
+            assert self._payload_bytes is not None
+            self._payload_bytes += hook.payload_bytes(bucket)
+            learns = self._passes < _LEARNED_AFTER
+            if learns:
+                self._current.append(bucket.buffer().nbytes)
+            if bucket.is_last():
+                self._rounds += 1
+                self._passes += learns
+                if learns:
+                    self.bucket_bytes, self.buckets = sum(self._current), len(self._current)
+                    self._current.clear()
             return future
 
         # DDP compares annotations with its own classes, and ours are strings here.
         listen.__annotations__.clear()
         return listen
-
-    def _count(self, bucket: GradBucket, payload_bytes: int) -> None:
-        assert self._payload_bytes is not None
-        self._payload_bytes += payload_bytes
-        learns = self._passes < _LEARNED_AFTER
-        if learns:
-            self._current.append(bucket.buffer().nbytes)
-        if bucket.is_last():
-            self._rounds += 1
-            self._passes += learns
-            if learns:
-                self.bucket_bytes, self.buckets = sum(self._current), len(self._current)
-                self._current.clear()
 
 
 def hidden_reductions(trainer: pl.Trainer) -> Mapping[str, str]:

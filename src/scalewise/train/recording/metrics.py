@@ -42,11 +42,9 @@ mean, and after what they can be read."""
 class MetricsRecorder:
     """Records ``train_loss`` and ``learning_rate`` every few steps, and all logged metrics.
 
-    The loss stays on the device until the recording thread reads it, after its event: the
-    training thread never waits for it. ``train_loss`` is this rank's own, of the samples that
-    its row counts: a reader of all ranks' rows takes their mean. Where a user's module logs
-    a metric under one of these two names, that is ``logged/train_loss`` or
-    ``logged/learning_rate``: a curve is of one quantity.
+    The recording thread reads the loss, after its event: the training thread never waits for it.
+    ``train_loss`` is this rank's own, of the samples that its row counts. What a user's module logs
+    under one of these two names is ``logged/train_loss`` or ``logged/learning_rate``.
     """
 
     def __init__(
@@ -70,8 +68,7 @@ class MetricsRecorder:
         self._side_stream: torch.cuda.Stream | None = None
         self._scheduled = False
         """Whether the learning rate changes, at the end of a step or epoch."""
-        self._rate: dict[str, float | None] = {}
-        """That of the step under way, where it changes."""
+        self._rate: dict[str, float | None] = {}  # of the step under way, where it changes
         self._told: dict[str, Tensor] = {}
         """What the user's module logged last, as Lightning keeps it."""
 

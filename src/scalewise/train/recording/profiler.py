@@ -1,8 +1,7 @@
 """A few steps under torch's profiler: how long communication took, and how much of it was hidden.
 
-On a GPU, kernels are sorted by name: NCCL's begin with ``nccl``. Kernels of several streams run
-side by side, so their intervals are merged before anything is added up. On a CPU host the
-collectives are gloo's own ranges, from the moment a bucket is handed over until it is reduced, and
+On a GPU, kernels are sorted by name: NCCL's begin with ``nccl``. Intervals of several streams are
+merged before anything is added up. On a CPU host the collectives are gloo's own ranges, and
 computation is what operators of the training thread cover.
 """
 
@@ -167,9 +166,8 @@ def _timed(event: Any, communication: bool) -> TimedOperation:
 class ProfiledSteps:
     """Opens the profiler after warm-up and writes ``profile/rank<r>.json`` at the end.
 
-    Under DDP, blocks of steps follow, in turn without and with the reduction of gradients, the
-    profiler stopped: what the reduction costs a step in all, the slower computation beside it
-    included.
+    Under DDP, blocks of steps follow without profiler, in turn without and with the reduction of
+    gradients: what that costs a step in all, the slower computation beside it included.
     """
 
     def __init__(self, folder: CellFolder, warmup_steps: int, profile: ProfileConfig) -> None:

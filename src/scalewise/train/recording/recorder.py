@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytorch_lightning as pl
@@ -32,7 +31,11 @@ from scalewise.train.recording.step_phases import Mark, Replays
 from scalewise.train.recording.step_timer import StepTimer, loss_of
 from scalewise.train.recording.summary import (
     class_names,
+    counted,
+    declared_flops,
     holds_replica,
+    host_figures,
+    loader_batch_size,
     parameter_fingerprint,
     summarise,
 )
@@ -45,9 +48,8 @@ class CellRecorder(pl.Callback):
     in their order, the step timer first. Call :meth:`close` when everything that belongs to the
     cell has run.
 
-    Lightning calls its hooks; beside it, ``execution/fast_loop.py`` and ``strategies/pipeline.py``
-    call that before the optimizer steps. Nobody calls a hook inside a replayed CUDA graph:
-    ``execution/replay.py`` names in ``steps.missing`` what is then not seen.
+    Beside Lightning, ``execution/fast_loop.py`` and ``strategies/pipeline.py`` call its hooks. Of a
+    replayed CUDA graph ``execution/replay.py`` names in ``steps.missing`` what is not seen.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class CellRecorder(pl.Callback):
         self.length: Callable[[], LengthRecord] | None = None
         """Asked at the end how long the run was to be, where its steps were not counted before."""
         self.callbacks = CallbackTimes()
-        self.stops = Stops(self.steps)
+        self.stops = Stops()
         self._stopped: EarlyStop | None = None
         self._kept: tuple[KeptCheckpoint, ...] = ()
         self.brings_optimizer = False
@@ -80,9 +82,7 @@ class CellRecorder(pl.Callback):
         self._run_queue = RunQueue()
         self._core_meter = CoreUseMeter()
         self._host_figures: dict[str, Any] = {}
-        """What the two meters told at the end of training, by field of the summary."""
-        self._before: tuple[float, float] | None = None
-        """Fingerprint of the parameters before the first step."""
+        self._before: tuple[float, float] | None = None  # fingerprint before the first step
         self._ended_epoch: int | None = None
         """The epoch whose metrics are still to be recorded."""
         self._heartbeat: HeartbeatWriter | None = None
@@ -99,7 +99,7 @@ class CellRecorder(pl.Callback):
         self.metrics.open(trainer.global_rank, trainer.strategy.root_device)
         self.steps.begin(trainer, pl_module)
         self._background = BackgroundDrain(
-            [self.steps.drain, self.metrics.drain],
+            [self.steps.clock.drain, self.metrics.drain],
             device=trainer.strategy.root_device,
             look=self.look,
         )
@@ -126,10 +126,7 @@ class CellRecorder(pl.Callback):
         self.steps.gradients.after_backward()
 
     def on_before_optimizer_step(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        optimizer: torch.optim.Optimizer,
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, optimizer: torch.optim.Optimizer
     ) -> None:
         if self.steps.clock.divides:
             self.steps.mark(Mark.OPTIMIZER_BEGIN)
@@ -198,12 +195,7 @@ class CellRecorder(pl.Callback):
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.on_train_epoch_start(trainer, pl_module)
-        delay_ms, other_threads_ms = self._run_queue.ms_per_step(self.steps.steps)
-        self._host_figures = {
-            "core_use": self._core_meter.end(),
-            "run_queue_ms_per_step": delay_ms,
-            "other_threads_cpu_ms_per_step": other_threads_ms,
-        }
+        self._host_figures = host_figures(self._core_meter, self._run_queue, self.steps.steps)
         if self._profiled is not None:
             self._profiled.end(trainer)
 
@@ -255,16 +247,33 @@ class CellRecorder(pl.Callback):
             self._heartbeat.close()
 
     def _summarise(self, trainer: pl.Trainer, module: pl.LightningModule) -> RankSummary:
-        summary = summarise(trainer, module, self.device, self.steps, self.metrics, self.shards)
-        missing = dict(summary.missing)
+        steps, strategy = self.steps, trainer.strategy
+        communication = getattr(strategy, "communication", steps.gradients.record)
+        missing = {**steps.missing, **self.shards.missing}
         if self._run_queue.missing is not None:
             missing["run_queue_ms_per_step"] = self._run_queue.missing
         if self._core_meter.missing is not None:
             missing["core_use"] = self._core_meter.missing
         after = _fingerprint(trainer, module)
         known = after is not None and all(map(math.isfinite, after))
-        return replace(
-            summary,
+        return summarise(
+            trainer.global_rank,
+            trainer.local_rank,
+            self.device,
+            steps,
+            self.metrics,
+            list(module.parameters()),
+            trainer.optimizers,
+            epochs_completed=trainer.fit_loop.epoch_progress.current.completed,
+            flops_per_sample=declared_flops(module),
+            metrics={**self.metrics.final, **counted(module)},
+            steps_without_loss=steps.steps_without_loss,
+            own_batches=getattr(trainer, "datamodule", None) is not None,
+            loader_batch_size=loader_batch_size(trainer),
+            data_shard=self.shards.data_shard,
+            pipeline=getattr(strategy, "pipeline_record", None),
+            rehearsed=getattr(strategy, "rehearsal_record", None),
+            communication=communication(steps.steps - steps.warmup_steps),
             missing=missing,
             parameters_changed=None if self._before is None else after != self._before,
             replica_fingerprint=after if known and holds_replica(trainer) else None,

@@ -54,10 +54,7 @@ OWN_SHARE = DataShare()
 
 
 class _Listening:
-    """Keeps the index lists it passes on during its first epoch.
-
-    It is in the place of a batch sampler, which it asks for whatever it does not know.
-    """
+    """In the place of a batch sampler, keeps the index lists of its first epoch."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -70,10 +67,6 @@ class _Listening:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
-
-    def put_into(self, loader: object) -> None:
-        """DataLoader refuses a new sampler after construction."""
-        object.__setattr__(loader, "batch_sampler", self)
 
     def __iter__(self) -> Iterator[list[int]]:
         self.epochs += 1
@@ -117,15 +110,12 @@ class ShardRecorder:
 
         strategy.process_dataloader = listening
 
-    def leave_out(self, reason: str) -> None:
-        self.missing["shard_audit"] = reason
-
     def _try_to_listen(self, loader: object) -> None:
         """Listen to the loader; where that fails, the fit goes on and the reason is recorded."""
         try:
             source = _not_by_index(loader)
             if source:
-                self.leave_out(
+                self.missing["shard_audit"] = (
                     f"the training data comes from {source}, "
                     "so which samples a rank fed is not known by index"
                 )
@@ -133,10 +123,11 @@ class ShardRecorder:
             assert isinstance(loader, DataLoader) and isinstance(loader.dataset, Sized)
             self._dataset_size = len(loader.dataset)
             self._listening = _Listening(loader.batch_sampler)
-            self._listening.put_into(loader)
+            # DataLoader refuses a new sampler after construction.
+            object.__setattr__(loader, "batch_sampler", self._listening)
         except Exception as error:  # a user's loader and dataset may raise anything
             why = in_one_line(error, 200, with_class=True)
-            self.leave_out(f"the training data could not be looked at: {why}")
+            self.missing["shard_audit"] = f"the training data could not be looked at: {why}"
 
     def end_epoch(self) -> None:
         """The first one is what the record holds."""
@@ -148,20 +139,19 @@ class ShardRecorder:
 
         A fit that has ended well is not lost for its audit: what cannot be written is missing.
         """
-        if self._listening is None:
+        heard, ended = self._listening, self._fed_first_epoch
+        if heard is None:
             return
+        fed = self._steps.samples if ended is None else ended
+        complete = heard.first_epoch_complete and ended is not None
         try:
-            write_shard(self.folder.shard_path(rank), self._shard(rank, self._listening))
+            flat = [index for batch in heard.drawn for index in batch][:fed]
+            indices = np.asarray(flat, dtype=np.int64)
+            shard = ShardIndices(rank, indices, self._dataset_size, complete, self.data_shard)
+            write_shard(self.folder.shard_path(rank), shard)
         except Exception as error:  # a user's batch sampler may have drawn anything
             why = in_one_line(error, 200, with_class=True)
-            self.leave_out(f"what the batch sampler drew is no record: {why}")
-
-    def _shard(self, rank: int, heard: _Listening) -> ShardIndices:
-        fed = self._fed_first_epoch if self._fed_first_epoch is not None else self._steps.samples
-        flat = [index for batch in heard.drawn for index in batch][:fed]
-        complete = heard.first_epoch_complete and self._fed_first_epoch is not None
-        indices = np.asarray(flat, dtype=np.int64)
-        return ShardIndices(rank, indices, self._dataset_size, complete, self.data_shard)
+            self.missing["shard_audit"] = f"what the batch sampler drew is no record: {why}"
 
 
 def _not_by_index(loader: object) -> str:

@@ -84,8 +84,7 @@ class StepClock:
         self._start_event: torch.cuda.Event | None = None
         self._taken = 0
         self._all_until = untimed + ALL_DIVIDED
-        self._drawn = self._all_until
-        """The next step to be divided once not all are."""
+        self._drawn = self._all_until  # the next step to be divided once not all are
         gaps = random.Random(0).choices(range(1, 2 * DIVIDED_EVERY), k=_GAPS)
         self._gaps = itertools.cycle(gaps)  # drawn before: drawing takes longer than the clock
         self.divides = anatomy
@@ -93,7 +92,6 @@ class StepClock:
         self._ends_alone = False
         """Whether of the step under way nothing but its end is marked."""
         self.paused = False
-        """True while marks are to leave no trace."""
 
     def step_end(self, device: torch.device) -> torch.cuda.Event | None:
         """When ``device`` was done with the last step; None where that was not marked.
@@ -263,9 +261,8 @@ BEGINS = {begin: name for name, (begin, _) in PHASES_FROM_TO.items()}
 class NvtxClock(StepClock):
     """A step clock that also draws each step and each phase as an NVTX range.
 
-    Ranges are opened and closed by handle and not pushed on a stack: the mark of the last gradient
-    bucket is taken on autograd's thread, and a stack belongs to the thread that pushed.
-    ``open_range`` and ``close_range`` are torch's; tests pass their own.
+    Ranges have handles and no stack, which would belong to a thread: the mark of the last gradient
+    bucket is taken on autograd's. ``open_range`` and ``close_range`` are torch's.
     """
 
     divides_all = True

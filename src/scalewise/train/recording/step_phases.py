@@ -156,7 +156,6 @@ _MARKS = len(Mark)
 _UNDIVIDED = ("data_wait", "h2d", "other")
 """Phases of which a step that launches straight after another has none."""
 _UNKNOWN = np.zeros(1, dtype=STEP_DTYPE)
-"""A row before anything is known of it."""
 
 
 for _name in STEP_DTYPE.names or ():
@@ -220,7 +219,6 @@ class Replays:
     stream: torch.cuda.Stream | None
     """The stream to time; None where there is no GPU."""
     pool: deque[torch.cuda.Event]
-    """Events to use again."""
     ends_ns: list[int] = field(default_factory=list)
     ends: list[torch.cuda.Event] = field(default_factory=list)
     untimed: int = 0

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from scalewise.config import DEFAULT_PROFILE, ProfileConfig
-from scalewise.records import WARMUP, CellFolder, CommunicationRecord, StepWriter
-from scalewise.train.recording.background import GiveWay
+from scalewise.records import WARMUP, CellFolder, StepWriter
 from scalewise.train.recording.gradient_communication import (
     GradientHook,
     GradientWatch,
@@ -24,7 +23,6 @@ from scalewise.train.recording.step_phases import Mark, Replays
 
 if TYPE_CHECKING:
     import pytorch_lightning as pl
-    from pytorch_lightning.strategies import Strategy
 
 
 class StepTimer:
@@ -53,14 +51,11 @@ class StepTimer:
         """Reasons why something was not recorded, by its name."""
         self.steps_without_loss: int | None = None
         """Steps without a gradient; None if steps need no loss."""
-        self.batch_shape: tuple[int, ...] | None = None
-        """Shape of the first tensor of the first batch."""
+        self.batch_shape: tuple[int, ...] | None = None  # of the first one's first tensor
         self.batch_samples = 0
         """Samples of the last batch; 0 if they could not be counted."""
-        self.samples_per_step = 0
-        """Samples of the last step."""
+        self.samples_per_step = 0  # of the last step
         self.watches_gradients = True
-        """Whether :meth:`begin` calls :meth:`watch_gradients`."""
         self._writer: StepWriter | None = None
         self._step_samples = 0
         self._step_has_loss = False
@@ -159,10 +154,6 @@ class StepTimer:
         self.mark(Mark.REPLAY_BEGIN)
         self.gradients.repeat()
 
-    def begin_replays(self) -> Replays:
-        """Begin the captured steps of one batch, which are launched in a row."""
-        return self.clock.begin_replays()
-
     def finish_replays(self, replays: Replays, epoch: int, samples: int) -> None:
         count = len(replays.ends_ns)
         untimed = min(count, max(0, self.warmup_steps - self.steps))
@@ -207,19 +198,6 @@ class StepTimer:
             self.clock.resume_step()
         else:
             self.clock.begin()
-
-    def communication(self, strategy: Strategy) -> CommunicationRecord | None:
-        """Payloads of this rank in the timed steps; call it after the last step."""
-        timed_steps = self.steps - self.warmup_steps
-        communication_of = getattr(strategy, "communication", None)
-        if communication_of is not None:
-            record: CommunicationRecord | None = communication_of(timed_steps)
-            return record
-        return self.gradients.record(timed_steps)
-
-    def drain(self, wait: bool, give_way: GiveWay | None = None) -> None:
-        """Write the steps that are ready. Called from the recording thread."""
-        self.clock.drain(wait, give_way)
 
     def close(self) -> None:
         if self._writer is not None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from scalewise.host import CoreUseMeter, RunQueue
 from scalewise.operations import Operation
 from scalewise.records import DeviceInfo, RankSummary
 from scalewise.train.recording.step_timer import StepTimer
@@ -17,33 +18,7 @@ from scalewise.train.recording.step_timer import StepTimer
 if TYPE_CHECKING:
     import pytorch_lightning as pl
 
-    from scalewise.train import RankContext
     from scalewise.train.recording.metrics import MetricsRecorder
-    from scalewise.train.recording.shards import ShardRecorder
-
-
-def untrained_summary(rank: RankContext) -> RankSummary:
-    return RankSummary(
-        rank=rank.rank,
-        local_rank=rank.local_rank,
-        pid=os.getpid(),
-        device=rank.device,
-        parameters_total=0,
-        parameters_trainable=0,
-        steps_completed=0,
-        samples_fed=0,
-        epochs_completed=0,
-        gradient_bytes=None,
-        gradient_buckets=None,
-        flops_per_sample=None,
-        peak_allocated_mib=None,
-        peak_reserved_mib=None,
-        allocation_retries=None,
-        peak_rss_mib=_peak_rss_mib(),
-        metrics={},
-        step_rows=0,
-        metric_rows=0,
-    )
 
 
 def optimizer_state_bytes(optimizers: Sequence[torch.optim.Optimizer]) -> int | None:
@@ -131,18 +106,19 @@ def loader_batch_size(trainer: pl.Trainer) -> int | None:
 
 
 def summarise(
-    trainer: pl.Trainer,
-    module: pl.LightningModule,
+    rank: int,
+    local_rank: int,
     device: DeviceInfo,
     steps: StepTimer,
-    metrics: MetricsRecorder,
-    shards: ShardRecorder,
+    logged: MetricsRecorder,
+    parameters: Collection[Tensor],
+    optimizers: Sequence[torch.optim.Optimizer],
+    **more: Any,
 ) -> RankSummary:
-    """Everything that these know; to be called after the last step and the last metric."""
-    parameters = list(module.parameters())
+    """What these tell of a rank after its last step and metric; ``more`` are further fields."""
     return RankSummary(
-        rank=trainer.global_rank,
-        local_rank=trainer.local_rank,
+        rank=rank,
+        local_rank=local_rank,
         pid=os.getpid(),
         device=device,
         parameters_total=sum(p.numel() for p in parameters),
@@ -150,29 +126,29 @@ def summarise(
         steps_completed=steps.steps,
         samples_fed=steps.samples,
         largest_step_samples=steps.largest_samples,
-        epochs_completed=trainer.fit_loop.epoch_progress.current.completed,
         gradient_bytes=steps.gradients.bucket_bytes,
         gradient_buckets=steps.gradients.buckets,
-        flops_per_sample=_declared_flops(module),
-        **gpu_memory(device),
-        peak_rss_mib=_peak_rss_mib(),
-        metrics={**metrics.final, **_counted(module)},
-        steps_without_loss=steps.steps_without_loss,
-        own_batches=getattr(trainer, "datamodule", None) is not None,
-        loader_batch_size=loader_batch_size(trainer),
+        **_gpu_memory(device),
+        peak_rss_mib=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,  # KiB on Linux
         batch_shape=steps.batch_shape,
         step_rows=steps.rows,
-        metric_rows=metrics.rows,
-        missing={**steps.missing, **shards.missing},
-        data_shard=shards.data_shard,
-        pipeline=getattr(trainer.strategy, "pipeline_record", None),
-        rehearsed=getattr(trainer.strategy, "rehearsal_record", None),
-        communication=steps.communication(trainer.strategy),
-        optimizer_state_bytes=optimizer_state_bytes(trainer.optimizers),
+        metric_rows=logged.rows,
+        optimizer_state_bytes=optimizer_state_bytes(optimizers),
+        **more,
     )
 
 
-def gpu_memory(device: DeviceInfo) -> dict[str, Any]:
+def host_figures(cores: CoreUseMeter, queue: RunQueue, steps: int) -> dict[str, Any]:
+    """What the meters tell after the last of ``steps``, by field of the summary."""
+    delay_ms, other_threads_ms = queue.ms_per_step(steps)
+    return {
+        "core_use": cores.end(),
+        "run_queue_ms_per_step": delay_ms,
+        "other_threads_cpu_ms_per_step": other_threads_ms,
+    }
+
+
+def _gpu_memory(device: DeviceInfo) -> dict[str, Any]:
     """What torch's allocator says of this rank's GPU, by field of the summary; None on a CPU."""
     if device.kind != "cuda":
         return dict.fromkeys(("peak_allocated_mib", "peak_reserved_mib", "allocation_retries"))
@@ -183,17 +159,13 @@ def gpu_memory(device: DeviceInfo) -> dict[str, Any]:
     }
 
 
-def _peak_rss_mib() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # KiB on Linux
-
-
-def _counted(module: pl.LightningModule) -> dict[str, float]:
+def counted(module: pl.LightningModule) -> dict[str, float]:
     """Counts that a forward-only operation kept while it ran."""
     network = getattr(module, "network", None)
     return network.counts() if isinstance(network, Operation) else {}
 
 
-def _declared_flops(module: pl.LightningModule) -> float | None:
+def declared_flops(module: pl.LightningModule) -> float | None:
     for candidate in (module, getattr(module, "network", None)):
         declared = getattr(candidate, "flops_per_sample", None)
         if callable(declared):

@@ -17,12 +17,7 @@ from torch.nn import Module
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from scalewise.config import (
-    CellConfig,
-    DdpConfig,
-    HeterogeneousConfig,
-    ProcessGroupConfig,
-)
+from scalewise.config import CellConfig, DdpConfig, HeterogeneousConfig, ProcessGroupConfig
 from scalewise.train.rank import RankContext
 from scalewise.train.recording import BatchSizes, GradientHook
 from scalewise.train.torch_internals import GradBucket

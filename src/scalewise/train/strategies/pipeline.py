@@ -29,9 +29,8 @@ from scalewise.train.strategies.model_parallel import DividedStrategy, move_rest
 class PipelineSteps(LeanSteps):
     """Each forward and backward of a microbatch is timed as a part of its own.
 
-    What passes between two parts counts as ``other``: waiting for the neighbouring stages, the
-    transfers that nothing hides, and the schedule's own bookkeeping. That is the measured idle
-    time to hold against the schedule's bubble.
+    What passes between two parts counts as ``other``: waiting for the neighbouring stages, unhidden
+    transfers and bookkeeping: the idle time to hold against the schedule's bubble.
     """
 
     def __init__(self, trainer: pl.Trainer, recorder: CellRecorder) -> None:
@@ -71,9 +70,8 @@ class PipelineSteps(LeanSteps):
         return losses
 
     def _make_schedule(self, strategy: PipelineStrategy) -> None:
-        stage, self._schedule = strategy.make_schedule(
-            self._timed(strategy.loss_of, Mark.FORWARD_BEGIN, Mark.FORWARD_END)
-        )
+        loss = self._timed(strategy.loss_of, Mark.FORWARD_BEGIN, Mark.FORWARD_END)
+        stage, self._schedule = strategy.make_schedule(loss)
         for name, begin, end in (
             ("forward_one_chunk", Mark.FORWARD_BEGIN, Mark.FORWARD_END),
             ("backward_one_chunk", Mark.BACKWARD_BEGIN, Mark.BACKWARD_END),
@@ -154,8 +152,7 @@ class PipelineStrategy(DividedStrategy):
     Raises ValueError for a model that cannot be cut into as many stages.
     """
 
-    steps_class = PipelineSteps
-    """The class that runs a step, see ``fast_loop.trim``."""
+    steps_class = PipelineSteps  # see ``fast_loop.trim``
     hidden: ClassVar[Mapping[str, str]] = {
         "exposed_comm_ms": (
             "activations and gradients pass between the stages all through a step; what a stage "

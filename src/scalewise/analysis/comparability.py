@@ -250,20 +250,6 @@ def code_and_data_fields(cell: CellRecords) -> Identity:
     return known if "code.commit" in known else {n: v for n, v in known.items() if v != "none"}
 
 
-def mixtures(cells: Sequence[CellRecords], fields: Sequence[str]) -> dict[str, str]:
-    """The fields, among ``fields`` and those below them, in which ``cells`` differ.
-
-    Returns the values of each.
-    """
-    each = [_identity(cell) for cell in cells]
-    found = {}
-    for name in dict.fromkeys(name for one in each for name in one):
-        values = sorted({one[name] for one in each if name in one})
-        if len(values) > 1 and within(name, fields):
-            found[name] = _abbreviate(_VALUE_SEPARATOR.join(values))
-    return found
-
-
 def is_factor(name: str) -> bool:
     """Whether results can differ because this key of the configuration does.
 
@@ -403,15 +389,12 @@ def split_repeats(cells: Sequence[CellRecords]) -> tuple[list[CellRecords], list
 
 
 def _find_older_state(cells: Sequence[CellRecords]) -> list[SetAside]:
-    """Repeats of other code or data than the latest; none with ``sweep.allow_mixed``.
-
-    An id stays the same when the file of a class or dataset is edited. A missing field is no
-    difference.
-    """
+    """Repeats of other code or data than the latest, whose id does not tell; a missing field is no
+    difference."""
     aside = []
     state: dict[str, str] = {}
     latest = sorted(cells, key=lambda c: c.result.finished_at if c.result else 0, reverse=True)
-    for cell in () if mixing_allowed(cells) else latest:
+    for cell in latest:
         fields = code_and_data_fields(cell)
         changed = [Difference(n, v, state[n]) for n, v in fields.items() if state.get(n, v) != v]
         if changed:
@@ -454,8 +437,3 @@ def _find_co_located(cells: Sequence[CellRecords]) -> list[SetAside]:
     neighbours = ((cell, cell.result.co_tenants if cell.result else ()) for cell in shared)
     return [SetAside(cell, f"shared the host with {listed(names, 2)}", ON_A_QUIET_HOST)
             for cell, names in neighbours]  # fmt: skip
-
-
-def mixing_allowed(cells: Iterable[CellRecords]) -> bool:
-    """Whether any of these cells was started with ``sweep.allow_mixed``."""
-    return any(setting(cell.config, "sweep.allow_mixed") is True for cell in cells)

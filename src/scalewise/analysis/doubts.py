@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from scalewise.analysis.comparability import grouped, mixtures
+from scalewise.analysis.comparability import grouped
 from scalewise.analysis.comparison import replaced_runs
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, disturbances, is_disturbed
@@ -143,8 +143,6 @@ def _of_timing(config: Configuration) -> Iterator[Remark]:
     if hit := sum(is_disturbed(run.cell) for run in config.runs):
         figures = {"percent": 100 * FOREIGN_CPU_UP_TO, "hit": hit, "runs": len(config.runs)}
         yield Remark("disturbed", figures, about)
-    mixed = mixtures([run.cell for run in config.runs], ("code", "data_file"))
-    yield from (Remark("mixed", {"field": f, "values": told}, about) for f, told in mixed.items())
 
 
 def find_remarks(

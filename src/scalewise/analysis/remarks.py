@@ -66,7 +66,6 @@ WORDS: Final[Mapping[str, Kind]] = {
     "long_step": Kind("doubt", "single steps took seconds", "{named} (median {median_ms:.3g} ms); "
         "{held}"),
     "unsteady": Kind("doubt", "steps never got steady", "{warm_up}"),
-    "mixed": Kind("doubt", "runs are of several {field}", "{values}"),
     "set_aside": Kind("doubt", "{count} of {repeats} runs are set aside", "{reasons}"),
     "clocks": Kind("doubt", "speedup {measured:factor} may be {equal:factor} at equal SM clocks",
         "{single_mhz:,.0f} MHz on one device, {multi_mhz:,.0f} on several; less far where kernels "

@@ -67,30 +67,6 @@ def test_a_row_is_matched_with_the_one_that_differs_least_in_what_is_freed(tmp_p
     assert [match.changed for match in compare(both, both, "optimizer").matches] == [(), ()]
 
 
-def mixture(path: Path, *commits: str) -> Sweep:
-    """Repeats of one configuration, each at a commit of its own."""
-    config = {"sweep": {"allow_mixed": True}}
-    specs = repeats(Spec(config=config), STEADY[: len(commits)])
-    each = [replace(s, commit=c) for s, c in zip(specs, commits, strict=True)]
-    return load_sweep(write_sweep(path, each))
-
-
-def test_a_mixture_in_the_declared_factor_is_compared_and_said(tmp_path: Path) -> None:
-    a = mixture(tmp_path / "a", "x", "y", "y")
-    b = mixture(tmp_path / "b", "z", "z", "z")
-    found = compare(a, b, "code")
-    assert "differs: code.commit: x | y against z" in comparison_section(found).texts
-
-
-def test_a_mixture_equals_only_the_same_mixture(tmp_path: Path) -> None:
-    a = mixture(tmp_path / "a", "x", "y", "y")
-    b = mixture(tmp_path / "b", "y", "y", "y")
-    (refused,) = compare(a, b, "gpu").unmatched
-    assert refused.reason == "the nearest in A differs in code.commit: x | y against y"
-    same = compare(a, mixture(tmp_path / "c", "y", "x", "x"), "gpu")
-    assert len(same.matches) == 1
-
-
 def test_an_interval_excludes_1_where_a_change_is_shown_and_only_there(tmp_path: Path) -> None:
     """0.45 (0.25-0.80) stood under "no difference shown": corrected was the p-value alone."""
     models = [Spec(model=f"m{i}") for i in range(6)]

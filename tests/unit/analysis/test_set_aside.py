@@ -40,11 +40,9 @@ def edited(specs: Sequence[Spec], *which: int, **after: Any) -> list[Spec]:
     return [replace(s, **after, run_factor=1 / 3) if s.repeat in which else s for s in specs]
 
 
-def both_sides(was: dict[str, Any], *, allowed: bool = False) -> list[Spec]:
+def both_sides(was: dict[str, Any]) -> list[Spec]:
     """Three repeats on one device and three on two."""
-    config = {"sweep": {"allow_mixed": allowed}}
-    sides = [replace(one, config=config, **was) for one in (Spec(), DDP)]
-    return [run for one in sides for run in repeats(one, STEADY_3)]
+    return [run for one in (Spec(), DDP) for run in repeats(replace(one, **was), STEADY_3)]
 
 
 @pytest.mark.parametrize(
@@ -91,17 +89,6 @@ def test_files_that_nobody_recorded_are_unknown_and_not_different(
     assert (pair.speedup.n, pair.remarks) == ((3, 3), ())
     older = swept(tmp_path / "older", Spec(**unknown))
     assert len(compare(swept(tmp_path / "new", Spec(**WAS)), older, "gpu").matches) == 1
-
-
-def test_a_mixture_that_is_allowed_is_averaged_and_doubted(tmp_path: Path) -> None:
-    sides = edited(both_sides(WAS, allowed=True), 2, **IS)
-    found = analyse(swept(tmp_path, *sides))
-    (pair,) = found.pairs
-    assert pair.speedup.n == (3, 3)
-    assert [(one.code, one.about) for one in pair.remarks] == [
-        ("mixed", pair.single.config_id), ("mixed", pair.multi.config_id)
-    ]  # fmt: skip
-    assert "runs are of several code.file.mine.py" in found.say_why(pair)
 
 
 def test_a_comparison_of_sweeps_says_which_repeats_it_leaves_out(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 from .balance import LoadBalance as LoadBalance
 from .communication import Communication as Communication
 from .communication import measured_serial_fraction as measured_serial_fraction
-from .comparability import flatten as flatten
 from .comparability import grouped as grouped
 from .comparison import Comparison as Comparison
 from .comparison import Match as Match
@@ -55,7 +54,6 @@ from .model import CellRecords as CellRecords
 from .model import is_monitored as is_monitored
 from .model import rehearsed_kind as rehearsed_kind
 from .model import setting as setting
-from .ranking import SAMPLES_PER_S as SAMPLES_PER_S
 from .ranking import LadderRow as LadderRow
 from .ranking import Objective as Objective
 from .ranking import Ranking as Ranking

@@ -76,11 +76,9 @@ def measure_cost(
         for run in config.runs
         if (rate := run.samples_per_s)
     ]
-    return Cost(price, estimate_positive(usd)) if usd else Cost(price, None, _no_rate(config))
-
-
-def _no_rate(config: Configuration) -> str:
-    return config.runs[0].missing.get("throughput", "no throughput") if config.runs else "no run"
+    if not usd:
+        return Cost(price, None, config.runs[0].missing.get("throughput", "no throughput"))
+    return Cost(price, estimate_positive(usd))
 
 
 def usd_per_million_samples(devices: int, usd_per_hour: float, samples_per_s: float) -> float:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -173,27 +173,18 @@ def longest_loss_curve(
     return max(found, key=lambda curve: len(curve.samples))
 
 
-@dataclass(frozen=True)
-class RunLosses:
-    """Every loss of a run over its steps."""
+def run_losses(cell: CellRecords, result: CellResult) -> tuple[list[MetricRow], dict[str, str]]:
+    """The losses of a finished cell, one a row, those of one in the order of their steps.
 
-    rows: tuple[MetricRow, ...] = ()
-    """One loss a row; those of one loss in the order of their steps."""
-    said: Mapping[str, str] = field(default_factory=dict)
-    """What a loss is called where it is not that of one model over the samples of all ranks."""
-
-
-def run_losses(cell: CellRecords) -> RunLosses:
-    """The losses of a finished cell. Raises ValueError for a cell without a result."""
-    if cell.result is None:
-        raise ValueError(f"{cell.planned.name}: only a finished cell has reached a loss")
+    Beside them what a loss is called that is not of one model over the samples of all ranks.
+    """
     rows: list[MetricRow] = []
     said: dict[str, str] = {}
     for name in _losses_in(row for _, rows in sorted(cell.metrics.items()) for row in rows):
-        found, called = over_ranks(name, cell, cell.result)
+        found, called = over_ranks(name, cell, result)
         rows += found
         said |= {name: called} if called != name else {}
-    return RunLosses(tuple(rows), said)
+    return rows, said
 
 
 def over_ranks(name: str, cell: CellRecords, result: CellResult) -> tuple[Sequence[MetricRow], str]:

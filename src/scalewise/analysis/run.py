@@ -12,7 +12,6 @@ from scalewise.analysis.devices import Usage, measure_usage
 from scalewise.analysis.figures import Figure, as_plain, mean_alone
 from scalewise.analysis.losses import (
     LossCurve,
-    RunLosses,
     logged_figures,
     longest_loss_curve,
     loss_curve,
@@ -22,8 +21,8 @@ from scalewise.analysis.model import CellRecords, WarmUp
 from scalewise.analysis.remarks import Remark
 from scalewise.analysis.step_figures import StepFigures, figures_of
 from scalewise.analysis.steps import Anatomy, NotMeasuredError, Throughput, take
-from scalewise.analysis.validity import contradicted_run, invalid_run
-from scalewise.records import CellResult, RankSummary, cv_text, last_metrics
+from scalewise.analysis.validity import invalid_run
+from scalewise.records import CellResult, MetricRow, RankSummary, cv_text, last_metrics
 
 
 @dataclass(frozen=True)
@@ -239,39 +238,43 @@ Figures of devices are means, or the CV, over the devices of a run."""
 
 def measure_run(cell: CellRecords) -> Run:
     """Take every number of a finished cell. Raises ValueError for a cell without a result."""
-    if cell.result is None:
+    result = cell.result
+    if result is None:
         raise ValueError(f"{cell.planned.name}: only a finished cell can be measured")
-    world_size = cell.result.world_size
+    world_size = result.world_size
     steps = figures_of(cell)
     missing = dict(steps.missing)
-    batch, losses = cell.result.global_batch_size, run_losses(cell)
-    shards = audit_shards(cell.shards, world_size, batch) if world_size > 1 else None
+    losses, said = run_losses(cell, result)
+    shards = None
+    if world_size > 1:
+        shards = audit_shards(cell.shards, world_size, result.global_batch_size)
     return Run(
         cell=cell,
         world_size=world_size,
         throughput=steps.throughput,
         anatomy=steps.anatomy,
-        balance=take(missing, "balance", _balance, cell, steps),
+        balance=take(missing, "balance", _balance, result, steps),
         usage=take(missing, "usage", measure_usage, cell.devices, steps.all_s, steps.timed_s),
-        loss_history=take(missing, "loss", longest_loss_curve, losses.rows, losses.said),
-        loss=take(missing, "loss", _final_loss, cell, losses),
+        loss_history=take(missing, "loss", longest_loss_curve, losses, said),
+        loss=take(missing, "loss", _final_loss, cell, losses, said),
         shards=shards,
-        invalid=tuple(invalid_run(cell, shards, losses.rows, contradicted_run(cell, steps))),
+        invalid=tuple(invalid_run(cell, result, steps, shards, losses)),
         logged=logged_figures(cell, RUN_FIGURES, missing),
         missing=missing,
     )
 
 
-def _final_loss(cell: CellRecords, losses: RunLosses) -> LossCurve:
+def _final_loss(
+    cell: CellRecords, losses: Sequence[MetricRow], said: Mapping[str, str]
+) -> LossCurve:
     """Not of damaged metrics: the last one they hold is not what the run reached."""
     if cell.metric_faults:
         raise NotMeasuredError(cell.metric_faults[0])
-    return loss_curve(losses.rows, said=losses.said)
+    return loss_curve(losses, said=said)
 
 
-def _balance(cell: CellRecords, steps: StepFigures) -> LoadBalance | None:
-    ranks = cell.result.ranks if cell.result else ()
-    reasons = [rank.missing["arrival"] for rank in ranks if "arrival" in rank.missing]
-    if reasons:
-        raise NotMeasuredError(reasons[0])
+def _balance(result: CellResult, steps: StepFigures) -> LoadBalance | None:
+    for rank in result.ranks:
+        if "arrival" in rank.missing:
+            raise NotMeasuredError(rank.missing["arrival"])
     return steps.balance

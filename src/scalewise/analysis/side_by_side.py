@@ -17,7 +17,7 @@ from itertools import pairwise
 
 from scalewise.analysis.comparability import grouped, grouped_alike
 from scalewise.analysis.cost import usd_per_million_samples
-from scalewise.analysis.ranking import Speed, rank
+from scalewise.analysis.ranking import rank
 from scalewise.analysis.run import RUN_FIGURES, Run
 from scalewise.analysis.statistics import (
     Estimate,
@@ -202,7 +202,7 @@ def _winner(metric: Metric, entries: Sequence[Entry]) -> Winner:
     if metric.key == "peak_memory_per_device_mib" and len(kinds) > 1:
         why = "of CPUs and of GPUs it is another memory"
         return Winner(metric, None, (), None, without, why)
-    found = rank(known, Speed(metric.goodness, metric.ratio))
+    found = rank(known, metric.goodness, metric.ratio)
     if found.rivals:
         return Winner(metric, None, (found.first, *found.rivals), found.lead, without)
     return Winner(metric, found.first, (), found.lead, without)

@@ -16,7 +16,7 @@ from scalewise.analysis.comparability import grouped
 from scalewise.analysis.losses import divergence
 from scalewise.analysis.model import CellRecords
 from scalewise.analysis.remarks import Remark
-from scalewise.records import PHASES, ImportedResult, MetricRow, RankSummary, StepSeries
+from scalewise.records import PHASES, CellResult, ImportedResult, MetricRow, RankSummary, StepSeries
 
 if TYPE_CHECKING:
     from scalewise.analysis.step_figures import StepFigures
@@ -90,26 +90,19 @@ SHARED_DATA: Final = ("every rank sees all data", "overlap", "not the same")
 
 def invalid_run(
     cell: CellRecords,
+    result: CellResult,
+    steps: StepFigures,
     shards: ShardAudit | None,
     losses: Sequence[MetricRow],
-    contradicted: str | None,
 ) -> Iterator[Remark]:
-    """Every reason why the figures of a finished cell mean nothing.
-
-    ``shards`` is what its ranks fed, judged, None for one rank; ``losses`` are of
-    :func:`~scalewise.analysis.losses.run_losses`; ``contradicted`` says how records contradict each
-    other.
-    """
+    """Every reason why the figures of a finished cell mean nothing; one rank has no ``shards``."""
     run = cell.planned.name
     if shards is not None and shards.verdict in SHARED_DATA:
         yield Remark("shards_overlap", {"explanation": shards.explanation}, run=run)
-    if cell.result is None:
-        return
-    yield from invalid_ranks(cell.result.ranks, run)
-    if contradicted is not None:
-        yield Remark("records_contradict", {"contradiction": contradicted}, run=run)
-    diverged = divergence(losses)
-    if diverged is not None:
+    yield from invalid_ranks(result.ranks, run)
+    if told := steps.contradiction or next(_outside(cell, result, steps), None):
+        yield Remark("records_contradict", {"contradiction": told}, run=run)
+    if diverged := divergence(losses):
         yield Remark("loss_not_finite", {"loss": diverged}, run=run)
 
 
@@ -159,19 +152,10 @@ def contradiction(series: Sequence[StepSeries]) -> str | None:
     return None
 
 
-def contradicted_run(cell: CellRecords, steps: StepFigures) -> str | None:
-    """The first contradiction of the steps with what else is known of a run; None for none.
-
-    Whoever alters step files can make their checksums anew; the rest of the run's records, its
-    batch and its device would have to be altered with them, each in its own way.
-    """
-    return steps.contradiction or next(_outside(cell, steps), None)
-
-
-def _outside(cell: CellRecords, steps: StepFigures) -> Iterator[str]:
-    result, rate = cell.result, steps.throughput
-    if result is None:
-        return
+def _outside(cell: CellRecords, result: CellResult, steps: StepFigures) -> Iterator[str]:
+    """Where the steps contradict the run, its batch or its device: who alters step files can make
+    their checksums anew, and would have to alter each of these too."""
+    rate = steps.throughput
     for one in steps.ranks:
         lasted_s = one.edges_s[2] - one.edges_s[0] if one.edges_s else 0.0
         if lasted_s > result.elapsed_s + OUTSIDE_S:

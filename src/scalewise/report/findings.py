@@ -11,7 +11,6 @@ from typing import Final
 
 from scalewise.analysis import (
     CAUSE_WORDS,
-    SAMPLES_PER_S,
     VERDICT_RUNS,
     Analysis,
     Configuration,
@@ -30,7 +29,9 @@ from scalewise.analysis import (
     objective_of,
     rank,
     rank_by,
+    rate_ratio,
     remedy,
+    samples_per_s,
     work_remedy,
 )
 from scalewise.config import pasteable
@@ -125,7 +126,7 @@ def fastest_rows(analysis: Analysis) -> Iterator[Ranking[Configuration]]:
         if len(timed) >= _FEWEST_ROWS and len({row.swept for row in timed}) > 1:
             sound = [row for row in timed if row.config_id not in analysis.invalid]
             if len(sound) > 1:
-                yield rank(sound, SAMPLES_PER_S)
+                yield rank(sound, samples_per_s, rate_ratio)
 
 
 def losses(analysis: Analysis) -> Section:

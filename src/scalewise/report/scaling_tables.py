@@ -267,5 +267,5 @@ def why_not(rung: LadderRow) -> str:
     if verdict == "does not pay":
         return f"{rung.devices} do not pay: {short}"
     if verdict == "pays" and rung.gain is not None:
-        return f"{rung.devices} are not shown to beat {rung.gain.smaller}"
+        return f"{rung.devices} are not shown to beat {rung.smaller}"
     return f"{rung.devices} are {verdict}"

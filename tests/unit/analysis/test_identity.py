@@ -98,12 +98,6 @@ def test_a_commit_beside_the_hash_of_the_sources_sets_nothing_aside(tmp_path: Pa
     assert fields(analyse(load_sweep(path)).refused) == []
 
 
-def test_repeats_of_two_protocols_are_compared_with_nothing(tmp_path: Path) -> None:
-    old = [replace(run, protocol=1) for run in repeats(DDP, FACTORS[:2])]
-    new = [replace(run, repeat=run.repeat + 2) for run in repeats(DDP, FACTORS[:3])]
-    assert fields(analysed(tmp_path, *repeats(Spec(), FACTORS), *old, *new).refused) == ["protocol"]
-
-
 def test_sides_of_two_protocols_are_refused_whatever_the_factor(tmp_path: Path) -> None:
     old, new = replace(Spec(), protocol=1), Spec()
     assert fields(analysed(tmp_path / "pair", old, DDP).refused) == ["protocol"]

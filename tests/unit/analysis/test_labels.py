@@ -220,12 +220,6 @@ def test_the_modules_own_is_named_and_its_settings_are_not_the_configurations(
     assert not [p for cell in sweep.cells for p in cell.problems]
 
 
-def test_the_configured_one_is_named_where_it_was_used(tmp_path: Path) -> None:
-    sweep = load_sweep(sweep_of(tmp_path, Spec(), DDP, own=None))
-    assert optimizers(sweep) == {"adam"}
-    assert "lr=0.001" in lines_of(analyse(sweep), "scaling")[0]
-
-
 def test_a_cell_that_did_not_finish_has_that_of_its_model(tmp_path: Path) -> None:
     other = {"model": {"name": "other"}}
     failed = replace(DDP, outcome="failed")

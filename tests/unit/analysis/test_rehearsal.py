@@ -234,14 +234,6 @@ def test_what_cannot_be_told_says_why(tmp_path: Path, specs: list[Spec], reason:
     assert reason in one.reason
 
 
-def test_beside_the_same_on_devices_that_were_there_it_is_scored(tmp_path: Path) -> None:
-    found = played(tmp_path, *three(SINGLE), *three(rehearsal()), *three(REAL))
-    (one,) = found.rehearsals
-    assert one.measured is not None and one.step_error is not None
-    error = sum(FASTER.values()) / sum(DDP.phases_ms.values())
-    assert one.step_error.value == pytest.approx(error, rel=0.01)
-
-
 def divided(kind: str, **strategy: object) -> Spec:
     """FSDP on four devices that were there, or rehearsed."""
     plays = {"ranks": 4, "link": LINK} if kind != "fsdp" else {}
@@ -337,13 +329,6 @@ def test_it_is_compared_with_no_measured_one(tmp_path: Path, factor: str | None)
         found = compare(one, other, factor)
         assert not found.matches
         assert any("rehearsed" in lone.reason for lone in found.unmatched) or factor is None
-
-
-def test_two_rehearsals_are_compared_under_their_name(tmp_path: Path) -> None:
-    for name in "ab":
-        played(tmp_path / name, *three(rehearsal()))
-    (match,) = compare(*(load_sweep(tmp_path / name) for name in "ab")).matches
-    assert "rehearsed" in match.label
 
 
 def test_the_page_draws_it_apart_from_what_was_measured(tmp_path: Path) -> None:

@@ -56,11 +56,6 @@ def test_its_interval_is_that_of_pairs_of_the_two_widths(tmp_path: Path) -> None
     assert (eight.gain, four.gain) == (expected, four.pair.speedup)
 
 
-def test_without_repeats_nothing_is_shown(tmp_path: Path) -> None:
-    ladder = found(tmp_path, WIDTHS, [1.0])
-    assert not any(w.beats_smaller for w in ladder)
-
-
 @pytest.mark.parametrize(
     ("steps", "factors", "taken"),
     [
@@ -110,12 +105,6 @@ def test_of_two_placements_of_as_many_devices_the_fastest_is_the_one_before(tmp_
     slower, faster = sorted(twos, key=lambda two: two.pair.speedup.value if two.pair else 0.0)
     assert fastest_of_each((single, slower, faster, four)) == (single, faster, four)
     assert fastest_of_each((single, faster, slower, four)) == (single, faster, four)
-
-
-def test_what_may_not_be_compared_with_one_device_stands_in_no_ladder(tmp_path: Path) -> None:
-    refused = wide(8, 3.0, commit="ffffffffffff")
-    ladder = found(tmp_path, (*WIDTHS[:3], refused))
-    assert [width.devices for width in ladder] == [1, 2, 4]
 
 
 def test_widths_that_differ_from_each_other_have_no_gain(tmp_path: Path) -> None:

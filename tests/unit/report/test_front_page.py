@@ -15,7 +15,6 @@ from scalewise.report.builder import front_page
 from scalewise.report.findings import command
 from scalewise.report.sections import Section, markdown
 
-ROOT = Path(__file__).parents[3]
 MATRICES = ("cpu2_matrix", "h200x2_small")
 MOST_WORDS = 800
 

@@ -35,6 +35,7 @@ from scalewise.analysis import (
     bounding,
     extremes,
     figures_of,
+    flatten,
     logged_curves,
     seed_of,
     shown_on,
@@ -168,6 +169,8 @@ _DEVICE_METRICS = {
     "sm_clock_mhz": "SM clock (MHz)",
     "temperature_c": "temperature (°C)",
 }
+_NOT_A_DIFFERENCE = ("repeats", "tracking", "sweep", "hydra", "experiment")
+"""Keys of a configuration that do not change what a cell trains."""
 Curve = tuple[list[float | None], list[float | None]]
 """x and y."""
 Values = npt.NDArray[np.float64]
@@ -196,7 +199,7 @@ def page_data(analysis: Analysis) -> dict[str, Any]:
             if one.speedup is not None
         ],
         "cells": [
-            _cell(config, place, cell, measured.get(cell.planned.name), points)
+            _cell(analysis, config, place, cell, measured.get(cell.planned.name), points)
             for place, config in enumerate(configs)
             for cell in config.cells
         ],
@@ -244,11 +247,17 @@ def _plain(found: Any) -> Any:
 
 
 def _cell(
-    config: Configuration, place: int, cell: CellRecords, run: Run | None, points: tuple[int, int]
+    analysis: Analysis,
+    config: Configuration,
+    place: int,
+    cell: CellRecords,
+    run: Run | None,
+    points: tuple[int, int],
 ) -> dict[str, Any]:
     steps = [(one, one.edges_s[0]) for one in figures_of(cell).ranks if one.edges_s is not None]
     start = min((begin for _, begin in steps), default=0.0)
     timed = [edge for one, _ in steps if one.timed_s for edge in one.timed_s]
+    baseline = analysis.pair(config)
     return {
         "name": cell.planned.name,
         "configuration": place,
@@ -275,6 +284,7 @@ def _cell(
             for name, (steps, values) in (logged_curves(cell) if run else {}).items()
         },
         "facts": _facts(cell),
+        "differs": _differences(cell, baseline.single.cells[0]) if baseline else [],
         "log": _log_tail(cell),
     }
 
@@ -349,6 +359,19 @@ def _facts(cell: CellRecords) -> list[tuple[str, str]]:
         }
     found |= {f"problem {i}": problem for i, problem in enumerate(cell.problems, 1)}
     return list(found.items())
+
+
+def _differences(cell: CellRecords, baseline: CellRecords) -> list[tuple[str, str, str]]:
+    """Key, its value here, and that of the baseline, where they differ."""
+    ours, theirs = (
+        {key: str(value) for key, value in flatten(one.config or {}).items()}
+        for one in (cell, baseline)
+    )
+    return [
+        (key, ours.get(key, "-"), theirs.get(key, "-"))
+        for key in dict.fromkeys([*ours, *theirs])
+        if ours.get(key) != theirs.get(key) and key.partition(".")[0] not in _NOT_A_DIFFERENCE
+    ]
 
 
 def _log_tail(cell: CellRecords) -> list[str]:

@@ -54,13 +54,15 @@ def test_it_draws_the_figures_of_the_report(page: str, analysis: Analysis) -> No
         assert budget["ideal"] + lost == pytest.approx(budget["measured"], rel=1e-3)
 
 
-def test_every_cell_has_its_steps_and_devices(page: str, analysis: Analysis) -> None:
+def test_every_cell_has_its_steps_devices_and_difference(page: str, analysis: Analysis) -> None:
     cells = _data(page)["cells"]
     assert [c["name"] for c in cells] == [
         cell.planned.name for config in analysis.configurations for cell in config.cells
     ]
     for cell in cells:
         assert len(cell["steps"]) == len(cell["devices"]) > 0
+        if "ddp" in cell["name"]:
+            assert ["strategy.name", "ddp", "single"] in cell["differs"]
 
 
 def test_a_line_of_the_answer_leads_to_all_of_its_remarks(page: str) -> None:

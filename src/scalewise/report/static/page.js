@@ -398,6 +398,10 @@
   function cellPage(cell) {
     const parts = [rowsOf(cell.facts)];
     if (cell.failure) parts.unshift(element("p", { textContent: cell.failure }));
+    if (cell.differs.length) {
+      parts.push(element("p", { textContent: "Differs from its baseline (here, there):" }),
+        rowsOf(cell.differs));
+    }
     if (cell.steps.length) {
       const at = element("figure", { id: `steps-of-${cells.indexOf(cell)}` });
       parts.push(at);

@@ -251,10 +251,7 @@ def code_and_data_fields(cell: CellRecords) -> Identity:
 
 
 def is_factor(name: str) -> bool:
-    """Whether results can differ because this key of the configuration does.
-
-    ``repeats`` is no factor: a sweep that is resumed with more of them runs the same cells.
-    """
+    """Whether results can differ because this key of the configuration does."""
     return not within(name.replace("/", "."), _NO_FACTOR)
 
 
@@ -373,11 +370,7 @@ class SetAside:
 
 
 def split_repeats(cells: Sequence[CellRecords]) -> tuple[list[CellRecords], list[SetAside]]:
-    """Split finished repeats into those that may have a common mean, and those set aside.
-
-    Repeats of older code or data are set aside first, then those that were started another way,
-    then those with other neighbours.
-    """
+    """Split finished repeats into those that may have a common mean, and those set aside."""
     kept = [cell for cell in cells if cell.result is not None]
     aside: list[SetAside] = []
     for find in (_find_older_state, _find_other_starts, _find_co_located):
@@ -423,10 +416,7 @@ def _find_other_starts(cells: Sequence[CellRecords]) -> list[SetAside]:
 
 
 def _find_co_located(cells: Sequence[CellRecords]) -> list[SetAside]:
-    """Repeats that shared the host, if some had it alone.
-
-    Those that had it alone are set aside instead, if they are too few and the others are enough.
-    """
+    """Repeats that shared the host, or those that had it alone where these are too few."""
     shared = [cell for cell in cells if cell.result and cell.result.co_tenants]
     alone = [cell for cell in cells if cell.result and not cell.result.co_tenants]
     if not shared or not alone:

@@ -126,10 +126,7 @@ def _recorded(config: Mapping[str, Any] | None, profiles: Sequence[HardwareConfi
 
 
 def _by_whom(price: Price, config: Configuration, profiles: Sequence[HardwareConfig]) -> Price:
-    """A recorded price, said to be the user's own where it is a number in place of a list's.
-
-    Who sets ``hardware.price.usd_per_hour`` alone leaves the list's name and date beside it.
-    """
+    """Who sets ``hardware.price.usd_per_hour`` alone leaves a list's name and date beside it."""
     listed = [p.price for p in profiles if p.price is not None]
     same_list = any((p.source, p.date) == (price.source, price.date) for p in listed)
     if price in listed or not same_list:

@@ -46,11 +46,7 @@ from scalewise.records import (
 
 
 def name_own_optimizers(cells: Iterable[CellRecords]) -> tuple[CellRecords, ...]:
-    """The cells, each with the optimizer in its configuration that its module built itself.
-
-    A cell without a result has that of a finished one with the same model. What was asked for and
-    not used becomes a problem of the cell.
-    """
+    """Each with the optimizer that its module built, or that of a finished cell with its model."""
     told = [(cell, _own_optimizer(cell), repr((cell.config or {}).get("model"))) for cell in cells]
     found = {model: own for _, own, model in reversed(told) if own is not None}
     return tuple(_named(cell, own or found.get(model)) for cell, own, model in told)
@@ -115,10 +111,7 @@ def read_config(folder: CellFolder) -> dict[str, Any]:
 
 
 def read_cell_steps(folder: CellFolder, result: CellResult | None) -> CellSteps:
-    """The steps of a cell with their figures, and which of them are warm-up.
-
-    Ranks whose file cannot be used are absent.
-    """
+    """The steps of a cell with their figures; ranks whose file cannot be used are absent."""
     faults: list[str] = []
     series: Sequence[StepSeries] = tuple(_read_ranks(folder, result, faults))
     warm_up = None

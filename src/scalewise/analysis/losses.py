@@ -60,15 +60,11 @@ class LossCurve:
         return float(np.interp(samples, self.samples, self.values))
 
     def lately(self, samples: int) -> float | None:
-        """The mean logged in the last fifth before ``samples``; None beyond their ends.
-
-        One batch of a training loss says little.
-        """
-        if not self.samples[0] <= samples <= self.samples[-1]:
-            return None
+        """The mean logged in the last fifth before ``samples``; None beyond their ends."""
+        at = self.at(samples)
         fed, values = np.array(self.samples), np.array(self.values)
         late = values[(fed > 0.8 * samples) & (fed <= samples)]
-        return float(late.mean()) if len(late) else self.at(samples)
+        return at if at is None or not len(late) else float(late.mean())
 
 
 def equal_samples(curves: Sequence[LossCurve]) -> int:
@@ -226,11 +222,7 @@ def _matched(ranks: Sequence[Sequence[MetricRow]]) -> list[list[MetricRow]]:
 
 
 def _mean(name: str, rows: Sequence[MetricRow], fed: Sequence[float]) -> MetricRow:
-    """``fed``: samples of the whole run, which stand in where rows do not count those of the step.
-
-    They are in the same proportion, but for a short last batch of an epoch. Where nothing could be
-    counted, the ranks count alike, as their gradients do.
-    """
+    """Rows that do not count their samples weigh as those of the whole run, ``fed``; else alike."""
     weights = weights_of(name, rows) or (fed if sum(fed) > 0 else (1.0,) * len(rows))
     return replace(rows[0], values={name: mean_over_ranks([r.values[name] for r in rows], weights)})
 
@@ -252,12 +244,7 @@ BEST: Final = "best "
 def logged_figures(
     cell: CellRecords, taken: Collection[str], missing: dict[str, str]
 ) -> dict[str, float | None]:
-    """The last and the best value of each metric of a cell that trained, by the figure's key.
-
-    Args:
-        taken: keys of other figures.
-        missing: takes the reason of a value that is not there.
-    """
+    """The last and the best value of each metric, by a key that is not ``taken`` by a figure."""
     result = cell.result
     if result is None or cell.metric_faults:
         return {}

@@ -107,8 +107,7 @@ def ladders(pairs: Sequence[Pair]) -> tuple[Ladder, ...]:
 
 
 def _same(config: Configuration) -> tuple[tuple[str, str], ...]:
-    """What those of one ladder share: the strategy's settings but its devices, and the scaling,
-    which a script of the user's own may be read as one or the other."""
+    """What those of one ladder share: the strategy's settings but its devices, and the scaling."""
     fields = {k: v for k, v in config.identity.items() if k.startswith("strategy.")}
     fields.pop("strategy.devices", None)
     return tuple(sorted({**fields, "scaling": config.identity.get("scaling", "")}.items()))

@@ -334,10 +334,7 @@ def _compare_losses(
 
 
 def _rate_and_mean_of_medians(config: Configuration) -> tuple[float, float] | None:
-    """Samples/s of the slowest rank's median step, and its mean step over the median.
-
-    Geometric means over the runs that have a median.
-    """
+    """Samples/s of the slowest rank's median step, and its mean step over the median."""
     throughputs = [run.throughput for run in config.runs if run.throughput]
     known = [t for t in throughputs if t.step_time_ms.p50 > 0]
     if not known:

@@ -248,10 +248,7 @@ _MOST_SHARE: Final = 0.5
 def leave_out_warmup(
     series: Sequence[StepSeries], world_size: int
 ) -> tuple[tuple[StepSeries, ...], WarmUp | None]:
-    """The series of a run's ranks, with all steps before the first timed one taken as warm-up.
-
-    As they are, and None, where no step can be timed.
-    """
+    """All steps before the first timed one taken as warm-up; as they are where none is timed."""
     line = timeline(series)
     try:
         ranks = aligned_steps(series, world_size, line)
@@ -275,9 +272,7 @@ def leave_out_warmup(
 def find_first(step_ms: Floats, least: int) -> tuple[WarmUpRule, int, int]:
     """The rule that held, the index of the first timed step, and that of the first steady one.
 
-    Args:
-        step_ms: of the slowest rank in every step from the first on, shape ``[steps]``.
-        least: first steps that are never timed.
+    ``step_ms`` is of the slowest rank, shape ``[steps]``; the ``least`` first are never timed.
     """
     if len(step_ms) - least < LEAST_STEPS:
         return "count", least, least

@@ -29,10 +29,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class _Steps:
-    """The steps of a run, each seen from the rank that is last in it; times in ms.
-
-    Own phases, ``transfer`` and ``waits_too`` add up to the step; arrays are ``[steps]``.
-    """
+    """Each seen from its last rank, in ms, ``[steps]``: own phases and the next two add up."""
 
     step: Floats
     own: Mapping[str, Floats]

@@ -33,8 +33,8 @@ def invalid_ranks(ranks: Sequence[RankSummary], run: str = "") -> Iterator[Remar
             each = " and ".join(map(str, sorted(rank.rank for rank in sharing)))
             yield Remark("shared_device", {"ranks": each, "uuid": uuid}, run=run)
             break
-    if turned := next((rank for rank in ranks if _counts_another_dimension(rank)), None):
-        yield Remark("sample_count", _counts(turned), run=run)
+    if turned := _another_dimension(ranks):
+        yield Remark("sample_count", turned, run=run)
     left_out = untrained_steps(ranks)
     if left_out and left_out["steps"] > UNTRAINED_UP_TO * left_out["of"]:
         yield Remark("untrained", left_out, run=run)
@@ -65,16 +65,13 @@ def _differing_replicas(ranks: Sequence[RankSummary]) -> dict[str, Any] | None:
     return {"first": first, "other": furthest, "share": apart[furthest]}
 
 
-def _counts_another_dimension(rank: RankSummary) -> bool:
-    """Whether another dimension than the one that is counted has the length of a batch."""
-    asked, (first, *others) = rank.loader_batch_size, rank.batch_shape or (None,)
-    return first != asked and asked in others
-
-
-def _counts(rank: RankSummary) -> dict[str, Any]:
-    assert rank.batch_shape is not None
-    shape = " x ".join(map(str, rank.batch_shape))
-    return {"counted": rank.batch_shape[0], "shape": shape, "asked": rank.loader_batch_size}
+def _another_dimension(ranks: Sequence[RankSummary]) -> dict[str, Any] | None:
+    """Of a rank in which another dimension than the one that is counted is as long as a batch."""
+    for rank in ranks:
+        asked, shape = rank.loader_batch_size, rank.batch_shape or (None,)
+        if shape[0] != asked and asked in shape[1:]:
+            return {"counted": shape[0], "shape": " x ".join(map(str, shape)), "asked": asked}
+    return None
 
 
 def untrained_steps(ranks: Sequence[RankSummary]) -> dict[str, int] | None:
@@ -142,9 +139,8 @@ DEVICE_S: Final = 0.5
 def contradiction(series: Sequence[StepSeries]) -> str | None:
     """The first contradiction in the steps of a run's ranks, in words; None for none.
 
-    A step ends before the next one begins, and its phases add up to it: in every step file kept in
-    ``docs/results`` and ``tests/golden`` both hold to 1e-7. The device's timeline has a clock of
-    its own, so only the sums of whole windows are compared with the host's.
+    A step ends before the next one begins, and its phases add up to it. The device has a clock of
+    its own, so only sums of whole windows are compared with the host's.
     """
     for one in series:
         for found in _contradictions(one):

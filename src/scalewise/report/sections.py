@@ -63,9 +63,6 @@ def item(position: int) -> Read:
     return operator.itemgetter(position)
 
 
-NAME = words("configuration", "configuration", lambda config: config.label)
-
-
 @dataclass(frozen=True)
 class Table:
     """Values by row and column; None is a value that was not measured."""

@@ -263,22 +263,6 @@ def test_the_stalled_sweeps_are_named_and_their_single_gpu_runs_are_not(sweep: s
     assert contexts
 
 
-def test_replayed_steps_are_stalled_too_and_each_run_names_the_second_context() -> None:
-    found = [
-        {f.code: f.figures for f in disturbances(one) if f.gravity == "doubt"}
-        for one in load_sweep(STALLED / "h200x2_medium").cells
-        if one.result is not None
-    ]
-    assert [set(codes) - {"common_stall"} for codes in found] == [
-        {"extra_memory_on_gpu0"},
-        {"rank_on_other_gpu"},
-    ]
-    for figures in found:
-        (length_ms,) = figures["common_stall"]["length_ms"]
-        assert 170 < length_ms < 200
-        assert 0.5 < figures["common_stall"]["begin_s"][0] < 0.7
-
-
 # CPU time of others
 def used(**changes: float) -> CoreUse:
     return replace(QUIET, **changes)  # type: ignore[arg-type]

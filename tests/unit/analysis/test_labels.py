@@ -40,15 +40,6 @@ def labels(path: Path, *specs: Spec) -> set[str]:
             [Spec(config=adam(0.1)), Spec(config=adam(0.01))],
             {"large single x1 lr=0.1", "large single x1 lr=0.01"},
         ),
-        (
-            [Spec(config=adam(lr), batch_size=b) for lr in (0.1, 0.01) for b in (32, 64)],
-            {
-                "large single x1 batch_size=32 lr=0.1",
-                "large single x1 batch_size=32 lr=0.01",
-                "large single x1 batch_size=64 lr=0.1",
-                "large single x1 batch_size=64 lr=0.01",
-            },
-        ),
         # Arguments that come with another optimizer are told by its name.
         (
             [Spec(), Spec(config={"optimizer": {"name": "sgd", "lr": 0.5, "momentum": 0.9}})],

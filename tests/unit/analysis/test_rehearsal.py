@@ -177,16 +177,10 @@ def test_no_rounds_are_added_where_nothing_will_be_told(
 ) -> None:
     monkeypatch.setattr(step_parts, "_activity", lambda usage: {})
     specs = [*repeats(auto(2)[0], [1.0] * 3), *repeats(auto(2)[1], [1.0, 1.2, 0.8])]
-    (group,) = played(tmp_path, *(replace(s, kind=kind) for s in specs), ranks=2).repeats
-    assert group.wanted is None
-
-
-def test_nothing_is_likely_where_nobody_saw_whether_its_gpu_had_work(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(step_parts, "_activity", lambda usage: {})
-    (one,) = played(tmp_path, *three(SINGLE), *three(rehearsal(2)), ranks=2).rehearsals
-    assert (regime(one.config), one.word) == ("unknown", "cannot tell")
+    found = played(tmp_path, *(replace(s, kind=kind) for s in specs), ranks=2)
+    (group,), (one,) = found.repeats, found.rehearsals
+    assert (group.wanted, one.word) == (None, "cannot tell")
+    assert regime(one.config) == {"cpu": "CPU", "cuda": "unknown"}[kind]
 
 
 @pytest.mark.parametrize(

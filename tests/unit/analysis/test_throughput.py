@@ -178,11 +178,6 @@ def test_a_long_step_takes_two_seconds_and_three_medians(
 
 
 # Steps of seconds: set aside, and named with their run and their length.
-def configuration(path: Path, *specs: Spec) -> Configuration:
-    (config,) = analysed(path, *specs).measured
-    return config
-
-
 def with_long(run: Run, steps: tuple[int, ...], ms: float) -> Run:
     """These steps of every rank longer by ``ms`` on both timelines."""
     series = []
@@ -214,17 +209,6 @@ def test_a_report_names_long_steps_their_run_and_their_length(
     assert (found.run, found.about) == (run.cell.planned.name, config.config_id)
     assert said in found.text
     assert any(found.text in line for line in lines_of(told, "remarks"))
-
-
-def test_a_long_step_leaves_no_trace_in_the_figures_of_a_run(tmp_path: Path) -> None:
-    slow = replace(DDP, steps=210, slow_ranks_ms={1: 1.0})
-    (run,) = configuration(tmp_path, slow).runs
-    disturbed = with_long(run, (120,), 20_000.0)
-    assert disturbed.samples_per_s == pytest.approx(run.samples_per_s, rel=1e-3)
-    assert disturbed.value("step_time_ms") == pytest.approx(run.value("step_time_ms"), rel=1e-3)
-    for line in ("host", "device"):
-        before, after = run.anatomy.mean(line), disturbed.anatomy.mean(line)
-        assert after.step_ms == pytest.approx(before.step_ms, rel=1e-3)
 
 
 def test_a_long_step_is_a_doubt_at_the_verdict(tmp_path: Path) -> None:

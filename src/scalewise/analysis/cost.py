@@ -7,10 +7,8 @@ It is taken run by run, so its interval over runs is that of the throughput, tur
 warm-up, devices that stand idle and storage are not in it. A price that is not known is missing,
 with its reason.
 
-One measurement, two prices: a device is rented by the hour, or bought, kept for some years and fed
-with electricity. The devices added to one are worth what the work they add would cost on a rented
-one. The formulas, and what is in none of them, stand in docs/studies.md. Intervals are those of the
-speedup, put through these; watts are means over runs.
+Devices that are bought, kept for some years and fed with electricity are worth what the work that
+they add would cost on a rented one (docs/studies.md). Intervals are those of the speedup.
 """
 
 from __future__ import annotations

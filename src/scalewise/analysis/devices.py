@@ -262,10 +262,8 @@ def _activity(
 ) -> dict[str, float | None]:
     """GPM metrics over the window, each reading weighted by its time inside.
 
-    A reading is the mean since the reading before it, so one taken soon after the first timed step
-    tells of start-up: it counts only if at least half of its time lies in the window. The engine's
-    is subtracted from 100 %, where a few percent too few are all that is left: its readings have to
-    lie in the window whole.
+    A reading is the mean since the reading before it: it counts only if at least half of its time
+    lies in the window. The engine's is subtracted from 100 %: its readings have to lie in it whole.
     """
     readings: list[tuple[float, DeviceSample, bool]] = []
     """Time inside, what was read, and whether all of its time is."""

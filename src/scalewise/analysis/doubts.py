@@ -38,12 +38,10 @@ _MOST_NAMED = 3
 def doubt_speedup(pair: Pair, budgets: Budgets) -> Pair:
     """The pair with what must be known of its speedup beside the interval.
 
-    A crowd that slows every run of one side alike moves the speedup without widening its interval,
-    and more than linear scaling is what that looks like. A whole interval beyond linear, after
-    division by the ratio of the SM clocks, is *invalid*: something other than the devices made the
-    difference. Where others held the single device's cores it is *undecided*, since that explains
-    it; where that device is short of memory, the devices do gain what they seem to. *Undecided* too
-    is what would be another verdict without the time that other processes held a side's cores.
+    A crowd that slows every run of one side alike moves the speedup without widening its interval.
+    A whole interval beyond linear, at equal SM clocks, is *invalid*, or *undecided* where others
+    held the single device's cores; where that is short of memory, devices do gain so much.
+    *Undecided* too is what would be another verdict without the time that others held cores.
     """
     if pair.invalid:
         return pair

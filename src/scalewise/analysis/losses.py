@@ -1,9 +1,8 @@
 """The losses of a run, and what else was logged, from what its ranks recorded.
 
 Under data parallelism every rank has the loss of its part of a batch. The loss of the step is
-their mean, weighted by the samples each rank fed: what one device would have recorded of the same
-batch. Ranks that hold one replica together (a pipeline) have the same loss, and
-one of them speaks for all.
+their mean, weighted by the samples each rank fed. Of ranks that hold one replica together, as
+stages of a pipeline, one speaks for all.
 
 ``self.log("val/acc", ...)`` is the figure ``val/acc``, and ``best val/acc`` where the name tells
 which value is the better one. A name that a figure has already is told as ``logged/NAME``.

@@ -2,8 +2,6 @@
 
 Numbers of devices stand in one ladder where all of them have the same single-device baseline and
 strategy, and no field of identity in which they differ but the devices.
-
-The gain of a number of devices is its samples/s over those of the next smaller number.
 """
 
 from __future__ import annotations

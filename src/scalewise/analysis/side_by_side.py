@@ -1,10 +1,8 @@
 """Rows of several sweeps, or of several kinds of device, side by side: who wins at what?
 
-Rows are of one work where they agree in all of the configuration but the strategy and the hardware,
-so that equal samples were trained on. A metric has a winner only where the intervals of its ratios
-to all others exclude a tie, all together at 95 % (Bonferroni), from three runs a side. Runs of one
-sweep are paired by round, those of two sweeps are two samples. Where rounds were added until a
-verdict, its wider interval is a winner's too.
+Rows are of one work where they agree in all of the configuration but the strategy and the hardware.
+A metric has a winner only where the intervals of its ratios to all others exclude a tie, together
+at 95 % (Bonferroni), from three runs a side: in pairs within one sweep, else of two samples.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """All that a report takes from the step rows of a cell, measured in one go.
 
-Rows grow with a run and these figures do not: what judges, draws and explains a run has them, and
-no rows.
+Rows grow with a run and these figures do not: whatever judges or draws a run has no rows.
 
 Timed steps begin after ``warmup_steps``, once the step time is steady: by MSER-5 (White 1997), with
 the median of fifteen steps for each batch, since warm-up is a level and a stall is none. No more is

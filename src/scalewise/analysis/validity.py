@@ -110,9 +110,7 @@ PUBLISHED_TOLERANCE: Final = 0.05
 def check_published(result: ImportedResult) -> Iterator[Remark]:
     """What the figures contradict; nothing where they agree.
 
-    A throughput that was computed from the wrong batch looks like bad (or wonderful) scaling. The
-    step time that stands beside it gives it away: ``samples/s * seconds a step`` is the batch that
-    was counted, and it must be the global one, whatever factor lies between them.
+    ``samples/s * seconds a step`` is the batch that was counted: it must be the global one.
     """
     counted, batch = result.counted_batch, result.global_batch_size
     figures = {

@@ -279,10 +279,8 @@ class Configuration:
         for line in ("device", "host"):
             means = [m for run in self.runs if run.anatomy and (m := run.anatomy.mean(line))]
             if means and all(m.step_ms for m in means):
-                of_each = {name: [m.phases_ms[name] for m in means] for name in PHASES}
-                known = {
-                    n: ms for n, own in of_each.items() if (ms := mean_of_known(own)) is not None
-                }
+                phases = {n: mean_of_known([m.phases_ms[n] for m in means]) for n in PHASES}
+                known = {n: ms for n, ms in phases.items() if ms is not None}
                 return RankAnatomy(-1, line, known, mean_of_known([m.step_ms for m in means]))
         return None
 

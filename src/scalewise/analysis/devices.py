@@ -172,10 +172,9 @@ class Usage:
         mean = self.mean("power_w")
         return None if mean is None else mean * len(self.devices)
 
-    @property
-    def timed_energy_j(self) -> float | None:
-        """Of all devices over the timed steps; None if one of them is unknown."""
-        known = [j for d in self.devices if d.energy and (j := d.energy.timed_j) is not None]
+    def energy_j(self, of: Literal["timed_j", "run_j"]) -> float | None:
+        """Of all devices together, as :class:`DeviceEnergy` has it; None if one is unknown."""
+        known = [j for d in self.devices if (j := getattr(d.energy, of, None)) is not None]
         return sum(known) if known and len(known) == len(self.devices) else None
 
 

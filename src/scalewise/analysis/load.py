@@ -27,7 +27,6 @@ from scalewise.records import (
     MetricRow,
     PlannedCell,
     RecordError,
-    ShardIndices,
     StepSeries,
     StrategyDecision,
     SweepFolder,
@@ -176,13 +175,6 @@ def read_rank_metrics(
     return rows
 
 
-def read_rank_shards(folder: CellFolder, problems: list[str]) -> tuple[ShardIndices, ...]:
-    """One of every rank that left an audit."""
-    paths = numbered_files(folder.path / "audit", "rank", ".npz")
-    read = [attempt(problems, read_shard, path, rank) for rank, path in paths]
-    return tuple(shard for shard in read if shard is not None)
-
-
 def sweep_folder(path: Path | str) -> SweepFolder:
     """The folder ``path``, whatever lies in it. Raises :class:`RecordError` where there is none."""
     folder = SweepFolder(path)
@@ -277,6 +269,8 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
     tracking = attempt(problems, folder.load_tracking)
     steps = read_cell_steps(folder, result)
     of_steps = steps.figures.faults
+    audits = numbered_files(folder.path / "audit", "rank", ".npz")
+    shards = [attempt(problems, read_shard, path, rank) for rank, path in audits]
     metrics = read_rank_metrics(folder, result, of_metrics)
     for rank in range(result.world_size) if result else ():
         path = folder.metrics_path(rank)
@@ -296,7 +290,7 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
         warm_up=steps.figures.warm_up,
         devices=read_devices(folder, problems),
         metrics=metrics,
-        shards=read_rank_shards(folder, problems),
+        shards=tuple(shard for shard in shards if shard is not None),
         attempts=attempts,
         tracking=tracking,
         imported=attempt(problems, find_record, folder.path, ImportedResult),

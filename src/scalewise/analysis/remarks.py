@@ -6,7 +6,7 @@ A rule leaves a code and its figures. A sentence is made when it is printed, and
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
@@ -143,7 +143,3 @@ class Remark:
     def text(self) -> str:
         more = _Words().vformat(WORDS[self.code].more, (), self.figures)
         return f"{self.brief}: {more}" if more else self.brief
-
-
-def of_gravity(remarks: Iterable[Remark], gravity: Gravity) -> tuple[Remark, ...]:
-    return tuple(one for one in remarks if one.gravity == gravity)

@@ -70,16 +70,8 @@ class Run:
         return self.cell.result.ranks if self.cell.result else ()
 
 
-def _energy_j(run: Run) -> float | None:
-    """All devices, from first to last reading of the energy counter."""
-    devices = run.usage.devices if run.usage else ()
-    known = [d.energy.run_j for d in devices if d.energy and d.energy.run_j is not None]
-    return sum(known) if known and len(known) == len(devices) else None
-
-
 def _joules_per_step(run: Run) -> float | None:
-    """All devices, over the timed steps."""
-    joules = run.usage.timed_energy_j if run.usage else None
+    joules = run.usage.energy_j("timed_j") if run.usage else None
     return None if joules is None or run.throughput is None else joules / run.throughput.steps
 
 
@@ -87,8 +79,8 @@ def _joules_per_million_samples(run: Run) -> float | None:
     """All devices, by their energy over the timed steps, else by the mean of their power."""
     if run.usage is None or run.throughput is None or run.usage.source != "nvml":
         return None
-    if run.usage.timed_energy_j is not None:
-        return run.usage.timed_energy_j / run.throughput.samples * 1e6
+    if (joules := run.usage.energy_j("timed_j")) is not None:
+        return joules / run.throughput.samples * 1e6
     power_w = run.usage.power_w
     return None if power_w is None else power_w / run.throughput.global_samples_per_s * 1e6
 
@@ -220,7 +212,7 @@ _ALL = (
               on="resources use page", scale="positive"),
     RunFigure("energy_j_per_step", _joules_per_step, "of all devices, over the timed steps",
               scale="positive"),
-    RunFigure("energy_j_per_run", _energy_j,
+    RunFigure("energy_j_per_run", lambda r: r.usage.energy_j("run_j") if r.usage else None,
               "of all devices, from the first reading of the counter to the last",
               scale="positive"),
     RunFigure("optimizer_memory_mib", _optimizer_memory_mib,

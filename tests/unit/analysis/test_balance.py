@@ -185,7 +185,7 @@ def test_energy_is_of_the_timed_steps_even_where_no_sample_fell_among_them(tmp_p
     timed = cell.steps[0].timed()
     seconds = float(timed.column("step").sum()) / 1e3
     assert energy.timed_j == pytest.approx(500 * seconds, rel=0.01)
-    assert usage.timed_energy_j == pytest.approx(2 * 500 * seconds, rel=0.01)
+    assert usage.energy_j("timed_j") == pytest.approx(2 * 500 * seconds, rel=0.01)
 
 
 # Shards must be disjoint and cover the data; an earlier project's were not.

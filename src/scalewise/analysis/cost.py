@@ -226,8 +226,8 @@ def measure_owned(
     watts = _watts(config, prices)
     hours = None
     if cost.rent is not None:
-        hours = _falling([_over(usd, devices * cost.rent - _electricity(w, prices))
-                          for w in _ends(watts)[::-1]])  # fmt: skip
+        rents = [devices * cost.rent - _electricity(w, prices) for w in _ends(watts)]
+        hours = _rising([_over(usd, rent) for rent in rents])
     return Owned(config, quote, usd, watts, _owned_per_million(config, usd, prices), hours)
 
 

@@ -142,11 +142,6 @@ def test_a_metric_has_a_winner_only_where_a_tie_is_excluded(tmp_path: Path) -> N
     assert {e.name for e in open_.fastest.rivals} >= {"A ddp x2", "B ddp x2"}
 
 
-def test_two_runs_win_nothing(tmp_path: Path) -> None:
-    (work,) = workloads([analysed(tmp_path, *runs(Spec(), DDP, factors=STEADY_3[:2]))])
-    assert {winner.entry for winner in work.winners} == {None}
-
-
 def test_devices_of_one_folder_stand_side_by_side_and_unlike_memories_do_not_compete(
     tmp_path: Path,
 ) -> None:

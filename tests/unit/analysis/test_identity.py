@@ -56,13 +56,6 @@ def test_runs_are_compared_with_those_on_the_same_hosts(
     assert [pair.speedup.n for pair in found.pairs] == [(4, 4)] * (not refused)
 
 
-def test_a_comparison_of_gpus_frees_the_host_and_one_of_code_does_not(tmp_path: Path) -> None:
-    here, there = on(Spec(), HERE), on(Spec(), THERE)
-    assert len(compared(tmp_path / "gpu", here, there, "gpu").matches) == 1
-    (unmatched,) = compared(tmp_path / "code", here, there, "code").unmatched
-    assert [difference.field for difference in unmatched.differing] == ["host"]
-
-
 def test_unknown_code_does_not_equal_unknown_code(tmp_path: Path) -> None:
     unknown = repeats(replace(Spec(), commit=None), FACTORS)
     multi = repeats(replace(DDP, commit=None), FACTORS)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
 from rich.console import Console
@@ -62,7 +63,6 @@ from scalewise.report.sections import (
     Section,
     Table,
     by_text,
-    item,
     lines,
     markdown,
     section,
@@ -332,7 +332,7 @@ def _losses(analysis: Analysis) -> Section:
         return row[1].measured_ms - row[1].first_ms - named
 
     columns = (
-        words("configuration", "configuration", item(0)),
+        words("configuration", "configuration", itemgetter(0)),
         Column("step", "step", "ms", lambda row: row[1].measured_ms),
         Column("ideal", "ideal", "ms", lambda row: row[1].first_ms),
         *(Column(c, CAUSE_WORDS[c], "ms", partial(lost_ms, cause=c)) for c in shown),

@@ -6,6 +6,7 @@ import functools
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import PurePath
 from typing import Final
 
@@ -42,7 +43,6 @@ from scalewise.report.sections import (
     Section,
     by_text,
     column_of,
-    item,
     lines,
     section,
     table,
@@ -146,11 +146,11 @@ def losses(analysis: Analysis) -> Section:
         rows += [(config.label, part, ms, budget.measured_ms, why) for part, ms, why in parts]
         to_try += [f"{config.label}: {line}" for line in _to_try(config, budget)]
     columns = (
-        words("configuration", "configuration", item(0)),
-        words("part", "part of a step", item(1)),
-        Column("ms", "mean", "ms a step", item(2)),
+        words("configuration", "configuration", itemgetter(0)),
+        words("part", "part of a step", itemgetter(1)),
+        Column("ms", "mean", "ms a step", itemgetter(2)),
         Column("share", "share", "% of the step", lambda row: 100 * row[2] / row[3]),
-        words("evidence", "measured", item(4)),
+        words("evidence", "measured", itemgetter(4)),
     )
     return section(
         "losses", "Where the time goes", table("losses", columns, rows, where="page"), lines(to_try)

@@ -10,7 +10,7 @@ import pytest
 from fakes.recorded import DDP, DDP_MS, STEADY_3, Spec, repeats, step_ms, swept
 from scalewise.analysis import Analysis, analyse, fastest_of_each
 from scalewise.analysis.ranking import Ladder, devices_to_take, ladders
-from scalewise.analysis.statistics import estimate_ratio
+from scalewise.analysis.statistics import Interval, estimate_ratio
 
 OTHERS_MS = sum(DDP_MS.values()) - DDP_MS["forward"]
 
@@ -54,6 +54,8 @@ def test_its_interval_is_that_of_pairs_of_the_two_widths(tmp_path: Path) -> None
     expected = estimate_ratio(*sides)
     assert expected.paired
     assert (eight.gain, four.gain) == (expected, four.pair.speedup)
+    tie = replace(expected, interval=Interval(0.9, 1.2))
+    assert eight.beats_smaller and not replace(eight, gain=tie).beats_smaller
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,6 @@ from .model import CellRecords as CellRecords
 from .model import is_monitored as is_monitored
 from .model import rehearsed_kind as rehearsed_kind
 from .model import setting as setting
-from .ranking import SAMPLES_PER_S as SAMPLES_PER_S
 from .ranking import LadderRow as LadderRow
 from .ranking import Objective as Objective
 from .ranking import Ranking as Ranking

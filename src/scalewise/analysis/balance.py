@@ -97,10 +97,7 @@ def measure_balance(ranks: Sequence[StepSeries]) -> LoadBalance:
 
 
 def _mean_cv_percent(arrivals: npt.NDArray[np.float64]) -> float:
-    """CV over ranks of each step, mean over steps; ``arrivals`` has shape ``[ranks, steps]``.
-
-    Ranks that are late in turns have equal means: only single steps show that they wait.
-    """
+    """Step by step: ranks that are late in turns have equal means."""
     means = arrivals.mean(axis=0)
     moved = means > 0
     return float(100 * (arrivals.std(axis=0)[moved] / means[moved]).mean())

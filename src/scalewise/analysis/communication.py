@@ -316,10 +316,7 @@ def _exposed(config: Configuration) -> ExposedCommunication | None:
 
 
 def _why_doubted(window: ProfiledWindow | None, exposed: ExposedCommunication | None) -> str | None:
-    """Why a window's communication is no figure: more of it is uncovered than steps can expose.
-
-    A profiler that delays one rank makes the others wait inside their collectives.
-    """
+    """More of a window is uncovered than steps expose where a profiler delays one of the ranks."""
     if window is None or exposed is None or window.total_ms is None or window.overlapped_ms is None:
         return None
     uncovered = window.total_ms - window.overlapped_ms

@@ -250,25 +250,8 @@ def code_and_data_fields(cell: CellRecords) -> Identity:
     return known if "code.commit" in known else {n: v for n, v in known.items() if v != "none"}
 
 
-def mixtures(cells: Sequence[CellRecords], fields: Sequence[str]) -> dict[str, str]:
-    """The fields, among ``fields`` and those below them, in which ``cells`` differ.
-
-    Returns the values of each.
-    """
-    each = [_identity(cell) for cell in cells]
-    found = {}
-    for name in dict.fromkeys(name for one in each for name in one):
-        values = sorted({one[name] for one in each if name in one})
-        if len(values) > 1 and within(name, fields):
-            found[name] = _abbreviate(_VALUE_SEPARATOR.join(values))
-    return found
-
-
 def is_factor(name: str) -> bool:
-    """Whether results can differ because this key of the configuration does.
-
-    ``repeats`` is no factor: a sweep that is resumed with more of them runs the same cells.
-    """
+    """Whether results can differ because this key of the configuration does."""
     return not within(name.replace("/", "."), _NO_FACTOR)
 
 
@@ -387,11 +370,7 @@ class SetAside:
 
 
 def split_repeats(cells: Sequence[CellRecords]) -> tuple[list[CellRecords], list[SetAside]]:
-    """Split finished repeats into those that may have a common mean, and those set aside.
-
-    Repeats of older code or data are set aside first, then those that were started another way,
-    then those with other neighbours.
-    """
+    """Split finished repeats into those that may have a common mean, and those set aside."""
     kept = [cell for cell in cells if cell.result is not None]
     aside: list[SetAside] = []
     for find in (_find_older_state, _find_other_starts, _find_co_located):
@@ -403,15 +382,12 @@ def split_repeats(cells: Sequence[CellRecords]) -> tuple[list[CellRecords], list
 
 
 def _find_older_state(cells: Sequence[CellRecords]) -> list[SetAside]:
-    """Repeats of other code or data than the latest; none with ``sweep.allow_mixed``.
-
-    An id stays the same when the file of a class or dataset is edited. A missing field is no
-    difference.
-    """
+    """Repeats of other code or data than the latest, whose id does not tell; a missing field is no
+    difference."""
     aside = []
     state: dict[str, str] = {}
     latest = sorted(cells, key=lambda c: c.result.finished_at if c.result else 0, reverse=True)
-    for cell in () if mixing_allowed(cells) else latest:
+    for cell in latest:
         fields = code_and_data_fields(cell)
         changed = [Difference(n, v, state[n]) for n, v in fields.items() if state.get(n, v) != v]
         if changed:
@@ -440,10 +416,7 @@ def _find_other_starts(cells: Sequence[CellRecords]) -> list[SetAside]:
 
 
 def _find_co_located(cells: Sequence[CellRecords]) -> list[SetAside]:
-    """Repeats that shared the host, if some had it alone.
-
-    Those that had it alone are set aside instead, if they are too few and the others are enough.
-    """
+    """Repeats that shared the host, or those that had it alone where these are too few."""
     shared = [cell for cell in cells if cell.result and cell.result.co_tenants]
     alone = [cell for cell in cells if cell.result and not cell.result.co_tenants]
     if not shared or not alone:
@@ -454,8 +427,3 @@ def _find_co_located(cells: Sequence[CellRecords]) -> list[SetAside]:
     neighbours = ((cell, cell.result.co_tenants if cell.result else ()) for cell in shared)
     return [SetAside(cell, f"shared the host with {listed(names, 2)}", ON_A_QUIET_HOST)
             for cell, names in neighbours]  # fmt: skip
-
-
-def mixing_allowed(cells: Iterable[CellRecords]) -> bool:
-    """Whether any of these cells was started with ``sweep.allow_mixed``."""
-    return any(setting(cell.config, "sweep.allow_mixed") is True for cell in cells)

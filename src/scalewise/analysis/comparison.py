@@ -2,9 +2,8 @@
 
 Configurations are matched by identity; what differs beside the declared factor refuses the match.
 Two sweeps have no rounds in common, so their runs are two samples (Welch). Every decision and
-interval is at Bonferroni's level for the number of configurations. A mixture of states
-(``sweep.allow_mixed``) equals only the same mixture, whose values stand side by side.
-Repeats that a report sets aside are left out.
+interval is at Bonferroni's level for the number of configurations. Repeats that a report sets aside
+are left out.
 """
 
 from __future__ import annotations

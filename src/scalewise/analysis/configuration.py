@@ -229,11 +229,7 @@ class Configuration:
         return {number(run.cell): value for run, value in values}
 
     def estimate(self, key: str) -> Estimate | None:
-        """A figure over runs with its interval; None if no run has it.
-
-        Positive figures are estimated on a logarithmic scale, shares and CVs have an interval that
-        ends at 0.
-        """
+        """A figure over runs with its interval; None if no run has it."""
         if key not in self._estimates:  # a report asks for each in many tables
             each, own = self.rounds(key), RUN_FIGURES.get(key)
             values = [*each.values()] if isinstance(each, Mapping) else [*each]
@@ -283,10 +279,8 @@ class Configuration:
         for line in ("device", "host"):
             means = [m for run in self.runs if run.anatomy and (m := run.anatomy.mean(line))]
             if means and all(m.step_ms for m in means):
-                of_each = {name: [m.phases_ms[name] for m in means] for name in PHASES}
-                known = {
-                    n: ms for n, own in of_each.items() if (ms := mean_of_known(own)) is not None
-                }
+                phases = {n: mean_of_known([m.phases_ms[n] for m in means]) for n in PHASES}
+                known = {n: ms for n, ms in phases.items() if ms is not None}
                 return RankAnatomy(-1, line, known, mean_of_known([m.step_ms for m in means]))
         return None
 
@@ -349,10 +343,7 @@ def configurations(sweep: Sweep) -> tuple[Configuration, ...]:
 
 
 def _by_configuration(cells: Sequence[CellRecords]) -> dict[str, list[CellRecords]]:
-    """Cells by the ``config_id`` of their row: seeds of one configuration are its runs.
-
-    For speed they are repeats, for what was learned samples. The row has the id of the first.
-    """
+    """Cells by the ``config_id`` of their row's first: seeds of one configuration are its runs."""
     repeats = grouped(cells, lambda cell: cell.planned.config_id)
     found: dict[str, list[CellRecords]] = {}
     for alike in grouped(repeats, lambda own: _without_seed(own, repeats[own])).values():
@@ -401,10 +392,7 @@ def _configuration(config_id: str, label: str, cells: Sequence[CellRecords]) -> 
 
 
 def _find_disturbed(cells: Sequence[CellRecords]) -> list[SetAside]:
-    """The disturbed repeats; none where they are over a quarter.
-
-    Those that ``repeats=auto`` makes in their place count among the repeats.
-    """
+    """The disturbed repeats; none where they are over a quarter, with those made in their place."""
     why = f"was disturbed: other processes took over {100 * FOREIGN_CPU_UP_TO:g} % of its cores"
     found = [SetAside(cell, why, ON_A_QUIET_HOST) for cell in cells if is_disturbed(cell)]
     are_replaced = any((cell.config or {}).get("repeats") == "auto" for cell in cells)

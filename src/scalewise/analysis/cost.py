@@ -7,10 +7,8 @@ It is taken run by run, so its interval over runs is that of the throughput, tur
 warm-up, devices that stand idle and storage are not in it. A price that is not known is missing,
 with its reason.
 
-One measurement, two prices: a device is rented by the hour, or bought, kept for some years and fed
-with electricity. The devices added to one are worth what the work they add would cost on a rented
-one. The formulas, and what is in none of them, stand in docs/studies.md. Intervals are those of the
-speedup, put through these; watts are means over runs.
+Devices that are bought, kept for some years and fed with electricity are worth what the work that
+they add would cost on a rented one (docs/studies.md). Intervals are those of the speedup.
 """
 
 from __future__ import annotations
@@ -76,11 +74,9 @@ def measure_cost(
         for run in config.runs
         if (rate := run.samples_per_s)
     ]
-    return Cost(price, estimate_positive(usd)) if usd else Cost(price, None, _no_rate(config))
-
-
-def _no_rate(config: Configuration) -> str:
-    return config.runs[0].missing.get("throughput", "no throughput") if config.runs else "no run"
+    if not usd:
+        return Cost(price, None, config.runs[0].missing.get("throughput", "no throughput"))
+    return Cost(price, estimate_positive(usd))
 
 
 def usd_per_million_samples(devices: int, usd_per_hour: float, samples_per_s: float) -> float:
@@ -128,10 +124,7 @@ def _recorded(config: Mapping[str, Any] | None, profiles: Sequence[HardwareConfi
 
 
 def _by_whom(price: Price, config: Configuration, profiles: Sequence[HardwareConfig]) -> Price:
-    """A recorded price, said to be the user's own where it is a number in place of a list's.
-
-    Who sets ``hardware.price.usd_per_hour`` alone leaves the list's name and date beside it.
-    """
+    """Who sets ``hardware.price.usd_per_hour`` alone leaves a list's name and date beside it."""
     listed = [p.price for p in profiles if p.price is not None]
     same_list = any((p.source, p.date) == (price.source, price.date) for p in listed)
     if price in listed or not same_list:
@@ -233,8 +226,8 @@ def measure_owned(
     watts = _watts(config, prices)
     hours = None
     if cost.rent is not None:
-        hours = _falling([_over(usd, devices * cost.rent - _electricity(w, prices))
-                          for w in _ends(watts)[::-1]])  # fmt: skip
+        rents = [devices * cost.rent - _electricity(w, prices) for w in _ends(watts)]
+        hours = _rising([_over(usd, rent) for rent in rents])
     return Owned(config, quote, usd, watts, _owned_per_million(config, usd, prices), hours)
 
 

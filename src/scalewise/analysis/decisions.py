@@ -179,8 +179,7 @@ def _repeats(
 
 
 def _all_spent(members: Sequence[Configuration], cap: int) -> str | None:
-    """A neighbour that never goes away, or a file that changes again and again, would have repeats
-    set aside and made up for, for ever."""
+    """A neighbour that never goes away would have repeats set aside and made up for, for ever."""
     for member in members:
         if member.elsewhere and len(member.cells) + len(member.elsewhere) >= cap:
             return f"{len(member.elsewhere)} runs of {member.label} had other devices or shares"

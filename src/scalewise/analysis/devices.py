@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import compress, pairwise
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -172,10 +172,9 @@ class Usage:
         mean = self.mean("power_w")
         return None if mean is None else mean * len(self.devices)
 
-    @property
-    def timed_energy_j(self) -> float | None:
-        """Of all devices over the timed steps; None if one of them is unknown."""
-        known = [j for d in self.devices if d.energy and (j := d.energy.timed_j) is not None]
+    def energy_j(self, of: Literal["timed_j", "run_j"]) -> float | None:
+        """Of all devices together, as :class:`DeviceEnergy` has it; None if one is unknown."""
+        known = [j for d in self.devices if (j := getattr(d.energy, of, None)) is not None]
         return sum(known) if known and len(known) == len(self.devices) else None
 
 
@@ -262,14 +261,11 @@ def _activity(
 ) -> dict[str, float | None]:
     """GPM metrics over the window, each reading weighted by its time inside.
 
-    A reading is the mean since the reading before it, so one taken soon after the first timed step
-    tells of start-up: it counts only if at least half of its time lies in the window. The engine's
-    is subtracted from 100 %, where a few percent too few are all that is left: its readings have to
-    lie in the window whole.
+    A reading is the mean since the reading before it: it counts only if at least half of its time
+    lies in the window. The engine's is subtracted from 100 %: its readings have to lie in it whole.
     """
-    weights: list[float] = []
-    readings: list[DeviceSample] = []
-    whole_inside: list[bool] = []
+    readings: list[tuple[float, DeviceSample, bool]] = []
+    """Time inside, what was read, and whether all of its time is."""
     before: float | None = None
     for when, row in zip(series.times, series.samples, strict=True):
         sample = row.get(device_id)
@@ -280,15 +276,14 @@ def _activity(
         if before is not None:
             inside = min(when, window[1]) - max(before, window[0])
             if inside >= (when - before) / 2:
-                weights.append(inside)
-                readings.append(sample)
-                whole_inside.append(window[0] <= before and when <= window[1])
+                whole = window[0] <= before and when <= window[1]
+                readings.append((inside, sample, whole))
         before = when
     found: dict[str, float | None] = {}
     for metric in _ACTIVITIES:
-        kept = whole_inside if metric == "engine_activity_percent" else [True] * len(readings)
-        values = [getattr(sample, metric) for sample in compress(readings, kept)]
+        kept = [one for one in readings if one[2] or metric != "engine_activity_percent"]
+        values = [getattr(sample, metric) for _, sample, _ in kept]
         known = bool(values) and all(v is not None for v in values)
-        own = list(compress(weights, kept))
-        found[metric] = float(np.average(values, weights=own)) if known else None
+        weights = [inside for inside, *_ in kept]
+        found[metric] = float(np.average(values, weights=weights)) if known else None
     return found

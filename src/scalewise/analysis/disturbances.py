@@ -172,10 +172,7 @@ def _extra_memory(
     *,
     shared: bool,
 ) -> Iterator[Found]:
-    """What GPU 0 holds beyond its rank's allocator, against the same on the other GPUs.
-
-    Allocators of replicas may differ by more than a context; what lies beside them does not.
-    """
+    """Allocators of replicas may differ by more than a context; what lies beside them does not."""
     code = "extra_memory_on_gpu0"
     first, *others = sorted(ranks, key=lambda rank: rank.local_rank)
     if shared or len({rank.device.uuid for rank in ranks}) < len(ranks):
@@ -272,10 +269,7 @@ def is_disturbed(cell: CellRecords) -> bool:
 
 
 def _training(steps: StepFigures) -> tuple[float, float]:
-    """From the end of every rank's first step to the end of the first rank's last one.
-
-    During its first step a rank still grows.
-    """
+    """Without the first step, in which a rank still grows, to the end of the first rank's last."""
     edges = [one.edges_s for one in steps.ranks if one.edges_s is not None and one.steps > 1]
     if not edges:
         return (-math.inf, math.inf)

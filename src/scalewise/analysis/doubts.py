@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from scalewise.analysis.comparability import grouped, mixtures
+from scalewise.analysis.comparability import grouped
 from scalewise.analysis.comparison import replaced_runs
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, disturbances, is_disturbed
@@ -38,12 +38,10 @@ _MOST_NAMED = 3
 def doubt_speedup(pair: Pair, budgets: Budgets) -> Pair:
     """The pair with what must be known of its speedup beside the interval.
 
-    A crowd that slows every run of one side alike moves the speedup without widening its interval,
-    and more than linear scaling is what that looks like. A whole interval beyond linear, after
-    division by the ratio of the SM clocks, is *invalid*: something other than the devices made the
-    difference. Where others held the single device's cores it is *undecided*, since that explains
-    it; where that device is short of memory, the devices do gain what they seem to. *Undecided* too
-    is what would be another verdict without the time that other processes held a side's cores.
+    A crowd that slows every run of one side alike moves the speedup without widening its interval.
+    A whole interval beyond linear, at equal SM clocks, is *invalid*, or *undecided* where others
+    held the single device's cores; where that is short of memory, devices do gain so much.
+    *Undecided* too is what would be another verdict without the time that others held cores.
     """
     if pair.invalid:
         return pair
@@ -143,8 +141,6 @@ def _of_timing(config: Configuration) -> Iterator[Remark]:
     if hit := sum(is_disturbed(run.cell) for run in config.runs):
         figures = {"percent": 100 * FOREIGN_CPU_UP_TO, "hit": hit, "runs": len(config.runs)}
         yield Remark("disturbed", figures, about)
-    mixed = mixtures([run.cell for run in config.runs], ("code", "data_file"))
-    yield from (Remark("mixed", {"field": f, "values": told}, about) for f, told in mixed.items())
 
 
 def find_remarks(

@@ -80,11 +80,7 @@ def _to_place(value: float, place: int) -> str:
 
 def ratio(figure: RatioEstimate) -> str:
     """``value (low-high)``; ratios are not symmetric around their value."""
-    if figure.interval is None:
-        return factor(figure.value)
-    if bounds_nothing(figure.interval):
-        return f"{factor(figure.value)} ({no_bound(*figure.n)})"
-    return f"{factor(figure.value)} ({_ends(figure.interval)})"
+    return _bounded(factor(figure.value), figure.interval, no_bound(*figure.n))
 
 
 def _ends(interval: Interval) -> str:
@@ -93,12 +89,13 @@ def _ends(interval: Interval) -> str:
 
 def times(figure: RatioEstimate) -> str:
     """``1.65x (1.57-1.72)``, or that it bounds nothing; the value alone without an interval."""
-    interval, value = figure.interval, f"{factor(figure.value)}x"
+    return _bounded(f"{factor(figure.value)}x", figure.interval, "no useful bound")
+
+
+def _bounded(value: str, interval: Interval | None, unbounded: str) -> str:
     if interval is None:
         return value
-    if bounds_nothing(interval):
-        return f"{value} (no useful bound)"
-    return f"{value} ({_ends(interval)})"
+    return f"{value} ({unbounded if bounds_nothing(interval) else _ends(interval)})"
 
 
 def interval_words(figure: RatioEstimate) -> str:

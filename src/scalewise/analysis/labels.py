@@ -23,10 +23,7 @@ def name_rows(
     A leaf is left out where another word says it: one that comes with the name of its group, one
     that only repeats the value of another, and one that is there with others of its group alone.
     A label has what differs within the rows of its model; the leaves are those between models too.
-
-    Args:
-        firsts: a cell of each row by the row's key.
-        recorded: what ran, beside the configuration, by the row's key: the devices, for example.
+    ``firsts`` has a cell of each row, ``recorded`` what ran beside its configuration.
     """
     typed = {key for cell in firsts.values() for key in _typed(cell.planned)}
     fields: dict[str, Fields] = {

@@ -27,7 +27,6 @@ from scalewise.records import (
     MetricRow,
     PlannedCell,
     RecordError,
-    ShardIndices,
     StepSeries,
     StrategyDecision,
     SweepFolder,
@@ -46,11 +45,7 @@ from scalewise.records import (
 
 
 def name_own_optimizers(cells: Iterable[CellRecords]) -> tuple[CellRecords, ...]:
-    """The cells, each with the optimizer in its configuration that its module built itself.
-
-    A cell without a result has that of a finished one with the same model. What was asked for and
-    not used becomes a problem of the cell.
-    """
+    """Each with the optimizer that its module built, or that of a finished cell with its model."""
     told = [(cell, _own_optimizer(cell), repr((cell.config or {}).get("model"))) for cell in cells]
     found = {model: own for _, own, model in reversed(told) if own is not None}
     return tuple(_named(cell, own or found.get(model)) for cell, own, model in told)
@@ -115,10 +110,7 @@ def read_config(folder: CellFolder) -> dict[str, Any]:
 
 
 def read_cell_steps(folder: CellFolder, result: CellResult | None) -> CellSteps:
-    """The steps of a cell with their figures, and which of them are warm-up.
-
-    Ranks whose file cannot be used are absent.
-    """
+    """The steps of a cell with their figures; ranks whose file cannot be used are absent."""
     faults: list[str] = []
     series: Sequence[StepSeries] = tuple(_read_ranks(folder, result, faults))
     warm_up = None
@@ -181,13 +173,6 @@ def read_rank_metrics(
             rows[rank] = tuple(one)
             problems += _row_faults(path, len(one), result, rank, "metric_rows")
     return rows
-
-
-def read_rank_shards(folder: CellFolder, problems: list[str]) -> tuple[ShardIndices, ...]:
-    """One of every rank that left an audit."""
-    paths = numbered_files(folder.path / "audit", "rank", ".npz")
-    read = [attempt(problems, read_shard, path, rank) for rank, path in paths]
-    return tuple(shard for shard in read if shard is not None)
 
 
 def sweep_folder(path: Path | str) -> SweepFolder:
@@ -284,6 +269,8 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
     tracking = attempt(problems, folder.load_tracking)
     steps = read_cell_steps(folder, result)
     of_steps = steps.figures.faults
+    audits = numbered_files(folder.path / "audit", "rank", ".npz")
+    shards = [attempt(problems, read_shard, path, rank) for rank, path in audits]
     metrics = read_rank_metrics(folder, result, of_metrics)
     for rank in range(result.world_size) if result else ():
         path = folder.metrics_path(rank)
@@ -303,7 +290,7 @@ def load_cell(folder: CellFolder, planned: PlannedCell | None) -> CellRecords:
         warm_up=steps.figures.warm_up,
         devices=read_devices(folder, problems),
         metrics=metrics,
-        shards=read_rank_shards(folder, problems),
+        shards=tuple(shard for shard in shards if shard is not None),
         attempts=attempts,
         tracking=tracking,
         imported=attempt(problems, find_record, folder.path, ImportedResult),

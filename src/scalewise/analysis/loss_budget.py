@@ -178,10 +178,7 @@ def _scale(config: Configuration, baseline: Configuration) -> float | None:
 
 
 def _join_work_and_lateness(causes: dict[LossCause, float], parts: Mapping[Part, float]) -> None:
-    """Where one side's GPU activity is unknown, its work holds its host's lateness too.
-
-    Only the sum of both is known then. It goes under the one that is larger in this configuration.
-    """
+    """Their sum alone is known without a GPU's activity: it goes under the larger one."""
     both = causes.get("device_work", 0.0) + causes.get("host_late", 0.0)
     late = parts.get("host_late", 0.0) > parts.get("device_work", 0.0)
     causes["host_late"], causes["device_work"] = (both, 0.0) if late else (0.0, both)
@@ -259,11 +256,9 @@ def _callbacks_words(measured: Measured) -> str:
 
 
 def _long_words(parts: Sequence[StepParts]) -> str:
-    worst = max(parts, key=lambda one: one.ms["long_steps"] / one.step_ms)
-    return (
-        f"{worst.long_steps} of {worst.steps} steps take over 3 medians, the longest "
-        f"{worst.longest_ms:.3g} ms"
-    )
+    worst = max(parts, key=lambda one: one.ms["long_steps"] / one.step_ms).path
+    of = f"{worst.long_steps} of {worst.steps} steps take over 3 medians"
+    return f"{of}, the longest {worst.longest:.3g} ms"
 
 
 def _activity_words(config: Configuration) -> str:
@@ -318,10 +313,8 @@ def reductions_per_step(config: Configuration) -> float | None:
 
 
 def reduces_redundantly(config: Configuration) -> bool:
-    """Whether gradients are reduced after every batch though a step comes after several.
-
-    LBFGS asks for the gradients of a batch several times a step, and needs each.
-    """
+    """Whether gradients are reduced after every batch though a step comes after several."""
+    # LBFGS asks for the gradients of a batch several times a step, and needs each.
     if any("LBFGS" in (rank.own_optimizer or "") for rank in config.rank_summaries):
         return False
     return (reductions_per_step(config) or 0.0) > _MORE_THAN_ONCE

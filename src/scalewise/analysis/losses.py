@@ -1,9 +1,8 @@
 """The losses of a run, and what else was logged, from what its ranks recorded.
 
 Under data parallelism every rank has the loss of its part of a batch. The loss of the step is
-their mean, weighted by the samples each rank fed: what one device would have recorded of the same
-batch. Ranks that hold one replica together (a pipeline) have the same loss, and
-one of them speaks for all.
+their mean, weighted by the samples each rank fed. Of ranks that hold one replica together, as
+stages of a pipeline, one speaks for all.
 
 ``self.log("val/acc", ...)`` is the figure ``val/acc``, and ``best val/acc`` where the name tells
 which value is the better one. A name that a figure has already is told as ``logged/NAME``.
@@ -13,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -60,15 +59,11 @@ class LossCurve:
         return float(np.interp(samples, self.samples, self.values))
 
     def lately(self, samples: int) -> float | None:
-        """The mean logged in the last fifth before ``samples``; None beyond their ends.
-
-        One batch of a training loss says little.
-        """
-        if not self.samples[0] <= samples <= self.samples[-1]:
-            return None
+        """The mean logged in the last fifth before ``samples``; None beyond their ends."""
+        at = self.at(samples)
         fed, values = np.array(self.samples), np.array(self.values)
         late = values[(fed > 0.8 * samples) & (fed <= samples)]
-        return float(late.mean()) if len(late) else self.at(samples)
+        return at if at is None or not len(late) else float(late.mean())
 
 
 def equal_samples(curves: Sequence[LossCurve]) -> int:
@@ -173,27 +168,18 @@ def longest_loss_curve(
     return max(found, key=lambda curve: len(curve.samples))
 
 
-@dataclass(frozen=True)
-class RunLosses:
-    """Every loss of a run over its steps."""
+def run_losses(cell: CellRecords, result: CellResult) -> tuple[list[MetricRow], dict[str, str]]:
+    """The losses of a finished cell, one a row, those of one in the order of their steps.
 
-    rows: tuple[MetricRow, ...] = ()
-    """One loss a row; those of one loss in the order of their steps."""
-    said: Mapping[str, str] = field(default_factory=dict)
-    """What a loss is called where it is not that of one model over the samples of all ranks."""
-
-
-def run_losses(cell: CellRecords) -> RunLosses:
-    """The losses of a finished cell. Raises ValueError for a cell without a result."""
-    if cell.result is None:
-        raise ValueError(f"{cell.planned.name}: only a finished cell has reached a loss")
+    Beside them what a loss is called that is not of one model over the samples of all ranks.
+    """
     rows: list[MetricRow] = []
     said: dict[str, str] = {}
     for name in _losses_in(row for _, rows in sorted(cell.metrics.items()) for row in rows):
-        found, called = over_ranks(name, cell, cell.result)
+        found, called = over_ranks(name, cell, result)
         rows += found
         said |= {name: called} if called != name else {}
-    return RunLosses(tuple(rows), said)
+    return rows, said
 
 
 def over_ranks(name: str, cell: CellRecords, result: CellResult) -> tuple[Sequence[MetricRow], str]:
@@ -235,11 +221,7 @@ def _matched(ranks: Sequence[Sequence[MetricRow]]) -> list[list[MetricRow]]:
 
 
 def _mean(name: str, rows: Sequence[MetricRow], fed: Sequence[float]) -> MetricRow:
-    """``fed``: samples of the whole run, which stand in where rows do not count those of the step.
-
-    They are in the same proportion, but for a short last batch of an epoch. Where nothing could be
-    counted, the ranks count alike, as their gradients do.
-    """
+    """Rows that do not count their samples weigh as those of the whole run, ``fed``; else alike."""
     weights = weights_of(name, rows) or (fed if sum(fed) > 0 else (1.0,) * len(rows))
     return replace(rows[0], values={name: mean_over_ranks([r.values[name] for r in rows], weights)})
 
@@ -261,12 +243,7 @@ BEST: Final = "best "
 def logged_figures(
     cell: CellRecords, taken: Collection[str], missing: dict[str, str]
 ) -> dict[str, float | None]:
-    """The last and the best value of each metric of a cell that trained, by the figure's key.
-
-    Args:
-        taken: keys of other figures.
-        missing: takes the reason of a value that is not there.
-    """
+    """The last and the best value of each metric, by a key that is not ``taken`` by a figure."""
     result = cell.result
     if result is None or cell.metric_faults:
         return {}

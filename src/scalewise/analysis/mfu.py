@@ -11,13 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from scalewise.analysis.labels import named
 from scalewise.analysis.model import setting
 from scalewise.analysis.run import Run
-from scalewise.records import DeviceInfo, DoctorReport, load_json, load_or_none
+from scalewise.records import DeviceInfo, DoctorReport
 
 Peak = Literal["data sheet", "measured GEMM"]
 
@@ -69,11 +68,6 @@ def measure_mfu(run: Run, doctor: DoctorReport | None = None) -> MfuResult:
             rate, source = peak
             found.append(Mfu(against, achieved / rate, achieved, rate, source))
     return MfuResult(tuple(found), missing)
-
-
-def find_doctor(sweep: Path) -> DoctorReport | None:
-    """The examination that lies beside a sweep's cells; None without one that can be read."""
-    return load_or_none(load_json, sweep / DoctorReport.FILE, DoctorReport)
 
 
 def _achieved_tflops(run: Run) -> float | str:

@@ -2,15 +2,13 @@
 
 Numbers of devices stand in one ladder where all of them have the same single-device baseline and
 strategy, and no field of identity in which they differ but the devices.
-
-The gain of a number of devices is its samples/s over those of the next smaller number.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 from scalewise.analysis.comparability import differences, grouped
 from scalewise.analysis.configuration import Configuration
@@ -25,15 +23,6 @@ from scalewise.analysis.statistics import (
 from scalewise.config import DEFAULT_OBJECTIVE, Mode, known_mode, of_validation
 
 Ranked = TypeVar("Ranked")
-
-
-@dataclass(frozen=True)
-class Speed(Generic[Ranked]):
-    """What rows are ranked by; more is better."""
-
-    of: Callable[[Ranked], float]
-    ratio: Callable[[Ranked, Ranked, float], RatioEstimate]
-    """Of the first over the second, with an interval of this confidence."""
 
 
 @dataclass(frozen=True)
@@ -57,18 +46,19 @@ def samples_per_s(config: Configuration) -> float:
     return found.value if found is not None else 0.0
 
 
-SAMPLES_PER_S = Speed(samples_per_s, rate_ratio)
-
-
-def rank(rows: Iterable[Ranked], by: Speed[Ranked]) -> Ranking[Ranked]:
-    """Sort rows that have the figure, one or more.
+def rank(
+    rows: Iterable[Ranked],
+    of: Callable[[Ranked], float],
+    ratio_of: Callable[[Ranked, Ranked, float], RatioEstimate],
+) -> Ranking[Ranked]:
+    """Sort rows that have the figure ``of``, one or more, of which more is better.
 
     A row is beaten if the first's ratio to it lies above 1 with its whole interval, of three runs
-    or more. The intervals hold for all rows together (Bonferroni).
+    or more. The intervals hold for all rows together: ``ratio_of`` takes their confidence.
     """
-    first, *others = sorted(rows, key=by.of, reverse=True)
+    first, *others = sorted(rows, key=of, reverse=True)
     level = bonferroni(len(others))
-    ratios = [by.ratio(first, other, level) for other in others]
+    ratios = [ratio_of(first, other, level) for other in others]
     near = [i for i, ratio in enumerate(ratios) if not _is_won(ratio)]
     lead = ratios[near[0] if near else 0] if ratios else None
     return Ranking((first, *others), tuple(others[i] for i in near), lead)
@@ -79,37 +69,24 @@ def _is_won(ratio: RatioEstimate) -> bool:
     return min(ratio.n) >= VERDICT_RUNS and interval is not None and interval.low > 1
 
 
-Step = Literal["faster", "slower", "not shown"]
-
-
-@dataclass(frozen=True)
-class Gain:
-    """A number of devices beside the next smaller one."""
-
-    smaller: int
-    """Devices of that one."""
-    ratio: RatioEstimate
-    """Samples/s over those of the smaller number."""
-
-    @property
-    def step(self) -> Step:
-        """What the whole interval says of the larger number; without an interval nothing."""
-        interval = self.ratio.interval
-        if interval is None or interval.low <= 1 <= interval.high:
-            return "not shown"
-        return "faster" if interval.low > 1 else "slower"
-
-
 @dataclass(frozen=True)
 class LadderRow:
     """One number of devices in a ladder."""
 
     config: Configuration
     devices: int
-    pair: Pair | None
+    pair: Pair | None = None
     """None of the single device."""
-    gain: Gain | None
-    """None of the single device, and where the next smaller number is not comparable."""
+    smaller: int | None = None
+    """The next smaller number; None of the single device, and where that is not comparable."""
+    gain: RatioEstimate | None = None
+    """Samples/s over those of the smaller number."""
+
+    @property
+    def beats_smaller(self) -> bool:
+        """Whether the whole interval of the gain lies above 1."""
+        interval = self.gain.interval if self.gain else None
+        return interval is not None and interval.low > 1
 
 
 Ladder = tuple[LadderRow, ...]
@@ -128,21 +105,25 @@ def ladders(pairs: Sequence[Pair]) -> tuple[Ladder, ...]:
 
 
 def _same(config: Configuration) -> tuple[tuple[str, str], ...]:
-    """What those of one ladder share: the strategy's settings but its devices, and the scaling,
-    which a script of the user's own may be read as one or the other."""
+    """What those of one ladder share: the strategy's settings but its devices, and the scaling."""
     fields = {k: v for k, v in config.identity.items() if k.startswith("strategy.")}
     fields.pop("strategy.devices", None)
     return tuple(sorted({**fields, "scaling": config.identity.get("scaling", "")}.items()))
 
 
 def _ladder(pairs: Sequence[Pair]) -> Ladder:
-    found = [LadderRow(pairs[0].single, 1, None, None)]
+    found = [LadderRow(pairs[0].single, 1)]
     for pair in sorted(pairs, key=lambda p: p.devices):
         smaller = [rung for rung in found if rung.devices < pair.devices]
-        found.append(
-            LadderRow(pair.multi, pair.devices, pair, _gain(pair, fastest_of_each(smaller)[-1]))
-        )
+        found.append(_beside(fastest_of_each(smaller)[-1], pair))
     return tuple(found)
+
+
+def _beside(below: LadderRow, pair: Pair) -> LadderRow:
+    if below.pair is not None and differences(below.config.identity, pair.multi.identity):
+        return LadderRow(pair.multi, pair.devices, pair)
+    gain = pair.speedup if below.pair is None else rate_ratio(pair.multi, below.config)
+    return LadderRow(pair.multi, pair.devices, pair, below.devices, gain)
 
 
 def fastest_of_each(rungs: Sequence[LadderRow]) -> tuple[LadderRow, ...]:
@@ -162,7 +143,7 @@ def devices_to_take(ladder: Ladder) -> LadderRow:
         for rung in fastest_of_each(ladder)
         if rung.pair is not None
         and rung.pair.verdict == "pays"
-        and (rung.gain is None or rung.gain.step == "faster")
+        and (rung.gain is None or rung.beats_smaller)
     ]
     return worth[-1] if worth else ladder[0]
 
@@ -176,13 +157,6 @@ _HOW_IT_RUNS = (
 def train_the_same(one: Configuration, other: Configuration) -> bool:
     """Whether they differ in devices, strategy, batch and how they run alone."""
     return not differences(one.identity, other.identity, also=_HOW_IT_RUNS)
-
-
-def _gain(pair: Pair, below: LadderRow) -> Gain | None:
-    if below.pair is not None and differences(below.config.identity, pair.multi.identity):
-        return None
-    ratio = pair.speedup if below.pair is None else rate_ratio(pair.multi, below.config)
-    return Gain(below.devices, ratio)
 
 
 @dataclass(frozen=True)
@@ -222,16 +196,9 @@ def rank_by(
 
     Runs are samples by their seed, and are compared seed by seed where rows have the same ones.
     """
-    having = [config for config in configs if config.estimate(objective.metric) is not None]
-    for rows in grouped(having, lambda config: config.name("dataset")).values():
-        if len(rows) > 1:
-            yield rank(rows, _speed(objective))
-
-
-def _speed(objective: Objective) -> Speed[Configuration]:
     sign = 1.0 if objective.mode == "max" else -1.0
 
-    def value(config: Configuration) -> float:
+    def goodness(config: Configuration) -> float:
         found = config.estimate(objective.metric)
         assert found is not None
         return sign * found.value
@@ -247,4 +214,7 @@ def _speed(objective: Objective) -> Speed[Configuration]:
             return RatioEstimate(1.0, n, None, None)
         return estimate_ratio(*sides, level)
 
-    return Speed(value, ratio)
+    having = [config for config in configs if config.estimate(objective.metric) is not None]
+    for rows in grouped(having, lambda config: config.name("dataset")).values():
+        if len(rows) > 1:
+            yield rank(rows, goodness, ratio)

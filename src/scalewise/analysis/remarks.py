@@ -6,7 +6,7 @@ A rule leaves a code and its figures. A sentence is made when it is printed, and
 from __future__ import annotations
 
 import string
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
@@ -66,7 +66,6 @@ WORDS: Final[Mapping[str, Kind]] = {
     "long_step": Kind("doubt", "single steps took seconds", "{named} (median {median_ms:.3g} ms); "
         "{held}"),
     "unsteady": Kind("doubt", "steps never got steady", "{warm_up}"),
-    "mixed": Kind("doubt", "runs are of several {field}", "{values}"),
     "set_aside": Kind("doubt", "{count} of {repeats} runs are set aside", "{reasons}"),
     "clocks": Kind("doubt", "speedup {measured:factor} may be {equal:factor} at equal SM clocks",
         "{single_mhz:,.0f} MHz on one device, {multi_mhz:,.0f} on several; less far where kernels "
@@ -144,7 +143,3 @@ class Remark:
     def text(self) -> str:
         more = _Words().vformat(WORDS[self.code].more, (), self.figures)
         return f"{self.brief}: {more}" if more else self.brief
-
-
-def of_gravity(remarks: Iterable[Remark], gravity: Gravity) -> tuple[Remark, ...]:
-    return tuple(one for one in remarks if one.gravity == gravity)

@@ -162,11 +162,7 @@ _QUICKER: Final = (
 
 
 def _remedy(config: Configuration, ways: Sequence[Way], deed: str = "", why: str = "") -> Remedy:
-    """Those of ``ways`` that ``config`` can go: none that its reader refuses.
-
-    Of a script, which has no settings, they are said without; of a user's own data as what to
-    change there.
-    """
+    """Those of ``ways`` that ``config`` can go, worded for a script and for a user's own data."""
     said, overrides, in_own_data = [], [], ""
     for way in ways:
         if config.has_own_settings or not way.override:
@@ -182,10 +178,7 @@ def _remedy(config: Configuration, ways: Sequence[Way], deed: str = "", why: str
 
 
 def _hides_collectives(config: Configuration) -> bool:
-    """Whether ranks exchange tensors inside forward and backward, as those of FSDP do.
-
-    Nothing is known of steps whose phases were not timed, as those replayed in one graph.
-    """
+    """Whether ranks exchange tensors inside forward and backward, as far as these were timed."""
     timed = [
         run.anatomy
         for run in config.runs

@@ -12,7 +12,6 @@ from scalewise.analysis.devices import Usage, measure_usage
 from scalewise.analysis.figures import Figure, as_plain, mean_alone
 from scalewise.analysis.losses import (
     LossCurve,
-    RunLosses,
     logged_figures,
     longest_loss_curve,
     loss_curve,
@@ -22,8 +21,8 @@ from scalewise.analysis.model import CellRecords, WarmUp
 from scalewise.analysis.remarks import Remark
 from scalewise.analysis.step_figures import StepFigures, figures_of
 from scalewise.analysis.steps import Anatomy, NotMeasuredError, Throughput, take
-from scalewise.analysis.validity import contradicted_run, invalid_run
-from scalewise.records import CellResult, RankSummary, cv_text, last_metrics
+from scalewise.analysis.validity import invalid_run
+from scalewise.records import CellResult, MetricRow, RankSummary, cv_text, last_metrics
 
 
 @dataclass(frozen=True)
@@ -71,16 +70,8 @@ class Run:
         return self.cell.result.ranks if self.cell.result else ()
 
 
-def _energy_j(run: Run) -> float | None:
-    """All devices, from first to last reading of the energy counter."""
-    devices = run.usage.devices if run.usage else ()
-    known = [d.energy.run_j for d in devices if d.energy and d.energy.run_j is not None]
-    return sum(known) if known and len(known) == len(devices) else None
-
-
 def _joules_per_step(run: Run) -> float | None:
-    """All devices, over the timed steps."""
-    joules = run.usage.timed_energy_j if run.usage else None
+    joules = run.usage.energy_j("timed_j") if run.usage else None
     return None if joules is None or run.throughput is None else joules / run.throughput.steps
 
 
@@ -88,8 +79,8 @@ def _joules_per_million_samples(run: Run) -> float | None:
     """All devices, by their energy over the timed steps, else by the mean of their power."""
     if run.usage is None or run.throughput is None or run.usage.source != "nvml":
         return None
-    if run.usage.timed_energy_j is not None:
-        return run.usage.timed_energy_j / run.throughput.samples * 1e6
+    if (joules := run.usage.energy_j("timed_j")) is not None:
+        return joules / run.throughput.samples * 1e6
     power_w = run.usage.power_w
     return None if power_w is None else power_w / run.throughput.global_samples_per_s * 1e6
 
@@ -221,7 +212,7 @@ _ALL = (
               on="resources use page", scale="positive"),
     RunFigure("energy_j_per_step", _joules_per_step, "of all devices, over the timed steps",
               scale="positive"),
-    RunFigure("energy_j_per_run", _energy_j,
+    RunFigure("energy_j_per_run", lambda r: r.usage.energy_j("run_j") if r.usage else None,
               "of all devices, from the first reading of the counter to the last",
               scale="positive"),
     RunFigure("optimizer_memory_mib", _optimizer_memory_mib,
@@ -239,39 +230,43 @@ Figures of devices are means, or the CV, over the devices of a run."""
 
 def measure_run(cell: CellRecords) -> Run:
     """Take every number of a finished cell. Raises ValueError for a cell without a result."""
-    if cell.result is None:
+    result = cell.result
+    if result is None:
         raise ValueError(f"{cell.planned.name}: only a finished cell can be measured")
-    world_size = cell.result.world_size
+    world_size = result.world_size
     steps = figures_of(cell)
     missing = dict(steps.missing)
-    batch, losses = cell.result.global_batch_size, run_losses(cell)
-    shards = audit_shards(cell.shards, world_size, batch) if world_size > 1 else None
+    losses, said = run_losses(cell, result)
+    shards = None
+    if world_size > 1:
+        shards = audit_shards(cell.shards, world_size, result.global_batch_size)
     return Run(
         cell=cell,
         world_size=world_size,
         throughput=steps.throughput,
         anatomy=steps.anatomy,
-        balance=take(missing, "balance", _balance, cell, steps),
+        balance=take(missing, "balance", _balance, result, steps),
         usage=take(missing, "usage", measure_usage, cell.devices, steps.all_s, steps.timed_s),
-        loss_history=take(missing, "loss", longest_loss_curve, losses.rows, losses.said),
-        loss=take(missing, "loss", _final_loss, cell, losses),
+        loss_history=take(missing, "loss", longest_loss_curve, losses, said),
+        loss=take(missing, "loss", _final_loss, cell, losses, said),
         shards=shards,
-        invalid=tuple(invalid_run(cell, shards, losses.rows, contradicted_run(cell, steps))),
+        invalid=tuple(invalid_run(cell, result, steps, shards, losses)),
         logged=logged_figures(cell, RUN_FIGURES, missing),
         missing=missing,
     )
 
 
-def _final_loss(cell: CellRecords, losses: RunLosses) -> LossCurve:
+def _final_loss(
+    cell: CellRecords, losses: Sequence[MetricRow], said: Mapping[str, str]
+) -> LossCurve:
     """Not of damaged metrics: the last one they hold is not what the run reached."""
     if cell.metric_faults:
         raise NotMeasuredError(cell.metric_faults[0])
-    return loss_curve(losses.rows, said=losses.said)
+    return loss_curve(losses, said=said)
 
 
-def _balance(cell: CellRecords, steps: StepFigures) -> LoadBalance | None:
-    ranks = cell.result.ranks if cell.result else ()
-    reasons = [rank.missing["arrival"] for rank in ranks if "arrival" in rank.missing]
-    if reasons:
-        raise NotMeasuredError(reasons[0])
+def _balance(result: CellResult, steps: StepFigures) -> LoadBalance | None:
+    for rank in result.ranks:
+        if "arrival" in rank.missing:
+            raise NotMeasuredError(rank.missing["arrival"])
     return steps.balance

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from scalewise.analysis.comparability import MIN_RUNS, Difference, differences, shared_part
 from scalewise.analysis.configuration import Configuration, identity_beside
 from scalewise.analysis.losses import LossCurve, equal_samples
-from scalewise.analysis.remarks import Remark, of_gravity
+from scalewise.analysis.remarks import Remark
 from scalewise.analysis.run import Run
 from scalewise.analysis.statistics import (
     VERDICT_RUNS,
@@ -136,12 +136,12 @@ class Pair:
     @property
     def invalid(self) -> tuple[Remark, ...]:
         """Why the verdict is *invalid*; empty for every other verdict."""
-        return of_gravity(self.remarks, "invalid")
+        return tuple(one for one in self.remarks if one.gravity == "invalid")
 
     @property
     def is_overruled(self) -> bool:
         """Whether what was measured beside it leaves a verdict open that the interval may give."""
-        return bool(of_gravity(self.remarks, "undecided"))
+        return any(one.gravity == "undecided" for one in self.remarks)
 
     @property
     def verdict(self) -> Verdict:
@@ -155,10 +155,9 @@ class Pair:
     @property
     def final(self) -> Judgement:
         """The judgement without what it says of an interval that is not believed."""
-        if self.is_overruled:
-            return Judgement("undecided", "", self.judgement.wanted)
-        stands = self.verdict == self.judgement.verdict
-        return self.judgement if stands else Judgement(self.verdict, "", self.judgement.wanted)
+        if self.verdict == self.judgement.verdict and not self.is_overruled:
+            return self.judgement
+        return Judgement(self.verdict, "", self.judgement.wanted)
 
     @property
     def run_speedups(self) -> list[float]:
@@ -334,10 +333,7 @@ def _compare_losses(
 
 
 def _rate_and_mean_of_medians(config: Configuration) -> tuple[float, float] | None:
-    """Samples/s of the slowest rank's median step, and its mean step over the median.
-
-    Geometric means over the runs that have a median.
-    """
+    """Samples/s of the slowest rank's median step, and its mean step over the median."""
     throughputs = [run.throughput for run in config.runs if run.throughput]
     known = [t for t in throughputs if t.step_time_ms.p50 > 0]
     if not known:

@@ -1,10 +1,8 @@
 """Rows of several sweeps, or of several kinds of device, side by side: who wins at what?
 
-Rows are of one work where they agree in all of the configuration but the strategy and the hardware,
-so that equal samples were trained on. A metric has a winner only where the intervals of its ratios
-to all others exclude a tie, all together at 95 % (Bonferroni), from three runs a side. Runs of one
-sweep are paired by round, those of two sweeps are two samples. Where rounds were added until a
-verdict, its wider interval is a winner's too.
+Rows are of one work where they agree in all of the configuration but the strategy and the hardware.
+A metric has a winner only where the intervals of its ratios to all others exclude a tie, together
+at 95 % (Bonferroni), from three runs a side: in pairs within one sweep, else of two samples.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from itertools import pairwise
 
 from scalewise.analysis.comparability import grouped, grouped_alike
 from scalewise.analysis.cost import usd_per_million_samples
-from scalewise.analysis.ranking import Speed, rank
+from scalewise.analysis.ranking import rank
 from scalewise.analysis.run import RUN_FIGURES, Run
 from scalewise.analysis.statistics import (
     Estimate,
@@ -202,7 +200,7 @@ def _winner(metric: Metric, entries: Sequence[Entry]) -> Winner:
     if metric.key == "peak_memory_per_device_mib" and len(kinds) > 1:
         why = "of CPUs and of GPUs it is another memory"
         return Winner(metric, None, (), None, without, why)
-    found = rank(known, Speed(metric.goodness, metric.ratio))
+    found = rank(known, metric.goodness, metric.ratio)
     if found.rivals:
         return Winner(metric, None, (found.first, *found.rivals), found.lead, without)
     return Winner(metric, found.first, (), found.lead, without)

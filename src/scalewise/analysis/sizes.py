@@ -167,10 +167,7 @@ def size_words(parameters: float) -> str:
 
 
 def size_families(pairs: Sequence[Pair]) -> tuple[tuple[SizedPair, ...], ...]:
-    """Pairs of one kind of model in two sizes or more, sorted by size, then by batch.
-
-    In a family nothing but model and batch differs.
-    """
+    """Pairs that differ in size and batch of their model alone, by size, then by batch."""
     families = []
     for group in alike(pairs, "model"):
         sized = [

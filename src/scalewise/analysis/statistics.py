@@ -81,18 +81,12 @@ class RatioEstimate:
     df: float | None = None
 
     def scaled(self, factor: float) -> RatioEstimate:
-        """The ratio times a known number (speedup to efficiency: ``1 / devices``).
-
-        The p-value belongs to the unscaled ratio and is dropped.
-        """
+        """The ratio times a known number, without the p-value of what it was."""
         interval = self.interval and self.interval.scaled(factor)
         return replace(self, value=self.value * factor, interval=interval, p_value=None)
 
     def inverted(self) -> RatioEstimate:
-        """What was below the line over what was above it, with the ends of the interval in order.
-
-        The test, that the ratio is 1, stays what it was.
-        """
+        """What was below the line over what was above it; the test that it is 1 stays."""
         found = self.interval
         interval = found and Interval(1 / found.high, 1 / found.low, found.confidence)
         return replace(self, value=1 / self.value, n=self.n[::-1], interval=interval)
@@ -272,9 +266,6 @@ def look_confidence(confidence: float = 0.95) -> float:
 
 
 def estimate_at(multi: Runs, single: Runs, confidence: float = 0.95) -> RatioEstimate:
-    """The ratio of data that are looked at after every round.
-
-    Its interval carries ``confidence``, because that is what it holds over all looks.
-    """
+    """The ratio of data that are looked at after every round: over all looks it holds so often."""
     look = estimate_ratio(multi, single, look_confidence(confidence))
     return replace(look, interval=look.interval and replace(look.interval, confidence=confidence))

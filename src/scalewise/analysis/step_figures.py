@@ -1,7 +1,6 @@
 """All that a report takes from the step rows of a cell, measured in one go.
 
-Rows grow with a run and these figures do not: what judges, draws and explains a run has them, and
-no rows.
+Rows grow with a run and these figures do not: whatever judges or draws a run has no rows.
 
 Timed steps begin after ``warmup_steps``, once the step time is steady: by MSER-5 (White 1997), with
 the median of fifteen steps for each batch, since warm-up is a level and a stall is none. No more is
@@ -248,10 +247,7 @@ _MOST_SHARE: Final = 0.5
 def leave_out_warmup(
     series: Sequence[StepSeries], world_size: int
 ) -> tuple[tuple[StepSeries, ...], WarmUp | None]:
-    """The series of a run's ranks, with all steps before the first timed one taken as warm-up.
-
-    As they are, and None, where no step can be timed.
-    """
+    """All steps before the first timed one taken as warm-up; as they are where none is timed."""
     line = timeline(series)
     try:
         ranks = aligned_steps(series, world_size, line)
@@ -275,9 +271,7 @@ def leave_out_warmup(
 def find_first(step_ms: Floats, least: int) -> tuple[WarmUpRule, int, int]:
     """The rule that held, the index of the first timed step, and that of the first steady one.
 
-    Args:
-        step_ms: of the slowest rank in every step from the first on, shape ``[steps]``.
-        least: first steps that are never timed.
+    ``step_ms`` is of the slowest rank, shape ``[steps]``; the ``least`` first are never timed.
     """
     if len(step_ms) - least < LEAST_STEPS:
         return "count", least, least

@@ -38,9 +38,7 @@ class StepParts:
     """The rank that the others wait for longest in all; None for one rank."""
     late_share: float
     """Its share of the time that they wait, 0 to 1."""
-    long_steps: int
-    longest_ms: float
-    steps: int
+    path: StepMeans
     knows_activity: bool
     """Whether a GPU's idle time was measured; without it ``device_work`` holds some of the host's
     lateness. True on a CPU, where the host does the work."""
@@ -76,18 +74,13 @@ def measure_parts(run: Run) -> StepParts | None:
         step_ms=step_ms,
         late_rank=late_rank,
         late_share=late_share,
-        long_steps=steps.long_steps,
-        longest_ms=steps.longest,
-        steps=steps.steps,
+        path=steps,
         knows_activity=line == "host" or idle_ms is not None,
     )
 
 
 def _usual_parts(steps: StepMeans, idle_ms: Sequence[float] | None) -> dict[Part, float]:
-    """Parts of the mean usual step; they add up to it.
-
-    ``idle_ms`` is what each rank's GPU idled in its work, None where that is not known.
-    """
+    """Parts that add up to the mean usual step; ``idle_ms`` is None where it is not known."""
     own, transfer, waits_too = steps.own, steps.transfer, steps.waits_too
     untimed = steps.step - sum(own.values()) - transfer - waits_too
     # The backward of the first rank may be the longer one, for having waited in it.
@@ -187,10 +180,7 @@ def _take_averaging(run: Run, parts: dict[Part, float]) -> None:
 
 
 def _take_callbacks(run: Run, parts: dict[Part, float]) -> None:
-    """What callbacks of the user's took, from what lies between steps, then from long steps.
-
-    At the end of an epoch they make one step long. Ranks have their mean.
-    """
+    """At the end of an epoch, callbacks of the user's make one step long. Ranks have their mean."""
     left = sum(sum(r.callbacks_ms_per_step.values()) for r in run.ranks) / max(1, len(run.ranks))
     names: tuple[Part, ...] = ("between_steps", "long_steps")
     for name in names:

@@ -29,10 +29,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class _Steps:
-    """The steps of a run, each seen from the rank that is last in it; times in ms.
-
-    Own phases, ``transfer`` and ``waits_too`` add up to the step; arrays are ``[steps]``.
-    """
+    """Each seen from its last rank, in ms, ``[steps]``: own phases and the next two add up."""
 
     step: Floats
     own: Mapping[str, Floats]
@@ -226,9 +223,8 @@ class CommonStall:
 
 
 def common_stalls(series: Sequence[StepSeries], prepare_steps: int = 0) -> tuple[CommonStall, ...]:
-    """Times in which every rank was inside a long step, warm-up included, the first step not.
+    """Times in which every rank was inside a long step, but for the first ``prepare_steps`` or one.
 
-    Nor are the first ``prepare_steps``, in which a step is compiled or captured on every rank.
     Ranks may be a step apart in number, so steps are compared by when they ran.
     """
     medians = [np.nanmedian(_durations_ms(one)[1:]) for one in series if len(one) > 1]

@@ -34,7 +34,7 @@ from scalewise.analysis.decisions import Repeats, assess
 from scalewise.analysis.doubts import Budgets, doubt_speedup, find_remarks
 from scalewise.analysis.figures import factor, listed
 from scalewise.analysis.loss_budget import LossBudget, lost_words, make_budget
-from scalewise.analysis.mfu import MfuResult, find_doctor, measure_mfu
+from scalewise.analysis.mfu import MfuResult, measure_mfu
 from scalewise.analysis.model import CellRecords, Sweep
 from scalewise.analysis.ranking import Ladder, ladders
 from scalewise.analysis.rehearsal import Rehearsal, rehearsals
@@ -43,7 +43,7 @@ from scalewise.analysis.scaling import Pair, Refused, pair_all
 from scalewise.analysis.statistics import RatioEstimate
 from scalewise.config import Prices, conf_dir, load_profiles, read_prices
 from scalewise.host import from_here
-from scalewise.records import DoctorReport, Ending, source_line
+from scalewise.records import DoctorReport, Ending, load_json, load_or_none, source_line
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,7 +208,7 @@ def analyse(sweep: Sweep, prices: Prices | None = None) -> Analysis:
     prices = prices or read_prices(conf_dir() / "prices.yaml")
     found = reach_verdicts(sweep)
     configs = found.configurations
-    doctor = find_doctor(sweep.path)
+    doctor = load_or_none(load_json, sweep.path / DoctorReport.FILE, DoctorReport)
     profiles = load_profiles(conf_dir() / "hardware")
     mfu = {c.config_id: tuple(measure_mfu(run, doctor) for run in c.runs) for c in configs}
     seen = windows(configs)

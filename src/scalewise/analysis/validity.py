@@ -16,7 +16,7 @@ from scalewise.analysis.comparability import grouped
 from scalewise.analysis.losses import divergence
 from scalewise.analysis.model import CellRecords
 from scalewise.analysis.remarks import Remark
-from scalewise.records import PHASES, ImportedResult, MetricRow, RankSummary, StepSeries
+from scalewise.records import PHASES, CellResult, ImportedResult, MetricRow, RankSummary, StepSeries
 
 if TYPE_CHECKING:
     from scalewise.analysis.step_figures import StepFigures
@@ -33,8 +33,8 @@ def invalid_ranks(ranks: Sequence[RankSummary], run: str = "") -> Iterator[Remar
             each = " and ".join(map(str, sorted(rank.rank for rank in sharing)))
             yield Remark("shared_device", {"ranks": each, "uuid": uuid}, run=run)
             break
-    if turned := next((rank for rank in ranks if _counts_another_dimension(rank)), None):
-        yield Remark("sample_count", _counts(turned), run=run)
+    if turned := _another_dimension(ranks):
+        yield Remark("sample_count", turned, run=run)
     left_out = untrained_steps(ranks)
     if left_out and left_out["steps"] > UNTRAINED_UP_TO * left_out["of"]:
         yield Remark("untrained", left_out, run=run)
@@ -65,16 +65,13 @@ def _differing_replicas(ranks: Sequence[RankSummary]) -> dict[str, Any] | None:
     return {"first": first, "other": furthest, "share": apart[furthest]}
 
 
-def _counts_another_dimension(rank: RankSummary) -> bool:
-    """Whether another dimension than the one that is counted has the length of a batch."""
-    asked, (first, *others) = rank.loader_batch_size, rank.batch_shape or (None,)
-    return first != asked and asked in others
-
-
-def _counts(rank: RankSummary) -> dict[str, Any]:
-    assert rank.batch_shape is not None
-    shape = " x ".join(map(str, rank.batch_shape))
-    return {"counted": rank.batch_shape[0], "shape": shape, "asked": rank.loader_batch_size}
+def _another_dimension(ranks: Sequence[RankSummary]) -> dict[str, Any] | None:
+    """Of a rank in which another dimension than the one that is counted is as long as a batch."""
+    for rank in ranks:
+        asked, shape = rank.loader_batch_size, rank.batch_shape or (None,)
+        if shape[0] != asked and asked in shape[1:]:
+            return {"counted": shape[0], "shape": " x ".join(map(str, shape)), "asked": asked}
+    return None
 
 
 def untrained_steps(ranks: Sequence[RankSummary]) -> dict[str, int] | None:
@@ -90,26 +87,19 @@ SHARED_DATA: Final = ("every rank sees all data", "overlap", "not the same")
 
 def invalid_run(
     cell: CellRecords,
+    result: CellResult,
+    steps: StepFigures,
     shards: ShardAudit | None,
     losses: Sequence[MetricRow],
-    contradicted: str | None,
 ) -> Iterator[Remark]:
-    """Every reason why the figures of a finished cell mean nothing.
-
-    ``shards`` is what its ranks fed, judged, None for one rank; ``losses`` are of
-    :func:`~scalewise.analysis.losses.run_losses`; ``contradicted`` says how records contradict each
-    other.
-    """
+    """Every reason why the figures of a finished cell mean nothing; one rank has no ``shards``."""
     run = cell.planned.name
     if shards is not None and shards.verdict in SHARED_DATA:
         yield Remark("shards_overlap", {"explanation": shards.explanation}, run=run)
-    if cell.result is None:
-        return
-    yield from invalid_ranks(cell.result.ranks, run)
-    if contradicted is not None:
-        yield Remark("records_contradict", {"contradiction": contradicted}, run=run)
-    diverged = divergence(losses)
-    if diverged is not None:
+    yield from invalid_ranks(result.ranks, run)
+    if told := steps.contradiction or next(_outside(cell, result, steps), None):
+        yield Remark("records_contradict", {"contradiction": told}, run=run)
+    if diverged := divergence(losses):
         yield Remark("loss_not_finite", {"loss": diverged}, run=run)
 
 
@@ -120,9 +110,7 @@ PUBLISHED_TOLERANCE: Final = 0.05
 def check_published(result: ImportedResult) -> Iterator[Remark]:
     """What the figures contradict; nothing where they agree.
 
-    A throughput that was computed from the wrong batch looks like bad (or wonderful) scaling. The
-    step time that stands beside it gives it away: ``samples/s * seconds a step`` is the batch that
-    was counted, and it must be the global one, whatever factor lies between them.
+    ``samples/s * seconds a step`` is the batch that was counted: it must be the global one.
     """
     counted, batch = result.counted_batch, result.global_batch_size
     figures = {
@@ -149,9 +137,8 @@ DEVICE_S: Final = 0.5
 def contradiction(series: Sequence[StepSeries]) -> str | None:
     """The first contradiction in the steps of a run's ranks, in words; None for none.
 
-    A step ends before the next one begins, and its phases add up to it: in every step file kept in
-    ``docs/results`` and ``tests/golden`` both hold to 1e-7. The device's timeline has a clock of
-    its own, so only the sums of whole windows are compared with the host's.
+    A step ends before the next one begins, and its phases add up to it. The device has a clock of
+    its own, so only sums of whole windows are compared with the host's.
     """
     for one in series:
         for found in _contradictions(one):
@@ -159,19 +146,10 @@ def contradiction(series: Sequence[StepSeries]) -> str | None:
     return None
 
 
-def contradicted_run(cell: CellRecords, steps: StepFigures) -> str | None:
-    """The first contradiction of the steps with what else is known of a run; None for none.
-
-    Whoever alters step files can make their checksums anew; the rest of the run's records, its
-    batch and its device would have to be altered with them, each in its own way.
-    """
-    return steps.contradiction or next(_outside(cell, steps), None)
-
-
-def _outside(cell: CellRecords, steps: StepFigures) -> Iterator[str]:
-    result, rate = cell.result, steps.throughput
-    if result is None:
-        return
+def _outside(cell: CellRecords, result: CellResult, steps: StepFigures) -> Iterator[str]:
+    """Where the steps contradict the run, its batch or its device: who alters step files can make
+    their checksums anew, and would have to alter each of these too."""
+    rate = steps.throughput
     for one in steps.ranks:
         lasted_s = one.edges_s[2] - one.edges_s[0] if one.edges_s else 0.0
         if lasted_s > result.elapsed_s + OUTSIDE_S:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 
 from rich.console import Console
@@ -30,8 +31,14 @@ from scalewise.records import SweepFolder, write_atomically
 from scalewise.report import console as console_module
 from scalewise.report import export, page
 from scalewise.report.answer import answers, in_detail
-from scalewise.report.communication_tables import communication, profiles, sent
-from scalewise.report.device_tables import devices, load_balance, memory_summary
+from scalewise.report.device_tables import (
+    communication,
+    devices,
+    load_balance,
+    memory_summary,
+    profiles,
+    sent,
+)
 from scalewise.report.doctor_tables import examined
 from scalewise.report.findings import (
     WORTH_A_ROW,
@@ -56,7 +63,6 @@ from scalewise.report.sections import (
     Section,
     Table,
     by_text,
-    item,
     lines,
     markdown,
     section,
@@ -194,10 +200,7 @@ def print_console(sweep: Source, console: Console | None = None, *, verbose: boo
 
 
 def _check_report_folder(folder: Path, kept: str) -> None:
-    """Refuse a folder with other files, since plots of an earlier report are removed from it.
-
-    ``kept`` is the file by which an earlier one is known. Raises :class:`ConfigError`.
-    """
+    """Refuse a folder with other files; an earlier report is known by ``kept``."""
     if not folder.exists() or (folder / kept).exists():
         return
     if not folder.is_dir() or any(folder.iterdir()):
@@ -312,10 +315,7 @@ def _scaling(analysis: Analysis) -> Section:
 
 
 def _losses(analysis: Analysis) -> Section:
-    """From the ideal step to the measured one: a row a configuration, whose parts add up to it.
-
-    Of a single device only where nothing is held against it: its parts are no losses.
-    """
+    """Of a single device only where nothing is held against it: its parts are no losses."""
     known = [(c.label, found) for c in analysis.measured if (found := analysis.budget(c))]
     rows = [row for row in known if row[1].ideal_ms is not None] or known
     shares: dict[LossCause, float] = {}
@@ -332,7 +332,7 @@ def _losses(analysis: Analysis) -> Section:
         return row[1].measured_ms - row[1].first_ms - named
 
     columns = (
-        words("configuration", "configuration", item(0)),
+        words("configuration", "configuration", itemgetter(0)),
         Column("step", "step", "ms", lambda row: row[1].measured_ms),
         Column("ideal", "ideal", "ms", lambda row: row[1].first_ms),
         *(Column(c, CAUSE_WORDS[c], "ms", partial(lost_ms, cause=c)) for c in shown),

@@ -67,10 +67,7 @@ _MOST_CHANGES = 4
 
 
 def comparison_section(comparison: Comparison) -> Section:
-    """What differs, a line a configuration, and what could not be compared.
-
-    Of several factors that nobody declared only their names, and what to type.
-    """
+    """What differs, a line a configuration, and what could not be compared."""
     a, b = comparison.sides
     blocks: list[Block] = [lines(_ratio_lines(comparison), "plain")]
     learned = [_learned(match, a, b) for match in comparison.matches if match.learned]

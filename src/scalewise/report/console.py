@@ -167,10 +167,7 @@ def _text(text: str, style: str = "") -> Text:
 
 
 def _fitted(table: Table, console: Console) -> Iterator[RichTable]:
-    """``table``, or as many tables with the same rows as the console's width asks for.
-
-    Only names of rows are ever folded; a figure stands whole on its line.
-    """
+    """As many tables with the same rows as the console's width asks for: no figure is folded."""
     left = list(range(1, len(table.columns)))
     while left:
         shown = _that_fit(table, left, console)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import itemgetter
 
 from scalewise.analysis import Analysis, number
 from scalewise.records import Backend, DoctorReport, RankMeasurements, Timing
@@ -13,7 +14,6 @@ from scalewise.report.sections import (
     Section,
     Table,
     by_text,
-    item,
     lines,
     section,
     table,
@@ -68,17 +68,19 @@ def _host(report: DoctorReport) -> Table:
         ("driver", report.driver),
         ("software", ", ".join(f"{k} {v}" for k, v in versions) or None),
     )
-    return table("host", (words("", "", item(0)), words("", "", item(1))), rows, title="Host")
+    return table(
+        "host", (words("", "", itemgetter(0)), words("", "", itemgetter(1))), rows, title="Host"
+    )
 
 
 def _devices(report: DoctorReport) -> Table:
     """One column a rank, so that equal devices can be compared along a row."""
-    columns = [words("measured", "", item(0))]
+    columns = [words("measured", "", itemgetter(0))]
     for rank, facts in enumerate(report.devices):
         index = facts.device.index
         where = "" if index is None else f" (GPU {index})"
         heading = f"rank {rank}{where}: {facts.device.name}"
-        columns.append(Column(f"rank{rank}", heading, "", item(rank + 1)))
+        columns.append(Column(f"rank{rank}", heading, "", itemgetter(rank + 1)))
     rows: dict[str, list[str | None]] = {}
     for measured in report.ranks:
         for label, text in _device_cells(measured):

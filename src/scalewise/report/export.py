@@ -46,7 +46,7 @@ from scalewise.records import (
     timeline_rows,
     to_plain,
 )
-from scalewise.report import communication_tables, findings, run_facts, study_tables
+from scalewise.report import device_tables, findings, run_facts, study_tables
 from scalewise.report.sections import Table, printable
 
 if TYPE_CHECKING:
@@ -189,11 +189,11 @@ def configuration_as_plain(row: Row) -> dict[str, Any]:
             {"cell": run.cell.planned.name, **to_plain(result)}
             for run, result in zip(config.runs, analysis.mfu[config.config_id], strict=True)
         ],
-        "communication": communication_tables.communication_as_plain(analysis, config),
+        "communication": device_tables.communication_as_plain(analysis, config),
         "profiles": [
             {
                 "cell": run.cell.planned.name,
-                "ranks": communication_tables.profiles_as_plain(analysis, run.cell),
+                "ranks": device_tables.profiles_as_plain(analysis, run.cell),
             }
             for run in config.runs
             if run.cell.profiles
@@ -223,7 +223,7 @@ def _run(run: Run) -> dict[str, Any]:
         "anatomy": to_plain(run.anatomy),
         "balance": to_plain(run.balance),
         "usage": to_plain(run.usage),
-        "sent_by_the_busiest_rank": to_plain(result and communication_tables.busiest(result.ranks)),
+        "sent_by_the_busiest_rank": to_plain(result and device_tables.busiest(result.ranks)),
         "shards": to_plain(run.shards),
         "missing": dict(run.missing),
         "problems": list(run.cell.problems),

@@ -6,12 +6,12 @@ import functools
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import PurePath
 from typing import Final
 
 from scalewise.analysis import (
     CAUSE_WORDS,
-    SAMPLES_PER_S,
     VERDICT_RUNS,
     Analysis,
     Configuration,
@@ -30,7 +30,9 @@ from scalewise.analysis import (
     objective_of,
     rank,
     rank_by,
+    rate_ratio,
     remedy,
+    samples_per_s,
     work_remedy,
 )
 from scalewise.config import pasteable
@@ -41,7 +43,6 @@ from scalewise.report.sections import (
     Section,
     by_text,
     column_of,
-    item,
     lines,
     section,
     table,
@@ -125,7 +126,7 @@ def fastest_rows(analysis: Analysis) -> Iterator[Ranking[Configuration]]:
         if len(timed) >= _FEWEST_ROWS and len({row.swept for row in timed}) > 1:
             sound = [row for row in timed if row.config_id not in analysis.invalid]
             if len(sound) > 1:
-                yield rank(sound, SAMPLES_PER_S)
+                yield rank(sound, samples_per_s, rate_ratio)
 
 
 def losses(analysis: Analysis) -> Section:
@@ -145,11 +146,11 @@ def losses(analysis: Analysis) -> Section:
         rows += [(config.label, part, ms, budget.measured_ms, why) for part, ms, why in parts]
         to_try += [f"{config.label}: {line}" for line in _to_try(config, budget)]
     columns = (
-        words("configuration", "configuration", item(0)),
-        words("part", "part of a step", item(1)),
-        Column("ms", "mean", "ms a step", item(2)),
+        words("configuration", "configuration", itemgetter(0)),
+        words("part", "part of a step", itemgetter(1)),
+        Column("ms", "mean", "ms a step", itemgetter(2)),
         Column("share", "share", "% of the step", lambda row: 100 * row[2] / row[3]),
-        words("evidence", "measured", item(4)),
+        words("evidence", "measured", itemgetter(4)),
     )
     return section(
         "losses", "Where the time goes", table("losses", columns, rows, where="page"), lines(to_try)

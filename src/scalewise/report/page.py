@@ -3,9 +3,7 @@
 It has the report's sections, and draws :func:`page_data` with plotly's script, which stands in it
 once. Record text is escaped in :func:`_text` and :func:`_json` alone.
 
-Figures that are drawn keep four significant digits, curves at most :data:`MOST_POINTS` points, and
-fewer where a page has many: the lowest, middle and highest of each bin, so that no spike is lost.
-Names are plain text, which the page never takes for markup.
+Figures that are drawn keep four significant digits, curves the lowest, middle and highest of bins.
 """
 
 from __future__ import annotations

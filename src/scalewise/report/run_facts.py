@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import PurePath
 from typing import Any
 
@@ -13,7 +14,7 @@ from scalewise.config import set_in
 from scalewise.host import SOURCE_SHA256, plural
 from scalewise.records import CellFolder, Provenance, TrackerState
 from scalewise.report.findings import command, counts
-from scalewise.report.sections import Section, Verbatim, by_text, item, lines, section, table, words
+from scalewise.report.sections import Section, Verbatim, by_text, lines, section, table, words
 
 
 def head(analysis: Analysis) -> Section:
@@ -132,7 +133,7 @@ def unfinished(analysis: Analysis) -> Section:
     """
     swept = swept_words([cell.planned for cell in analysis.sweep.cells])
     names = ("cell", "swept", "state", "reason", "raised at", "log")
-    columns = [words(name, name, item(i)) for i, name in enumerate(names)]
+    columns = [words(name, name, itemgetter(i)) for i, name in enumerate(names)]
     rows, ended = [], []
     for cell in analysis.unfinished:
         told, planned, ending = swept[cell.planned.cell_id], cell.planned, cell.ending

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from operator import itemgetter
 
 from scalewise.analysis import (
     IDLE,
@@ -26,7 +27,6 @@ from scalewise.report.sections import (
     Section,
     Table,
     figure_columns,
-    item,
     lines,
     section,
     table,
@@ -171,11 +171,11 @@ def anatomy(analysis: Analysis) -> Section:
         return Column(name, name, "", lambda row: row[2].get(name))
 
     columns = (
-        words("configuration", "configuration", item(0)),
-        words("timeline", "timeline", item(1)),
+        words("configuration", "configuration", itemgetter(0)),
+        words("timeline", "timeline", itemgetter(1)),
         *(of_phase(PHASE_WORDS[phase]) for phase in PHASES),
         of_phase(IDLE),
-        Column("step", "step", "", item(3)),
+        Column("step", "step", "", itemgetter(3)),
     )
     rows = []
     for config in analysis.measured:
@@ -267,5 +267,5 @@ def why_not(rung: LadderRow) -> str:
     if verdict == "does not pay":
         return f"{rung.devices} do not pay: {short}"
     if verdict == "pays" and rung.gain is not None:
-        return f"{rung.devices} are not shown to beat {rung.gain.smaller}"
+        return f"{rung.devices} are not shown to beat {rung.smaller}"
     return f"{rung.devices} are {verdict}"

@@ -6,7 +6,6 @@ alone are Markdown; they are constants of this room and hold nothing from a reco
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -56,14 +55,6 @@ def figure_columns(table: str) -> list[Column]:
 def column_of(figure: Figure[Row]) -> Column:
     align: Literal["left", "right"] = "left" if figure.text is str else "right"
     return Column(figure.key, figure.heading, figure.unit, figure.of, figure.text, align)
-
-
-def item(position: int) -> Read:
-    """Reads a row that is a sequence already."""
-    return operator.itemgetter(position)
-
-
-NAME = words("configuration", "configuration", lambda config: config.label)
 
 
 @dataclass(frozen=True)

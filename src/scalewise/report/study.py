@@ -1,10 +1,7 @@
 """The files and pictures of the published studies, by their names, from measured records.
 
-``scalewise report FOLDER --study`` writes them into ``study`` beside the report. Figures are those
-of the report itself; what was not measured is empty, never zero.
-
-Memory is per device, over time and in total. It is no measure of load balance under data
-parallelism, so the picture of balance shows arrival beside it.
+``scalewise report FOLDER --study`` writes them into ``study`` beside the report. Memory is no
+measure of load balance under data parallelism, so the picture of balance shows arrival beside it.
 """
 
 from __future__ import annotations
@@ -81,13 +78,11 @@ def build_study(
     warmup_epochs: int = 1,
     datasets: Sequence[str] = (),
 ) -> tuple[list[Path], list[str]]:
-    """Write every file that the sweep's records can fill.
+    """Write every file that the sweep's records can fill into ``study`` of ``report_to``.
 
-    Returns their paths, in ``study`` of ``report_to`` (by default the sweep's report), and a line
-    for each plot that could not be written. The first
-    ``warmup_epochs`` are in no epoch time; no ``datasets`` are all of them. Raises
-    :class:`~scalewise.records.RecordError` where there is no cell at all, and ValueError where
-    ``datasets`` has one that the sweep does not.
+    Returns their paths, and a line for each plot that could not be written. The first
+    ``warmup_epochs`` are in no epoch time; no ``datasets`` are all of them. Raises RecordError
+    where there is no cell at all, and ValueError for a data set that the sweep does not have.
     """
     analysis = _select(analysis_of(sweep), datasets)
     folder = own_folder(report_folder(analysis, report_to) / "study")

@@ -67,30 +67,6 @@ def test_a_row_is_matched_with_the_one_that_differs_least_in_what_is_freed(tmp_p
     assert [match.changed for match in compare(both, both, "optimizer").matches] == [(), ()]
 
 
-def mixture(path: Path, *commits: str) -> Sweep:
-    """Repeats of one configuration, each at a commit of its own."""
-    config = {"sweep": {"allow_mixed": True}}
-    specs = repeats(Spec(config=config), STEADY[: len(commits)])
-    each = [replace(s, commit=c) for s, c in zip(specs, commits, strict=True)]
-    return load_sweep(write_sweep(path, each))
-
-
-def test_a_mixture_in_the_declared_factor_is_compared_and_said(tmp_path: Path) -> None:
-    a = mixture(tmp_path / "a", "x", "y", "y")
-    b = mixture(tmp_path / "b", "z", "z", "z")
-    found = compare(a, b, "code")
-    assert "differs: code.commit: x | y against z" in comparison_section(found).texts
-
-
-def test_a_mixture_equals_only_the_same_mixture(tmp_path: Path) -> None:
-    a = mixture(tmp_path / "a", "x", "y", "y")
-    b = mixture(tmp_path / "b", "y", "y", "y")
-    (refused,) = compare(a, b, "gpu").unmatched
-    assert refused.reason == "the nearest in A differs in code.commit: x | y against y"
-    same = compare(a, mixture(tmp_path / "c", "y", "x", "x"), "gpu")
-    assert len(same.matches) == 1
-
-
 def test_an_interval_excludes_1_where_a_change_is_shown_and_only_there(tmp_path: Path) -> None:
     """0.45 (0.25-0.80) stood under "no difference shown": corrected was the p-value alone."""
     models = [Spec(model=f"m{i}") for i in range(6)]
@@ -164,11 +140,6 @@ def test_a_metric_has_a_winner_only_where_a_tie_is_excluded(tmp_path: Path) -> N
     (open_,) = workloads([h200, noisy])
     assert open_.fastest.entry is None
     assert {e.name for e in open_.fastest.rivals} >= {"A ddp x2", "B ddp x2"}
-
-
-def test_two_runs_win_nothing(tmp_path: Path) -> None:
-    (work,) = workloads([analysed(tmp_path, *runs(Spec(), DDP, factors=STEADY_3[:2]))])
-    assert {winner.entry for winner in work.winners} == {None}
 
 
 def test_devices_of_one_folder_stand_side_by_side_and_unlike_memories_do_not_compete(

@@ -1,6 +1,5 @@
 """Known prices and times in, known cost out; a price that is not known has its reason."""
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -166,19 +165,6 @@ def test_the_ratio_needs_no_price_but_knows_two_unequal_ones(tmp_path: Path) -> 
     dear = replace(costs[multi], price=replace(LIST, usd_per_hour=7.5))
     assert ratio({**costs, multi: dear}) == pytest.approx(1.5 / pair.efficiency.value)
     assert ratio({**costs, multi: Cost(None, None, "?")}) is None
-
-
-def test_the_shipped_profile_prices_a_run_on_auto(tmp_path: Path) -> None:
-    found = analysed(tmp_path, Spec())
-    (cost,) = found.costs.values()
-    value = expected_usd(Spec(), cost.price.usd_per_hour)
-    assert cost.usd_per_million_samples.value == pytest.approx(value, rel=1e-3)
-    assert math.isfinite(value) and value > 0
-
-
-# Hours and USD of a number of samples, from known rates and prices.
-PRICE = {"usd_per_hour": 3.6, "source": "invoice", "date": "2026-11"}
-PRICED = {"hardware": {"name": "auto", "price": PRICE}}
 
 
 @pytest.mark.parametrize(

@@ -50,18 +50,3 @@ def test_the_simulated_looks_are_the_shipped_ones(
             assert (because is not None) == (looked.stop[row, 0] == i)
             if because is not None:
                 break
-
-
-def test_a_budget_ends_what_does_not_fit() -> None:
-    """Two pairs, one of which is decided at once: rounds of the other are added while they fit."""
-    looks = (3, 5, 8)
-    found = np.array([[[1, -1]], [[1, -1]], [[1, 0]]])
-    looked = deciding_cost.Looked(
-        np.array([2, 4]), np.array([[1, 0]]), np.array([1, 0]), found, np.array([[0, 2]]), looks
-    )
-    # 6 rounds to the first look, 2 more to the next, 3 more to the one that decides.
-    for budget_s, runs, undecided in ((10.0, 3, 0.5), (80.0, 5, 0.5), (110.0, 8, 0.0)):
-        reached = deciding_cost.reach(looked, round_s=10.0, budget_s=budget_s)
-        assert reached.undecided == undecided
-        assert reached.device_time == pytest.approx((3 * 3 + 5 * runs) / (50 * 8))
-        assert reached.minutes == pytest.approx(10.0 * (3 + runs) / 60)

@@ -37,13 +37,6 @@ def energy(one: DeviceSeries, start: float, end: float) -> DeviceEnergy:
     return measure_energy(one, _GPU, (start, end))
 
 
-def test_constant_power_is_power_times_time() -> None:
-    found = energy(series([500.0] * 11, {0: 1000.0, 10: 6000.0}), 102.5, 107.0)
-    assert found.timed_j == pytest.approx(500 * 4.5)
-    assert found.source == "counter"
-    assert found.run_j == pytest.approx(5000)
-
-
 def test_the_counter_tells_how_much_and_the_samples_when() -> None:
     # Power samples read 10 % low, and all the work is in the second half.
     power = [90.0] * 6 + [630.0] * 5

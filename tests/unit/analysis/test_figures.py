@@ -12,7 +12,6 @@ from scalewise.analysis import (
     number,
     ratio,
 )
-from scalewise.analysis.decisions import _judge
 from scalewise.analysis.figures import confidence, interval_words, no_bound, value_in_columns
 from scalewise.analysis.statistics import (
     Interval,
@@ -90,36 +89,21 @@ def test_two_runs_that_differ_bound_nothing_and_nothing_reads_0_00() -> None:
     assert wild.interval.low < 0.005
     assert ratio(wild) == "1.93 (no useful bound from 2 runs)"
     assert interval_words(wild) == "no useful bound from 2 runs"
-    found = judge(wild, 2)
-    assert found.verdict == "undecided"
-    few = "speedup 1.93 on 2 devices, from 2 and 2 runs: a verdict needs 3; add repeats"
-    assert found.reason == few
     three = judge(estimate_ratio([10.0, 310.0, 9000.0], [90.0, 92.0, 91.0]), 2)
-    assert three.reason.startswith(
-        "speedup 3.33 on 2 devices (no useful bound from 3 runs, 3 and 3 runs): "
-        "1.10x is wanted; add repeats"
-    )
+    assert judge(wild, 2).verdict == three.verdict == "undecided"
+    assert "(no useful bound from 3 runs, 3 and 3 runs)" in three.reason
     assert estimate(estimate_positive([40.0, 210.0])) == "91.7 (no useful bound from 2 runs)"
     uneven = RatioEstimate(1.93, (2, 3), wild.interval, 0.5)
     assert ratio(uneven) == "1.93 (no useful bound from 2 and 3 runs)"
-    assert [_judge("a", "b", None, n)[1].split()[1] for n in (1, 2)] == ["other", "others"]
-    assert _judge("ddp", "single", wild, 0)[1].startswith(
-        "ddp gives 1.93 times the samples/s of single (no useful bound from 2 runs), which may be"
-    )
 
 
 def test_a_wide_interval_that_still_bounds_keeps_its_digits() -> None:
     wide = RatioEstimate(0.4, (3, 3), Interval(0.0191, 17.6), 0.4)
     assert ratio(wide) == "0.40 (0.019-17.60)"
-    assert judge(wide, 2).reason == (
-        "speedup 0.40 on 2 devices (95 % interval 0.019-17.60, 3 and 3 runs): 1.10x is wanted; "
-        "add repeats: more than 50 more runs of each"
-    )
     slow = RatioEstimate(0.05, (3, 3), Interval(0.004, 0.62), 0.01, paired=True)
-    assert judge(slow, 2).reason == (
-        "speedup 0.05 on 2 devices (95 % interval 0.004-0.62, 3 pairs), efficiency 0.025: "
-        "slower than one device"
-    )
+    told = judge(slow, 2)
+    assert (told.verdict, told.short) == ("does not pay", "slower than one device")
+    assert "(95 % interval 0.004-0.62, 3 pairs), efficiency 0.025" in told.reason
 
 
 def test_an_interval_that_bounds_nothing_is_null_with_its_reason() -> None:

@@ -56,13 +56,6 @@ def test_runs_are_compared_with_those_on_the_same_hosts(
     assert [pair.speedup.n for pair in found.pairs] == [(4, 4)] * (not refused)
 
 
-def test_a_comparison_of_gpus_frees_the_host_and_one_of_code_does_not(tmp_path: Path) -> None:
-    here, there = on(Spec(), HERE), on(Spec(), THERE)
-    assert len(compared(tmp_path / "gpu", here, there, "gpu").matches) == 1
-    (unmatched,) = compared(tmp_path / "code", here, there, "code").unmatched
-    assert [difference.field for difference in unmatched.differing] == ["host"]
-
-
 def test_unknown_code_does_not_equal_unknown_code(tmp_path: Path) -> None:
     unknown = repeats(replace(Spec(), commit=None), FACTORS)
     multi = repeats(replace(DDP, commit=None), FACTORS)
@@ -96,12 +89,6 @@ def test_a_commit_beside_the_hash_of_the_sources_sets_nothing_aside(tmp_path: Pa
         told = {"commit": str(at), "diff_sha256": str(at), SOURCE_SHA256: "0" * 64}
         folder.save_provenance(replace(known, code=told))
     assert fields(analyse(load_sweep(path)).refused) == []
-
-
-def test_repeats_of_two_protocols_are_compared_with_nothing(tmp_path: Path) -> None:
-    old = [replace(run, protocol=1) for run in repeats(DDP, FACTORS[:2])]
-    new = [replace(run, repeat=run.repeat + 2) for run in repeats(DDP, FACTORS[:3])]
-    assert fields(analysed(tmp_path, *repeats(Spec(), FACTORS), *old, *new).refused) == ["protocol"]
 
 
 def test_sides_of_two_protocols_are_refused_whatever_the_factor(tmp_path: Path) -> None:

@@ -40,15 +40,6 @@ def labels(path: Path, *specs: Spec) -> set[str]:
             [Spec(config=adam(0.1)), Spec(config=adam(0.01))],
             {"large single x1 lr=0.1", "large single x1 lr=0.01"},
         ),
-        (
-            [Spec(config=adam(lr), batch_size=b) for lr in (0.1, 0.01) for b in (32, 64)],
-            {
-                "large single x1 batch_size=32 lr=0.1",
-                "large single x1 batch_size=32 lr=0.01",
-                "large single x1 batch_size=64 lr=0.1",
-                "large single x1 batch_size=64 lr=0.01",
-            },
-        ),
         # Arguments that come with another optimizer are told by its name.
         (
             [Spec(), Spec(config={"optimizer": {"name": "sgd", "lr": 0.5, "momentum": 0.9}})],
@@ -218,12 +209,6 @@ def test_the_modules_own_is_named_and_its_settings_are_not_the_configurations(
     assert f"optimizer={OWN}" in shared
     assert "lr=" not in shared
     assert not [p for cell in sweep.cells for p in cell.problems]
-
-
-def test_the_configured_one_is_named_where_it_was_used(tmp_path: Path) -> None:
-    sweep = load_sweep(sweep_of(tmp_path, Spec(), DDP, own=None))
-    assert optimizers(sweep) == {"adam"}
-    assert "lr=0.001" in lines_of(analyse(sweep), "scaling")[0]
 
 
 def test_a_cell_that_did_not_finish_has_that_of_its_model(tmp_path: Path) -> None:

@@ -95,12 +95,6 @@ def test_a_lost_plan_still_finds_the_cells(tmp_path: Path) -> None:
     assert len(analyse(sweep).pairs) == 1
 
 
-def test_the_folder_of_one_run_is_a_sweep_of_one_cell(tmp_path: Path) -> None:
-    path = write_sweep(tmp_path, [Spec()])
-    sweep = load_sweep(next(path.glob("000-*")))
-    assert [c.state for c in sweep.cells] == ["done"]
-
-
 @pytest.mark.parametrize("exists", [True, False])
 def test_a_folder_with_nothing_in_it_is_one_clear_error(tmp_path: Path, exists: bool) -> None:
     path = tmp_path / "empty"

@@ -214,14 +214,6 @@ def test_a_best_value_that_is_the_last_stands_once_beside_the_other_sweep(tmp_pa
     assert compare(a, unlogged).matches[0].learned[0].after is None
 
 
-def test_what_two_models_learned_stands_below_the_names_of_both(tmp_path: Path) -> None:
-    models = (replace(WIDE, model="large"), replace(WIDE, model="medium"))
-    large, medium = (accuracies(tmp_path / one.model, seeds(one), (0.3,) * 3) for one in models)
-    for other, named in ((medium, {"large", "medium"}), (large, {"large"})):
-        title = comparison_section(compare(other, large)).table("learned").title
-        assert {"large", "medium"} & {*title.split()} == named
-
-
 def test_repeats_of_a_seed_are_one_sample_of_what_it_learns(tmp_path: Path) -> None:
     write_sweep(tmp_path, [replace(WIDE, seed=s, repeat=r) for s in (1, 2) for r in (0, 1)])
     for number, value in enumerate((0.5, 0.5, 0.7, 0.7)):

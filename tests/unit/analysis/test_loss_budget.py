@@ -13,11 +13,10 @@ import pytest
 from fakes.recorded import DDP, DDP_MS, SINGLE_MS, Spec, analysed, with_devices, with_ranks
 from fakes.simulated_training import Delay, Training, simulate
 from scalewise.analysis import Configuration, Run
-from scalewise.analysis.loss_budget import LossBudget, _lost_to_clocks, make_budget
+from scalewise.analysis.loss_budget import LossBudget, make_budget
 from scalewise.analysis.run import measure_run
 from scalewise.records import STEP_DTYPE, StepSeries
 
-ROOT = Path(__file__).parents[3]
 ALONE = Spec()
 
 GPU_MS = {"forward": 8.0, "backward": 16.0, "optimizer": 1.0}
@@ -226,15 +225,6 @@ def test_a_late_host_is_the_limit_of_one_device_and_two_and_other_pairs_have_non
             assert [loss.cause for loss in budget.limits] == limits
         # A baseline of which nothing was timed is no ideal.
         assert budget_of(multi, with_steps(single)).ideal_ms is None
-
-
-def test_the_rank_that_is_waited_for_is_named() -> None:
-    single, multi = pair("early host")
-    baseline = configuration(single)
-    for name, rank in (("slow GPU", 1), ("slow GPUs in turns", None)):
-        budget = make_budget(configuration(planted(multi, name, 5.0)), baseline)
-        (waiting,) = budget.limits
-        assert (waiting.cause, waiting.rank) == ("waiting", rank)
 
 
 def test_without_activity_work_and_lateness_are_one_loss() -> None:
@@ -468,13 +458,3 @@ def test_the_side_with_the_lower_clock_gets_the_other_ones(
     )
     found = budget_of(*sides).at_equal_clocks
     assert found == (factor and pytest.approx(factor, rel=1e-3))
-
-
-@pytest.mark.parametrize(
-    ("work_ms", "ratio", "lost_ms"), [(10.0, 0.9, 1.0), (10.0, 0.995, 0.0), (None, 0.9, 0.0)]
-)
-def test_clocks_lose_a_share_of_the_devices_work_and_nothing_where_that_is_unknown(
-    work_ms: float | None, ratio: float, lost_ms: float
-) -> None:
-    parts: Any = {} if work_ms is None else {"device_work": work_ms}
-    assert _lost_to_clocks(parts, ratio) == pytest.approx(lost_ms)

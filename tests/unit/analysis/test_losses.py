@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fakes.recorded import DDP, Spec, swept, write_sweep
-from scalewise.analysis import CellRecords, Run, configurations, load_sweep
+from fakes.recorded import DDP, swept
+from scalewise.analysis import CellRecords, Run
 from scalewise.analysis.losses import (
     LossCurve,
     divergence,
@@ -17,7 +17,6 @@ from scalewise.analysis.losses import (
     loss_curve,
 )
 from scalewise.analysis.run import measure_run
-from scalewise.analysis.scaling import pair_all
 from scalewise.analysis.steps import NotMeasuredError
 from scalewise.records import BACKWARD_LOSS, MetricRow
 
@@ -122,35 +121,6 @@ def test_one_diverged_rank_is_a_diverged_run(ddp: CellRecords) -> None:
 def test_steps_that_a_rank_lacks_have_no_mean(ddp: CellRecords) -> None:
     run = measured(ddp, {0: rows(0, 16, (4.0, 2.0)), 1: rows(1, 16, (1.0,))})
     assert (run.loss_history.samples, run.loss_history.values) == ((320,), (2.5,))
-
-
-UNLIKE = replace(DDP, rank_losses={0: 0.125, 1: -0.125})
-"""Rank 0's samples are harder than rank 1's; both together are those of one device."""
-
-
-def test_two_devices_are_compared_by_all_their_samples(tmp_path: Path) -> None:
-    pairs, _ = pair_all(configurations(swept(tmp_path, Spec(), UNLIKE)))
-    loss = pairs[0].loss
-    assert (loss.name, loss.multi) == ("train_loss", pytest.approx(loss.single))
-
-
-def test_where_only_rank_0_is_left_the_comparison_says_so(tmp_path: Path) -> None:
-    path = write_sweep(tmp_path, [Spec(), UNLIKE])
-    (lost,) = path.glob("*-ddp-*/metrics/rank1.jsonl")
-    lost.unlink()
-    pairs, _ = pair_all(configurations(load_sweep(path)))
-    loss = pairs[0].loss
-    assert loss.name == "train_loss of rank 0"
-    assert loss.multi - loss.single == pytest.approx(0.125)
-
-
-def test_models_that_never_met_are_not_compared_by_their_loss(tmp_path: Path) -> None:
-    path = write_sweep(tmp_path, [Spec(), UNLIKE])
-    (result,) = path.glob("*-ddp-*/result.json")
-    result.write_text(result.read_text().replace('"models": 1', '"models": 2'))
-    pairs, _ = pair_all(configurations(load_sweep(path)))
-    assert pairs[0].verdict == "ceiling"
-    assert pairs[0].loss is None
 
 
 # Which loss is compared, which is drawn, and what a diverged run says.

@@ -7,7 +7,7 @@ import pytest
 
 from fakes.recorded import DDP, Spec, one_run, step_ms, with_ranks
 from scalewise.analysis import Run
-from scalewise.analysis.mfu import find_doctor, measure_mfu
+from scalewise.analysis.mfu import measure_mfu
 from scalewise.records import (
     DeviceFacts,
     DeviceInfo,
@@ -16,7 +16,6 @@ from scalewise.records import (
     HostFacts,
     RankMeasurements,
     Timing,
-    save_record,
 )
 
 FLOPS = 12e6  # what the recorded cells declare
@@ -86,10 +85,3 @@ def test_a_model_without_declared_flops_has_none(tmp_path: Path) -> None:
     found = measure_mfu(with_data_sheet(with_ranks(run, {"flops_per_sample": None})))
     assert found.figures == ()
     assert "declares no FLOPs" in found.missing["data sheet"]
-
-
-def test_the_examination_beside_the_cells_is_found(tmp_path: Path) -> None:
-    assert find_doctor(tmp_path) is None
-    save_record(tmp_path, doctor((DeviceInfo("cpu", "a CPU"), 0.1)))
-    found = find_doctor(tmp_path)
-    assert found.ranks[0].gemm[1].tflops == 0.1

@@ -36,7 +36,6 @@ from scalewise.analysis.scaling import pair_all
 from scalewise.analysis.statistics import Interval
 from scalewise.analysis.verdict import (
     judge,
-    sample_cost,
     seed_label,
     wanted_speedup,
 )
@@ -58,17 +57,6 @@ def test_speedup_and_efficiency_of_a_known_pair(tmp_path: Path) -> None:
     assert "lost 1.20 ms a step: 0.600 exposed transfer" in found.say_why(pair)
 
 
-def test_weak_scaling_compares_global_throughput_at_the_same_batch_per_device(
-    tmp_path: Path,
-) -> None:
-    weak = replace(DDP, scaling="weak", phases_ms={**SINGLE_MS, "exposed_comm": 1.0})
-    single = Spec(scaling="weak")
-    found = analysed(tmp_path, *repeats(single, STEADY), *repeats(weak, STEADY))
-    (pair,) = found.pairs
-    assert pair.speedup.value == pytest.approx(2 * 10.0 / 11.0, rel=1e-4)
-    assert "lost 1.00 ms a step: 1.00 exposed transfer" in found.say_why(pair)
-
-
 @pytest.mark.parametrize(
     ("field", "change"),
     [
@@ -86,6 +74,7 @@ def test_weak_scaling_compares_global_throughput_at_the_same_batch_per_device(
         ("code.commit", {"commit": "ffffffffffff"}),
         ("co_tenancy", {"co_tenants": ("other-cell",)}),
         ("emulated", {"emulated": ("NCCL_P2P_DISABLE=1",)}),
+        ("started", {"started": "forked"}),
         ("data_file.path", {"data": {"path": "200 bytes"}}),
     ],
 )
@@ -122,21 +111,6 @@ def test_unknown_provenance_cannot_be_shown_to_be_equal(tmp_path: Path) -> None:
     (next(path.glob("001-*")) / "provenance.json").unlink()
     (refused,) = analyse(load_sweep(path)).refused
     assert "torch: 2.13.0 against unknown" in refused.reason
-
-
-def test_each_configuration_finds_its_own_twin_among_many(tmp_path: Path) -> None:
-    specs = [
-        replace(s, model=model, batch_size=batch)
-        for model in ("medium", "large")
-        for batch in (64, 128)
-        for s in (Spec(), DDP)
-    ]
-    found = analysed(tmp_path, *specs)
-    assert len(found.pairs) == 4
-    for pair in found.pairs:
-        assert pair.multi.name("model") == pair.single.name("model")
-        assert pair.multi.identity["batch"] == pair.single.identity["batch"]
-    assert len({c.label for c in found.configurations}) == 8
 
 
 def test_a_twin_that_failed_is_named_with_its_reason(tmp_path: Path) -> None:
@@ -198,36 +172,12 @@ def test_of_too_few_runs_nothing_is_certain() -> None:
     assert found.more == "at least 1 more run of each, 30 s"
 
 
-def test_what_a_sample_costs_is_devices_over_speedup() -> None:
-    speedup = RatioEstimate(math.sqrt(1.8 * 1.99), (5, 5), Interval(1.8, 1.99), 0.01)
-    cost = sample_cost(speedup, 2)
-    assert cost.value == pytest.approx(2 / speedup.value)
-    assert (cost.interval.low, cost.interval.high) == pytest.approx((2 / 1.99, 2 / 1.8))
-
-
 @pytest.mark.parametrize(
     ("speedup", "label"),
     [(1.1, "beneficial"), (1.09, "marginal"), (0.95, "marginal"), (0.94, "single")],
 )
 def test_the_seeds_label(speedup: float, label: str) -> None:
     assert seed_label(speedup) == label
-
-
-def test_work_too_small_to_divide_is_the_reason(tmp_path: Path) -> None:
-    stuck = {**DDP_MS, "forward": 3.0, "backward": 6.0, "exposed_comm": 0.3}
-    found = analysed(
-        tmp_path, *repeats(Spec(), STEADY), *repeats(replace(DDP, phases_ms=stuck), STEADY)
-    )
-    (pair,) = found.pairs
-    assert pair.verdict == "does not pay"
-    assert "lost 5.20 ms a step: 4.50 compute that did not shrink" in found.say_why(pair)
-
-
-def test_loss_is_compared_at_equal_samples(tmp_path: Path) -> None:
-    weak = replace(DDP, scaling="weak")  # feeds twice the samples in as many steps
-    (pair,) = analysed(tmp_path, Spec(scaling="weak"), weak).pairs
-    assert pair.loss.samples == 60 * 128
-    assert pair.loss.multi > pair.loss.single  # half the steps
 
 
 def logged(path: Path, cell: str, losses: Mapping[int, float], scored: float | None = None) -> None:
@@ -314,25 +264,15 @@ def test_a_data_module_that_divides_its_batch_scales_strongly(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("runs", "said"),
-    [
-        ([1.0], "from 1 and 1 runs: a verdict needs 3; run the script 4 more times on each number"),
-        ([1.0, 1.4, 0.7], "1.10x is wanted; run the script again on each number of devices"),
-    ],
+    ("runs", "said"), [([1.0], "script 4 more times on"), ([1.0, 1.4, 0.7], "script again on")]
 )
 def test_a_script_of_ones_own_is_told_to_run_again_not_to_set_repeats(
     tmp_path: Path, runs: list[float], said: str
 ) -> None:
-    single, multi = monitored(Spec(), 64), monitored(DDP, 32)
-    specs = [*repeats(single, runs), *repeats(multi, runs[::-1])]
-    (pair,) = analysed(tmp_path / "own", *specs).pairs
-    assert said in pair.judgement.reason
+    specs = [*repeats(monitored(Spec(), 64), runs), *repeats(monitored(DDP, 32), runs[::-1])]
+    (pair,) = analysed(tmp_path, *specs).pairs
+    assert said in pair.judgement.reason and "repeats" not in pair.judgement.reason
     assert not pair.speedup.paired
-    assert "repeats" not in pair.judgement.reason
-    in_sweep = [*repeats(Spec(), runs), *repeats(DDP, runs[::-1])]
-    (pair,) = analysed(tmp_path / "sweep", *in_sweep).pairs
-    assert "add repeats" in pair.judgement.reason
-    assert pair.speedup.paired
 
 
 def test_beside_single_devices_of_either_batch_a_monitored_script_scales_weakly(

@@ -59,17 +59,6 @@ def test_no_cv_of_positive_runs_is_more_than_is_possible() -> None:
     assert statistics.estimate_positive(RUNS_A).cv == statistics.estimate_mean(RUNS_A).cv
 
 
-def test_one_run_has_no_interval_and_no_spread() -> None:
-    estimate = statistics.estimate_mean([100.0])
-    assert estimate.interval is None
-    assert estimate.sd is None
-    assert estimate.cv is None
-    assert "one run" in (verdict.stability_warning(estimate) or "")
-    ratio = statistics.estimate_ratio([100.0], [50.0, 51.0])
-    assert ratio.interval is None
-    assert ratio.p_value is None
-
-
 def test_ratio_interval_is_welch_on_logs() -> None:
     ratio = statistics.estimate_ratio(RUNS_A, RUNS_B)
     expected = stats.ttest_ind(np.log(RUNS_A), np.log(RUNS_B), equal_var=False)

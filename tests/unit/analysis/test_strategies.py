@@ -91,7 +91,7 @@ def test_independent_replicas_are_a_ceiling_and_no_verdict(tmp_path: Path) -> No
     labels = {c.label: c for c in analysis.measured}
     ceiling = labels["large task_parallel x2 (2 models)"]
     pair = analysis.pair(ceiling)
-    assert pair.verdict == "ceiling"
+    assert (pair.verdict, pair.loss) == ("ceiling", None)
     assert "2 independent models, not one" in analysis.say_why(pair)
     assert pair.seed_label is None, "a study about training says nothing of it"
 
@@ -211,11 +211,6 @@ def test_idle_is_what_is_neither_forward_nor_backward(tmp_path: Path, kind: str)
     assert losses(config)["stages"] == pytest.approx(2.0, rel=0.02)
 
 
-def test_stages_that_hardly_idle_are_no_limit(tmp_path: Path) -> None:
-    busy = replace(PIPE, phases_ms={**PIPE_MS, "other": 0.2})
-    assert "stages" not in losses(in_stages(tmp_path, busy))
-
-
 def test_stages_are_not_compared_as_if_they_did_the_same(tmp_path: Path) -> None:
     late = replace(PIPE, phases_ms={**PIPE_MS, "other": 3.0}, slow_ranks_ms={1: 3.0})
     config = in_stages(tmp_path, late)
@@ -226,22 +221,9 @@ def test_stages_are_not_compared_as_if_they_did_the_same(tmp_path: Path) -> None
     assert set(losses(config)) == {"stages", "unexplained"}
 
 
-def test_the_verdict_blames_waiting(tmp_path: Path) -> None:
-    analysis = pipelined(tmp_path, PIPE)
-    (pair,) = analysis.pairs
-    assert "2.01 waiting for other pipeline stages" in analysis.say_why(pair)
-
-
 def test_the_anatomy_calls_idle_time_what_it_is(tmp_path: Path) -> None:
     analysis = pipelined(tmp_path, PIPE)
     rows = {row["configuration"]: row for row in cells(analysis, "anatomy", "anatomy")}
     single, pipe = rows["large single x1"], rows["large pipeline x2"]
     assert (pipe[IDLE], pipe["callbacks and loops"]) == ("2.01", "-")
     assert (single[IDLE], single["callbacks and loops"]) == ("-", "0.201")
-
-
-def test_without_a_pipeline_there_is_nothing_to_say(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [Spec(phases_ms=SINGLE_MS), DDP])
-    for cell in load_sweep(tmp_path).cells:
-        run = measure_run(cell)
-        assert (run.balance is not None) == (run.world_size == 2)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fakes.recorded import DDP, SINGLE_MS, Spec, analysed, repeats, step_ms, swept, write_sweep
+from fakes.recorded import DDP, SINGLE_MS, Spec, analysed, repeats, swept, write_sweep
 from fakes.sections import lines_of
 from fakes.step_files import common_steps
 from scalewise.analysis import Configuration, Run, analyse, load_sweep
@@ -96,16 +96,6 @@ def test_what_cannot_be_measured_says_why(
         measure_throughput(common_steps(ranks, world_size))
 
 
-@pytest.mark.parametrize("spec", [Spec(), DDP, Spec(kind="cpu")])
-def test_a_recorded_run_gives_the_throughput_it_was_written_with(
-    tmp_path: Path, spec: Spec
-) -> None:
-    cell = swept(tmp_path, spec).cells[0]
-    measured = measure_throughput(common_steps(cell.steps, spec.devices))
-    assert measured.global_samples_per_s == pytest.approx(128 / step_ms(spec) * 1e3, rel=1e-5)
-    assert measured.timeline == ("host" if spec.kind == "cpu" else "device")
-
-
 def test_anatomy_gives_every_phase_and_none_where_nothing_was_reduced(tmp_path: Path) -> None:
     cell = swept(tmp_path, Spec()).cells[0]
     anatomy = measure_anatomy(common_steps(cell.steps, 1))
@@ -188,11 +178,6 @@ def test_a_long_step_takes_two_seconds_and_three_medians(
 
 
 # Steps of seconds: set aside, and named with their run and their length.
-def configuration(path: Path, *specs: Spec) -> Configuration:
-    (config,) = analysed(path, *specs).measured
-    return config
-
-
 def with_long(run: Run, steps: tuple[int, ...], ms: float) -> Run:
     """These steps of every rank longer by ``ms`` on both timelines."""
     series = []
@@ -224,17 +209,6 @@ def test_a_report_names_long_steps_their_run_and_their_length(
     assert (found.run, found.about) == (run.cell.planned.name, config.config_id)
     assert said in found.text
     assert any(found.text in line for line in lines_of(told, "remarks"))
-
-
-def test_a_long_step_leaves_no_trace_in_the_figures_of_a_run(tmp_path: Path) -> None:
-    slow = replace(DDP, steps=210, slow_ranks_ms={1: 1.0})
-    (run,) = configuration(tmp_path, slow).runs
-    disturbed = with_long(run, (120,), 20_000.0)
-    assert disturbed.samples_per_s == pytest.approx(run.samples_per_s, rel=1e-3)
-    assert disturbed.value("step_time_ms") == pytest.approx(run.value("step_time_ms"), rel=1e-3)
-    for line in ("host", "device"):
-        before, after = run.anatomy.mean(line), disturbed.anatomy.mean(line)
-        assert after.step_ms == pytest.approx(before.step_ms, rel=1e-3)
 
 
 def test_a_long_step_is_a_doubt_at_the_verdict(tmp_path: Path) -> None:
@@ -287,19 +261,6 @@ def test_medians_leave_the_long_steps_out(
     assert found.multi_mean_over_median == pytest.approx(1 / multi_share)
     assert found.single_mean_over_median == pytest.approx(1 / single_share)
     assert found.differs is differs
-
-
-def test_it_is_samples_of_a_step_over_the_median_of_the_records(tmp_path: Path) -> None:
-    single, multi = configurations(tmp_path)
-    ((pair,), _) = pair_all((single, multi))
-    found = pair.typical
-    means = []
-    for config in (single, multi):
-        times = [
-            np.median(run.cell.steps[0].timed().column("step", "device")) for run in config.runs
-        ]
-        means.append(float(np.exp(np.mean(np.log(times)))))
-    assert found.of_medians == pytest.approx(means[0] / means[1])
 
 
 def test_a_median_of_zero_says_nothing(tmp_path: Path) -> None:

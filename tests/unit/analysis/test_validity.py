@@ -154,15 +154,6 @@ def test_a_run_that_trained_nothing_is_doubted(
     assert [counted in line for line in said] == [True] * bool(counted)
 
 
-def test_a_comparison_with_few_such_steps_says_so(tmp_path: Path) -> None:
-    found = trained_without(tmp_path, *SIDES, without=3)
-    (pair,) = found.pairs
-    assert [(one.code, one.about) for one in pair.remarks] == [
-        ("few_untrained", pair.single.config_id)
-    ]
-    assert "one device: 3 of 60 steps trained nothing" in found.say_why(pair)
-
-
 def test_its_comparisons_are_invalid(untrained: Analysis) -> None:
     (pair,) = untrained.pairs
     assert (pair.verdict, pair.invalid[0].code) == ("invalid", "invalid_baseline")

@@ -145,7 +145,4 @@ def test_a_run_that_was_not_steady_is_doubted_and_timed_whole(tmp_path: Path) ->
     (config,) = (found := analyse(load_sweep(path))).measured
     assert config.runs[0].throughput.steps == 190
     (doubt,) = [line for line in lines_of(found, "remarks") if "not steady" in line]
-    assert doubt.endswith(
-        "the step time was not steady: it came to its last level at step 150 of 200, after half of "
-        "the timed steps or a stall; all steps from 10 on are timed"
-    )
+    assert "at step 150 of 200" in doubt and "all steps from 10 on are timed" in doubt

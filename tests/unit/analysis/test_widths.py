@@ -10,7 +10,7 @@ import pytest
 from fakes.recorded import DDP, DDP_MS, STEADY_3, Spec, repeats, step_ms, swept
 from scalewise.analysis import Analysis, analyse, fastest_of_each
 from scalewise.analysis.ranking import Ladder, devices_to_take, ladders
-from scalewise.analysis.statistics import estimate_ratio
+from scalewise.analysis.statistics import Interval, estimate_ratio
 
 OTHERS_MS = sum(DDP_MS.values()) - DDP_MS["forward"]
 
@@ -36,14 +36,13 @@ def found(path: Path, specs: Sequence[Spec], factors: Sequence[float] = STEADY_3
 def test_each_width_is_beside_the_next_smaller_one(tmp_path: Path) -> None:
     single, two, four, eight = found(tmp_path, WIDTHS[::-1])
     assert [w.devices for w in (single, two, four, eight)] == [1, 2, 4, 8]
-    assert single.pair is None
-    assert single.gain is None
-    gains = [w.gain for w in (two, four, eight) if w.gain]
-    assert [gain.smaller for gain in gains] == [1, 2, 4]
+    assert (single.pair, single.smaller, single.gain) == (None, None, None)
+    assert [w.smaller for w in (two, four, eight)] == [1, 2, 4]
     steps = [step_ms(spec) for spec in WIDTHS]
     expected = [before / after for before, after in pairwise(steps)]
-    assert [gain.ratio.value for gain in gains] == pytest.approx(expected, rel=1e-3)
-    assert [gain.step for gain in gains] == ["faster", "faster", "slower"]
+    gains = [w.gain.value for w in (two, four, eight) if w.gain]
+    assert gains == pytest.approx(expected, rel=1e-3)
+    assert [w.beats_smaller for w in (two, four, eight)] == [True, True, False]
 
 
 def test_its_interval_is_that_of_pairs_of_the_two_widths(tmp_path: Path) -> None:
@@ -54,13 +53,9 @@ def test_its_interval_is_that_of_pairs_of_the_two_widths(tmp_path: Path) -> None
     sides = [dict(enumerate(w.config.values("global_samples_per_s"))) for w in (eight, four)]
     expected = estimate_ratio(*sides)
     assert expected.paired
-    assert eight.gain.ratio == expected
-    assert four.gain.ratio == four.pair.speedup
-
-
-def test_without_repeats_nothing_is_shown(tmp_path: Path) -> None:
-    ladder = found(tmp_path, WIDTHS, [1.0])
-    assert [w.gain.step for w in ladder if w.gain] == ["not shown"] * 3
+    assert (eight.gain, four.gain) == (expected, four.pair.speedup)
+    tie = replace(expected, interval=Interval(0.9, 1.2))
+    assert eight.beats_smaller and not replace(eight, gain=tie).beats_smaller
 
 
 @pytest.mark.parametrize(
@@ -107,17 +102,11 @@ def test_of_two_placements_of_as_many_devices_the_fastest_is_the_one_before(tmp_
         for ms, gpus in ((6.0, [0, 1]), (9.0, [0, 4]))
     )
     single, *twos, four = found(tmp_path, (Spec(), near, far, wide(4, 5.0)))
-    assert [two.gain.smaller for two in twos if two.gain] == [1, 1]
-    assert four.gain.ratio.value == pytest.approx(6.0 / 5.0, rel=1e-3)
+    assert [two.smaller for two in twos] == [1, 1]
+    assert four.gain.value == pytest.approx(6.0 / 5.0, rel=1e-3)
     slower, faster = sorted(twos, key=lambda two: two.pair.speedup.value if two.pair else 0.0)
     assert fastest_of_each((single, slower, faster, four)) == (single, faster, four)
     assert fastest_of_each((single, faster, slower, four)) == (single, faster, four)
-
-
-def test_what_may_not_be_compared_with_one_device_stands_in_no_ladder(tmp_path: Path) -> None:
-    refused = wide(8, 3.0, commit="ffffffffffff")
-    ladder = found(tmp_path, (*WIDTHS[:3], refused))
-    assert [width.devices for width in ladder] == [1, 2, 4]
 
 
 def test_widths_that_differ_from_each_other_have_no_gain(tmp_path: Path) -> None:

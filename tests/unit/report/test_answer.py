@@ -22,7 +22,7 @@ from scalewise.config import conf_dir, resolve
 from scalewise.report import box, builder, plots, report_sections
 from scalewise.report.answer import MOST_WHOLE, answers, next_step, reasons
 from scalewise.report.console import rows
-from scalewise.report.findings import command, remark_lines, remarks
+from scalewise.report.findings import command, remark_lines
 from scalewise.report.page import render
 from scalewise.report.plots import answer_plot, report_plots
 from scalewise.report.sections import Line, Lines, Verbatim
@@ -100,6 +100,7 @@ def test_what_to_do_next_is_typed_and_not_tried_before(tmp_path: Path) -> None:
             "-m strategy=single,ddp strategy.devices=2",
         ),
         ("batch_size=8 seed=1 batch_size=16", "batch_size=32", "batch_size=32 seed=1"),
+        ("seed=1 'x=$HOME b' sweep.resume=/home/me/x", "seed=2", "seed=2 'x=$HOME b'"),
     ],
 )
 def test_the_command_to_paste_has_each_key_once_and_none_of_another_option(
@@ -241,12 +242,6 @@ def test_a_sweep_without_a_comparison_says_why(
     assert sum(said in text for text in texts) == 1
 
 
-def test_what_is_wrong_is_named_without_being_asked(tmp_path: Path) -> None:
-    found = analysed(tmp_path, Spec(), replace(DDP, outcome="failed"))
-    said = " ".join(printed(found, 80))
-    assert "1 failed" in said and "CUDA out of memory" in said and "wandb incomplete" in said
-
-
 def test_the_gravest_doubt_stands_with_the_number_of_all(tmp_path: Path) -> None:
     path = write_sweep(tmp_path, [*repeats(Spec(), STEADY_3), *repeats(DDP, STEADY_3)])
     edit_ranks(path, lambda rank: rank.update(steps_without_loss=1))
@@ -271,21 +266,6 @@ def test_a_remark_on_several_configurations_counts_the_runs_of_all_that_ended(
     found = analyse(load_sweep(path))
     (line,) = (one for one in remark_lines(found) if one.first.code == "untrained")
     assert len(line.about) == 2 and line.text.endswith(said)
-
-
-def test_of_several_remarks_the_report_has_as_many_lines() -> None:
-    """The terminal counts them a configuration and in all; the report lists them."""
-    found = analysis_of(kept("cpu2_matrix"))
-    listed = remark_lines(found)
-    for config, lines in zip(("gpt2_tiny", "medium"), blocks(found), strict=True):
-        (pair,) = (p for p in found.pairs if p.multi.name("model") == config)
-        sides = {pair.multi.config_id, pair.single.config_id}
-        own = [one for one in listed if sides & one.about and one.gravity != "note"]
-        said = [line.text for line in lines if line.text.startswith("Doubt")]
-        count = f" ({len(own) - 1} more in the report)" if len(own) > 1 else ""
-        assert [text.startswith(f"Doubt{count}: ") for text in said] == [True] * bool(own)
-    assert len(remarks(found).texts) == len(listed)
-    assert answers(found).texts[-1] == f"{len(listed)} remarks are in the report."
 
 
 def test_an_open_verdict_begins_with_who_held_the_cores(tmp_path: Path) -> None:
@@ -431,10 +411,3 @@ def test_a_script_without_the_other_side_is_asked_for_both(
     (said,) = [one for one in answers(analysed(tmp_path, script)).texts if "one device" in one
                or "several devices" in one]  # fmt: skip
     assert f"(scalewise run --devices {devices} -- python train.py --lr 0.1)" in said
-
-
-def test_a_resumed_script_is_told_by_what_was_typed_last(tmp_path: Path) -> None:
-    script = Spec(config={"script": {"command": "python train.py"}})
-    typed = words_of(["python", "train.py"], "2", None, "3")
-    again = with_command(analysed(tmp_path, script), shlex.join(["scalewise", *typed, "devices=4"]))
-    assert command(again) == "scalewise run --devices 4 --repeats 3 -- python train.py"

@@ -32,10 +32,6 @@ def tables() -> scalewise.report.Tables:
     return scalewise.load(KEPT)
 
 
-def test_a_sweep_shown_by_itself_is_short(tables: scalewise.report.Tables) -> None:
-    assert len(repr(tables)) < 80
-
-
 def explained(columns: Iterable[tuple[str, str]]) -> str:
     """A row of Markdown for each column and what it holds; neighbours of one meaning share it."""
     lines = [

@@ -1,7 +1,6 @@
 """The first page of a report: short, answer first, and everything it points at is there."""
 
 import re
-import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +11,8 @@ from fakes.recorded import DDP, STEADY_3, Spec, repeats, write_sweep
 from scalewise.analysis import Analysis, analyse, load_sweep
 from scalewise.report import report_sections
 from scalewise.report.builder import front_page
-from scalewise.report.findings import command
 from scalewise.report.sections import Section, markdown
 
-ROOT = Path(__file__).parents[3]
 MATRICES = ("cpu2_matrix", "h200x2_small")
 MOST_WORDS = 800
 
@@ -87,16 +84,3 @@ def test_a_long_list_is_cut_and_says_so(tmp_path: Path) -> None:
     (listed,) = (one for one in front_page(found) if one.key == "remarks")
     assert len(listed.texts) == 6
     assert "[3 more, and detail](details.md#remarks)" in page_of([listed])
-
-
-def test_the_command_can_be_pasted(analysis: Analysis) -> None:
-    typed = ("-m", "tracking.trackers=[trackio,wandb]", "a='b c'", "x=$HOME\\n", "+k={y: 1}")
-    said = command(
-        replace(
-            analysis,
-            sweep=replace(
-                analysis.sweep, command=("/home/me/train.py", *typed, "sweep.resume=/home/me/x")
-            ),
-        )
-    )
-    assert shlex.split(said) == ["python", "train.py", *typed]

@@ -12,7 +12,7 @@ from fakes.kept_sweep import analysis_of, kept
 from fakes.recorded import Spec, analysed
 from scalewise.analysis import Analysis
 from scalewise.report import report_sections
-from scalewise.report.page import MOST_POINTS, page_data, render, thinned
+from scalewise.report.page import page_data, render, thinned
 from scalewise.report.sections import printable
 
 HOSTILE = "</script><img src=x onerror=alert(1)>$\\alpha$ \x1b[31m@@PLOTLY@@ <!--"
@@ -96,19 +96,6 @@ def test_names_stay_text(analysis: Analysis) -> None:
 
 def _data_text(page: str) -> str:
     return page.partition('id="data">')[2].partition("</script>")[0]
-
-
-def test_a_thinned_curve_keeps_its_spikes() -> None:
-    x = np.arange(100_000, dtype=float)
-    y = np.ones_like(x)
-    y[[1, 54_321]] = 900.0, 1000.0
-    y[77_777] = 0.5
-    at, values = thinned(x, y)
-    assert len(at) <= MOST_POINTS
-    assert (x[1], 900.0) in zip(at, values, strict=True)
-    assert (x[54_321], 1000.0) in zip(at, values, strict=True)
-    assert min(v for v in values if v is not None) == 0.5
-    assert at == sorted(at)
 
 
 def test_few_points_stay_as_they_are() -> None:

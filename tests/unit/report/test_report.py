@@ -19,7 +19,6 @@ from rich.console import Console
 from fakes.recorded import DDP, DDP_MS, SINGLE_MS, STEADY, Spec, repeats, write_sweep
 from scalewise.cli import main
 from scalewise.cli.exits import explain, is_the_hosts_fault
-from scalewise.host import open_console
 from scalewise.records import CellFolder, RecordError
 from scalewise.report import builder, plots, study
 
@@ -141,15 +140,6 @@ def test_names_of_rows_fold_before_a_figure_does(tmp_path: Path) -> None:
     assert "12,800 (12,6" in text
     tables = text.partition("done.\n")[0].splitlines()
     assert max(len(line) for line in tables if name not in line) <= 60
-
-
-def test_a_pipe_has_no_width(
-    whole: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    builder.print_console(whole, open_console(), verbose=True)
-    text = capsys.readouterr().out
-    assert max(map(len, text.splitlines())) > 120
 
 
 HOSTILE = "=HYPERLINK(a$x^^y$ <script> ](javascript:x) ``` |b| \x1b[31m [red]\u200f" + "long" * 60

@@ -47,6 +47,7 @@ def main() -> None:
     found = {
         "summed": summed, "joined": joined(rank, distributed.get_world_size()),
         "clipped": {"own": stage.own.grad.tolist(), "shared": stage.shared.grad.tolist()},
+        "max_norm": MAX_NORM,
     }  # fmt: skip
     (Path(sys.argv[1]) / f"rank{rank}.json").write_text(json.dumps(found))
     distributed.barrier()

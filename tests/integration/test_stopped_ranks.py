@@ -13,7 +13,7 @@ from scalewise.analysis import load_sweep
 from scalewise.analysis.steps import find_long_steps, measure_throughput, timed_steps
 from scalewise.records import CellFolder, SweepFolder, read_heartbeat
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.slow
 
 STEPS = 600
 STOP_S = 3.0

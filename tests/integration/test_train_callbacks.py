@@ -7,7 +7,6 @@ import pytest
 from fakes.requests import asked
 from fakes.train_command import LEAN, Finished, Train, copy_own_code
 from scalewise.records import CellFolder, DeviceInfo, read_metrics
-from scalewise.train import RankContext, experiment
 
 SCORED = """
 import time
@@ -120,6 +119,9 @@ def test_a_run_starts_from_a_checkpoint_and_says_where_nothing_is_left(
 def test_hugging_faces_form_trains_along_a_schedule(
     tmp_path: Path, mine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Imported here alone: else every worker imports torch to find the tests.
+    from scalewise.train import RankContext, experiment
+
     monkeypatch.syspath_prepend(str(mine))
     cell = asked(
         *LEAN, "model._target_=scored.Keywords", "dataset._target_=scored.Rows", "batch_size=16",

@@ -93,7 +93,7 @@ OLDEST_PINS = $(shell grep -E '^(pytorch-lightning|torchmetrics|hydra-core|omega
 test-lightning: $(DEV) ## Test with the oldest Lightning, torchmetrics and Hydra, beside the present torch
 	@rm -rf $(LIGHTNING)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(LIGHTNING) $(OLDEST_PINS)
-	PYTHONPATH=$(CURDIR)/$(LIGHTNING) $(BIN)/python -m pytest $(LIGHTNING_TESTS) -n 2
+	PYTHONPATH=$(CURDIR)/$(LIGHTNING) $(BIN)/python -m pytest $(LIGHTNING_TESTS)
 
 # Apart from the other tests: where transformers is installed, torchmetrics loads it at every start.
 HUGGING_FACE := .venv-huggingface

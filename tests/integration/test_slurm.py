@@ -20,22 +20,16 @@ from fakes.train_command import (
     SMALL,
     Finished,
     Train,
-    copy_own_code,
     end,
     make_train,
+    makes_steps,
     wait_for,
 )
 from scalewise.analysis import load_sweep
 from scalewise.analysis.balance import audit_shards
 from scalewise.analysis.steps import find_long_steps, measure_throughput, timed_steps
 from scalewise.config import config_id, repeat_id
-from scalewise.records import (
-    CellFolder,
-    SweepFolder,
-    read_heartbeat,
-    read_shard,
-    read_steps,
-)
+from scalewise.records import CellFolder, SweepFolder, read_shard, read_steps
 from scalewise.sweep.status import StatusReader
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -77,11 +71,6 @@ MIXED = (
     "hydra.launcher.devices_per_node=2",
 )  # fmt: skip
 """Widths 1 and 2, each once sound and once with a fault, with a user's own code."""
-
-
-@pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return copy_own_code(tmp_path_factory.mktemp("user") / "elsewhere")
 
 
 @pytest.fixture(scope="module")
@@ -150,26 +139,11 @@ def test_resume_submits_only_what_is_not_done(
         assert len(list(folder.attempts())) == (0 if folder.is_done() else 2)
 
 
-def running_cell(slurm: Train, known: set[Path]) -> CellFolder:
-    """The only cell of the sweep that has just been started, once it makes steps."""
-    sweep = wait_for(lambda: slurm.sweeps() - known, "a sweep", 60).pop()
-    plan = SweepFolder(sweep)
-    wait_for(plan.plan_path.exists, "its plan")
-    ((_, folder),) = plan.cells()
-    wait_for(lambda: makes_steps(folder), "its first step", 90)
-    return folder
-
-
-def makes_steps(folder: CellFolder) -> bool:
-    beat = read_heartbeat(folder.heartbeat_path(0))
-    return beat is not None and beat.step > 0
-
-
 def started(slurm: Train, *arguments: str) -> tuple[subprocess.Popen[str], CellFolder]:
     """A sweep and its only cell, which makes steps."""
     known = slurm.sweeps()
     head = slurm.start(*arguments)
-    return head, running_cell(slurm, known)
+    return head, slurm.training(known)
 
 
 def ended(slurm: Train, head: subprocess.Popen[str], status: int) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.train_command import LEAN, Finished, Train, copy_own_code
+from fakes.train_command import LEAN, Finished, Train
 from scalewise.records import CellFolder, read_metrics
 
 SCORED = """
@@ -66,16 +66,10 @@ STOPPED = (
 
 
 @pytest.fixture(scope="module")
-def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = copy_own_code(tmp_path_factory.mktemp("callbacks") / "elsewhere")
-    (folder / "scored.py").write_text(SCORED)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def stopped(shared_train: Train, mine: Path) -> Finished:
+def stopped(shared_train: Train, elsewhere: Path) -> Finished:
     """Two ranks whose metric is best in the second of eight epochs."""
-    run = shared_train(*LEAN, *STOPPED, "strategy=ddp", cwd=mine)
+    (elsewhere / "scored.py").write_text(SCORED)
+    run = shared_train(*LEAN, *STOPPED, "strategy=ddp", cwd=elsewhere)
     assert run.status == 0, run.err
     return run
 
@@ -100,7 +94,7 @@ def test_an_early_stop_and_the_best_checkpoint_are_on_record(stopped: Finished) 
 
 
 @pytest.fixture(scope="module")
-def later(stopped: Finished, shared_train: Train, mine: Path) -> dict[str, CellFolder]:
+def later(stopped: Finished, shared_train: Train, elsewhere: Path) -> dict[str, CellFolder]:
     """Two cells that start from that checkpoint, by ``max_epochs``, and one of Hugging Face."""
     folder = stopped.only_cell()
     (kept,) = folder.load_result().ranks[0].checkpoints
@@ -110,7 +104,7 @@ def later(stopped: Finished, shared_train: Train, mine: Path) -> dict[str, CellF
         "model._target_=scored.Keywords dataset._target_=scored.Rows batch_size=16 max_steps=12 "
         "scheduler=cosine optimizer=sgd optimizer.lr=1.0 log_every_n_steps=1",
     ]
-    run = shared_train(*LEAN[1:], f"hydra.sweeper.grids={json.dumps(grids)}", "-m", cwd=mine)
+    run = shared_train(*LEAN[1:], f"hydra.sweeper.grids={json.dumps(grids)}", "-m", cwd=elsewhere)
     assert run.status == 1, run.err
     return {str(cell.load_config()["max_epochs"]): cell for _, cell in run.cells().values()}
 

@@ -14,7 +14,7 @@ import pytest
 
 from fakes.nvml import scenario as nvml
 from fakes.restart import RESTARTING, check_ran_anew
-from fakes.train_command import LEAN, SMALL, Finished, Train, copy_own_code, wait_for
+from fakes.train_command import LEAN, SMALL, Finished, Train, wait_for
 from scalewise.analysis import load_sweep
 from scalewise.records import (
     CellFolder,
@@ -47,12 +47,11 @@ def only_attempt(folder: CellFolder) -> Ending:
 
 
 @pytest.fixture(scope="module")
-def faults(shared_train: Train, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def faults(shared_train: Train, elsewhere: Path) -> Finished:
     """One sweep with a cell for each of ``FAULTS``."""
     return shared_train(
         *RESTARTING, "monitor.devices=false", "sweep.grace_s=1", "-m",
-        f"hydra.sweeper.grids={json.dumps([*FAULTS.values()])}",
-        cwd=copy_own_code(tmp_path_factory.mktemp("user") / "elsewhere"),
+        f"hydra.sweeper.grids={json.dumps([*FAULTS.values()])}", cwd=elsewhere,
     )  # fmt: skip
 
 

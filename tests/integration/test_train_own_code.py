@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fakes.step_files import common_steps
-from fakes.train_command import LEAN, Train, copy_own_code
+from fakes.train_command import LEAN, Train
 from scalewise.analysis import CellRecords, load_sweep
 from scalewise.analysis.balance import audit_shards, measure_balance
 from scalewise.analysis.comparability import differences, identity
@@ -20,12 +20,11 @@ from scalewise.records import CellFolder, StepSeries, read_shard, read_steps
 
 
 @pytest.fixture(scope="module")
-def own(shared_train: Train, tmp_path_factory: pytest.TempPathFactory) -> dict[str, CellFolder]:
+def own(shared_train: Train, elsewhere: Path) -> dict[str, CellFolder]:
     """The same model and data on one rank and on two."""
-    mine = copy_own_code(tmp_path_factory.mktemp("user") / "elsewhere")
     run = shared_train(
         *LEAN, "-m", "strategy=single,ddp", "model._target_=mine.Net", "model.width=12",
-        "dataset._target_=mine.Data", "batch_size=16", cwd=mine,
+        "dataset._target_=mine.Data", "batch_size=16", cwd=elsewhere,
     )  # fmt: skip
     assert run.status == 0, run.err
     return run.by_strategy()
@@ -80,14 +79,13 @@ MODULES = {
 
 
 @pytest.fixture(scope="module")
-def modules(shared_train: Train, tmp_path_factory: pytest.TempPathFactory) -> dict[str, CellFolder]:
+def modules(shared_train: Train, elsewhere: Path) -> dict[str, CellFolder]:
     """The cells of one sweep by their names in ``MODULES``."""
-    mine = copy_own_code(tmp_path_factory.mktemp("modules") / "elsewhere")
-    (mine / "dry.py").write_text(DRY)
+    (elsewhere / "dry.py").write_text(DRY)
     run = shared_train(
         *LEAN, "model._target_=mine.SlowModule", "max_steps=30",
         "validation=never", f"hydra.sweeper.grids={json.dumps([*MODULES.values()])}", "-m",
-        cwd=mine,
+        cwd=elsewhere,
     )  # fmt: skip
     assert run.status == 1, run.err
     assert "scalewise resume" not in run.err, "the same command would fail in the same way"

@@ -320,26 +320,18 @@ def test_two_tasks_that_each_start_the_command_train_once(slurm: Train, tmp_path
 ON_TWO_NODES = ("strategy=ddp", "strategy.devices=2", "hydra.launcher.devices_per_node=1")
 
 
-def test_a_cell_runs_across_two_nodes(slurm: Train) -> None:
-    run = slurm(*ON_SLURM, *ON_TWO_NODES, "hydra.launcher.partition=two")
-    assert run.status == 0, run.err
-    folder = run.only_cell()
-    assert "NumNodes=2" in shown(job(folder))
-    result = folder.load_result()
-    assert result.world_size == 2
-    assert [(rank.rank, rank.local_rank) for rank in result.ranks] == [(0, 0), (1, 0)]
-    assert [rank.steps_completed for rank in result.ranks] == [12, 12]
-    shards = [read_shard(folder.shard_path(rank), rank) for rank in range(2)]
-    assert audit_shards(shards, 2, 16).verdict == "sharded"
-
-
 def test_a_cell_on_two_nodes_makes_way_on_one_and_runs_anew_on_both(slurm: Train) -> None:
     head, folder = started(slurm, *PREEMPTIBLE, *ON_TWO_NODES, "hydra.launcher.partition=spread")
+    assert "NumNodes=2" in shown(job(folder))
     with urgent_job(cores=2):
         pass
     ended(slurm, head, 0)
     check_it_ran_anew(folder)
-    assert [rank.steps_completed for rank in folder.load_result().ranks] == [STEPS, STEPS]
+    ranks = folder.load_result().ranks
+    assert [(rank.rank, rank.local_rank) for rank in ranks] == [(0, 0), (1, 0)]
+    assert [rank.steps_completed for rank in ranks] == [STEPS, STEPS]
+    shards = [read_shard(folder.shard_path(rank), rank) for rank in range(2)]
+    assert audit_shards(shards, 2, 16).verdict == "sharded"
 
 
 def test_the_node_that_failed_first_is_blamed(slurm: Train, elsewhere: Path) -> None:

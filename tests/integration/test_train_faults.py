@@ -226,9 +226,7 @@ def test_a_gpu_that_vanishes_is_noted_and_training_goes_on(train: Train, tmp_pat
     """The rank computes on the CPU; the GPU it is said to have is a fake driver's."""
     scenario = nvml.Scenario().h200(1)
     scenario.fault(0, "*", nvml.GPU_IS_LOST, at=2)
-    # Without an origin it goes so long after it was first asked for, however busy the host is.
-    path = tmp_path / "scenario.txt"
-    path.write_text("\n".join(scenario.lines))
+    path = scenario.write(tmp_path / "scenario.txt", from_opening=True)
     train.environment |= nvml.variables(path)
     folder = CellFolder(tmp_path / "cell")
     sampled = ("monitor.devices=true", "monitor.interval_s=0.2")

@@ -101,8 +101,10 @@ class Scenario:
         """The driver reports an error of a GPU."""
         return self.add(f"xid {gpu} {number} {at}")
 
-    def write(self, path: Path) -> Path:
-        path.write_text("\n".join([f"origin {self.origin}", *self.lines]) + "\n", encoding="ascii")
+    def write(self, path: Path, *, from_opening: bool = False) -> Path:
+        """``from_opening``: time zero is when a process opens NVML, however busy the host is."""
+        lines = self.lines if from_opening else [f"origin {self.origin}", *self.lines]
+        path.write_text("\n".join(lines) + "\n", encoding="ascii")
         return path
 
 

@@ -102,6 +102,10 @@ class Train:
         wait_for(lambda: makes_steps(folder, planned.devices or 1, beyond), "steps", 90)
         return folder
 
+    def ranks(self) -> list[int]:
+        """The living processes of ranks."""
+        return [pid for pid, line in self.processes().items() if "scalewise.sweep.worker" in line]
+
     def processes(self) -> dict[int, str]:
         """Every living process of ours with its command line."""
         mark = f"SCALEWISE_RUNTIME_DIR={self.environment['SCALEWISE_RUNTIME_DIR']}".encode()
@@ -114,14 +118,6 @@ class Train:
             except OSError:
                 continue
         return found
-
-    def find(self, words: str, seconds: float = 60) -> int:
-        """The pid of the process with ``words`` in its command line, once there is one."""
-        return wait_for(
-            lambda: next((pid for pid, line in self.processes().items() if words in line), None),
-            f"a process {words}",
-            seconds,
-        )
 
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = 60) -> Any:

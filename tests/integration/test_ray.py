@@ -105,7 +105,7 @@ def test_a_cell_goes_to_another_node_when_its_own_is_lost_and_ctrl_c_ends_it(
         cwd=elsewhere,
     )
     folder = cluster.training(known, elsewhere)
-    raylet_of(cluster.find("sweep.worker")).kill()
+    raylet_of(cluster.ranks()[0]).kill()
 
     wait_for(lambda: second_try(folder) and makes_steps(folder), "steps on the other node", 120)
     os.kill(head.pid, signal.SIGINT)

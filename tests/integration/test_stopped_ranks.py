@@ -22,19 +22,10 @@ COMMAND = (
 )  # fmt: skip
 
 
-def rank_1(train: Train) -> int:
-    """Its process id."""
-    return next(
-        pid
-        for pid, line in train.processes().items()
-        if "scalewise.sweep.worker" in line and psutil.Process(pid).name() == "rank 1"
-    )
-
-
 def test_a_pause_of_a_rank_is_a_long_step_that_is_set_aside_and_said(train: Train) -> None:
     head = train.start(*COMMAND)
     folder = train.training(beyond=20)
-    pid = rank_1(train)
+    (pid,) = (one for one in train.ranks() if psutil.Process(one).name() == "rank 1")
     os.kill(pid, signal.SIGSTOP)
     time.sleep(STOP_S)
     os.kill(pid, signal.SIGCONT)

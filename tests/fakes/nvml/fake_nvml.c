@@ -140,9 +140,9 @@ static int between(const Gpu *a, const Gpu *b, const char *name, int otherwise) 
     return otherwise;
 }
 
-static unsigned known(const Gpu *gpu, const char *name) {
+static unsigned long long known(const Gpu *gpu, const char *name) {
     const Fact *fact = find(gpu, name);
-    return fact ? (unsigned)fact->value : 0;
+    return fact ? (unsigned long long)fact->value : 0;
 }
 
 static Result query(const Gpu *gpu, const char *name, double *value) {
@@ -152,7 +152,7 @@ static Result query(const Gpu *gpu, const char *name, double *value) {
     const Fact *fact = find(gpu, name);
     if (!fact) return NOT_SUPPORTED;
     snprintf(waits, sizeof waits, "wait.%s", name);
-    usleep(known(gpu, waits));
+    usleep((unsigned)known(gpu, waits));
     *value = fact->value + fact->number * elapsed();
     return SUCCESS;
 }
@@ -223,7 +223,7 @@ EXPORT Result nvmlDeviceGetCpuAffinity(Gpu *gpu, unsigned words, unsigned long *
     return check(gpu, "affinity");
 }
 EXPORT Result nvmlDeviceGetMigMode(Gpu *gpu, unsigned *current, unsigned *pending) {
-    *current = *pending = known(gpu, "mig");
+    *current = *pending = (unsigned)known(gpu, "mig");
     return check(gpu, "mig");
 }
 
@@ -231,20 +231,13 @@ typedef struct { unsigned long long total, free, used; } Memory;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } MemoryV2;
 EXPORT Result nvmlDeviceGetMemoryInfo(Gpu *gpu, Memory *memory) {
     /* The total is known where what is used is not. */
-    memory->total = (unsigned long long)known(gpu, "total_mib") << 20;
-    memory->used = (unsigned long long)known(gpu, "memory_mib") << 20;
-    memory->free = memory->total - memory->used;
+    *memory = (Memory){known(gpu, "total_mib") << 20, 0, known(gpu, "memory_mib") << 20};
     return check(gpu, "memory_mib");
 }
 EXPORT Result nvmlDeviceGetMemoryInfo_v2(Gpu *gpu, MemoryV2 *memory) {
     if (memory->version != 0x02000028) return VERSION_MISMATCH;
-    double mib = 0;
-    Result result = query(gpu, "memory_mib", &mib);
-    memory->total = (unsigned long long)known(gpu, "total_mib") << 20;
-    memory->used = (unsigned long long)mib << 20;
-    memory->reserved = 0;
-    memory->free = memory->total - memory->used;
-    return result;
+    memory->used = known(gpu, "memory_mib") << 20;
+    return find(gpu, "memory_mib") ? check(gpu, "memory_mib") : NOT_SUPPORTED;
 }
 
 typedef struct { unsigned gpu, memory; } Utilization;

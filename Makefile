@@ -72,9 +72,7 @@ $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 # Integration tests wait for what they started for a quarter of their time: three keep two cores busy.
 test: $(DEV) ## Run every test
 	$(BIN)/python -m pytest tests/unit -n 2
-	$(BIN)/python -m pytest tests/integration -n 3 --dist loadfile --durations=15 \
-	  -m 'not cluster and not alone'
-	$(BIN)/python -m pytest tests/integration -m 'not cluster and alone'
+	$(BIN)/python -m pytest tests/integration -n 3 --dist loadfile --durations=15
 
 test-fast: $(DEV) ## Run the unit tests
 	$(BIN)/python -m pytest tests/unit -n 2
@@ -95,7 +93,7 @@ OLDEST_PINS = $(shell grep -E '^(pytorch-lightning|torchmetrics|hydra-core|omega
 test-lightning: $(DEV) ## Test with the oldest Lightning, torchmetrics and Hydra, beside the present torch
 	@rm -rf $(LIGHTNING)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(LIGHTNING) $(OLDEST_PINS)
-	PYTHONPATH=$(CURDIR)/$(LIGHTNING) $(BIN)/python -m pytest $(LIGHTNING_TESTS) -n 2
+	PYTHONPATH=$(CURDIR)/$(LIGHTNING) $(BIN)/python -m pytest $(LIGHTNING_TESTS)
 
 # Apart from the other tests: where transformers is installed, torchmetrics loads it at every start.
 HUGGING_FACE := .venv-huggingface

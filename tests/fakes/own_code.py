@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytorch_lightning as pl
 import torch
 from torch import Tensor, nn
@@ -26,9 +27,9 @@ RANK = int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
 
 
 def samples(count: int, seed: int) -> TensorDataset:
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(count, FEATURES, generator=generator)
-    y = torch.randint(CLASSES, (count,), generator=generator)
+    drawn = np.random.default_rng(seed)
+    x = torch.from_numpy(drawn.standard_normal((count, FEATURES), np.float32))
+    y = torch.from_numpy(drawn.integers(CLASSES, size=count))
     return TensorDataset(x, y)
 
 

@@ -85,14 +85,10 @@ def _own() -> dict[str, Any]:
     """What differs from run to run, or says how the rank was started."""
     mapped = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
     kib = {line.split(":")[0]: int(line.split()[1]) for line in mapped}
-    opened = sorted(
-        str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink()
-    )
     return {
         "started": os.environ.get("SCALEWISE_STARTED", "fresh"),
         "shared_dirty_mib": kib["Shared_Dirty"] / 1024, "rss_mib": kib["Rss"] / 1024,
-        "hash": hash("seed"), "address": id(object), "opened": opened,
-        "modules": sorted(sys.modules), "parent": os.getppid(),
+        "hash": hash("seed"), "modules": sorted(sys.modules),
     }  # fmt: skip
 
 

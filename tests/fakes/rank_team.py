@@ -7,7 +7,6 @@ They are forked from a process that has imported what training needs: that takes
 
 import importlib
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -21,7 +20,7 @@ _TIMEOUT_S = 300
 
 
 def run_ranks(module: str, folder: Path, count: int) -> None:
-    """Run ``python -m module folder`` as ``count`` ranks of one process group.
+    """Run ``module.main(folder, rank)`` as ``count`` ranks of one process group.
 
     Raises AssertionError with what the ranks wrote to stderr if one of them fails or none ends.
     """
@@ -64,8 +63,7 @@ def _start(module: str, folder: str, rank: int, team: int) -> int:
         die_with_parent(team)
         os.dup2(os.open(Path(folder) / f"rank{rank}.err", os.O_WRONLY | os.O_CREAT), 2)
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        sys.argv = [module, folder]
-        runpy.run_module(module, run_name="__main__")
+        importlib.import_module(module).main(Path(folder), rank)
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()

@@ -82,17 +82,13 @@ class RecordedCell:
         folder.save_provenance(provenance(self.devices))
         self._metrics = [MetricsWriter(folder.metrics_path(r)) for r in range(ranks)]
         self._steps = [StepWriter(folder.steps_path(r)) for r in range(ranks)]
-        self._series = DeviceSeriesWriter(
-            folder.device_series_path("0123456789ab"),
-            "0123456789ab",
-            "nvml" if gpus else "process",
-            1.0,
-            tuple(
-                SampledDevice(d.uuid or f"rank{r}", r, d.name, r)
-                for r, d in enumerate(self.devices)
-            ),
-            {},
+        self._sampled = tuple(
+            SampledDevice(d.uuid or f"rank{r}", r, d.name, r) for r, d in enumerate(self.devices)
         )
+        self._series = DeviceSeriesWriter(
+            folder.device_series_path("0123456789ab"), "0123456789ab",
+            "nvml" if gpus else "process", 1.0, self._sampled, {},
+        )  # fmt: skip
 
     def train(self, steps: int) -> None:
         """Write ``steps`` more steps, a metrics row every 10 and a device sample every second."""
@@ -120,15 +116,15 @@ class RecordedCell:
             writer.flush()
 
     def _sample(self, now: float, step: int) -> None:
-        samples = {}
-        for rank, device in enumerate(self.devices):
-            name = device.uuid or f"rank{rank}"
-            read = (90.0 + rank, 12000.0 + 50 * rank)
-            if device.kind == "cuda":
-                more = 150.0 + step % 7, 60.0 + rank
-                samples[name] = DeviceSample(name, *read, *more, throttle_reasons=())
-            else:
-                samples[name] = DeviceSample(name, *read)
+        gpus = self.devices[0].kind == "cuda"
+        samples = {
+            one.id: DeviceSample(
+                one.id, 90.0 + one.index, 12000.0 + 50 * one.index,
+                *((150.0 + step % 7, 60.0 + one.index) if gpus else ()),
+                throttle_reasons=() if gpus else None,
+            )
+            for one in self._sampled
+        }  # fmt: skip
         self._series.append(now, samples, 0.1)
 
     def alert(self, alert: Alert) -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from scalewise.records import CellFolder, read_metrics, read_steps
+from fakes.twins import losses_of
+from scalewise.records import CellFolder, read_steps
 
 STEPS = 30
 RESTARTING = (
@@ -23,14 +24,9 @@ def check_ran_anew(whole: CellFolder, killed: CellFolder, rel: float) -> None:
     assert attempt.message.startswith("rank 1 was ended by SIGKILL")
     assert result.started_at >= attempt.finished_at, "the interrupted part is no part of its time"
     for rank in (0, 1):
-        expected = losses(whole, rank)
+        expected = losses_of(whole, rank)
         assert len(set(expected)) == len(expected) == STEPS, "a loss that stays proves nothing"
-        assert losses(killed, rank) == pytest.approx(expected, rel=rel, abs=0)
+        assert losses_of(killed, rank) == pytest.approx(expected, rel=rel, abs=0)
         steps = read_steps(killed.steps_path(rank), rank)
         assert steps.rows["step"].tolist() == list(range(STEPS))
         assert len(steps.timed()) == STEPS - 2
-
-
-def losses(cell: CellFolder, rank: int) -> list[float | None]:
-    rows = read_metrics(cell.metrics_path(rank))
-    return [row.values["train_loss"] for row in rows if "train_loss" in row.values]

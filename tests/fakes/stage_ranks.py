@@ -1,15 +1,11 @@
 """One of four ranks, each with one stage of a model, whose gradients are easy to add up.
 
-    python -m fakes.stage_ranks <folder>
-
 A rank holds a parameter of its own and one more, of which the first and the last hold a copy each.
 It writes what became of their gradients to ``rank<r>.json``, and which operations joined their
 results as one rank with all samples would have found them.
 """
 
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Any, get_args
 
@@ -32,8 +28,7 @@ class Part(nn.Module):
         self.shared = shared
 
 
-def main() -> None:
-    rank = int(os.environ["RANK"])
+def main(folder: Path, rank: int) -> None:
     distributed.init_process_group("gloo")
     tied, second, third = (nn.Parameter(torch.zeros(1)) for _ in range(3))
     stages = [Part(shared) for shared in (tied, second, third, tied)]
@@ -47,8 +42,9 @@ def main() -> None:
     found = {
         "summed": summed, "joined": joined(rank, distributed.get_world_size()),
         "clipped": {"own": stage.own.grad.tolist(), "shared": stage.shared.grad.tolist()},
+        "max_norm": MAX_NORM,
     }  # fmt: skip
-    (Path(sys.argv[1]) / f"rank{rank}.json").write_text(json.dumps(found))
+    (folder / f"rank{rank}.json").write_text(json.dumps(found))
     distributed.barrier()
     distributed.destroy_process_group()
 
@@ -72,7 +68,3 @@ def joined(rank: int, world: int) -> list[str]:
     mean = torch.stack(alone).mean(0)
     torch.testing.assert_close(Fusion()(data.__getitems__([rank])), mean)
     return [*get_args(Mode), "fusion"]
-
-
-if __name__ == "__main__":
-    main()

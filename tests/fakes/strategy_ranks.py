@@ -1,6 +1,6 @@
 """Many cells in one pair of processes: starting ranks takes longer than training a small model.
 
-    trained = train_variants(folder, {"single": ("strategy=single",), "ddp": ("strategy=ddp",)})
+    trained = train_variants(folder, {"ddp": (*BASE, "strategy=ddp", "strategy.devices=2")})
 
 Each variant is a list of Hydra overrides. Variants for one device run in the first rank alone,
 all others in both ranks (gloo); each is a real cell with real records below ``folder``. Names that
@@ -12,9 +12,7 @@ with ``JITTERED`` the second rank sleeps up to ``MOST_JITTER_S`` in each forward
 import json
 import os
 import random
-import sys
 import time
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -61,13 +59,11 @@ class Trained:
         return [abs(a - b) / abs(b) for a, b in pairs]
 
 
-def train_variants(
-    folder: Path, variants: Mapping[str, Sequence[str]], base: Sequence[str] = BASE
-) -> Trained:
+def train_variants(folder: Path, variants: Mapping[str, Sequence[str]]) -> Trained:
     """Train every variant. Raises AssertionError with the ranks' errors where one of them fails."""
     from fakes.requests import composer
 
-    plain = {name: composer().plain((*base, *more), 0) for name, more in variants.items()}
+    plain = {name: composer().plain(words, 0) for name, words in variants.items()}
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "variants.json").write_text(json.dumps(plain))
     run_ranks("fakes.strategy_ranks", folder, RANKS)
@@ -93,7 +89,8 @@ def global_losses(cell: Path) -> list[float]:
     return [sum(samples * losses[s] for samples, losses in parts.values()) / fed for s in steps]
 
 
-def _train_all(folder: Path, rank: int) -> None:
+def main(folder: Path, rank: int) -> None:
+    """Train all variants as one rank."""
     import torch
 
     from scalewise.config import build_cell, without_absent_groups
@@ -133,13 +130,3 @@ def _late(step: Callable[..., Any], least_s: float, most_s: float) -> Callable[.
         return step(*args, **kwargs)
 
     return late
-
-
-if __name__ == "__main__":
-    try:
-        _train_all(Path(sys.argv[1]), int(os.environ["RANK"]))
-    except BaseException:
-        # The other rank waits in a collective: end it by ending this one without its farewell.
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from scalewise.records import CellFolder, PlannedCell, SweepFolder
+from scalewise.records import CellFolder, PlannedCell, SweepFolder, read_heartbeat
 
 ROOT = Path(__file__).resolve().parents[2]
 INHERITED_PATH = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -92,6 +92,20 @@ class Train:
     def sweeps(self, cwd: Path | None = None) -> set[Path]:
         return set(((cwd or self.cwd) / "multirun").glob("*"))
 
+    def training(
+        self, before: AbstractSet[Path] = frozenset(), cwd: Path | None = None, beyond: int = 0
+    ) -> CellFolder:
+        """The only cell of a new sweep, once its ranks have made more than so many steps."""
+        sweep = SweepFolder(wait_for(lambda: self.sweeps(cwd) - before, "a sweep").pop())
+        wait_for(sweep.plan_path.exists, "its plan")
+        ((planned, folder),) = sweep.cells()
+        wait_for(lambda: makes_steps(folder, planned.devices or 1, beyond), "steps", 90)
+        return folder
+
+    def ranks(self) -> list[int]:
+        """The living processes of ranks."""
+        return [pid for pid, line in self.processes().items() if "scalewise.sweep.worker" in line]
+
     def processes(self) -> dict[int, str]:
         """Every living process of ours with its command line."""
         mark = f"SCALEWISE_RUNTIME_DIR={self.environment['SCALEWISE_RUNTIME_DIR']}".encode()
@@ -105,14 +119,6 @@ class Train:
                 continue
         return found
 
-    def find(self, words: str, seconds: float = 60) -> int:
-        """The pid of the process with ``words`` in its command line, once there is one."""
-        return wait_for(
-            lambda: next((pid for pid, line in self.processes().items() if words in line), None),
-            f"a process {words}",
-            seconds,
-        )
-
 
 def wait_for(condition: Callable[[], Any], what: str, seconds: float = 60) -> Any:
     """The first true value of ``condition``."""
@@ -121,6 +127,12 @@ def wait_for(condition: Callable[[], Any], what: str, seconds: float = 60) -> An
         assert time.monotonic() < deadline, f"waited {seconds:g} s in vain for {what}"
         time.sleep(0.05)
     return value
+
+
+def makes_steps(folder: CellFolder, ranks: int = 1, beyond: int = 0) -> bool:
+    """Whether all ranks of a cell have made more than so many steps."""
+    beats = [read_heartbeat(folder.heartbeat_path(rank)) for rank in range(ranks)]
+    return all(beat is not None and beat.step > beyond for beat in beats)
 
 
 def listening(pids: Collection[int]) -> set[str]:

@@ -37,6 +37,12 @@ def shared_train(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Train]:
     assert left == {}
 
 
+@pytest.fixture(scope="module")
+def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A user's folder with his code, whose sweeps several tests look at."""
+    return copy_own_code(tmp_path_factory.mktemp("user") / "elsewhere")
+
+
 @pytest.fixture
 def own_code(tmp_path: Path) -> Path:
     """A user's folder, elsewhere, with his code as the module ``mine``."""

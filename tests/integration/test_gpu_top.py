@@ -18,12 +18,8 @@ from fakes.nvml.scenario import GPU_IS_LOST, Scenario, environment, gpu_uuid
 _TOP = [sys.executable, "-m", "scalewise", "top"]
 
 
-def _host(tmp_path: Path, scenario: Scenario) -> dict[str, str]:
-    return environment(scenario.write(tmp_path / "scenario.txt"))
-
-
 def test_the_log_is_valid_json_however_it_ends(tmp_path: Path) -> None:
-    env = _host(tmp_path, Scenario().h200(4))
+    env = environment(Scenario().h200(4).write(tmp_path / "scenario.txt"))
     log = tmp_path / "gpu_monitoring.json"
     with subprocess.Popen(
         [*_TOP, "--stats-file", str(log), "--gpu", "2", "--interval", "0.1"], env=env
@@ -43,43 +39,28 @@ def test_the_log_is_valid_json_however_it_ends(tmp_path: Path) -> None:
     assert {row[3]["memory_used"] for row in rows} == {10_240 + 3 * 1024}
 
 
-class _Terminal:
-    """A program on a pseudo-terminal of 80x24."""
-
-    def __init__(self, command: list[str], env: dict[str, str] | None) -> None:
-        self._parent, child = pty.openpty()
-        fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        self._before = termios.tcgetattr(child)
-        self._child = child
-        self.process = subprocess.Popen(
-            command, env={**(env or os.environ), "TERM": "xterm", "COLUMNS": "80", "LINES": "24"},
-            stdin=child, stdout=child, stderr=child,
-        )  # fmt: skip
-        self.text = ""
-
-    def wait_for(self, words: str, timeout_s: float = 20) -> None:
-        deadline = time.monotonic() + timeout_s
-        while words not in self.text:
-            left = deadline - time.monotonic()
-            assert left > 0, f"{words!r} is not in {self.text[-2000:]!r}"
-            if select.select([self._parent], [], [], left)[0]:
-                self.text += os.read(self._parent, 65536).decode(errors="replace")
-
-    def close(self) -> int:
-        """The exit status; the terminal must be as it was."""
-        status = self.process.wait(10)
-        assert termios.tcgetattr(self._child) == self._before
-        os.close(self._child)
-        os.close(self._parent)
-        return status
-
-
 def test_the_screen_shows_a_lost_gpu_and_ends_with_ctrl_c(tmp_path: Path) -> None:
-    scenario = Scenario().h200(3)
-    later = time.monotonic() - scenario.origin + 6  # a busy host takes seconds to start it
-    env = _host(tmp_path, scenario.fault(1, "*", GPU_IS_LOST, at=later))
-    terminal = _Terminal([*_TOP, "--interval", "0.2"], env)
-    terminal.wait_for("every 0.2 s")
-    terminal.wait_for("GPU 1 is lost: GPU is lost")
-    terminal.process.send_signal(signal.SIGINT)
-    assert terminal.close() == 0
+    """On a pseudo-terminal of 80x24, which is left as it was."""
+    scenario = Scenario().h200(3).fault(1, "*", GPU_IS_LOST, at=1)
+    env = environment(scenario.write(tmp_path / "scenario.txt", from_opening=True))
+    parent, child = pty.openpty()
+    fcntl.ioctl(child, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    before = termios.tcgetattr(child)
+    with subprocess.Popen(
+        [*_TOP, "--interval", "0.2"], env={**env, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"},
+        stdin=child, stdout=child, stderr=child,
+    ) as top:  # fmt: skip
+        try:
+            text, deadline = "", time.monotonic() + 40
+            while not ("every 0.2 s" in text and "GPU 1 is lost: GPU is lost" in text):
+                left = deadline - time.monotonic()
+                assert left > 0, text[-2000:]
+                if select.select([parent], [], [], left)[0]:
+                    text += os.read(parent, 65536).decode(errors="replace")
+            top.send_signal(signal.SIGINT)
+            assert top.wait(10) == 0
+        finally:
+            top.kill()
+    assert termios.tcgetattr(child) == before
+    os.close(child)
+    os.close(parent)

@@ -117,8 +117,7 @@ def test_a_sweep_that_is_resumed_at_once_waits_for_what_was_killed(
     def trains() -> bool:
         nonlocal seen_alive
         assert resumed.poll() is None, resumed.communicate()
-        new = [pid for pid, line in train.processes().items() if ".sweep.worker" in line]
-        new = [pid for pid in new if pid not in first.ranks]
+        new = [pid for pid in train.ranks() if pid not in first.ranks]
         old = alive(first.ranks)
         if old:
             seen_alive = time.time()
@@ -126,7 +125,7 @@ def test_a_sweep_that_is_resumed_at_once_waits_for_what_was_killed(
         return len(new) == 2 and all(psutil.Process(pid).create_time() for pid in new)
 
     wait_for(trains, "the ranks of the resumed sweep")
-    new = [pid for pid, line in train.processes().items() if ".sweep.worker" in line]
+    new = train.ranks()
     assert min(psutil.Process(pid).create_time() for pid in new) >= seen_alive - 0.02
     assert both == []
     assert seen_alive - killed > GRACE_S - 0.5

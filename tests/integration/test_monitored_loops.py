@@ -3,7 +3,6 @@
 import importlib.util
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -126,16 +125,3 @@ def test_one_device_is_compared_with_two(
     hidden = "any loss that is no number"
     assert said.count(f"scalewise: {hidden}: logging_nan_inf_filter hides it") == 2 * hides
     assert (hidden in {one.figures.get("figure") for one in analysis.remarks}) == hides
-
-
-def test_scalewise_run_records_it_once_with_what_it_logs(train: Train) -> None:
-    (train.cwd / "loop.py").write_text(BARE.replace(", 60)", ", 10_000)"))
-    run = replace(train, script=(sys.executable, "-m", "scalewise", "run"))
-    ran = run("--devices", "1,2", "--repeats", "1", "--time", "0.5s", "--set", "warmup_steps=5",
-              "--", "python", "loop.py")  # fmt: skip
-    assert ran.status == 0, ran.err
-    assert not Path(train.cwd / "records").exists()
-    assert not (ran.err + ran.out).count("steps were timed")
-    for planned, cell in ran.cells().values():
-        assert cell.load_result().ranks[0].metrics.keys() >= {"loss", "backward_loss"}
-        assert planned.devices == len(cell.load_result().ranks)

@@ -2,10 +2,11 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from fakes.train_command import LEAN, Finished, Train, copy_own_code
+from fakes.train_command import LEAN, Finished, Train
 from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, foreign_cpu_share
 from scalewise.host import CoreUse, CoreUseMeter, usable_cores
 from scalewise.records import CellResult
@@ -21,9 +22,7 @@ def overlap(a: CellResult, b: CellResult) -> bool:
 
 
 @pytest.fixture(scope="module")
-def packed(
-    shared_train: Train, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[Finished, CoreUse]:
+def packed(shared_train: Train, elsewhere: Path) -> tuple[Finished, CoreUse]:
     """Three cells on two cores, of which the first is busy, and how busy others kept the host.
 
     What busies it belongs to this test, and so does the sweep: others are whoever else is there.
@@ -37,7 +36,7 @@ def packed(
             *LEAN, "max_steps=14", "model._target_=mine.Faulty", "dataset._target_=mine.Data",
             "batch_size=16", "+model.step_ms=100", "hardware=cpu", "hardware.cores_per_device=1",
             "hydra.launcher.policy=packed", "seed=1,2,3", "-m",
-            cwd=copy_own_code(tmp_path_factory.mktemp("user") / "elsewhere"),
+            cwd=elsewhere,
         )  # fmt: skip
         use = host.end()
     finally:

@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fakes.train_command import LEAN, ROOT, Train, copy_own_code, end, make_train, wait_for
+from fakes.train_command import LEAN, ROOT, Train, end, make_train, makes_steps, wait_for
 from scalewise.host import usable_cores
-from scalewise.records import CellFolder, SweepFolder, read_heartbeat
+from scalewise.records import CellFolder
 
 pytestmark = [
     pytest.mark.cluster,
@@ -52,11 +52,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Train]:
         nodes.stdout.close()
 
 
-@pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return copy_own_code(tmp_path_factory.mktemp("user") / "elsewhere")
-
-
 ON_RAY = (
     *(*LEAN, "-m", "batch_size=16", "hydra/launcher=ray", "hydra.launcher.gpus_per_device=1"),
     *("hardware=cpu", "hardware.cores_per_device=1"),
@@ -89,11 +84,6 @@ def test_a_cell_of_two_devices_and_one_with_a_fault_end_as_on_this_host(
     assert not list(run.sweep.path.glob(".shared-*"))
 
 
-def steps(folder: CellFolder) -> bool:
-    beat = read_heartbeat(folder.heartbeat_path(0))
-    return beat is not None and beat.step > 1
-
-
 def second_try(folder: CellFolder) -> bool:
     running = folder.find_running_attempt()
     return running is not None and running.number == 2
@@ -114,13 +104,10 @@ def test_a_cell_goes_to_another_node_when_its_own_is_lost_and_ctrl_c_ends_it(
         "+model.step_ms=20",
         cwd=elsewhere,
     )
-    sweep: Path = wait_for(lambda: cluster.sweeps(elsewhere) - known, "a sweep").pop()
-    wait_for((sweep / "sweep.json").exists, "its plan")
-    ((_, folder),) = SweepFolder(sweep).cells()
-    wait_for(lambda: steps(folder), "its first steps", 90)
-    raylet_of(cluster.find("sweep.worker")).kill()
+    folder = cluster.training(known, elsewhere)
+    raylet_of(cluster.ranks()[0]).kill()
 
-    wait_for(lambda: second_try(folder) and steps(folder), "steps on the other node", 120)
+    wait_for(lambda: second_try(folder) and makes_steps(folder), "steps on the other node", 120)
     os.kill(head.pid, signal.SIGINT)
     _, err = head.communicate(timeout=60)
     assert head.returncode == 130, err

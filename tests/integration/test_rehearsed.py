@@ -14,9 +14,8 @@ pytestmark = pytest.mark.slow
 
 def test_devices_that_are_not_there_are_rehearsed_and_said_to_be(train: Train) -> None:
     done = train(
-        "-m", "devices=1,4", "strategy=ddp,fsdp", "rehearse=custom", "rehearse.latency_us=50",
-        "rehearse.bus_gb_s=5", "hardware=cpu", f"hardware.cores_per_device={len(usable_cores())}",
-        "max_steps=60", "repeats=1", "tracking=none",
+        "-m", "devices=1,4", "strategy=ddp,fsdp", "rehearse=custom", *LINK, "max_steps=60",
+        "repeats=1", "tracking=none",
     )  # fmt: skip
     assert done.status == 0, done.err
     assert "rehearse: one rank of N on this host, the others emulated over custom" in done.err
@@ -36,17 +35,21 @@ def test_devices_that_are_not_there_are_rehearsed_and_said_to_be(train: Train) -
 
 SCRIPT = """
 import os
+import sys
 
 import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+how = sys.argv[1]
 ranks = int(os.environ.get("WORLD_SIZE", 1))
 model, each = torch.nn.Linear(64, 10), 64 // ranks
 if ranks > 1:
     dist.init_process_group("gloo")
-    WRAP
+    if how == "replicates": model = DistributedDataParallel(model)
+    if how == "shards": fully_shard(model)
+    if how == "groups": dist.new_group([0, 1])
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
 while True:
     optimizer.zero_grad()
@@ -54,20 +57,21 @@ while True:
     loss.backward()
     optimizer.step()
 """
+LINK = ("rehearse.latency_us=50", "rehearse.bus_gb_s=5", "hardware=cpu",
+        f"hardware.cores_per_device={len(usable_cores())}")  # fmt: skip
 
 
-def run_script(train: Train, wrap: str, *words: str) -> Finished:
-    (train.cwd / "train.py").write_text(SCRIPT.replace("WRAP", wrap))
-    run = replace(train, script=(sys.executable, "-m", "scalewise", "run"))
-    return run(
-        *words, "--link", "custom", "--repeats", "1", "--time", "0.5s", "--set",
-        "rehearse.latency_us=50", "--set", "rehearse.bus_gb_s=5", "--set", "hardware=cpu", "--set",
-        f"hardware.cores_per_device={len(usable_cores())}", "--", "python", "train.py",
-    )  # fmt: skip
+def run_script(train: Train, *words: str) -> Finished:
+    (train.cwd / "train.py").write_text(SCRIPT)
+    return replace(train, script=(sys.executable, "-m", "scalewise"))(*words)
 
 
 def test_a_script_with_ddp_is_one_of_four_ranks_and_said_to_be_rehearsed(train: Train) -> None:
-    done = run_script(train, "model = DistributedDataParallel(model)", "--rehearse", "4")
+    settings = (word for one in LINK for word in ("--set", one))
+    done = run_script(
+        train, "run", "--rehearse", "4", "--link", "custom", "--repeats", "1", "--time", "0.5s",
+        *settings, "--", "python", "train.py", "replicates",
+    )  # fmt: skip
     assert done.status == 0, done.err
     assert "train.py torchrun x4, rehearsed over custom: " in done.out
     found = analyse(load_sweep(done.sweep.path))
@@ -79,18 +83,20 @@ def test_a_script_with_ddp_is_one_of_four_ranks_and_said_to_be_rehearsed(train: 
     assert (rank.largest_step_samples, rank.gradient_bytes) == (16, 4 * 65 * 10)
 
 
-@pytest.mark.parametrize(
-    ("wrap", "said"),
-    [
-        ("fully_shard(model)", "found no DistributedDataParallel after 3 steps"),
-        ("dist.new_group([0, 1])", "found a further process group"),
-    ],
-)
-def test_a_script_without_ddp_alone_is_refused_in_one_line(
-    train: Train, wrap: str, said: str
-) -> None:
-    done = run_script(train, wrap, "--devices", "4", "--rehearse", "4")
-    (attempt,) = (one for _, cell in done.cells().values() for one in cell.attempts())
-    assert (attempt.cause, done.status) == ("config", 1)
-    assert said in attempt.message
-    assert len(attempt.message.splitlines()) == 1
+def test_a_script_without_ddp_alone_is_refused_in_one_line(train: Train) -> None:
+    said = {
+        "shards": "found no DistributedDataParallel after 3 steps",
+        "groups": "found a further process group",
+    }
+    commands = ",".join(f"'python train.py {how}'" for how in said)
+    done = run_script(
+        train, "train", "-m", "experiment=script", f"script.command={commands}", "devices=4",
+        "rehearse=custom", *LINK,
+    )  # fmt: skip
+    assert done.status == 1, done.err
+    assert len(done.cells()) == 2
+    for _, cell in done.cells().values():
+        (attempt,) = cell.attempts()
+        assert attempt.cause == "config"
+        assert said[cell.load_config()["script"]["command"].split()[-1]] in attempt.message
+        assert len(attempt.message.splitlines()) == 1

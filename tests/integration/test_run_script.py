@@ -135,33 +135,67 @@ def test_the_script_sees_what_it_would_see_without(
 SHORT = """
 import argparse, os, sys
 import torch
+import torch.multiprocessing as mp
+
+def train(model, batches):
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    if how == "monitored":
+        import scalewise
+        with scalewise.monitor(model, optimizer, folder="records") as m:
+            steps(model, optimizer, m(batches), m.log)
+    else:
+        steps(model, optimizer, batches)
+
+def steps(model, optimizer, batches, log=lambda name, loss: None):
+    for batch in batches:
+        loss = model(batch).sum()
+        loss.backward()
+        optimizer.step()
+        log("loss", loss)
+
+def endless(rank, model):
+    train(model, iter(lambda: torch.ones(2, 3), None))
+
 how = sys.argv[1]
-if how == "torchrun": int(os.environ["LOCAL_RANK"])
-if how == "asks": argparse.ArgumentParser().parse_args(["--lr", "1"])
-if how == "few": print("too few GPUs"); sys.exit()
-model = torch.nn.Linear(3, 3)
-optimizer = torch.optim.SGD(model.parameters(), 0.1)
-for step in range(1 if how == "once" else 30):
-    model(torch.ones(2, 3)).sum().backward()
-    optimizer.step()
-if how == "raises": raise ValueError("a bad end")
-if how == "leaves": os._exit(0)
+if __name__ == "__main__":
+    if how == "torchrun": int(os.environ["LOCAL_RANK"])
+    if how == "asks": argparse.ArgumentParser().parse_args(["--lr", "1"])
+    if how == "few": print("too few GPUs"); sys.exit()
+    model = torch.nn.Linear(3, 3)
+    if how == "fork":
+        os.fork()
+        endless(0, model)
+    if how == "spawn":
+        model.share_memory()
+        context = mp.get_context("spawn")
+        trainers = [context.Process(target=endless, args=(rank, model)) for rank in range(2)]
+        [one.start() for one in trainers]
+        [one.join() for one in trainers]
+    if how == "monitored" and "RANK" in os.environ:
+        torch.distributed.init_process_group("gloo")
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    train(model, [torch.ones(2, 3)] * (1 if how == "once" else 30))
+    if how == "raises": raise ValueError("a bad end")
+    if how == "leaves": os._exit(0)
 """
+OWN = "found training in a process that the script itself started"
 
 
 ENDS = [
     ("1", {"raises": "ValueError: a bad end"}),
     ("1", {"leaves": "left by os._exit after", "asks": "unrecognized arguments: --lr 1",
-           "few": "'too few GPUs'"}),
-    ("2", {"alone": "found no process group after 3 steps, so each of 2 processes trains alone"}),
+           "few": "'too few GPUs'", "spawn": OWN, "fork": OWN}),
+    ("2", {"alone": "found no process group after 3 steps, so each of 2 processes trains alone",
+           "monitored": ""}),
     ("1", {"torchrun": "the script asks for the variables of torchrun"}),
-    ("1", {"once": "no timed step: all were warm-up"}),
+    ("1", {"once": "no timed step: all were warm-up", "monitored": ""}),
 ]  # fmt: skip
 """Devices, and how scripts of one sweep end: they start as those of ``scalewise run`` do."""
 
 
 @pytest.mark.parametrize(("devices", "ends"), ENDS, ids=[",".join(ends) for _, ends in ENDS])
 def test_how_a_script_ends_is_said(train: Train, devices: str, ends: dict[str, str]) -> None:
+    """Trainers that never end are ended; what a monitored script logs is recorded once."""
     (train.cwd / "short.py").write_text(SHORT)
     commands = ",".join(f"'short.py {how}'" for how in ends)
     sweep = replace(train, script=(sys.executable, "-m", "scalewise", "train"))
@@ -171,42 +205,17 @@ def test_how_a_script_ends_is_said(train: Train, devices: str, ends: dict[str, s
     assert [how for how, line in ends.items() if line not in said] == []
     assert (ran.status == 0) == bool({"torchrun", "once"} & {*ends})
     assert ("scalewise resume" in ran.err) == ("raises" in ends), "what comes back is not resumed"
+    assert not (train.cwd / "records").exists() and "steps were timed" not in said
     assert train.processes() == {}
-
-
-SHARED = """
-import os, sys
-import torch
-import torch.multiprocessing as mp
-
-def train(rank, model):
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    while True:
-        model(torch.ones(2, 3)).sum().backward()
-        optimizer.step()
-
-if __name__ == "__main__":
-    model = torch.nn.Linear(3, 3).share_memory()
-    if sys.argv[1] == "fork":
-        os.fork()
-        train(0, model)
-    trainers = [mp.get_context("spawn").Process(target=train, args=(r, model)) for r in range(2)]
-    [one.start() for one in trainers]
-    [one.join() for one in trainers]
-"""
-
-
-def test_trainers_of_its_own_that_never_end_are_refused_and_ended(train: Train) -> None:
-    (train.cwd / "shared.py").write_text(SHARED)
-    sweep = replace(train, script=(sys.executable, "-m", "scalewise", "train"))
-    ran = sweep("-m", "experiment=script", "script.command='shared.py spawn','shared.py fork'",
-                "devices=1", "repeats=1")  # fmt: skip
-    for _, refused in ran.cells().values():
-        (attempt,) = refused.attempts()
-        assert "found training in a process that the script itself started" in attempt.message
-    assert len(ran.cells()) == 2
-    assert "scalewise resume" not in ran.err
-    assert train.processes() == {}
+    cells = {c.load_config()["script"]["command"].split()[1]: c for _, c in ran.cells().values()}
+    assert cells.keys() == ends.keys()
+    for how in {"spawn", "fork"} & cells.keys():
+        (attempt,) = cells[how].attempts()
+        assert OWN in attempt.message
+    if "monitored" in cells:
+        result = cells["monitored"].load_result()
+        assert result.ranks[0].metrics.keys() >= {"loss", BACKWARD_LOSS}
+        assert len(result.ranks) == int(devices)
 
 
 def test_a_finished_sweep_of_a_script_is_resumed(ran: Finished, shared_train: Train) -> None:

@@ -20,22 +20,16 @@ from fakes.train_command import (
     SMALL,
     Finished,
     Train,
-    copy_own_code,
     end,
     make_train,
+    makes_steps,
     wait_for,
 )
 from scalewise.analysis import load_sweep
 from scalewise.analysis.balance import audit_shards
 from scalewise.analysis.steps import find_long_steps, measure_throughput, timed_steps
 from scalewise.config import config_id, repeat_id
-from scalewise.records import (
-    CellFolder,
-    SweepFolder,
-    read_heartbeat,
-    read_shard,
-    read_steps,
-)
+from scalewise.records import CellFolder, SweepFolder, read_shard, read_steps
 from scalewise.sweep.status import StatusReader
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -77,11 +71,6 @@ MIXED = (
     "hydra.launcher.devices_per_node=2",
 )  # fmt: skip
 """Widths 1 and 2, each once sound and once with a fault, with a user's own code."""
-
-
-@pytest.fixture(scope="module")
-def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return copy_own_code(tmp_path_factory.mktemp("user") / "elsewhere")
 
 
 @pytest.fixture(scope="module")
@@ -150,26 +139,11 @@ def test_resume_submits_only_what_is_not_done(
         assert len(list(folder.attempts())) == (0 if folder.is_done() else 2)
 
 
-def running_cell(slurm: Train, known: set[Path]) -> CellFolder:
-    """The only cell of the sweep that has just been started, once it makes steps."""
-    sweep = wait_for(lambda: slurm.sweeps() - known, "a sweep", 60).pop()
-    plan = SweepFolder(sweep)
-    wait_for(plan.plan_path.exists, "its plan")
-    ((_, folder),) = plan.cells()
-    wait_for(lambda: makes_steps(folder), "its first step", 90)
-    return folder
-
-
-def makes_steps(folder: CellFolder) -> bool:
-    beat = read_heartbeat(folder.heartbeat_path(0))
-    return beat is not None and beat.step > 0
-
-
 def started(slurm: Train, *arguments: str) -> tuple[subprocess.Popen[str], CellFolder]:
     """A sweep and its only cell, which makes steps."""
     known = slurm.sweeps()
     head = slurm.start(*arguments)
-    return head, running_cell(slurm, known)
+    return head, slurm.training(known)
 
 
 def ended(slurm: Train, head: subprocess.Popen[str], status: int) -> str:
@@ -346,26 +320,18 @@ def test_two_tasks_that_each_start_the_command_train_once(slurm: Train, tmp_path
 ON_TWO_NODES = ("strategy=ddp", "strategy.devices=2", "hydra.launcher.devices_per_node=1")
 
 
-def test_a_cell_runs_across_two_nodes(slurm: Train) -> None:
-    run = slurm(*ON_SLURM, *ON_TWO_NODES, "hydra.launcher.partition=two")
-    assert run.status == 0, run.err
-    folder = run.only_cell()
-    assert "NumNodes=2" in shown(job(folder))
-    result = folder.load_result()
-    assert result.world_size == 2
-    assert [(rank.rank, rank.local_rank) for rank in result.ranks] == [(0, 0), (1, 0)]
-    assert [rank.steps_completed for rank in result.ranks] == [12, 12]
-    shards = [read_shard(folder.shard_path(rank), rank) for rank in range(2)]
-    assert audit_shards(shards, 2, 16).verdict == "sharded"
-
-
 def test_a_cell_on_two_nodes_makes_way_on_one_and_runs_anew_on_both(slurm: Train) -> None:
     head, folder = started(slurm, *PREEMPTIBLE, *ON_TWO_NODES, "hydra.launcher.partition=spread")
+    assert "NumNodes=2" in shown(job(folder))
     with urgent_job(cores=2):
         pass
     ended(slurm, head, 0)
     check_it_ran_anew(folder)
-    assert [rank.steps_completed for rank in folder.load_result().ranks] == [STEPS, STEPS]
+    ranks = folder.load_result().ranks
+    assert [(rank.rank, rank.local_rank) for rank in ranks] == [(0, 0), (1, 0)]
+    assert [rank.steps_completed for rank in ranks] == [STEPS, STEPS]
+    shards = [read_shard(folder.shard_path(rank), rank) for rank in range(2)]
+    assert audit_shards(shards, 2, 16).verdict == "sharded"
 
 
 def test_the_node_that_failed_first_is_blamed(slurm: Train, elsewhere: Path) -> None:

@@ -8,12 +8,11 @@ import psutil
 import pytest
 
 from fakes.step_files import common_steps
-from fakes.train_command import SMALL, Train, wait_for
+from fakes.train_command import SMALL, Train
 from scalewise.analysis import load_sweep
 from scalewise.analysis.steps import find_long_steps, measure_throughput, timed_steps
-from scalewise.records import CellFolder, SweepFolder, read_heartbeat
 
-pytestmark = [pytest.mark.slow, pytest.mark.alone]
+pytestmark = pytest.mark.slow
 
 STEPS = 600
 STOP_S = 3.0
@@ -23,33 +22,10 @@ COMMAND = (
 )  # fmt: skip
 
 
-def training(train: Train) -> CellFolder:
-    """The only cell of a sweep, once its ranks make steps."""
-    sweep = SweepFolder(wait_for(train.sweeps, "a sweep").pop())
-    wait_for(sweep.plan_path.exists, "its plan")
-    ((_, folder),) = sweep.cells()
-
-    def beyond_start() -> bool:
-        beats = [read_heartbeat(folder.heartbeat_path(rank)) for rank in (0, 1)]
-        return all(beat is not None and beat.step > 20 for beat in beats)
-
-    wait_for(beyond_start, "steps", 90)
-    return folder
-
-
-def rank_1(train: Train) -> int:
-    """Its process id."""
-    return next(
-        pid
-        for pid, line in train.processes().items()
-        if "scalewise.sweep.worker" in line and psutil.Process(pid).name() == "rank 1"
-    )
-
-
 def test_a_pause_of_a_rank_is_a_long_step_that_is_set_aside_and_said(train: Train) -> None:
     head = train.start(*COMMAND)
-    folder = training(train)
-    pid = rank_1(train)
+    folder = train.training(beyond=20)
+    (pid,) = (one for one in train.ranks() if psutil.Process(one).name() == "rank 1")
     os.kill(pid, signal.SIGSTOP)
     time.sleep(STOP_S)
     os.kill(pid, signal.SIGCONT)

@@ -1,12 +1,14 @@
-"""Every strategy that should, follows the loss of one device: 50 steps, fp32, 2 ranks on gloo.
+"""Every strategy that should, follows the loss of one device: fp32, 2 ranks on gloo.
 
-A strategy is added by a line in VARIANTS: its overrides on top of ``fakes.strategy_ranks.BASE``.
+A strategy is added by a line: in VARIANTS where it replicates the model, in PARTS where it divides
+it. What each trains begins in one pair of processes: to start them takes longer than to train.
 """
 
 import pytest
 
-from fakes.strategy_ranks import RANKS, Trained, train_variants
-from scalewise.records import read_metrics, read_shard
+from fakes.strategy_ranks import BASE, JITTERED, RANKS, Trained, train_variants
+from scalewise.analysis.balance import audit_shards
+from scalewise.records import PipelineRecord, RankSummary, read_metrics, read_shard, read_steps
 
 EXACT = 1e-4
 """Relative difference of the loss in any step for a strategy that computes the same thing."""
@@ -56,6 +58,62 @@ APART = ("single", "single_sgd", "task_parallel", "local_sgd", "local_sgd_unscor
 """Baselines, and variants whose replicas differ between (or at) all steps."""
 
 
+PARTS_STEPS = 20
+PARTS_BASE = (
+    "hardware=cpu", "tracking=none", "batch_size=16", f"max_steps={PARTS_STEPS}", "warmup_steps=5",
+    "validation=end", "log_every_n_steps=1", "model.dropout=0",
+)  # fmt: skip
+GPT2 = (
+    "model=gpt2_tiny", "model.width=32", "model.heads=2", "model.context_length=16",
+    "dataset=synthetic_tokens", "dataset.train_samples=1000", "optimizer=adamw",
+    "dataset.validation_samples=33",  # a batch more for one rank than for the other, if cut blindly
+)  # fmt: skip
+TEXT = (
+    "model=text_base", "model.width=16", "model.heads=2", "model.feedforward_width=32",
+    "model.vocabulary_size=500", "model.max_tokens=16", "dataset=synthetic_text",
+    "dataset.train_samples=1000", "dataset.validation_samples=50",
+)  # fmt: skip
+MLP = ("model=medium", "dataset=tabular", "dataset.samples=1000")
+LATE = ("model=medium", "model._target_=fakes.small_fit.LateLayers", *MLP[1:])
+CLIP = ("gradient_clip_norm=0.2",)
+ON_TWO = ("strategy.devices=2",)
+FSDP = ("strategy=fsdp", *ON_TWO)
+PIPELINE = ("strategy=pipeline", "strategy.microbatches=4", *ON_TWO)
+GPIPE = ("strategy=gpipe", "strategy.microbatches=4", *ON_TWO)
+RECOMPUTED = ("execution.activation_checkpointing=true",)
+TWIN = (*GPT2, "strategy=ddp", *ON_TWO, "deterministic=true", "model.dropout=0.1")
+
+PARTS: dict[str, tuple[str, ...]] = {
+    "gpt2": GPT2, "gpt2_clipped": (*GPT2, *CLIP), "text": TEXT, "mlp": (*MLP, *SGD), "late": LATE,
+    "gpt2/fsdp": (*GPT2, *FSDP),
+    "gpt2/fsdp_grad_op": (*GPT2, *FSDP, "strategy.sharding=grad_op", *RECOMPUTED, *IN_TWO),
+    "gpt2/pipeline": (*GPT2, *PIPELINE), "gpt2/gpipe": (*GPT2, *GPIPE),
+    "gpt2_clipped/fsdp": (*GPT2, *FSDP, *CLIP),
+    "gpt2_clipped/pipeline": (*GPT2, *PIPELINE, *CLIP, *RECOMPUTED),
+    "text/pipeline": (*TEXT, *PIPELINE), "mlp/pipeline": (*MLP, *SGD, *PIPELINE),
+    "late/fsdp": (*LATE, *FSDP), "twin": TWIN, "twin_again": TWIN,
+}  # fmt: skip
+"""Up to the slash stands what a variant is compared with."""
+DIVIDED = [name for name in PARTS if "/" in name]
+MAIN = ["gpt2/fsdp", "gpt2/pipeline"]
+
+# Ranks of which one is late by random times end after the step that rank 0 announced.
+
+MIN_TIME_S = 0.5
+LEAST_LEAD_S = 0.25
+TIMED: dict[str, tuple[str, ...]] = {
+    "ddp": ("strategy=ddp", "accumulate_grad_batches=2", "batch_size=8", "validation=epoch"),
+    "local_sgd": ("strategy=local_sgd", "strategy.period=7"),
+    "pipeline": ("strategy=pipeline", "strategy.microbatches=2"),
+    "task_parallel": ("strategy=task_parallel",),
+}
+"""Steps that begin with a batch or not, meet in each step, seldom, or never."""
+TIMED_BASE = (
+    *BASE, "max_steps=null", f"measure.min_time_s={MIN_TIME_S}", "dataset.samples=400",
+    "strategy.devices=2",
+)  # fmt: skip
+
+
 def differences(trained: Trained, name: str) -> list[float]:
     """Relative difference from the baseline's loss in every step."""
     return trained.differences(name, BASELINE.get(name, "single"))
@@ -69,7 +127,12 @@ def last_ten(trained: Trained, name: str) -> float:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return train_variants(tmp_path_factory.mktemp("strategies"), VARIANTS)
+    asked = {
+        **{name: (*BASE, *how) for name, how in VARIANTS.items()},
+        **{name: (*PARTS_BASE, *how) for name, how in PARTS.items()},
+        **{JITTERED + name: (*TIMED_BASE, *how) for name, how in TIMED.items()},
+    }
+    return train_variants(tmp_path_factory.mktemp("strategies"), asked)
 
 
 @pytest.mark.parametrize("name", [n for n in VARIANTS if n not in (*CHANGED, *APART)])
@@ -143,3 +206,107 @@ def test_independent_replicas_train_models_of_their_own(trained: Trained) -> Non
     """They start alike and see other samples: their losses part."""
     assert differences(trained, "task_parallel")[0] <= EXACT
     assert max(differences(trained, "task_parallel")) > 0.01
+
+
+@pytest.mark.parametrize("name", DIVIDED)
+def test_a_divided_model_follows_the_loss_of_one_device(trained: Trained, name: str) -> None:
+    alone = trained.losses[name.partition("/")[0]]
+    assert len(alone) == len(trained.losses[name]) == PARTS_STEPS
+    assert alone[0] != alone[-1]
+    assert max(trained.differences(name, name.partition("/")[0])) <= EXACT
+
+
+def test_losses_of_a_deterministic_cell_are_bit_identical_twice(trained: Trained) -> None:
+    assert len(set(trained.losses["twin"])) == PARTS_STEPS, (
+        "a loss that does not move proves nothing"
+    )
+    assert trained.losses["twin"] == trained.losses["twin_again"]
+
+
+def test_clipping_changes_what_is_compared(trained: Trained) -> None:
+    """Else the clipped variants would say nothing about the norm."""
+    assert max(trained.differences("gpt2", "gpt2_clipped")) > 2 * EXACT
+
+
+@pytest.mark.parametrize("name", DIVIDED)
+def test_every_rank_scores_the_whole_model(trained: Trained, name: str) -> None:
+    def scores_of(rank: RankSummary) -> dict[str, float | None]:
+        return {k: v for k, v in rank.metrics.items() if k.startswith("val_")}
+
+    scores = scores_of(trained.rank(name.partition("/")[0]))
+    assert len(scores) == 2
+    for rank in trained.ranks(name):
+        found = scores_of(rank)
+        assert found == pytest.approx(scores, rel=EXACT)
+
+
+@pytest.mark.parametrize("name", MAIN)
+def test_parameters_count_whole_and_optimizer_state_by_parts(trained: Trained, name: str) -> None:
+    (alone,) = trained.ranks("gpt2")
+    ranks = trained.ranks(name)
+    assert [r.parameters_total for r in ranks] == [alone.parameters_total] * RANKS
+    assert [r.flops_per_sample for r in ranks] == [alone.flops_per_sample] * RANKS
+    whole = alone.optimizer_state_bytes
+    parts = [r.optimizer_state_bytes for r in ranks]
+    assert whole is not None and None not in parts
+    # The tied embedding is on two stages.
+    assert all(part is not None and part < 0.75 * whole for part in parts)
+    if name == "gpt2/fsdp":
+        assert sum(part or 0 for part in parts) == pytest.approx(whole, rel=0.01)
+
+
+def test_samples_count_once_where_ranks_share_them(trained: Trained) -> None:
+    parts = {name: [r.data_shard for r in trained.ranks(name)] for name in MAIN}
+    assert parts == {"gpt2/fsdp": [0, 1], "gpt2/pipeline": [0, 0]}
+    whole = PARTS_STEPS * 16
+    fed = {name: [r.samples_fed for r in trained.ranks(name)] for name in MAIN}
+    assert fed == {"gpt2/fsdp": [PARTS_STEPS * 8] * 2, "gpt2/pipeline": [whole] * 2}
+    for name in MAIN:
+        cell = trained.cell(name)
+        shards = [read_shard(cell.shard_path(rank), rank) for rank in range(RANKS)]
+        audit = audit_shards(shards, RANKS)
+        assert audit.verdict == ("sharded" if name == "gpt2/fsdp" else "replicated")
+        last = read_metrics(cell.metrics_path(0))[-1]
+        assert last.samples == whole
+
+
+@pytest.mark.parametrize("name", MAIN)
+def test_hidden_communication_says_why(trained: Trained, name: str) -> None:
+    for rank in trained.ranks(name):
+        assert "exposed_comm_ms" in rank.missing
+        assert rank.gradient_bytes is None
+
+
+@pytest.mark.parametrize("name", ["gpt2/pipeline", "gpt2/gpipe"])
+def test_a_pipeline_times_its_microbatches_and_what_it_waits(trained: Trained, name: str) -> None:
+    ranks = trained.ranks(name)
+    schedule = "1f1b" if name == "gpt2/pipeline" else "gpipe"
+    assert [r.pipeline for r in ranks] == [PipelineRecord(schedule, 2, s, 4) for s in range(2)]
+    folder = trained.cell(name)
+    for rank in range(RANKS):
+        timed = read_steps(folder.steps_path(rank), rank).timed()
+        forward, backward = timed.column("forward", "host"), timed.column("backward", "host")
+        idle, step = timed.column("other", "host"), timed.column("step", "host")
+        assert len(timed) == PARTS_STEPS - 5
+        assert (forward > 0).all() and (backward > 0).all() and (idle > 0).all()
+        assert (forward + backward + idle < step).all()
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_ranks_end_after_the_announced_step_which_they_knew_before(
+    trained: Trained, name: str
+) -> None:
+    ranks = trained.ranks(JITTERED + name)
+    told = [rank.length for rank in ranks]
+    assert len(ranks) == 2 and all(one is not None for one in told)
+    last = told[0].announced_step  # type: ignore[union-attr]
+    assert last is not None
+    assert [one.announced_step for one in told if one] == [last, last]
+    assert [rank.steps_completed for rank in ranks] == [last, last]
+    assert ranks[0].epochs_completed > 1  # the data did not end it
+    for rank, summary in enumerate(ranks):
+        assert summary.length is not None and summary.length.announced_at_step is not None
+        times_ms = read_steps(trained.cell(JITTERED + name).steps_path(rank), rank).column("step")
+        ahead_s = times_ms[summary.length.announced_at_step :].sum() / 1e3
+        assert ahead_s >= LEAST_LEAD_S
+        assert times_ms[5:].sum() / 1e3 >= MIN_TIME_S

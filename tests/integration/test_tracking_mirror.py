@@ -17,8 +17,10 @@ import pytest
 
 from fakes.recorded_cell import RecordedCell, plan_sweep
 from fakes.train_command import wait_for
+from fakes.wandb_server import WandbServer
 from scalewise.host import descendants
-from scalewise.records import Alert, CellFolder, TrackingRecord
+from scalewise.records import Alert, CellFolder, SweepFolder, TrackerState, TrackingRecord
+from scalewise.tracking.tracker import SweepName
 
 Start = Callable[..., "subprocess.Popen[bytes]"]
 
@@ -310,3 +312,100 @@ def test_full_disk_under_wandb_is_found_by_reading_back(
     assert states["wandb"].status in ("incomplete", "failed")
     assert states["wandb"].problem
     assert states["trackio"].status == "synced"
+
+
+# WandB online, and uploads of offline runs, against a server on loopback
+
+ONLY_WANDB = {"tracking": {"name": "wandb", "trackers": ["wandb"]}}
+
+
+def account(server: WandbServer) -> dict[str, str]:
+    return {"WANDB_BASE_URL": server.url, "WANDB_API_KEY": "k" * 40}
+
+
+def wandb_state(cell: RecordedCell) -> TrackerState:
+    ((name, state),) = tracking(cell.folder).trackers.items()
+    assert name == "wandb"
+    return state
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> tuple[SweepFolder, list[RecordedCell]]:
+    """Two finished cells that want WandB only."""
+    sweep = plan_sweep(tmp_path / "sweep", ["alpha", "beta"])
+    cells = [RecordedCell(sweep.cell(name), config=ONLY_WANDB) for name in ("alpha", "beta")]
+    for cell in cells:
+        cell.train(40)
+        cell.succeed()
+    return sweep, cells
+
+
+def test_offline_runs_are_uploaded_by_what_we_name(
+    finished: tuple[SweepFolder, list[RecordedCell]],
+    start: Start,
+    trackers_environment: dict[str, str],
+) -> None:
+    sweep, cells = finished
+    with closing(WandbServer()) as server:
+        mirror = start(sweep.path, "--once", **account(server), WANDB_MODE="offline")
+        assert finish(mirror)[0] == 0
+        assert server.runs == {}, "WANDB_MODE goes before a login"
+        assert wandb_state(cells[0]).status == "synced"
+        runs = sorted(sweep.path.glob("wandb/offline-run-*"))
+        subprocess.run(
+            [sys.executable, "-m", "wandb", "sync", *runs], check=True, capture_output=True,
+            env={**trackers_environment, **account(server)}, timeout=120,
+        )  # fmt: skip
+        group = str(SweepName.of(sweep, sweep.load_plan()))
+        assert sorted(((u.name or "").split()[0], u.group) for u in server.runs.values()) == [
+            ("alpha", group), ("beta", group),
+        ]  # fmt: skip
+        for upload in server.runs.values():
+            assert len(upload.history) == cells[0].expected_rows()
+            assert "ddp" in upload.tags
+            assert "provenance" in upload.config
+            assert upload.exit_code == 0
+
+
+def test_server_away_leaves_runs_to_upload(
+    finished: tuple[SweepFolder, list[RecordedCell]], start: Start
+) -> None:
+    sweep, cells = finished
+    with closing(WandbServer()) as server:
+        nobody = account(server)
+    status, errors = finish(start(sweep.path, "--once", **nobody))
+    assert (status, len(errors.splitlines())) == (1, 1)
+    for cell in cells:
+        state = wandb_state(cell)
+        assert state.status == "incomplete"
+        assert (state.handed_over, state.read_back) == (cell.expected_rows(), None)
+        assert "server cannot be reached" in (state.problem or "")
+    with closing(WandbServer()) as server:
+        # The next mirror of this sweep finds the server and completes the runs there.
+        assert finish(start(sweep.path, "--once", **account(server)))[0] == 0
+        names = sorted((u.name or "").split()[0] for u in server.runs.values())
+        assert names == ["alpha", "beta"]
+        assert {len(u.history) for u in server.runs.values()} == {cells[0].expected_rows()}
+        assert all(wandb_state(cell).location.startswith(server.url) for cell in cells)
+        assert {wandb_state(cell).status for cell in cells} == {"synced"}
+
+
+def test_killed_mirror_completes_online_without_doubling(tmp_path: Path, start: Start) -> None:
+    sweep = plan_sweep(tmp_path / "sweep", ["alpha"])
+    cell = RecordedCell(sweep.cell("alpha"), config=ONLY_WANDB)
+    cell.train(60)
+    with closing(WandbServer()) as server:
+        # WandB sends what it has every 15 s else.
+        often = {"WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL": "1"}
+        first = start(sweep.path, **account(server), **often)
+        wait_for(lambda: any(run.history for run in server.runs.values()), "an upload", 90)
+        first.kill()
+        cell.train(60)
+        cell.succeed()
+        assert finish(start(sweep.path, "--once", **account(server))) == (0, "")
+        (upload,) = server.runs.values()
+        assert len(upload.history) == cell.expected_rows()
+        losses = [row["train_loss"] for row in upload.history.values() if "train_loss" in row]
+        assert len(losses) == 12
+        assert losses == sorted(losses, reverse=True)
+    assert wandb_state(cell).status == "synced"

@@ -1,13 +1,12 @@
 """Callbacks, a schedule, a test stage and Hugging Face's form, as a user's own module has them."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from fakes.requests import asked
-from fakes.train_command import LEAN, Finished, Train, copy_own_code
-from scalewise.records import CellFolder, DeviceInfo, read_metrics
-from scalewise.train import RankContext, experiment
+from fakes.train_command import LEAN, Finished, Train
+from scalewise.records import CellFolder, read_metrics
 
 SCORED = """
 import time
@@ -67,16 +66,10 @@ STOPPED = (
 
 
 @pytest.fixture(scope="module")
-def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = copy_own_code(tmp_path_factory.mktemp("callbacks") / "elsewhere")
-    (folder / "scored.py").write_text(SCORED)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def stopped(shared_train: Train, mine: Path) -> Finished:
+def stopped(shared_train: Train, elsewhere: Path) -> Finished:
     """Two ranks whose metric is best in the second of eight epochs."""
-    run = shared_train(*LEAN, *STOPPED, "strategy=ddp", cwd=mine)
+    (elsewhere / "scored.py").write_text(SCORED)
+    run = shared_train(*LEAN, *STOPPED, "strategy=ddp", cwd=elsewhere)
     assert run.status == 0, run.err
     return run
 
@@ -100,34 +93,34 @@ def test_an_early_stop_and_the_best_checkpoint_are_on_record(
     assert not (folder.path.parents[2] / "checkpoints").exists()
 
 
-def test_a_run_starts_from_a_checkpoint_and_says_where_nothing_is_left(
-    stopped: Finished, shared_train: Train, mine: Path
-) -> None:
+@pytest.fixture(scope="module")
+def later(stopped: Finished, shared_train: Train, elsewhere: Path) -> dict[str, CellFolder]:
+    """Two cells that start from that checkpoint, by ``max_epochs``, and one of Hugging Face."""
     folder = stopped.only_cell()
     (kept,) = folder.load_result().ranks[0].checkpoints
-    given = ("model._target_=scored.Scored", "dataset._target_=scored.Data", "max_steps=null",
-             f"ckpt_path={folder.path / kept.path}", "validation=never")  # fmt: skip
-    run = shared_train(*LEAN, *given, "max_epochs=3,2", "-m", cwd=mine)
+    grids = [
+        "model._target_=scored.Scored dataset._target_=scored.Data max_steps=null max_epochs=3,2 "
+        f"validation=never ckpt_path={folder.path / kept.path}",
+        "model._target_=scored.Keywords dataset._target_=scored.Rows batch_size=16 max_steps=12 "
+        "scheduler=cosine optimizer=sgd optimizer.lr=1.0 log_every_n_steps=1",
+    ]
+    run = shared_train(*LEAN[1:], f"hydra.sweeper.grids={json.dumps(grids)}", "-m", cwd=elsewhere)
     assert run.status == 1, run.err
-    cells = {cell.load_config()["max_epochs"]: cell for _, cell in run.cells().values()}
-    (rank,) = cells[3].load_result().ranks
+    return {str(cell.load_config()["max_epochs"]): cell for _, cell in run.cells().values()}
+
+
+def test_a_run_starts_from_a_checkpoint_and_says_where_nothing_is_left(
+    later: dict[str, CellFolder],
+) -> None:
+    (rank,) = later["3"].load_result().ranks
     assert (rank.steps_completed, rank.epochs_completed) == (24, 3)
-    (attempt,) = cells[2].attempts()
+    (attempt,) = later["2"].attempts()
     assert attempt.cause == "config"
     assert "saved after step 24 and epoch 2, where this run ends" in attempt.message
 
 
-def test_hugging_faces_form_trains_along_a_schedule(
-    tmp_path: Path, mine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(mine))
-    cell = asked(
-        *LEAN, "model._target_=scored.Keywords", "dataset._target_=scored.Rows", "batch_size=16",
-        "scheduler=cosine", "optimizer=sgd", "optimizer.lr=1.0", "log_every_n_steps=1",
-    ).cell  # fmt: skip
-    folder = CellFolder(tmp_path)
-    experiment.run(cell, folder, RankContext(0, 0, 1, DeviceInfo("cpu", "a CPU")))
-    rows = read_metrics(folder.metrics_path(0))
+def test_hugging_faces_form_trains_along_a_schedule(later: dict[str, CellFolder]) -> None:
+    rows = read_metrics(later["None"].metrics_path(0))
     rates = [row.values["learning_rate"] for row in rows if "train_loss" in row.values]
     assert len(rates) == 12
     # The rate of each step is the one that it was taken with.

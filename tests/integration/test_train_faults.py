@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 
 from fakes.nvml import scenario as nvml
-from fakes.train_command import LEAN, SMALL, Finished, Train, copy_own_code, wait_for
+from fakes.restart import RESTARTING, check_ran_anew
+from fakes.train_command import LEAN, SMALL, Finished, Train, wait_for
 from scalewise.analysis import load_sweep
 from scalewise.records import (
     CellFolder,
@@ -31,16 +31,14 @@ OWN = (*LEAN, "dataset._target_=mine.Data", "batch_size=16")
 FAULTY = (*OWN, "model._target_=mine.Faulty")
 COLLECTIVE_S = 8
 HANG_S = 6
-FAULTS: dict[str, dict[str, dict[str, object]]] = {
-    "sigkill": {"model": {"fault": "sigkill"}},
-    "absent": {"model": {"fault": "hang"}, "sweep": {"collective_timeout_s": COLLECTIVE_S}},
-    "hang": {
-        "model": {"fault": "hang", "at": 4},
-        "sweep": {"hang_timeout_s": HANG_S, "grace_s": 1},
-    },
-    "none": {"model": {"fault": "none"}},
+FAULTS = {
+    "none": "+model.fault=none",
+    "sigkill_once": "+model.fault=sigkill_once",
+    "sigkill": "+model.fault=sigkill sweep.retries=0",
+    "absent": f"+model.fault=hang sweep.retries=0 sweep.collective_timeout_s={COLLECTIVE_S}",
+    "hang": f"+model.fault=hang +model.rank=1 sweep.retries=0 sweep.hang_timeout_s={HANG_S}",
 }
-"""Experiment to what it changes: almost every one fails in its own way."""
+"""Cell to what is typed for it: almost every one fails in its own way."""
 
 
 def only_attempt(folder: CellFolder) -> Ending:
@@ -49,25 +47,24 @@ def only_attempt(folder: CellFolder) -> Ending:
 
 
 @pytest.fixture(scope="module")
-def faults(shared_train: Train, tmp_path_factory: pytest.TempPathFactory) -> Finished:
+def faults(shared_train: Train, elsewhere: Path) -> Finished:
     """One sweep with a cell for each of ``FAULTS``."""
-    mine = copy_own_code(tmp_path_factory.mktemp("user") / "elsewhere")
-    (mine / "conf" / "experiment").mkdir(parents=True)
-    for name, changes in FAULTS.items():
-        path = mine / "conf" / "experiment" / f"{name}.yaml"
-        whole = {**changes, "model": {"_target_": "mine.Faulty", **changes["model"]}}
-        path.write_text(f"# @package _global_\n{yaml.safe_dump(whole)}")
     return shared_train(
-        *(*OWN, "strategy=ddp", "-m"), *("sweep.retries=0", "sweep.grace_s=1"),
-        f"experiment={','.join(FAULTS)}", *("--config-dir", str(mine / "conf")), cwd=mine,
+        *RESTARTING, "monitor.devices=false", "sweep.grace_s=1", "-m",
+        f"hydra.sweeper.grids={json.dumps([*FAULTS.values()])}", cwd=elsewhere,
     )  # fmt: skip
+
+
+def cell(faults: Finished, name: str) -> CellFolder:
+    typed = {*FAULTS[name].split()}
+    (found,) = (folder for cell, folder in faults.cells().values() if typed <= {*cell.overrides})
+    return found
 
 
 @pytest.fixture
 def fault(faults: Finished, request: pytest.FixtureRequest) -> CellFolder:
     """The cell with the fault that the test is parametrised with."""
-    chosen = f"experiment={request.param}"
-    return next(folder for cell, folder in faults.cells().values() if chosen in cell.overrides)
+    return cell(faults, request.param)
 
 
 @pytest.mark.parametrize("fault", ["sigkill"], indirect=True)
@@ -84,8 +81,13 @@ def test_the_sweep_goes_on_around_failed_cells(faults: Finished, fault: CellFold
     assert fault.is_done()
     assert faults.status == 1
     assert "scalewise resume " in faults.err
-    assert faults.err.count("failed   ") == len(FAULTS) - 1, faults.err
+    assert faults.err.count("failed   ") == 3, faults.err
     assert "Traceback" not in faults.err
+
+
+def test_a_cell_whose_rank_was_killed_once_runs_anew(faults: Finished) -> None:
+    assert "retry 1 of 1" in faults.err
+    check_ran_anew(cell(faults, "none"), cell(faults, "sigkill_once"), rel=0)
 
 
 @pytest.mark.parametrize("fault", ["absent"], indirect=True)
@@ -102,7 +104,7 @@ def test_a_rank_that_never_enters_a_collective_is_named_by_those_that_wait(
     assert "in fail" in fault.log_path(1, "err").read_text(), "where the absent rank is"
     assert f"{COLLECTIVE_S}000ms" in fault.load_rank_error(0).message
     last_step = read_heartbeat(fault.heartbeat_path(1))
-    assert last_step is not None and last_step.step == 2
+    assert last_step is not None and last_step.step == 16
     assert attempt.finished_at - last_step.time < COLLECTIVE_S + 15
 
 
@@ -220,15 +222,15 @@ def supervise(train: Train, folder: CellFolder, uuid: str, *overrides: str) -> E
         return from_line(Ending, process.stdout.read())
 
 
-@pytest.mark.alone  # the GPU has to be seen in the seconds before it goes
 def test_a_gpu_that_vanishes_is_noted_and_training_goes_on(train: Train, tmp_path: Path) -> None:
     """The rank computes on the CPU; the GPU it is said to have is a fake driver's."""
     scenario = nvml.Scenario().h200(1)
-    scenario.fault(0, "*", nvml.GPU_IS_LOST, at=4)
-    train.environment |= nvml.variables(scenario.write(tmp_path / "scenario.txt"))
+    scenario.fault(0, "*", nvml.GPU_IS_LOST, at=2)
+    path = scenario.write(tmp_path / "scenario.txt", from_opening=True)
+    train.environment |= nvml.variables(path)
     folder = CellFolder(tmp_path / "cell")
     sampled = ("monitor.devices=true", "monitor.interval_s=0.2")
-    ending = supervise(train, folder, nvml.gpu_uuid(0), *sampled, "max_steps=2000")
+    ending = supervise(train, folder, nvml.gpu_uuid(0), *sampled, "max_steps=500")
     assert ending.outcome == "done", ending
     (path,) = folder.device_series_paths()
     series = read_device_series(path)

@@ -1,5 +1,6 @@
 """A user's own model, data and script, from a folder of his own, with full records."""
 
+import json
 import socket
 import subprocess
 import sys
@@ -7,24 +8,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
-from fakes.train_command import LEAN, Train, copy_own_code
+from fakes.step_files import common_steps
+from fakes.train_command import LEAN, Train
 from scalewise.analysis import CellRecords, load_sweep
-from scalewise.analysis.balance import audit_shards
+from scalewise.analysis.balance import audit_shards, measure_balance
 from scalewise.analysis.comparability import differences, identity
 from scalewise.cli import main
 from scalewise.host import CLASS_FILES
-from scalewise.records import CellFolder, read_shard
+from scalewise.records import CellFolder, StepSeries, read_shard, read_steps
 
 
 @pytest.fixture(scope="module")
-def own(shared_train: Train, tmp_path_factory: pytest.TempPathFactory) -> dict[str, CellFolder]:
+def own(shared_train: Train, elsewhere: Path) -> dict[str, CellFolder]:
     """The same model and data on one rank and on two."""
-    mine = copy_own_code(tmp_path_factory.mktemp("user") / "elsewhere")
     run = shared_train(
         *LEAN, "-m", "strategy=single,ddp", "model._target_=mine.Net", "model.width=12",
-        "dataset._target_=mine.Data", "batch_size=16", cwd=mine,
+        "dataset._target_=mine.Data", "batch_size=16", cwd=elsewhere,
     )  # fmt: skip
     assert run.status == 0, run.err
     return run.by_strategy()
@@ -49,10 +49,10 @@ def test_metrics_of_two_ranks_are_those_of_one(own: dict[str, CellFolder]) -> No
     for rank in own["ddp"].load_result().ranks:
         for name in ("val_accuracy", "val_accuracy_macro", "val_loss"):
             assert rank.metrics[name] == pytest.approx(alone[name], rel=1e-6)
-    from fakes.own_code import CLASSES, Data
-
-    x, y = Data().validation.tensors
-    expected = (x[:, :CLASSES].argmax(1) == y).float().mean().item()
+    # As ``samples`` of that module draws them.
+    drawn = np.random.default_rng(1)
+    x, y = drawn.standard_normal((101, 8), np.float32), drawn.integers(4, size=101)
+    expected = (x[:, :4].argmax(1) == y).mean()
     assert alone["val_accuracy"] == pytest.approx(expected, rel=1e-6)
 
 
@@ -63,36 +63,37 @@ class Dry(Module):
     def train_dataloader(self):
         return (batch for batch in super().train_dataloader())
 """
+INJECTED_MS = {
+    "data_wait": 12.0, "h2d": 14.0, "forward": 16.0, "backward": 18.0, "optimizer": 20.0,
+    "other": 22.0,
+}  # fmt: skip
 MODULES = {
-    "decides": {"strategy": "ddp", "_target_": "mine.Module", "batch_size": 10},
-    "too_large": {"strategy": "single", "_target_": "mine.Module", "batch_size": 1000},
-    "read_once": {"strategy": "single", "_target_": "dry.Dry", "batch_size": 10},
+    "decides": "strategy=ddp dataset._target_=mine.Module +dataset.batch_size=10",
+    "too_large": "strategy=single dataset._target_=mine.Module +dataset.batch_size=1000",
+    "read_once": "strategy=single dataset._target_=dry.Dry",
+    "delayed": f"strategy=ddp batch_size=16 dataset._target_=mine.SlowData "
+    f"+dataset.batch_ms={INJECTED_MS['data_wait']} +model.rank=1 "
+    + " ".join(f"+model.{p}_ms={ms}" for p, ms in INJECTED_MS.items() if p != "data_wait"),
 }
-"""Experiment to its strategy and to the settings of its data module."""
+"""Cell to what is typed for it: their data do something of their own, or everything is late."""
 
 
 @pytest.fixture(scope="module")
-def modules(shared_train: Train, tmp_path_factory: pytest.TempPathFactory) -> dict[str, CellFolder]:
-    """Cells whose data modules do something of their own, by experiment."""
-    mine = copy_own_code(tmp_path_factory.mktemp("modules") / "elsewhere")
-    (mine / "dry.py").write_text(DRY)
-    (mine / "conf" / "experiment").mkdir(parents=True)
-    for name, settings in MODULES.items():
-        strategy = settings["strategy"]
-        dataset = {key: value for key, value in settings.items() if key != "strategy"}
-        whole = {"defaults": [{"override /strategy": strategy}], "dataset": dataset}
-        path = mine / "conf" / "experiment" / f"{name}.yaml"
-        path.write_text(f"# @package _global_\n{yaml.safe_dump(whole, sort_keys=False)}")
-    own = ("model._target_=mine.SlowModule", "--config-dir", str(mine / "conf"))
-    chosen = (f"experiment={','.join(MODULES)}", "max_steps=30")
-    run = shared_train(*LEAN, *own, *chosen, "-m", cwd=mine)
+def modules(shared_train: Train, elsewhere: Path) -> dict[str, CellFolder]:
+    """The cells of one sweep by their names in ``MODULES``."""
+    (elsewhere / "dry.py").write_text(DRY)
+    run = shared_train(
+        *LEAN, "model._target_=mine.SlowModule", "max_steps=30",
+        "validation=never", f"hydra.sweeper.grids={json.dumps([*MODULES.values()])}", "-m",
+        cwd=elsewhere,
+    )  # fmt: skip
     assert run.status == 1, run.err
     assert "scalewise resume" not in run.err, "the same command would fail in the same way"
     return {
         name: folder
         for planned, folder in run.cells().values()
-        for name in MODULES
-        if f"experiment={name}" in planned.overrides
+        for name, typed in MODULES.items()
+        if {*typed.split()} <= {*planned.overrides}
     }
 
 
@@ -121,6 +122,31 @@ def test_a_datamodule_that_gives_no_batch_fails_and_says_in_which_epoch(
     (attempt,) = modules[experiment].attempts()
     assert attempt.cause == "config"
     assert message in attempt.message
+
+
+@pytest.fixture
+def delayed(modules: dict[str, CellFolder]) -> tuple[StepSeries, StepSeries]:
+    """Both ranks of a cell whose second has a different delay in every phase, all at once."""
+    folder = modules["delayed"]
+    first, second = (read_steps(folder.steps_path(rank), rank) for rank in (0, 1))
+    return first, second
+
+
+@pytest.mark.parametrize("phase", INJECTED_MS)
+def test_a_delay_appears_in_its_phase(delayed: tuple[StepSeries, StepSeries], phase: str) -> None:
+    """A sleep is never shorter than asked; one step in fifteen is undisturbed on a busy host too.
+
+    The phases add up to the step, so what each has beyond its own sleep came from nowhere else.
+    """
+    found = delayed[1].timed().column(phase)
+    assert (found >= INJECTED_MS[phase]).all()
+    assert found.min() <= 1.1 * INJECTED_MS[phase]
+
+
+def test_a_slow_rank_is_found_by_its_arrival(delayed: tuple[StepSeries, StepSeries]) -> None:
+    assert measure_balance(common_steps(delayed, 2)).slowest_rank == 1
+    waits = [float(np.median(one.timed().column("exposed_comm"))) for one in delayed]
+    assert waits[0] > waits[1]
 
 
 SCRIPT = """

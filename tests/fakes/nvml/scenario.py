@@ -13,7 +13,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).with_name("fake_nvml.c")
 
-INVALID_ARGUMENT, NO_PERMISSION, DRIVER_NOT_LOADED = 2, 4, 9
+NO_PERMISSION, DRIVER_NOT_LOADED = 4, 9
 TIMEOUT, GPU_IS_LOST, VERSION_MISMATCH = 10, 15, 18
 """The ``nvmlReturn_t`` codes that scenarios use."""
 
@@ -22,11 +22,12 @@ _H200_SERIES = {
     "temperature": 61, "sm_clock": 1980, "memory_clock": 3201, "reasons": 4, "ecc_corrected": 0,
     "ecc_uncorrected": 0, "remapped_rows": 0,
 }  # fmt: skip
+SM_ACTIVITY = "gpm.2"
 _H200_GPM = {
-    "sm_activity": 88.5, "sm_occupancy": 42.25, "tensor_activity": 37.5, "dram_activity": 61,
-    "engine_activity": 97.5, "pcie_tx_rate": 120, "pcie_rx_rate": 340, "nvlink_tx_rate": 12345,
-    "nvlink_rx_rate": 12340,
+    "gpm.1": 97.5, SM_ACTIVITY: 88.5, "gpm.3": 42.25, "gpm.5": 37.5, "gpm.10": 61, "gpm.20": 120,
+    "gpm.21": 340, "gpm.60": 12340, "gpm.61": 12345,
 }  # fmt: skip
+"""By the numbers of ``nvmlGpmMetricId_t``."""
 
 
 def build_library() -> Path:
@@ -51,10 +52,6 @@ def gpu_uuid(index: int) -> str:
     return f"GPU-00000000-0000-0000-0000-{index:012d}"
 
 
-def mig_uuid(index: int, instance: int) -> str:
-    return f"MIG-00000000-0000-0000-{index:04d}-{instance:012d}"
-
-
 @dataclass
 class Scenario:
     """What the fake driver shows, statement by statement. Times are seconds from ``origin``."""
@@ -66,36 +63,34 @@ class Scenario:
     def h200(self, count: int, *, gpm: bool = True) -> Scenario:
         """Add ``count`` H200s behind NVSwitches, with all series; GPU i is 1 % busier than i-1."""
         for index in range(count):
-            self.device(str(index), gpu_uuid(index), 143_771, "NVIDIA H200")
+            self.gpu(index, 143_771, "NVIDIA H200")
             for name, value in {**_H200_SERIES, **(_H200_GPM if gpm else {})}.items():
-                self.points(index, name, {0: value})
-            self.points(index, "utilization", {0: _H200_SERIES["utilization"] + index})
-            self.points(index, "memory_mib", {0: _H200_SERIES["memory_mib"] + 1024 * index})
-            self.counter(index, "energy_mj", base=5_000_000, rate=600_000)
-            self.counter(index, "pcie_tx_bytes", base=0, rate=2**20)
-            self.counter(index, "pcie_rx_bytes", base=0, rate=2**21)
-            self.add(f"switch_links {index} 18")
+                self.value(index, name, value)
+            self.value(index, "utilization", _H200_SERIES["utilization"] + index)
+            self.value(index, "memory_mib", _H200_SERIES["memory_mib"] + 1024 * index)
+            self.value(index, "energy_mj", 5_000_000, rate=600_000)
+            self.value(index, "pcie_tx_bytes", 0, rate=2**20)
+            self.value(index, "pcie_rx_bytes", 0, rate=2**21)
+            self.value(index, "switch_links", 18)
         return self
 
     def add(self, line: str) -> Scenario:
         self.lines.append(line)
         return self
 
-    def device(self, key: str, uuid: str, total_mib: int, name: str) -> Scenario:
-        return self.add(f"device {key} {uuid} {total_mib} {name}")
+    def gpu(self, index: int, total_mib: int, name: str) -> Scenario:
+        """The next GPU."""
+        return self.add(f"gpu {index} {gpu_uuid(index)} {name}").value(
+            index, "total_mib", total_mib
+        )
 
-    def mig(self, gpu: int, instance: int, total_mib: int = 16_384) -> Scenario:
-        """A MIG instance, by which the GPU is divided."""
-        uuid = mig_uuid(gpu, instance)
-        return self.device(f"{gpu}.{instance}", uuid, total_mib, "NVIDIA H200 MIG 1g.18gb")
+    def mig(self, gpu: int) -> Scenario:
+        """The GPU is divided into MIG instances."""
+        return self.value(gpu, "mig", 1)
 
-    def points(self, key: int | str, series: str, values: dict[float, float]) -> Scenario:
-        """From each time on, this value."""
-        words = " ".join(f"{at}:{value}" for at, value in values.items())
-        return self.add(f"points {key} {series} {words}")
-
-    def counter(self, key: int | str, series: str, *, base: float, rate: float) -> Scenario:
-        return self.add(f"counter {key} {series} {base} {rate}")
+    def value(self, gpu: int, series: str, base: float, rate: float = 0) -> Scenario:
+        """A series that begins at ``base`` and grows by ``rate`` a second."""
+        return self.add(f"{series} {gpu} {rate} {base}")
 
     def fault(
         self, key: int | str, series: str, code: int, at: float = 0, until: float = float("inf")
@@ -106,11 +101,10 @@ class Scenario:
         """The driver reports an error of a GPU."""
         return self.add(f"xid {gpu} {number} {at}")
 
-    def latency(self, key: int | str, series: str, microseconds: int) -> Scenario:
-        return self.add(f"latency {key} {series} {microseconds}")
-
-    def write(self, path: Path) -> Path:
-        path.write_text("\n".join([f"origin {self.origin}", *self.lines]) + "\n", encoding="ascii")
+    def write(self, path: Path, *, from_opening: bool = False) -> Path:
+        """``from_opening``: time zero is when a process opens NVML, however busy the host is."""
+        lines = self.lines if from_opening else [f"origin {self.origin}", *self.lines]
+        path.write_text("\n".join(lines) + "\n", encoding="ascii")
         return path
 
 

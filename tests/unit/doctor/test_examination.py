@@ -99,7 +99,7 @@ def test_facts_that_the_kernel_does_not_tell_are_none_with_a_reason(tmp_path: Pa
 
 
 def test_facts_and_links_of_gpus_come_from_nvml(fake_nvml: Callable[[Scenario], Path]) -> None:
-    scenario = Scenario().h200(2).add("process 0 4242 5120").points(0, "ecc_uncorrected", {0: 3})
+    scenario = Scenario().h200(2).add("process 0 4242 5120").value(0, "ecc_uncorrected", 3)
     fake_nvml(scenario)
     slots = [DeviceInfo("cuda", "NVIDIA H200", gpu_uuid(i), i) for i in range(2)]
     (first, second), (link,) = describe_devices(slots)

@@ -12,11 +12,11 @@ from fakes.nvml.scenario import (
     DRIVER_NOT_LOADED,
     GPU_IS_LOST,
     NO_PERMISSION,
+    SM_ACTIVITY,
     TIMEOUT,
     VERSION_MISMATCH,
     Scenario,
     gpu_uuid,
-    mig_uuid,
 )
 from scalewise.gpu import NvmlUnavailable, open_nvml
 from scalewise.gpu.leases import gpu_slots, visible_devices
@@ -48,9 +48,9 @@ def test_the_core_group_reads_every_value_in_its_unit(fake_nvml: Use) -> None:
 
 def test_the_slow_group_adds_counters_and_processes(fake_nvml: Use) -> None:
     scenario = Scenario().h200(1).add("process 0 4242 5120")
-    scenario.points(0, "ecc_uncorrected", {0: 3}).points(0, "remapped_rows", {0: 2})
+    scenario.value(0, "ecc_uncorrected", 3).value(0, "remapped_rows", 2)
     # What Hopper answers in place of fields 138 and 139.
-    scenario.counter(0, "nvlink_tx_bytes", base=3 * 2**20, rate=0)
+    scenario.value(0, "nvlink_tx_bytes", 3 * 2**20)
     fake_nvml(scenario)
     with open_nvml() as nvml:
         sample = nvml.sample(nvml.devices()[0], slow=True)
@@ -63,7 +63,7 @@ def test_the_slow_group_adds_counters_and_processes(fake_nvml: Use) -> None:
 
 
 def test_gpm_needs_two_samples_more_than_100_ms_apart(fake_nvml: Use) -> None:
-    fake_nvml(Scenario().h200(1).points(0, "sm_activity", {0: 96.5}))
+    fake_nvml(Scenario().h200(1).value(0, SM_ACTIVITY, 96.5))
     with open_nvml() as nvml:
         (gpu,) = nvml.devices()
         assert nvml.sample(gpu, gpm=True).sm_activity_percent is None
@@ -109,7 +109,7 @@ def test_a_gpu_that_is_gone_raises_gpu_lost(fake_nvml: Use, code: int) -> None:
 
 
 def test_a_gpu_in_mig_mode_is_none_of_ours(fake_nvml: Use) -> None:
-    fake_nvml(Scenario().h200(2).mig(1, 3))
+    fake_nvml(Scenario().h200(2).mig(1))
     with open_nvml() as nvml:
         assert [d.index for d in nvml.devices()] == [0]
         assert "MIG mode" in nvml.faults["GPU 1"] and "-i 1 -mig 0" in nvml.faults["GPU 1"]
@@ -118,7 +118,7 @@ def test_a_gpu_in_mig_mode_is_none_of_ours(fake_nvml: Use) -> None:
 def test_links_and_peers_in_the_words_of_nvidia_smi(fake_nvml: Use) -> None:
     scenario = Scenario()
     for index in range(4):
-        scenario.device(str(index), gpu_uuid(index), 24_576, "NVIDIA A10G")
+        scenario.gpu(index, 24_576, "NVIDIA A10G")
     scenario.add("link 0 1 4").add("ancestor 0 2 30").add("peer 0 2 4").add("ancestor 1 2 10")
     fake_nvml(scenario)
     with open_nvml() as nvml:
@@ -137,7 +137,7 @@ def test_links_and_peers_in_the_words_of_nvidia_smi(fake_nvml: Use) -> None:
         (None, [gpu_uuid(0), gpu_uuid(1)]),
         ("1,0", [gpu_uuid(1), gpu_uuid(0)]),
         (gpu_uuid(1), [gpu_uuid(1)]),
-        (mig_uuid(2, 5), []),
+        ("MIG-00000000-0000-0000-0002-000000000005", []),
         ("", []),
         ("-1", []),
         ("0,7,1", [gpu_uuid(0)]),
@@ -146,7 +146,7 @@ def test_links_and_peers_in_the_words_of_nvidia_smi(fake_nvml: Use) -> None:
     ],
 )
 def test_cuda_visible_devices(fake_nvml: Use, variable: str | None, expected: list[str]) -> None:
-    fake_nvml(Scenario().h200(3).mig(2, 3).mig(2, 5))
+    fake_nvml(Scenario().h200(3).mig(2))
     env = {} if variable is None else {"CUDA_VISIBLE_DEVICES": variable}
     with open_nvml() as nvml:
         assert [d.uuid for d in visible_devices(nvml, env)] == expected

@@ -58,7 +58,7 @@ def _sample(
 def test_a_series_has_each_group_at_its_pace_and_what_happened(
     fake_nvml: Use, tmp_path: Path
 ) -> None:
-    scenario = Scenario().h200(4).latency(0, "energy_mj", 3500)
+    scenario = Scenario().h200(4).value(0, "wait.energy_mj", 3500)
     now = time.monotonic() - scenario.origin
     scenario.fault(1, "power_mw", NO_PERMISSION).fault(3, "*", GPU_IS_LOST, at=now + 1.5)
     scenario.xid(2, 79, now + 0.3)  # another cell's GPU

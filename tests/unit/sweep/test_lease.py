@@ -152,7 +152,7 @@ def mixed() -> Scenario:
     """GPUs 0 and 1 are H100, 2 and 3 A10G."""
     scenario = Scenario()
     for index, name in enumerate((H100, H100, A10G, A10G)):
-        scenario.device(str(index), gpu_uuid(index), 81920, name)
+        scenario.gpu(index, 81920, name)
     return scenario
 
 
@@ -230,7 +230,7 @@ def test_equal_shares_on_unlike_gpus_are_told_of(
 def test_a_host_of_divided_gpus_has_none_and_says_why(
     fake_nvml: Callable[[Scenario], Path],  # noqa: F811
 ) -> None:
-    fake_nvml(Scenario().h200(1).mig(0, 3))
+    fake_nvml(Scenario().h200(1).mig(0))
     found = Hosts().of(asked("tracking=none").cell.hardware)
     assert {slot.kind for slot in found.slots} == {"cpu"}
     assert "MIG mode" in (found.no_gpu or "")

@@ -286,7 +286,7 @@ def _from_result(cell: CellRecords) -> dict[str, str]:
     fields = {
         "devices": str(result.world_size),
         "scaling": result.scaling,
-        "batch": str(batch),
+        **({} if batch is None else {"batch": str(batch)}),
         "device_model": " + ".join(sorted({d.name for d in devices})) or UNKNOWN,
         "co_tenancy": "shared host" if result.co_tenants else "alone",
     }

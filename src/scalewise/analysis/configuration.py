@@ -178,7 +178,7 @@ class Configuration:
 
     @property
     def global_batch(self) -> int | None:
-        """Samples a step of all devices; None if it never ran."""
+        """Samples a step of all devices; None if it never ran or nobody could count them."""
         return self.result.global_batch_size if self.result else None
 
     @property

@@ -171,7 +171,9 @@ def _means(measured: Measured) -> dict[Part, float]:
 def _scale(config: Configuration, baseline: Configuration) -> float | None:
     """Samples that each device of ``config`` has in a step over those of the baseline's."""
     ours, theirs = config.result, baseline.result
-    if ours is None or theirs is None or not theirs.global_batch_size:
+    if ours is None or theirs is None:
+        return None
+    if ours.global_batch_size is None or theirs.global_batch_size is None:
         return None
     each = ours.global_batch_size / ours.world_size
     return each / (theirs.global_batch_size / theirs.world_size)

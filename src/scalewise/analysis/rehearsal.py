@@ -149,10 +149,11 @@ def as_whole(config: Configuration, record: RehearsalRecord) -> Identity:
     result = config.result
     assert result is not None, "a record of a rehearsal is part of a result"
     ranks = record.ranks if result.scaling == "strong" else 1
-    batch = str(result.per_device_batch_size * ranks)
+    each = result.per_device_batch_size
+    batch = {} if each is None else {"batch": str(each * ranks)}
     own = {name: value for name, value in config.identity.items() if not within(name, _PLAYED)}
     kind = {"strategy.kind": str(config.rehearsed_kind)}
-    return {**own, **kind, "batch": batch, "devices": str(record.ranks)}
+    return {**own, **kind, **batch, "devices": str(record.ranks)}
 
 
 _PLAYED = ("rehearsed", *(f"strategy.{key}" for key in ("name", "devices", "ranks", "link")))

@@ -189,7 +189,7 @@ def _hides_collectives(config: Configuration) -> bool:
 
 def _computes_what_one_did(config: Configuration) -> bool:
     """Whether each GPU has the samples of a single one, and reduces gradients beside the work."""
-    is_replica = config.setting("strategy.kind") == "ddp" and config.devices > 1
+    is_replica = config.setting("strategy.kind") == "ddp" and config.devices != 1
     return is_replica and not config.is_cpu and config.setting("scaling") == "weak"
 
 

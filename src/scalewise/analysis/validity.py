@@ -156,9 +156,9 @@ def _outside(cell: CellRecords, result: CellResult, steps: StepFigures) -> Itera
             yield f"steps of {lasted_s:.4g} s in a run of {result.elapsed_s:.4g} s"
     if rate is None:
         return
-    each = rate.samples / rate.steps
-    if each > result.global_batch_size * (1 + SAME):
-        yield f"{each:,.6g} samples a step, of a batch of {result.global_batch_size:,}"
+    each, batch = rate.samples / rate.steps, result.global_batch_size
+    if batch is not None and each > batch * (1 + SAME):
+        yield f"{each:,.6g} samples a step, of a batch of {batch:,}"
     declared = [one.flops_per_sample for one in result.ranks if one.flops_per_sample]
     peak = max(cell.provenance.peak_tflops.values(), default=None) if cell.provenance else None
     if declared and peak is not None:

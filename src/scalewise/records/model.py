@@ -378,8 +378,9 @@ class CellResult:
     world_size: WorldSize
     strategy: str
     scaling: Literal["strong", "weak"]
-    global_batch_size: PositiveInt
-    per_device_batch_size: PositiveInt
+    global_batch_size: PositiveInt | None
+    """Samples of a step; None where nobody could count them, also below."""
+    per_device_batch_size: PositiveInt | None
     co_tenants: tuple[str, ...]
     """Cells and foreign processes that shared the host while this one ran."""
     ranks: Annotated[tuple[RankSummary, ...], Field(min_length=1)]

@@ -343,9 +343,10 @@ def _facts(cell: CellRecords) -> list[tuple[str, str]]:
     if cell.result is not None:
         found |= {
             "devices": ", ".join(dict.fromkeys(rank.device.name for rank in cell.result.ranks)),
-            "global batch": f"{cell.result.global_batch_size} samples",
             "took": f"{cell.result.elapsed_s:.3g} s",
         }
+        if cell.result.global_batch_size is not None:
+            found["global batch"] = f"{cell.result.global_batch_size} samples"
     if cell.warm_up is not None:
         found["timed steps"] = str(cell.warm_up)
     if (known := cell.provenance) is not None:

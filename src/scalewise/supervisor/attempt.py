@@ -127,9 +127,9 @@ class Try:
         except RecordError as error:
             why = f"every rank exited with 0, but {error}"
             return self.record_failure(Ending("failed", "exit", why, exit_code=0))
-        sizes = batch_sizes_of(summaries) or settings.batch_sizes
-        assert sizes is not None, "ranks that cannot share the batch do not end well"
-        per_device_batch, global_batch = sizes
+        # What a script feeds is known from its ranks alone.
+        asked = None if settings.script else settings.batch_sizes
+        per_device_batch, global_batch = batch_sizes_of(summaries) or asked or (None, None)
         self.folder.save_result(
             CellResult(
                 cell_id=job.cell.cell_id,

@@ -106,8 +106,8 @@ class FitRecords:
 
     def finish(self, ranks: tuple[RankSummary, ...], strategy: str) -> None:
         assert self._planned is not None
-        # Of the largest step, which the last of an epoch is not; one where nobody could count.
-        per_device, together = batch_sizes_of(ranks) or (1, len(ranks))
+        # Of the largest step, which the last of an epoch is not.
+        per_device, together = batch_sizes_of(ranks) or (None, None)
         self._folder.save_result(
             CellResult(
                 cell_id=self._planned.cell_id,

@@ -238,14 +238,8 @@ def _run(
     _hand_on_secrets(folder, requests)
     sweep, undecided = SweepFolder(folder), undecided_requests(requests)
     cells = plan_in(folder, requests)
-    is_here = not isinstance(host, Cluster)  # other hosts may have files that this one has not
-    if is_here:
+    if not isinstance(host, Cluster):  # other hosts may have files that this one has not
         check_files(requests)
-    elif any(one.cell.sweep.doctor for one in requests):
-        raise ConfigError(
-            "sweep.doctor: found true with hosts of a cluster; allowed: hydra/launcher=local, or "
-            "`scalewise doctor --out FOLDER`, that of the sweep, in a job there"
-        )
     selection = select(cells, sweep, cells[0].request.cell.sweep.rerun)
     for cell in selection.cells:
         try:

@@ -1,19 +1,15 @@
 """The rank that failed first is blamed, not the one that missed it."""
 
 import signal
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from scalewise.records import CellFolder, DeviceInfo, Ending, HeartbeatWriter
+from scalewise.records import CellFolder, Ending
 from scalewise.supervisor import failures
 from scalewise.supervisor.failures import first_failure, last_lines, name_absent
 from scalewise.supervisor.ranks import RankProcess
 from scalewise.train.length import TooLateError
-from scalewise.train.recording import untrained_summary
 
 
 class Ended:
@@ -103,58 +99,6 @@ def test_last_lines_are_the_blamed_ranks(folder: CellFolder) -> None:
     assert len(lines) == 20
     assert lines[-2:] == ("line 29", "\N{REPLACEMENT CHARACTER} torn")
     assert last_lines(folder, None) == ()
-
-
-IN_A_STEP = 'File ".../pytorch_lightning/loops/optimization/automatic.py", line 241, in backward_fn'
-PEER_GONE = "RuntimeError: Connection closed by peer [127.0.0.1]:65221"
-
-
-def rank_0_ended_after(steps: int, folder: CellFolder) -> None:
-    rank: Any = SimpleNamespace(rank=0, local_rank=0, device=DeviceInfo("cpu", "Example CPU"))
-    folder.save_rank(replace(untrained_summary(rank), steps_completed=steps))
-
-
-def rank_1_misses_a_peer(folder: CellFolder, at_step: int, traceback: str = IN_A_STEP) -> None:
-    error = Ending("failed", "exception", PEER_GONE, 1, last_lines=(traceback,), finished_at=12.0)
-    folder.save_rank_error(error)
-    heartbeat = HeartbeatWriter(folder.heartbeat_path(1))
-    heartbeat.begin(40)
-    heartbeat.beat(at_step, 16 * at_step)
-    heartbeat.close()
-
-
-@pytest.mark.parametrize("peer", [RankProcess(0, 10, 0, 11.9), RankProcess(0, 10)])
-def test_a_peer_that_had_no_more_batches_is_told_from_one_that_was_lost(
-    folder: CellFolder, peer: RankProcess
-) -> None:
-    rank_0_ended_after(20, folder)
-    rank_1_misses_a_peer(folder, at_step=20)
-    found = found_in(folder, peer, RankProcess(1, 11, 1, 12.1))
-    assert (found.cause, found.rank) == ("uneven_epochs", 1)
-    assert found.message == (
-        "rank 0 had ended its epoch after 20 steps while rank 1 went on: epochs differ in length; "
-        "give every rank as many batches"
-    )
-
-
-@pytest.mark.parametrize(
-    ("ended", "at_step", "traceback", "exit_code"),
-    [
-        (20, 19, IN_A_STEP, 0),
-        (20, 20, "File .../loops/evaluation_loop.py", 0),
-        (20, 20, IN_A_STEP, -9),
-        (None, 20, IN_A_STEP, 0),
-    ],
-    ids=["a step that both had", "after training", "killed", "left early"],
-)
-def test_other_lost_peers_are_not(
-    folder: CellFolder, ended: int | None, at_step: int, traceback: str, exit_code: int
-) -> None:
-    if ended is not None:
-        rank_0_ended_after(ended, folder)
-    rank_1_misses_a_peer(folder, at_step, traceback)
-    found = found_in(folder, RankProcess(0, 10, exit_code, 11.9), RankProcess(1, 11, 1, 12.1))
-    assert found.cause != "uneven_epochs"
 
 
 # Who is named when ranks give up waiting for one another.

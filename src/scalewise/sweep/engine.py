@@ -203,10 +203,7 @@ class Engine:
             self._admit(cell, alone)
 
     def _admit(self, cell: Cell, alone: bool) -> None:
-        """Queue a cell, unless it is done, runs already, or cannot be run.
-
-        Raises :class:`ConfigError` if it cannot be run and is ``alone``.
-        """
+        """Queue a cell unless it is done, runs, or cannot be run: an error if it is ``alone``."""
         folder = self.folder.cell(cell.planned.name)
         result = folder.find_result(cell.planned.cell_id)
         if result is not None:
@@ -228,10 +225,7 @@ class Engine:
         folder.save_config(cell.request.plain)
 
     def _queue(self, cell: Cell) -> None:
-        """Put a cell at the end of its round in the queue.
-
-        Raises :class:`HostMismatch` if it can never run.
-        """
+        """Put a cell at the end of its round in the queue."""
         queued = QueuedCell(cell, self.executor.demand(cell))
         bisect.insort(self._waiting, queued, key=lambda one: one.cell.planned.repeat)
 

@@ -183,10 +183,7 @@ def launch(
 def _settled(
     asked: Sequence[Request], host: ThisHost
 ) -> tuple[list[Request], list[Request], list[str]]:
-    """The requests as they run on ``host``, rehearsals beside them, and lines on what was settled.
-
-    Raises :class:`ConfigError` for what cannot run so.
-    """
+    """The requests as they run on ``host``, rehearsals beside them, and lines on what changed."""
     own, lines = take_own_batches(asked)
     requests, more = settle_alone(own, host.devices_of)
     if not any(one.cell.rehearse.on for one in requests):
@@ -231,10 +228,7 @@ def _run(
     lines: Sequence[str],
     packed: bool = False,
 ) -> SweepReport | None:
-    """Run the cells that are not done, and add their report to ``sweep_reports``.
-
-    With ``sweep.dry_run``, print what would run instead, and return None. ``lines`` are said first.
-    """
+    """Run the cells that are not done; None where ``sweep.dry_run`` prints what would run."""
     _hand_on_secrets(folder, requests)
     sweep, undecided = SweepFolder(folder), undecided_requests(requests)
     cells = plan_in(folder, requests)
@@ -267,10 +261,7 @@ def _run(
 
 
 def _hand_on_secrets(folder: Path, requests: Sequence[Request]) -> None:
-    """Into the environment of all processes to come; what Hydra wrote of them goes.
-
-    Raises :class:`ConfigError` for two values of one: cells do not differ by their secrets.
-    """
+    """Into the environment of all processes to come; what Hydra wrote of them goes."""
     (folder / "multirun.yaml").unlink(missing_ok=True)
     found: dict[str, Any] = {}
     for one in requests:

@@ -104,20 +104,15 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
         raise ConfigError(
             f"{found} Hydra asks only for sweeps; add -m, or leave it out to run here"
         )
-    options: Any = OmegaConf.to_container(HydraConfig.get().launcher, resolve=True)
-    local = local_config({key: value for key, value in options.items() if key != "_target_"})
+    typed: Any = OmegaConf.to_container(HydraConfig.get().launcher, resolve=True)
+    options = {key: value for key, value in typed.items() if key != "_target_"}
+    make_engine = local_engine_of(options)
     runtime = HydraConfig.get().runtime
     written = written_keys(GlobalHydra.instance().config_loader(), runtime)
-    plain = wrapped(resolve(composed, runtime.choices), local.wrap)
+    plain = wrapped(resolve(composed, runtime.choices), options.get("wrap"))
     host = ThisHost()
     (one,), beside, lines = _settled([request(overrides, plain, written)], host)
-    report = _run(
-        folder,
-        [one, *beside],
-        host,
-        lambda f: Engine(f, LocalExecutor("exclusive", warm=local.warm), make_display()),
-        lines,
-    )
+    report = _run(folder, [one, *beside], host, make_engine, lines)
     return None if report is None else report.objective_of(one.config_id)
 
 

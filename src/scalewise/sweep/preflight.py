@@ -319,12 +319,8 @@ def _look(key: str, component: Component, typed: str) -> None:
     check_nested(key, component)
     if key == "model":
         _check_trains(component, target)
-    is_class = inspect.isclass(target)
-    if key.startswith("callbacks.") and is_class and not hasattr(target, "on_train_batch_end"):
-        raise ConfigError(
-            f"{key}._target_: found {name}, which is no callback; allowed: a class derived from "
-            "pytorch_lightning.Callback, or a function that builds one"
-        )
+    if key.startswith("callbacks."):
+        _check_callback(key, component, target)
 
 
 _GIVEN = {"optimizer": ("params",), "scheduler": ("optimizer",)}
@@ -351,6 +347,20 @@ def _check_trains(component: Component, target: Any) -> None:
         return
     if why is not None:
         raise ConfigError(f"model._target_: found {component.target}, {why}")
+
+
+def _check_callback(key: str, component: Component, target: Any) -> None:
+    """Refuse what no Trainer can call, and values that Lightning's own callbacks refuse."""
+    if inspect.isclass(target) and not hasattr(target, "on_train_batch_end"):
+        raise ConfigError(
+            f"{key}._target_: found {component.target}, which is no callback; allowed: a class "
+            "derived from pytorch_lightning.Callback, or a function that builds one"
+        )
+    if getattr(target, "__module__", "").startswith("pytorch_lightning."):
+        try:
+            target(**built_arguments(key, component))
+        except Exception as error:
+            raise ConfigError(f"{key}: {in_one_line(error)}") from error
 
 
 def _check_lightning(key: str, component: Component, target: Any, typed: str) -> None:

@@ -75,10 +75,11 @@ class Composer:
                 "experiment: found one with hydra.sweeper settings of its own among several, where "
                 "Hydra ignores them; run it alone: -m experiment=NAME"
             )
-        if config.hydra.launcher != self._master.hydra.launcher:
+        chosen = self._chooses_launcher(config)
+        if chosen or config.hydra.launcher != self._master.hydra.launcher:
             raise ConfigError(
-                "hydra.launcher: found settings inside a swept config, where Hydra ignores them; "
-                "allowed: on the command line"
+                f"hydra/launcher: found one inside {chosen or 'a swept config'}, where Hydra "
+                "ignores it; allowed: on the command line: hydra/launcher=NAME"
             )
         return config
 
@@ -117,6 +118,20 @@ class Composer:
             and key.partition(".")[0] != "hydra"
             and not self._loader.repository.group_exists(key)
         )
+
+    def _chooses_launcher(self, config: DictConfig) -> str | None:
+        """``group=option`` of a chosen config whose defaults list names a launcher, if one does.
+
+        Hydra composes it without a trace of that choice.
+        """
+        for group, option in config.hydra.runtime.choices.items():
+            path = f"{str(group).partition('@')[0]}/{option}"
+            exists = self._loader.repository.config_exists(path)
+            listed = self._loader.repository.load_config(path).defaults_list if exists else None
+            names = [getattr(one, "group", None) or "" for one in listed or () if one.is_override()]
+            if any(name.lstrip("/") == "hydra/launcher" for name in names):
+                return f"{group}={option}"
+        return None
 
 
 def written_keys(loader: Any, runtime: Any) -> tuple[str, ...]:

@@ -209,6 +209,18 @@ def test_a_folder_in_which_another_sweep_runs_or_of_a_torn_plan_is_refused(
         assert errors.startswith(f"error: {said}")
 
 
+def test_a_launcher_chosen_inside_a_swept_experiment_is_refused(
+    train: Train, tmp_path: Path
+) -> None:
+    (tmp_path / "experiment").mkdir()
+    text = "# @package _global_\ndefaults:\n  - override /hydra/launcher: basic\n"
+    (tmp_path / "experiment" / "sneaky.yaml").write_text(text)
+    (tmp_path / "experiment" / "plain.yaml").write_text("# @package _global_\nseed: 3\n")
+    status, errors = train("--config-dir", str(tmp_path), "-m", "experiment=plain,sneaky")
+    assert status == 2
+    assert errors.startswith("error: hydra/launcher: found one inside experiment=sneaky, ")
+
+
 def test_the_configuration_is_printed_and_nothing_is_run(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,7 +41,7 @@ class Part:
 P2P_OFF = (("NCCL_P2P_DISABLE", "1"),)
 """What a host without NVLink and without peer access does: through host memory."""
 TRAIN = "train.py hydra.sweep.dir={out}/sweep tracking=none -m"
-ANATOMY = "experiment=gpt2_scaling strategy=ddp profile.window=false,true sweep.doctor=true"
+ANATOMY = "experiment=gpt2_scaling strategy=ddp profile.window=false,true"
 
 PARTS: dict[str, Part] = {
     "exposed": Part(2, 150, "benchmarks/exposed_comm.py --out {out}/exposed.json"),
@@ -61,6 +61,7 @@ PARTS: dict[str, Part] = {
         "benchmarks/self_test.py --device cuda --warm --healthy 10 --records {out}/sweep"
         " --out {out}",
     ),
+    "doctor": Part(2, 90, "-m scalewise doctor --devices 2 --out {out}"),
     "anatomy": Part(2, 200, f"{TRAIN} {ANATOMY} repeats=2"),
     "anatomy_p2p_off": Part(2, 200, f"{TRAIN} {ANATOMY} repeats=2", P2P_OFF),
     "bare_loop": Part(

@@ -170,7 +170,7 @@ def all_reduce_curve(
 ) -> AllReduceCurve | str:
     """The curve for these devices, or why there is none."""
     if report is None:
-        return "no doctor.json beside the cells: add sweep.doctor=true"
+        return "no doctor.json beside the cells: scalewise doctor --out FOLDER writes one"
     backend: Backend = "nccl" if all(d.kind == "cuda" for d in devices) else "gloo"
     examined = [facts.device for facts in report.devices]
     if len(examined) != len(devices):

@@ -55,15 +55,15 @@ def main(words: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         say("interrupted")
         return Exit.INTERRUPTED
-    except (OSError, SystemExit) as error:
+    except OSError as error:
         if is_unread(error):
             # `| head -1` has read enough: as quiet, and with the status, as of other programs.
             silence_unread()
             return Exit.UNREAD
-        if isinstance(error, OSError) and error.filename:
+        if error.filename:
             say(f"error: {escaped(str(error.filename))}: {error.strerror}; allowed: another place")
             return Exit.WRONG_INPUT
-        if isinstance(error, SystemExit) or error.errno != errno.ENOSPC:
+        if error.errno != errno.ENOSPC:
             raise
         discard(1)
         say(f"error: {error.strerror}")

@@ -54,7 +54,7 @@ def shown(show: Callable[[], object]) -> bool:
     try:
         show()
         sys.stdout.flush()
-    except (OSError, SystemExit) as error:
+    except OSError as error:
         if not is_unread(error):
             discard(1)
             say(f"error: standard output: {error}; the table is not shown")

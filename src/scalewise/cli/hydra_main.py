@@ -75,14 +75,14 @@ def train(defaults: bool = True, answers: bool = True) -> int:
         # Hydra's sweeper gave up; what it got until then is reported all the same.
         say(f"error: {error}")
         return report(verbose=verbose) or Exit.FAILED
-    except (Exception, SystemExit) as error:
+    except Exception as error:
         if is_unread(error):
             # A sweep that nobody watches is interrupted; what is only printed, like --help, ends.
             silence_unread()
             if not sweep_reports:
                 return Exit.UNREAD
             return _interrupted("interrupted, because nobody reads this any longer")
-        line = None if isinstance(error, SystemExit) else explain(error)
+        line = explain(error)
         if line is None or wants_traceback:
             raise
         say(f"error: {line}")

@@ -131,10 +131,7 @@ def _with_quotes(override: str) -> str:
 
 
 def _tracked_by_all(override: str) -> str:
-    """``tracking=wandb,trackio`` as ``tracking=both``: trackers are no axis of a sweep.
-
-    Raises ConfigError for any other list.
-    """
+    """``tracking=wandb,trackio`` as ``tracking=both``: trackers are no axis of a sweep."""
     key, _, value = override.partition("=")
     if key != "tracking" or "," not in value:
         return override

@@ -199,10 +199,7 @@ class RayCell(RunningCell):
         return answers[0]
 
     def _record(self, ending: Ending) -> Ending:
-        """Put the ending into the attempt of this try, or make one, and return what is recorded.
-
-        A supervisor that lived saw only that the sweep or a peer was gone: its word is replaced.
-        """
+        """Put the ending into this try's attempt, whose supervisor may know less, or make one."""
         recorded = attempt_since(self.folder, self.first_attempt)
         if recorded is None:
             recorded = replace(ending, number=None, started_at=self.began_at)
@@ -274,10 +271,7 @@ class RayExecutor(Executor[RayCell]):
         self, waiting: Sequence[QueuedCell], running: Sequence[RayCell]
     ) -> Sequence[QueuedCell]:
         now = time.monotonic()
-        ready = [t for t in waiting if self._not_before.get(t.cell.planned.cell_id, 0.0) <= now]
-        if self.policy == "packed":
-            ready.sort(key=_place)
-        return ready
+        return [t for t in waiting if self._not_before.get(t.cell.planned.cell_id, 0.0) <= now]
 
     def start(self, queued: QueuedCell, folder: CellFolder) -> RayCell | None:
         """Start a cell on as many nodes as it demands, once they are reserved for it."""
@@ -370,13 +364,6 @@ class RayExecutor(Executor[RayCell]):
         for cell in running:
             with contextlib.suppress(OSError):
                 cell.drop()
-
-
-def _place(queued: QueuedCell) -> tuple[int, int]:
-    """By round, the widest first in one and last in the next: no host is emptied between them,
-    and a drift of the hosts favours neither wide nor narrow cells."""
-    repeat = queued.cell.planned.repeat
-    return repeat, queued.world_size * (1 if repeat % 2 else -1)
 
 
 def _require_room(wanted: ClusterDemand, nodes: Sequence[Node]) -> None:

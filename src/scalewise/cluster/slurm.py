@@ -100,7 +100,7 @@ def parameters(config: SlurmConfig, wanted: ClusterDemand) -> dict[str, Any]:
     stays_away = "no-requeue" in {name.replace("_", "-") for name in config.extra}
     requeued = {} if stays_away else {"requeue": True}
     chosen: dict[str, Any] = {
-        "job_name": f"scalewise-x{wanted.width}",
+        "job_name": f"scalewise-x{wanted.world_size}",
         "time": config.time_min,
         "nodes": wanted.nodes,
         "ntasks_per_node": 1,

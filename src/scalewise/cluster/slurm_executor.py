@@ -38,18 +38,12 @@ from scalewise.records import (
     save_json,
 )
 from scalewise.supervisor import Origin
-from scalewise.sweep import (
-    MORE_FOR_THE_JOB,
-    Cell,
-    Executor,
-    QueuedCell,
-    RunningCell,
-    memory_advice,
-)
+from scalewise.sweep import Cell, Executor, QueuedCell, RunningCell
 
 _LAST_LINES = 20
 _ASK_EVERY_S = 0.5
 _LOOK_S = 0.5
+_MORE_MEMORY = "to ask SLURM for more of the host's: a larger hydra.launcher.mem_gb_per_device"
 
 _ENDS: Mapping[str, tuple[Literal["failed", "interrupted"], Cause]] = {
     "PREEMPTED": ("interrupted", "preempted"),
@@ -149,12 +143,8 @@ class SlurmCell(RunningCell):
             outcome, cause = _ENDS[state]
             attempt = replace(attempt, outcome=outcome, cause=cause)
         if state == "OUT_OF_MEMORY":
-            # SLURM's word is of the host's memory, of which another job may be given more. A
-            # supervisor that saw the kill, and lived, has said already what needs less.
-            less = memory_advice(self.cell.request.cell, self.wanted.world_size)
-            told = [attempt.message, MORE_FOR_THE_JOB]
-            told += [less] if less and less not in attempt.message else []
-            attempt = replace(attempt, message="; ".join(told))
+            # SLURM's word is of the host's memory, of which another job may be given more.
+            attempt = replace(attempt, message=f"{attempt.message}; {_MORE_MEMORY}")
         return self.folder.save_attempt(attempt)
 
     def _attempt_without(self) -> Ending:

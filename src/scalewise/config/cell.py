@@ -124,8 +124,6 @@ class SweepConfig:
     """How long a cell waits for GPUs that other people's processes hold, before it is skipped."""
     expected_devices: PositiveInt | None = None
     """Devices the configuration was made for: another number is used all the same, and said."""
-    doctor: bool = False
-    """Examine the devices before the first cell; the report compares with them."""
     wrap: str | None = None
     """Command that runs each rank's, as typed in ``hydra.launcher.wrap``: a profiler. ``{rank}``,
     ``{local_rank}`` and ``{folder}`` (the cell's) are filled in."""

@@ -104,10 +104,7 @@ class StrategyConfig:
 
 
 def _settings(cell: CellConfig) -> dict[str, tuple[object, str]]:
-    """Settings that a strategy may refuse: each with its value, and its name in a message.
-
-    A model of the user's is asked where it is built.
-    """
+    """Settings that a strategy may refuse: each with its value, and its name in a message."""
     model = cell.model.target.rpartition(".")[2]
     ours = cell.model.target.startswith("scalewise.models.")
     batches = cell.accumulate_grad_batches

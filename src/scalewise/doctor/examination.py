@@ -52,20 +52,16 @@ _PACKAGE_ROOT = str(Path(__file__).parents[2])
 
 
 def examine(
-    plan: Plan, slots: Sequence[DeviceInfo], driver: str | None = None, locks: tuple[int, ...] = (),
-    inside: Path | None = None,
-) -> DoctorReport:  # fmt: skip
+    plan: Plan, slots: Sequence[DeviceInfo], driver: str | None = None, locks: tuple[int, ...] = ()
+) -> DoctorReport:
     """Examine these devices, which must be the caller's to use: see :class:`Leases`.
 
-    ``locks``: descriptors that hold them, which the ranks inherit. ``inside``: the folder in which
-    a temporary one stays if this process is killed; without it the system's.
-    Raises OSError where no process can be started.
+    ``locks``: descriptors that hold them, which the ranks inherit. Raises OSError where no process
+    can be started.
     """
     begun, host = time.time(), host_facts()
     devices, links = describe_devices(slots)
-    with TemporaryDirectory(
-        prefix="scalewise-doctor-", dir=inside, ignore_cleanup_errors=True
-    ) as folder:
+    with TemporaryDirectory(prefix="scalewise-doctor-", ignore_cleanup_errors=True) as folder:
         ranks, missing = run_ranks(plan, slots, Path(folder), locks)
     taken_s = time.time() - begun
     report = DoctorReport(

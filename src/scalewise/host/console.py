@@ -67,9 +67,6 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 def is_unread(error: BaseException) -> bool:
     """Whether it says that whoever read what is printed, or the terminal, is gone."""
-    if isinstance(error, SystemExit):
-        # Rich's consoles turn it into an exit of their own.
-        return isinstance(error.__context__, BrokenPipeError)
     if not isinstance(error, OSError) or error.errno not in (errno.EPIPE, errno.EIO):
         return False
     return any(map(_is_gone, (1, 2)))  # disks and other pipes fail like this too
@@ -112,6 +109,9 @@ def tell(text: str) -> None:
 
 class _PlainTextConsole(Console):
     """Shows control characters in what it prints, and obeys none; its own colours stay."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, "nobody reads")  # rich's own is an exit
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None

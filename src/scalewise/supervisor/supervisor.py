@@ -192,10 +192,7 @@ class Supervisor:
         return name_absent(ending, ranks, self.folder, limit_s, self.job.world_size)
 
     def _co_tenants(self, ranks: Collection[int]) -> tuple[str, ...]:
-        """Everyone who shared the host at any time, those that started later included.
-
-        ``ranks`` are the process ids of the cell's own.
-        """
+        """Everyone who shared the host at any time; ``ranks`` are the cell's own process ids."""
         self.colocation.look()
         told = (*self.job.co_tenants, *self.colocation.neighbours)
         on_gpu = any(slot.kind == "cuda" for slot in self.job.slots)

@@ -14,7 +14,6 @@ from .launcher import local_engine_of as local_engine_of
 from .launcher import run_single as run_single
 from .local_executor import LocalExecutor as LocalExecutor
 from .plan import Cell as Cell
-from .running_cells import MORE_FOR_THE_JOB as MORE_FOR_THE_JOB
 from .running_cells import SupervisorProcess as SupervisorProcess
 from .running_cells import job_of as job_of
 from .running_cells import memory_advice as memory_advice

@@ -20,8 +20,7 @@ from scalewise.config import (
     as_rehearsal,
 )
 from scalewise.records import UNFINISHED, StrategyDecision, SweepFolder, save_record
-from scalewise.sweep.plan import Cell, Request, in_order, make_cell, plan
-from scalewise.sweep.resume import is_rerun, planned_repeats
+from scalewise.sweep.plan import Cell, Request, in_order, make_cell
 
 if TYPE_CHECKING:
     from scalewise.analysis import Repeats
@@ -288,24 +287,3 @@ class Stages:
         evidence = self._evidence.get(cell.planned.config_id)
         if evidence is not None:
             save_record(path, evidence)
-
-
-def later_cells(
-    folder: SweepFolder, requests: Sequence[Request], known: Collection[str]
-) -> list[Cell]:
-    """The cells of what a first stage decided, but for those that were asked for anyway.
-
-    ``known`` is the ``config_id`` of whatever the sweep has.
-    """
-    decided = [one for one in requests if one.config_id not in known]
-    seed = decided[0].cell.sweep.order_seed if decided else 0
-    return plan(decided, seed, planned_repeats(folder))
-
-
-def reruns(folder: SweepFolder, cells: Sequence[Cell]) -> frozenset[str]:
-    """Ids of those of ``cells`` that are done and by ``sweep.rerun`` are to run once more."""
-    return frozenset(
-        cell.planned.cell_id
-        for cell in cells
-        if is_rerun(cell.planned, cell.request.cell.sweep.rerun) and folder.is_done(cell.planned)
-    )

@@ -25,13 +25,11 @@ from scalewise.sweep.auto import (
     adaptive_requests,
     budget_of_rounds,
     describe_rounds,
-    later_cells,
     next_rounds,
-    reruns,
 )
 from scalewise.sweep.executor import Executor, QueuedCell, RunningCell
-from scalewise.sweep.plan import Cell, Request, add_to_plan
-from scalewise.sweep.resume import lock_folder, set_unreadable_aside
+from scalewise.sweep.plan import Cell, Request, add_to_plan, plan
+from scalewise.sweep.resume import is_rerun, lock_folder, planned_repeats, set_unreadable_aside
 from scalewise.sweep.running_cells import measure_objective
 from scalewise.sweep.status import Durations, StatusReader, waiting_cell
 from scalewise.sweep.status_view import Display
@@ -203,10 +201,7 @@ class Engine:
             self._admit(cell, alone)
 
     def _admit(self, cell: Cell, alone: bool) -> None:
-        """Queue a cell, unless it is done, runs already, or cannot be run.
-
-        Raises :class:`ConfigError` if it cannot be run and is ``alone``.
-        """
+        """Queue a cell unless it is done, runs, or cannot be run: an error if it is ``alone``."""
         folder = self.folder.cell(cell.planned.name)
         result = folder.find_result(cell.planned.cell_id)
         if result is not None:
@@ -228,10 +223,7 @@ class Engine:
         folder.save_config(cell.request.plain)
 
     def _queue(self, cell: Cell) -> None:
-        """Put a cell at the end of its round in the queue.
-
-        Raises :class:`HostMismatch` if it can never run.
-        """
+        """Put a cell at the end of its round in the queue."""
         queued = QueuedCell(cell, self.executor.demand(cell))
         bisect.insort(self._waiting, queued, key=lambda one: one.cell.planned.repeat)
 
@@ -242,10 +234,14 @@ class Engine:
         requests = self._stages.decide(self.undecided_requests)
         self.report.chosen.update(self._stages.chosen)
         known = {cell.planned.config_id for cell in self.report.cells}
-        new = later_cells(self.folder, requests, known)
-        self.rerun_ids |= reruns(self.folder, new)
-        if new:
-            self._run_later(new)
+        decided = [one for one in requests if one.config_id not in known]
+        if not decided:
+            return
+        seed = decided[0].cell.sweep.order_seed
+        new = plan(decided, seed, planned_repeats(self.folder))
+        again = (c for c in new if is_rerun(c.planned, c.request.cell.sweep.rerun))
+        self.rerun_ids |= {c.planned.cell_id for c in again if self.folder.is_done(c.planned)}
+        self._run_later(new)
 
     def _repeat_until_decided(self) -> None:
         requests = adaptive_requests(self.report.cells)

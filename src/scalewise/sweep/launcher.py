@@ -104,20 +104,15 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
         raise ConfigError(
             f"{found} Hydra asks only for sweeps; add -m, or leave it out to run here"
         )
-    options: Any = OmegaConf.to_container(HydraConfig.get().launcher, resolve=True)
-    local = local_config({key: value for key, value in options.items() if key != "_target_"})
+    typed: Any = OmegaConf.to_container(HydraConfig.get().launcher, resolve=True)
+    options = {key: value for key, value in typed.items() if key != "_target_"}
+    make_engine = local_engine_of(options)
     runtime = HydraConfig.get().runtime
     written = written_keys(GlobalHydra.instance().config_loader(), runtime)
-    plain = wrapped(resolve(composed, runtime.choices), local.wrap)
+    plain = wrapped(resolve(composed, runtime.choices), options.get("wrap"))
     host = ThisHost()
     (one,), beside, lines = _settled([request(overrides, plain, written)], host)
-    report = _run(
-        folder,
-        [one, *beside],
-        host,
-        lambda f: Engine(f, LocalExecutor("exclusive", warm=local.warm), make_display()),
-        lines,
-    )
+    report = _run(folder, [one, *beside], host, make_engine, lines)
     return None if report is None else report.objective_of(one.config_id)
 
 
@@ -183,10 +178,7 @@ def launch(
 def _settled(
     asked: Sequence[Request], host: ThisHost
 ) -> tuple[list[Request], list[Request], list[str]]:
-    """The requests as they run on ``host``, rehearsals beside them, and lines on what was settled.
-
-    Raises :class:`ConfigError` for what cannot run so.
-    """
+    """The requests as they run on ``host``, rehearsals beside them, and lines on what changed."""
     own, lines = take_own_batches(asked)
     requests, more = settle_alone(own, host.devices_of)
     if not any(one.cell.rehearse.on for one in requests):
@@ -231,21 +223,12 @@ def _run(
     lines: Sequence[str],
     packed: bool = False,
 ) -> SweepReport | None:
-    """Run the cells that are not done, and add their report to ``sweep_reports``.
-
-    With ``sweep.dry_run``, print what would run instead, and return None. ``lines`` are said first.
-    """
+    """Run the cells that are not done; None where ``sweep.dry_run`` prints what would run."""
     _hand_on_secrets(folder, requests)
     sweep, undecided = SweepFolder(folder), undecided_requests(requests)
     cells = plan_in(folder, requests)
-    is_here = not isinstance(host, Cluster)  # other hosts may have files that this one has not
-    if is_here:
+    if not isinstance(host, Cluster):  # other hosts may have files that this one has not
         check_files(requests)
-    elif any(one.cell.sweep.doctor for one in requests):
-        raise ConfigError(
-            "sweep.doctor: found true with hosts of a cluster; allowed: hydra/launcher=local, or "
-            "`scalewise doctor --out FOLDER`, that of the sweep, in a job there"
-        )
     selection = select(cells, sweep, cells[0].request.cell.sweep.rerun)
     for cell in selection.cells:
         try:
@@ -273,10 +256,7 @@ def _run(
 
 
 def _hand_on_secrets(folder: Path, requests: Sequence[Request]) -> None:
-    """Into the environment of all processes to come; what Hydra wrote of them goes.
-
-    Raises :class:`ConfigError` for two values of one: cells do not differ by their secrets.
-    """
+    """Into the environment of all processes to come; what Hydra wrote of them goes."""
     (folder / "multirun.yaml").unlink(missing_ok=True)
     found: dict[str, Any] = {}
     for one in requests:

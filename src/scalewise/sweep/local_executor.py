@@ -18,16 +18,8 @@ from dataclasses import dataclass, field, replace
 import psutil
 
 from scalewise.gpu import DeviceSampler, Host, Hosts, Lease, Leases, Occupancy, units
-from scalewise.host import end_orphans, plural
-from scalewise.records import (
-    CellFolder,
-    DeviceInfo,
-    DoctorReport,
-    Ending,
-    RecordError,
-    SweepFolder,
-    save_record,
-)
+from scalewise.host import end_orphans
+from scalewise.records import CellFolder, DeviceInfo, Ending, RecordError, SweepFolder
 from scalewise.supervisor import Origin
 from scalewise.sweep.executor import Executor, Policy, QueuedCell, RunningCell
 from scalewise.sweep.fork_server import NotWarmError, WarmServer, cell_hindrance
@@ -108,8 +100,6 @@ class LocalExecutor(Executor[LocalCell]):
         """How many the sweep may have, by the cells that were admitted."""
         self._lean = True
         """Whether no cell has classes of the user's own."""
-        self._to_examine: LocalDemand | None = None
-        """Of the widest cell with ``sweep.doctor``, until its devices are examined."""
         self._selector = selectors.DefaultSelector()
         self._settling = False
         """Whether a cell waits only for a process that is vanishing from its devices."""
@@ -137,9 +127,6 @@ class LocalExecutor(Executor[LocalCell]):
         demand = LocalDemand(devices_for(cell.request, host), host)
         self._not_forked = self._not_forked or cell_hindrance(cell.request.cell)
         self._lean = self._lean and is_ours(cell.request.plain)
-        if cell.request.cell.sweep.doctor:
-            known = self._to_examine or demand
-            self._to_examine = max(known, demand, key=lambda one: one.world_size)
         more_may_come = cell.request.cell.repeats == "auto"
         self._rounds = max(self._rounds, cell.planned.repeat + 1 + more_may_come)
         if self._warm is None and any(slot.kind != "cpu" for slot in host.slots):
@@ -162,7 +149,6 @@ class LocalExecutor(Executor[LocalCell]):
         return choose_cells(waiting, leased)
 
     def start(self, queued: QueuedCell, folder: CellFolder) -> LocalCell | Ending | None:
-        self._examine_once()
         lease = self._leases.try_lease(queued.demand.host.slots, queued.world_size)
         if lease is None:
             others_run = bool(self._selector.get_map())
@@ -178,22 +164,6 @@ class LocalExecutor(Executor[LocalCell]):
         assert running.supervisor.process.stdout is not None
         self._selector.register(running.supervisor.process.stdout, selectors.EVENT_READ, running)
         return running
-
-    def _examine_once(self) -> None:
-        """Examine the devices of the widest cell, as ``scalewise doctor`` does, before any runs."""
-        demand, self._to_examine = self._to_examine, None
-        if demand is None or (self._folder / DoctorReport.FILE).exists():
-            return
-        from scalewise.doctor import Plan, examine, leased  # few sweeps ask for it
-
-        slots = demand.host.slots[: demand.world_size]
-        self._note(f"doctor   examines {len(slots)} {plural(len(slots), 'device')}, half a minute")
-        with leased(slots) as lease:
-            locks = (*lease.descriptors, *self._locks)
-            found = examine(Plan(), slots, demand.host.driver, locks, self._folder)
-            save_record(self._folder, found)
-        for rank, why in found.failed_ranks.items():
-            self._note(f"doctor   {rank} {why}; again: scalewise doctor --out {self._folder}")
 
     def start_supervisor(
         self, queued: QueuedCell, folder: CellFolder, lease: Lease

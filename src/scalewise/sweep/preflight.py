@@ -281,10 +281,7 @@ def _own_batches(asked: Sequence[_Asked]) -> list[int | str | None]:
 
 
 def _own_batch(dataset: Component) -> int | str | None:
-    """Samples of a batch by the loader of a data module, or why it does not say.
-
-    None of other data. Nothing is downloaded: ``prepare_data`` is left out.
-    """
+    """Samples of a data module's batch, or why it does not say; ``prepare_data`` is left out."""
     target = load_target("dataset", dataset)
     if not _is_a("LightningDataModule", target):
         return None

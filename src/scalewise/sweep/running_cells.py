@@ -228,10 +228,6 @@ def settings_of(cell: CellConfig, world_size: int) -> Settings:
     )
 
 
-MORE_FOR_THE_JOB = "to ask SLURM for more of the host's: a larger hydra.launcher.mem_gb_per_device"
-"""Advice for a job that ran out of its host's memory."""
-
-
 def memory_advice(cell: CellConfig, world_size: int) -> str:
     """Settings that need less memory, in words, those that cost least first; empty for none."""
     if cell.script is not None:

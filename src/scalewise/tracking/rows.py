@@ -257,10 +257,7 @@ class DeviceRows:
         return {**values, **(self._totals(samples) if on_gpu else {})}
 
     def _totals(self, samples: list[DeviceSample]) -> dict[str, float]:
-        """Over the host's GPUs; absent unless every one of them was read.
-
-        Under the earlier GPU monitor's names too.
-        """
+        """Over the host's GPUs, if all were read; under the earlier GPU monitor's names too."""
         if len(samples) < len(self._devices):
             return {}
         suffix = f"_{self._label.rstrip('-')}" if self._label else ""

@@ -164,9 +164,9 @@ def read_once(words: Iterable[str], override: str = "") -> None:
 
 
 def typed(config: Configuration) -> tuple[str, ...]:
-    """What the configuration was made with, but for what changes no advice: faults, trackers."""
+    """What the configuration was made with, but for what changes no advice, or is gone."""
     words = config.cells[0].planned.overrides
-    return tuple(w for w in words if not w.startswith(("+fault", "tracking=")))
+    return tuple(w for w in words if not w.startswith(("+fault", "tracking=", "sweep.doctor=")))
 
 
 def read_all(config: Configuration) -> None:

@@ -23,14 +23,9 @@ def read(text: str) -> str:
     return str(OmegaConf.create({"key": override.value()}).key)
 
 
-@pytest.mark.parametrize("text", ["a 'b' c", "\\", "a\\'", "${x} and $y", "a,b=[1]", "C:\\d\\"])
-def test_a_command_is_read_as_it_was_typed(text: str) -> None:
-    assert read(text) == text
-
-
 @settings(max_examples=200, deadline=None)
-@given(st.text(st.sampled_from("ab '\"\\${}[],=:"), min_size=1, max_size=12))
-def test_any_command_is(text: str) -> None:
+@given(st.text(st.sampled_from("ab '\"\\${}[],=:C"), min_size=1, max_size=12))
+def test_a_command_is_read_as_it_was_typed(text: str) -> None:
     assert read(text) == text
 
 

@@ -128,17 +128,6 @@ def test_where_only_the_supervisor_was_lost_nobody_waits_for_its_host(
     assert len(executor.tries) == 2
 
 
-@pytest.mark.usefixtures("at_once")
-def test_packed_cells_start_round_by_round_the_widest_first_and_then_last(tmp_path: Path) -> None:
-    executor = Answering([LOST] * 9, policy="packed")
-    typed = ("tracking=none", "sweep.retries=0", "repeats=3")
-    wide = asked(*typed, "strategy=ddp", "strategy.devices=2")
-    on_ray(tmp_path, executor, plan([asked(*typed), wide], 0))
-    started = [name.rsplit("-", 3)[1:3] for name in executor.tries]
-    wide_first = [["ddp2", "r0"], ["single", "r0"], ["single", "r1"], ["ddp2", "r1"]]
-    assert started == [*wide_first, ["ddp2", "r2"], ["single", "r2"]]
-
-
 class Slurm:
     """A cluster on which each job ends at once, of the next of ``causes``."""
 

@@ -87,8 +87,7 @@ def attempt(**changes: Any) -> Ending:
 
 
 FROM_OUTSIDE = ("supervisor_lost", "host", "peer", "port", "device_broken", "device_busy", "late")
-COMES_BACK = ("exception", "oom", "config", "disk", "hang", "timeout", "exit", "supervisor",
-              "uneven_epochs")  # fmt: skip
+COMES_BACK = ("exception", "oom", "config", "disk", "hang", "timeout", "exit", "supervisor")
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from fakes.requests import asked
 from fakes.requests import composer as shared_composer
 from scalewise.config import ConfigError, SweepConfig, resolve
 from scalewise.gpu import HostMismatch
-from scalewise.host import SOURCE_SHA256, running_code
+from scalewise.host import SOURCE_SHA256
 from scalewise.records import PROTOCOL, SweepFolder
 from scalewise.sweep import Cell
 from scalewise.sweep.compose import Composer
@@ -27,7 +27,6 @@ from scalewise.sweep.resume import (
     check_options,
     differing,
     planned_repeats,
-    refuse_mixing,
     select,
 )
 
@@ -222,25 +221,6 @@ def test_results_of_other_code_or_devices_are_not_mixed_silently(
     assert differing(folder, kept, {}, set()) == [
         f"protocol of timing: {PROTOCOL - 1} there, {PROTOCOL} here (in 1 cell)"
     ]
-
-
-def test_cells_that_a_command_does_not_name_are_not_mixed_with_either(tmp_path: Path) -> None:
-    (done,) = plan([asked("seed=1")], 0)
-    folder = plan_sweep(tmp_path / "sweep", [])
-    folder.save_plan(dataclasses.replace(folder.load_plan(), cells=(done.planned,)))
-    finish(folder, done.planned)
-    recorded = folder.cell(done.planned.name)
-    recorded.save_provenance(
-        dataclasses.replace(recorded.load_provenance(), code=running_code(Path.cwd()))
-    )
-    new = plan([asked("seed=2")], 0)
-    assert refuse_mixing(folder, new, (), {"NVIDIA A10G"}) == []
-    with pytest.raises(ConfigError, match=r"device: NVIDIA A10G there, NVIDIA H200 here"):
-        refuse_mixing(folder, new, (), {"NVIDIA H200"})
-    again = {done.planned.cell_id}
-    assert refuse_mixing(folder, new, again, {"NVIDIA H200"}) == [], "it runs again"
-    allowed = plan([asked("seed=2", "sweep.allow_mixed=true")], 0)
-    assert len(refuse_mixing(folder, allowed, (), {"NVIDIA H200"})) == 1
 
 
 def test_a_new_sweep_has_nothing_to_run_again() -> None:

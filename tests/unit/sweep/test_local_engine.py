@@ -4,17 +4,15 @@ import os
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from fakes.kept_sweep import kept
 from fakes.requests import asked
 from fakes.train_command import wait_for
-from scalewise.doctor import Plan
 from scalewise.gpu import Host, Lease, Leases, Occupancy
 from scalewise.records import (
     Cause,
@@ -22,10 +20,8 @@ from scalewise.records import (
     DeviceInfo,
     DeviceProcess,
     DeviceSample,
-    DoctorReport,
     Ending,
     RunningAttempt,
-    find_record,
     read_device_series,
 )
 from scalewise.supervisor import to_line
@@ -106,7 +102,6 @@ def said(engine: Engine) -> str:
 
 
 DONE = Ending("done")
-EXAMINED = find_record(kept("h200x2_anatomy/nvlink"), DoctorReport)
 
 
 def test_a_cell_that_was_killed_runs_again_after_the_others_of_its_round(
@@ -120,36 +115,6 @@ def test_a_cell_that_was_killed_runs_again_after_the_others_of_its_round(
     assert all("-r1-" in name for name in later)
     assert "again " in said(engine)
     assert "gone (ended from outside; retry 1 of 1)" in said(engine)
-
-
-def test_the_devices_of_the_widest_cell_are_examined_once_and_before_anything_runs(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    supervisors, looked = Supervisors([DONE] * 3), list[tuple[int, object]]()
-    killed = replace(EXAMINED, missing={"rank 1": "ended with status -9", "cpu_governor": "none"})
-
-    def examine(
-        _plan: Plan, slots: Sequence[DeviceInfo], _driver: object, locks: object, inside: Path
-    ) -> object:
-        looked.append((len(supervisors.started), slots))
-        assert inside == engine.folder.path, "what a kill leaves lies there"
-        assert locks, "its ranks hold the devices, and the sweep's folder"
-        return killed
-
-    monkeypatch.setattr("scalewise.doctor.examine", examine)
-    wide = asked("tracking=none", "repeats=1", "devices=2", "sweep.doctor=true")
-    run(engine, monkeypatch, supervisors, "sweep.doctor=true", seeds=(1, 2), more=[wide])
-    assert looked == [(0, GPUS)]
-    assert find_record(engine.folder.path, DoctorReport) == killed
-    assert len(supervisors.started) == 3
-    (line,) = [one for one in said(engine).splitlines() if "status -9" in one]
-    assert "rank 1" in line and f"--out {engine.folder.path}" in line and "governor" not in line
-
-    again = LocalExecutor("exclusive", Occupancy(read=dict))
-    again.open(engine.folder, (), lambda line: None)
-    again.demand(plan([wide], 0)[0])
-    again._examine_once()
-    assert len(looked) == 1, "a resumed sweep has it"
 
 
 def test_a_cell_that_this_host_cannot_run_is_skipped_and_recorded(

@@ -53,6 +53,8 @@ def test_what_a_command_names_runs_again_and_the_rest_is_only_mentioned(
     folder: SweepFolder,
 ) -> None:
     assert mixed(folder, "seed=1", "sweep.rerun=all") == [f"{MIXED} (in 2 cells)"]
+    with pytest.raises(ConfigError, match=rf"{DIFFERENT} \(in 4 cells\)"):
+        mixed(folder, "seed=3")
 
 
 def test_repeats_of_one_configuration_stay_of_one_state(folder: SweepFolder) -> None:

@@ -308,7 +308,7 @@ class RunningAttempt:
 State = Literal["done", "running", "failed", "skipped", "interrupted", "waiting"]
 Cause = Literal[
     "exception", "oom", "config", "disk", "peer", "port", "device_busy", "device_broken",
-    "late", "signal", "exit", "timeout", "hang", "host", "supervisor",
+    "late", "uneven_epochs", "signal", "exit", "timeout", "hang", "host", "supervisor",
     "supervisor_lost", "interrupted", "preempted", "launcher",
 ]  # fmt: skip
 """The cause that ended a try. ``peer`` to ``late`` are exceptions whose words name what came

@@ -14,15 +14,19 @@ from scalewise.records import (
     Cause,
     CellFolder,
     Ending,
+    RankSummary,
     RecordError,
     load_or_none,
     open_plain,
+    read_heartbeat,
 )
 from scalewise.supervisor.ranks import RankProcess, Ranks
 
 _SETTLE_S = 0.3
 _LAST_LINES = 20
 _LINE_LIMIT = 500
+_IN_A_STEP = "loops/optimization/"
+"""In the traceback of a rank that trained: Lightning validates and ends a fit elsewhere."""
 
 
 def first_failure(ranks: Ranks, folder: CellFolder) -> Ending:
@@ -54,11 +58,40 @@ def first_failure(ranks: Ranks, folder: CellFolder) -> Ending:
     if error is None:
         return replace(_silent_end(first), finished_at=at)
     error = replace(error, rank=first.rank, exit_code=first.exit_code)
+    uneven = _uneven_epochs(first.rank, error, ranks, summaries, folder)
+    if uneven:
+        return replace(error, cause="uneven_epochs", message=uneven)
     cause = error.cause
     if cause == "exception":
         lines = (error.message, *last_lines(folder, first.rank))
         cause = outside_cause("\n".join(lines)) or cause
     return replace(error, cause=cause, message=f"rank {first.rank}: {error.message}")
+
+
+def _uneven_epochs(
+    rank: int,
+    error: Ending,
+    ranks: Ranks,
+    summaries: Mapping[int, RankSummary | None],
+    folder: CellFolder,
+) -> str:
+    """That a rank missed a peer in a step which that peer did not have; empty for any other end."""
+    beat = load_or_none(read_heartbeat, folder.heartbeat_path(rank))
+    in_a_step = any(_IN_A_STEP in line for line in error.last_lines)
+    if beat is None or not in_a_step or outside_cause(error.message) != "peer":
+        return ""
+    for process in ranks.processes:
+        summary = summaries[process.rank]
+        # A rank whose fit ended as it should may still be closing.
+        if summary is None or process.exit_code not in (None, 0):
+            continue
+        if summary.steps_completed <= beat.step:
+            return (
+                f"rank {process.rank} had ended its epoch after {summary.steps_completed:,} steps "
+                f"while rank {rank} went on: epochs differ in length; "
+                "give every rank as many batches"
+            )
+    return ""
 
 
 def _silent_end(process: RankProcess) -> Ending:
@@ -198,7 +231,7 @@ def mendable(ending: Ending) -> str | None:
 
     A fault is mended if it came from outside and may be gone: a signal, a lost host, a port that
     somebody else took, a device that was busy or broke. An error of the user's own, too little
-    memory, a full disk, a time limit or a hang come back.
+    memory, a full disk, a time limit, a hang or epochs that differ in length come back.
     """
     if ending.outcome != "failed" or ending.cause is None:
         return None

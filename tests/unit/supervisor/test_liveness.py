@@ -87,7 +87,8 @@ def attempt(**changes: Any) -> Ending:
 
 
 FROM_OUTSIDE = ("supervisor_lost", "host", "peer", "port", "device_broken", "device_busy", "late")
-COMES_BACK = ("exception", "oom", "config", "disk", "hang", "timeout", "exit", "supervisor")
+COMES_BACK = ("exception", "oom", "config", "disk", "hang", "timeout", "exit", "supervisor",
+              "uneven_epochs")  # fmt: skip
 
 
 @pytest.mark.parametrize(

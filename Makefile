@@ -72,7 +72,7 @@ $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 # Integration tests wait for what they started for a quarter of their time: three keep two cores busy.
 test: $(DEV) ## Run every test
 	$(BIN)/python -m pytest tests/unit -n 2
-	$(BIN)/python -m pytest tests/integration -n 3 --dist loadfile --durations=15
+	$(BIN)/python -m pytest tests/integration -n 3 --dist loadfile --durations=15 -m 'not cluster'
 
 test-fast: $(DEV) ## Run the unit tests
 	$(BIN)/python -m pytest tests/unit -n 2

@@ -142,3 +142,4 @@ def test_ranges() -> None:
         Voxelize(voxel_size=0)
     with pytest.raises(ValueError, match=r"^grid_shape: found"):
         Voxelize(grid_shape=(4, 0, 4))
+    assert Voxelize(grid_shape=(1, 1, 1)).grid.voxels == 1

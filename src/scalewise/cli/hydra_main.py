@@ -93,9 +93,9 @@ def train(defaults: bool = True, answers: bool = True) -> int:
 
 
 _ONCE = ("sweep.resume", "sweep.rerun", "sweep.extend", "sweep.dry_run",
-         "hydra.sweep.dir", "hydra.run.dir")  # fmt: skip
+         "hydra.sweep.dir", "hydra.run.dir", "sweep.doctor")  # fmt: skip
 """Given again, these would select other cells, add still more, or train in the place that a folder
-was moved from."""
+was moved from; the last is of earlier versions."""
 
 
 def resume(folder: Path, more: Sequence[str], *, trust: bool = False, verbose: bool = False) -> int:

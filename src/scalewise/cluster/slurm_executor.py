@@ -183,11 +183,17 @@ class SlurmExecutor(Executor[SlurmCell]):
         return demand(cell.request.cell, self.config)
 
     def find_running(self, cell: Cell, folder: CellFolder) -> SlurmCell | None:
-        try:
-            submission = load_json(folder.path / "slurm.json", Submission)
-        except RecordError:
+        name, path = cell.planned.name, folder.path / "slurm.json"
+        if not path.exists():
             return None
-        name, job_id = cell.planned.name, submission.job_id
+        try:
+            submission = load_json(path, Submission)
+        except RecordError as error:  # of another version too, whose job may still wait
+            raise ConfigError(
+                f"sweep.resume: {name} may still be a job of SLURM's, and its record does not say "
+                f"which ({error}); end that job, if there is one, and remove the record"
+            ) from None
+        job_id = submission.job_id
         try:
             state = states([job_id])[job_id]
         except QueueUnreachable as error:

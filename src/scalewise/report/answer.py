@@ -347,7 +347,8 @@ def _gain(analysis: Analysis, config: Configuration, loss: LostTime, what: Remed
     """``up to 1.4 of 3.6 ms``: what is lost, and no more; no step takes no time."""
     most = number(loss.ms) if loss.share < _MOST_WON else "nearly all"
     saved = f"up to {most} of {number(analysis.budgets[config.config_id].measured_ms)} ms"
-    if any(map(changes_samples, what.overrides)) or what.deed == OWN_BATCHES:
+    is_another_step = any(map(changes_samples, what.overrides)) or what.deed == OWN_BATCHES
+    if is_another_step and config.global_batch is not None:
         return f"{saved} in {config.global_batch:,} samples"
     return saved
 

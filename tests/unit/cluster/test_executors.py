@@ -15,6 +15,7 @@ from scalewise.cluster.hosts import ClusterDemand, Order
 from scalewise.cluster.ray_executor import HostLink, RayConfig, RayExecutor
 from scalewise.cluster.slurm import JobState, QueueUnreachable, SlurmConfig
 from scalewise.cluster.slurm_executor import SlurmCell, SlurmExecutor, Submission
+from scalewise.config import ConfigError
 from scalewise.records import CellFolder, Ending
 from scalewise.sweep import Cell, Engine, SweepReport, make_display
 from scalewise.sweep.plan import plan
@@ -263,3 +264,13 @@ def test_where_slurm_does_not_answer_it_is_said_which_jobs_may_go_on(
         "the jobs may go on, SLURM does not answer (scancel: no route): scancel 1 2"
     ]
     assert all(not list(sent.folder.attempts()) for sent in jobs), "nobody knows how they end"
+
+
+@pytest.mark.parametrize("record", ["", '{"job_id": "7"}'])
+def test_a_cell_whose_job_is_not_known_is_no_second_job(tmp_path: Path, record: str) -> None:
+    executor, (cell,) = SlurmExecutor(SlurmConfig()), cells(repeats=1)
+    folder = CellFolder(tmp_path)
+    assert executor.find_running(cell, folder) is None, "it was never submitted"
+    (tmp_path / "slurm.json").write_text(record)
+    with pytest.raises(ConfigError, match="may still be a job"):
+        executor.find_running(cell, folder)

@@ -62,6 +62,19 @@ def test_a_matrix_ends_on_one_screen(sweep: str, most: int, width: int, columns:
                    line.text.split(". "))  # fmt: skip
 
 
+def test_a_gain_names_no_samples_where_nobody_counted_them() -> None:
+    sweep = load_sweep(RESULTS / "h200x2_gpt2.zip")
+    uncounted = tuple(
+        replace(c, result=replace(c.result, global_batch_size=None, per_device_batch_size=None))
+        for c in sweep.cells
+        if c.result is not None
+    )
+    found = analyse(replace(sweep, cells=uncounted))
+    said = next_step(found, found.pairs[0])
+    assert "wins back up to" in said
+    assert "samples" not in said
+
+
 def test_a_clause_is_not_torn_and_a_command_never_broken() -> None:
     assert rows("a figure of one, another of two (and more).", 24) == [
         "a figure of one,", "  another of two", "  (and more).",

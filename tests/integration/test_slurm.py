@@ -118,7 +118,7 @@ def test_cells_have_the_ids_and_folders_of_a_local_sweep(mixed: Finished) -> Non
 def test_each_width_is_an_array_that_asks_for_its_gpus(mixed: Finished) -> None:
     arrays: dict[int, set[str]] = {}
     for _, folder in mixed.cells().values():
-        width = submission(folder)["wanted"]["world_size"]
+        width = submission(folder)["wanted"]["width"]
         array, _, task = job(folder).partition("_")
         assert task in ("0", "1")
         arrays.setdefault(width, set()).add(array)

@@ -53,15 +53,19 @@ def launcher_config(kind: type[T], options: Mapping[str, Any]) -> T:
 
 @dataclass(frozen=True)
 class ClusterDemand:
-    world_size: int
-    """Devices of the whole cell."""
+    width: int
+    """Devices of the whole cell; orders and submissions are stored with this name."""
     nodes: int
     gpus_per_node: int
     cpus_per_device: int
 
     @property
+    def world_size(self) -> int:
+        return self.width
+
+    @property
     def devices_per_node(self) -> int:
-        return self.world_size // self.nodes
+        return self.width // self.nodes
 
     @property
     def cpus_per_node(self) -> int:
@@ -70,7 +74,7 @@ class ClusterDemand:
     def __str__(self) -> str:
         kind = "GPU" if self.gpus_per_node else "CPU device"
         where = f" on {self.nodes} nodes" if self.nodes > 1 else ""
-        return f"{self.world_size} {plural(self.world_size, kind)}{where}"
+        return f"{self.width} {plural(self.width, kind)}{where}"
 
 
 def demand(cell: CellConfig, capacity: ClusterConfig) -> ClusterDemand:

@@ -38,7 +38,7 @@ from scalewise.records import (
     save_json,
 )
 from scalewise.supervisor import Origin
-from scalewise.sweep import Cell, Executor, QueuedCell, RunningCell
+from scalewise.sweep import Cell, Executor, QueuedCell, RunningCell, memory_advice
 
 _LAST_LINES = 20
 _ASK_EVERY_S = 0.5
@@ -143,8 +143,12 @@ class SlurmCell(RunningCell):
             outcome, cause = _ENDS[state]
             attempt = replace(attempt, outcome=outcome, cause=cause)
         if state == "OUT_OF_MEMORY":
-            # SLURM's word is of the host's memory, of which another job may be given more.
-            attempt = replace(attempt, message=f"{attempt.message}; {_MORE_MEMORY}")
+            # SLURM's word is of the host's memory, of which another job may be given more. A
+            # supervisor that saw the kill, and lived, has said already what needs less.
+            less = memory_advice(self.cell.request.cell, self.wanted.world_size)
+            told = [attempt.message, _MORE_MEMORY]
+            told += [less] if less and less not in attempt.message else []
+            attempt = replace(attempt, message="; ".join(told))
         return self.folder.save_attempt(attempt)
 
     def _attempt_without(self) -> Ending:

@@ -53,8 +53,8 @@ WORTH_A_ROW = 0.01
 """Share of the step below which a loss stands in the files alone."""
 _FEWEST_ROWS = 3
 """Rows of one workload below which the reader sees at once which is fastest."""
-_OF_ITS_FOLDER: Final = ("sweep.resume=", "hydra.sweep.dir=", "hydra.run.dir=")
-"""A command to paste makes a folder of its own."""
+_NOT_PASTED: Final = ("sweep.resume=", "hydra.sweep.dir=", "hydra.run.dir=", "sweep.doctor=")
+"""A command to paste makes a folder of its own; the last is of earlier versions."""
 
 
 def command(analysis: Analysis, override: str = "") -> str:
@@ -93,7 +93,7 @@ def _to_paste(analysis: Analysis, typed: Sequence[str]) -> str:
         return ""
     program = PurePath(typed[0]).name
     program = f"python {program}" if program.endswith(".py") else program
-    typed_words = [word for word in typed[1:] if not word.startswith(_OF_ITS_FOLDER)]
+    typed_words = [word for word in typed[1:] if not word.startswith(_NOT_PASTED)]
     script = next((c.setting("script.command") for c in analysis.configurations), None)
     return pasteable(program, typed_words, script).rstrip()
 

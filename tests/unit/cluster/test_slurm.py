@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fakes.requests import asked
 from scalewise.cluster import slurm_job
 from scalewise.cluster.hosts import ClusterDemand, Order, demand, granted, launcher_config
 from scalewise.cluster.ray_executor import RayConfig
@@ -32,6 +33,7 @@ from scalewise.config import CellConfig, ConfigError, HardwareConfig
 from scalewise.gpu import HostMismatch
 from scalewise.records import CellFolder, Ending, PlannedCell, RunningAttempt
 from scalewise.supervisor import Origin
+from scalewise.sweep import memory_advice
 
 
 @pytest.fixture
@@ -264,17 +266,48 @@ def test_a_run_that_died_without_a_word_is_not_blamed_on_the_one_before(tmp_path
     assert [attempt.cause for attempt in folder.attempts()] == ["preempted", "host"]
 
 
-def test_who_ran_out_of_a_hosts_memory_reads_what_to_ask_for(tmp_path: Path) -> None:
-    planned: Any = SimpleNamespace(planned=PLANNED)
-    silent = sent_of(CellFolder(tmp_path / "silent"), planned, "OUT_OF_MEMORY")
-    killed = sent_of(CellFolder(tmp_path / "killed"), planned, "OUT_OF_MEMORY")
+@pytest.fixture(scope="module")
+def medium() -> CellConfig:
+    return asked("model=medium").cell
+
+
+def ended_for_memory(path: Path, cell: CellConfig) -> SlurmCell:
+    """A job of one device that SLURM ended because the host's memory ran out."""
+    asked: Any = SimpleNamespace(request=SimpleNamespace(cell=cell))
+    return sent_of(CellFolder(path), asked, "OUT_OF_MEMORY")
+
+
+def test_who_ran_out_of_a_hosts_memory_reads_what_to_ask_for_and_what_needs_less(
+    tmp_path: Path, medium: CellConfig
+) -> None:
+    told = ended_for_memory(tmp_path / "silent", medium).record_end()
+    less = memory_advice(medium, 1)
+    assert less.startswith("what needs less memory: ")
+    assert told.outcome == "failed"
+    assert told.message.endswith(
+        f"/log; to ask SLURM for more of the host's: a larger hydra.launcher.mem_gb_per_device; "
+        f"{less}"
+    )
+
+    killed = ended_for_memory(tmp_path / "killed", medium)
     message = "rank 0 was ended by SIGKILL"
     killed.folder.save_attempt(Ending("failed", "signal", message, 0, -9, None, (), 1, 0.0, 1.0))
-    for sent, begin in ((silent, "SLURM job 5 ended as OUT_OF_MEMORY"), (killed, message)):
-        told = sent.record_end()
-        assert (told.outcome, told.cause) == ("failed", "oom")
-        assert told.message.startswith(begin) and "mem_gb_per_device" in told.message
-        assert [*sent.folder.attempts()] == [told]
+    told = killed.record_end()
+    assert told.message.startswith(f"{message} (SLURM job 5: OUT_OF_MEMORY); to ask SLURM for more")
+    assert told.message.endswith(less)
+    (attempt,) = killed.folder.attempts()
+    assert (attempt.cause, attempt.message) == ("oom", told.message)
+
+
+def test_what_its_supervisor_has_advised_is_not_said_twice(
+    tmp_path: Path, medium: CellConfig
+) -> None:
+    sent = ended_for_memory(tmp_path, medium)
+    message = f"rank 0 was ended; {memory_advice(medium, 1)}"
+    sent.folder.save_attempt(Ending("failed", "oom", message, 0, -9, None, (), 1, 0.0, 1.0))
+    told = sent.record_end().message
+    assert told.count("what needs less memory") == 1
+    assert told.endswith("a larger hydra.launcher.mem_gb_per_device")
 
 
 @pytest.mark.parametrize(("elapsed_s", "spent_s"), [(70.0, 70.0), (None, 300.0)])

@@ -39,6 +39,7 @@ from scalewise.analysis import (
 )
 from scalewise.config import known_mode, of_validation
 from scalewise.host import plural
+from scalewise.records import UNCOUNTED
 from scalewise.report.findings import (
     RemarkLine,
     command,
@@ -377,9 +378,11 @@ def _alone(analysis: Analysis) -> Iterator[str]:
     ranked = list(ranked_in_brief(analysis))
     yield from ranked
     for config in () if ranked else measured[:_MOST_ALONE]:
-        rate = config.estimate("global_samples_per_s")
+        rate, what = config.estimate("global_samples_per_s"), "samples/s"
+        if any(UNCOUNTED in rank.missing for rank in config.rank_summaries):  # each step is one
+            rate, what = config.estimate("step_time_ms"), "ms a step (samples were not counted)"
         why = config.runs[0].missing.get("throughput", "not measured")
-        yield f"{config.label}: {f'{estimate(rate)} samples/s' if rate else f'no rate: {why}'}."
+        yield f"{config.label}: {f'{estimate(rate)} {what}' if rate else f'no rate: {why}'}."
     if len(measured) > _MOST_ALONE and not ranked:
         yield f"{len(measured) - _MOST_ALONE} more configurations are in the report."
     if len(measured) == 1:

@@ -66,6 +66,7 @@ WRONG = [
      "strategy: found 'single,ddp' without -m; allowed: one value, or -m strategy=single,ddp "),
     ("seed=range(0,3)", "seed: found 'range(0,3)' without -m; allowed: "),
     ("lr=0.1", "lr: unknown key; allowed: optimizer.lr"),
+    ("sweep.doctor=true", "sweep.doctor: unknown key; allowed: resume, order_seed, objective"),
     ("-m num_workers=2", "num_workers: unknown key; allowed: dataset"),
     ("trainer.max_steps=3", "trainer.max_steps: found 3, which a cell decides; allowed: max_ste"),
     ("logger=wandb", "logger: unknown key; allowed: tracking"),

@@ -14,11 +14,20 @@ from rich.console import Console
 
 from fakes.kept_sweep import RESULTS, analysis_of, kept, kept_sweeps
 from fakes.recorded import DDP, STEADY_3, Spec, analysed, crowd, edit_ranks, repeats, write_sweep
-from scalewise.analysis import Analysis, LostTime, analyse, is_refused, load_sweep, number
+from scalewise.analysis import (
+    Analysis,
+    LostTime,
+    analyse,
+    estimate,
+    is_refused,
+    load_sweep,
+    number,
+)
 from scalewise.analysis.comparability import Difference
 from scalewise.analysis.scaling import Refused
 from scalewise.cli.script import words_of
 from scalewise.config import conf_dir, resolve
+from scalewise.records import UNCOUNTED
 from scalewise.report import box, builder, plots, report_sections
 from scalewise.report.answer import MOST_WHOLE, answers, next_step, reasons
 from scalewise.report.console import rows
@@ -309,6 +318,16 @@ def test_a_disturbed_run_is_asked_for_once_more(tmp_path: Path, monitored: bool)
     (said,) = [text for text in answers(found).texts if "1 of your 3 runs was disturbed" in text]
     assert "run 1 more" in said
     assert ("scalewise resume" in said) is not monitored
+
+
+def test_of_steps_that_count_as_samples_no_rate_is_told(tmp_path: Path) -> None:
+    write_sweep(tmp_path, repeats(Spec(), STEADY_3))
+    edit_ranks(tmp_path, lambda rank: rank["missing"].update({UNCOUNTED: "within a graph"}))
+    found = analyse(load_sweep(tmp_path))
+    (one,) = found.measured
+    first = answers(found).texts[0]
+    assert estimate(one.estimate("step_time_ms")) + " ms a step" in first
+    assert "samples/s" not in first
 
 
 @pytest.mark.parametrize(

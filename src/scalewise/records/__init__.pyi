@@ -51,7 +51,6 @@ from .folders import numbered_files as numbered_files
 from .folders import sweeps_in as sweeps_in
 from .metrics import BACKWARD_LOSS as BACKWARD_LOSS
 from .metrics import GRADES as GRADES
-from .metrics import UNCOUNTED as UNCOUNTED
 from .metrics import Grade as Grade
 from .metrics import MetricRow as MetricRow
 from .metrics import MetricsWriter as MetricsWriter
@@ -67,6 +66,7 @@ from .metrics import mean_over_ranks as mean_over_ranks
 from .metrics import read_metrics as read_metrics
 from .metrics import weights_of as weights_of
 from .model import PROTOCOL as PROTOCOL
+from .model import UNCOUNTED as UNCOUNTED
 from .model import Cause as Cause
 from .model import CellResult as CellResult
 from .model import CommunicationRecord as CommunicationRecord

@@ -110,8 +110,6 @@ def read_metrics(path: Path) -> list[MetricRow]:
 RowKey = tuple[int, int]
 """Step, and how many rows of that step came before."""
 BACKWARD_LOSS: Final = "backward_loss"
-UNCOUNTED: Final = "samples"
-"""Missing of a rank whose steps count as one sample each, since nobody saw what they were given."""
 """What a script calls ``backward`` on. It may be scaled by anything, by the number of ranks too, so
 it tells whether training diverged, and is compared with nothing."""
 _OF_OWN_SAMPLES = frozenset({"train_loss", BACKWARD_LOSS})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveInt
 
@@ -283,12 +283,17 @@ def data_shards_of(ranks: Sequence[RankSummary]) -> tuple[int, ...]:
     return tuple(r.rank if r.data_shard is None else r.data_shard for r in ordered)
 
 
+UNCOUNTED: Final = "samples"
+"""Missing of a rank whose steps count as one sample each, since nobody saw what they were given."""
+
+
 def batch_sizes_of(ranks: Sequence[RankSummary]) -> tuple[int, int] | None:
     """Samples of the largest step, of the largest rank and of all ranks, as they were fed.
 
-    None where a rank recorded no step. A user's LightningDataModule decides on its own.
+    None where a rank recorded no step or could not count samples. A user's LightningDataModule
+    decides on its own.
     """
-    fed = [one.largest_step_samples or 0 for one in ranks]
+    fed = [0 if UNCOUNTED in one.missing else one.largest_step_samples or 0 for one in ranks]
     return (max(fed), sum_over_shards(fed, data_shards_of(ranks))) if all(fed) else None
 
 

@@ -292,7 +292,9 @@ def test_a_step_within_a_compiled_function_is_timed_and_none_of_it_is_traced(
                     model.train()
         ended.append([one.detach() for one in model.parameters()])
     assert all(map(torch.equal, *ended))
-    (rank,) = cells(tmp_path / "records")[0].load_result().ranks
+    result = cells(tmp_path / "records")[0].load_result()
+    assert result.global_batch_size is None and result.per_device_batch_size is None
+    (rank,) = result.ranks
     assert 30 < rank.steps_completed == rank.samples_fed < 60
     assert UNCOUNTED in rank.missing
     assert (rank.parameters_total, rank.parameters_changed) == (10, True)

@@ -135,6 +135,7 @@ def test_usage_is_taken_inside_the_timed_steps_only(tmp_path: Path) -> None:
     assert usage.devices[1].utilization_percent == pytest.approx(89.0)
     assert usage.power_w == pytest.approx(810.0)
     assert usage.devices[0].throttle_reasons == ("software power cap",)
+    assert [d.label for d in usage.devices] == ["GPU 0", "GPU 1"]
 
 
 def test_too_short_a_run_has_no_usage_and_says_so(tmp_path: Path) -> None:

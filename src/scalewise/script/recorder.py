@@ -62,6 +62,8 @@ GRACE_S = 15.0
 """For a script to leave by itself once it was told to; then its process is ended."""
 _LOOKED_AT = 3
 """Steps after which everything that is to be seen of a script must have been seen once."""
+_UNCOUNTED_UP_TO = 0.05
+"""Share of steps without samples up to which the others' make a rate."""
 _UNSEEN_UP_TO = 20
 """Optimizer steps with nothing between them: models within models were looked at by then."""
 
@@ -467,6 +469,10 @@ class ScriptRecorder:
         if unlike := self.moments.fed_unlike_fetched:
             said = "models were given {:,} samples a step, which count, and loaders gave {:,}"
             self._missing["sample count"] = said.format(*unlike)
+        if self.moments.uncounted > _UNCOUNTED_UP_TO * steps.steps:
+            self._missing[UNCOUNTED] = (
+                f"nothing told the samples of {self.moments.uncounted:,} of {steps.steps:,} steps"
+            )
         return summarise(
             self._rank.rank,
             self._rank.local_rank,

@@ -52,6 +52,8 @@ class ScriptSteps:
         """Whether the present step ends with the next fetch or forward."""
         self.unseen = 0
         """Steps in a row between which nothing was fetched and no model was run."""
+        self.uncounted = 0
+        """Steps of which nothing told the samples."""
         self._fed: dict[int, int] = {}
         """Samples that each model was given in this step."""
         self._fetched = 0
@@ -181,6 +183,7 @@ class ScriptSteps:
         untimed = self._scored
         if not fed:
             samples = self._fetched or int(self.alone)
+            self.uncounted += not samples
             # The first one whose models are not fed any more: nobody counted what was fetched for
             # it, and another one may be run instead.
             if not self._counts_fetched:

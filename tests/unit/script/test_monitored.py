@@ -259,6 +259,27 @@ def test_what_cannot_be_told_is_a_reason_and_never_ends_the_training(
     assert "no result: rank 0: scalewise.monitor: found no tensor" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("told", "is_counted"), [(60, True), (57, True), (40, False)])
+def test_steps_that_stop_telling_their_samples_make_no_rate(
+    tmp_path: Path, told: int, is_counted: bool
+) -> None:
+    class Lists(torch.nn.Linear):
+        def forward(self, batch: Any) -> torch.Tensor:
+            return super().forward(torch.as_tensor(batch[0]))
+
+    model = Lists(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with scalewise.monitor(model, optimizer, folder=tmp_path / "records"):
+        for i in range(60):
+            batch = torch.ones(8, 4)
+            optimizer.zero_grad()
+            model([batch] if i < told else [batch.tolist()]).square().mean().backward()
+            optimizer.step()
+    result = cells(tmp_path / "records")[0].load_result()
+    assert (UNCOUNTED not in result.ranks[0].missing) is is_counted
+    assert result.global_batch_size == (8 if is_counted else None)
+
+
 def test_a_script_without_lightning_is_not_made_to_wait_for_it() -> None:
     seen = "import sys, scalewise; scalewise.monitor; sys.exit('pytorch_lightning' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", seen], check=False).returncode == 0

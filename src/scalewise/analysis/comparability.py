@@ -163,11 +163,16 @@ def differences(
         excused = within(name, freed)
         # A key that one side's code did not know yet differs because the code does.
         excused |= "code" in freed and name not in _RECORDED and "absent" in (a, b)
-        # Old records have no such fields, nor have datasets and models without files.
-        excused |= name.startswith((DATA_FILE, CLASS_FILE)) and "absent" in (a, b)
+        # Old records have no such fields, nor have datasets and models without files, nor sides
+        # whose samples nobody counted, of which a remark tells.
+        excused |= _may_lack(name) and "absent" in (a, b)
         if not excused:
             found.append(Difference(name, a, b))
     return found
+
+
+def _may_lack(name: str) -> bool:
+    return name == "batch" or name.startswith((DATA_FILE, CLASS_FILE))
 
 
 def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
@@ -190,7 +195,7 @@ def shared_part(
         (name, value)
         for name, value in whole.items()
         if not within(name, freed)
-        and not name.startswith((DATA_FILE, CLASS_FILE))
+        and not _may_lack(name)
         and (name in _RECORDED or "code" not in freed)
     )
 

@@ -1,5 +1,6 @@
 """Who needs more repeats, as the records tell it."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -77,9 +78,13 @@ def test_a_disturbed_baseline_decides_nothing_as_in_the_report(tmp_path: Path) -
     assert [one.code for one in pair.remarks] == ["contention"]
 
 
-def test_of_steps_that_count_as_samples_no_speedup_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sides", ["*", "*-ddp-*"])
+def test_where_samples_were_not_counted_no_speedup_is_told(tmp_path: Path, sides: str) -> None:
     write_sweep(tmp_path, [*repeats(auto(Spec()), STEADY[:3]), *repeats(auto(DDP), STEADY[:3])])
-    edit_ranks(tmp_path, lambda rank: rank["missing"].update({UNCOUNTED: "within a graph"}))
+    edit_ranks(tmp_path, lambda rank: rank["missing"].update({UNCOUNTED: "within a graph"}), sides)
+    for path in tmp_path.glob(f"{sides}/result.json"):
+        told = {"global_batch_size": None, "per_device_batch_size": None}
+        path.write_text(json.dumps({**json.loads(path.read_text()), **told}))
     (pair,) = analyse(load_sweep(tmp_path)).pairs
     assert [one.code for one in pair.invalid] == ["uncounted"]
 

@@ -20,7 +20,7 @@ from scalewise.analysis.step_parts import long_step_figures
 from scalewise.analysis.steps import pipeline_of
 from scalewise.analysis.validity import check_published, untrained_steps
 from scalewise.analysis.verdict import LINEAR_UP_TO, outliers, stability_warning
-from scalewise.records import BACKWARD_LOSS, UNCOUNTED, advice
+from scalewise.records import BACKWARD_LOSS, advice
 
 Budgets = Mapping[str, LossBudget]
 """``config_id`` to where its time goes; absent where no run of it was timed."""
@@ -46,11 +46,7 @@ def doubt_speedup(pair: Pair, budgets: Budgets) -> Pair:
     if pair.invalid:
         return pair
     found = [*_of_speedup(pair, budgets), *_of_both_sides(pair, budgets)]
-    if sides := [
-        side.device_words
-        for side in (pair.single, pair.multi)
-        if any(UNCOUNTED in rank.missing for rank in side.rank_summaries)
-    ]:
+    if sides := [side.device_words for side in (pair.single, pair.multi) if side.is_uncounted]:
         found = [Remark("uncounted", {"sides": " and ".join(sides)})]
     about = pair.multi.config_id
     own = (one for side in (pair.single, pair.multi) for one in _of_timing(side))

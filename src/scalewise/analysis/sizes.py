@@ -25,7 +25,11 @@ def alike(pairs: Sequence[Pair], *free: str) -> list[list[Pair]]:
 
     Bounds of independent models are in none. A field that is not known equals nothing.
     """
-    sound = (pair for pair in pairs if not pair.invalid and not pair.multi.is_ceiling)
+    sound = (
+        pair
+        for pair in pairs
+        if not (pair.invalid or pair.multi.is_ceiling or pair.multi.global_batch is None)
+    )
     return grouped_alike(sound, lambda pair: pair.multi.identity, "batch", free)
 
 
@@ -36,8 +40,9 @@ def log_half(speedup: RatioEstimate) -> float | None:
 
 
 def global_batch(pair: Pair) -> int:
-    """Samples a step of all devices; 0, which sorts first, where nobody could count them."""
-    return pair.multi.global_batch or 0
+    """Samples a step of all devices, of a pair whose samples were counted."""
+    assert pair.multi.global_batch is not None, "a sound pair has them"
+    return pair.multi.global_batch
 
 
 @dataclass(frozen=True)

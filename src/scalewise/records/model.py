@@ -284,7 +284,7 @@ def data_shards_of(ranks: Sequence[RankSummary]) -> tuple[int, ...]:
 
 
 UNCOUNTED: Final = "samples"
-"""Missing of a rank whose steps count as one sample each, since nobody saw what they were given."""
+"""Missing of a rank that did not see the samples of its steps: each counts as one, or as none."""
 
 
 def batch_sizes_of(ranks: Sequence[RankSummary]) -> tuple[int, int] | None:

@@ -39,7 +39,6 @@ from scalewise.analysis import (
 )
 from scalewise.config import known_mode, of_validation
 from scalewise.host import plural
-from scalewise.records import UNCOUNTED
 from scalewise.report.findings import (
     RemarkLine,
     command,
@@ -379,7 +378,7 @@ def _alone(analysis: Analysis) -> Iterator[str]:
     yield from ranked
     for config in () if ranked else measured[:_MOST_ALONE]:
         rate, what = config.estimate("global_samples_per_s"), "samples/s"
-        if any(UNCOUNTED in rank.missing for rank in config.rank_summaries):  # each step is one
+        if config.is_uncounted:
             rate, what = config.estimate("step_time_ms"), "ms a step (samples were not counted)"
         why = config.runs[0].missing.get("throughput", "not measured")
         yield f"{config.label}: {f'{estimate(rate)} {what}' if rate else f'no rate: {why}'}."

@@ -72,14 +72,14 @@ def measure_mfu(run: Run, doctor: DoctorReport | None = None) -> MfuResult:
 
 def _achieved_tflops(run: Run) -> float | str:
     """Of one device, in 10^12 operations a second, or why it is not known."""
-    if run.throughput is None:
+    if run.samples_per_s is None:
         return run.missing.get("throughput", "no throughput")
     declared = {rank.flops_per_sample for rank in run.ranks}
     if len(declared) != 1 or None in declared:
         return "the model declares no FLOPs (flops_per_sample)"
     (flops,) = declared
     assert flops is not None
-    return flops * run.throughput.global_samples_per_s / run.world_size / 1e12
+    return flops * run.samples_per_s / run.world_size / 1e12
 
 
 def _data_sheet(run: Run, number_format: str | None) -> tuple[float, str] | str:

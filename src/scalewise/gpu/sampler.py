@@ -1,8 +1,8 @@
 """The thread that samples the devices of a cell while it runs.
 
-In a local sweep the thread is the sweep's own, on a cluster that of each node's supervisor, under
-``Monitor`` that of local rank 0. Cells lease their GPUs, so that no GPU is read for two of them. On
-a host without GPUs the ranks' processes are sampled.
+It is a thread of the cell's supervisor (on a cluster one on each node), under ``Monitor`` of local
+rank 0. Cells lease their GPUs, so that no GPU is read for two of them. On a host without GPUs the
+ranks' processes are sampled.
 """
 
 from __future__ import annotations
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
 MIN_INTERVAL_S = 0.1
 
 _STOP_TIMEOUT_S = 10.0
-_START_POLL_S = 0.1
-"""How often it is asked whether the ranks have started."""
-
-Pids = Callable[[], Mapping[int, int] | None]
-"""Ranks to process ids, of those that live; None until the ranks have started."""
 
 
 class DeviceSampler:
@@ -42,15 +37,15 @@ class DeviceSampler:
         self,
         folder: CellFolder,
         gpus: Mapping[str, int | None],
-        pids: Pids,
+        pids: Callable[[], Mapping[int, int]],
         interval_s: float = 1.0,
         stats: Path | None = None,
     ) -> None:
         """``gpus`` maps UUIDs to the rank that uses each; empty on a CPU host.
 
-        The record begins when ``pids`` knows the ranks. Without GPUs it is asked again at each
-        sample, because ranks start late. ``interval_s`` is at least 0.1. ``stats`` and its
-        ``_multi_gpu`` get the samples of GPUs in the earlier monitor's formats too.
+        ``pids`` tells each living rank's process id. Without GPUs it is asked at each sample,
+        because ranks start late. ``interval_s`` is at least 0.1. ``stats`` and its ``_multi_gpu``
+        get the samples of GPUs in the earlier monitor's formats too.
         """
         if interval_s < MIN_INTERVAL_S:
             raise ValueError(
@@ -91,9 +86,6 @@ class DeviceSampler:
 
     def _run(self) -> None:
         try:
-            while self._pids() is None:
-                if self._stop.wait(_START_POLL_S):
-                    return
             with contextlib.ExitStack() as opened:
                 self._sample(self._open(opened))
         except Exception as error:  # the border to the training, which must not end with it
@@ -141,7 +133,7 @@ class DeviceSampler:
         reader.nvml.faults.clear()
 
     def _add_processes(self, reader: ProcessReader, known: set[int], _: bool) -> None:
-        begun, when, pids = time.perf_counter(), time.time(), dict(self._pids() or {})
+        begun, when, pids = time.perf_counter(), time.time(), dict(self._pids())
         for rank in sorted(pids.keys() - known):
             device = SampledDevice(f"rank{rank}", rank, f"process of rank {rank}", rank)
             self._recorder.add_device(device)

@@ -19,7 +19,7 @@ from scalewise.config import in_one_line
 from scalewise.gpu.nvml import NvmlUnavailable, open_nvml
 from scalewise.gpu.readers import GpuReader, ProcessReader, Reading
 from scalewise.gpu.xid import DeviceAlerts
-from scalewise.host import host_id, place_id
+from scalewise.host import host_id, place_id, say
 from scalewise.records import Alert, CellFolder, DeviceSeriesWriter, SampledDevice
 
 if TYPE_CHECKING:
@@ -52,14 +52,10 @@ class DeviceSampler:
                 f"interval_s: found {interval_s}; allowed: {MIN_INTERVAL_S} or more "
                 f"(10 samples a second)"
             )
-        self.problems: list[str] = []
-        """Problems so far, in words; the records hold the same."""
         self._gpus = dict(gpus)
         self._pids = pids
         self._interval_s = interval_s
-        self._recorder = SeriesRecorder(
-            folder.device_series_path(place_id()), interval_s, self.problems, stats
-        )
+        self._recorder = SeriesRecorder(folder.device_series_path(place_id()), interval_s, stats)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="scalewise-sampler", daemon=True)
 
@@ -80,9 +76,8 @@ class DeviceSampler:
             return
         self._thread.join(_STOP_TIMEOUT_S)
         if self._thread.is_alive():
-            self.problems.append(
-                f"the sampler did not stop within {_STOP_TIMEOUT_S:g} s: a driver call hangs"
-            )
+            why = "a driver call hangs"
+            say(f"scalewise: the sampler did not stop within {_STOP_TIMEOUT_S:g} s: {why}")
 
     def _run(self) -> None:
         try:
@@ -145,15 +140,11 @@ class DeviceSampler:
 class SeriesRecorder:
     """One cell's device series. Never raises: a full disk must not end a training."""
 
-    def __init__(
-        self, path: Path, interval_s: float, problems: list[str], stats: Path | None = None
-    ) -> None:
-        """``problems`` is shared with the owner, who may read it at any time."""
+    def __init__(self, path: Path, interval_s: float, stats: Path | None = None) -> None:
         self._path = path
         self._stats_path = stats
         self._stats: StatsLog | None = None
         self._interval_s = interval_s
-        self._problems = problems
         self._writer: DeviceSeriesWriter | None = None
         self._said: set[str] = set()
         self._alerts = DeviceAlerts()
@@ -194,7 +185,6 @@ class SeriesRecorder:
         """Record a problem in words; the same words once."""
         if problem not in self._said:
             self._said.add(problem)
-            self._problems.append(problem)
             self._write(DeviceSeriesWriter.note, problem)
 
     def unavailable(self, reasons: Mapping[str, str]) -> None:
@@ -230,7 +220,7 @@ class SeriesRecorder:
 
     def _give_up(self, error: OSError) -> None:
         self._writer = None
-        self._problems.append(f"device samples are no longer recorded: {error}")
+        say(f"scalewise: device samples are no longer recorded: {error}")
 
 
 class Ticks:

@@ -25,8 +25,6 @@ from scalewise.records import Alert, CellFolder, DeviceSeriesWriter, SampledDevi
 if TYPE_CHECKING:
     from scalewise.gpu.export import StatsLog
 
-MIN_INTERVAL_S = 0.1
-
 _STOP_TIMEOUT_S = 10.0
 
 
@@ -44,14 +42,9 @@ class DeviceSampler:
         """``gpus`` maps UUIDs to the rank that uses each; empty on a CPU host.
 
         ``pids`` tells each living rank's process id. Without GPUs it is asked at each sample,
-        because ranks start late. ``interval_s`` is at least 0.1. ``stats`` and its ``_multi_gpu``
-        get the samples of GPUs in the earlier monitor's formats too.
+        because ranks start late. ``stats`` and its ``_multi_gpu`` get the samples of GPUs in the
+        earlier monitor's formats too.
         """
-        if interval_s < MIN_INTERVAL_S:
-            raise ValueError(
-                f"interval_s: found {interval_s}; allowed: {MIN_INTERVAL_S} or more "
-                f"(10 samples a second)"
-            )
         self._gpus = dict(gpus)
         self._pids = pids
         self._interval_s = interval_s

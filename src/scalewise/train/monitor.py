@@ -14,7 +14,7 @@ from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, SingleDevice
 from pytorch_lightning.utilities import rank_zero_info
 
 from scalewise.config import TrackerName, default_project, require
-from scalewise.gpu import MIN_INTERVAL_S, DeviceSampler
+from scalewise.gpu import DeviceSampler
 from scalewise.host import Mirror, from_here
 from scalewise.records import CellFolder, DeviceInfo
 from scalewise.train.monitored import (
@@ -76,7 +76,7 @@ class Monitor(CellRecorder):
     ) -> None:
         require("warmup_steps", warmup_steps, warmup_steps >= 0, "0 or more")
         require("log_every_n_steps", log_every_n_steps, log_every_n_steps >= 1, "1 or more")
-        require("interval_s", interval_s, interval_s >= MIN_INTERVAL_S, f"{MIN_INTERVAL_S} or more")
+        require("interval_s", interval_s, interval_s >= 0.1, "0.1 or more")
         known = not isinstance(tracking, str) and set(tracking) <= set(_TRACKERS)
         require("tracking", tracking, known, f"a list of {' and '.join(_TRACKERS)}")
         super().__init__(
@@ -231,13 +231,10 @@ def strategy_name(trainer: pl.Trainer) -> str:
 
 def _precision_name(trainer: pl.Trainer) -> str:
     """As scalewise names it: Lightning's ``32-true`` is tf32 where fp32 products may use it."""
-    name = str(trainer.precision)
-    if name == "32-true" and trainer.strategy.root_device.type == "cuda" and _tf32_is_on():
-        return "tf32"
+    name, products = str(trainer.precision), torch.backends.cuda.matmul
+    if name == "32-true" and trainer.strategy.root_device.type == "cuda":
+        # Reading torch's older switch raises after the newer.
+        newer = getattr(products, "fp32_precision", None)
+        if products.allow_tf32 if newer is None else newer == "tf32":
+            return "tf32"
     return _PRECISIONS.get(name, name)
-
-
-def _tf32_is_on() -> bool:
-    """Whether matrix products may use tf32. Reading torch's older switch raises after the newer."""
-    newer = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
-    return bool(torch.backends.cuda.matmul.allow_tf32) if newer is None else newer == "tf32"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import psutil
@@ -37,52 +37,53 @@ class Reading:
 
 
 class GpuReader:
-    """The readings of one host: each group when it is due. A GPU that is lost is read no more.
+    """The readings of some GPUs: each group when it is due. One that is lost is read no more.
 
     Not for use by two threads at once.
     """
 
-    def __init__(self, nvml: Nvml) -> None:
+    def __init__(self, nvml: Nvml, interval_s: float, wanted: Iterable[str] | None = None) -> None:
+        """Of the UUIDs ``wanted`` that are there, every ``interval_s``; None for all of them."""
         self.nvml = nvml
-        self.devices = {d.uuid: d for d in nvml.devices()}
+        found = {d.uuid: d for d in nvml.devices()}
+        uuids = found if wanted is None else wanted
+        self.devices = {uuid: found[uuid] for uuid in uuids if uuid in found}
+        self._interval_s = interval_s
         self._xids = XidWatch(nvml, self.devices.values())
         self._lost: set[str] = set()
         self._slow_at: dict[str, float] = {}
         self._gpm_at = -1e9
 
-    def read(self, uuids: Iterable[str], interval_s: float, *, all_groups: bool = False) -> Reading:
-        """One reading of the GPUs named; ``all_groups`` reads the slow ones whether due or not."""
-        begun, wanted = time.perf_counter(), list(uuids)
-        now, when = time.monotonic(), time.time()
+    def read(self, *, all_groups: bool = False) -> Reading:
+        """One reading of them; ``all_groups`` reads the slow ones whether due or not."""
+        begun, now, when = time.perf_counter(), time.monotonic(), time.time()
         # Half an interval early is nearer to the due time than half an interval late.
-        gpm = all_groups or now - self._gpm_at > GPM_INTERVAL_S - interval_s / 2
+        gpm = all_groups or now - self._gpm_at > GPM_INTERVAL_S - self._interval_s / 2
         self._gpm_at = now if gpm else self._gpm_at
         events: defaultdict[str, list[DeviceEvent]] = defaultdict(list)
         for device, xid in self._xids.read() if gpm else ():
-            if device.uuid in wanted:  # other GPUs are another cell's
-                text = f"GPU {device.index}: the driver reported {xid_words(xid)}"
-                events[device.uuid].append(DeviceEvent(text, xid))
+            text = f"GPU {device.index}: the driver reported {xid_words(xid)}"
+            events[device.uuid].append(DeviceEvent(text, xid))
         samples: dict[str, DeviceSample] = {}
-        present = [u for u in wanted if u in self.devices and u not in self._lost]
-        slow = set(present) if all_groups else self._slow_due(present, now, interval_s)
-        for uuid in present:
+        present = {u: device for u, device in self.devices.items() if u not in self._lost}
+        slow = set(present) if all_groups else self._slow_due(present, now)
+        for uuid, device in present.items():
             try:
-                samples[uuid] = self.nvml.sample(self.devices[uuid], slow=uuid in slow, gpm=gpm)
+                samples[uuid] = self.nvml.sample(device, slow=uuid in slow, gpm=gpm)
             except GpuLost as error:
                 self._lost.add(uuid)
-                text = f"GPU {self.devices[uuid].index} is lost: {error.reason}"
-                events[uuid].append(DeviceEvent(text))
+                events[uuid].append(DeviceEvent(f"GPU {device.index} is lost: {error.reason}"))
         self._slow_at.update(dict.fromkeys(slow, now))
         return Reading(when, 1e3 * (time.perf_counter() - begun), samples, events)
 
-    def _slow_due(self, uuids: list[str], now: float, interval_s: float) -> set[str]:
+    def _slow_due(self, uuids: Collection[str], now: float) -> set[str]:
         """GPUs whose slow group is due, as few in one reading as keeps up with all of them.
 
         Eight energy counters together take 70 ms or more, and a beat at 10 Hz is 100 ms.
         """
         last = {uuid: self._slow_at.get(uuid, -1e9) for uuid in uuids}
-        due = [u for u in uuids if now - last[u] > SLOW_INTERVAL_S - interval_s / 2]
-        most = math.ceil(len(uuids) * interval_s / SLOW_INTERVAL_S)
+        due = [u for u in uuids if now - last[u] > SLOW_INTERVAL_S - self._interval_s / 2]
+        most = math.ceil(len(uuids) * self._interval_s / SLOW_INTERVAL_S)
         return set(sorted(due, key=lambda uuid: last[uuid])[:most])
 
     def close(self) -> None:

@@ -85,16 +85,15 @@ class DeviceSampler:
         """Begin the record, and return what adds a sample to it: of every group where true."""
         if self._gpus:
             try:
-                reader = GpuReader(open_nvml())
+                reader = GpuReader(open_nvml(), self._interval_s, self._gpus)
             except NvmlUnavailable as error:
                 self._recorder.begin("process", ())
                 self._recorder.note(f"{error}; the ranks' processes are sampled instead")
             else:
                 opened.callback(reader.close)
-                there = {uuid: gpu for uuid in self._gpus if (gpu := reader.devices.get(uuid))}
-                devices = [gpu.as_sampled(self._gpus[uuid]) for uuid, gpu in there.items()]
+                devices = [d.as_sampled(self._gpus[uuid]) for uuid, d in reader.devices.items()]
                 self._recorder.begin("nvml", devices)
-                for uuid in self._gpus.keys() - there.keys():
+                for uuid in self._gpus.keys() - reader.devices.keys():
                     self._recorder.note(f"GPU {uuid} is not there and is not sampled")
                 return partial(self._add_gpus, reader)
         else:
@@ -114,7 +113,7 @@ class DeviceSampler:
             )
 
     def _add_gpus(self, reader: GpuReader, all_groups: bool) -> None:
-        self._recorder.accept(reader.read(self._gpus, self._interval_s, all_groups=all_groups))
+        self._recorder.accept(reader.read(all_groups=all_groups))
         self._recorder.unavailable(reader.nvml.unavailable)
         for where, reason in reader.nvml.faults.items():
             self._recorder.note(f"{where}: {reason}")
@@ -165,8 +164,7 @@ class SeriesRecorder:
         for uuid, events in reading.events.items():
             for event in events:
                 self.note(event.text)
-                if uuid in self._devices:
-                    self._alert(self._alerts.happened(reading.time, self._devices[uuid], event))
+                self._alert(self._alerts.happened(reading.time, self._devices[uuid], event))
         if reading.samples:
             self._write(DeviceSeriesWriter.append, reading.time, reading.samples, reading.cost_ms)
             self._write_stats(reading)

@@ -127,14 +127,13 @@ def test_slow_groups_are_read_one_gpu_after_another(
     """Together, those of eight real GPUs would take longer than a beat at 10 Hz."""
     monkeypatch.setattr(readers, "SLOW_INTERVAL_S", 0.8)
     fake_nvml(Scenario().h200(4))
-    reader = readers.GpuReader(open_nvml())
-    uuids, begun = [gpu_uuid(i) for i in range(4)], time.monotonic()
-    first = reader.read(uuids, 0.1, all_groups=True)
+    reader, begun = readers.GpuReader(open_nvml(), 0.1), time.monotonic()
+    first = reader.read(all_groups=True)
     assert all(sample.energy_j is not None for sample in first.samples.values())
-    read_at: dict[str, list[float]] = {uuid: [] for uuid in uuids}
+    read_at: dict[str, list[float]] = {gpu_uuid(i): [] for i in range(4)}
     while not all(read_at.values()):
         time.sleep(0.1)
-        reading = reader.read(uuids, 0.1)
+        reading = reader.read()
         slow = [uuid for uuid, s in reading.samples.items() if s.energy_j is not None]
         assert len(slow) <= 1
         for uuid in slow:

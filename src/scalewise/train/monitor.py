@@ -14,7 +14,6 @@ from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, SingleDevice
 from pytorch_lightning.utilities import rank_zero_info
 
 from scalewise.config import TrackerName, default_project, require
-from scalewise.gpu import DeviceSampler
 from scalewise.host import Mirror, from_here
 from scalewise.records import CellFolder, DeviceInfo
 from scalewise.train.monitored import (
@@ -87,7 +86,6 @@ class Monitor(CellRecorder):
         self._interval_s = interval_s
         self._trackers = tuple(tracking)
         self._name = name
-        self._sampler: DeviceSampler | None = None
         self._mirror: Mirror | None = None
         self._records: FitRecords | None = None
         self._devices: tuple[DeviceInfo, ...] = ()
@@ -120,14 +118,14 @@ class Monitor(CellRecorder):
         super().setup(trainer, pl_module, stage)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        assert self._records is not None
         pids = gathered(os.getpid(), trainer.world_size)
+        # Hosts have equally many ranks, rank 0's the first of them.
+        each = trainer.world_size // trainer.num_nodes
         if trainer.is_global_zero:
-            assert self._records is not None
             config = describe_fit(trainer, pl_module, self.steps.warmup_steps, self._trackers)
             self._records.repeat_of(config, trainer.world_size)
-            # Rank 0's host comes first.
-            here = self._devices[: trainer.world_size // trainer.num_nodes]
-            self.folder.save_provenance(provenance_of(here))
+            self.folder.save_provenance(provenance_of(self._devices[:each]))
             if self._trackers:
                 self._mirror = Mirror(self.sweep_folder, _log.warning)
             planned = planned_steps(trainer)
@@ -137,22 +135,16 @@ class Monitor(CellRecorder):
                 "and not timed"
             )
         if trainer.local_rank == 0 and self._sample_devices:
-            self._sampler = DeviceSampler(
-                self.folder,
-                {d.uuid: rank for rank, d in enumerate(self._devices) if d.uuid is not None},
-                lambda: dict(enumerate(pids)),
-                self._interval_s,
-            )
-            self._sampler.start()
+            here = range(trainer.global_rank, trainer.global_rank + each)
+            self._records.sample(here, self._devices, pids, self._interval_s)
         super().on_train_start(trainer, pl_module)
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._sampler is not None:
-            self._sampler.stop()
+        assert self._records is not None
+        self._records.stop_sampling()
         self.close(trainer, pl_module)
         trainer.strategy.barrier("scalewise-monitor")
         if trainer.is_global_zero:
-            assert self._records is not None
             ranks = tuple(self.folder.load_rank(rank) for rank in range(trainer.world_size))
             self._records.finish(ranks, strategy_name(trainer))
             if self._mirror is not None:
@@ -162,8 +154,6 @@ class Monitor(CellRecorder):
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
-        if self._sampler is not None:
-            self._sampler.stop()
         if self._records is not None:
             message = self._records.fail(exception, self.steps.steps)
             if message is not None:

@@ -16,7 +16,13 @@ from torch.utils.data import DataLoader
 
 from fakes.small_fit import small_trainer
 from scalewise.analysis import CellRecords, load_sweep
-from scalewise.records import CellFolder, DeviceInfo, SweepFolder, read_metrics
+from scalewise.records import (
+    CellFolder,
+    DeviceInfo,
+    SweepFolder,
+    read_device_series,
+    read_metrics,
+)
 from scalewise.train import Monitor
 from scalewise.train.monitored import FitRecords, own_folder
 from scalewise.train.recording.callbacks import Stops
@@ -79,6 +85,14 @@ def test_who_was_killed_gives_no_more_signs_of_life(tmp_path: Path) -> None:
     os.utime(running, (time.time() - 20, time.time() - 20))
     assert read(tmp_path).state == "interrupted"
     records.end()
+
+
+def test_of_several_hosts_each_samples_its_own_ranks(tmp_path: Path) -> None:
+    records = FitRecords(CellFolder(tmp_path / "mine"), 1)
+    records.sample([1], [DeviceInfo("cpu", "a CPU")] * 2, [1, os.getpid()], interval_s=0.1)
+    records.stop_sampling()
+    (path,) = CellFolder(tmp_path / "mine").device_series_paths()
+    assert [device.rank for device in read_device_series(path).devices] == [1]
 
 
 def fit(folder: Path, module: pl.LightningModule, samples: int = 48, batch_size: int = 4) -> None:

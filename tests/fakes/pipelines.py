@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from fakes.recorded import DDP, Spec, repeats, write_sweep
+from fakes.recorded import DDP, Spec, edit_ranks, repeats, write_sweep
 from scalewise.analysis import Analysis, analyse, load_sweep
-from scalewise.records import PipelineRecord, SweepFolder
 
 PIPE_MS = {"data_wait": 0.1, "h2d": 0.1, "forward": 2.0, "backward": 4.0, "optimizer": 0.5}
 PIPE = replace(
@@ -19,18 +19,12 @@ PIPE = replace(
 def pipelined(path: Path, spec: Spec, microbatches: int = 4) -> Analysis:
     """A sweep whose runs on two devices were the two stages of a pipeline."""
     write_sweep(path, [*repeats(Spec(), [1.0, 1.01]), *repeats(spec, [1.0, 1.01])])
-    for planned, folder in SweepFolder(path).cells():
-        if "pipeline" in planned.name:
-            result = folder.load_result()
-            ranks = tuple(
-                replace(
-                    rank,
-                    data_shard=0,
-                    missing={"arrival": "one after another"},
-                    optimizer_state_bytes=(rank.rank + 1) * 2**20,
-                    pipeline=PipelineRecord("1f1b", 2, rank.rank, microbatches),
-                )
-                for rank in result.ranks
-            )
-            folder.save_result(replace(result, ranks=ranks))
+
+    def as_stage(rank: dict[str, Any]) -> None:
+        place = rank["rank"]
+        of = {"schedule": "1f1b", "stages": 2, "stage": place, "microbatches": microbatches}
+        rank |= {"data_shard": 0, "missing": {"arrival": "one after another"}, "pipeline": of}
+        rank["optimizer_state_bytes"] = (place + 1) * 2**20
+
+    edit_ranks(path, as_stage, "*pipeline*")
     return analyse(load_sweep(path))

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import psutil
 
 from scalewise.gpu.nvml import GpuLost, Nvml
 from scalewise.gpu.xid import DeviceEvent, XidWatch, xid_words
-from scalewise.records import DeviceSample
+from scalewise.records import DeviceSample, SampledDevice
 
 SLOW_INTERVAL_S = 10.0
 GPM_INTERVAL_S = 1.0
@@ -34,6 +34,12 @@ class Reading:
     """By UUID; a device that is lost is absent."""
     events: Mapping[str, Sequence[DeviceEvent]] = field(default_factory=dict)
     """By UUID, what happened to a device."""
+    faults: Sequence[str] = ()
+    """Values that could not be read this time, and why."""
+    unavailable: Mapping[str, str] = field(default_factory=dict)
+    """Metrics that turned out not to be there, and why."""
+    new: Sequence[SampledDevice] = ()
+    """Processes that were not there before."""
 
 
 class GpuReader:
@@ -74,7 +80,10 @@ class GpuReader:
                 self._lost.add(uuid)
                 events[uuid].append(DeviceEvent(f"GPU {device.index} is lost: {error.reason}"))
         self._slow_at.update(dict.fromkeys(slow, now))
-        return Reading(when, 1e3 * (time.perf_counter() - begun), samples, events)
+        cost_ms = 1e3 * (time.perf_counter() - begun)
+        faults = [f"{where}: {reason}" for where, reason in self.nvml.faults.items()]
+        self.nvml.faults.clear()
+        return Reading(when, cost_ms, samples, events, faults, self.nvml.unavailable)
 
     def _slow_due(self, uuids: Collection[str], now: float) -> set[str]:
         """GPUs whose slow group is due, as few in one reading as keeps up with all of them.
@@ -92,16 +101,25 @@ class GpuReader:
 
 
 class ProcessReader:
-    """CPU time and resident memory of ranks, their children (loader workers) included."""
+    """CPU time and resident memory of ranks, their children (loader workers) included.
 
-    def __init__(self) -> None:
+    ``pids`` tells each living rank's process id, anew for each reading: ranks may start late.
+    """
+
+    def __init__(self, pids: Callable[[], Mapping[int, int]]) -> None:
+        self._pids = pids
         self._trees: dict[int, _Tree] = {}
 
-    def read(self, pids: Mapping[int, int]) -> dict[str, DeviceSample]:
+    def read(self, *, all_groups: bool = False) -> Reading:
         """One sample for each rank whose process lives; CPU is None the first time it is seen.
 
         Pages shared between a rank and its workers are counted once for each of them.
         """
+        begun, when, pids = time.perf_counter(), time.time(), dict(self._pids())
+        new = [
+            SampledDevice(f"rank{rank}", rank, f"process of rank {rank}", rank)
+            for rank in sorted(pids.keys() - self._trees.keys())
+        ]
         samples = {}
         for rank, pid in pids.items():
             tree = self._trees.get(rank)
@@ -111,7 +129,10 @@ class ProcessReader:
             sample = tree.read(f"rank{rank}", others=frozenset(pids.values()) - {pid})
             if sample is not None:
                 samples[sample.id] = sample
-        return samples
+        return Reading(when, 1e3 * (time.perf_counter() - begun), samples, new=new)
+
+    def close(self) -> None:
+        """Nothing is held open."""
 
 
 class _Tree:

@@ -11,7 +11,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -74,59 +73,43 @@ class DeviceSampler:
 
     def _run(self) -> None:
         try:
-            with contextlib.ExitStack() as opened:
-                self._sample(self._open(opened))
+            with contextlib.closing(self._open()) as reader:
+                self._sample(reader)
         except Exception as error:  # the border to the training, which must not end with it
             self._recorder.note(f"sampling ended early: {in_one_line(error, with_class=True)}")
         finally:
             self._recorder.close()
 
-    def _open(self, opened: contextlib.ExitStack) -> Callable[[bool], None]:
-        """Begin the record, and return what adds a sample to it: of every group where true."""
+    def _open(self) -> GpuReader | ProcessReader:
+        """What reads the devices of the record, which begins."""
+        reader, why = None, ""
         if self._gpus:
             try:
                 reader = GpuReader(open_nvml(), self._interval_s, self._gpus)
             except NvmlUnavailable as error:
-                self._recorder.begin("process", ())
-                self._recorder.note(f"{error}; the ranks' processes are sampled instead")
-            else:
-                opened.callback(reader.close)
-                devices = [d.as_sampled(self._gpus[uuid]) for uuid, d in reader.devices.items()]
-                self._recorder.begin("nvml", devices)
-                for uuid in self._gpus.keys() - reader.devices.keys():
-                    self._recorder.note(f"GPU {uuid} is not there and is not sampled")
-                return partial(self._add_gpus, reader)
-        else:
+                why = f"{error}; the ranks' processes are sampled instead"
+        if reader is None:
             self._recorder.begin("process", ())
-        return partial(self._add_processes, ProcessReader(), set())
+            if why:
+                self._recorder.note(why)
+            return ProcessReader(self._pids)
+        devices = [d.as_sampled(self._gpus[uuid]) for uuid, d in reader.devices.items()]
+        self._recorder.begin("nvml", devices)
+        for uuid in self._gpus.keys() - reader.devices.keys():
+            self._recorder.note(f"GPU {uuid} is not there and is not sampled")
+        return reader
 
-    def _sample(self, add: Callable[[bool], None]) -> None:
-        add(True)
+    def _sample(self, reader: GpuReader | ProcessReader) -> None:
+        self._recorder.accept(reader.read(all_groups=True))
         ticks = Ticks(self._interval_s)
         while not self._stop.wait(ticks.wait_s()):
-            add(False)
-        add(True)
+            self._recorder.accept(reader.read())
+        self._recorder.accept(reader.read(all_groups=True))
         if ticks.missed:
             self._recorder.note(
                 f"{ticks.missed} of {ticks.missed + ticks.kept} samples were missed: "
                 f"the host was too busy or the driver too slow"
             )
-
-    def _add_gpus(self, reader: GpuReader, all_groups: bool) -> None:
-        self._recorder.accept(reader.read(all_groups=all_groups))
-        self._recorder.unavailable(reader.nvml.unavailable)
-        for where, reason in reader.nvml.faults.items():
-            self._recorder.note(f"{where}: {reason}")
-        reader.nvml.faults.clear()
-
-    def _add_processes(self, reader: ProcessReader, known: set[int], _: bool) -> None:
-        begun, when, pids = time.perf_counter(), time.time(), dict(self._pids())
-        for rank in sorted(pids.keys() - known):
-            device = SampledDevice(f"rank{rank}", rank, f"process of rank {rank}", rank)
-            self._recorder.add_device(device)
-            known.add(rank)
-        samples = reader.read(pids)
-        self._recorder.accept(Reading(when, 1e3 * (time.perf_counter() - begun), samples))
 
 
 class SeriesRecorder:
@@ -156,11 +139,10 @@ class SeriesRecorder:
         except OSError as error:
             self._give_up(error)
 
-    def add_device(self, device: SampledDevice) -> None:
-        self._write(DeviceSeriesWriter.add_device, device)
-
     def accept(self, reading: Reading) -> None:
         """Record a reading and its events, with the alerts that they give rise to."""
+        for device in reading.new:
+            self._write(DeviceSeriesWriter.add_device, device)
         for uuid, events in reading.events.items():
             for event in events:
                 self.note(event.text)
@@ -171,18 +153,17 @@ class SeriesRecorder:
         for uuid, sample in reading.samples.items():
             if uuid in self._devices:
                 self._alert(self._alerts.check(reading.time, self._devices[uuid], sample))
+        for fault in reading.faults:
+            self.note(fault)
+        for metric in [metric for metric in reading.unavailable if metric not in self._said]:
+            self._said.add(metric)
+            self._write(DeviceSeriesWriter.unavailable, metric, reading.unavailable[metric])
 
     def note(self, problem: str) -> None:
         """Record a problem in words; the same words once."""
         if problem not in self._said:
             self._said.add(problem)
             self._write(DeviceSeriesWriter.note, problem)
-
-    def unavailable(self, reasons: Mapping[str, str]) -> None:
-        """Record metrics that turned out not to be there."""
-        for metric in [metric for metric in reasons if metric not in self._said]:
-            self._said.add(metric)
-            self._write(DeviceSeriesWriter.unavailable, metric, reasons[metric])
 
     def close(self) -> None:
         self._write(DeviceSeriesWriter.close)

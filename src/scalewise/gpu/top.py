@@ -92,11 +92,9 @@ class LiveFrames:
 
     def next(self, *, all_groups: bool = False) -> Frame:
         """A frame; what is read less often than at each reading is that of the last one."""
-        reader = self._reader
-        reading = reader.read(all_groups=all_groups)
-        notes = [f"{where}: {reason}" for where, reason in reader.nvml.faults.items()]
-        reader.nvml.faults.clear()
-        notes += [event.text for event in itertools.chain(*reading.events.values())]
+        reading = self._reader.read(all_groups=all_groups)
+        events = itertools.chain(*reading.events.values())
+        notes = [*reading.faults, *(event.text for event in events)]
         stamp = datetime.fromtimestamp(reading.time).strftime("%H:%M:%S")
         self._notes.extend(f"{stamp} {note}" for note in notes)
         self._samples = {u: _filled(s, self._samples.get(u)) for u, s in reading.samples.items()}

@@ -223,11 +223,10 @@ def test_cpu_and_memory_of_a_rank_include_its_children() -> None:
         [sys.executable, "-c", _PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as parent:
         parent.stdout.readline()
-        reader = readers.ProcessReader()
-        first = reader.read({3: parent.pid})["rank3"]
+        reader = readers.ProcessReader(lambda: {3: parent.pid})
+        first = reader.read().samples["rank3"]
         time.sleep(0.5)
-        second = reader.read({3: parent.pid})["rank3"]
-        at_once = reader.read({3: parent.pid})["rank3"]
+        second, at_once = (reader.read().samples["rank3"] for _ in range(2))
         parent.stdin.close()
     assert first.utilization_percent is None
     # The parent sleeps: whatever ran was the child. Two cores may be shared with others.
@@ -239,16 +238,16 @@ def test_cpu_and_memory_of_a_rank_include_its_children() -> None:
 
 
 def test_a_process_that_is_ending_has_no_memory_and_one_that_is_gone_no_sample() -> None:
-    reader = readers.ProcessReader()
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        living = reader.read({0: child.pid})["rank0"]
+        reader, later = (readers.ProcessReader(lambda: {0: child.pid}) for _ in range(2))
+        living = reader.read().samples["rank0"]
         assert living.memory_used_mib is not None and living.memory_used_mib > 0
         child.kill()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)  # a zombie until it is waited for
         assert psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE
         time.sleep(0.1)
-        dead = reader.read({0: child.pid})["rank0"]
-    assert readers.ProcessReader().read({0: child.pid}) == {}, "gone"
+        dead = reader.read().samples["rank0"]
+    assert later.read().samples == {}, "gone"
     assert dead.memory_used_mib is None
     assert dead.utilization_percent is not None
 

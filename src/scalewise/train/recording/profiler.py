@@ -19,7 +19,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from scalewise.config import BLOCK_STEPS, BLOCKS, ProfileConfig
-from scalewise.records import CellFolder, OperationTime, WindowProfile, save_profile, trace_name
+from scalewise.records import CellFolder, OperationTime, WindowProfile, save_profile
 from scalewise.train.torch_internals import DeviceType
 
 Intervals = npt.NDArray[np.int64]
@@ -203,7 +203,7 @@ class ProfiledSteps:
         assert profiler is not None
         on_gpu = _wait_for_gpu(trainer)
         profiler.stop()
-        name = trace_name(trainer.global_rank) if self._profile.trace else None
+        name = f"rank{trainer.global_rank}.trace.json.gz" if self._profile.trace else None
         if name is not None:
             self._folder.profile_path.mkdir(parents=True, exist_ok=True)
             profiler.export_chrome_trace(str(self._folder.profile_path / name))

@@ -119,13 +119,11 @@ class Monitor(CellRecorder):
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         assert self._records is not None
-        pids = gathered(os.getpid(), trainer.world_size)
-        # Hosts have equally many ranks, rank 0's the first of them.
-        each = trainer.world_size // trainer.num_nodes
+        pids, here = gathered(os.getpid(), trainer.world_size), ranks_here(trainer)
         if trainer.is_global_zero:
             config = describe_fit(trainer, pl_module, self.steps.warmup_steps, self._trackers)
             self._records.repeat_of(config, trainer.world_size)
-            self.folder.save_provenance(provenance_of(self._devices[:each]))
+            self.folder.save_provenance(provenance_of([self._devices[rank] for rank in here]))
             if self._trackers:
                 self._mirror = Mirror(self.sweep_folder, _log.warning)
             planned = planned_steps(trainer)
@@ -135,7 +133,6 @@ class Monitor(CellRecorder):
                 "and not timed"
             )
         if trainer.local_rank == 0 and self._sample_devices:
-            here = range(trainer.global_rank, trainer.global_rank + each)
             self._records.sample(here, self._devices, pids, self._interval_s)
         super().on_train_start(trainer, pl_module)
 
@@ -208,6 +205,12 @@ def describe_fit(
         **seed_set(),
         "tracking": {"name": "monitor", "trackers": list(trackers), "project": default_project()},
     }
+
+
+def ranks_here(trainer: pl.Trainer) -> range:
+    """The ranks of this process's host; hosts have equally many."""
+    first = trainer.global_rank - trainer.local_rank
+    return range(first, first + trainer.world_size // trainer.num_nodes)
 
 
 def strategy_name(trainer: pl.Trainer) -> str:

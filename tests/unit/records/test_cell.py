@@ -20,7 +20,6 @@ from scalewise.records import (
     HeartbeatWriter,
     PlannedCell,
     RecordError,
-    RunningAttempt,
     TrackerState,
     TrackingRecord,
     current_attempt,
@@ -66,12 +65,6 @@ def test_every_record_comes_back_as_it_was_written(folder: CellFolder) -> None:
     assert folder.load_provenance() == provenance
     assert folder.load_tracking() == tracking
     assert folder.load_config() == {"a": 1, "text": "ü, = '\" \n", "list": [1, None]}
-
-
-def test_a_try_under_way_is_read_as_an_earlier_sweep_recorded_it(tmp_path: Path) -> None:
-    told = {"schema_version": 1, "number": 2, "started_at": 1.0, "devices": [], "pids": [7]}
-    (tmp_path / "running.json").write_text(json.dumps(told))
-    assert CellFolder(tmp_path).load_running() == RunningAttempt(2, 1.0, ())
 
 
 def test_a_configuration_that_nests_without_end_is_one_error(tmp_path: Path) -> None:

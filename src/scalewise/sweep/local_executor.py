@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 
 import psutil
 
-from scalewise.gpu import Host, Hosts, Lease, Leases, Occupancy, units
+from scalewise.gpu import DeviceSampler, Host, Hosts, Lease, Leases, Occupancy, units
 from scalewise.host import end_orphans
 from scalewise.records import CellFolder, DeviceInfo, Ending, RecordError, SweepFolder
 from scalewise.supervisor import Origin
@@ -25,7 +25,7 @@ from scalewise.sweep.executor import Executor, Policy, QueuedCell, RunningCell
 from scalewise.sweep.fork_server import NotWarmError, WarmServer, cell_hindrance
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.preflight import devices_for, explain_differences
-from scalewise.sweep.running_cells import SupervisorProcess, job_of, spawn_supervisor
+from scalewise.sweep.running_cells import SupervisorProcess, job_of, spawn_supervisor, start_sampler
 from scalewise.sweep.status_view import duration
 from scalewise.train import is_ours
 
@@ -39,6 +39,7 @@ _SETTLING_POLL_S = 0.1
 class LocalCell(RunningCell):
     lease: Lease
     supervisor: SupervisorProcess
+    sampler: DeviceSampler | None = None
     leased: float = field(default_factory=time.monotonic)
     """By ``time.monotonic``."""
 
@@ -53,7 +54,7 @@ class LocalCell(RunningCell):
     def take_ending(self) -> Ending:
         """Read how it ended from a supervisor that has answered or died, and clean up."""
         ending = replace(self.supervisor.ending(), elapsed_s=self.age_s)
-        end_orphans(self.supervisor.process.pid)
+        self.clean_up()
         if ending.is_lost:
             began_at = time.time() - self.age_s
             ending = self.folder.save_attempt(replace(ending, started_at=began_at))
@@ -68,7 +69,13 @@ class LocalCell(RunningCell):
         except (subprocess.TimeoutExpired, psutil.TimeoutExpired):
             process.kill()
             process.wait()
+        self.clean_up()
+
+    def clean_up(self) -> None:
+        """Kill the processes that remain in the cell's session, and stop its sampler."""
         end_orphans(self.supervisor.process.pid)
+        if self.sampler is not None:
+            self.sampler.stop()
 
 
 class LocalExecutor(Executor[LocalCell]):
@@ -149,9 +156,11 @@ class LocalExecutor(Executor[LocalCell]):
             self._settling |= ending is None and self._leases.foreign_settles
             return ending
         self._device_wait.end()
+        # The sampler starts first, to tell this try's ranks from an earlier one's.
+        sampler = start_sampler(queued.cell.request.cell, folder, lease.slots)
         leased = time.monotonic()  # the first of a round waits for imports
         supervisor = self.start_supervisor(queued, folder, lease)
-        running = LocalCell(queued.cell, folder, lease, supervisor, leased)
+        running = LocalCell(queued.cell, folder, lease, supervisor, sampler, leased)
         assert running.supervisor.process.stdout is not None
         self._selector.register(running.supervisor.process.stdout, selectors.EVENT_READ, running)
         return running
@@ -170,6 +179,7 @@ class LocalExecutor(Executor[LocalCell]):
             queued.demand.host,
             lease.slots,
             origin,
+            samples_devices=False,  # this process samples them
         )
         if self._not_forked is None:
             try:

@@ -1,7 +1,6 @@
 """How one supervisor watches a cell, and what it records of its end."""
 
 import os
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,14 +9,7 @@ from typing import Any, Literal, cast
 import pytest
 
 from fakes.settings import SETTINGS
-from scalewise.records import (
-    CellFolder,
-    DeviceInfo,
-    Ending,
-    PlannedCell,
-    RunningAttempt,
-    read_device_series,
-)
+from scalewise.records import CellFolder, DeviceInfo, Ending, PlannedCell, RunningAttempt
 from scalewise.supervisor import Job, Nodes, Origin, Settings, announce, meet, ranks
 from scalewise.supervisor import supervisor as supervisor_module
 from scalewise.supervisor.attempt import conclude
@@ -125,20 +117,23 @@ def test_a_cell_whose_processes_live_on_is_not_done(
 
 
 @pytest.mark.parametrize(
-    ("nodes", "every_s", "ranks"),
-    [(None, None, None), (None, 0.1, [0]), (Nodes(1, 2, "node0", 4000), 0.1, [1])],
+    ("nodes", "every_s", "pids"),
+    [(None, None, (7,)), (None, 1.0, ()), (Nodes(1, 2, "node0", 4000), None, ())],
 )
-def test_the_ranks_of_this_host_are_sampled_where_the_cell_wants_it(
-    tmp_path: Path, nodes: Nodes | None, every_s: float | None, ranks: list[int] | None
+def test_whoever_samples_knows_the_ranks(
+    tmp_path: Path, nodes: Nodes | None, every_s: float | None, pids: tuple[int, ...]
 ) -> None:
+    """The sweep's process samples, unless the job asks the supervisor to; no further host's."""
     one = supervised(tmp_path, replace(SETTINGS, sample_every_s=every_s))
     one.job = replace(one.job, nodes=nodes)
-    started: Any = SimpleNamespace(trainers=lambda: {one.job.first_rank: os.getpid()})
-    with one._sampling(started):
-        time.sleep(0.15)
-    series = [read_device_series(path) for path in one.folder.device_series_paths()]
-    assert [[d.rank for d in each.devices] for each in series] == ([ranks] if ranks else [])
-    assert all(len(each.times) >= 2 for each in series), "from its start to its end"
+    one.folder.save_running(RunningAttempt(1, 1.0, (SLOT,)))
+    ranks = SimpleNamespace(processes=[SimpleNamespace(pid=7)], trainers=dict)
+    sampler = one._start_sampling(cast(Any, ranks))
+    if sampler is not None:
+        sampler.stop()
+    running = one.folder.find_running_attempt()
+    assert running is not None and running.pids == pids
+    assert len(one.folder.device_series_paths()) == (every_s is not None)
 
 
 def failed(cause: Any, at: float, rank: int | None = 0) -> Ending:

@@ -55,6 +55,7 @@ from scalewise.report.plots import report_plots, write_plots
 from scalewise.report.run_facts import head, provenance, trackers, unfinished
 from scalewise.report.scaling_tables import anatomy, cost, resources, same_in_every_row, scaling
 from scalewise.report.sections import (
+    NOTES,
     Block,
     Column,
     Lines,
@@ -229,16 +230,6 @@ _MOST_CAUSES = 5
 """Causes of loss with a column of their own; the others share one."""
 _MOST_LINES = 6
 """Lines of a list; details.md has the others."""
-_MEANINGS = {
-    "cell": "one training run",
-    "speedup": "samples/s over those of one device",
-    "efficiency": "samples/s of N devices over N times those of one",
-    "imbalance": "ranks arrive at different times",
-    "exposed transfer": "gradients still travel, nobody is late, and nothing is left to compute",
-    "compute that did not shrink": "forward and backward beyond their share of one device's",
-    "long steps": "what steps over three medians cost",
-}
-"""Words of the page, each in one clause."""
 
 
 def front_page(analysis: Analysis) -> list[Section]:
@@ -261,7 +252,7 @@ def front_page(analysis: Analysis) -> list[Section]:
 
 
 def _explained(sections: Sequence[Section]) -> Iterator[Section]:
-    left = dict(_MEANINGS)
+    left = dict(NOTES["meanings"])
     for one in sections:
         text = markdown("", [one])
         used = [word for word in left if re.search(rf"\b{word}", text, re.IGNORECASE)]
@@ -338,14 +329,10 @@ def _losses(analysis: Analysis) -> Section:
         *(Column(c, CAUSE_WORDS[c], "ms", partial(lost_ms, cause=c)) for c in shown),
         Column("rest", "rest", "ms", rest_ms),
     )
-    note = (
-        "A row leads from the *ideal* step to the measured one. Ideal is the step of one device "
-        "for the samples that each device has; without a baseline, the step's own work."
-    )
     return section(
         "losses",
         "Where the time of a step goes",
-        table("losses", columns, rows, note),
+        table("losses", columns, rows, NOTES["front_losses"]),
         Picture("step_anatomy.png", "Mean time of each part of a step"),
     )
 

@@ -39,6 +39,7 @@ from scalewise.report.builder import Source, analysis_of, own_folder, report_fol
 from scalewise.report.device_tables import DeviceMemory, device_memory
 from scalewise.report.plots import Draw, speedup_efficiency, throughput
 from scalewise.report.sections import (
+    NOTES,
     Column,
     Note,
     Read,
@@ -61,14 +62,6 @@ _LATEX = {
 }  # fmt: skip
 
 _WIDTH = 96
-
-_COMPARISON_NOTE = (
-    "Global samples/s, mean over runs with 95 % intervals. Recommendation is the published "
-    "rule (speedup of 1.1 or more beneficial, 0.95 or more marginal, else single), which "
-    "looks at neither the number of devices nor the doubt; the verdict needs its whole "
-    "interval and an efficiency of at least 0.5. *p* is of the two-sided t test of pairs that the "
-    "speedup is 1."
-)
 
 
 def build_study(
@@ -167,7 +160,7 @@ def _comparison(pairs: Sequence[Pair]) -> list[Section]:
         if not pair.invalid and all(pair not in one.pairs for one in means)
     ]
     return [
-        Section("comparison", "", (Note(_COMPARISON_NOTE), compared)),
+        Section("comparison", "", (Note(NOTES["comparison"]), compared)),
         section("conclusion", "Average and conclusion", lines([*map(average_line, means), *alone])),
     ]
 

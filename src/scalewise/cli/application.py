@@ -169,7 +169,7 @@ def run(
     Example: scalewise run --devices 1,2 -- python train.py --lr 3e-4 --out runs/{run}
     """
     from scalewise.cli import hydra_main
-    from scalewise.cli.script import words_of
+    from scalewise.cli.overrides import words_of
 
     devices = devices or ("1,2" if rehearse is None else "1")
     words = words_of(command, devices, time_s, repeats, settings, rehearse, link)

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 from fakes.kept_sweep import kept
 from scalewise.cli.application import main, run, to_advise_on
 from scalewise.cli.exits import Exit
-from scalewise.cli.script import quoted, words_of
+from scalewise.cli.overrides import quoted, words_of
 from scalewise.config import ConfigError, pasteable
 from scalewise.records import Ending
 from scalewise.sweep import SweepReport, sweep_reports

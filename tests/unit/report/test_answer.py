@@ -25,7 +25,7 @@ from scalewise.analysis import (
 )
 from scalewise.analysis.comparability import Difference
 from scalewise.analysis.scaling import Refused
-from scalewise.cli.script import words_of
+from scalewise.cli.overrides import words_of
 from scalewise.config import conf_dir, resolve
 from scalewise.records import UNCOUNTED
 from scalewise.report import box, builder, plots, report_sections

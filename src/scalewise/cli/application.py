@@ -387,12 +387,7 @@ def compare(folders: tuple[Path, ...], factor: str | None, out: Path | None) -> 
     Example: scalewise compare A B --factor code
     """
     from scalewise.analysis import analyse, compare, load_sweep, sides
-    from scalewise.report import (
-        build_comparison,
-        comparison_section,
-        show_comparison,
-        side_by_side,
-    )
+    from scalewise.report import build_comparison, comparison_section, show_comparison, side_by_side
 
     if factor is not None and len(folders) != 2:
         raise click.UsageError(f"found {len(folders)} folders; allowed with --factor: two, A and B")

@@ -26,13 +26,7 @@ from scalewise.host import (
     seal,
     silence_unread,
 )
-from scalewise.records import (
-    REDACTED,
-    SweepFolder,
-    SweepPlan,
-    load_or_none,
-    redacted_words,
-)
+from scalewise.records import REDACTED, SweepFolder, SweepPlan, load_or_none, redacted_words
 from scalewise.supervisor import CellFailed
 from scalewise.sweep import (
     SweepReport,

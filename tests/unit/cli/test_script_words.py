@@ -125,14 +125,10 @@ def test_what_is_advised_on_is_measured_here_and_rehearsed_beyond(
 
 
 @pytest.mark.parametrize(
-    ("status", "advises"),
-    [(Exit.DONE, True), (Exit.FAILED, True), (Exit.INTERRUPTED, False)],
+    ("status", "advises"), [(Exit.DONE, True), (Exit.FAILED, True), (Exit.INTERRUPTED, False)]
 )
 def test_advice_ends_as_its_measuring_did_and_not_without_it(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    status: Exit,
-    advises: bool,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], status: Exit, advises: bool
 ) -> None:
     monkeypatch.setattr("scalewise.cli.application.run_training", lambda answers: status)
     monkeypatch.setattr("sys.argv", [])

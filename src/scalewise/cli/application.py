@@ -270,7 +270,7 @@ def report(
         problems += more
     for problem in problems:
         say(f"warning: {problem}")
-    return Exit.INVALID if files.invalid else Exit.DONE
+    return Exit.INVALID if analysis.invalid else Exit.DONE
 
 
 def _analysed(folder: Path | None, prices: tuple[str, ...]) -> Analysis:

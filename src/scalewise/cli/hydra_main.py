@@ -233,7 +233,7 @@ def _report_sweep(sweep: SweepReport, verbose: bool, answers: bool) -> int:
         from scalewise.tracking import hand_over_answer
 
         hand_over_answer(sweep.folder)
-    return Exit.INVALID if files.invalid else status
+    return Exit.INVALID if analysis.invalid else status
 
 
 def _say_where_runs_are(folder: Path) -> bool:

@@ -22,8 +22,6 @@ from scalewise.analysis import (
     Comparison,
     LossBudget,
     LossCause,
-    analyse,
-    load_sweep,
 )
 from scalewise.config import ConfigError
 from scalewise.host import plural
@@ -72,8 +70,6 @@ from scalewise.report.sections import (
 )
 from scalewise.report.study_tables import alternative, averages, investment, rehearsed, sizes
 
-Source = Analysis | Path | str
-"""A sweep: its analysis, or its folder or archive."""
 _TITLE = "Do more devices pay?"
 _SEARCHED, _SCORED = "Which is best by {}?", "How good is it by {}?"
 _RESULTS = "results.json"
@@ -86,7 +82,6 @@ class ReportFiles:
     """The files that :func:`build` wrote."""
 
     replaced: bool
-    invalid: bool
     markdown: Path
     """The first page."""
     details: Path
@@ -97,14 +92,6 @@ class ReportFiles:
     plots: tuple[Path, ...]
     problems: tuple[str, ...] = ()
     """Plots that could not be written, one line each."""
-
-
-def analysis_of(sweep: Source) -> Analysis:
-    """Analyse a sweep, unless its analysis is given.
-
-    Raises :class:`~scalewise.records.RecordError` if the sweep has no cell.
-    """
-    return sweep if isinstance(sweep, Analysis) else analyse(load_sweep(sweep))
 
 
 def report_folder(analysis: Analysis, out: Path | None) -> Path:
@@ -119,9 +106,8 @@ def own_folder(path: Path) -> Path:
     return path
 
 
-def report_sections(sweep: Source) -> list[Section]:
+def report_sections(analysis: Analysis) -> list[Section]:
     """The sections of details.md, in their order, without empty ones."""
-    analysis = analysis_of(sweep)
     parts = (
         head, in_detail, rehearsed, metrics, sizes, averages, cost, investment, alternative, losses,
         decisions, repeats, sent, scaling, resources, anatomy, communication, profiles, examined,
@@ -130,31 +116,22 @@ def report_sections(sweep: Source) -> list[Section]:
     return [section for part in parts if (section := part(analysis)).blocks]
 
 
-def build(sweep: Source, out: Path | None = None) -> ReportFiles:
+def build(analysis: Analysis, out: Path | None = None) -> ReportFiles:
     """Write report.html, report.md, details.md, PNG plots, JSON and CSV into ``<sweep>/report/``.
 
-    An earlier report is replaced. ``out`` is another folder for it. Raises RecordError if the sweep
-    has no cell, :class:`ConfigError` where ``out`` has other files, and OSError where none can be
-    written.
+    An earlier report is replaced. ``out`` is another folder for it. Raises :class:`ConfigError`
+    where it has other files, and OSError where none can be written.
     """
     if out is not None:
         _check_report_folder(out, _RESULTS)
-    analysis = analysis_of(sweep)
     folder = report_folder(analysis, out)
     folder.mkdir(parents=True, exist_ok=True)
     replaced = (folder / _RESULTS).exists()
     drawn, problems = write_plots(report_plots(analysis), folder)
-    files = ReportFiles(
-        replaced,
-        bool(analysis.invalid),
-        folder / "report.md",
-        folder / "details.md",
-        folder / "report.html",
-        folder / _RESULTS,
-        folder / "results.csv",
-        tuple(folder / name for name in drawn),
-        tuple(problems),
-    )
+    names = ("report.md", "details.md", "report.html", _RESULTS, "results.csv")
+    first, details, html, results, rows = (folder / name for name in names)
+    plots = tuple(folder / name for name in drawn)
+    files = ReportFiles(replaced, first, details, html, results, rows, plots, tuple(problems))
     whole, objective = report_sections(analysis), searched(analysis)
     searched_for = _SEARCHED if len(analysis.measured) > 1 else _SCORED
     title = searched_for.format(objective.metric) if objective else _TITLE
@@ -191,9 +168,8 @@ def build_comparison(
     return page_path
 
 
-def print_console(sweep: Source, console: Console | None = None, *, verbose: bool = False) -> None:
+def print_console(analysis: Analysis, console: Console, *, verbose: bool = False) -> None:
     """Print the answer to a terminal; ``verbose``: below tables, losses and remarks."""
-    analysis, console = analysis_of(sweep), console or Console()
     if verbose:
         console_module.show(report_sections(analysis), console)
     parts = (head, unfinished, answers, trackers)

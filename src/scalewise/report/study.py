@@ -36,7 +36,7 @@ from scalewise.config import ConfigError
 from scalewise.records import DeviceSeries, SampledDevice, cv_percent, cv_text, grade
 from scalewise.report import export, findings, plots
 from scalewise.report.answer import reasons
-from scalewise.report.builder import Source, analysis_of, own_folder, report_folder, write_text
+from scalewise.report.builder import own_folder, report_folder, write_text
 from scalewise.report.device_tables import DeviceMemory, device_memory
 from scalewise.report.plots import Draw, speedup_efficiency, throughput
 from scalewise.report.sections import (
@@ -66,7 +66,7 @@ _WIDTH = 96
 
 
 def build_study(
-    sweep: Source,
+    analysis: Analysis,
     report_to: Path | None = None,
     *,
     warmup_epochs: int = 1,
@@ -75,10 +75,10 @@ def build_study(
     """Write every file that the sweep's records can fill into ``study`` of ``report_to``.
 
     Returns their paths, and a line for each plot that could not be written. The first
-    ``warmup_epochs`` are in no epoch time; no ``datasets`` are all of them. Raises RecordError
-    where there is no cell at all, and ConfigError for a data set that the sweep does not have.
+    ``warmup_epochs`` are in no epoch time; no ``datasets`` are all of them. Raises ConfigError
+    for a data set that the sweep does not have.
     """
-    analysis = _select(analysis_of(sweep), datasets)
+    analysis = _select(analysis, datasets)
     folder = own_folder(report_folder(analysis, report_to) / "study")
     folder.mkdir(parents=True, exist_ok=True)
     for stale in folder.iterdir():

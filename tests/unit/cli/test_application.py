@@ -279,11 +279,13 @@ def test_the_status_of_a_sweep(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     swept = SweepReport(tmp_path, {str(i): Ending(state) for i, state in enumerate(states)})
-    files = SimpleNamespace(invalid=invalid, problems=(), html=Path("report.html"))
+    files = SimpleNamespace(problems=(), html=Path("report.html"))
     monkeypatch.setattr(hydra_main, "sweep_reports", [swept])
     monkeypatch.setattr(hydra_main, "_say_where_runs_are", lambda _folder: None)
     monkeypatch.setattr(scalewise.analysis, "load_sweep", lambda folder: folder)
-    monkeypatch.setattr(scalewise.analysis, "analyse", lambda sweep: sweep)
+    monkeypatch.setattr(
+        scalewise.analysis, "analyse", lambda sweep: SimpleNamespace(invalid=invalid)
+    )
     told: list[str] = []
     monkeypatch.setattr(scalewise.report, "print_console", lambda *_, **__: told.append("answer"))
     monkeypatch.setattr(scalewise.report, "build", lambda _analysis: files)

@@ -49,15 +49,6 @@ def option(section: Section, name: str) -> Mapping[str, Any]:
     [
         ("h200x2_gpt2", "take 2 devices", {"single x1": "baseline", "ddp x2": "pays"}),
         (
-            "rehearsal/gpt2_p2p_off",
-            "take 2 devices",
-            {
-                "single x1": "baseline", "ddp x2": "pays",
-                "ddp x2, rehearsed over p2p_off_h100": "likely pays",
-                "ddp x8, rehearsed over p2p_off_h100": "likely pays",
-            },
-        ),
-        (
             "h200x2_strategies",
             "cannot tell",
             {"single x1": "baseline"}
@@ -148,17 +139,6 @@ def test_what_to_take_stands_in_four_lines_of_a_terminal(sweep: str, samples: in
         rows = [row for found in rows_of(blocks(section)[0], 80) for row in found]
         assert 2 <= len(rows) <= 4
         assert max(map(len, rows)) <= 80
-
-
-def test_more_devices_that_likely_pay_are_to_be_measured() -> None:
-    lead, _, below = blocks(advised_kept("rehearsal/gpt2_p2p_off")[0])
-    assert "ddp x8, rehearsed over p2p_off_h100: 5.88x (5.59-6.17)" in lead.lines[1].text
-    assert "measure 8 devices" in lead.lines[3].text
-    first, run = below[1:3]
-    assert first.startswith("1. ddp x8, rehearsed")
-    assert {"-m", "devices=1,8", "batch_size=16"} <= set(shlex.split(run))
-    assert "rehearse" not in run
-    assert below[3].startswith("2. 2 devices, ddp: 1.60x")
 
 
 def test_what_one_run_says_wins_nothing_and_what_would_tell_is_said() -> None:

@@ -116,7 +116,7 @@ WRONG = [
     ("compare {small} {small} --factor cod", "factor: found 'cod'; allowed: devices, "),
     ("score {folder}", "{folder}"), ("score {small}", "allowed: sweeps of devices=1,N"),
     ("score {small} {small}", "found a sweep twice"),
-    ("defconfig nothing", "found 'nothing'"),
+    ("defconfig agnews-bas", "found 'agnews-bas' (did you mean 'agnews_base'?); allowed: "),
     ("doctor --out {file}", "{file}: File exists"), ("doctor --out /proc/none", "/proc/none: "),
     ("tokenize --out x", "give a corpus or --files"),
     ("tokenize fineweb_edu --out x --tokens 3x", "'--tokens': found '3x'; allowed: a number"),

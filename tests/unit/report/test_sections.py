@@ -362,10 +362,14 @@ class TestRemarks:
         found = analyse(load_sweep(found)) if isinstance(found, Path) else found
         return [dict(one.figures) for one in found.remarks if one.code in codes]
 
-    def test_long_steps_that_pull_means_from_medians_are_told(self, tmp_path: Path) -> None:
+    def test_long_steps_and_stalls_are_told_of_the_runs_that_have_them(
+        self, tmp_path: Path
+    ) -> None:
         path = with_known_code(STALLED / "h200x4_gpt2", tmp_path / "stalled")
         (found,) = self.figures(path, "medians")
         assert (found["by_means"], found["by_medians"]) == pytest.approx((2.08, 2.47), abs=0.005)
+        (line,) = [line for line in lines_of(path, "remarks") if "all ranks stopped" in line]
+        assert line.startswith("doubt: gpt2 ddp x4: ") and line.endswith(" (in 3 of 3 runs)")
         kept_path = with_known_code(kept("h200x2_gpt2"), tmp_path / "kept")
         assert not self.figures(kept_path, "medians")
 

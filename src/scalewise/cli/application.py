@@ -101,9 +101,6 @@ class Commands(click.Group):
             ctx.fail(f"found {args[0]!r}{near}; allowed: {', '.join(self.commands)}")
         return super().resolve_command(ctx, args)
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         longest = max(map(len, self.commands))
         for job, names in _JOBS.items():

@@ -113,6 +113,9 @@ WRONG = [
     ("report {folder}", "{folder}"),
     ("report {folder} --warmup-epochs -1", "'--warmup-epochs': -1"),
     ("advise {small} --samples many", "--samples: found 'many'"),
+    ("advise {small} --price x=3", "--price: found 'x=3'"),
+    ("advise nowhere", "nowhere: no such folder"), ("compare {small} nowhere", "nowhere: no such"),
+    ("compare {small} --factor code", "found 1 folders; allowed with --factor: two"),
     ("compare {small} {small} --factor cod", "factor: found 'cod'; allowed: devices, "),
     ("score {folder}", "{folder}"), ("score {small}", "allowed: sweeps of devices=1,N"),
     ("score {small} {small}", "found a sweep twice"),
@@ -126,6 +129,7 @@ WRONG = [
     *[(command, "Missing argument 'FOLDER") for command in ("resume", "compare", "export")],
     ("report {torn}", "{torn}/sweep.json: cannot be read as JSON"),
     ("top --interval 0", "'--interval': 0.0 is not in the range"),
+    ("doctor --devices 9999", "--devices: found 9999; allowed: 1 to "),
     ("doctor --devices 0", "'--devices': 0"), ("doctor --soak -1", "'--soak': -1"),
     ("doctor --gpus 1,,2", "'--gpus': found '1,,2'; allowed: a list"),
 ]  # fmt: skip

@@ -12,14 +12,12 @@ import pytest
 from fakes.kept_sweep import analysis_of, kept
 from fakes.recorded import DDP, SINGLE_MS, STEADY_3, Spec, edit_ranks, repeats, write_sweep
 from scalewise.analysis import analyse, load_sweep, step_parts
-from scalewise.cli import main
 from scalewise.config import ConfigError, conf_dir
 from scalewise.report import advise
 from scalewise.report.answer import answers
 from scalewise.report.console import rows_of
 from scalewise.report.sections import Lines, Section, Table
 
-KEPT = Path(__file__).parents[3] / "docs/results"
 SAMPLES = 10**9
 
 
@@ -276,22 +274,3 @@ def test_records_that_cannot_be_read_are_named_and_no_command_is_made_up(tmp_pat
         result.write_text("{")
     with pytest.raises(ConfigError, match=r"found none; sweep\.json: "):
         advised(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("words", "status", "said"),
-    [
-        ([str(KEPT / "h200x2_gpt2.zip"), "--samples", "1e9"], 0, ""),
-        (["nowhere"], 2, "error: nowhere: no such folder"),
-        ([str(KEPT / "h200x2_gpt2_nop2p.zip")], 2, "single-device cell: found none"),
-        ([str(KEPT / "h200x2_gpt2.zip"), "--samples", "x"], 2, "--samples: found 'x'"),
-        ([str(KEPT / "h200x2_gpt2.zip"), "--price", "x=3"], 2, "--price: found 'x=3'"),
-    ],
-)
-def test_wrong_input_is_one_line(
-    words: list[str], status: int, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["advise", *words]) == status
-    told = capsys.readouterr().err
-    assert said in told
-    assert len(told.splitlines()) == (status != 0)

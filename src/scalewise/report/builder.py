@@ -15,14 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from scalewise.analysis import (
-    BEST,
-    CAUSE_WORDS,
-    Analysis,
-    Comparison,
-    LossBudget,
-    LossCause,
-)
+from scalewise.analysis import BEST, CAUSE_WORDS, Analysis, Comparison, LossBudget, LossCause
 from scalewise.config import ConfigError
 from scalewise.host import plural
 from scalewise.records import SweepFolder, write_atomically

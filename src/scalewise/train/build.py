@@ -79,10 +79,7 @@ def data_share(cell: CellConfig, rank: RankContext) -> DataShare:
 
 
 def build_data(
-    cell: CellConfig,
-    rank: RankContext,
-    module: pl.LightningModule,
-    steps_per_batch: int = 1,
+    cell: CellConfig, rank: RankContext, module: pl.LightningModule, steps_per_batch: int = 1
 ) -> dict[str, Any]:
     """The arguments of ``Trainer.fit`` that carry the data, and ``test_dataloaders``.
 

@@ -13,13 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fakes.nvml.scenario import (
-    GPU_IS_LOST,
-    NO_PERMISSION,
-    VERSION_MISMATCH,
-    Scenario,
-    gpu_uuid,
-)
+from fakes.nvml.scenario import GPU_IS_LOST, NO_PERMISSION, VERSION_MISMATCH, Scenario, gpu_uuid
 from scalewise.gpu import DeviceSampler, open_nvml, readers, stats_path
 from scalewise.gpu.export import export_cell, multi_gpu_path
 from scalewise.gpu.sampler import Ticks

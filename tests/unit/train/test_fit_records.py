@@ -16,12 +16,7 @@ from torch.utils.data import DataLoader
 
 from fakes.small_fit import small_trainer
 from scalewise.analysis import CellRecords, load_sweep
-from scalewise.records import (
-    CellFolder,
-    DeviceInfo,
-    SweepFolder,
-    read_device_series,
-)
+from scalewise.records import CellFolder, DeviceInfo, SweepFolder, read_device_series
 from scalewise.train import Monitor
 from scalewise.train.monitored import FitRecords, own_folder
 from scalewise.train.recording.callbacks import Stops

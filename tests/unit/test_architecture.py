@@ -25,11 +25,11 @@ SEAMS = {
     "trackio": {"tracking/trackio.py"},
     "wandb": {"tracking/wandb.py"},
     "omegaconf": {
-        "cli/exits.py", "cli/hydra_main.py", "cli/overrides.py", "cluster/__init__.py",
+        "cli/exits.py", "cli/hydra_main.py", "cli/overrides.py",
         "config/reader.py", "sweep/compose.py", "sweep/grid.py", "sweep/launcher.py",
     },
     "hydra": {
-        "cli/exits.py", "cli/hydra_main.py", "cli/overrides.py", "cluster/__init__.py",
+        "cli/exits.py", "cli/hydra_main.py", "cli/overrides.py",
         "sweep/compose.py", "sweep/grid.py", "sweep/launcher.py",
     },
 }  # fmt: skip

@@ -8,16 +8,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from pydantic import PositiveInt
 
 from scalewise.config import CellConfig, ConfigError, build_cell
 from scalewise.gpu import Host, HostMismatch, Lease, Leases, discover
 from scalewise.host import free_port, plural
-from scalewise.records import CellFolder, DataError, Ending, PlannedCell, build
+from scalewise.records import CellFolder, Ending, PlannedCell
 from scalewise.supervisor import Job, Nodes, Origin, announce, meet
-from scalewise.sweep import SupervisorProcess, job_of, spawn_supervisor
+from scalewise.sweep import LauncherConfig, SupervisorProcess, job_of, spawn_supervisor
 
 _LEASE_S = 60.0
 """How long a device may stay locked by an earlier job that is just ending."""
@@ -25,30 +25,15 @@ _LOOK_S = 0.5
 
 
 @dataclass(frozen=True)
-class ClusterConfig:
+class ClusterConfig(LauncherConfig):
     """The keys of ``hydra.launcher`` that SLURM and Ray have in common."""
 
-    policy: Literal["exclusive", "packed"] = "exclusive"
-    """``exclusive``: each cell has its nodes to itself; ``packed``: cells share them."""
-    wrap: str | None = None
-    """Command around each rank's own: ``nsys profile -o {folder}/rank{rank}``."""
     gpus_per_device: Literal[0, 1, "auto"] = "auto"
     """1, or 0 for nodes without GPUs; ``auto`` is 0 with a CPU profile and 1 with any other."""
     cpus_per_device: PositiveInt = 1
     """CPU cores of one rank; on CPU nodes this is the device, unless the profile says otherwise."""
     devices_per_node: PositiveInt | None = None
     """The meaning of ``strategy.devices=auto``, and the widest cell that one node can run."""
-
-
-T = TypeVar("T", bound=ClusterConfig)
-
-
-def launcher_config(kind: type[T], options: Mapping[str, Any]) -> T:
-    """The typed ``hydra.launcher``. Raises :class:`ConfigError`."""
-    try:
-        return build(kind, dict(options))
-    except (DataError, ValueError) as error:
-        raise ConfigError(f"hydra.launcher.{error}") from None
 
 
 @dataclass(frozen=True)

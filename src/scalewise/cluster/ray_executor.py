@@ -224,11 +224,12 @@ class RayExecutor(Executor[RayCell]):
     round by round. In neither does a cell overtake one that waits for room.
     """
 
+    CONFIG = RayConfig
+    config: RayConfig
     _cluster: RayCluster | None = None
 
     def __init__(self, config: RayConfig) -> None:
-        self.policy = config.policy
-        self._config = config
+        super().__init__(config)
         self._told = time.monotonic()
         self._not_before: dict[str, float] = {}
         """By cell id: when one that was lost with its host may start again (monotonic time)."""
@@ -243,7 +244,7 @@ class RayExecutor(Executor[RayCell]):
     def open(
         self, folder: SweepFolder, locks: tuple[int, ...], note: Callable[[str], None]
     ) -> None:
-        self._cluster = RayCluster(self._config.address, note)
+        self._cluster = RayCluster(self.config.address, note)
 
     def close(self) -> None:
         if self._cluster is not None:
@@ -253,15 +254,15 @@ class RayExecutor(Executor[RayCell]):
 
     def demand(self, cell: Cell) -> ClusterDemand:
         nodes = self.cluster.nodes()
-        wide = self._config.devices_per_node or self._widest(cell, nodes)
-        wanted = demand(cell.request.cell, replace(self._config, devices_per_node=wide))
-        if self._config.wait_for_nodes_s == 0:
+        wide = self.config.devices_per_node or self._widest(cell, nodes)
+        wanted = demand(cell.request.cell, replace(self.config, devices_per_node=wide))
+        if self.config.wait_for_nodes_s == 0:
             _require_room(wanted, nodes)
         return wanted
 
     def _widest(self, cell: Cell, nodes: Sequence[Node]) -> int | None:
         """Devices of the largest node for such a cell; None where there are none."""
-        gpus, cores = per_device(cell.request.cell, self._config)
+        gpus, cores = per_device(cell.request.cell, self.config)
         fitting = [node.cpus // cores if not gpus else node.gpus // gpus for node in nodes]
         return max(fitting, default=0) or None
 
@@ -283,7 +284,7 @@ class RayExecutor(Executor[RayCell]):
         if whose is not queued:
             return None
         if not reservation.is_ready():
-            if time.monotonic() - since > self._config.wait_for_nodes_s:
+            if time.monotonic() - since > self.config.wait_for_nodes_s:
                 # A cluster that has lost nodes may have no place left: no reason to wait for ever.
                 try:
                     _require_room(wanted, self.cluster.nodes())
@@ -300,7 +301,7 @@ class RayExecutor(Executor[RayCell]):
             wanted=wanted,
             origin=Origin.of_this_process(),
             key=uuid.uuid4().hex,
-            environment={**forwarded, **self._config.env},
+            environment={**forwarded, **self.config.env},
         )
         links = self.links(reservation, order)
         if links is None:

@@ -171,9 +171,11 @@ class SlurmCell(RunningCell):
 class SlurmExecutor(Executor[SlurmCell]):
     """A SLURM cluster. Every cell is submitted at once."""
 
+    CONFIG = SlurmConfig
+    config: SlurmConfig
+
     def __init__(self, config: SlurmConfig) -> None:
-        self.policy = config.policy
-        self.config = config
+        super().__init__(config)
         self._asked = 0.0
         self._is_reachable = True
 

@@ -4,14 +4,15 @@ from .engine import Engine as Engine
 from .engine import SweepReport as SweepReport
 from .engine import sweep_reports as sweep_reports
 from .executor import Executor as Executor
+from .executor import LauncherConfig as LauncherConfig
 from .executor import Policy as Policy
 from .executor import QueuedCell as QueuedCell
 from .executor import RunningCell as RunningCell
 from .grid import combinations as combinations
 from .grid import texts as texts
 from .launcher import launch as launch
-from .launcher import local_engine_of as local_engine_of
 from .launcher import run_single as run_single
+from .local_executor import LocalConfig as LocalConfig
 from .local_executor import LocalExecutor as LocalExecutor
 from .plan import Cell as Cell
 from .running_cells import SupervisorProcess as SupervisorProcess

@@ -7,14 +7,25 @@ a cell, starts it when there is room, and reports how it ended.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
-from scalewise.records import CellFolder, Ending, SweepFolder
+from scalewise.config import ConfigError
+from scalewise.records import CellFolder, DataError, Ending, SweepFolder, build
 from scalewise.sweep.plan import Cell
 
 Policy = Literal["exclusive", "packed"]
+
+
+@dataclass(frozen=True)
+class LauncherConfig:
+    """The keys of ``hydra.launcher`` that all executors have in common."""
+
+    policy: Policy = "exclusive"
+    """``exclusive``: each cell has its host, or its nodes, to itself; ``packed``: they share."""
+    wrap: str | None = None
+    """Command around each rank's own: ``nsys profile -o {folder}/rank{rank}``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +65,20 @@ R = TypeVar("R", bound=RunningCell)
 class Executor(ABC, Generic[R]):
     """Runs the cells of one sweep on its hosts."""
 
-    policy: Policy
-    """``exclusive`` runs one cell at a time on a host, ``packed`` fills it."""
+    CONFIG: ClassVar[type[LauncherConfig]]
+    """The keys of ``hydra.launcher`` that choose it."""
+
+    def __init__(self, config: LauncherConfig) -> None:
+        self.config = config
+        self.policy = config.policy
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """The executor with these options of ``hydra.launcher``. Raises :class:`ConfigError`."""
+        try:
+            return cls(build(cls.CONFIG, dict(options)))
+        except (DataError, ValueError) as error:
+            raise ConfigError(f"hydra.launcher.{error}") from None
 
     def open(
         self, folder: SweepFolder, locks: tuple[int, ...], note: Callable[[str], None]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import selectors
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -18,10 +19,10 @@ from dataclasses import dataclass, field, replace
 import psutil
 
 from scalewise.gpu import DeviceSampler, Host, Hosts, Lease, Leases, Occupancy, units
-from scalewise.host import end_orphans
+from scalewise.host import end_orphans, wrap_command
 from scalewise.records import CellFolder, DeviceInfo, Ending, RecordError, SweepFolder
 from scalewise.supervisor import Origin
-from scalewise.sweep.executor import Executor, Policy, QueuedCell, RunningCell
+from scalewise.sweep.executor import Executor, LauncherConfig, QueuedCell, RunningCell
 from scalewise.sweep.fork_server import NotWarmError, WarmServer, cell_hindrance
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.preflight import devices_for, explain_differences
@@ -78,21 +79,34 @@ class LocalCell(RunningCell):
             self.sampler.stop()
 
 
+@dataclass(frozen=True)
+class LocalConfig(LauncherConfig):
+    """The config group ``hydra/launcher``, option ``local``."""
+
+    warm: bool | None = None
+    """Fork supervisors and ranks from a process that has imported everything, where every cell
+    allows it: times of forks and of fresh processes do not compare. None: on CPUs, since on GPUs
+    the times of the product's cells have not been held against fresh ones'."""
+
+    def __post_init__(self) -> None:
+        program = None if self.wrap is None else wrap_command(self.wrap, 0, 0, "")[0]
+        if program is not None and shutil.which(program) is None:
+            raise ValueError(
+                f"wrap: found {program!r}, which is not on this host's PATH; allowed: "
+                "a command that runs the one after it, e.g. 'nsys profile -o {folder}/rank{rank}'"
+            )
+
+
 class LocalExecutor(Executor[LocalCell]):
-    """Runs cells on this host; ``occupancy`` finds other processes on its GPUs.
+    """Runs cells on this host; ``occupancy`` finds other processes on its GPUs."""
 
-    ``warm`` forks ranks from a process that has imported everything, where every cell allows it:
-    times of forks and of fresh processes do not compare. None: on CPUs, since on GPUs the times of
-    the product's cells have not been held against fresh ones'.
-    """
+    CONFIG = LocalConfig
 
-    def __init__(
-        self, policy: Policy, occupancy: Occupancy | None = None, warm: bool | None = False
-    ) -> None:
-        self.policy = policy
+    def __init__(self, config: LocalConfig, occupancy: Occupancy | None = None) -> None:
+        super().__init__(config)
         self._leases = Leases(occupancy or Occupancy())
-        self._warm = warm
-        self._not_forked = "hydra.launcher.warm=false" if warm is False else None
+        self._warm = config.warm
+        self._not_forked = "hydra.launcher.warm=false" if config.warm is False else None
         """Why cells are started freshly; None while they are forked."""
         self._servers: dict[int, WarmServer] = {}
         """By the repeat whose cells each forks."""

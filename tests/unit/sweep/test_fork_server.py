@@ -27,7 +27,7 @@ from scalewise.records import CellFolder, SweepFolder
 from scalewise.supervisor import supervisor_command
 from scalewise.sweep import QueuedCell, fork_server, local_executor
 from scalewise.sweep.fork_server import ForkedSupervisor, NotWarmError, WarmServer, cell_hindrance
-from scalewise.sweep.local_executor import LocalDemand, LocalExecutor
+from scalewise.sweep.local_executor import LocalConfig, LocalDemand, LocalExecutor
 
 
 def child(code: int | None) -> ForkedSupervisor:
@@ -164,7 +164,7 @@ def test_a_sweep_goes_on_without_a_server_that_was_lost(
         local_executor, "SupervisorProcess", lambda job, *rest: jobs.append(job) or keep(job, *rest)
     )
     said: list[str] = []
-    executor = LocalExecutor("exclusive", warm=True)
+    executor = LocalExecutor(LocalConfig(warm=True))
     executor.open(SweepFolder(tmp_path), (), said.append)
     for _ in range(2):
         held = executor.start_supervisor(_queued(), CellFolder(tmp_path), Lease((), ()))
@@ -193,7 +193,7 @@ class _Server:
 
 def _admitting(folder: Path, repeat: int, *overrides: str) -> LocalExecutor:
     """An executor that was asked for a cell of that repeat."""
-    executor = LocalExecutor("exclusive", warm=None)
+    executor = LocalExecutor(LocalConfig(warm=None))
     executor.open(SweepFolder(folder), (), print)
     plain = asked("hardware=cpu", *overrides).plain
     request: Any = SimpleNamespace(plain=plain, cell=build_cell(plain), overrides=())
@@ -247,7 +247,7 @@ def test_a_folder_goes_on_as_it_began(tmp_path: Path) -> None:
     """Whatever ``hydra.launcher.warm`` says: its runs are to compare with one another."""
     for started, begins in (("fresh", "earlier cells"), ("forked", None)):
         sweep = SweepFolder(write_sweep(tmp_path / started, [Spec(started=started)]))
-        executor = LocalExecutor("exclusive", warm=True)
+        executor = LocalExecutor(LocalConfig(warm=True))
         executor.open(sweep, (), print)
         assert (executor._not_forked or "").startswith(begins or "")
         assert (executor._not_forked is None) == (begins is None)

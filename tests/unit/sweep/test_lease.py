@@ -17,7 +17,7 @@ from scalewise.gpu import Host, HostMismatch, Hosts, Lease, Leases, Occupancy, d
 from scalewise.gpu import leases as leases_module
 from scalewise.records import CellFolder, DeviceInfo, Ending
 from scalewise.supervisor import to_line
-from scalewise.sweep import Engine, LocalExecutor, QueuedCell, SupervisorProcess
+from scalewise.sweep import Engine, LocalConfig, LocalExecutor, QueuedCell, SupervisorProcess
 from scalewise.sweep.plan import plan
 from scalewise.sweep.preflight import ThisHost, devices_for, explain_differences
 from scalewise.sweep.status_view import Display
@@ -191,7 +191,9 @@ def test_each_kind_of_gpu_has_its_own_task_at_the_same_time(
     )
     with (tmp_path / "said").open("w") as file:
         display = Display(Console(file=file, width=200))
-        engine = Engine(tmp_path / "sweep", LocalExecutor("packed", Occupancy(read=dict)), display)
+        engine = Engine(
+            tmp_path / "sweep", LocalExecutor(LocalConfig("packed"), Occupancy(read=dict)), display
+        )
         supervisors = TogetherOnly(tmp_path, count=2)
         monkeypatch.setattr(engine.executor, "start_supervisor", supervisors.start)
         report = engine.run(cells)

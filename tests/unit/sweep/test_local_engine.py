@@ -28,6 +28,7 @@ from scalewise.supervisor import to_line
 from scalewise.sweep import (
     Cell,
     Engine,
+    LocalConfig,
     LocalExecutor,
     QueuedCell,
     SupervisorProcess,
@@ -76,7 +77,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.setattr("scalewise.gpu.leases.discover", lambda hardware: Host(GPUS, None, {}))
     display = Display(Console(file=(tmp_path / "said").open("w"), width=200))
-    return Engine(tmp_path / "sweep", LocalExecutor("exclusive", Occupancy(read=dict)), display)
+    return Engine(tmp_path / "sweep", LocalExecutor(LocalConfig(), Occupancy(read=dict)), display)
 
 
 def run(

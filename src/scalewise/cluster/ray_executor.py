@@ -121,26 +121,14 @@ class HostLink:
 class RayCell(RunningCell):
     """A cell that runs: a link to each of its hosts, and what they have answered."""
 
-    wanted: ClusterDemand
     links: Sequence[HostLink]
     reservation: Reservation
     first_attempt: int
     """Attempts from this number on are of this try."""
-    began_at: float
-    """Unix time."""
-    started: float = field(default_factory=time.monotonic)
     answers: dict[int, Ending] = field(default_factory=dict)
     """By the index of the host."""
     failed_at: float | None = None
     stopped: bool = False
-
-    @property
-    def world_size(self) -> int:
-        return self.wanted.world_size
-
-    @property
-    def age_s(self) -> float:
-        return time.monotonic() - self.started
 
     @property
     def ended(self) -> bool:
@@ -199,11 +187,11 @@ class RayCell(RunningCell):
         return answers[0]
 
     def _record(self, ending: Ending) -> Ending:
-        """Put the ending into this try's attempt, whose supervisor may know less, or make one."""
+        """Put the ending into this try's attempt, whose supervisor may know less, if it has one."""
         recorded = attempt_since(self.folder, self.first_attempt)
         if recorded is None:
-            recorded = replace(ending, number=None, started_at=self.began_at)
-        elif recorded.cause in ("interrupted", "peer"):
+            return replace(ending, number=None)
+        if recorded.cause in ("interrupted", "peer"):
             recorded = replace(
                 recorded,
                 outcome="failed",
@@ -293,7 +281,7 @@ class RayExecutor(Executor[RayCell]):
                     raise
             return None
         self._reserved = None
-        first, now = folder.next_attempt_number(), time.time()
+        first = folder.next_attempt_number()
         forwarded = {k: v for k, v in os.environ.items() if k.startswith(_FORWARDED)}
         order = Order(
             folder=str(folder.path.resolve()),
@@ -306,7 +294,7 @@ class RayExecutor(Executor[RayCell]):
         links = self.links(reservation, order)
         if links is None:
             return None
-        return RayCell(queued.cell, folder, wanted, links, reservation, first, now)
+        return RayCell(queued.cell, folder, wanted, links, reservation, first)
 
     def _give_back(self) -> None:
         if self._reserved is not None:

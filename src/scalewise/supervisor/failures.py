@@ -15,7 +15,6 @@ from scalewise.records import (
     CellFolder,
     Ending,
     RankSummary,
-    RecordError,
     load_or_none,
     open_plain,
     read_heartbeat,
@@ -247,15 +246,11 @@ class Retries:
     def __init__(self) -> None:
         self._used: dict[str, int] = {}
 
-    def grant(self, folder: CellFolder, limit: int) -> str | None:
+    def grant(self, name: str, ending: Ending, limit: int) -> str | None:
         """Why the cell is to run again, counted as one retry; None if it has failed for good."""
-        used = self._used.get(folder.name, 0)
-        try:
-            attempts = list(folder.attempts())
-        except RecordError:
-            return None  # a torn record of a try: what it died of is not known
-        reason = mendable(attempts[-1]) if attempts and used < limit else None
+        used = self._used.get(name, 0)
+        reason = mendable(ending) if used < limit else None
         if reason is None:
             return None
-        self._used[folder.name] = used + 1
+        self._used[name] = used + 1
         return f"{reason}; retry {used + 1} of {limit}"

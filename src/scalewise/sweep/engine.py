@@ -105,8 +105,6 @@ class Engine:
         self._began_s = time.monotonic()
         self._waiting: list[QueuedCell] = []
         self._running: list[RunningCell] = []
-        self._announced: set[str] = set()
-        """Ids of running cells whose start was shown."""
         self._stages = Stages(self.folder, display.note)
         self._status = StatusReader(folder, most_measured=0)
         self._changed: set[str] = set()
@@ -312,11 +310,10 @@ class Engine:
 
     def _announce(self, running: RunningCell) -> None:
         """Show that a cell has started, once for each of its starts."""
-        cell_id = running.cell.planned.cell_id
         if running.age_s is None:
-            self._announced.discard(cell_id)
-        elif cell_id not in self._announced:
-            self._announced.add(cell_id)
+            running.is_announced = False
+        elif not running.is_announced:
+            running.is_announced = True
             self.display.started(self._status.label(running.cell.planned), running.world_size)
 
     def _show(self) -> None:
@@ -338,12 +335,15 @@ class Engine:
         """Count the cell of a try that has ended, or queue it again."""
         cell, seconds = running.cell, ending.elapsed_s
         self._running.remove(running)
-        self._announced.discard(cell.planned.cell_id)
-        why: str | None = None
-        if ending.cause == "preempted":
-            why = "no retry is counted"
-        elif ending.outcome == "failed":
-            why = self._retries.grant(running.folder, cell.request.cell.sweep.retries)
+        if ending.outcome == "failed" and not ending.is_recorded:
+            began_at = time.time() - (seconds or 0.0)
+            with suppress(OSError):  # a full disk: the command's last lines still show it
+                ending = running.folder.save_attempt(replace(ending, started_at=began_at))
+                running.folder.clear_running()
+        why: str | None = "no retry is counted"
+        if ending.cause != "preempted":
+            retries = cell.request.cell.sweep.retries
+            why = self._retries.grant(cell.planned.name, ending, retries)
         if why is not None:
             with suppress(HostMismatch):  # it cannot be run any longer
                 self._queue(cell)
@@ -351,10 +351,6 @@ class Engine:
                 return
         if ending.outcome == "done" and seconds is not None:
             self._durations.add(cell.planned.config_id, seconds)
-        if ending.outcome == "failed" and not ending.is_recorded:
-            began_at = time.time() - (seconds or 0.0)
-            with suppress(OSError):  # a full disk: the command's last lines still show it
-                ending = running.folder.save_attempt(replace(ending, started_at=began_at))
         self._count(cell, ending)
         if ending.outcome == "failed" and ending.cause in _COMES_BACK:
             name = cell.planned.name

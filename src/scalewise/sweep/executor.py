@@ -6,9 +6,10 @@ a cell, starts it when there is room, and reports how it ended.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from scalewise.config import ConfigError
@@ -42,21 +43,25 @@ class QueuedCell:
 
 
 @dataclass(eq=False)
-class RunningCell(ABC):
+class RunningCell:
     """One try at a cell, from its start to its ending."""
 
     cell: Cell
     folder: CellFolder
+    demand: Any
+    started: float | None = field(default_factory=time.monotonic, kw_only=True)
+    """By ``time.monotonic``; None while it waits in a queue of the cluster."""
+    is_announced: bool = field(default=False, kw_only=True)
+    """Whether its start was shown."""
 
     @property
-    @abstractmethod
     def world_size(self) -> int:
-        """Number of devices."""
+        return int(self.demand.world_size)
 
     @property
-    @abstractmethod
     def age_s(self) -> float | None:
-        """Seconds since its start; None while it waits in a queue of the cluster."""
+        """Seconds since its start."""
+        return None if self.started is None else time.monotonic() - self.started
 
 
 R = TypeVar("R", bound=RunningCell)
@@ -120,7 +125,7 @@ class Executor(ABC, Generic[R]):
 
     @abstractmethod
     def poll(self, running: Sequence[R]) -> list[tuple[R, Ending]]:
-        """Wait briefly. Returns the tries that have ended.
+        """Wait briefly. Returns the tries that have ended. The engine records what nobody has.
 
         ``elapsed_s`` is how long each had its devices, None if unknown. A cell whose devices were
         ``preempted`` runs again, and no retry is counted.

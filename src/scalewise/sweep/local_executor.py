@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import psutil
 
@@ -40,26 +40,12 @@ _SETTLING_POLL_S = 0.1
 class LocalCell(RunningCell):
     lease: Lease
     supervisor: SupervisorProcess
-    sampler: DeviceSampler | None = None
-    leased: float = field(default_factory=time.monotonic)
-    """By ``time.monotonic``."""
-
-    @property
-    def world_size(self) -> int:
-        return len(self.lease.slots)
-
-    @property
-    def age_s(self) -> float:
-        return time.monotonic() - self.leased
+    sampler: DeviceSampler | None
 
     def take_ending(self) -> Ending:
         """Read how it ended from a supervisor that has answered or died, and clean up."""
         ending = replace(self.supervisor.ending(), elapsed_s=self.age_s)
         self.clean_up()
-        if ending.is_lost:
-            began_at = time.time() - self.age_s
-            ending = self.folder.save_attempt(replace(ending, started_at=began_at))
-            self.folder.clear_running()
         return ending
 
     def end(self, deadline: float) -> None:
@@ -174,7 +160,9 @@ class LocalExecutor(Executor[LocalCell]):
         sampler = start_sampler(queued.cell.request.cell, folder, lease.slots)
         leased = time.monotonic()  # the first of a round waits for imports
         supervisor = self.start_supervisor(queued, folder, lease)
-        running = LocalCell(queued.cell, folder, lease, supervisor, sampler, leased)
+        running = LocalCell(
+            queued.cell, folder, queued.demand, lease, supervisor, sampler, started=leased
+        )
         assert running.supervisor.process.stdout is not None
         self._selector.register(running.supervisor.process.stdout, selectors.EVENT_READ, running)
         return running

@@ -124,7 +124,7 @@ class Host:
 def remote(folder: CellFolder, *hosts: Any) -> RayCell:
     cell: Any = SimpleNamespace(planned=PLANNED)
     wanted, room = ClusterDemand(len(hosts), len(hosts), 0, 1), cast(Any, None)
-    running = RayCell(cell, folder, wanted, hosts, room, 1, 100.0)
+    running = RayCell(cell, folder, wanted, hosts, room, 1)
     running.take_answers()
     return running
 

@@ -168,7 +168,7 @@ def test_the_script_has_one_task_a_node_and_all_cores_of_its_ranks(
 
 def test_many_cells_are_several_arrays() -> None:
     wanted, planned = ClusterDemand(1, 1, 0, 1), SimpleNamespace(planned=PLANNED)
-    cells: Any = [SimpleNamespace(cell=planned, wanted=wanted) for _ in range(2300)]
+    cells: Any = [SimpleNamespace(cell=planned, demand=wanted) for _ in range(2300)]
     arrays = list(job_arrays(cells))
     assert [len(array) for array in arrays] == [1000, 1000, 300]
     assert [cell for array in arrays for cell in array] == cells

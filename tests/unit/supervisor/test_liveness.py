@@ -107,17 +107,11 @@ def test_only_what_came_from_outside_is_tried_again(changes: dict[str, Any], aga
     assert (mendable(attempt(**changes)) is not None) is again
 
 
-def test_there_is_a_limit_and_every_cell_has_its_own(tmp_path: Path) -> None:
-    retries = Retries()
-    lost = attempt(cause="signal", exit_code=-9)
-    one, other = CellFolder(tmp_path / "one"), CellFolder(tmp_path / "other")
-    assert retries.grant(one, 2) is None, "nothing was recorded"
-    for folder in (one, other):
-        folder.save_attempt(lost)
-    assert retries.grant(one, 2) == "ended from outside; retry 1 of 2"
-    assert retries.grant(one, 2) == "ended from outside; retry 2 of 2"
-    assert retries.grant(one, 2) is None
-    assert retries.grant(other, 2) is not None
-    assert retries.grant(other, 0) is None
-    other.save_attempt(attempt(number=2))
-    assert retries.grant(other, 9) is None, "the last try decides"
+def test_there_is_a_limit_and_every_cell_has_its_own() -> None:
+    retries, lost = Retries(), attempt(cause="signal", exit_code=-9)
+    assert retries.grant("one", lost, 2) == "ended from outside; retry 1 of 2"
+    assert retries.grant("one", lost, 2) == "ended from outside; retry 2 of 2"
+    assert retries.grant("one", lost, 2) is None
+    assert retries.grant("other", lost, 2) is not None
+    assert retries.grant("other", lost, 0) is None
+    assert retries.grant("other", FAILED, 9) is None

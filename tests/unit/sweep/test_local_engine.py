@@ -55,13 +55,14 @@ class Supervisors:
         uuids = tuple(slot.uuid for slot in lease.slots)
         self.started.append((queued.cell.planned.name, uuids))
         answer = self.answers.pop(0)
+        if answer is LOST:
+            folder.save_running(RunningAttempt(1, 1.0, lease.slots))
         if not isinstance(answer, Ending):
             number = folder.next_attempt_number()
             code = -9 if answer == "signal" else 1
-            folder.save_attempt(
+            answer = folder.save_attempt(
                 Ending("failed", answer, "gone", 0, code, None, (), number, 0.0, 0.0)
             )
-            answer = Ending("failed", answer, "gone", number=number)
         process = subprocess.Popen(
             ["sh", "-c", 'sleep "$2"; printf "%s" "$1"', "_", to_line(answer), str(self.seconds)],
             stdin=subprocess.PIPE,
@@ -103,6 +104,7 @@ def said(engine: Engine) -> str:
 
 
 DONE = Ending("done")
+LOST = Ending("failed", "supervisor_lost", "the supervisor was ended by SIGKILL")
 
 
 def test_a_cell_that_was_killed_runs_again_after_the_others_of_its_round(
@@ -131,14 +133,17 @@ def test_a_cell_that_this_host_cannot_run_is_skipped_and_recorded(
 
 @pytest.mark.parametrize(
     ("answers", "retries"),
-    [(["signal", "signal"], 1), (["signal"], 0), (["exception"], 3), (["oom"], 3)],
+    [(["signal", "signal"], 1), (["signal"], 0), (["exception"], 3), (["oom"], 3), ([LOST] * 2, 1)],
 )
 def test_it_fails_for_good_after_its_retries_or_if_none_can_mend_it(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, answers: list[Cause], retries: int
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, answers: list[Any], retries: int
 ) -> None:
     supervisors = Supervisors(list(answers))
     report = run(engine, monkeypatch, supervisors, f"sweep.retries={retries}")
     assert (report.count("failed"), len(supervisors.started)) == (1, len(answers))
+    ((_, folder),) = engine.folder.cells()
+    assert len([*folder.attempts()]) == len(answers), "what no supervisor recorded, the engine does"
+    assert folder.find_running_attempt() is None
 
 
 def test_a_process_that_vanishes_holds_a_cell_up_for_a_moment_only(

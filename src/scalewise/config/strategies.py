@@ -164,19 +164,13 @@ class PipelineConfig(DividedConfig):
         return shares
 
 
-_CONFIGS: tuple[type[StrategyConfig], ...] = (
-    SingleConfig,
-    DdpConfig,
-    LocalSgdConfig,
-    TaskParallelConfig,
-    HeterogeneousConfig,
-    AutoConfig,
-    FsdpConfig,
-    PipelineConfig,
-    DdpRehearsalConfig,
-    FsdpRehearsalConfig,
-)
-KINDS = {config.KIND: config for config in _CONFIGS}
+KINDS: Mapping[str, type[StrategyConfig]] = {
+    config.KIND: config
+    for config in (
+        SingleConfig, DdpConfig, LocalSgdConfig, TaskParallelConfig, HeterogeneousConfig,
+        AutoConfig, FsdpConfig, PipelineConfig, DdpRehearsalConfig, FsdpRehearsalConfig,
+    )
+}  # fmt: skip
 
 
 def strategy_config(plain: Mapping[str, Any], at: str = "strategy") -> StrategyConfig:

@@ -11,6 +11,7 @@ from typing import Self
 
 import pytest
 
+from scalewise.config import own_classes
 from scalewise.host import (
     CLASS_FILES,
     SOURCE_SHA256,
@@ -22,7 +23,6 @@ from scalewise.host import (
     identity,
     imported_modules,
     module_files,
-    own_classes,
     place_id,
     recorded_in,
     running_code,

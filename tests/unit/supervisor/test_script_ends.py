@@ -18,8 +18,8 @@ from scalewise.records import (
     SweepFolder,
     SweepPlan,
 )
+from scalewise.supervisor.failures import asked_for_torchrun, name_script_end
 from scalewise.supervisor.ranks import RankProcess
-from scalewise.supervisor.script_ends import asked_for_torchrun, name_script_end
 
 RAISED = 'Traceback (most recent call last):\n  File "/home/me/train.py", line 3, in <module>\n'
 OURS = "scalewise.config.errors.ConfigError: "

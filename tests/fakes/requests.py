@@ -20,8 +20,7 @@ from scalewise.config import (
     place_on_devices,
 )
 from scalewise.sweep import sweep_folder
-from scalewise.sweep.compose import Composer
-from scalewise.sweep.grid import combinations
+from scalewise.sweep.compose import Composer, combinations
 from scalewise.sweep.plan import Request, request
 from scalewise.sweep.preflight import take_own_batches
 

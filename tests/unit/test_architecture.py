@@ -26,11 +26,11 @@ SEAMS = {
     "wandb": {"tracking/wandb.py"},
     "omegaconf": {
         "cli/exits.py", "cli/hydra_main.py", "cli/overrides.py",
-        "config/reader.py", "sweep/compose.py", "sweep/grid.py", "sweep/launcher.py",
+        "config/reader.py", "sweep/compose.py", "sweep/launcher.py",
     },
     "hydra": {
         "cli/exits.py", "cli/hydra_main.py", "cli/overrides.py",
-        "sweep/compose.py", "sweep/grid.py", "sweep/launcher.py",
+        "sweep/compose.py", "sweep/launcher.py",
     },
 }  # fmt: skip
 """Libraries and the files that may import them."""

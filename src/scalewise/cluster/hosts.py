@@ -16,7 +16,7 @@ from scalewise.config import CellConfig, ConfigError, build_cell
 from scalewise.gpu import Host, HostMismatch, Lease, Leases, discover
 from scalewise.host import free_port, plural
 from scalewise.records import CellFolder, Ending, PlannedCell
-from scalewise.supervisor import Job, Nodes, Origin, announce, meet
+from scalewise.supervisor import Job, Origin, announce, meet
 from scalewise.sweep import LauncherConfig, SupervisorProcess, job_of, spawn_supervisor
 
 _LEASE_S = 60.0
@@ -138,7 +138,11 @@ def train_here(
         job = job_of(
             cell, folder, order.cell, order.wanted.world_size, host, lease.slots, order.origin
         )
-        nodes = _meet_others(folder, order, go_on)
+        count, nodes = order.wanted.nodes, None
+        if count > 1 and order.index > 0:
+            nodes = meet(folder, order.key, order.index, count, go_on)
+        elif count > 1:
+            nodes = announce(folder, order.key, count, order.address, free_port("0.0.0.0"))
         job = replace(job, co_tenants=order.co_tenants, nodes=nodes)
         return supervise(job, lease.descriptors)
 
@@ -188,16 +192,6 @@ def leased(
         yield lease
     finally:
         lease.release()
-
-
-def _meet_others(folder: CellFolder, order: Order, go_on: Callable[[], bool]) -> Nodes | None:
-    """None for a cell on one host. Raises ``NodesApart``."""
-    count = order.wanted.nodes
-    if count == 1:
-        return None
-    if order.index > 0:
-        return meet(folder, order.key, order.index, count, go_on)
-    return announce(folder, order.key, count, order.address, free_port("0.0.0.0"))
 
 
 def start_supervisor(job: Job, locks: tuple[int, ...], **options: Any) -> SupervisorProcess:

@@ -1,5 +1,7 @@
+from .compose import combinations as combinations
 from .compose import discard_unused_folder as discard_unused_folder
 from .compose import sweep_folder as sweep_folder
+from .compose import texts as texts
 from .engine import Engine as Engine
 from .engine import SweepReport as SweepReport
 from .engine import sweep_reports as sweep_reports
@@ -8,8 +10,6 @@ from .executor import LauncherConfig as LauncherConfig
 from .executor import Policy as Policy
 from .executor import QueuedCell as QueuedCell
 from .executor import RunningCell as RunningCell
-from .grid import combinations as combinations
-from .grid import texts as texts
 from .launcher import launch as launch
 from .launcher import run_single as run_single
 from .local_executor import LocalConfig as LocalConfig

@@ -109,8 +109,6 @@ class Engine:
         self._status = StatusReader(folder, most_measured=0)
         self._changed: set[str] = set()
         """Ids of cells whose status may be another than when it was last shown."""
-        self._is_undecided = False
-        """Whether requests with ``auto`` still wait for their first stage."""
         self._durations = Durations()
         self._retries = Retries()
         self._side_effects_told = False
@@ -142,12 +140,11 @@ class Engine:
             self._admit_all(cells, alone=len(cells) == 1)
             # Admitted first: only then does an executor know its host's slots.
             self._add_to_plan(cells)
-            self._is_undecided = bool(self.undecided_requests)
             if self._has_trackers(cells):
                 mirror = Mirror(self.folder.path, self.display.note)
             self._loop()
             self._second_stage()
-            self._is_undecided = False
+            self.undecided_requests = ()
             self._repeat_until_decided()
             if mirror is not None:
                 mirror.finish()
@@ -324,7 +321,7 @@ class Engine:
             # A shared disk that does not answer for a moment must not end what runs.
             with suppress(RecordError):
                 status = self._status.read(changed=self._changed)
-                if self._is_undecided:  # more cells will come, which no record tells yet
+                if self.undecided_requests:  # more cells will come, which no record tells yet
                     status = replace(status, round=status.round or 1)
                 self.display.tick(status)
                 self._changed.clear()

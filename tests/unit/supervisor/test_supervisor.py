@@ -9,16 +9,9 @@ from typing import Any, Literal, cast
 
 import pytest
 
-from fakes.settings import SETTINGS
-from scalewise.records import (
-    CellFolder,
-    DeviceInfo,
-    Ending,
-    HeartbeatWriter,
-    PlannedCell,
-    RunningAttempt,
-)
-from scalewise.supervisor import Job, Nodes, Origin, Retries, Settings, announce, meet, ranks
+from fakes.settings import SETTINGS, SLOT, job_in
+from scalewise.records import CellFolder, Ending, HeartbeatWriter, RunningAttempt
+from scalewise.supervisor import Nodes, Retries, Settings, announce, meet, ranks
 from scalewise.supervisor import supervisor as supervisor_module
 from scalewise.supervisor.attempt import conclude
 from scalewise.supervisor.failures import mendable, name_memory_kill
@@ -26,7 +19,6 @@ from scalewise.supervisor.job import Wakeup
 from scalewise.supervisor.ranks import Ranks, RankStart
 from scalewise.supervisor.supervisor import Liveness, Supervisor
 
-SLOT = DeviceInfo("cpu", "a processor")
 LATER = RunningAttempt(2, 1.0, (SLOT,))
 FAILED = Ending("failed", "exception", "rank 0 failed", 0, 1)
 
@@ -39,9 +31,7 @@ def supervisor(tmp_path: Path) -> Supervisor:
 def supervised(tmp_path: Path, settings: Settings = SETTINGS, wakeup: Any = None) -> Supervisor:
     folder = CellFolder(tmp_path / "sweep" / "cell")
     folder.path.mkdir(parents=True)
-    planned = PlannedCell("id", "config", "cell", (), 0, 1)
-    job = Job(str(folder.path), planned, settings, (SLOT,), Origin(str(tmp_path), (), ()))
-    return Supervisor(job, cast(Wakeup, wakeup))
+    return Supervisor(job_in(folder.path, settings), cast(Wakeup, wakeup))
 
 
 @pytest.mark.parametrize(("cause", "at"), [("exception", "/mine/net.py:12"), ("config", None)])

@@ -135,10 +135,8 @@ def make_cell() -> Any:
 def test_the_script_has_one_task_a_node_and_all_cores_of_its_ranks(
     tmp_path: Path, commands: Path
 ) -> None:
-    for name, does in (("srun", "exit 1"), ("sbatch", f"cp $1 {tmp_path}/sent; echo job 5")):
-        command = commands / name
-        command.write_text(f"#!/bin/sh\n{does}\n")
-        command.chmod(0o755)
+    program(commands, "srun", "exit 1")
+    program(commands, "sbatch", f"cp $1 {tmp_path}/sent; echo job 5")
     config = SlurmExecutor.of(
         {"partition": "gpu", "extra": {"constraint": "h200"}, "mem_gb_per_device": 1.5}
     ).config
@@ -235,16 +233,19 @@ def test_a_controller_that_is_down_says_nothing_about_jobs(commands: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"), [("2026-11-22T00:38:22", True), ("N/A", False), ("", False)]
+    ("said", "ask", "expected"),
+    [
+        ("2026-11-22T00:38:22", lambda: preempted("5"), True),
+        ("N/A", lambda: preempted("5"), False),
+        ("", lambda: preempted("5"), False),
+        (r"6\n5\n4", lambda: neighbours("node1", "5"), ("SLURM job 4", "SLURM job 6")),
+    ],
 )
-def test_slurm_says_whether_it_preempted_a_job(commands: Path, said: str, expected: bool) -> None:
-    program(commands, "squeue", f"echo '{said}'")
-    assert preempted("5") is expected
-
-
-def test_other_jobs_on_a_node_are_neighbours(commands: Path) -> None:
-    program(commands, "squeue", "echo '6\n5\n4'")
-    assert neighbours("node1", "5") == ("SLURM job 4", "SLURM job 6")
+def test_slurm_says_whether_it_preempted_a_job_and_who_else_is_on_its_node(
+    commands: Path, said: str, ask: Any, expected: Any
+) -> None:
+    program(commands, "squeue", f"printf '{said}'")
+    assert ask() == expected
 
 
 def test_a_run_that_died_without_a_word_is_not_blamed_on_the_one_before(tmp_path: Path) -> None:

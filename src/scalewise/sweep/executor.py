@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 from scalewise.config import ConfigError
-from scalewise.records import CellFolder, DataError, Ending, SweepFolder, build
+from scalewise.records import CellFolder, Ending, SweepFolder, build
 from scalewise.sweep.plan import Cell
 
 Policy = Literal["exclusive", "packed"]
@@ -82,7 +82,7 @@ class Executor(ABC, Generic[R]):
         """The executor with these options of ``hydra.launcher``. Raises :class:`ConfigError`."""
         try:
             return cls(build(cls.CONFIG, dict(options)))
-        except (DataError, ValueError) as error:
+        except ValueError as error:
             raise ConfigError(f"hydra.launcher.{error}") from None
 
     def open(

@@ -153,6 +153,7 @@ REFUSED = [
     ),
     ("scheduler=plateau", "scheduler.monitor: found val_loss with validation=end"),
     ("scheduler.T_max=3", "scheduler: found {'T_max': 3} without a class"),
+    ("scheduler=step scheduler.interval=week", "scheduler.interval: found 'week'; allowed: step"),
     ("scheduler=step execution=cudagraph", "scheduler: found a schedule with execution="),
     (
         "+trainer.val_check_interval=0.5",

@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import PositiveInt
 
@@ -17,7 +16,7 @@ from scalewise.gpu import Host, HostMismatch, Lease, Leases, discover
 from scalewise.host import free_port, plural
 from scalewise.records import CellFolder, Ending, PlannedCell
 from scalewise.supervisor import Job, Origin, announce, meet
-from scalewise.sweep import LauncherConfig, SupervisorProcess, job_of, spawn_supervisor
+from scalewise.sweep import LauncherConfig, job_of
 
 _LEASE_S = 60.0
 """How long a device may stay locked by an earlier job that is just ending."""
@@ -192,13 +191,6 @@ def leased(
         yield lease
     finally:
         lease.release()
-
-
-def start_supervisor(job: Job, locks: tuple[int, ...], **options: Any) -> SupervisorProcess:
-    """Start the supervisor of a job; its locks and options are those of ``spawn_supervisor``."""
-    number = job.nodes.index if job.nodes is not None and job.nodes.index > 0 else ""
-    errors = Path(job.folder) / f"supervisor{number}.err"
-    return SupervisorProcess(job, spawn_supervisor(errors, locks, **options), errors)
 
 
 def attempt_since(folder: CellFolder, first: int) -> Ending | None:

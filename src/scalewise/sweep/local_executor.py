@@ -26,7 +26,7 @@ from scalewise.sweep.executor import Executor, LauncherConfig, QueuedCell, Runni
 from scalewise.sweep.fork_server import NotWarmError, WarmServer, cell_hindrance
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.preflight import devices_for, explain_differences
-from scalewise.sweep.running_cells import SupervisorProcess, job_of, spawn_supervisor, start_sampler
+from scalewise.sweep.running_cells import SupervisorProcess, job_of, start_sampler, start_supervisor
 from scalewise.sweep.status_view import duration
 from scalewise.train import is_ours
 
@@ -171,7 +171,7 @@ class LocalExecutor(Executor[LocalCell]):
         self, queued: QueuedCell, folder: CellFolder, lease: Lease
     ) -> SupervisorProcess:
         """Start a cell's supervisor, which starts its ranks on the leased devices."""
-        cell, errors = queued.cell, folder.path / "supervisor.err"
+        cell = queued.cell
         locks, origin = (*lease.descriptors, *self._locks), Origin.of_this_process()
         job = job_of(
             cell.request.cell,
@@ -186,14 +186,13 @@ class LocalExecutor(Executor[LocalCell]):
         if self._not_forked is None:
             try:
                 server = self._server_of(cell.planned.repeat, origin.python_path)
-                return SupervisorProcess(job, server.fork_supervisor(errors, locks), errors)
+                return SupervisorProcess(job, server.fork_supervisor(job.errors, locks))
             except NotWarmError as error:
                 self._note(f"warm     {error}; from here on, cells start without it")
                 self._end_servers()
                 self._not_forked = str(error)
-        process = spawn_supervisor(errors, locks, start_new_session=True)
         job = replace(job, not_forked=self._not_forked)
-        return SupervisorProcess(job, process, errors)
+        return start_supervisor(job, locks, start_new_session=True)
 
     def _server_of(self, repeat: int, python_path: Sequence[str]) -> WarmServer:
         """A new one for each round, and where one was killed. Raises :class:`NotWarmError`.

@@ -107,7 +107,7 @@ def test_the_classes_are_those_of_neither_scalewise_nor_torch() -> None:
         "model": {"_target_": "mine.Net", "layer": {"_target_": "other.Layer"}},
         "dataset": {"_target_": "scalewise.datasets.tabular.Tabular"},
         "optimizer": {"_target_": "torch.optim.SGD"},
-        "callbacks": [{"_target_": "mine.Callback"}],
+        "callbacks": [{"_target_": "mine.Callback"}, {"_target_": "of_no_module"}],
     }
     assert own_classes(plain) == ("mine.Callback", "mine.Net", "other.Layer")
 

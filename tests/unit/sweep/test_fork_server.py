@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +19,7 @@ import pytest
 
 from fakes.recorded import Spec, write_sweep
 from fakes.requests import asked
+from fakes.settings import job_in
 from fakes.train_command import wait_for
 from scalewise.config import build_cell
 from scalewise.gpu import Host, Lease
@@ -137,13 +138,6 @@ def test_more_locks_than_one_message_holds_are_refused(tmp_path: Path) -> None:
     server.stop()
 
 
-@dataclass
-class _Job:
-    """Stands in for a job that no supervisor reads."""
-
-    not_forked: str | None = None
-
-
 def _queued(repeat: int = 0) -> QueuedCell:
     plain = asked("hardware=cpu").plain
     cell: Any = SimpleNamespace(
@@ -156,13 +150,8 @@ def _queued(repeat: int = 0) -> QueuedCell:
 def test_a_sweep_goes_on_without_a_server_that_was_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs: list[Any] = []
-    monkeypatch.setattr(local_executor, "job_of", lambda *_, **__: _Job())
+    monkeypatch.setattr(local_executor, "job_of", lambda *_, **__: job_in(tmp_path))
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    keep = local_executor.SupervisorProcess
-    monkeypatch.setattr(
-        local_executor, "SupervisorProcess", lambda job, *rest: jobs.append(job) or keep(job, *rest)
-    )
     said: list[str] = []
     executor = LocalExecutor(LocalConfig(warm=True))
     executor.open(SweepFolder(tmp_path), (), said.append)
@@ -170,9 +159,9 @@ def test_a_sweep_goes_on_without_a_server_that_was_lost(
         held = executor.start_supervisor(_queued(), CellFolder(tmp_path), Lease((), ()))
         assert isinstance(held.process, subprocess.Popen), "it is started freshly"
         assert held.ending().cause == "supervisor", "as the stand-in for Python fails"
+        assert "warm.err" in str(held.job.not_forked), "its record says why"
     executor.close()
     assert [line.split(";")[0].split()[0] for line in said] == ["warm"]
-    assert all("warm.err" in job.not_forked for job in jobs), "its record says why"
 
 
 class _Server:

@@ -4,7 +4,6 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from rich.console import Console
@@ -12,6 +11,7 @@ from rich.console import Console
 from fakes.nvml.fixture import fake_nvml  # noqa: F401 - a fixture
 from fakes.nvml.scenario import Scenario, gpu_uuid
 from fakes.requests import asked
+from fakes.settings import job_in
 from scalewise.config import HardwareConfig
 from scalewise.gpu import Host, HostMismatch, Hosts, Lease, Leases, Occupancy, discover, units
 from scalewise.gpu import leases as leases_module
@@ -172,8 +172,7 @@ class TogetherOnly:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        job: Any = Ending("waiting")
-        return SupervisorProcess(job, process, folder.path / "supervisor.err")
+        return SupervisorProcess(job_in(folder.path), process)
 
 
 def test_each_kind_of_gpu_has_its_own_task_at_the_same_time(

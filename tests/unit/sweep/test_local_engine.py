@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from fakes.requests import asked
+from fakes.settings import job_in
 from fakes.train_command import wait_for
 from scalewise.gpu import Host, Lease, Leases, Occupancy
 from scalewise.records import (
@@ -69,8 +70,7 @@ class Supervisors:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        job: Any = Ending("waiting")
-        return SupervisorProcess(job, process, folder.path / "supervisor.err")
+        return SupervisorProcess(job_in(folder.path), process)
 
 
 @pytest.fixture

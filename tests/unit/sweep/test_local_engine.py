@@ -117,6 +117,7 @@ def test_a_cell_that_was_killed_runs_again_after_the_others_of_its_round(
     assert first == third != second and "-r0-" in second
     assert all("-r1-" in name for name in later)
     assert "again " in said(engine)
+    assert said(engine).count("start  ") == 5, "once for each try"
     assert "gone (ended from outside; retry 1 of 1)" in said(engine)
 
 

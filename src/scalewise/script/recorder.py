@@ -423,7 +423,7 @@ class ScriptRecorder:
             self._has_ended = True
             if self.moments.is_due:
                 self.moments.end_due_step()
-            measured = host_figures(self._core_meter, self._run_queue, self.steps.steps)
+            measured = host_figures(self._core_meter, self._run_queue, self.steps)
             if self._logged:
                 self._append(self._place.world_size, self._logged)
             self._background.stop()

@@ -21,9 +21,9 @@ from torch.utils.data import DataLoader, TensorDataset, dataloader
 import scalewise
 from scalewise.analysis import analyse, load_sweep
 from scalewise.config import ConfigError
-from scalewise.host import ENV_SCRIPT
+from scalewise.host import ENV_SCRIPT, RunQueue
 from scalewise.records import UNCOUNTED, CellFolder, SweepFolder, read_metrics, read_steps
-from scalewise.script import monitored
+from scalewise.script import monitored, recorder
 from scalewise.script.entry import active
 from scalewise.train import describe_model
 from scalewise.train.recording.step_clock import ALL_DIVIDED
@@ -278,6 +278,16 @@ def test_steps_that_stop_telling_their_samples_make_no_rate(
     result = cells(tmp_path / "records")[0].load_result()
     assert (UNCOUNTED not in result.ranks[0].missing) is is_counted
     assert result.global_batch_size == (8 if is_counted else None)
+
+
+def test_what_the_kernel_does_not_tell_is_missing_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorder, "RunQueue", lambda: RunQueue(tmp_path / "schedstat"))
+    train(tmp_path / "records")
+    (rank,) = cells(tmp_path / "records")[0].load_result().ranks
+    assert rank.run_queue_ms_per_step is None
+    assert "schedstat" in rank.missing["run_queue_ms_per_step"]
 
 
 def test_a_script_without_lightning_is_not_made_to_wait_for_it() -> None:

@@ -195,7 +195,7 @@ class CellRecorder(pl.Callback):
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self.on_train_epoch_start(trainer, pl_module)
-        self._host_figures = host_figures(self._core_meter, self._run_queue, self.steps.steps)
+        self._host_figures = host_figures(self._core_meter, self._run_queue, self.steps)
         if self._profiled is not None:
             self._profiled.end(trainer)
 
@@ -249,11 +249,6 @@ class CellRecorder(pl.Callback):
     def _summarise(self, trainer: pl.Trainer, module: pl.LightningModule) -> RankSummary:
         steps, strategy = self.steps, trainer.strategy
         communication = getattr(strategy, "communication", steps.gradients.record)
-        missing = {**steps.missing, **self.shards.missing}
-        if self._run_queue.missing is not None:
-            missing["run_queue_ms_per_step"] = self._run_queue.missing
-        if self._core_meter.missing is not None:
-            missing["core_use"] = self._core_meter.missing
         after = _fingerprint(trainer, module)
         known = after is not None and all(map(math.isfinite, after))
         return summarise(
@@ -274,7 +269,7 @@ class CellRecorder(pl.Callback):
             pipeline=getattr(strategy, "pipeline_record", None),
             rehearsed=getattr(strategy, "rehearsal_record", None),
             communication=communication(steps.steps - steps.warmup_steps),
-            missing=missing,
+            missing={**steps.missing, **self.shards.missing},
             parameters_changed=None if self._before is None else after != self._before,
             replica_fingerprint=after if known and holds_replica(trainer) else None,
             **self._host_figures,

@@ -138,11 +138,15 @@ def summarise(
     )
 
 
-def host_figures(cores: CoreUseMeter, queue: RunQueue, steps: int) -> dict[str, Any]:
-    """What the meters tell after the last of ``steps``, by field of the summary."""
-    delay_ms, other_threads_ms = queue.ms_per_step(steps)
+def host_figures(cores: CoreUseMeter, queue: RunQueue, steps: StepTimer) -> dict[str, Any]:
+    """What the meters tell after the last step, by field of the summary; else why they do not."""
+    delay_ms, other_threads_ms = queue.ms_per_step(steps.steps)
+    core_use = cores.end()
+    for name, why in (("run_queue_ms_per_step", queue.missing), ("core_use", cores.missing)):
+        if why is not None:
+            steps.missing[name] = why
     return {
-        "core_use": cores.end(),
+        "core_use": core_use,
         "run_queue_ms_per_step": delay_ms,
         "other_threads_cpu_ms_per_step": other_threads_ms,
     }

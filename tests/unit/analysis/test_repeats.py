@@ -17,7 +17,7 @@ from fakes.recorded import (
     swept,
     write_sweep,
 )
-from scalewise.analysis import Repeats, analyse, load_sweep, reach_verdicts
+from scalewise.analysis import Repeats, analyse, load_sweep
 from scalewise.records import UNCOUNTED
 
 NOISY = [1.0, 1.5, 0.7, 1.3, 0.8]
@@ -28,7 +28,7 @@ def auto(spec: Spec, **limits: float) -> Spec:
 
 
 def assessed(path: Path, *specs: Spec) -> tuple[Repeats, ...]:
-    return reach_verdicts(swept(path, *specs)).repeats
+    return analyse(swept(path, *specs)).repeats
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from fakes.recorded import (
     write_sweep,
 )
 from fakes.sections import lines_of
-from scalewise.analysis import analyse, compare, load_sweep, reach_verdicts
+from scalewise.analysis import analyse, compare, load_sweep
 from scalewise.analysis.comparison import replaced_runs
 from scalewise.records import CellFolder, SweepFolder
 from scalewise.report import results_json
@@ -75,7 +75,7 @@ def test_a_verdict_that_an_edit_keeps_open_says_so_while_it_runs_and_at_its_end(
     path = write_sweep(tmp_path, [replace(r, **IS) if r.repeat > 2 else r for r in runs])
     told = answers(analyse(load_sweep(path))).texts
     assert [line for line in told if "3 of 6 runs of 2 devices" in line and LEFT_ALONE in line]
-    (group,) = reach_verdicts(load_sweep(path)).repeats
+    (group,) = analyse(load_sweep(path)).repeats
     assert f"6 runs set aside: one counts {LEFT_ALONE}" in group.brief
 
 
@@ -167,7 +167,7 @@ def test_where_all_shared_the_host_a_run_that_had_it_alone_is_the_odd_one(tmp_pa
 def test_a_neighbour_that_stays_does_not_add_repeats_for_ever(tmp_path: Path) -> None:
     auto = {"repeats": "auto", "max_repeats": 8, "precision_percent": 2}
     alone = with_neighbours(repeats(replace(DDP, config=auto), [1.0, 1.3] * 4), *range(3, 8))
-    (group,) = reach_verdicts(load_sweep(write_sweep(tmp_path, alone))).repeats
+    (group,) = analyse(load_sweep(write_sweep(tmp_path, alone))).repeats
     assert (group.wanted, group.because) == (None, "cap")
     assert "5 runs of large ddp x2 are set aside: run it again on a quiet host" in group.reason
 

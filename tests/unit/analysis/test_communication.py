@@ -19,7 +19,7 @@ from scalewise.analysis.communication import (
 )
 from scalewise.records import STEP_DTYPE, StepSeries, WindowProfile
 
-CURVE = AllReduceCurve("nccl", 2, ((8, 0.02), (1_000_000, 0.05), (100_000_000, 0.5)))
+CURVE = AllReduceCurve(2, ((8, 0.02), (1_000_000, 0.05), (100_000_000, 0.5)))
 
 
 def window(**changes: float) -> ProfiledWindow:

@@ -9,7 +9,7 @@ alike: a process that was stopped, a host that froze. Time and samples of such a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, ParamSpec, TypeVar
 
 import numpy as np
@@ -58,7 +58,9 @@ class StepTimes:
     mean: float
     p50: float
     p99: float | None
-    """None for fewer than 100 steps, of which it is the maximum."""
+    """None with its reason in ``missing`` for fewer than 100 steps, of which it is the maximum."""
+    n: int
+    missing: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -229,9 +231,11 @@ def epoch_times_s(series: Sequence[StepSeries]) -> tuple[tuple[int, float], ...]
 
 def describe_steps(times_ms: npt.NDArray[np.float64]) -> StepTimes:
     """Mean, median and 99th percentile of step times in ms, shape ``[steps]``."""
-    p50, p99 = np.percentile(times_ms, [50, 99])
-    is_told = len(times_ms) >= LEAST_FOR_P99
-    return StepTimes(float(times_ms.mean()), float(p50), float(p99) if is_told else None)
+    n, (p50, p99) = len(times_ms), np.percentile(times_ms, [50, 99])
+    if n >= LEAST_FOR_P99:
+        return StepTimes(float(times_ms.mean()), float(p50), float(p99), n)
+    missing = {"p99": f"{n} timed steps: a 99th percentile needs {LEAST_FOR_P99}"}
+    return StepTimes(float(times_ms.mean()), float(p50), None, n, missing)
 
 
 @dataclass(frozen=True)

@@ -73,8 +73,9 @@ def test_a_99th_percentile_needs_100_steps(steps: int, p99: float | None) -> Non
     times = measure_throughput(
         common_steps([series(0, [float(t + 1) for t in range(steps)], 1)], 1)
     ).step_time_ms
-    assert times.p50 == pytest.approx((steps + 1) / 2)
+    assert (times.n, times.p50) == (steps, pytest.approx((steps + 1) / 2))
     assert times.p99 == (p99 and pytest.approx(p99))
+    assert ("p99" in times.missing) == (p99 is None)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +236,7 @@ def with_median(config: Configuration, share: float) -> Configuration:
     runs = []
     for run in config.runs:
         mean = run.throughput.step_time_ms.mean
-        times = StepTimes(mean, share * mean, 10 * mean)
+        times = StepTimes(mean, share * mean, 10 * mean, run.throughput.steps)
         runs.append(replace(run, throughput=replace(run.throughput, step_time_ms=times)))
     return replace(config, runs=tuple(runs))
 

@@ -41,7 +41,6 @@ def test_the_counter_tells_how_much_and_the_samples_when() -> None:
     # Power samples read 10 % low, and all the work is in the second half.
     power = [90.0] * 6 + [630.0] * 5
     truth_j = integrate(np.arange(100.0, 111.0), np.array(power), 100.0, 110.0)
-    assert truth_j is not None
     found = energy(series(power, {0: 0.0, 10: truth_j / 0.9}), 106.0, 110.0)
     assert found.timed_j == pytest.approx(630 * 4 / 0.9)
 

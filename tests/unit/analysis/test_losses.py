@@ -101,7 +101,6 @@ def test_the_loss_is_that_of_all_ranks_or_says_whose_it_is(
     loss: float,
 ) -> None:
     run = measured(ddp, metrics, **settings)
-    assert run.loss is not None, run.missing
     assert (run.loss.name, run.value("loss_reached")) == (name, loss)
 
 

@@ -339,7 +339,6 @@ def clocked(usage: Usage | None, mhz: float | None) -> Usage:
 
 def of_no_speed(config: Configuration) -> Configuration:
     (run,) = config.runs
-    assert run.throughput is not None
     stood_still = replace(run.throughput, global_samples_per_s=0.0)
     return replace(config, runs=(replace(run, throughput=stood_still),))
 

@@ -1,13 +1,17 @@
 """The stopping rule: what it answers, and by a small seeded simulation, how often it is wrong."""
 
-import importlib.util
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
+
+sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks"))
+
+import deciding_cost
+import interval_coverage as benchmark
 
 from scalewise.analysis.decisions import Decision, stop_or_go_on
 from scalewise.analysis.statistics import (
@@ -20,16 +24,8 @@ from scalewise.analysis.statistics import (
 )
 from scalewise.analysis.verdict import judge, more_runs
 
-
-@pytest.fixture(scope="module")
-def benchmark() -> ModuleType:
-    path = Path(__file__).parents[3] / "benchmarks" / "interval_coverage.py"
-    spec = importlib.util.spec_from_file_location("interval_coverage", path)
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up by name.
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+WORDS = ["does not pay", "pays", "undecided"]
+"""Verdicts, as the simulations number them."""
 
 
 def runs(mean: float, cv: float, n: int, seed: int) -> list[float]:
@@ -88,9 +84,8 @@ def test_a_look_pays_for_the_looks_before_it() -> None:
     assert corrected.high > plain.high
 
 
-def test_the_simulated_rule_is_the_shipped_one(benchmark: ModuleType) -> None:
+def test_the_simulated_rule_is_the_shipped_one() -> None:
     rng = np.random.default_rng(3)
-    words = ["does not pay", "pays", "undecided"]
     for _ in range(50):
         single, multi = rng.normal(0, 0.1, 5), rng.normal(0.15, 0.1, 5)
         samples = [np.exp(side).tolist() for side in (multi, single)]
@@ -100,12 +95,12 @@ def test_the_simulated_rule_is_the_shipped_one(benchmark: ModuleType) -> None:
             interval = estimate_at(*sides).interval
             assert np.exp([low[0], high[0]]) == pytest.approx([interval.low, interval.high])
             (verdict,) = benchmark.verdicts(*twin(single[None], multi[None], 0.05))
-            assert judge(estimate_ratio(*sides), benchmark.DEVICES).verdict == words[verdict]
+            assert judge(estimate_ratio(*sides), benchmark.DEVICES).verdict == WORDS[verdict]
 
 
 @pytest.mark.parametrize("noise", ["symmetric", "skewed", "outliers", "drift", "session"])
 @pytest.mark.parametrize("cv", [0.02, 0.2])
-def test_goals_hold_on_a_small_simulation(benchmark: ModuleType, noise: str, cv: float) -> None:
+def test_goals_hold_on_a_small_simulation(noise: str, cv: float) -> None:
     wide, near, _, same = benchmark.stratum(noise, cv, comparisons=600, seed=1, cap=50)
     # Limits are the goals, widened by two standard errors of 600 comparisons.
     assert wide.same_as_fixed >= 0.98 - 0.012
@@ -120,9 +115,7 @@ def test_goals_hold_on_a_small_simulation(benchmark: ModuleType, noise: str, cv:
 
 @pytest.mark.parametrize("noise", ["symmetric", "skewed", "drift", "session"])
 @pytest.mark.parametrize("runs", [3, 8, 20])
-def test_what_is_printed_of_few_rounds_covers_what_it_says(
-    benchmark: ModuleType, noise: str, runs: int
-) -> None:
+def test_what_is_printed_of_few_rounds_covers_what_it_says(noise: str, runs: int) -> None:
     found = benchmark.fixed_runs(noise, 0.05, runs, comparisons=2000, seed=2)
     assert found.coverage >= 0.93 - 0.011
     assert found.wrong <= 0.01
@@ -174,3 +167,40 @@ def test_what_more_runs_take_is_said_in_time(round_s: float | None, said: str) -
     assert judgement.verdict == "undecided"
     assert judgement.more == said
     assert judgement.reason.endswith(f"; add repeats: {said}")
+
+
+# What deciding costs, and that the simulation is of what is shipped.
+
+
+@pytest.mark.parametrize("noise", ["symmetric", "skewed", "drift", "session"])
+@pytest.mark.parametrize("cv", [0.005, 0.05])
+def test_the_verdicts_of_50_repeats_take_a_tenth_of_their_device_time(
+    noise: str, cv: float
+) -> None:
+    found = deciding_cost.over_all(noise, cv, sweeps=100, seed=2)
+    assert found.same_where_decided >= 0.99
+    assert found.contradicted <= 0.002
+    assert found.device_time <= 0.10
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+def test_the_simulated_looks_are_the_shipped_ones(
+    devices: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run by run, what a sweep would do with the same logarithms of samples/s."""
+    rng, cap = np.random.default_rng(5), 12
+    single, multi = rng.normal(0, 0.05, (20, 50)), rng.normal(0, 0.05, (20, 50))
+    monkeypatch.setattr(deciding_cost, "log_rates", lambda *_: (single, multi))
+    truth = 1.1 * devices / 2
+    looked = deciding_cost.simulate([(devices, truth)], "symmetric", 0.05, 20, 0, cap)
+    for row in range(20):
+        for i, runs in enumerate(looked.looks):
+            sides = (np.exp(side[row, :runs]) for side in (multi + math.log(truth), single))
+            speedup = estimate_at(*(dict(enumerate(side.tolist())) for side in sides))
+            judgement = judge(speedup, devices, cap=cap)
+            assert WORDS[looked.found[i, row, 0]] == judgement.verdict
+            asked = Adaptive(PRECISION, cap)
+            because, _ = stop_or_go_on(judgement.verdict, speedup.interval, runs, asked)
+            assert (because is not None) == (looked.stop[row, 0] == i)
+            if because is not None:
+                break

@@ -46,10 +46,7 @@ def with_communication(path: Path, record: CommunicationRecord, spec: Spec) -> C
 
 
 def transfer(config: Configuration) -> LostTime:
-    budget = make_budget(config)
-    found = budget.loss("transfer")
-    assert found is not None
-    return found
+    return make_budget(config).loss("transfer")
 
 
 @pytest.mark.parametrize(
@@ -122,7 +119,6 @@ def probed(path: Path, ddp_ms: dict[str, float]) -> dict[str, Configuration]:
 def test_the_faster_strategy_is_chosen_with_its_evidence(tmp_path: Path) -> None:
     decision = choose_strategy(probed(tmp_path, DDP_MS), 60, 128)
     assert decision.chosen == "ddp"
-    assert decision.speedup is not None and decision.speedup_low is not None
     assert 1 < decision.speedup_low < decision.speedup
     measured, chosen, baseline = decision.lines()
     assert measured.startswith("measured in 60 steps each: single x1 ")
@@ -135,7 +131,7 @@ def test_one_device_is_chosen_where_more_are_slower_or_not_surely_faster(tmp_pat
     slower = choose_strategy(probed(tmp_path / "a", {**DDP_MS, "exposed_comm": 40.0}), 60, 64)
     assert slower.chosen == "single"
     assert "more devices give 0." in slower.reason
-    assert slower.rule is not None and slower.rule.says == "single"
+    assert slower.rule.says == "single"
     assert slower.lines()[-1].endswith("; agrees")
     total, single = sum(DDP_MS.values()), sum(Spec().phases_ms.values())
     level = {**DDP_MS, "exposed_comm": DDP_MS["exposed_comm"] + single * 0.995 - total}
@@ -201,8 +197,7 @@ def in_stages(path: Path, spec: Spec) -> Configuration:
 
 def losses(config: Configuration) -> dict[str, float]:
     """The limits of these runs for themselves, in ms a step."""
-    budget = make_budget(config)
-    return {loss.cause: loss.ms for loss in budget.limits}
+    return {loss.cause: loss.ms for loss in make_budget(config).limits}
 
 
 @pytest.mark.parametrize("kind", ["cuda", "cpu"])

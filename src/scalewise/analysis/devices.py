@@ -25,6 +25,7 @@ class DeviceEnergy:
     device: SampledDevice
     timed_j: float | None
     """Over the timed steps."""
+    timed_s: float
     source: str | None
     """What ``timed_j`` rests on: ``counter`` or ``power samples``."""
     run_j: float | None
@@ -60,7 +61,8 @@ def measure_energy(series: DeviceSeries, device: SampledDevice, timed: Span) -> 
     if scaled is None and np.sum((power_at >= timed[0]) & (power_at <= timed[1])) >= 2:
         plain = integrate(power_at, power_w, *timed)
     joules, source = (plain, "power samples") if scaled is None else (scaled, "counter")
-    return DeviceEnergy(device, joules, None if joules is None else source, run_j, tuple(missing))
+    known = None if joules is None else source
+    return DeviceEnergy(device, joules, timed[1] - timed[0], known, run_j, tuple(missing))
 
 
 def integrate(times: Floats, power_w: Floats, start: float, end: float) -> float | None:
@@ -207,7 +209,7 @@ def _usage(series: DeviceSeries, device: SampledDevice, window: Span, timed: Spa
     known = {name: [v for r in rows if (v := getattr(r, name)) is not None] for name in _SAMPLED}
     figures = {name: mean_of_known(values) for name, values in known.items()}
     if window == timed and energy is not None and energy.timed_j is not None:
-        figures["power_w"] = energy.timed_j / (timed[1] - timed[0])
+        figures["power_w"] = energy.timed_j / energy.timed_s
     figures |= _activity(series, device.id, window)
     long_enough = window[1] - window[0] >= _UTILIZATION_WINDOW_S
     if figures["engine_activity_percent"] is None and long_enough:

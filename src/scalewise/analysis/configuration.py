@@ -413,14 +413,14 @@ def read_scaling(configs: Sequence[Configuration]) -> tuple[Configuration, ...]:
     the fits on one device; weak, as recorded, where both fit.
     """
     singles = [c for c in configs if c.devices == 1 and c.runs]
-    read = []
-    for config in configs:
-        if config.devices != 1 and config.runs and _has_own_batches(config):
-            strong = as_strong(config)
-            if _distance(strong, singles) < _distance(config, singles):
-                config = strong
-        read.append(config)
-    return tuple(read)
+
+    def read(config: Configuration) -> Configuration:
+        if config.devices == 1 or not config.runs or not _has_own_batches(config):
+            return config
+        # Of two as near the first one.
+        return min((config, as_strong(config)), key=lambda one: _distance(one, singles))
+
+    return tuple(map(read, configs))
 
 
 def identity_beside(single: Configuration, multi: Configuration) -> Identity:

@@ -35,11 +35,11 @@ from scalewise.analysis.decisions import Repeats, assess
 from scalewise.analysis.doubts import Budgets, doubt_speedup, find_remarks
 from scalewise.analysis.figures import factor, listed
 from scalewise.analysis.loss_budget import LossBudget, lost_words, make_budget
-from scalewise.analysis.mfu import MfuResult, measure_mfu
 from scalewise.analysis.model import CellRecords, Sweep
 from scalewise.analysis.ranking import Ladder, ladders
 from scalewise.analysis.rehearsal import Rehearsal, rehearsals
 from scalewise.analysis.remarks import Remark
+from scalewise.analysis.run import MfuResult, measure_mfu
 from scalewise.analysis.scaling import Pair, Refused, pair_all
 from scalewise.analysis.statistics import RatioEstimate
 from scalewise.config import HardwareConfig, Prices, conf_dir, load_profiles, read_prices

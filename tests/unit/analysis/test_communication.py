@@ -18,7 +18,7 @@ from scalewise.analysis.communication import (
     measure_communication,
     serial_fraction,
 )
-from scalewise.analysis.mfu import measure_mfu
+from scalewise.analysis.run import measure_mfu
 from scalewise.records import (
     STEP_DTYPE,
     DeviceFacts,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fakes.recorded import DDP, STEADY, Spec, analysed, repeats, step_ms, write_sweep
+from fakes.recorded import DDP, STEADY, Spec, analysed, edit_ranks, repeats, step_ms, write_sweep
 from scalewise.analysis import (
     Analysis,
     Configuration,
@@ -122,12 +122,10 @@ def test_a_price_that_is_not_known_is_missing_and_no_zero(
 
 
 def test_gpus_of_several_kinds_have_no_one_price(tmp_path: Path) -> None:
-    path = write_sweep(tmp_path, [DDP])
-    (rank,) = path.glob("*/result.json")
-    text = rank.read_text()
-    assert text.count('"NVIDIA H200"') == 2
-    rank.write_text(text.replace('"NVIDIA H200"', '"NVIDIA L4"', 1))
-    (config,) = analyse(load_sweep(path)).measured
+    write_sweep(tmp_path, [DDP])
+    kinds = ("NVIDIA L4", "NVIDIA H200")
+    edit_ranks(tmp_path, lambda rank: rank["device"].update(name=kinds[rank["rank"]]))
+    (config,) = analyse(load_sweep(tmp_path)).measured
     assert measure_cost(config, PROFILES).missing == (
         "no one price holds for GPUs of several kinds (NVIDIA H200, NVIDIA L4)"
     )

@@ -12,21 +12,10 @@ from scalewise.records import DeviceSample, DeviceSeries, SampledDevice
 _GPU = SampledDevice("GPU-a", 0, "NVIDIA H200")
 
 
-def series(
-    power_w: Sequence[float | None],
-    energy_j: Mapping[int, float],
-    busy: Sequence[float] | None = None,
-) -> DeviceSeries:
+def series(power_w: Sequence[float], energy_j: Mapping[int, float]) -> DeviceSeries:
     """One sample a second from Unix time 100 on; the counter read at the seconds given."""
     samples = tuple(
-        {
-            "GPU-a": DeviceSample(
-                "GPU-a",
-                utilization_percent=busy[i] if busy else 90.0,
-                power_w=power,
-                energy_j=energy_j.get(i),
-            )
-        }
+        {"GPU-a": DeviceSample("GPU-a", power_w=power, energy_j=energy_j.get(i))}
         for i, power in enumerate(power_w)
     )
     times = tuple(100.0 + i for i in range(len(power_w)))

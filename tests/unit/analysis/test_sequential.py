@@ -60,17 +60,6 @@ def test_it_ends_by_what_is_reached_first(
     assert decide(single, multi, devices=2) == (because, None)
 
 
-def test_it_goes_on_for_the_efficiency_of_what_is_faster_for_certain() -> None:
-    """4 devices at an efficiency of about 0.5: that edge decides where it is above 1.1."""
-    multi, single = of_scatter(2.0, 0.02, 5), [100.0] * 5
-    assert decide(single, multi, devices=4) == (None, 6)
-    assert decide(single, multi, devices=2) == ("verdict", None)
-
-
-def test_uneven_sides_count_as_the_shorter() -> None:
-    assert decide([100.0, 101.0], runs(190, 0.01, 5, 2), devices=2) == (None, 3)
-
-
 @pytest.mark.parametrize(("n", "wanted"), [(1, 3), (2, 3), (3, 4), (4, 5), (19, 20)])
 def test_every_round_is_looked_at_from_the_third_on(n: int, wanted: int) -> None:
     noise = [1.5 if i % 2 else 0.6 for i in range(n)]

@@ -134,11 +134,8 @@ SIDES = [run for spec in (Spec(config=AUTO), replace(DDP, config=AUTO))
 def trained_without(path: Path, *specs: Spec, without: int | None) -> Analysis:
     """The single-device runs left out a gradient in so many steps, the others in none."""
     write_sweep(path, specs)
-    for result in path.glob("*/result.json"):
-        told = json.loads(result.read_text())
-        for rank in told["ranks"]:
-            rank["steps_without_loss"] = without if len(told["ranks"]) == 1 else 0
-        result.write_text(json.dumps(told))
+    edit_ranks(path, lambda rank: rank.update(steps_without_loss=0), "*-ddp-*")
+    edit_ranks(path, lambda rank: rank.update(steps_without_loss=without), "*-single-*")
     return analyse(load_sweep(path))
 
 
@@ -183,9 +180,7 @@ def test_it_is_not_the_fastest(tmp_path: Path) -> None:
     fast = repeats(Spec(batch_size=64), [0.1, 0.101, 0.099])
     others = [one for size in (256, 512) for one in repeats(Spec(batch_size=size), STEADY_3)]
     write_sweep(tmp_path, [*fast, *others])
-    for result in list(tmp_path.glob("00[012]-*/result.json")):
-        text = result.read_text()
-        result.write_text(text.replace('"steps_without_loss": null', '"steps_without_loss": 60'))
+    edit_ranks(tmp_path, lambda rank: rank.update(steps_without_loss=60), "00[012]-*")
     (named,) = [line for line in lines_of(tmp_path, "answer") if line.startswith("Fastest: ")]
     assert "batch_size=512" in named and "batch_size=64" not in named
 

@@ -27,7 +27,7 @@ from scalewise.analysis import (
 )
 from scalewise.analysis.communication import ProfiledWindow, measure_communication
 from scalewise.analysis.figures import BoundedFigure
-from scalewise.analysis.mfu import Mfu, MfuResult
+from scalewise.analysis.run import Mfu, MfuResult
 from scalewise.analysis.statistics import Interval
 from scalewise.host import WORKING_DIRECTORY
 from scalewise.records import (

@@ -141,7 +141,7 @@ class Configuration:
     @cached_property
     def is_ceiling(self) -> bool:
         """Whether each rank trained its own model: a bound, not a way to train one model."""
-        return any(run.cell.result is not None and run.cell.result.models > 1 for run in self.runs)
+        return any(run.result.models > 1 for run in self.runs)
 
     @property
     def is_monitored(self) -> bool:
@@ -174,7 +174,7 @@ class Configuration:
     @cached_property
     def result(self) -> CellResult | None:
         """Of its first run; None if it never ran."""
-        return self.runs[0].cell.result if self.runs else None
+        return self.runs[0].result if self.runs else None
 
     @property
     def global_batch(self) -> int | None:
@@ -467,5 +467,5 @@ def _has_own_batches(config: Configuration) -> bool:
         return True
     asked, target = config.asked, config.setting("dataset._target_")
     own = isinstance(target, str) and not target.startswith("scalewise.")
-    given = {r.cell.result.per_device_batch_size for r in config.runs if r.cell.result}
+    given = {run.result.per_device_batch_size for run in config.runs}
     return own and asked.get("scaling") == "weak" and given != {asked.get("batch_size")}

@@ -84,8 +84,13 @@ class Run:
         return sum(d.utilization_readings for d in self.usage.devices) if self.usage else 0
 
     @property
+    def result(self) -> CellResult:
+        assert self.cell.result is not None, "only a finished cell is measured"
+        return self.cell.result
+
+    @property
     def ranks(self) -> Sequence[RankSummary]:
-        return self.cell.result.ranks if self.cell.result else ()
+        return self.result.ranks
 
 
 def _joules_per_step(run: Run) -> float | None:
@@ -128,10 +133,6 @@ def _accuracy(run: Run) -> float | None:
 RunFigure = Figure[Run]
 
 
-def _of_result(read: Callable[[CellResult], object]) -> Callable[[Run], object]:
-    return lambda run: run.cell.result and read(run.cell.result)
-
-
 def _of_warm_up(read: Callable[[WarmUp], object]) -> Callable[[Run], object]:
     """None too where no step was timed."""
     return lambda run: read(run.cell.warm_up) if run.cell.warm_up and run.throughput else None
@@ -156,18 +157,18 @@ _ALL = (
     RunFigure("repeat", lambda r: r.cell.planned.repeat,
               "number of the repeat, from 0: the round of the sweep it ran in"),
     RunFigure("seed", lambda r: (r.cell.config or {}).get("seed"), "of the run"),
-    RunFigure("started_at_unix_s", _of_result(lambda r: r.started_at), "when it started"),
+    RunFigure("started_at_unix_s", lambda r: r.result.started_at, "when it started"),
     RunFigure("world_size", lambda r: r.world_size, "ranks: one a device"),
-    RunFigure("scaling", _of_result(lambda r: r.scaling),
+    RunFigure("scaling", lambda r: r.result.scaling,
               "`strong` (one global batch) or `weak` (one batch a device)"),
-    RunFigure("global_batch_size_samples", _of_result(lambda r: r.global_batch_size),
+    RunFigure("global_batch_size_samples", lambda r: r.result.global_batch_size,
               "samples a step of all devices together", "batch", "global", on="summary"),
-    RunFigure("per_device_batch_size_samples", _of_result(lambda r: r.per_device_batch_size),
+    RunFigure("per_device_batch_size_samples", lambda r: r.result.per_device_batch_size,
               "samples a step of each device"),
-    RunFigure("parameters_total", _of_result(lambda r: r.ranks[0].parameters_total),
+    RunFigure("parameters_total", lambda r: r.ranks[0].parameters_total,
               "parameters of the model, counted from the live module", "parameters", on="summary",
               text="{:,}".format),
-    RunFigure("parameters_trainable", _of_result(lambda r: r.ranks[0].parameters_trainable),
+    RunFigure("parameters_trainable", lambda r: r.ranks[0].parameters_trainable,
               "those of them that are trained"),
     RunFigure("timed_from_step", _of_warm_up(lambda w: w.timed_from),
               "first step of the steady window"),

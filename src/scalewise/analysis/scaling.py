@@ -49,7 +49,7 @@ def rate_ratio(
 
 def round_s(above: Configuration, below: Configuration) -> float | None:
     """Seconds that a run of each takes, one after the other; None if a side has no result."""
-    sides = [[r.cell.result.elapsed_s for r in c.runs if r.cell.result] for c in (above, below)]
+    sides = [[run.result.elapsed_s for run in c.runs] for c in (above, below)]
     return sum(sum(side) / len(side) for side in sides) if all(sides) else None
 
 

@@ -135,13 +135,14 @@ def _idle_ms(run: Run, steps: StepMeans) -> list[float] | None:
     Time in which it waits for its loader, a copy or a callback is not in it. None unless the
     activity of every rank's GPU is known.
     """
-    activity, timed = _activity(run.usage), zip(steps.device_step, steps.device_phases, strict=True)
+    activity = _activity(run.usage)
     idle_phases = ("data_wait", "h2d") if pipeline_of(run.cell) else ("data_wait", "h2d", "other")
+    waits_ms = [steps.device_phases[name] for name in idle_phases]
     if not activity.keys() >= set(range(len(steps.device_step))):
         return None
     return [
-        max(0.0, step_ms * (1 - activity[rank]) - sum(phases[name] for name in idle_phases))
-        for rank, (step_ms, phases) in enumerate(timed)
+        max(0.0, step_ms * (1 - activity[rank]) - sum(each[rank] for each in waits_ms))
+        for rank, step_ms in enumerate(steps.device_step)
     ]
 
 

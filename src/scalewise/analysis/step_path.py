@@ -53,8 +53,8 @@ class StepMeans:
     """What is waited for each rank in all steps together."""
     device_step: tuple[float, ...]
     """Mean of all steps on each rank's device, NaN-free where all were timed there."""
-    device_phases: tuple[Mapping[str, float], ...]
-    """The same by phase; untimed ones count as 0."""
+    device_phases: Mapping[str, tuple[float, ...]]
+    """The same of phases in which a GPU waits; untimed ones count as 0."""
     steps: int
     long_steps: int
     """Steps beyond three medians."""
@@ -124,12 +124,7 @@ def path_of(all_ranks: Sequence[StepSeries], ranks: Sequence[StepSeries]) -> Ste
         last_share=tuple((last / count).tolist()) if meet else None,
         waited=tuple(waited.tolist()),
         device_step=_device_means(all_ranks, "step", line),
-        device_phases=tuple(
-            dict(zip(_WAITS, each, strict=True))
-            for each in zip(
-                *(_device_means(ranks, name, line, scale) for name in _WAITS), strict=True
-            )
-        ),
+        device_phases={name: _device_means(ranks, name, line, scale) for name in _WAITS},
         steps=count,
         long_steps=int(is_long.sum()),
         longest=float(step.max()),

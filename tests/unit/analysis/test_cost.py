@@ -59,11 +59,6 @@ def expected_usd(spec: Spec, usd_per_hour: float) -> float:
     return spec.devices * hours * usd_per_hour
 
 
-def test_a_million_samples_by_hand() -> None:
-    # 500 samples/s: 2,000 s, which are 5/9 h; two devices at 9 USD an hour.
-    assert usd_per_million_samples(2, 9.0, 500.0) == pytest.approx(10.0)
-
-
 @pytest.mark.parametrize("spec", [Spec(), DDP, replace(DDP, scaling="weak")])
 def test_devices_times_price_over_what_they_get_done(tmp_path: Path, spec: Spec) -> None:
     found = cost_of(tmp_path, spec)

@@ -10,7 +10,6 @@ from fakes.recorded import DDP, SINGLE_MS, Spec, analysed, repeats, swept, write
 from fakes.sections import lines_of
 from fakes.step_files import common_steps
 from scalewise.analysis import Configuration, Run, analyse, load_sweep
-from scalewise.analysis.doubts import doubt_speedup
 from scalewise.analysis.run import measure_run
 from scalewise.analysis.scaling import TypicalSpeedup, pair_all
 from scalewise.analysis.step_figures import extremes
@@ -203,19 +202,6 @@ def test_a_report_names_long_steps_their_run_and_their_length(
     assert (found.run, found.about) == (run.cell.planned.name, config.config_id)
     assert said in found.text
     assert any(found.text in line for line in lines_of(told, "remarks"))
-
-
-def test_a_long_step_is_a_doubt_at_the_verdict(tmp_path: Path) -> None:
-    specs = [*repeats(Spec(steps=210), [1.0] * 3), *repeats(replace(DDP, steps=210), [1.0] * 3)]
-    analysis = analysed(tmp_path, *specs)
-    (pair,) = analysis.pairs
-    assert pair.remarks == ()
-    run = with_long(pair.multi.runs[1], (120,), 20_000.0)
-    multi = replace(pair.multi, runs=(pair.multi.runs[0], run, pair.multi.runs[2]))
-    told = doubt_speedup(replace(pair, multi=multi), {})
-    assert [(one.code, one.run) for one in told.remarks] == [("long_step", run.cell.planned.name)]
-    assert analysis.say_why(told).endswith("; single steps took seconds")
-    assert told.verdict == pair.verdict
 
 
 # The speedup by median steps, beside the one that long steps have a part in.

@@ -289,26 +289,6 @@ def with_steps(config: Configuration, *rows: Any) -> Configuration:
     return with_run(config, measure_run(replace(config.runs[0].cell, steps=series)))
 
 
-@pytest.mark.parametrize(
-    ("late", "ms", "limits"),
-    [
-        (slice(None, None, 4), 9.0, ["waiting"]),
-        (slice(20, None, 20), 30.0, ["long_steps"]),
-        (slice(30, None), 4.0, ["waiting"]),
-    ],
-)
-def test_a_rank_that_is_late_now_and_then_is_waited_for(
-    late: slice, ms: float, limits: list[str]
-) -> None:
-    config, baseline = measured(replace(DDP, kind="cpu"))
-    first, second = (one.rows.copy() for one in config.runs[0].cell.steps)
-    for rows, phase in ((first, "exposed_comm"), (second, "forward")):
-        rows[f"host_{phase}_ms"][late] += ms
-        rows["host_step_ms"][late] += ms
-    budget = make_budget(with_steps(config, first, second), baseline)
-    assert [loss.cause for loss in budget.limits] == limits
-
-
 @pytest.mark.parametrize(("of_ten", "rank"), [(6, None), (9, 1)])
 def test_a_rank_is_blamed_only_if_it_is_last_in_three_of_four_steps(
     of_ten: int, rank: int | None

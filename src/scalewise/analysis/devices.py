@@ -96,13 +96,10 @@ def _scaled_to_counter(
 
 
 def _known(series: DeviceSeries, device_id: str, metric: str) -> tuple[Floats, Floats]:
-    points: Sequence[tuple[float, float]] = [
-        (when, value)
-        for when, value in zip(series.times, series.values(device_id, metric), strict=True)
-        if value is not None
-    ]
-    array = np.array(points, dtype=np.float64).reshape(-1, 2)
-    return array[:, 0], array[:, 1]
+    points = zip(series.times, series.values(device_id, metric), strict=True)
+    known = [(when, value) for when, value in points if value is not None]
+    at, values = np.array(known, dtype=np.float64).reshape(-1, 2).T
+    return at, values
 
 
 @dataclass(frozen=True)

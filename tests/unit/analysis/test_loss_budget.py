@@ -139,6 +139,7 @@ def test_what_a_planted_delay_costs_lands_in_its_cause(
     landed = causes(slowed).get(cause, 0.0) - causes(healthy).get(cause, 0.0)
     # What the ranks differ by without any fault, 2 % of their work, is waited for already.
     assert landed == pytest.approx(cost, rel=0.1, abs=0.25)
+    assert causes(slowed).get("unexplained", 0.0) == pytest.approx(0.0, abs=0.01)
 
 
 def sparsely_divided(config: Configuration, first: int = 0, marks: float = 1.06) -> Configuration:

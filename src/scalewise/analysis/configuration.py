@@ -41,7 +41,7 @@ from scalewise.analysis.statistics import (
 )
 from scalewise.analysis.steps import RankAnatomy, mean_of_known, pipeline_of
 from scalewise.config import config_id
-from scalewise.records import PHASES, UNCOUNTED, CellResult, RankSummary, RehearsalRecord
+from scalewise.records import PHASES, CellResult, RankSummary, RehearsalRecord
 
 _ESTIMATES: Mapping[Scale, Callable[[Sequence[float]], Estimate]] = {
     "positive": estimate_runs,
@@ -180,11 +180,6 @@ class Configuration:
     def global_batch(self) -> int | None:
         """Samples a step of all devices; None if it never ran or nobody could count them."""
         return self.result.global_batch_size if self.result else None
-
-    @property
-    def is_uncounted(self) -> bool:
-        """Whether a rank did not see the samples of its steps."""
-        return any(UNCOUNTED in rank.missing for rank in self.rank_summaries)
 
     @property
     def workload(self) -> tuple[str | None, str | None]:

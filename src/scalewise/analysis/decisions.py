@@ -194,7 +194,7 @@ def _failure(members: Sequence[Configuration]) -> str | None:
     for member in members:
         if invalid := member.invalid:
             return f"{member.label}: {invalid[0].text}"
-        lost = [r.missing["throughput"] for r in member.runs if r.throughput is None]
+        lost = [r.missing["throughput"] for r in member.runs if r.samples_per_s is None]
         lost += [c.ending.message for c in member.cells if c.state in ("failed", "skipped")]
         if len(lost) >= MOST_FAILURES:
             return f"{len(lost)} runs of {member.label} gave no figure ({lost[-1]})"

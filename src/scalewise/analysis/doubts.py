@@ -27,7 +27,7 @@ Budgets = Mapping[str, LossBudget]
 _POWER_CAP = "power cap"
 """As the device series name it."""
 _OF_A_PAIR = (
-    "superlinear", "invalid_baseline", "contention", "uncounted", "learns_less", "above_linear",
+    "superlinear", "invalid_baseline", "contention", "learns_less", "above_linear",
     "medians", "clocks",
 )  # fmt: skip
 """What is said of no configuration alone."""
@@ -46,8 +46,6 @@ def doubt_speedup(pair: Pair, budgets: Budgets) -> Pair:
     if pair.invalid:
         return pair
     found = [*_of_speedup(pair, budgets), *_of_both_sides(pair, budgets)]
-    if sides := [side.device_words for side in (pair.single, pair.multi) if side.is_uncounted]:
-        found = [Remark("uncounted", {"sides": " and ".join(sides)})]
     about = pair.multi.config_id
     own = (one for side in (pair.single, pair.multi) for one in _of_timing(side))
     return replace(pair, remarks=(*(replace(one, about=about) for one in found), *own))

@@ -32,9 +32,6 @@ WORDS: Final[Mapping[str, Kind]] = {
     "shared_device": Kind("invalid", "ranks {ranks} computed on one GPU", "{uuid}"),
     "sample_count": Kind("invalid", "{counted:,} samples of a batch were counted (its first tensor "
         "is {shape}), but the loader's batch_size is {asked:,}", "put the batch dimension first"),
-    "uncounted": Kind("invalid", "samples were not seen in all steps on {sides}",
-        "step times are right, and no speedup; a model called outside of compiled functions, or a "
-        "DataLoader, tells samples"),
     "untrained": Kind("invalid", "{steps:,} of {of:,} steps trained nothing",
         "training_step returned no loss in them, so their time is not that of training"),
     "frozen": Kind("invalid", "no parameter changed in {of:,} steps",

@@ -100,12 +100,13 @@ def _joules_per_step(run: Run) -> float | None:
 
 def _joules_per_million_samples(run: Run) -> float | None:
     """All devices, by their energy over the timed steps, else by the mean of their power."""
-    if run.usage is None or run.throughput is None or run.usage.source != "nvml":
+    fed, rate = (run.throughput and run.throughput.samples), run.samples_per_s
+    if run.usage is None or not fed or not rate or run.usage.source != "nvml":
         return None
     if (joules := run.usage.energy_j("timed_j")) is not None:
-        return joules / run.throughput.samples * 1e6
+        return joules / fed * 1e6
     power_w = run.usage.power_w
-    return None if power_w is None else power_w / run.throughput.global_samples_per_s * 1e6
+    return None if power_w is None else power_w / rate * 1e6
 
 
 def _peak_memory_mib(run: Run) -> float | None:
@@ -342,14 +343,14 @@ def measure_mfu(run: Run, doctor: DoctorReport | None = None) -> MfuResult:
 
 def _achieved_tflops(run: Run) -> float:
     """Of one device, in 10^12 operations a second."""
-    if run.throughput is None:
+    if run.samples_per_s is None:
         raise NotMeasuredError(run.missing.get("throughput", "no throughput"))
     declared = {rank.flops_per_sample for rank in run.ranks}
     if len(declared) != 1 or None in declared:
         raise NotMeasuredError("the model declares no FLOPs (flops_per_sample)")
     (flops,) = declared
     assert flops is not None
-    return flops * run.throughput.global_samples_per_s / run.world_size / 1e12
+    return flops * run.samples_per_s / run.world_size / 1e12
 
 
 def _data_sheet(run: Run, number_format: str | None) -> tuple[float, str]:

@@ -331,9 +331,13 @@ def _compare_losses(
 def _rate_and_mean_of_medians(config: Configuration) -> tuple[float, float] | None:
     """Samples/s of the slowest rank's median step, and its mean step over the median."""
     throughputs = [run.throughput for run in config.runs if run.throughput]
-    known = [t for t in throughputs if t.step_time_ms.p50 > 0]
+    known = [
+        (t.step_time_ms, t.samples / t.steps)
+        for t in throughputs
+        if t.step_time_ms.p50 > 0 and t.samples
+    ]
     if not known:
         return None
-    rates = [t.samples / t.steps / (t.step_time_ms.p50 / 1e3) for t in known]
-    ratios = [t.step_time_ms.mean / t.step_time_ms.p50 for t in known]
+    rates = [samples / (step.p50 / 1e3) for step, samples in known]
+    ratios = [step.mean / step.p50 for step, _ in known]
     return estimate_positive(rates).value, estimate_positive(ratios).value

@@ -237,10 +237,10 @@ def concurrent_trainings(side: str, analysis: Analysis) -> tuple[ConcurrentTrain
         if config.is_ceiling and (figure := config.estimate("global_samples_per_s"))
     ]
     runs = [
-        (config.label, run.cell.planned.name, ends, run.throughput.samples / run.throughput.steps)
+        (config.label, run.cell.planned.name, ends, fed.samples / fed.steps)
         for config in analysis.measured
         for run in config.runs
-        if run.throughput and (ends := _timed_edges(run))
+        if (fed := run.throughput) and fed.samples and (ends := _timed_edges(run))
     ]
     moments = sorted({moment for _, _, ends, _ in runs for moment in (ends[0], ends[-1])})
     sums: dict[tuple[tuple[str, str], ...], list[float]] = {}

@@ -46,7 +46,14 @@ from scalewise.analysis.steps import (
     without,
 )
 from scalewise.analysis.validity import contradiction
-from scalewise.records import CellFolder, CellResult, StepSeries, data_shards_of, read_steps
+from scalewise.records import (
+    UNCOUNTED,
+    CellFolder,
+    CellResult,
+    StepSeries,
+    data_shards_of,
+    read_steps,
+)
 
 Floats = npt.NDArray[np.float64]
 MOST_POINTS: Final = 500
@@ -137,11 +144,16 @@ def measure_steps(
     long = find_long_steps(timed)
     common = without(timed, long)
     divided = divided_steps(common)
+    throughput = take(
+        missing, "throughput", measure_throughput, common, data_shards_of(result.ranks)
+    )
+    uncounted = [one.missing[UNCOUNTED] for one in result.ranks if UNCOUNTED in one.missing]
+    if throughput is not None and (uncounted or throughput.samples is None):
+        throughput = replace(throughput, samples=None, global_samples_per_s=None)
+        missing["throughput"] = (*uncounted, "no tensor was found in any batch")[0]
     return replace(
         when,
-        throughput=take(
-            missing, "throughput", measure_throughput, common, data_shards_of(result.ranks)
-        ),
+        throughput=throughput,
         anatomy=take(missing, "anatomy", measure_anatomy, divided),
         balance=take(missing, "balance", measure_balance, divided),
         long=long,

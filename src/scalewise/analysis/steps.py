@@ -67,8 +67,9 @@ class StepTimes:
 class Throughput:
     """How fast one run trained."""
 
-    global_samples_per_s: float
-    samples: int
+    global_samples_per_s: float | None
+    """None where nobody could count what the steps trained on."""
+    samples: int | None
     """Fed by all ranks in the timed steps."""
     seconds: float
     """What those steps took on the slowest rank."""
@@ -194,11 +195,9 @@ def measure_throughput(
     samples = sum_over_shards(fed, data_shards)
     if seconds <= 0:
         raise NotMeasuredError("the timed steps took no time at all: the step clock did not run")
-    if samples <= 0:
-        raise NotMeasuredError("no sample could be counted: no tensor was found in any batch")
     return Throughput(
-        global_samples_per_s=samples / seconds,
-        samples=samples,
+        global_samples_per_s=samples / seconds if samples else None,
+        samples=samples or None,
         seconds=seconds,
         slowest_rank=ranks[slowest].rank,
         steps=len(times[slowest]),

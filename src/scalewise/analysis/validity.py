@@ -154,7 +154,7 @@ def _outside(cell: CellRecords, result: CellResult, steps: StepFigures) -> Itera
         lasted_s = one.edges_s[2] - one.edges_s[0] if one.edges_s else 0.0
         if lasted_s > result.elapsed_s + OUTSIDE_S:
             yield f"steps of {lasted_s:.4g} s in a run of {result.elapsed_s:.4g} s"
-    if rate is None:
+    if rate is None or rate.samples is None or rate.global_samples_per_s is None:
         return
     each, batch = rate.samples / rate.steps, result.global_batch_size
     if batch is not None and each > batch * (1 + SAME):

@@ -378,7 +378,7 @@ def _alone(analysis: Analysis) -> Iterator[str]:
     yield from ranked
     for config in () if ranked else measured[:_MOST_ALONE]:
         rate, what = config.estimate("global_samples_per_s"), "samples/s"
-        if config.is_uncounted:
+        if rate is None:  # nobody counted them
             rate, what = config.estimate("step_time_ms"), "ms a step (samples were not counted)"
         why = config.runs[0].missing.get("throughput", "not measured")
         yield f"{config.label}: {f'{estimate(rate)} {what}' if rate else f'no rate: {why}'}."

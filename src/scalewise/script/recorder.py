@@ -252,8 +252,8 @@ class ScriptRecorder:
             self._before = self._fingerprint()
             self.moments.go_alone()  # and the next step begins
             self._missing[UNCOUNTED] = (
-                "no model was seen to be called, as within a function that torch.compile made, and "
-                "no DataLoader: a step of a rank counts as one sample"
+                "nothing told the samples of a step: no DataLoader, and no model was seen to be "
+                "called, as within a function that torch.compile made"
             )
         if self.moments.is_due and self._last is not None and self.steps.steps + 1 >= self._last:
             if self.moments.alone:  # no forward comes at which it could end
@@ -297,7 +297,7 @@ class ScriptRecorder:
         steps = self.steps.steps
         if steps != self._beaten:  # else it may hang
             self._beaten = steps
-            self._heartbeat.beat(steps, self.steps.samples)
+            self._heartbeat.beat(steps, 0 if self.moments.alone else self.steps.samples)
 
     def _on_step(self) -> None:
         """A step was ended; the training thread is about to fetch or to run a model."""

@@ -83,7 +83,7 @@ def with_progress(cell: CellStatus, folder: CellFolder) -> CellStatus:
         cell,
         step=steps,
         total_steps=total,
-        global_samples_per_s=samples / elapsed_s if elapsed_s > 0 and steps else None,
+        global_samples_per_s=samples / elapsed_s if elapsed_s > 0 and samples else None,
         seconds_left=None if to_do is None else to_do * elapsed_s / steps,
     )
 
@@ -119,11 +119,11 @@ def _measured(folder: CellFolder, result: CellResult) -> tuple[float | None, str
     # The same reading and the same words as those of a report.
     figures = read_cell_steps(folder, result).figures
     told = "; ".join(figures.faults)
-    if figures.throughput is None:
+    rate = None if figures.throughput is None else figures.throughput.global_samples_per_s
+    if rate is None:
         stepped = any(rank.step_rows for rank in result.ranks)
         reason = told or figures.missing["throughput"]
         return None, f"samples/s are not known: {reason}" if stepped else told
-    rate = figures.throughput.global_samples_per_s
     if result.rehearsed is not None:
         return None, told
     return rate, f"samples/s are in doubt: {told}" if told else ""

@@ -3,7 +3,7 @@
 What it hands back is what it was given, and of a gathered whole its own part as often as there are
 ranks: of values nothing can be learned. Each collective is done as late as it would be over the
 link, one after another, as on one stream of NCCL's. On a GPU a kernel of as many thread blocks as
-NCCL has channels waits for that and moves memory meanwhile; parts are copied beside it. On a CPU a
+NCCL has channels moves as much memory meanwhile; parts are copied beside it. On a CPU a
 thread sleeps: gloo's own work for a reduction is missing, so no times of it count.
 """
 
@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.futures import Future
 
 from scalewise.config import ConfigError, Link
-from scalewise.records import Collective
+from scalewise.records import Collective, bus_factor
 from scalewise.train.recording import on_stream
 from scalewise.train.torch_internals import let_find, work_of_future
 
@@ -70,7 +70,11 @@ class RehearsedGroup(_Group):  # type: ignore[misc]
     pg_name = group_name
 
     def _after(self, kind: Collective, result: Any, size_bytes: int, copy: _Copy = None) -> Any:
-        return self._clock.work(result, self._link.ms(kind, size_bytes, self._size), copy)
+        ranks = self._size
+        # A ring of N reads and writes 3N-2 parts in memory for the 2N-2 that it sends: of two
+        # steps with each of the others, the first adds what came in to its own.
+        moved_bytes = size_bytes * bus_factor(kind, ranks) * (3 * ranks - 2) / (2 * ranks - 2)
+        return self._clock.work(result, self._link.ms(kind, size_bytes, ranks), moved_bytes, copy)
 
     def allreduce(self, tensors: Sequence[Tensor], opts: object = None) -> Any:
         return self._after("all_reduce", tensors, _bytes(tensors))
@@ -144,12 +148,12 @@ class _GpuClock:
         self._last = rehearsal_kernel.Occupation(device, blocks).last
         self._token = torch.zeros(1, device=device)
 
-    def work(self, result: Any, ms: float, copy: _Copy) -> Any:
+    def work(self, result: Any, ms: float, moved_bytes: float, copy: _Copy) -> Any:
         current = torch.cuda.current_stream(self._device)
         self._stream.wait_stream(current)
         future: Any = Future(devices=[self._device])
         with on_stream(self._stream):
-            self._last(ms)
+            self._last(ms, moved_bytes)
             if copy is not None:
                 with on_stream(current):  # while the kernel lasts: a link's time has writing in it
                     copy()
@@ -166,7 +170,7 @@ class _CpuClock:
         self._link = ThreadPoolExecutor(max_workers=1)
         self._free_at = 0.0
 
-    def work(self, result: Any, ms: float, copy: _Copy) -> Any:
+    def work(self, result: Any, ms: float, moved_bytes: float, copy: _Copy) -> Any:
         if copy is not None:
             copy()
         future: Any = Future()

@@ -79,7 +79,6 @@ def test_a_99th_percentile_needs_100_steps(steps: int, p99: float | None) -> Non
         ([series(0, [10.0] * 3, 1, warmup=3)], 1, "no timed step"),
         ([series(0, [float("nan")] * 3, 1)], 1, "no timed step"),
         ([series(0, [0.0] * 3, 1)], 1, "took no time"),
-        ([series(0, [10.0] * 5, samples=0)], 1, "no sample could be counted"),
     ],
 )
 def test_what_cannot_be_measured_says_why(
@@ -87,6 +86,12 @@ def test_what_cannot_be_measured_says_why(
 ) -> None:
     with pytest.raises(NotMeasuredError, match=words):
         measure_throughput(common_steps(ranks, world_size))
+
+
+def test_steps_without_samples_have_their_times_and_no_rate() -> None:
+    found = measure_throughput(common_steps([series(0, [10.0] * 5, samples=0)], 1))
+    assert (found.samples, found.global_samples_per_s) == (None, None)
+    assert found.step_time_ms.mean == pytest.approx(10.0)
 
 
 def test_anatomy_gives_every_phase_and_none_where_nothing_was_reduced(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ from scalewise.analysis import configurations, load_sweep
 from scalewise.config import ConfigError, conf_dir, resolve
 from scalewise.gpu import Host, HostMismatch, Leases, discover
 from scalewise.records import SweepFolder
-from scalewise.sweep import Engine, LocalExecutor, Policy, make_display
+from scalewise.sweep import Engine, LocalConfig, LocalExecutor, Policy, make_display
 from scalewise.sweep.plan import Request, plan, request
 
 PAIR = 2
@@ -132,7 +132,9 @@ def run(
     host = discover(requests[0].cell.hardware)
     with kept_free(host, options.jobs):
         policy: Policy = "exclusive" if options.jobs == 1 else "packed"
-        engine = Engine(folder, LocalExecutor(policy, warm=options.warm), make_display())
+        engine = Engine(
+            folder, LocalExecutor(LocalConfig(policy, warm=options.warm)), make_display()
+        )
         engine.run(plan(requests, order_seed=1))
     for _, cell in SweepFolder(folder).cells():
         planted = cell.load_config().get("fault")

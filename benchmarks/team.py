@@ -176,10 +176,10 @@ def across_ranks() -> tuple[str, ...]:
 
 def parts(cell: Any, rank: Any, steps_per_batch: int = 1) -> tuple[Any, Any]:
     """The module and the training loader of this rank's cell."""
-    from scalewise.train.build import build_data, build_module, data_share
+    from scalewise.train.build import build_data, build_module
 
     module = build_module(cell)
-    data = build_data(cell, rank, module, data_share(cell, rank), steps_per_batch)
+    data = build_data(cell, rank, module, steps_per_batch)
     return module, data["train_dataloaders"]
 
 

@@ -16,6 +16,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from scalewise.analysis import analyse, load_sweep
 from scalewise.records import write_archive
 from scalewise.report import build
 
@@ -34,7 +35,7 @@ def main() -> int:
             plain = json.loads(path.read_text())
             path.write_text(json.dumps(shorten(plain), indent=1) + "\n")
         write_archive(copy, arguments.target)
-    print(build(arguments.target).markdown)
+    print(build(analyse(load_sweep(arguments.target))).markdown)
     return 0
 
 

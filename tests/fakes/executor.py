@@ -12,18 +12,7 @@ from scalewise.sweep import Cell, Executor, QueuedCell, RunningCell
 class PlayedCell(RunningCell):
     """A cell that ends at the next look."""
 
-    cell: Cell
-    folder: CellFolder
-    devices: int
     ending: Ending
-
-    @property
-    def world_size(self) -> int:
-        return self.devices
-
-    @property
-    def age_s(self) -> float:
-        return 0.0
 
 
 class PlayedExecutor(Executor[PlayedCell]):
@@ -47,7 +36,7 @@ class PlayedExecutor(Executor[PlayedCell]):
     def start(self, queued: QueuedCell, folder: CellFolder) -> PlayedCell:
         self.started.append(queued.cell)
         ending = replace(self.play(queued.cell, folder), elapsed_s=1.0)
-        return PlayedCell(queued.cell, folder, queued.world_size, ending)
+        return PlayedCell(queued.cell, folder, queued.demand, ending)
 
     def poll(self, running: Sequence[PlayedCell]) -> list[tuple[PlayedCell, Ending]]:
         self.rounds.append(len(running))

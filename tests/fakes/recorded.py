@@ -125,6 +125,13 @@ class Spec:
 
 
 DDP = Spec(strategy="ddp", devices=2, phases_ms=DDP_MS)
+PIPE_MS = {"data_wait": 0.1, "h2d": 0.1, "forward": 2.0, "backward": 4.0, "optimizer": 0.5}
+PIPE = replace(
+    DDP,
+    strategy="pipeline",
+    phases_ms={**PIPE_MS, "other": 2.0},
+    config={"strategy": {"name": "pipeline", "kind": "pipeline"}},
+)
 
 
 def repeats(spec: Spec, factors: Sequence[float]) -> list[Spec]:
@@ -168,6 +175,20 @@ def swept(path: Path, *specs: Spec) -> Sweep:
 
 def analysed(path: Path, *specs: Spec) -> Analysis:
     return analyse(swept(path, *specs))
+
+
+def pipelined(path: Path, spec: Spec, microbatches: int = 4) -> Analysis:
+    """A sweep whose runs on two devices were the two stages of a pipeline."""
+    write_sweep(path, [*repeats(Spec(), [1.0, 1.01]), *repeats(spec, [1.0, 1.01])])
+
+    def as_stage(rank: dict[str, Any]) -> None:
+        place = rank["rank"]
+        of = {"schedule": "1f1b", "stages": 2, "stage": place, "microbatches": microbatches}
+        rank |= {"data_shard": 0, "missing": {"arrival": "one after another"}, "pipeline": of}
+        rank["optimizer_state_bytes"] = (place + 1) * 2**20
+
+    edit_ranks(path, as_stage, "*pipeline*")
+    return analyse(load_sweep(path))
 
 
 def one_run(path: Path, spec: Spec) -> Run:

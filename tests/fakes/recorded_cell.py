@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,14 +148,14 @@ class RecordedCell:
         for writer in self._steps:
             writer.close()
 
-    def succeed(self, attempt: int = 1) -> None:
-        """End with a result."""
+    def succeed(self, attempt: int = 1, ids: Sequence[str] = ("id-{}", "cfg-{}")) -> None:
+        """End with a result; ``ids`` are those of cell and configuration, given its name."""
         self.close()
         summaries = tuple(self._rank_summary(r) for r in range(self.ranks))
         name, took_s = self.folder.name, self.steps * STEP_MS / 1000
         self.folder.save_result(
             CellResult(
-                f"id-{name}", f"cfg-{name}", name, 0, attempt, self.started_at,
+                *(one.format(name) for one in ids), name, 0, attempt, self.started_at,
                 self.started_at + took_s, took_s, self.ranks, "ddp", "strong", BATCH * self.ranks,
                 BATCH, (), summaries,
             )
@@ -182,8 +181,5 @@ def finish(sweep: SweepFolder, planned: PlannedCell, steps: int = 20) -> CellFol
     """Write a cell of a plan that is done."""
     recorded = RecordedCell(sweep.cell(planned.name))
     recorded.train(steps)
-    recorded.succeed()
-    result = recorded.folder.load_result()
-    own = {"cell_id": planned.cell_id, "config_id": planned.config_id}
-    recorded.folder.save_result(replace(result, **own))
+    recorded.succeed(ids=(planned.cell_id, planned.config_id))
     return recorded.folder

@@ -12,16 +12,9 @@ from hydra.core.singleton import Singleton
 from hydra.types import HydraContext, RunMode
 from omegaconf import OmegaConf
 
-from scalewise.config import (
-    as_typed,
-    conf_dir,
-    keep_known_keys,
-    open_keys,
-    place_on_devices,
-)
+from scalewise.config import as_typed, conf_dir, keep_known_keys, open_keys, place_on_devices
 from scalewise.sweep import sweep_folder
-from scalewise.sweep.compose import Composer
-from scalewise.sweep.grid import combinations
+from scalewise.sweep.compose import Composer, combinations
 from scalewise.sweep.plan import Request, request
 from scalewise.sweep.preflight import take_own_batches
 

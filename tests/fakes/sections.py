@@ -3,14 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-from scalewise.analysis import Analysis
+from scalewise.analysis import Analysis, analyse, load_sweep
 from scalewise.report import report_sections
 
 
 def section(sweep: Analysis | Path, key: str) -> Any:
     """One section; None where the report has none."""
-    found = {one.key: one for one in report_sections(sweep)}
-    return found.get(key)
+    analysis = sweep if isinstance(sweep, Analysis) else analyse(load_sweep(sweep))
+    return {one.key: one for one in report_sections(analysis)}.get(key)
 
 
 def lines_of(sweep: Analysis | Path, key: str) -> list[str]:

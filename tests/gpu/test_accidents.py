@@ -3,7 +3,7 @@
 import pytest
 
 from fakes.gpus import REHEARSES, in_use, needs, wait_until_left
-from fakes.restart import RESTARTING, check_ran_anew
+from fakes.proofs import RESTARTING, check_ran_anew
 from fakes.train_command import Finished, Train
 from scalewise.records import CellFolder, Ending
 

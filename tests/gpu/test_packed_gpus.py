@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from fakes.gpus import REHEARSES, gpus, needs
+from fakes.proofs import losses_of
 from fakes.train_command import Finished, Train
-from fakes.twins import losses_of
 from scalewise.host import usable_cores
 from scalewise.records import CellFolder, CellResult
 

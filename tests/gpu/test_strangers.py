@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from fakes.gpus import Stranger, a_stranger, gpus, needs
+from fakes.proofs import TWINS, check_twins
 from fakes.train_command import SMALL, Train
-from fakes.twins import TWINS, check_twins
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400), needs(2)]
 

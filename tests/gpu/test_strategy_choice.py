@@ -2,8 +2,8 @@
 
 import pytest
 
-from fakes.choices import AUTO_STRATEGY, check_decision
 from fakes.gpus import needs
+from fakes.proofs import AUTO_STRATEGY, check_decision
 from fakes.train_command import Train
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fakes.choices import AUTO_STRATEGY, check_decision
+from fakes.proofs import AUTO_STRATEGY, check_decision
 from fakes.train_command import Train
 from scalewise.host import usable_cores
 

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from fakes.kept_sweep import kept
+from scalewise.analysis import analyse, load_sweep
 from scalewise.records import SweepFolder
 from scalewise.report import build
 
@@ -27,7 +28,7 @@ def sweep(tmp_path: Path) -> Path:
         config = yaml.safe_load(path.read_text())
         config["tracking"] = {"name": "both", "trackers": ["trackio", "wandb"], "project": "mine"}
         path.write_text(yaml.safe_dump(config, sort_keys=False))
-    build(folder)
+    build(analyse(load_sweep(folder)))
     return folder
 
 

@@ -155,8 +155,6 @@ def test_two_cells_land_whole_in_both_trackers(
     assert losses == sorted(losses, reverse=True)
     windows = [r for r in rows if "step_time_ms" in r]
     assert windows[0]["step_time_ms"] == pytest.approx(100)
-    assert windows[0]["global_samples_per_s"] == pytest.approx(2 * 16 / 0.1)
-    assert windows[0]["balance/arrival_cv_percent"] == pytest.approx(20)
     beta_rows = trackio_rows(trackers_environment, "beta")
     assert any(r.get("process/1/rss_mib") == 12050 for r in beta_rows)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fakes.nvml import scenario as nvml
-from fakes.restart import RESTARTING, check_ran_anew
+from fakes.proofs import RESTARTING, check_ran_anew
 from fakes.train_command import LEAN, SMALL, Finished, Train, wait_for
 from scalewise.analysis import load_sweep
 from scalewise.records import (

@@ -12,7 +12,7 @@ from fakes.requests import asked
 from scalewise.analysis import load_sweep
 from scalewise.analysis.comparability import identity
 from scalewise.host import descendants
-from scalewise.sweep import Engine, LocalExecutor, SweepReport, make_display
+from scalewise.sweep import Engine, LocalConfig, LocalExecutor, SweepReport, make_display
 from scalewise.sweep.plan import plan
 
 TYPED = [
@@ -25,7 +25,7 @@ def run(folder: Path, *cells: list[str], warm: bool) -> tuple[SweepReport, str]:
     """A sweep of these cells, and what it said."""
     typed = [[*TYPED, *cell] for cell in cells]
     said = io.StringIO()
-    engine = Engine(folder, LocalExecutor("exclusive", warm=warm), make_display(said))
+    engine = Engine(folder, LocalExecutor(LocalConfig(warm=warm)), make_display(said))
     return engine.run(plan([asked(*t) for t in typed], 0)), said.getvalue()
 
 

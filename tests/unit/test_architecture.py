@@ -25,12 +25,12 @@ SEAMS = {
     "trackio": {"tracking/trackio.py"},
     "wandb": {"tracking/wandb.py"},
     "omegaconf": {
-        "cli/exits.py", "cli/hydra_main.py", "cli/overrides.py", "cluster/__init__.py",
-        "config/reader.py", "sweep/compose.py", "sweep/grid.py", "sweep/launcher.py",
+        "cli/exits.py", "cli/hydra_main.py", "cli/overrides.py",
+        "config/reader.py", "sweep/compose.py", "sweep/launcher.py",
     },
     "hydra": {
-        "cli/exits.py", "cli/hydra_main.py", "cli/overrides.py", "cluster/__init__.py",
-        "sweep/compose.py", "sweep/grid.py", "sweep/launcher.py",
+        "cli/exits.py", "cli/hydra_main.py", "cli/overrides.py",
+        "sweep/compose.py", "sweep/launcher.py",
     },
 }  # fmt: skip
 """Libraries and the files that may import them."""

@@ -70,8 +70,8 @@ class MatrixSweeper(BasicSweeper):
 class _SweepLauncher(Launcher):
     """What launchers learn from Hydra before the sweeper begins."""
 
-    ENGINE: ClassVar[str]
-    """Makes of the options what makes the engine for a folder, or raises ConfigError."""
+    EXECUTOR: ClassVar[str]
+    """The class that runs its cells."""
 
     def __init__(self, **options: Any) -> None:
         """``options`` are read and checked where the sweep reads its configuration."""
@@ -91,23 +91,23 @@ class _SweepLauncher(Launcher):
         from scalewise.sweep import launch
 
         assert self._config is not None and self._context is not None, "Hydra calls setup first"
-        make_engine = resolve_name(self.ENGINE)(self.options)
-        return launch(self._config, self._context, job_overrides, initial_job_idx, make_engine)
+        executor = resolve_name(self.EXECUTOR).of(self.options)
+        return launch(self._config, self._context, job_overrides, initial_job_idx, executor)
 
 
 class LocalLauncher(_SweepLauncher):
     """``hydra/launcher=local``: the cells of a sweep on this host."""
 
-    ENGINE = "scalewise.sweep:local_engine_of"
+    EXECUTOR = "scalewise.sweep:LocalExecutor"
 
 
 class SlurmLauncher(_SweepLauncher):
     """``hydra/launcher=slurm``: the cells of a sweep as jobs of a cluster."""
 
-    ENGINE = "scalewise.cluster:slurm_engine"
+    EXECUTOR = "scalewise.cluster:SlurmExecutor"
 
 
 class RayLauncher(_SweepLauncher):
     """``hydra/launcher=ray``: the cells of a sweep on a Ray cluster."""
 
-    ENGINE = "scalewise.cluster:ray_engine"
+    EXECUTOR = "scalewise.cluster:RayExecutor"

@@ -23,6 +23,8 @@ BUSY_DRAM_PERCENT: Final = 60.0
 SPINNING_CORES: Final = 6.0
 """Kept busy beside the training thread: OpenMP's threads spin between two operators on CPUs. In the
 kept sweeps of GPUs those that gathered batches kept 7 to 16 of 16 busy, all others below 4.4."""
+_CONVERTED_GB_PER_S: Final = 390.0
+"""Gradients made bf16 and back: steps of two H100s grew by 3.6 ms for 1.42 GB (measured.md)."""
 _PER_STEP: Final = ("batch_size", "accumulate_grad_batches")
 """Keys that change the samples of a step: gains are then of as many samples, and not of a step."""
 _OF_BATCHES: Final = ("batch_size", "dataset.loader")
@@ -71,10 +73,11 @@ def remedy(config: Configuration, loss: LostTime) -> Remedy:
     """What to change against ``loss``, by what was measured of ``config``."""
     more_each = Way("a larger batch", _larger(config, "batch_size"))
     less_often = Way("more samples a step", "accumulate_grad_batches=4")
-    fewer = Way("send fewer bytes", "strategy.compression=bf16")
+    half = Way("send fewer bytes", "strategy.compression=bf16")
+    fewer = (half,) if _halving_pays(config, loss) else ()
     match loss.cause:
         case "device_work" if _computes_what_one_did(config):
-            ways = (fewer, more_each, less_often)
+            ways = (*fewer, more_each, less_often)
             return _remedy(config, ways, why="these kernels run beside collectives")
         case "device_work":
             return work_remedy(config)
@@ -88,7 +91,7 @@ def remedy(config: Configuration, loss: LostTime) -> Remedy:
             # CPU devices have no links of their own.
             links = () if config.is_cpu else (Way("see what the links give (scalewise doctor)"),)
             seldom = Way("send less often", "strategy=local_sgd", is_next=False)
-            ways = (fewer, seldom, less_often, *links)
+            ways = (*fewer, seldom, less_often, *links)
             return _remedy(config, ways, ways[-1].what)
         case "waiting" if loss.rank is None:
             return _remedy(config, (Way("use a quieter host"), more_each), "use a quieter host")
@@ -185,6 +188,12 @@ def _hides_collectives(config: Configuration) -> bool:
         if run.anatomy is not None and run.anatomy.ranks[-1].phases_ms["forward"] is not None
     ]
     return config.devices != 1 and bool(timed) and all(one.communication is None for one in timed)
+
+
+def _halving_pays(config: Configuration, loss: LostTime) -> bool:
+    """Whether half of ``loss`` is more than gradients take to be made bf16 and back on a GPU."""
+    trainable = max((rank.parameters_trainable for rank in config.rank_summaries), default=0)
+    return config.is_cpu or loss.ms / 2 > 4 * trainable / (_CONVERTED_GB_PER_S * 1e6)
 
 
 def _computes_what_one_did(config: Configuration) -> bool:

@@ -101,9 +101,6 @@ class Commands(click.Group):
             ctx.fail(f"found {args[0]!r}{near}; allowed: {', '.join(self.commands)}")
         return super().resolve_command(ctx, args)
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(self.commands)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         longest = max(map(len, self.commands))
         for job, names in _JOBS.items():
@@ -169,7 +166,7 @@ def run(
     Example: scalewise run --devices 1,2 -- python train.py --lr 3e-4 --out runs/{run}
     """
     from scalewise.cli import hydra_main
-    from scalewise.cli.script import words_of
+    from scalewise.cli.overrides import words_of
 
     devices = devices or ("1,2" if rehearse is None else "1")
     words = words_of(command, devices, time_s, repeats, settings, rehearse, link)
@@ -249,37 +246,28 @@ def report(
     HTML, Markdown, plots, JSON and CSV are written over what is there, for A.zip into A/report.
     No record is changed. Exit status: 0, or 4 if a verdict is invalid.
     """
-    from scalewise.config import ConfigError
     from scalewise.report import box, build, build_study, print_console
 
-    try:
-        analysis = _analysed(folder, prices)
-        if boxed:
-            tell("\n".join(box(analysis)))
-            return Exit.INVALID if analysis.invalid else Exit.DONE
-        files = build(analysis, out)
-    except ConfigError as error:
-        raise click.UsageError(str(error)) from error
+    analysis = _analysed(folder, prices)
+    if boxed:
+        tell("\n".join(box(analysis)))
+        return Exit.INVALID if analysis.invalid else Exit.DONE
+    files = build(analysis, out)
     print_console(analysis, open_console(), verbose=verbose)
     done = "written over the earlier one" if files.replaced else "written"
     tell(f"Report: {files.html}, {done}")
     problems = list(files.problems)
     if study:
         chosen = tuple(datasets.split(",")) if datasets else ()
-        try:
-            paths, more = build_study(analysis, out, warmup_epochs=warmup_epochs, datasets=chosen)
-        except ValueError as error:
-            raise click.UsageError(str(error)) from error
-        judged = (p for p in analysis.pairs if p.seed_label and not p.invalid)
-        labels = (f"{pair.multi.label}: {pair.seed_label}" for pair in judged)
-        for label in labels:
-            tell(f"study's label: {label}")
+        paths, more = build_study(analysis, out, warmup_epochs=warmup_epochs, datasets=chosen)
+        for pair in (p for p in analysis.pairs if p.seed_label and not p.invalid):
+            tell(f"study's label: {pair.multi.label}: {pair.seed_label}")
         for path in paths:
             tell(f"study: {path}")
         problems += more
     for problem in problems:
         say(f"warning: {problem}")
-    return Exit.INVALID if files.invalid else Exit.DONE
+    return Exit.INVALID if analysis.invalid else Exit.DONE
 
 
 def _analysed(folder: Path | None, prices: tuple[str, ...]) -> Analysis:
@@ -306,7 +294,6 @@ def advise(given: tuple[str, ...], samples: str | None, prices: tuple[str, ...])
     is invalid, or that of measuring.
     """
     from scalewise.analysis import read_samples
-    from scalewise.config import ConfigError
     from scalewise.report import advise as sections_of
     from scalewise.report import show_comparison
 
@@ -327,13 +314,9 @@ def advise(given: tuple[str, ...], samples: str | None, prices: tuple[str, ...])
         raise click.UsageError(
             f"found {len(given)} folders; allowed: one, or overrides (KEY=VALUE)"
         )
-    try:
-        target = None if samples is None else read_samples(samples)
-        analysis = _analysed(folder, prices)
-        sections = sections_of(analysis, target)
-    except ConfigError as error:
-        raise click.UsageError(str(error)) from error
-    show_comparison(sections, open_console())
+    target = None if samples is None else read_samples(samples)
+    analysis = _analysed(folder, prices)
+    show_comparison(sections_of(analysis, target), open_console())
     return Exit.INVALID if analysis.invalid else status
 
 
@@ -401,12 +384,7 @@ def compare(folders: tuple[Path, ...], factor: str | None, out: Path | None) -> 
     Example: scalewise compare A B --factor code
     """
     from scalewise.analysis import analyse, compare, load_sweep, sides
-    from scalewise.report import (
-        build_comparison,
-        comparison_section,
-        show_comparison,
-        side_by_side,
-    )
+    from scalewise.report import build_comparison, comparison_section, show_comparison, side_by_side
 
     if factor is not None and len(folders) != 2:
         raise click.UsageError(f"found {len(folders)} folders; allowed with --factor: two, A and B")

@@ -26,13 +26,7 @@ from scalewise.host import (
     seal,
     silence_unread,
 )
-from scalewise.records import (
-    REDACTED,
-    SweepFolder,
-    SweepPlan,
-    load_or_none,
-    redacted_words,
-)
+from scalewise.records import REDACTED, SweepFolder, SweepPlan, load_or_none, redacted_words
 from scalewise.supervisor import CellFailed
 from scalewise.sweep import (
     SweepReport,
@@ -239,7 +233,7 @@ def _report_sweep(sweep: SweepReport, verbose: bool, answers: bool) -> int:
         from scalewise.tracking import hand_over_answer
 
         hand_over_answer(sweep.folder)
-    return Exit.INVALID if files.invalid else status
+    return Exit.INVALID if analysis.invalid else status
 
 
 def _say_where_runs_are(folder: Path) -> bool:

@@ -7,17 +7,16 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 from pydantic import PositiveInt
 
 from scalewise.config import CellConfig, ConfigError, build_cell
 from scalewise.gpu import Host, HostMismatch, Lease, Leases, discover
 from scalewise.host import free_port, plural
-from scalewise.records import CellFolder, DataError, Ending, PlannedCell, build
-from scalewise.supervisor import Job, Nodes, Origin, announce, meet
-from scalewise.sweep import SupervisorProcess, job_of, spawn_supervisor
+from scalewise.records import CellFolder, Ending, PlannedCell
+from scalewise.supervisor import Job, Origin, announce, meet
+from scalewise.sweep import LauncherConfig, job_of
 
 _LEASE_S = 60.0
 """How long a device may stay locked by an earlier job that is just ending."""
@@ -25,30 +24,15 @@ _LOOK_S = 0.5
 
 
 @dataclass(frozen=True)
-class ClusterConfig:
+class ClusterConfig(LauncherConfig):
     """The keys of ``hydra.launcher`` that SLURM and Ray have in common."""
 
-    policy: Literal["exclusive", "packed"] = "exclusive"
-    """``exclusive``: each cell has its nodes to itself; ``packed``: cells share them."""
-    wrap: str | None = None
-    """Command around each rank's own: ``nsys profile -o {folder}/rank{rank}``."""
     gpus_per_device: Literal[0, 1, "auto"] = "auto"
     """1, or 0 for nodes without GPUs; ``auto`` is 0 with a CPU profile and 1 with any other."""
     cpus_per_device: PositiveInt = 1
     """CPU cores of one rank; on CPU nodes this is the device, unless the profile says otherwise."""
     devices_per_node: PositiveInt | None = None
     """The meaning of ``strategy.devices=auto``, and the widest cell that one node can run."""
-
-
-T = TypeVar("T", bound=ClusterConfig)
-
-
-def launcher_config(kind: type[T], options: Mapping[str, Any]) -> T:
-    """The typed ``hydra.launcher``. Raises :class:`ConfigError`."""
-    try:
-        return build(kind, dict(options))
-    except (DataError, ValueError) as error:
-        raise ConfigError(f"hydra.launcher.{error}") from None
 
 
 @dataclass(frozen=True)
@@ -153,7 +137,11 @@ def train_here(
         job = job_of(
             cell, folder, order.cell, order.wanted.world_size, host, lease.slots, order.origin
         )
-        nodes = _meet_others(folder, order, go_on)
+        count, nodes = order.wanted.nodes, None
+        if count > 1 and order.index > 0:
+            nodes = meet(folder, order.key, order.index, count, go_on)
+        elif count > 1:
+            nodes = announce(folder, order.key, count, order.address, free_port("0.0.0.0"))
         job = replace(job, co_tenants=order.co_tenants, nodes=nodes)
         return supervise(job, lease.descriptors)
 
@@ -203,23 +191,6 @@ def leased(
         yield lease
     finally:
         lease.release()
-
-
-def _meet_others(folder: CellFolder, order: Order, go_on: Callable[[], bool]) -> Nodes | None:
-    """None for a cell on one host. Raises ``NodesApart``."""
-    count = order.wanted.nodes
-    if count == 1:
-        return None
-    if order.index > 0:
-        return meet(folder, order.key, order.index, count, go_on)
-    return announce(folder, order.key, count, order.address, free_port("0.0.0.0"))
-
-
-def start_supervisor(job: Job, locks: tuple[int, ...], **options: Any) -> SupervisorProcess:
-    """Start the supervisor of a job; its locks and options are those of ``spawn_supervisor``."""
-    number = job.nodes.index if job.nodes is not None and job.nodes.index > 0 else ""
-    errors = Path(job.folder) / f"supervisor{number}.err"
-    return SupervisorProcess(job, spawn_supervisor(errors, locks, **options), errors)
 
 
 def attempt_since(folder: CellFolder, first: int) -> Ending | None:

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scalewise.cluster.hosts import ClusterDemand, Order, start_supervisor, train_here
+from scalewise.cluster.hosts import ClusterDemand, Order, train_here
 from scalewise.config import ConfigError, in_one_line
 from scalewise.gpu import HostMismatch
 from scalewise.host import usable_cores
 from scalewise.records import CellFolder, Ending, RecordError
 from scalewise.supervisor import Job, NodesApart
-from scalewise.sweep import SupervisorProcess
+from scalewise.sweep import SupervisorProcess, start_supervisor
 
 if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup

@@ -121,26 +121,14 @@ class HostLink:
 class RayCell(RunningCell):
     """A cell that runs: a link to each of its hosts, and what they have answered."""
 
-    wanted: ClusterDemand
     links: Sequence[HostLink]
     reservation: Reservation
     first_attempt: int
     """Attempts from this number on are of this try."""
-    began_at: float
-    """Unix time."""
-    started: float = field(default_factory=time.monotonic)
     answers: dict[int, Ending] = field(default_factory=dict)
     """By the index of the host."""
     failed_at: float | None = None
     stopped: bool = False
-
-    @property
-    def world_size(self) -> int:
-        return self.wanted.world_size
-
-    @property
-    def age_s(self) -> float:
-        return time.monotonic() - self.started
 
     @property
     def ended(self) -> bool:
@@ -199,11 +187,11 @@ class RayCell(RunningCell):
         return answers[0]
 
     def _record(self, ending: Ending) -> Ending:
-        """Put the ending into this try's attempt, whose supervisor may know less, or make one."""
+        """Put the ending into this try's attempt, whose supervisor may know less, if it has one."""
         recorded = attempt_since(self.folder, self.first_attempt)
         if recorded is None:
-            recorded = replace(ending, number=None, started_at=self.began_at)
-        elif recorded.cause in ("interrupted", "peer"):
+            return replace(ending, number=None)
+        if recorded.cause in ("interrupted", "peer"):
             recorded = replace(
                 recorded,
                 outcome="failed",
@@ -224,11 +212,12 @@ class RayExecutor(Executor[RayCell]):
     round by round. In neither does a cell overtake one that waits for room.
     """
 
+    CONFIG = RayConfig
+    config: RayConfig
     _cluster: RayCluster | None = None
 
     def __init__(self, config: RayConfig) -> None:
-        self.policy = config.policy
-        self._config = config
+        super().__init__(config)
         self._told = time.monotonic()
         self._not_before: dict[str, float] = {}
         """By cell id: when one that was lost with its host may start again (monotonic time)."""
@@ -243,7 +232,7 @@ class RayExecutor(Executor[RayCell]):
     def open(
         self, folder: SweepFolder, locks: tuple[int, ...], note: Callable[[str], None]
     ) -> None:
-        self._cluster = RayCluster(self._config.address, note)
+        self._cluster = RayCluster(self.config.address, note)
 
     def close(self) -> None:
         if self._cluster is not None:
@@ -253,15 +242,15 @@ class RayExecutor(Executor[RayCell]):
 
     def demand(self, cell: Cell) -> ClusterDemand:
         nodes = self.cluster.nodes()
-        wide = self._config.devices_per_node or self._widest(cell, nodes)
-        wanted = demand(cell.request.cell, replace(self._config, devices_per_node=wide))
-        if self._config.wait_for_nodes_s == 0:
+        wide = self.config.devices_per_node or self._widest(cell, nodes)
+        wanted = demand(cell.request.cell, replace(self.config, devices_per_node=wide))
+        if self.config.wait_for_nodes_s == 0:
             _require_room(wanted, nodes)
         return wanted
 
     def _widest(self, cell: Cell, nodes: Sequence[Node]) -> int | None:
         """Devices of the largest node for such a cell; None where there are none."""
-        gpus, cores = per_device(cell.request.cell, self._config)
+        gpus, cores = per_device(cell.request.cell, self.config)
         fitting = [node.cpus // cores if not gpus else node.gpus // gpus for node in nodes]
         return max(fitting, default=0) or None
 
@@ -283,7 +272,7 @@ class RayExecutor(Executor[RayCell]):
         if whose is not queued:
             return None
         if not reservation.is_ready():
-            if time.monotonic() - since > self._config.wait_for_nodes_s:
+            if time.monotonic() - since > self.config.wait_for_nodes_s:
                 # A cluster that has lost nodes may have no place left: no reason to wait for ever.
                 try:
                     _require_room(wanted, self.cluster.nodes())
@@ -292,7 +281,7 @@ class RayExecutor(Executor[RayCell]):
                     raise
             return None
         self._reserved = None
-        first, now = folder.next_attempt_number(), time.time()
+        first = folder.next_attempt_number()
         forwarded = {k: v for k, v in os.environ.items() if k.startswith(_FORWARDED)}
         order = Order(
             folder=str(folder.path.resolve()),
@@ -300,12 +289,12 @@ class RayExecutor(Executor[RayCell]):
             wanted=wanted,
             origin=Origin.of_this_process(),
             key=uuid.uuid4().hex,
-            environment={**forwarded, **self._config.env},
+            environment={**forwarded, **self.config.env},
         )
         links = self.links(reservation, order)
         if links is None:
             return None
-        return RayCell(queued.cell, folder, wanted, links, reservation, first, now)
+        return RayCell(queued.cell, folder, wanted, links, reservation, first)
 
     def _give_back(self) -> None:
         if self._reserved is not None:

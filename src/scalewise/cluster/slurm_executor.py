@@ -75,18 +75,12 @@ class Submission:
 class SlurmCell(RunningCell):
     """A cell that is a job, or a task of a job array."""
 
-    wanted: ClusterDemand
     submission: Submission | None = None
     """None until it is submitted."""
     state: JobState = field(default_factory=lambda: JobState("PENDING"))
-    started: float | None = None
-    """``time.monotonic`` of its start, as this process saw it."""
+    started: float | None = field(default=None, kw_only=True)
     ended: float | None = None
-    """Since when SLURM says that it has ended, by the same clock."""
-
-    @property
-    def world_size(self) -> int:
-        return self.wanted.world_size
+    """Since when SLURM says that it has ended, by the clock of its start."""
 
     @property
     def age_s(self) -> float | None:
@@ -145,7 +139,7 @@ class SlurmCell(RunningCell):
         if state == "OUT_OF_MEMORY":
             # SLURM's word is of the host's memory, of which another job may be given more. A
             # supervisor that saw the kill, and lived, has said already what needs less.
-            less = memory_advice(self.cell.request.cell, self.wanted.world_size)
+            less = memory_advice(self.cell.request.cell, self.world_size)
             told = [attempt.message, _MORE_MEMORY]
             told += [less] if less and less not in attempt.message else []
             attempt = replace(attempt, message="; ".join(told))
@@ -171,9 +165,11 @@ class SlurmCell(RunningCell):
 class SlurmExecutor(Executor[SlurmCell]):
     """A SLURM cluster. Every cell is submitted at once."""
 
+    CONFIG = SlurmConfig
+    config: SlurmConfig
+
     def __init__(self, config: SlurmConfig) -> None:
-        self.policy = config.policy
-        self.config = config
+        super().__init__(config)
         self._asked = 0.0
         self._is_reachable = True
 
@@ -236,7 +232,7 @@ class SlurmExecutor(Executor[SlurmCell]):
 
     def _send(self, cells: Sequence[SlurmCell]) -> None:
         """Submit one array, its tasks in the order of the plan. Raises :class:`HostMismatch`."""
-        wanted = cells[0].wanted
+        wanted = cells[0].demand
         executor = make_executor(self._folder.path.resolve(), self.config, wanted)
         origin, jobs = Origin.of_this_process(), []
         first = [cell.folder.next_attempt_number() for cell in cells]
@@ -263,7 +259,7 @@ class SlurmExecutor(Executor[SlurmCell]):
                     cancel([cell.sent.job_id])
                     hopeless[cell] = _skipped(
                         cell,
-                        f"SLURM has no place for {cell.wanted} for {self.config.time_min} min "
+                        f"SLURM has no place for {cell.demand} for {self.config.time_min} min "
                         f"({state.reason}); change hydra.launcher (partition, devices_per_node, "
                         "time_min)",
                     )
@@ -304,7 +300,7 @@ def job_arrays(cells: Sequence[SlurmCell]) -> Iterator[list[SlurmCell]]:
     """The job arrays of ``cells`` by round and demand, none larger than SLURM takes."""
     groups: dict[tuple[int, ClusterDemand], list[SlurmCell]] = {}
     for one in cells:
-        groups.setdefault((one.cell.planned.repeat, one.wanted), []).append(one)
+        groups.setdefault((one.cell.planned.repeat, one.demand), []).append(one)
     for group in groups.values():
         for first in range(0, len(group), MAX_ARRAY):
             yield group[first : first + MAX_ARRAY]

@@ -18,12 +18,12 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from scalewise.cluster.hosts import Order, start_supervisor, train_here
+from scalewise.cluster.hosts import Order, train_here
 from scalewise.cluster.slurm import QueueUnreachable, neighbours, preempted, requeue
 from scalewise.gpu import HostMismatch
 from scalewise.records import CellFolder, Ending
 from scalewise.supervisor import CellFailed, Job, NodesApart
-from scalewise.sweep import SupervisorProcess
+from scalewise.sweep import SupervisorProcess, start_supervisor
 
 if TYPE_CHECKING:
     from submitit.core.utils import DelayedSubmission

@@ -24,6 +24,7 @@ from .components import keep_own_arguments as keep_own_arguments
 from .components import load_target as load_target
 from .components import nested as nested
 from .components import options_of as options_of
+from .components import own_classes as own_classes
 from .data_parallel import DdpConfig as DdpConfig
 from .data_parallel import DeviceKind as DeviceKind
 from .data_parallel import HeterogeneousConfig as HeterogeneousConfig

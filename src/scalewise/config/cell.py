@@ -335,7 +335,6 @@ class CellConfig:
         """
         ranks = self.strategy.team(devices)
         try:
-            self.strategy.check_world(ranks)
             return self.strategy.share_out(self.batch_of(ranks), ranks)
         except ValueError as error:
             raise ConfigError(str(error)) from error

@@ -125,6 +125,16 @@ def nested(key: str, value: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield from nested(f"{key}[{place}]", inner)
 
 
+_RECORDED_OTHERWISE = ("scalewise.", "torch.", "pytorch_lightning.", "lightning.pytorch.")
+"""Classes whose state a hash or a version tells."""
+
+
+def own_classes(plain: Mapping[str, Any]) -> tuple[str, ...]:
+    """The classes of the user's own that a cell's resolved configuration names."""
+    named = {str(group["_target_"]) for _, group in nested("", plain)}
+    return tuple(sorted(t for t in named if "." in t and not t.startswith(_RECORDED_OTHERWISE)))
+
+
 def built_arguments(key: str, component: Component) -> dict[str, Any]:
     """Its arguments; those that name classes are built, or partials of them, as Hydra does it.
 

@@ -67,11 +67,6 @@ class StrategyConfig:
             options = words if allowed else f"all but {words}"
             require(key, name, holds, options, f"strategy={self.name}")
 
-    def check_world(self, world_size: int) -> None:
-        """Refuse a number of devices. Raises ValueError, as :meth:`check` does."""
-        enough, allowed = world_size >= self.FEWEST_DEVICES, f"{self.FEWEST_DEVICES} or more"
-        require("strategy.devices", world_size, enough, allowed, f"strategy={self.name}")
-
     def team(self, devices: int) -> int:
         """Ranks among which a batch is shared on so many devices."""
         return devices
@@ -90,8 +85,10 @@ class StrategyConfig:
     def share_out(self, batch_size: int, world_size: int) -> tuple[int, ...]:
         """Samples of each of the :meth:`data_shards`, for a batch of ``batch_size`` in all.
 
-        Raises ValueError where they cannot be shared.
+        Raises ValueError, as :meth:`check` does, where they cannot be shared among as many devices.
         """
+        enough, allowed = world_size >= self.FEWEST_DEVICES, f"{self.FEWEST_DEVICES} or more"
+        require("strategy.devices", world_size, enough, allowed, f"strategy={self.name}")
         shards = self.data_shards(world_size)
         if batch_size % shards:
             below = batch_size - batch_size % shards
@@ -215,12 +212,9 @@ class HeterogeneousConfig(DdpConfig):
         fits = self.devices in ("auto", len(self.shares))
         require("shares", len(self.shares), fits, _EACH, f"devices={self.devices}")
 
-    def check_world(self, world_size: int) -> None:
-        super().check_world(world_size)
+    def share_out(self, batch_size: int, world_size: int) -> tuple[int, ...]:
         fits = len(self.shares) == world_size
         require("strategy.shares", len(self.shares), fits, _EACH, f"devices={world_size}")
-
-    def share_out(self, batch_size: int, world_size: int) -> tuple[int, ...]:
         return whole_samples(batch_size, self.shares)
 
 

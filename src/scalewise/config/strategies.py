@@ -149,34 +149,24 @@ class PipelineConfig(DividedConfig):
     def data_shards(self, world_size: int) -> int:
         return 1
 
-    def check_world(self, world_size: int) -> None:
-        """1F1B needs a microbatch for every stage."""
-        super().check_world(world_size)
+    def share_out(self, batch_size: int, world_size: int) -> tuple[int, ...]:
+        """Microbatches must be of one size, and 1F1B needs one for every stage."""
         enough = self.schedule == "gpipe" or self.microbatches >= world_size
         allowed, beside = f"{world_size} or more, or schedule=gpipe", f"{world_size} stages"
         require("strategy.microbatches", self.microbatches, enough, allowed, beside)
-
-    def share_out(self, batch_size: int, world_size: int) -> tuple[int, ...]:
-        """See :meth:`StrategyConfig.share_out`: microbatches must be of one size."""
         shares = super().share_out(batch_size, world_size)
         even, beside = shares[0] % self.microbatches == 0, f"{shares[0]} samples"
         require("strategy.microbatches", self.microbatches, even, "a divisor of them", beside)
         return shares
 
 
-_CONFIGS: tuple[type[StrategyConfig], ...] = (
-    SingleConfig,
-    DdpConfig,
-    LocalSgdConfig,
-    TaskParallelConfig,
-    HeterogeneousConfig,
-    AutoConfig,
-    FsdpConfig,
-    PipelineConfig,
-    DdpRehearsalConfig,
-    FsdpRehearsalConfig,
-)
-KINDS = {config.KIND: config for config in _CONFIGS}
+KINDS: Mapping[str, type[StrategyConfig]] = {
+    config.KIND: config
+    for config in (
+        SingleConfig, DdpConfig, LocalSgdConfig, TaskParallelConfig, HeterogeneousConfig,
+        AutoConfig, FsdpConfig, PipelineConfig, DdpRehearsalConfig, FsdpRehearsalConfig,
+    )
+}  # fmt: skip
 
 
 def strategy_config(plain: Mapping[str, Any], at: str = "strategy") -> StrategyConfig:

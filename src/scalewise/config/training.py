@@ -11,7 +11,7 @@ from pydantic import PositiveInt
 
 from scalewise.config.components import Component, component_of
 from scalewise.config.errors import ConfigError, require
-from scalewise.records import DataError, build, closest
+from scalewise.records import build, closest
 
 Mode: TypeAlias = Literal["min", "max"]
 Validation: TypeAlias = Literal["end", "epoch", "never"]
@@ -94,13 +94,17 @@ def callbacks_of(group: object) -> dict[str, Component]:
     }
 
 
-def _callback(key: str, group: object) -> Component:
+def _with_class(key: str, group: object, option: str) -> Mapping[str, Any]:
     if not isinstance(group, Mapping) or "_target_" not in group:
         raise ConfigError(
-            f"{key}: found {group!r} without a class; allowed: callbacks=NAME of an option, or "
-            f"callbacks.NAME._target_=package.module.Class"
+            f"{key}: found {group!r} without a class; allowed: {option}, or "
+            f"{key}._target_=package.module.Class"
         )
-    component = component_of(key, group)
+    return group
+
+
+def _callback(key: str, group: object) -> Component:
+    component = component_of(key, _with_class(key, group, "callbacks=NAME of an option"))
     package, _, path = component.target.partition(".")
     if package in _LIGHTNING and path.rpartition(".")[2] in _NO_CALLBACK:
         raise ConfigError(
@@ -143,14 +147,10 @@ WHOLE_RUN = ("T_max", "total_steps", "total_iters")
 
 
 def scheduler_of(group: object) -> SchedulerConfig | None:
-    """The schedule of a cell, None for none. Raises :class:`ConfigError`."""
+    """The schedule of a cell, None for none. Raises :class:`ConfigError`, :class:`DataError`."""
     if not group:
         return None
-    if not isinstance(group, Mapping) or "_target_" not in group:
-        raise ConfigError(
-            f"scheduler: found {group!r} without a class; allowed: scheduler=cosine or another "
-            "option, or scheduler._target_=package.module.Class"
-        )
+    group = _with_class("scheduler", group, "scheduler=cosine or another option")
     own = {key: value for key, value in group.items() if key not in _NOT_ARGUMENTS}
     # Its mode is that of the metric, which is no argument of its class.
     monitored = {"monitor": group["monitor"]} if group.get("monitor") is not None else {}
@@ -158,10 +158,7 @@ def scheduler_of(group: object) -> SchedulerConfig | None:
     arguments = {k: v for k, v in component.arguments.items() if k != "monitor"}
     settings = {k: group[k] for k in ("interval", "frequency", "monitor") if k in group}
     component = replace(component, arguments=arguments)
-    try:
-        return build(SchedulerConfig, {**settings, "component": component}, "scheduler")
-    except DataError as error:
-        raise ConfigError(str(error)) from error
+    return build(SchedulerConfig, {**settings, "component": component}, "scheduler")
 
 
 NO_TEST = "test: found true, but {}; allowed: false, or what has one"

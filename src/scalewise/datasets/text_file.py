@@ -64,31 +64,19 @@ class WindowedText(DividedData):
         return TokenWindows(tokens, length, 1 if limit is None else -(-count // limit))
 
 
-class ByteText(WindowedText):
-    """Text byte by byte."""
-
-    vocabulary_size = 256
-    """A token is a byte."""
-
-    def read(self) -> tuple[bytes, bytes]:
-        """The texts to train on and to judge by; the second may be empty."""
-        raise NotImplementedError
-
-    def tokens(self) -> tuple[Tensor | None, Tensor | None]:
-        train, validation = (
-            torch.frombuffer(bytearray(text), dtype=torch.uint8) if text else None
-            for text in self.read()
-        )
-        return train, validation
+def _byte_tokens(text: bytes) -> Tensor | None:
+    """A token for each byte."""
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8) if text else None
 
 
 @dataclass
-class Stdlib(ByteText):
+class Stdlib(WindowedText):
     """Python sources: whole files are either trained on or held out, drawn with ``seed``.
 
     ``root`` is another folder of sources; null is the running interpreter's standard library.
     """
 
+    vocabulary_size = 256
     sequence_length: PositiveInt = 256
     validation_fraction: BelowOne = 0.1
     max_validation_samples: PositiveInt | None = 512
@@ -101,7 +89,7 @@ class Stdlib(ByteText):
             return f"the standard library of Python {platform.python_version()}"
         return f"Python sources in {Path(self.root).name}"
 
-    def read(self) -> tuple[bytes, bytes]:
+    def tokens(self) -> tuple[Tensor | None, Tensor | None]:
         root = Path(self.root or sysconfig.get_path("stdlib"))
         within = ((path.relative_to(root), path) for path in root.rglob("*.py") if path.is_file())
         ours = {own.as_posix(): p for own, p in within if not _NOT_OURS.intersection(own.parts)}
@@ -114,14 +102,17 @@ class Stdlib(ByteText):
             )
         texts = [_read(path, "root", "make it readable or remove it") + b"\0" for path in files]
         parts = split_indices(len(files), self.validation_fraction, self.seed)
-        train, validation = (b"".join(texts[i] for i in sorted(part)) for part in parts)
+        train, validation = (
+            _byte_tokens(b"".join(texts[i] for i in sorted(part))) for part in parts
+        )
         return train, validation
 
 
 @dataclass
-class TextFile(ByteText):
+class TextFile(WindowedText):
     """One file, whose end is held out: the text of a window is never in both parts."""
 
+    vocabulary_size = 256
     path: str | None = None
     sequence_length: PositiveInt = 256
     validation_fraction: BelowOne = 0.1
@@ -135,13 +126,13 @@ class TextFile(ByteText):
     def source(self) -> str:
         return Path(str(self.path)).name
 
-    def read(self) -> tuple[bytes, bytes]:
+    def tokens(self) -> tuple[Tensor | None, Tensor | None]:
         path = Path(str(self.path))
         data = _read(path, "path", "give a text file")
         if not data:
             raise DatasetError(f"dataset.path: {path} is empty; give a text file that holds text")
         end = len(data) - round(len(data) * self.validation_fraction)
-        return data[:end], data[end:]
+        return _byte_tokens(data[:end]), _byte_tokens(data[end:])
 
 
 @dataclass

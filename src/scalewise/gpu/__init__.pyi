@@ -13,6 +13,5 @@ from .nvml import Nvml as Nvml
 from .nvml import NvmlError as NvmlError
 from .nvml import NvmlUnavailable as NvmlUnavailable
 from .nvml import open_nvml as open_nvml
-from .sampler import MIN_INTERVAL_S as MIN_INTERVAL_S
 from .sampler import DeviceSampler as DeviceSampler
 from .top import show_gpus as show_gpus

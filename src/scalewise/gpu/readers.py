@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import psutil
 
 from scalewise.gpu.nvml import GpuLost, Nvml
 from scalewise.gpu.xid import DeviceEvent, XidWatch, xid_words
-from scalewise.records import DeviceSample
+from scalewise.records import DeviceSample, SampledDevice
 
 SLOW_INTERVAL_S = 10.0
 GPM_INTERVAL_S = 1.0
@@ -34,55 +34,65 @@ class Reading:
     """By UUID; a device that is lost is absent."""
     events: Mapping[str, Sequence[DeviceEvent]] = field(default_factory=dict)
     """By UUID, what happened to a device."""
+    faults: Sequence[str] = ()
+    """Values that could not be read this time, and why."""
+    unavailable: Mapping[str, str] = field(default_factory=dict)
+    """Metrics that turned out not to be there, and why."""
+    new: Sequence[SampledDevice] = ()
+    """Processes that were not there before."""
 
 
 class GpuReader:
-    """The readings of one host: each group when it is due. A GPU that is lost is read no more.
+    """The readings of some GPUs: each group when it is due. One that is lost is read no more.
 
     Not for use by two threads at once.
     """
 
-    def __init__(self, nvml: Nvml) -> None:
+    def __init__(self, nvml: Nvml, interval_s: float, wanted: Iterable[str] | None = None) -> None:
+        """Of the UUIDs ``wanted`` that are there, every ``interval_s``; None for all of them."""
         self.nvml = nvml
-        self.devices = {d.uuid: d for d in nvml.devices()}
+        found = {d.uuid: d for d in nvml.devices()}
+        uuids = found if wanted is None else wanted
+        self.devices = {uuid: found[uuid] for uuid in uuids if uuid in found}
+        self._interval_s = interval_s
         self._xids = XidWatch(nvml, self.devices.values())
         self._lost: set[str] = set()
         self._slow_at: dict[str, float] = {}
         self._gpm_at = -1e9
 
-    def read(self, uuids: Iterable[str], interval_s: float, *, all_groups: bool = False) -> Reading:
-        """One reading of the GPUs named; ``all_groups`` reads the slow ones whether due or not."""
-        begun, wanted = time.perf_counter(), list(uuids)
-        now, when = time.monotonic(), time.time()
+    def read(self, *, all_groups: bool = False) -> Reading:
+        """One reading of them; ``all_groups`` reads the slow ones whether due or not."""
+        begun, now, when = time.perf_counter(), time.monotonic(), time.time()
         # Half an interval early is nearer to the due time than half an interval late.
-        gpm = all_groups or now - self._gpm_at > GPM_INTERVAL_S - interval_s / 2
+        gpm = all_groups or now - self._gpm_at > GPM_INTERVAL_S - self._interval_s / 2
         self._gpm_at = now if gpm else self._gpm_at
         events: defaultdict[str, list[DeviceEvent]] = defaultdict(list)
         for device, xid in self._xids.read() if gpm else ():
-            if device.uuid in wanted:  # other GPUs are another cell's
-                text = f"GPU {device.index}: the driver reported {xid_words(xid)}"
-                events[device.uuid].append(DeviceEvent(text, xid))
+            text = f"GPU {device.index}: the driver reported {xid_words(xid)}"
+            events[device.uuid].append(DeviceEvent(text, xid))
         samples: dict[str, DeviceSample] = {}
-        present = [u for u in wanted if u in self.devices and u not in self._lost]
-        slow = set(present) if all_groups else self._slow_due(present, now, interval_s)
-        for uuid in present:
+        present = {u: device for u, device in self.devices.items() if u not in self._lost}
+        slow = set(present) if all_groups else self._slow_due(present, now)
+        for uuid, device in present.items():
             try:
-                samples[uuid] = self.nvml.sample(self.devices[uuid], slow=uuid in slow, gpm=gpm)
+                samples[uuid] = self.nvml.sample(device, slow=uuid in slow, gpm=gpm)
             except GpuLost as error:
                 self._lost.add(uuid)
-                text = f"GPU {self.devices[uuid].index} is lost: {error.reason}"
-                events[uuid].append(DeviceEvent(text))
+                events[uuid].append(DeviceEvent(f"GPU {device.index} is lost: {error.reason}"))
         self._slow_at.update(dict.fromkeys(slow, now))
-        return Reading(when, 1e3 * (time.perf_counter() - begun), samples, events)
+        cost_ms = 1e3 * (time.perf_counter() - begun)
+        faults = [f"{where}: {reason}" for where, reason in self.nvml.faults.items()]
+        self.nvml.faults.clear()
+        return Reading(when, cost_ms, samples, events, faults, self.nvml.unavailable)
 
-    def _slow_due(self, uuids: list[str], now: float, interval_s: float) -> set[str]:
+    def _slow_due(self, uuids: Collection[str], now: float) -> set[str]:
         """GPUs whose slow group is due, as few in one reading as keeps up with all of them.
 
         Eight energy counters together take 70 ms or more, and a beat at 10 Hz is 100 ms.
         """
         last = {uuid: self._slow_at.get(uuid, -1e9) for uuid in uuids}
-        due = [u for u in uuids if now - last[u] > SLOW_INTERVAL_S - interval_s / 2]
-        most = math.ceil(len(uuids) * interval_s / SLOW_INTERVAL_S)
+        due = [u for u in uuids if now - last[u] > SLOW_INTERVAL_S - self._interval_s / 2]
+        most = math.ceil(len(uuids) * self._interval_s / SLOW_INTERVAL_S)
         return set(sorted(due, key=lambda uuid: last[uuid])[:most])
 
     def close(self) -> None:
@@ -91,16 +101,25 @@ class GpuReader:
 
 
 class ProcessReader:
-    """CPU time and resident memory of ranks, their children (loader workers) included."""
+    """CPU time and resident memory of ranks, their children (loader workers) included.
 
-    def __init__(self) -> None:
+    ``pids`` tells each living rank's process id, anew for each reading: ranks may start late.
+    """
+
+    def __init__(self, pids: Callable[[], Mapping[int, int]]) -> None:
+        self._pids = pids
         self._trees: dict[int, _Tree] = {}
 
-    def read(self, pids: Mapping[int, int]) -> dict[str, DeviceSample]:
+    def read(self, *, all_groups: bool = False) -> Reading:
         """One sample for each rank whose process lives; CPU is None the first time it is seen.
 
         Pages shared between a rank and its workers are counted once for each of them.
         """
+        begun, when, pids = time.perf_counter(), time.time(), dict(self._pids())
+        new = [
+            SampledDevice(f"rank{rank}", rank, f"process of rank {rank}", rank)
+            for rank in sorted(pids.keys() - self._trees.keys())
+        ]
         samples = {}
         for rank, pid in pids.items():
             tree = self._trees.get(rank)
@@ -110,7 +129,10 @@ class ProcessReader:
             sample = tree.read(f"rank{rank}", others=frozenset(pids.values()) - {pid})
             if sample is not None:
                 samples[sample.id] = sample
-        return samples
+        return Reading(when, 1e3 * (time.perf_counter() - begun), samples, new=new)
+
+    def close(self) -> None:
+        """Nothing is held open."""
 
 
 class _Tree:

@@ -11,7 +11,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -19,13 +18,11 @@ from scalewise.config import in_one_line
 from scalewise.gpu.nvml import NvmlUnavailable, open_nvml
 from scalewise.gpu.readers import GpuReader, ProcessReader, Reading
 from scalewise.gpu.xid import DeviceAlerts
-from scalewise.host import host_id, place_id
+from scalewise.host import host_id, place_id, say
 from scalewise.records import Alert, CellFolder, DeviceSeriesWriter, SampledDevice
 
 if TYPE_CHECKING:
     from scalewise.gpu.export import StatsLog
-
-MIN_INTERVAL_S = 0.1
 
 _STOP_TIMEOUT_S = 10.0
 _START_POLL_S = 0.1
@@ -49,22 +46,13 @@ class DeviceSampler:
         """``gpus`` maps UUIDs to the rank that uses each; empty on a CPU host.
 
         The record begins when ``pids`` knows the ranks. Without GPUs it is asked again at each
-        sample, because ranks start late. ``interval_s`` is at least 0.1. ``stats`` and its
-        ``_multi_gpu`` get the samples of GPUs in the earlier monitor's formats too.
+        sample, because ranks start late. ``stats`` and its ``_multi_gpu`` get the samples of GPUs
+        in the earlier monitor's formats too.
         """
-        if interval_s < MIN_INTERVAL_S:
-            raise ValueError(
-                f"interval_s: found {interval_s}; allowed: {MIN_INTERVAL_S} or more "
-                f"(10 samples a second)"
-            )
-        self.problems: list[str] = []
-        """Problems so far, in words; the records hold the same."""
         self._gpus = dict(gpus)
         self._pids = pids
         self._interval_s = interval_s
-        self._recorder = SeriesRecorder(
-            folder.device_series_path(place_id()), interval_s, self.problems, stats
-        )
+        self._recorder = SeriesRecorder(folder.device_series_path(place_id()), interval_s, stats)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="scalewise-sampler", daemon=True)
 
@@ -85,83 +73,61 @@ class DeviceSampler:
             return
         self._thread.join(_STOP_TIMEOUT_S)
         if self._thread.is_alive():
-            self.problems.append(
-                f"the sampler did not stop within {_STOP_TIMEOUT_S:g} s: a driver call hangs"
-            )
+            why = "a driver call hangs"
+            say(f"scalewise: the sampler did not stop within {_STOP_TIMEOUT_S:g} s: {why}")
 
     def _run(self) -> None:
         try:
             while self._pids() is None:
                 if self._stop.wait(_START_POLL_S):
                     return
-            with contextlib.ExitStack() as opened:
-                self._sample(self._open(opened))
+            with contextlib.closing(self._open()) as reader:
+                self._sample(reader)
         except Exception as error:  # the border to the training, which must not end with it
             self._recorder.note(f"sampling ended early: {in_one_line(error, with_class=True)}")
         finally:
             self._recorder.close()
 
-    def _open(self, opened: contextlib.ExitStack) -> Callable[[bool], None]:
-        """Begin the record, and return what adds a sample to it: of every group where true."""
+    def _open(self) -> GpuReader | ProcessReader:
+        """What reads the devices of the record, which begins."""
+        reader, why = None, ""
         if self._gpus:
             try:
-                reader = GpuReader(open_nvml())
+                reader = GpuReader(open_nvml(), self._interval_s, self._gpus)
             except NvmlUnavailable as error:
-                self._recorder.begin("process", ())
-                self._recorder.note(f"{error}; the ranks' processes are sampled instead")
-            else:
-                opened.callback(reader.close)
-                there = {uuid: gpu for uuid in self._gpus if (gpu := reader.devices.get(uuid))}
-                devices = [gpu.as_sampled(self._gpus[uuid]) for uuid, gpu in there.items()]
-                self._recorder.begin("nvml", devices)
-                for uuid in self._gpus.keys() - there.keys():
-                    self._recorder.note(f"GPU {uuid} is not there and is not sampled")
-                return partial(self._add_gpus, reader)
-        else:
+                why = f"{error}; the ranks' processes are sampled instead"
+        if reader is None:
             self._recorder.begin("process", ())
-        return partial(self._add_processes, ProcessReader(), set())
+            if why:
+                self._recorder.note(why)
+            return ProcessReader(lambda: self._pids() or {})
+        devices = [d.as_sampled(self._gpus[uuid]) for uuid, d in reader.devices.items()]
+        self._recorder.begin("nvml", devices)
+        for uuid in self._gpus.keys() - reader.devices.keys():
+            self._recorder.note(f"GPU {uuid} is not there and is not sampled")
+        return reader
 
-    def _sample(self, add: Callable[[bool], None]) -> None:
-        add(True)
+    def _sample(self, reader: GpuReader | ProcessReader) -> None:
+        self._recorder.accept(reader.read(all_groups=True))
         ticks = Ticks(self._interval_s)
         while not self._stop.wait(ticks.wait_s()):
-            add(False)
-        add(True)
+            self._recorder.accept(reader.read())
+        self._recorder.accept(reader.read(all_groups=True))
         if ticks.missed:
             self._recorder.note(
                 f"{ticks.missed} of {ticks.missed + ticks.kept} samples were missed: "
                 f"the host was too busy or the driver too slow"
             )
 
-    def _add_gpus(self, reader: GpuReader, all_groups: bool) -> None:
-        self._recorder.accept(reader.read(self._gpus, self._interval_s, all_groups=all_groups))
-        self._recorder.unavailable(reader.nvml.unavailable)
-        for where, reason in reader.nvml.faults.items():
-            self._recorder.note(f"{where}: {reason}")
-        reader.nvml.faults.clear()
-
-    def _add_processes(self, reader: ProcessReader, known: set[int], _: bool) -> None:
-        begun, when, pids = time.perf_counter(), time.time(), dict(self._pids() or {})
-        for rank in sorted(pids.keys() - known):
-            device = SampledDevice(f"rank{rank}", rank, f"process of rank {rank}", rank)
-            self._recorder.add_device(device)
-            known.add(rank)
-        samples = reader.read(pids)
-        self._recorder.accept(Reading(when, 1e3 * (time.perf_counter() - begun), samples))
-
 
 class SeriesRecorder:
     """One cell's device series. Never raises: a full disk must not end a training."""
 
-    def __init__(
-        self, path: Path, interval_s: float, problems: list[str], stats: Path | None = None
-    ) -> None:
-        """``problems`` is shared with the owner, who may read it at any time."""
+    def __init__(self, path: Path, interval_s: float, stats: Path | None = None) -> None:
         self._path = path
         self._stats_path = stats
         self._stats: StatsLog | None = None
         self._interval_s = interval_s
-        self._problems = problems
         self._writer: DeviceSeriesWriter | None = None
         self._said: set[str] = set()
         self._alerts = DeviceAlerts()
@@ -181,35 +147,31 @@ class SeriesRecorder:
         except OSError as error:
             self._give_up(error)
 
-    def add_device(self, device: SampledDevice) -> None:
-        self._write(DeviceSeriesWriter.add_device, device)
-
     def accept(self, reading: Reading) -> None:
         """Record a reading and its events, with the alerts that they give rise to."""
+        for device in reading.new:
+            self._write(DeviceSeriesWriter.add_device, device)
         for uuid, events in reading.events.items():
             for event in events:
                 self.note(event.text)
-                if uuid in self._devices:
-                    self._alert(self._alerts.happened(reading.time, self._devices[uuid], event))
+                self._alert(self._alerts.happened(reading.time, self._devices[uuid], event))
         if reading.samples:
             self._write(DeviceSeriesWriter.append, reading.time, reading.samples, reading.cost_ms)
             self._write_stats(reading)
         for uuid, sample in reading.samples.items():
             if uuid in self._devices:
                 self._alert(self._alerts.check(reading.time, self._devices[uuid], sample))
+        for fault in reading.faults:
+            self.note(fault)
+        for metric in [metric for metric in reading.unavailable if metric not in self._said]:
+            self._said.add(metric)
+            self._write(DeviceSeriesWriter.unavailable, metric, reading.unavailable[metric])
 
     def note(self, problem: str) -> None:
         """Record a problem in words; the same words once."""
         if problem not in self._said:
             self._said.add(problem)
-            self._problems.append(problem)
             self._write(DeviceSeriesWriter.note, problem)
-
-    def unavailable(self, reasons: Mapping[str, str]) -> None:
-        """Record metrics that turned out not to be there."""
-        for metric in [metric for metric in reasons if metric not in self._said]:
-            self._said.add(metric)
-            self._write(DeviceSeriesWriter.unavailable, metric, reasons[metric])
 
     def close(self) -> None:
         self._write(DeviceSeriesWriter.close)
@@ -238,7 +200,7 @@ class SeriesRecorder:
 
     def _give_up(self, error: OSError) -> None:
         self._writer = None
-        self._problems.append(f"device samples are no longer recorded: {error}")
+        say(f"scalewise: device samples are no longer recorded: {error}")
 
 
 class Ticks:

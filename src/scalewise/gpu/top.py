@@ -78,8 +78,7 @@ def _frames(source: LiveFrames, interval_s: float) -> Iterator[Frame]:
 class LiveFrames:
     def __init__(self, interval_s: float) -> None:
         """Raises :class:`NvmlUnavailable` where there is no GPU."""
-        self._reader = GpuReader(open_nvml())
-        self._interval_s = interval_s
+        self._reader = GpuReader(open_nvml(), interval_s)
         self._devices = tuple(d.as_sampled() for d in self._reader.devices.values())
         self.title = f"driver {self._reader.nvml.driver_version()}"
         self._samples: dict[str, DeviceSample] = {}
@@ -93,11 +92,9 @@ class LiveFrames:
 
     def next(self, *, all_groups: bool = False) -> Frame:
         """A frame; what is read less often than at each reading is that of the last one."""
-        reader = self._reader
-        reading = reader.read(reader.devices, self._interval_s, all_groups=all_groups)
-        notes = [f"{where}: {reason}" for where, reason in reader.nvml.faults.items()]
-        reader.nvml.faults.clear()
-        notes += [event.text for event in itertools.chain(*reading.events.values())]
+        reading = self._reader.read(all_groups=all_groups)
+        events = itertools.chain(*reading.events.values())
+        notes = [*reading.faults, *(event.text for event in events)]
         stamp = datetime.fromtimestamp(reading.time).strftime("%H:%M:%S")
         self._notes.extend(f"{stamp} {note}" for note in notes)
         self._samples = {u: _filled(s, self._samples.get(u)) for u, s in reading.samples.items()}

@@ -17,7 +17,6 @@ from .identity import files_now as files_now
 from .identity import host_id as host_id
 from .identity import imported_modules as imported_modules
 from .identity import module_files as module_files
-from .identity import own_classes as own_classes
 from .identity import place_id as place_id
 from .identity import running_code as running_code
 from .identity import scalewise_version as scalewise_version

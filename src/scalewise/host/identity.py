@@ -128,8 +128,6 @@ SOURCE_SHA256 = "source_sha256"
 CLASS_FILES = "class_files"
 """In a ``code``: file of each module of the user's own that was imported, to its SHA-256."""
 _PACKAGE = Path(str(importlib.resources.files("scalewise")))
-_RECORDED_OTHERWISE = ("scalewise.", "torch.", "pytorch_lightning.", "lightning.pytorch.")
-"""Classes whose state a hash or a version tells."""
 _NOT_OWN = (_PACKAGE.parent, sysconfig.get_path("stdlib"))
 
 
@@ -170,11 +168,6 @@ def _is_own(name: str) -> bool:
     return not installed and not any(path.is_relative_to(place) for place in _NOT_OWN)
 
 
-def own_classes(plain: Mapping[str, Any]) -> tuple[str, ...]:
-    """The classes of the user's own that a cell's resolved configuration names."""
-    return tuple(sorted({t for t in _targets(plain) if not t.startswith(_RECORDED_OTHERWISE)}))
-
-
 def code_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """How two fingerprints differ, a line each. A class file that one lacks is no difference."""
     there, here = was.get(SOURCE_SHA256), now.get(SOURCE_SHA256)
@@ -188,18 +181,6 @@ def code_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str
 
 def _short(told: object) -> str:
     return str(told)[:10] if told else "unknown"
-
-
-def _targets(plain: object) -> Iterator[str]:
-    if isinstance(plain, Mapping):
-        target = plain.get("_target_")
-        if isinstance(target, str) and "." in target:
-            yield target
-        for value in plain.values():
-            yield from _targets(value)
-    elif isinstance(plain, (list, tuple)):
-        for value in plain:
-            yield from _targets(value)
 
 
 def module_files(modules: Iterable[str], search: Sequence[str] | None = None) -> dict[str, str]:

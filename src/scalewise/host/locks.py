@@ -63,10 +63,6 @@ class FileLock:
         _LOCKS.add(self)
 
     @property
-    def held(self) -> bool:
-        return self._descriptor is not None
-
-    @property
     def descriptors(self) -> tuple[int, ...]:
         """Descriptors of the lock: a process that inherits one holds it, too. None while free."""
         return () if self._descriptor is None else (self._descriptor,)

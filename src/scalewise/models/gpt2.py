@@ -19,7 +19,6 @@ from scalewise.models.parts import (
     TokenAccuracy,
     block_flops,
     check_at_least,
-    check_heads,
     linear_flops,
 )
 
@@ -89,7 +88,6 @@ class Gpt2(nn.Module):
         dropout: BelowOne = 0.0,
     ) -> None:
         super().__init__()
-        check_heads(width, heads)
         self.vocabulary_size = vocabulary_size
         self.context_length = context_length
         self.width = width

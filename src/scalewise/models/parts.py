@@ -93,6 +93,7 @@ class SelfAttention(nn.Module):
 
     def __init__(self, width: int, heads: int, dropout: float, *, causal: bool) -> None:
         super().__init__()
+        require("width", width, width % heads == 0, f"a multiple of heads ({heads})")
         self.heads = heads
         self.dropout = dropout
         self.causal = causal
@@ -166,8 +167,3 @@ def sinusoidal_positions(tokens: int, width: int) -> Tensor:
     table[:, 0::2] = torch.sin(position * frequency)
     table[:, 1::2] = torch.cos(position * frequency[: width // 2])
     return table
-
-
-def check_heads(width: int, heads: int) -> None:
-    """Refuse a width that attention cannot divide among its heads."""
-    require("width", width, width % heads == 0, f"a multiple of heads ({heads})")

@@ -12,7 +12,6 @@ from scalewise.models.parts import (
     EncoderLayer,
     Regression,
     block_flops,
-    check_heads,
     linear_flops,
     sinusoidal_positions,
 )
@@ -41,7 +40,6 @@ class SeriesTransformer(SeriesRegression):
         dropout: BelowOne = 0.0,
     ) -> None:
         super().__init__()
-        check_heads(width, heads)
         self.features = features
         self.window = window
         self.width = width

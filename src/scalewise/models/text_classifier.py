@@ -17,7 +17,6 @@ from scalewise.models.parts import (
     EncoderLayer,
     block_flops,
     check_at_least,
-    check_heads,
     linear_flops,
     sinusoidal_positions,
 )
@@ -98,7 +97,6 @@ class TextClassifier(Classification):
         positions: Literal["sinusoidal", "learned"] = "sinusoidal",
     ) -> None:
         super().__init__()
-        check_heads(width, heads)
         self.vocabulary_size = vocabulary_size
         self.max_tokens = max_tokens
         self.classes = classes
@@ -122,8 +120,7 @@ class TextClassifier(Classification):
 
     def flops_per_sample(self) -> float:
         """One text of ``max_tokens`` words, padding included: it is computed like any word."""
-        block = block_flops(self.max_tokens, self.width, self.feedforward_width)
-        return float(len(self.layers) * block + linear_flops(self.width, self.classes))
+        return sum(unit.flops for unit in self.pipeline_units())
 
     def pipeline_units(self) -> list[Unit]:
         """The embedding, each layer, and the head."""

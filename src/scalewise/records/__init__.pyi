@@ -124,7 +124,6 @@ from .steps import load_profiles as load_profiles
 from .steps import read_shard as read_shard
 from .steps import read_steps as read_steps
 from .steps import save_profile as save_profile
-from .steps import trace_name as trace_name
 from .steps import write_shard as write_shard
 from .validation import DataError as DataError
 from .validation import build as build

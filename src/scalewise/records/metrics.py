@@ -85,21 +85,15 @@ class MetricRow:
     validation, an epoch), batches that could not be counted."""
 
 
-class MetricsWriter:
+class MetricsWriter(LineWriter):
     """Appends :class:`MetricRow` lines."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.rows = 0
-        self._lines = LineWriter(path)
+    rows = 0
 
     def append(self, row: MetricRow) -> None:
         values = {k: finite_or_none(v) for k, v in row.values.items()}
-        self._lines.write({**vars(row), "values": values})
+        self.write({**vars(row), "values": values})
         self.rows += 1
-
-    def close(self) -> None:
-        self._lines.close()
 
 
 def read_metrics(path: Path) -> list[MetricRow]:

@@ -129,7 +129,7 @@ class DeviceSeries:
         ]
 
 
-class DeviceSeriesWriter:
+class DeviceSeriesWriter(LineWriter):
     """Appends samples of a host's devices under one header."""
 
     def __init__(
@@ -141,8 +141,8 @@ class DeviceSeriesWriter:
         devices: tuple[SampledDevice, ...],
         unavailable: Mapping[str, str],
     ) -> None:
-        self._lines = LineWriter(path)
-        self._lines.write(
+        super().__init__(path)
+        self.write(
             {
                 "schema_version": SCHEMA_VERSION,
                 "host": host,
@@ -161,26 +161,23 @@ class DeviceSeriesWriter:
         for sample in samples.values():
             plain = to_plain(sample)
             rows.append({k: v for k, v in plain.items() if v is not None})
-        self._lines.write({"time": when, "cost_ms": cost_ms, "devices": rows})
+        self.write({"time": when, "cost_ms": cost_ms, "devices": rows})
 
     def add_device(self, device: SampledDevice) -> None:
         """A device that was not there when the header was written (a process started late)."""
-        self._lines.write({"time": time.time(), "device": to_plain(device)})
+        self.write({"time": time.time(), "device": to_plain(device)})
 
     def note(self, problem: str) -> None:
         """Record in words something that happened to the series (a device was lost, ...)."""
-        self._lines.write({"time": time.time(), "problem": problem})
+        self.write({"time": time.time(), "problem": problem})
 
     def alert(self, alert: Alert) -> None:
         """Record a condition that a person should look at."""
-        self._lines.write({"time": alert.time, "alert": to_plain(alert)})
+        self.write({"time": alert.time, "alert": to_plain(alert)})
 
     def unavailable(self, metric: str, reason: str) -> None:
         """Record that a metric stopped being available after the header was written."""
-        self._lines.write({"time": time.time(), "unavailable": {metric: reason}})
-
-    def close(self) -> None:
-        self._lines.close()
+        self.write({"time": time.time(), "unavailable": {metric: reason}})
 
 
 def read_device_series(path: Path) -> DeviceSeries:

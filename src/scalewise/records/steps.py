@@ -372,11 +372,6 @@ class WindowProfile:
     missing: Mapping[str, str] = field(default_factory=dict)
 
 
-def trace_name(rank: int) -> str:
-    """File name of a rank's Chrome trace within the cell's folder ``profile``."""
-    return f"rank{rank}.trace.json.gz"
-
-
 def save_profile(folder: CellFolder, profile: WindowProfile) -> None:
     """Write ``profile/rank<r>.json``, atomically."""
     save_json(folder.profile_path / f"rank{profile.rank}.json", profile)

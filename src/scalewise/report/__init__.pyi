@@ -2,7 +2,6 @@ from .advice import advise as advise
 from .builder import build as build
 from .builder import build_comparison as build_comparison
 from .builder import print_console as print_console
-from .builder import report_folder as report_folder
 from .builder import report_sections as report_sections
 from .comparison_tables import comparison_section as comparison_section
 from .comparison_tables import side_by_side as side_by_side

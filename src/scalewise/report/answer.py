@@ -237,7 +237,7 @@ def _cause(analysis: Analysis, pair: Pair) -> str:
 
 def next_step(analysis: Analysis, pair: Pair) -> str:
     """What to do next, and what it gains at most; empty where nothing measured asks for it."""
-    verdict, found = pair.verdict, _first_remedy(analysis, pair.multi)
+    verdict, found = pair.verdict, _remedies(analysis)[pair.multi.config_id]
     if verdict in ("ceiling", "undecided"):
         again = verdict == "undecided" and pair.judgement.verdict != "undecided"
         return "Next: measure again on a quiet host." if again else ""
@@ -293,23 +293,15 @@ def to_decide(analysis: Analysis) -> Iterator[str]:
         yield f"{lead}: scalewise resume {folder_to_type(analysis)}{extend}{more}."
 
 
-def _first_remedy(analysis: Analysis, config: Configuration) -> tuple[LostTime, Remedy] | None:
-    """Against the largest loss that something helps against, with the one override to try."""
-    known = _first_remedies(analysis)
-    if config.config_id not in known:
-        found = (
-            (loss, untried)
-            for loss in worth_saying(analysis.budget(config))
-            if (untried := _untried(analysis, config, remedy(config, loss)))
-        )
-        known[config.config_id] = next(found, None)
-    return known[config.config_id]
-
-
 @functools.lru_cache(maxsize=1)
-def _first_remedies(_analysis: Analysis) -> dict[str, tuple[LostTime, Remedy] | None]:
-    """Those found so far, by ``config_id``: each is looked for among all rows."""
-    return {}
+def _remedies(analysis: Analysis) -> dict[str, tuple[LostTime, Remedy] | None]:
+    """Against the largest loss of each that something helps against, with the override to try."""
+    found: dict[str, tuple[LostTime, Remedy] | None] = {}
+    for config in analysis.measured:
+        losses = worth_saying(analysis.budget(config))
+        each = ((loss, _untried(analysis, config, remedy(config, loss))) for loss in losses)
+        found[config.config_id] = next(((loss, way) for loss, way in each if way), None)
+    return found
 
 
 def _untried(analysis: Analysis, config: Configuration, found: Remedy) -> Remedy | None:
@@ -355,7 +347,7 @@ def _gain(analysis: Analysis, config: Configuration, loss: LostTime, what: Remed
 
 def _commands(analysis: Analysis) -> Iterator[str]:
     for pair in analysis.pairs if command(analysis) else ():
-        found = _first_remedy(analysis, pair.multi)
+        found = _remedies(analysis)[pair.multi.config_id]
         override = _paired(analysis, found[1].overrides[0]) if found and found[1].overrides else ""
         if override and override in next_step(analysis, pair):
             yield command(analysis, override)
@@ -394,7 +386,7 @@ def _of_one(analysis: Analysis, config: Configuration) -> Iterator[str]:
     budget = analysis.budget(config)
     if budget is None:
         return
-    found = _first_remedy(analysis, config)
+    found = _remedies(analysis)[config.config_id]
     if found is not None and found[0].is_limit:
         gain = f"wins back {_gain(analysis, config, *found)}, {_SHORT[found[0].cause]}"
         yield f"Next: {_deed(analysis, found[1])} ({gain})."

@@ -15,16 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from scalewise.analysis import (
-    BEST,
-    CAUSE_WORDS,
-    Analysis,
-    Comparison,
-    LossBudget,
-    LossCause,
-    analyse,
-    load_sweep,
-)
+from scalewise.analysis import BEST, CAUSE_WORDS, Analysis, Comparison, LossBudget, LossCause
 from scalewise.config import ConfigError
 from scalewise.host import plural
 from scalewise.records import SweepFolder, write_atomically
@@ -55,6 +46,7 @@ from scalewise.report.plots import report_plots, write_plots
 from scalewise.report.run_facts import head, provenance, trackers, unfinished
 from scalewise.report.scaling_tables import anatomy, cost, resources, same_in_every_row, scaling
 from scalewise.report.sections import (
+    NOTES,
     Block,
     Column,
     Lines,
@@ -71,8 +63,6 @@ from scalewise.report.sections import (
 )
 from scalewise.report.study_tables import alternative, averages, investment, rehearsed, sizes
 
-Source = Analysis | Path | str
-"""A sweep: its analysis, or its folder or archive."""
 _TITLE = "Do more devices pay?"
 _SEARCHED, _SCORED = "Which is best by {}?", "How good is it by {}?"
 _RESULTS = "results.json"
@@ -85,7 +75,6 @@ class ReportFiles:
     """The files that :func:`build` wrote."""
 
     replaced: bool
-    invalid: bool
     markdown: Path
     """The first page."""
     details: Path
@@ -96,14 +85,6 @@ class ReportFiles:
     plots: tuple[Path, ...]
     problems: tuple[str, ...] = ()
     """Plots that could not be written, one line each."""
-
-
-def analysis_of(sweep: Source) -> Analysis:
-    """Analyse a sweep, unless its analysis is given.
-
-    Raises :class:`~scalewise.records.RecordError` if the sweep has no cell.
-    """
-    return sweep if isinstance(sweep, Analysis) else analyse(load_sweep(sweep))
 
 
 def report_folder(analysis: Analysis, out: Path | None) -> Path:
@@ -118,9 +99,8 @@ def own_folder(path: Path) -> Path:
     return path
 
 
-def report_sections(sweep: Source) -> list[Section]:
+def report_sections(analysis: Analysis) -> list[Section]:
     """The sections of details.md, in their order, without empty ones."""
-    analysis = analysis_of(sweep)
     parts = (
         head, in_detail, rehearsed, metrics, sizes, averages, cost, investment, alternative, losses,
         decisions, repeats, sent, scaling, resources, anatomy, communication, profiles, examined,
@@ -129,31 +109,22 @@ def report_sections(sweep: Source) -> list[Section]:
     return [section for part in parts if (section := part(analysis)).blocks]
 
 
-def build(sweep: Source, out: Path | None = None) -> ReportFiles:
+def build(analysis: Analysis, out: Path | None = None) -> ReportFiles:
     """Write report.html, report.md, details.md, PNG plots, JSON and CSV into ``<sweep>/report/``.
 
-    An earlier report is replaced. ``out`` is another folder for it. Raises RecordError if the sweep
-    has no cell, :class:`ConfigError` where ``out`` has other files, and OSError where none can be
-    written.
+    An earlier report is replaced. ``out`` is another folder for it. Raises :class:`ConfigError`
+    where it has other files, and OSError where none can be written.
     """
     if out is not None:
         _check_report_folder(out, _RESULTS)
-    analysis = analysis_of(sweep)
     folder = report_folder(analysis, out)
     folder.mkdir(parents=True, exist_ok=True)
     replaced = (folder / _RESULTS).exists()
     drawn, problems = write_plots(report_plots(analysis), folder)
-    files = ReportFiles(
-        replaced,
-        bool(analysis.invalid),
-        folder / "report.md",
-        folder / "details.md",
-        folder / "report.html",
-        folder / _RESULTS,
-        folder / "results.csv",
-        tuple(folder / name for name in drawn),
-        tuple(problems),
-    )
+    names = ("report.md", "details.md", "report.html", _RESULTS, "results.csv")
+    first, details, html, results, rows = (folder / name for name in names)
+    plots = tuple(folder / name for name in drawn)
+    files = ReportFiles(replaced, first, details, html, results, rows, plots, tuple(problems))
     whole, objective = report_sections(analysis), searched(analysis)
     searched_for = _SEARCHED if len(analysis.measured) > 1 else _SCORED
     title = searched_for.format(objective.metric) if objective else _TITLE
@@ -190,9 +161,8 @@ def build_comparison(
     return page_path
 
 
-def print_console(sweep: Source, console: Console | None = None, *, verbose: bool = False) -> None:
+def print_console(analysis: Analysis, console: Console, *, verbose: bool = False) -> None:
     """Print the answer to a terminal; ``verbose``: below tables, losses and remarks."""
-    analysis, console = analysis_of(sweep), console or Console()
     if verbose:
         console_module.show(report_sections(analysis), console)
     parts = (head, unfinished, answers, trackers)
@@ -229,16 +199,6 @@ _MOST_CAUSES = 5
 """Causes of loss with a column of their own; the others share one."""
 _MOST_LINES = 6
 """Lines of a list; details.md has the others."""
-_MEANINGS = {
-    "cell": "one training run",
-    "speedup": "samples/s over those of one device",
-    "efficiency": "samples/s of N devices over N times those of one",
-    "imbalance": "ranks arrive at different times",
-    "exposed transfer": "gradients still travel, nobody is late, and nothing is left to compute",
-    "compute that did not shrink": "forward and backward beyond their share of one device's",
-    "long steps": "what steps over three medians cost",
-}
-"""Words of the page, each in one clause."""
 
 
 def front_page(analysis: Analysis) -> list[Section]:
@@ -261,7 +221,7 @@ def front_page(analysis: Analysis) -> list[Section]:
 
 
 def _explained(sections: Sequence[Section]) -> Iterator[Section]:
-    left = dict(_MEANINGS)
+    left = dict(NOTES["meanings"])
     for one in sections:
         text = markdown("", [one])
         used = [word for word in left if re.search(rf"\b{word}", text, re.IGNORECASE)]
@@ -307,7 +267,7 @@ def _scaling(analysis: Analysis) -> Section:
         return whole
     found = whole.table("scaling")
     title, gone = ("Speed", "verdict") if searched(analysis) else (whole.title, "seed_label")
-    kept = (i for i, column in enumerate(found.columns) if column.key not in (gone, "seed_label"))
+    kept = (i for i, column in enumerate(found.columns) if column.key != gone)
     note = "In brackets are 95 % intervals over runs."
     pictures = (one for one in whole.blocks if isinstance(one, Picture))
     same = lines(same_in_every_row(analysis), "plain")
@@ -338,14 +298,10 @@ def _losses(analysis: Analysis) -> Section:
         *(Column(c, CAUSE_WORDS[c], "ms", partial(lost_ms, cause=c)) for c in shown),
         Column("rest", "rest", "ms", rest_ms),
     )
-    note = (
-        "A row leads from the *ideal* step to the measured one. Ideal is the step of one device "
-        "for the samples that each device has; without a baseline, the step's own work."
-    )
     return section(
         "losses",
         "Where the time of a step goes",
-        table("losses", columns, rows, note),
+        table("losses", columns, rows, NOTES["front_losses"]),
         Picture("step_anatomy.png", "Mean time of each part of a step"),
     )
 

@@ -49,6 +49,7 @@ from scalewise.host import from_here, plural
 from scalewise.report.export import FORMAT_VERSION, configuration_as_plain, rows_csv
 from scalewise.report.findings import folder_to_type
 from scalewise.report.sections import (
+    NOTES,
     Block,
     Column,
     Section,
@@ -72,15 +73,8 @@ def comparison_section(comparison: Comparison) -> Section:
     blocks: list[Block] = [lines(_ratio_lines(comparison), "plain")]
     learned = [_learned(match, a, b) for match in comparison.matches if match.learned]
     if learned:
-        blocks += [lines([_LEARNED], "faint"), *learned]
+        blocks += [lines([NOTES["learned"]], "faint"), *learned]
     return section("ratio", f"{b} over {a}", *blocks)
-
-
-_LEARNED = (
-    "What was learned: last values, and best ones that are not the last; means over seeds. "
-    "Differences are seed by seed where both sides have the same ones. In brackets is a 95 % "
-    "interval of each on its own."
-)
 
 
 def _learned(match: Match, a: str, b: str) -> Table:
@@ -151,7 +145,9 @@ def side_by_side(analyses: Sequence[Analysis], ratios: Sequence[Comparison]) -> 
     letters = sides(len(analyses))
     head = lines((_sweep_line(*one) for one in zip(letters, analyses, strict=True)), "plain")
     found = workloads(analyses)
-    parts = [section("sides", "Folders", head, lines([_LEGEND] if found else [], "faint"))]
+    parts = [
+        section("sides", "Folders", head, lines([NOTES["side_by_side"]] if found else [], "faint"))
+    ]
     parts += [*map(comparison_section, ratios), *map(_work, found)]
     shared = {id(entry.config) for one in found for entry in one.entries}
     alone = [
@@ -168,12 +164,6 @@ def side_by_side(analyses: Sequence[Analysis], ratios: Sequence[Comparison]) -> 
     advice = [*map(_advice, found), *_next(found)] or [none]
     parts.append(section("advice", "What to take", lines(advice, "plain")))
     return [part for part in parts if part.blocks]
-
-
-_LEGEND = (
-    "Speedup, efficiency and verdict are over one device of the same folder; "
-    "in brackets are 95 % intervals over runs."
-)
 
 
 def _together(analyses: Sequence[Analysis]) -> list[ConcurrentTraining]:

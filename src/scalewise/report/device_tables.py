@@ -35,6 +35,7 @@ from scalewise.records import (
     to_plain,
 )
 from scalewise.report.sections import (
+    NOTES,
     Column,
     Note,
     Read,
@@ -43,6 +44,7 @@ from scalewise.report.sections import (
     Verbatim,
     by_text,
     cut,
+    explained,
     figure_columns,
     lines,
     section,
@@ -50,13 +52,6 @@ from scalewise.report.sections import (
     words,
 )
 from scalewise.report.study_tables import bounded
-
-_MEMORY_NOTE = (
-    "MiB are means over the samples inside a run, and ± is their standard deviation there, both "
-    "means over runs; neither is a doubt over runs. *Balance* is the memory CV of the devices' "
-    "means over runs, and says nothing of load. Where runs differ in which device holds more, it "
-    "lies below the memory CV under *Load balance*, the mean of the runs' own CVs."
-)
 
 
 @dataclass(frozen=True)
@@ -94,7 +89,7 @@ def device_memory(config: Configuration) -> tuple[DeviceMemory, ...]:
 def devices(analysis: Analysis) -> Section:
     """Memory of each device, as ``gpu_summary.txt`` has it."""
     return section(
-        "devices", "Devices", Verbatim(memory_summary(analysis).rstrip()), Note(_MEMORY_NOTE)
+        "devices", "Devices", Verbatim(memory_summary(analysis).rstrip()), Note(NOTES["devices"])
     )
 
 
@@ -131,21 +126,6 @@ def _equals(cv: float) -> str:
 _MOST_RUNS = 40
 """Runs with a row of their own."""
 
-_GRADES_NOTE = (
-    "*Grade* is of the mean over runs ("
-    + ", ".join(f"{name} below {below:g} %" for name, below in GRADES.items() if below < math.inf)
-    + ", else poor). The slowest rank, and how far it is behind, are of the worst run. "
-    "Memory balance says nothing about load under DDP: every replica holds the same parameters, "
-    "gradients and optimizer state, so memory is equal even while one rank keeps the others "
-    "waiting. "
-)
-_NOR_DOES = {
-    True: "Nor does CPU time: it is lower wherever a rank waits, be it for another rank, for its "
-    "loader or for a core.",
-    False: "Utilisation does not show it either: a rank that waits in a collective reads 100 %.",
-}
-"""Why the CVs beside that of arrival do not judge load; by whether all rows ran on CPUs."""
-
 
 def load_balance(analysis: Analysis) -> Section:
     """The means, then every run in the order in which they began, then what to do."""
@@ -162,7 +142,9 @@ def load_balance(analysis: Analysis) -> Section:
 
 def _balance_table(analysis: Analysis) -> Table:
     """CV across ranks of arrival with its grade, the worst run, and CVs of what does not tell."""
-    cpu = all(c.is_cpu for c in analysis.measured)
+    on_cpu = all(c.is_cpu for c in analysis.measured)
+    grades = [f"{name} below {below:g} %" for name, below in GRADES.items() if below < math.inf]
+    note = explained("balance", {"grade", "cpu" if on_cpu else "gpu"})
     name, memory, utilization, power, arrival = figure_columns("balance")
 
     def graded(row: Row) -> str | None:
@@ -184,7 +166,7 @@ def _balance_table(analysis: Analysis) -> Table:
         power,
     )  # fmt: skip
     balanced = [row for row in measured_rows(analysis) if _worst_balance(row.config)]
-    return table("balance", columns, balanced, _GRADES_NOTE + _NOR_DOES[cpu])
+    return table("balance", columns, balanced, note.format(grades=", ".join(grades)))
 
 
 def _worst_balance(config: Configuration) -> LoadBalance | None:
@@ -238,27 +220,6 @@ def _advice(analysis: Analysis) -> Iterator[str]:
             yield f"{config.label} ({graded}): {said}"
 
 
-_EXPLAINED = {
-    "exposed_ms": "*Exposed* is measured in every step of the timed cells: from the last gradient "
-    "bucket ready to the end of backward.",
-    "total_ms": "*Total* and *overlapped* are measured by a profiler in a cell of its own, whose "
-    "times are in no other table. Intervals of collectives are merged, so that streams are not "
-    "counted twice; waiting inside a collective is included.",
-    "on_against_off_ms": "*On against off* is how much longer a step with reduction takes than one "
-    "without, in the profiled cell. It is the exposed part and what comes *before the last "
-    "gradient*: computation that runs slower beside a collective, and DDP's scaling and copying of "
-    "gradients.",
-    "expected_ms": "*Expected* is what the doctor's all-reduce takes for the same buckets with "
-    "nothing beside them.",
-    "achieved_bus": "Bus bandwidth is bytes x 2(n-1)/n over time: achieved during the *transfer*, "
-    "which is each collective on the rank that came to it last (where ranks ran different "
-    "ones: all of the rank that waits least), beside computation.",
-    "doctor_bus": "The *doctor's* is that of its all-reduce at the mean size of a bucket, alone.",
-    "ratio": "*Compute over communication* is forward, backward and optimizer over all of it, by "
-    "the profiler's window or the doctor's curve; over what is exposed it is an upper bound.",
-    "serial": "*Amdahl's serial fraction* is Karp and Flatt's, of the speedup.",
-}
-
 _LONGEST_NAME = 60
 """Letters of a kernel's name: it may have hundreds, most of them types of its arguments."""
 _MIB = 2**20
@@ -266,7 +227,6 @@ _MIB = 2**20
 
 def communication(analysis: Analysis) -> Section:
     costs = _cost_table(analysis)
-    said = [text for key, text in _EXPLAINED.items() if key in {c.key for c in costs.columns}]
     missing = (
         (config.label, f"no {name}: {why}")
         for config, cost in _costs(analysis)
@@ -276,7 +236,7 @@ def communication(analysis: Analysis) -> Section:
         "communication",
         "Communication",
         costs,
-        Note(" ".join(said) if costs.rows else ""),
+        Note(explained("communication", {c.key for c in costs.columns}) if costs.rows else ""),
         lines(by_text(missing, "configuration")),
     )
 

@@ -9,6 +9,7 @@ from operator import itemgetter
 from scalewise.analysis import Analysis, number
 from scalewise.records import Backend, DoctorReport, RankMeasurements, Timing
 from scalewise.report.sections import (
+    NOTES,
     Column,
     Line,
     Section,
@@ -20,11 +21,6 @@ from scalewise.report.sections import (
     words,
 )
 
-_BANDWIDTHS = (
-    "algorithm bandwidth: bytes / time. Bus bandwidth: times 2(n-1)/n for all-reduce, "
-    "(n-1)/n for all-gather and reduce-scatter, 1 for broadcast.",
-    "Spread: (slowest - fastest repetition) / median. GB/s: 10^9 bytes a second.",
-)
 _BACKENDS: tuple[Backend, ...] = ("nccl", "gloo")
 
 
@@ -38,7 +34,7 @@ def doctor_sections(report: DoctorReport) -> list[Section]:
     collectives = (_collectives(report, backend) for backend in _BACKENDS)
     tables = _host(report), _devices(report), _pairs(report), *collectives
     return [
-        section("doctor_tables", "", *tables, lines(_BANDWIDTHS, "faint")),
+        section("doctor_tables", "", *tables, lines(NOTES["bandwidths"], "faint")),
         section("doctor_missing", "Not measured", lines(_missing(report), "plain")),
         section(
             "doctor_findings",
@@ -174,7 +170,7 @@ def examined(analysis: Analysis) -> Section:
         lines(_doctor_lines(report)),
         lines(_missing(report), where="page"),
         *(replace(one, where="page") for one in (_devices(report), _pairs(report), *each)),
-        lines(_BANDWIDTHS, "faint", "page"),
+        lines(NOTES["bandwidths"], "faint", "page"),
     )
 
 

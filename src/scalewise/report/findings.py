@@ -38,6 +38,7 @@ from scalewise.analysis import (
 from scalewise.config import pasteable
 from scalewise.host import from_here, plural
 from scalewise.report.sections import (
+    NOTES,
     Column,
     Note,
     Section,
@@ -270,9 +271,7 @@ def remarks(analysis: Analysis) -> Section:
         "remarks",
         "Remarks",
         lines(map(str, remark_lines(analysis))),
-        Note("*Invalid* figures mean nothing, an *undecided* verdict needs a quiet host, a *doubt* "
-             "is weighed with the figure, a *note* says what it is. Where processes, memory and "
-             "stalls have no remark, nothing was found."),
+        Note(NOTES["remarks"]),
     )  # fmt: skip
 
 
@@ -296,8 +295,7 @@ def metrics(analysis: Analysis) -> Section:
         "What was learned",
         lines(ranked_in_brief(analysis)),
         table("metrics", columns, rows),
-        Note("Means over seeds; repeats of one seed are one sample. *Best* is the mean of the best "
-             "values of the runs, and not the value of the best run."),
+        Note(NOTES["metrics"]),
     )  # fmt: skip
 
 

@@ -22,42 +22,18 @@ from scalewise.analysis import (
 from scalewise.host import plural
 from scalewise.records import PHASES
 from scalewise.report.sections import (
+    NOTES,
     Column,
     Picture,
     Section,
     Table,
+    explained,
     figure_columns,
     lines,
     section,
     table,
     words,
 )
-
-_SCALING_NOTE = (
-    "Samples/s are global, over the time of the slowest rank, without warm-up: the geometric mean "
-    "of runs. In brackets is a 95 % interval over runs (Student's t on logarithms). A ratio is "
-    "taken within each round, then over rounds (Student's t of the pairs' logarithms); of runs "
-    "that share no round it is Welch's. "
-    "Each line is at 95 % on its own: of 20 such lines one may be wrong. "
-    "Runs that are *equal* may owe that to a shared seed, and bound nothing. The *study's label* "
-    "looks at the point alone: beneficial from 1.1, marginal from 0.95, else single."
-)
-
-_ANATOMY_NOTE = (
-    "Exposed communication runs from the last gradient bucket ready to the end of backward, "
-    "waiting for the slowest rank included. Host and device clocks are never added together. These "
-    "are arithmetic means over runs and ranks, whose parts add up to the step. They are of the "
-    "steps whose phases were marked (of many one in eight), which marks make longer. *step (ms)* "
-    "above is of all timed steps, of the slowest rank, and the geometric mean of runs."
-)
-
-_RESOURCES_NOTES = {
-    False: "On a GPU *peak memory* is the allocator's, of the rank that needed most, *memory used* "
-    "the mean of the whole device, and *utilisation* the time with any kernel.",
-    True: "On a CPU *peak memory* and *memory used* are resident memory, of the rank that needed "
-    "most and on average, and *utilisation* is the share of a core.",
-}
-"""By whether a row ran on a CPU."""
 
 
 def scaling(analysis: Analysis) -> Section:
@@ -75,7 +51,7 @@ def scaling(analysis: Analysis) -> Section:
         "scaling",
         "Scaling",
         lines(same_in_every_row(analysis), "faint"),
-        table("scaling", columns, measured_rows(analysis), _SCALING_NOTE),
+        table("scaling", columns, measured_rows(analysis), NOTES["scaling"]),
         Picture("throughput.png", "Throughput with 95 % intervals over runs"),
         Picture("speedup_efficiency.png", "Speedup and efficiency with 95 % intervals"),
     )
@@ -160,8 +136,7 @@ def resources(analysis: Analysis) -> Section:
         unit="J per 1,000 samples",
         read=lambda row: (joules := energy.read(row)) and joules.scaled(1e-3),
     )
-    kinds = sorted({config.is_cpu for config in analysis.measured})
-    note = " ".join(_RESOURCES_NOTES[is_cpu] for is_cpu in kinds)
+    note = explained("resources", {"cpu" if c.is_cpu else "gpu" for c in analysis.measured})
     made = table("resources", [*columns.values()], rows, note)
     return section("resources", "Time and resources", made)
 
@@ -185,21 +160,10 @@ def anatomy(analysis: Analysis) -> Section:
     return section(
         "anatomy",
         "Anatomy of a step (mean ms)",
-        table("anatomy", columns, rows, _ANATOMY_NOTE),
+        table("anatomy", columns, rows, NOTES["anatomy"]),
         Picture("step_anatomy.png", "Where the time of a step goes"),
     )
 
-
-_USD_NOTE = (
-    "USD are of the timed steps alone: start-up, warm-up, devices of the host that stand idle, "
-    "storage and traffic are not in it, and a list price is not what you pay "
-    "(`+hardware.price=...` gives your own). "
-)
-_COST_NOTE = (
-    "*Cost of a sample* is over that on the single device: 1 / efficiency at one price. "
-    "Verdicts weigh time, not money: from an efficiency of 0.5 on, devices that *pay* may "
-    "cost twice as much a sample."
-)
 
 _SAID_BY_THE_SPEEDUP = 2
 """Devices up to which a speedup over one is all there is to say."""
@@ -213,9 +177,7 @@ def cost(analysis: Analysis) -> Section:
 def _cost_table(analysis: Analysis) -> Table:
     made = table("cost", figure_columns("cost"), measured_rows(analysis))
     keys = {column.key for column in made.columns}
-    priced = "usd_per_million_samples" in keys
-    note = (_USD_NOTE if priced else "") + _COST_NOTE
-    return replace(made, rows=made.rows if len(keys) > 1 else (), note=note)
+    return replace(made, rows=made.rows if len(keys) > 1 else (), note=explained("cost", keys))
 
 
 def price_lines(analysis: Analysis, lacking: str = "no cost in USD") -> list[str]:

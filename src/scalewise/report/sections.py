@@ -7,9 +7,11 @@ alone are Markdown; they are constants of this room and hold nothing from a reco
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+import tomllib
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Final, Literal
 
 from scalewise.analysis import MISSING, Figure, Row, grouped, shown_on, written
 from scalewise.host import plural
@@ -19,6 +21,16 @@ Where = Literal["both", "page", "screen"]
 Tone = Literal["list", "plain", "faint", "alarm", "place", "answer"]
 """``answer``: the lines of one configuration, its verdict first."""
 Read = Callable[[Any], Any]
+
+NOTES: Final[Mapping[str, Any]] = tomllib.loads(
+    Path(__file__).with_name("notes.toml").read_text(encoding="utf-8")
+)
+"""What is explained below tables, by their keys, and in lines of our own."""
+
+
+def explained(table: str, keys: Collection[str]) -> str:
+    """The note of a table that may lack columns: what it says of those ``keys``."""
+    return " ".join(text for key, text in NOTES[table].items() if key in keys)
 
 
 @dataclass(frozen=True)

@@ -32,13 +32,15 @@ from scalewise.analysis import (
     measured_rows,
     p_words,
 )
+from scalewise.config import ConfigError
 from scalewise.records import DeviceSeries, SampledDevice, cv_percent, cv_text, grade
 from scalewise.report import export, findings, plots
 from scalewise.report.answer import reasons
-from scalewise.report.builder import Source, analysis_of, own_folder, report_folder, write_text
+from scalewise.report.builder import own_folder, report_folder, write_text
 from scalewise.report.device_tables import DeviceMemory, device_memory
 from scalewise.report.plots import Draw, speedup_efficiency, throughput
 from scalewise.report.sections import (
+    NOTES,
     Column,
     Note,
     Read,
@@ -62,17 +64,9 @@ _LATEX = {
 
 _WIDTH = 96
 
-_COMPARISON_NOTE = (
-    "Global samples/s, mean over runs with 95 % intervals. Recommendation is the published "
-    "rule (speedup of 1.1 or more beneficial, 0.95 or more marginal, else single), which "
-    "looks at neither the number of devices nor the doubt; the verdict needs its whole "
-    "interval and an efficiency of at least 0.5. *p* is of the two-sided t test of pairs that the "
-    "speedup is 1."
-)
-
 
 def build_study(
-    sweep: Source,
+    analysis: Analysis,
     report_to: Path | None = None,
     *,
     warmup_epochs: int = 1,
@@ -81,10 +75,10 @@ def build_study(
     """Write every file that the sweep's records can fill into ``study`` of ``report_to``.
 
     Returns their paths, and a line for each plot that could not be written. The first
-    ``warmup_epochs`` are in no epoch time; no ``datasets`` are all of them. Raises RecordError
-    where there is no cell at all, and ValueError for a data set that the sweep does not have.
+    ``warmup_epochs`` are in no epoch time; no ``datasets`` are all of them. Raises ConfigError
+    for a data set that the sweep does not have.
     """
-    analysis = _select(analysis_of(sweep), datasets)
+    analysis = _select(analysis, datasets)
     folder = own_folder(report_folder(analysis, report_to) / "study")
     folder.mkdir(parents=True, exist_ok=True)
     for stale in folder.iterdir():
@@ -113,7 +107,7 @@ def _select(analysis: Analysis, datasets: Sequence[str]) -> Analysis:
     known = sorted({name for c in analysis.configurations if (name := c.name("dataset"))})
     if unknown := [name for name in datasets if name not in known]:
         allowed = ", ".join(known) or "none ran"
-        raise ValueError(f"--datasets: found {unknown[0]!r}; allowed: {allowed}")
+        raise ConfigError(f"--datasets: found {unknown[0]!r}; allowed: {allowed}")
     return replace(
         analysis,
         configurations=tuple(c for c in analysis.configurations if c.name("dataset") in datasets),
@@ -167,7 +161,7 @@ def _comparison(pairs: Sequence[Pair]) -> list[Section]:
         if not pair.invalid and all(pair not in one.pairs for one in means)
     ]
     return [
-        Section("comparison", "", (Note(_COMPARISON_NOTE), compared)),
+        Section("comparison", "", (Note(NOTES["comparison"]), compared)),
         section("conclusion", "Average and conclusion", lines([*map(average_line, means), *alone])),
     ]
 
@@ -297,17 +291,12 @@ def _accuracy(run: Run) -> list[tuple[int, float]]:
     return [(samples, 100 * value) for samples, value in each if value is not None]
 
 
-Memory = Mapping[str, Sequence[DeviceMemory]]
-"""``config_id`` to the memory of its devices."""
-
-
 def memory_plots(analysis: Analysis) -> dict[str, Draw]:
-    memory = {c.config_id: device_memory(c) for c in analysis.measured}
-    configs = [c for c in analysis.measured if memory[c.config_id]]
+    configs = [c for c in analysis.measured if device_memory(c)]
     return {
-        "per_gpu_memory_breakdown.png": lambda: memory_breakdown(configs),
-        "gpu_load_balance_analysis.png": lambda: load_balance(configs, memory),
-        "gpu_memory_comparison.png": lambda: memory_comparison(configs, memory),
+        "per_gpu_memory_breakdown.png": partial(memory_breakdown, configs),
+        "gpu_load_balance_analysis.png": partial(load_balance, configs),
+        "gpu_memory_comparison.png": partial(memory_comparison, configs),
     }
 
 
@@ -331,9 +320,8 @@ def memory_breakdown(configs: Sequence[Configuration]) -> Figure | None:
 
     Time is a share of the run, so that runs of a second and of an hour stand side by side.
     """
-    sampled = [(c, run) for c in configs for run in c.runs if run.cell.devices]
-    first = {c.config_id: (c, run) for c, run in reversed(sampled)}
-    shown = [first[c.config_id] for c in configs if c.config_id in first][: len(plots.PALETTE)]
+    first = ((c, next((run for run in c.runs if run.cell.devices), None)) for c in configs)
+    shown = [(c, run) for c, run in first if run][: len(plots.PALETTE)]
     tracks = {c.config_id: [_track(*one) for one in _devices(run)] for c, run in shown}
     count = max((len(t) for t in tracks.values()), default=0)
     if not count:
@@ -372,20 +360,21 @@ def panel_grid(devices: int) -> tuple[int, int]:
     return math.ceil(devices / columns), columns
 
 
-def load_balance(configs: Sequence[Configuration], memory: Memory) -> Figure | None:
+def load_balance(configs: Sequence[Configuration]) -> Figure | None:
     """Left: memory of each device. Right: CV of memory, and of arrival with its grade."""
-    several = [c for c in configs if len(memory[c.config_id]) > 1]
-    if not several:
+    memory = [(c, found) for c in configs if len(found := device_memory(c)) > 1]
+    several = [config for config, _ in memory]
+    if not memory:
         return None
-    most = max(len(memory[c.config_id]) for c in several)
+    most = max(len(devices) for _, devices in memory)
     made = plots.figure(11.0, 1.9 + max(0.6, 0.16 * most) * len(several))
     left, right = plots.grid_of_panels(made, 1, 2, 2, sharey=True)
-    for row, config in enumerate(several):
-        _device_bars(left, row, memory[config.config_id])
+    for row, (_, devices) in enumerate(memory):
+        _device_bars(left, row, devices)
     arrivals = [config.estimate("arrival_cv_percent") for config in several]
     cvs: dict[str, list[float | None]] = {
         "arrival": [figure.value if figure else None for figure in arrivals],
-        "memory": [cv_percent([d.mean_mib for d in memory[c.config_id]]) for c in several],
+        "memory": [cv_percent([d.mean_mib for d in devices]) for _, devices in memory],
     }
     _cv_bars(right, cvs)
     plots.name_rows(left, [c.label for c in several])
@@ -409,13 +398,13 @@ def _device_bars(axes: Axes, row: int, devices: Sequence[DeviceMemory]) -> None:
             axes.text(0, at, f"  {device.label}", va="center", fontsize=7, color="white")
 
 
-def memory_comparison(configs: Sequence[Configuration], memory: Memory) -> Figure | None:
+def memory_comparison(configs: Sequence[Configuration]) -> Figure | None:
     if not configs:
         return None
     made = plots.figure(plots.WIDTH_IN, 1.3 + 0.38 * len(configs))
     axes = made.subplots()
     for row, config in enumerate(configs):
-        used = [device.mean_mib for device in memory[config.config_id]]
+        used = [device.mean_mib for device in device_memory(config)]
         total, several = sum(used), len(used) > 1
         axes.barh(row, total, height=0.65, color=plots.colour(1 if several else 0))
         count = f"{len(used)} x {total / len(used):,.0f}" if several else "1 device"

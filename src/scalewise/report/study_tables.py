@@ -40,6 +40,7 @@ from scalewise.analysis import (
 )
 from scalewise.config import Quote
 from scalewise.report.sections import (
+    NOTES,
     Column,
     Note,
     Read,
@@ -49,43 +50,6 @@ from scalewise.report.sections import (
     section,
     table,
     words,
-)
-
-_SIZES_NOTE = (
-    "*Size* is in millions of parameters. *Rule* is the published study's, by parameters and "
-    "batch alone: one device under 1 M, and under batch 128 up to 5 M or batch 64 beyond 10 M; "
-    "several beyond; open between. It is right where it says several and the verdict is "
-    "*pays*, or one and it is *does not pay*. *p* is of the two-sided t test of pairs "
-    "that the speedup is 1, of one look at these runs."
-)
-
-_BREAK_EVEN_NOTE = (
-    "The size at which the speedup meets the level, on a straight line between the two sizes "
-    "around it, both axes logarithmic. The 95 % interval holds each size at which the runs do not "
-    "tell the speedup from the level (docs/studies.md); a bend between two sizes is not in it."
-)
-
-_AVERAGES_NOTE = (
-    "Geometric means of rows that differ in the batch alone. The 95 % interval is of the runs at "
-    "these batch sizes, and says nothing of others."
-)
-
-_RETURN_NOTE = (
-    "The added devices are worth what the work that they add would cost on a rented one. Hours "
-    "are of training. *Return* is over the lifetime: 0 is money back, -1 all of it lost. *Pays "
-    "from* is the rent of one device above which it is positive. Intervals are the speedup's."
-)
-
-_OWNED_NOTE = (
-    "One measurement at two prices, of the timed steps alone. *Cheaper from* is how many hours "
-    "must be trained in all until owning is cheaper than renting as many devices for as long. "
-    "Hosting, repairs, interest and resale are in neither."
-)
-
-_ALTERNATIVES_NOTE = (
-    "Samples/s over those of the same single device, each at 95 % on its own. A setting has no "
-    "price; what it does to the loss is in the tables above. `KEY=PRESENT,NEW` in the sweep's "
-    "command measures one; `scalewise compare A B --factor gpu` another GPU."
 )
 
 
@@ -119,8 +83,8 @@ def sizes(analysis: Analysis) -> Section:
         "sizes",
         "From which size on more devices pay",
         lines(_hits(rows)),
-        table("thresholds", columns, rows, _SIZES_NOTE),
-        table("break_even", _BREAK_EVEN_COLUMNS, crossings, _BREAK_EVEN_NOTE),
+        table("thresholds", columns, rows, NOTES["sizes"]),
+        table("break_even", _BREAK_EVEN_COLUMNS, crossings, NOTES["break_even"]),
     )
 
 
@@ -169,7 +133,7 @@ def averages(analysis: Analysis) -> Section:
     return section(
         "averages",
         "Mean speedup over batch sizes",
-        table("averages", columns, found, _AVERAGES_NOTE),
+        table("averages", columns, found, NOTES["averages"]),
     )
 
 
@@ -227,8 +191,8 @@ def investment(analysis: Analysis) -> Section:
         "investment",
         "Buying more devices, and renting",
         lines(_price_lines(analysis, owned)),
-        table("returns", of_returns, returns, _RETURN_NOTE),
-        table("owned", of_owned, owned, _OWNED_NOTE),
+        table("returns", of_returns, returns, NOTES["returns"]),
+        table("owned", of_owned, owned, NOTES["owned"]),
     )
 
 
@@ -279,7 +243,7 @@ def alternative(analysis: Analysis) -> Section:
     return section(
         "alternatives",
         "What else to change",
-        table("alternatives", columns, found, _ALTERNATIVES_NOTE),
+        table("alternatives", columns, found, NOTES["alternatives"]),
     )
 
 
@@ -298,12 +262,6 @@ def studies_as_plain(analysis: Analysis) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-_MISSES = (
-    "Rehearsed: one rank of N ran, and the others' part of collectives was emulated. "
-    "Their lateness, a network's jitter, a full host's heat and power are missing."
-)
-
-
 def rehearsed(analysis: Analysis) -> Section:
     """One row a rehearsed configuration."""
     columns = (
@@ -320,7 +278,7 @@ def rehearsed(analysis: Analysis) -> Section:
         "rehearsed",
         "Rehearsed, not measured",
         table("rehearsed", columns, rows),
-        Note(_MISSES if rows else ""),
+        Note(NOTES["rehearsed"] if rows else ""),
     )
 
 
@@ -329,7 +287,7 @@ def rehearsals_in_brief(analysis: Analysis) -> Iterator[str]:
     yield from map(str, analysis.rehearsals)
     yield from map(_from_which_size, by_size(analysis.rehearsals))
     if analysis.rehearsals:
-        yield _MISSES
+        yield NOTES["rehearsed"]
 
 
 def _from_which_size(curve: Sequence[Rehearsal]) -> str:
@@ -349,12 +307,6 @@ def _from_which_size(curve: Sequence[Rehearsal]) -> str:
 _ERRORS = {"step": "error", "surplus": "surplus", "linear": "linear"}
 _SPARSE = {"alone": "alone", "amdahl": "Amdahl"}
 """Few cases have these, and a table of 80 columns has no room for them."""
-_WORDS = (
-    "Steps are those rehearsed on one device and those measured on several. "
-    "Errors are of the step, below 0 where it was said to be too short, and of its surplus over "
-    "one N-th of a single device's. What needs no rehearsal: linear is N times one device's rate, "
-    "alone that of one with its share of the batch, Amdahl his law through fewer devices."
-)
 
 
 def score_sections(found: Sequence[Case]) -> list[Section]:
@@ -389,7 +341,7 @@ def score_sections(found: Sequence[Case]) -> list[Section]:
             "Steps, 90 % intervals that held the speedup, and verdicts",
             lines(held, "plain"),
         ),
-        section("words", "Errors", lines([_WORDS], "faint")),
+        section("words", "Errors", lines([NOTES["score"]], "faint")),
     ]
 
 

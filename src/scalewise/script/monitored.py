@@ -20,7 +20,6 @@ from torch.optim import Optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from scalewise.config import ConfigError, require
-from scalewise.gpu import DeviceSampler
 from scalewise.host import ENV_SCRIPT, place_id, say
 from scalewise.records import CellFolder, DeviceInfo, RankSummary, build, load_or_none, to_plain
 from scalewise.script.entry import active, watch, watching
@@ -194,11 +193,8 @@ class _Fit:
             self._records.begin(devices)
             self._records.repeat_of(self._config, self._world_size)
             self._folder.save_provenance(provenance_of([devices[rank] for rank in here]))
-        gpus = {d.uuid: rank for rank in here if (d := devices[rank]).uuid is not None}
-        pids = {rank: ranks[rank][3] for rank in here}
-        self._sampler = DeviceSampler(self._folder, gpus, lambda: pids)
         if self._rank == here[0]:
-            self._sampler.start()
+            self._records.sample(here, devices, [one[3] for one in ranks])
         self._recorder.undo = watch(self._recorder).close
         self._recorder.steps.restart_step()
 
@@ -234,7 +230,7 @@ class _Fit:
     def end(self, error: BaseException | None) -> None:
         """Write what is left, and the result of all ranks unless an ``error`` ended one."""
         self._recorder.undo()
-        self._sampler.stop()
+        self._records.stop_sampling()
         if isinstance(error, SystemExit) and not error.code:
             error = None
         try:

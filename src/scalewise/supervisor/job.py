@@ -125,6 +125,12 @@ class Job:
         return len(self.slots) * (1 if self.nodes is None else self.nodes.count)
 
     @property
+    def errors(self) -> Path:
+        """File of its supervisor's standard error; a further host has one of its own."""
+        number = self.nodes.index if self.nodes is not None and self.nodes.index > 0 else ""
+        return Path(self.folder) / f"supervisor{number}.err"
+
+    @property
     def first_rank(self) -> int:
         return 0 if self.nodes is None else self.nodes.index * len(self.slots)
 

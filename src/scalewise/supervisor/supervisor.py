@@ -30,10 +30,15 @@ from scalewise.host import (
 )
 from scalewise.records import CellFolder, Ending, RunningAttempt, load_or_none, read_heartbeat
 from scalewise.supervisor.attempt import Try, conclude, foreign_processes
-from scalewise.supervisor.failures import first_failure, name_absent, name_memory_kill
+from scalewise.supervisor.failures import (
+    asked_for_torchrun,
+    first_failure,
+    name_absent,
+    name_memory_kill,
+    name_script_end,
+)
 from scalewise.supervisor.job import Job, Settings, Wakeup, from_line, read_line, to_line
 from scalewise.supervisor.ranks import Ranks, Starter, spawn
-from scalewise.supervisor.script_ends import asked_for_torchrun, name_script_end
 
 if TYPE_CHECKING:
     from scalewise.gpu import DeviceSampler

@@ -1,6 +1,6 @@
 """From overrides to cells, and from cells to an end.
 
-``compose`` and ``grid`` make cells of overrides, ``preflight`` refuses what cannot run,
+``compose`` and ``plan`` make cells of overrides, ``preflight`` refuses what cannot run,
 ``engine`` gives cells to supervisors as devices become free, ``resume`` goes on with a folder,
 ``status`` says how far it is."""
 

@@ -1,4 +1,5 @@
-"""Composes the jobs of a sweep: Hydra once for each choice of groups, then each job's values.
+"""Says which jobs a sweep has, and composes them: Hydra once for each choice of groups, then each
+job's values.
 
 Hydra takes 90 ms to compose one configuration, mostly to find and merge the same files again. Most
 jobs differ in a value (``seed=3``), which Hydra itself sets last, in what it has composed.
@@ -11,7 +12,8 @@ import functools
 import secrets
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,15 @@ from hydra.core.override_parser.types import Override
 from hydra.types import HydraContext
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from scalewise.config import ENDS, ConfigError, open_keys, resolve
+from scalewise.config import (
+    ENDS,
+    MAX_CELLS,
+    TOO_MANY_CELLS,
+    ConfigError,
+    open_keys,
+    resolve,
+    spelled,
+)
 from scalewise.records import SweepFolder
 
 
@@ -165,3 +175,73 @@ def _experiment(loader: Any, runtime: Any) -> DictConfig | None:
             loaded = OmegaConf.load(file)
             return loaded if isinstance(loaded, DictConfig) else None
     return None
+
+
+# Which jobs a sweep is made of: unions of grids, all of it text as on the command line.
+
+
+def texts(given: object) -> tuple[str, ...]:
+    """``hydra.sweeper.grids``: a list of texts, or one alone. Raises :class:`ConfigError`."""
+    if given is None:
+        return ()
+    if isinstance(given, str):
+        return (given,)
+    if isinstance(given, Sequence) and all(isinstance(text, str) for text in given):
+        return tuple(given)
+    raise ConfigError(
+        f'hydra.sweeper.grids: found {given!r}; allowed: a list of texts, ["KEY=VALUE ..."]'
+    )
+
+
+def combinations(
+    grids: Sequence[str],
+    params: Mapping[str, object],
+    typed: Sequence[str],
+    parser: OverridesParser,
+) -> list[list[str]]:
+    """The overrides of every job, in the order of the grids; what grids share is there once.
+
+    A value that is given twice in one of them (``seed=1,1``) makes two jobs: it is the launcher
+    that folds them and says so, for every sweeper alike.
+
+    Each of ``grids`` is a row of overrides beside ``params``, those of every grid; none is one grid
+    of nothing. ``typed`` is the command line, which has the last word on every key.
+
+    Raises :class:`ConfigError` where they are more than :data:`MAX_CELLS`: before all of them are
+    written down.
+    """
+    every = [
+        _options(parser.parse_overrides([*(f"{k}={v}" for k, v in params.items()), *row, *typed]))
+        for row in ([list(map(spelled, grid.split())) for grid in grids] or [[]])
+    ]
+    jobs: list[tuple[str, ...]] = []
+    for options in every:
+        earlier = set(jobs)
+        for chosen in product(*options.values()):
+            job = tuple(f"{key}={value}" for key, value in zip(options, chosen, strict=True))
+            if job not in earlier:
+                jobs.append(job)
+            if len(jobs) > MAX_CELLS:
+                raise ConfigError(TOO_MANY_CELLS.format("more"))
+    return [list(job) for job in jobs]
+
+
+def _options(overrides: Sequence[Override]) -> dict[str, list[str]]:
+    """Key to the values it takes, as text; a key that is fixed has one."""
+    options: dict[str, list[str]] = {}
+    for override in overrides:
+        key = override.get_key_element()
+        if not override.is_sweep_override():
+            options[key] = [override.get_value_element_as_str()]
+        elif override.is_discrete_sweep():
+            # A long range is not written down.
+            options[key] = list(islice(override.sweep_string_iterator(), MAX_CELLS + 1))
+            if not 1 <= len(options[key]) <= MAX_CELLS:
+                found = f"{len(options[key])} values or more ({override.input_line})"
+                raise ConfigError(f"{key}: found {found}; allowed: 1 to {MAX_CELLS:,}")
+        else:
+            raise ConfigError(
+                f"{key}: found a range to search in; allowed: values, choice(...) or range(...) "
+                "(hydra/sweeper=optuna searches)"
+            )
+    return options

@@ -105,14 +105,10 @@ class Engine:
         self._began_s = time.monotonic()
         self._waiting: list[QueuedCell] = []
         self._running: list[RunningCell] = []
-        self._announced: set[str] = set()
-        """Ids of running cells whose start was shown."""
         self._stages = Stages(self.folder, display.note)
         self._status = StatusReader(folder, most_measured=0)
         self._changed: set[str] = set()
         """Ids of cells whose status may be another than when it was last shown."""
-        self._is_undecided = False
-        """Whether requests with ``auto`` still wait for their first stage."""
         self._durations = Durations()
         self._retries = Retries()
         self._side_effects_told = False
@@ -144,12 +140,11 @@ class Engine:
             self._admit_all(cells, alone=len(cells) == 1)
             # Admitted first: only then does an executor know its host's slots.
             self._add_to_plan(cells)
-            self._is_undecided = bool(self.undecided_requests)
             if self._has_trackers(cells):
                 mirror = Mirror(self.folder.path, self.display.note)
             self._loop()
             self._second_stage()
-            self._is_undecided = False
+            self.undecided_requests = ()
             self._repeat_until_decided()
             if mirror is not None:
                 mirror.finish()
@@ -312,11 +307,10 @@ class Engine:
 
     def _announce(self, running: RunningCell) -> None:
         """Show that a cell has started, once for each of its starts."""
-        cell_id = running.cell.planned.cell_id
         if running.age_s is None:
-            self._announced.discard(cell_id)
-        elif cell_id not in self._announced:
-            self._announced.add(cell_id)
+            running.is_announced = False
+        elif not running.is_announced:
+            running.is_announced = True
             self.display.started(self._status.label(running.cell.planned), running.world_size)
 
     def _show(self) -> None:
@@ -327,7 +321,7 @@ class Engine:
             # A shared disk that does not answer for a moment must not end what runs.
             with suppress(RecordError):
                 status = self._status.read(changed=self._changed)
-                if self._is_undecided:  # more cells will come, which no record tells yet
+                if self.undecided_requests:  # more cells will come, which no record tells yet
                     status = replace(status, round=status.round or 1)
                 self.display.tick(status)
                 self._changed.clear()
@@ -338,12 +332,15 @@ class Engine:
         """Count the cell of a try that has ended, or queue it again."""
         cell, seconds = running.cell, ending.elapsed_s
         self._running.remove(running)
-        self._announced.discard(cell.planned.cell_id)
-        why: str | None = None
-        if ending.cause == "preempted":
-            why = "no retry is counted"
-        elif ending.outcome == "failed":
-            why = self._retries.grant(running.folder, cell.request.cell.sweep.retries)
+        if ending.outcome == "failed" and not ending.is_recorded:
+            began_at = time.time() - (seconds or 0.0)
+            with suppress(OSError):  # a full disk: the command's last lines still show it
+                ending = running.folder.save_attempt(replace(ending, started_at=began_at))
+                running.folder.clear_running()
+        why: str | None = "no retry is counted"
+        if ending.cause != "preempted":
+            retries = cell.request.cell.sweep.retries
+            why = self._retries.grant(cell.planned.name, ending, retries)
         if why is not None:
             with suppress(HostMismatch):  # it cannot be run any longer
                 self._queue(cell)
@@ -351,10 +348,6 @@ class Engine:
                 return
         if ending.outcome == "done" and seconds is not None:
             self._durations.add(cell.planned.config_id, seconds)
-        if ending.outcome == "failed" and not ending.is_recorded:
-            began_at = time.time() - (seconds or 0.0)
-            with suppress(OSError):  # a full disk: the command's last lines still show it
-                ending = running.folder.save_attempt(replace(ending, started_at=began_at))
         self._count(cell, ending)
         if ending.outcome == "failed" and ending.cause in _COMES_BACK:
             name = cell.planned.name

@@ -6,15 +6,27 @@ a cell, starts it when there is room, and reports how it ended.
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
-from scalewise.records import CellFolder, Ending, SweepFolder
+from scalewise.config import ConfigError
+from scalewise.records import CellFolder, Ending, SweepFolder, build
 from scalewise.sweep.plan import Cell
 
 Policy = Literal["exclusive", "packed"]
+
+
+@dataclass(frozen=True)
+class LauncherConfig:
+    """The keys of ``hydra.launcher`` that all executors have in common."""
+
+    policy: Policy = "exclusive"
+    """``exclusive``: each cell has its host, or its nodes, to itself; ``packed``: they share."""
+    wrap: str | None = None
+    """Command around each rank's own: ``nsys profile -o {folder}/rank{rank}``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,21 +43,25 @@ class QueuedCell:
 
 
 @dataclass(eq=False)
-class RunningCell(ABC):
+class RunningCell:
     """One try at a cell, from its start to its ending."""
 
     cell: Cell
     folder: CellFolder
+    demand: Any
+    started: float | None = field(default_factory=time.monotonic, kw_only=True)
+    """By ``time.monotonic``; None while it waits in a queue of the cluster."""
+    is_announced: bool = field(default=False, kw_only=True)
+    """Whether its start was shown."""
 
     @property
-    @abstractmethod
     def world_size(self) -> int:
-        """Number of devices."""
+        return int(self.demand.world_size)
 
     @property
-    @abstractmethod
     def age_s(self) -> float | None:
-        """Seconds since its start; None while it waits in a queue of the cluster."""
+        """Seconds since its start."""
+        return None if self.started is None else time.monotonic() - self.started
 
 
 R = TypeVar("R", bound=RunningCell)
@@ -54,8 +70,20 @@ R = TypeVar("R", bound=RunningCell)
 class Executor(ABC, Generic[R]):
     """Runs the cells of one sweep on its hosts."""
 
-    policy: Policy
-    """``exclusive`` runs one cell at a time on a host, ``packed`` fills it."""
+    CONFIG: ClassVar[type[LauncherConfig]]
+    """The keys of ``hydra.launcher`` that choose it."""
+
+    def __init__(self, config: LauncherConfig) -> None:
+        self.config = config
+        self.policy = config.policy
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """The executor with these options of ``hydra.launcher``. Raises :class:`ConfigError`."""
+        try:
+            return cls(build(cls.CONFIG, dict(options)))
+        except ValueError as error:
+            raise ConfigError(f"hydra.launcher.{error}") from None
 
     def open(
         self, folder: SweepFolder, locks: tuple[int, ...], note: Callable[[str], None]
@@ -97,7 +125,7 @@ class Executor(ABC, Generic[R]):
 
     @abstractmethod
     def poll(self, running: Sequence[R]) -> list[tuple[R, Ending]]:
-        """Wait briefly. Returns the tries that have ended.
+        """Wait briefly. Returns the tries that have ended. The engine records what nobody has.
 
         ``elapsed_s`` is how long each had its devices, None if unknown. A cell whose devices were
         ``preempted`` runs again, and no retry is counted.

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
@@ -26,8 +24,7 @@ from scalewise.config import (
     resolve,
 )
 from scalewise.gpu import HostMismatch
-from scalewise.host import wrap_command
-from scalewise.records import ENV_SECRETS, DataError, SweepFolder, build, secrets_of
+from scalewise.records import ENV_SECRETS, SweepFolder, secrets_of
 from scalewise.supervisor import CellFailed
 from scalewise.sweep.auto import (
     describe_later,
@@ -38,40 +35,13 @@ from scalewise.sweep.auto import (
 )
 from scalewise.sweep.compose import Composer, written_keys
 from scalewise.sweep.engine import Engine, SweepReport, add_sweep_report, sweep_reports
+from scalewise.sweep.executor import Executor
 from scalewise.sweep.local_executor import LocalExecutor
 from scalewise.sweep.plan import Cell, Request, folded, plan, request, run_once, wrapped
 from scalewise.sweep.preflight import Cluster, ThisHost, check_files, take_own_batches
 from scalewise.sweep.preview import print_preview
 from scalewise.sweep.resume import check_options, planned_repeats, refuse_mixing, select
 from scalewise.sweep.status_view import make_display
-
-
-@dataclass(frozen=True)
-class LocalConfig:
-    """The config group ``hydra/launcher``, option ``local``."""
-
-    policy: Literal["exclusive", "packed"] = "exclusive"
-    """``exclusive``: one cell at a time; ``packed``: what fills the host."""
-    wrap: str | None = None
-    """Command around each rank's own: see :func:`scalewise.host.wrap_command`."""
-    warm: bool | None = None
-    """Fork supervisors and ranks from a process that has imported everything, where all cells may
-    be. None: where they train on CPUs."""
-
-
-def local_config(options: Mapping[str, Any]) -> LocalConfig:
-    """The options of ``hydra.launcher``, typed. Raises :class:`ConfigError`."""
-    try:
-        config = build(LocalConfig, dict(options))
-        program = None if config.wrap is None else wrap_command(config.wrap, 0, 0, "")[0]
-    except (DataError, ValueError) as error:
-        raise ConfigError(f"hydra.launcher.{error}") from None
-    if program is not None and shutil.which(program) is None:
-        raise ConfigError(
-            f"hydra.launcher.wrap: found {program!r}, which is not on this host's PATH; allowed: "
-            "a command that runs the one after it, e.g. 'nsys profile -o {folder}/rank{rank}'"
-        )
-    return config
 
 
 def job_return(
@@ -106,22 +76,14 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
         )
     typed: Any = OmegaConf.to_container(HydraConfig.get().launcher, resolve=True)
     options = {key: value for key, value in typed.items() if key != "_target_"}
-    make_engine = local_engine_of(options)
+    executor = LocalExecutor.of(options)
     runtime = HydraConfig.get().runtime
     written = written_keys(GlobalHydra.instance().config_loader(), runtime)
-    plain = wrapped(resolve(composed, runtime.choices), options.get("wrap"))
+    plain = wrapped(resolve(composed, runtime.choices), executor.config.wrap)
     host = ThisHost()
     (one,), beside, lines = _settled([request(overrides, plain, written)], host)
-    report = _run(folder, [one, *beside], host, make_engine, lines)
+    report = _run(folder, [one, *beside], host, executor, lines)
     return None if report is None else report.objective_of(one.config_id)
-
-
-def local_engine_of(options: Mapping[str, Any]) -> Callable[[Path], Engine]:
-    """Makes the engine of ``hydra/launcher=local``. Raises :class:`ConfigError`."""
-    local = local_config(options)
-    return lambda folder: Engine(
-        folder, LocalExecutor(local.policy, warm=local.warm), make_display()
-    )
 
 
 def launch(
@@ -129,18 +91,14 @@ def launch(
     context: HydraContext,
     job_overrides: Sequence[Sequence[str]],
     initial_job_idx: int,
-    make_engine: Callable[[Path], Engine],
+    executor: Executor[Any],
 ) -> list[JobReturn]:
-    """One return for each list of overrides, in that order.
-
-    ``make_engine`` makes the engine for the sweep's folder.
-    """
+    """One return for each list of overrides, in that order."""
     folder = _folder_of(master)
     composer = Composer(master, context)
     sweeper = str(master.hydra.sweeper._target_)
     basic = sweeper.endswith((".BasicSweeper", ".MatrixSweeper"))
-    launcher = master.hydra.launcher
-    local, wrap = str(launcher._target_).endswith(".LocalLauncher"), launcher.get("wrap")
+    wrap = executor.config.wrap
     jobs = [as_typed(overrides) for overrides in job_overrides]
     composed = [
         place_on_devices(wrapped(composer.plain(job, initial_job_idx + i), wrap), job)
@@ -150,7 +108,7 @@ def launch(
         request(job, plain, composer.written(job))
         for job, plain in zip(jobs, keep_known_keys(composed), strict=True)
     ]
-    host = ThisHost() if local else Cluster()
+    host = ThisHost() if isinstance(executor, LocalExecutor) else Cluster()
     requests, beside, lines = _settled(asked, host)
     if not basic:
         _check_direction(master.hydra.sweeper, requests)
@@ -161,14 +119,7 @@ def launch(
             f"sweep.dry_run: found true with {sweeper.rpartition('.')[2]}, which chooses "
             "cells by the results of others; allowed: with hydra/sweeper=matrix"
         )
-    report = _run(
-        folder,
-        [*requests, *beside],
-        host,
-        make_engine,
-        lines,
-        packed=launcher.get("policy") == "packed",
-    )
+    report = _run(folder, [*requests, *beside], host, executor, lines)
     if report is None:
         return []
     answers = zip(job_overrides, requests, strict=True)
@@ -219,9 +170,8 @@ def _run(
     folder: Path,
     requests: Sequence[Request],
     host: ThisHost,
-    make_engine: Callable[[Path], Engine],
+    executor: Executor[Any],
     lines: Sequence[str],
-    packed: bool = False,
 ) -> SweepReport | None:
     """Run the cells that are not done; None where ``sweep.dry_run`` prints what would run."""
     _hand_on_secrets(folder, requests)
@@ -242,9 +192,9 @@ def _run(
     remarks += refuse_mixing(sweep, selection.cells, selection.rerun_ids, host.models())
     if any(one.cell.sweep.dry_run for one in requests):
         later = describe_later(requests)
-        print_preview(sweep, selection, host, packed, later, remarks)
+        print_preview(sweep, selection, host, executor.policy == "packed", later, remarks)
         return None
-    engine = make_engine(folder)
+    engine = Engine(folder, executor, make_display())
     engine.rerun_ids = selection.rerun_ids
     engine.undecided_requests = undecided
     earlier = {line for one in sweep_reports if one.folder == folder for line in one.remarks}

@@ -10,22 +10,23 @@ from __future__ import annotations
 import math
 import os
 import selectors
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import psutil
 
 from scalewise.gpu import DeviceSampler, Host, Hosts, Lease, Leases, Occupancy, units
-from scalewise.host import end_orphans
+from scalewise.host import end_orphans, wrap_command
 from scalewise.records import CellFolder, DeviceInfo, Ending, RecordError, SweepFolder
 from scalewise.supervisor import Origin
-from scalewise.sweep.executor import Executor, Policy, QueuedCell, RunningCell
+from scalewise.sweep.executor import Executor, LauncherConfig, QueuedCell, RunningCell
 from scalewise.sweep.fork_server import NotWarmError, WarmServer, cell_hindrance
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.preflight import devices_for, explain_differences
-from scalewise.sweep.running_cells import SupervisorProcess, job_of, spawn_supervisor, start_sampler
+from scalewise.sweep.running_cells import SupervisorProcess, job_of, start_sampler, start_supervisor
 from scalewise.sweep.status_view import duration
 from scalewise.train import is_ours
 
@@ -39,26 +40,12 @@ _SETTLING_POLL_S = 0.1
 class LocalCell(RunningCell):
     lease: Lease
     supervisor: SupervisorProcess
-    sampler: DeviceSampler | None = None
-    leased: float = field(default_factory=time.monotonic)
-    """By ``time.monotonic``."""
-
-    @property
-    def world_size(self) -> int:
-        return len(self.lease.slots)
-
-    @property
-    def age_s(self) -> float:
-        return time.monotonic() - self.leased
+    sampler: DeviceSampler | None
 
     def take_ending(self) -> Ending:
         """Read how it ended from a supervisor that has answered or died, and clean up."""
         ending = replace(self.supervisor.ending(), elapsed_s=self.age_s)
         self.clean_up()
-        if ending.is_lost:
-            began_at = time.time() - self.age_s
-            ending = self.folder.save_attempt(replace(ending, started_at=began_at))
-            self.folder.clear_running()
         return ending
 
     def end(self, deadline: float) -> None:
@@ -78,21 +65,34 @@ class LocalCell(RunningCell):
             self.sampler.stop()
 
 
+@dataclass(frozen=True)
+class LocalConfig(LauncherConfig):
+    """The config group ``hydra/launcher``, option ``local``."""
+
+    warm: bool | None = None
+    """Fork supervisors and ranks from a process that has imported everything, where every cell
+    allows it: times of forks and of fresh processes do not compare. None: on CPUs, since on GPUs
+    the times of the product's cells have not been held against fresh ones'."""
+
+    def __post_init__(self) -> None:
+        program = None if self.wrap is None else wrap_command(self.wrap, 0, 0, "")[0]
+        if program is not None and shutil.which(program) is None:
+            raise ValueError(
+                f"wrap: found {program!r}, which is not on this host's PATH; allowed: "
+                "a command that runs the one after it, e.g. 'nsys profile -o {folder}/rank{rank}'"
+            )
+
+
 class LocalExecutor(Executor[LocalCell]):
-    """Runs cells on this host; ``occupancy`` finds other processes on its GPUs.
+    """Runs cells on this host; ``occupancy`` finds other processes on its GPUs."""
 
-    ``warm`` forks ranks from a process that has imported everything, where every cell allows it:
-    times of forks and of fresh processes do not compare. None: on CPUs, since on GPUs the times of
-    the product's cells have not been held against fresh ones'.
-    """
+    CONFIG = LocalConfig
 
-    def __init__(
-        self, policy: Policy, occupancy: Occupancy | None = None, warm: bool | None = False
-    ) -> None:
-        self.policy = policy
+    def __init__(self, config: LocalConfig, occupancy: Occupancy | None = None) -> None:
+        super().__init__(config)
         self._leases = Leases(occupancy or Occupancy())
-        self._warm = warm
-        self._not_forked = "hydra.launcher.warm=false" if warm is False else None
+        self._warm = config.warm
+        self._not_forked = "hydra.launcher.warm=false" if config.warm is False else None
         """Why cells are started freshly; None while they are forked."""
         self._servers: dict[int, WarmServer] = {}
         """By the repeat whose cells each forks."""
@@ -160,7 +160,9 @@ class LocalExecutor(Executor[LocalCell]):
         sampler = start_sampler(queued.cell.request.cell, folder, lease.slots)
         leased = time.monotonic()  # the first of a round waits for imports
         supervisor = self.start_supervisor(queued, folder, lease)
-        running = LocalCell(queued.cell, folder, lease, supervisor, sampler, leased)
+        running = LocalCell(
+            queued.cell, folder, queued.demand, lease, supervisor, sampler, started=leased
+        )
         assert running.supervisor.process.stdout is not None
         self._selector.register(running.supervisor.process.stdout, selectors.EVENT_READ, running)
         return running
@@ -169,7 +171,7 @@ class LocalExecutor(Executor[LocalCell]):
         self, queued: QueuedCell, folder: CellFolder, lease: Lease
     ) -> SupervisorProcess:
         """Start a cell's supervisor, which starts its ranks on the leased devices."""
-        cell, errors = queued.cell, folder.path / "supervisor.err"
+        cell = queued.cell
         locks, origin = (*lease.descriptors, *self._locks), Origin.of_this_process()
         job = job_of(
             cell.request.cell,
@@ -184,14 +186,13 @@ class LocalExecutor(Executor[LocalCell]):
         if self._not_forked is None:
             try:
                 server = self._server_of(cell.planned.repeat, origin.python_path)
-                return SupervisorProcess(job, server.fork_supervisor(errors, locks), errors)
+                return SupervisorProcess(job, server.fork_supervisor(job.errors, locks))
             except NotWarmError as error:
                 self._note(f"warm     {error}; from here on, cells start without it")
                 self._end_servers()
                 self._not_forked = str(error)
-        process = spawn_supervisor(errors, locks, start_new_session=True)
         job = replace(job, not_forked=self._not_forked)
-        return SupervisorProcess(job, process, errors)
+        return start_supervisor(job, locks, start_new_session=True)
 
     def _server_of(self, repeat: int, python_path: Sequence[str]) -> WarmServer:
         """A new one for each round, and where one was killed. Raises :class:`NotWarmError`.

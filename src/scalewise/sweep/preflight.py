@@ -11,6 +11,7 @@ import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -47,47 +48,36 @@ def check_files(requests: Iterable[Request]) -> None:
 
     So it does for a checkpoint to start from that is not there.
     """
-    requests = list(requests)
-    for script in {one.cell.script for one in requests if one.cell.script is not None}:
+    cells = [one.cell for one in requests]
+    for script in {cell.script for cell in cells if cell.script is not None}:
         script.check_here()
-    for path in dict.fromkeys(one.cell.ckpt_path for one in requests):
-        if path is None:
-            continue
-        if why := _unreachable(path) or ("a folder" if Path(path).is_dir() else None):
-            raise ConfigError(
-                f"ckpt_path: found {path!r}: {why}; allowed: a checkpoint of Lightning's (from "
-                f"{Path.cwd()})"
-            )
-    datasets = {repr(one.cell.dataset): one.cell.dataset for one in requests}
-    for dataset in datasets.values():
-        if dataset.target.startswith("scalewise."):
+    for path in dict.fromkeys(cell.ckpt_path for cell in cells):
+        _check_there("ckpt_path", path, "a checkpoint of Lightning's")
+    for dataset in {repr(cell.dataset): cell.dataset for cell in cells}.values():
+        path, root = dataset.arguments.get("path"), dataset.arguments.get("root")
+        if path and dataset.target == "scalewise.datasets.text_file.TokenFolder":
             try:
-                _check(dataset)
+                load_index(Path(path), dataset.arguments.get("corpus"))
             except DatasetError as error:
                 raise ConfigError(str(error)) from error
+        elif dataset.target.startswith("scalewise."):
+            _check_there("dataset.path", path, "a file")
+            _check_there("dataset.root", root, "a folder", is_folder=True)
 
 
-def _check(dataset: Component) -> None:
-    path, root = dataset.arguments.get("path"), dataset.arguments.get("root")
-    if path and dataset.target == "scalewise.datasets.text_file.TokenFolder":
-        load_index(Path(path), dataset.arguments.get("corpus"))
+def _check_there(key: str, path: object, what: str, is_folder: bool = False) -> None:
+    """Raises :class:`ConfigError` where a path is typed that does not lead to ``what``."""
+    if not isinstance(path, str) or not path:
         return
-    for key, place, what in (("path", path, "a file"), ("root", root, "a folder")):
-        why = _unreachable(place) if isinstance(place, str) and place else None
-        if why is not None:
-            raise ConfigError(
-                f"dataset.{key}: {place} cannot be read: {why}; allowed: "
-                f"{what} that is there (from {Path.cwd()})"
-            )
-
-
-def _unreachable(path: str) -> str | None:
-    """Why nothing can be read there, in the words of the system; None where something can."""
     try:
-        Path(path).stat()
+        if stat.S_ISDIR(Path(path).stat().st_mode) == is_folder:
+            return
+        why = "no folder" if is_folder else "a folder"
     except OSError as error:
-        return error.strerror
-    return None
+        why = error.strerror or str(error)
+    raise ConfigError(
+        f"{key}: {path} cannot be read: {why}; allowed: {what} that is there (from {Path.cwd()})"
+    )
 
 
 def devices_for(one: Request, host: Host) -> int:

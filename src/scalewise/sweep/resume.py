@@ -18,14 +18,13 @@ from typing import Any
 
 import psutil
 
-from scalewise.config import ConfigError, SweepConfig
+from scalewise.config import ConfigError, SweepConfig, own_classes
 from scalewise.host import (
     CLASS_FILES,
     FileLock,
     code_changes,
     files_now,
     from_here,
-    own_classes,
     plural,
     running_code,
 )

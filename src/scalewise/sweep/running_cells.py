@@ -8,7 +8,6 @@ import signal
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from scalewise.config import CellConfig, ConfigError, rehearsed
@@ -31,14 +30,12 @@ from scalewise.sweep.fork_server import ForkedSupervisor
 class SupervisorProcess:
     """A supervisor that ends its cell when this process stops or dies: its input closes then.
 
-    ``job`` is sent to ``process``; ``errors`` is the file with its standard error.
+    ``job`` is sent to ``process``.
     """
 
-    def __init__(
-        self, job: Job, process: subprocess.Popen[bytes] | ForkedSupervisor, errors: Path
-    ) -> None:
+    def __init__(self, job: Job, process: subprocess.Popen[bytes] | ForkedSupervisor) -> None:
+        self.job = job
         self.process = process
-        self._errors = errors
         assert process.stdin is not None
         # It may die at birth: its empty answer is handled like any other death.
         with contextlib.suppress(BrokenPipeError):
@@ -59,21 +56,19 @@ class SupervisorProcess:
         self.stop()
         if answer.endswith(b"\n"):
             return from_line(Ending, answer)
-        lines = tuple(read_plain(self._errors).decode(errors="replace").splitlines()[-20:])
+        lines = tuple(read_plain(self.job.errors).decode(errors="replace").splitlines()[-20:])
         if status < 0:
             message = f"the supervisor was ended by {signal.Signals(-status).name}"
             return Ending("failed", "supervisor_lost", message, last_lines=lines)
-        message = f"the supervisor exited with {status}; see {self._errors.name}"
+        message = f"the supervisor exited with {status}; see {self.job.errors.name}"
         return Ending("failed", "supervisor", message, last_lines=lines)
 
 
-def spawn_supervisor(
-    errors: Path, locks: tuple[int, ...], **options: Any
-) -> subprocess.Popen[bytes]:
-    """Start a supervisor that waits for its job; it and its ranks inherit the ``locks``."""
-    errors.unlink(missing_ok=True)  # it may be a link to another file
-    with errors.open("xb") as file:
-        return subprocess.Popen(
+def start_supervisor(job: Job, locks: tuple[int, ...], **options: Any) -> SupervisorProcess:
+    """Start the supervisor of a job; it and its ranks inherit the ``locks``."""
+    job.errors.unlink(missing_ok=True)  # it may be a link to another file
+    with job.errors.open("xb") as file:
+        process = subprocess.Popen(
             supervisor_command(locks),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -81,6 +76,7 @@ def spawn_supervisor(
             pass_fds=locks,
             **options,
         )
+    return SupervisorProcess(job, process)
 
 
 def job_of(

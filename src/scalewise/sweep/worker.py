@@ -64,8 +64,8 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
     import_training(lean=is_ours(plain))
     import torch
 
-    from scalewise.config import build_cell
-    from scalewise.host import data_identity, own_classes
+    from scalewise.config import build_cell, own_classes
+    from scalewise.host import data_identity
     from scalewise.train import RankContext, collect_started, run
 
     if device.kind == "cpu" and device.cores:

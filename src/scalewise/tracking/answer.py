@@ -11,16 +11,16 @@ import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from scalewise.analysis import shown_on
-from scalewise.config import TrackingConfig, in_one_line
+from scalewise.config import in_one_line
 from scalewise.host import say
-from scalewise.records import DataError, RecordError, SweepFolder, build, read_plain
+from scalewise.records import RecordError, SweepFolder, load_or_none, read_plain
 from scalewise.tracking.mirror import open_tracker, run_and_exit
-from scalewise.tracking.tracker import Answer, RunInfo, SweepName, TrackerError
+from scalewise.tracking.tracker import Answer, RunInfo, SweepName, TrackerError, tracking_of
 
 _WAIT_S = 90.0
 _OURS = "scalewise: "
@@ -57,7 +57,8 @@ def read_answer(folder: Path) -> tuple[RunInfo, Answer] | None:
     Raises RecordError for a folder without a report.
     """
     sweep = SweepFolder(folder)
-    tracking = next((t for _, cell in sweep.cells() if (t := _tracking(cell.load_config))), None)
+    configs = (config for _, cell in sweep.cells() if (config := load_or_none(cell.load_config)))
+    tracking = next(filter(None, (load_or_none(tracking_of, one) for one in configs)), None)
     report = sweep.report_path
     try:
         results = json.loads(read_plain(report / "results.json"))
@@ -82,13 +83,6 @@ def read_answer(folder: Path) -> tuple[RunInfo, Answer] | None:
         tracking=tracking,
     )
     return info, Answer(values, page, report)
-
-
-def _tracking(load: Callable[[], Mapping[str, Any]]) -> TrackingConfig | None:
-    try:
-        return build(TrackingConfig, load().get("tracking") or {}, "tracking")
-    except (RecordError, DataError):
-        return None
 
 
 def _values(config: Mapping[str, Any]) -> dict[str, float | str]:

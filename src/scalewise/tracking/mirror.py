@@ -275,9 +275,8 @@ class _CellMirror:
 
     def _start(self, attempt: CurrentAttempt) -> _Run | None:
         """Begin a run, unless the tracker is not wanted or holds all of this try already."""
-        config = self._cell.load_config()
         called, sweep = self._mirror.called, self._mirror.sweep.path
-        info = run_info(self._cell, config, attempt, self._planned, sweep, called)
+        info = run_info(self._cell, attempt, self._planned, sweep, called)
         record = self._cell.load_tracking()
         states = record.trackers if record and record.attempt == attempt.number else {}
         state = states.get(self._mirror.name)
@@ -285,7 +284,7 @@ class _CellMirror:
         if is_complete or self._mirror.name not in info.tracking.trackers:
             self._settled = attempt.result is not None
             return None
-        rows = CellRows(self._cell, config, info.tracking.system_interval_s)
+        rows = CellRows(self._cell, info.config, info.tracking.system_interval_s)
         return _Run(self._mirror, self._cell, attempt, info, rows)
 
     def _finish(self, attempt: CurrentAttempt, problem: str | None) -> None:

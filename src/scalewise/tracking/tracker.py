@@ -206,22 +206,20 @@ _MOST_NAMED = 3
 _TAG_GROUPS = ("model", "dataset", "strategy", "precision", "execution", "optimizer", "experiment")
 
 
-def run_info(
-    cell: CellFolder,
-    config: Mapping[str, Any],
-    attempt: CurrentAttempt,
-    planned: PlannedCell,
-    sweep: Path,
-    called: SweepName,
-) -> RunInfo:
-    """Facts about a try at a cell that trackers get before its first row.
-
-    Raises RecordError for a choice of trackers that is not valid.
-    """
+def tracking_of(config: Mapping[str, Any]) -> TrackingConfig:
+    """The trackers of a cell. Raises RecordError for a choice that is not valid."""
     try:
-        tracking = build(TrackingConfig, config.get("tracking") or {}, "tracking")
+        return build(TrackingConfig, config.get("tracking") or {}, "tracking")
     except DataError as error:
         raise RecordError(str(error)) from error
+
+
+def run_info(
+    cell: CellFolder, attempt: CurrentAttempt, planned: PlannedCell, sweep: Path, called: SweepName
+) -> RunInfo:
+    """Facts about a try at a cell that trackers get before its first row; RecordError as above."""
+    config = cell.load_config()
+    tracking = tracking_of(config)
     row, _ = called.rows.get(cell.name, (cell.name, ""))
     about = {"folder": str(cell.path.resolve()), "attempt": attempt.number, "row": row,
              **to_plain(planned)}  # fmt: skip

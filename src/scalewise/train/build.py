@@ -79,15 +79,10 @@ def data_share(cell: CellConfig, rank: RankContext) -> DataShare:
 
 
 def build_data(
-    cell: CellConfig,
-    rank: RankContext,
-    module: pl.LightningModule,
-    share: DataShare,
-    steps_per_batch: int = 1,
+    cell: CellConfig, rank: RankContext, module: pl.LightningModule, steps_per_batch: int = 1
 ) -> dict[str, Any]:
     """The arguments of ``Trainer.fit`` that carry the data, and ``test_dataloaders``.
 
-    ``share`` is the one that the strategy settles: what a rank feeds must be what it counts for.
     Raises ConfigError for data that cannot be read or that the model cannot train on.
     """
     dataset = instantiate("dataset", cell.dataset)
@@ -121,10 +116,8 @@ def build_data(
     place = (strategy.data_shard(rank.rank, world), strategy.data_shards(world))
     data: dict[str, Any] = {}
     try:
-        assert share.sizes is not None
-        sampler = GlobalBatchSampler(
-            len(training), share.sizes, place[0], cell.seed, steps_per_batch
-        )
+        sizes = BatchSizes(cell.shard_batch_sizes(world))
+        sampler = GlobalBatchSampler(len(training), sizes, place[0], cell.seed, steps_per_batch)
         data["train_dataloaders"] = make_loader(training, sampler, cell.loader, rank.device.kind)
         for key, scored, is_wanted in (
             ("val_dataloaders", validation, cell.validation != "never"),

@@ -34,7 +34,7 @@ from scalewise.train.execution import (
 from scalewise.train.length import RunLength, raise_it
 from scalewise.train.provenance import note_imported
 from scalewise.train.rank import RankContext, join, settle_device
-from scalewise.train.recording import CellRecorder, DataShare
+from scalewise.train.recording import CellRecorder
 from scalewise.train.strategies import BUILDERS, Setting
 
 
@@ -60,15 +60,15 @@ def run(
     module = build_module(cell)
     execution = Execution(cell, rank)
     execution.change(module)
-    share = data_share(cell, rank)
     check_test(cell, module)
-    data = build_data(cell, rank, module, share, execution.steps_per_batch)
+    data = build_data(cell, rank, module, execution.steps_per_batch)
     testing = data.pop("test_dataloaders", None)
+    untimed, share = execution.untimed_steps, data_share(cell, rank)
     recorder = CellRecorder(
-        folder, rank.device, execution.untimed_steps, cell.log_every_n_steps, share, cell.profile
+        folder, rank.device, untimed, cell.log_every_n_steps, share, cell.profile
     )
     recorder.brings_optimizer = not isinstance(module, ExperimentModule | OperationModule)
-    trainer = build_trainer(cell, rank, recorder, module, data, share)
+    trainer = build_trainer(cell, rank, recorder, module, data)
     execution.attach(trainer, recorder)
     if cell.ends_by_time:
         # Steps of one batch begin together; replicas that seldom meet run ahead of one another.
@@ -203,16 +203,14 @@ def build_trainer(
     recorder: CellRecorder,
     module: pl.LightningModule,
     data: dict[str, Any],
-    share: DataShare,
 ) -> pl.Trainer:
     """Build a Trainer that does only what the cell's configuration says."""
     own_data = "datamodule" not in data
     last_step = cell.profile.last_step(
         cell.max_steps, recorder.steps.warmup_steps, cell.strategy.kind == "ddp"
     )
-    assert share.sizes is not None
-    setting = Setting(rank, module, cell, share.sizes)
     try:
+        setting = Setting(rank, module, cell)
         strategy: Any = BUILDERS[cell.strategy.kind](cell.strategy, setting)
     except ValueError as error:
         raise ConfigError(str(error)) from error

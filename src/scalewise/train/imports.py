@@ -15,7 +15,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from scalewise.host import own_classes
+from scalewise.config import own_classes
 
 
 def import_training(*, lean: bool) -> None:

@@ -14,7 +14,6 @@ from pytorch_lightning.strategies import DDPStrategy, FSDPStrategy, SingleDevice
 from pytorch_lightning.utilities import rank_zero_info
 
 from scalewise.config import TrackerName, default_project, require
-from scalewise.gpu import MIN_INTERVAL_S, DeviceSampler
 from scalewise.host import Mirror, from_here
 from scalewise.records import CellFolder, DeviceInfo
 from scalewise.train.monitored import (
@@ -76,7 +75,7 @@ class Monitor(CellRecorder):
     ) -> None:
         require("warmup_steps", warmup_steps, warmup_steps >= 0, "0 or more")
         require("log_every_n_steps", log_every_n_steps, log_every_n_steps >= 1, "1 or more")
-        require("interval_s", interval_s, interval_s >= MIN_INTERVAL_S, f"{MIN_INTERVAL_S} or more")
+        require("interval_s", interval_s, interval_s >= 0.1, "0.1 or more")
         known = not isinstance(tracking, str) and set(tracking) <= set(_TRACKERS)
         require("tracking", tracking, known, f"a list of {' and '.join(_TRACKERS)}")
         super().__init__(
@@ -87,7 +86,6 @@ class Monitor(CellRecorder):
         self._interval_s = interval_s
         self._trackers = tuple(tracking)
         self._name = name
-        self._sampler: DeviceSampler | None = None
         self._mirror: Mirror | None = None
         self._records: FitRecords | None = None
         self._devices: tuple[DeviceInfo, ...] = ()
@@ -120,14 +118,12 @@ class Monitor(CellRecorder):
         super().setup(trainer, pl_module, stage)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        pids = gathered(os.getpid(), trainer.world_size)
+        assert self._records is not None
+        pids, here = gathered(os.getpid(), trainer.world_size), ranks_here(trainer)
         if trainer.is_global_zero:
-            assert self._records is not None
             config = describe_fit(trainer, pl_module, self.steps.warmup_steps, self._trackers)
             self._records.repeat_of(config, trainer.world_size)
-            # Rank 0's host comes first.
-            here = self._devices[: trainer.world_size // trainer.num_nodes]
-            self.folder.save_provenance(provenance_of(here))
+            self.folder.save_provenance(provenance_of([self._devices[rank] for rank in here]))
             if self._trackers:
                 self._mirror = Mirror(self.sweep_folder, _log.warning)
             planned = planned_steps(trainer)
@@ -137,22 +133,15 @@ class Monitor(CellRecorder):
                 "and not timed"
             )
         if trainer.local_rank == 0 and self._sample_devices:
-            self._sampler = DeviceSampler(
-                self.folder,
-                {d.uuid: rank for rank, d in enumerate(self._devices) if d.uuid is not None},
-                lambda: dict(enumerate(pids)),
-                self._interval_s,
-            )
-            self._sampler.start()
+            self._records.sample(here, self._devices, pids, self._interval_s)
         super().on_train_start(trainer, pl_module)
 
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        if self._sampler is not None:
-            self._sampler.stop()
+        assert self._records is not None
+        self._records.stop_sampling()
         self.close(trainer, pl_module)
         trainer.strategy.barrier("scalewise-monitor")
         if trainer.is_global_zero:
-            assert self._records is not None
             ranks = tuple(self.folder.load_rank(rank) for rank in range(trainer.world_size))
             self._records.finish(ranks, strategy_name(trainer))
             if self._mirror is not None:
@@ -162,8 +151,6 @@ class Monitor(CellRecorder):
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
-        if self._sampler is not None:
-            self._sampler.stop()
         if self._records is not None:
             message = self._records.fail(exception, self.steps.steps)
             if message is not None:
@@ -220,6 +207,12 @@ def describe_fit(
     }
 
 
+def ranks_here(trainer: pl.Trainer) -> range:
+    """The ranks of this process's host; hosts have equally many."""
+    first = trainer.global_rank - trainer.local_rank
+    return range(first, first + trainer.world_size // trainer.num_nodes)
+
+
 def strategy_name(trainer: pl.Trainer) -> str:
     """As scalewise names it where it is Lightning's own, else the name of its class.
 
@@ -231,13 +224,10 @@ def strategy_name(trainer: pl.Trainer) -> str:
 
 def _precision_name(trainer: pl.Trainer) -> str:
     """As scalewise names it: Lightning's ``32-true`` is tf32 where fp32 products may use it."""
-    name = str(trainer.precision)
-    if name == "32-true" and trainer.strategy.root_device.type == "cuda" and _tf32_is_on():
-        return "tf32"
+    name, products = str(trainer.precision), torch.backends.cuda.matmul
+    if name == "32-true" and trainer.strategy.root_device.type == "cuda":
+        # Reading torch's older switch raises after the newer.
+        newer = getattr(products, "fp32_precision", None)
+        if products.allow_tf32 if newer is None else newer == "tf32":
+            return "tf32"
     return _PRECISIONS.get(name, name)
-
-
-def _tf32_is_on() -> bool:
-    """Whether matrix products may use tf32. Reading torch's older switch raises after the newer."""
-    newer = getattr(torch.backends.cuda.matmul, "fp32_precision", None)
-    return bool(torch.backends.cuda.matmul.allow_tf32) if newer is None else newer == "tf32"

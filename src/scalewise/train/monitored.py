@@ -23,7 +23,7 @@ import torch
 from torch import nn
 
 from scalewise.config import ending_of
-from scalewise.gpu import NvmlUnavailable, open_nvml
+from scalewise.gpu import DeviceSampler, NvmlUnavailable, open_nvml
 from scalewise.host import Colocation, from_here, processor_name, scalewise_version, usable_cores
 from scalewise.records import (
     CellFolder,
@@ -46,7 +46,7 @@ _LAST_LINES = 20
 
 
 class FitRecords:
-    """Records that rank 0 writes for all ranks; :meth:`fail` alone is for any of them.
+    """Records that rank 0 writes for all ranks; any may fail, and one a host samples its devices.
 
     The run's ``folder`` lies inside that of the sweep which the runs of a script form.
     """
@@ -58,6 +58,7 @@ class FitRecords:
         self._started_at, self._since = time.time(), time.monotonic()
         self._planned: PlannedCell | None = None
         self._beats: BackgroundDrain | None = None
+        self._sampler: DeviceSampler | None = None
         self._colocation: Colocation | None = None
         self._unknown: tuple[str, ...] = ()
         """Why it is not known who shares the host, where that is so."""
@@ -76,6 +77,24 @@ class FitRecords:
         except OSError as error:  # no reason to end a fit
             self._unknown = (f"not known: {error.strerror}",)
         self._beats = BackgroundDrain([lambda *_: self._beat()], _BEAT_S)
+
+    def sample(
+        self,
+        here: Sequence[int],
+        devices: Sequence[DeviceInfo],
+        pids: Sequence[int],
+        interval_s: float = 1.0,
+    ) -> None:
+        """Sample those of the ranks ``here``: others of the ``devices`` are on other hosts."""
+        gpus = {uuid: rank for rank in here if (uuid := devices[rank].uuid) is not None}
+        self._sampler = DeviceSampler(
+            self._folder, gpus, lambda: {rank: pids[rank] for rank in here}, interval_s
+        )
+        self._sampler.start()
+
+    def stop_sampling(self) -> None:
+        if self._sampler is not None:
+            self._sampler.stop()
 
     def _beat(self) -> None:
         self._folder.beat()
@@ -160,6 +179,7 @@ class FitRecords:
         None if another rank was first: what one dies of is the cause, the others lose a peer. No
         failure of ours hides the ``error``.
         """
+        self.stop_sampling()
         try:
             message = self._break_off(error, steps)
             self.end()

@@ -84,7 +84,7 @@ def collect_started(
 
     ``host_cores`` are the usable cores of the host, where this process is bound to some of them;
     ``data`` are the files it learns from: :func:`scalewise.host.data_identity`; ``classes`` are
-    the user's own: :func:`scalewise.host.own_classes`; ``cwd`` is where the run was started,
+    the user's own: :func:`scalewise.config.own_classes`; ``cwd`` is where the run was started,
     where this process may have gone elsewhere.
     """
     found = collect(

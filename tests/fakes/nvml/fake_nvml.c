@@ -168,7 +168,7 @@ static Result query(const Gpu *gpu, const char *name, double *value) {
 
 /* ---- The library ----------------------------------------------------------------------------- */
 
-/* Samplers of several cells open NVML at once, each in its thread. */
+/* Threads of one process may open NVML at once. */
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 
 EXPORT Result nvmlInitWithFlags(unsigned flags) {

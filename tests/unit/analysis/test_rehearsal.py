@@ -252,7 +252,7 @@ def test_fsdp_is_held_against_fsdp_of_its_own_kind_and_nothing_is_told_of_it(
 def test_the_report_marks_it_and_keeps_it_out_of_the_figures(tmp_path: Path) -> None:
     found = played(tmp_path, *three(SINGLE), *three(rehearsal(2)), ranks=2)
     assert cases([("a", found)]) == [], "nothing was measured on two"
-    files = build(tmp_path, tmp_path / "out")
+    files = build(analyse(load_sweep(tmp_path)), tmp_path / "out")
     page, details = files.markdown.read_text(), files.details.read_text()
     assert "large ddp x2, rehearsed over pcie: 2.00x (90 % interval 1." in page
     assert "Rehearsed, not measured" in details

@@ -7,14 +7,16 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from fakes.pipelines import PIPE, PIPE_MS, pipelined
 from fakes.recorded import (
     DDP,
     DDP_MS,
+    PIPE,
+    PIPE_MS,
     SINGLE_MS,
     Spec,
     analysed,
     edit_ranks,
+    pipelined,
     repeats,
     swept,
     with_ranks,

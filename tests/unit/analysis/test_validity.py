@@ -88,9 +88,9 @@ def test_it_outranks_every_other_verdict(
 
 
 def test_the_report_says_so_to_programs_and_by_its_exit_status(tmp_path: Path) -> None:
-    analysed(tmp_path, share_a_gpu)
-    files = build(tmp_path)
-    assert files.invalid
+    found = analysed(tmp_path, share_a_gpu)
+    assert found.invalid
+    files = build(found)
     told = json.loads(files.json.read_text())
     verdicts = {c["configuration"]: (c["verdict"], c["config_id"])
                 for c in told["configurations"]}  # fmt: skip

@@ -113,10 +113,13 @@ WRONG = [
     ("report {folder}", "{folder}"),
     ("report {folder} --warmup-epochs -1", "'--warmup-epochs': -1"),
     ("advise {small} --samples many", "--samples: found 'many'"),
+    ("advise {small} --price x=3", "--price: found 'x=3'"),
+    ("advise nowhere", "nowhere: no such folder"), ("compare {small} nowhere", "nowhere: no such"),
+    ("compare {small} --factor code", "found 1 folders; allowed with --factor: two"),
     ("compare {small} {small} --factor cod", "factor: found 'cod'; allowed: devices, "),
     ("score {folder}", "{folder}"), ("score {small}", "allowed: sweeps of devices=1,N"),
     ("score {small} {small}", "found a sweep twice"),
-    ("defconfig nothing", "found 'nothing'"),
+    ("defconfig agnews-bas", "found 'agnews-bas' (did you mean 'agnews_base'?); allowed: "),
     ("doctor --out {file}", "{file}: File exists"), ("doctor --out /proc/none", "/proc/none: "),
     ("tokenize --out x", "give a corpus or --files"),
     ("tokenize fineweb_edu --out x --tokens 3x", "'--tokens': found '3x'; allowed: a number"),
@@ -126,6 +129,7 @@ WRONG = [
     *[(command, "Missing argument 'FOLDER") for command in ("resume", "compare", "export")],
     ("report {torn}", "{torn}/sweep.json: cannot be read as JSON"),
     ("top --interval 0", "'--interval': 0.0 is not in the range"),
+    ("doctor --devices 9999", "--devices: found 9999; allowed: 1 to "),
     ("doctor --devices 0", "'--devices': 0"), ("doctor --soak -1", "'--soak': -1"),
     ("doctor --gpus 1,,2", "'--gpus': found '1,,2'; allowed: a list"),
 ]  # fmt: skip
@@ -279,11 +283,13 @@ def test_the_status_of_a_sweep(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     swept = SweepReport(tmp_path, {str(i): Ending(state) for i, state in enumerate(states)})
-    files = SimpleNamespace(invalid=invalid, problems=(), html=Path("report.html"))
+    files = SimpleNamespace(problems=(), html=Path("report.html"))
     monkeypatch.setattr(hydra_main, "sweep_reports", [swept])
     monkeypatch.setattr(hydra_main, "_say_where_runs_are", lambda _folder: None)
     monkeypatch.setattr(scalewise.analysis, "load_sweep", lambda folder: folder)
-    monkeypatch.setattr(scalewise.analysis, "analyse", lambda sweep: sweep)
+    monkeypatch.setattr(
+        scalewise.analysis, "analyse", lambda sweep: SimpleNamespace(invalid=invalid)
+    )
     told: list[str] = []
     monkeypatch.setattr(scalewise.report, "print_console", lambda *_, **__: told.append("answer"))
     monkeypatch.setattr(scalewise.report, "build", lambda _analysis: files)

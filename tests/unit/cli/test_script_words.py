@@ -2,6 +2,7 @@
 
 import shlex
 import sys
+from typing import Any
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -12,7 +13,7 @@ from omegaconf import OmegaConf
 from fakes.kept_sweep import kept
 from scalewise.cli.application import main, run, to_advise_on
 from scalewise.cli.exits import Exit
-from scalewise.cli.script import quoted, words_of
+from scalewise.cli.overrides import quoted, words_of
 from scalewise.config import ConfigError, pasteable
 from scalewise.records import Ending
 from scalewise.sweep import SweepReport, sweep_reports
@@ -29,16 +30,18 @@ def test_a_command_is_read_as_it_was_typed(text: str) -> None:
     assert read(text) == text
 
 
-@pytest.mark.parametrize("before", [["--"], []])
+@pytest.mark.parametrize(
+    ("before", "devices"), [(["--"], "1,2"), ([], "1,2"), (["--rehearse", "4", "--"], "1,4")]
+)
 def test_what_follows_the_command_is_the_scripts(
-    monkeypatch: pytest.MonkeyPatch, before: list[str]
+    monkeypatch: pytest.MonkeyPatch, before: list[str], devices: str
 ) -> None:
     monkeypatch.setattr("scalewise.cli.hydra_main.train", lambda defaults: 0)
     typed = ["--time", "2m", *before, "python", "train.py", "--devices", "8", "--time", "9", "--"]
     monkeypatch.setattr("sys.argv", typed)
     run.main(typed, standalone_mode=False)
     found = {word.partition("=")[0]: word.partition("=")[2] for word in sys.argv[1:]}
-    assert (found["devices"], found["measure.min_time_s"]) == ("1,2", "120")
+    assert (found["devices"], found["measure.min_time_s"]) == (devices, "120")
     assert found["script.command"] == "'python train.py --devices 8 --time 9 --'"
 
 
@@ -65,34 +68,22 @@ def test_numbers_to_rehearse_are_numbers_of_devices_with_a_link(
     assert [word for word in words if word.startswith("rehearse")] == expected
 
 
-def test_one_device_is_measured_beside_what_is_rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("scalewise.cli.hydra_main.train", lambda defaults: 0)
-    typed = ["--rehearse", "4", "--", "python", "train.py"]
-    monkeypatch.setattr("sys.argv", typed)
-    run.main(typed, standalone_mode=False)
-    assert "devices=1,4" in sys.argv
-
-
-def test_a_link_without_anything_to_rehearse_is_refused() -> None:
-    with pytest.raises(ConfigError, match="--link: found pcie without --rehearse"):
-        words_of(("python", "train.py"), "1,2", None, "auto", link="pcie")
-    with pytest.raises(ConfigError, match="--rehearse: found 'all'"):
-        words_of(("python", "train.py"), "1,2", None, "auto", rehearse="all")
-
-
 @pytest.mark.parametrize(
-    ("devices", "time_s", "repeats", "found"),
+    ("given", "found"),
     [
-        ("all", None, "auto", "--devices: found 'all'"),
-        ("1", "soon", "auto", "--time: found 'soon'"),
-        ("1", None, "twice", "--repeats: found 'twice'"),
+        ({"devices": "all"}, "--devices: found 'all'"),
+        ({"time_s": "soon"}, "--time: found 'soon'"),
+        ({"repeats": "twice"}, "--repeats: found 'twice'"),
+        ({"rehearse": "all"}, "--rehearse: found 'all'"),
+        ({"link": "pcie"}, "--link: found pcie without --rehearse"),
     ],
 )
-def test_what_is_no_number_is_refused(
-    devices: str, time_s: str | None, repeats: str, found: str
+def test_what_is_no_number_or_goes_with_nothing_is_refused(
+    given: dict[str, str], found: str
 ) -> None:
+    asked: dict[str, Any] = {"devices": "1", "time_s": None, "repeats": "auto", **given}
     with pytest.raises(ConfigError, match=found):
-        words_of(("python", "train.py"), devices, time_s, repeats)
+        words_of(("python", "train.py"), **asked)
 
 
 def test_what_is_shown_to_paste_asks_for_the_same_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,14 +116,10 @@ def test_what_is_advised_on_is_measured_here_and_rehearsed_beyond(
 
 
 @pytest.mark.parametrize(
-    ("status", "advises"),
-    [(Exit.DONE, True), (Exit.FAILED, True), (Exit.INTERRUPTED, False)],
+    ("status", "advises"), [(Exit.DONE, True), (Exit.FAILED, True), (Exit.INTERRUPTED, False)]
 )
 def test_advice_ends_as_its_measuring_did_and_not_without_it(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    status: Exit,
-    advises: bool,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], status: Exit, advises: bool
 ) -> None:
     monkeypatch.setattr("scalewise.cli.application.run_training", lambda answers: status)
     monkeypatch.setattr("sys.argv", [])

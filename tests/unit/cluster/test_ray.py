@@ -14,7 +14,8 @@ from typing import Any, cast
 import pytest
 
 from fakes.requests import asked as request_of
-from scalewise.cluster.hosts import ClusterDemand, Order, granted, leased
+from scalewise.cluster import hosts
+from scalewise.cluster.hosts import ClusterDemand, Order, granted, leased, train_here
 from scalewise.cluster.ray_cluster import SILENCE_S, HostActor, Node, RayCluster, require_ray
 from scalewise.cluster.ray_executor import HostLink, RayCell, RayConfig, RayExecutor
 from scalewise.config import ConfigError, HardwareConfig
@@ -97,6 +98,23 @@ def test_nobody_waits_for_devices_of_a_sweep_that_is_gone(
         pass
 
 
+@pytest.mark.parametrize(
+    ("nodes", "index", "told"), [(1, 0, None), (2, 0, "announce"), (2, 1, "meet")]
+)
+def test_the_first_of_several_hosts_says_where_it_is_and_the_others_ask(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, nodes: int, index: int, told: str | None
+) -> None:
+    monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
+    for name in ("announce", "meet"):
+        monkeypatch.setattr(hosts, name, lambda *_, name=name: name)
+    folder, found = CellFolder(tmp_path / "cell"), list[Any]()
+    folder.save_config(request_of("hardware=cpu", "hardware.cores_per_device=1").plain)
+    wanted, origin = ClusterDemand(nodes, nodes, 0, 1), Origin("/", (), ())
+    order = Order(str(folder.path), PLANNED, wanted, origin, "key", index)
+    train_here(order, lambda job, locks: found.append(job.nodes) or Ending("done"))
+    assert found == [told]
+
+
 def test_an_actor_is_wanted_until_it_is_stopped_or_hears_of_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -124,7 +142,7 @@ class Host:
 def remote(folder: CellFolder, *hosts: Any) -> RayCell:
     cell: Any = SimpleNamespace(planned=PLANNED)
     wanted, room = ClusterDemand(len(hosts), len(hosts), 0, 1), cast(Any, None)
-    running = RayCell(cell, folder, wanted, hosts, room, 1, 100.0)
+    running = RayCell(cell, folder, wanted, hosts, room, 1)
     running.take_answers()
     return running
 

@@ -9,14 +9,12 @@ from typing import Any
 import pytest
 
 from fakes.requests import asked
-from scalewise.cluster import slurm_job
-from scalewise.cluster.hosts import ClusterDemand, Order, demand, granted, launcher_config
-from scalewise.cluster.ray_executor import RayConfig
+from scalewise.cluster import RayExecutor, SlurmExecutor, slurm_job
+from scalewise.cluster.hosts import ClusterDemand, Order, demand, granted
 from scalewise.cluster.slurm import (
     GONE,
     JobState,
     QueueUnreachable,
-    SlurmConfig,
     make_executor,
     neighbours,
     preempted,
@@ -68,22 +66,22 @@ def program(folder: Path, name: str, body: str) -> None:
 @pytest.mark.parametrize(
     ("launcher", "options", "complaint"),
     [
-        (SlurmConfig, {"extra": {"ntasks-per-node": 4}}, "extra: found ntasks-per-node"),
-        (SlurmConfig, {"extra": {"ntasks_per_node": 4}}, "extra: found ntasks-per-node"),
-        (SlurmConfig, {"time_min": 0}, "time_min: found 0; allowed: "),
-        (SlurmConfig, {"gpus_per_device": 2}, "gpus_per_device: found 2; allowed: "),
-        (SlurmConfig, {"partitoin": "gpu"}, "partitoin: unknown key"),
-        (SlurmConfig, {"policy": "wild"}, "policy: found 'wild'"),
-        (RayConfig, {"address": "ray://head:10001"}, "address: found 'ray://head:10001'"),
-        (RayConfig, {"gpus_per_device": 2}, "gpus_per_device: found 2"),
-        (RayConfig, {"policy": "greedy"}, "policy: found 'greedy'"),
+        (SlurmExecutor, {"extra": {"ntasks-per-node": 4}}, "extra: found ntasks-per-node"),
+        (SlurmExecutor, {"extra": {"ntasks_per_node": 4}}, "extra: found ntasks-per-node"),
+        (SlurmExecutor, {"time_min": 0}, "time_min: found 0; allowed: "),
+        (SlurmExecutor, {"gpus_per_device": 2}, "gpus_per_device: found 2; allowed: "),
+        (SlurmExecutor, {"partitoin": "gpu"}, "partitoin: unknown key"),
+        (SlurmExecutor, {"policy": "wild"}, "policy: found 'wild'"),
+        (RayExecutor, {"address": "ray://head:10001"}, "address: found 'ray://head:10001'"),
+        (RayExecutor, {"gpus_per_device": 2}, "gpus_per_device: found 2"),
+        (RayExecutor, {"policy": "greedy"}, "policy: found 'greedy'"),
     ],
 )
 def test_wrong_options_are_refused_in_one_line(
-    launcher: type, options: dict[str, Any], complaint: str
+    launcher: Any, options: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
-        launcher_config(launcher, options)
+        launcher.of(options)
     assert str(caught.value).startswith(f"hydra.launcher.{complaint}")
     assert "\n" not in str(caught.value)
 
@@ -101,7 +99,7 @@ def test_wrong_options_are_refused_in_one_line(
 def test_the_width_of_a_cell_decides_what_it_asks_for(
     make_cell: Any, devices: int | str, options: dict[str, Any], wanted: ClusterDemand
 ) -> None:
-    assert demand(make_cell(devices), launcher_config(SlurmConfig, options)) == wanted
+    assert demand(make_cell(devices), SlurmExecutor.of(options).config) == wanted
 
 
 @pytest.mark.parametrize(
@@ -116,7 +114,7 @@ def test_a_width_that_cannot_be_asked_for_is_said(
     make_cell: Any, devices: int | str, options: dict[str, Any], complaint: str
 ) -> None:
     with pytest.raises(HostMismatch, match=complaint):
-        demand(make_cell(devices), launcher_config(SlurmConfig, options))
+        demand(make_cell(devices), SlurmExecutor.of(options).config)
 
 
 @pytest.fixture
@@ -137,13 +135,11 @@ def make_cell() -> Any:
 def test_the_script_has_one_task_a_node_and_all_cores_of_its_ranks(
     tmp_path: Path, commands: Path
 ) -> None:
-    for name, does in (("srun", "exit 1"), ("sbatch", f"cp $1 {tmp_path}/sent; echo job 5")):
-        command = commands / name
-        command.write_text(f"#!/bin/sh\n{does}\n")
-        command.chmod(0o755)
-    config = launcher_config(
-        SlurmConfig, {"partition": "gpu", "extra": {"constraint": "h200"}, "mem_gb_per_device": 1.5}
-    )
+    program(commands, "srun", "exit 1")
+    program(commands, "sbatch", f"cp $1 {tmp_path}/sent; echo job 5")
+    config = SlurmExecutor.of(
+        {"partition": "gpu", "extra": {"constraint": "h200"}, "mem_gb_per_device": 1.5}
+    ).config
     executor = make_executor(tmp_path, config, ClusterDemand(4, 2, 2, 3))
     jobs = [CellJob(order_of(CellFolder(tmp_path)), 60, 60)] * 3
     assert [job.job_id for job in submit(executor, jobs)] == ["5_0", "5_1", "5_2"]
@@ -170,7 +166,7 @@ def test_the_script_has_one_task_a_node_and_all_cores_of_its_ranks(
 
 def test_many_cells_are_several_arrays() -> None:
     wanted, planned = ClusterDemand(1, 1, 0, 1), SimpleNamespace(planned=PLANNED)
-    cells: Any = [SimpleNamespace(cell=planned, wanted=wanted) for _ in range(2300)]
+    cells: Any = [SimpleNamespace(cell=planned, demand=wanted) for _ in range(2300)]
     arrays = list(job_arrays(cells))
     assert [len(array) for array in arrays] == [1000, 1000, 300]
     assert [cell for array in arrays for cell in array] == cells
@@ -237,16 +233,19 @@ def test_a_controller_that_is_down_says_nothing_about_jobs(commands: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("said", "expected"), [("2026-11-22T00:38:22", True), ("N/A", False), ("", False)]
+    ("said", "ask", "expected"),
+    [
+        ("2026-11-22T00:38:22", lambda: preempted("5"), True),
+        ("N/A", lambda: preempted("5"), False),
+        ("", lambda: preempted("5"), False),
+        (r"6\n5\n4", lambda: neighbours("node1", "5"), ("SLURM job 4", "SLURM job 6")),
+    ],
 )
-def test_slurm_says_whether_it_preempted_a_job(commands: Path, said: str, expected: bool) -> None:
-    program(commands, "squeue", f"echo '{said}'")
-    assert preempted("5") is expected
-
-
-def test_other_jobs_on_a_node_are_neighbours(commands: Path) -> None:
-    program(commands, "squeue", "echo '6\n5\n4'")
-    assert neighbours("node1", "5") == ("SLURM job 4", "SLURM job 6")
+def test_slurm_says_whether_it_preempted_a_job_and_who_else_is_on_its_node(
+    commands: Path, said: str, ask: Any, expected: Any
+) -> None:
+    program(commands, "squeue", f"printf '{said}'")
+    assert ask() == expected
 
 
 def test_a_run_that_died_without_a_word_is_not_blamed_on_the_one_before(tmp_path: Path) -> None:

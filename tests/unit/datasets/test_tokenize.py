@@ -1,4 +1,4 @@
-"""Text to tokens with the real libraries, and trained on."""
+"""Text to tokens, and labelled texts, with the real libraries, and trained on."""
 
 import hashlib
 import json
@@ -16,6 +16,7 @@ from scalewise.cli import main
 from scalewise.config import DatasetError
 from scalewise.datasets import load_index, token_count
 from scalewise.datasets.contract import TrainingData
+from scalewise.datasets.text_classification import AgNews
 from scalewise.datasets.text_file import TokenFolder
 from scalewise.datasets.tokenize import (
     Part,
@@ -231,3 +232,46 @@ def test_counts_have_units() -> None:
     for text in ("", "x", "0", "1.5", "-3M", "inf", "1e400", "nan"):
         with pytest.raises(ValueError):
             token_count(text)
+
+
+# Labelled texts from a folder in the hub's layout.
+def hub_in(path: Path, **columns: list[object]) -> str:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path.mkdir()
+    pq.write_table(pa.table(columns), path / "train-00000-of-00001.parquet")
+    return str(path)
+
+
+def texts(count: int) -> list[object]:
+    return [f"news number {n} of the day" for n in range(count)]
+
+
+def test_the_hub_gives_what_a_csv_of_the_same_texts_gives(tmp_path: Path) -> None:
+    labels: list[object] = [n % 4 for n in range(40)]
+    hub = AgNews(repository=hub_in(tmp_path / "hub", text=texts(40), label=labels))
+    rows = "".join(f'"{n % 4 + 1}","{text}",""\n' for n, text in enumerate(texts(40)))
+    (tmp_path / "ag.csv").write_text(rows)
+    csv = AgNews(str(tmp_path / "ag.csv"))
+    for ours, theirs in zip(
+        hub.train.__getitems__(range(32)), csv.train.__getitems__(range(32)), strict=True
+    ):
+        assert ours.tolist() == theirs.tolist()
+    assert hub.describe()["classes"] == 4
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"body": texts(4), "label": [0] * 4}, "found no column 'text'; .* found body, label"),
+        ({"text": texts(4), "label": [0, 1, 2, 7]}, "row 4: found class 7; allowed: a text and a"),
+        (None, "^dataset.path: found null, and .* cannot be read"),
+    ],
+)
+def test_what_is_no_labelled_text(
+    tmp_path: Path, columns: dict[str, list[object]] | None, message: str
+) -> None:
+    hub = str(tmp_path / "hub") if columns is None else hub_in(tmp_path / "hub", **columns)
+    with pytest.raises(DatasetError, match=message):
+        _ = AgNews(repository=hub).train

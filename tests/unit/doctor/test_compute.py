@@ -52,10 +52,7 @@ def test_products_are_of_random_matrices_and_right(
 
 @pytest.mark.parametrize(
     ("capability", "expected"),
-    [
-        ((7, 0), ("fp32", "fp16")),
-        ((8, 0), ("fp32", "tf32", "bf16", "fp16")),
-    ],
+    [((7, 0), ("fp32", "fp16")), ((8, 0), ("fp32", "tf32", "bf16", "fp16"))],
 )
 def test_a_precision_is_measured_where_the_hardware_multiplies_it(
     capability: tuple[int, int], expected: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
@@ -179,10 +176,7 @@ _BROKEN_TWICE = {**_BROKEN, "d2h_pinned together": "RuntimeError: the pattern is
 
 @pytest.mark.parametrize(
     ("size", "copied", "missing", "met"),
-    [
-        (1, _ALONE, _BROKEN, 1),
-        (2, [*_ALONE, ("h2d_pinned", True)], _BROKEN_TWICE, 2 + 2),
-    ],
+    [(1, _ALONE, _BROKEN, 1), (2, [*_ALONE, ("h2d_pinned", True)], _BROKEN_TWICE, 2 + 2)],
 )
 def test_each_rank_copies_alone_then_pinned_kinds_together_and_comes_to_every_meeting(
     tmp_path: Path,

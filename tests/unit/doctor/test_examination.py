@@ -17,23 +17,13 @@ from scalewise.host import usable_cores
 from scalewise.records import DeviceInfo, GemmRate, PcieLink
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--devices", "9999"], "--devices: found 9999; allowed: 1 to"),
-        (["--gpus", "2"], "hardware.gpus: found [2]; allowed: all"),
-    ],
-)
-def test_options_that_do_not_fit_the_host_are_one_line(argv: list[str], message: str) -> None:
+def test_gpus_that_the_host_lacks_are_one_line() -> None:
     """In a process of its own: other tests leave a fake driver in this one."""
-    done = subprocess.run(
-        [sys.executable, "-m", "scalewise", "doctor", *argv],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "scalewise", "doctor", "--gpus", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr.startswith(f"error: {message}") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith("error: hardware.gpus: found [2]; allowed: all")
+    assert done.stderr.count("\n") == 1
 
 
 def test_the_parent_needs_neither_torch_nor_hydra_nor_trackers() -> None:

@@ -11,6 +11,7 @@ from typing import Self
 
 import pytest
 
+from scalewise.config import own_classes
 from scalewise.host import (
     CLASS_FILES,
     SOURCE_SHA256,
@@ -22,7 +23,6 @@ from scalewise.host import (
     identity,
     imported_modules,
     module_files,
-    own_classes,
     place_id,
     recorded_in,
     running_code,
@@ -107,7 +107,7 @@ def test_the_classes_are_those_of_neither_scalewise_nor_torch() -> None:
         "model": {"_target_": "mine.Net", "layer": {"_target_": "other.Layer"}},
         "dataset": {"_target_": "scalewise.datasets.tabular.Tabular"},
         "optimizer": {"_target_": "torch.optim.SGD"},
-        "callbacks": [{"_target_": "mine.Callback"}],
+        "callbacks": [{"_target_": "mine.Callback"}, {"_target_": "of_no_module"}],
     }
     assert own_classes(plain) == ("mine.Callback", "mine.Net", "other.Layer")
 

@@ -12,7 +12,7 @@ from scalewise.host import FileLock, runtime_folder, worker_command
 
 def test_a_lock_has_one_holder_even_inside_a_process(tmp_path: Path) -> None:
     one, two = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
-    assert one.try_acquire() and one.held
+    assert one.try_acquire() and one.descriptors
     assert not two.try_acquire()
     one.release()
     assert two.try_acquire()

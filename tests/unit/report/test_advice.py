@@ -12,14 +12,12 @@ import pytest
 from fakes.kept_sweep import analysis_of, kept
 from fakes.recorded import DDP, SINGLE_MS, STEADY_3, Spec, edit_ranks, repeats, write_sweep
 from scalewise.analysis import analyse, load_sweep, step_parts
-from scalewise.cli import main
 from scalewise.config import ConfigError, conf_dir
 from scalewise.report import advise
 from scalewise.report.answer import answers
 from scalewise.report.console import rows_of
 from scalewise.report.sections import Lines, Section, Table
 
-KEPT = Path(__file__).parents[3] / "docs/results"
 SAMPLES = 10**9
 
 
@@ -49,15 +47,6 @@ def option(section: Section, name: str) -> Mapping[str, Any]:
     [
         ("h200x2_gpt2", "take 2 devices", {"single x1": "baseline", "ddp x2": "pays"}),
         (
-            "rehearsal/gpt2_p2p_off",
-            "take 2 devices",
-            {
-                "single x1": "baseline", "ddp x2": "pays",
-                "ddp x2, rehearsed over p2p_off_h100": "likely pays",
-                "ddp x8, rehearsed over p2p_off_h100": "likely pays",
-            },
-        ),
-        (
             "h200x2_strategies",
             "cannot tell",
             {"single x1": "baseline"}
@@ -85,22 +74,9 @@ def test_a_kept_sweep_is_advised_on_by_its_verdicts(
     assert {row[0]: row[verdict] for row in options.rows} == rows
 
 
-@pytest.mark.parametrize(
-    ("sweep", "links"),
-    [
-        ("rehearsal/gpt2_p2p_off", {"RTX 3090, nvlink", "RTX 3090, pcie"}),
-        ("h200x2_small", set()),  # GPT-2 as it was published is far larger, and no MLP was
-    ],
-)
-def test_what_was_published_of_the_model_is_shown_with_its_source(
-    sweep: str, links: set[str]
-) -> None:
-    below = [text for section in advised_kept(sweep) for text in blocks(section)[2]]
-    told = [text for text in below if " x RTX " in text]
-    assert all("issues/9371" in text for text in told)
-    assert {
-        ", ".join(text.split(" x ")[1].split(", ")[:2]).partition(":")[0] for text in told
-    } == links
+def test_nothing_is_shown_of_what_was_published_of_models_far_larger() -> None:
+    below = [text for section in advised_kept("h200x2_small") for text in blocks(section)[2]]
+    assert not [text for text in below if "Published" in text or " x RTX " in text]
 
 
 def test_every_published_row_has_a_source_and_no_row_more_than_its_devices_by_far() -> None:
@@ -148,17 +124,6 @@ def test_what_to_take_stands_in_four_lines_of_a_terminal(sweep: str, samples: in
         rows = [row for found in rows_of(blocks(section)[0], 80) for row in found]
         assert 2 <= len(rows) <= 4
         assert max(map(len, rows)) <= 80
-
-
-def test_more_devices_that_likely_pay_are_to_be_measured() -> None:
-    lead, _, below = blocks(advised_kept("rehearsal/gpt2_p2p_off")[0])
-    assert "ddp x8, rehearsed over p2p_off_h100: 5.88x (5.59-6.17)" in lead.lines[1].text
-    assert "measure 8 devices" in lead.lines[3].text
-    first, run = below[1:3]
-    assert first.startswith("1. ddp x8, rehearsed")
-    assert {"-m", "devices=1,8", "batch_size=16"} <= set(shlex.split(run))
-    assert "rehearse" not in run
-    assert below[3].startswith("2. 2 devices, ddp: 1.60x")
 
 
 def test_what_one_run_says_wins_nothing_and_what_would_tell_is_said() -> None:
@@ -296,22 +261,3 @@ def test_records_that_cannot_be_read_are_named_and_no_command_is_made_up(tmp_pat
         result.write_text("{")
     with pytest.raises(ConfigError, match=r"found none; sweep\.json: "):
         advised(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("words", "status", "said"),
-    [
-        ([str(KEPT / "h200x2_gpt2.zip"), "--samples", "1e9"], 0, ""),
-        (["nowhere"], 2, "error: nowhere: no such folder"),
-        ([str(KEPT / "h200x2_gpt2_nop2p.zip")], 2, "single-device cell: found none"),
-        ([str(KEPT / "h200x2_gpt2.zip"), "--samples", "x"], 2, "--samples: found 'x'"),
-        ([str(KEPT / "h200x2_gpt2.zip"), "--price", "x=3"], 2, "--price: found 'x=3'"),
-    ],
-)
-def test_wrong_input_is_one_line(
-    words: list[str], status: int, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["advise", *words]) == status
-    told = capsys.readouterr().err
-    assert said in told
-    assert len(told.splitlines()) == (status != 0)

@@ -14,18 +14,10 @@ from rich.console import Console
 
 from fakes.kept_sweep import RESULTS, analysis_of, kept, kept_sweeps
 from fakes.recorded import DDP, STEADY_3, Spec, analysed, crowd, edit_ranks, repeats, write_sweep
-from scalewise.analysis import (
-    Analysis,
-    LostTime,
-    analyse,
-    estimate,
-    is_refused,
-    load_sweep,
-    number,
-)
+from scalewise.analysis import Analysis, LostTime, analyse, estimate, is_refused, load_sweep, number
 from scalewise.analysis.comparability import Difference
 from scalewise.analysis.scaling import Refused
-from scalewise.cli.script import words_of
+from scalewise.cli.overrides import words_of
 from scalewise.config import conf_dir, resolve
 from scalewise.records import UNCOUNTED
 from scalewise.report import box, builder, plots, report_sections

@@ -95,15 +95,6 @@ def test_what_out_writes_has_the_same_numbers_and_no_name_is_more_than_text(
     assert "which holds other files" in capsys.readouterr().err
 
 
-def test_wrong_use_exits_with_2(
-    tmp_path: Path, before: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["compare", before, str(tmp_path / "nowhere"), "--factor", "code"]) == 2
-    assert "no such folder" in capsys.readouterr().err
-    for words in ([], [before, "--factor", "code"], [before, before, "--factor", "weather"]):
-        assert main(["compare", *words]) == 2
-
-
 def test_an_open_answer_ends_with_the_command_that_adds_the_runs_it_lacks(
     tmp_path: Path, before: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,10 +21,7 @@ KEPT = sorted((ROOT / "docs/results/rehearsal").iterdir())
     ],
 )
 def test_the_docs_show_what_is_said_of_the_kept_sweeps(
-    mark: str,
-    words: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    mark: str, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     begin, end = f"<!-- {mark}: begin -->\n```\n", f"```\n<!-- {mark}: end -->"

@@ -3,9 +3,7 @@
 import dataclasses
 import json
 import re
-import shutil
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -33,12 +31,10 @@ from scalewise.host import WORKING_DIRECTORY
 from scalewise.records import (
     CellFolder,
     ExecutionRecord,
-    StepWriter,
     SweepFolder,
     TrackerState,
     TrackingRecord,
     grade,
-    read_steps,
 )
 from scalewise.report import builder, export, run_facts
 from scalewise.report.findings import fastest_rows
@@ -47,7 +43,6 @@ from scalewise.report.study import memory_plots
 
 ROOT = Path(__file__).parents[3]
 STALLED = ROOT / "tests" / "golden" / "stalled"
-EXAMINED = kept("h200x2_anatomy/nvlink") / "doctor.json"
 FACTORS = [1.0, 1.03, 0.96]
 OWN = {"usd_per_hour": 3.6, "source": "invoice", "date": "2026-11"}
 PRICED = {"hardware": {"name": "auto", "price": OWN}}
@@ -126,41 +121,6 @@ class TestScaling:
         assert "optimizer_memory_mib" not in keys(tmp_path / "b", Spec(), other)
         assert "optimizer_memory_mib" not in keys(tmp_path / "c", Spec(), DDP)
 
-    def test_percentiles_and_utilisation_say_of_how_many(self, tmp_path: Path) -> None:
-        found = analysed(tmp_path, *repeats(Spec(), [1.0, 1.0]), DDP)
-        first = cells(found, "resources", "resources")[0]
-        runs = found.measured[0].runs
-        steps = [run.throughput.steps for run in runs if run.throughput]
-        readings = sum(d.samples for run in runs if run.usage for d in run.usage.devices)
-        assert steps[0] < 100
-        assert (first["timed_steps"], first["utilization_readings"]) == (
-            str(steps[0]), str(readings)
-        )  # fmt: skip
-        assert first["step_time_p50_ms"] and "step_time_p99_ms" not in first
-        plain = json.loads(export.results_json(found))["configurations"][0]["runs"][0]
-        times = plain["throughput"]["step_time_ms"]
-        assert (times["p99"], times["n"], set(times["missing"])) == (None, steps[0], {"p99"})
-
-    def test_losses_lead_from_the_ideal_step_to_the_measured_one(self, tmp_path: Path) -> None:
-        slow = replace(DDP, phases_ms={**DDP_MS, "exposed_comm": 4.0})
-        found = analysed(tmp_path, *repeats(Spec(), FACTORS), *repeats(slow, [1.0, 1.5, 0.8]))
-        (pair,) = found.pairs
-        budget = found.budgets[pair.multi.config_id]
-        rows = [r for r in cells(found, "losses", "losses") if r["configuration"] == "large ddp x2"]
-        ideal, largest = rows[0], rows[1]
-        assert ideal["part"] == "ideal step"
-        assert float(ideal["ms"]) == pytest.approx(budget.ideal_ms, rel=0.01)
-        assert largest["part"] == "exposed transfer"
-        assert float(largest["share"]) == pytest.approx(100 * 4.4 / budget.measured_ms, rel=0.01)
-        shown = sum(float(row["ms"]) for row in rows)
-        assert shown == pytest.approx(budget.measured_ms, rel=0.02)
-        (line,) = [line for line in lines_of(found, "losses") if line.startswith("large ddp x2")]
-        assert "exposed transfer: 4.40 of " in line and "strategy.compression=" in line
-        plain = json.loads(export.results_json(found))["configurations"]
-        (one,) = [c["budget"] for c in plain if c["configuration"] == "large ddp x2"]
-        assert one["measured_ms"] == pytest.approx(budget.measured_ms)
-        assert one["losses"][0]["cause"] == "transfer"
-
 
 class TestFastest:
     @staticmethod
@@ -230,9 +190,8 @@ def test_more_runs_take_as_long_as_these_took(tmp_path: Path) -> None:
 
 class TestCost:
     @staticmethod
-    def pair(config: dict[str, Any], forward_ms: float = 0.0, kind: str = "cuda") -> list[Spec]:
-        slow = replace(DDP, phases_ms={**DDP_MS, "forward": DDP_MS["forward"] + forward_ms})
-        sides = (replace(side, kind=kind, config=config) for side in (Spec(), slow))
+    def pair(config: dict[str, Any], kind: str = "cuda") -> list[Spec]:
+        sides = (replace(side, kind=kind, config=config) for side in (Spec(), DDP))
         factors = [*STEADY_3, 1.005, 0.995]
         return [
             one
@@ -240,25 +199,14 @@ class TestCost:
             for one in repeats(side, own)
         ]
 
-    @pytest.mark.parametrize(("forward_ms", "times"), [(0.0, RATIO), (6.3, 2.50)])
-    def test_the_table_has_the_cost_of_a_sample_and_its_price(
-        self, tmp_path: Path, forward_ms: float, times: float
-    ) -> None:
-        found = analysed(tmp_path, *self.pair(PRICED, forward_ms))
-        _, ratio = values(found, "cost", "cost", "sample_cost_ratio")
-        assert ratio.value == pytest.approx(times, rel=0.01) and ratio.interval
-        # 10 ms for 128 samples at 3.6 USD an hour, which is a thousandth of a dollar a second.
-        single, multi = (
-            usd.value for usd in values(found, "cost", "cost", "usd_per_million_samples")
-        )
-        assert single == pytest.approx(0.001 * 0.010 / 128 * 1e6, rel=0.01)
-        assert multi == pytest.approx(times * single, rel=0.01)
+    def test_a_price_is_told_with_its_source(self, tmp_path: Path) -> None:
+        found = analysed(tmp_path, *self.pair(PRICED))
         assert lines_of(found, "cost") == ["price: 3.60 USD per device and hour (invoice, 2026-11)"]
         one, two = json.loads(export.results_json(found))["configurations"]
         prices = {(one["usd_per_device_hour"], one["price_source"]) for one in (one, two)}
         assert prices == {(3.6, "invoice, 2026-11")}
-        assert (one["sample_cost_ratio"], one["usd_per_million_samples"]["value"]) == (None, single)
-        assert two["sample_cost_ratio"]["value"] == ratio.value
+        assert one["sample_cost_ratio"] is None
+        assert two["sample_cost_ratio"]["value"] == pytest.approx(RATIO, rel=0.01)
 
     def test_without_a_price_there_is_a_reason_and_no_figure_in_usd(self, tmp_path: Path) -> None:
         found = analysed(tmp_path, *self.pair({}, kind="cpu"))
@@ -322,7 +270,11 @@ class TestBalance:
         slow = replace(DDP, kind="cpu", device_name="a processor", slow_ranks_ms={1: 5.0})
         alone = replace(Spec(), kind="cpu", device_name="a processor")
         path = write_sweep(tmp_path, [*repeats(alone, FACTORS), *repeats(slow, FACTORS)])
-        text = builder.build(path).details.read_text().partition("## Provenance")[0]
+        text = (
+            builder.build(analyse(load_sweep(path)))
+            .details.read_text()
+            .partition("## Provenance")[0]
+        )
         assert re.findall(r"\bGPUs?\b|NCCL|NVML|CUDA|throttl\w*|reads 100 %", text) == []
         assert not (path / "report" / "gpu_timeline.csv").exists()
 
@@ -345,22 +297,6 @@ class TestDevices:
         shown = memory_plots(on_cpu)["per_gpu_memory_breakdown.png"]().axes
         assert [one.get_title("left") for one in shown] == ["rank 0", "rank 1"]
 
-    def test_the_text_has_means_spreads_and_balance(self, tmp_path: Path) -> None:
-        slow = replace(DDP, slow_ranks_ms={1: 3.0})
-        found = analysed(tmp_path, Spec(), *repeats(slow, [1.0, 1.01]))
-        # Samples cycle through +0, +5 and +10 MiB, eight of them: their mean is 4.4, their sd 4.2.
-        text = section(found, "devices").blocks[0].text
-        assert text.splitlines()[4:] == [
-            "large ddp x2 - memory per device:",
-            "    GPU 0: 12004.4 MiB (±4.2)",
-            "    GPU 1: 12044.4 MiB (±4.2)",
-            "    Total:  24048.8 MiB",
-            "    Balance: memory CV = 0.2%, of the means over runs",
-            "    Load: arrival CV = 23.4% (poor), mean over runs",
-        ]
-        builder.build(found)
-        assert (tmp_path / "report" / "gpu_summary.txt").read_text() == text + "\n"
-
     def test_wild_runs_do_not_dwarf_the_speedups(
         self, tmp_path: Path, figures: dict[str, Figure]
     ) -> None:
@@ -369,41 +305,6 @@ class TestDevices:
         assert [one.get_ylim()[1] for one in axes] == pytest.approx([3.2, 1.6])
         joined, *_ = axes[0].get_lines()
         assert joined.get_xdata()[0] == joined.get_ydata()[0] == 1
-
-
-STALL_MS = 400.0
-
-
-def test_a_stall_of_all_ranks_is_found_and_told(tmp_path: Path) -> None:
-    """Two runs on one GPU, and two on two of which one was stalled."""
-    write_sweep(tmp_path, [*repeats(Spec(), [1.0, 1.0]), *repeats(DDP, [1.0, 1.0])])
-    folder = next(tmp_path.glob("*-ddp-r0"))
-    for rank in (0, 1):
-        path = CellFolder(folder).steps_path(rank)
-        series = read_steps(path, rank)
-        rows = series.rows.copy()
-        for clock in ("host", "device"):
-            rows[f"{clock}_other_ms"][30] += STALL_MS - rows[f"{clock}_step_ms"][30]
-            rows[f"{clock}_step_ms"][30] = STALL_MS
-        rows["start_ns"][31:] += int(STALL_MS * 1e6)
-        with closing(StepWriter(path, series.epoch_offset_ns)) as writer:
-            writer.append_rows(rows)
-    found = analyse(load_sweep(tmp_path))
-    plain = json.loads(export.results_json(found))["remarks"]
-    (one,) = [each for each in plain if each["code"] == "common_stall"]
-    assert (one["gravity"], one["about"]) == ("doubt", found.pairs[0].multi.config_id)
-    assert one["run"].endswith("-ddp-r0") and one["text"]
-    assert one["figures"]["length_ms"] == [pytest.approx(STALL_MS, abs=10)]
-    (line,) = [line for line in lines_of(found, "remarks") if one["text"] in line]
-    assert line.endswith("(in 1 of 2 runs)")
-    shown = printed(found)
-    assert line in " ".join(shown.split()) and "common_stall" not in shown
-    unknown = {code for each in plain if each["code"] == "not_told"
-               for code in each["figures"]["codes"].split(" and ")}  # fmt: skip
-    assert unknown == {"foreign_process", "rank_on_other_gpu"}
-    clear = [*repeats(replace(Spec(), kind="cpu"), [1.0, 1.0]), replace(DDP, kind="cpu")]
-    codes = {one.code for one in analysed(tmp_path / "clear", *clear).remarks}
-    assert not codes & {"common_stall", "not_told"}
 
 
 class TestCommunication:
@@ -450,19 +351,8 @@ class TestCommunication:
             assert rank["operations"] and not any(o["communication"] for o in rank["operations"])
 
 
-class TestDoctor:
-    def test_its_collectives_are_on_the_page(self, tmp_path: Path) -> None:
-        path = write_sweep(tmp_path, [Spec()])
-        shutil.copy(EXAMINED, path / "doctor.json")
-        found = analyse(load_sweep(path))
-        assert "Collectives, nccl" not in printed(found)
-        rows = cells(found, "doctor", "collectives_nccl")
-        largest = [r for r in rows if r["collective"] == "all-reduce"][-1]
-        assert largest["size"] == "1 GiB"
-        rates = [r for r in json.loads(EXAMINED.read_text())["ranks"][0]["collectives"]
-                 if (r["backend"], r["collective"]) == ("nccl", "all_reduce")]  # fmt: skip
-        most = max(rates, key=lambda rate: rate["bytes"])
-        assert largest["bus"] == f"{most['bus_gb_s']:.0f}"
+def test_the_collectives_of_the_doctor_are_on_the_page_alone() -> None:
+    assert "Collectives, nccl" not in printed(analysis_of(kept("h200x2_anatomy/nvlink")))
 
 
 class TestRemarks:
@@ -472,10 +362,14 @@ class TestRemarks:
         found = analyse(load_sweep(found)) if isinstance(found, Path) else found
         return [dict(one.figures) for one in found.remarks if one.code in codes]
 
-    def test_long_steps_that_pull_means_from_medians_are_told(self, tmp_path: Path) -> None:
+    def test_long_steps_and_stalls_are_told_of_the_runs_that_have_them(
+        self, tmp_path: Path
+    ) -> None:
         path = with_known_code(STALLED / "h200x4_gpt2", tmp_path / "stalled")
         (found,) = self.figures(path, "medians")
         assert (found["by_means"], found["by_medians"]) == pytest.approx((2.08, 2.47), abs=0.005)
+        (line,) = [line for line in lines_of(path, "remarks") if "all ranks stopped" in line]
+        assert line.startswith("doubt: gpt2 ddp x4: ") and line.endswith(" (in 3 of 3 runs)")
         kept_path = with_known_code(kept("h200x2_gpt2"), tmp_path / "kept")
         assert not self.figures(kept_path, "medians")
 
@@ -550,12 +444,6 @@ class TestFacts:
         path = write_sweep(tmp_path, [Spec(emulated=marks), replace(DDP, emulated=marks)])
         for key in ("head", "provenance"):
             assert [one for one in lines_of(path, key) if one.startswith("EMULATED: NCCL_P2P")]
-
-    def test_settings_and_cores_are_those_that_count(self) -> None:
-        lines = lines_of(kept("h200x2_gpt2"), "provenance")
-        settings = [line for line in lines if line.startswith("NCCL settings")]
-        assert settings == ["NCCL settings: NCCL_NVLS_ENABLE=0"]
-        assert "cores bound per rank: 1" in lines_of(kept("cpu2_matrix"), "provenance")
 
     @pytest.mark.parametrize(
         ("unknown", "expected"),

@@ -11,8 +11,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from fakes.kept_sweep import analysis_of, kept, with_known_code
-from fakes.recorded import Spec, write_sweep
-from scalewise.analysis import Analysis
+from fakes.recorded import Spec, analysed
+from scalewise.analysis import Analysis, analyse, load_sweep
 from scalewise.report import build_study
 from scalewise.report.study_tables import p_words
 
@@ -35,7 +35,7 @@ def test_every_file_is_there_and_nothing_stale(tmp_path: Path) -> None:
     folder = sweep / "report" / "study"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "ag_news_accuracy.png").write_bytes(b"of an earlier study")
-    written, problems = build_study(sweep)
+    written, problems = build_study(analyse(load_sweep(sweep)))
     assert not problems
     assert {path.name for path in folder.iterdir()} == {path.name for path in written}
     names = {path.name for path in written}
@@ -73,7 +73,7 @@ def test_latex_is_ascii_and_escaped(texts: dict[str, str], tmp_path: Path) -> No
     assert text.isascii()
     rows = [line for line in text.splitlines() if line.endswith(r"\\")]
     assert {len(re.findall(r"(?<!\\)&", row)) for row in rows} == {7}
-    build_study(write_sweep(tmp_path / "hostile", [Spec(model=r"{^~&} #1 $ 50 % a_b")]), tmp_path)
+    build_study(analysed(tmp_path / "hostile", Spec(model=r"{^~&} #1 $ 50 % a_b")), tmp_path)
     escaped = r"\{\textasciicircum{}\textasciitilde{}\&\} \#1 \$ 50 \% a\_b"
     assert escaped in (tmp_path / "study" / "summary_table.tex").read_text()
 

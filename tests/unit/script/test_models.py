@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from scalewise.script.models import Models, outermost
+from scalewise.script.models import Models
 
 
 class Agent(nn.Module):
@@ -44,14 +44,6 @@ def models(called: list[nn.Module]) -> Iterator[Models]:
 
 def watch(models: Models, model: nn.Module) -> None:
     models.find(torch.optim.SGD(model.parameters(), 0.1))
-
-
-def test_only_the_outermost_that_holds_them_is_found() -> None:
-    inner, other = nn.Sequential(nn.Linear(3, 3), nn.ReLU()), nn.Linear(3, 3)
-    outer = nn.Sequential(inner)
-    found = list(outermost({id(one) for one in inner.parameters()}))
-    assert found == [outer]
-    assert other not in found
 
 
 def test_a_model_is_told_of_once_a_call_and_not_its_parts(

@@ -40,7 +40,7 @@ def test_whoever_asks_whether_a_sweep_runs_keeps_none_from_starting(tmp_path: Pa
     assert asking.try_acquire()
     threading.Timer(0.05, asking.release).start()
     with lock_folder(folder):
-        assert not asking.held
+        assert not asking.descriptors
 
 
 @pytest.fixture

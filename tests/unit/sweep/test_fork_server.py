@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +19,7 @@ import pytest
 
 from fakes.recorded import Spec, write_sweep
 from fakes.requests import asked
+from fakes.settings import job_in
 from fakes.train_command import wait_for
 from scalewise.config import build_cell
 from scalewise.gpu import Host, Lease
@@ -27,7 +28,7 @@ from scalewise.records import CellFolder, SweepFolder
 from scalewise.supervisor import supervisor_command
 from scalewise.sweep import QueuedCell, fork_server, local_executor
 from scalewise.sweep.fork_server import ForkedSupervisor, NotWarmError, WarmServer, cell_hindrance
-from scalewise.sweep.local_executor import LocalDemand, LocalExecutor
+from scalewise.sweep.local_executor import LocalConfig, LocalDemand, LocalExecutor
 
 
 def child(code: int | None) -> ForkedSupervisor:
@@ -137,13 +138,6 @@ def test_more_locks_than_one_message_holds_are_refused(tmp_path: Path) -> None:
     server.stop()
 
 
-@dataclass
-class _Job:
-    """Stands in for a job that no supervisor reads."""
-
-    not_forked: str | None = None
-
-
 def _queued(repeat: int = 0) -> QueuedCell:
     plain = asked("hardware=cpu").plain
     cell: Any = SimpleNamespace(
@@ -156,23 +150,18 @@ def _queued(repeat: int = 0) -> QueuedCell:
 def test_a_sweep_goes_on_without_a_server_that_was_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    jobs: list[Any] = []
-    monkeypatch.setattr(local_executor, "job_of", lambda *_, **__: _Job())
+    monkeypatch.setattr(local_executor, "job_of", lambda *_, **__: job_in(tmp_path))
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    keep = local_executor.SupervisorProcess
-    monkeypatch.setattr(
-        local_executor, "SupervisorProcess", lambda job, *rest: jobs.append(job) or keep(job, *rest)
-    )
     said: list[str] = []
-    executor = LocalExecutor("exclusive", warm=True)
+    executor = LocalExecutor(LocalConfig(warm=True))
     executor.open(SweepFolder(tmp_path), (), said.append)
     for _ in range(2):
         held = executor.start_supervisor(_queued(), CellFolder(tmp_path), Lease((), ()))
         assert isinstance(held.process, subprocess.Popen), "it is started freshly"
         assert held.ending().cause == "supervisor", "as the stand-in for Python fails"
+        assert "warm.err" in str(held.job.not_forked), "its record says why"
     executor.close()
     assert [line.split(";")[0].split()[0] for line in said] == ["warm"]
-    assert all("warm.err" in job.not_forked for job in jobs), "its record says why"
 
 
 class _Server:
@@ -193,7 +182,7 @@ class _Server:
 
 def _admitting(folder: Path, repeat: int, *overrides: str) -> LocalExecutor:
     """An executor that was asked for a cell of that repeat."""
-    executor = LocalExecutor("exclusive", warm=None)
+    executor = LocalExecutor(LocalConfig(warm=None))
     executor.open(SweepFolder(folder), (), print)
     plain = asked("hardware=cpu", *overrides).plain
     request: Any = SimpleNamespace(plain=plain, cell=build_cell(plain), overrides=())
@@ -247,7 +236,7 @@ def test_a_folder_goes_on_as_it_began(tmp_path: Path) -> None:
     """Whatever ``hydra.launcher.warm`` says: its runs are to compare with one another."""
     for started, begins in (("fresh", "earlier cells"), ("forked", None)):
         sweep = SweepFolder(write_sweep(tmp_path / started, [Spec(started=started)]))
-        executor = LocalExecutor("exclusive", warm=True)
+        executor = LocalExecutor(LocalConfig(warm=True))
         executor.open(sweep, (), print)
         assert (executor._not_forked or "").startswith(begins or "")
         assert (executor._not_forked is None) == (begins is None)

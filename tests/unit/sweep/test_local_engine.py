@@ -12,6 +12,7 @@ import pytest
 from rich.console import Console
 
 from fakes.requests import asked
+from fakes.settings import job_in
 from fakes.train_command import wait_for
 from scalewise.gpu import Host, Lease, Leases, Occupancy
 from scalewise.records import (
@@ -28,6 +29,7 @@ from scalewise.supervisor import to_line
 from scalewise.sweep import (
     Cell,
     Engine,
+    LocalConfig,
     LocalExecutor,
     QueuedCell,
     SupervisorProcess,
@@ -54,21 +56,21 @@ class Supervisors:
         uuids = tuple(slot.uuid for slot in lease.slots)
         self.started.append((queued.cell.planned.name, uuids))
         answer = self.answers.pop(0)
+        if answer is LOST:
+            folder.save_running(RunningAttempt(1, 1.0, lease.slots))
         if not isinstance(answer, Ending):
             number = folder.next_attempt_number()
             code = -9 if answer == "signal" else 1
-            folder.save_attempt(
+            answer = folder.save_attempt(
                 Ending("failed", answer, "gone", 0, code, None, (), number, 0.0, 0.0)
             )
-            answer = Ending("failed", answer, "gone", number=number)
         process = subprocess.Popen(
             ["sh", "-c", 'sleep "$2"; printf "%s" "$1"', "_", to_line(answer), str(self.seconds)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        job: Any = Ending("waiting")
-        return SupervisorProcess(job, process, folder.path / "supervisor.err")
+        return SupervisorProcess(job_in(folder.path), process)
 
 
 @pytest.fixture
@@ -76,7 +78,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
     monkeypatch.setattr("scalewise.gpu.leases.discover", lambda hardware: Host(GPUS, None, {}))
     display = Display(Console(file=(tmp_path / "said").open("w"), width=200))
-    return Engine(tmp_path / "sweep", LocalExecutor("exclusive", Occupancy(read=dict)), display)
+    return Engine(tmp_path / "sweep", LocalExecutor(LocalConfig(), Occupancy(read=dict)), display)
 
 
 def run(
@@ -102,6 +104,7 @@ def said(engine: Engine) -> str:
 
 
 DONE = Ending("done")
+LOST = Ending("failed", "supervisor_lost", "the supervisor was ended by SIGKILL")
 
 
 def test_a_cell_that_was_killed_runs_again_after_the_others_of_its_round(
@@ -130,14 +133,17 @@ def test_a_cell_that_this_host_cannot_run_is_skipped_and_recorded(
 
 @pytest.mark.parametrize(
     ("answers", "retries"),
-    [(["signal", "signal"], 1), (["signal"], 0), (["exception"], 3), (["oom"], 3)],
+    [(["signal", "signal"], 1), (["signal"], 0), (["exception"], 3), (["oom"], 3), ([LOST] * 2, 1)],
 )
 def test_it_fails_for_good_after_its_retries_or_if_none_can_mend_it(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch, answers: list[Cause], retries: int
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, answers: list[Any], retries: int
 ) -> None:
     supervisors = Supervisors(list(answers))
     report = run(engine, monkeypatch, supervisors, f"sweep.retries={retries}")
     assert (report.count("failed"), len(supervisors.started)) == (1, len(answers))
+    ((_, folder),) = engine.folder.cells()
+    assert len([*folder.attempts()]) == len(answers), "what no supervisor recorded, the engine does"
+    assert folder.find_running_attempt() is None
 
 
 def test_a_process_that_vanishes_holds_a_cell_up_for_a_moment_only(
@@ -170,8 +176,9 @@ def test_what_a_full_disk_takes_no_record_of_is_said(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(CellFolder, "save_attempt", save)
-    report = run(engine, monkeypatch, Supervisors([UNRECORDED], seconds=0.3))
-    assert 0.3 <= began_at[0] < 60
+    report = run(engine, monkeypatch, Supervisors([UNRECORDED], seconds=0.9))
+    assert 0.9 <= began_at[0] < 60
+    assert said(engine).count("start  ") == 1, "once, however often it is looked at"
     assert report.count("failed") == 1
     assert f"failed   {report.cells[0].planned.name}" in said(engine)
     assert UNRECORDED.message in said(engine)

@@ -1,26 +1,20 @@
-"""The answer to a sweeper for a cell that several ranks trained."""
+"""The answer to a sweeper for a cell of several ranks, and advice for one without memory."""
 
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 from fakes.recorded import rank_summary
-from fakes.settings import SETTINGS
-from scalewise.records import (
-    CellFolder,
-    DeviceInfo,
-    PlannedCell,
-    RankSummary,
-    RehearsalRecord,
-)
-from scalewise.supervisor import Job, Origin
+from fakes.requests import asked
+from fakes.settings import SETTINGS, SLOT, job_in
+from scalewise.config.errors import failure_kind
+from scalewise.records import CellFolder, Ending, RankSummary, RehearsalRecord
 from scalewise.supervisor.attempt import Try
-from scalewise.sweep import running_cells
+from scalewise.sweep import memory_advice, running_cells
 from scalewise.sweep.running_cells import measure_objective
-
-SLOT = DeviceInfo("cpu", "a processor")
 
 
 def summary(rank: int, samples_fed: int, train_loss: float) -> RankSummary:
@@ -32,11 +26,11 @@ def summary(rank: int, samples_fed: int, train_loss: float) -> RankSummary:
 def ended(tmp_path: Path, *summaries: RankSummary, batch: int | None = None) -> CellFolder:
     """A cell of two ranks that leave these behind, recorded."""
     folder = CellFolder(tmp_path / "sweep" / "cell")
-    planned = PlannedCell("id", "config", "cell", (), 0, 2)
-    job = Job(str(folder.path), planned, SETTINGS, (SLOT, SLOT), Origin(str(tmp_path), (), ()))
     for one in summaries:
         folder.save_rank(replace(one, largest_step_samples=batch))
-    only = Try(job, folder, 1, started_at=0.0, began_s=time.monotonic() - 70.0)
+    only = Try(
+        job_in(folder.path, devices=2), folder, 1, started_at=0.0, began_s=time.monotonic() - 70.0
+    )
     assert only.record_result(lambda ranks: ()).outcome == "done"
     return folder
 
@@ -90,3 +84,68 @@ def test_a_run_that_trained_nothing_is_no_fastest_trial(
     assert (objective == 1000.0) is told
     assert ("1 of 1 steps trained nothing" in ending.message) is not told
     assert rate == 1000.0
+
+
+# Who ran out of memory reads what to change, and nothing that would be refused.
+def advice(*overrides: str, devices: int = 1) -> str:
+    return memory_advice(asked("model=gpt2_tiny", *overrides).cell, devices)
+
+
+GPT2 = ("dataset=stdlib", "precision=bf16-mixed")
+
+
+def test_a_small_batch_too_can_be_halved() -> None:
+    said = advice("dataset=stdlib", "batch_size=8")
+    assert "batch_size=4 accumulate_grad_batches=2 (as many samples a step, 4 at once" in said
+    for remedy in ("precision=bf16-mixed", "strategy=fsdp"):
+        assert remedy in said
+    assert "execution.activation_checkpointing=true" in said
+
+
+def test_of_all_devices_together_and_of_each() -> None:
+    both = ("strategy=ddp", "strategy.devices=2", "batch_size=12")
+    said = advice(*GPT2, *both, "accumulate_grad_batches=2", devices=2)
+    assert "batch_size=6 accumulate_grad_batches=4 (as many samples a step, 3 at once" in said
+    assert "batch_size=6 accumulate_grad_batches=2 " in advice(*GPT2, *both, "scaling=weak",
+                                                               devices=2)  # fmt: skip
+    odd = advice(*GPT2, "strategy=ddp", "strategy.devices=2", "batch_size=10", devices=2)
+    assert "a smaller batch_size (10 now, 5 a device)" in odd
+
+
+def test_one_sample_cannot_be_divided() -> None:
+    said = advice(*GPT2, "batch_size=1")
+    assert "batch_size" not in said
+    assert "strategy=fsdp" in said
+
+
+def test_what_is_set_already_is_not_advised() -> None:
+    said = advice(*GPT2, "strategy=fsdp", "execution.activation_checkpointing=true", devices=2)
+    assert said.count("=") == 2, said
+    assert "batch_size=64 accumulate_grad_batches=2" in said
+
+
+@pytest.mark.parametrize(("cause", "told"), [("oom", True), ("signal", False)])
+def test_only_of_memory_that_ran_out_is_it_said(
+    tmp_path: Path, cause: Literal["oom", "signal"], told: bool
+) -> None:
+    job = job_in(tmp_path, replace(SETTINGS, memory_advice="less of it"))
+    only = Try(job, CellFolder(tmp_path), 1, 0.0, 0.0)
+    outcome = only.record_failure(Ending("failed", cause, "rank 0 was ended", 0, -9))
+    (attempt,) = only.folder.attempts()
+    assert attempt.message == outcome.message
+    assert ("less of it" in attempt.message) is told
+    assert (attempt.cause, attempt.rank) == (cause, 0)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+)
+def test_whoever_says_it_memory_that_ran_out_is_told_apart(error: Exception) -> None:
+    assert failure_kind(error) == "oom"
+    assert failure_kind(RuntimeError("memory")) == "exception"

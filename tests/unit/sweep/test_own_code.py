@@ -320,10 +320,13 @@ def test_what_is_there_passes_and_what_is_not_ours_is_left_alone(tmp_path: Path)
 
 def test_what_cannot_be_read_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     (tmp_path / "loop.csv").symlink_to(tmp_path / "loop.csv")
+    (tmp_path / "file").touch()
     for target, key, name, found in (
         ("scalewise.datasets.X", "path", "gone", "gone cannot be read: No .*a file that is there"),
         ("scalewise.datasets.X", "root", "gone", "gone cannot be read: No .*a folder that is the"),
         (TEXT, "path", "loop.csv", "cannot be read: Too many levels of symbolic links"),
+        (TEXT, "path", "", "cannot be read: a folder"),
+        (TEXT, "root", "file", "cannot be read: no folder"),
     ):
         given: dict[str, Any] = {key: str(tmp_path / name)}
         with pytest.raises(ConfigError, match=rf"^dataset\.{key}: .*{found}"):

@@ -148,22 +148,6 @@ def test_where_there_is_no_sweep_the_command_says_so(
     assert "multirun: no sweep here" in capsys.readouterr().err
 
 
-def test_a_cell_with_a_torn_result_shows_what_is_left_of_it(sweep: SweepFolder) -> None:
-    folder = sweep.cell("done")
-    for rank in range(2):
-        writer = HeartbeatWriter(folder.heartbeat_path(rank))
-        writer.begin(100)
-        writer.beat(100, 1600)
-        writer.close()
-    path = folder.path / "result.json"
-    path.write_text(path.read_text()[:-30])
-    cell = states(sweep)["done"]
-    assert (cell.state, cell.step, cell.total_steps) == ("interrupted", 100, 100)
-    assert cell.ending.message.startswith(
-        "it ended, but its result cannot be used: result.json: cannot"
-    )
-
-
 @pytest.mark.parametrize(
     ("damage", "measured", "problem"),
     [
@@ -200,9 +184,21 @@ def swap_result(sweep: SweepFolder) -> None:
     path.write_text(path.read_text().replace("id-done", "id-other"))
 
 
+def tear_result(sweep: SweepFolder) -> None:
+    folder = sweep.cell("done")
+    for rank in range(2):
+        writer = HeartbeatWriter(folder.heartbeat_path(rank))
+        writer.begin(100)
+        writer.beat(100, 1600)
+        writer.close()
+    path = folder.path / "result.json"
+    path.write_text(path.read_text()[:-30])
+
+
 @pytest.mark.parametrize(
     ("name", "spoil", "step", "why"),
     [
+        ("done", tear_result, 100, "it ended, but its result cannot be used: result.json: cannot"),
         ("running", silence, 30, "nobody recorded why"),
         ("failed", tear_attempt, None, "attempts/1.json"),
         ("done", swap_result, None, "result of cell id-other; that of cell id-done was expected"),

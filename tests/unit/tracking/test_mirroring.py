@@ -311,17 +311,6 @@ def test_a_broken_record_is_said_once(bench: Bench) -> None:
     assert bench.states("beta")["wandb"].status == "synced"
 
 
-def test_no_tracker_means_no_mirror(bench: Bench) -> None:
-    cell = RecordedCell(
-        bench.sweep.cell("alpha"), config={"tracking": {"name": "none", "trackers": []}}
-    )
-    cell.train(20)
-    cell.succeed()
-    assert bench.finish() == 0
-    assert bench.opened == []
-    assert cell.folder.load_tracking() is None
-
-
 def test_a_sweep_without_a_plan_is_said_once(tmp_path: Path) -> None:
     said: list[str] = []
     assert SweepMirror(tmp_path, said.append).run(lambda: 1) == 1

@@ -257,7 +257,7 @@ def told(cell: RecordedCell) -> tuple[RunInfo, RunSummary]:
     folder, attempt = cell.folder, current_attempt(cell.folder)
     assert attempt is not None
     called = SweepName("11-23 14:05", "net")
-    info = run_info(folder, folder.load_config(), attempt, PLANNED, folder.path, called)
+    info = run_info(folder, attempt, PLANNED, folder.path, called)
     return info, run_summary(folder, attempt, None)
 
 

@@ -52,29 +52,25 @@ def test_a_batch_larger_than_the_data_is_refused() -> None:
         GlobalBatchSampler(SIZE, BatchSizes((52,) * 2), 0, 0)
 
 
-@pytest.mark.parametrize("size", [1, 10, 101])
-@pytest.mark.parametrize("world", [1, 2, 3])
-def test_evaluation_shares_are_disjoint_and_cover(size: int, world: int) -> None:
-    samplers = [ShardBatchSampler(size, 4, rank, world) for rank in range(world)]
-    shares = [[i for batch in sampler for i in batch] for sampler in samplers]
-    assert sorted(i for share in shares for i in share) == list(range(size))
-    assert [len(list(s)) for s in samplers] == [len(s) for s in samplers]
-    assert all(len(batch) <= 4 for sampler in samplers for batch in sampler)
-
-
+@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("batch_size", [1, 4, 8])
-@pytest.mark.parametrize(("size", "world"), [(33, 2), (3, 2), (101, 4), (4, 4)])
-def test_ranks_that_score_together_get_as_many_batches(
-    size: int, world: int, batch_size: int
+@pytest.mark.parametrize(("size", "world"), [(1, 1), (33, 2), (3, 2), (101, 4), (4, 4), (10, 3)])
+def test_evaluation_shares_are_disjoint_and_cover_and_are_as_many_for_ranks_that_score_together(
+    size: int, world: int, batch_size: int, together: bool
 ) -> None:
-    samplers = [ShardBatchSampler(size, batch_size, rank, world, True) for rank in range(world)]
+    samplers = [ShardBatchSampler(size, batch_size, rank, world, together) for rank in range(world)]
     ranks = [list(sampler) for sampler in samplers]
-    assert len({len(rank) for rank in ranks}) == 1
     assert [len(s) for s in samplers] == [len(rank) for rank in ranks]
     assert sorted(i for rank in ranks for batch in rank for i in batch) == list(range(size))
     sizes = [len(batch) for rank in ranks for batch in rank]
-    assert min(sizes) >= 1
-    assert max(sizes) <= max(2, batch_size)
+    assert 1 <= min(sizes) <= max(sizes) <= max(1 + together, batch_size)
+    assert len({len(rank) for rank in ranks}) == 1 or not together
+
+
+def test_ranks_without_a_sample_have_no_batch_and_cannot_score_together() -> None:
+    assert [len(list(ShardBatchSampler(1, 4, rank, 3))) for rank in range(3)] == [1, 0, 0]
+    with pytest.raises(ValueError, match="dataset: found 1 samples to score on 3 devices"):
+        ShardBatchSampler(1, 4, 0, 3, together=True)
 
 
 # What is read of a batch and its loss, whatever a user's loader and module make of them.

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from fakes.small_fit import small_trainer
 from scalewise.analysis import CellRecords, load_sweep
-from scalewise.records import CellFolder, DeviceInfo, SweepFolder, read_metrics
+from scalewise.records import CellFolder, DeviceInfo, SweepFolder, read_device_series
 from scalewise.train import Monitor
 from scalewise.train.monitored import FitRecords, own_folder
 from scalewise.train.recording.callbacks import Stops
@@ -79,6 +79,14 @@ def test_who_was_killed_gives_no_more_signs_of_life(tmp_path: Path) -> None:
     os.utime(running, (time.time() - 20, time.time() - 20))
     assert read(tmp_path).state == "interrupted"
     records.end()
+
+
+def test_of_several_hosts_each_samples_its_own_ranks(tmp_path: Path) -> None:
+    records = FitRecords(CellFolder(tmp_path / "mine"), 1)
+    records.sample([1], [DeviceInfo("cpu", "a CPU")] * 2, [1, os.getpid()], interval_s=0.1)
+    records.stop_sampling()
+    (path,) = CellFolder(tmp_path / "mine").device_series_paths()
+    assert [device.rank for device in read_device_series(path).devices] == [1]
 
 
 def fit(folder: Path, module: pl.LightningModule, samples: int = 48, batch_size: int = 4) -> None:
@@ -147,20 +155,6 @@ def test_fits_that_share_a_host_know_of_each_other(
     assert told == {"a": ("b",), "b": ("a",)}
 
 
-class Late(BoringModel):
-    """Logs where an epoch ends, after the Monitor's own hook; one metric once."""
-
-    def on_train_epoch_end(self) -> None:
-        self.log("late", float(self.current_epoch))
-        if self.current_epoch == 0:
-            self.log("once", 7.0)
-
-
-class Shouting(pl.Callback):
-    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        pl_module.log("own", 10.0 + trainer.current_epoch)
-
-
 @pytest.mark.parametrize(
     ("steps", "max_steps", "epochs", "max_epochs", "early"),
     [
@@ -186,19 +180,3 @@ def test_who_asks_for_an_end_that_was_due_stopped_nothing(
     stops.ask(trainer)
     found = stops.record(trainer)
     assert (found and found.epoch) == (epochs if early else None)
-
-
-def test_what_is_logged_where_an_epoch_ends_is_of_that_epoch(tmp_path: Path) -> None:
-    callbacks = [Monitor(tmp_path, devices=False, log_every_n_steps=100), Shouting()]
-    trainer = small_trainer(max_epochs=3, limit_val_batches=0, callbacks=callbacks)
-    trainer.fit(Late(), DataLoader(RandomDataset(32, 8), batch_size=2))
-    rows = [
-        (row.step, row.epoch, {name: row.values[name] for name in names})
-        for row in read_metrics(CellFolder(read(tmp_path).path).metrics_path(0))
-        if (names := {"late", "own", "once"} & {*row.values})
-    ]
-    assert rows == [
-        (4, 0, {"late": 0.0, "own": 10.0, "once": 7.0}),
-        (8, 1, {"late": 1.0, "own": 11.0}),
-        (12, 2, {"late": 2.0, "own": 12.0}),
-    ]

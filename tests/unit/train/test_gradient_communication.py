@@ -23,7 +23,6 @@ from scalewise.train.recording.profiler import (
     covered_ns,
     host_operations,
     kernels,
-    merged,
     shared_ns,
     summarise_window,
 )
@@ -80,14 +79,24 @@ def test_a_strategys_own_hook_is_counted_by_what_it_sends(group: None) -> None:
     assert watched.watch.bucket_bytes == 20
 
 
-def test_the_mark_comes_once_a_pass_after_every_gradient(group: None) -> None:
-    watched = Watched(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 2))
+@pytest.mark.parametrize(
+    ("width", "ddp", "buckets"),
+    [
+        (8, {}, 1),
+        # DDP begins with one bucket for everything, and cuts it once it has seen the order.
+        (512, {"bucket_cap_mb": 1.5}, 2),
+    ],
+)
+def test_the_mark_comes_once_a_pass_after_every_gradient_and_the_buckets_that_last_are_counted(
+    group: None, width: int, ddp: dict[str, Any], buckets: int
+) -> None:
+    watched = Watched(*(nn.Linear(width, width) for _ in range(3)), **ddp)
     for step in range(5):
         watched.backward()
         # The last call of a pass tells; from the third pass on it is the only one.
         assert watched.told[-1] == 6
         assert len(watched.told) == (6 if step < 2 else 1)
-    assert (watched.watch.bucket_bytes, watched.watch.buckets) == (watched.size, 1)
+    assert (watched.watch.bucket_bytes, watched.watch.buckets) == (watched.size, buckets)
     assert watched.sent(5) == (1.0, watched.size)
 
 
@@ -100,15 +109,6 @@ def test_a_pass_that_reduces_nothing_is_neither_marked_nor_counted(group: None) 
         watched.backward()
         assert watched.told
     assert watched.sent(3)[0] == 1.0
-
-
-def test_the_buckets_are_those_that_last(group: None) -> None:
-    """DDP begins with one bucket for everything, and cuts it once it has seen the order."""
-    watched = Watched(*(nn.Linear(512, 512) for _ in range(4)), bucket_cap_mb=1.5)
-    for _ in range(5):
-        watched.backward()
-    assert (watched.watch.bucket_bytes, watched.watch.buckets) == (watched.size, 2)
-    assert watched.sent(5) == (1.0, watched.size)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def intervals(*pairs: tuple[int, int]) -> np.ndarray:
 
 def test_interval_arithmetic_agrees_with_counting_every_nanosecond() -> None:
     streams = intervals((0, 10), (5, 15), (6, 8), (20, 30), (15, 16))
-    assert merged(streams).tolist() == [[0, 16], [20, 30]]
+    assert covered_ns(streams) == 26
     assert covered_ns(intervals()) == shared_ns(intervals(), intervals((0, 5))) == 0
     random = np.random.default_rng(0)
     for _ in range(50):

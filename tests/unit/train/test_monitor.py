@@ -1,5 +1,6 @@
 """What a Monitor takes, and what makes two monitored fits repeats of each other."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from scalewise.gpu import NvmlUnavailable
 from scalewise.train import Monitor, monitored
-from scalewise.train.monitor import describe_fit
+from scalewise.train.monitor import describe_fit, ranks_here
 from scalewise.train.monitored import config_id
 
 
@@ -84,6 +85,11 @@ def test_fits_of_other_seeds_repeat_each_other_and_have_their_seed_on_record() -
     torch.random.set_rng_state(before)
     assert seeds == [3, 4, None], "nobody has set the last one"
     assert len(ids) == 1
+
+
+def test_a_host_has_the_ranks_beside_its_own() -> None:
+    trainer: Any = SimpleNamespace(world_size=4, num_nodes=2, global_rank=3, local_rank=1)
+    assert [*ranks_here(trainer)] == [2, 3]
 
 
 class _MyOwn(DDPStrategy):

@@ -152,6 +152,11 @@ class Both(Scored):
         self.log("step", float(batch_idx), on_step=True, on_epoch=False)
         return super().training_step(batch, batch_idx)
 
+    def on_train_epoch_end(self) -> None:  # after the recorder's own
+        self.log("late", float(self.current_epoch))
+        if self.current_epoch == 0:
+            self.log("once", 7.0)
+
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         self.log_dict({"val/now": float(self.current_epoch), "step of val": 1.0})
 
@@ -160,13 +165,15 @@ def test_each_value_is_recorded_once_where_it_was_logged(tmp_path: Path) -> None
     """Validation ends before the epoch, when Lightning still tells the training of the last."""
     fit = Fit(tmp_path, Both(), [1.0] * 2, max_epochs=2)
     logged = [row.values for row in fit.rows if "train_loss" not in row.values]
+    assert [row.epoch for row in fit.rows if "late" in row.values] == [0, 1]
     expected: list[dict[str, float]] = []
     for epoch in (0.0, 1.0):
         own = {"train/now": epoch, "logged/train_loss": epoch, "logged/learning_rate": epoch}
-        expected += {"val/now": epoch, "step of val": 1.0}, {**own, "step": 1.0}
+        late = {"late": epoch, "once": 7.0} if epoch == 0 else {"late": epoch}
+        expected += {"val/now": epoch, "step of val": 1.0}, {**own, "step": 1.0, **late}
     assert logged == expected
     assert fit.losses == [(step, 1.0) for step in (1, 2, 3, 4)]
-    last = {"train_loss": 1.0, "learning_rate": 0.25, **expected[2], **expected[3]}
+    last = {"train_loss": 1.0, "learning_rate": 0.25, "once": 7.0, **expected[2], **expected[3]}
     assert fit.summary.metrics == last
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fakes.small_fit import composed_cell
-from scalewise.config import ConfigError, ExecutionConfig, LoaderConfig
+from scalewise.config import ConfigError, ExecutionConfig
 
 CPU = "hardware=cpu"
 
@@ -41,6 +41,15 @@ CPU = "hardware=cpu"
          "strategy.microbatches: found 3 with 4 stages; allowed: 4 or more"),
         ("gpipe strategy.microbatches=3 strategy.devices=2",
          "strategy.microbatches: found 3 with 128 samples"),
+        # execution and loaders
+        ("single +execution.steps_per_batch=2",
+         "execution.steps_per_batch: found 2 with execution=eager"),
+        ("single +execution.compiled=true", "execution.compiled: found true with execution=eager"),
+        ("single execution=cudagraph execution.compiled=true "
+         "+execution.compile_mode=reduce-overhead",
+         "execution.compile_mode: found reduce-overhead with execution=cudagraph"),
+        ("single dataset.loader.num_workers=2 dataset.loader.device_resident=true",
+         "dataset.loader.num_workers: found 2 with device_resident=true"),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_refused_in_one_line(overrides: str, begin: str) -> None:
@@ -52,24 +61,8 @@ def test_what_cannot_work_is_refused_in_one_line(overrides: str, begin: str) -> 
     assert "allowed: " in str(refused.value) and "\n" not in str(refused.value)
 
 
-def config(kind: str, **more: Any) -> ExecutionConfig:
-    return ExecutionConfig(kind, kind, **more)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("kind", "more", "begin"),
-    [
-        ("eager", {"steps_per_batch": 2}, "steps_per_batch: found 2 with execution=eager"),
-        ("eager", {"compiled": True}, "compiled: found true with execution=eager"),
-        ("cudagraph", {"compiled": True, "compile_mode": "reduce-overhead"},
-         "compile_mode: found reduce-overhead with execution=cudagraph"),
-    ],
-)  # fmt: skip
-def test_contradictions_of_an_execution_are_refused(
-    kind: str, more: dict[str, Any], begin: str
-) -> None:
-    with pytest.raises(ValueError, match=begin):
-        config(kind, **more)
+def config(kind: Any) -> ExecutionConfig:
+    return ExecutionConfig(kind, kind)
 
 
 def test_only_captures_that_communicate_change_the_ranks_environment() -> None:
@@ -80,8 +73,3 @@ def test_only_captures_that_communicate_change_the_ranks_environment() -> None:
     assert config("eager").preparing_steps(8) == 0
     assert [config("cudagraph").preparing_steps(world) for world in (1, 2)] == [5, 13]
     assert config("compile").preparing_steps(2) == 3
-
-
-def test_data_on_the_device_have_no_workers() -> None:
-    with pytest.raises(ValueError, match="num_workers: found 2 with device_resident=true"):
-        LoaderConfig(num_workers=2, device_resident=True)

@@ -107,12 +107,16 @@ class LeanSteps(_AutomaticOptimization):
         recorder.on_before_backward(trainer, module, loss)
         loss.backward()  # type: ignore[no-untyped-call]
         recorder.on_after_backward(trainer, module)
+        self.optimize(module, optimizer)
+        return {"loss": loss.detach()}
+
+    def optimize(self, module: pl.LightningModule, optimizer: torch.optim.Optimizer) -> None:
+        """One step of the optimizer with the gradients that are there."""
         self.optim_progress.optimizer.step.increment_ready()
-        recorder.on_before_optimizer_step(trainer, module, optimizer)
+        self._recorder.on_before_optimizer_step(self.trainer, module, optimizer)
         self.clip(module)
         optimizer.step()
         self.optim_progress.optimizer.step.increment_completed()
-        return {"loss": loss.detach()}
 
     def clip(self, module: pl.LightningModule) -> None:
         """Scale the gradients down to the norm the Trainer was given, if it was given one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,7 @@ class CallbackTimes:
     """Milliseconds that callbacks take of timed steps, by class."""
 
     def __init__(self) -> None:
-        self._pending_ns: dict[str, int] = {}
-        self._timed_ns: dict[str, int] = {}
+        self._pending_ns, self._timed_ns = Counter[str](), Counter[str]()
         self._steps = 0
         self.on = False
 
@@ -48,8 +48,7 @@ class CallbackTimes:
         def timed(*args: Any, **kwargs: Any) -> Any:
             begin = time.perf_counter_ns()
             result = inner(*args, **kwargs)
-            spent = time.perf_counter_ns() - begin
-            self._pending_ns[name] = self._pending_ns.get(name, 0) + spent
+            self._pending_ns[name] += time.perf_counter_ns() - begin
             return result
 
         return timed
@@ -58,8 +57,7 @@ class CallbackTimes:
         """A step is over: what callbacks have taken since the one before was part of it."""
         if is_timed:
             self._steps += 1
-            for name, spent in self._pending_ns.items():
-                self._timed_ns[name] = self._timed_ns.get(name, 0) + spent
+            self._timed_ns.update(self._pending_ns)
         self.restart_step()
 
     def restart_step(self) -> None:

@@ -19,29 +19,19 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from scalewise.config import BLOCK_STEPS, BLOCKS, ProfileConfig
-from scalewise.records import CellFolder, OperationTime, WindowProfile, save_profile, trace_name
+from scalewise.records import CellFolder, OperationTime, WindowProfile, save_profile
 from scalewise.train.torch_internals import DeviceType
 
 Intervals = npt.NDArray[np.int64]
 """Shape ``[n, 2]``: begin and end in nanoseconds."""
 
 
-def merged(intervals: Intervals) -> Intervals:
-    """The same stretches without overlap, in order: what is covered is covered once."""
-    if len(intervals) == 0:
-        return np.empty((0, 2), dtype=np.int64)
-    ordered = intervals[np.argsort(intervals[:, 0], kind="stable")]
-    reach = np.maximum.accumulate(ordered[:, 1])
-    # A stretch begins anew where it starts after all before it have ended.
-    fresh = np.concatenate(([True], ordered[1:, 0] > reach[:-1]))
-    last = np.concatenate((fresh[1:], [True]))
-    return np.stack((ordered[fresh, 0], reach[last]), axis=1)
-
-
 def covered_ns(intervals: Intervals) -> int:
     """Time that at least one of them covers."""
-    alone = merged(intervals)
-    return int((alone[:, 1] - alone[:, 0]).sum())
+    begins, ends = intervals[np.argsort(intervals[:, 0])].T
+    # Each adds what lies behind all that began before it.
+    reached = np.maximum.accumulate(np.concatenate((begins[:1], ends)))[:-1]
+    return int(np.maximum(ends - np.maximum(begins, reached), 0).sum())
 
 
 def shared_ns(left: Intervals, right: Intervals) -> int:
@@ -213,7 +203,7 @@ class ProfiledSteps:
         assert profiler is not None
         on_gpu = _wait_for_gpu(trainer)
         profiler.stop()
-        name = trace_name(trainer.global_rank) if self._profile.trace else None
+        name = f"rank{trainer.global_rank}.trace.json.gz" if self._profile.trace else None
         if name is not None:
             self._folder.profile_path.mkdir(parents=True, exist_ok=True)
             profiler.export_chrome_trace(str(self._folder.profile_path / name))

@@ -169,7 +169,7 @@ class StepClock:
         first = MarkedStep(
             0, 0, 0, 0, self._start_ns, self._start_event, self._batches, self.divides
         )
-        return Replays(first, self._stream, self._pool)
+        return Replays(first, self._record)
 
     def finish_replays(
         self, replays: Replays, number: int, epoch: int, samples: int, untimed: int

@@ -9,8 +9,7 @@ import enum
 import itertools
 import math
 import time
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -216,18 +215,16 @@ class Replays:
 
     first: MarkedStep
     """With the marks around the batch that all of the steps share."""
-    stream: torch.cuda.Stream | None
-    """The stream to time; None where there is no GPU."""
-    pool: deque[torch.cuda.Event]
+    record: Callable[[], torch.cuda.Event | None]
+    """Makes an event of this moment; None where there is no GPU to time."""
     ends_ns: list[int] = field(default_factory=list)
     ends: list[torch.cuda.Event] = field(default_factory=list)
     untimed: int = 0
     """Steps at the front that are flagged as warm-up."""
 
     def tick(self) -> None:
-        if self.stream is not None:
-            event = self.pool.popleft() if self.pool else torch.cuda.Event(enable_timing=True)
-            event.record(self.stream)
+        event = self.record()
+        if event is not None:
             self.ends.append(event)
         self.ends_ns.append(time.perf_counter_ns())
 

@@ -155,7 +155,7 @@ class StepTimer:
         self.gradients.repeat()
 
     def finish_replays(self, replays: Replays, epoch: int, samples: int) -> None:
-        count = len(replays.ends_ns)
+        count = replays.steps
         untimed = min(count, max(0, self.warmup_steps - self.steps))
         self.clock.finish_replays(replays, self.steps, epoch, samples, untimed)
         if 0 <= self.warmup_steps - self.steps <= count:

@@ -29,7 +29,6 @@ class Setting:
     module: pl.LightningModule
     """As it was built, before any device has it."""
     cell: CellConfig
-    batch_sizes: BatchSizes
 
 
 def group_arguments(config: ProcessGroupConfig, setting: Setting) -> dict[str, Any]:
@@ -143,7 +142,8 @@ class HeterogeneousDDP(OwnStreamDDP):
 
     def __init__(self, config: HeterogeneousConfig, setting: Setting) -> None:
         super().__init__(config, setting)
-        self.gradient_hook = weighted_hook(setting.batch_sizes, setting.rank.rank)
+        sizes = BatchSizes(setting.cell.shard_batch_sizes(setting.rank.world_size))
+        self.gradient_hook = weighted_hook(sizes, setting.rank.rank)
 
 
 def weighted_hook(sizes: BatchSizes, rank: int) -> GradientHook:

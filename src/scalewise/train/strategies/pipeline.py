@@ -39,18 +39,14 @@ class PipelineSteps(LeanSteps):
         self._arguments: dict[str, Any] = {}
 
     def step(self, batch: Any, batch_idx: int) -> dict[str, Any]:
-        trainer, recorder, strategy = self.trainer, self._recorder, self._strategy
-        module, optimizer = trainer.lightning_module, trainer.optimizers[0]
+        trainer, strategy = self.trainer, self._strategy
+        optimizer = trainer.optimizers[0]
         optimizer.zero_grad()
         losses = self._run_schedule(*batch)
         strategy.ties.sum_gradients()
         loss = strategy.share_loss(losses)
-        recorder.steps.end_parts()
-        self.optim_progress.optimizer.step.increment_ready()
-        recorder.on_before_optimizer_step(trainer, module, optimizer)
-        self.clip(module)
-        optimizer.step()
-        self.optim_progress.optimizer.step.increment_completed()
+        self._recorder.steps.end_parts()
+        self.optimize(trainer.lightning_module, optimizer)
         return {"loss": loss}
 
     def clip(self, module: pl.LightningModule) -> None:

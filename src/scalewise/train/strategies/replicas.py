@@ -121,12 +121,8 @@ class LocalSgd(UnwrappedReplicas):
         )
 
 
-def average(
-    tensors: Sequence[Tensor], world_size: int, group: torch.distributed.ProcessGroup | None = None
-) -> int:
-    """Replace each tensor by its mean over the ranks of ``group``, else over all.
-
-    One all-reduce for each dtype.
+def average(tensors: Sequence[Tensor], world_size: int) -> int:
+    """Replace each tensor by its mean over the ranks, in one all-reduce for each dtype.
 
     Returns the bytes handed to the collectives.
     """
@@ -136,7 +132,7 @@ def average(
         for _, of_dtype in itertools.groupby(by_dtype, key=lambda t: t.dtype):
             alike = list(of_dtype)
             flat = torch.cat([tensor.reshape(-1) for tensor in alike])
-            torch.distributed.all_reduce(flat, group=group)
+            torch.distributed.all_reduce(flat)
             flat.div_(world_size)
             parts = torch.split(flat, [tensor.numel() for tensor in alike])
             copy_all(alike, [part.view_as(t) for part, t in zip(parts, alike, strict=True)])

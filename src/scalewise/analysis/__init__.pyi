@@ -119,7 +119,6 @@ from .steps import mean_of_known as mean_of_known
 from .summary import Analysis as Analysis
 from .summary import analyse as analyse
 from .summary import ending_lines as ending_lines
-from .summary import reach_verdicts as reach_verdicts
 from .table import FIGURES as FIGURES
 from .table import Row as Row
 from .table import all_figures as all_figures

@@ -145,7 +145,6 @@ def _mean(values: Sequence[float]) -> float:
 class AllReduceCurve:
     """Time over size, between measured sizes by a straight line in logarithms of both."""
 
-    backend: Backend
     ranks: int
     points: tuple[tuple[int, float], ...]
     """Bytes and ms, smallest first; two or more."""
@@ -180,7 +179,7 @@ def all_reduce_curve(
     points = report.curve(backend, len(devices))
     if len(points) < 2:
         return f"the doctor measured no {backend} all-reduce over {len(devices)} ranks"
-    return AllReduceCurve(backend, len(devices), points)
+    return AllReduceCurve(len(devices), points)
 
 
 CommunicationSource = Literal["profiler window", "doctor's curve", "exposed only"]
@@ -303,16 +302,13 @@ def _payload(ranks: Sequence[RankSummary]) -> float | None:
 
 
 def _exposed(config: Configuration) -> ExposedCommunication | None:
-    anatomies = [run.anatomy for run in config.runs if run.anatomy is not None]
-    found = [one.communication for one in anatomies if one.communication is not None]
+    each = [run.anatomy.communication for run in config.runs if run.anatomy is not None]
+    found = [one for one in each if one is not None]
     if not found:
         return None
-    return ExposedCommunication(
-        _mean([one.mean_ms for one in found]),
-        _mean([one.transfer_ms for one in found]),
-        _mean([one.wait_ms for one in found]),
-        found[0].timeline,
-    )
+    names = ("mean_ms", "transfer_ms", "wait_ms")
+    means = {name: _mean([getattr(one, name) for one in found]) for name in names}
+    return ExposedCommunication(**means, timeline=found[0].timeline)
 
 
 def _why_doubted(window: ProfiledWindow | None, exposed: ExposedCommunication | None) -> str | None:

@@ -23,18 +23,9 @@ T = TypeVar("T")
 
 # Keys that say how often and by what a configuration is run, not what is run.
 _NO_FACTOR = (
-    "sweep",
-    "tracking",
-    "rehearse",
-    "hydra",
-    "repeats",
-    "precision_percent",
-    "max_repeats",
-    "allow_faults",
-    "repeat",
-    "monitor.interval_s",
-    "monitor.seed_format",
-)
+    "sweep", "tracking", "rehearse", "hydra", "repeats", "precision_percent", "max_repeats",
+    "allow_faults", "repeat", "monitor.interval_s", "monitor.seed_format",
+)  # fmt: skip
 # The same, and keys that never determine a result, or that the records state better (the batch).
 # Seeds of one configuration are repeats of it.
 _NOT_IDENTITY = (*_NO_FACTOR, "seed", "experiment", "name", "batch_size", "hardware.gpus")
@@ -261,12 +252,9 @@ def is_factor(name: str) -> bool:
 
 
 def _identity(cell: CellRecords) -> dict[str, str]:
-    fields = _from_config(cell.config)
-    fields |= _from_result(cell)
     # A cell without a result has no provenance to compare: its configuration finds its baseline.
-    if cell.result is not None:
-        fields |= _from_provenance(cell)
-    return fields
+    ran_by = {} if cell.result is None else _from_provenance(cell)
+    return _from_config(cell.config) | _from_result(cell) | ran_by
 
 
 def _from_config(config: Mapping[str, Any] | None) -> dict[str, str]:

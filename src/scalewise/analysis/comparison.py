@@ -235,11 +235,11 @@ def find_link(config: Configuration) -> str:
     kinds: dict[str, None] = {}
     off = False
     for run in config.runs:
-        known, result = run.cell.provenance, run.cell.result
-        if known is None or result is None or result.world_size < 2:
+        known = run.cell.provenance
+        if known is None or run.world_size < 2:
             continue
         off |= bool(known.emulated)
-        used = {str(rank.device.index) for rank in result.ranks}
+        used = {str(rank.device.index) for rank in run.ranks}
         for pair, kind in known.topology.items():
             if set(pair.split("-")) <= used:
                 kinds[kind] = None

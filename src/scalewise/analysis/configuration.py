@@ -141,7 +141,7 @@ class Configuration:
     @cached_property
     def is_ceiling(self) -> bool:
         """Whether each rank trained its own model: a bound, not a way to train one model."""
-        return any(run.cell.result is not None and run.cell.result.models > 1 for run in self.runs)
+        return any(run.result.models > 1 for run in self.runs)
 
     @property
     def is_monitored(self) -> bool:
@@ -174,7 +174,7 @@ class Configuration:
     @cached_property
     def result(self) -> CellResult | None:
         """Of its first run; None if it never ran."""
-        return self.runs[0].cell.result if self.runs else None
+        return self.runs[0].result if self.runs else None
 
     @property
     def global_batch(self) -> int | None:
@@ -408,14 +408,14 @@ def read_scaling(configs: Sequence[Configuration]) -> tuple[Configuration, ...]:
     the fits on one device; weak, as recorded, where both fit.
     """
     singles = [c for c in configs if c.devices == 1 and c.runs]
-    read = []
-    for config in configs:
-        if config.devices != 1 and config.runs and _has_own_batches(config):
-            strong = as_strong(config)
-            if _distance(strong, singles) < _distance(config, singles):
-                config = strong
-        read.append(config)
-    return tuple(read)
+
+    def read(config: Configuration) -> Configuration:
+        if config.devices == 1 or not config.runs or not _has_own_batches(config):
+            return config
+        # Of two as near the first one.
+        return min((config, as_strong(config)), key=lambda one: _distance(one, singles))
+
+    return tuple(map(read, configs))
 
 
 def identity_beside(single: Configuration, multi: Configuration) -> Identity:
@@ -462,5 +462,5 @@ def _has_own_batches(config: Configuration) -> bool:
         return True
     asked, target = config.asked, config.setting("dataset._target_")
     own = isinstance(target, str) and not target.startswith("scalewise.")
-    given = {r.cell.result.per_device_batch_size for r in config.runs if r.cell.result}
+    given = {run.result.per_device_batch_size for run in config.runs}
     return own and asked.get("scaling") == "weak" and given != {asked.get("batch_size")}

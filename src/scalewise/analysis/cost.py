@@ -129,7 +129,7 @@ def _by_whom(price: Price, config: Configuration, profiles: Sequence[HardwareCon
     same_list = any((p.source, p.date) == (price.source, price.date) for p in listed)
     if price in listed or not same_list:
         return price
-    began = min(run.cell.result.started_at for run in config.runs if run.cell.result)
+    began = min(run.result.started_at for run in config.runs)
     day = datetime.fromtimestamp(began, UTC).date().isoformat()
     return Price(price.usd_per_hour, "given by the user as hardware.price.usd_per_hour", day)
 

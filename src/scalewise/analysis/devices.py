@@ -26,16 +26,14 @@ class DeviceEnergy:
     timed_j: float | None
     """Over the timed steps."""
     timed_s: float
-    source: Literal["counter", "power samples"] | None
-    """What ``timed_j`` rests on."""
+    source: str | None
+    """What ``timed_j`` rests on: ``counter`` or ``power samples``."""
     run_j: float | None
     """From the first reading of the counter to the last: start-up and end of the run included."""
     missing: tuple[str, ...] = ()
 
 
-def measure_energy(
-    series: DeviceSeries, device: SampledDevice, timed: tuple[float, float]
-) -> DeviceEnergy:
+def measure_energy(series: DeviceSeries, device: SampledDevice, timed: Span) -> DeviceEnergy:
     """Energy of one GPU; ``timed`` are Unix times.
 
     The driver takes milliseconds to tell its counter, which is read every ten seconds and at both
@@ -62,11 +60,9 @@ def measure_energy(
     plain = None
     if scaled is None and np.sum((power_at >= timed[0]) & (power_at <= timed[1])) >= 2:
         plain = integrate(power_at, power_w, *timed)
-    return DeviceEnergy(
-        device, scaled if scaled is not None else plain, timed[1] - timed[0],
-        "counter" if scaled is not None else "power samples" if plain is not None else None,
-        run_j, tuple(missing),
-    )  # fmt: skip
+    joules, source = (plain, "power samples") if scaled is None else (scaled, "counter")
+    known = None if joules is None else source
+    return DeviceEnergy(device, joules, timed[1] - timed[0], known, run_j, tuple(missing))
 
 
 def integrate(times: Floats, power_w: Floats, start: float, end: float) -> float | None:
@@ -100,13 +96,10 @@ def _scaled_to_counter(
 
 
 def _known(series: DeviceSeries, device_id: str, metric: str) -> tuple[Floats, Floats]:
-    points: Sequence[tuple[float, float]] = [
-        (when, value)
-        for when, value in zip(series.times, series.values(device_id, metric), strict=True)
-        if value is not None
-    ]
-    array = np.array(points, dtype=np.float64).reshape(-1, 2)
-    return array[:, 0], array[:, 1]
+    points = zip(series.times, series.values(device_id, metric), strict=True)
+    known = [(when, value) for when, value in points if value is not None]
+    at, values = np.array(known, dtype=np.float64).reshape(-1, 2).T
+    return at, values
 
 
 @dataclass(frozen=True)
@@ -203,62 +196,48 @@ def measure_usage(
     )
 
 
-def _usage(
-    series: DeviceSeries,
-    device: SampledDevice,
-    window: tuple[float, float],
-    timed: tuple[float, float],
-) -> DeviceUsage:
+def _usage(series: DeviceSeries, device: SampledDevice, window: Span, timed: Span) -> DeviceUsage:
     """Means over ``window``; energy always over the ``timed`` steps, which it is divided by."""
     inside = [i for i, t in enumerate(series.times) if window[0] <= t <= window[1]]
     energy = None
     if series.source == "nvml" and timed[1] > timed[0]:
         energy = measure_energy(series, device, timed)
     rows = [series.samples[i][device.id] for i in inside if device.id in series.samples[i]]
-    memory = [r.memory_used_mib for r in rows if r.memory_used_mib is not None]
-    utilization = [r.utilization_percent for r in rows if r.utilization_percent is not None]
-    activity = _activity(series, device.id, window)
+    known = {name: [v for r in rows if (v := getattr(r, name)) is not None] for name in _SAMPLED}
+    figures = {name: mean_of_known(values) for name, values in known.items()}
+    if window == timed and energy is not None and energy.timed_j is not None:
+        figures["power_w"] = energy.timed_j / energy.timed_s
+    figures |= _activity(series, device.id, window)
     long_enough = window[1] - window[0] >= _UTILIZATION_WINDOW_S
-    if activity["engine_activity_percent"] is None and long_enough:
-        activity["engine_activity_percent"] = mean_of_known(utilization)
-    reasons = {reason for row in rows for reason in row.throttle_reasons or ()}
+    if figures["engine_activity_percent"] is None and long_enough:
+        figures["engine_activity_percent"] = figures["utilization_percent"]
+    reasons = [r.throttle_reasons for r in rows if r.throttle_reasons is not None]
+    memory = known["memory_used_mib"]
     return DeviceUsage(
         device=device,
         samples=len(rows),
-        memory_used_mib=mean_of_known(memory),
         memory_sd_mib=float(np.std(memory, ddof=1)) if len(memory) > 1 else None,
-        utilization_percent=mean_of_known(utilization),
-        power_w=(
-            energy.timed_j / energy.timed_s
-            if window == timed and energy is not None and energy.timed_j is not None
-            else mean_of_known([r.power_w for r in rows])
-        ),
-        temperature_c=mean_of_known([r.temperature_c for r in rows]),
-        throttle_reasons=tuple(sorted(reasons)),
-        throttled_share=mean_of_known(
-            [float(bool(r.throttle_reasons)) for r in rows if r.throttle_reasons is not None]
-        ),
-        sm_clock_mhz=mean_of_known([r.sm_clock_mhz for r in rows]),
-        **activity,
-        utilization_readings=len(utilization),
+        throttle_reasons=tuple(sorted({reason for each in reasons for reason in each})),
+        throttled_share=mean_of_known([float(bool(each)) for each in reasons]),
+        **figures,
+        utilization_readings=len(known["utilization_percent"]),
         energy=energy,
     )
 
 
+_SAMPLED = (
+    "memory_used_mib", "utilization_percent", "power_w", "temperature_c", "sm_clock_mhz",
+)  # fmt: skip
 _ACTIVITIES = (
-    "sm_activity_percent",
-    "tensor_activity_percent",
-    "dram_activity_percent",
+    "sm_activity_percent", "tensor_activity_percent", "dram_activity_percent",
     "engine_activity_percent",
-)
+)  # fmt: skip
 _UTILIZATION_WINDOW_S = 2.0
 """From which NVML's utilisation stands in for GPM's engine activity: it is a mean over up to a
 second that may end before the reading. Both tell the same of known loads on an H200, to 1 %."""
 
 
-def _activity(
-    series: DeviceSeries, device_id: str, window: tuple[float, float]
-) -> dict[str, float | None]:
+def _activity(series: DeviceSeries, device_id: str, window: Span) -> dict[str, float | None]:
     """GPM metrics over the window, each reading weighted by its time inside.
 
     A reading is the mean since the reading before it: it counts only if at least half of its time

@@ -20,7 +20,7 @@ from scalewise.analysis.remarks import Remark
 from scalewise.analysis.step_figures import StepFigures, figures_of
 from scalewise.analysis.steps import NotMeasuredError
 from scalewise.host import CoreUse, plural
-from scalewise.records import DeviceSeries, RankSummary
+from scalewise.records import DeviceSample, DeviceSeries, RankSummary
 
 OF_SEVERAL: Final = ("rank_on_other_gpu", "extra_memory_on_gpu0")
 """What only a cell on several GPUs can have."""
@@ -89,13 +89,9 @@ def _of_host(
     gpus = dict.fromkeys(rank.device.uuid for rank in ranks)
     seen = {(sight.gpu, sight.pid) for sight in sights}
     lost = [rank for rank in ranks if (rank.device.uuid, rank.pid) not in seen]
-    read = {
-        gpu
-        for when, row in zip(series.times, series.samples, strict=True)
-        if training[0] <= when <= training[1]
-        for gpu, sample in row.items()
-        if sample.processes is not None
-    }
+    sampled = zip(series.times, series.samples, strict=True)
+    rows = [row for when, row in sampled if training[0] <= when <= training[1]]
+    read = {gpu for row in rows for gpu, one in row.items() if one.processes is not None}
     unknown = ""
     if lost or not read >= gpus.keys():
         usual = "the driver lists not every rank on its own GPU (a container, MPS, a short run)"
@@ -127,7 +123,7 @@ def _of_host(
         yield Remark("foreign_process", {"named": named, "processes": each})
     if len(gpus) > 1:
         shared = bool(strangers) and not unknown
-        yield from _extra_memory(series, ranks, training, shared=shared)
+        yield from _extra_memory(rows, ranks, shared=shared)
 
 
 def _sights(series: DeviceSeries) -> list[_Sight]:
@@ -166,13 +162,12 @@ def _rank_on_other_gpu(
 
 
 def _extra_memory(
-    series: DeviceSeries,
-    ranks: Sequence[RankSummary],
-    training: tuple[float, float],
-    *,
-    shared: bool,
+    rows: Sequence[Mapping[str, DeviceSample]], ranks: Sequence[RankSummary], *, shared: bool
 ) -> Iterator[Found]:
-    """Allocators of replicas may differ by more than a context; what lies beside them does not."""
+    """Allocators of replicas may differ by more than a context; what lies beside them does not.
+
+    ``rows`` are samples while they trained.
+    """
     code = "extra_memory_on_gpu0"
     first, *others = sorted(ranks, key=lambda rank: rank.local_rank)
     if shared or len({rank.device.uuid for rank in ranks}) < len(ranks):
@@ -182,9 +177,8 @@ def _extra_memory(
     for rank in ranks:
         used = [
             sample.memory_used_mib
-            for when, row in zip(series.times, series.samples, strict=True)
-            if training[0] <= when <= training[1]
-            and (sample := row.get(rank.device.uuid or "")) is not None
+            for row in rows
+            if (sample := row.get(rank.device.uuid or "")) is not None
             and sample.memory_used_mib is not None
         ]
         held = rank.peak_reserved_mib

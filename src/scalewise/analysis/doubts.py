@@ -212,13 +212,12 @@ def _of_run(config: Configuration, run: Run, *, is_uneven: bool) -> Iterator[Rem
             often = "" if share is None else f"in {share:.0%} of its samples (n={samples})"
             code = "power_cap" if set(reasons) == {_POWER_CAP} else "throttled"
             yield Remark(code, {**figures, "share": share, "samples": samples, "often": often})
-    first = run.cell.result.ranks[0] if run.cell.result is not None else None
-    if first and first.execution and first.execution.fell_back_because is not None:
-        ran, because = first.execution.ran, first.execution.fell_back_because
-        figures = {"ran": ran, "requested": first.execution.requested, "because": because}
+    first = run.ranks[0]
+    if (ran := first.execution) and ran.fell_back_because is not None:
+        figures = {"ran": ran.ran, "requested": ran.requested, "because": ran.fell_back_because}
         yield Remark("fell_back", figures)
     by_others = config.setting("script.command") is not None
-    if first and (by_others or config.setting("dataset.name") == "own"):
+    if by_others or config.setting("dataset.name") == "own":
         # Whoever wrote it knows nothing of what could have been seen.
         for name, why in first.missing.items():
             yield Remark("missing", {"figure": name, "why": why})
@@ -244,6 +243,5 @@ def _fed_at_last_loss(run: Run) -> int | None:
     """Of all ranks. A script's loss, which is compared with none, stands beside others as well."""
     if run.loss:
         return run.loss.samples[-1]
-    ranks = run.cell.result.ranks if run.cell.result else ()
-    logs = any(BACKWARD_LOSS in rank.metrics for rank in ranks)
-    return sum(rank.samples_fed for rank in ranks) if logs else None
+    logs = any(BACKWARD_LOSS in rank.metrics for rank in run.ranks)
+    return sum(rank.samples_fed for rank in run.ranks) if logs else None

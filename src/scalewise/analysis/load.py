@@ -144,11 +144,10 @@ def _row_faults(
     if result is None:
         return []
     written = next((getattr(one, count) for one in result.ranks if one.rank == rank), 0)
-    what = {"step_rows": "step rows", "metric_rows": "rows"}[count]
-    if found < written:
-        return [f"{path}: {found} of {written} {what} are there"]
+    what = "step rows" if count == "step_rows" else "rows"
+    lost = f"{path}: {found} of {written} {what} are there"
     more = f"{path}: {found} {what} are there, of {written} that its rank wrote"
-    return [more] if found > written else []
+    return [lost if found < written else more] * (found != written)
 
 
 def read_devices(folder: CellFolder, problems: list[str]) -> tuple[DeviceSeries, ...]:

@@ -42,10 +42,6 @@ class WarmUp:
     end: int
     """The step after the last one."""
 
-    @property
-    def is_later(self) -> bool:
-        return self.timed_from > self.least
-
     def __str__(self) -> str:
         if self.rule == "not steady":
             return (

@@ -146,8 +146,7 @@ def _why_no_single(
 
 def as_whole(config: Configuration, record: RehearsalRecord) -> Identity:
     """The identity that the same would have on all of its devices."""
-    result = config.result
-    assert result is not None, "a record of a rehearsal is part of a result"
+    result = config.runs[0].result
     ranks = record.ranks if result.scaling == "strong" else 1
     each = result.per_device_batch_size
     batch = {} if each is None else {"batch": str(each * ranks)}
@@ -236,7 +235,6 @@ class Case:
     sweep: str
     rehearsal: Rehearsal
     measured: Configuration
-    single: Configuration
     verdict: Verdict | None
     """Of the measured one; None where it is in no pair."""
     step: float
@@ -375,9 +373,8 @@ def _case(sweep: str, one: Rehearsal, analysis: Analysis) -> Case | None:
         return None
     timed, pair = analysis.measured, analysis.pair(one.measured)
     speedup, error = rate_ratio(one.measured, single), one.step_error.value - 1
-    known = (sweep, one, one.measured, single, pair.verdict if pair else None)
-    result = one.config.result
-    assert result is not None, "a speedup has runs"
+    known = (sweep, one, one.measured, pair.verdict if pair else None)
+    result = one.config.runs[0].result
     shows = speedup.interval is not None and speedup.interval.high < ranks
     surplus = (ranks / one.speedup.value - 1) / (ranks / speedup.value - 1) - 1 if shows else None
     linear = speedup.value / ranks - 1

@@ -1,15 +1,25 @@
-"""Every number of one finished run, each with the reason where it could not be taken."""
+"""Every number of one finished run, each with the reason where it could not be taken.
+
+Model FLOPs utilisation is declared operations a second over what the device could do:
+
+    MFU = flops_per_sample * samples per second and device / peak of one device
+
+The operations are the model's own declaration (forward and backward of one sample), as in appendix
+B of PaLM (arXiv:2204.02311). The peak is the data sheet's, which no kernel reaches, and beside it
+the fastest GEMM that ``scalewise doctor`` measured on the same devices. A figure names its peak.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from scalewise.analysis.balance import LoadBalance, ShardAudit, audit_shards
 from scalewise.analysis.devices import Usage, measure_usage
 from scalewise.analysis.figures import Figure, as_plain, mean_alone
+from scalewise.analysis.labels import named
 from scalewise.analysis.losses import (
     LossCurve,
     logged_figures,
@@ -17,12 +27,20 @@ from scalewise.analysis.losses import (
     loss_curve,
     run_losses,
 )
-from scalewise.analysis.model import CellRecords, WarmUp
+from scalewise.analysis.model import CellRecords, WarmUp, setting
 from scalewise.analysis.remarks import Remark
 from scalewise.analysis.step_figures import StepFigures, figures_of
 from scalewise.analysis.steps import Anatomy, NotMeasuredError, Throughput, take
 from scalewise.analysis.validity import invalid_run
-from scalewise.records import CellResult, MetricRow, RankSummary, cv_text, last_metrics
+from scalewise.records import (
+    CellResult,
+    DeviceInfo,
+    DoctorReport,
+    MetricRow,
+    RankSummary,
+    cv_text,
+    last_metrics,
+)
 
 
 @dataclass(frozen=True)
@@ -66,8 +84,13 @@ class Run:
         return sum(d.utilization_readings for d in self.usage.devices) if self.usage else 0
 
     @property
+    def result(self) -> CellResult:
+        assert self.cell.result is not None, "only a finished cell is measured"
+        return self.cell.result
+
+    @property
     def ranks(self) -> Sequence[RankSummary]:
-        return self.cell.result.ranks if self.cell.result else ()
+        return self.result.ranks
 
 
 def _joules_per_step(run: Run) -> float | None:
@@ -111,10 +134,6 @@ def _accuracy(run: Run) -> float | None:
 RunFigure = Figure[Run]
 
 
-def _of_result(read: Callable[[CellResult], object]) -> Callable[[Run], object]:
-    return lambda run: run.cell.result and read(run.cell.result)
-
-
 def _of_warm_up(read: Callable[[WarmUp], object]) -> Callable[[Run], object]:
     """None too where no step was timed."""
     return lambda run: read(run.cell.warm_up) if run.cell.warm_up and run.throughput else None
@@ -139,18 +158,18 @@ _ALL = (
     RunFigure("repeat", lambda r: r.cell.planned.repeat,
               "number of the repeat, from 0: the round of the sweep it ran in"),
     RunFigure("seed", lambda r: (r.cell.config or {}).get("seed"), "of the run"),
-    RunFigure("started_at_unix_s", _of_result(lambda r: r.started_at), "when it started"),
+    RunFigure("started_at_unix_s", lambda r: r.result.started_at, "when it started"),
     RunFigure("world_size", lambda r: r.world_size, "ranks: one a device"),
-    RunFigure("scaling", _of_result(lambda r: r.scaling),
+    RunFigure("scaling", lambda r: r.result.scaling,
               "`strong` (one global batch) or `weak` (one batch a device)"),
-    RunFigure("global_batch_size_samples", _of_result(lambda r: r.global_batch_size),
+    RunFigure("global_batch_size_samples", lambda r: r.result.global_batch_size,
               "samples a step of all devices together", "batch", "global", on="summary"),
-    RunFigure("per_device_batch_size_samples", _of_result(lambda r: r.per_device_batch_size),
+    RunFigure("per_device_batch_size_samples", lambda r: r.result.per_device_batch_size,
               "samples a step of each device"),
-    RunFigure("parameters_total", _of_result(lambda r: r.ranks[0].parameters_total),
+    RunFigure("parameters_total", lambda r: r.ranks[0].parameters_total,
               "parameters of the model, counted from the live module", "parameters", on="summary",
               text="{:,}".format),
-    RunFigure("parameters_trainable", _of_result(lambda r: r.ranks[0].parameters_trainable),
+    RunFigure("parameters_trainable", lambda r: r.ranks[0].parameters_trainable,
               "those of them that are trained"),
     RunFigure("timed_from_step", _of_warm_up(lambda w: w.timed_from),
               "first step of the steady window"),
@@ -271,3 +290,111 @@ def _balance(result: CellResult, steps: StepFigures) -> LoadBalance | None:
         if "arrival" in rank.missing:
             raise NotMeasuredError(rank.missing["arrival"])
     return steps.balance
+
+
+Peak = Literal["data sheet", "measured GEMM"]
+
+_FORMATS = {
+    "fp32": "fp32", "tf32": "tf32", "bf16-mixed": "bf16", "fp16-mixed": "fp16",
+}  # fmt: skip
+"""The number format of the products in each shipped precision."""
+
+
+@dataclass(frozen=True)
+class Mfu:
+    """One run against one peak."""
+
+    against: Peak
+    share: float
+    """0.42 is 42 %."""
+    achieved_tflops: float
+    """Of one device, mean over the devices."""
+    peak_tflops: float
+    """Of one device."""
+    source: str
+
+
+@dataclass(frozen=True)
+class MfuResult:
+    """What could be said of one run."""
+
+    figures: tuple[Mfu, ...]
+    missing: Mapping[str, str]
+    """Why there is no figure against a peak."""
+
+
+def measure_mfu(run: Run, doctor: DoctorReport | None = None) -> MfuResult:
+    """MFU of a run against every peak that is known for its devices and precision."""
+    number_format = _FORMATS.get(str(named(run.cell.config or {}, "precision")))
+    missing: dict[str, str] = {}
+
+    def against(peak: Peak, known: Callable[[], tuple[float, str]]) -> Mfu:
+        achieved = _achieved_tflops(run)
+        rate, source = known()
+        return Mfu(peak, achieved / rate, achieved, rate, source)
+
+    peaks: Mapping[Peak, Callable[[], tuple[float, str]]] = {
+        "data sheet": lambda: _data_sheet(run, number_format),
+        "measured GEMM": lambda: _measured(run, number_format, doctor),
+    }
+    found = [take(missing, peak, against, peak, known) for peak, known in peaks.items()]
+    return MfuResult(tuple(one for one in found if one is not None), missing)
+
+
+def _achieved_tflops(run: Run) -> float:
+    """Of one device, in 10^12 operations a second."""
+    if run.samples_per_s is None:
+        raise NotMeasuredError(run.missing.get("throughput", "no throughput"))
+    declared = {rank.flops_per_sample for rank in run.ranks}
+    if len(declared) != 1 or None in declared:
+        raise NotMeasuredError("the model declares no FLOPs (flops_per_sample)")
+    (flops,) = declared
+    assert flops is not None
+    return flops * run.samples_per_s / run.world_size / 1e12
+
+
+def _data_sheet(run: Run, number_format: str | None) -> tuple[float, str]:
+    if number_format is None:
+        raise NotMeasuredError("the precision has no peak of its own")
+    peak = setting(run.cell.config, "hardware.peak")
+    # A profile that was allowed not to describe the device has no say about it.
+    if isinstance(peak, Mapping) and not setting(run.cell.config, "hardware.allow_mismatch"):
+        rate = peak.get(f"{number_format}_tflops")
+        if rate is not None:
+            return float(rate), f"{peak.get('source')}, {peak.get('date')}"
+    known = run.cell.provenance
+    if known is not None and number_format in known.peak_tflops:
+        return known.peak_tflops[number_format], known.peak_source or "data sheet"
+    names = ", ".join(dict.fromkeys(rank.device.name for rank in run.ranks))
+    raise NotMeasuredError(f"no hardware profile gives the {number_format} rate of {names}")
+
+
+def _measured(
+    run: Run, number_format: str | None, doctor: DoctorReport | None
+) -> tuple[float, str]:
+    if doctor is None:
+        raise NotMeasuredError(
+            f"no {DoctorReport.FILE} beside the cells: run scalewise doctor --out FOLDER"
+        )
+    rates = []
+    for device in (rank.device for rank in run.ranks):
+        gemms = [
+            gemm.tflops
+            for rank in doctor.ranks
+            if rank.rank < len(doctor.devices) and _same(doctor.devices[rank.rank].device, device)
+            for gemm in rank.gemm
+            if gemm.precision == number_format
+        ]
+        if not gemms:
+            held = f"{DoctorReport.FILE} holds no {number_format} GEMM of {device.name}"
+            raise NotMeasuredError(held)
+        rates.append(max(gemms))
+    # Ranks wait for one another, so the mean over devices is what the whole could have done.
+    return sum(rates) / len(rates), f"fastest {number_format} GEMM of scalewise doctor"
+
+
+def _same(measured: DeviceInfo, used: DeviceInfo) -> bool:
+    if used.uuid is not None:
+        return measured.uuid == used.uuid
+    kinds = ((one.kind, one.name, len(one.cores)) for one in (measured, used))
+    return len(set(kinds)) == 1

@@ -30,7 +30,6 @@ from scalewise.analysis.verdict import (
     SeedLabel,
     Verdict,
     judge,
-    sample_cost,
     seed_label,
     way_to_get,
 )
@@ -50,7 +49,7 @@ def rate_ratio(
 
 def round_s(above: Configuration, below: Configuration) -> float | None:
     """Seconds that a run of each takes, one after the other; None if a side has no result."""
-    sides = [[r.cell.result.elapsed_s for r in c.runs if r.cell.result] for c in (above, below)]
+    sides = [[run.result.elapsed_s for run in c.runs] for c in (above, below)]
     return sum(sum(side) / len(side) for side in sides) if all(sides) else None
 
 
@@ -124,8 +123,6 @@ class Pair:
     devices: int
     speedup: RatioEstimate
     efficiency: RatioEstimate
-    cost_ratio: RatioEstimate
-    """Cost of a sample over the single device's, at equal prices: ``devices / speedup``."""
     judgement: Judgement
     """By the interval alone."""
     seed_label: SeedLabel | None
@@ -244,7 +241,6 @@ def _pair(multi: Configuration, singles: Sequence[Configuration]) -> Pair | Refu
         devices=devices,
         speedup=speedup,
         efficiency=speedup.scaled(1 / devices),
-        cost_ratio=sample_cost(speedup, devices),
         judgement=judgement,
         seed_label=None if multi.is_ceiling else seed_label(speedup.value),
         loss=loss_at_equal_samples(multi, single),

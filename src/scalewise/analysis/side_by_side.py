@@ -104,13 +104,9 @@ METRICS = (
     replace(_of_runs("global_samples_per_s", more_is_better=True), unit=""),
     _of_runs("step_time_p50_ms"),
     _of_runs("peak_memory_per_device_mib"),
-    Metric(
-        "energy_j_per_sample",
-        "energy",
-        "J/sample",
-        lambda _, run: (j := run.value("energy_j_per_million_samples")) and j / 1e6,
-    ),
-)
+    Metric("energy_j_per_sample", "energy", "J/sample",
+           lambda _, run: (j := run.value("energy_j_per_million_samples")) and j / 1e6),
+)  # fmt: skip
 """All but the cost, which :func:`cost_metric` chooses."""
 
 

@@ -239,7 +239,7 @@ class CellSteps(Sequence[StepSeries]):
             return [self[at] for at in range(len(self))[key]]
         rank, warm_up = self.figures.ranks[key].rank, self.figures.warm_up
         series = read_steps(self._folder.steps_path(rank), rank)
-        if warm_up is None or not warm_up.is_later:
+        if warm_up is None or warm_up.timed_from == warm_up.least:
             return series
         return replace(series, timed_from=warm_up.timed_from)
 

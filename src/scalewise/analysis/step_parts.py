@@ -18,7 +18,7 @@ from scalewise.analysis.devices import Usage
 from scalewise.analysis.run import Run
 from scalewise.analysis.step_figures import figures_of
 from scalewise.analysis.step_path import WORK, StepMeans
-from scalewise.analysis.steps import ASIDE_S, MAX_ASIDE, pipeline_of
+from scalewise.analysis.steps import ASIDE_S, MAX_ASIDE, mean_of_known, pipeline_of
 
 Part = Literal[
     "device_work", "host_late", "loader", "copy", "transfer", "waiting", "optimizer",
@@ -135,13 +135,14 @@ def _idle_ms(run: Run, steps: StepMeans) -> list[float] | None:
     Time in which it waits for its loader, a copy or a callback is not in it. None unless the
     activity of every rank's GPU is known.
     """
-    activity, timed = _activity(run.usage), zip(steps.device_step, steps.device_phases, strict=True)
+    activity = _activity(run.usage)
     idle_phases = ("data_wait", "h2d") if pipeline_of(run.cell) else ("data_wait", "h2d", "other")
+    waits_ms = [steps.device_phases[name] for name in idle_phases]
     if not activity.keys() >= set(range(len(steps.device_step))):
         return None
     return [
-        max(0.0, step_ms * (1 - activity[rank]) - sum(phases[name] for name in idle_phases))
-        for rank, (step_ms, phases) in enumerate(timed)
+        max(0.0, step_ms * (1 - activity[rank]) - sum(each[rank] for each in waits_ms))
+        for rank, step_ms in enumerate(steps.device_step)
     ]
 
 
@@ -166,15 +167,10 @@ def _latest(steps: StepMeans) -> tuple[int | None, float]:
 
 def _take_averaging(run: Run, parts: dict[Part, float]) -> None:
     """Parameters that are averaged after a step are a transfer, whose time lies in ``other``."""
-    each = [
-        r.communication.ms_per_step
-        for r in run.ranks
-        if r.communication is not None
-        and r.communication.what == "parameters"
-        and r.communication.ms_per_step is not None
-    ]
-    if each and "between_steps" in parts:
-        ms = min(sum(each) / len(each), parts["between_steps"])
+    sent = [r.communication for r in run.ranks if r.communication is not None]
+    took = mean_of_known([one.ms_per_step for one in sent if one.what == "parameters"])
+    if took is not None and "between_steps" in parts:
+        ms = min(took, parts["between_steps"])
         parts["transfer"] += ms
         parts["between_steps"] -= ms
 

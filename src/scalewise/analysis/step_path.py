@@ -28,49 +28,23 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class _Steps:
-    """Each seen from its last rank, in ms, ``[steps]``: own phases and the next two add up."""
-
-    step: Floats
-    own: Mapping[str, Floats]
-    """Phases of the last rank, by the names of :data:`_OWN`."""
-    transfer: Floats
-    """From the last gradient to the end of the reduction, on the rank where that is shortest."""
-    waits_too: Floats
-    """What the last rank waits in the reduction all the same, for another one's backward."""
-    late: Mapping[str, Floats]
-    """By phase, what the last rank takes beyond the one that waits longest."""
-    host_late: Mapping[str, Floats]
-    """The same on the hosts' clocks."""
-    ran_dry: npt.NDArray[np.bool_]
-    """Whether the last rank's GPU began with nothing queued: its host set the pace."""
-    last: npt.NDArray[np.int64] | None
-    """The rank that is last; None where ranks do not meet."""
-
-    def by_name(self) -> Iterator[tuple[str, Floats]]:
-        """All times, those of phases as ``own.forward``."""
-        yield from (("step", self.step), ("transfer", self.transfer), ("waits_too", self.waits_too))
-        for group in ("own", "late", "host_late"):
-            yield from ((f"{group}.{name}", ms) for name, ms in getattr(self, group).items())
-        yield "dry", np.where(self.ran_dry, sum(self.late[name] for name in WORK), 0.0)
-
-
-@dataclass(frozen=True)
 class StepMeans:
     """Means of a run in ms a step, over its usual steps unless it says otherwise."""
 
     timeline: str
     step: float
     own: Mapping[str, float]
-    """Of the last rank, by phase."""
+    """Phases of the last rank, by the names of :data:`_OWN`."""
     transfer: float
+    """From the last gradient to the end of the reduction, on the rank where that is shortest."""
     waits_too: float
+    """What the last rank waits in the reduction all the same, for another one's backward."""
     late: Mapping[str, float]
     """By phase, what the last rank takes beyond the one that waits longest."""
     host_late: Mapping[str, float]
     """The same on the hosts' clocks."""
     dry: float
-    """Late work of ranks whose GPU began with nothing queued."""
+    """Late work of ranks whose GPU began with nothing queued: their hosts set the pace."""
     all_steps: float
     """Mean of all steps, long ones included."""
     last_share: tuple[float, ...] | None
@@ -79,8 +53,8 @@ class StepMeans:
     """What is waited for each rank in all steps together."""
     device_step: tuple[float, ...]
     """Mean of all steps on each rank's device, NaN-free where all were timed there."""
-    device_phases: tuple[Mapping[str, float], ...]
-    """The same by phase; untimed ones count as 0."""
+    device_phases: Mapping[str, tuple[float, ...]]
+    """The same of phases in which a GPU waits; untimed ones count as 0."""
     steps: int
     long_steps: int
     """Steps beyond three medians."""
@@ -108,10 +82,10 @@ def path_of(all_ranks: Sequence[StepSeries], ranks: Sequence[StepSeries]) -> Ste
     ]
     seen = [_steps(piece, line, meet=meet) for piece in pieces] if len(pieces) == 1 else None
 
-    def along() -> Iterator[_Steps]:
+    def along() -> Iterator[tuple[dict[str, Floats], npt.NDArray[np.int64] | None]]:
         return iter(seen) if seen else (_steps(piece, line, meet=meet) for piece in pieces)
 
-    step = stands = np.concatenate([one.step for one in along()])
+    step = stands = np.concatenate([ms["step"] for ms, _ in along()])
     is_whole = ranks[0].rows["step"] != all_ranks[0].rows["step"]
     if is_whole.any():
         whole = np.stack([one.column("step", line) for one in all_ranks]).mean(axis=0)
@@ -122,15 +96,15 @@ def path_of(all_ranks: Sequence[StepSeries], ranks: Sequence[StepSeries]) -> Ste
         is_long[:], usual[:] = False, True
     sums: dict[str, float] = {}
     last, waited = np.zeros(len(ranks)), np.zeros(len(ranks))
-    for one in along():
-        kept = usual[first : first + len(one.step)]
+    for ms, at in along():
+        kept = usual[first : first + len(ms["step"])]
         first += len(kept)
-        for name, times in one.by_name():
+        for name, times in ms.items():
             sums[name] = sums.get(name, 0.0) + float((times if kept.all() else times[kept]).sum())
-        if one.last is not None:
-            last += np.bincount(one.last, minlength=len(ranks))
-            late = np.maximum(0.0, sum(one.late.values()))
-            waited += np.bincount(one.last, weights=late, minlength=len(ranks))
+        if at is not None:
+            last += np.bincount(at, minlength=len(ranks))
+            late = np.maximum(0.0, sum(ms[f"late.{name}"] for name in _OWN))
+            waited += np.bincount(at, weights=late, minlength=len(ranks))
     scale = float(step[~is_long].mean() / stands[usual].mean()) if is_whole.any() else 1.0
     means = {name: scale * total / int(usual.sum()) for name, total in sums.items()}
 
@@ -150,12 +124,7 @@ def path_of(all_ranks: Sequence[StepSeries], ranks: Sequence[StepSeries]) -> Ste
         last_share=tuple((last / count).tolist()) if meet else None,
         waited=tuple(waited.tolist()),
         device_step=_device_means(all_ranks, "step", line),
-        device_phases=tuple(
-            dict(zip(_WAITS, each, strict=True))
-            for each in zip(
-                *(_device_means(ranks, name, line, scale) for name in _WAITS), strict=True
-            )
-        ),
+        device_phases={name: _device_means(ranks, name, line, scale) for name in _WAITS},
         steps=count,
         long_steps=int(is_long.sum()),
         longest=float(step.max()),
@@ -170,18 +139,26 @@ def _device_means(
     return tuple(scale * float(np.nan_to_num(one.column(name, line)).mean()) for one in ranks)
 
 
-def _steps(ranks: Sequence[StepSeries], line: str, *, meet: bool) -> _Steps:
+def _steps(
+    ranks: Sequence[StepSeries], line: str, *, meet: bool
+) -> tuple[dict[str, Floats], npt.NDArray[np.int64] | None]:
+    """Times of :class:`StepMeans` in ms, ``[steps]``, those of phases as ``own.forward``.
+
+    Then the rank that is last in each step, from which it is seen; None where ranks do not meet.
+    """
     times = {name: _stacked(ranks, name, line) for name in (*_OWN, "step")}
     exposed = _stacked(ranks, "exposed_comm", line)
     count = exposed.shape[1]
-    nothing = dict.fromkeys(_OWN, np.zeros(count))
     if not meet:
         # Nobody is waited for where nothing is reduced: the mean over ranks stands for all.
-        means = {name: times[name].mean(axis=0) for name in times}
-        sent = exposed.mean(axis=0)
-        own = {name: means[name] for name in _OWN}
-        never = np.zeros(count, dtype=bool)
-        return _Steps(means["step"], own, sent, never * 0.0, nothing, nothing, never, None)
+        own = {f"own.{name}": times[name].mean(axis=0) for name in _OWN}
+        never = (
+            "waits_too",
+            "dry",
+            *(f"{g}.{name}" for g in ("late", "host_late") for name in _OWN),
+        )
+        met = {"step": times["step"].mean(axis=0), "transfer": exposed.mean(axis=0)}
+        return {**met, **own, **dict.fromkeys(never, np.zeros(count))}, None
     at = np.arange(count)
     # Reductions of earlier buckets that wait for a late rank slow the backward of the others by as
     # much, who then arrive when it does: only together with what came before backward are the
@@ -191,17 +168,18 @@ def _steps(ranks: Sequence[StepSeries], line: str, *, meet: bool) -> _Steps:
     host = {name: _stacked(ranks, name, "host") for name in _OWN}
     # The host marks the begin and the end of fetching in the stream. A GPU with work queued passes
     # both marks at once; one that has caught up with its host passes them as late as the host does.
-    dry = times["data_wait"] > CAUGHT_UP * host["data_wait"]
-    return _Steps(
-        step=times["step"][last, at],
-        own={name: times[name][last, at] for name in _OWN},
-        transfer=exposed.min(axis=0),
-        waits_too=exposed[last, at] - exposed.min(axis=0),
-        late={name: times[name][last, at] - times[name][first, at] for name in _OWN},
-        host_late={name: host[name][last, at] - host[name][first, at] for name in _OWN},
-        ran_dry=dry[last, at] & (line == "device"),
-        last=last,
-    )
+    dry = (times["data_wait"] > CAUGHT_UP * host["data_wait"])[last, at] & (line == "device")
+    shortest = exposed.min(axis=0)
+    found = {
+        "step": times["step"][last, at], "transfer": shortest,
+        "waits_too": exposed[last, at] - shortest,
+    }  # fmt: skip
+    for name in _OWN:
+        found[f"own.{name}"] = times[name][last, at]
+        found[f"late.{name}"] = times[name][last, at] - times[name][first, at]
+        found[f"host_late.{name}"] = host[name][last, at] - host[name][first, at]
+    found["dry"] = np.where(dry, sum(found[f"late.{name}"] for name in WORK), 0.0)
+    return found, last
 
 
 def _stacked(ranks: Sequence[StepSeries], name: str, line: str) -> Floats:

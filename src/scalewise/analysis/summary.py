@@ -6,10 +6,11 @@ and undecided to the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 from scalewise.analysis.communication import Communication, measure_communication, windows
 from scalewise.analysis.comparability import grouped
@@ -34,70 +35,16 @@ from scalewise.analysis.decisions import Repeats, assess
 from scalewise.analysis.doubts import Budgets, doubt_speedup, find_remarks
 from scalewise.analysis.figures import factor, listed
 from scalewise.analysis.loss_budget import LossBudget, lost_words, make_budget
-from scalewise.analysis.mfu import MfuResult, measure_mfu
 from scalewise.analysis.model import CellRecords, Sweep
 from scalewise.analysis.ranking import Ladder, ladders
 from scalewise.analysis.rehearsal import Rehearsal, rehearsals
 from scalewise.analysis.remarks import Remark
+from scalewise.analysis.run import MfuResult, measure_mfu
 from scalewise.analysis.scaling import Pair, Refused, pair_all
 from scalewise.analysis.statistics import RatioEstimate
-from scalewise.config import Prices, conf_dir, load_profiles, read_prices
+from scalewise.config import HardwareConfig, Prices, conf_dir, load_profiles, read_prices
 from scalewise.host import from_here
 from scalewise.records import DoctorReport, Ending, load_json, load_or_none, source_line
-
-
-@dataclass(frozen=True, eq=False)
-class Verdicts:
-    """The configurations of a sweep, and what they say about one another."""
-
-    configurations: tuple[Configuration, ...]
-    pairs: tuple[Pair, ...]
-    refused: tuple[Refused, ...]
-    budgets: Budgets
-    invalid: Mapping[str, tuple[Remark, ...]]
-    """``config_id`` to why its figures mean nothing; sound configurations are absent."""
-    repeats: tuple[Repeats, ...]
-    """Who needs how many runs under ``repeats=auto``, and why."""
-    rehearsals: tuple[Rehearsal, ...]
-    """What was rehearsed: in none of the others."""
-
-    def say_why(self, pair: Pair) -> str:
-        """The verdict's whole sentence: the interval, the largest losses, and the remarks."""
-        if pair.invalid:
-            return "; ".join(one.text for one in pair.invalid)
-        said = [pair.judgement.reason, describe_inferred_scaling(pair.multi)]
-        if pair.multi.is_ceiling:
-            said = [
-                f"{pair.devices} independent models, not one: the most that data parallelism could "
-                f"reach on these devices is a speedup of {factor(pair.speedup.value)}"
-            ]
-        said.append(lost_words(self.budgets.get(pair.multi.config_id)))
-        for one in pair.remarks:
-            whose = f"{pair.single.device_words}: " * (one.about == pair.single.config_id)
-            said.append(f"{whose}{one.text if one.gravity == 'undecided' else one.brief}")
-        return "; ".join(dict.fromkeys(filter(None, said)))
-
-
-def reach_verdicts(sweep: Sweep) -> Verdicts:
-    """Measure every finished cell, compare what may be compared, and doubt what has to be."""
-    every = configurations(sweep)
-    configs = read_scaling([config for config in every if config.rehearsed_kind is None])
-    timed = tuple(config for config in configs if config.is_timed)
-    pairs, refused = pair_all(timed)
-    baselines = {pair.multi.config_id: pair.single for pair in pairs}
-    budgets = {
-        i: budget
-        for i, c in ((c.config_id, c) for c in configs)
-        if (budget := make_budget(c, baselines.get(i))) is not None
-    }
-    judged = tuple(doubt_speedup(p, budgets) for p in pairs)
-    own = {c.config_id: found for c in timed if (found := c.invalid)}
-    invalid = {p.multi.config_id: p.invalid for p in judged if p.invalid}
-    invalid |= own
-    played = rehearsals(every, configs)
-    repeats = assess(timed, judged, played)
-    return Verdicts(configs, judged, refused, budgets, invalid, repeats, played)
-
 
 _MOST_NAMED = 2
 """Cells named where many ended of the same."""
@@ -120,28 +67,86 @@ def ending_lines(cells: Sequence[tuple[str, Ending, Path | None]]) -> Iterator[s
             yield f"  log: {from_here(log)}"
 
 
+Found = TypeVar("Found")
+
+
+def _by_id(found: Iterable[tuple[Configuration, Found | None]]) -> dict[str, Found]:
+    """What there is of configurations, by ``config_id``."""
+    return {config.config_id: one for config, one in found if one is not None}
+
+
 @dataclass(frozen=True, eq=False)
-class Analysis(Verdicts):
-    """A sweep with its configurations measured and paired; equal to itself alone."""
+class Analysis:
+    """A sweep with its configurations measured and paired; equal to itself alone.
+
+    What else is to be known of them is computed when it is asked for.
+    """
 
     sweep: Sweep
-    mfu: Mapping[str, tuple[MfuResult, ...]] = field(default_factory=dict)
-    """``config_id`` to the MFU of each of its runs."""
-
-    communication: Mapping[str, Communication] = field(default_factory=dict)
-    """``config_id`` to what its gradients cost, of multi-device configurations."""
-    doctor: DoctorReport | None = None
-    """The examination of the devices that lies beside the cells."""
-    costs: Mapping[str, Cost] = field(default_factory=dict)
-    """``config_id`` to what a sample costs, of timed configurations that ran."""
-    prices: Prices = field(default_factory=Prices)
+    configurations: tuple[Configuration, ...]
+    pairs: tuple[Pair, ...]
+    refused: tuple[Refused, ...]
+    budgets: Budgets
+    invalid: Mapping[str, tuple[Remark, ...]]
+    """``config_id`` to why its figures mean nothing; sound configurations are absent."""
+    repeats: tuple[Repeats, ...]
+    """Who needs how many runs under ``repeats=auto``, and why."""
+    rehearsals: tuple[Rehearsal, ...]
+    """What was rehearsed: in none of the others."""
+    prices: Prices
     """What devices cost to buy and to feed."""
-    owned: Mapping[str, Owned] = field(default_factory=dict)
-    """``config_id`` to what it costs on devices of one's own, where their price is known."""
-    returns: Mapping[str, Return] = field(default_factory=dict)
-    """``config_id`` of several devices to what the added ones bring in."""
-    alternatives: tuple[Alternative, ...] = ()
-    """What else a single device would gain from, and what that costs."""
+
+    @cached_property
+    def doctor(self) -> DoctorReport | None:
+        """The examination of the devices that lies beside the cells."""
+        return load_or_none(load_json, self.sweep.path / DoctorReport.FILE, DoctorReport)
+
+    @cached_property
+    def mfu(self) -> Mapping[str, tuple[MfuResult, ...]]:
+        """``config_id`` to the MFU of each of its runs."""
+        return {
+            c.config_id: tuple(measure_mfu(run, self.doctor) for run in c.runs)
+            for c in self.configurations
+        }
+
+    @cached_property
+    def communication(self) -> Mapping[str, Communication]:
+        """``config_id`` to what its gradients cost, of multi-device configurations."""
+        seen = windows(self.configurations)
+        return _by_id(
+            (c, measure_communication(c, seen.get(c.config_id), self.doctor)) for c in self.measured
+        )
+
+    @cached_property
+    def _profiles(self) -> Sequence[HardwareConfig]:
+        return load_profiles(conf_dir() / "hardware")
+
+    @cached_property
+    def costs(self) -> Mapping[str, Cost]:
+        """``config_id`` to what a sample costs, of timed configurations that ran."""
+        rent = self.prices.rent
+        return {
+            c.config_id: measure_cost(c, self._profiles, self.invalid.get(c.config_id, ()), rent)
+            for c in self.measured
+        }
+
+    @cached_property
+    def owned(self) -> Mapping[str, Owned]:
+        """``config_id`` to what it costs on devices of one's own, where their price is known."""
+        sound = (c for c in self.measured if c.config_id not in self.invalid)
+        profiles, prices = self._profiles, self.prices
+        return _by_id((c, measure_owned(c, prices, profiles, self.cost(c))) for c in sound)
+
+    @cached_property
+    def returns(self) -> Mapping[str, Return]:
+        """``config_id`` of several devices to what the added ones bring in."""
+        owned, costs, prices = self.owned, self.costs, self.prices
+        return _by_id((p.multi, measure_return(p, owned, costs, prices)) for p in self.pairs)
+
+    @cached_property
+    def alternatives(self) -> tuple[Alternative, ...]:
+        """What else a single device would gain from, and what that costs."""
+        return find_alternatives(self.measured, self.pairs, self.returns, self.owned)
 
     @cached_property
     def ladders(self) -> tuple[Ladder, ...]:
@@ -193,55 +198,56 @@ class Analysis(Verdicts):
         Two unknown prices are taken to be equal; None where that of one side alone is known. The
         interval is that of the speedup turned over, so that it says what the verdict was judged on.
         """
+        at_equal_prices = pair.efficiency.inverted()
         multi, single = (self.cost(side).rent for side in (pair.multi, pair.single))
         if multi is None and single is None:
-            return pair.cost_ratio
-        return None if multi is None or single is None else pair.cost_ratio.scaled(multi / single)
+            return at_equal_prices
+        return None if multi is None or single is None else at_equal_prices.scaled(multi / single)
 
     def budget(self, config: Configuration) -> LossBudget | None:
         """Where its time goes; None where no run of it was timed."""
         return self.budgets.get(config.config_id)
 
+    def say_why(self, pair: Pair) -> str:
+        """The verdict's whole sentence: the interval, the largest losses, and the remarks."""
+        if pair.invalid:
+            return "; ".join(one.text for one in pair.invalid)
+        said = [pair.judgement.reason, describe_inferred_scaling(pair.multi)]
+        if pair.multi.is_ceiling:
+            said = [
+                f"{pair.devices} independent models, not one: the most that data parallelism could "
+                f"reach on these devices is a speedup of {factor(pair.speedup.value)}"
+            ]
+        said.append(lost_words(self.budgets.get(pair.multi.config_id)))
+        for one in pair.remarks:
+            whose = f"{pair.single.device_words}: " * (one.about == pair.single.config_id)
+            said.append(f"{whose}{one.text if one.gravity == 'undecided' else one.brief}")
+        return "; ".join(dict.fromkeys(filter(None, said)))
+
 
 def analyse(sweep: Sweep, prices: Prices | None = None) -> Analysis:
-    """Measure every finished cell and compare what may be compared, at the shipped prices."""
-    prices = prices or read_prices(conf_dir() / "prices.yaml")
-    found = reach_verdicts(sweep)
-    configs = found.configurations
-    doctor = load_or_none(load_json, sweep.path / DoctorReport.FILE, DoctorReport)
-    profiles = load_profiles(conf_dir() / "hardware")
-    mfu = {c.config_id: tuple(measure_mfu(run, doctor) for run in c.runs) for c in configs}
-    seen = windows(configs)
-    measured = [c for c in configs if c.is_timed and c.runs]
-    communication = {
-        c.config_id: cost
-        for c in measured
-        if (cost := measure_communication(c, seen.get(c.config_id), doctor)) is not None
-    }
-    costs = {
-        c.config_id: measure_cost(c, profiles, found.invalid.get(c.config_id, ()), prices.rent)
-        for c in measured
-    }
-    owned = {
-        c.config_id: one
-        for c in measured
-        if c.config_id not in found.invalid
-        and (one := measure_owned(c, prices, profiles, costs[c.config_id])) is not None
-    }
-    returns = {
-        p.multi.config_id: back
-        for p in found.pairs
-        if (back := measure_return(p, owned, costs, prices)) is not None
-    }
+    """Measure every finished cell, compare what may be compared, and doubt what has to be.
+
+    At the shipped prices, unless others are given.
+    """
+    every = configurations(sweep)
+    configs = read_scaling([config for config in every if config.rehearsed_kind is None])
+    timed = tuple(config for config in configs if config.is_timed)
+    pairs, refused = pair_all(timed)
+    baselines = {pair.multi.config_id: pair.single for pair in pairs}
+    budgets = _by_id((c, make_budget(c, baselines.get(c.config_id))) for c in configs)
+    judged = tuple(doubt_speedup(p, budgets) for p in pairs)
+    invalid = {p.multi.config_id: p.invalid for p in judged if p.invalid}
+    invalid |= {c.config_id: found for c in timed if (found := c.invalid)}
+    played = rehearsals(every, configs)
     return Analysis(
-        **vars(found),
-        sweep=sweep,
-        mfu=mfu,
-        communication=communication,
-        doctor=doctor,
-        costs=costs,
-        prices=prices,
-        owned=owned,
-        returns=returns,
-        alternatives=find_alternatives(measured, found.pairs, returns, owned),
+        sweep,
+        configs,
+        judged,
+        refused,
+        budgets,
+        invalid,
+        assess(timed, judged, played),
+        played,
+        prices or read_prices(conf_dir() / "prices.yaml"),
     )

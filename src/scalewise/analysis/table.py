@@ -143,11 +143,10 @@ def _epoch_time_s(row: Row) -> float | None:
 
 
 def _limit(name: str) -> Read:
-    def of(row: Row) -> Any:
-        limits = row.budget.limits if row.budget else ()
-        return getattr(limits[0], name) if limits else None
-
-    return of
+    """Of the largest loss, where one is a limit."""
+    return lambda row: getattr(
+        next(iter(row.budget.limits if row.budget else ()), None), name, None
+    )
 
 
 def _loss(name: str) -> Read:

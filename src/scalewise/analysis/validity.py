@@ -183,10 +183,8 @@ def _contradictions(series: StepSeries) -> Iterator[str]:
         if not divided.any():
             continue
         whole_ms = rows[f"{line}_step_ms"].astype(np.float64)
-        parts_ms = np.zeros(len(whole_ms))
-        for phase in PHASES:
-            own_ms = rows[f"{line}_{phase}_ms"].astype(np.float64)
-            parts_ms += np.where(np.isnan(own_ms), 0.0, own_ms)
+        each_ms = np.array([rows[f"{line}_{phase}_ms"] for phase in PHASES], dtype=np.float64)
+        parts_ms = np.nan_to_num(each_ms).sum(axis=0)
         same = np.abs(parts_ms - whole_ms) <= SAME * np.abs(whole_ms) + _SAME_MS
         for at in np.flatnonzero(divided & ~same)[:1]:
             yield (

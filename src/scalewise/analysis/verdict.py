@@ -165,11 +165,6 @@ def _short_of(wanted: float, speedup: RatioEstimate, devices: int) -> str:
     return f"{factor(speedup.value)}x where {factor(wanted)}x is wanted of {devices}"
 
 
-def sample_cost(speedup: RatioEstimate, devices: int) -> RatioEstimate:
-    """A sample's cost over that on the single device, at equal prices: ``devices / speedup``."""
-    return speedup.scaled(1 / devices).inverted()
-
-
 def count_words(ratio: RatioEstimate) -> str:
     """``3 pairs``, one of each round; or ``3 and 4 runs`` where they share none."""
     if ratio.paired:

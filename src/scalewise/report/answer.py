@@ -213,7 +213,7 @@ def _figures(pair: Pair) -> str:
         return f"{speedup} of {pair.devices} independent models: one model reaches no more."
     if runs < VERDICT_RUNS and any(one.code == "above_linear" for one in pair.remarks):
         return f"{runs} {plural(runs, 'run')} of each cannot show more than linear scaling."
-    cost = factor(pair.cost_ratio.value)
+    cost = factor(1 / pair.efficiency.value)
     return f"{speedup}, efficiency {factor(pair.efficiency.value)}, cost {cost}x."
 
 

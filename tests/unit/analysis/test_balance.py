@@ -1,7 +1,6 @@
 """Arrival finds the straggler that step time, memory and utilisation hide."""
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from fakes.recorded import DDP, Spec, swept
 from fakes.step_files import common_steps
 from scalewise.analysis import CellRecords
 from scalewise.analysis.balance import ShardAudit, audit_shards, measure_balance
-from scalewise.analysis.devices import Usage, measure_usage
+from scalewise.analysis.devices import DeviceEnergy, Usage, integrate, measure_energy, measure_usage
 from scalewise.analysis.step_figures import figures_of
 from scalewise.analysis.steps import NotMeasuredError
 from scalewise.records import (
@@ -109,22 +108,20 @@ def test_cv_is_over_all_ranks_there_are() -> None:
         cv_percent([0.0, 0.0])
 
 
-def test_what_has_no_balance_says_why(tmp_path: Path) -> None:
-    single = recorded(tmp_path / "a", Spec())
-    with pytest.raises(NotMeasuredError, match="one rank"):
-        measure_balance(common_steps(single.steps, 1))
-    without = {k: v for k, v in DDP.phases_ms.items() if k != "exposed_comm"}
-    untimed = recorded(tmp_path / "b", replace(DDP, phases_ms=without))
-    with pytest.raises(NotMeasuredError, match="arrival was not timed"):
-        measure_balance(common_steps(untimed.steps, 2))
-    for name, factor in (("c", 0.01), ("d", 0.0)):
-        quick = recorded(tmp_path / name, replace(DDP, run_factor=factor))
-        with (
-            pytest.raises(NotMeasuredError, match="every arrival is zero")
-            if not factor
-            else (nullcontext())
-        ):
-            assert measure_balance(common_steps(quick.steps, 2)).behind_ms < 0.01
+UNTIMED = {k: v for k, v in DDP.phases_ms.items() if k != "exposed_comm"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        (Spec(), "one rank"),
+        (replace(DDP, phases_ms=UNTIMED), "arrival was not timed"),
+        (replace(DDP, run_factor=0.0), "every arrival is zero"),
+    ],
+)
+def test_what_has_no_balance_says_why(tmp_path: Path, spec: Spec, why: str) -> None:
+    with pytest.raises(NotMeasuredError, match=why):
+        measure_balance(common_steps(recorded(tmp_path, spec).steps, spec.devices))
 
 
 def test_usage_is_taken_inside_the_timed_steps_only(tmp_path: Path) -> None:
@@ -248,3 +245,64 @@ def test_shards_are_disjoint_and_cover_the_data(
 def test_missing_ranks_are_not_judged(ranks: list[int]) -> None:
     shards = [ShardIndices(r, np.arange(5), 10, True) for r in ranks]
     assert audit_shards(shards, 2).verdict == "not judged"
+
+
+# Energy from the counter, placed in time by power samples, and checked against them.
+_GPU = SampledDevice("GPU-a", 0, "NVIDIA H200")
+
+
+def series(power_w: Sequence[float], energy_j: Mapping[int, float]) -> DeviceSeries:
+    """One sample a second from Unix time 100 on; the counter read at the seconds given."""
+    samples = tuple(
+        {"GPU-a": DeviceSample("GPU-a", power_w=power, energy_j=energy_j.get(i))}
+        for i, power in enumerate(power_w)
+    )
+    times = tuple(100.0 + i for i in range(len(power_w)))
+    return DeviceSeries("h", "nvml", 1.0, (_GPU,), {}, times, samples)
+
+
+def energy(one: DeviceSeries, start: float, end: float) -> DeviceEnergy:
+    return measure_energy(one, _GPU, (start, end))
+
+
+def test_the_counter_tells_how_much_and_the_samples_when() -> None:
+    # Power samples read 10 % low, and all the work is in the second half.
+    power = [90.0] * 6 + [630.0] * 5
+    truth_j = integrate(np.arange(100.0, 111.0), np.array(power), 100.0, 110.0)
+    found = energy(series(power, {0: 0.0, 10: truth_j / 0.9}), 106.0, 110.0)
+    assert found.timed_j == pytest.approx(630 * 4 / 0.9)
+
+
+def test_counter_readings_in_between_are_each_kept_to() -> None:
+    # The second interval used twice what the samples say; the first exactly that.
+    one = series([100.0] * 11, {0: 0.0, 5: 500.0, 10: 1500.0})
+    assert energy(one, 101.0, 103.0).timed_j == pytest.approx(200)
+    assert energy(one, 103.0, 107.0).timed_j == pytest.approx(200 + 400)
+
+
+def test_without_a_counter_power_samples_must_do() -> None:
+    one = replace(series([100.0] * 11, {}), unavailable={"energy_j": "not supported (GPU 0)"})
+    found = energy(one, 102.0, 106.0)
+    assert (found.timed_j, found.source) == (pytest.approx(400), "power samples")
+    assert found.run_j is None
+    assert "energy counter: not supported (GPU 0)" in found.missing
+
+
+def test_one_power_sample_is_no_energy() -> None:
+    found = energy(series([100.0] * 11, {}), 102.6, 103.4)
+    assert (found.timed_j, found.source) == (None, None)
+
+
+def test_a_reset_counter_says_nothing() -> None:
+    found = energy(series([100.0] * 11, {0: 9000.0, 5: 10.0, 10: 510.0}), 102.0, 106.0)
+    assert found.run_j is None
+    assert found.source == "power samples"
+    assert "energy counter: it was reset while the run lasted" in found.missing
+
+
+def test_integration_is_by_trapezoids_and_inside_the_samples_only() -> None:
+    times, power = np.array([0.0, 1.0, 2.0]), np.array([0.0, 10.0, 0.0])
+    assert integrate(times, power, 0.0, 2.0) == pytest.approx(10.0)
+    assert integrate(times, power, 0.5, 1.0) == pytest.approx(3.75)
+    assert integrate(times, power, 0.5, 2.5) is None
+    assert integrate(times, power, 1.0, 1.0) is None

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fakes.recorded import DDP, QUIET, START, Spec, rank_summary, repeats, swept, write_sweep
-from scalewise.analysis import CellRecords, Pair, Remark, load_sweep, reach_verdicts
+from scalewise.analysis import CellRecords, Pair, Remark, analyse, load_sweep
 from scalewise.analysis.disturbances import disturbances, foreign_cpu_share
 from scalewise.analysis.step_path import common_stalls
 from scalewise.analysis.steps import NotMeasuredError
@@ -323,7 +323,7 @@ def auto(*specs: Spec) -> list[Spec]:
 
 
 def pair_of(path: Path, specs: Sequence[Spec]) -> Pair:
-    (pair,) = reach_verdicts(swept(path, *specs)).pairs
+    (pair,) = analyse(swept(path, *specs)).pairs
     return pair
 
 
@@ -369,12 +369,12 @@ def test_more_than_a_quarter_is_never_set_aside_and_doubted(
 def test_repeats_auto_replaces_a_disturbed_run(tmp_path: Path) -> None:
     """One of three is replaced, as it is a quarter of the four that are made then."""
     specs = auto(*repeats(SINGLE, STEADY), *with_crowd(TWO, [1.0, 3.0, 1.01], 1))
-    found = reach_verdicts(swept(tmp_path / "before", *specs))
+    found = analyse(swept(tmp_path / "before", *specs))
     (group,), (pair,) = found.repeats, found.pairs
     assert (group.runs, group.wanted) == (2, 3)
     assert len(pair.multi.set_aside) == 1
     specs = auto(*repeats(SINGLE, STEADY), *with_crowd(TWO, [1.0, 3.0, 1.01, 0.99], 1))
-    found = reach_verdicts(swept(tmp_path / "after", *specs))
+    found = analyse(swept(tmp_path / "after", *specs))
     (group,), (pair,) = found.repeats, found.pairs
     assert (group.runs, group.because) == (3, "verdict")
     assert pair.verdict == "pays"

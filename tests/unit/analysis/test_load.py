@@ -10,7 +10,7 @@ import pytest
 
 from fakes.recorded import DDP, Spec, swept, write_sweep
 from fakes.sections import values
-from fakes.step_files import BLOCK_BYTES, write_rows
+from fakes.step_files import BLOCK_BYTES
 from scalewise.analysis import analyse, ending_lines, load_sweep
 from scalewise.analysis.run import measure_run
 from scalewise.records import (
@@ -19,7 +19,6 @@ from scalewise.records import (
     RecordError,
     SweepFolder,
     line_that_raised,
-    read_steps,
     write_archive,
 )
 
@@ -204,19 +203,6 @@ def test_a_number_that_is_not_finite_is_a_fault_of_its_cell_alone(
         assert cell.result is None, key
         assert f"found {number}" in cell.problems[0]
         result.write_text(whole)
-
-
-def test_steps_that_cannot_be_true_are_left_out(tmp_path: Path) -> None:
-    path = write_sweep(tmp_path, [Spec()])
-    ((_, folder),) = SweepFolder(path).cells()
-    steps = read_steps(folder.steps_path(0), 0)
-    rows = steps.rows.copy()
-    rows["host_step_ms"][-1] = -1.0
-    write_rows(folder.steps_path(0), rows)
-    sweep = load_sweep(path)
-    said = "host_step_ms is negative or infinite"
-    assert sweep.cells[0].problems == (f"steps/rank0.bin: {said}; they are left out",)
-    assert analyse(sweep).measured[0].values("global_samples_per_s") == []
 
 
 def test_half_a_configuration_is_a_fault_though_it_is_yaml(tmp_path: Path) -> None:

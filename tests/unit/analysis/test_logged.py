@@ -124,9 +124,7 @@ def test_a_sweep_ends_with_its_rows_ranked_by_what_they_learned(swept: Analysis)
 def test_a_search_on_one_device_is_not_advised_to_take_more(
     swept: Analysis, tmp_path: Path
 ) -> None:
-    objective = searched(swept)
-    assert objective is not None
-    assert objective.metric == "val/acc"
+    assert searched(swept).metric == "val/acc"
     assert "devices" not in " ".join(answers(swept).texts)
     first, *_ = build(swept, tmp_path / "report").markdown.read_text().splitlines()
     assert "val/acc" in first

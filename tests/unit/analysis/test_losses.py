@@ -1,6 +1,6 @@
 """The loss of a step is that of all its samples, whichever ranks recorded it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -101,7 +101,6 @@ def test_the_loss_is_that_of_all_ranks_or_says_whose_it_is(
     loss: float,
 ) -> None:
     run = measured(ddp, metrics, **settings)
-    assert run.loss is not None, run.missing
     assert (run.loss.name, run.value("loss_reached")) == (name, loss)
 
 
@@ -131,9 +130,21 @@ def logged(*values: dict[str, float | None]) -> list[MetricRow]:
 TRAINED = logged({"train_loss": 3.0}, {"train_loss": 2.0}, {"train_loss": 1.0, "val_loss": 1.5})
 
 
-def test_validation_is_compared_where_it_was_scored_and_the_longest_curve_drawn() -> None:
-    compared, drawn = loss_curve(TRAINED), longest_loss_curve(TRAINED)
-    assert (compared.name, compared.final) == ("val_loss", 1.5)
+@pytest.mark.parametrize(
+    ("rows", "name", "final"),
+    [
+        (TRAINED, "val_loss", 1.5),
+        (logged({"lr": 0.1, "masked_lm_loss": 4.0}), "masked_lm_loss", 4.0),
+        (logged({"train_loss": None}, {"train_loss": 2.0}), "train_loss", 2.0),
+    ],
+    ids=["validation where it was scored", "any other", "one that recovered"],
+)
+def test_one_loss_is_compared(rows: list[MetricRow], name: str, final: float) -> None:
+    assert (loss_curve(rows).name, loss_curve(rows).final) == (name, final)
+
+
+def test_the_longest_curve_is_drawn() -> None:
+    drawn = longest_loss_curve(TRAINED)
     assert (drawn.name, drawn.samples) == ("train_loss", (32, 64, 96))
     assert drawn.values == (3.0, 2.0, 1.0)
 
@@ -161,53 +172,36 @@ def test_losses_are_compared_where_all_logged_one_late_enough(
     assert equal_samples(curves) == equal_samples(curves[::-1]) == samples
 
 
-def test_a_metric_of_another_name_that_is_a_loss_counts() -> None:
-    assert loss_curve(logged({"lr": 0.1, "masked_lm_loss": 4.0})).name == "masked_lm_loss"
+UNKNOWN = [
+    ([{"lr": 0.1}], "no loss was recorded"),
+    ([{"train_loss": None}], "was never a finite number: training diverged"),
+    # What a diverged run had reached before is not what it reached.
+    ([{"train_loss": 3.0}, {"train_loss": None}, {"train_loss": None}], "not finite from step 2"),
+    ([{BACKWARD_LOSS: 0.7}, {BACKWARD_LOSS: 0.6}], "a script may scale what it calls backward on"),
+]
 
 
 @pytest.mark.parametrize("read", [loss_curve, longest_loss_curve])
-def test_what_is_missing_says_why(read: object) -> None:
-    assert callable(read)
-    with pytest.raises(NotMeasuredError, match="no loss was recorded"):
-        read(logged({"lr": 0.1}))
-    with pytest.raises(NotMeasuredError, match="diverged"):
-        read(logged({"train_loss": None}))
+@pytest.mark.parametrize(("rows", "why"), UNKNOWN)
+def test_what_is_missing_says_why(
+    read: Callable[[list[MetricRow]], LossCurve], rows: list[dict[str, float | None]], why: str
+) -> None:
+    with pytest.raises(NotMeasuredError, match=why):
+        read(logged(*rows))
 
 
-def test_what_a_diverged_run_had_reached_before_is_not_what_it_reached() -> None:
-    diverged = logged({"train_loss": 3.0}, {"train_loss": None}, {"train_loss": None})
-    with pytest.raises(NotMeasuredError, match="not finite from step 2 on: training diverged"):
-        loss_curve(diverged)
-
-
-def test_a_loss_that_recovered_is_a_loss() -> None:
-    assert loss_curve(logged({"train_loss": None}, {"train_loss": 2.0})).final == 2.0
-
-
-def test_a_filtered_loss_does_not_hide_the_one_that_is_trained() -> None:
-    filtered = logged({"loss": 2.0, BACKWARD_LOSS: 2.0}, {"loss": 1.0, BACKWARD_LOSS: None})
-    assert divergence(filtered) == "backward_loss is not finite from step 2 on: training diverged"
-
-
-@pytest.mark.parametrize("beside", ["best_val_loss", "aux_loss", "glossary_hits"])
-def test_a_metric_beside_the_loss_that_is_not_finite_is_no_divergence(beside: str) -> None:
-    assert divergence(logged({"train_loss": 2.0, beside: None}, {"train_loss": 1.0})) is None
-
-
-@pytest.mark.parametrize("name", ["train_loss", "val_loss", "loss_g"])
-def test_a_loss_that_ends_not_finite_has_diverged(name: str) -> None:
-    assert divergence(logged({name: 2.0}, {name: None})) == (
-        f"{name} is not finite from step 2 on: training diverged"
-    )
-
-
-def test_what_a_script_calls_backward_on_tells_of_divergence_and_compares_nothing() -> None:
-    values = [0.7, 0.6, None]
-    of_script = [
-        MetricRow(0.0, 10 * step, 0, 320 * step, {BACKWARD_LOSS: value})
-        for step, value in enumerate(values, 1)
-    ]
-    assert "backward_loss is not finite from step 30 on" in (divergence(of_script) or "")
-    for curve in (loss_curve, longest_loss_curve):
-        with pytest.raises(NotMeasuredError, match="may scale"):
-            curve(of_script[:2])
+@pytest.mark.parametrize(
+    ("rows", "diverged"),
+    [
+        *(([{name: 2.0}, {name: None}], name) for name in ("train_loss", "val_loss", "loss_g")),
+        *(([{"train_loss": 2.0, beside: None}, {"train_loss": 1.0}], None)
+          for beside in ("best_val_loss", "aux_loss", "glossary_hits")),
+        # One that is filtered does not hide the one that is trained.
+        ([{"loss": 2.0, BACKWARD_LOSS: 2.0}, {"loss": 1.0, BACKWARD_LOSS: None}], BACKWARD_LOSS),
+    ],
+)  # fmt: skip
+def test_a_loss_that_ends_not_finite_has_diverged_and_no_metric_beside_it(
+    rows: list[dict[str, float | None]], diverged: str | None
+) -> None:
+    said = diverged and f"{diverged} is not finite from step 2 on: training diverged"
+    assert divergence(logged(*rows)) == said

@@ -66,7 +66,6 @@ def test_it_is_held_against_one_device_and_called_likely(tmp_path: Path) -> None
     found = played(tmp_path, *three(SINGLE), *three(rehearsal()))
     (one,) = found.rehearsals
     step_ms = sum(FASTER.values()) / sum(SINGLE_MS.values())
-    assert one.speedup is not None and one.speedup.interval is not None
     assert one.speedup.value == pytest.approx(1 / step_ms, rel=0.01)
     assert one.word == "cannot tell"  # 2x is wanted of four, and 2.0x is what it is
     assert (found.pairs, found.refused) == ((), ())
@@ -84,7 +83,6 @@ def test_a_script_divides_its_batch_among_its_ranks_or_does_not(
     play = rehearsal(scaling="weak")
     play = replace(play, batch_size=each, config={**play.config, **script})
     (one,) = played(tmp_path, *three(single), *three(play)).rehearsals
-    assert one.single is not None and one.speedup is not None
     step = sum(FASTER.values()) / sum(SINGLE_MS.values())
     assert one.speedup.value == pytest.approx(times / step, rel=0.01)
 
@@ -138,15 +136,12 @@ def test_the_interval_is_as_wide_as_the_score_however_steady_the_runs(
     )
     (one,) = found.rehearsals
     assert (regime(one.config), one.word) == (limit, "likely pays")
-    assert one.speedup is not None and one.speedup.interval is not None
     wide = one.speedup.interval.high / one.speedup.value - 1
     assert wide == pytest.approx({"GPU": 0.05, "host": 0.15}[limit])
 
 
 def test_looks_at_every_round_are_paid_for_as_those_of_pairs_are(tmp_path: Path) -> None:
     (one,) = played(tmp_path, *(each for spec in auto(4) for each in three(spec))).rehearsals
-    assert one.speedup is not None and one.speedup.interval is not None
-    assert one.speedup.log_error is not None and one.speedup.df is not None
     runs = scipy.stats.t.ppf(0.99, one.speedup.df) * one.speedup.log_error
     half = math.log(one.speedup.interval.high / one.speedup.value)
     assert half == pytest.approx(math.hypot(runs, math.log1p(STEP_ERRORS["GPU"])))
@@ -309,7 +304,6 @@ def test_a_surplus_that_may_be_none_has_no_error(tmp_path: Path) -> None:
 
 def test_shares_have_wilsons_interval_from_a_handful_on() -> None:
     found = Share(9, 10).interval  # Wilson, 1927: (p + z²/2n ± z sqrt(pq/n + z²/4n²)) / (1 + z²/n)
-    assert found is not None
     assert (found.low, found.high) == pytest.approx((0.5958, 0.9821), abs=1e-4)
 
 

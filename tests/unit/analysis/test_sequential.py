@@ -1,14 +1,21 @@
 """The stopping rule: what it answers, and by a small seeded simulation, how often it is wrong."""
 
-import importlib.util
+import math
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
+sys.path.append(str(Path(__file__).resolve().parents[3] / "benchmarks"))
+
+import deciding_cost
+import interval_coverage as benchmark
+
+from fakes.recorded import DDP, DDP_MS, STEADY, Spec, crowd, edit_ranks, repeats, swept, write_sweep
+from scalewise.analysis import Repeats, analyse, load_sweep
 from scalewise.analysis.decisions import Decision, stop_or_go_on
 from scalewise.analysis.statistics import (
     CAP,
@@ -19,17 +26,10 @@ from scalewise.analysis.statistics import (
     look_confidence,
 )
 from scalewise.analysis.verdict import judge, more_runs
+from scalewise.records import UNCOUNTED
 
-
-@pytest.fixture(scope="module")
-def benchmark() -> ModuleType:
-    path = Path(__file__).parents[3] / "benchmarks" / "interval_coverage.py"
-    spec = importlib.util.spec_from_file_location("interval_coverage", path)
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up by name.
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+WORDS = ["does not pay", "pays", "undecided"]
+"""Verdicts, as the simulations number them."""
 
 
 def runs(mean: float, cv: float, n: int, seed: int) -> list[float]:
@@ -64,17 +64,6 @@ def test_it_ends_by_what_is_reached_first(
     assert decide(single, multi, devices=2) == (because, None)
 
 
-def test_it_goes_on_for_the_efficiency_of_what_is_faster_for_certain() -> None:
-    """4 devices at an efficiency of about 0.5: that edge decides where it is above 1.1."""
-    multi, single = of_scatter(2.0, 0.02, 5), [100.0] * 5
-    assert decide(single, multi, devices=4) == (None, 6)
-    assert decide(single, multi, devices=2) == ("verdict", None)
-
-
-def test_uneven_sides_count_as_the_shorter() -> None:
-    assert decide([100.0, 101.0], runs(190, 0.01, 5, 2), devices=2) == (None, 3)
-
-
 @pytest.mark.parametrize(("n", "wanted"), [(1, 3), (2, 3), (3, 4), (4, 5), (19, 20)])
 def test_every_round_is_looked_at_from_the_third_on(n: int, wanted: int) -> None:
     noise = [1.5 if i % 2 else 0.6 for i in range(n)]
@@ -88,9 +77,8 @@ def test_a_look_pays_for_the_looks_before_it() -> None:
     assert corrected.high > plain.high
 
 
-def test_the_simulated_rule_is_the_shipped_one(benchmark: ModuleType) -> None:
+def test_the_simulated_rule_is_the_shipped_one() -> None:
     rng = np.random.default_rng(3)
-    words = ["does not pay", "pays", "undecided"]
     for _ in range(50):
         single, multi = rng.normal(0, 0.1, 5), rng.normal(0.15, 0.1, 5)
         samples = [np.exp(side).tolist() for side in (multi, single)]
@@ -100,12 +88,12 @@ def test_the_simulated_rule_is_the_shipped_one(benchmark: ModuleType) -> None:
             interval = estimate_at(*sides).interval
             assert np.exp([low[0], high[0]]) == pytest.approx([interval.low, interval.high])
             (verdict,) = benchmark.verdicts(*twin(single[None], multi[None], 0.05))
-            assert judge(estimate_ratio(*sides), benchmark.DEVICES).verdict == words[verdict]
+            assert judge(estimate_ratio(*sides), benchmark.DEVICES).verdict == WORDS[verdict]
 
 
 @pytest.mark.parametrize("noise", ["symmetric", "skewed", "outliers", "drift", "session"])
 @pytest.mark.parametrize("cv", [0.02, 0.2])
-def test_goals_hold_on_a_small_simulation(benchmark: ModuleType, noise: str, cv: float) -> None:
+def test_goals_hold_on_a_small_simulation(noise: str, cv: float) -> None:
     wide, near, _, same = benchmark.stratum(noise, cv, comparisons=600, seed=1, cap=50)
     # Limits are the goals, widened by two standard errors of 600 comparisons.
     assert wide.same_as_fixed >= 0.98 - 0.012
@@ -120,9 +108,7 @@ def test_goals_hold_on_a_small_simulation(benchmark: ModuleType, noise: str, cv:
 
 @pytest.mark.parametrize("noise", ["symmetric", "skewed", "drift", "session"])
 @pytest.mark.parametrize("runs", [3, 8, 20])
-def test_what_is_printed_of_few_rounds_covers_what_it_says(
-    benchmark: ModuleType, noise: str, runs: int
-) -> None:
+def test_what_is_printed_of_few_rounds_covers_what_it_says(noise: str, runs: int) -> None:
     found = benchmark.fixed_runs(noise, 0.05, runs, comparisons=2000, seed=2)
     assert found.coverage >= 0.93 - 0.011
     assert found.wrong <= 0.01
@@ -174,3 +160,174 @@ def test_what_more_runs_take_is_said_in_time(round_s: float | None, said: str) -
     assert judgement.verdict == "undecided"
     assert judgement.more == said
     assert judgement.reason.endswith(f"; add repeats: {said}")
+
+
+# What deciding costs, and that the simulation is of what is shipped.
+
+
+@pytest.mark.parametrize("noise", ["symmetric", "skewed", "drift", "session"])
+@pytest.mark.parametrize("cv", [0.005, 0.05])
+def test_the_verdicts_of_50_repeats_take_a_tenth_of_their_device_time(
+    noise: str, cv: float
+) -> None:
+    found = deciding_cost.over_all(noise, cv, sweeps=100, seed=2)
+    assert found.same_where_decided >= 0.99
+    assert found.contradicted <= 0.002
+    assert found.device_time <= 0.10
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+def test_the_simulated_looks_are_the_shipped_ones(
+    devices: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Run by run, what a sweep would do with the same logarithms of samples/s."""
+    rng, cap = np.random.default_rng(5), 12
+    single, multi = rng.normal(0, 0.05, (20, 50)), rng.normal(0, 0.05, (20, 50))
+    monkeypatch.setattr(deciding_cost, "log_rates", lambda *_: (single, multi))
+    truth = 1.1 * devices / 2
+    looked = deciding_cost.simulate([(devices, truth)], "symmetric", 0.05, 20, 0, cap)
+    for row in range(20):
+        for i, runs in enumerate(looked.looks):
+            sides = (np.exp(side[row, :runs]) for side in (multi + math.log(truth), single))
+            speedup = estimate_at(*(dict(enumerate(side.tolist())) for side in sides))
+            judgement = judge(speedup, devices, cap=cap)
+            assert WORDS[looked.found[i, row, 0]] == judgement.verdict
+            asked = Adaptive(PRECISION, cap)
+            because, _ = stop_or_go_on(judgement.verdict, speedup.interval, runs, asked)
+            assert (because is not None) == (looked.stop[row, 0] == i)
+            if because is not None:
+                break
+
+
+# Who needs more repeats, as the records tell it.
+NOISY = [1.0, 1.5, 0.7, 1.3, 0.8]
+
+
+def auto(spec: Spec, **limits: float) -> Spec:
+    return replace(spec, config={"repeats": "auto", **limits})
+
+
+def assessed(path: Path, *specs: Spec) -> tuple[Repeats, ...]:
+    return analyse(swept(path, *specs)).repeats
+
+
+@pytest.mark.parametrize(
+    ("factors", "limits", "expected"),
+    [
+        (STEADY[:3], {}, (3, None, "verdict")),
+        ([1.0, 1.0], {}, (2, 3, None)),  # however clear
+        (NOISY[:3], {}, (3, 4, None)),
+        (NOISY, {"max_repeats": 5}, (5, None, "cap")),
+    ],
+)
+def test_a_pair_is_repeated_until_it_is_decided(
+    tmp_path: Path,
+    factors: list[float],
+    limits: dict[str, float],
+    expected: tuple[int, int | None, str | None],
+) -> None:
+    single, multi = auto(Spec(), **limits), auto(DDP, **limits)
+    specs = [*repeats(single, factors), *repeats(multi, [*factors[1:], factors[0]])]
+    (found,) = assessed(tmp_path, *specs)
+    assert (found.runs, found.wanted, found.because) == expected
+    assert {member.devices for member in found.members} == {1, 2}
+
+
+def test_what_a_pair_decided_stays_decided_when_its_single_gets_more_runs(tmp_path: Path) -> None:
+    """Its twin also serves another partner; runs without a partner are no look."""
+    before = assessed(tmp_path / "a", *repeats(auto(Spec()), STEADY[:3]),
+                      *repeats(auto(DDP), STEADY[:3]))  # fmt: skip
+    specs = [*repeats(auto(Spec()), [*STEADY[:3], 9.0, 0.1]), *repeats(auto(DDP), STEADY[:3])]
+    after = assessed(tmp_path / "b", *specs)
+    assert after[0].reason == before[0].reason
+    (pair,) = analyse(load_sweep(tmp_path / "b")).pairs
+    assert pair.speedup.n == (3, 3)
+    assert pair.verdict == "pays"
+
+
+def test_a_disturbed_baseline_decides_nothing_as_in_the_report(tmp_path: Path) -> None:
+    """More than linear beside a crowd: the interval is narrow, and what is gained is not known."""
+    fast = replace(DDP, kind="cpu", phases_ms={n: ms / 3 for n, ms in DDP_MS.items()})
+    noisy = [1.0, 1.06, 0.94]
+    specs = [*repeats(auto(Spec(kind="cpu")), STEADY[:3]), *repeats(auto(fast), noisy)]
+    crowd(write_sweep(tmp_path, specs), "*-single-*")
+    found = analyse(load_sweep(tmp_path))
+    (pair,), (group,) = found.pairs, found.repeats
+    assert pair.verdict == "undecided"
+    assert (group.because, group.wanted) == (None, 4)
+    assert [one.code for one in pair.remarks] == ["contention"]
+
+
+@pytest.mark.parametrize("sides", ["*", "*-ddp-*"])
+def test_where_samples_were_not_counted_no_speedup_is_told(tmp_path: Path, sides: str) -> None:
+    write_sweep(tmp_path, [*repeats(auto(Spec()), STEADY[:3]), *repeats(auto(DDP), STEADY[:3])])
+    edit_ranks(tmp_path, lambda rank: rank["missing"].update({UNCOUNTED: "within a graph"}), sides)
+    found = analyse(load_sweep(tmp_path))
+    (refused,) = found.refused
+    assert not found.pairs and refused.reason.endswith("within a graph")
+    assert refused.multi.estimate("step_time_ms")
+
+
+def test_a_round_that_lost_a_half_is_no_pair_and_is_made_up_for(tmp_path: Path) -> None:
+    """Round 1 failed on several devices: three runs of each are two pairs."""
+    multi = [one for one in repeats(auto(DDP), STEADY[:4]) if one.repeat != 1]
+    lost = replace(auto(DDP), repeat=1, outcome="failed")
+    specs = [*repeats(auto(Spec()), STEADY[:3]), lost, *multi]
+    (found,) = assessed(tmp_path, *specs)
+    assert (found.runs, found.wanted) == (2, 3)
+    (pair,) = analyse(load_sweep(tmp_path)).pairs
+    assert pair.judgement.reason.startswith(
+        "speedup 1.61 on 2 devices, from 2 pairs: a verdict needs 3"
+    )
+
+
+def test_cells_under_a_profiler_are_repeated_for_nobody(tmp_path: Path) -> None:
+    """No time of theirs counts."""
+    window = {"window": True}
+    specs = [replace(auto(one), config={"repeats": "auto", "profile": window})
+             for one in (Spec(), DDP)]  # fmt: skip
+    assert assessed(tmp_path, *(one for s in specs for one in repeats(s, NOISY[:3]))) == ()
+
+
+def test_runs_that_fail_are_not_repeated_for_ever(tmp_path: Path) -> None:
+    lost = [replace(auto(DDP), repeat=i, outcome="failed") for i in (3, 4)]
+    (found,) = assessed(
+        tmp_path, *repeats(auto(Spec()), NOISY[:3]), *repeats(auto(DDP), NOISY[:3][::-1]), *lost
+    )
+    assert (found.wanted, found.because) == (None, "failures")
+    assert "out of memory" in found.reason
+
+
+@pytest.mark.parametrize(("outcome", "because"), [("skipped", "failures"), ("done", None)])
+def test_one_device_is_not_repeated_for_partners_that_never_run(
+    tmp_path: Path, outcome: str, because: str | None
+) -> None:
+    """Four devices were asked for, on a host that has two."""
+    lost = [replace(auto(DDP), repeat=i, outcome=outcome) for i in range(3)]
+    found = assessed(tmp_path, *repeats(auto(Spec()), NOISY[:3]), *lost)
+    assert {one.because for one in found} == {because}
+
+
+def test_a_fixed_number_of_repeats_is_nobodys_business(tmp_path: Path) -> None:
+    assert assessed(tmp_path, *repeats(Spec(), STEADY), *repeats(DDP, STEADY)) == ()
+
+
+@pytest.mark.parametrize(("runs", "wanted"), [(1, 3), (3, 4), (8, 9)])
+def test_alone_it_is_looked_at_after_every_round(tmp_path: Path, runs: int, wanted: int) -> None:
+    factors = [1 + 0.5 * (i % 2) for i in range(runs)]
+    (found,) = assessed(tmp_path, *repeats(auto(Spec()), factors))
+    assert (found.runs, found.wanted, found.figure) == (runs, wanted, "")
+
+
+@pytest.mark.parametrize(
+    ("factors", "because", "reason"),
+    [
+        ((1.0, 1.5, 0.9), "cap", "11,600 (2,470-54,300) samples/s"),
+        ((1.0, 1.001, 0.999), "precision", "12,800 (12,727-12,874) samples/s"),
+    ],
+)
+def test_alone_its_own_corrected_interval_ends_it(
+    tmp_path: Path, factors: tuple[float, ...], because: str, reason: str
+) -> None:
+    (found,) = assessed(tmp_path, *repeats(auto(Spec(), max_repeats=3), factors))
+    assert (found.because, found.reason) == (because, reason)

@@ -15,6 +15,7 @@ from fakes.recorded import (
     SINGLE_MS,
     Spec,
     analysed,
+    edit_ranks,
     pipelined,
     repeats,
     swept,
@@ -35,23 +36,18 @@ from scalewise.analysis import (
 from scalewise.analysis.balance import audit_shards
 from scalewise.analysis.decisions import threshold_rule
 from scalewise.analysis.loss_budget import LostTime, make_budget
-from scalewise.analysis.run import measure_run
-from scalewise.records import CommunicationRecord, ShardIndices, SweepFolder
+from scalewise.records import CommunicationRecord, ShardIndices, SweepFolder, to_plain
 
 FACTORS = [1.0, 1.02, 0.98]
 
 
 def with_communication(path: Path, record: CommunicationRecord, spec: Spec) -> Configuration:
     (config,) = analysed(path, spec).measured
-    run = with_ranks(config.runs[0], *[{"communication": record}] * 2)
-    return replace(config, runs=(measure_run(run.cell),))
+    return replace(config, runs=(with_ranks(config.runs[0], *[{"communication": record}] * 2),))
 
 
 def transfer(config: Configuration) -> LostTime:
-    budget = make_budget(config)
-    found = budget.loss("transfer")
-    assert found is not None
-    return found
+    return make_budget(config).loss("transfer")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +120,6 @@ def probed(path: Path, ddp_ms: dict[str, float]) -> dict[str, Configuration]:
 def test_the_faster_strategy_is_chosen_with_its_evidence(tmp_path: Path) -> None:
     decision = choose_strategy(probed(tmp_path, DDP_MS), 60, 128)
     assert decision.chosen == "ddp"
-    assert decision.speedup is not None and decision.speedup_low is not None
     assert 1 < decision.speedup_low < decision.speedup
     measured, chosen, baseline = decision.lines()
     assert measured.startswith("measured in 60 steps each: single x1 ")
@@ -137,7 +132,7 @@ def test_one_device_is_chosen_where_more_are_slower_or_not_surely_faster(tmp_pat
     slower = choose_strategy(probed(tmp_path / "a", {**DDP_MS, "exposed_comm": 40.0}), 60, 64)
     assert slower.chosen == "single"
     assert "more devices give 0." in slower.reason
-    assert slower.rule is not None and slower.rule.says == "single"
+    assert slower.rule.says == "single"
     assert slower.lines()[-1].endswith("; agrees")
     total, single = sum(DDP_MS.values()), sum(Spec().phases_ms.values())
     level = {**DDP_MS, "exposed_comm": DDP_MS["exposed_comm"] + single * 0.995 - total}
@@ -183,11 +178,8 @@ def test_the_baseline_is_the_rule_of_seed_000(
 
 def test_the_report_says_what_was_sent(tmp_path: Path) -> None:
     write_sweep(tmp_path, [DDP])
-    ((_, folder),) = SweepFolder(tmp_path).cells()
-    result = folder.load_result()
-    sent = CommunicationRecord("gradients", 1.0, 8_085_516 / 2)
-    ranks = tuple(replace(rank, communication=sent) for rank in result.ranks)
-    folder.save_result(replace(result, ranks=ranks))
+    sent = to_plain(CommunicationRecord("gradients", 1.0, 8_085_516 / 2))
+    edit_ranks(tmp_path, lambda rank: rank.update(communication=sent))
     (line,) = lines_of(tmp_path, "sent")
     assert line == (
         "large ddp x2: gradients averaged 1.00 times a step, 3.86 MiB a rank handed to the "
@@ -203,8 +195,7 @@ def in_stages(path: Path, spec: Spec) -> Configuration:
 
 def losses(config: Configuration) -> dict[str, float]:
     """The limits of these runs for themselves, in ms a step."""
-    budget = make_budget(config)
-    return {loss.cause: loss.ms for loss in budget.limits}
+    return {loss.cause: loss.ms for loss in make_budget(config).limits}
 
 
 @pytest.mark.parametrize("kind", ["cuda", "cpu"])

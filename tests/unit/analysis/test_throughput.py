@@ -10,7 +10,6 @@ from fakes.recorded import DDP, SINGLE_MS, Spec, analysed, repeats, swept, write
 from fakes.sections import lines_of
 from fakes.step_files import common_steps
 from scalewise.analysis import Configuration, Run, analyse, load_sweep
-from scalewise.analysis.doubts import doubt_speedup
 from scalewise.analysis.run import measure_run
 from scalewise.analysis.scaling import TypicalSpeedup, pair_all
 from scalewise.analysis.step_figures import extremes
@@ -50,8 +49,9 @@ def fed(one: StepSeries, last: int) -> StepSeries:
         ([series(r, [10.0 + 2.5 * (r == 2)] * 8, 32) for r in range(4)], 4 * 32 / 0.0125, 8, 2),
         ([series(0, [1000.0] * 3 + [10.0] * 5, 32, warmup=3)], 3200.0, 5, 0),
         ([fed(series(0, [10.0] * 4, 32), last=8)], 104 / 0.04, 4, 0),
+        ([series(0, [10.0] * 20, 32), series(1, [10.0] * 7, 32)], 6400.0, 7, 0),
     ],
-    ids=["one rank", "the slowest of four", "warm-up", "uneven last batch"],
+    ids=["one rank", "the slowest of four", "warm-up", "uneven last batch", "one cut off early"],
 )
 def test_samples_of_all_ranks_over_the_time_of_the_slowest(
     ranks: list[StepSeries], rate: float, steps: int, slowest: int
@@ -59,13 +59,6 @@ def test_samples_of_all_ranks_over_the_time_of_the_slowest(
     measured = measure_throughput(common_steps(ranks, len(ranks)))
     assert measured.global_samples_per_s == pytest.approx(rate)
     assert (measured.steps, measured.slowest_rank) == (steps, slowest)
-
-
-def test_a_rank_cut_off_early_does_not_make_the_run_look_faster() -> None:
-    whole = [series(0, [10.0] * 20, 32), series(1, [10.0] * 20, 32)]
-    torn = [whole[0], series(1, [10.0] * 7, 32)]
-    expected = measure_throughput(common_steps(whole, 2)).global_samples_per_s
-    assert measure_throughput(common_steps(torn, 2)).global_samples_per_s == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("steps", "p99"), [(100, 99.01), (99, None)])
@@ -214,19 +207,6 @@ def test_a_report_names_long_steps_their_run_and_their_length(
     assert (found.run, found.about) == (run.cell.planned.name, config.config_id)
     assert said in found.text
     assert any(found.text in line for line in lines_of(told, "remarks"))
-
-
-def test_a_long_step_is_a_doubt_at_the_verdict(tmp_path: Path) -> None:
-    specs = [*repeats(Spec(steps=210), [1.0] * 3), *repeats(replace(DDP, steps=210), [1.0] * 3)]
-    analysis = analysed(tmp_path, *specs)
-    (pair,) = analysis.pairs
-    assert pair.remarks == ()
-    run = with_long(pair.multi.runs[1], (120,), 20_000.0)
-    multi = replace(pair.multi, runs=(pair.multi.runs[0], run, pair.multi.runs[2]))
-    told = doubt_speedup(replace(pair, multi=multi), {})
-    assert [(one.code, one.run) for one in told.remarks] == [("long_step", run.cell.planned.name)]
-    assert analysis.say_why(told).endswith("; single steps took seconds")
-    assert told.verdict == pair.verdict
 
 
 # The speedup by median steps, beside the one that long steps have a part in.

@@ -14,16 +14,19 @@ from fakes.kept_sweep import kept_sweeps
 from fakes.recorded import DDP, STEADY_3, Spec, edit_ranks, repeats, write_sweep
 from fakes.sections import answers, lines_of, values
 from fakes.step_files import steady_rows, write_rows
-from scalewise.analysis import (
-    Analysis,
-    Row,
-    analyse,
-    choose_strategy,
-    compare,
-    load_sweep,
+from scalewise.analysis import Analysis, Row, analyse, choose_strategy, compare, load_sweep
+from scalewise.analysis.validity import check_published, contradiction
+from scalewise.records import (
+    PHASES,
+    WARMUP,
+    DataError,
+    ImportedResult,
+    StepSeries,
+    SweepFolder,
+    read_steps,
+    to_plain,
 )
-from scalewise.analysis.validity import contradiction
-from scalewise.records import PHASES, WARMUP, StepSeries, SweepFolder, read_steps
+from scalewise.records import build as build_record
 from scalewise.report import build
 
 Rank = dict[str, Any]
@@ -131,11 +134,8 @@ SIDES = [run for spec in (Spec(config=AUTO), replace(DDP, config=AUTO))
 def trained_without(path: Path, *specs: Spec, without: int | None) -> Analysis:
     """The single-device runs left out a gradient in so many steps, the others in none."""
     write_sweep(path, specs)
-    for result in path.glob("*/result.json"):
-        told = json.loads(result.read_text())
-        for rank in told["ranks"]:
-            rank["steps_without_loss"] = without if len(told["ranks"]) == 1 else 0
-        result.write_text(json.dumps(told))
+    edit_ranks(path, lambda rank: rank.update(steps_without_loss=0), "*-ddp-*")
+    edit_ranks(path, lambda rank: rank.update(steps_without_loss=without), "*-single-*")
     return analyse(load_sweep(path))
 
 
@@ -180,9 +180,7 @@ def test_it_is_not_the_fastest(tmp_path: Path) -> None:
     fast = repeats(Spec(batch_size=64), [0.1, 0.101, 0.099])
     others = [one for size in (256, 512) for one in repeats(Spec(batch_size=size), STEADY_3)]
     write_sweep(tmp_path, [*fast, *others])
-    for result in list(tmp_path.glob("00[012]-*/result.json")):
-        text = result.read_text()
-        result.write_text(text.replace('"steps_without_loss": null', '"steps_without_loss": 60'))
+    edit_ranks(tmp_path, lambda rank: rank.update(steps_without_loss=60), "00[012]-*")
     (named,) = [line for line in lines_of(tmp_path, "answer") if line.startswith("Fastest: ")]
     assert "batch_size=512" in named and "batch_size=64" not in named
 
@@ -307,3 +305,50 @@ def test_no_kept_step_file_contradicts_itself() -> None:
     paths = [path for folder in folders for path in sorted(folder.rglob("steps/rank*.bin"))]
     assert len(paths) > 100
     assert contradiction([read_steps(path, 0) for path in paths]) is None
+
+
+# Published results that contradict themselves.
+RIGHT = ImportedResult(2, 128, 9.4, 128 / 9.4e-3)
+
+
+def published(devices: int, factor: float) -> ImportedResult:
+    """A batch of 128 at 9.4 ms a step, and ``factor`` times its throughput."""
+    return replace(RIGHT, devices=devices, samples_per_s=factor * RIGHT.samples_per_s)
+
+
+@pytest.mark.parametrize(
+    ("result", "codes"),
+    [
+        (published(4, 1.0), []),
+        (published(2, 1 / 2), ["counted_batch"]),
+        (published(8, 1 / 8), ["counted_batch"]),
+        (published(2, 4.0), ["counted_batch"]),
+        (published(4, 1.06), ["counted_batch"]),
+        (published(4, 1.04), []),
+        (published(1, 1.0), []),
+        # Published figures are rounded: as much as 5 % above the step is none.
+        (replace(RIGHT, communication_ms=1.04 * RIGHT.step_time_ms), []),
+        # More communication than step: a timer that did not wait.
+        (replace(RIGHT, communication_ms=1.06 * RIGHT.step_time_ms), ["unsynchronised_timing"]),
+    ],
+)
+def test_figures_that_contradict_each_other_are_a_fault(
+    tmp_path: Path, result: ImportedResult, codes: list[str]
+) -> None:
+    found = [*check_published(result)]
+    assert [one.code for one in found] == codes
+    write_sweep(tmp_path, [replace(DDP, kind="cpu")])
+    ((_, folder),) = SweepFolder(tmp_path).cells()
+    # As a person types it: without a version.
+    (folder.path / result.FILE).write_text(json.dumps(to_plain(result)))
+    said = [
+        line for line in lines_of(tmp_path, "remarks") if any(one.text in line for one in found)
+    ]
+    assert len(said) == len(codes)
+
+
+def test_a_line_without_a_step_time_is_no_line() -> None:
+    line = {"devices": 2, "global_batch_size": 128, "step_time_ms": 0.0, "samples_per_s": 100.0}
+    with pytest.raises(DataError) as caught:
+        build_record(ImportedResult, line)
+    assert caught.value.key == "step_time_ms"

@@ -113,7 +113,6 @@ def test_every_figure_is_of_the_same_window(sides: tuple[Analysis, Analysis]) ->
         assert a.throughput.steps == 150
         for figure in ("throughput", "anatomy", "balance", "usage", "missing"):
             assert getattr(a, figure) == getattr(b, figure), figure
-        assert a.usage is not None
         assert a.value("utilization_per_device_percent") == ours.runs[0].value(
             "utilization_per_device_percent"
         )
@@ -124,7 +123,6 @@ def test_every_figure_is_of_the_same_window(sides: tuple[Analysis, Analysis]) ->
 def test_a_running_sweep_measures_what_the_report_says(sides: tuple[Analysis, Analysis]) -> None:
     for config in sides[1].measured:
         cell = config.runs[0].cell
-        assert cell.result is not None
         assert throughput_of(CellFolder(cell.path), cell.result) == config.runs[0].samples_per_s
 
 

@@ -74,9 +74,7 @@ def stopped(shared_train: Train, elsewhere: Path) -> Finished:
     return run
 
 
-def test_an_early_stop_and_the_best_checkpoint_are_on_record(
-    stopped: Finished,
-) -> None:
+def test_an_early_stop_and_the_best_checkpoint_are_on_record(stopped: Finished) -> None:
     folder = stopped.only_cell()
     for rank in folder.load_result().ranks:
         (kept,) = rank.checkpoints

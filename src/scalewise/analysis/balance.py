@@ -171,10 +171,7 @@ def audit_shards(
 
 
 def _judge(
-    shards: Sequence[ShardIndices],
-    unique: Sequence[npt.NDArray[np.int64]],
-    size: int,
-    allowed: int,
+    shards: Sequence[ShardIndices], unique: Sequence[npt.NDArray[np.int64]], size: int, allowed: int
 ) -> ShardAudit:
     """``allowed``: samples that may be left out."""
     each, ranks_each = np.unique(np.concatenate(unique), return_counts=True)

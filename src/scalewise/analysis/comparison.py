@@ -13,13 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
 
-from scalewise.analysis.comparability import (
-    FACTORS,
-    Difference,
-    differences,
-    factor_fields,
-    within,
-)
+from scalewise.analysis.comparability import FACTORS, Difference, differences, factor_fields, within
 from scalewise.analysis.configuration import Configuration, configurations
 from scalewise.analysis.figures import listed
 from scalewise.analysis.model import CellRecords, Sweep
@@ -119,10 +113,7 @@ class Comparison:
 
 
 def compare(
-    a: Sweep,
-    b: Sweep,
-    factor: str | None = None,
-    sides: tuple[str, str] = ("A", "B"),
+    a: Sweep, b: Sweep, factor: str | None = None, sides: tuple[str, str] = ("A", "B")
 ) -> Comparison:
     """Compare sweep ``b`` with ``a``, which may differ in ``factor`` only.
 
@@ -247,9 +238,7 @@ def find_link(config: Configuration) -> str:
     return " and ".join(names) + (" with peer-to-peer off, an emulated PCIe" if off else "")
 
 
-def _judged(
-    paired: Sequence[tuple[Configuration, Configuration]],
-) -> Iterator[Match]:
+def _judged(paired: Sequence[tuple[Configuration, Configuration]]) -> Iterator[Match]:
     """Fewer than three runs on a side have a ratio and its interval, and no verdict."""
     rates = [[c.values("global_samples_per_s") for c in pair] for pair in paired]
     enough = [min(map(len, each)) >= VERDICT_RUNS for each in rates]

@@ -14,12 +14,7 @@ from scalewise.analysis.comparability import differences, grouped
 from scalewise.analysis.configuration import Configuration
 from scalewise.analysis.run import RUN_FIGURES
 from scalewise.analysis.scaling import Pair, rate_ratio
-from scalewise.analysis.statistics import (
-    VERDICT_RUNS,
-    RatioEstimate,
-    bonferroni,
-    estimate_ratio,
-)
+from scalewise.analysis.statistics import VERDICT_RUNS, RatioEstimate, bonferroni, estimate_ratio
 from scalewise.config import DEFAULT_OBJECTIVE, Mode, known_mode, of_validation
 
 Ranked = TypeVar("Ranked")

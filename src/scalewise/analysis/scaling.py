@@ -25,14 +25,7 @@ from scalewise.analysis.statistics import (
     estimate_positive,
     estimate_ratio,
 )
-from scalewise.analysis.verdict import (
-    Judgement,
-    SeedLabel,
-    Verdict,
-    judge,
-    seed_label,
-    way_to_get,
-)
+from scalewise.analysis.verdict import Judgement, SeedLabel, Verdict, judge, seed_label, way_to_get
 
 
 def rate_ratio(
@@ -185,9 +178,7 @@ class Refused:
     """Differences from the nearest single-device configuration."""
 
 
-def pair_all(
-    configs: Sequence[Configuration],
-) -> tuple[tuple[Pair, ...], tuple[Refused, ...]]:
+def pair_all(configs: Sequence[Configuration]) -> tuple[tuple[Pair, ...], tuple[Refused, ...]]:
     """Pair every multi-device configuration that has a run with its single-device baseline."""
     singles = [c for c in configs if c.devices == 1]
     found: list[Pair | Refused] = []

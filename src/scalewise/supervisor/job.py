@@ -12,14 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from scalewise.records import (
-    DeviceInfo,
-    PlannedCell,
-    build,
-    parse_json,
-    redacted_words,
-    to_plain,
-)
+from scalewise.records import DeviceInfo, PlannedCell, build, parse_json, redacted_words, to_plain
 
 
 def to_line(value: Any) -> bytes:

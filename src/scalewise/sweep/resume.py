@@ -133,10 +133,7 @@ def check_options(sweep: SweepConfig) -> None:
 
 
 def differing(
-    folder: SweepFolder,
-    kept: Iterable[PlannedCell],
-    code: Mapping[str, object],
-    gpus: set[str],
+    folder: SweepFolder, kept: Iterable[PlannedCell], code: Mapping[str, object], gpus: set[str]
 ) -> list[str]:
     """How this process differs from those that made the results of ``kept``, one line each.
 
@@ -180,10 +177,7 @@ def current_code(
 
 
 def refuse_mixing(
-    folder: SweepFolder,
-    cells: Sequence[Cell],
-    rerun_ids: Collection[str],
-    gpus: set[str],
+    folder: SweepFolder, cells: Sequence[Cell], rerun_ids: Collection[str], gpus: set[str]
 ) -> list[str]:
     """Lines on how results of the folder that stay differ from those that ``cells`` would add.
 

@@ -77,10 +77,7 @@ def _train(folder: CellFolder, rank: int, device: DeviceInfo, host_cores: int) -
     if context.describes_host:
         folder.save_provenance(
             collect_started(
-                os.environ,
-                host_cores,
-                data_identity(cell.dataset.arguments),
-                own_classes(plain),
+                os.environ, host_cores, data_identity(cell.dataset.arguments), own_classes(plain)
             )
         )
     run(cell, folder, context, lambda error: os._exit(_report(folder, rank, error)))

@@ -12,14 +12,7 @@ from scipy.stats import t, ttest_ind
 
 from fakes.recorded import DDP, Spec, edit_ranks, write_sweep
 from fakes.sections import cells, lines_of
-from scalewise.analysis import (
-    Analysis,
-    Configuration,
-    analyse,
-    compare,
-    csv_rows,
-    load_sweep,
-)
+from scalewise.analysis import Analysis, Configuration, analyse, compare, csv_rows, load_sweep
 from scalewise.analysis.model import Sweep
 from scalewise.records import CellFolder, MetricRow, MetricsWriter, read_metrics
 from scalewise.report import build, comparison_section
@@ -134,9 +127,7 @@ def test_a_search_on_one_device_is_not_advised_to_take_more(
     assert searched(analyse(load_sweep(tmp_path / "b"))) is None
 
 
-def test_a_reason_of_many_runs_is_told_once(
-    tmp_path: Path,
-) -> None:
+def test_a_reason_of_many_runs_is_told_once(tmp_path: Path) -> None:
     busy = [replace(s, foreign_cpu=0.3) if s.seed < 3 else s for s in seeds(NARROW, 8)]
     a = accuracies(tmp_path / "a", seeds(WIDE), (0.3, 0.31, 0.32))
     b = accuracies(tmp_path / "b", busy, (0.8, 0.81, 0.82, 0.81) * 2)

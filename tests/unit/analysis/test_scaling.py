@@ -34,10 +34,7 @@ from scalewise.analysis.devices import Usage
 from scalewise.analysis.doubts import clock_ratio, doubt_speedup
 from scalewise.analysis.scaling import pair_all
 from scalewise.analysis.statistics import Interval
-from scalewise.analysis.verdict import (
-    judge,
-    seed_label,
-)
+from scalewise.analysis.verdict import judge, seed_label
 from scalewise.records import MetricRow, MetricsWriter
 
 

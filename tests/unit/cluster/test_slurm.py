@@ -21,11 +21,7 @@ from scalewise.cluster.slurm import (
     states,
     submit,
 )
-from scalewise.cluster.slurm_executor import (
-    SlurmCell,
-    Submission,
-    job_arrays,
-)
+from scalewise.cluster.slurm_executor import SlurmCell, Submission, job_arrays
 from scalewise.cluster.slurm_job import CellJob, refuse_other_tasks
 from scalewise.config import CellConfig, ConfigError, HardwareConfig
 from scalewise.gpu import HostMismatch

@@ -212,10 +212,10 @@ def test_results_of_other_code_or_devices_are_not_mixed_silently(
     assert differing(folder, kept, same, {"NVIDIA A10G"}) == []
     assert differing(folder, kept, {}, set()) == [], "what is not known is no difference"
     assert differing(folder, kept, same, {"NVIDIA H200"}) == [
-        "device: NVIDIA A10G there, NVIDIA H200 here (in 2 cells)",
+        "device: NVIDIA A10G there, NVIDIA H200 here (in 2 cells)"
     ]
     assert differing(folder, kept, {SOURCE_SHA256: "0" * 64}, set()) == [
-        "code: scalewise's sources unknown there, 0000000000 here (in 2 cells)",
+        "code: scalewise's sources unknown there, 0000000000 here (in 2 cells)"
     ]
     cell = folder.cell(cells[0].planned.name)
     cell.save_provenance(dataclasses.replace(cell.load_provenance(), protocol=PROTOCOL - 1))

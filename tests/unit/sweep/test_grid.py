@@ -10,9 +10,7 @@ from scalewise.sweep import combinations, texts
 
 
 def jobs(
-    typed: str = "",
-    grids: tuple[str, ...] = (),
-    params: dict[str, object] | None = None,
+    typed: str = "", grids: tuple[str, ...] = (), params: dict[str, object] | None = None
 ) -> list[str]:
     parser = OverridesParser.create()
     made = combinations(grids, params or {}, typed.split(), parser)

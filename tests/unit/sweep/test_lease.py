@@ -115,11 +115,7 @@ def test_a_cell_takes_all_devices_or_those_it_names() -> None:
         ("profile.nvtx=true", CPU, "profile.nvtx: found true, which needs a GPU"),
         ("execution=cudagraph", CPU, "execution: found cudagraph, which needs a GPU"),
         ("execution=compile", gpus(1), "execution: found compile, which needs a C++ compiler"),
-        (
-            "hardware.memory_cap_gib=12",
-            CPU,
-            "hardware.memory_cap_gib: found 12.0, which",
-        ),
+        ("hardware.memory_cap_gib=12", CPU, "hardware.memory_cap_gib: found 12.0, which"),
     ],
 )
 def test_what_a_host_cannot_do_is_refused_and_not_replaced(

@@ -336,10 +336,7 @@ def test_what_cannot_be_read_is_refused_and_not_waited_for(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("rows", "found"),
     [
-        (
-            b"1,a title,a text\n2,no text\n",
-            "row 2: found ['2', 'no text']; allowed: ",
-        ),
+        (b"1,a title,a text\n2,no text\n", "row 2: found ['2', 'no text']; allowed: "),
         (b"Class,Title,Description\n5,a,b\n", "row 2: found ['5', 'a', 'b']; allowed: "),
         (b"1,a,b\n2, ,\n", "row 2: found ['2', ' ', '']; allowed: "),
         (b'1,a,b\n2,"a,b\n', "after row 1: unexpected end of data; allowed: "),

@@ -104,8 +104,7 @@ def test_more_samples_a_step_than_there_are_is_refused_before_anything_starts(
 
 def test_more_cells_than_allowed_are_refused_before_one_is_made() -> None:
     with pytest.raises(
-        ConfigError,
-        match=r"^sweep: found 99,999,999 cells; allowed: at most 100,000; narrow",
+        ConfigError, match=r"^sweep: found 99,999,999 cells; allowed: at most 100,000; narrow"
     ):
         plan([asked("repeats=99999999")], 0)
     two = [asked("repeats=60000", f"seed={seed}") for seed in (1, 2)]

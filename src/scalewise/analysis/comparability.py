@@ -267,12 +267,16 @@ def _from_config(config: Mapping[str, Any] | None) -> dict[str, str]:
     return wrapper | {k: str(v) for k, v in flat.items() if not within(k, _NOT_IDENTITY)}
 
 
+_ASKED = (("scaling", "scaling"), ("batch", "batch_size"))
+
+
 def _from_result(cell: CellRecords) -> dict[str, str]:
     result = cell.result
     if result is None:
-        batch = (cell.config or {}).get("batch_size", UNKNOWN)
-        scaling = (cell.config or {}).get("scaling", UNKNOWN)
-        return {"scaling": str(scaling), "batch": str(batch)}
+        asked = cell.config or {}
+        if (asked.get("script") or {}).get("command"):
+            return {}  # what a script feeds is seen when it runs
+        return {key: str(asked.get(name, UNKNOWN)) for key, name in _ASKED}
     strong = result.scaling == "strong"
     batch = result.global_batch_size if strong else result.per_device_batch_size
     devices = [rank.device for rank in result.ranks]

@@ -199,6 +199,8 @@ def _find_counterpart(
 ) -> Configuration | Unmatched:
     a, b = sides
     if not config.values("global_samples_per_s"):
+        if config.uncounted:
+            return Unmatched(config.label, f"no samples/s in {b}: {config.uncounted}")
         last = config.cells[-1]
         why = last.ending.message or _fault(last) or "its throughput was not measured"
         return Unmatched(config.label, f"no run in {b}: {why}")

@@ -182,6 +182,12 @@ class Configuration:
         return self.result.global_batch_size if self.result else None
 
     @property
+    def uncounted(self) -> str | None:
+        """Why one of its runs has step times and no samples/s; None where all have both."""
+        blank = (run for run in self.runs if run.throughput and run.samples_per_s is None)
+        return next((run.missing["throughput"] for run in blank), None)
+
+    @property
     def workload(self) -> tuple[str | None, str | None]:
         return self.name("model"), self.name("dataset")
 

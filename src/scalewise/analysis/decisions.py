@@ -146,7 +146,10 @@ def _rehearsed(
 
 def _alone(config: Configuration, asked: Adaptive, partners: Sequence[Configuration]) -> Repeats:
     """Until its own mean is known."""
-    values = config.values("global_samples_per_s")
+    key, unit = ("global_samples_per_s", "samples/s")
+    if config.uncounted:
+        key, unit = "step_time_ms", "ms a step"
+    values = config.values(key)
     lost = [_failure((partner,)) for partner in partners]
     found: Decision = (None, VERDICT_RUNS)
     reason = "0 runs a side"
@@ -157,7 +160,7 @@ def _alone(config: Configuration, asked: Adaptive, partners: Sequence[Configurat
         if figure.interval is not None:
             figure = replace(figure, interval=replace(figure.interval, confidence=0.95))
         found = stop_or_go_on("undecided", figure.interval, len(values), asked)
-        reason = f"{estimate(figure)} samples/s"
+        reason = f"{estimate(figure)} {unit}"
     return _repeats((config,), len(values), found, reason, asked.cap)
 
 
@@ -192,8 +195,8 @@ def _all_spent(members: Sequence[Configuration], cap: int) -> str | None:
 
 def _failure(members: Sequence[Configuration]) -> str | None:
     for member in members:
-        if invalid := member.invalid:
-            return f"{member.label}: {invalid[0].text}"
+        if why := member.uncounted or next((one.text for one in member.invalid), None):
+            return f"{member.label}: {why}"
         lost = [r.missing["throughput"] for r in member.runs if r.samples_per_s is None]
         lost += [c.ending.message for c in member.cells if c.state in ("failed", "skipped")]
         if len(lost) >= MOST_FAILURES:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 from scalewise.analysis.comparability import MIN_RUNS, Difference, differences, shared_part
 from scalewise.analysis.configuration import Configuration, identity_beside
+from scalewise.analysis.figures import estimate
 from scalewise.analysis.losses import LossCurve, equal_samples
 from scalewise.analysis.remarks import Remark
 from scalewise.analysis.run import Run
@@ -26,6 +27,7 @@ from scalewise.analysis.statistics import (
     estimate_ratio,
 )
 from scalewise.analysis.verdict import Judgement, SeedLabel, Verdict, judge, seed_label, way_to_get
+from scalewise.records import FRESH_START
 
 
 def rate_ratio(
@@ -216,7 +218,17 @@ def _pair(multi: Configuration, singles: Sequence[Configuration]) -> Pair | Refu
             why = "; ".join(f"{one.cell.planned.name} {one.reason}" for one in side.set_aside)
             more = f"run {VERDICT_RUNS - len(side.runs)} more {remedies}"
             return Refused(multi, f"{count_set_aside(side)}: {more}. {why}")
+    runs = (*single.runs, *multi.runs)
+    before = [(run.cell.planned.name, run.ranks[0].missing.get(FRESH_START)) for run in runs]
+    if len({why for _, why in before}) > 1:
+        later = " ".join(next(filter(all, before)))
+        return Refused(multi, f"runs go on from one another: of {later}")
     for side in (multi, single):
+        if side.uncounted:
+            ms = " and ".join(estimate(one.estimate("step_time_ms")) for one in (multi, single))
+            return Refused(
+                multi, f"no samples/s of {side.label}: {side.uncounted}. Steps took {ms} ms"
+            )
         if not side.values("global_samples_per_s"):
             why = side.runs[0].missing.get("throughput", "not measured")
             return Refused(multi, f"no throughput of {side.label}: {why}")

@@ -65,6 +65,7 @@ from .metrics import last_metrics as last_metrics
 from .metrics import mean_over_ranks as mean_over_ranks
 from .metrics import read_metrics as read_metrics
 from .metrics import weights_of as weights_of
+from .model import FRESH_START as FRESH_START
 from .model import PROTOCOL as PROTOCOL
 from .model import UNCOUNTED as UNCOUNTED
 from .model import Cause as Cause

@@ -283,8 +283,10 @@ def data_shards_of(ranks: Sequence[RankSummary]) -> tuple[int, ...]:
     return tuple(r.rank if r.data_shard is None else r.data_shard for r in ordered)
 
 
+FRESH_START: Final = "fresh start"
+"""Missing of a rank whose script goes on from a checkpoint: how far that is."""
 UNCOUNTED: Final = "samples"
-"""Missing of a rank that did not see the samples of its steps: each counts as one, or as none."""
+"""Missing of a rank that did not see the samples of its steps."""
 
 
 def batch_sizes_of(ranks: Sequence[RankSummary]) -> tuple[int, int] | None:

@@ -268,7 +268,7 @@ def to_decide(analysis: Analysis) -> Iterator[str]:
     fewest = min(min(pair.speedup.n) for pair in pairs)
     few = fewest < VERDICT_RUNS
     least = min((c for p in pairs for c in (p.multi, p.single)), key=lambda c: len(c.runs))
-    aside = few and len(least.runs) + len(least.set_aside) >= VERDICT_RUNS
+    aside = few and least.set_aside and len(least.runs) + len(least.set_aside) >= VERDICT_RUNS
     lead = f"A verdict needs {VERDICT_RUNS} runs of each" if few else "Next, to decide"
     lack = VERDICT_RUNS - fewest
     if aside:

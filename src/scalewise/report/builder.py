@@ -267,7 +267,7 @@ def _scaling(analysis: Analysis) -> Section:
         return whole
     found = whole.table("scaling")
     title, gone = ("Speed", "verdict") if searched(analysis) else (whole.title, "seed_label")
-    kept = (i for i, column in enumerate(found.columns) if column.key != gone)
+    kept = (i for i, column in enumerate(found.columns) if column.key not in (gone, "seed_label"))
     note = "In brackets are 95 % intervals over runs."
     pictures = (one for one in whole.blocks if isinstance(one, Picture))
     same = lines(same_in_every_row(analysis), "plain")

@@ -41,6 +41,7 @@ from scalewise.analysis import (
 from scalewise.records import (
     STEP_DTYPE,
     TIMELINE_COLUMNS,
+    UNCOUNTED,
     DeviceSample,
     StepSeries,
     timeline_rows,
@@ -344,15 +345,18 @@ def _rank_steps(cell: CellRecords, series: StepSeries) -> pd.DataFrame:
     start_s = (rows["start_ns"] + series.epoch_offset_ns) / 1e9
     device_ms = rows["device_step_ms"]
     step_ms = np.where(np.isnan(device_ms), rows["host_step_ms"], device_ms)
+    ranks = cell.result.ranks if cell.result else ()
+    counted = not any(one.rank == series.rank and UNCOUNTED in one.missing for one in ranks)
+    samples = rows["samples"] if counted else np.full(len(rows), np.nan)
     return pd.DataFrame({
         "cell": pd.Categorical([cell.planned.name] * len(rows)),
         "rank": series.rank,
         "step": rows["step"],
         "start_unix_s": start_s,
         "epoch": rows["epoch"],
-        "samples_of_rank": rows["samples"],
+        "samples_of_rank": samples,
         "is_timed": series.is_timed,
-        "samples_per_s_of_rank": rows["samples"] / (step_ms / 1e3),
+        "samples_per_s_of_rank": samples / (step_ms / 1e3),
         **_readings_at(cell, series.rank, start_s + rows["host_step_ms"] / 1e3),
         **{name: rows[name] for name in _STEP_TIMES},
     })  # fmt: skip

@@ -8,6 +8,7 @@ import json
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -132,6 +133,8 @@ class ScriptMonitor:
         """Record a number of the present step. A tensor is read late, so that nothing waits."""
         if watching:
             watching[-1].log(name, value)
+        else:
+            warnings.warn("m.log: found no `with scalewise.monitor(...) as m`", stacklevel=2)
 
     def begin(self, optimizers: list[Any], models: list[nn.Module]) -> None:
         """Record from now on, unless this process is recorded already."""

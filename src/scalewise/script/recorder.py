@@ -22,6 +22,7 @@ from scalewise.config import ConfigError, ending_of
 from scalewise.host import CoreUseMeter, RunQueue
 from scalewise.records import (
     BACKWARD_LOSS,
+    FRESH_START,
     UNCOUNTED,
     CellFolder,
     DeviceInfo,
@@ -179,7 +180,7 @@ class ScriptRecorder:
     ) -> None:
         missing = self._missing
         if before := steps_before(optimizer):
-            missing["fresh start"] = (
+            missing[FRESH_START] = (
                 f"its optimizer had done {before:,} steps: the script goes on from a checkpoint, "
                 "which may be of the run before; {run} in its arguments gives each run a folder"
             )
@@ -251,10 +252,6 @@ class ScriptRecorder:
             self.models.start_over()
             self._before = self._fingerprint()
             self.moments.go_alone()  # and the next step begins
-            self._missing[UNCOUNTED] = (
-                "nothing told the samples of a step: no DataLoader, and no model was seen to be "
-                "called, as within a function that torch.compile made"
-            )
         if self.moments.is_due and self._last is not None and self.steps.steps + 1 >= self._last:
             if self.moments.alone:  # no forward comes at which it could end
                 self.finish()
@@ -297,7 +294,11 @@ class ScriptRecorder:
         steps = self.steps.steps
         if steps != self._beaten:  # else it may hang
             self._beaten = steps
-            self._heartbeat.beat(steps, 0 if self.moments.alone else self.steps.samples)
+            self._heartbeat.beat(steps, 0 if self._is_uncounted else self.steps.samples)
+
+    @property
+    def _is_uncounted(self) -> bool:
+        return self.moments.uncounted > _UNCOUNTED_UP_TO * self.steps.steps
 
     def _on_step(self) -> None:
         """A step was ended; the training thread is about to fetch or to run a model."""
@@ -361,11 +362,6 @@ class ScriptRecorder:
             yield (
                 f"found a sampler for rank {share[0]} of {ranks} on rank {rank}, so ranks feed the "
                 "same samples; allowed: the rank that torchrun names (RANK)"
-            )
-        if not self.steps.samples:
-            yield (
-                f"found no tensor in what its model was given in {_LOOKED_AT} steps, so nothing "
-                "tells its samples; allowed: a model or a DataLoader with tensors"
             )
 
     def plan_steps(self, steps: int) -> None:
@@ -469,9 +465,10 @@ class ScriptRecorder:
         if unlike := self.moments.fed_unlike_fetched:
             said = "models were given {:,} samples a step, which count, and loaders gave {:,}"
             self._missing["sample count"] = said.format(*unlike)
-        if self.moments.uncounted > _UNCOUNTED_UP_TO * steps.steps:
+        if self._is_uncounted:
             self._missing[UNCOUNTED] = (
-                f"nothing told the samples of {self.moments.uncounted:,} of {steps.steps:,} steps"
+                f"nothing told the samples of {self.moments.uncounted:,} of {steps.steps:,} steps "
+                "(a model called outside of compiled functions, or a DataLoader of tensors, does)"
             )
         return summarise(
             self._rank.rank,

@@ -167,7 +167,7 @@ class ScriptSteps:
 
     def go_alone(self) -> None:
         """From the present moment on a step ends with the optimizer that leads: nothing else is
-        seen of it, and each counts as one sample."""
+        seen of it."""
         self.alone = self.tells_all = True
         self.is_due, self.unseen, self._last = False, 0, None
         self._timer.restart_step()
@@ -182,7 +182,7 @@ class ScriptSteps:
         samples = fed = min(filter(None, self._fed.values()), default=0)
         untimed = self._scored
         if not fed:
-            samples = self._fetched or int(self.alone)
+            samples = self._fetched
             self.uncounted += not samples
             # The first one whose models are not fed any more: nobody counted what was fetched for
             # it, and another one may be run instead.
@@ -193,6 +193,8 @@ class ScriptSteps:
             if fed != self._fetched:
                 self._last_unlike = fed, self._fetched
         self._timer.end_step(0, samples, untimed)
+        if self.alone:
+            self._timer.samples += 1  # over which its losses are drawn
         self._last, self._scored = None, False
         self._fetched = self._batch = 0
         self._counts_fetched, self.divides = not fed, self._timer.clock.divides

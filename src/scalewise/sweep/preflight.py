@@ -61,13 +61,13 @@ def check_files(requests: Iterable[Request]) -> None:
             except DatasetError as error:
                 raise ConfigError(str(error)) from error
         elif dataset.target.startswith("scalewise."):
-            _check_there("dataset.path", path, "a file")
-            _check_there("dataset.root", root, "a folder", is_folder=True)
+            _check_there("dataset.path", path or None, "a file")
+            _check_there("dataset.root", root or None, "a folder", is_folder=True)
 
 
 def _check_there(key: str, path: object, what: str, is_folder: bool = False) -> None:
     """Raises :class:`ConfigError` where a path is typed that does not lead to ``what``."""
-    if not isinstance(path, str) or not path:
+    if not isinstance(path, str):
         return
     try:
         if stat.S_ISDIR(Path(path).stat().st_mode) == is_folder:
@@ -76,7 +76,8 @@ def _check_there(key: str, path: object, what: str, is_folder: bool = False) -> 
     except OSError as error:
         why = error.strerror or str(error)
     raise ConfigError(
-        f"{key}: {path} cannot be read: {why}; allowed: {what} that is there (from {Path.cwd()})"
+        f"{key}: {path or repr(path)} cannot be read: {why}; allowed: {what} that is there "
+        f"(from {Path.cwd()})"
     )
 
 

@@ -369,7 +369,7 @@ def _summarise(end: int, ranks: dict[int, npt.NDArray[np.void]], on_gpus: bool) 
     slowest_ms = max(step_ms)
     if np.isfinite(slowest_ms) and slowest_ms > 0:
         values["step_time_ms"] = slowest_ms
-        if len(whole) == len(ranks):
+        if len(whole) == len(ranks) and all(r["samples"].all() for r in whole.values()):
             samples = sum(int(r["samples"].sum()) for r in whole.values())
             values["global_samples_per_s"] = samples / (slowest_ms * len(lead)) * 1000
     for phase in PHASES:

@@ -18,9 +18,10 @@ from scalewise.analysis import Analysis, LostTime, analyse, estimate, is_refused
 from scalewise.analysis.comparability import Difference
 from scalewise.analysis.scaling import Refused
 from scalewise.cli.overrides import words_of
-from scalewise.config import conf_dir, resolve
+from scalewise.config import ConfigError, conf_dir, resolve
 from scalewise.records import UNCOUNTED
 from scalewise.report import box, builder, plots, report_sections
+from scalewise.report.advice import advise
 from scalewise.report.answer import MOST_WHOLE, answers, next_step, reasons
 from scalewise.report.console import rows
 from scalewise.report.findings import command, remark_lines
@@ -320,6 +321,8 @@ def test_of_steps_that_count_as_samples_no_rate_is_told(tmp_path: Path) -> None:
     first = answers(found).texts[0]
     assert estimate(one.estimate("step_time_ms")) + " ms a step" in first
     assert "samples/s" not in first
+    with pytest.raises(ConfigError, match="found one as within a graph"):
+        advise(found, None)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ class Timer:
     def __init__(self) -> None:
         self.marks: list[str] = []
         self.steps: list[tuple[str, int, bool]] = []
+        self.samples = 0
         self.gradients = SimpleNamespace(after_backward=lambda: None)
         self.clock = SimpleNamespace(divides=True)
         self.restart_step = self.marks.clear
@@ -230,8 +231,9 @@ def test_of_what_only_optimizers_are_seen_each_of_their_steps_ends_one() -> None
         script.backward()
         script.optimize(1)  # another one, as of a GAN
         script.optimize()
-    whole = (f"backward_begin backward_end {OPTIMIZER} optimizer_end", 1, False)
+    whole = (f"backward_begin backward_end {OPTIMIZER} optimizer_end", 0, False)
     assert script.timer.steps == [whole] * 4
+    assert script.timer.samples == script.moments.uncounted == 4
 
 
 @pytest.mark.parametrize("raises", [True, False])

@@ -331,6 +331,10 @@ def test_what_cannot_be_read_is_refused_and_not_waited_for(tmp_path: Path) -> No
         given: dict[str, Any] = {key: str(tmp_path / name)}
         with pytest.raises(ConfigError, match=rf"^dataset\.{key}: .*{found}"):
             check_files([request(target, **given)])
+    start = request("mine.Data")
+    start.cell.ckpt_path = ""
+    with pytest.raises(ConfigError, match=r"^ckpt_path: '' cannot be read: a folder"):
+        check_files([start])
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,14 @@ def test_cuts_do_not_depend_on_when_rows_arrive() -> None:
     assert [row.step for row in at_once] == [*range(10, 91, 10), 95]
 
 
+def test_a_window_with_a_step_that_nobody_counted_has_no_rate() -> None:
+    windows, rows = StepWindows(every_n_steps=10, world_size=1), steps(1, 20)
+    rows["samples"][12] = 0
+    windows.add(0, rows)
+    counted = ["global_samples_per_s" in row.values for row in windows.cut(final=True)]
+    assert counted == [True, False]
+
+
 def test_fast_steps_make_at_most_two_rows_a_second() -> None:
     windows = StepWindows(every_n_steps=10, world_size=1)
     windows.add(0, steps(1, 20_000, step_ms=0.1))

@@ -103,6 +103,8 @@ class Spec:
     data: Mapping[str, str] = field(default_factory=dict)
     class_files: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
+    typed: tuple[str, ...] = ()
+    """Overrides, beside those of strategy and model."""
 
     @property
     def per_device(self) -> int:
@@ -239,7 +241,7 @@ def _planned(index: int, spec: Spec) -> PlannedCell:
     name = f"{index:03d}-{spec.model}-{spec.strategy}-r{spec.repeat}"
     identity = repr(sorted(spec.as_config().items(), key=str)) + str(spec.devices)
     config_id = hashlib.sha256(identity.encode()).hexdigest()[:12]
-    overrides = (f"strategy={spec.strategy}", f"model={spec.model}")
+    overrides = (f"strategy={spec.strategy}", f"model={spec.model}", *spec.typed)
     cell_id = f"{config_id}-{spec.repeat}"
     return PlannedCell(cell_id, config_id, name, overrides, spec.repeat, spec.devices)
 

@@ -1,6 +1,5 @@
 """Rows are told apart by what was swept, in as few words as it takes."""
 
-import json
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -44,6 +43,14 @@ def labels(path: Path, *specs: Spec) -> set[str]:
         (
             [Spec(), Spec(config={"optimizer": {"name": "sgd", "lr": 0.5, "momentum": 0.9}})],
             {"large single x1 optimizer=adam", "large single x1 optimizer=sgd"},
+        ),
+        # One that was typed is named beside it.
+        (
+            [
+                Spec(typed=("optimizer.lr=0.001",)),
+                Spec(config={"optimizer": {"name": "sgd", "lr": 0.5}}),
+            ],
+            {"large single x1 lr=0.001 optimizer=adam", "large single x1 lr=0.5 optimizer=sgd"},
         ),
         # A key that is there with another one alone, and always the same, tells nothing more.
         (
@@ -233,12 +240,8 @@ def test_a_class_among_the_arguments_is_called_by_its_own_name_and_once(tmp_path
 
 
 def test_what_was_asked_for_and_not_used_is_said(tmp_path: Path) -> None:
-    path = sweep_of(tmp_path, Spec())
-    plan = path / "sweep.json"
-    told = json.loads(plan.read_text())
-    told["cells"][0]["overrides"] = ["model=large", "optimizer=adam", "+optimizer.lr=0.1"]
-    plan.write_text(json.dumps(told))
-    (cell,) = load_sweep(path).cells
+    typed = Spec(typed=("optimizer=adam", "+optimizer.lr=0.1"))
+    (cell,) = load_sweep(sweep_of(tmp_path, typed)).cells
     assert cell.problems == (
         "optimizer=adam +optimizer.lr=0.1 was not used: the model built its own optimizer (SGD)",
     )

@@ -99,6 +99,13 @@ def test_what_keeps_a_script_from_its_single_device_is_not_the_batch_that_it_div
     assert "other cells on the host" in one.reason
 
 
+def test_only_a_script_may_divide_its_batch(tmp_path: Path) -> None:
+    play = replace(rehearsal(scaling="weak"), batch_size=32)
+    (one,) = played(tmp_path, *three(SINGLE), *three(play)).rehearsals
+    assert one.single is None
+    assert one.reason == "its single-device cell differs in scaling: strong against weak"
+
+
 @pytest.mark.parametrize(("delay_ms", "limit"), [(0.0, "GPU"), (0.5, "host")])
 def test_a_gpu_whose_host_waits_for_a_core_is_limited_by_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delay_ms: float, limit: Regime

@@ -128,7 +128,7 @@ WRONG = [
     ("export {folder}", "{folder}: found no cell and no sweep"),
     *[(command, "Missing argument 'FOLDER") for command in ("resume", "compare", "export")],
     ("report {torn}", "{torn}/sweep.json: cannot be read as JSON"),
-    ("top --interval 0", "'--interval': 0.0 is not in the range"),
+    ("top --interval 0", "'--interval': 0.0 is not in the range 0.1<=x<=86400"),
     ("doctor --devices 9999", "--devices: found 9999; allowed: 1 to "),
     ("doctor --devices 0", "'--devices': 0"), ("doctor --soak -1", "'--soak': -1"),
     ("doctor --gpus 1,,2", "'--gpus': found '1,,2'; allowed: a list"),

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 
+from scalewise.config import LoaderConfig
 from scalewise.records import CellFolder, read_shard
 from scalewise.train.build import can_score
-from scalewise.train.data import GlobalBatchSampler, ShardBatchSampler
+from scalewise.train.data import GlobalBatchSampler, ShardBatchSampler, make_loader
 from scalewise.train.recording import BatchSizes
 from scalewise.train.recording.shards import ShardRecorder
 from scalewise.train.recording.step_timer import count_samples, loss_of
@@ -103,6 +104,27 @@ class AtMost:
 def test_a_loader_says_its_batch_size(loader: object, batches: int, said: int | None) -> None:
     trainer = SimpleNamespace(train_dataloader=loader, num_training_batches=batches)
     assert loader_batch_size(cast(pl.Trainer, trainer)) == said
+
+
+class Placed(TensorDataset):
+    def to(self, device: torch.device) -> "Placed":
+        return self
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "ahead", "pinned"),
+    [
+        ("cuda", {"device_prefetch": 2}, 2, True),
+        ("cuda", {"pin_memory": False}, None, False),
+        ("cuda", {"device_prefetch": 2, "device_resident": True}, None, False),
+        ("cpu", {"device_prefetch": 2}, None, False),
+    ],
+)
+def test_only_what_a_gpu_does_not_hold_is_copied_ahead_and_pinned(
+    kind: str, options: dict[str, Any], ahead: int | None, pinned: bool
+) -> None:
+    loader = make_loader(Placed(DATA), OURS, LoaderConfig(**options), kind)
+    assert (getattr(loader, "ahead", None), loader.pin_memory) == (ahead, pinned)
 
 
 @pytest.mark.parametrize(

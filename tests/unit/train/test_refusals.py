@@ -39,7 +39,7 @@ CPU = "hardware=cpu"
         ("pipeline accumulate_grad_batches=2", "accumulate_grad_batches: found 2 with strategy=p"),
         ("pipeline strategy.microbatches=3 strategy.devices=4",
          "strategy.microbatches: found 3 with 4 stages; allowed: 4 or more"),
-        ("gpipe strategy.microbatches=3 strategy.devices=2",
+        ("gpipe strategy.microbatches=3 strategy.devices=4",
          "strategy.microbatches: found 3 with 128 samples"),
         # execution and loaders
         ("single +execution.steps_per_batch=2",

@@ -70,7 +70,7 @@ def test_accumulated_batches_count_towards_the_global_batch() -> None:
 # What strategies that divide the model refuse, and how they cut it.
 def test_stages_feed_the_same_samples_and_shards_their_own() -> None:
     on_four = ("hardware=cpu", "strategy.devices=4", "scaling=weak")
-    pipeline = composed_cell("strategy=pipeline", *on_four)
+    pipeline = composed_cell("strategy=pipeline", "strategy.microbatches=4", *on_four)
     assert [pipeline.strategy.data_shard(rank, 4) for rank in range(4)] == [0, 0, 0, 0]
     assert pipeline.strategy.share_out(pipeline.global_batch_size(4), 4) == (512,)
     assert composed_cell("strategy=fsdp", *on_four).strategy.data_shards(4) == 4

@@ -87,7 +87,7 @@ def test_what_may_be_a_secret_is_neither_recorded_nor_handed_to_a_tracker(
     planned = PlannedCell("id", "config", "cell", (), 0, 2)
     attempt = CurrentAttempt(1, 0, None, None)
     name = SweepName("11-23 14:05", "net")
-    told = run_info(folder, folder.load_config(), attempt, planned, tmp_path, name)
+    told = run_info(folder, attempt, planned, tmp_path, name)
     assert told.config["provenance"]["environment"] == dict(found.environment)
     written = (folder.path / "provenance.json").read_text()
     assert "hunter2" not in written + str(told) + str(host_facts())

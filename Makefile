@@ -88,7 +88,7 @@ test-oldest: ## Test with the oldest of every library that is allowed (3 GB, in 
 # With the present torch: seconds to install, none of its CUDA libraries.
 LIGHTNING := .venv-lightning
 LIGHTNING_TESTS := $(patsubst %,tests/unit/train/test_%.py,checkpoint_trust data execution fit_records monitor \
-  recorded_steps refusals strategies)
+  recorded_steps strategies)
 OLDEST_PINS = $(shell grep -E '^(pytorch-lightning|torchmetrics|hydra-core|omegaconf)==' constraints-oldest.txt)
 test-lightning: $(DEV) ## Test with the oldest Lightning, torchmetrics and Hydra, beside the present torch
 	@rm -rf $(LIGHTNING)

@@ -69,13 +69,14 @@ $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) -e '.[dev]'
 	@touch $(STAMP) $@
 
-# Integration tests wait for what they started for a quarter of their time: three keep two cores busy.
+# The tests of a file share what it has composed and analysed. Integration tests wait for what they
+# started for a quarter of their time: three keep two cores busy.
 test: $(DEV) ## Run every test
-	$(BIN)/python -m pytest tests/unit -n 2
+	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile
 	$(BIN)/python -m pytest tests/integration -n 3 --dist loadfile --durations=15 -m 'not cluster'
 
 test-fast: $(DEV) ## Run the unit tests
-	$(BIN)/python -m pytest tests/unit -n 2
+	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile
 
 OLDEST := .venv-oldest
 OLDEST_TESTS := tests/unit/config tests/unit/records tests/unit/train
@@ -88,7 +89,7 @@ test-oldest: ## Test with the oldest of every library that is allowed (3 GB, in 
 # With the present torch: seconds to install, none of its CUDA libraries.
 LIGHTNING := .venv-lightning
 LIGHTNING_TESTS := $(patsubst %,tests/unit/train/test_%.py,checkpoint_trust data execution fit_records monitor \
-  recorded_steps refusals strategies)
+  recorded_steps strategies)
 OLDEST_PINS = $(shell grep -E '^(pytorch-lightning|torchmetrics|hydra-core|omegaconf)==' constraints-oldest.txt)
 test-lightning: $(DEV) ## Test with the oldest Lightning, torchmetrics and Hydra, beside the present torch
 	@rm -rf $(LIGHTNING)

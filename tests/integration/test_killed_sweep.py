@@ -42,13 +42,14 @@ class Started:
     def training(self, but: int = 0) -> tuple[int, list[int]] | None:
         """Supervisor, other than ``but``, and ranks, once all have taken steps."""
         assert self.process.poll() is None, self.process.communicate()
-        beats = list(self.folder.path.glob("*/heartbeat/*"))
+        if len(list(self.folder.path.glob("*/heartbeat/*"))) < 2:
+            return None
         for child in psutil.Process(self.process.pid).children():
             try:
                 ranks = [one.pid for one in child.children()]
             except psutil.NoSuchProcess:  # what forked a supervisor and ended at once
                 continue
-            if len(ranks) == 2 and len(beats) >= 2 and child.pid != but:
+            if len(ranks) == 2 and child.pid != but:
                 return child.pid, ranks
         return None
 
@@ -91,6 +92,7 @@ def freed(locks: Collection[FileLock], ranks: Collection[int], seconds: float) -
             if lock.try_acquire():
                 assert alive(ranks) == [], f"{lock.path.name} was free before"
                 waiting.remove(lock)
+        time.sleep(0.001)
         assert time.monotonic() - begun < seconds, [lock.path.name for lock in waiting]
     for lock in locks:
         lock.release()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fakes.train_command import LEAN, Finished, Train
+from fakes.train_command import LEAN, Finished, Train, wait_for
 from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, foreign_cpu_share
 from scalewise.host import CoreUse, CoreUseMeter, usable_cores
 from scalewise.records import CellResult
@@ -28,20 +28,29 @@ def packed(shared_train: Train, elsewhere: Path) -> tuple[Finished, CoreUse]:
     What busies it belongs to this test, and so does the sweep: others are whoever else is there.
     """
     spin = f"import os; os.sched_setaffinity(0, {{{usable_cores()[0]}}})\nwhile True: pass"
+    started = shared_train.start(
+        *LEAN, "max_steps=14", "model._target_=mine.Faulty", "dataset._target_=mine.Data",
+        "batch_size=16", "+model.step_ms=100", "hardware=cpu", "hardware.cores_per_device=1",
+        "hydra.launcher.policy=packed", "seed=1,2,3", "-m",
+        cwd=elsewhere,
+    )  # fmt: skip
+    # Of the rest of the sweep nothing is timed: no cell has begun, or all have ended.
+    folder = elsewhere / "multirun"
+
+    def at_least(count: int, name: str) -> bool:
+        return len([*folder.glob(f"*/*/{name}")]) >= count or started.poll() is not None
+
+    wait_for(lambda: at_least(1, "logs/*"), "a rank", 90)
     spinning = subprocess.Popen([sys.executable, "-c", spin])
     host = CoreUseMeter()
     host.begin()
     try:
-        run = shared_train(
-            *LEAN, "max_steps=14", "model._target_=mine.Faulty", "dataset._target_=mine.Data",
-            "batch_size=16", "+model.step_ms=100", "hardware=cpu", "hardware.cores_per_device=1",
-            "hydra.launcher.policy=packed", "seed=1,2,3", "-m",
-            cwd=elsewhere,
-        )  # fmt: skip
+        wait_for(lambda: at_least(3, "result.json"), "three results", 90)
         use = host.end()
     finally:
         spinning.kill()
         spinning.wait()
+    run = shared_train.finish(started, cwd=elsewhere)
     assert run.status == 0, run.err
     assert use is not None, host.missing
     return run, use

@@ -8,14 +8,12 @@ from scalewise.records import load_profiles
 def test_a_window_stands_beside_the_timed_cell_and_is_never_timed(train: Train) -> None:
     run = train(
         "-m", *SMALL, "strategy=ddp", "max_steps=100", "profile.window=false,true",
-        "profile.steps=3", "validation=never", "repeats=2", "sweep.objective=global_samples_per_s",
+        "profile.steps=3", "validation=never", "repeats=1", "sweep.objective=global_samples_per_s",
         # `env` becomes the rank itself; `timeout` stays above it as a profiler would.
         "hydra.launcher.wrap='timeout --foreground 100 env CELL={folder} WRAPPED_RANK={rank}'",
     )  # fmt: skip
     assert run.status == 0, run.err
-    cells = list(run.cells().values())
-    assert len(cells) == 3, "a profiled configuration runs once"
-    (profiled,) = [folder for _, folder in cells if folder.profile_path.exists()]
+    (profiled,) = [folder for _, folder in run.cells().values() if folder.profile_path.exists()]
     first, second = load_profiles(profiled)
     assert (first.rank, second.rank, first.steps) == (0, 1, 3)
     assert first.communication_ms is not None and first.communication_ms > 0
@@ -24,7 +22,7 @@ def test_a_window_stands_beside_the_timed_cell_and_is_never_timed(train: Train) 
     assert any(o.name == "gloo:all_reduce" and o.calls >= 3 for o in first.operations)
     analysis = analyse(load_sweep(profiled.path.parent))
     (timed,) = analysis.measured
-    assert timed.values("global_samples_per_s") and len(timed.runs) == 2
+    assert timed.values("global_samples_per_s") and len(timed.runs) == 1
     (under,) = (c for c in analysis.configurations if not c.is_timed and c.runs)
     assert under.runs[0].throughput is None
     cost = analysis.communication[timed.config_id]

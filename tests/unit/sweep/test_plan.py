@@ -179,6 +179,7 @@ ON_TWO = ("strategy=ddp", "strategy.devices=2")
         (("max_steps=200",), ON_TWO, 1),
         (("max_epochs=1",), ON_TWO, 1),
         (("repeats=2",), ON_TWO, 2),
+        (("repeats=2", "profile.window=true"), ON_TWO, 1),  # where nothing is timed
         (("repeats=auto", "max_steps=200"), ON_TWO, 3),
         (("experiment=agnews_base",), ON_TWO, 1),
     ],

@@ -221,8 +221,8 @@ def _pair(multi: Configuration, singles: Sequence[Configuration]) -> Pair | Refu
     runs = (*single.runs, *multi.runs)
     before = [(run.cell.planned.name, run.ranks[0].missing.get(FRESH_START)) for run in runs]
     if len({why for _, why in before}) > 1:
-        later = " ".join(next(filter(all, before)))
-        return Refused(multi, f"runs go on from one another: of {later}")
+        said = next(f"{name} {why}" for name, why in before if why)
+        return Refused(multi, f"runs go on from one another: of {said}")
     for side in (multi, single):
         if side.uncounted:
             ms = " and ".join(estimate(one.estimate("step_time_ms")) for one in (multi, single))

@@ -114,8 +114,10 @@ class ScriptMonitor:
         self.optimizers, self._models = optimizers, models
         self._folder, self._warmup_steps = folder, warmup_steps
         self._fit: _Fit | None = None
+        self._entered = False
 
     def __enter__(self) -> ScriptMonitor:
+        self._entered = True
         if self.optimizers:
             self.begin(self.optimizers, self._models)
         return self
@@ -133,7 +135,7 @@ class ScriptMonitor:
         """Record a number of the present step. A tensor is read late, so that nothing waits."""
         if watching:
             watching[-1].log(name, value)
-        else:
+        elif not self._entered:
             warnings.warn("m.log: found no `with scalewise.monitor(...) as m`", stacklevel=2)
 
     def begin(self, optimizers: list[Any], models: list[nn.Module]) -> None:

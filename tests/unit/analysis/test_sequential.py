@@ -26,7 +26,7 @@ from scalewise.analysis.statistics import (
     look_confidence,
 )
 from scalewise.analysis.verdict import judge, more_runs
-from scalewise.records import UNCOUNTED
+from scalewise.records import FRESH_START, UNCOUNTED
 
 WORDS = ["does not pay", "pays", "undecided"]
 """Verdicts, as the simulations number them."""
@@ -258,14 +258,32 @@ def test_a_disturbed_baseline_decides_nothing_as_in_the_report(tmp_path: Path) -
     assert [one.code for one in pair.remarks] == ["contention"]
 
 
-@pytest.mark.parametrize("sides", ["*", "*-ddp-*", "*-ddp-r1-*"])
+@pytest.mark.parametrize("sides", ["*", "*-ddp-*", "*-ddp-r1"])
 def test_where_samples_were_not_counted_no_speedup_is_told(tmp_path: Path, sides: str) -> None:
     write_sweep(tmp_path, [*repeats(auto(Spec()), STEADY[:3]), *repeats(auto(DDP), STEADY[:3])])
     edit_ranks(tmp_path, lambda rank: rank["missing"].update({UNCOUNTED: "within a graph"}), sides)
     found = analyse(load_sweep(tmp_path))
     (refused,) = found.refused
     assert not found.pairs and "within a graph. Steps took" in refused.reason
-    assert [(one.because, one.wanted) for one in found.repeats] == [("failures", None)]
+    assert {(one.because, one.wanted) for one in found.repeats} == {("failures", None)}
+
+
+def test_runs_that_go_on_from_one_another_make_no_pair(tmp_path: Path) -> None:
+    write_sweep(tmp_path, [Spec(), DDP])
+    for sides, said in (("*", ["200 steps"] * 2), ("*-ddp-*", ["200 steps", "400 steps"])):
+        edit_ranks(tmp_path, lambda r, now=said[-1]: r["missing"].update({FRESH_START: now}), sides)
+        found = analyse(load_sweep(tmp_path))
+        assert bool(found.pairs) is (len(set(said)) == 1)
+    (refused,) = found.refused
+    assert refused.reason.startswith("runs go on from one another: of ")
+
+
+def test_a_script_whose_baseline_failed_is_told_why(tmp_path: Path) -> None:
+    asked = {"script": {"command": ["train.py"]}, "batch_size": 1}
+    lost = replace(Spec(), config=asked, outcome="failed")
+    write_sweep(tmp_path, [lost, replace(DDP, config=asked)])
+    (refused,) = analyse(load_sweep(tmp_path)).refused
+    assert "has no run: " in refused.reason
 
 
 def test_a_round_that_lost_a_half_is_no_pair_and_is_made_up_for(tmp_path: Path) -> None:

@@ -246,9 +246,7 @@ def test_what_ends_a_loop_early_is_its_reason_and_comes_through(
     assert cell.is_done() == (said is None), "it left in order"
 
 
-def test_what_cannot_be_told_is_a_reason_and_never_ends_the_training(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_without_tensors_is_timed_and_nobody_counts_its_samples(tmp_path: Path) -> None:
     model, done = Net(), 0
     model.forward = int  # type: ignore[assignment]
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
@@ -256,7 +254,11 @@ def test_what_cannot_be_told_is_a_reason_and_never_ends_the_training(
         for done in map(model, m(range(30))):  # noqa: B007 - no tensors
             optimizer.step()
     assert (done, active()) == (29, None)
-    assert "no result: rank 0: scalewise.monitor: found no tensor" in capsys.readouterr().err
+    result = cells(tmp_path / "records")[0].load_result()
+    assert "samples of 30 of 30 steps" in result.ranks[0].missing[UNCOUNTED]
+    assert result.global_batch_size is None
+    with pytest.warns(UserWarning, match="found no `with"):
+        scalewise.monitor(model, optimizer).log("loss", 1.0)
 
 
 @pytest.mark.parametrize(("told", "is_counted"), [(60, True), (57, True), (40, False)])

@@ -10,7 +10,7 @@ import pytest
 from fakes.kept_sweep import RESULTS, analysis_of, kept
 from fakes.recorded import DDP, STEADY_3, Spec, repeats, write_sweep
 from scalewise.analysis import Analysis, analyse, load_sweep
-from scalewise.report import build, report_sections
+from scalewise.report import build, builder, report_sections
 from scalewise.report.builder import front_page
 from scalewise.report.sections import Section, markdown
 
@@ -55,6 +55,15 @@ def test_a_matrix_of_two_models_is_told_in_few_words(name: str) -> None:
     found = analysis_of(kept(name))
     text = page_of(front_page(found))
     assert len(text.split()) < MOST_WORDS < len(page_of(report_sections(found)).split())
+
+
+def test_a_search_shows_neither_verdicts_nor_the_studys_labels(
+    analysis: Analysis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(builder, "searched", lambda _: True)
+    (speed,) = (one for one in front_page(analysis) if one.title == "Speed")
+    keys = {column.key for column in speed.table("scaling").columns}
+    assert "efficiency_ratio" in keys and not keys & {"verdict", "seed_label"}
 
 
 def test_every_anchor_is_a_heading(analysis: Analysis) -> None:

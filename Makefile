@@ -69,14 +69,13 @@ $(DEV): pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) -e '.[dev]'
 	@touch $(STAMP) $@
 
-# The tests of a file share what it has composed and analysed. Integration tests wait for what they
-# started for a quarter of their time: three keep two cores busy.
+# Integration tests wait for what they started for a quarter of their time: three keep two cores busy.
 test: $(DEV) ## Run every test
-	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile
+	$(BIN)/python -m pytest tests/unit -n 2
 	$(BIN)/python -m pytest tests/integration -n 3 --dist loadfile --durations=15 -m 'not cluster'
 
 test-fast: $(DEV) ## Run the unit tests
-	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile
+	$(BIN)/python -m pytest tests/unit -n 2
 
 OLDEST := .venv-oldest
 OLDEST_TESTS := tests/unit/config tests/unit/records tests/unit/train

@@ -207,31 +207,31 @@ def _pair(multi: Configuration, singles: Sequence[Configuration]) -> Pair | Refu
     if differing := _find_differences(single, multi):
         baseline = next((s for s in singles if not s.runs and _same_request(s, multi)), None)
         if baseline is not None:
-            why = baseline.cells[-1].ending.message
-            return Refused(multi, f"its single-device baseline {baseline.label} has no run: {why}")
+            reason = baseline.cells[-1].ending.message
+            said = f"its single-device baseline {baseline.label} has no run: {reason}"
+            return Refused(multi, said)
         words = "; ".join(map(str, differing[:4]))
         more = f" and {len(differing) - 4} more" if len(differing) > 4 else ""
         return Refused(multi, f"its baseline {single.label} differs in {words}{more}", differing)
     for side in (multi, single):
         if side.set_aside and len(side.runs) < MIN_RUNS:
             remedies = " and ".join(dict.fromkeys(one.remedy for one in side.set_aside))
-            why = "; ".join(f"{one.cell.planned.name} {one.reason}" for one in side.set_aside)
+            names = "; ".join(f"{one.cell.planned.name} {one.reason}" for one in side.set_aside)
             more = f"run {VERDICT_RUNS - len(side.runs)} more {remedies}"
-            return Refused(multi, f"{count_set_aside(side)}: {more}. {why}")
+            return Refused(multi, f"{count_set_aside(side)}: {more}. {names}")
     runs = (*single.runs, *multi.runs)
     before = [(run.cell.planned.name, run.ranks[0].missing.get(FRESH_START)) for run in runs]
     if len({why for _, why in before}) > 1:
         said = next(f"{name} {why}" for name, why in before if why)
         return Refused(multi, f"runs go on from one another: of {said}")
     for side in (multi, single):
-        if side.uncounted:
-            ms = " and ".join(estimate(one.estimate("step_time_ms")) for one in (multi, single))
-            return Refused(
-                multi, f"no samples/s of {side.label}: {side.uncounted}. Steps took {ms} ms"
-            )
+        if why := side.uncounted:
+            each = ((estimate(c.estimate("step_time_ms")), c.device_words) for c in (single, multi))
+            took = " and ".join(f"{ms} ms on {devices}" for ms, devices in each)
+            return Refused(multi, f"no samples/s of {side.label}: {why}. Steps took {took}")
         if not side.values("global_samples_per_s"):
-            why = side.runs[0].missing.get("throughput", "not measured")
-            return Refused(multi, f"no throughput of {side.label}: {why}")
+            reason = side.runs[0].missing.get("throughput", "not measured")
+            return Refused(multi, f"no throughput of {side.label}: {reason}")
     speedup = rate_ratio(multi, single)
     judgement = judge_config(multi, speedup, round_s(multi, single))
     devices, invalid = multi.runs[0].world_size, multi.invalid

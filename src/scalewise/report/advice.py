@@ -78,7 +78,7 @@ def advise(analysis: Analysis, samples: int | None) -> list[Section]:
         none = "; ".join(["none", *_damaged(analysis)])
         found = f"an invalid one: {singles[0].invalid[0].text}" if singles else none
         uncounted = (c.uncounted for c in analysis.measured if c.devices == 1)
-        found = next((f"one as {why}" for why in uncounted if why), found)
+        found = next((f"one without samples/s: {why}" for why in uncounted if why), found)
         allowed = "; ".join(["a sweep with one that was timed", *to_mend(analysis)]).rstrip(".")
         raise ConfigError(f"single-device cell: found {found}; allowed: {allowed}")
     workloads = dict.fromkeys(c.workload for c in sound)

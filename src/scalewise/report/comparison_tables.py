@@ -105,7 +105,8 @@ def _ratio_lines(comparison: Comparison) -> list[str]:
     declared = "what differs" if comparison.chosen else "what may differ"
     said = [f"global samples/s of {b} over {a}; {declared}: {found or 'nothing on record'}"]
     if comparison.chosen and not comparison.matches:
-        said = ["no ratio: what differs is more than any --factor frees"]
+        differs = any(one.differing for one in comparison.unmatched)
+        said = ["no ratio: what differs is more than any --factor frees" if differs else "no ratio"]
     links = dict.fromkeys(match.links for match in comparison.matches if match.links)
     said += [f"{a}: {x}; {b}: {y}" for x, y in links if "link" in found.split(",")]
     said += _changes(comparison)

@@ -321,7 +321,7 @@ def test_of_steps_that_count_as_samples_no_rate_is_told(tmp_path: Path) -> None:
     first = answers(found).texts[0]
     assert estimate(one.estimate("step_time_ms")) + " ms a step" in first
     assert "samples/s" not in first
-    with pytest.raises(ConfigError, match="found one as within a graph"):
+    with pytest.raises(ConfigError, match="found one without samples/s: within a graph"):
         advise(found, None)
 
 

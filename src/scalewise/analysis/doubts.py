@@ -20,7 +20,7 @@ from scalewise.analysis.step_parts import long_step_figures
 from scalewise.analysis.steps import pipeline_of
 from scalewise.analysis.validity import check_published, untrained_steps
 from scalewise.analysis.verdict import LINEAR_UP_TO, outliers, stability_warning
-from scalewise.records import BACKWARD_LOSS, UNCOUNTED, advice
+from scalewise.records import BACKWARD_LOSS, advice
 
 Budgets = Mapping[str, LossBudget]
 """``config_id`` to where its time goes; absent where no run of it was timed."""
@@ -244,5 +244,5 @@ def _fed_at_last_loss(run: Run) -> int | None:
     if run.loss:
         return run.loss.samples[-1]
     logs = any(BACKWARD_LOSS in rank.metrics for rank in run.ranks)
-    counted = logs and not any(UNCOUNTED in rank.missing for rank in run.ranks)
+    counted = logs and all(rank.is_counted for rank in run.ranks)
     return sum(rank.samples_fed for rank in run.ranks) if counted else None

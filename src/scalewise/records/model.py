@@ -271,6 +271,11 @@ class RankSummary:
     callbacks_ms_per_step: Mapping[str, NonNegativeFloat] = field(default_factory=dict)
     """Mean ms that callbacks took of a timed step, by class; empty where none acted."""
 
+    @property
+    def is_counted(self) -> bool:
+        """Whether it saw the samples of its steps."""
+        return UNCOUNTED not in self.missing
+
 
 def sum_over_shards(fed: Sequence[int], data_shards: Sequence[int] | None) -> int:
     """Samples fed by all ranks, those of ranks that share a part of the data once."""
@@ -295,7 +300,7 @@ def batch_sizes_of(ranks: Sequence[RankSummary]) -> tuple[int, int] | None:
     None where a rank recorded no step or could not count samples. A user's LightningDataModule
     decides on its own.
     """
-    fed = [0 if UNCOUNTED in one.missing else one.largest_step_samples or 0 for one in ranks]
+    fed = [one.largest_step_samples or 0 if one.is_counted else 0 for one in ranks]
     return (max(fed), sum_over_shards(fed, data_shards_of(ranks))) if all(fed) else None
 
 

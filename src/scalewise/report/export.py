@@ -41,7 +41,6 @@ from scalewise.analysis import (
 from scalewise.records import (
     STEP_DTYPE,
     TIMELINE_COLUMNS,
-    UNCOUNTED,
     DeviceSample,
     StepSeries,
     timeline_rows,
@@ -346,7 +345,7 @@ def _rank_steps(cell: CellRecords, series: StepSeries) -> pd.DataFrame:
     device_ms = rows["device_step_ms"]
     step_ms = np.where(np.isnan(device_ms), rows["host_step_ms"], device_ms)
     ranks = cell.result.ranks if cell.result else ()
-    counted = not any(one.rank == series.rank and UNCOUNTED in one.missing for one in ranks)
+    counted = all(one.is_counted for one in ranks if one.rank == series.rank)
     samples = rows["samples"] if counted else np.full(len(rows), np.nan)
     return pd.DataFrame({
         "cell": pd.Categorical([cell.planned.name] * len(rows)),

@@ -17,7 +17,6 @@ from urllib.parse import urlparse
 from scalewise.analysis import rehearsed_kind, swept_words
 from scalewise.config import TrackingConfig
 from scalewise.records import (
-    UNCOUNTED,
     Alert,
     CellFolder,
     CellResult,
@@ -243,7 +242,7 @@ def run_summary(
     """How the try ended, from its records and the throughput of its timed steps."""
     values: dict[str, float] = {}
     ranks = attempt.result.ranks if attempt.result is not None else ()
-    if global_samples_per_s is not None and not any(UNCOUNTED in one.missing for one in ranks):
+    if global_samples_per_s is not None and all(one.is_counted for one in ranks):
         values["summary/global_samples_per_s"] = global_samples_per_s
     outcome: dict[str, Any] = {"state": "incomplete"}
     used: dict[str, Any] = {}

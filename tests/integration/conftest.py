@@ -12,7 +12,7 @@ from fakes.train_command import ROOT, Train, copy_own_code, end, make_train
 
 @pytest.fixture(autouse=True, scope="session")
 def own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Each worker leases devices, elects samplers and keeps trackers' records for itself."""
+    """Each worker leases devices and keeps trackers' records for itself."""
     with pytest.MonkeyPatch.context() as environment:
         for name in ("SCALEWISE_RUNTIME_DIR", "TRACKIO_DIR"):
             environment.setenv(name, str(tmp_path_factory.mktemp(name.lower())))

@@ -1,8 +1,8 @@
 """The thread that samples the devices of a cell while it runs.
 
-In a local sweep the thread is the sweep's own, on a cluster that of each node's supervisor, under
-``Monitor`` that of local rank 0. Cells lease their GPUs, so that no GPU is read for two of them. On
-a host without GPUs the ranks' processes are sampled.
+It is a thread of the cell's supervisor (on a cluster one on each node), under ``Monitor`` of local
+rank 0. Cells lease their GPUs, so that no GPU is read for two of them. On a host without GPUs the
+ranks' processes are sampled.
 """
 
 from __future__ import annotations
@@ -25,11 +25,6 @@ if TYPE_CHECKING:
     from scalewise.gpu.export import StatsLog
 
 _STOP_TIMEOUT_S = 10.0
-_START_POLL_S = 0.1
-"""How often it is asked whether the ranks have started."""
-
-Pids = Callable[[], Mapping[int, int] | None]
-"""Ranks to process ids, of those that live; None until the ranks have started."""
 
 
 class DeviceSampler:
@@ -39,15 +34,15 @@ class DeviceSampler:
         self,
         folder: CellFolder,
         gpus: Mapping[str, int | None],
-        pids: Pids,
+        pids: Callable[[], Mapping[int, int]],
         interval_s: float = 1.0,
         stats: Path | None = None,
     ) -> None:
         """``gpus`` maps UUIDs to the rank that uses each; empty on a CPU host.
 
-        The record begins when ``pids`` knows the ranks. Without GPUs it is asked again at each
-        sample, because ranks start late. ``stats`` and its ``_multi_gpu`` get the samples of GPUs
-        in the earlier monitor's formats too.
+        ``pids`` tells each living rank's process id. Without GPUs it is asked at each sample,
+        because ranks start late. ``stats`` and its ``_multi_gpu`` get the samples of GPUs in the
+        earlier monitor's formats too.
         """
         self._gpus = dict(gpus)
         self._pids = pids
@@ -78,9 +73,6 @@ class DeviceSampler:
 
     def _run(self) -> None:
         try:
-            while self._pids() is None:
-                if self._stop.wait(_START_POLL_S):
-                    return
             with contextlib.closing(self._open()) as reader:
                 self._sample(reader)
         except Exception as error:  # the border to the training, which must not end with it
@@ -100,7 +92,7 @@ class DeviceSampler:
             self._recorder.begin("process", ())
             if why:
                 self._recorder.note(why)
-            return ProcessReader(lambda: self._pids() or {})
+            return ProcessReader(self._pids)
         devices = [d.as_sampled(self._gpus[uuid]) for uuid, d in reader.devices.items()]
         self._recorder.begin("nvml", devices)
         for uuid in self._gpus.keys() - reader.devices.keys():

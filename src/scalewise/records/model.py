@@ -308,13 +308,12 @@ def batch_sizes_of(ranks: Sequence[RankSummary]) -> tuple[int, int] | None:
 class RunningAttempt:
     """A try under way. Its file is touched every second or so while its supervisor lives."""
 
+    GONE: ClassVar[frozenset[str]] = frozenset({"pids"})
     number: PositiveInt
     """Counted from 1."""
     started_at: UnixTime
     devices: tuple[DeviceInfo, ...]
     """One a rank."""
-    pids: tuple[int, ...] = ()
-    """Process ids of the ranks, where the sweep's own process samples them."""
 
 
 State = Literal["done", "running", "failed", "skipped", "interrupted", "waiting"]

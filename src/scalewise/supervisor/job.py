@@ -85,7 +85,7 @@ class Settings:
     grace_s: float
     wrap: str | None
     sample_every_s: float | None
-    """Seconds between two samples of the devices; None where the sweep's process takes them."""
+    """Seconds between two samples of the devices; None for no samples."""
     seed_format: bool
     """Whether they are written in the earlier GPU monitor's formats too."""
     memory_advice: str

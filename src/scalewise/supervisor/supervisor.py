@@ -14,9 +14,9 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Collection, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from scalewise.host import (
     STACKS_SIGNAL,
@@ -39,10 +39,6 @@ from scalewise.supervisor.failures import (
 )
 from scalewise.supervisor.job import Job, Settings, Wakeup, from_line, read_line, to_line
 from scalewise.supervisor.ranks import Ranks, Starter, spawn
-
-if TYPE_CHECKING:
-    from scalewise.gpu import DeviceSampler
-
 
 _POLL_S = 1.0
 _LEAVES_WITHIN_S = 3.0
@@ -114,8 +110,7 @@ class Supervisor:
         asked = asked_for_torchrun(self.folder) if self.job.settings.script else False
         ranks = Ranks(self.job, self.folder, self.starter, self.locks, asked)
         ranks.start()
-        sampler = self._start_sampling(ranks)
-        try:
+        with self._sampling(ranks):
             ending = self._watch(ranks)
             if self.job.settings.script:
                 ending = name_script_end(ending, self.job, self.folder, ranks)
@@ -125,36 +120,28 @@ class Supervisor:
                 time.sleep(0.5)
             grace_s = 0.5 if ending.outcome == "done" else self.job.settings.grace_s
             left = end_descendants(grace_s)
-        finally:
-            if sampler is not None:
-                sampler.stop()
         if left and ending.outcome == "done":
             return Ending("failed", "exit", f"processes {left} could not be ended")
         return ending
 
-    def _start_sampling(self, ranks: Ranks) -> DeviceSampler | None:
-        """Sample the devices, or tell the sweep's process of the ranks: then it does."""
+    def _sampling(self, ranks: Ranks) -> AbstractContextManager[object]:
+        """Samples the cell's devices on this host, where it wants samples."""
         interval_s = self.job.settings.sample_every_s
         if interval_s is None:
-            if self.is_first:  # running.json is of its try, and its sweep is on no further host
-                one, pids = self.this_try, tuple(process.pid for process in ranks.processes)
-                running = RunningAttempt(one.number, one.started_at, self.job.slots, pids)
-                self.folder.save_running(running)
-            return None
+            return nullcontext()
+        # The ranks have started by now, and import much more.
         from scalewise.gpu import DeviceSampler, stats_path
 
         first = self.job.first_rank
         stats = stats_path(self.folder, host_id() if first else None)
         gpus = {slot.uuid: rank for rank, slot in enumerate(self.job.slots, first) if slot.uuid}
-        sampler = DeviceSampler(
+        return DeviceSampler(
             self.folder,
             gpus,
             ranks.trainers,
             interval_s,
             stats if self.job.settings.seed_format else None,
         )
-        sampler.start()
-        return sampler
 
     def _watch(self, ranks: Ranks) -> Ending:
         settings = self.job.settings

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import psutil
 
-from scalewise.gpu import DeviceSampler, Host, Hosts, Lease, Leases, Occupancy, units
+from scalewise.gpu import Host, Hosts, Lease, Leases, Occupancy, units
 from scalewise.host import end_orphans, wrap_command
 from scalewise.records import CellFolder, DeviceInfo, Ending, RecordError, SweepFolder
 from scalewise.supervisor import Origin
@@ -26,7 +26,7 @@ from scalewise.sweep.executor import Executor, LauncherConfig, QueuedCell, Runni
 from scalewise.sweep.fork_server import NotWarmError, WarmServer, cell_hindrance
 from scalewise.sweep.plan import Cell
 from scalewise.sweep.preflight import devices_for, explain_differences
-from scalewise.sweep.running_cells import SupervisorProcess, job_of, start_sampler, start_supervisor
+from scalewise.sweep.running_cells import SupervisorProcess, job_of, start_supervisor
 from scalewise.sweep.status_view import duration
 from scalewise.train import is_ours
 
@@ -40,12 +40,11 @@ _SETTLING_POLL_S = 0.1
 class LocalCell(RunningCell):
     lease: Lease
     supervisor: SupervisorProcess
-    sampler: DeviceSampler | None
 
     def take_ending(self) -> Ending:
         """Read how it ended from a supervisor that has answered or died, and clean up."""
         ending = replace(self.supervisor.ending(), elapsed_s=self.age_s)
-        self.clean_up()
+        end_orphans(self.supervisor.process.pid)
         return ending
 
     def end(self, deadline: float) -> None:
@@ -56,13 +55,7 @@ class LocalCell(RunningCell):
         except (subprocess.TimeoutExpired, psutil.TimeoutExpired):
             process.kill()
             process.wait()
-        self.clean_up()
-
-    def clean_up(self) -> None:
-        """Kill the processes that remain in the cell's session, and stop its sampler."""
         end_orphans(self.supervisor.process.pid)
-        if self.sampler is not None:
-            self.sampler.stop()
 
 
 @dataclass(frozen=True)
@@ -156,13 +149,9 @@ class LocalExecutor(Executor[LocalCell]):
             self._settling |= ending is None and self._leases.foreign_settles
             return ending
         self._device_wait.end()
-        # The sampler starts first, to tell this try's ranks from an earlier one's.
-        sampler = start_sampler(queued.cell.request.cell, folder, lease.slots)
         leased = time.monotonic()  # the first of a round waits for imports
         supervisor = self.start_supervisor(queued, folder, lease)
-        running = LocalCell(
-            queued.cell, folder, queued.demand, lease, supervisor, sampler, started=leased
-        )
+        running = LocalCell(queued.cell, folder, queued.demand, lease, supervisor, started=leased)
         assert running.supervisor.process.stdout is not None
         self._selector.register(running.supervisor.process.stdout, selectors.EVENT_READ, running)
         return running
@@ -181,7 +170,6 @@ class LocalExecutor(Executor[LocalCell]):
             queued.demand.host,
             lease.slots,
             origin,
-            samples_devices=False,  # this process samples them
         )
         if self._not_forked is None:
             try:

@@ -6,13 +6,10 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from scalewise.config import CellConfig, ConfigError, rehearsed
-from scalewise.gpu import DeviceSampler, Host, stats_path
-from scalewise.host import find_below, worker_command
+from scalewise.gpu import Host
 from scalewise.records import (
     CellFolder,
     CellResult,
@@ -87,61 +84,17 @@ def job_of(
     host: Host,
     slots: tuple[DeviceInfo, ...],
     origin: Origin,
-    samples_devices: bool = True,
 ) -> Job:
     """The job of the supervisor that runs a cell, or its share of one, on ``slots`` of ``host``."""
-    settings = settings_of(cell, world_size)
     return Job(
         folder=str(folder.path.resolve()),
         cell=planned,
-        settings=settings if samples_devices else replace(settings, sample_every_s=None),
+        settings=settings_of(cell, world_size),
         slots=slots,
         origin=origin,
         driver=host.driver,
         topology=host.topology,
     )
-
-
-def start_sampler(
-    config: CellConfig, folder: CellFolder, slots: Sequence[DeviceInfo]
-) -> DeviceSampler | None:
-    """Sample the devices of a cell in this process; None where the cell wants no samples.
-
-    Call it before the cell's supervisor starts, to tell its ranks from an earlier try's. When
-    this process dies, its supervisors end their cells: nobody has to take over.
-    """
-    if config.sample_every_s is None:
-        return None
-    sampler = DeviceSampler(
-        folder,
-        {slot.uuid: rank for rank, slot in enumerate(slots) if slot.uuid},
-        _trainers_of(folder, is_wrapped=config.sweep.wrap is not None),
-        config.sample_every_s,
-        stats_path(folder) if config.monitor.seed_format else None,
-    )
-    sampler.start()
-    return sampler
-
-
-def _trainers_of(folder: CellFolder, *, is_wrapped: bool) -> Callable[[], Mapping[int, int] | None]:
-    """Ranks to the processes that train, as the supervisor of the try to come names them."""
-    before = folder.find_running_attempt()
-    started: tuple[int, ...] = ()
-    own = worker_command(str(folder.path.resolve()))
-
-    def trainers() -> dict[int, int] | None:
-        nonlocal started
-        if not started:
-            running = folder.find_running_attempt()
-            if running is None or running == before or not running.pids:
-                return None
-            started = running.pids
-        if not is_wrapped:
-            return dict(enumerate(started))
-        found = ((rank, find_below(pid, own)) for rank, pid in enumerate(started))
-        return {rank: pid for rank, pid in found if pid is not None}
-
-    return trainers
 
 
 def throughput_of(folder: CellFolder, result: CellResult) -> float | None:

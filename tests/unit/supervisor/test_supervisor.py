@@ -2,6 +2,8 @@
 
 import os
 import signal
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,8 +11,18 @@ from typing import Any, Literal, cast
 
 import pytest
 
+from fakes.nvml.fixture import fake_nvml as fake_nvml
+from fakes.nvml.scenario import Scenario, gpu_uuid
 from fakes.settings import SETTINGS, SLOT, job_in
-from scalewise.records import CellFolder, Ending, HeartbeatWriter, RunningAttempt
+from scalewise.host import host_id
+from scalewise.records import (
+    CellFolder,
+    DeviceInfo,
+    Ending,
+    HeartbeatWriter,
+    RunningAttempt,
+    read_device_series,
+)
 from scalewise.supervisor import Nodes, Retries, Settings, announce, meet, ranks
 from scalewise.supervisor import supervisor as supervisor_module
 from scalewise.supervisor.attempt import conclude
@@ -116,23 +128,28 @@ def test_a_cell_whose_processes_live_on_is_not_done(
 
 
 @pytest.mark.parametrize(
-    ("nodes", "every_s", "pids"),
-    [(None, None, (7,)), (None, 1.0, ()), (Nodes(1, 2, "node0", 4000), None, ())],
+    ("nodes", "every_s", "rank"),
+    [(None, None, None), (None, 0.1, 0), (Nodes(1, 2, "node0", 4000), 0.1, 1)],
 )
-def test_whoever_samples_knows_the_ranks(
-    tmp_path: Path, nodes: Nodes | None, every_s: float | None, pids: tuple[int, ...]
-) -> None:
-    """The sweep's process samples, unless the job asks the supervisor to; no further host's."""
-    one = supervised(tmp_path, replace(SETTINGS, sample_every_s=every_s))
-    one.job = replace(one.job, nodes=nodes)
-    one.folder.save_running(RunningAttempt(1, 1.0, (SLOT,)))
-    ranks = SimpleNamespace(processes=[SimpleNamespace(pid=7)], trainers=dict)
-    sampler = one._start_sampling(cast(Any, ranks))
-    if sampler is not None:
-        sampler.stop()
-    running = one.folder.find_running_attempt()
-    assert running is not None and running.pids == pids
-    assert len(one.folder.device_series_paths()) == (every_s is not None)
+def test_the_devices_of_this_hosts_ranks_are_sampled_where_the_cell_wants_it(
+    tmp_path: Path, fake_nvml: Callable[[Scenario], Path], nodes: Nodes | None,
+    every_s: float | None, rank: int | None,
+) -> None:  # fmt: skip
+    fake_nvml(Scenario().h200(2))
+    one = supervised(tmp_path, replace(SETTINGS, sample_every_s=every_s, seed_format=True))
+    slot = DeviceInfo("cuda", "NVIDIA H200", gpu_uuid(1), 1)
+    one.job = replace(one.job, nodes=nodes, slots=(slot,))
+    ranks: Any = SimpleNamespace(trainers=dict)
+    with one._sampling(ranks):
+        time.sleep(0.15)
+    series = [read_device_series(path) for path in one.folder.device_series_paths()]
+    told = [[(d.id, d.rank) for d in each.devices] for each in series]
+    assert told == ([] if rank is None else [[(gpu_uuid(1), rank)]])
+    assert all(len(each.times) >= 2 for each in series), "from its start to its end"
+    stats = {
+        f"gpu_stats_cell{f'_{host_id()}' if rank else ''}{of}.json" for of in ("", "_multi_gpu")
+    }
+    assert {path.name for path in one.folder.path.glob("gpu_stats*")} == (stats if told else set())
 
 
 def failed(cause: Any, at: float, rank: int | None = 0) -> Ending:

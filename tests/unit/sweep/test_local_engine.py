@@ -1,6 +1,5 @@
 """Retries and budgets in the engine of this host, with supervisors that only answer."""
 
-import os
 import subprocess
 import time
 from collections.abc import Sequence
@@ -13,7 +12,6 @@ from rich.console import Console
 
 from fakes.requests import asked
 from fakes.settings import job_in
-from fakes.train_command import wait_for
 from scalewise.gpu import Host, Lease, Leases, Occupancy
 from scalewise.records import (
     Cause,
@@ -23,11 +21,9 @@ from scalewise.records import (
     DeviceSample,
     Ending,
     RunningAttempt,
-    read_device_series,
 )
 from scalewise.supervisor import to_line
 from scalewise.sweep import (
-    Cell,
     Engine,
     LocalConfig,
     LocalExecutor,
@@ -37,7 +33,6 @@ from scalewise.sweep import (
     worker,
 )
 from scalewise.sweep.plan import Request, plan
-from scalewise.sweep.running_cells import start_sampler
 from scalewise.sweep.status_view import Display
 
 GPUS = tuple(DeviceInfo("cuda", "NVIDIA H200", f"GPU-{i}", i) for i in range(2))
@@ -194,43 +189,6 @@ def test_a_cell_that_has_ended_counts_although_nobody_can_be_told(
     with pytest.raises(BrokenPipeError):
         run(engine, monkeypatch, Supervisors([DONE]))
     assert engine.report.count("done") == 1
-
-
-# A sweep samples a cell's devices from the start of its ranks to its end.
-SLOT = DeviceInfo("cpu", "a processor")
-
-
-@pytest.fixture
-def cell() -> Cell:
-    typed = ["tracking=none", "monitor.interval_s=0.1"]
-    return plan([asked(*typed)], 0)[0]
-
-
-def test_the_ranks_of_this_try_are_sampled(cell: Cell, tmp_path: Path) -> None:
-    folder = CellFolder(tmp_path / "cell")
-    killed = RunningAttempt(1, 1.0, (SLOT,), (1,))
-    folder.save_running(killed)
-    sampler = start_sampler(cell.request.cell, folder, (SLOT,))
-    time.sleep(0.3)
-    assert folder.device_series_paths() == [], "what a killed try left is not ours"
-    folder.save_running(RunningAttempt(1, 2.0, (SLOT,)))
-    time.sleep(0.3)
-    assert folder.device_series_paths() == [], "its ranks have not started"
-    folder.save_running(RunningAttempt(1, 2.0, (SLOT,), (os.getpid(),)))
-    wait_for(folder.device_series_paths, "the series", 10)
-    time.sleep(0.3)
-    folder.clear_running()
-    sampler.stop()
-    (path,) = folder.device_series_paths()
-    series = read_device_series(path)
-    assert (series.source, [d.rank for d in series.devices]) == ("process", [0])
-    assert series.values("rank0", "memory_used_mib")[-1] is not None
-
-
-def test_a_cell_that_wants_no_samples_gets_no_sampler(tmp_path: Path) -> None:
-    typed = ["tracking=none", "monitor.devices=false"]
-    config = asked(*typed).cell
-    assert start_sampler(config, CellFolder(tmp_path / "cell"), (SLOT,)) is None
 
 
 @pytest.mark.parametrize("full", [False, True])

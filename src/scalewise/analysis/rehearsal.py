@@ -198,7 +198,7 @@ def regime(config: Configuration) -> Regime:
 
 _UNTOLD: Mapping[Regime, str] = {
     "CPU": "on CPUs a collective takes cores, which a rehearsal leaves idle",
-    "unknown": "nobody saw whether its GPU waits for the host: profile.anatomy=true",
+    "unknown": "nobody saw whether its GPU waits for the host: time 3 s of steps or more",
 }
 
 

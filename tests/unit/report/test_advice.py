@@ -102,7 +102,7 @@ def test_time_and_money_are_of_all_devices_measured_or_rehearsed() -> None:
     assert (one["hours"], one["usd"]) == (pytest.approx(708.5, abs=0.1), pytest.approx(3832, abs=1))
     assert (two["hours"], two["usd"]) == (pytest.approx(391.9, abs=0.1), pytest.approx(4238, abs=1))
     assert two["memory"] == "15.4 of 140"
-    (section,) = advised_kept("rehearsal/text_nvlink")
+    (section,) = advised_kept("rehearsal/sized_x4_nvlink")
     played, alone = option(section, "ddp x2, rehearsed over doctor"), option(section, "single x1")
     assert (played["basis"], played["verdict"]) == ("rehearsed", "likely pays")
     assert played["hours"] == pytest.approx(alone["hours"] / played["times"].value, rel=1e-3)
@@ -117,7 +117,7 @@ def test_without_a_price_there_is_no_cost_and_the_reason_is_said() -> None:
 
 @pytest.mark.parametrize("samples", [None, SAMPLES])
 @pytest.mark.parametrize(
-    "sweep", ["h200x2_gpt2", "cpu2_matrix", "rehearsal/gpt2_p2p_off", "rehearsal/text_nvlink"]
+    "sweep", ["h200x2_gpt2", "cpu2_matrix", "rehearsal/gpt2_p2p_off", "rehearsal/sized_x4_nvlink"]
 )
 def test_what_to_take_stands_in_four_lines_of_a_terminal(sweep: str, samples: int | None) -> None:
     for section in advised_kept(sweep, samples):

@@ -195,7 +195,7 @@ def busy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rehearsed(path: Path, runs: int) -> list[Section]:
     """One device, and a rehearsal of eight that takes as long for its share of the batch."""
-    link = {"name": "pcie", "ranks": 2, "points": [[1, 0.1], [2, 0.1]], "source": "a doctor"}
+    link = {"name": "pcie", "ranks": 2, "points": [[1, 0.1], [2**30, 10.0]], "source": "a doctor"}
     strategy = {"name": "ddp_rehearsed", "kind": "rehearsal", "ranks": 8, "link": link}
     quarter = {name: ms / 6 for name, ms in SINGLE_MS.items()}
     play = replace(

@@ -51,6 +51,6 @@ def test_a_folder_of_sweeps_is_read_as_they_are(
 
 
 def test_the_readme_shows_an_answer_of_a_kept_sweep() -> None:
-    found = analysis_of(kept("rehearsal/gpt2_p2p_off"))
-    (eight,) = (one for one in found.rehearsals if one.record.ranks == 8)
-    assert " ".join(str(eight).split()) in " ".join((ROOT / "README.md").read_text().split())
+    found = analysis_of(kept("rehearsal/gpt2_x4_weak_nvlink"))
+    (four,) = (one for one in found.rehearsals if one.record.ranks == 4)
+    assert " ".join(str(four).split()) in " ".join((ROOT / "README.md").read_text().split())

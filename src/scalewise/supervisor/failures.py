@@ -14,6 +14,7 @@ from scalewise.records import (
     Cause,
     CellFolder,
     Ending,
+    PlannedCell,
     RankSummary,
     SweepFolder,
     line_that_raised,
@@ -346,15 +347,22 @@ def _last_words(folder: CellFolder, rank: int) -> str:
     return f": {said[-1][:_QUOTED]!r}" if said else ""
 
 
-def asked_for_torchrun(folder: CellFolder) -> bool:
-    """Whether an earlier try of this sweep has shown that its script needs torchrun's variables.
+def asked_for_torchrun(folder: CellFolder, own: PlannedCell) -> bool:
+    """Whether an earlier try of this sweep has shown that the script needs torchrun's variables.
 
-    The first cell on one device that has ended tells: each start asks, of however many cells.
+    The first cell of the same script on one device that has ended tells: each start asks, of
+    however many cells.
     """
     for planned, cell in SweepFolder(folder.path.parent).cells():
-        if planned.devices == 1:
+        if planned.devices == 1 and _script_words(planned) == _script_words(own):
             if any(one.cause == "launcher" for one in cell.attempts()):
                 return True
             if cell.is_done(planned.cell_id):
                 return False
     return False
+
+
+def _script_words(planned: PlannedCell) -> set[str]:
+    """What was typed that names the script: a supervisor reads no configuration."""
+    keys = ("script.", "experiment=")
+    return {one for one in planned.overrides if one.lstrip("+").startswith(keys)}

@@ -107,7 +107,7 @@ class Supervisor:
     def _train(self) -> Ending:
         if self.job.nodes is None:  # else the hosts have agreed, and the folder is cleared
             self.folder.clear_attempt()
-        asked = asked_for_torchrun(self.folder) if self.job.settings.script else False
+        asked = bool(self.job.settings.script) and asked_for_torchrun(self.folder, self.job.cell)
         ranks = Ranks(self.job, self.folder, self.starter, self.locks, asked)
         ranks.start()
         with self._sampling(ranks):

@@ -320,10 +320,14 @@ def test_the_first_cell_on_one_device_tells_who_needs_torchrun(
 
     monkeypatch.setattr(CellFolder, "is_done", is_done)
     sweep = SweepFolder(script.path.parent)
-    assert not asked_for_torchrun(sweep.cell("wide"))
+    _, wide, _ = sweep.load_plan().cells
+    assert not asked_for_torchrun(script, wide)
     assert asked == ["mine"]
     sweep.cell("mine").save_attempt(replace(ENDED, cause="launcher"))
-    assert asked_for_torchrun(sweep.cell("wide"))
+    assert asked_for_torchrun(script, wide)
+    other = ("+script.command='python other.py'", "seed=1")
+    assert not asked_for_torchrun(script, replace(wide, overrides=other)), "another script"
+    assert asked_for_torchrun(script, replace(wide, overrides=("devices=2",)))
 
 
 def test_a_rank_that_has_ended_before_the_others_is_named(script: CellFolder) -> None:

@@ -1,7 +1,7 @@
 from .attempt import NodesApart as NodesApart
 from .attempt import announce as announce
 from .attempt import meet as meet
-from .failures import Retries as Retries
+from .failures import mendable as mendable
 from .job import CellFailed as CellFailed
 from .job import Job as Job
 from .job import Nodes as Nodes

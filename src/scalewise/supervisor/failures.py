@@ -244,22 +244,6 @@ def mendable(ending: Ending) -> str | None:
     return _MENDABLE.get(ending.cause)
 
 
-class Retries:
-    """How often each cell has been tried again by this sweep process."""
-
-    def __init__(self) -> None:
-        self._used: dict[str, int] = {}
-
-    def grant(self, name: str, ending: Ending, limit: int) -> str | None:
-        """Why the cell is to run again, counted as one retry; None if it has failed for good."""
-        used = self._used.get(name, 0)
-        reason = mendable(ending) if used < limit else None
-        if reason is None:
-            return None
-        self._used[name] = used + 1
-        return f"{reason}; retry {used + 1} of {limit}"
-
-
 # How the ranks of a script ended, which knows nothing of our records.
 
 _TORCHRUN = re.compile(r"\b(LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)\b")

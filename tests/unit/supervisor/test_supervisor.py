@@ -23,7 +23,7 @@ from scalewise.records import (
     RunningAttempt,
     read_device_series,
 )
-from scalewise.supervisor import Nodes, Retries, Settings, announce, meet, ranks
+from scalewise.supervisor import Nodes, Settings, announce, meet, ranks
 from scalewise.supervisor import supervisor as supervisor_module
 from scalewise.supervisor.attempt import conclude
 from scalewise.supervisor.failures import mendable, name_memory_kill
@@ -305,7 +305,7 @@ def test_the_kernels_killer_is_told_from_other_senders_of_sigkill(
     assert name_memory_kill(ending, before, now).cause == named
 
 
-# Which faults another try can mend, and how often one is tried.
+# Which faults another try can mend.
 FROM_OUTSIDE = ("supervisor_lost", "host", "peer", "port", "device_broken", "device_busy", "late")
 COMES_BACK = ("exception", "oom", "config", "disk", "hang", "timeout", "exit", "supervisor",
               "uneven_epochs")  # fmt: skip
@@ -325,13 +325,3 @@ COMES_BACK = ("exception", "oom", "config", "disk", "hang", "timeout", "exit", "
 )  # fmt: skip
 def test_only_what_came_from_outside_is_tried_again(changes: dict[str, Any], again: bool) -> None:
     assert (mendable(replace(FAILED, **changes)) is not None) is again
-
-
-def test_there_is_a_limit_and_every_cell_has_its_own() -> None:
-    retries, lost = Retries(), replace(FAILED, cause="signal", exit_code=-9)
-    assert retries.grant("one", lost, 2) == "ended from outside; retry 1 of 2"
-    assert retries.grant("one", lost, 2) == "ended from outside; retry 2 of 2"
-    assert retries.grant("one", lost, 2) is None
-    assert retries.grant("other", lost, 2) is not None
-    assert retries.grant("other", lost, 0) is None
-    assert retries.grant("other", FAILED, 9) is None

@@ -35,12 +35,12 @@ def _series(folder: CellFolder) -> DeviceSeries:
     return read_device_series(path)
 
 
-def _gpus(count: int) -> dict[str, int | None]:
+def _gpus(count: int) -> dict[str, int]:
     return {gpu_uuid(i): i for i in range(count)}
 
 
 def _sample(
-    tmp_path: Path, gpus: dict[str, int | None], seconds: float, pids: Pids = dict
+    tmp_path: Path, gpus: dict[str, int], seconds: float, pids: Pids = dict
 ) -> DeviceSeries:
     """A cell's series at 10 Hz."""
     folder = CellFolder(tmp_path / "cell")
@@ -58,7 +58,7 @@ def test_a_series_has_each_group_at_its_pace_and_what_happened(
     scenario.xid(2, 79, now + 0.3)  # another cell's GPU
     scenario.xid(0, 31, now + 0.3).xid(1, 79, now + 0.4).xid(1, 79, now + 0.5)
     fake_nvml(scenario)
-    gpus = {gpu_uuid(0): 0, gpu_uuid(1): 1, gpu_uuid(3): 2, "GPU-x": None}
+    gpus = {gpu_uuid(0): 0, gpu_uuid(1): 1, gpu_uuid(3): 2, "GPU-x": 3}
     series = _sample(tmp_path, gpus, 2.5)
 
     assert series.source == "nvml" and [d.id for d in series.devices] == list(gpus)[:3]
@@ -185,8 +185,7 @@ def test_an_error_in_the_thread_is_recorded_not_raised(tmp_path: Path) -> None:
     assert series.problems == ("sampling ended early: RuntimeError: no pids today",)
 
 
-def test_stop_before_start_and_twice_is_harmless(tmp_path: Path) -> None:
-    DeviceSampler(CellFolder(tmp_path), {}, dict).stop()
+def test_to_stop_twice_is_harmless(tmp_path: Path) -> None:
     with DeviceSampler(CellFolder(tmp_path), {}, dict) as sampler:
         sampler.stop()
     assert not any(t.name == "scalewise-sampler" for t in threading.enumerate())

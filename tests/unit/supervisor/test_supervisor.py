@@ -25,9 +25,9 @@ from scalewise.records import (
 )
 from scalewise.supervisor import Nodes, Settings, announce, meet, ranks
 from scalewise.supervisor import supervisor as supervisor_module
-from scalewise.supervisor.attempt import conclude
 from scalewise.supervisor.failures import mendable, name_memory_kill
 from scalewise.supervisor.job import Wakeup
+from scalewise.supervisor.others import conclude
 from scalewise.supervisor.ranks import Ranks, RankStart
 from scalewise.supervisor.supervisor import Liveness, Supervisor
 

@@ -23,7 +23,7 @@ from scalewise.records import (
     Ending,
     SampledDevice,
 )
-from scalewise.supervisor.attempt import foreign_processes
+from scalewise.supervisor.others import foreign_processes
 from scalewise.sweep.local_executor import DeviceWait
 
 GPUS = tuple(DeviceInfo("cuda", "a GPU", f"GPU-{i}", i) for i in range(2))

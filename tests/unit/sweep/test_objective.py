@@ -3,7 +3,7 @@
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 
 import pytest
 
@@ -12,7 +12,7 @@ from fakes.requests import asked
 from fakes.settings import SETTINGS, SLOT, job_in
 from scalewise.config.errors import failure_kind
 from scalewise.records import CellFolder, Ending, RankSummary, RehearsalRecord
-from scalewise.supervisor.attempt import Try
+from scalewise.supervisor.supervisor import Supervisor
 from scalewise.sweep import memory_advice, running_cells
 from scalewise.sweep.running_cells import measure_objective
 
@@ -28,10 +28,9 @@ def ended(tmp_path: Path, *summaries: RankSummary, batch: int | None = None) -> 
     folder = CellFolder(tmp_path / "sweep" / "cell")
     for one in summaries:
         folder.save_rank(replace(one, largest_step_samples=batch))
-    only = Try(
-        job_in(folder.path, devices=2), folder, 1, started_at=0.0, began_s=time.monotonic() - 70.0
-    )
-    assert only.record_result(lambda ranks: ()).outcome == "done"
+    one = Supervisor(job_in(folder.path, devices=2), cast(Any, None))
+    one.started_at, one.began_s = 0.0, time.monotonic() - 70.0
+    assert one.record_result().outcome == "done"
     return folder
 
 
@@ -129,9 +128,9 @@ def test_only_of_memory_that_ran_out_is_it_said(
     tmp_path: Path, cause: Literal["oom", "signal"], told: bool
 ) -> None:
     job = job_in(tmp_path, replace(SETTINGS, memory_advice="less of it"))
-    only = Try(job, CellFolder(tmp_path), 1, 0.0, 0.0)
-    outcome = only.record_failure(Ending("failed", cause, "rank 0 was ended", 0, -9))
-    (attempt,) = only.folder.attempts()
+    one = Supervisor(job, cast(Any, None))
+    outcome = one.record_failure(Ending("failed", cause, "rank 0 was ended", 0, -9))
+    (attempt,) = one.folder.attempts()
     assert attempt.message == outcome.message
     assert ("less of it" in attempt.message) is told
     assert (attempt.cause, attempt.rank) == (cause, 0)

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -183,12 +182,6 @@ def test_an_error_in_the_thread_is_recorded_not_raised(tmp_path: Path) -> None:
 
     series = _sample(tmp_path, {}, 0.1, broken)
     assert series.problems == ("sampling ended early: RuntimeError: no pids today",)
-
-
-def test_to_stop_twice_is_harmless(tmp_path: Path) -> None:
-    with DeviceSampler(CellFolder(tmp_path), {}, dict) as sampler:
-        sampler.stop()
-    assert not any(t.name == "scalewise-sampler" for t in threading.enumerate())
 
 
 def test_a_missed_beat_is_counted_and_lateness_does_not_add_up(

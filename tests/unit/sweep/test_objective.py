@@ -34,14 +34,12 @@ def ended(tmp_path: Path, *summaries: RankSummary, batch: int | None = None) -> 
     return folder
 
 
-def test_the_objective_is_of_all_ranks(tmp_path: Path) -> None:
+def test_the_objective_is_of_all_ranks_and_one_that_was_not_measured_is_said_once(
+    tmp_path: Path,
+) -> None:
     folder = ended(tmp_path, summary(0, 300, 2.0), summary(1, 100, 1.0))
     _, objective, _ = measure_objective(folder, "id", "train_loss", was_reported=False)
     assert objective == 1.75
-
-
-def test_an_objective_that_was_not_measured_is_said_once(tmp_path: Path) -> None:
-    folder = ended(tmp_path, summary(0, 300, 2.0), summary(1, 100, 1.0))
     ending, objective, _ = measure_objective(folder, "id", "f1", was_reported=False)
     assert (objective, "'f1'" in ending.message) == (None, True)
     ending, _, _ = measure_objective(folder, "id", "f1", was_reported=True)
@@ -63,12 +61,7 @@ def test_batch_sizes_are_those_that_were_fed_where_the_ranks_tell(
     folder = ended(tmp_path, summary(0, 300, 2.0), summary(1, 100, 1.0), batch=batch)
     result = folder.load_result()
     assert (result.per_device_batch_size, result.global_batch_size) == sizes
-
-
-def test_a_result_took_the_time_in_which_its_cell_ran(tmp_path: Path) -> None:
-    """From 1970 to now, if it went by the time of day."""
-    folder = ended(tmp_path, summary(0, 300, 2.0), summary(1, 100, 1.0))
-    assert folder.load_result().elapsed_s == pytest.approx(70, abs=10)
+    assert result.elapsed_s == pytest.approx(70, abs=10), "not by the time of day, from 1970 on"
 
 
 @pytest.mark.parametrize(("without", "told"), [(1, False), (0, True)])

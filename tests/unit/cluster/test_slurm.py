@@ -1,5 +1,6 @@
 """The demands of a cell on SLURM, and how SLURM's answers are read."""
 
+import os
 import subprocess
 import time
 from pathlib import Path
@@ -201,10 +202,11 @@ def test_a_job_that_sees_no_gpu_does_not_train_on_the_cpu(monkeypatch: pytest.Mo
         granted(cell, ClusterDemand(1, 1, 1, 1))
 
 
-def test_a_cpu_device_has_the_cores_that_were_asked_for() -> None:
+def test_a_cpu_device_has_the_cores_and_a_host_the_share_that_was_asked_for() -> None:
     cell: Any = SimpleNamespace(hardware=HardwareConfig("cpu", kind="cpu"))
-    (slot, *_) = granted(cell, ClusterDemand(1, 1, 0, 1)).slots
-    assert (slot.kind, len(slot.cores)) == ("cpu", 1)
+    devices = len(os.sched_getaffinity(0))
+    (slot, *others) = granted(cell, ClusterDemand(4 * devices, 4, 0, 1)).slots
+    assert (slot.kind, len(slot.cores), len(others)) == ("cpu", 1, devices - 1)
     with pytest.raises(HostMismatch, match="4000 were asked for"):
         granted(cell, ClusterDemand(4000, 1, 0, 1))
 

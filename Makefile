@@ -125,6 +125,8 @@ types: $(DEV)
 
 MATRIX_small := experiment=matrix_medium,matrix_gpt2_tiny strategy=single,ddp
 MATRIX_full := experiment=full_matrix
+unknown_matrix = $(error MATRIX: found '$(MATRIX)'; allowed: small, full)
+$(if $(MATRIX_$(MATRIX)),,$(if $(filter test-matrix test_matrix,$(MAKECMDGOALS)),$(unknown_matrix)))
 # Steps that warm up are not timed: a matrix needs more than the longest warm-up of its experiments.
 comma := ,
 MATRIX_FILES = $(patsubst %,conf/experiment/%.yaml,$(subst $(comma), ,\
@@ -133,7 +135,6 @@ LEAST_ITERS = $(shell sed -n 's/^warmup_steps: *\([0-9]*\).*/\1/p' $(MATRIX_FILE
 too_few = test "$(MAX_ITERS)" -ge $(LEAST_ITERS) 2>/dev/null || { echo "MAX_ITERS: found '$(MAX_ITERS)'; \
   allowed: $(LEAST_ITERS) or more (max_steps; the first $$(($(LEAST_ITERS) - 1)) warm up), or fewer with ARGS=warmup_steps=N" >&2; exit 2; }
 test-matrix: $(STAMP) ## Train a matrix and print the verdict (MATRIX=small|full MAX_ITERS=<more than its warm-up> TRACKER= GPU_MONITOR=y|n)
-	$(if $(MATRIX_$(MATRIX)),,@echo "MATRIX: found '$(MATRIX)'; allowed: small, full" >&2; exit 2)
 	$(if $(MAX_ITERS),$(if $(filter warmup_steps=%,$(ARGS)),,@$(too_few)))
 	$(BIN)/python train.py -m $(MATRIX_$(MATRIX)) $(OVERRIDES) $(if $(MAX_ITERS),repeats=3) $(ARGS); status=$$?; $(say_next); exit $$status
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -169,10 +168,7 @@ def granted(cell: CellConfig, wanted: ClusterDemand) -> Host:
     return host
 
 
-@contextmanager
-def leased(
-    host: Host, world_size: int, go_on: Callable[[], bool] = lambda: True
-) -> Iterator[Lease]:
+def leased(host: Host, world_size: int, go_on: Callable[[], bool] = lambda: True) -> Lease:
     """Devices that no other cell of this user on this host has.
 
     Raises :class:`HostMismatch` after a minute, or when ``go_on`` says that nobody waits.
@@ -187,10 +183,7 @@ def leased(
                 f"{world_size} devices were granted here, but {leases.holder} has them; end it"
             )
         time.sleep(_LOOK_S)
-    try:
-        yield lease
-    finally:
-        lease.release()
+    return lease
 
 
 def attempt_since(folder: CellFolder, first: int) -> Ending | None:

@@ -10,8 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -70,8 +69,7 @@ def examine(
     return replace(report, findings=tuple(advise(report)))
 
 
-@contextmanager
-def leased(slots: Sequence[DeviceInfo]) -> Iterator[Lease]:
+def leased(slots: Sequence[DeviceInfo]) -> Lease:
     """Keep other scalewise jobs off the devices; waits, as a sweep does, until none has one."""
     leases, said = Leases(), False
     while (lease := leases.try_lease(slots, len(slots))) is None:
@@ -79,10 +77,7 @@ def leased(slots: Sequence[DeviceInfo]) -> Iterator[Lease]:
             say(f"waiting: {leases.holder or 'another sweep'} holds this host's devices")
             said = True
         time.sleep(_POLL_S)
-    try:
-        yield lease
-    finally:
-        lease.release()
+    return lease
 
 
 def find_devices(devices: int | None, gpus: tuple[int | str, ...] | None) -> Host:

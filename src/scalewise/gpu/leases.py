@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 from scalewise.config import HardwareConfig, choose_gpus, cpu_devices, device_kind
 from scalewise.gpu.nvml import GpuDevice, Nvml, NvmlUnavailable, open_nvml
@@ -142,6 +143,12 @@ class Lease:
     def release(self) -> None:
         for lock in self.locks:
             lock.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
 
 
 class Leases:

@@ -33,7 +33,7 @@ class DeviceSampler:
     def __init__(
         self,
         folder: CellFolder,
-        gpus: Mapping[str, int | None],
+        gpus: Mapping[str, int],
         pids: Callable[[], Mapping[int, int]],
         interval_s: float = 1.0,
         stats: Path | None = None,
@@ -64,8 +64,6 @@ class DeviceSampler:
     def stop(self) -> None:
         """Take a last sample of every group and close the record. Returns within 10 s."""
         self._stop.set()
-        if self._thread.ident is None:
-            return
         self._thread.join(_STOP_TIMEOUT_S)
         if self._thread.is_alive():
             why = "a driver call hangs"

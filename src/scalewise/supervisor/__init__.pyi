@@ -1,7 +1,4 @@
-from .attempt import NodesApart as NodesApart
-from .attempt import announce as announce
-from .attempt import meet as meet
-from .failures import Retries as Retries
+from .failures import mendable as mendable
 from .job import CellFailed as CellFailed
 from .job import Job as Job
 from .job import Nodes as Nodes
@@ -10,6 +7,9 @@ from .job import Settings as Settings
 from .job import from_line as from_line
 from .job import supervisor_command as supervisor_command
 from .job import to_line as to_line
+from .others import NodesApart as NodesApart
+from .others import announce as announce
+from .others import meet as meet
 from .ranks import fork as fork
 from .ranks import redirect as redirect
 from .ranks import run_and_exit as run_and_exit

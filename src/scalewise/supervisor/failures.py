@@ -14,6 +14,7 @@ from scalewise.records import (
     Cause,
     CellFolder,
     Ending,
+    PlannedCell,
     RankSummary,
     SweepFolder,
     line_that_raised,
@@ -243,22 +244,6 @@ def mendable(ending: Ending) -> str | None:
     return _MENDABLE.get(ending.cause)
 
 
-class Retries:
-    """How often each cell has been tried again by this sweep process."""
-
-    def __init__(self) -> None:
-        self._used: dict[str, int] = {}
-
-    def grant(self, name: str, ending: Ending, limit: int) -> str | None:
-        """Why the cell is to run again, counted as one retry; None if it has failed for good."""
-        used = self._used.get(name, 0)
-        reason = mendable(ending) if used < limit else None
-        if reason is None:
-            return None
-        self._used[name] = used + 1
-        return f"{reason}; retry {used + 1} of {limit}"
-
-
 # How the ranks of a script ended, which knows nothing of our records.
 
 _TORCHRUN = re.compile(r"\b(LOCAL_RANK|RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT)\b")
@@ -346,15 +331,22 @@ def _last_words(folder: CellFolder, rank: int) -> str:
     return f": {said[-1][:_QUOTED]!r}" if said else ""
 
 
-def asked_for_torchrun(folder: CellFolder) -> bool:
-    """Whether an earlier try of this sweep has shown that its script needs torchrun's variables.
+def asked_for_torchrun(folder: CellFolder, own: PlannedCell) -> bool:
+    """Whether an earlier try of this sweep has shown that the script needs torchrun's variables.
 
-    The first cell on one device that has ended tells: each start asks, of however many cells.
+    The first cell of the same script on one device that has ended tells: each start asks, of
+    however many cells.
     """
     for planned, cell in SweepFolder(folder.path.parent).cells():
-        if planned.devices == 1:
+        if planned.devices == 1 and _script_words(planned) == _script_words(own):
             if any(one.cause == "launcher" for one in cell.attempts()):
                 return True
             if cell.is_done(planned.cell_id):
                 return False
     return False
+
+
+def _script_words(planned: PlannedCell) -> set[str]:
+    """What was typed that names the script: a supervisor reads no configuration."""
+    keys = ("script.", "experiment=")
+    return {one for one in planned.overrides if one.lstrip("+").startswith(keys)}

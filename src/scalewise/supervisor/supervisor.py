@@ -28,16 +28,27 @@ from scalewise.host import (
     kill,
     oom_kills,
 )
-from scalewise.records import CellFolder, Ending, RunningAttempt, load_or_none, read_heartbeat
-from scalewise.supervisor.attempt import Try, conclude, foreign_processes
+from scalewise.records import (
+    CellFolder,
+    CellResult,
+    Ending,
+    RecordError,
+    RunningAttempt,
+    batch_sizes_of,
+    line_that_raised,
+    load_or_none,
+    read_heartbeat,
+)
 from scalewise.supervisor.failures import (
     asked_for_torchrun,
     first_failure,
+    last_lines,
     name_absent,
     name_memory_kill,
     name_script_end,
 )
 from scalewise.supervisor.job import Job, Settings, Wakeup, from_line, read_line, to_line
+from scalewise.supervisor.others import conclude, foreign_processes
 from scalewise.supervisor.ranks import Ranks, Starter, spawn
 
 _POLL_S = 1.0
@@ -68,8 +79,8 @@ class Supervisor:
         self.locks = tuple(locks)
         self.folder = CellFolder(Path(job.folder))
         self.wakeup = wakeup
-        number = self.folder.next_attempt_number()
-        self.this_try = Try(job, self.folder, number, time.time(), time.monotonic())
+        self.number = self.folder.next_attempt_number()
+        self.started_at, self.began_s = time.time(), time.monotonic()
         self.liveness = Liveness(self.folder, job.settings)
         self.memory_kills = oom_kills()
         self.colocation = Colocation(str(self.folder.path.parent), job.cell.name)
@@ -78,16 +89,16 @@ class Supervisor:
         """Train the cell and record the result, or why there is none."""
         try:
             if self.is_first:
-                one = self.this_try
-                self.folder.save_running(RunningAttempt(one.number, one.started_at, self.job.slots))
+                running = RunningAttempt(self.number, self.started_at, self.job.slots)
+                self.folder.save_running(running)
             ending = self._train()
             if self.job.nodes is not None:
                 ending = conclude(self.folder, self.job.nodes, ending)
                 if not self.is_first:
-                    return replace(ending, number=self.this_try.number)
+                    return replace(ending, number=self.number)
             if ending.outcome == "done":
-                return self.this_try.record_result(self._co_tenants)
-            return self.this_try.record_failure(ending)
+                return self.record_result()
+            return self.record_failure(ending)
         except OSError as error:
             # A full disk takes neither result nor attempt; the sweep still hears of it.
             end_descendants(0.0)
@@ -107,7 +118,7 @@ class Supervisor:
     def _train(self) -> Ending:
         if self.job.nodes is None:  # else the hosts have agreed, and the folder is cleared
             self.folder.clear_attempt()
-        asked = asked_for_torchrun(self.folder) if self.job.settings.script else False
+        asked = bool(self.job.settings.script) and asked_for_torchrun(self.folder, self.job.cell)
         ranks = Ranks(self.job, self.folder, self.starter, self.locks, asked)
         ranks.start()
         with self._sampling(ranks):
@@ -182,6 +193,59 @@ class Supervisor:
         ending = first_failure(ranks, self.folder)
         ending = name_memory_kill(ending, self.memory_kills, oom_kills())
         return name_absent(ending, ranks, self.folder, limit_s, self.job.world_size)
+
+    def record_result(self) -> Ending:
+        """Every rank ended well: write ``result.json``, or the attempt if one left no summary."""
+        job, settings, world = self.job, self.job.settings, self.job.world_size
+        try:
+            summaries = tuple(self.folder.load_rank(rank) for rank in range(world))
+        except RecordError as error:
+            why = f"every rank exited with 0, but {error}"
+            return self.record_failure(Ending("failed", "exit", why, exit_code=0))
+        # What a script feeds is known from its ranks alone.
+        asked = None if settings.script else settings.batch_sizes
+        per_device_batch, global_batch = batch_sizes_of(summaries) or asked or (None, None)
+        self.folder.save_result(
+            CellResult(
+                cell_id=job.cell.cell_id,
+                config_id=job.cell.config_id,
+                name=job.cell.name,
+                repeat=job.cell.repeat,
+                attempt=self.number,
+                started_at=self.started_at,
+                finished_at=time.time(),
+                elapsed_s=time.monotonic() - self.began_s,
+                world_size=world,
+                strategy=settings.strategy,
+                scaling=settings.scaling,
+                global_batch_size=global_batch,
+                per_device_batch_size=per_device_batch,
+                co_tenants=self._co_tenants({summary.pid for summary in summaries}),
+                ranks=summaries,
+                models=1 if settings.one_model else world,
+            )
+        )
+        return Ending("done", number=self.number)
+
+    def record_failure(self, ending: Ending) -> Ending:
+        """Write the attempt: what failed, where, the rank's last lines."""
+        advice = self.job.settings.memory_advice if ending.cause == "oom" else ""
+        lines = last_lines(self.folder, ending.rank)
+        raised_at = ending.raised_at
+        if raised_at is None and ending.outcome == "failed" and ending.cause != "config":
+            raised_at = line_that_raised("\n".join(lines))
+        return self.folder.save_attempt(
+            replace(
+                ending,
+                message=f"{ending.message}; {advice}" if advice else ending.message,
+                raised_at=raised_at,
+                last_lines=lines,
+                number=self.number,
+                started_at=self.started_at,
+                finished_at=time.time(),
+                elapsed_s=time.monotonic() - self.began_s,
+            )
+        )
 
     def _co_tenants(self, ranks: Collection[int]) -> tuple[str, ...]:
         """Everyone who shared the host at any time; ``ranks`` are the cell's own process ids."""

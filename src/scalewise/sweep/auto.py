@@ -19,7 +19,7 @@ from scalewise.config import (
     HardwareConfig,
     as_rehearsal,
 )
-from scalewise.records import UNFINISHED, StrategyDecision, SweepFolder, save_record
+from scalewise.records import UNFINISHED, StrategyDecision, SweepFolder
 from scalewise.sweep.plan import Cell, Request, in_order, make_cell
 
 if TYPE_CHECKING:
@@ -253,37 +253,23 @@ def describe_rounds(cells: Sequence[Cell]) -> list[str]:
     return [f"until decided: {FEWEST_ADAPTIVE_REPEATS} to {most} runs each{limit}"]
 
 
-class Stages:
-    def __init__(self, folder: SweepFolder, note: Callable[[str], None]) -> None:
-        self._folder = folder
-        self._note = note
-        self._evidence: dict[str, StrategyDecision] = {}
-        """By the ``config_id`` of what was decided."""
-        self.chosen: dict[str, str] = {}
-        """``config_id`` of a request that was open to that of what is trained for it."""
+def decide(
+    folder: SweepFolder, asked: Iterable[Request], note: Callable[[str], None]
+) -> dict[str, tuple[Request, StrategyDecision]]:
+    """What is trained for those of ``asked`` that their records decide, and why, by ``config_id``.
 
-    def decide(self, asked: Iterable[Request]) -> list[Request]:
-        """Requests to train, for those of ``asked`` that their records decide."""
-        from scalewise.analysis import UndecidedError
+    ``note`` is told why, and of the others why not.
+    """
+    from scalewise.analysis import UndecidedError
 
-        trained, said = [], dict[str, None]()
-        for one in asked:
-            try:
-                decided, evidence = choose(self._folder, one)
-            except UndecidedError as reason:
-                said[f"not decided: {reason}"] = None
-                continue
+    decided, said = {}, dict[str, None]()
+    for one in asked:
+        try:
+            decided[one.config_id] = _, evidence = choose(folder, one)
+        except UndecidedError as reason:
+            said[f"not decided: {reason}"] = None
+        else:
             said |= dict.fromkeys(evidence.lines())
-            self.chosen[one.config_id] = decided.config_id
-            self._evidence[decided.config_id] = evidence
-            trained.append(decided)
-        for line in said:
-            self._note(f"strategy {line}")
-        return trained
-
-    def write_evidence(self, cell: Cell) -> None:
-        """Leave in a cell's folder why it is trained as it is; nothing where that was typed."""
-        path = self._folder.cell(cell.planned.name).path
-        evidence = self._evidence.get(cell.planned.config_id)
-        if evidence is not None:
-            save_record(path, evidence)
+    for line in said:
+        note(f"strategy {line}")
+    return decided

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import signal
 import time
+from collections import Counter
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,12 +19,19 @@ from typing import Any, Final
 from scalewise.config import ConfigError
 from scalewise.gpu import HostMismatch
 from scalewise.host import FileLock, Mirror, become_subreaper, plural
-from scalewise.records import Ending, RecordError, State, SweepFolder
-from scalewise.supervisor import Retries
+from scalewise.records import (
+    Ending,
+    RecordError,
+    State,
+    StrategyDecision,
+    SweepFolder,
+    save_record,
+)
+from scalewise.supervisor import mendable
 from scalewise.sweep.auto import (
-    Stages,
     adaptive_requests,
     budget_of_rounds,
+    decide,
     describe_rounds,
     next_rounds,
 )
@@ -105,12 +113,14 @@ class Engine:
         self._began_s = time.monotonic()
         self._waiting: list[QueuedCell] = []
         self._running: list[RunningCell] = []
-        self._stages = Stages(self.folder, display.note)
+        self._evidence: dict[str, StrategyDecision] = {}
+        """Why a strategy was chosen, by the ``config_id`` of what is trained."""
         self._status = StatusReader(folder, most_measured=0)
         self._changed: set[str] = set()
         """Ids of cells whose status may be another than when it was last shown."""
         self._durations = Durations()
-        self._retries = Retries()
+        self._retries = Counter[str]()
+        """How often this process has tried each cell again, by its name."""
         self._side_effects_told = False
 
     def run(self, cells: Sequence[Cell]) -> SweepReport:
@@ -192,7 +202,8 @@ class Engine:
                 folder.set_aside()
             elif (note := set_unreadable_aside(folder, cell.planned)) is not None:
                 self.display.note(note)
-            self._stages.write_evidence(cell)
+            if (evidence := self._evidence.get(cell.planned.config_id)) is not None:
+                save_record(folder.path, evidence)
             self._admit(cell, alone)
 
     def _admit(self, cell: Cell, alone: bool) -> None:
@@ -226,10 +237,11 @@ class Engine:
 
     def _second_stage(self) -> None:
         """Decide requests by the first stage's records, and run what they speak for."""
-        requests = self._stages.decide(self.undecided_requests)
-        self.report.chosen.update(self._stages.chosen)
+        answers = decide(self.folder, self.undecided_requests, self.display.note)
+        self.report.chosen |= {asked: one.config_id for asked, (one, _) in answers.items()}
+        self._evidence |= {one.config_id: evidence for one, evidence in answers.values()}
         known = {cell.planned.config_id for cell in self.report.cells}
-        decided = [one for one in requests if one.config_id not in known]
+        decided = [one for one, _ in answers.values() if one.config_id not in known]
         if not decided:
             return
         seed = decided[0].cell.sweep.order_seed
@@ -337,11 +349,7 @@ class Engine:
             with suppress(OSError):  # a full disk: the command's last lines still show it
                 ending = running.folder.save_attempt(replace(ending, started_at=began_at))
                 running.folder.clear_running()
-        why: str | None = "no retry is counted"
-        if ending.cause != "preempted":
-            retries = cell.request.cell.sweep.retries
-            why = self._retries.grant(cell.planned.name, ending, retries)
-        if why is not None:
+        if (why := self._why_again(cell, ending)) is not None:
             with suppress(HostMismatch):  # it cannot be run any longer
                 self._queue(cell)
                 self.display.note(f"again    {cell.planned.name}: {ending.message} ({why})")
@@ -354,6 +362,17 @@ class Engine:
             self._skip_alike(cell, Ending("skipped", ending.cause, f"it would fail as {name} did"))
         if cell.request.cell.script is not None and seconds is not None:
             self._tell_side_effects(cell, seconds)
+
+    def _why_again(self, cell: Cell, ending: Ending) -> str | None:
+        """Why it is to run again, which counts as a retry; None if it has failed for good."""
+        if ending.cause == "preempted":
+            return "no retry is counted"
+        name, limit = cell.planned.name, cell.request.cell.sweep.retries
+        reason = mendable(ending) if self._retries[name] < limit else None
+        if reason is None:
+            return None
+        self._retries[name] += 1
+        return f"{reason}; retry {self._retries[name]} of {limit}"
 
     def _skip_alike(self, failed: Cell, ending: Ending) -> None:
         """Of ``repeats=auto``: no later run of a configuration that has none done is tried."""

@@ -400,10 +400,6 @@ class ThisHost(Hosts):
         """Models of a profile's devices here. Raises HostMismatch where it has none."""
         return ", ".join(sorted({slot.name for slot in self.of(hardware).slots}))
 
-    def slots(self) -> int:
-        """The most devices that any cell asked about so far could get."""
-        return super().slots() or 1
-
     def models(self) -> set[str]:
         """Models of the devices of the profiles asked about so far."""
         return {slot.name for host in self.known() for slot in host.slots}

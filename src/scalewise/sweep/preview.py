@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from scalewise.config import ConfigError
 from scalewise.gpu import HostMismatch
 from scalewise.host import plural, tell
-from scalewise.records import CellResult, Ending, SweepFolder
+from scalewise.records import Ending, SweepFolder
 from scalewise.sweep.auto import describe_rounds
 from scalewise.sweep.engine import SweepReport, add_sweep_report
-from scalewise.sweep.plan import Cell
 from scalewise.sweep.preflight import ThisHost
 from scalewise.sweep.resume import Selection
-from scalewise.sweep.status import Durations, waiting_cell
+from scalewise.sweep.status import CellStatus, Durations, waiting_cell
 from scalewise.sweep.status_view import duration
 
 
@@ -55,59 +54,49 @@ def preview(
     """
     from scalewise.analysis import swept_words
 
-    results = _results(folder, selection.cells)
-    done = results.keys() - selection.rerun_ids
-    to_run = [cell for cell in selection.cells if cell.planned.cell_id not in done]
-    devices: dict[str, int | None] = {}
-    refused: dict[str, str] = {}
-    for cell in to_run:
-        try:
-            devices[cell.planned.cell_id] = host(cell)
-        except HostMismatch as mismatch:
-            refused[cell.planned.cell_id] = str(mismatch)
-    slots = host.slots()
-    known = Durations()
-    for result in results.values():
-        known.add(result.config_id, result.elapsed_s)
-    swept = swept_words([cell.planned for cell in selection.cells])
-    width = max(map(len, swept.values()), default=0)
-    width = max(width, len("swept")) if width else 0
-    lines = [_row("id", "devices", "expected", "state", "swept" if width else "", width, "cell")]
+    done, known = set[str](), Durations()
     for planned in (cell.planned for cell in selection.cells):
-        cell_id, takes, state, name = planned.cell_id, "", "done", planned.name
-        if cell_id in refused:
-            state, name = "cannot", f"{name}: {refused[cell_id]}"
-        elif cell_id in devices:
-            expected = known.of(planned.config_id)
-            state, takes = "to run", "?" if expected is None else duration(expected)
-        number = str(devices[cell_id] or "?") if cell_id in devices else ""
-        lines.append(_row(cell_id, number, takes, state, swept[cell_id], width, name))
-    lines += [_row("", "?", "?", "later", "", width, one) for one in later]
-    able = [cell for cell in to_run if cell.planned.cell_id not in refused]
+        result = folder.cell(planned.name).find_result(planned.cell_id)
+        if result is not None:
+            done.add(planned.cell_id)
+            known.add(planned.config_id, result.elapsed_s)
+    done -= selection.rerun_ids
+    able: list[CellStatus] = []
+    refused: dict[str, str] = {}
+    swept = swept_words([cell.planned for cell in selection.cells])
+    rows = [("id", "devices", "expected", "state", "swept", "cell")]
+    for cell in selection.cells:
+        planned, number, takes, state = cell.planned, "", "", "done"
+        name = planned.name
+        if planned.cell_id not in done:
+            try:
+                devices = host(cell)
+            except HostMismatch as mismatch:
+                refused[planned.cell_id] = str(mismatch)
+                state, name = "cannot", f"{name}: {mismatch}"
+            else:
+                able.append(waiting_cell(planned, devices))
+                expected = known.of(planned.config_id)
+                takes = "?" if expected is None else duration(expected)
+                state, number = "to run", str(devices or "?")
+        rows.append((planned.cell_id, number, takes, state, swept[planned.cell_id], name))
+    rows += [("", "?", "?", "later", "", one) for one in later]
     total = len(selection.cells)
-    sums = f"{total} {plural(total, 'cell')}: {total - len(to_run)} done, {len(able)} to run"
-    lines.append(sums + (f", {len(refused)} this host cannot run" if refused else ""))
-    lines += describe_rounds(selection.cells)
+    ended = total - len(able) - len(refused)
+    sums = f"{total} {plural(total, 'cell')}: {ended} done, {len(able)} to run"
+    sums += f", {len(refused)} this host cannot run" if refused else ""
+    lines = [*_table(rows), sums, *describe_rounds(selection.cells)]
     if not able:
         why = "nothing can run: see above what this host lacks"
-        return [*lines, why if to_run else "nothing is left to do"], refused
-    remaining = [
-        waiting_cell(cell.planned, devices[cell.planned.cell_id] or slots) for cell in able
-    ]
-    left_s = known.seconds_left(remaining, slots, packed)
+        return [*lines, why if refused else "nothing is left to do"], refused
+    left_s = known.seconds_left(able, host.slots() or 1, packed)
     takes = "unknown, as none of these cells is done yet" if left_s is None else duration(left_s)
     return [*lines, f"expected time: {takes}"], {}
 
 
-def _results(folder: SweepFolder, cells: Sequence[Cell]) -> dict[str, CellResult]:
-    cells_by_id = {c.planned.cell_id: folder.cell(c.planned.name) for c in cells}
-    read = ((cell_id, cell.find_result(cell_id)) for cell_id, cell in cells_by_id.items())
-    return {cell_id: result for cell_id, result in read if result is not None}
-
-
-def _row(
-    cell_id: str, devices: str, expected: str, state: str, swept: str, width: int, name: str
-) -> str:
-    """``width`` is that of the column of what was swept; without one there is no such column."""
-    middle = f"{swept:{width}}  " if width else ""
-    return f"{cell_id:12}  {devices:>7}  {expected:>10}  {state:8}  {middle}{name}"
+def _table(rows: Sequence[tuple[str, str, str, str, str, str]]) -> Iterator[str]:
+    """The rows below their titles, without the column of what was swept where nothing was."""
+    width = max(len(row[4]) for row in rows) if any(row[4] for row in rows[1:]) else 0
+    for cell_id, devices, expected, state, swept, name in rows:
+        middle = f"{swept:{width}}  " if width else ""
+        yield f"{cell_id:12}  {devices:>7}  {expected:>10}  {state:8}  {middle}{name}"

@@ -35,6 +35,7 @@ def check_of_length(*words: str) -> str:
         (("test-matrix", "GPU_MONITOR=y maybe"), "GPU_MONITOR: found 'y maybe'; allowed: y or n"),
         (("test-matrix", "MAX_ITERS=3 4"), "MAX_ITERS: found '3 4'; allowed: one number"),
         (("test-matrix", "TRACKER=wandb trackio"), "TRACKER: found 'wandb trackio'; allowed: one"),
+        (("test_matrix", "MATRIX=big"), "MATRIX: found 'big'; allowed: small, full"),
         (("report", "STUDY=maybe", "FOLDER=x"), "STUDY: found 'maybe'; allowed: y or n"),
     ],
 )

@@ -22,14 +22,10 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2-finewebedu-a10gx4", "gpt2_finewebedu_a10gx4"])
-def test_dashes_and_underscores_are_alike(name: str) -> None:
-    assert save(name) == ["experiment=gpt2_finewebedu_a10gx4"]
-    assert saved() == ["experiment=gpt2_finewebedu_a10gx4"]
-
-
-def test_trackers_are_kept_with_it() -> None:
-    assert save("agnews-base", ["wandb", "trackio"])[1] == "tracking.trackers=[wandb,trackio]"
-    assert save("agnews-base", ["none"])[1] == "tracking=none"
+def test_dashes_and_underscores_are_alike_and_trackers_are_kept_with_it(name: str) -> None:
+    assert save(name) == saved() == ["experiment=gpt2_finewebedu_a10gx4"]
+    assert save(name, ["wandb", "trackio"])[1] == "tracking.trackers=[wandb,trackio]"
+    assert save(name, ["none"])[1] == "tracking=none"
 
 
 @pytest.mark.parametrize("wrong", [["nope"], ["wandb", "none"], ["wandb", "wandb"]])

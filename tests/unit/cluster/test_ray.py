@@ -1,7 +1,6 @@
 """Cells on a Ray cluster: what nodes are asked for, what they answer, and what was lost."""
 
 import importlib.util
-import os
 import subprocess
 import sys
 import time
@@ -78,13 +77,6 @@ def test_a_host_that_does_not_see_the_folder_says_so(tmp_path: Path) -> None:
     ending = HostActor().run(order)
     assert (ending.outcome, ending.is_lost) == ("failed", False)
     assert "hydra.sweep.dir" in ending.message
-
-
-def test_a_wide_cell_needs_only_its_share_of_each_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    cell: Any = SimpleNamespace(hardware=ON_CPU)
-    devices = len(os.sched_getaffinity(0))
-    host = granted(cell, ClusterDemand(4 * devices, 4, 0, 1))
-    assert len(host.slots) == devices
 
 
 def test_nobody_waits_for_devices_of_a_sweep_that_is_gone(

@@ -1,5 +1,6 @@
 """The demands of a cell on SLURM, and how SLURM's answers are read."""
 
+import os
 import subprocess
 import time
 from pathlib import Path
@@ -46,11 +47,12 @@ def order_of(folder: CellFolder) -> Order:
     return Order(str(folder.path), PLANNED, ClusterDemand(1, 1, 1, 1), Origin(".", (), ()))
 
 
-def sent_of(folder: CellFolder, cell: Any, state: str) -> SlurmCell:
+def sent_of(path: Path, state: str, config: CellConfig | None = None) -> SlurmCell:
     """A cell of one device, sent as job 5."""
+    cell: Any = SimpleNamespace(planned=PLANNED, request=SimpleNamespace(cell=config))
     wanted = ClusterDemand(1, 1, 0, 1)
-    submission = Submission("5", 0.0, 1, wanted, str(folder.path / "log"))
-    return SlurmCell(cell, folder, wanted, submission, JobState(state))
+    submission = Submission("5", 0.0, 1, wanted, str(path / "log"))
+    return SlurmCell(cell, CellFolder(path), wanted, submission, JobState(state))
 
 
 def program(folder: Path, name: str, body: str) -> None:
@@ -200,10 +202,11 @@ def test_a_job_that_sees_no_gpu_does_not_train_on_the_cpu(monkeypatch: pytest.Mo
         granted(cell, ClusterDemand(1, 1, 1, 1))
 
 
-def test_a_cpu_device_has_the_cores_that_were_asked_for() -> None:
+def test_a_cpu_device_has_the_cores_and_a_host_the_share_that_was_asked_for() -> None:
     cell: Any = SimpleNamespace(hardware=HardwareConfig("cpu", kind="cpu"))
-    (slot, *_) = granted(cell, ClusterDemand(1, 1, 0, 1)).slots
-    assert (slot.kind, len(slot.cores)) == ("cpu", 1)
+    devices = len(os.sched_getaffinity(0))
+    (slot, *others) = granted(cell, ClusterDemand(4 * devices, 4, 0, 1)).slots
+    assert (slot.kind, len(slot.cores), len(others)) == ("cpu", 1, devices - 1)
     with pytest.raises(HostMismatch, match="4000 were asked for"):
         granted(cell, ClusterDemand(4000, 1, 0, 1))
 
@@ -251,8 +254,7 @@ def test_a_run_that_died_without_a_word_is_not_blamed_on_the_one_before(tmp_path
     folder.save_attempt(
         Ending("interrupted", "preempted", message, None, None, None, (), 1, 0.0, 1.0)
     )
-    planned: Any = SimpleNamespace(planned=PLANNED)
-    sent = sent_of(folder, planned, "NODE_FAIL")
+    sent = sent_of(tmp_path, "NODE_FAIL")
     sent.ended = time.monotonic()
     folder.save_running(RunningAttempt(2, 2.0, ()))
     assert sent.ending(settle_s=60.0) is None, "its last file may still come"
@@ -261,56 +263,29 @@ def test_a_run_that_died_without_a_word_is_not_blamed_on_the_one_before(tmp_path
     assert [attempt.cause for attempt in folder.attempts()] == ["preempted", "host"]
 
 
-@pytest.fixture(scope="module")
-def medium() -> CellConfig:
-    return asked("model=medium").cell
-
-
-def ended_for_memory(path: Path, cell: CellConfig) -> SlurmCell:
-    """A job of one device that SLURM ended because the host's memory ran out."""
-    asked: Any = SimpleNamespace(request=SimpleNamespace(cell=cell))
-    return sent_of(CellFolder(path), asked, "OUT_OF_MEMORY")
-
-
 def test_who_ran_out_of_a_hosts_memory_reads_what_to_ask_for_and_what_needs_less(
-    tmp_path: Path, medium: CellConfig
+    tmp_path: Path,
 ) -> None:
-    told = ended_for_memory(tmp_path / "silent", medium).record_end()
+    medium = asked("model=medium").cell
     less = memory_advice(medium, 1)
     assert less.startswith("what needs less memory: ")
-    assert told.outcome == "failed"
-    assert told.message.endswith(
-        f"/log; to ask SLURM for more of the host's: a larger hydra.launcher.mem_gb_per_device; "
-        f"{less}"
-    )
-
-    killed = ended_for_memory(tmp_path / "killed", medium)
-    message = "rank 0 was ended by SIGKILL"
-    killed.folder.save_attempt(Ending("failed", "signal", message, 0, -9, None, (), 1, 0.0, 1.0))
-    told = killed.record_end()
-    assert told.message.startswith(f"{message} (SLURM job 5: OUT_OF_MEMORY); to ask SLURM for more")
-    assert told.message.endswith(less)
-    (attempt,) = killed.folder.attempts()
-    assert (attempt.cause, attempt.message) == ("oom", told.message)
-
-
-def test_what_its_supervisor_has_advised_is_not_said_twice(
-    tmp_path: Path, medium: CellConfig
-) -> None:
-    sent = ended_for_memory(tmp_path, medium)
-    message = f"rank 0 was ended; {memory_advice(medium, 1)}"
-    sent.folder.save_attempt(Ending("failed", "oom", message, 0, -9, None, (), 1, 0.0, 1.0))
-    told = sent.record_end().message
-    assert told.count("what needs less memory") == 1
-    assert told.endswith("a larger hydra.launcher.mem_gb_per_device")
+    told = sent_of(tmp_path / "silent", "OUT_OF_MEMORY", medium).record_end()
+    more = "; to ask SLURM for more of the host's: a larger hydra.launcher.mem_gb_per_device"
+    assert told.outcome == "failed" and told.message.endswith(f"/log{more}; {less}")
+    for said, advised in (("it was killed", f"; {less}"), (f"it was killed; {less}", "")):
+        killed = sent_of(tmp_path / str(len(said)), "OUT_OF_MEMORY", medium)
+        killed.folder.save_attempt(Ending("failed", "signal", said, 0, -9, None, (), 1, 0.0, 1.0))
+        told = killed.record_end()
+        assert told.message == f"{said} (SLURM job 5: OUT_OF_MEMORY){more}{advised}"
+        (attempt,) = killed.folder.attempts()
+        assert (attempt.cause, attempt.message) == ("oom", told.message)
 
 
 @pytest.mark.parametrize(("elapsed_s", "spent_s"), [(70.0, 70.0), (None, 300.0)])
 def test_a_failed_job_took_what_its_record_says_as_one_with_a_result_did(
     tmp_path: Path, elapsed_s: float | None, spent_s: float
 ) -> None:
-    planned: Any = SimpleNamespace(planned=PLANNED)
-    sent = sent_of(CellFolder(tmp_path), planned, "FAILED")
+    sent = sent_of(tmp_path, "FAILED")
     sent.started, sent.ended = 100.0, 400.0
     sent.folder.save_attempt(
         Ending("failed", "exception", "x", 0, 1, None, (), 1, 0.0, 1.0, elapsed_s)
@@ -322,8 +297,7 @@ def test_a_failed_job_took_what_its_record_says_as_one_with_a_result_did(
 def test_a_requeued_job_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("scalewise.cluster.slurm_executor.time.monotonic", lambda: now)
-    planned: Any = SimpleNamespace(planned=PLANNED)
-    sent = sent_of(CellFolder(tmp_path), planned, "PENDING")
+    sent = sent_of(tmp_path, "PENDING")
     assert not sent.follow(JobState("PENDING"))
     assert not sent.follow(JobState("RUNNING"))
     now = 180.0

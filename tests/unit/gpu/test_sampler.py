@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,12 +34,12 @@ def _series(folder: CellFolder) -> DeviceSeries:
     return read_device_series(path)
 
 
-def _gpus(count: int) -> dict[str, int | None]:
+def _gpus(count: int) -> dict[str, int]:
     return {gpu_uuid(i): i for i in range(count)}
 
 
 def _sample(
-    tmp_path: Path, gpus: dict[str, int | None], seconds: float, pids: Pids = dict
+    tmp_path: Path, gpus: dict[str, int], seconds: float, pids: Pids = dict
 ) -> DeviceSeries:
     """A cell's series at 10 Hz."""
     folder = CellFolder(tmp_path / "cell")
@@ -58,7 +57,7 @@ def test_a_series_has_each_group_at_its_pace_and_what_happened(
     scenario.xid(2, 79, now + 0.3)  # another cell's GPU
     scenario.xid(0, 31, now + 0.3).xid(1, 79, now + 0.4).xid(1, 79, now + 0.5)
     fake_nvml(scenario)
-    gpus = {gpu_uuid(0): 0, gpu_uuid(1): 1, gpu_uuid(3): 2, "GPU-x": None}
+    gpus = {gpu_uuid(0): 0, gpu_uuid(1): 1, gpu_uuid(3): 2, "GPU-x": 3}
     series = _sample(tmp_path, gpus, 2.5)
 
     assert series.source == "nvml" and [d.id for d in series.devices] == list(gpus)[:3]
@@ -183,13 +182,6 @@ def test_an_error_in_the_thread_is_recorded_not_raised(tmp_path: Path) -> None:
 
     series = _sample(tmp_path, {}, 0.1, broken)
     assert series.problems == ("sampling ended early: RuntimeError: no pids today",)
-
-
-def test_stop_before_start_and_twice_is_harmless(tmp_path: Path) -> None:
-    DeviceSampler(CellFolder(tmp_path), {}, dict).stop()
-    with DeviceSampler(CellFolder(tmp_path), {}, dict) as sampler:
-        sampler.stop()
-    assert not any(t.name == "scalewise-sampler" for t in threading.enumerate())
 
 
 def test_a_missed_beat_is_counted_and_lateness_does_not_add_up(

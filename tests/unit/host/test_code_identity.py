@@ -137,6 +137,8 @@ def test_a_class_is_known_by_the_file_of_its_module_which_is_not_imported(
     monkeypatch.syspath_prepend(str(tmp_path))
     assert running_code(tmp_path, [f"{module}.Net"]) == found
     assert module.partition(".")[0] not in sys.modules
+    absent = ["no_such_module.Net", "no.such.Net", "sys.Net", "__main__.Net"]
+    assert running_code(tmp_path, absent, search) == {"commit": "ours"}
 
 
 def test_what_a_module_imports_is_known_by_its_file_and_what_is_installed_is_not(
@@ -160,14 +162,6 @@ def test_what_a_module_imports_is_known_by_its_file_and_what_is_installed_is_not
         "parts_of_all/layer.py"
     }
     assert not imported_modules() & {"scalewise.host", "os", "yaml", "torch"}
-
-
-def test_a_class_that_is_not_found_has_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(identity, "scalewise_version", lambda: {"commit": "ours"})
-    absent = ["no_such_module.Net", "no.such.Net", "sys.Net", "__main__.Net"]
-    assert running_code(tmp_path, absent, [str(tmp_path)]) == {"commit": "ours"}
 
 
 def test_each_part_of_the_fingerprint_tells_of_a_change() -> None:
@@ -267,11 +261,6 @@ def one_name_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(identity_module.socket, "gethostname", lambda: "localhost")
 
 
-def test_this_host_has_an_identity_that_does_not_name_it() -> None:
-    assert re.fullmatch(r"(mac|gpu|boot|name)-[0-9a-f]{12}", host_id())
-    assert host_id() == host_id()
-
-
 def test_hosts_of_one_name_and_of_one_image_are_told_apart(tmp_path: Path) -> None:
     others = [
         Host(tmp_path / "d").card("eth0", MAC),
@@ -334,6 +323,7 @@ def test_what_cannot_be_read_leaves_the_name(
 
 
 def test_containers_of_one_host_write_files_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert re.fullmatch(r"(mac|gpu|boot|name)-[0-9a-f]{12}", host_id())
     here = place_id()
     assert here.startswith(f"{host_id()}-")
     monkeypatch.setattr(identity_module.socket, "gethostname", lambda: "another")

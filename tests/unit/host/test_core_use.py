@@ -132,25 +132,15 @@ def test_the_smallest_quota_of_either_version_counts(
     assert limits.cpu_quota(tmp_path) == quota
 
 
-def test_a_quota_limits_the_cores_and_leaves_one(
-    tmp_path: Path, member_of: Callable[..., None]
+def test_affinity_and_a_quota_limit_the_cores_and_leave_one(
+    tmp_path: Path, member_of: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own = tuple(sorted(os.sched_getaffinity(0)))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {7, 3, 5})
     member_of("0::/")
-    assert limits.usable_cores(tmp_path) == own
-    put(tmp_path, "cpu.max", "20000 100000")
-    assert limits.usable_cores(tmp_path) == own[:1]
-
-
-def test_affinity_limits_the_cores(tmp_path: Path, member_of: Callable[..., None]) -> None:
-    member_of("0::/")
-    before = os.sched_getaffinity(0)
-    one = max(before)
-    try:
-        os.sched_setaffinity(0, {one})
-        assert limits.usable_cores(tmp_path) == (one,)
-    finally:
-        os.sched_setaffinity(0, before)
+    assert limits.usable_cores(tmp_path) == (3, 5, 7)
+    for quota, cores in (("120000 100000", (3, 5)), ("20000 100000", (3,))):
+        put(tmp_path, "cpu.max", quota)
+        assert limits.usable_cores(tmp_path) == cores
 
 
 def test_memory_limit_of_both_versions(tmp_path: Path, member_of: Callable[..., None]) -> None:

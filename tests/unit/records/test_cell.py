@@ -7,6 +7,7 @@ import os
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -28,7 +29,7 @@ from scalewise.records import (
 )
 from scalewise.records.files import write_atomically
 from scalewise.supervisor import Job, Origin
-from scalewise.supervisor.attempt import Try
+from scalewise.supervisor.supervisor import Supervisor
 from scalewise.train.monitored import FitRecords
 
 KEPT = CellFolder(
@@ -214,7 +215,7 @@ def test_a_clock_that_is_set_changes_neither_how_long_a_try_took_nor_its_pace(
     slot = DeviceInfo("cpu", "a processor")
     planned = PlannedCell("id", "config", "cell", (), 0, 1)
     job = Job(str(folder.path), planned, SETTINGS, (slot,), Origin(str(tmp_path), (), ()))
-    own = Try(job, folder, 1, time.time(), time.monotonic())
+    own = Supervisor(job, cast(Any, None))
     records = FitRecords(CellFolder(tmp_path / "mine"), 0)
     records.begin([slot])
     writer = HeartbeatWriter(tmp_path / "rank0")

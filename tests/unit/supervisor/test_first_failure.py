@@ -31,15 +31,6 @@ from scalewise.supervisor.ranks import RankProcess
 from scalewise.train.length import TooLateError
 
 
-class Ended:
-    """Ranks of which everything is known."""
-
-    def __init__(self, *processes: RankProcess) -> None:
-        self.processes = list(processes)
-
-    def collect(self) -> None: ...
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CellFolder:
     monkeypatch.setattr(failures, "_SETTLE_S", 0)
@@ -47,7 +38,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CellFolder:
 
 
 def found_in(folder: CellFolder, *processes: RankProcess) -> Ending:
-    return first_failure(Ended(*processes), folder)  # type: ignore[arg-type]
+    known: Any = SimpleNamespace(processes=processes, collect=lambda: None)
+    return first_failure(known, folder)
 
 
 PEER_CLOSED = Ending("failed", "exception", "RuntimeError: peer closed", 0, finished_at=12.0)
@@ -294,17 +286,14 @@ def test_one_that_wants_torchrun_is_tried_again_with_its_variables(script: CellF
     assert named(script, ENDED, TORCHRUN).cause == "exit"
 
 
-def test_one_that_trains_nothing_is_named_although_it_ended_well(script: CellFolder) -> None:
+def test_one_that_trains_nothing_is_named_although_it_ended_well(
+    script: CellFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ending = named(script, DONE)
     assert (ending.outcome, ending.cause, ending.exit_code) == ("failed", "config", 0)
     assert "no optimizer of torch.optim was stepped;" in ending.message
     script.log_path(0, "out").write_text("too few GPUs\n\n")
     assert "was stepped: 'too few GPUs';" in named(script, DONE).message
-
-
-def test_one_that_trains_nothing_after_another_may_go_on_from_it(
-    script: CellFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(CellFolder, "is_done", lambda self, _: self.name == "wide")
     assert "it may go on from what that left" in named(script, DONE).message
 
@@ -320,10 +309,14 @@ def test_the_first_cell_on_one_device_tells_who_needs_torchrun(
 
     monkeypatch.setattr(CellFolder, "is_done", is_done)
     sweep = SweepFolder(script.path.parent)
-    assert not asked_for_torchrun(sweep.cell("wide"))
+    _, wide, _ = sweep.load_plan().cells
+    assert not asked_for_torchrun(script, wide)
     assert asked == ["mine"]
     sweep.cell("mine").save_attempt(replace(ENDED, cause="launcher"))
-    assert asked_for_torchrun(sweep.cell("wide"))
+    assert asked_for_torchrun(script, wide)
+    other = ("+script.command='python other.py'", "seed=1")
+    assert not asked_for_torchrun(script, replace(wide, overrides=other)), "another script"
+    assert asked_for_torchrun(script, replace(wide, overrides=("devices=2",)))
 
 
 def test_a_rank_that_has_ended_before_the_others_is_named(script: CellFolder) -> None:

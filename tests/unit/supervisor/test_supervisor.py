@@ -23,11 +23,11 @@ from scalewise.records import (
     RunningAttempt,
     read_device_series,
 )
-from scalewise.supervisor import Nodes, Retries, Settings, announce, meet, ranks
+from scalewise.supervisor import Nodes, Settings, announce, meet, ranks
 from scalewise.supervisor import supervisor as supervisor_module
-from scalewise.supervisor.attempt import conclude
 from scalewise.supervisor.failures import mendable, name_memory_kill
 from scalewise.supervisor.job import Wakeup
+from scalewise.supervisor.others import conclude
 from scalewise.supervisor.ranks import Ranks, RankStart
 from scalewise.supervisor.supervisor import Liveness, Supervisor
 
@@ -58,17 +58,17 @@ def test_the_line_that_raised_is_told_but_of_what_was_refused(
     log.write_text(
         'Traceback (most recent call last):\n  File "/mine/net.py", line 12, in forward\n    x.y\n'
     )
-    monkeypatch.setattr(supervisor, "_train", lambda: replace(FAILED, cause=cause))
+    begun: list[RunningAttempt | None] = []
+
+    def train() -> Ending:
+        begun.append(supervisor.folder.find_running_attempt())
+        return replace(FAILED, cause=cause)
+
+    monkeypatch.setattr(supervisor, "_train", train)
     assert supervisor.run().raised_at == at
-    assert [one.raised_at for one in supervisor.folder.attempts()] == [at]
-
-
-def test_the_try_that_is_under_way_is_recorded(
-    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(supervisor, "_train", lambda: FAILED)
-    assert supervisor.run().outcome == "failed"
-    assert [one.message for one in supervisor.folder.attempts()] == ["rank 0 failed"]
+    (attempt,) = supervisor.folder.attempts()
+    assert (attempt.raised_at, attempt.message) == (at, "rank 0 failed")
+    assert begun == [RunningAttempt(1, supervisor.started_at, (SLOT,))]
     assert supervisor.folder.find_running_attempt() is None
 
 
@@ -164,24 +164,19 @@ def failed(cause: Any, at: float, rank: int | None = 0) -> Ending:
         (failed("exception", 1.0, 0), failed("signal", 2.0, 1), 1),
         (failed("interrupted", 0.0, None), failed("exception", 2.0, 1), 1),
         (Ending("done"), failed("exception", 2.0, 1), 1),
+        (Ending("done"), Ending("done"), None),
     ],
 )
 def test_of_several_hosts_the_first_failure_is_blamed(
-    tmp_path: Path, own: Ending, other: Ending, blamed: int
+    tmp_path: Path, own: Ending, other: Ending, blamed: int | None
 ) -> None:
     folder = CellFolder(tmp_path)
     first = announce(folder, "12.0", 2, "node0", 4000)
     second = meet(folder, "12.0", 1, 2)
     assert second == Nodes(1, 2, "node0", 4000)
     assert conclude(folder, second, other) == other
-    assert conclude(folder, first, own).rank == blamed
-
-
-def test_a_cell_is_done_when_every_host_says_so(tmp_path: Path) -> None:
-    folder = CellFolder(tmp_path)
-    first = announce(folder, "12.0", 2, "node0", 4000)
-    conclude(folder, meet(folder, "12.0", 1, 2), Ending("done"))
-    assert conclude(folder, first, Ending("done")).outcome == "done"
+    found = conclude(folder, first, own)
+    assert (found.rank, found.outcome == "done") == (blamed, blamed is None)
 
 
 def test_ranks_of_a_later_host_go_on_counting_and_each_has_its_device(tmp_path: Path) -> None:
@@ -241,47 +236,31 @@ def test_only_the_fork_trains(
 
 
 # Hangs, by heartbeats and a steady clock; kills for memory.
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def said(ending: Ending | None) -> str | None:
-    return None if ending is None else ending.message
-
-
-def test_imports_are_no_hang_and_have_a_limit_of_their_own(tmp_path: Path) -> None:
-    folder, clock = CellFolder(tmp_path), Clock()
-    liveness = Liveness(folder, replace(SETTINGS, hang_timeout_s=5, start_timeout_s=60), clock)
-    clock.now = 50
+@pytest.mark.parametrize(
+    ("script", "lacks"),
+    [((), "had not begun after"), (("python", "a.py"), "stepped no optimizer of torch.optim in")],
+)
+def test_imports_are_no_hang_and_have_a_limit_of_their_own(
+    tmp_path: Path, script: tuple[str, ...], lacks: str
+) -> None:
+    folder, now_s = CellFolder(tmp_path), [0.0, 50.0, 61.0]
+    settings = replace(SETTINGS, hang_timeout_s=5, start_timeout_s=60, script=script)
+    liveness = Liveness(folder, settings, iter(now_s).__next__)
     assert liveness.hang([0, 1]) is None
     HeartbeatWriter(folder.heartbeat_path(0)).close()
-    clock.now = 61
-    assert said(liveness.hang([0, 1])) == (
-        "rank 1 had not begun after 61 s (sweep.start_timeout_s=60); "
-        "the stacks of all ranks are in logs/"
+    ending = liveness.hang([0, 1])
+    assert ending.message == (
+        f"rank 1 {lacks} 61 s (sweep.start_timeout_s=60); the stacks of all ranks are in logs/"
     )
 
 
-def test_a_script_that_never_trains_is_told_what_it_lacks(tmp_path: Path) -> None:
-    clock, settings = Clock(), replace(SETTINGS, start_timeout_s=60, script=("python", "mine.py"))
-    liveness = Liveness(CellFolder(tmp_path), settings, clock)
-    clock.now = 61
-    assert "rank 0 stepped no optimizer of torch.optim in 61 s" in str(liveness.hang([0]))
-
-
 def test_a_hang_is_counted_from_the_last_beat_of_any_rank(tmp_path: Path) -> None:
-    folder, clock = CellFolder(tmp_path), Clock()
+    folder, now_s = CellFolder(tmp_path), [0.0, 0.0, 4.0, 8.0, 12.0, 18.0]
     ranks = [HeartbeatWriter(folder.heartbeat_path(rank)) for rank in (0, 1)]
-    liveness = Liveness(folder, replace(SETTINGS, hang_timeout_s=5), clock)
+    liveness = Liveness(folder, replace(SETTINGS, hang_timeout_s=5), iter(now_s).__next__)
     for step in range(4):
         ranks[1].beat(step, step)
         assert liveness.hang([0, 1]) is None
-        clock.now += 4
-    clock.now += 2
     ending = liveness.hang([0, 1])
     assert ending.cause == "hang"
     assert ending.message.startswith("no rank made a step for 6 s (sweep.hang_timeout_s=5)")
@@ -305,7 +284,7 @@ def test_the_kernels_killer_is_told_from_other_senders_of_sigkill(
     assert name_memory_kill(ending, before, now).cause == named
 
 
-# Which faults another try can mend, and how often one is tried.
+# Which faults another try can mend.
 FROM_OUTSIDE = ("supervisor_lost", "host", "peer", "port", "device_broken", "device_busy", "late")
 COMES_BACK = ("exception", "oom", "config", "disk", "hang", "timeout", "exit", "supervisor",
               "uneven_epochs")  # fmt: skip
@@ -325,13 +304,3 @@ COMES_BACK = ("exception", "oom", "config", "disk", "hang", "timeout", "exit", "
 )  # fmt: skip
 def test_only_what_came_from_outside_is_tried_again(changes: dict[str, Any], again: bool) -> None:
     assert (mendable(replace(FAILED, **changes)) is not None) is again
-
-
-def test_there_is_a_limit_and_every_cell_has_its_own() -> None:
-    retries, lost = Retries(), replace(FAILED, cause="signal", exit_code=-9)
-    assert retries.grant("one", lost, 2) == "ended from outside; retry 1 of 2"
-    assert retries.grant("one", lost, 2) == "ended from outside; retry 2 of 2"
-    assert retries.grant("one", lost, 2) is None
-    assert retries.grant("other", lost, 2) is not None
-    assert retries.grant("other", lost, 0) is None
-    assert retries.grant("other", FAILED, 9) is None

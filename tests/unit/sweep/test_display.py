@@ -44,14 +44,19 @@ def sweep(
     return SweepStatus("f", 0.0, "packed", (*others, *running), left_s, round=round)
 
 
-def test_a_line_says_what_starts_and_ends() -> None:
-    said = io.StringIO()
+def test_a_line_says_what_starts_and_ends_and_why_a_cell_failed_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    said, why = io.StringIO(), "rank 1: out of memory " * 9
     display = make_display(said)
     display.started("mlp-single-r0-00000001 (lr=0.2)", 2)
     display.ended("mlp-single-r0-00000001 (lr=0.2)", Ending("done", elapsed_s=2.0), 1234.0)
+    display.ended("mlp-single-r1", Ending("failed", "oom", why, elapsed_s=2.0))
     assert said.getvalue().splitlines() == [
         "start    mlp-single-r0-00000001 (lr=0.2) on 2 devices",
         "done     mlp-single-r0-00000001 (lr=0.2) in 2.0 s, 1,234 samples/s",
+        f"failed   mlp-single-r1 in 2.0 s: {why}",
     ]
 
 
@@ -147,13 +152,6 @@ def test_cells_that_ended_without_a_result_are_counted() -> None:
     ends: dict[State, str] = {"done": "ended", "failed": "ended; 2 without a result"}
     for state, said in ends.items():
         assert estimate_line(replace(sweep(), cells=(cell(state),) * 2)) == said
-
-
-def test_why_a_cell_failed_is_told_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
-    file, why = io.StringIO(), "rank 1: out of memory " * 9
-    make_display(file).ended("mlp-single-r0", Ending("failed", "oom", why, elapsed_s=2.0))
-    assert why in file.getvalue() and "mlp-single-r0" in file.getvalue()
 
 
 # Times until the end of a sweep.

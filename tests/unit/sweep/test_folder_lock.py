@@ -36,11 +36,13 @@ def test_a_second_sweep_is_refused_while_the_first_one_runs(tmp_path: Path) -> N
 
 def test_whoever_asks_whether_a_sweep_runs_keeps_none_from_starting(tmp_path: Path) -> None:
     folder = SweepFolder(tmp_path)
+    folder.lock_path.write_text("123456789\n")
     asking = FileLock(folder.lock_path)
     assert asking.try_acquire()
     threading.Timer(0.05, asking.release).start()
     with lock_folder(folder):
         assert not asking.descriptors
+        assert folder.lock_path.read_text() == f"{os.getpid()}\n", "who took it last"
 
 
 @pytest.fixture
@@ -96,13 +98,6 @@ def test_a_link_instead_of_the_lock_leads_to_no_other_file(tmp_path: Path) -> No
     assert precious.read_text() == "mine"
     said = explain(raised.value)
     assert said.startswith(f"{folder.lock_path}: ")
-
-
-def test_the_lock_says_who_took_it_last(tmp_path: Path) -> None:
-    folder = SweepFolder(tmp_path)
-    folder.lock_path.write_text("123456789\n")
-    with lock_folder(folder):
-        assert folder.lock_path.read_text() == f"{os.getpid()}\n"
 
 
 def test_a_full_disk_keeps_nobody_from_a_lock(

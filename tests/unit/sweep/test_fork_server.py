@@ -191,44 +191,40 @@ def _admitting(folder: Path, repeat: int, *overrides: str) -> LocalExecutor:
     return executor
 
 
-def test_each_round_has_a_server_of_its_own_and_so_has_what_follows_a_killed_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def stands_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(local_executor, "WarmServer", _Server)
+
+
+@pytest.mark.usefixtures("stands_in")
+def test_each_round_has_a_server_of_its_own_and_so_has_what_follows_another_kind(
+    tmp_path: Path,
+) -> None:
     executor = _admitting(tmp_path, 3, "repeats=4")
     first: Any = executor._server_of(0, ())
-    assert executor._server_of(0, ()) is first
+    assert first.lean and executor._server_of(0, ()) is first
     second: Any = executor._server_of(1, ())
     assert second is not first and second.is_ready and first.stopped
     assert executor._server_of(1, ()) is second and not second.stopped
     third: Any = executor._server_of(2, ())
     assert second.stopped
     third.status = -9
-    assert executor._server_of(2, ()) is not third
+    fourth: Any = executor._server_of(2, ())
+    assert fourth is not third, "that was killed"
+    executor._lean = False  # as of a later stage's cell with a class of one's own
+    whole: Any = executor._server_of(2, ())
+    assert fourth.stopped and not whole.lean and executor._server_of(2, ()) is whole
     executor.close()
 
 
+@pytest.mark.usefixtures("stands_in")
 @pytest.mark.parametrize(("repeats", "servers"), [("repeats=3", 1), ("repeats=auto", 2)])
 def test_a_server_is_started_early_only_for_a_round_that_may_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, repeats: str, servers: int
+    tmp_path: Path, repeats: str, servers: int
 ) -> None:
-    monkeypatch.setattr(local_executor, "WarmServer", _Server)
     executor = _admitting(tmp_path, 2, repeats)
     executor._server_of(2, ())
     assert len(executor._servers) == servers
-    executor.close()
-
-
-def test_cells_with_classes_of_ones_own_are_forked_from_one_that_imported_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(local_executor, "WarmServer", _Server)
-    executor = _admitting(tmp_path, 0)
-    lean: Any = executor._server_of(0, ())
-    assert lean.lean
-    executor._lean = False  # as a later stage's cell has one
-    whole: Any = executor._server_of(0, ())
-    assert lean.stopped and not whole.lean and executor._server_of(0, ()) is whole
     executor.close()
 
 

@@ -1,26 +1,18 @@
 """Who has which device: widths of any mix, nobody twice, and locks that die with their holder."""
 
-import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from fakes.nvml.fixture import fake_nvml  # noqa: F401 - a fixture
 from fakes.nvml.scenario import Scenario, gpu_uuid
 from fakes.requests import asked
-from fakes.settings import job_in
 from scalewise.config import HardwareConfig
-from scalewise.gpu import Host, HostMismatch, Hosts, Lease, Leases, Occupancy, discover, units
+from scalewise.gpu import Host, HostMismatch, Hosts, Leases, discover, units
 from scalewise.gpu import leases as leases_module
-from scalewise.records import CellFolder, DeviceInfo, Ending
-from scalewise.supervisor import to_line
-from scalewise.sweep import Engine, LocalConfig, LocalExecutor, QueuedCell, SupervisorProcess
-from scalewise.sweep.plan import plan
+from scalewise.records import DeviceInfo
 from scalewise.sweep.preflight import ThisHost, devices_for, explain_differences
-from scalewise.sweep.status_view import Display
 
 GPUS = [DeviceInfo("cuda", "a GPU", gpu_uuid(i), i) for i in range(4)]
 CORES = [DeviceInfo("cpu", "a CPU", cores=(i,)) for i in range(4)]
@@ -76,7 +68,7 @@ def test_a_host_has_its_gpus_and_how_they_are_linked(
     assert [slot.uuid for slot in everything.slots] == [gpu_uuid(i) for i in range(4)]
     assert everything.topology["0-1"].startswith("NV")
     host = ThisHost()
-    assert (host.slots(), host.devices_of(HardwareConfig("auto")), host.slots()) == (1, 4, 4)
+    assert (host.slots(), host.devices_of(HardwareConfig("auto")), host.slots()) == (None, 4, 4)
 
 
 def test_cores_of_gpus_are_shared_out_and_bound_to_the_near_ones() -> None:
@@ -136,7 +128,7 @@ def test_compiling_needs_a_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert devices_for(asked("execution=compile"), gpus(1)) == 1
 
 
-# A host with GPUs of several kinds: each cell has the kind it names, and waits for no other.
+# A host with GPUs of several kinds: each cell has the kind it names.
 H100, A10G = "NVIDIA H100 80GB HBM3", "NVIDIA A10G"
 
 
@@ -148,52 +140,15 @@ def mixed() -> Scenario:
     return scenario
 
 
-@dataclass
-class TogetherOnly:
-    """Stands in for supervisors: a cell is done once ``count`` of them have begun."""
-
-    folder: Path
-    count: int
-    had: dict[str, tuple[str | None, ...]] = field(default_factory=dict)
-    """Which GPUs each hardware profile was given."""
-
-    def start(self, queued: QueuedCell, folder: CellFolder, lease: Lease) -> SupervisorProcess:
-        self.had[queued.cell.request.cell.hardware.name] = tuple(s.uuid for s in lease.slots)
-        (self.folder / f"{len(self.had)}").touch()
-        waits = 'for i in $(seq 200); do [ -e "$1" ] && printf "%s" "$2" && exit; sleep 0.1; done'
-        done = to_line(Ending("done"))
-        process = subprocess.Popen(
-            ["sh", "-c", waits, "_", str(self.folder / f"{self.count}"), done],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-        )
-        return SupervisorProcess(job_in(folder.path), process)
-
-
-def test_each_kind_of_gpu_has_its_own_task_at_the_same_time(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_each_kind_of_gpu_is_found_by_its_profile_and_what_it_leaves_out_is_told(
     fake_nvml: Callable[[Scenario], Path],  # noqa: F811
 ) -> None:
     fake_nvml(mixed())
-    cells = plan(
-        [asked("tracking=none", f"hardware={gpu}", "strategy=ddp") for gpu in ("h100", "a10g")], 0
-    )
-    with (tmp_path / "said").open("w") as file:
-        display = Display(Console(file=file, width=200))
-        engine = Engine(
-            tmp_path / "sweep", LocalExecutor(LocalConfig("packed"), Occupancy(read=dict)), display
-        )
-        supervisors = TogetherOnly(tmp_path, count=2)
-        monkeypatch.setattr(engine.executor, "start_supervisor", supervisors.start)
-        report = engine.run(cells)
-    assert [ending.outcome for ending in report.endings.values()] == ["done", "done"]
-    assert supervisors.had == {
-        "h100": (gpu_uuid(0), gpu_uuid(1)),
-        "a10g": (gpu_uuid(2), gpu_uuid(3)),
-    }
-    said = (tmp_path / "said").read_text()
+    said: list[str] = []
+    hosts = Hosts(said.append)
+    profiles = [asked(f"hardware={gpu}").cell.hardware for gpu in ("h100", "a10g")]
+    found = [[slot.uuid for slot in hosts.of(profile).slots] for profile in profiles]
+    assert found == [[gpu_uuid(0), gpu_uuid(1)], [gpu_uuid(2), gpu_uuid(3)]]
     assert f"hardware=a10g leaves out GPU 0 ({H100}), GPU 1 ({H100})" in said
 
 

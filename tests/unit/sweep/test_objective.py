@@ -3,7 +3,7 @@
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 
 import pytest
 
@@ -12,7 +12,7 @@ from fakes.requests import asked
 from fakes.settings import SETTINGS, SLOT, job_in
 from scalewise.config.errors import failure_kind
 from scalewise.records import CellFolder, Ending, RankSummary, RehearsalRecord
-from scalewise.supervisor.attempt import Try
+from scalewise.supervisor.supervisor import Supervisor
 from scalewise.sweep import memory_advice, running_cells
 from scalewise.sweep.running_cells import measure_objective
 
@@ -28,21 +28,18 @@ def ended(tmp_path: Path, *summaries: RankSummary, batch: int | None = None) -> 
     folder = CellFolder(tmp_path / "sweep" / "cell")
     for one in summaries:
         folder.save_rank(replace(one, largest_step_samples=batch))
-    only = Try(
-        job_in(folder.path, devices=2), folder, 1, started_at=0.0, began_s=time.monotonic() - 70.0
-    )
-    assert only.record_result(lambda ranks: ()).outcome == "done"
+    one = Supervisor(job_in(folder.path, devices=2), cast(Any, None))
+    one.started_at, one.began_s = 0.0, time.monotonic() - 70.0
+    assert one.record_result().outcome == "done"
     return folder
 
 
-def test_the_objective_is_of_all_ranks(tmp_path: Path) -> None:
+def test_the_objective_is_of_all_ranks_and_one_that_was_not_measured_is_said_once(
+    tmp_path: Path,
+) -> None:
     folder = ended(tmp_path, summary(0, 300, 2.0), summary(1, 100, 1.0))
     _, objective, _ = measure_objective(folder, "id", "train_loss", was_reported=False)
     assert objective == 1.75
-
-
-def test_an_objective_that_was_not_measured_is_said_once(tmp_path: Path) -> None:
-    folder = ended(tmp_path, summary(0, 300, 2.0), summary(1, 100, 1.0))
     ending, objective, _ = measure_objective(folder, "id", "f1", was_reported=False)
     assert (objective, "'f1'" in ending.message) == (None, True)
     ending, _, _ = measure_objective(folder, "id", "f1", was_reported=True)
@@ -64,12 +61,7 @@ def test_batch_sizes_are_those_that_were_fed_where_the_ranks_tell(
     folder = ended(tmp_path, summary(0, 300, 2.0), summary(1, 100, 1.0), batch=batch)
     result = folder.load_result()
     assert (result.per_device_batch_size, result.global_batch_size) == sizes
-
-
-def test_a_result_took_the_time_in_which_its_cell_ran(tmp_path: Path) -> None:
-    """From 1970 to now, if it went by the time of day."""
-    folder = ended(tmp_path, summary(0, 300, 2.0), summary(1, 100, 1.0))
-    assert folder.load_result().elapsed_s == pytest.approx(70, abs=10)
+    assert result.elapsed_s == pytest.approx(70, abs=10), "not by the time of day, from 1970 on"
 
 
 @pytest.mark.parametrize(("without", "told"), [(1, False), (0, True)])
@@ -129,9 +121,9 @@ def test_only_of_memory_that_ran_out_is_it_said(
     tmp_path: Path, cause: Literal["oom", "signal"], told: bool
 ) -> None:
     job = job_in(tmp_path, replace(SETTINGS, memory_advice="less of it"))
-    only = Try(job, CellFolder(tmp_path), 1, 0.0, 0.0)
-    outcome = only.record_failure(Ending("failed", cause, "rank 0 was ended", 0, -9))
-    (attempt,) = only.folder.attempts()
+    one = Supervisor(job, cast(Any, None))
+    outcome = one.record_failure(Ending("failed", cause, "rank 0 was ended", 0, -9))
+    (attempt,) = one.folder.attempts()
     assert attempt.message == outcome.message
     assert ("less of it" in attempt.message) is told
     assert (attempt.cause, attempt.rank) == (cause, 0)

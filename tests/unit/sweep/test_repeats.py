@@ -56,12 +56,6 @@ def undecided(tmp_path: Path, cells: list[Cell]) -> tuple[SweepFolder, dict[str,
     return folder, dict(adaptive_requests(cells))
 
 
-def test_auto_begins_with_the_first_look(cells: list[Cell]) -> None:
-    assert len(cells) == 6
-    assert {c.planned.repeat for c in cells} == {0, 1, 2}
-    assert len(adaptive_requests(cells)) == 2
-
-
 def test_an_undecided_pair_gets_a_whole_round_once_and_a_decided_one_none(
     undecided: tuple[SweepFolder, dict[str, Request]], cells: list[Cell]
 ) -> None:

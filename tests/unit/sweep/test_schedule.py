@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from scalewise.records import DeviceInfo
-from scalewise.sweep.local_executor import choose_cells
+from scalewise.sweep.local_executor import LocalConfig, LocalExecutor, choose_cells
 
 GPUS = tuple(DeviceInfo("cuda", "a GPU", f"GPU-{i}", i) for i in range(8))
 
@@ -29,8 +29,20 @@ class Waits:
 
 def starts_now(waiting: Sequence[Waits], taken: int) -> list[str]:
     """Keys of the cells that start beside one that has the first ``taken`` devices."""
-    chosen = choose_cells(cast(Any, waiting), [GPUS[:taken]])
-    return [cast(Any, one).key for one in chosen]
+    return keys(choose_cells(cast(Any, waiting), [GPUS[:taken]]))
+
+
+def keys(chosen: Sequence[Any]) -> list[str]:
+    return [one.key for one in chosen]
+
+
+def test_a_cell_has_the_host_to_itself_unless_cells_are_packed() -> None:
+    waiting: Any = [Waits("a", 1, 0), Waits("b", 1, 0)]
+    running: Any = SimpleNamespace(lease=SimpleNamespace(slots=GPUS[:7]))
+    alone, packed = LocalExecutor(LocalConfig()), LocalExecutor(LocalConfig("packed"))
+    assert (keys(alone.order(waiting, [])), alone.order(waiting, [running])) == (["a"], [])
+    assert keys(packed.order(waiting, [])) == ["a", "b"]
+    assert keys(packed.order(waiting, [running])) == ["a"]
 
 
 def test_a_host_is_filled_with_what_fits_in_the_order_of_the_plan() -> None:

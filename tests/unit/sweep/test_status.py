@@ -63,16 +63,15 @@ def test_every_cell_is_in_its_state(sweep: SweepFolder) -> None:
     assert cells["waiting"].step is None
 
 
-def test_a_running_cell_tells_its_step_rate_and_time_left(sweep: SweepFolder) -> None:
-    cell = states(sweep)["running"]
+def test_a_running_cell_tells_its_step_rate_and_time_left_and_the_sweep_that_of_all(
+    sweep: SweepFolder,
+) -> None:
+    """30 s by heartbeats, and one cell of another configuration as long as the one done, 10 s."""
+    status = StatusReader(sweep.path).read()
+    cell = status.cells[2]
     assert (cell.step, cell.total_steps, cell.devices) == (30, 120, 2)
     assert cell.global_samples_per_s == pytest.approx(2 * 30 * 16 / 10, rel=0.05)
     assert cell.seconds_left == pytest.approx(30.0, rel=0.05)
-
-
-def test_the_sweep_has_left_what_its_cells_have_left(sweep: SweepFolder) -> None:
-    """30 s by heartbeats, and one cell of another configuration as long as the one done, 10 s."""
-    status = StatusReader(sweep.path).read()
     assert status.seconds_left == pytest.approx(30 + 10, rel=0.05)
     assert "left: ends about " in estimate_line(status)
 

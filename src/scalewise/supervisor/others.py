@@ -1,26 +1,15 @@
-"""The record of a cell that has ended: the result, or why there is none."""
+"""Others that have a part in a try at a cell: its further hosts, and strangers on its GPUs."""
 
 from __future__ import annotations
 
 import shutil
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from scalewise.records import (
-    CellFolder,
-    CellResult,
-    Ending,
-    RecordError,
-    batch_sizes_of,
-    line_that_raised,
-    load_json,
-    load_or_none,
-    save_json,
-)
-from scalewise.supervisor.failures import last_lines
-from scalewise.supervisor.job import Job, Nodes
+from scalewise.records import CellFolder, Ending, load_json, load_or_none, save_json
+from scalewise.supervisor.job import Nodes
 
 _MEET_S = 300.0
 """Hosts of one job start together, but one may first have to load its environment."""
@@ -104,73 +93,6 @@ def _order(ending: Ending) -> tuple[bool, bool, float]:
     Who was merely told to stop knows nothing: SLURM ends all tasks of a job when one fails.
     """
     return ending.cause == "interrupted", ending.cause != "signal", ending.finished_at
-
-
-@dataclass(frozen=True)
-class Try:
-    job: Job
-    folder: CellFolder
-    number: int
-    started_at: float
-    """Unix time."""
-    began_s: float
-    """The same moment by the monotonic clock, which nobody sets."""
-
-    def record_result(self, co_tenants: Callable[[Collection[int]], tuple[str, ...]]) -> Ending:
-        """Every rank ended well: write ``result.json``, or the attempt if one left no summary.
-
-        ``co_tenants`` tells who shared the host with the ranks, given their process ids.
-        """
-        job, settings, world = self.job, self.job.settings, self.job.world_size
-        try:
-            summaries = tuple(self.folder.load_rank(rank) for rank in range(world))
-        except RecordError as error:
-            why = f"every rank exited with 0, but {error}"
-            return self.record_failure(Ending("failed", "exit", why, exit_code=0))
-        # What a script feeds is known from its ranks alone.
-        asked = None if settings.script else settings.batch_sizes
-        per_device_batch, global_batch = batch_sizes_of(summaries) or asked or (None, None)
-        self.folder.save_result(
-            CellResult(
-                cell_id=job.cell.cell_id,
-                config_id=job.cell.config_id,
-                name=job.cell.name,
-                repeat=job.cell.repeat,
-                attempt=self.number,
-                started_at=self.started_at,
-                finished_at=time.time(),
-                elapsed_s=time.monotonic() - self.began_s,
-                world_size=world,
-                strategy=settings.strategy,
-                scaling=settings.scaling,
-                global_batch_size=global_batch,
-                per_device_batch_size=per_device_batch,
-                co_tenants=co_tenants({summary.pid for summary in summaries}),
-                ranks=summaries,
-                models=1 if settings.one_model else world,
-            )
-        )
-        return Ending("done", number=self.number)
-
-    def record_failure(self, ending: Ending) -> Ending:
-        """Write the attempt: what failed, where, the rank's last lines."""
-        advice = self.job.settings.memory_advice if ending.cause == "oom" else ""
-        lines = last_lines(self.folder, ending.rank)
-        raised_at = ending.raised_at
-        if raised_at is None and ending.outcome == "failed" and ending.cause != "config":
-            raised_at = line_that_raised("\n".join(lines))
-        return self.folder.save_attempt(
-            replace(
-                ending,
-                message=f"{ending.message}; {advice}" if advice else ending.message,
-                raised_at=raised_at,
-                last_lines=lines,
-                number=self.number,
-                started_at=self.started_at,
-                finished_at=time.time(),
-                elapsed_s=time.monotonic() - self.began_s,
-            )
-        )
 
 
 def foreign_processes(

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -327,11 +328,15 @@ def test_a_package_that_cannot_be_imported_is_one_line(monkeypatch: pytest.Monke
 def test_trackio_gets_every_row_once_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trackio, "_MOST_ROWS", 2)
     run = trackio.TrackioRun.__new__(trackio.TrackioRun)
-    run._run, run._lines, run._config, run._config_is_new, run._last_step = (
-        {"run_id": "r"}, None, {"a": 1}, True, 0,
-    )  # fmt: skip
-    written: list[trackio._Batch] = []
-    monkeypatch.setattr(run, "_write_database", written.append)
+    run._run, run._config, run._config_is_new, run._last_step = (
+        {"project": "p", "run": "n", "run_id": "r"},
+        {"a": 1},
+        True,
+        0,
+    )
+    written: list[list[dict[str, Any]]] = []
+    run._write = written.append
     run.log([Row("metrics", f"{i}", 0.0, i, {"x": i}) for i in range(5)])
-    assert [[row["step"] for row in one.metrics] for one in written] == [[0, 1], [2, 3], [4]]
-    assert [one.config for one in written] == [{"a": 1}, None, None]
+    assert [[row["step"] for row in one] for one in written] == [[0, 1], [2, 3], [4]]
+    configs = [row["config"] for one in written for row in one]
+    assert configs == [{"a": 1}, None, None, None, None]

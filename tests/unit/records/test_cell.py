@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fakes.settings import SETTINGS
-from scalewise.cli.exits import explain
+from scalewise.cli.exits import explain, is_the_hosts_fault
 from scalewise.records import (
     SCHEMA_VERSION,
     CellFolder,
@@ -197,6 +197,7 @@ def test_a_full_disk_is_said_of_the_record_and_leaves_the_old_one(
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left") as raised:
         write_atomically(path, b"new")
+    assert is_the_hosts_fault(raised.value)
     assert explain(raised.value) == f"{path}: No space left on device"
     assert [entry.name for entry in tmp_path.iterdir()] == ["sweep.json"]
     assert path.read_text() == "old"

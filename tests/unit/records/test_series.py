@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fakes.step_files import BLOCK_BYTES, append_step, steady_rows, write_rows
+from fakes.step_files import BLOCK_BYTES, steady_rows, write_rows
 from scalewise.records import (
-    PHASES,
     WARMUP,
     DeviceSample,
     DeviceSeriesWriter,
@@ -25,19 +24,6 @@ from scalewise.records import (
     read_steps,
     write_shard,
 )
-
-
-def test_steps_come_back_and_missing_stays_missing(tmp_path: Path) -> None:
-    host = {name: float(i) for i, name in enumerate((*PHASES, "step", "arrival"))}
-    host["exposed_comm"] = None  # type: ignore[assignment]
-    with closing(StepWriter(tmp_path / "steps")) as writer:
-        for step in range(5):
-            append_step(writer, step, 1000 * step, 0, 16, WARMUP if step < 2 else 0, host)
-    series = read_steps(tmp_path / "steps", 3)
-    assert (series.rank, len(series), len(series.timed()), series.torn_bytes) == (3, 5, 3, 0)
-    assert list(series.column("forward")) == [2.0] * 5
-    assert np.isnan(series.column("exposed_comm")).all()
-    assert np.isnan(series.column("step", "device")).all()
 
 
 def test_rows_that_were_changed_are_never_read(tmp_path: Path) -> None:
@@ -94,7 +80,7 @@ def test_rows_that_no_training_writes_are_refused(
 def test_rows_of_more_than_one_block_come_back_and_steps_are_timed_from_one_on(
     tmp_path: Path,
 ) -> None:
-    rows = steady_rows(2**15 + 3)
+    rows = steady_rows(2**15 + 3, on_device=False)
     rows["flags"][:2] = WARMUP
     rows["samples"][7] = 99
     rows["host_step_ms"] = 10
@@ -105,8 +91,11 @@ def test_rows_of_more_than_one_block_come_back_and_steps_are_timed_from_one_on(
         writer.append_rows(rows[3:])
         assert writer.timed == (len(rows) - 2, pytest.approx(0.01 * (len(rows) - 2)))
         assert (writer.rows, writer.largest_samples) == (len(rows), 99)
-    series = read_steps(tmp_path / "steps", 0)
+    series = read_steps(tmp_path / "steps", 3)
     assert series.rows.tobytes() == rows.tobytes()
+    assert (series.rank, len(series), series.torn_bytes) == (3, len(rows), 0)
+    assert (series.column("forward") == rows["host_forward_ms"]).all()
+    assert np.isnan(series.column("step", "device")).all(), "missing stays missing"
     assert [len(one.timed()) for one in (series, replace(series, timed_from=5))] == [
         len(rows) - 2, len(rows) - 5
     ]  # fmt: skip

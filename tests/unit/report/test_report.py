@@ -115,15 +115,6 @@ def test_a_terminal_of_any_width_shows_every_figure_whole(whole: Path) -> None:
     assert max(map(len, tables.splitlines())) <= 80
 
 
-def test_names_of_rows_fold_before_a_figure_does(tmp_path: Path) -> None:
-    name = "a_model_with_a_name_that_is_wider_than_the_terminal_it_is_shown_on"
-    path = write_sweep(tmp_path, [*repeats(Spec(model=name), STEADY)])
-    text = printed(path, width=60)
-    assert "12,800 (12,6" in text
-    tables = text.partition("done.\n")[0].splitlines()
-    assert max(len(line) for line in tables if name not in line) <= 60
-
-
 HOSTILE = "=HYPERLINK(a$x^^y$ <script> ](javascript:x) ``` |b| \x1b[31m [red]\u200f" + "long" * 60
 
 

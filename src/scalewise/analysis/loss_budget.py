@@ -126,7 +126,7 @@ def make_budget(config: Configuration, baseline: Configuration | None = None) ->
     ideal_ms = at_equal_clocks = None
     if scale is not None:
         if not knows_activity:
-            _join_work_and_lateness(causes, parts)
+            _join_work_and_lateness(causes)
         assert baseline is not None
         ideal_ms = scale * mean(one.step_ms for _, one in theirs)
         clocks = config.clock_mhz, baseline.clock_mhz
@@ -179,11 +179,11 @@ def _scale(config: Configuration, baseline: Configuration) -> float | None:
     return each / (theirs.global_batch_size / theirs.world_size)
 
 
-def _join_work_and_lateness(causes: dict[LossCause, float], parts: Mapping[Part, float]) -> None:
-    """Their sum alone is known without a GPU's activity: it goes under the larger one."""
-    both = causes.get("device_work", 0.0) + causes.get("host_late", 0.0)
-    late = parts.get("host_late", 0.0) > parts.get("device_work", 0.0)
-    causes["host_late"], causes["device_work"] = (both, 0.0) if late else (0.0, both)
+def _join_work_and_lateness(causes: dict[LossCause, float]) -> None:
+    """Their sum alone is known without a GPU's activity: it goes under the one that lost more."""
+    work, late = causes.get("device_work", 0.0), causes.get("host_late", 0.0)
+    both = work + late
+    causes["host_late"], causes["device_work"] = (both, 0.0) if late > work else (0.0, both)
 
 
 def _lost_to_clocks(parts: Mapping[Part, float], ratio: float) -> float:

@@ -56,11 +56,16 @@ class Option:
         return self.config.label.removeprefix(f"{self.config.name('model')} ")
 
     @property
-    def told(self) -> str:
-        """``ddp x8, rehearsed over p2p_off_h100: 5.88x (5.59-6.17), likely pays.``"""
+    def brief(self) -> str:
+        """``ddp x4, rehearsed over doctor: 3.91x (3.73-4.11), likely pays.``"""
         figure = f"{times(self.speedup)}, " if self.speedup else ""
+        return f"{self.name}: {figure}{self.verdict}."
+
+    @property
+    def told(self) -> str:
+        """With the reason where a rehearsal tells nothing."""
         why = self.rehearsal.reason if self.rehearsal and self.verdict == "cannot tell" else ""
-        return f"{self.name}: {figure}{self.verdict}{why and f', {why}'}."
+        return f"{self.brief.removesuffix('.')}, {why}." if why else self.brief
 
 
 Options = Mapping[str, Option]
@@ -164,7 +169,7 @@ def _lead(analysis: Analysis, every: Options, samples: int | None) -> Iterator[L
     ladders = [one for one in analysis.ladders if taken.config in [rung.config for rung in one]]
     more = [rung for ladder in ladders for rung in ladder if rung.devices > taken.devices]
     if beyond or (more and taken.devices > 1):
-        yield Line(beyond.told if beyond else f"{why_not(more[0])}.")
+        yield Line(beyond.brief if beyond else f"{why_not(more[0])}.")
     pair = analysis.pair(taken.config)
     if samples:
         single = every.get(pair.single.config_id) if pair else None

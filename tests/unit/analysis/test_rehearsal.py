@@ -27,7 +27,8 @@ from scalewise.report.study_tables import rehearsals_in_brief
 
 SINGLE = Spec()
 REAL = replace(DDP, devices=4, config={"strategy": {"name": "ddp", "kind": "ddp"}})
-LINK = {"name": "pcie", "ranks": 2, "points": [[1, 0.1], [2, 0.1]], "source": "a doctor"}
+LINK = {"name": "pcie", "ranks": 2, "points": [[1, 0.1], [2**30, 10.0]], "source": "a doctor"}
+SHARED = {**LINK, "points": [[1, 0.1], [2**30, 40.0]]}
 FASTER = {**SINGLE_MS, "forward": 1.2, "backward": 2.8, "data_wait": 0.0, "other": 0.3}
 
 
@@ -37,9 +38,9 @@ def busy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_parts, "_activity", lambda usage: dict.fromkeys(range(8), 1.0))
 
 
-def rehearsal(ranks: int = 4, **changes: object) -> Spec:
+def rehearsal(ranks: int = 4, link: object = LINK, **changes: object) -> Spec:
     """One rank of ``ranks``, in twice the time of its share of the batch."""
-    strategy = {"name": "ddp_rehearsed", "kind": "rehearsal", "ranks": ranks, "link": LINK}
+    strategy = {"name": "ddp_rehearsed", "kind": "rehearsal", "ranks": ranks, "link": link}
     plain = {"strategy": strategy, "batch_size": 128}
     spec = replace(SINGLE, batch_size=128 // ranks, phases_ms=FASTER, config=plain)
     return replace(spec, strategy="ddp_rehearsed", **changes)  # type: ignore[arg-type]
@@ -126,9 +127,24 @@ def test_a_gpu_whose_host_waits_for_a_batch_is_limited_by_it(
     assert regime(one.config) == limit
 
 
-@pytest.mark.parametrize(("ranks", "word"), [(2, "likely pays"), (8, "likely does not pay")])
-def test_the_whole_interval_decides(tmp_path: Path, ranks: int, word: str) -> None:
-    found = played(tmp_path, *three(SINGLE), *three(rehearsal(ranks)), ranks=ranks)
+@pytest.mark.parametrize(
+    ("ranks", "speed", "link", "word"),
+    [
+        (2, 1.0, SHARED, "likely pays"), (4, 1.2, LINK, "likely pays"),
+        (8, 1.0, LINK, "likely does not pay"),
+        # Ranks that share a link get more of it the fewer they are.
+        (4, 1.2, SHARED, "cannot tell"), (8, 1.0, SHARED, "likely does not pay"),
+        (4, 1.2, {**SHARED, "ranks": 8}, "likely pays"),
+        (8, 1.0, {**SHARED, "ranks": 9}, "cannot tell"),
+        (4, 1.2, {**SHARED, "name": "custom"}, "likely pays"),
+    ],
+)  # fmt: skip
+def test_the_whole_interval_decides(
+    tmp_path: Path, ranks: int, speed: float, link: dict[str, object], word: str
+) -> None:
+    phases = {phase: ms / speed for phase, ms in FASTER.items()}
+    play = replace(rehearsal(ranks, link), phases_ms=phases)
+    found = played(tmp_path, *three(SINGLE), *three(play), ranks=ranks)
     assert [one.word for one in found.rehearsals] == [word]
     assert found.rehearsals[0].config not in found.configurations
 

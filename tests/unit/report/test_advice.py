@@ -105,7 +105,7 @@ def test_time_and_money_are_of_all_devices_measured_or_rehearsed() -> None:
     assert (one["hours"], one["usd"]) == (pytest.approx(708.5, abs=0.1), pytest.approx(3832, abs=1))
     assert (two["hours"], two["usd"]) == (pytest.approx(391.9, abs=0.1), pytest.approx(4238, abs=1))
     assert two["memory"] == "15.4 of 140"
-    (section,) = advised_kept("rehearsal/text_nvlink")
+    (section,) = advised_kept("rehearsal/sized_x4_nvlink")
     played, alone = option(section, "ddp x2, rehearsed over doctor"), option(section, "single x1")
     assert (played["basis"], played["verdict"]) == ("rehearsed", "likely pays")
     assert played["hours"] == pytest.approx(alone["hours"] / played["times"].value, rel=1e-3)
@@ -120,7 +120,7 @@ def test_without_a_price_there_is_no_cost_and_the_reason_is_said() -> None:
 
 @pytest.mark.parametrize("samples", [None, SAMPLES])
 @pytest.mark.parametrize(
-    "sweep", ["h200x2_gpt2", "cpu2_matrix", "rehearsal/gpt2_p2p_off", "rehearsal/text_nvlink"]
+    "sweep", ["h200x2_gpt2", "cpu2_matrix", "rehearsal/gpt2_p2p_off", "rehearsal/sized_x4_nvlink"]
 )
 def test_what_to_take_stands_in_four_lines_of_a_terminal(sweep: str, samples: int | None) -> None:
     for section in advised_kept(sweep, samples):
@@ -198,7 +198,7 @@ def busy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def rehearsed(path: Path, runs: int) -> list[Section]:
     """One device, and a rehearsal of eight that takes as long for its share of the batch."""
-    link = {"name": "pcie", "ranks": 2, "points": [[1, 0.1], [2, 0.1]], "source": "a doctor"}
+    link = {"name": "pcie", "ranks": 2, "points": [[1, 0.1], [2**30, 10.0]], "source": "a doctor"}
     strategy = {"name": "ddp_rehearsed", "kind": "rehearsal", "ranks": 8, "link": link}
     quarter = {name: ms / 6 for name, ms in SINGLE_MS.items()}
     play = replace(
@@ -309,6 +309,6 @@ def test_a_folder_of_sweeps_is_read_as_they_are(
 
 
 def test_the_readme_shows_an_answer_of_a_kept_sweep() -> None:
-    found = analysis_of(kept("rehearsal/gpt2_p2p_off"))
-    (eight,) = (one for one in found.rehearsals if one.record.ranks == 8)
-    assert " ".join(str(eight).split()) in " ".join((ROOT / "README.md").read_text().split())
+    found = analysis_of(kept("rehearsal/gpt2_x4_weak_nvlink"))
+    (four,) = (one for one in found.rehearsals if one.record.ranks == 4)
+    assert " ".join(str(four).split()) in " ".join((ROOT / "README.md").read_text().split())

@@ -70,6 +70,16 @@ def test_known_times_two_ranks_the_slowest_counts() -> None:
     assert row.values["balance/rank_1_arrival_ms"] == pytest.approx(50)
 
 
+def test_a_window_waits_for_every_rank() -> None:
+    windows = StepWindows(every_n_steps=10, world_size=2)
+    windows.add(0, steps(1, 20))
+    assert list(windows.cut(final=False)) == []
+    windows.add(1, steps(1, 9))
+    assert list(windows.cut(final=False)) == []
+    windows.add(1, steps(10, 20))
+    assert [row.step for row in windows.cut(final=False)] == [10, 20]
+
+
 def test_cuts_do_not_depend_on_when_rows_arrive() -> None:
     whole = StepWindows(every_n_steps=10, world_size=2)
     for rank in (0, 1):

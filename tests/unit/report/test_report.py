@@ -99,6 +99,15 @@ def test_csv_has_units_and_leaves_what_is_missing_empty(files: builder.ReportFil
     assert (ddp["verdict"], single["verdict"]) == ("pays", "baseline")
 
 
+def test_page_and_screen_name_what_went_wrong(whole: Path, files: builder.ReportFiles) -> None:
+    page, screen = files.details.read_text(), printed(whole, 10_000)
+    for needed in ("22 cells: 20 done, 1 failed, 1 skipped", "CUDA out of memory",
+                   "wandb incomplete: 12 rows handed over, 9 read back", "20,650 (20,4",
+                   "software power cap"):  # fmt: skip
+        assert needed in page and needed in screen, needed
+    assert "large ddp x2: pays. " in screen
+
+
 def test_a_terminal_of_any_width_shows_every_figure_whole(whole: Path) -> None:
     """No cell of a table is broken over lines, and none is left out."""
 

@@ -393,6 +393,13 @@ class TestRemarks:
         (line,) = [line for line in lines_of(path, "remarks") if "cudagraph" in line]
         assert line.endswith(f"{eager.fell_back_because} (in 1 of 2 runs)")
 
+    def test_a_figure_that_only_some_runs_have_says_so(self, tmp_path: Path) -> None:
+        path = write_sweep(tmp_path, repeats(Spec(), FACTORS))
+        next(path.glob("*-r1/gpu/*")).unlink()
+        (line,) = [line for line in lines_of(path, "remarks") if "is missing" in line]
+        assert line.startswith("note: large single x1: usage is missing: ")
+        assert line.endswith(" (in 1 of 3 runs)")
+
     @pytest.mark.parametrize("heat", [(), ("thermal slowdown (hardware)",)])
     def test_a_power_cap_is_a_note_and_heat_a_doubt(self, heat: tuple[str, ...]) -> None:
         found = analysis_of(kept("h200x2_gpt2"))

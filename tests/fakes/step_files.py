@@ -34,10 +34,11 @@ def append_step(
     writer.append_rows(row)
 
 
-def write_rows(path: Path, rows: npt.NDArray[np.void]) -> None:
-    """In one block, with a clock that is Unix time."""
+def write_rows(path: Path, *blocks: npt.NDArray[np.void]) -> None:
+    """Rows block by block, with a clock that is Unix time."""
     with closing(StepWriter(path, epoch_offset_ns=0)) as writer:
-        writer.append_rows(rows)
+        for rows in blocks:
+            writer.append_rows(rows)
 
 
 def steady_rows(steps: int, step_ms: float = 10.0, on_device: bool = True) -> npt.NDArray[np.void]:

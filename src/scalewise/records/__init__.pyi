@@ -96,6 +96,7 @@ from .redaction import redacted_words as redacted_words
 from .redaction import secrets_of as secrets_of
 from .redaction import with_secrets as with_secrets
 from .redaction import without_secrets as without_secrets
+from .series import READINGS as READINGS
 from .series import TIMELINE_COLUMNS as TIMELINE_COLUMNS
 from .series import Alert as Alert
 from .series import DeviceProcess as DeviceProcess

@@ -217,8 +217,9 @@ def read_device_series(path: Path) -> DeviceSeries:
 
 
 _IN_LINES = ("devices", "times", "samples", "cost_ms", "problems", "alerts")
-_METRICS = tuple(f.name for f in fields(DeviceSample) if f.name not in ("id", "processes"))
-TIMELINE_COLUMNS = ("timestamp", "unix_time", "gpu_index", "gpu_name", "gpu_uuid", *_METRICS)
+READINGS = tuple(f.name for f in fields(DeviceSample) if f.name not in ("id", "processes"))
+"""What is read of a device: figures, and why its clocks are held back."""
+TIMELINE_COLUMNS = ("timestamp", "unix_time", "gpu_index", "gpu_name", "gpu_uuid", *READINGS)
 """``timestamp`` is local time in ISO 8601; metrics carry their unit in their name."""
 
 
@@ -235,7 +236,7 @@ def timeline_rows(series: DeviceSeries, most_times: int | None = None) -> Iterat
         stamp = datetime.fromtimestamp(when).isoformat(timespec="milliseconds")
         for device in series.devices:
             if device.id in samples:
-                values = [_cell(getattr(samples[device.id], m)) for m in _METRICS]
+                values = [_cell(getattr(samples[device.id], m)) for m in READINGS]
                 yield [stamp, when, device.index, device.name, device.id, *values]
 
 

@@ -26,9 +26,6 @@ from scalewise.report.findings import command, counts
 from scalewise.report.run_facts import labels, unfinished
 from scalewise.report.sections import Block, Line, Lines, Section, Table, Tone, cut, printable
 
-_BRIEF = ("head", "unfinished", "answer", "trackers")
-"""Sections of which a terminal shows what is told without ``-v``, the answer near the end."""
-
 _ORDER = (
     "scaling", "resources", "sizes", "averages", "cost", "investment", "alternatives", "doctor",
     "losses", "remarks",
@@ -74,9 +71,8 @@ _MOST_PLACES = 6
 
 def show_answer(sections: Iterable[Section], console: Console) -> None:
     """What a report comes to: its answers, and what failed."""
-    found = {one.key: one for one in sections}
     width = min(console.width, _WIDEST)
-    for one in (found[key] for key in _BRIEF if key in found):
+    for one in sections:
         for block in one.blocks:
             if isinstance(block, Lines) and block.tone in _TOLD.get(one.key, (block.tone,)):
                 _show_block(block, one.key, width, console)

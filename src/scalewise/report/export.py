@@ -39,9 +39,9 @@ from scalewise.analysis import (
     value_in_columns,
 )
 from scalewise.records import (
+    READINGS,
     STEP_DTYPE,
     TIMELINE_COLUMNS,
-    DeviceSample,
     StepSeries,
     timeline_rows,
     to_plain,
@@ -232,9 +232,6 @@ def _run(run: Run) -> dict[str, Any]:
 
 _GROUPS = ("model", "dataset", "strategy", "precision", "execution", "optimizer")
 _STEP_TIMES = tuple(name for name in STEP_DTYPE.names or () if name.endswith("_ms"))
-_READINGS = tuple(
-    f.name for f in dataclasses.fields(DeviceSample) if f.name not in ("id", "processes")
-)
 
 
 @dataclass(frozen=True)
@@ -397,7 +394,7 @@ def _device_rows(cell: CellRecords) -> Iterator[dict[str, Any]]:
                     "rank": device and device.rank,
                     **{
                         name: ", ".join(value) if isinstance(value, tuple) else value
-                        for name in _READINGS
+                        for name in READINGS
                         for value in (getattr(reading, name),)
                     },
                 }

@@ -82,7 +82,7 @@ def _by_model(analysis: Analysis) -> Iterator[str]:
 def _facts(config: Configuration) -> list[str]:
     """What a row ran with; empty words for what it has not, and what nobody knows of a script."""
     words, identity = {}, config.identity
-    for group in ("dataset", "precision", "execution", "optimizer"):
+    for group in ("dataset", "precision", "execution", "operation", "optimizer"):
         name = config.precision if group == "precision" else config.name(group)
         words[group] = f"{group}={name}" if name else ""
     words["operation"] = "forward only" * config.is_operation
@@ -96,11 +96,7 @@ def _facts(config: Configuration) -> list[str]:
         words |= dict.fromkeys(("dataset", "precision", "execution", "seed"), "")
     if config.is_operation:
         words |= dict.fromkeys(("optimizer", "lr"), "")
-    return [words[fact] for fact in _FACTS]
-
-
-_FACTS = ("dataset", "precision", "execution", "operation", "optimizer", "lr", "batch", "steps",
-          "seed", "device")  # fmt: skip
+    return list(words.values())
 
 
 def _is_weak(config: Configuration) -> bool:

@@ -33,7 +33,7 @@ from scalewise.analysis import (
     p_words,
 )
 from scalewise.config import ConfigError
-from scalewise.records import DeviceSeries, SampledDevice, cv_percent, cv_text, grade
+from scalewise.records import cv_percent, cv_text, grade
 from scalewise.report import export, findings, plots
 from scalewise.report.answer import reasons
 from scalewise.report.builder import own_folder, report_folder, write_text
@@ -321,24 +321,21 @@ def memory_breakdown(configs: Sequence[Configuration]) -> Figure | None:
     Time is a share of the run, so that runs of a second and of an hour stand side by side.
     """
     first = ((c, next((run for run in c.runs if run.cell.devices), None)) for c in configs)
-    shown = [(c, run) for c, run in first if run][: len(plots.PALETTE)]
-    tracks = {c.config_id: [_track(*one) for one in _devices(run)] for c, run in shown}
-    count = max((len(t) for t in tracks.values()), default=0)
+    shown = [(c, _tracks(run)) for c, run in first if run][: len(plots.PALETTE)]
+    count = max((len(tracks) for _, tracks in shown), default=0)
     if not count:
         return None
     rows, columns = panel_grid(count)
     made = plots.figure(max(4.2 * columns, 6.5), 2.9 * rows + 0.6)
     panels = plots.grid_of_panels(made, rows, columns, count)
-    highest = max(max(values) for each in tracks.values() for _, values in each)
+    highest = max(max(values) for _, tracks in shown for *_, values in tracks)
     for i, axes in enumerate(panels):
-        for j, (config, _) in enumerate(shown):
-            if i < len(tracks[config.config_id]):
-                share, values = tracks[config.config_id][i]
-                axes.plot(share, values, color=plots.colour(j), marker=plots.marker(j),
-                          ms=3, lw=1.2, label=config.label)  # fmt: skip
-        series, device = next(found[i] for _, run in shown if len(found := _devices(run)) > i)
-        kind = "GPU" if series.source == "nvml" else "rank"
-        axes.set_title(f"{kind} {device.index}", fontsize=10, loc="left")
+        having = [(j, c, tracks[i]) for j, (c, tracks) in enumerate(shown) if len(tracks) > i]
+        for j, config, (_, share, values) in having:
+            axes.plot(share, values, color=plots.colour(j), marker=plots.marker(j),
+                      ms=3, lw=1.2, label=config.label)  # fmt: skip
+        title, *_ = having[0][-1]
+        axes.set_title(title, fontsize=10, loc="left")
         axes.set(xlim=(0, 100), ylim=(0, 1.1 * highest))
         plots.group_thousands(axes, "y")
         plots.tidy(axes, "both")
@@ -418,24 +415,20 @@ def memory_comparison(configs: Sequence[Configuration]) -> Figure | None:
     return made
 
 
-Device = tuple[DeviceSeries, SampledDevice]
+Track = tuple[str, list[float], list[float]]
+"""What a device is called, share of the run in percent, and MiB."""
 
 
-def _devices(run: Run) -> list[Device]:
-    """Every device of a run that has memory readings, in the order of ranks."""
-    return [
-        (series, device)
-        for series in run.cell.devices
-        for device in sorted(series.devices, key=lambda d: (d.rank is None, d.rank, d.index))
-        if _track(series, device)[0]
-    ]
-
-
-def _track(series: DeviceSeries, device: SampledDevice) -> tuple[list[float], list[float]]:
-    """Share of the run in percent, and MiB."""
-    read = zip(series.times, series.values(device.id, "memory_used_mib"), strict=True)
-    points = [(t - series.times[0], value) for t, value in read if value is not None]
-    length = series.times[-1] - series.times[0] if points else 0.0
-    # One sample has no length: it stands in the middle.
-    shares = [100 * t / length if length > 0 else 50.0 for t, _ in points]
-    return shares, [value for _, value in points]
+def _tracks(run: Run) -> list[Track]:
+    """Of every device that has memory readings, in the order of ranks."""
+    found = []
+    for series in run.cell.devices:
+        kind = "GPU" if series.source == "nvml" else "rank"
+        for device in sorted(series.devices, key=lambda d: (d.rank is None, d.rank, d.index)):
+            read = zip(series.times, series.values(device.id, "memory_used_mib"), strict=True)
+            points = [(t - series.times[0], value) for t, value in read if value is not None]
+            length = series.times[-1] - series.times[0] if points else 0.0
+            # One sample has no length: it stands in the middle.
+            shares = [100 * t / length if length > 0 else 50.0 for t, _ in points]
+            found.append((f"{kind} {device.index}", shares, [value for _, value in points]))
+    return [track for track in found if track[1]]

@@ -284,8 +284,7 @@ class _CellMirror:
         if is_complete or self._mirror.name not in info.tracking.trackers:
             self._settled = attempt.result is not None
             return None
-        rows = CellRows(self._cell, info.config, info.tracking.system_interval_s)
-        return _Run(self._mirror, self._cell, attempt, info, rows)
+        return _Run(self._mirror, self._cell, attempt, info)
 
     def _finish(self, attempt: CurrentAttempt, problem: str | None) -> None:
         run, self._run = self._run, None
@@ -301,19 +300,14 @@ class _Run:
     """A try in a tracker, from its first row until the tracker has counted all of them."""
 
     def __init__(
-        self,
-        mirror: TrackerMirror,
-        cell: CellFolder,
-        attempt: CurrentAttempt,
-        info: RunInfo,
-        rows: CellRows,
+        self, mirror: TrackerMirror, cell: CellFolder, attempt: CurrentAttempt, info: RunInfo
     ) -> None:
         self.attempt = attempt
         self.is_done = False
         """Whether its result was there at the last poll."""
         self._mirror = mirror
         self._cell = cell
-        self._rows = rows
+        self._rows = CellRows(cell, info.config, info.tracking.system_interval_s)
         self._location = f"{info.tracking.project}/{info.name}"
         self._handed_over = 0
         self._alerts: tuple[str, ...] = ()

@@ -6,7 +6,7 @@ Device samples are named by device, and steps are one row a window.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -16,6 +16,7 @@ import numpy.typing as npt
 from scalewise.analysis import rehearsed_kind
 from scalewise.records import (
     PHASES,
+    READINGS,
     STEP_DTYPE,
     WARMUP,
     Alert,
@@ -183,10 +184,6 @@ class RankMeans:
         return found
 
 
-_METRICS: Final = tuple(
-    f.name for f in fields(DeviceSample) if f.name not in ("id", "throttle_reasons", "processes")
-)
-
 _AGGREGATES: Final[Mapping[str, tuple[str, str | None]]] = {
     "memory_used_mib": ("total", "gpu_total_memory"),
     "utilization_percent": ("mean", "gpu_avg_utilization"),
@@ -240,21 +237,21 @@ class DeviceRows:
         return True
 
     def _values(self, samples: list[DeviceSample]) -> dict[str, float]:
+        found: dict[str, float | None] = {}
         on_gpu = self._source == "nvml"
-        kind = "gpu" if on_gpu else "process"
-        values: dict[str, float] = {}
         for sample in samples:
             index = f"{self._label}{self._devices[sample.id].index}"
-            for metric in _METRICS if on_gpu else _PROCESS_METRICS:
-                reading = getattr(sample, metric)
-                if reading is not None:
-                    name = metric if on_gpu else _PROCESS_METRICS[metric]
-                    values[f"{kind}/{index}/{name}"] = reading
-            if on_gpu and sample.throttle_reasons is not None:
-                values[f"gpu/{index}/throttled"] = float(bool(sample.throttle_reasons))
-            if on_gpu and sample.memory_used_mib is not None:
-                values[f"gpu_{index}_memory"] = sample.memory_used_mib
-        return {**values, **(self._totals(samples) if on_gpu else {})}
+            if not on_gpu:
+                read = {name: getattr(sample, of) for of, name in _PROCESS_METRICS.items()}
+                found |= {f"process/{index}/{name}": value for name, value in read.items()}
+                continue
+            read = {name: getattr(sample, name) for name in READINGS}
+            reasons = read.pop("throttle_reasons")
+            read["throttled"] = None if reasons is None else float(bool(reasons))
+            found |= {f"gpu/{index}/{name}": value for name, value in read.items()}
+            found[f"gpu_{index}_memory"] = sample.memory_used_mib
+        known = {name: value for name, value in found.items() if value is not None}
+        return known | (self._totals(samples) if on_gpu else {})
 
     def _totals(self, samples: list[DeviceSample]) -> dict[str, float]:
         """Over the host's GPUs, if all were read; under the earlier GPU monitor's names too."""

@@ -12,9 +12,9 @@ import contextlib
 import io
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 import trackio
@@ -23,6 +23,7 @@ from trackio.sqlite_storage import SQLiteStorage
 
 from scalewise.config import ConfigError
 from scalewise.host import say, tell
+from scalewise.records import to_plain
 from scalewise.tracking.tracker import Answer, Row, RunInfo, RunSummary, listens
 
 _MOST_ROWS = 500
@@ -30,14 +31,6 @@ _MOST_ROWS = 500
 _RESERVED = frozenset(utils.RESERVED_KEYS)
 _ELSEWHERE = ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL")
 """Variables that would send an answer, and nothing else, to a server or a Space."""
-
-
-class _Batch(NamedTuple):
-    metrics: list[dict[str, Any]]
-    system: list[dict[str, Any]]
-    alerts: list[dict[str, Any]]
-    config: Mapping[str, Any] | None
-    """The run's, if it is not there yet."""
 
 
 class TrackioRun:
@@ -49,7 +42,11 @@ class TrackioRun:
     def __init__(self, info: RunInfo) -> None:
         SQLiteStorage.validate_project_name(info.tracking.project)
         self._run = {"project": info.tracking.project, "run": info.name, "run_id": info.run_id}
-        self._lines = fragments.FragmentWriter() if utils.get_storage_mode() == "jsonl" else None
+        self._in_lines = utils.get_storage_mode() == "jsonl"
+        # Of a row whose id the database holds already nothing changes.
+        self._write: Callable[[list[dict[str, Any]]], object] = (
+            fragments.FragmentWriter().write_local if self._in_lines else fragments.import_records
+        )
         self._config: dict[str, Any] = {
             **info.config,
             # Its page groups runs by keys of the top alone.
@@ -69,69 +66,21 @@ class TrackioRun:
     def log(self, rows: Sequence[Row]) -> None:
         self._last_step = max([self._last_step, *(row.step for row in rows)])
         for first in range(0, len(rows), _MOST_ROWS):
-            some = rows[first : first + _MOST_ROWS]
-            batch = _Batch(
-                [self._entry(row) for row in some if row.kind == "metrics"],
-                [self._entry(row) for row in some if row.kind == "system"],
-                [self._alert(row) for row in some if row.alert is not None],
-                self._config if self._config_is_new else None,
-            )
-            write = self._write_database if self._lines is None else self._write_lines
-            write(batch)
-            self._config_is_new = self._config_is_new and not batch.metrics
+            self._write([self._record(row) for row in rows[first : first + _MOST_ROWS]])
 
-    def _entry(self, row: Row) -> dict[str, Any]:
-        return {
-            **self._run,
-            "metrics": {name_in_trackio(name): value for name, value in row.values.items()},
-            "timestamp": _timestamp(row.time),
-            "log_id": f"{self._run['run_id']}:{row.id}",
-            "step": row.step,
-        }
-
-    def _alert(self, row: Row) -> dict[str, Any]:
-        assert row.alert is not None
-        return {
-            **self._run,
-            "title": row.alert.title,
-            "text": row.alert.text,
-            "level": row.alert.level,
-            "step": row.step,
-            "timestamp": _timestamp(row.time),
-            "alert_id": f"{self._run['run_id']}:{row.id}",
-        }
-
-    def _write_database(self, batch: _Batch) -> None:
-        """A row whose id the database holds already changes nothing."""
-        if batch.metrics:
-            SQLiteStorage.bulk_log(
-                **self._columns(batch.metrics, "step", "timestamp", "log_id"),
-                metrics_list=[e["metrics"] for e in batch.metrics],
-                config=None if batch.config is None else dict(batch.config),
-            )
-        if batch.system:
-            SQLiteStorage.bulk_log_system(
-                **self._columns(batch.system, "timestamp", "log_id"),
-                metrics_list=[e["metrics"] for e in batch.system],
-            )
-        if batch.alerts:
-            keys = ("title", "text", "level", "step", "timestamp", "alert_id")
-            SQLiteStorage.bulk_alert(**self._columns(batch.alerts, *keys))
-
-    def _columns(self, entries: Sequence[Mapping[str, Any]], *keys: str) -> dict[str, Any]:
-        """The run's names, and ``steps=[1, 2]``: the values of each key, under its plural."""
-        return {**self._run, **{f"{key}s": [entry[key] for entry in entries] for key in keys}}
-
-    def _write_lines(self, batch: _Batch) -> None:
-        assert self._lines is not None
-        first = [{**entry, "config": batch.config} for entry in batch.metrics[:1]]
-        self._lines.write_local(
-            [
-                *map(fragments.metric_record, [*first, *batch.metrics[1:]]),
-                *map(fragments.system_metric_record, batch.system),
-                *map(fragments.alert_record, batch.alerts),
-            ]
-        )
+    def _record(self, row: Row) -> dict[str, Any]:
+        """As a line of Trackio's; a new configuration goes with the first row of metrics."""
+        key = f"{self._run['run_id']}:{row.id}"
+        about = {**self._run, "step": row.step, "timestamp": _timestamp(row.time)}
+        if row.alert is not None:
+            return fragments.alert_record({**about, **to_plain(row.alert), "alert_id": key})
+        values = {name_in_trackio(name): value for name, value in row.values.items()}
+        entry = {**about, "metrics": values, "log_id": key}
+        if row.kind == "system":
+            return fragments.system_metric_record(entry)
+        config = self._config if self._config_is_new else None
+        self._config_is_new = False
+        return fragments.metric_record({**entry, "config": config})
 
     def finish(self, summary: RunSummary) -> None:
         self._config = {**self._config, **summary.config}
@@ -157,7 +106,7 @@ class TrackioRun:
 
     def read_back(self) -> int | None:
         """Rows in the database; None of JSON lines, which nobody counts before their import."""
-        if self._lines is not None:
+        if self._in_lines:
             return None
         project, run, run_id = self._run.values()
         rows = SQLiteStorage.get_log_count(project, run, run_id)

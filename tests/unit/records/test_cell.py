@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from fakes.settings import SETTINGS
-from scalewise.cli.exits import explain
+from scalewise.cli.exits import explain, is_the_hosts_fault
 from scalewise.records import (
     SCHEMA_VERSION,
     CellFolder,
@@ -68,11 +68,12 @@ def test_every_record_comes_back_as_it_was_written(folder: CellFolder) -> None:
     assert folder.load_config() == {"a": 1, "text": "ü, = '\" \n", "list": [1, None]}
 
 
-def test_a_configuration_that_nests_without_end_is_one_error(tmp_path: Path) -> None:
+def test_a_configuration_of_another_kind_or_without_end_is_one_error(tmp_path: Path) -> None:
     bomb = "".join(f"x{i}: &x{i} [*x{i - 1}, *x{i - 1}]\n" for i in range(1, 40))
-    for each in ("[" * 60_000, "a: &a [*a]", f"x0: &x0 [0, 0]\n{bomb}"):
-        (tmp_path / "config.yaml").write_text(each)
-        with pytest.raises(RecordError, match="nested"):
+    endless = dict.fromkeys(("[" * 60_000, "a: &a [*a]", f"x0: &x0 [0, 0]\n{bomb}"), ".*nested")
+    for text, said in {**endless, "a: [": "cannot be read", "- 1": "", "3": ""}.items():
+        (tmp_path / "config.yaml").write_text(text)
+        with pytest.raises(RecordError, match=rf"config\.yaml: {said}"):
             CellFolder(tmp_path).load_config()
     (tmp_path / "record.json").write_text("[" * 100_000)
     with pytest.raises(RecordError, match=r"record\.json: .*nested too deeply"):
@@ -198,6 +199,7 @@ def test_a_full_disk_is_said_of_the_record_and_leaves_the_old_one(
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left") as raised:
         write_atomically(path, b"new")
+    assert is_the_hosts_fault(raised.value)
     assert explain(raised.value) == f"{path}: No space left on device"
     assert [entry.name for entry in tmp_path.iterdir()] == ["sweep.json"]
     assert path.read_text() == "old"

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fakes.step_files import steady_rows
+from fakes.step_files import steady_rows, write_rows
 from scalewise.records import (
     STEP_DTYPE,
     CellFolder,
@@ -27,7 +27,6 @@ from scalewise.records import (
     RecordError,
     SampledDevice,
     StepParser,
-    StepWriter,
     Tail,
     read_device_series,
     read_metrics,
@@ -49,10 +48,7 @@ def write_samples(path: Path) -> None:
 
 
 def write_steps(path: Path) -> None:
-    rows = steady_rows(6)
-    with closing(StepWriter(path, epoch_offset_ns=12_345)) as writer:
-        for part in (rows[:1], rows[1:3], rows[3:]):
-            writer.append_rows(part)
+    write_rows(path, *np.split(steady_rows(6), (1, 3)))
 
 
 def header(**changes: Any) -> bytes:

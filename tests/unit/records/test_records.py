@@ -129,13 +129,6 @@ def test_only_a_whole_number_is_a_version(cell: CellFolder, version: object) -> 
         cell.load_result()
 
 
-@pytest.mark.parametrize("text", ["a: [", "- 1", "3"], ids=["torn", "list", "number"])
-def test_a_configuration_of_another_kind_is_named(cell: CellFolder, text: str) -> None:
-    (cell.path / "config.yaml").write_text(text)
-    with pytest.raises(RecordError, match=r"config\.yaml: "):
-        cell.load_config()
-
-
 # How figures of several ranks become one.
 def test_the_mean_is_weighted_and_not_finite_if_any_is_and_what_agrees_stays_what_it_is() -> None:
     agreed = 0.1 + 0.2

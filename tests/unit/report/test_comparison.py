@@ -3,42 +3,44 @@
 import csv
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fakes.recorded import DDP, STEADY, Spec, analysed, repeats, step_ms, write_sweep
+from fakes.recorded import DDP, STEADY, STEADY_3, Spec, analysed, repeats, step_ms, write_sweep
 from scalewise.analysis import workloads
 from scalewise.cli import main
 
 
-def sweep(path: Path, factor: float, commit: str) -> str:
-    specs = [replace(s, commit=commit) for s in (Spec(), DDP)]
-    each = [one for spec in specs for one in repeats(spec, [f * factor for f in STEADY])]
-    return str(write_sweep(path, each))
+def sweep(path: Path, factor: float = 1.0, factors: Sequence[float] = STEADY, **config: Any) -> str:
+    """One and two devices, whose times are ``factors``; the code is called as the folder."""
+    sides = (replace(side, commit=path.name * 12, config=config) for side in (Spec(), DDP))
+    own = [one * factor for one in factors]
+    return str(write_sweep(path, [run for side in sides for run in repeats(side, own)]))
 
 
 @pytest.fixture
 def before(tmp_path: Path) -> str:
-    return sweep(tmp_path / "a", 1.0, "aaaaaaaaaaaa")
+    return sweep(tmp_path / "a")
 
 
 def test_a_slowdown_is_shown_and_small_ones_are_not(
     tmp_path: Path, before: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)  # else lines are broken
-    after = sweep(tmp_path / "b", 1.02, "bbbbbbbbbbbb")
+    after = sweep(tmp_path / "b", 1.02)
     assert main(["compare", before, after, "--factor", "code"]) == 0
     found = re.search(
         r"large single x1: slower: (\S+) \(97\.5 % interval .*\) from 5 and 5 runs\n",
         capsys.readouterr().out,
     )
     assert found and float(found[1]) == pytest.approx(1 / 1.02, abs=0.006)
-    for name, factors in (("c", [1.0, 1.06, 1.03]), ("d", [1.6, 2.5, 3.2])):
-        specs = [replace(s, commit=name * 12) for s in (Spec(), DDP)]
-        write_sweep(tmp_path / name, [one for spec in specs for one in repeats(spec, factors)])
-    assert main(["compare", str(tmp_path / "c"), str(tmp_path / "d"), "--factor", "code"]) == 0
+    wild = {"c": [1.0, 1.06, 1.03], "d": [1.6, 2.5, 3.2]}
+    folders = [sweep(tmp_path / name, factors=own) for name, own in wild.items()]
+    assert main(["compare", *folders, "--factor", "code"]) == 0
     said = capsys.readouterr().out
     found = re.search(
         r"no difference shown: 0\.44 \(97\.5 % interval (.*)-(.*)\) from 3 and 3 runs", said
@@ -51,7 +53,7 @@ def test_a_slowdown_is_shown_and_small_ones_are_not(
 def test_a_replaced_run_is_told_beside_the_figures_it_is_in(
     tmp_path: Path, before: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    after = sweep(tmp_path / "b", 1.0, "bbbbbbbbbbbb")
+    after = sweep(tmp_path / "b")
     cell = next(Path(after).glob("*-single-r1"))
     (cell / "earlier" / "1").mkdir(parents=True)
     (cell / "earlier" / "1" / "result.json").write_text("{}")
@@ -67,12 +69,10 @@ HOSTILE = "=1+1 <img src=x> |b| ](javascript:x) \x1b[31m"
 def test_what_out_writes_has_the_same_numbers_and_no_name_is_more_than_text(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out, named = tmp_path / "out", {"model": {"name": HOSTILE}}
-    for folder, slower in (("a", 1.0), ("b", 2.0)):
-        specs = [replace(s, config=named, commit=folder * 12) for s in (Spec(), DDP)]
-        each = [one for s in specs for one in repeats(s, [f * slower for f in STEADY[:3]])]
-        write_sweep(tmp_path / folder, each)
-    words = ["compare", str(tmp_path / "a"), str(tmp_path / "b"), "--factor", "code"]
+    out, named = tmp_path / "out", {"name": HOSTILE}
+    slower = {"a": 1.0, "b": 2.0}
+    folders = [sweep(tmp_path / one, by, STEADY_3, model=named) for one, by in slower.items()]
+    words = ["compare", *folders, "--factor", "code"]
     assert main([*words, "--out", str(out)]) == 0
     plain = json.loads((out / "comparison.json").read_text())
     (work,), (ratio,) = plain["works"], plain["global_samples_per_s_ratios"]
@@ -100,8 +100,7 @@ def test_an_open_answer_ends_with_the_command_that_adds_the_runs_it_lacks(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name, runs in (("two", 2), ("four", 4)):
-        each = [one for s in (Spec(), DDP) for one in repeats(s, STEADY[:runs])]
-        write_sweep(tmp_path / name, each)
+        sweep(tmp_path / name, factors=STEADY[:runs])
     assert main(["compare", "a", "two", "four"]) == 0
     said = capsys.readouterr().out
     assert "; a verdict needs 1 more of B" in " ".join(said.split())
@@ -112,7 +111,7 @@ def test_an_open_answer_ends_with_the_command_that_adds_the_runs_it_lacks(
 def test_without_a_factor_rows_winners_and_the_factor_that_differs_are_printed(
     tmp_path: Path, before: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    after = sweep(tmp_path / "b", 2.0, "bbbbbbbbbbbb")
+    after = sweep(tmp_path / "b", 2.0)
     assert main(["compare", before, after]) == 0
     said = capsys.readouterr().out
     assert f"samples/s: A ddp x2 wins by {step_ms(Spec()) / step_ms(DDP):.2f}x" in said

@@ -1,6 +1,5 @@
 """The figures of each section of a report, by its keys."""
 
-import dataclasses
 import json
 import re
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ from scalewise.analysis.communication import ProfiledWindow, measure_communicati
 from scalewise.analysis.figures import BoundedFigure
 from scalewise.analysis.run import Mfu, MfuResult
 from scalewise.analysis.statistics import Interval
-from scalewise.host import WORKING_DIRECTORY
+from scalewise.host import SOURCE_SHA256, WORKING_DIRECTORY
 from scalewise.records import (
     CellFolder,
     ExecutionRecord,
@@ -46,6 +45,7 @@ STALLED = ROOT / "tests" / "golden" / "stalled"
 FACTORS = [1.0, 1.03, 0.96]
 OWN = {"usd_per_hour": 3.6, "source": "invoice", "date": "2026-11"}
 PRICED = {"hardware": {"name": "auto", "price": OWN}}
+COMMIT = {"commit": f"a1b2c3d4e5f6{'0' * 28}"}
 RATIO = 2 * sum(DDP_MS.values()) / sum(SINGLE_MS.values())
 
 
@@ -199,15 +199,6 @@ class TestCost:
             for one in repeats(side, own)
         ]
 
-    def test_a_price_is_told_with_its_source(self, tmp_path: Path) -> None:
-        found = analysed(tmp_path, *self.pair(PRICED))
-        assert lines_of(found, "cost") == ["price: 3.60 USD per device and hour (invoice, 2026-11)"]
-        one, two = json.loads(export.results_json(found))["configurations"]
-        prices = {(one["usd_per_device_hour"], one["price_source"]) for one in (one, two)}
-        assert prices == {(3.6, "invoice, 2026-11")}
-        assert one["sample_cost_ratio"] is None
-        assert two["sample_cost_ratio"]["value"] == pytest.approx(RATIO, rel=0.01)
-
     def test_without_a_price_there_is_a_reason_and_no_figure_in_usd(self, tmp_path: Path) -> None:
         found = analysed(tmp_path, *self.pair({}, kind="cpu"))
         reason = "a share of a CPU host has no list price"
@@ -219,16 +210,21 @@ class TestCost:
             missing = (config["usd_per_million_samples"], config["usd_per_device_hour"])
             assert (missing, config["cost_missing"]) == ((None, None), reason)
 
-    def test_reasons_name_their_configurations_where_others_have_a_price(
+    def test_a_price_has_its_source_and_a_reason_its_configurations_where_others_have_one(
         self, tmp_path: Path
     ) -> None:
         other = replace(Spec(model="medium"), device_name="Some GPU")
         found = analysed(tmp_path, *self.pair(PRICED), other)
         priced, unpriced = lines_of(found, "cost")
-        assert priced.startswith("large single x1, large ddp x2: price: 3.60 USD")
+        price = "price: 3.60 USD per device and hour (invoice, 2026-11)"
+        assert priced == f"large single x1, large ddp x2: {price}"
         assert unpriced.startswith("medium single x1: no cost in USD: ")
         usd = values(found, "cost", "cost", "usd_per_million_samples")
         assert [one is None for one in usd] == [False, False, True]
+        one, two, _ = json.loads(export.results_json(found))["configurations"]
+        prices = {(one["usd_per_device_hour"], one["price_source"]) for one in (one, two)}
+        assert prices == {(3.6, "invoice, 2026-11")}
+        assert one["sample_cost_ratio"] is None
 
 
 def test_of_several_numbers_of_devices_the_answer_takes_one(tmp_path: Path) -> None:
@@ -446,34 +442,23 @@ class TestFacts:
             assert [one for one in lines_of(path, key) if one.startswith("EMULATED: NCCL_P2P")]
 
     @pytest.mark.parametrize(
-        ("unknown", "expected"),
+        ("codes", "expected"),
         [
-            ((), "a1b2c3d4e5f6"),
-            ((1,), "a1b2c3d4e5f6, unknown (not a git checkout)"),
-            ((0, 1, 2), "unknown (not a git checkout)"),
+            ([COMMIT], "commit: a1b2c3d4e5f6"),
+            ([COMMIT, {}], "commit: a1b2c3d4e5f6, unknown (not a git checkout)"),
+            ([{}], "commit: unknown (not a git checkout)"),
+            ([{SOURCE_SHA256: "5" * 64}], "scalewise sources (SHA-256): 555555555555"),
+            ([COMMIT | {"tree": WORKING_DIRECTORY}],
+             "commit: a1b2c3d4e5f6 of the working directory"),
         ],
-    )
-    def test_a_commit_that_nobody_knows_is_said(
-        self, tmp_path: Path, unknown: Sequence[int], expected: str
+    )  # fmt: skip
+    def test_code_is_told_as_far_as_it_is_known(
+        self, tmp_path: Path, codes: Sequence[dict[str, str]], expected: str
     ) -> None:
-        write_sweep(tmp_path, repeats(Spec(), STEADY_3))
-        for index, (_, folder) in enumerate(SweepFolder(tmp_path).cells()):
-            if index in unknown:
-                folder.save_provenance(dataclasses.replace(folder.load_provenance(), code={}))
-        found = analyse(load_sweep(tmp_path))
-        assert f"commit: {expected}" in lines_of(found, "provenance")
-
-    def test_other_code_is_not_taken_for_scalewises_commit(self, tmp_path: Path) -> None:
-        sources = dataclasses.replace(Spec(), commit=None, source_sha256="5" * 64)
-        lines = lines_of(analysed(tmp_path / "a", sources), "provenance")
-        assert "scalewise sources (SHA-256): 555555555555" in lines
-        write_sweep(tmp_path / "b", [Spec()])
-        for _, folder in SweepFolder(tmp_path / "b").cells():
-            known = folder.load_provenance()
-            users = {**known.code, "tree": WORKING_DIRECTORY}
-            folder.save_provenance(dataclasses.replace(known, code=users))
-        lines += lines_of(tmp_path / "b", "provenance")
-        assert "commit: a1b2c3d4e5f6 of the working directory" in lines
+        write_sweep(tmp_path, repeats(Spec(), STEADY_3[: len(codes)]))
+        for code, (_, folder) in zip(codes, SweepFolder(tmp_path).cells(), strict=True):
+            folder.save_provenance(replace(folder.load_provenance(), code=code))
+        assert expected in lines_of(tmp_path, "provenance")
 
     def test_a_mirror_is_said_to_be_where_it_is(self, tmp_path: Path) -> None:
         write_sweep(tmp_path, [Spec()])

@@ -30,6 +30,12 @@ def texts(analysis: Analysis, tmp_path: Path) -> dict[str, str]:
     return {file.name: file.read_text() for file in files if file.suffix != ".png"}
 
 
+def summary(texts: dict[str, str]) -> dict[str, dict[str, str]]:
+    """Rows of the summary by their configuration."""
+    rows = csv.DictReader(io.StringIO(texts["comprehensive_summary.csv"]))
+    return {row["configuration"]: row for row in rows}
+
+
 def test_every_file_is_there_and_nothing_stale(tmp_path: Path) -> None:
     sweep = with_known_code(RECORDING, tmp_path / "sweep")
     folder = sweep / "report" / "study"
@@ -57,11 +63,10 @@ def test_the_json_holds_every_run(texts: dict[str, str]) -> None:
 
 
 def test_tables_have_the_figures_of_the_analysis(analysis: Analysis, texts: dict[str, str]) -> None:
-    rows = list(csv.DictReader(io.StringIO(texts["comprehensive_summary.csv"])))
+    rows = summary(texts)
     assert len(rows) == 4
     for pair in analysis.pairs:
-        (row,) = [r for r in rows if r["configuration"] == pair.multi.label]
-        assert float(row["speedup_ratio"]) == pytest.approx(pair.speedup.value)
+        assert float(rows[pair.multi.label]["speedup_ratio"]) == pytest.approx(pair.speedup.value)
         page = texts[f"comparison_report_{pair.multi.name('model')}.md"]
         assert f"| {pair.verdict} |" in page
         assert f"| {p_words(pair.speedup.p_value or 1.0)} |" in page
@@ -98,25 +103,20 @@ def test_each_epoch_is_drawn_but_the_first_and_the_unfinished(
     drawn = [list(line.get_ydata()) for line in axes.get_lines()]
     assert all(any(y == pytest.approx(each) for y in drawn) for each in expected)
     assert list(axes.get_lines()[0].get_xdata()) == [2, 3, 4, 5]
-    rows = csv.DictReader(io.StringIO(texts["comprehensive_summary.csv"]))
-    (row,) = [r for r in rows if r["configuration"] == config.label]
     mean = geometric_mean([sum(each) / 4 for each in expected])
-    assert float(row["epoch_time_s"]) == pytest.approx(mean)
+    assert float(summary(texts)[config.label]["epoch_time_s"]) == pytest.approx(mean)
 
 
 def test_the_summary_has_the_ratio_and_the_serial_fraction(
     analysis: Analysis, texts: dict[str, str]
 ) -> None:
-    rows = {r["configuration"]: r for r in csv.DictReader(
-        io.StringIO(texts["comprehensive_summary.csv"])
-    )}  # fmt: skip
     pair = next(p for p in analysis.pairs if p.multi.name("model") == "gpt2_tiny")
-    row = rows[pair.multi.label]
+    row, alone = (summary(texts)[side.label] for side in (pair.multi, pair.single))
     # Karp and Flatt on two devices: 2/S - 1.
     assert float(row["amdahl_serial_fraction"]) == pytest.approx(2 / pair.speedup.value - 1)
     cost = analysis.communication[pair.multi.config_id]
     assert float(row["compute_to_communication_ratio"]) == cost.compute_to_communication
-    assert rows[pair.single.label]["amdahl_serial_fraction"] == ""
+    assert alone["amdahl_serial_fraction"] == ""
     scored = [run.cell.result.ranks[0].metrics["val_accuracy"] for run in pair.multi.runs
               if run.cell.result]  # fmt: skip
     assert float(row["val_accuracy_reached"]) == pytest.approx(sum(scored) / len(scored))
@@ -124,8 +124,7 @@ def test_the_summary_has_the_ratio_and_the_serial_fraction(
 
 def test_one_data_set_alone(analysis: Analysis, tmp_path: Path) -> None:
     build_study(analysis, tmp_path, datasets=("stdlib",))
-    text = (tmp_path / "study" / "comprehensive_summary.csv").read_text()
-    rows = csv.DictReader(io.StringIO(text))
-    assert {row["dataset"] for row in rows} == {"stdlib"}
+    with (tmp_path / "study" / "comprehensive_summary.csv").open() as file:
+        assert {row["dataset"] for row in csv.DictReader(file)} == {"stdlib"}
     with pytest.raises(ValueError, match=r"--datasets: found 'imdb'; allowed: stdlib, tabular"):
         build_study(analysis, tmp_path, datasets=("imdb",))

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Any
 
 import pytest
 import yaml
@@ -42,7 +42,7 @@ def test_a_project_is_called_as_the_folder_or_as_wandb_is_told(
     assert asked("tracking.project=mine").cell.tracking.project == "mine"
 
 
-# unit/tracking/test_wandb.py
+# Which mode WandB runs in.
 @pytest.fixture(autouse=True)
 def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """No account and no settings of whoever runs the tests; returns the netrc's path."""
@@ -66,10 +66,7 @@ def nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_mode_with_a_key(
-    environment: str | None,
-    asked: Literal["auto", "offline", "online"],
-    mode: str,
-    monkeypatch: pytest.MonkeyPatch,
+    environment: str | None, asked: Any, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "k" * 40)
     if environment is not None:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -327,11 +328,19 @@ def test_a_package_that_cannot_be_imported_is_one_line(monkeypatch: pytest.Monke
 def test_trackio_gets_every_row_once_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trackio, "_MOST_ROWS", 2)
     run = trackio.TrackioRun.__new__(trackio.TrackioRun)
-    run._run, run._lines, run._config, run._config_is_new, run._last_step = (
-        {"run_id": "r"}, None, {"a": 1}, True, 0,
-    )  # fmt: skip
-    written: list[trackio._Batch] = []
-    monkeypatch.setattr(run, "_write_database", written.append)
-    run.log([Row("metrics", f"{i}", 0.0, i, {"x": i}) for i in range(5)])
-    assert [[row["step"] for row in one.metrics] for one in written] == [[0, 1], [2, 3], [4]]
-    assert [one.config for one in written] == [{"a": 1}, None, None]
+    run._run = {"project": "p", "run": "n", "run_id": "r"}
+    run._config, run._config_is_new, run._last_step = {"a": 1}, True, 0
+    written: list[list[dict[str, Any]]] = []
+    run._write = written.append
+    alert = Alert(1.0, "error", "ecc", "GPU-0", "GPU 0: memory errors", "1 of them")
+    run.log([
+        Row("system", "0", 0.0, 0, {"x": 0}), Row("metrics", "1", 0.0, 1, {"x": 1}),
+        Row("metrics", "2", 0.0, 2, {"x": 2}), Row("alert", "3", 0.0, 3, {}, alert),
+        Row("metrics", "4", 0.0, 4, {"x": 4}),
+    ])  # fmt: skip
+    assert [len(one) for one in written] == [2, 2, 1]
+    system, *metrics, warned, last = (row for one in written for row in one)
+    assert (system["kind"], system["log_id"]) == ("system_metric", "r:0")
+    told = [(row["step"], row["log_id"], row["config"]) for row in (*metrics, last)]
+    assert told == [(1, "r:1", {"a": 1}), (2, "r:2", None), (4, "r:4", None)]
+    assert (warned["alert_id"], warned["title"], warned["level"]) == ("r:3", alert.title, "error")

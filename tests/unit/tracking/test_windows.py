@@ -1,4 +1,6 @@
 import json
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,22 +27,16 @@ from scalewise.tracking.trackio import name_in_trackio
 
 
 def steps(
-    first: int,
-    last: int,
-    *,
-    step_ms: float = 100.0,
-    arrival_ms: float = 40.0,
-    samples: int = 8,
-    warmup: int = 0,
+    first: int, last: int, step_ms: float = 100.0, arrival_ms: float = 40.0, *, warmup: int = 0,
     device: bool = False,
-) -> npt.NDArray[np.void]:
+) -> npt.NDArray[np.void]:  # fmt: skip
     rows = np.zeros(last - first + 1, STEP_DTYPE)
     for name in STEP_DTYPE.names or ():
         if name.endswith("_ms"):
             rows[name] = np.nan
     rows["step"] = np.arange(first, last + 1)
     rows["start_ns"] = (rows["step"] - 1) * int(step_ms * 1e6)
-    rows["samples"] = samples
+    rows["samples"] = 8
     rows["flags"] = np.where(rows["step"] <= warmup, WARMUP, 0)
     line = "device" if device else "host"
     rows[f"{line}_step_ms"] = step_ms
@@ -270,24 +266,20 @@ def told(cell: RecordedCell) -> tuple[RunInfo, RunSummary]:
 
 
 # Devices.
-def series(
-    path: Path, source: Literal["nvml", "process"], samples: list[tuple[float, list[DeviceSample]]]
-) -> list[dict[str, Any]]:
-    """Lines of a device series with devices ``d0`` (index 2) and ``d1`` (index 3)."""
-    devices = tuple(SampledDevice(f"d{i}", i + 2, "A10G", i) for i in range(2))
-    writer = DeviceSeriesWriter(path / "host.jsonl", "host", source, 1.0, devices, {})
-    for when, readings in samples:
-        writer.append(when, {s.id: s for s in readings}, 0.1)
-    writer.note("a GPU was lost")
-    writer.close()
-    return [json.loads(line) for line in (path / "host.jsonl").read_text().splitlines()]
+Samples = Sequence[tuple[float, list[DeviceSample]]]
 
 
 def rows(
-    lines: list[dict[str, Any]], interval_s: float = 1.0, label: str = ""
+    path: Path, source: Literal["nvml", "process"], samples: Samples, *more: Any, label: str = ""
 ) -> list[tuple[float, dict[str, float]]]:
-    reader = DeviceRows(interval_s, label)
-    found = [reader.row(line) for line in lines]
+    """What is made of a series with devices ``d0`` (index 2) and ``d1`` (3), and of more lines."""
+    devices = tuple(SampledDevice(f"d{i}", i + 2, "A10G", i) for i in range(2))
+    with closing(DeviceSeriesWriter(path / "a", "host", source, 1.0, devices, {})) as writer:
+        for when, readings in samples:
+            writer.append(when, {s.id: s for s in readings}, 0.1)
+        writer.note("a GPU was lost")
+    lines = [json.loads(line) for line in (path / "a").read_text().splitlines()]
+    found = map(DeviceRows(1.0, label).row, [*lines, *more])
     return [row for row in found if isinstance(row, tuple)]
 
 
@@ -296,7 +288,7 @@ def test_gpus_are_named_by_index(tmp_path: Path) -> None:
         DeviceSample("d0", utilization_percent=80, memory_used_mib=1000, throttle_reasons=()),
         DeviceSample("d1", utilization_percent=90, memory_used_mib=3000, throttle_reasons=("x",)),
     ]
-    ((when, values),) = rows(series(tmp_path, "nvml", [(10.0, both)]))
+    ((when, values),) = rows(tmp_path, "nvml", [(10.0, both)])
     assert when == 10.0
     assert values == {
         "gpu/2/utilization_percent": 80, "gpu/2/memory_used_mib": 1000, "gpu/2/throttled": 0.0,
@@ -313,25 +305,25 @@ def test_a_gpu_that_was_not_read_or_vanished_leaves_no_total(
     tmp_path: Path, others: list[DeviceSample]
 ) -> None:
     known = DeviceSample("d0", memory_used_mib=1000)
-    ((_, values),) = rows(series(tmp_path, "nvml", [(10.0, [known, *others])]))
+    ((_, values),) = rows(tmp_path, "nvml", [(10.0, [known, *others])])
     assert values == {"gpu/2/memory_used_mib": 1000, "gpu_2_memory": 1000}
 
 
 def test_processes_are_labelled_as_such(tmp_path: Path) -> None:
     sample = [DeviceSample("d1", utilization_percent=180, memory_used_mib=500)]
-    ((_, values),) = rows(series(tmp_path, "process", [(1.0, sample)]))
+    ((_, values),) = rows(tmp_path, "process", [(1.0, sample)])
     assert values == {"process/3/cpu_percent": 180, "process/3/rss_mib": 500}
 
 
 def test_fast_samples_are_thinned(tmp_path: Path) -> None:
     fast = [(i / 10, [DeviceSample("d0", power_w=100 + i)]) for i in range(31)]
-    times = [when for when, _ in rows(series(tmp_path, "nvml", fast))]
+    times = [when for when, _ in rows(tmp_path, "nvml", fast)]
     assert times == pytest.approx([0.0, 0.9, 1.8, 2.7], abs=0.11)
 
 
 def test_hosts_are_told_apart(tmp_path: Path) -> None:
     sample = [DeviceSample(f"d{i}", power_w=1 + i, utilization_percent=0) for i in range(2)]
-    ((_, values),) = rows(series(tmp_path, "nvml", [(1.0, sample)]), label="beef-")
+    ((_, values),) = rows(tmp_path, "nvml", [(1.0, sample)], label="beef-")
     assert values == {
         "gpu/beef-2/power_w": 1, "gpu/beef-3/power_w": 2, "gpus_beef/total_power_w": 3,
         "gpus_beef/power_cv_percent": pytest.approx(100 / 3), "gpu_avg_utilization_beef": 0,
@@ -341,15 +333,14 @@ def test_hosts_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_a_late_device_is_known(tmp_path: Path) -> None:
-    lines = series(tmp_path, "process", [])
-    lines.append({"time": 1.0, "device": {"id": "late", "index": 7, "name": "rank 7"}})
-    lines.append({"time": 2.0, "devices": [{"id": "late", "memory_used_mib": 3.0}]})
-    assert rows(lines) == [(2.0, {"process/7/rss_mib": 3.0})]
+    began = {"time": 1.0, "device": {"id": "late", "index": 7, "name": "rank 7"}}
+    read = {"time": 2.0, "devices": [{"id": "late", "memory_used_mib": 3.0}]}
+    assert rows(tmp_path, "process", [], began, read) == [(2.0, {"process/7/rss_mib": 3.0})]
 
 
 def test_a_line_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="identity: unknown key"):
-        rows([{"time": 1.0, "devices": [{"identity": "d0"}]}])
+        rows(tmp_path, "nvml", [], {"time": 1.0, "devices": [{"identity": "d0"}]})
 
 
 def test_a_name_that_trackio_keeps_for_itself_is_another() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from scalewise.config import in_one_line
-from scalewise.gpu.nvml import NvmlUnavailable, open_nvml
+from scalewise.gpu.nvml import open_nvml
 from scalewise.gpu.readers import GpuReader, ProcessReader, Reading
 from scalewise.gpu.xid import DeviceAlerts
 from scalewise.host import host_id, place_id, say
@@ -84,8 +84,8 @@ class DeviceSampler:
         if self._gpus:
             try:
                 reader = GpuReader(open_nvml(), self._interval_s, self._gpus)
-            except NvmlUnavailable as error:
-                why = f"{error}; the ranks' processes are sampled instead"
+            except Exception as error:  # of NVML's, whichever: its record would not have begun
+                why = f"{in_one_line(error)}; the ranks' processes are sampled instead"
         if reader is None:
             self._recorder.begin("process", ())
             if why:

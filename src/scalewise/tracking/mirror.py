@@ -235,21 +235,21 @@ class _CellMirror:
         """Number and stamp of the last try that was looked at."""
         self._settled = False
 
-    def poll(self, *, closing: bool = False) -> None:
+    def poll(self) -> None:
         if self._settled:
             return
         try:
-            self._poll(closing)
+            self._poll()
         except (RecordError, OSError) as error:
             self._mirror.say(f"tracking: {self._cell.name}: {error}")
 
     def close(self) -> None:
         """No more records will come: hand over what there is and end the run as it stands."""
-        self.poll(closing=True)
+        self.poll()
         if self._run is not None:
             self._finish(self._run.attempt, "the cell had not ended when the mirror did")
 
-    def _poll(self, closing: bool) -> None:
+    def _poll(self) -> None:
         attempt = current_attempt(self._cell)
         if attempt is None:
             return
@@ -263,14 +263,9 @@ class _CellMirror:
             self._seen = identity
             self._run = self._start(attempt)
         if self._run is not None:
-            # The sweep samples the devices once more when the result is there: what is read a poll
-            # after that is all.
-            done = attempt.result is not None
-            final = attempt.has_ended and (closing or not done or self._run.is_done)
-            problem = self._run.hand_over(final=final)
-            self._run.is_done = done
-            if problem is not None or final:
-                self._settled = done
+            problem = self._run.hand_over(final=attempt.has_ended)
+            if problem is not None or attempt.has_ended:
+                self._settled = attempt.result is not None
                 self._finish(attempt, problem)
 
     def _start(self, attempt: CurrentAttempt) -> _Run | None:
@@ -303,8 +298,6 @@ class _Run:
         self, mirror: TrackerMirror, cell: CellFolder, attempt: CurrentAttempt, info: RunInfo
     ) -> None:
         self.attempt = attempt
-        self.is_done = False
-        """Whether its result was there at the last poll."""
         self._mirror = mirror
         self._cell = cell
         self._rows = CellRows(cell, info.config, info.tracking.system_interval_s)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -135,14 +136,19 @@ def test_slow_groups_are_read_one_gpu_after_another(
     assert all(read_at.values()), read_at
 
 
+@pytest.mark.parametrize("broken", [None, OSError("the driver went away")])
 def test_without_a_driver_the_processes_are_sampled_and_the_reason_recorded(
-    fake_nvml: Use, tmp_path: Path
+    fake_nvml: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: OSError | None
 ) -> None:
     fake_nvml(Scenario().h200(1).fault("*", "init", VERSION_MISMATCH))
+    reason = "version mismatch (NVML error 18)"
+    if broken is not None:
+        reason = str(broken)
+        monkeypatch.setattr("scalewise.gpu.sampler.open_nvml", Mock(side_effect=broken))
     series = _sample(tmp_path, _gpus(1), 0.35, lambda: {0: os.getpid()})
     assert series.source == "process"
-    why = "version mismatch (NVML error 18); the ranks' processes are sampled instead"
-    assert [one.endswith(why) for one in series.problems] == [True]
+    (told,) = series.problems
+    assert told.endswith(f"{reason}; the ranks' processes are sampled instead")
     assert len(series.times) >= 3
 
 

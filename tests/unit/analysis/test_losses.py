@@ -11,6 +11,8 @@ from fakes.recorded import DDP, swept
 from scalewise.analysis import CellRecords, Run
 from scalewise.analysis.losses import (
     LossCurve,
+    Losses,
+    MetricSeries,
     divergence,
     equal_samples,
     longest_loss_curve,
@@ -123,15 +125,17 @@ def test_steps_that_a_rank_lacks_have_no_mean(ddp: CellRecords) -> None:
 
 
 # Which loss is compared, which is drawn, and what a diverged run says.
-def logged(*values: dict[str, float | None]) -> list[MetricRow]:
-    return [MetricRow(0.0, i + 1, 0, 32 * (i + 1), v) for i, v in enumerate(values)]
+def logged(*values: dict[str, float | None]) -> Losses:
+    rows = [MetricRow(0.0, i + 1, 0, 32 * (i + 1), v) for i, v in enumerate(values)]
+    names = dict.fromkeys(name for row in values for name in row if "loss" in name)
+    return {n: MetricSeries(n, n, [row for row in rows if n in row.values]) for n in names}
 
 
 TRAINED = logged({"train_loss": 3.0}, {"train_loss": 2.0}, {"train_loss": 1.0, "val_loss": 1.5})
 
 
 @pytest.mark.parametrize(
-    ("rows", "name", "final"),
+    ("losses", "name", "final"),
     [
         (TRAINED, "val_loss", 1.5),
         (logged({"lr": 0.1, "masked_lm_loss": 4.0}), "masked_lm_loss", 4.0),
@@ -139,8 +143,8 @@ TRAINED = logged({"train_loss": 3.0}, {"train_loss": 2.0}, {"train_loss": 1.0, "
     ],
     ids=["validation where it was scored", "any other", "one that recovered"],
 )
-def test_one_loss_is_compared(rows: list[MetricRow], name: str, final: float) -> None:
-    assert (loss_curve(rows).name, loss_curve(rows).final) == (name, final)
+def test_one_loss_is_compared(losses: Losses, name: str, final: float) -> None:
+    assert (loss_curve(losses).name, loss_curve(losses).final) == (name, final)
 
 
 def test_the_longest_curve_is_drawn() -> None:
@@ -184,7 +188,7 @@ UNKNOWN = [
 @pytest.mark.parametrize("read", [loss_curve, longest_loss_curve])
 @pytest.mark.parametrize(("rows", "why"), UNKNOWN)
 def test_what_is_missing_says_why(
-    read: Callable[[list[MetricRow]], LossCurve], rows: list[dict[str, float | None]], why: str
+    read: Callable[[Losses], LossCurve], rows: list[dict[str, float | None]], why: str
 ) -> None:
     with pytest.raises(NotMeasuredError, match=why):
         read(logged(*rows))

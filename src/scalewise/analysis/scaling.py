@@ -9,7 +9,7 @@ scaling alike; ``efficiency = speedup / devices``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from scalewise.analysis.comparability import MIN_RUNS, Difference, differences, shared_part
@@ -25,6 +25,7 @@ from scalewise.analysis.statistics import (
     estimate_at,
     estimate_positive,
     estimate_ratio,
+    in_pairs,
 )
 from scalewise.analysis.verdict import Judgement, SeedLabel, Verdict, judge, seed_label, way_to_get
 from scalewise.records import FRESH_START
@@ -154,12 +155,10 @@ class Pair:
     @property
     def run_speedups(self) -> list[float]:
         """Of each round that both sides ran in; else of each run over the mean of one."""
-        above, below = (side.rounds("global_samples_per_s") for side in (self.multi, self.single))
-        if isinstance(above, Mapping) and isinstance(below, Mapping):
-            return [above[at] / below[at] for at in sorted(above.keys() & below.keys())]
-        mean = self.single.estimate("global_samples_per_s")
-        values = self.multi.values("global_samples_per_s")
-        return [one / mean.value for one in values] if mean else []
+        rates = (side.rounds("global_samples_per_s") for side in (self.multi, self.single))
+        above, below, in_rounds = in_pairs(*rates)
+        against = below if in_rounds else estimate_positive(below).value
+        return [float(ratio) for ratio in above / against]
 
     @property
     def typical(self) -> TypicalSpeedup | None:

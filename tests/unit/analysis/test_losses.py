@@ -106,13 +106,6 @@ def test_the_loss_is_that_of_all_ranks_or_says_whose_it_is(
     assert (run.loss.name, run.value("loss_reached")) == (name, loss)
 
 
-def test_the_history_is_of_all_ranks_too(ddp: CellRecords) -> None:
-    run = measured(ddp, {0: rows(0, 24, LOSSES[0]), 1: rows(1, 8, LOSSES[1])})
-    models = measured(ddp, EACH_SCORED, models=2)
-    assert run.loss_history.values == (3.25, 1.75)
-    assert models.loss_history.name == "mean train_loss of 2 models"
-
-
 def test_one_diverged_rank_is_a_diverged_run(ddp: CellRecords) -> None:
     run = measured(ddp, {0: rows(0, 16, (4.0, 2.0)), 1: rows(1, 16, (1.0, None))})
     assert run.value("loss_reached") is None

@@ -251,17 +251,11 @@ def test_configurations_of_one_seed_are_never_joined(tmp_path: Path) -> None:
     assert [len(config.runs) for config in found] == [1, 1]
 
 
-def test_a_value_that_is_not_finite_is_missing_with_its_reason(tmp_path: Path) -> None:
+def test_a_value_that_is_not_finite_is_missing_and_one_alone_is_no_best(tmp_path: Path) -> None:
     write_sweep(tmp_path, [WIDE])
-    log(tmp_path, "000-*", {"val/acc": 0.5}, {"val/acc": None})
+    log(tmp_path, "000-*", {"val/acc": 0.5}, {"val/acc": None, "test/acc": 0.5})
     (config,) = analyse(load_sweep(tmp_path)).configurations
     (run,) = config.runs
+    assert config.logged == ("val/acc", "best val/acc", "test/acc")
     assert (run.value("val/acc"), run.value("best val/acc")) == (None, 0.5)
     assert run.missing["val/acc"] == "its last value is not a finite number"
-
-
-def test_a_metric_that_was_logged_once_has_no_best_value(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [WIDE])
-    log(tmp_path, "000-*", {"test/acc": 0.5})
-    (config,) = analyse(load_sweep(tmp_path)).configurations
-    assert config.logged == ("test/acc",)

@@ -140,8 +140,8 @@ def test_one_loss_is_compared(losses: Losses, name: str, final: float) -> None:
     assert (loss_curve(losses).name, loss_curve(losses).final) == (name, final)
 
 
-def test_the_longest_curve_is_drawn() -> None:
-    drawn = longest_loss_curve(TRAINED)
+def test_the_longest_curve_that_ends_finite_is_drawn() -> None:
+    drawn = longest_loss_curve({**logged(*[{"aux_loss": 1.0}] * 4, {"aux_loss": None}), **TRAINED})
     assert (drawn.name, drawn.samples) == ("train_loss", (32, 64, 96))
     assert drawn.values == (3.0, 2.0, 1.0)
 

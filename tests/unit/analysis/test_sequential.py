@@ -16,7 +16,7 @@ import interval_coverage as benchmark
 
 from fakes.recorded import DDP, DDP_MS, STEADY, Spec, crowd, edit_ranks, repeats, swept, write_sweep
 from scalewise.analysis import Repeats, analyse, load_sweep
-from scalewise.analysis.decisions import Decision, stop_or_go_on
+from scalewise.analysis.decisions import stop_or_go_on
 from scalewise.analysis.statistics import (
     CAP,
     PRECISION,
@@ -32,36 +32,8 @@ WORDS = ["does not pay", "pays", "undecided"]
 """Verdicts, as the simulations number them."""
 
 
-def runs(mean: float, cv: float, n: int, seed: int) -> list[float]:
-    rng = np.random.default_rng(seed)
-    return [float(v) for v in mean * np.exp(rng.normal(0, cv, n))]
-
-
-def decide(single: Sequence[float], multi: Sequence[float], devices: int) -> Decision:
-    """What a sweep does with these global samples/s, as a report judges them."""
-    speedup = estimate_at(by_round(multi), by_round(single))
-    told = judge(speedup, devices, cap=CAP)
-    runs = min(len(single), len(multi))
-    return stop_or_go_on(told.verdict, speedup.interval, runs, Adaptive(PRECISION, CAP))
-
-
 def by_round(values: Sequence[float]) -> dict[int, float]:
     return dict(enumerate(values))
-
-
-@pytest.mark.parametrize(
-    ("means", "cv", "n", "because"),
-    [
-        ((100, 185), 0.01, 3, "verdict"),
-        ((100, 110), 0.4, CAP, "cap"),
-        ((100, 110), 0.002, 8, "precision"),
-    ],
-)
-def test_it_ends_by_what_is_reached_first(
-    means: tuple[float, float], cv: float, n: int, because: str
-) -> None:
-    single, multi = runs(means[0], cv, n, 1), runs(means[1], cv, n, 4 if cv < 0.01 else 2)
-    assert decide(single, multi, devices=2) == (because, None)
 
 
 def test_the_simulated_rule_is_the_shipped_one() -> None:

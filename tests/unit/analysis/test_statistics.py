@@ -96,6 +96,8 @@ def test_rounds_that_both_sides_have_are_paired() -> None:
     assert ratio.p_value == pytest.approx(expected.pvalue)
     assert (ratio.value, ratio.n) == (pytest.approx(stats.gmean(np.exp(pairs))), (4, 4))
     assert (ratio.paired, ratio.df) == (True, 3)
+    for apart in (RUNS_B, dict(enumerate(RUNS_B, start=10))):
+        assert estimate_ratio(above, apart) == estimate_ratio([*above.values()], RUNS_B)
 
 
 def test_several_intervals_share_one_error() -> None:

@@ -67,6 +67,9 @@ OLDER = {rank: rows(rank, None, own) for rank, own in LOSSES.items()}
 ALIKE = {rank: rows(rank, 16, own) for rank, own in LOSSES.items()}
 FIRST_ALONE = {0: ALIKE[0]}
 EACH_SCORED = {rank: (*own, validation(LOSSES[rank][0])) for rank, own in ALIKE.items()}
+FIRST_HAS_MORE = {
+    **ALIKE, 0: tuple(replace(one, values={**one.values, "aux_loss": 9.0}) for one in ALIKE[0])
+}  # fmt: skip
 ONE_SCORE = {rank: (*own, validation(0.5)) for rank, own in ALIKE.items()}
 LOCAL_SGD = {"strategy": {"name": "often", "kind": "local_sgd"}}
 
@@ -82,6 +85,7 @@ LOCAL_SGD = {"strategy": {"name": "often", "kind": "local_sgd"}}
         (OLDER, {"fed": (0, 0)}, "train_loss", 1.5),
         (FIRST_ALONE, {}, "train_loss of rank 0", 2.0),
         ({**FIRST_ALONE, 1: ()}, {}, "train_loss of rank 0", 2.0),
+        (FIRST_HAS_MORE, {}, "train_loss", 1.5),
         # Stages of a pipeline share their samples: whoever has the loss speaks for all.
         ({0: (), 1: rows(1, 32, LOSSES[1])}, {"shards": (0, 0)}, "train_loss", 1.0),
         ({r: rows(r, 32, LOSSES[1]) for r in (0, 1)}, {"shards": (0, 0)}, "train_loss", 1.0),

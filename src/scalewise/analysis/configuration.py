@@ -39,9 +39,9 @@ from scalewise.analysis.statistics import (
     estimate_not_negative,
     estimate_runs,
 )
-from scalewise.analysis.steps import RankAnatomy, mean_of_known, pipeline_of
+from scalewise.analysis.steps import RankAnatomy, mean_anatomy, mean_of_known, pipeline_of
 from scalewise.config import config_id
-from scalewise.records import PHASES, CellResult, RankSummary, RehearsalRecord
+from scalewise.records import CellResult, RankSummary, RehearsalRecord
 
 _ESTIMATES: Mapping[Scale, Callable[[Sequence[float]], Estimate]] = {
     "positive": estimate_runs,
@@ -285,9 +285,9 @@ class Configuration:
         for line in ("device", "host"):
             means = [m for run in self.runs if run.anatomy and (m := run.anatomy.mean(line))]
             if means and all(m.step_ms for m in means):
-                phases = {n: mean_of_known([m.phases_ms[n] for m in means]) for n in PHASES}
-                known = {n: ms for n, ms in phases.items() if ms is not None}
-                return RankAnatomy(-1, line, known, mean_of_known([m.step_ms for m in means]))
+                mean = mean_anatomy(means)
+                known = {n: ms for n, ms in mean.phases_ms.items() if ms is not None}
+                return replace(mean, phases_ms=known)
         return None
 
     def phase_word(self, phase: str) -> str:

@@ -18,7 +18,6 @@ from scalewise.analysis.statistics import (
     adaptive,
     bonferroni,
     estimate_positive,
-    in_pairs,
     look_confidence,
 )
 from scalewise.analysis.verdict import Verdict
@@ -122,14 +121,13 @@ def assess(
 
 
 def _pair(pair: Pair, asked: Adaptive) -> Repeats:
-    members = (pair.multi, pair.single)
-    above, below, _ = in_pairs(*(m.rounds("global_samples_per_s") for m in members))
-    runs = min(len(above), len(below))
+    runs = min(pair.speedup.n)
     # What is no verdict about a training job, a ceiling, is measured until its interval would be.
     verdict = pair.judgement.verdict if pair.verdict == "ceiling" else pair.verdict
     remarks = (one.brief for one in pair.remarks)
     reason = "; ".join([pair.judgement.reason, *dict.fromkeys(remarks)])
     found = stop_or_go_on(verdict, pair.speedup.interval, runs, asked)
+    members = (pair.multi, pair.single)
     return _repeats(members, runs, found, reason, asked.cap, times(pair.speedup))
 
 

@@ -24,6 +24,8 @@ from scalewise.records import BACKWARD_LOSS, advice
 
 Budgets = Mapping[str, LossBudget]
 """``config_id`` to where its time goes; absent where no run of it was timed."""
+MEDIANS_APART = 1.10
+"""Both speedups are reported from this ratio between them on, in either direction."""
 _POWER_CAP = "power cap"
 """As the device series name it."""
 _OF_A_PAIR = (
@@ -107,11 +109,11 @@ def _of_both_sides(pair: Pair, budgets: Budgets) -> Iterator[Remark]:
     if loss and loss.ratio and loss.learns_less and pair.multi.identity.get("scaling") == "strong":
         figures = {"loss": loss.name, "ratio": loss.ratio.value, "where": loss.where}
         yield Remark("learns_less", {**figures, "interval": interval_words(loss.ratio)})
-    typical = pair.typical
-    if typical is not None and typical.differs:
+    of_means, of_medians, steps = pair.speedup.value, pair.speedup_of_medians, pair.median_steps
+    if of_medians and steps and max(of_medians / of_means, of_means / of_medians) > MEDIANS_APART:
         figures = {
-            "by_means": typical.of_means, "by_medians": typical.of_medians,
-            "multi": typical.multi_mean_over_median, "single": typical.single_mean_over_median,
+            "by_means": of_means, "by_medians": of_medians,
+            "multi": steps[0].mean_over_median, "single": steps[1].mean_over_median,
         }  # fmt: skip
         yield Remark("medians", figures)
     budget = budgets.get(pair.multi.config_id)

@@ -11,7 +11,7 @@ which value is the better one. A name that a figure has already is told as ``log
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -20,7 +20,7 @@ import numpy as np
 from scalewise.analysis.labels import named
 from scalewise.analysis.model import CellRecords, setting
 from scalewise.analysis.steps import NotMeasuredError
-from scalewise.config import Mode, known_mode
+from scalewise.config import known_mode
 from scalewise.records import (
     BACKWARD_LOSS,
     CellResult,
@@ -78,112 +78,103 @@ def equal_samples(curves: Sequence[LossCurve]) -> int:
     return common if 2 * common >= last else last
 
 
-def loss_curve(
-    rows: Sequence[MetricRow], name: str | None = None, said: Mapping[str, str] | None = None
-) -> LossCurve:
-    """The curve ``name``, or the first there is of val_loss, train_loss, any other loss.
+@dataclass(frozen=True)
+class MetricSeries:
+    """What was recorded of one metric, over all ranks."""
 
-    ``rows`` and ``said``, what losses are called, are of :func:`run_losses`.
+    metric: str
+    name: str
+    """As :class:`LossCurve` has it."""
+    rows: Sequence[MetricRow]
+    """In the order of their steps; each has the metric."""
 
-    Raises :class:`NotMeasuredError` where no loss was recorded or the last one was not finite:
-    what a diverged run had reached before is not what it reached.
+    @property
+    def finite(self) -> list[tuple[MetricRow, float]]:
+        """Its finite values, each with its row."""
+        return [(row, v) for row in self.rows if (v := row.values[self.metric]) is not None]
+
+    @property
+    def diverged(self) -> str | None:
+        """Since when it has not been finite, in words; None where it ended finite."""
+        since: MetricRow | None = None
+        for row in reversed(self.rows):
+            if row.values[self.metric] is not None:
+                if since is None:
+                    return None
+                return f"{self.metric} is not finite from step {since.step} on: training diverged"
+            since = row
+        return f"{self.metric} was never a finite number: training diverged"
+
+    def curve(self) -> LossCurve:
+        """Raises :class:`NotMeasuredError` where it ended not finite: what a diverged run had
+        reached before is not what it reached."""
+        if why := self.diverged:
+            raise NotMeasuredError(why)
+        samples, values = zip(*((row.samples, v) for row, v in self.finite), strict=True)
+        return LossCurve(self.metric, self.name, samples, values)
+
+
+Losses = Mapping[str, MetricSeries]
+"""The losses of a run by their names in the records."""
+
+
+def loss_curve(losses: Losses) -> LossCurve:
+    """The first there is of val_loss, train_loss, any other loss.
+
+    Raises :class:`NotMeasuredError` where no loss was recorded or the last one was not finite.
     """
-    recorded = dict.fromkeys(key for row in rows for key in row.values)
-    candidates = _by_preference(filter(_is_comparable, recorded))
-    for candidate in [name] if name else candidates:
-        recorded_rows = [row for row in rows if candidate in row.values]
-        if recorded_rows and recorded_rows[-1].values[candidate] is None:
-            raise NotMeasuredError(_not_finite_since(candidate, recorded_rows))
-        points = [(row.samples, row.values[candidate]) for row in recorded_rows]
-        known = [(at, value) for at, value in points if value is not None]
-        if known:
-            samples, values = zip(*known, strict=True)
-            return LossCurve(candidate, (said or {}).get(candidate, candidate), samples, values)
-    if BACKWARD_LOSS in recorded:
+    comparable = _comparable(losses)
+    if not comparable and BACKWARD_LOSS in losses:
         raise NotMeasuredError("a script may scale what it calls backward on: it is no loss")
-    raise NotMeasuredError(f"no {name or 'loss'} was recorded")
+    if not comparable:
+        raise NotMeasuredError("no loss was recorded")
+    return comparable[0].curve()
 
 
-def divergence(rows: Sequence[MetricRow]) -> str | None:
+def longest_loss_curve(losses: Losses) -> LossCurve:
+    """The loss with the most points, for a picture: validation may have been scored only once.
+
+    Raises :class:`NotMeasuredError` like :func:`loss_curve`.
+    """
+    own = (one for name, one in losses.items() if name != BACKWARD_LOSS)
+    found = [one.curve() for one in own if not one.diverged]
+    return max(found, key=lambda curve: len(curve.samples)) if found else loss_curve(losses)
+
+
+def divergence(losses: Losses) -> str | None:
     """Which recorded loss ended not finite, and since when; None where all ended finite.
 
     Beside the loss that is trained or validated on, another metric with "loss" in its name may be
     not finite without harm: the best one so far, or a term that a batch has no samples for.
     """
-    names = _losses_in(rows)
-    known = [n for n in _by_preference(names) if n in _PREFERRED or _VALIDATION.fullmatch(n)]
+    known = [one for one in _comparable(losses) if _place(one.metric) < len(_PREFERRED)]
     # What a Trainer logs as its loss may be filtered; this is not.
-    trained = [name for name in names if name == BACKWARD_LOSS]
-    for name in (*(known or names), *trained):
-        own = [row for row in rows if name in row.values]
-        if own[-1].values[name] is None:
-            return _not_finite_since(name, own)
-    return None
+    trained = [one for name, one in losses.items() if name == BACKWARD_LOSS]
+    each = (one.diverged for one in (*(known or losses.values()), *trained))
+    return next(filter(None, each), None)
 
 
-def _by_preference(losses: Iterable[str]) -> list[str]:
+def _comparable(losses: Losses) -> list[MetricSeries]:
     """The loss of validation first (``val/loss`` too), then that of training, then all others."""
-
-    def place(name: str) -> float:
-        if name in _PREFERRED:
-            return _PREFERRED.index(name)
-        return 0.5 if _VALIDATION.fullmatch(name) else len(_PREFERRED)
-
-    return sorted(losses, key=place)
+    own = (one for name, one in losses.items() if name != BACKWARD_LOSS)
+    return sorted(own, key=lambda one: _place(one.metric))
 
 
-def _is_comparable(name: str) -> bool:
-    return "loss" in name and name != BACKWARD_LOSS
+def _place(name: str) -> float:
+    if name in _PREFERRED:
+        return _PREFERRED.index(name)
+    return 0.5 if _VALIDATION.fullmatch(name) else len(_PREFERRED)
 
 
-def _losses_in(rows: Iterable[MetricRow]) -> dict[str, None]:
-    return dict.fromkeys(key for row in rows for key in row.values if "loss" in key)
+def run_losses(cell: CellRecords, result: CellResult) -> Losses:
+    """The losses of a finished cell."""
+    rows = (row for _, rows in sorted(cell.metrics.items()) for row in rows)
+    names = dict.fromkeys(key for row in rows for key in row.values if "loss" in key)
+    return {name: over_ranks(name, cell, result) for name in names}
 
 
-def _not_finite_since(name: str, rows: Sequence[MetricRow]) -> str:
-    """Since when ``name``, not finite in the last of ``rows``, has not been."""
-    since = rows[-1]
-    for row in reversed(rows):
-        if row.values[name] is not None:
-            return f"{name} is not finite from step {since.step} on: training diverged"
-        since = row
-    return f"{name} was never a finite number: training diverged"
-
-
-def longest_loss_curve(
-    rows: Sequence[MetricRow], said: Mapping[str, str] | None = None
-) -> LossCurve:
-    """The loss with the most points, for a picture: validation may have been scored only once.
-
-    Raises :class:`NotMeasuredError` like :func:`loss_curve`.
-    """
-    found: list[LossCurve] = []
-    for name in filter(_is_comparable, _losses_in(rows)):
-        try:
-            found.append(loss_curve(rows, name, said))
-        except NotMeasuredError:
-            continue  # never finite: another one may be
-    if not found:
-        return loss_curve(rows, said=said)
-    return max(found, key=lambda curve: len(curve.samples))
-
-
-def run_losses(cell: CellRecords, result: CellResult) -> tuple[list[MetricRow], dict[str, str]]:
-    """The losses of a finished cell, one a row, those of one in the order of their steps.
-
-    Beside them what a loss is called that is not of one model over the samples of all ranks.
-    """
-    rows: list[MetricRow] = []
-    said: dict[str, str] = {}
-    for name in _losses_in(row for _, rows in sorted(cell.metrics.items()) for row in rows):
-        found, called = over_ranks(name, cell, result)
-        rows += found
-        said |= {name: called} if called != name else {}
-    return rows, said
-
-
-def over_ranks(name: str, cell: CellRecords, result: CellResult) -> tuple[Sequence[MetricRow], str]:
-    """The rows of one metric that some rank has, over all ranks, and what to call it."""
+def over_ranks(name: str, cell: CellRecords, result: CellResult) -> MetricSeries:
+    """One metric over all ranks; without rows where no rank has it."""
     ranks = sorted(result.ranks, key=lambda one: one.rank)
     part_of = dict(zip((one.rank for one in ranks), data_shards_of(ranks), strict=True))
     having = {
@@ -191,23 +182,25 @@ def over_ranks(name: str, cell: CellRecords, result: CellResult) -> tuple[Sequen
         for rank, rows in sorted(cell.metrics.items())
         if (own := [row for row in rows if name in row.values])
     }
+    if not having:
+        return MetricSeries(name, name, ())
     speakers: dict[int, int] = {}
     for rank in having:
         speakers.setdefault(part_of.get(rank, rank), rank)
     matched = _matched([having[rank] for rank in speakers.values()])
     if set(part_of.values()) - set(speakers) or not matched:
         first = min(having)
-        return having[first], f"{name} of rank {first}"
+        return MetricSeries(name, f"{name} of rank {first}", having[first])
     fed = {one.rank: float(one.samples_fed) for one in ranks}
     fallback = tuple(fed.get(rank, 0.0) for rank in speakers.values())
     rows = [_mean(name, alike, fallback) for alike in matched]
     if result.models > 1:
-        return rows, _of_models(name, cell, result.models)
+        return MetricSeries(name, _of_models(name, cell, result.models), rows)
     # Between two exchanges, ranks of local SGD have parameters of their own.
     kind = setting(cell.config, "strategy.kind") or named(cell.config or {}, "strategy")
     if kind == "local_sgd" and any(len({r.values[name] for r in one}) > 1 for one in matched):
-        return rows, f"mean {name} of {len(speakers)} replicas"
-    return rows, name
+        return MetricSeries(name, f"mean {name} of {len(speakers)} replicas", rows)
+    return MetricSeries(name, name, rows)
 
 
 def _matched(ranks: Sequence[Sequence[MetricRow]]) -> list[list[MetricRow]]:
@@ -256,8 +249,10 @@ def logged_figures(
         if last is None:
             missing[key] = "its last value is not a finite number"
         mode = None if "best" in name.lower() else known_mode(name)
-        if mode is not None and (best := _best(cell, name, mode)) is not None:
-            found[f"{BEST}{key}"] = best
+        series = over_ranks(name, cell, result) if mode is not None else None
+        if series and series.finite and len(series.rows) > 1:
+            best = max if mode == "max" else min
+            found[f"{BEST}{key}"] = best(value for _, value in series.finite)
     return found
 
 
@@ -266,27 +261,15 @@ def logged_curves(cell: CellRecords) -> dict[str, tuple[list[int], list[float]]]
 
     A learning rate that stayed is left out.
     """
-    names = last_metrics(cell.result.ranks) if cell.result and not cell.metric_faults else ()
+    result = cell.result
+    if result is None or cell.metric_faults:
+        return {}
     found = {}
-    for name in names:
-        rows = [] if name == "train_loss" else _rows(cell, name)
-        known = [(row.step, value) for row in rows if (value := row.values[name]) is not None]
+    for name in last_metrics(result.ranks):
+        if name == "train_loss":
+            continue
+        known = over_ranks(name, cell, result).finite
         stayed = name == "learning_rate" and len({value for _, value in known}) == 1
         if len(known) > 1 and not stayed:
-            found[name] = ([step for step, _ in known], [value for _, value in known])
+            found[name] = ([row.step for row, _ in known], [value for _, value in known])
     return found
-
-
-def _rows(cell: CellRecords, name: str) -> Sequence[MetricRow]:
-    """Of a metric over all ranks; none where the series is not there."""
-    assert cell.result is not None
-    if not any(name in row.values for rows in cell.metrics.values() for row in rows):
-        return ()
-    return over_ranks(name, cell, cell.result)[0]
-
-
-def _best(cell: CellRecords, name: str, mode: Mode) -> float | None:
-    """Over all epochs; None where none is finite, and where there is one value alone."""
-    rows = _rows(cell, name)
-    known = [value for row in rows if (value := row.values[name]) is not None]
-    return (max if mode == "max" else min)(known) if known and len(rows) > 1 else None

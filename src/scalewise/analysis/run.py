@@ -22,6 +22,7 @@ from scalewise.analysis.figures import Figure, as_plain, mean_alone
 from scalewise.analysis.labels import named
 from scalewise.analysis.losses import (
     LossCurve,
+    Losses,
     logged_figures,
     longest_loss_curve,
     loss_curve,
@@ -36,7 +37,6 @@ from scalewise.records import (
     CellResult,
     DeviceInfo,
     DoctorReport,
-    MetricRow,
     RankSummary,
     cv_text,
     last_metrics,
@@ -256,7 +256,7 @@ def measure_run(cell: CellRecords) -> Run:
     world_size = result.world_size
     steps = figures_of(cell)
     missing = dict(steps.missing)
-    losses, said = run_losses(cell, result)
+    losses = run_losses(cell, result)
     shards = None
     if world_size > 1:
         shards = audit_shards(cell.shards, world_size, result.global_batch_size)
@@ -267,8 +267,8 @@ def measure_run(cell: CellRecords) -> Run:
         anatomy=steps.anatomy,
         balance=take(missing, "balance", _balance, result, steps),
         usage=take(missing, "usage", measure_usage, cell.devices, steps.all_s, steps.timed_s),
-        loss_history=take(missing, "loss", longest_loss_curve, losses, said),
-        loss=take(missing, "loss", _final_loss, cell, losses, said),
+        loss_history=take(missing, "loss", longest_loss_curve, losses),
+        loss=take(missing, "loss", _final_loss, cell, losses),
         shards=shards,
         invalid=tuple(invalid_run(cell, result, steps, shards, losses)),
         logged=logged_figures(cell, RUN_FIGURES, missing),
@@ -276,13 +276,11 @@ def measure_run(cell: CellRecords) -> Run:
     )
 
 
-def _final_loss(
-    cell: CellRecords, losses: Sequence[MetricRow], said: Mapping[str, str]
-) -> LossCurve:
+def _final_loss(cell: CellRecords, losses: Losses) -> LossCurve:
     """Not of damaged metrics: the last one they hold is not what the run reached."""
     if cell.metric_faults:
         raise NotMeasuredError(cell.metric_faults[0])
-    return loss_curve(losses, said=said)
+    return loss_curve(losses)
 
 
 def _balance(result: CellResult, steps: StepFigures) -> LoadBalance | None:

@@ -8,8 +8,7 @@ scaling alike; ``efficiency = speedup / devices``.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from scalewise.analysis.comparability import MIN_RUNS, Difference, differences, shared_part
@@ -25,6 +24,7 @@ from scalewise.analysis.statistics import (
     estimate_at,
     estimate_positive,
     estimate_ratio,
+    in_pairs,
 )
 from scalewise.analysis.verdict import Judgement, SeedLabel, Verdict, judge, seed_label, way_to_get
 from scalewise.records import FRESH_START
@@ -85,28 +85,18 @@ class LossAtEqualSamples:
         return interval is not None and interval.low > 1 + MIN_LOSS_INCREASE
 
 
-MIN_MEDIAN_RATIO = 1.10
-"""Both speedups are reported from this ratio between them, in either direction."""
-
-
 @dataclass(frozen=True)
-class TypicalSpeedup:
-    """A pair's speedup by median step times, and how far means and medians lie apart.
+class MedianStep:
+    """The median step of a configuration, as geometric means over its runs.
 
     Verdicts judge the mean step, as it determines how long a training takes. If a few long steps
     dominate the mean, the medians give the speedup without them.
     """
 
-    of_means: float
-    of_medians: float
-    """Ratio of samples per median step time, as geometric means over runs."""
-    multi_mean_over_median: float
-    """Mean over median step time on several devices; 1 if no step is long."""
-    single_mean_over_median: float
-
-    @property
-    def differs(self) -> bool:
-        return abs(math.log(self.of_medians / self.of_means)) > math.log(MIN_MEDIAN_RATIO)
+    samples_per_s: float
+    """By the slowest rank's."""
+    mean_over_median: float
+    """1 if no step is long."""
 
 
 @dataclass(frozen=True)
@@ -154,20 +144,23 @@ class Pair:
     @property
     def run_speedups(self) -> list[float]:
         """Of each round that both sides ran in; else of each run over the mean of one."""
-        above, below = (side.rounds("global_samples_per_s") for side in (self.multi, self.single))
-        if isinstance(above, Mapping) and isinstance(below, Mapping):
-            return [above[at] / below[at] for at in sorted(above.keys() & below.keys())]
-        mean = self.single.estimate("global_samples_per_s")
-        values = self.multi.values("global_samples_per_s")
-        return [one / mean.value for one in values] if mean else []
+        rates = (side.rounds("global_samples_per_s") for side in (self.multi, self.single))
+        above, below, in_rounds = in_pairs(*rates)
+        against = below if in_rounds else estimate_positive(below).value
+        return [float(ratio) for ratio in above / against]
 
     @property
-    def typical(self) -> TypicalSpeedup | None:
-        """By means and by medians; None if a side has no step times or a median of 0 ms."""
-        multi, single = map(_rate_and_mean_of_medians, (self.multi, self.single))
-        if multi is None or single is None:
+    def median_steps(self) -> tuple[MedianStep, MedianStep] | None:
+        """On several devices and on one; None if a side has no step times or a median of 0 ms."""
+        multi, single = map(_median_step, (self.multi, self.single))
+        return (multi, single) if multi and single else None
+
+    @property
+    def speedup_of_medians(self) -> float | None:
+        """By the samples per median step of both sides."""
+        if (steps := self.median_steps) is None:
             return None
-        return TypicalSpeedup(self.speedup.value, multi[0] / single[0], multi[1], single[1])
+        return steps[0].samples_per_s / steps[1].samples_per_s
 
 
 @dataclass(frozen=True)
@@ -331,8 +324,7 @@ def _compare_losses(
     return LossAtEqualSamples(name, samples, means[0], means[1], ratio, interpolated)
 
 
-def _rate_and_mean_of_medians(config: Configuration) -> tuple[float, float] | None:
-    """Samples/s of the slowest rank's median step, and its mean step over the median."""
+def _median_step(config: Configuration) -> MedianStep | None:
     throughputs = [run.throughput for run in config.runs if run.throughput]
     known = [
         (t.step_time_ms, t.samples / t.steps)
@@ -343,4 +335,4 @@ def _rate_and_mean_of_medians(config: Configuration) -> tuple[float, float] | No
         return None
     rates = [samples / (step.p50 / 1e3) for step, samples in known]
     ratios = [step.mean / step.p50 for step, _ in known]
-    return estimate_positive(rates).value, estimate_positive(ratios).value
+    return MedianStep(estimate_positive(rates).value, estimate_positive(ratios).value)

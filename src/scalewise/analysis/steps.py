@@ -273,11 +273,14 @@ class Anatomy:
 
     def mean(self, line: str) -> RankAnatomy | None:
         """Mean over the ranks on timeline ``line``; None if it was not recorded."""
-        ranks = [r for r in self.ranks if r.timeline == line]
-        if not ranks:
-            return None
-        phases = {name: mean_of_known([r.phases_ms[name] for r in ranks]) for name in PHASES}
-        return RankAnatomy(-1, line, phases, mean_of_known([r.step_ms for r in ranks]))
+        ranks = [one for one in self.ranks if one.timeline == line]
+        return mean_anatomy(ranks) if ranks else None
+
+
+def mean_anatomy(each: Sequence[RankAnatomy]) -> RankAnatomy:
+    """Mean over ranks, or over means of runs, on one timeline."""
+    phases = {name: mean_of_known([one.phases_ms[name] for one in each]) for name in PHASES}
+    return RankAnatomy(-1, each[0].timeline, phases, mean_of_known([one.step_ms for one in each]))
 
 
 def divided_steps(ranks: Sequence[StepSeries]) -> tuple[StepSeries, ...]:

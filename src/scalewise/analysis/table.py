@@ -81,38 +81,39 @@ class Row:
 Read = Callable[[Row], Any]
 
 
-def _over_runs(key: str) -> Figure[Row]:
-    """A figure of a run, over all runs of the configuration."""
-    return _of_runs(key, lambda row: row.config.estimate(key))
-
-
-def _of_each_run(key: str) -> Figure[Row]:
-    """Of each run in turn, once where all are alike: ``20, 65, 20``."""
-
-    def of(row: Row) -> str | None:
-        each = (RUN_FIGURES[key].of(run) for run in row.config.runs)
-        known = [value for value in each if value is not None]
-        return ", ".join(map(str, known if len(set(known)) > 1 else known[:1])) or None
-
-    return _of_runs(key, of)
-
-
-def _of_first_run(key: str) -> Figure[Row]:
-    """What all runs of the configuration have in common."""
-    return _of_runs(key, lambda r: RUN_FIGURES[key].of(r.config.runs[0]) if r.config.runs else None)
-
-
 def _of_runs(key: str, of: Read) -> Figure[Row]:
+    """A figure of a run, with what is read over all runs of the configuration."""
     own = RUN_FIGURES[key]
     return Figure(key, of, own.says, own.heading, own.unit, own.on, own.text,
                   own.has_ends, own.in_csv)  # fmt: skip
+
+
+def _estimated(*keys: str) -> list[Figure[Row]]:
+    """Figures of runs with their intervals over runs."""
+    return [_of_runs(key, partial(lambda k, row: row.config.estimate(k), key)) for key in keys]
+
+
+def _common(*keys: str) -> list[Figure[Row]]:
+    """What all runs of the configuration have in common."""
+    return [_of_runs(key, partial(_of_first_run, key)) for key in keys]
+
+
+def _of_first_run(key: str, row: Row) -> Any:
+    return RUN_FIGURES[key].of(row.config.runs[0]) if row.config.runs else None
+
+
+def _of_each_run(key: str, row: Row) -> str | None:
+    """Of each run in turn, once where all are alike: ``20, 65, 20``."""
+    each = (RUN_FIGURES[key].of(run) for run in row.config.runs)
+    known = [value for value in each if value is not None]
+    return ", ".join(map(str, known if len(set(known)) > 1 else known[:1])) or None
 
 
 def _scaling(row: Row) -> str | None:
     """None of one device whose program decides on its batch: nobody asked for either."""
     config = row.config
     alone = config.has_own_settings and config.devices == 1
-    return None if alone or not config.runs else RUN_FIGURES["scaling"].of(config.runs[0])
+    return None if alone else _of_first_run("scaling", row)
 
 
 def _pair(name: str) -> Read:
@@ -178,20 +179,14 @@ FIGURES: tuple[Figure[Row], ...] = (
            in_csv=False),
     Figure("devices", lambda r: r.config.devices, "how many", "devices", on="page"),
     _of_runs("scaling", _scaling),
-    _of_first_run("global_batch_size_samples"),
-    _of_first_run("per_device_batch_size_samples"),
-    _of_first_run("parameters_total"),
-    _of_first_run("parameters_trainable"),
+    *_common("global_batch_size_samples", "per_device_batch_size_samples", "parameters_total",
+             "parameters_trainable"),
     Figure("runs_done", lambda r: len(r.config.runs), "finished runs in its figures"),
     Figure("runs_set_aside", lambda r: len(r.config.set_aside), "finished runs in none of them"),
     Figure("runs_planned", lambda r: len(r.config.cells), "cells that were asked for"),
-    _of_each_run("timed_from_step"),
-    _of_each_run("timed_steps"),
-    _of_each_run("warmup_rule"),
-    _over_runs("global_samples_per_s"),
-    _over_runs("step_time_ms"),
-    _over_runs("step_time_p50_ms"),
-    _over_runs("step_time_p99_ms"),
+    *(_of_runs(key, partial(_of_each_run, key))
+      for key in ("timed_from_step", "timed_steps", "warmup_rule")),
+    *_estimated("global_samples_per_s", "step_time_ms", "step_time_p50_ms", "step_time_p99_ms"),
     Figure("speedup_ratio", _pair("speedup"), "samples a second over those of the baseline",
            "speedup", on="scaling speed summary page trackers", has_ends=True),
     Figure("speedup_runs", lambda r: r.pair and min(r.pair.speedup.n),
@@ -205,29 +200,23 @@ FIGURES: tuple[Figure[Row], ...] = (
     Figure("efficiency_at_equal_clocks_ratio",
            lambda r: (s := r.speedup_at_equal_clocks) and r.pair and s / r.pair.devices,
            "that over devices"),
-    Figure("speedup_of_median_steps_ratio",
-           lambda r: getattr(r.pair and r.pair.typical, "of_medians", None),
+    Figure("speedup_of_median_steps_ratio", _pair("speedup_of_medians"),
            "by the median steps of both sides", in_csv=False),
-    _over_runs("peak_memory_per_device_mib"),
-    _over_runs("memory_used_per_device_mib"),
-    _over_runs("memory_cv_percent"),
-    _over_runs("utilization_per_device_percent"),
-    replace(_of_first_run("utilization_readings"),
-            of=lambda r: sum(run.utilization_readings for run in r.config.runs)),
-    _over_runs("utilization_cv_percent"),
-    _over_runs("power_cv_percent"),
-    _over_runs("sm_activity_cv_percent"),
-    _over_runs("arrival_cv_percent"),
-    replace(_of_first_run("loss_name"), of=lambda r: " / ".join(
+    *_estimated("peak_memory_per_device_mib", "memory_used_per_device_mib", "memory_cv_percent",
+                "utilization_per_device_percent"),
+    _of_runs("utilization_readings",
+             lambda r: sum(run.utilization_readings for run in r.config.runs)),
+    *_estimated("utilization_cv_percent", "power_cv_percent", "sm_activity_cv_percent",
+                "arrival_cv_percent"),
+    _of_runs("loss_name", lambda r: " / ".join(
         dict.fromkeys(run.loss.name for run in r.config.runs if run.loss)) or None),
-    _over_runs("loss_reached"),
+    *_estimated("loss_reached"),
     Figure("equal_samples", _loss("samples"), "samples after which both losses are compared",
            in_csv=False),
     Figure("loss_at_equal_samples", _loss("multi"), "loss there", in_csv=False),
     Figure("baseline_loss_at_equal_samples", _loss("single"), "loss of the baseline there",
            in_csv=False),
-    _over_runs("val_accuracy_reached"),
-    _over_runs("points_dropped_per_batch"),
+    *_estimated("val_accuracy_reached", "points_dropped_per_batch"),
     Figure("epoch_time_s", _epoch_time_s, "mean of whole epochs, without those of the warm-up"),
     Figure("compute_to_communication_ratio",
            lambda r: r.communication and r.communication.compute_to_communication,
@@ -238,10 +227,8 @@ FIGURES: tuple[Figure[Row], ...] = (
            # Without one there is a reason, which has no value.
            lambda r: getattr(r.pair and measured_serial_fraction(r.pair), "value", None),
            "of Karp and Flatt, from the speedup"),
-    _over_runs("energy_j_per_million_samples"),
-    _over_runs("energy_j_per_step"),
-    _over_runs("energy_j_per_run"),
-    _over_runs("optimizer_memory_mib"),
+    *_estimated("energy_j_per_million_samples", "energy_j_per_step", "energy_j_per_run",
+                "optimizer_memory_mib"),
     Figure("usd_per_device_hour", lambda r: r.price and r.price.usd_per_hour,
            "price of one device"),
     Figure("price_source", lambda r: r.price and f"{r.price.source}, {r.price.date}",

@@ -13,10 +13,10 @@ import numpy as np
 
 from scalewise.analysis.balance import ShardAudit
 from scalewise.analysis.comparability import grouped
-from scalewise.analysis.losses import divergence
+from scalewise.analysis.losses import Losses, divergence
 from scalewise.analysis.model import CellRecords
 from scalewise.analysis.remarks import Remark
-from scalewise.records import PHASES, CellResult, ImportedResult, MetricRow, RankSummary, StepSeries
+from scalewise.records import PHASES, CellResult, ImportedResult, RankSummary, StepSeries
 
 if TYPE_CHECKING:
     from scalewise.analysis.step_figures import StepFigures
@@ -90,7 +90,7 @@ def invalid_run(
     result: CellResult,
     steps: StepFigures,
     shards: ShardAudit | None,
-    losses: Sequence[MetricRow],
+    losses: Losses,
 ) -> Iterator[Remark]:
     """Every reason why the figures of a finished cell mean nothing; one rank has no ``shards``."""
     run = cell.planned.name

@@ -280,24 +280,26 @@ def test_counter_readings_in_between_are_each_kept_to() -> None:
     assert energy(one, 103.0, 107.0).timed_j == pytest.approx(200 + 400)
 
 
-def test_without_a_counter_power_samples_must_do() -> None:
-    one = replace(series([100.0] * 11, {}), unavailable={"energy_j": "not supported (GPU 0)"})
-    found = energy(one, 102.0, 106.0)
-    assert (found.timed_j, found.source) == (pytest.approx(400), "power samples")
-    assert found.run_j is None
-    assert "energy counter: not supported (GPU 0)" in found.missing
-
-
-def test_one_power_sample_is_no_energy() -> None:
-    found = energy(series([100.0] * 11, {}), 102.6, 103.4)
-    assert (found.timed_j, found.source) == (None, None)
-
-
-def test_a_reset_counter_says_nothing() -> None:
-    found = energy(series([100.0] * 11, {0: 9000.0, 5: 10.0, 10: 510.0}), 102.0, 106.0)
-    assert found.run_j is None
-    assert found.source == "power samples"
-    assert "energy counter: it was reset while the run lasted" in found.missing
+@pytest.mark.parametrize(
+    ("energy_j", "unavailable", "window", "told", "missing"),
+    [
+        ({}, {"energy_j": "not supported (GPU 0)"}, (102.0, 106.0), (400.0, "power samples"),
+         "not supported (GPU 0)"),
+        ({0: 9000.0, 5: 10.0, 10: 510.0}, {}, (102.0, 106.0), (400.0, "power samples"),
+         "it was reset while the run lasted"),
+        ({}, {}, (102.6, 103.4), (None, None), "it was read 0 times"),  # one sample of power
+    ],
+)  # fmt: skip
+def test_without_a_counter_two_power_samples_must_do(
+    energy_j: dict[int, float],
+    unavailable: dict[str, str],
+    window: tuple[float, float],
+    told: tuple[float | None, str | None],
+    missing: str,
+) -> None:
+    found = energy(replace(series([100.0] * 11, energy_j), unavailable=unavailable), *window)
+    assert (found.timed_j, found.source) == told
+    assert (found.run_j, found.missing) == (None, (f"energy counter: {missing}",))
 
 
 def test_integration_is_by_trapezoids_and_inside_the_samples_only() -> None:

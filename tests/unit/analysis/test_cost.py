@@ -24,6 +24,7 @@ from scalewise.analysis import (
     Configuration,
     Cost,
     Pair,
+    RatioEstimate,
     analyse,
     load_sweep,
     read_samples,
@@ -57,14 +58,6 @@ def expected_usd(spec: Spec, usd_per_hour: float) -> float:
     """By hours: how many a million samples take, on how many devices."""
     hours: float = 1e6 / spec.global_batch * step_ms(spec) / 1e3 / 3600
     return spec.devices * hours * usd_per_hour
-
-
-@pytest.mark.parametrize("spec", [Spec(), DDP, replace(DDP, scaling="weak")])
-def test_devices_times_price_over_what_they_get_done(tmp_path: Path, spec: Spec) -> None:
-    found = cost_of(tmp_path, spec)
-    assert (found.price, found.missing) == (LIST, None)
-    assert found.usd_per_million_samples.value == pytest.approx(expected_usd(spec, 5.0), rel=1e-3)
-    assert found.usd_per_million_samples.interval is None
 
 
 def test_its_interval_is_that_of_the_throughput_turned_over(tmp_path: Path) -> None:
@@ -147,31 +140,22 @@ def compared(path: Path, *specs: Spec) -> tuple[Pair, Analysis]:
     return found.pairs[0], found
 
 
-def test_beside_one_device_a_sample_costs_one_over_the_efficiency(tmp_path: Path) -> None:
-    pair, analysis = compared(tmp_path, *repeats(Spec(), STEADY), *repeats(DDP, STEADY))
-    found, efficiency = analysis.cost_ratio(pair), pair.efficiency
-    each = (analysis.cost(side).usd_per_million_samples for side in (pair.multi, pair.single))
-    usd = [figure.value for figure in each if figure]
-    assert found.value == pytest.approx(usd[0] / usd[1])
-    assert found.value == pytest.approx(1 / efficiency.value)
-    ends = (1 / efficiency.interval.high, 1 / efficiency.interval.low)
-    assert (found.interval.low, found.interval.high) == pytest.approx(ends)
-    assert found.interval.low < found.value < found.interval.high
-
-
 def test_the_ratio_needs_no_price_but_knows_two_unequal_ones(tmp_path: Path) -> None:
-    pair, analysis = compared(tmp_path, Spec(), DDP)
-    multi, costs = pair.multi.config_id, analysis.costs
+    pair, analysis = compared(tmp_path, *repeats(Spec(), STEADY), *repeats(DDP, STEADY))
+    multi, costs, efficiency = pair.multi.config_id, analysis.costs, pair.efficiency
 
-    def ratio(costs: dict[str, Cost]) -> float | None:
+    def ratio(costs: dict[str, Cost]) -> RatioEstimate | None:
         vars(analysis)["costs"] = costs
-        found = analysis.cost_ratio(pair)
-        return found and found.value
+        return analysis.cost_ratio(pair)
 
     plain = ratio(dict.fromkeys(costs, Cost(None, None, "not known")))
-    assert plain == pytest.approx(1 / pair.efficiency.value)
+    assert plain.value == pytest.approx(1 / efficiency.value)
+    each = [costs[side.config_id].usd_per_million_samples for side in (pair.multi, pair.single)]
+    assert plain.value == pytest.approx(each[0].value / each[1].value)
+    ends = (1 / efficiency.interval.high, 1 / efficiency.interval.low)
+    assert (plain.interval.low, plain.interval.high) == pytest.approx(ends)
     dear = replace(costs[multi], price=replace(LIST, usd_per_hour=7.5))
-    assert ratio({**costs, multi: dear}) == pytest.approx(1.5 / pair.efficiency.value)
+    assert ratio({**costs, multi: dear}).value == pytest.approx(1.5 / efficiency.value)
     assert ratio({**costs, multi: Cost(None, None, "?")}) is None
 
 

@@ -339,15 +339,6 @@ def with_crowd(spec: Spec, factors: Sequence[float], *crowded: int) -> list[Spec
     ]
 
 
-def test_a_disturbed_run_is_set_aside(tmp_path: Path) -> None:
-    """One of four runs of two devices took three times as long, beside others."""
-    multi = with_crowd(TWO, [1.0, 1.01, 3.0, 0.99], 2)
-    pair = pair_of(tmp_path, [*repeats(SINGLE, STEADY), *multi])
-    assert pair.verdict == "pays"
-    assert pair.speedup.n == (3, 3)
-    assert [one.cell.planned.repeat for one in pair.multi.set_aside] == [2]
-
-
 @pytest.mark.parametrize(
     ("spec", "factors", "crowded"),
     [

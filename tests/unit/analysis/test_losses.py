@@ -11,6 +11,8 @@ from fakes.recorded import DDP, swept
 from scalewise.analysis import CellRecords, Run
 from scalewise.analysis.losses import (
     LossCurve,
+    Losses,
+    MetricSeries,
     divergence,
     equal_samples,
     longest_loss_curve,
@@ -65,6 +67,9 @@ OLDER = {rank: rows(rank, None, own) for rank, own in LOSSES.items()}
 ALIKE = {rank: rows(rank, 16, own) for rank, own in LOSSES.items()}
 FIRST_ALONE = {0: ALIKE[0]}
 EACH_SCORED = {rank: (*own, validation(LOSSES[rank][0])) for rank, own in ALIKE.items()}
+FIRST_HAS_MORE = {
+    **ALIKE, 0: tuple(replace(one, values={**one.values, "aux_loss": 9.0}) for one in ALIKE[0])
+}  # fmt: skip
 ONE_SCORE = {rank: (*own, validation(0.5)) for rank, own in ALIKE.items()}
 LOCAL_SGD = {"strategy": {"name": "often", "kind": "local_sgd"}}
 
@@ -80,6 +85,7 @@ LOCAL_SGD = {"strategy": {"name": "often", "kind": "local_sgd"}}
         (OLDER, {"fed": (0, 0)}, "train_loss", 1.5),
         (FIRST_ALONE, {}, "train_loss of rank 0", 2.0),
         ({**FIRST_ALONE, 1: ()}, {}, "train_loss of rank 0", 2.0),
+        (FIRST_HAS_MORE, {}, "train_loss", 1.5),
         # Stages of a pipeline share their samples: whoever has the loss speaks for all.
         ({0: (), 1: rows(1, 32, LOSSES[1])}, {"shards": (0, 0)}, "train_loss", 1.0),
         ({r: rows(r, 32, LOSSES[1]) for r in (0, 1)}, {"shards": (0, 0)}, "train_loss", 1.0),
@@ -104,13 +110,6 @@ def test_the_loss_is_that_of_all_ranks_or_says_whose_it_is(
     assert (run.loss.name, run.value("loss_reached")) == (name, loss)
 
 
-def test_the_history_is_of_all_ranks_too(ddp: CellRecords) -> None:
-    run = measured(ddp, {0: rows(0, 24, LOSSES[0]), 1: rows(1, 8, LOSSES[1])})
-    models = measured(ddp, EACH_SCORED, models=2)
-    assert run.loss_history.values == (3.25, 1.75)
-    assert models.loss_history.name == "mean train_loss of 2 models"
-
-
 def test_one_diverged_rank_is_a_diverged_run(ddp: CellRecords) -> None:
     run = measured(ddp, {0: rows(0, 16, (4.0, 2.0)), 1: rows(1, 16, (1.0, None))})
     assert run.value("loss_reached") is None
@@ -123,15 +122,17 @@ def test_steps_that_a_rank_lacks_have_no_mean(ddp: CellRecords) -> None:
 
 
 # Which loss is compared, which is drawn, and what a diverged run says.
-def logged(*values: dict[str, float | None]) -> list[MetricRow]:
-    return [MetricRow(0.0, i + 1, 0, 32 * (i + 1), v) for i, v in enumerate(values)]
+def logged(*values: dict[str, float | None]) -> Losses:
+    rows = [MetricRow(0.0, i + 1, 0, 32 * (i + 1), v) for i, v in enumerate(values)]
+    names = dict.fromkeys(name for row in values for name in row if "loss" in name)
+    return {n: MetricSeries(n, n, [row for row in rows if n in row.values]) for n in names}
 
 
 TRAINED = logged({"train_loss": 3.0}, {"train_loss": 2.0}, {"train_loss": 1.0, "val_loss": 1.5})
 
 
 @pytest.mark.parametrize(
-    ("rows", "name", "final"),
+    ("losses", "name", "final"),
     [
         (TRAINED, "val_loss", 1.5),
         (logged({"lr": 0.1, "masked_lm_loss": 4.0}), "masked_lm_loss", 4.0),
@@ -139,12 +140,12 @@ TRAINED = logged({"train_loss": 3.0}, {"train_loss": 2.0}, {"train_loss": 1.0, "
     ],
     ids=["validation where it was scored", "any other", "one that recovered"],
 )
-def test_one_loss_is_compared(rows: list[MetricRow], name: str, final: float) -> None:
-    assert (loss_curve(rows).name, loss_curve(rows).final) == (name, final)
+def test_one_loss_is_compared(losses: Losses, name: str, final: float) -> None:
+    assert (loss_curve(losses).name, loss_curve(losses).final) == (name, final)
 
 
-def test_the_longest_curve_is_drawn() -> None:
-    drawn = longest_loss_curve(TRAINED)
+def test_the_longest_curve_that_ends_finite_is_drawn() -> None:
+    drawn = longest_loss_curve({**logged(*[{"aux_loss": 1.0}] * 4, {"aux_loss": None}), **TRAINED})
     assert (drawn.name, drawn.samples) == ("train_loss", (32, 64, 96))
     assert drawn.values == (3.0, 2.0, 1.0)
 
@@ -184,7 +185,7 @@ UNKNOWN = [
 @pytest.mark.parametrize("read", [loss_curve, longest_loss_curve])
 @pytest.mark.parametrize(("rows", "why"), UNKNOWN)
 def test_what_is_missing_says_why(
-    read: Callable[[list[MetricRow]], LossCurve], rows: list[dict[str, float | None]], why: str
+    read: Callable[[Losses], LossCurve], rows: list[dict[str, float | None]], why: str
 ) -> None:
     with pytest.raises(NotMeasuredError, match=why):
         read(logged(*rows))

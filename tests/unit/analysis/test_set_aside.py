@@ -202,16 +202,6 @@ def test_the_fewer_runs_of_unlike_starts_are_set_aside(
 # A finished run that was run again is said beside the figures that its successor is in.
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    each = [one for spec in (Spec(), DDP) for one in repeats(spec, STEADY_3)]
-    return write_sweep(tmp_path / "sweep", each)
-
-
-def cells(path: Path) -> dict[str, CellFolder]:
-    return {folder.name: folder for _, folder in SweepFolder(path).cells()}
-
-
 def run_again(folder: CellFolder, times: int = 1) -> None:
     """As the sweep does it: the result goes to ``earlier``, and a new try leaves the same files."""
     for _ in range(times):
@@ -220,9 +210,10 @@ def run_again(folder: CellFolder, times: int = 1) -> None:
             (folder.path / name).write_bytes((kept / name).read_bytes())
 
 
-def test_replaced_runs_are_counted_and_named_in_the_doubts_of_the_report(path: Path) -> None:
+def test_replaced_runs_are_counted_and_named_in_the_doubts_of_the_report(tmp_path: Path) -> None:
+    path = write_sweep(tmp_path, both_sides({}))
     assert replaced_runs(load_sweep(path)) == []
-    first, second, third, *others = cells(path).values()
+    first, second, third, *others = (folder for _, folder in SweepFolder(path).cells())
     run_again(first)
     (line,) = replaced_runs(load_sweep(path))
     assert line.startswith("1 run whose") and f": {first.name}; " in line

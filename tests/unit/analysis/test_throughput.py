@@ -9,9 +9,10 @@ import pytest
 from fakes.recorded import DDP, SINGLE_MS, Spec, analysed, repeats, swept, write_sweep
 from fakes.sections import lines_of
 from fakes.step_files import common_steps
-from scalewise.analysis import Configuration, Run, analyse, load_sweep
+from scalewise.analysis import Configuration, Pair, Run, analyse, load_sweep
+from scalewise.analysis.doubts import doubt_speedup
 from scalewise.analysis.run import measure_run
-from scalewise.analysis.scaling import TypicalSpeedup, pair_all
+from scalewise.analysis.scaling import pair_all
 from scalewise.analysis.step_figures import extremes
 from scalewise.analysis.step_parts import long_step_figures
 from scalewise.analysis.steps import (
@@ -226,11 +227,9 @@ def with_median(config: Configuration, share: float) -> Configuration:
     return replace(config, runs=tuple(runs))
 
 
-def typical(*configs: Configuration) -> TypicalSpeedup:
+def pair_of(*configs: Configuration) -> Pair:
     ((pair,), _) = pair_all(configs)
-    found = pair.typical
-    assert found.of_means == pair.speedup.value
-    return found
+    return pair
 
 
 @pytest.mark.parametrize(
@@ -241,23 +240,22 @@ def test_medians_leave_the_long_steps_out(
     tmp_path: Path, single_share: float, multi_share: float, differs: bool
 ) -> None:
     single, multi = configurations(tmp_path)
-    found = typical(with_median(single, single_share), with_median(multi, multi_share))
-    assert found.of_medians == pytest.approx(found.of_means * single_share / multi_share)
-    assert found.multi_mean_over_median == pytest.approx(1 / multi_share)
-    assert found.single_mean_over_median == pytest.approx(1 / single_share)
-    assert found.differs is differs
+    pair = pair_of(with_median(single, single_share), with_median(multi, multi_share))
+    expected = pair.speedup.value * single_share / multi_share
+    assert pair.speedup_of_medians == pytest.approx(expected)
+    means = [step.mean_over_median for step in pair.median_steps]
+    assert means == pytest.approx([1 / multi_share, 1 / single_share])
+    assert ("medians" in [one.code for one in doubt_speedup(pair, {}).remarks]) is differs
 
 
 def test_a_median_of_zero_says_nothing(tmp_path: Path) -> None:
     single, multi = configurations(tmp_path)
-    ((pair,), _) = pair_all((with_median(single, 0.0), multi))
-    assert pair.typical is None
+    assert pair_of(with_median(single, 0.0), multi).speedup_of_medians is None
 
 
 def test_under_weak_scaling_twice_the_samples_count_twice(tmp_path: Path) -> None:
-    found = typical(*configurations(tmp_path, "weak"))
-    assert found.of_medians == pytest.approx(found.of_means, rel=0.01)
-    assert not found.differs
+    pair = pair_of(*configurations(tmp_path, "weak"))
+    assert pair.speedup_of_medians == pytest.approx(pair.speedup.value, rel=0.01)
 
 
 def test_of_many_points_the_extremes_of_each_bin_stay() -> None:

@@ -27,7 +27,6 @@ from scalewise.records import (
     to_plain,
 )
 from scalewise.records import build as build_record
-from scalewise.report import build
 
 Rank = dict[str, Any]
 
@@ -85,20 +84,6 @@ def test_it_outranks_every_other_verdict(
     ((label, (verdict, reason)),) = answers(found).items()
     assert (label, verdict) == (ddp.label, "invalid")
     assert "USD" not in reason
-
-
-def test_the_report_says_so_to_programs_and_by_its_exit_status(tmp_path: Path) -> None:
-    found = analysed(tmp_path, share_a_gpu)
-    assert found.invalid
-    files = build(found)
-    told = json.loads(files.json.read_text())
-    verdicts = {c["configuration"]: (c["verdict"], c["config_id"])
-                for c in told["configurations"]}  # fmt: skip
-    verdict, config_id = verdicts["large ddp x2"]
-    invalid = {(one["code"], one["about"]) for one in told["remarks"]
-               if one["gravity"] == "invalid"}  # fmt: skip
-    assert (verdict, invalid) == ("invalid", {("shared_device", config_id)})
-    assert verdicts["large single x1"][0] == "baseline"
 
 
 @pytest.mark.parametrize(

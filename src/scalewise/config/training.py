@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import PositiveInt
 
 from scalewise.config.components import Component, component_of
 from scalewise.config.errors import ConfigError, require
 from scalewise.records import build, closest
+
+if TYPE_CHECKING:
+    from scalewise.config.cell import CellConfig
 
 Mode: TypeAlias = Literal["min", "max"]
 Validation: TypeAlias = Literal["end", "epoch", "never"]
@@ -213,18 +216,10 @@ def trainer_arguments(given: object) -> dict[str, Any]:
     return {str(name): value for name, value in given.items() if name != "_target_"}
 
 
-def check_training(
-    callbacks: Mapping[str, Component],
-    scheduler: SchedulerConfig | None,
-    trainer: Mapping[str, Any],
-    validation: Validation,
-    is_counted: bool,
-) -> None:
-    """Whether what they wait for happens in a cell that validates and ends so.
-
-    Raises ValueError.
-    """
-    for name, callback in callbacks.items():
+def check_training(cell: CellConfig) -> None:
+    """Refuse what waits for something that does not happen in ``cell``. Raises ValueError."""
+    validation, scheduler = cell.validation, cell.scheduler
+    for name, callback in cell.callbacks.items():
         arguments = callback.arguments
         check_monitor(f"callbacks.{name}", arguments.get("monitor"), validation)
         path = arguments.get("dirpath")
@@ -236,10 +231,10 @@ def check_training(
         check_monitor("scheduler", scheduler.monitor, validation)
         missing = scheduler.of_whole_run
         require(
-            f"scheduler.{missing}", None, is_counted or missing is None,
+            f"scheduler.{missing}", None, cell.is_counted or missing is None,
             "a number of steps, or say how long the run is: max_steps=N or max_epochs=N",
         )  # fmt: skip
     for name in VALIDATES:
-        during = validation == "epoch" or name not in trainer
-        require(f"trainer.{name}", trainer.get(name), during, "validation=epoch",
+        during = validation == "epoch" or name not in cell.trainer
+        require(f"trainer.{name}", cell.trainer.get(name), during, "validation=epoch",
                 f"validation={validation}")  # fmt: skip

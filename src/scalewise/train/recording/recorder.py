@@ -112,7 +112,7 @@ class CellRecorder(pl.Callback):
         self._run_queue.begin(0)
         self._core_meter.begin()
         if self._profiled is not None:
-            self._profiled.begin(trainer)
+            self._profiled.on_step(trainer, 0)
 
     def on_before_backward(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor

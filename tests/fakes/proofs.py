@@ -54,6 +54,7 @@ def check_ran_anew(whole: CellFolder, killed: CellFolder, rel: float) -> None:
     result = killed.load_result()
     assert (attempt.cause, attempt.rank, result.attempt) == ("signal", 1, 2)
     assert attempt.message.startswith("rank 1 was ended by SIGKILL")
+    assert attempt.finished_at - attempt.started_at < 60, "nobody waited for a time-out"
     assert result.started_at >= attempt.finished_at, "the interrupted part is no part of its time"
     for rank in (0, 1):
         expected = losses_of(whole, rank)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fakes.gpus import REHEARSES, gpus, needs
-from fakes.proofs import losses_of
+from fakes.proofs import AUTO_STRATEGY, check_decision, losses_of
 from fakes.train_command import Finished, Train
 from scalewise.host import usable_cores
 from scalewise.records import CellFolder, CellResult
@@ -96,3 +96,8 @@ def test_replayed_steps_learn_what_eager_ones_do(sweep: Finished, strategy: str)
         assert len(expected) == STEPS
         assert len(set(expected)) > STEPS / 2, "a loss that stays proves nothing"
         assert losses_of(replayed, rank.rank) == pytest.approx(expected, rel=1e-4)
+
+
+@needs(2, on_cpu=True)
+def test_the_better_strategy_is_trained_and_says_why(train: Train) -> None:
+    check_decision(train(*AUTO_STRATEGY))

@@ -57,13 +57,12 @@ def check_monitor(key: str, metric: object, validation: Validation) -> None:
     )  # fmt: skip
 
 
-def with_mode(key: str, component: Component) -> Component:
-    """``component`` with the ``mode`` of what it monitors, where that was left to its name.
+def with_mode(key: str, component: Component, metric: object) -> Component:
+    """``component`` with the ``mode`` of the ``metric`` it monitors, where its name is to tell.
 
-    Raises :class:`ConfigError` for a name that does not tell.
+    Raises :class:`ConfigError` for a name that does not.
     """
     arguments = dict(component.arguments)
-    metric = arguments.get("monitor")
     if arguments.get("mode", "") is not None:
         return component
     if metric is None:  # nothing is compared, and the class takes no null
@@ -113,7 +112,7 @@ def _callback(key: str, group: object) -> Component:
         raise ConfigError(
             f"{key}: found {component.target}; allowed: nothing, a cell does its work"
         )
-    return with_mode(key, component)
+    return with_mode(key, component, component.arguments.get("monitor"))
 
 
 _LIGHTNING = ("pytorch_lightning", "lightning")
@@ -156,11 +155,8 @@ def scheduler_of(group: object) -> SchedulerConfig | None:
     group = _with_class("scheduler", group, "scheduler=cosine or another option")
     own = {key: value for key, value in group.items() if key not in _NOT_ARGUMENTS}
     # Its mode is that of the metric, which is no argument of its class.
-    monitored = {"monitor": group["monitor"]} if group.get("monitor") is not None else {}
-    component = with_mode("scheduler", component_of("scheduler", {**own, **monitored}))
-    arguments = {k: v for k, v in component.arguments.items() if k != "monitor"}
-    settings = {k: group[k] for k in ("interval", "frequency", "monitor") if k in group}
-    component = replace(component, arguments=arguments)
+    component = with_mode("scheduler", component_of("scheduler", own), group.get("monitor"))
+    settings = {key: group[key] for key in _NOT_ARGUMENTS if key in group}
     return build(SchedulerConfig, {**settings, "component": component}, "scheduler")
 
 

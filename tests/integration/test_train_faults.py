@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -15,20 +16,23 @@ import pytest
 
 from fakes.nvml import scenario as nvml
 from fakes.proofs import RESTARTING, check_ran_anew
+from fakes.requests import asked
+from fakes.settings import job_in
 from fakes.step_files import common_steps
 from fakes.train_command import LEAN, SMALL, Finished, Train, wait_for
 from scalewise.analysis import load_sweep
 from scalewise.analysis.steps import find_long_steps, measure_throughput, timed_steps
+from scalewise.host import usable_cores
 from scalewise.records import (
     CellFolder,
     DeviceInfo,
     Ending,
-    PlannedCell,
     SweepFolder,
     read_device_series,
     read_heartbeat,
 )
-from scalewise.supervisor import Job, Origin, from_line, to_line
+from scalewise.supervisor import Origin, from_line, to_line
+from scalewise.sweep.running_cells import settings_of
 
 OWN = (*LEAN, "dataset._target_=mine.Data", "batch_size=16")
 FAULTY = (*OWN, "model._target_=mine.Faulty")
@@ -213,46 +217,27 @@ def test_a_pause_of_a_rank_is_a_long_step_that_is_set_aside_and_said(train: Trai
     assert f"single steps took seconds: step {longest.step} took" in report
 
 
-# The supervisor alone, with what a sweep would tell it
-
-
-def supervise(train: Train, folder: CellFolder, uuid: str, *overrides: str) -> Ending:
-    """Run one attempt at a tiny cell of one rank under a real supervisor; its answer."""
-    from fakes.requests import composer
-    from scalewise.config import build_cell
-    from scalewise.sweep.running_cells import settings_of
-
-    plain = composer().plain((*SMALL, *overrides), 0)
-    folder.save_config(plain)
-    cores = tuple(sorted(os.sched_getaffinity(0)))[:1]
-    job = Job(
-        str(folder.path),
-        PlannedCell("id", "config", folder.name, (), 0, 1),
-        settings_of(build_cell(plain), 1),
-        (DeviceInfo("cpu", "a CPU", uuid, cores=cores),),
-        Origin(str(train.cwd), tuple(filter(None, sys.path)), ("train.py",)),
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "scalewise.supervisor.supervisor"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=train.environment,
-    )
-    with process:
-        process.stdin.write(to_line(job))
-        process.stdin.flush()
-        return from_line(Ending, process.stdout.read())
-
-
 def test_a_gpu_that_vanishes_is_noted_and_training_goes_on(train: Train, tmp_path: Path) -> None:
-    """The rank computes on the CPU; the GPU it is said to have is a fake driver's."""
+    """The supervisor alone, with what a sweep would tell it.
+
+    The rank computes on the CPU; the GPU it is said to have is a fake driver's.
+    """
     scenario = nvml.Scenario().h200(1)
     scenario.fault(0, "*", nvml.GPU_IS_LOST, at=2)
     path = scenario.write(tmp_path / "scenario.txt", from_opening=True)
-    train.environment |= nvml.variables(path)
     folder = CellFolder(tmp_path / "cell")
-    sampled = ("monitor.devices=true", "monitor.interval_s=0.2")
-    ending = supervise(train, folder, nvml.gpu_uuid(0), *sampled, "max_steps=500")
+    one = asked(*SMALL, "monitor.devices=true", "monitor.interval_s=0.2", "max_steps=500")
+    folder.save_config(one.plain)
+    slot = DeviceInfo("cpu", "a CPU", nvml.gpu_uuid(0), cores=usable_cores()[:1])
+    origin = Origin(str(train.cwd), tuple(filter(None, sys.path)), ("train.py",))
+    job = replace(job_in(folder.path, settings_of(one.cell, 1)), slots=(slot,), origin=origin)
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "scalewise.supervisor.supervisor"], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, env={**train.environment, **nvml.variables(path)},
+    ) as supervisor:  # fmt: skip
+        supervisor.stdin.write(to_line(job))
+        supervisor.stdin.flush()
+        ending = from_line(Ending, supervisor.stdout.read())
     assert ending.outcome == "done", ending
     (path,) = folder.device_series_paths()
     series = read_device_series(path)
@@ -260,7 +245,7 @@ def test_a_gpu_that_vanishes_is_noted_and_training_goes_on(train: Train, tmp_pat
     assert any("lost" in problem.lower() for problem in series.problems), series.problems
     seen = series.values(nvml.gpu_uuid(0), "memory_used_mib")
     assert seen[0] is not None
-    assert json.loads((folder.path / "result.json").read_text())["world_size"] == 1
+    assert folder.load_result().world_size == 1
 
 
 # Disks

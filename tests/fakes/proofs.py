@@ -7,6 +7,7 @@ import pytest
 from fakes.train_command import LEAN, SMALL, Finished
 from scalewise.records import (
     CellFolder,
+    CellResult,
     PlannedCell,
     StrategyDecision,
     find_record,
@@ -35,6 +36,11 @@ def check_twins(cells: Iterable[tuple[PlannedCell, CellFolder]], configurations:
     for first, second in losses.values():
         assert len(set(first)) == len(first) >= 6, "a loss that does not move proves nothing"
         assert first == second
+
+
+def overlap(a: CellResult, b: CellResult) -> bool:
+    """Whether two cells ran at the same time."""
+    return a.started_at < b.finished_at and b.started_at < a.finished_at
 
 
 STEPS = 30

@@ -2,14 +2,13 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fakes.gpus import REHEARSES, a_stranger, gpus, needs
-from fakes.train_command import LEAN, Finished, Train, wait_for
-from scalewise.records import SweepFolder, read_device_series, read_heartbeat, read_steps
+from fakes.train_command import LEAN, Finished, Train
+from scalewise.records import read_device_series, read_steps
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 
@@ -56,14 +55,6 @@ def test_one_gpu_of_several_is_recorded_as_itself_with_whoever_joins(train: Trai
     assert any(gpu.uuid in who for who in result.co_tenants), (result.co_tenants, listed)
 
 
-def makes_steps(sweep: Path) -> bool:
-    if not (sweep / "sweep.json").exists():
-        return False
-    ((_, folder),) = SweepFolder(sweep).cells()
-    beat = read_heartbeat(folder.heartbeat_path(0))
-    return beat is not None and beat.step > 2
-
-
 def watched(train: Train, once_it_trains: Callable[[], None]) -> Finished:
     """A cell of slow steps on the last GPU."""
     before = train.sweeps()
@@ -72,8 +63,7 @@ def watched(train: Train, once_it_trains: Callable[[], None]) -> Finished:
         "warmup_steps=2", "tracking=none", "validation=never", "monitor.interval_s=0.5",
         **mask(-1),
     )  # fmt: skip
-    (sweep,) = wait_for(lambda: train.sweeps() - before, "the sweep's folder")
-    wait_for(lambda: makes_steps(sweep), "its first steps", 90)
+    train.training(before, beyond=2)
     once_it_trains()
     return train.finish(process, before)
 

@@ -8,7 +8,7 @@ import pytest
 from fakes.gpus import REHEARSES, in_use, needs, wait_until_left
 from fakes.proofs import RESTARTING, check_ran_anew
 from fakes.train_command import LEAN, Finished, Train
-from scalewise.records import CellFolder, Ending
+from scalewise.records import CellFolder
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400), needs(2, on_cpu=True)]
 
@@ -37,11 +37,6 @@ def cell(sweep: Finished, fault: str) -> CellFolder:
     return folders[fault]
 
 
-def only_attempt(folder: CellFolder) -> Ending:
-    (attempt,) = folder.attempts()
-    return attempt
-
-
 def test_a_killed_rank_is_named_and_its_cell_runs_anew(sweep: Finished) -> None:
     killed = cell(sweep, "sigkill_once")
     # Sums of floats may be taken in another order; a mask of dropout drawn anew is off by far more.
@@ -55,7 +50,7 @@ def test_memory_that_runs_out_on_one_rank_ends_the_other_and_comes_with_advice(
     sweep: Finished,
 ) -> None:
     folder = cell(sweep, "allocation")
-    attempt = only_attempt(folder)
+    (attempt,) = folder.attempts()
     assert (attempt.outcome, attempt.cause, attempt.rank) == ("failed", "oom", 1)
     assert "; what needs less memory: " in attempt.message
     if not REHEARSES:
@@ -66,7 +61,7 @@ def test_memory_that_runs_out_on_one_rank_ends_the_other_and_comes_with_advice(
 def test_a_rank_that_does_not_come_to_a_collective_is_named_with_its_stack(sweep: Finished) -> None:
     """NCCL's own watchdog, whose words tell who gave up."""
     folder = cell(sweep, "hang")
-    attempt = only_attempt(folder)
+    (attempt,) = folder.attempts()
     assert (attempt.outcome, attempt.cause, attempt.rank) == ("failed", "hang", 1), attempt
     assert attempt.message.startswith(
         f"rank 0 waited {COLLECTIVE_S} s (sweep.collective_timeout_s) in a collective for rank 1, "

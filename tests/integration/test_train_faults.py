@@ -47,11 +47,6 @@ FAULTS = {
 """Cell to what is typed for it: almost every one fails in its own way."""
 
 
-def only_attempt(folder: CellFolder) -> Ending:
-    (attempt,) = folder.attempts()
-    return attempt
-
-
 @pytest.fixture(scope="module")
 def faults(shared_train: Train, elsewhere: Path) -> Finished:
     """One sweep with a cell for each of ``FAULTS``."""
@@ -67,15 +62,8 @@ def cell(faults: Finished, name: str) -> CellFolder:
     return found
 
 
-@pytest.fixture
-def fault(faults: Finished, request: pytest.FixtureRequest) -> CellFolder:
-    """The cell with the fault that the test is parametrised with."""
-    return cell(faults, request.param)
-
-
-@pytest.mark.parametrize("fault", ["none"], indirect=True)
-def test_the_sweep_goes_on_around_failed_cells(faults: Finished, fault: CellFolder) -> None:
-    assert fault.is_done()
+def test_the_sweep_goes_on_around_failed_cells(faults: Finished) -> None:
+    assert cell(faults, "none").is_done()
     assert faults.status == 1
     assert "scalewise resume " in faults.err
     assert faults.err.count("failed   ") == 2, faults.err
@@ -88,12 +76,12 @@ def test_a_cell_whose_rank_was_killed_once_runs_anew(faults: Finished) -> None:
     check_ran_anew(cell(faults, "none"), cell(faults, "sigkill_once"), rel=0)
 
 
-@pytest.mark.parametrize("fault", ["absent"], indirect=True)
 def test_a_rank_that_never_enters_a_collective_is_named_by_those_that_wait(
-    fault: CellFolder,
+    faults: Finished,
 ) -> None:
     """Gloo's own time-out, long before anybody would call the cell hung."""
-    attempt = only_attempt(fault)
+    fault = cell(faults, "absent")
+    (attempt,) = fault.attempts()
     assert (attempt.cause, attempt.rank) == ("hang", 1)
     assert attempt.message == (
         "rank 0 waited 8 s (sweep.collective_timeout_s) in a collective for rank 1, which did not "
@@ -111,9 +99,9 @@ def test_no_cell_left_a_process_behind(faults: Finished, shared_train: Train) ->
     assert shared_train.processes() == {}
 
 
-@pytest.mark.parametrize("fault", ["hang"], indirect=True)
-def test_a_hang_is_seen_and_every_ranks_stack_is_kept(fault: CellFolder) -> None:
-    attempt = only_attempt(fault)
+def test_a_hang_is_seen_and_every_ranks_stack_is_kept(faults: Finished) -> None:
+    fault = cell(faults, "hang")
+    (attempt,) = fault.attempts()
     assert attempt.cause == "hang"
     assert "no rank made a step for " in attempt.message
     stacks = [fault.log_path(rank, "err").read_text() for rank in (0, 1)]

@@ -7,6 +7,7 @@ import pytest
 from fakes.train_command import LEAN, SMALL, Finished
 from scalewise.records import (
     CellFolder,
+    CellResult,
     PlannedCell,
     StrategyDecision,
     find_record,
@@ -37,6 +38,11 @@ def check_twins(cells: Iterable[tuple[PlannedCell, CellFolder]], configurations:
         assert first == second
 
 
+def overlap(a: CellResult, b: CellResult) -> bool:
+    """Whether two cells ran at the same time."""
+    return a.started_at < b.finished_at and b.started_at < a.finished_at
+
+
 STEPS = 30
 RESTARTING = (
     "tracking=none", "validation=never", "strategy=ddp", "model._target_=mine.Faulty",
@@ -54,6 +60,7 @@ def check_ran_anew(whole: CellFolder, killed: CellFolder, rel: float) -> None:
     result = killed.load_result()
     assert (attempt.cause, attempt.rank, result.attempt) == ("signal", 1, 2)
     assert attempt.message.startswith("rank 1 was ended by SIGKILL")
+    assert attempt.finished_at - attempt.started_at < 60, "nobody waited for a time-out"
     assert result.started_at >= attempt.finished_at, "the interrupted part is no part of its time"
     for rank in (0, 1):
         expected = losses_of(whole, rank)

@@ -35,17 +35,21 @@ def composer(*experiments: str) -> Composer:
 
 def asked(*overrides: str) -> Request:
     """The request of a cell with ``overrides``; raises ConfigError as the command does."""
-    return request(overrides, composer().plain(overrides, 0))
+    return request(overrides, composer(*_experiments(overrides)).plain(overrides, 0))
 
 
 def read(words: Sequence[str]) -> list[Request]:
     """The requests of a whole sweep with these overrides; raises what its command would."""
     jobs = combinations([], {}, open_keys(words), OverridesParser.create())
     typed = [as_typed(job) for job in jobs]
-    sweep = composer(*(word for word in words if word.startswith("experiment=")))
+    sweep = composer(*_experiments(words))
     composed = [place_on_devices(sweep.plain(job, i), job) for i, job in enumerate(typed)]
     known = keep_known_keys(composed)
     each = (
         request(job, plain, sweep.written(job)) for job, plain in zip(typed, known, strict=True)
     )
     return take_own_batches(each)[0]
+
+
+def _experiments(words: Sequence[str]) -> list[str]:
+    return [word for word in words if word.startswith("experiment=")]

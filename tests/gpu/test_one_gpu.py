@@ -1,13 +1,14 @@
 """What one GPU is enough for."""
 
+import json
 from collections.abc import Callable
-from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fakes.gpus import REHEARSES, a_stranger, gpus, needs
-from fakes.train_command import LEAN, Finished, Train, wait_for
-from scalewise.records import SweepFolder, read_device_series, read_heartbeat
+from fakes.train_command import LEAN, Finished, Train
+from scalewise.records import read_device_series, read_steps
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 
@@ -54,14 +55,6 @@ def test_one_gpu_of_several_is_recorded_as_itself_with_whoever_joins(train: Trai
     assert any(gpu.uuid in who for who in result.co_tenants), (result.co_tenants, listed)
 
 
-def makes_steps(sweep: Path) -> bool:
-    if not (sweep / "sweep.json").exists():
-        return False
-    ((_, folder),) = SweepFolder(sweep).cells()
-    beat = read_heartbeat(folder.heartbeat_path(0))
-    return beat is not None and beat.step > 2
-
-
 def watched(train: Train, once_it_trains: Callable[[], None]) -> Finished:
     """A cell of slow steps on the last GPU."""
     before = train.sweeps()
@@ -70,8 +63,7 @@ def watched(train: Train, once_it_trains: Callable[[], None]) -> Finished:
         "warmup_steps=2", "tracking=none", "validation=never", "monitor.interval_s=0.5",
         **mask(-1),
     )  # fmt: skip
-    (sweep,) = wait_for(lambda: train.sweeps() - before, "the sweep's folder")
-    wait_for(lambda: makes_steps(sweep), "its first steps", 90)
+    train.training(before, beyond=2)
     once_it_trains()
     return train.finish(process, before)
 
@@ -86,3 +78,33 @@ def test_memory_beyond_the_cap_has_run_out_though_the_gpu_has_more(train: Train)
     (attempt,) = run.only_cell().attempts()
     assert (attempt.outcome, attempt.cause) == ("failed", "oom")
     assert "batch_size=4096 accumulate_grad_batches=2" in attempt.message
+
+
+DELAYS_MS = {
+    "data_wait": 1.0, "h2d": 1.4, "forward": 1.8, "backward": 2.2, "optimizer": 2.6, "other": 3.0,
+}  # fmt: skip
+"""In every second step, on top of as much in each: so the GPU never waits for its host."""
+
+
+@needs(1)
+def test_a_delay_of_the_gpu_appears_in_its_phase(train: Train) -> None:
+    """On its timeline, within 10 %."""
+    delays = [f"+model.{phase}_ms={ms}" for phase, ms in DELAYS_MS.items()]
+    run = train(
+        "strategy=single", "model._target_=mine.SpinModule", *delays,
+        "dataset._target_=mine.SpinData", "dataset.loader.num_workers=0", "batch_size=16",
+        "max_steps=120", "warmup_steps=20", "validation=never", "tracking=none",
+        "monitor.devices=false", **mask(-1),
+    )  # fmt: skip
+    assert run.status == 0, run.err
+    folder = run.only_cell()
+    told = json.loads((train.cwd / "spins.json").read_text())
+    steps = read_steps(folder.steps_path(0), 0).timed()
+    number = steps.rows["step"]
+    for phase in DELAYS_MS:
+        # What comes after a step's last mark opens the next step.
+        twice = (number - (phase == "other")) % 2 == 1
+        spun = np.array(told[phase])[number - (phase == "other")]
+        found = steps.column(phase, "device")
+        asked_ms, found_ms = (np.median(ms[twice]) - np.median(ms[~twice]) for ms in (spun, found))
+        assert found_ms == pytest.approx(asked_ms, rel=0.1), phase

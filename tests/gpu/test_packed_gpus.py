@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from fakes.gpus import REHEARSES, gpus, needs
-from fakes.proofs import losses_of
+from fakes.proofs import AUTO_STRATEGY, check_decision, losses_of, overlap
 from fakes.train_command import Finished, Train
 from scalewise.host import usable_cores
-from scalewise.records import CellFolder, CellResult
+from scalewise.records import CellFolder
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(400)]
 
@@ -42,10 +42,6 @@ def seen(cell: CellFolder, rank: int) -> Mapping[str, Any]:
     (line,) = [one for one in lines if one.startswith('{"gpus"')]
     told: Mapping[str, Any] = json.loads(line)
     return told
-
-
-def overlap(a: CellResult, b: CellResult) -> bool:
-    return a.started_at < b.finished_at and b.started_at < a.finished_at
 
 
 @needs(2, on_cpu=True)
@@ -96,3 +92,8 @@ def test_replayed_steps_learn_what_eager_ones_do(sweep: Finished, strategy: str)
         assert len(expected) == STEPS
         assert len(set(expected)) > STEPS / 2, "a loss that stays proves nothing"
         assert losses_of(replayed, rank.rank) == pytest.approx(expected, rel=1e-4)
+
+
+@needs(2, on_cpu=True)
+def test_the_better_strategy_is_trained_and_says_why(train: Train) -> None:
+    check_decision(train(*AUTO_STRATEGY))

@@ -5,25 +5,17 @@ import sys
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_dir
 
+from fakes.requests import asked
 from fakes.train_command import LEAN, ROOT
 from scalewise.cluster.hosts import ClusterDemand, Order
 from scalewise.cluster.ray_cluster import HostActor
 from scalewise.cluster.slurm_job import CellJob
-from scalewise.config import conf_dir, resolve
 from scalewise.records import CellFolder, Ending, read_steps
 from scalewise.supervisor import Origin
-from scalewise.sweep import Cell
-from scalewise.sweep.plan import plan, request
+from scalewise.sweep.plan import make_cell
 
-
-def small_cell() -> Cell:
-    overrides = [*LEAN, "hardware=cpu", "hardware.cores_per_device=1", "batch_size=16"]
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        plain = resolve(compose(config_name="config", overrides=[*overrides, "validation=never"]))
-    (cell,) = plan([request(overrides, plain)], 0)
-    return cell
+SMALL = (*LEAN, "hardware=cpu", "hardware.cores_per_device=1", "batch_size=16", "validation=never")
 
 
 @pytest.mark.parametrize("cluster", ["ray", "slurm"])
@@ -31,7 +23,7 @@ def test_an_order_becomes_a_cell_with_its_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: str
 ) -> None:
     monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
-    cell = small_cell()
+    cell = make_cell(asked(*SMALL), 0)
     folder = CellFolder(tmp_path / "sweep" / cell.planned.name)
     folder.save_config(cell.request.plain)
     earlier = Ending("failed", "host", "node1 was lost", None, None, None, (), 1, 1.0, 2.0)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fakes.proofs import overlap
 from fakes.train_command import LEAN, Finished, Train, wait_for
 from scalewise.analysis.disturbances import FOREIGN_CPU_UP_TO, foreign_cpu_share
 from scalewise.host import CoreUse, CoreUseMeter, usable_cores
@@ -15,10 +16,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(len(usable_cores()) < 2, reason="needs two cores"),
 ]
-
-
-def overlap(a: CellResult, b: CellResult) -> bool:
-    return a.started_at < b.finished_at and b.started_at < a.finished_at
 
 
 @pytest.fixture(scope="module")

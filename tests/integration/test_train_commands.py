@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from fakes.proofs import AUTO_STRATEGY, check_decision
 from fakes.train_command import LEAN, ROOT, SMALL, Finished, Train
 from scalewise.analysis.balance import audit_shards
 from scalewise.config import conf_dir
+from scalewise.host import usable_cores
 from scalewise.records import SweepFolder, read_metrics, read_shard, read_steps
 
 _WATCH = """
@@ -169,6 +171,11 @@ def test_two_sweeps_in_one_second_share_nothing_and_odd_values_arrive_unharmed(
         config = cell.load_config()
         assert config["model"]["note"] == odd
         assert (config["seed"], config["batch_size"]) == (7, 20)
+
+
+@pytest.mark.skipif(len(usable_cores()) < 2, reason="needs two cores")
+def test_the_better_strategy_is_trained_and_says_why(train: Train) -> None:
+    check_decision(train(*AUTO_STRATEGY, "hardware=cpu", "hydra.launcher.warm=true"))
 
 
 def test_the_tab_key_completes(train: Train) -> None:

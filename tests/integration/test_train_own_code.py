@@ -1,7 +1,6 @@
 """A user's own model, data and script, from a folder of his own, with full records."""
 
 import json
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,44 +17,6 @@ from scalewise.cli import main
 from scalewise.host import CLASS_FILES
 from scalewise.records import CellFolder, StepSeries, read_shard, read_steps
 
-
-@pytest.fixture(scope="module")
-def own(shared_train: Train, elsewhere: Path) -> dict[str, CellFolder]:
-    """The same model and data on one rank and on two."""
-    run = shared_train(
-        *LEAN, "-m", "strategy=single,ddp", "model._target_=mine.Net", "model.width=12",
-        "dataset._target_=mine.Data", "batch_size=16", cwd=elsewhere,
-    )  # fmt: skip
-    assert run.status == 0, run.err
-    return run.by_strategy()
-
-
-def test_a_model_and_data_of_ones_own_train_with_full_records(own: dict[str, CellFolder]) -> None:
-    result = own["ddp"].load_result()
-    assert result.world_size == 2
-    assert result.ranks[0].parameters_total == 8 * 12 + 12 + 12 * 4 + 4
-    assert result.ranks[0].gradient_bytes == 4 * result.ranks[0].parameters_total
-    config = own["ddp"].load_config()
-    assert config["model"] == {"_target_": "mine.Net", "width": 12}
-    assert set(own["ddp"].load_provenance().code[CLASS_FILES]) == {"mine.py"}
-    shards = [read_shard(own["ddp"].shard_path(rank), rank) for rank in range(2)]
-    assert audit_shards(shards, 2, 16).verdict == "sharded"
-    assert not load_sweep(own["ddp"].path.parent).problems
-
-
-def test_metrics_of_two_ranks_are_those_of_one(own: dict[str, CellFolder]) -> None:
-    """The model predicts from the data alone; 101 samples give the ranks 51 and 50."""
-    alone = own["single"].load_result().ranks[0].metrics
-    for rank in own["ddp"].load_result().ranks:
-        for name in ("val_accuracy", "val_accuracy_macro", "val_loss"):
-            assert rank.metrics[name] == pytest.approx(alone[name], rel=1e-6)
-    # As ``samples`` of that module draws them.
-    drawn = np.random.default_rng(1)
-    x, y = drawn.standard_normal((101, 8), np.float32), drawn.integers(4, size=101)
-    expected = (x[:, :4].argmax(1) == y).mean()
-    assert alone["val_accuracy"] == pytest.approx(expected, rel=1e-6)
-
-
 DRY = """
 from mine import Module
 
@@ -67,43 +28,71 @@ INJECTED_MS = {
     "data_wait": 12.0, "h2d": 14.0, "forward": 16.0, "backward": 18.0, "optimizer": 20.0,
     "other": 22.0,
 }  # fmt: skip
-MODULES = {
-    "decides": "strategy=ddp dataset._target_=mine.Module +dataset.batch_size=10",
-    "too_large": "strategy=single dataset._target_=mine.Module +dataset.batch_size=1000",
-    "read_once": "strategy=single dataset._target_=dry.Dry",
-    "delayed": f"strategy=ddp batch_size=16 dataset._target_=mine.SlowData "
+OWN = "model._target_=mine.Net model.width=12 dataset._target_=mine.Data batch_size=16"
+SLOW = "model._target_=mine.SlowModule validation=never"
+CELLS = {
+    "single": f"strategy=single {OWN}",
+    "ddp": f"strategy=ddp {OWN}",
+    "decides": f"strategy=ddp {SLOW} dataset._target_=mine.Module +dataset.batch_size=10",
+    "too_large": f"strategy=single {SLOW} dataset._target_=mine.Module +dataset.batch_size=1000",
+    "read_once": f"strategy=single {SLOW} dataset._target_=dry.Dry",
+    "delayed": f"strategy=ddp {SLOW} batch_size=16 dataset._target_=mine.SlowData "
     f"+dataset.batch_ms={INJECTED_MS['data_wait']} +model.rank=1 "
     + " ".join(f"+model.{p}_ms={ms}" for p, ms in INJECTED_MS.items() if p != "data_wait"),
 }
-"""Cell to what is typed for it: their data do something of their own, or everything is late."""
+"""Cell to what is typed for it. ``SLOW`` ones have data that do something of their own, or all is
+late."""
 
 
 @pytest.fixture(scope="module")
-def modules(shared_train: Train, elsewhere: Path) -> dict[str, CellFolder]:
-    """The cells of one sweep by their names in ``MODULES``."""
+def cells(shared_train: Train, elsewhere: Path) -> dict[str, CellFolder]:
+    """The cells of one sweep by their names in ``CELLS``."""
     (elsewhere / "dry.py").write_text(DRY)
-    run = shared_train(
-        *LEAN, "model._target_=mine.SlowModule", "max_steps=30",
-        "validation=never", f"hydra.sweeper.grids={json.dumps([*MODULES.values()])}", "-m",
-        cwd=elsewhere,
-    )  # fmt: skip
+    grids = f"hydra.sweeper.grids={json.dumps([*CELLS.values()])}"
+    run = shared_train(*LEAN, "max_steps=30", grids, "-m", cwd=elsewhere)
     assert run.status == 1, run.err
     assert "scalewise resume" not in run.err, "the same command would fail in the same way"
     return {
         name: folder
         for planned, folder in run.cells().values()
-        for name, typed in MODULES.items()
+        for name, typed in CELLS.items()
         if {*typed.split()} <= {*planned.overrides}
     }
 
 
-def test_a_datamodule_of_ones_own_decides_on_its_batches(modules: dict[str, CellFolder]) -> None:
-    folder = modules["decides"]
+def test_a_model_and_data_of_ones_own_train_with_full_records(cells: dict[str, CellFolder]) -> None:
+    result = cells["ddp"].load_result()
+    assert result.world_size == 2
+    assert result.ranks[0].parameters_total == 8 * 12 + 12 + 12 * 4 + 4
+    assert result.ranks[0].gradient_bytes == 4 * result.ranks[0].parameters_total
+    config = cells["ddp"].load_config()
+    assert config["model"] == {"_target_": "mine.Net", "width": 12}
+    assert set(cells["ddp"].load_provenance().code[CLASS_FILES]) == {"mine.py"}
+    shards = [read_shard(cells["ddp"].shard_path(rank), rank) for rank in range(2)]
+    assert audit_shards(shards, 2, 16).verdict == "sharded"
+    assert not load_sweep(cells["ddp"].path.parent).problems
+
+
+def test_metrics_of_two_ranks_are_those_of_one(cells: dict[str, CellFolder]) -> None:
+    """The model predicts from the data alone; 101 samples give the ranks 51 and 50."""
+    alone = cells["single"].load_result().ranks[0].metrics
+    for rank in cells["ddp"].load_result().ranks:
+        for name in ("val_accuracy", "val_accuracy_macro", "val_loss"):
+            assert rank.metrics[name] == pytest.approx(alone[name], rel=1e-6)
+    # As ``samples`` of that module draws them.
+    drawn = np.random.default_rng(1)
+    x, y = drawn.standard_normal((101, 8), np.float32), drawn.integers(4, size=101)
+    expected = (x[:, :4].argmax(1) == y).mean()
+    assert alone["val_accuracy"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_datamodule_of_ones_own_decides_on_its_batches(cells: dict[str, CellFolder]) -> None:
+    folder = cells["decides"]
     result = folder.load_result()
     assert [rank.own_optimizer for rank in result.ranks] == ["SlowSgd"] * 2
     assert all(rank.own_batches for rank in result.ranks)
     report = folder.path.parent / "report" / "report.md"
-    assert "optimizer=its own (SlowSgd)" in report.read_text()
+    assert "optimizer=its_own_(SlowSgd)" in report.read_text()
     assert (result.per_device_batch_size, result.global_batch_size) == (10, 20)
     shards = [read_shard(folder.shard_path(rank), rank) for rank in range(2)]
     assert audit_shards(shards, 2, 20).verdict == "sharded"
@@ -117,17 +106,17 @@ def test_a_datamodule_of_ones_own_decides_on_its_batches(modules: dict[str, Cell
     ],
 )
 def test_a_datamodule_that_gives_no_batch_fails_and_says_in_which_epoch(
-    modules: dict[str, CellFolder], experiment: str, message: str
+    cells: dict[str, CellFolder], experiment: str, message: str
 ) -> None:
-    (attempt,) = modules[experiment].attempts()
+    (attempt,) = cells[experiment].attempts()
     assert attempt.cause == "config"
     assert message in attempt.message
 
 
 @pytest.fixture
-def delayed(modules: dict[str, CellFolder]) -> tuple[StepSeries, StepSeries]:
+def delayed(cells: dict[str, CellFolder]) -> tuple[StepSeries, StepSeries]:
     """Both ranks of a cell whose second has a different delay in every phase, all at once."""
-    folder = modules["delayed"]
+    folder = cells["delayed"]
     first, second = (read_steps(folder.steps_path(rank), rank) for rank in (0, 1))
     return first, second
 
@@ -161,8 +150,7 @@ if __name__ == "__main__":
     trainer = pl.Trainer(
         accelerator="cpu",
         devices=int(sys.argv[1]),
-        num_nodes=int(sys.argv[2]),
-        strategy="ddp" if sys.argv[1:] != ["1", "1"] else "auto",
+        strategy="ddp" if sys.argv[1] != "1" else "auto",
         max_epochs=1,
         callbacks=[monitor],
         logger=False,
@@ -181,7 +169,7 @@ def test_monitor_records_a_script_of_ones_own(
     (own_code / "script.py").write_text(SCRIPT)
     for ranks, name in ((1, "monitored"), (2, "monitored-2")):
         done = subprocess.run(
-            [sys.executable, "script.py", str(ranks), "1"], cwd=own_code, env=train.environment,
+            [sys.executable, "script.py", str(ranks)], cwd=own_code, env=train.environment,
             capture_output=True, text=True, check=False, timeout=120,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
@@ -198,36 +186,6 @@ def test_monitor_records_a_script_of_ones_own(
     assert one.planned.config_id != two.planned.config_id
     assert main(["report", str(own_code / "records")]) == 0
     assert "SlowModule" in capsys.readouterr().out
-
-
-def test_monitor_tells_the_devices_of_the_first_host_from_those_of_the_second(
-    train: Train, own_code: Path
-) -> None:
-    """Both were told as the first host's, and the provenance was refused as another cell's."""
-    (own_code / "script.py").write_text(SCRIPT)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    hosts = [
-        subprocess.Popen(
-            [sys.executable, "script.py", "1", "2"],
-            cwd=own_code,
-            env={
-                **train.environment, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-                "NODE_RANK": str(node), "LOCAL_RANK": "0",
-            },
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for node in range(2)
-    ]  # fmt: skip
-    for host in hosts:
-        _, said = host.communicate(timeout=120)
-        assert host.returncode == 0, said
-    (cell,) = load_sweep(own_code / "records").cells
-    assert [(rank.rank, rank.local_rank) for rank in cell.result.ranks] == [(0, 0), (1, 0)]
-    assert len(cell.provenance.devices) == 1
 
 
 def _check_monitored(cell: CellRecords, ranks: int) -> None:

@@ -245,9 +245,7 @@ class CellConfig:
     def __post_init__(self) -> None:
         self._check_steps()
         self._check_combinations()
-        check_training(
-            self.callbacks, self.scheduler, self.trainer, self.validation, self.is_counted
-        )
+        check_training(self)
         self.strategy.check(self)
         ours = self.dataset.target.startswith("scalewise.")  # others may decide on their batches
         if ours and self.strategy.devices != "auto":

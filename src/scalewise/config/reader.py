@@ -60,23 +60,16 @@ def build_cell(plain: Mapping[str, Any]) -> CellConfig:
     if "loader" in data:
         raise ConfigError("loader: unknown key; the loader's settings are dataset.loader.*")
     try:
-        dataset = dict(_group(data, "dataset"))
+        data["dataset"] = dataset = dict(_group(data, "dataset"))
         data["loader"] = dataset.pop("loader", {})
-        for key, group in (
-            ("model", _group(data, "model")),
-            ("dataset", dataset),
-            ("optimizer", _group(data, "optimizer")),
-        ):
-            data[key] = component_of(key, group)
-        if "fault" in data:
-            data["fault"] = component_of("fault", _group(data, "fault"))
+        planted = ("fault",) if "fault" in data else ()
+        for key in ("model", "dataset", "optimizer", *planted):
+            data[key] = component_of(key, _group(data, key))
         data["callbacks"] = callbacks_of(data.get("callbacks") or {})
         data["scheduler"] = scheduler_of(data.get("scheduler"))
         data["trainer"] = trainer_arguments(data.get("trainer") or {})
         data["strategy"] = strategy_config(_group(data, "strategy"))
         return build(CellConfig, data)
-    except ConfigError:
-        raise
     except DataError as error:
         # The loader is typed under `dataset.loader`, where it stands in the YAML.
         text = str(error)

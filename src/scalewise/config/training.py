@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import PositiveInt
 
 from scalewise.config.components import Component, component_of
 from scalewise.config.errors import ConfigError, require
 from scalewise.records import build, closest
+
+if TYPE_CHECKING:
+    from scalewise.config.cell import CellConfig
 
 Mode: TypeAlias = Literal["min", "max"]
 Validation: TypeAlias = Literal["end", "epoch", "never"]
@@ -54,13 +57,12 @@ def check_monitor(key: str, metric: object, validation: Validation) -> None:
     )  # fmt: skip
 
 
-def with_mode(key: str, component: Component) -> Component:
-    """``component`` with the ``mode`` of what it monitors, where that was left to its name.
+def with_mode(key: str, component: Component, metric: object) -> Component:
+    """``component`` with the ``mode`` of the ``metric`` it monitors, where its name is to tell.
 
-    Raises :class:`ConfigError` for a name that does not tell.
+    Raises :class:`ConfigError` for a name that does not.
     """
     arguments = dict(component.arguments)
-    metric = arguments.get("monitor")
     if arguments.get("mode", "") is not None:
         return component
     if metric is None:  # nothing is compared, and the class takes no null
@@ -110,7 +112,7 @@ def _callback(key: str, group: object) -> Component:
         raise ConfigError(
             f"{key}: found {component.target}; allowed: nothing, a cell does its work"
         )
-    return with_mode(key, component)
+    return with_mode(key, component, component.arguments.get("monitor"))
 
 
 _LIGHTNING = ("pytorch_lightning", "lightning")
@@ -153,11 +155,8 @@ def scheduler_of(group: object) -> SchedulerConfig | None:
     group = _with_class("scheduler", group, "scheduler=cosine or another option")
     own = {key: value for key, value in group.items() if key not in _NOT_ARGUMENTS}
     # Its mode is that of the metric, which is no argument of its class.
-    monitored = {"monitor": group["monitor"]} if group.get("monitor") is not None else {}
-    component = with_mode("scheduler", component_of("scheduler", {**own, **monitored}))
-    arguments = {k: v for k, v in component.arguments.items() if k != "monitor"}
-    settings = {k: group[k] for k in ("interval", "frequency", "monitor") if k in group}
-    component = replace(component, arguments=arguments)
+    component = with_mode("scheduler", component_of("scheduler", own), group.get("monitor"))
+    settings = {key: group[key] for key in _NOT_ARGUMENTS if key in group}
     return build(SchedulerConfig, {**settings, "component": component}, "scheduler")
 
 
@@ -213,18 +212,10 @@ def trainer_arguments(given: object) -> dict[str, Any]:
     return {str(name): value for name, value in given.items() if name != "_target_"}
 
 
-def check_training(
-    callbacks: Mapping[str, Component],
-    scheduler: SchedulerConfig | None,
-    trainer: Mapping[str, Any],
-    validation: Validation,
-    is_counted: bool,
-) -> None:
-    """Whether what they wait for happens in a cell that validates and ends so.
-
-    Raises ValueError.
-    """
-    for name, callback in callbacks.items():
+def check_training(cell: CellConfig) -> None:
+    """Refuse what waits for something that does not happen in ``cell``. Raises ValueError."""
+    validation, scheduler = cell.validation, cell.scheduler
+    for name, callback in cell.callbacks.items():
         arguments = callback.arguments
         check_monitor(f"callbacks.{name}", arguments.get("monitor"), validation)
         path = arguments.get("dirpath")
@@ -236,10 +227,10 @@ def check_training(
         check_monitor("scheduler", scheduler.monitor, validation)
         missing = scheduler.of_whole_run
         require(
-            f"scheduler.{missing}", None, is_counted or missing is None,
+            f"scheduler.{missing}", None, cell.is_counted or missing is None,
             "a number of steps, or say how long the run is: max_steps=N or max_epochs=N",
         )  # fmt: skip
     for name in VALIDATES:
-        during = validation == "epoch" or name not in trainer
-        require(f"trainer.{name}", trainer.get(name), during, "validation=epoch",
+        during = validation == "epoch" or name not in cell.trainer
+        require(f"trainer.{name}", cell.trainer.get(name), during, "validation=epoch",
                 f"validation={validation}")  # fmt: skip

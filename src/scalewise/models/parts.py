@@ -41,21 +41,6 @@ class Regression(nn.Module):
             require(f"model.{key}", own, found == own, f"{found}, as the data set has")
 
 
-class Classification(nn.Module):
-    """Outputs are logits ``[samples, classes]``, targets class numbers ``[samples]``."""
-
-    classes: int
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Mean cross-entropy in nats."""
-        return functional.cross_entropy(output, target)
-
-    def metrics(self) -> MetricCollection:
-        """The share of samples put into their class."""
-        accuracy = MulticlassAccuracy(num_classes=self.classes, average="micro")
-        return MetricCollection({"accuracy": accuracy})
-
-
 class TokenAccuracy(MulticlassAccuracy):
     """Share of next tokens predicted right, over all ranks.
 

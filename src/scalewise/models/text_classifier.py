@@ -9,11 +9,13 @@ from typing import Annotated, Any, Literal
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
+from torch.nn import functional
+from torchmetrics import MetricCollection
+from torchmetrics.classification import MulticlassAccuracy
 
 from scalewise.config import BelowOne
 from scalewise.models.contract import Unit
 from scalewise.models.parts import (
-    Classification,
     EncoderLayer,
     block_flops,
     check_at_least,
@@ -76,7 +78,7 @@ class PooledHead(nn.Module):
         return output
 
 
-class TextClassifier(Classification):
+class TextClassifier(nn.Module):
     """Embedding, encoder, mean over the words that are there, one linear layer.
 
     With 20,000 words and sinusoidal positions (which are no parameters), 128 wide with 2 layers
@@ -117,6 +119,14 @@ class TextClassifier(Classification):
             hidden = layer(hidden, mask)
         output: Tensor = self.head(hidden, x)
         return output
+
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Mean cross-entropy in nats; ``target`` are class numbers ``[samples]``."""
+        return functional.cross_entropy(output, target)
+
+    def metrics(self) -> MetricCollection:
+        """The share of samples put into their class."""
+        return MetricCollection({"accuracy": MulticlassAccuracy(self.classes, average="micro")})
 
     def flops_per_sample(self) -> float:
         """One text of ``max_tokens`` words, padding included: it is computed like any word."""

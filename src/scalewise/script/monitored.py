@@ -34,7 +34,6 @@ from scalewise.train import (
     live_device,
     new_sweep_folder,
     own_folder,
-    provenance_of,
     seed_set,
 )
 
@@ -197,7 +196,7 @@ class _Fit:
         if self._rank == 0:
             self._records.begin(devices)
             self._records.repeat_of(self._config, self._world_size)
-            self._folder.save_provenance(provenance_of([devices[rank] for rank in here]))
+            self._records.tell_host(here, devices)
         if self._rank == here[0]:
             self._records.sample(here, devices, [one[3] for one in ranks])
         self._recorder.undo = watch(self._recorder).close

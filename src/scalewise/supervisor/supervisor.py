@@ -141,18 +141,15 @@ class Supervisor:
         if interval_s is None:
             return nullcontext()
         # The ranks have started by now, and import much more.
-        from scalewise.gpu import DeviceSampler, stats_path
+        from scalewise.gpu import DeviceSampler
 
-        first = self.job.first_rank
-        stats = stats_path(self.folder, host_id() if first else None)
+        first, stats = self.job.first_rank, None
+        if self.job.settings.seed_format:
+            from scalewise.gpu import stats_path
+
+            stats = stats_path(self.folder, host_id() if first else None)
         gpus = {slot.uuid: rank for rank, slot in enumerate(self.job.slots, first) if slot.uuid}
-        return DeviceSampler(
-            self.folder,
-            gpus,
-            ranks.trainers,
-            interval_s,
-            stats if self.job.settings.seed_format else None,
-        )
+        return DeviceSampler(self.folder, gpus, ranks.trainers, interval_s, stats)
 
     def _watch(self, ranks: Ranks) -> Ending:
         settings = self.job.settings

@@ -11,7 +11,6 @@ from .monitored import describe_optimizers as describe_optimizers
 from .monitored import live_device as live_device
 from .monitored import new_sweep_folder as new_sweep_folder
 from .monitored import own_folder as own_folder
-from .monitored import provenance_of as provenance_of
 from .monitored import seed_set as seed_set
 from .provenance import collect as collect
 from .provenance import collect_started as collect_started

@@ -11,7 +11,6 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from scalewise.config import ConfigError, SchedulerConfig, Validation, check_monitor, instantiate
-from scalewise.records import CellFolder
 from scalewise.train.recording import CellRecorder, Stops
 
 
@@ -21,11 +20,9 @@ class OwnFolder(pl.Callback):
     Checkpoints of all cells of a sweep would else meet in one folder below the working folder.
     """
 
-    def __init__(
-        self, folder: CellFolder, recorder: CellRecorder, ours: set[int], validation: Validation
-    ) -> None:
+    def __init__(self, recorder: CellRecorder, ours: set[int], validation: Validation) -> None:
         self._validation = validation
-        self._root = folder.callbacks_path.resolve()
+        self._root = recorder.folder.callbacks_path.resolve()
         self._recorder = recorder
         self._ours = {*ours, id(self)}
         self._is_set_up = False

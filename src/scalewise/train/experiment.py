@@ -222,9 +222,7 @@ def build_trainer(
     if cell.fault is not None:
         callbacks.append(instantiate("fault", cell.fault))
     own = [instantiate(f"callbacks.{name}", one) for name, one in cell.callbacks.items()]
-    keeps_inside = OwnFolder(
-        recorder.folder, recorder, {id(one) for one in callbacks}, cell.validation
-    )
+    keeps_inside = OwnFolder(recorder, {id(one) for one in callbacks}, cell.validation)
     passed = {
         "enable_model_summary": False,
         "num_sanity_val_steps": 0,

@@ -24,7 +24,6 @@ from scalewise.train.monitored import (
     live_device,
     new_sweep_folder,
     own_folder,
-    provenance_of,
     seed_set,
 )
 from scalewise.train.rank import gathered
@@ -123,7 +122,7 @@ class Monitor(CellRecorder):
         if trainer.is_global_zero:
             config = describe_fit(trainer, pl_module, self.steps.warmup_steps, self._trackers)
             self._records.repeat_of(config, trainer.world_size)
-            self.folder.save_provenance(provenance_of([self._devices[rank] for rank in here]))
+            self._records.tell_host(here, self._devices)
             if self._trackers:
                 self._mirror = Mirror(self.sweep_folder, _log.warning)
             planned = planned_steps(trainer)

@@ -31,7 +31,6 @@ from scalewise.records import (
     DeviceInfo,
     Ending,
     PlannedCell,
-    Provenance,
     RankSummary,
     RunningAttempt,
     SweepFolder,
@@ -77,6 +76,20 @@ class FitRecords:
         except OSError as error:  # no reason to end a fit
             self._unknown = (f"not known: {error.strerror}",)
         self._beats = BackgroundDrain([lambda *_: self._beat()], _BEAT_S)
+
+    def tell_host(self, here: Sequence[int], devices: Sequence[DeviceInfo]) -> None:
+        """Save what it depends on beside its configuration, of the ranks ``here`` alone.
+
+        The user's own code is in the configuration, by the classes that the fit is made of: the
+        line of his script that asks for another device must not make two runs incomparable.
+        """
+        own = tuple(devices[rank] for rank in here)
+        driver, links = None, {}
+        with contextlib.suppress(NvmlUnavailable), open_nvml() as nvml:
+            uuids = {device.uuid for device in own}
+            driver = nvml.driver_version()
+            links = nvml.link_matrix([gpu for gpu in nvml.devices() if gpu.uuid in uuids])
+        self._folder.save_provenance(collect(own, driver, links, scalewise_version()))
 
     def sample(
         self,
@@ -312,15 +325,3 @@ def live_device(device: torch.device) -> DeviceInfo:
     with contextlib.suppress(NvmlUnavailable), open_nvml() as nvml:
         index = next((d.index for d in nvml.devices() if d.uuid == uuid), None)
     return DeviceInfo("cuda", properties.name, uuid, index, cores, total_mib)
-
-
-def provenance_of(devices: Sequence[DeviceInfo]) -> Provenance:
-    """What a training on ``devices`` of this host depends on beside its configuration."""
-    # The user's own code is in the configuration, by the classes that the fit is made of: the
-    # line of his script that asks for another device must not make two runs incomparable.
-    driver, links = None, {}
-    with contextlib.suppress(NvmlUnavailable), open_nvml() as nvml:
-        uuids = {d.uuid for d in devices}
-        driver = nvml.driver_version()
-        links = nvml.link_matrix([gpu for gpu in nvml.devices() if gpu.uuid in uuids])
-    return collect(tuple(devices), driver, links, scalewise_version())

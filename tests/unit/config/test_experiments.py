@@ -2,7 +2,6 @@
 
 import itertools
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,12 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
-from fakes.requests import composer
+from fakes.requests import asked
 from scalewise.config import ConfigError, conf_dir, first_line, in_one_line
 from scalewise.host import escaped
 from scalewise.records import RecordError
 from scalewise.sweep import combinations, sweep_folder
-from scalewise.sweep.plan import Request, make_cell, request
+from scalewise.sweep.plan import make_cell
 
 CONF = conf_dir()
 COMPARED_BY_TIME = (
@@ -40,18 +39,13 @@ def jobs(experiment: str) -> list[list[str]]:
     return combinations(sweeper.grids or [], {}, typed, OverridesParser.create())
 
 
-def asked(words: Sequence[str]) -> Request:
-    sweep = composer(*(word for word in words if word.startswith("experiment=")))
-    return request(words, sweep.plain(words, 0))
-
-
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_one_cell_of_each_kind_is_valid(experiment: str) -> None:
     """One of each combination of groups: values within a group do not change what fits."""
     every = jobs(experiment)
     kinds = {tuple(o for o in job if (CONF / o.split("=")[0]).is_dir()): job for job in every}
     for job in kinds.values():
-        assert asked(job).cell.is_counted == (experiment not in COMPARED_BY_TIME)
+        assert asked(*job).cell.is_counted == (experiment not in COMPARED_BY_TIME)
     assert kinds
 
 
@@ -74,7 +68,7 @@ IDS: dict[str, list[str]] = json.loads((Path(__file__).parent / "config_ids.json
 
 @pytest.mark.parametrize("words", IDS)
 def test_ids_and_names_of_cells_stay(words: str) -> None:
-    cell = make_cell(asked(words.split()), 0).planned
+    cell = make_cell(asked(*words.split()), 0).planned
     assert [cell.config_id, cell.name] == IDS[words]
 
 

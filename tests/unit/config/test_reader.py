@@ -12,7 +12,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import pytest
-from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from fakes.requests import asked, composer
@@ -23,7 +22,6 @@ from scalewise.config import (
     bind,
     build_cell,
     choose_end,
-    conf_dir,
     config_id,
     instantiate,
     keep_known_keys,
@@ -42,13 +40,9 @@ class HasLength(Protocol):
     def __len__(self) -> int: ...
 
 
-CONF = conf_dir()
-
-
 @functools.cache
 def composed(*overrides: str) -> dict[str, Any]:
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return resolve(compose(config_name="config", overrides=list(overrides)))
+    return composer().plain(overrides, 0)
 
 
 @pytest.mark.parametrize(

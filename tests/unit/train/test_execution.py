@@ -17,7 +17,7 @@ from scalewise.records import CellFolder, DeviceInfo
 from scalewise.train import RankContext, experiment
 from scalewise.train.data import on_device
 from scalewise.train.execution import Execution, ExperimentModule
-from scalewise.train.execution.layers import checkpoint_blocks
+from scalewise.train.execution.apply import checkpoint_blocks
 from scalewise.train.rank import DeviceError, check_computes
 
 CPU = RankContext(0, 0, 1, DeviceInfo("cpu", "some CPU"))

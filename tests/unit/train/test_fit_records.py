@@ -81,11 +81,16 @@ def test_who_was_killed_gives_no_more_signs_of_life(tmp_path: Path) -> None:
     records.end()
 
 
-def test_of_several_hosts_each_samples_its_own_ranks(tmp_path: Path) -> None:
-    records = FitRecords(CellFolder(tmp_path / "mine"), 1)
-    records.sample([1], [DeviceInfo("cpu", "a CPU")] * 2, [1, os.getpid()], interval_s=0.1)
-    records.stop_sampling()
-    (path,) = CellFolder(tmp_path / "mine").device_series_paths()
+def test_of_several_hosts_each_samples_its_own_ranks_and_the_first_tells_of_itself(
+    tmp_path: Path,
+) -> None:
+    folder, devices = CellFolder(tmp_path / "mine"), [DeviceInfo("cpu", f"CPU {r}") for r in (0, 1)]
+    first, second = (FitRecords(folder, rank) for rank in (0, 1))
+    first.tell_host([0], devices)
+    assert list(folder.load_provenance().devices) == devices[:1]
+    second.sample([1], devices, [1, os.getpid()], interval_s=0.1)
+    second.stop_sampling()
+    (path,) = folder.device_series_paths()
     assert [device.rank for device in read_device_series(path).devices] == [1]
 
 

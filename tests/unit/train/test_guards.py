@@ -98,8 +98,9 @@ class Scheduled(BoringModel):
 def test_a_schedule_that_waits_for_no_validation_is_refused_before_the_first_step(
     tmp_path: Path, validation: Any, steps: int
 ) -> None:
-    recorder: Any = SimpleNamespace(callbacks=SimpleNamespace(watch=lambda own: None))
-    inside = OwnFolder(CellFolder(tmp_path), recorder, set(), validation)
+    watch = SimpleNamespace(watch=lambda own: None)
+    recorder: Any = SimpleNamespace(folder=CellFolder(tmp_path), callbacks=watch)
+    inside = OwnFolder(recorder, set(), validation)
     trainer = small_trainer(max_epochs=2, callbacks=[inside], num_sanity_val_steps=0)
     refuses = pytest.raises(ConfigError, match=r"^lr_scheduler\.monitor: found val/loss")
     with nullcontext() if steps else refuses:

@@ -16,10 +16,18 @@ import torch
 from torch import Tensor, nn
 
 from fakes.small_fit import small_trainer
-from scalewise.config import LoaderConfig
+from scalewise.config import DEFAULT_PROFILE, LoaderConfig, ProfileConfig
 from scalewise.datasets.contract import TensorPairs
 from scalewise.models.mlp import Mlp
-from scalewise.records import CellFolder, DeviceInfo, read_metrics, read_shard, read_steps
+from scalewise.records import (
+    WARMUP,
+    CellFolder,
+    DeviceInfo,
+    load_profiles,
+    read_metrics,
+    read_shard,
+    read_steps,
+)
 from scalewise.train import RankContext, length
 from scalewise.train.data import GlobalBatchSampler, make_loader
 from scalewise.train.execution import ExperimentModule, trim
@@ -111,6 +119,7 @@ class Run:
         optimizer: Callable[[Any], torch.optim.Optimizer] = adam,
         network: nn.Module | None = None,
         min_time_s: float | None = None,
+        profile: ProfileConfig = DEFAULT_PROFILE,
         **limits: Any,
     ) -> None:
         torch.manual_seed(0)
@@ -118,7 +127,8 @@ class Run:
         torch.manual_seed(1)
         self.module = ExperimentModule(network or Mlp(5, [16], 2), optimizer)
         self.folder = CellFolder(folder)
-        self.recorder = CellRecorder(self.folder, DeviceInfo("cpu", "cpu"), 2, 5)
+        cpu = DeviceInfo("cpu", "cpu")
+        self.recorder = CellRecorder(self.folder, cpu, 2, 5, profile=profile)
         self.trainer = small_trainer(
             default_root_dir=folder,
             callbacks=[self.recorder],
@@ -185,6 +195,15 @@ def test_each_step_has_its_row_and_what_is_inside_a_replay_is_missing(tmp_path: 
     assert run.planned == run.summary.steps_completed == 2 * STEPS_AN_EPOCH
     shard = read_shard(run.folder.shard_path(0), 0)
     assert len(shard.indices) == len(set(shard.indices)) == STEPS_AN_EPOCH * BATCH
+
+
+def test_a_profiler_looks_between_two_replays_and_none_is_timed(tmp_path: Path) -> None:
+    window = ProfileConfig(window=True, steps=3)
+    run = Run(tmp_path, HostCapture(), profile=window, max_steps=13)
+    (found,) = load_profiles(run.folder)
+    assert found.steps == 3, "the fifth step of 13 ends it, amid a batch"
+    rows = read_steps(run.folder.steps_path(0), 0).rows
+    assert (len(rows), set(rows["flags"])) == (13, {WARMUP})
 
 
 @pytest.mark.parametrize("max_steps", [1, 6, 17])

@@ -10,9 +10,9 @@ from scalewise.models.mlp import Mlp
 from scalewise.train.execution.module import held_parameters
 from scalewise.train.recording import BatchSizes, DataShare
 from scalewise.train.strategies import BUILDERS
+from scalewise.train.strategies.data_parallel import LocalSgd, _Averaging
 from scalewise.train.strategies.model_parallel import sharding_units
 from scalewise.train.strategies.pipeline import _hollow
-from scalewise.train.strategies.replicas import LocalSgd, _Averaging
 
 
 def test_every_option_of_the_group_builds_its_own_kind() -> None:

@@ -1,8 +1,8 @@
 from .apply import Execution as Execution
+from .apply import apply_precision as apply_precision
 from .fast_loop import LeanSteps as LeanSteps
 from .fast_loop import NoProfiler as NoProfiler
 from .fast_loop import trim as trim
-from .layers import apply_precision as apply_precision
 from .module import ExperimentModule as ExperimentModule
 from .module import ForwardSteps as ForwardSteps
 from .module import KeywordModule as KeywordModule

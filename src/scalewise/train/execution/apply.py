@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 from collections.abc import Iterator
 from typing import Any
 
 import pytorch_lightning as pl
 import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.checkpoint import checkpoint
 
-from scalewise.config import CellConfig, ConfigError
+from scalewise.config import CellConfig, ConfigError, PrecisionConfig
 from scalewise.records import ExecutionRecord
-from scalewise.train.execution.layers import checkpoint_blocks, compile_step
 from scalewise.train.execution.module import ExperimentModule, KeywordModule
 from scalewise.train.execution.replay import ReplayedSteps
 from scalewise.train.rank import RankContext
@@ -44,8 +47,12 @@ class Execution:
             self._obstacle = self._known_obstacle(module)
         self._compiles = self._config.compiles and self._obstacle is None
         if self._compiles:
-            compile_step(module, self._config.compile_mode)
-            self._details["compile_mode"] = self._config.compile_mode
+            # The objective of a module of ours, the whole step of a user's own.
+            name = "objective" if hasattr(module, "objective") else "training_step"
+            mode = self._config.compile_mode
+            compiled = torch.compile(getattr(module, name), mode=mode, dynamic=False)
+            object.__setattr__(module, name, compiled)
+            self._details["compile_mode"] = mode
 
     @property
     def steps_per_batch(self) -> int:
@@ -91,13 +98,10 @@ class Execution:
             stream.wait_stream(torch.cuda.current_stream())
         gc.collect()
         gc.freeze()
-        try:
-            with contextlib.nullcontext() if stream is None else on_stream(stream):
-                yield
-            if stream is not None:
-                torch.cuda.current_stream().wait_stream(stream)
-        finally:
-            gc.unfreeze()
+        with contextlib.nullcontext() if stream is None else on_stream(stream):
+            yield
+        if stream is not None:
+            torch.cuda.current_stream().wait_stream(stream)
 
     def record(self) -> ExecutionRecord:
         """How the steps were really executed; asked when training is over."""
@@ -146,3 +150,68 @@ class Execution:
             if part._forward_hooks or part._forward_pre_hooks or part._backward_hooks:
                 return f"{name or 'the module'} has hooks, which run in Python"
         return None
+
+
+BLOCK_LISTS = ("blocks", "layers")
+"""Names under which a network keeps what it repeats."""
+
+
+def checkpoint_blocks(network: nn.Module) -> int:
+    """Let each block of ``network`` keep its inputs only; returns how many blocks there are.
+
+    That takes less memory, for a second forward pass of each block (activation checkpointing).
+    Parameters keep their names. Random masks are drawn alike in both passes where there are any.
+    Raises ValueError for a network without blocks.
+    """
+    blocks = repeated_blocks(network)
+    if not blocks:
+        raise ValueError(
+            f"execution.activation_checkpointing: found true, but {type(network).__name__} has no "
+            f"list of blocks named {' or '.join(BLOCK_LISTS)}; allowed: a transformer of "
+            "scalewise, or a model with such a list"
+        )
+    if any(isinstance(part, _BatchNorm) for block in blocks for part in block.modules()):
+        raise ValueError(
+            "execution.activation_checkpointing: found true with batch norm in a block, which "
+            "would take each batch into its statistics twice; allowed: false"
+        )
+    for block in blocks:
+        block.forward = _checkpointed(block)
+    return len(blocks)
+
+
+def repeated_blocks(network: nn.Module) -> list[nn.Module]:
+    """The blocks of ``network``, in order; none where it has no list of them."""
+    for name in BLOCK_LISTS:
+        found = getattr(network, name, None)
+        if isinstance(found, (nn.ModuleList, nn.Sequential)):
+            # A list of single layers has nothing inside a block to forget.
+            blocks = [part for part in found if any(True for _ in part.children())]
+            if blocks:
+                return blocks
+    return []
+
+
+def _checkpointed(block: nn.Module) -> Any:
+    forward = block.forward
+    # Saving the random state costs a copy and cannot be captured: only where it is used.
+    random = any(_is_random(part) for part in block.modules())
+
+    @functools.wraps(forward)
+    def recomputed(*inputs: Any) -> Any:
+        if not block.training:
+            return forward(*inputs)
+        return checkpoint(forward, *inputs, use_reentrant=False, preserve_rng_state=random)
+
+    return recomputed
+
+
+def _is_random(part: nn.Module) -> bool:
+    rate = getattr(part, "p", None) if isinstance(part, nn.Dropout) else vars(part).get("dropout")
+    return isinstance(rate, (int, float)) and rate > 0
+
+
+def apply_precision(config: PrecisionConfig) -> None:
+    """Set the process-wide switches that Lightning leaves alone."""
+    torch.backends.cuda.matmul.allow_tf32 = config.matmul_tf32
+    torch.backends.cudnn.allow_tf32 = config.matmul_tf32

@@ -79,15 +79,22 @@ class ReplayedSteps(LeanSteps):
             steps = held[: trainer.max_steps - trainer.global_step]
         is_last = bool(data_fetcher.done)  # type: ignore[attr-defined]
         ends_epoch = is_last and len(steps) == len(held)
-        if self._are_replayed(steps):
-            self._replay(steps, ends_epoch)
-        else:
-            for number, part in enumerate(steps):
-                # What acts on the last batch of an epoch acts on the last step of it.
-                progress.is_last_batch = ends_epoch and number == len(steps) - 1
-                if number and self.captured is None:
-                    self._recorder.steps.mark_no_fetch()
-                self._one(part, first + number)
+        at_once = 1 if self._recorder.needs_every_step else len(steps)
+        done = 0
+        while done < len(steps):
+            if done:
+                self._recorder.steps.mark_no_fetch()
+            # Of a batch only the last step may be a smaller one.
+            ends = (steps[0], steps[-1])
+            replays = self.captured is not None and all(map(self.captured.fits, ends))
+            now = steps[done : done + (at_once if replays else 1)]
+            # What acts on the last batch of an epoch acts on the last step of it.
+            progress.is_last_batch = ends_epoch and done + len(now) == len(steps)
+            if replays:
+                self._replay(now)
+            else:
+                self._one(now[0], first + done)
+            done += len(now)
         progress.is_last_batch = is_last
         if is_last and not ends_epoch:
             # The epoch was cut short, so nothing that belongs to its end is due.
@@ -111,15 +118,8 @@ class ReplayedSteps(LeanSteps):
         parts = [torch.split(part, self._samples_per_step) for part in batch]
         return list(zip(*parts, strict=True))
 
-    def _are_replayed(self, steps: list[tuple[Tensor, ...]]) -> bool:
-        """Whether all steps of a batch can be launched at a stretch."""
-        return (
-            self.captured is not None
-            and all(self.captured.fits(part) for part in (steps[0], steps[-1]))
-            and not self._recorder.needs_every_step
-        )
-
-    def _replay(self, steps: list[tuple[Tensor, ...]], ends_epoch: bool) -> None:
+    def _replay(self, steps: list[tuple[Tensor, ...]]) -> None:
+        """Launch ``steps`` at a stretch."""
         recorder, captured = self._recorder, self.captured
         assert captured is not None
         every, done, count = recorder.metrics.every_n_steps, recorder.steps.steps, len(steps)
@@ -127,7 +127,7 @@ class ReplayedSteps(LeanSteps):
         replays = recorder.steps.clock.begin_replays()
         for number, part in enumerate(steps, start=1):
             loss = captured.run(part)
-            if (done + number) % every == 0 or (ends_epoch and number == count):
+            if (done + number) % every == 0 or (number == count and self.trainer.is_last_batch):
                 losses[count - number] = loss.clone()
             replays.tick()
         progress = self.optim_progress.optimizer.step
@@ -137,23 +137,11 @@ class ReplayedSteps(LeanSteps):
         recorder.on_replays(self.trainer, replays, self._samples_per_step, losses)
 
     def _one(self, part: tuple[Tensor, ...], number: int) -> None:
-        """One step on ``part``, the ``number``-th of the epoch, and what belongs to its end."""
-        trainer, recorder = self.trainer, self._recorder
-        if self.captured is not None and self.captured.fits(part):
-            recorder.steps.on_replay()
-            progress = self.optim_progress.optimizer.step
-            progress.increment_ready()
-            loss = self.captured.run(part)
-            progress.increment_completed()
-            is_read = (recorder.steps.steps + 1) % recorder.metrics.every_n_steps == 0
-            if is_read or trainer.is_last_batch:
-                loss = loss.clone()
-            output: dict[str, Any] = {"loss": loss}
-        elif self.captured is None and self.fell_back_because is None:
-            output = self._prepare(part, number)
-        else:
-            output = self.step(part, number)
-        recorder.on_train_batch_end(trainer, trainer.lightning_module, output, part, number)
+        """An eager step on ``part``, the ``number``-th of the epoch, and what is due at its end."""
+        trainer = self.trainer
+        prepares = self.captured is None and self.fell_back_because is None
+        output = self._prepare(part, number) if prepares else self.step(part, number)
+        self._recorder.on_train_batch_end(trainer, trainer.lightning_module, output, part, number)
 
     def _prepare(self, part: Batch, number: int) -> dict[str, Any]:
         """One more eager step; the last of them is followed by the capture."""

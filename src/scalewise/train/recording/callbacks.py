@@ -90,7 +90,12 @@ class Stops:
 
     def record(self, trainer: pl.Trainer) -> EarlyStop | None:
         """Who ended the fit early; None where it went on to its last step or epoch."""
-        return None if _reached_end(trainer) else self._asked
+        loop: Any = trainer.fit_loop
+        epochs, steps = trainer.max_epochs, loop.epoch_loop.max_steps
+        all_steps = steps != -1 and trainer.global_step >= steps
+        done = loop.epoch_progress.current.processed
+        all_epochs = epochs not in (None, -1) and done >= epochs
+        return None if all_steps or all_epochs else self._asked
 
 
 def kept_checkpoints(trainer: pl.Trainer, folder: Path) -> tuple[KeptCheckpoint, ...]:
@@ -108,13 +113,4 @@ def kept_checkpoints(trainer: pl.Trainer, folder: Path) -> tuple[KeptCheckpoint,
         if getattr(one, "best_model_path", "")
         for path in [Path(str(one.best_model_path))]
         for score in [getattr(one, "best_model_score", None)]
-    )
-
-
-def _reached_end(trainer: pl.Trainer) -> bool:
-    """Whether training went on to the last step or epoch that it was to have."""
-    loop: Any = trainer.fit_loop
-    epochs, steps = trainer.max_epochs, loop.epoch_loop.max_steps
-    return (steps != -1 and trainer.global_step >= steps) or (
-        epochs not in (None, -1) and loop.epoch_progress.current.processed >= epochs
     )

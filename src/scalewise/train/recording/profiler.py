@@ -170,11 +170,8 @@ class ProfiledSteps:
         self._reduced: list[int] = []
         self._unreduced: list[int] = []
 
-    def begin(self, trainer: pl.Trainer) -> None:
-        if self._first == 0:
-            self._open(trainer)
-
     def on_step(self, trainer: pl.Trainer, steps: int) -> None:
+        """So many are done, which may be none."""
         self._steps = steps
         if self._profiler is not None and steps >= self._first + self._profile.steps:
             self._close(trainer)

@@ -112,7 +112,7 @@ class CellRecorder(pl.Callback):
         self._run_queue.begin(0)
         self._core_meter.begin()
         if self._profiled is not None:
-            self._profiled.begin(trainer)
+            self._profiled.on_step(trainer, 0)
 
     def on_before_backward(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor
@@ -172,6 +172,8 @@ class CellRecorder(pl.Callback):
             self._core_meter.begin()
         if before < self.steps.warmup_steps <= self.steps.steps:
             self._run_queue.begin(self.steps.steps)
+        if self._profiled is not None:
+            self._profiled.on_step(trainer, self.steps.steps)
 
     def plan_steps(self, steps: int) -> None:
         """Training means to take so many steps in all, which was not known when it began."""

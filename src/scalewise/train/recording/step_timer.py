@@ -149,15 +149,11 @@ class StepTimer:
         for mark in (Mark.FETCH_BEGIN, Mark.FETCH_END, Mark.TRANSFER_END):
             self.mark(mark)
 
-    def on_replay(self) -> None:
-        """Mark the launch of a captured step, of which only the end can be timed."""
-        self.mark(Mark.REPLAY_BEGIN)
-        self.gradients.repeat()
-
     def finish_replays(self, replays: Replays, epoch: int, samples: int) -> None:
         count = replays.steps
         untimed = min(count, max(0, self.warmup_steps - self.steps))
-        self.clock.finish_replays(replays, self.steps, epoch, samples, untimed)
+        flagged = count if self._profiles else untimed
+        self.clock.finish_replays(replays, self.steps, epoch, samples, flagged)
         if 0 <= self.warmup_steps - self.steps <= count:
             self.gradients.begin()
         self.gradients.repeat(count - untimed)

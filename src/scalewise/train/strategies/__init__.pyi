@@ -1,2 +1,2 @@
-from .ddp import Setting as Setting
+from .data_parallel import Setting as Setting
 from .registry import BUILDERS as BUILDERS

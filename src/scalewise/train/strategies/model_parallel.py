@@ -15,7 +15,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_f
 from torchmetrics import Metric
 
 from scalewise.config import DividedConfig, FsdpConfig
-from scalewise.train.strategies.ddp import Setting, group_arguments
+from scalewise.train.strategies.data_parallel import Setting, group_arguments
 from scalewise.train.torch_internals import limit_waiting
 
 

@@ -22,7 +22,7 @@ from scalewise.models import SplitsIntoStages, Stage, TrainableModel, split
 from scalewise.records import PipelineRecord
 from scalewise.train.execution import ExperimentModule, LeanSteps
 from scalewise.train.recording import CellRecorder, Mark
-from scalewise.train.strategies.ddp import Setting
+from scalewise.train.strategies.data_parallel import Setting
 from scalewise.train.strategies.model_parallel import DividedStrategy, move_rest, network_of
 
 

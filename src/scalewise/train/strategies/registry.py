@@ -7,10 +7,15 @@ from typing import Any
 
 from pytorch_lightning.strategies import Strategy
 
-from scalewise.train.strategies.ddp import HeterogeneousDDP, OwnStreamDDP, Setting
+from scalewise.train.strategies.data_parallel import (
+    HeterogeneousDDP,
+    LocalSgd,
+    OwnStreamDDP,
+    Setting,
+    UnwrappedReplicas,
+)
 from scalewise.train.strategies.model_parallel import FsdpStrategy
 from scalewise.train.strategies.pipeline import PipelineStrategy
-from scalewise.train.strategies.replicas import LocalSgd, UnwrappedReplicas
 
 BUILDERS: dict[str, Callable[[Any, Setting], Strategy | str]] = {
     "single": lambda config, setting: "auto",

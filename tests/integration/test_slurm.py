@@ -140,10 +140,10 @@ def test_resume_submits_only_what_is_not_done(
 
 
 def started(slurm: Train, *arguments: str) -> tuple[subprocess.Popen[str], CellFolder]:
-    """A sweep and its only cell, which makes steps."""
+    """A sweep and its only cell, which makes steps that count."""
     known = slurm.sweeps()
     head = slurm.start(*arguments)
-    return head, slurm.training(known)
+    return head, slurm.training(known, beyond=100)
 
 
 def ended(slurm: Train, head: subprocess.Popen[str], status: int) -> str:

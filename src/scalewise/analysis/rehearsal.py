@@ -35,7 +35,8 @@ from scalewise.analysis.loss_budget import make_budget
 from scalewise.analysis.scaling import rate_ratio
 from scalewise.analysis.statistics import VERDICT_RUNS, Interval, RatioEstimate
 from scalewise.analysis.verdict import Verdict, wanted_speedup
-from scalewise.records import RehearsalRecord, bus_factor
+from scalewise.config import Link, in_one_line
+from scalewise.records import DataError, RehearsalRecord, build, bus_factor
 
 if TYPE_CHECKING:
     from scalewise.analysis.summary import Analysis
@@ -230,11 +231,14 @@ def _judge(config: Configuration, speedup: RatioEstimate, ranks: int) -> tuple[L
 
 def _doubt_of_curve(config: Configuration, word: Likelihood, ranks: int) -> str | None:
     """Why a curve of another number of devices does not carry ``word``; None where it does."""
-    link = config.setting("strategy.link")
-    of, (size, ms) = link["ranks"], link["points"][-1]
+    try:
+        link = build(Link, config.setting("strategy.link"), "strategy.link")
+    except DataError as error:
+        return in_one_line(error)
+    of, (size, ms) = link.ranks, link.points[-1]
     is_shared = size * bus_factor("all_reduce", of) / ms / 1e6 < _SHARED_GB_S
     unsafe = "likely pays" if ranks > of else "likely does not pay"
-    if link["name"] == "custom" or not is_shared or ranks == of or word != unsafe:
+    if link.name == "custom" or not is_shared or ranks == of or word != unsafe:
         return None
     change = "slower" if ranks > of else "faster"
     return f"its link was measured between {of} devices, and may be {change} between {ranks}"

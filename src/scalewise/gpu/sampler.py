@@ -66,8 +66,7 @@ class DeviceSampler:
         self._stop.set()
         self._thread.join(_STOP_TIMEOUT_S)
         if self._thread.is_alive():
-            why = "a driver call hangs"
-            say(f"scalewise: the sampler did not stop within {_STOP_TIMEOUT_S:g} s: {why}")
+            self._recorder.note_hang(f"no end within {_STOP_TIMEOUT_S:g} s: a driver call hangs")
 
     def _run(self) -> None:
         try:
@@ -119,11 +118,13 @@ class SeriesRecorder:
         self._stats: StatsLog | None = None
         self._interval_s = interval_s
         self._writer: DeviceSeriesWriter | None = None
+        self._has_begun = False
         self._said: set[str] = set()
         self._alerts = DeviceAlerts()
         self._devices: dict[str, SampledDevice] = {}
 
     def begin(self, source: Literal["nvml", "process"], devices: Sequence[SampledDevice]) -> None:
+        self._has_begun = True
         # Conditions are those of GPUs: a process has neither clocks nor memory of its own.
         self._devices = {d.id: d for d in devices} if source == "nvml" else {}
         try:
@@ -162,6 +163,13 @@ class SeriesRecorder:
         if problem not in self._said:
             self._said.add(problem)
             self._write(DeviceSeriesWriter.note, problem)
+
+    def note_hang(self, problem: str) -> None:
+        """From another thread, while the sampler's is within the driver: the record ends here."""
+        if not self._has_begun:
+            self.begin("process", ())
+        self.note(problem)
+        self.close()
 
     def close(self) -> None:
         self._write(DeviceSeriesWriter.close)

@@ -7,6 +7,7 @@ one must know before trusting that. Everything else stands in the report.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterator, Sequence
 
 from scalewise.analysis import (
@@ -181,7 +182,7 @@ def _not_comparable(analysis: Analysis) -> Iterator[Line]:
         if fields and (shared or all(one.startswith("code.") for one in fields)):
             how = "on a quiet host" if shared else "with the code left as it is"
             again = f"scalewise resume {folder_to_type(analysis)} sweep.rerun=all"
-            yield Line(f"Next: {how}, {again}.")
+            yield Line(f"Next: {how}, {again}")
         elif fields:
             said = [difference.words for difference in rows[0].differing]
             yield Line(f"Next: run both in one sweep, with equal {listed(said, 4)}.")
@@ -203,7 +204,8 @@ def _asked(pair: Pair) -> str:
     reached = sum(run >= wanted for run in runs)
     leans = "paying" if pair.speedup.value >= wanted else "not paying"
     of = f"{reached} of {len(runs)} {'pairs' if pair.speedup.paired else 'runs'}"
-    return f"It leans to {leans}: {of} reach the {factor(wanted)}x wanted."
+    agree = (pair.speedup.value >= wanted) == (2 * reached > len(runs))
+    return f"{f'It leans to {leans}: ' if agree else ''}{of} reach the {factor(wanted)}x wanted."
 
 
 def _figures(pair: Pair) -> str:
@@ -257,7 +259,7 @@ def to_mend(analysis: Analysis) -> Iterator[str]:
     if analysis.invalid:
         again = f"scalewise resume {folder_to_type(analysis)} sweep.rerun=all"
         is_monitored = analysis.configurations[0].is_monitored
-        yield f"Next: mend that, then {'run it again' if is_monitored else again}."
+        yield f"Next: mend that, then {'run it again.' if is_monitored else again}"
 
 
 def to_decide(analysis: Analysis) -> Iterator[str]:
@@ -282,15 +284,17 @@ def to_decide(analysis: Analysis) -> Iterator[str]:
     last = max(pairs, key=lambda pair: pair.judgement.more_runs or 0).judgement
     wanted = lack if aside else max(last.more_runs or 0, WANTED_RUNS - fewest)
     adapts, hopeless = config.setting("repeats") == "auto", not few and last.more_runs is None
-    if adapts and not any(pair.judgement.more for pair in pairs):
-        more = f"scalewise resume {folder_to_type(analysis)} max_repeats={2 * fewest}"
-        yield f"Next, to decide: {fewest} runs did not: {more}."
+    made = max(len(c.runs) + len(c.set_aside) for p in pairs for c in (p.multi, p.single))
+    at_most = made >= (config.setting("max_repeats") or math.inf)
+    if adapts and (at_most or not any(pair.judgement.more for pair in pairs)):
+        more = f"scalewise resume {folder_to_type(analysis)} max_repeats={2 * made}"
+        yield f"Next, to decide: {fewest} runs did not: {more}"
     elif hopeless:
         yield f"To decide takes {last.more}." if last.more else "More runs hardly decide it."
     else:
         extend = "" if adapts else f" sweep.extend={wanted}"
-        more = f" ({last.more})" if last.more else ""
-        yield f"{lead}: scalewise resume {folder_to_type(analysis)}{extend}{more}."
+        more = f" ({last.more})." if last.more else ""
+        yield f"{lead}: scalewise resume {folder_to_type(analysis)}{extend}{more}"
 
 
 @functools.lru_cache(maxsize=1)

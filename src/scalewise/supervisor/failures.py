@@ -347,6 +347,10 @@ def asked_for_torchrun(folder: CellFolder, own: PlannedCell) -> bool:
 
 
 def _script_words(planned: PlannedCell) -> set[str]:
-    """What was typed that names the script: a supervisor reads no configuration."""
+    """What was typed that names the script: a supervisor reads no configuration.
+
+    What follows its file are its arguments, which change nothing in how it is started.
+    """
     keys = ("script.", "experiment=")
-    return {one for one in planned.overrides if one.lstrip("+").startswith(keys)}
+    typed = (one for one in planned.overrides if one.lstrip("+").startswith(keys))
+    return {one.partition(".py")[0] for one in typed}

@@ -8,6 +8,8 @@ import signal
 import subprocess
 from typing import Any
 
+import psutil
+
 from scalewise.config import CellConfig, ConfigError, rehearsed
 from scalewise.gpu import Host
 from scalewise.records import (
@@ -22,6 +24,8 @@ from scalewise.records import (
 from scalewise.script import python_path
 from scalewise.supervisor import Job, Origin, Settings, from_line, supervisor_command, to_line
 from scalewise.sweep.fork_server import ForkedSupervisor
+
+_EXIT_S = 30.0
 
 
 class SupervisorProcess:
@@ -47,8 +51,11 @@ class SupervisorProcess:
     def ending(self) -> Ending:
         """Wait for its answer. Where it died without one, nothing ``is_recorded``."""
         assert self.process.stdout is not None
-        answer = self.process.stdout.read()
-        status = self.process.wait()
+        answer = self.process.stdout.readline()
+        status, limit_s = 0, _EXIT_S if answer else None
+        # Within a driver call that hangs it cannot exit, and has told how the cell ended.
+        with contextlib.suppress(subprocess.TimeoutExpired, psutil.TimeoutExpired):
+            status = self.process.wait(limit_s)
         self.process.stdout.close()
         self.stop()
         if answer.endswith(b"\n"):

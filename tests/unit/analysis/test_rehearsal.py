@@ -237,6 +237,7 @@ def test_sizes_of_one_model_say_from_which_on_devices_likely_pay(
             "differs in batch: 64 against 128",
         ),
         ([*three(SINGLE), *three(rehearsal())[:2]], "2 of 3 runs"),
+        ([*three(SINGLE), *three(rehearsal(link=None))], "strategy.link"),
         ([*three(replace(SINGLE, kind="cpu")), *three(rehearsal(kind="cpu"))], "on CPUs"),
     ],
 )

@@ -152,6 +152,16 @@ def test_without_a_driver_the_processes_are_sampled_and_the_reason_recorded(
     assert len(series.times) >= 3
 
 
+@pytest.mark.parametrize("where", ["utilization", "power_limit_mw"])
+def test_a_driver_that_hangs_is_told_in_the_record_which_ends(
+    fake_nvml: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.setattr("scalewise.gpu.sampler._STOP_TIMEOUT_S", 0.2)
+    fake_nvml(Scenario().h200(1).value(0, f"wait.{where}", 3e6))
+    (told,) = _sample(tmp_path, _gpus(1), 0.1).problems
+    assert "a driver call hangs" in told
+
+
 def test_a_cpu_host_samples_processes_that_start_late(tmp_path: Path) -> None:
     folder, ranks = CellFolder(tmp_path / "cell"), dict[int, int]()
     with DeviceSampler(folder, {}, lambda: ranks, interval_s=0.1):

@@ -159,6 +159,27 @@ def test_more_runs_are_asked_for_once_for_all(tmp_path: Path) -> None:
     assert f"sweep.extend={max(2, most)}" in said[0]
 
 
+@pytest.mark.parametrize(
+    ("shares", "said"),
+    [
+        (NOISY[1], "It leans to paying: 3 of 3 pairs"), ([1.0, 1.0, 2.9], "It leans to paying: 2"),
+        ([1.5, 1.5, 0.6], "1 of 3 pairs reach the 1.10x wanted."),  # and a mean above it
+    ],
+)  # fmt: skip
+def test_an_open_verdict_leans_where_mean_and_pairs_agree(
+    tmp_path: Path, shares: list[float], said: str
+) -> None:
+    found = analysed(tmp_path, *repeats(Spec(), STEADY_3), *repeats(DDP, shares))
+    assert blocks(found)[0][1].text.startswith(said)
+
+
+def test_more_rounds_than_were_allowed_are_asked_for(tmp_path: Path) -> None:
+    auto = {"repeats": "auto", "max_repeats": 3}
+    each = zip((Spec(), DDP), NOISY, strict=True)
+    specs = [one for spec, of in each for one in repeats(replace(spec, config=auto), of)]
+    assert any(t.endswith(" max_repeats=6") for t in answers(analysed(tmp_path, *specs)).texts)
+
+
 def test_a_gain_is_told_where_the_losses_exceed_the_whole(tmp_path: Path) -> None:
     found = analysed(tmp_path, *repeats(Spec(), STEADY_3), *repeats(DDP, STEADY_3))
     ((name, budget),) = ((p.multi.config_id, found.budgets[p.multi.config_id]) for p in found.pairs)

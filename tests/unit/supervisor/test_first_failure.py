@@ -238,11 +238,14 @@ ENDED = Ending("failed", "exit", "rank 0 exited with status 1; see logs/", 0, 1)
 DONE = Ending("done")
 
 
+OWN = ("+script.command='python mine.py 1'",)
+
+
 @pytest.fixture
 def script(tmp_path: Path) -> CellFolder:
     """Of the first of three runs, two on one device."""
     cells = tuple(
-        PlannedCell(name, "config", name, (), repeat, devices)
+        PlannedCell(name, "config", name, OWN, repeat, devices)
         for repeat, (name, devices) in enumerate([("mine", 1), ("wide", 2), ("other", 1)])
     )
     sweep = SweepFolder(tmp_path)
@@ -316,7 +319,8 @@ def test_the_first_cell_on_one_device_tells_who_needs_torchrun(
     assert asked_for_torchrun(script, wide)
     other = ("+script.command='python other.py'", "seed=1")
     assert not asked_for_torchrun(script, replace(wide, overrides=other)), "another script"
-    assert asked_for_torchrun(script, replace(wide, overrides=("devices=2",)))
+    again = "+script.command='python mine.py 2'"
+    assert asked_for_torchrun(script, replace(wide, overrides=("devices=2", again)))
 
 
 def test_a_rank_that_has_ended_before_the_others_is_named(script: CellFolder) -> None:

@@ -64,6 +64,8 @@ def test_every_cell_has_its_steps_devices_and_difference(page: str, analysis: An
     ]
     for cell in cells:
         assert len(cell["steps"]) == len(cell["devices"]) > 0
+        for began_s, _ in (rank["curve"] for rank in cell["steps"]):
+            assert began_s == sorted(began_s)
         if "ddp" in cell["name"]:
             assert ["strategy.name", "ddp", "single"] in cell["differs"]
 

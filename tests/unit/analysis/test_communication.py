@@ -51,6 +51,7 @@ def test_the_curve_meets_its_points_and_keeps_its_ends() -> None:
     # Between two sizes it is a straight line in logarithms.
     assert CURVE.ms(10_000_000) == pytest.approx((0.05 * 0.5) ** 0.5)
     assert CURVE.bus_gb_s(100_000_000) == pytest.approx(200.0)
+    assert replace(CURVE, ranks=4).bus_gb_s(100_000_000) == pytest.approx(300.0)
 
 
 def test_bus_bandwidth_counts_what_each_link_carries() -> None:

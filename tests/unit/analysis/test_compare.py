@@ -47,7 +47,10 @@ def test_fewer_than_three_runs_a_side_decide_nothing_however_far_apart(
     tmp_path: Path, runs: int, slowdown: float, said: str
 ) -> None:
     found = code(tmp_path, slowdown, runs)
-    assert {m.change for m in found.matches} == {"undecided"}
+    assert {(m.label, m.change) for m in found.matches} == {
+        ("large single x1", "undecided"),
+        ("large ddp x2", "undecided"),
+    }
     text = "\n".join(comparison_section(found).texts)
     assert f": undecided: {said} runs; a verdict" in text
 

@@ -155,7 +155,14 @@ def test_numbers_keep_three_digits(value: float | None, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(1.654, "1.65"), (0.104, "0.10"), (0.0312, "0.031"), (4e-7, "4e-07"), (23456.0, "23,456")],
+    [
+        (1.654, "1.65"),
+        (0.104, "0.10"),
+        (0.0312, "0.031"),
+        (4e-7, "4e-07"),
+        (23456.0, "23,456"),
+        (1000.0, "1,000"),
+    ],
 )
 def test_a_ratio_is_never_written_as_0_00(value: float, text: str) -> None:
     assert factor(value) == text

@@ -226,6 +226,7 @@ def test_a_folder_of_somebody_else_is_no_program(
 def test_resume_runs_the_command_of_the_folder(tmp_path: Path) -> None:
     words = ("-m", "devices=1,2", "model.name='a b'", "sweep.extend=3", "sweep.resume=before")
     folder = recorded(tmp_path, "/home/me/train.py", *words, "sweep.doctor=true")
+    folder.chmod(0o775)  # its group is this user's
     assert main(["resume", str(folder), "sweep.rerun=failed"]) == 0, "no saved default counts"
     again = [*words[:3], "sweep.rerun=failed", f"sweep.resume={folder}"]
     assert sys.argv == ["/home/me/train.py", *again]

@@ -264,7 +264,7 @@ def test_a_report_comes_back_from_disk_and_is_shown(tmp_path: Path) -> None:
     with console.capture() as captured:
         show_doctor(report, console)
     text = captured.get()
-    for expected in ("NV18", "328", "760", "380", "hottest", "1 GiB", "(n-1)/n"):
+    for expected in ("NV18", "328", "760", "380", "hottest", "1 GiB", "(n-1)/n", "torch 2.11.0"):
         assert expected in text
     assert "rank 1: gemm fp8: RuntimeError: [not] supported" in text
     assert "ends at 85.5 %" in text and "wrong if:" in text

@@ -52,10 +52,11 @@ def test_every_gpu_has_a_row_and_nothing_overflows(count: int, width: int) -> No
 
 
 def test_narrow_keeps_what_matters_and_wide_shows_more() -> None:
-    (narrow, row), (wide, _) = (_draw(_frame(2), width)[1:3] for width in (80, 140))
+    (narrow, row), (wide, all_of_it) = (_draw(_frame(2), width)[1:3] for width in (80, 140))
     assert "10.0/140 650/700" in " ".join(row.split())
     assert all(title in narrow for title in ("util%", "memory GiB", "power W", "°C", "SM%"))
     assert "NVLink" in wide and "NVLink" not in narrow
+    assert "120.6/120.6" in all_of_it
     assert "SM%" not in _draw(_frame(2, gpm=False), 140)[1], "an empty column"
 
 

@@ -197,10 +197,10 @@ def test_only_files_and_indexed_folders_are_told(tmp_path: Path) -> None:
 def test_size_and_content_both_tell(tmp_path: Path) -> None:
     path = tmp_path / "a"
     seen = set()
-    for content in (b"abc", b"abd", b"ab", b"", b"\0"):
+    for content in (b"abc", b"abd", b"bbc", b"ab", b"", b"\0"):
         path.write_bytes(content)
         seen.add(data_identity({"path": str(path)})["path"])
-    assert len(seen) == 5
+    assert len(seen) == 6
 
 
 def test_of_a_large_file_beginning_middle_and_end_are_looked_at(tmp_path: Path) -> None:

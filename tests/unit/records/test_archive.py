@@ -41,6 +41,7 @@ def test_it_holds_records_alone_with_all_figures_and_the_same_bytes_again(
     with zipfile.ZipFile(packed) as held:
         names = held.namelist()
         assert all(b"hush" not in held.read(name) for name in names)
+        assert {entry.external_attr >> 16 for entry in held.infolist()} == {stat.S_IFREG | 0o644}
     assert names == sorted(names) and len(names) == write_archive(sweep, tmp_path / "b.zip")
     assert (tmp_path / "b.zip").read_bytes() == packed.read_bytes()
 

@@ -104,6 +104,7 @@ def test_an_open_answer_ends_with_the_command_that_adds_the_runs_it_lacks(
     assert main(["compare", "a", "two", "four"]) == 0
     said = capsys.readouterr().out
     assert "; a verdict needs 1 more of B" in " ".join(said.split())
+    assert "for time A ddp x2 or C ddp x2, open; for cost" in " ".join(said.split())
     # Four runs are enough for a verdict: two of B are what it waits for first.
     assert said.splitlines()[-1] == "Next: scalewise resume two sweep.extend=1"
 

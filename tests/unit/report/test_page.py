@@ -14,7 +14,7 @@ from fakes.recorded import Spec, analysed
 from scalewise.analysis import Analysis
 from scalewise.report import report_sections
 from scalewise.report.page import page_data, render, thinned
-from scalewise.report.sections import printable
+from scalewise.report.sections import Table, printable
 
 HOSTILE = "</script><img src=x onerror=alert(1)>$\\alpha$ \x1b[31m@@PLOTLY@@ <!--"
 
@@ -64,6 +64,8 @@ def test_every_cell_has_its_steps_devices_and_difference(page: str, analysis: An
     ]
     for cell in cells:
         assert len(cell["steps"]) == len(cell["devices"]) > 0
+        for began_s, _ in (rank["curve"] for rank in cell["steps"]):
+            assert began_s == sorted(began_s)
         if "ddp" in cell["name"]:
             assert ["strategy.name", "ddp", "single"] in cell["differs"]
 
@@ -72,6 +74,11 @@ def test_a_line_of_the_answer_leads_to_all_of_its_remarks(page: str) -> None:
     answer = page.partition('id="answer"')[2].partition("</section>")[0]
     assert re.search(r'<a href="#about-remarks">\d+ remarks are in the report\.</a>', answer)
     assert '<details id="about-remarks">' in page
+
+
+def test_tables_of_the_screen_alone_are_not_on_the_page(page: str, analysis: Analysis) -> None:
+    tables = [b for s in report_sections(analysis) for b in s.blocks if isinstance(b, Table)]
+    assert page.count("<table>") == sum(table.where != "screen" for table in tables) > 0
 
 
 def test_runs_of_a_row_are_called_by_what_tells_them_apart(tmp_path: Path) -> None:

@@ -80,6 +80,7 @@ def test_every_step_is_recorded_with_its_samples_phases_and_numbers(tmp_path: Pa
     assert rank.loader_batch_size == 8, "also within a generator"
     assert (rank.parameters_total, rank.own_optimizer) == (10, "SGD")
     assert rank.parameters_changed
+    assert "audit of data" not in rank.missing, "there is no other rank"
     series = read_steps(cell.steps_path(0), 0).timed()
     assert len(series.column("forward")) == 20
     for phase in ("data_wait", "forward", "backward", "optimizer"):

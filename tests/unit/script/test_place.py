@@ -89,14 +89,19 @@ def test_one_that_only_ever_goes_backward_is_ended_and_none_that_steps(tmp_path:
     assert "no step of an optimizer of torch.optim" in done.stdout
 
 
-def test_what_all_runs_write_is_named_and_what_is_of_one_is_not(tmp_path: Path) -> None:
+def test_what_all_runs_write_is_named_and_what_is_of_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shared, since = ["out/log.txt", "snapshot.pt"], 1_000.0
     own = ["runs/train-r0/last.pt", "train-r0.log", ".git/index", "__pycache__/a.pyc"]
     sweep = ["multirun/sweep/sweep.json", "multirun/sweep/cell/ranks/rank0.json"]
-    for name in (*shared, *own, *sweep, "data.bin"):
+    words = {1: tmp_path / "words.out", 2: tmp_path / "words.err"}
+    for name in (*shared, *own, *sweep, "data.bin", *(path.name for path in words.values())):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
         at = since + (-1 if name == "data.bin" else 1)
         os.utime(path, (at, at))
+    real = os.fstat
+    monkeypatch.setattr(os, "fstat", lambda n: words[n].stat() if n in words else real(n))
     assert changed_files(tmp_path, since, "train-r0") == shared

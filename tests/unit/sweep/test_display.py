@@ -103,6 +103,7 @@ def test_no_figure_is_given_for_time_that_no_estimate_tells(
         "3/12 cells done, 1 failed, nearly done",  # once: it says nothing again
     ]
     assert (duration(0.0), duration(0.06)) == ("under 0.1 s", "0.1 s")
+    assert (duration(59.9), duration(60.0)) == ("59.9 s", "1 min 00 s")
 
 
 def drawn(width: int, running: list[CellStatus], height: int = 24) -> list[str]:

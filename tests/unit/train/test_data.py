@@ -16,7 +16,7 @@ from scalewise.records import CellFolder, read_shard
 from scalewise.train.build import can_score
 from scalewise.train.data import GlobalBatchSampler, ShardBatchSampler, make_loader
 from scalewise.train.recording import BatchSizes
-from scalewise.train.recording.shards import ShardRecorder
+from scalewise.train.recording.shards import ShardRecorder, _Listening
 from scalewise.train.recording.step_timer import count_samples, loss_of
 from scalewise.train.recording.summary import loader_batch_size
 
@@ -204,6 +204,7 @@ def test_samples_with_an_index_are_recorded(tmp_path: Path) -> None:
     shard = read_shard(folder.shard_path(0), 0)
     assert (shard.dataset_size, shard.epoch_complete) == (SAMPLES, True)
     assert shard.indices.tolist() == list(range(SAMPLES))
+    assert len(_Listening([[0, 1], [2, 3], [4]])) == 3, "a loader has as many batches as before"
 
 
 NOT_BY_INDEX = "so which samples a rank fed is not known by index"

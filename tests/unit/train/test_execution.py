@@ -18,6 +18,7 @@ from scalewise.train import RankContext, experiment
 from scalewise.train.data import on_device
 from scalewise.train.execution import Execution, ExperimentModule
 from scalewise.train.execution.apply import checkpoint_blocks
+from scalewise.train.execution.fast_loop import LeanSteps
 from scalewise.train.rank import DeviceError, check_computes
 
 CPU = RankContext(0, 0, 1, DeviceInfo("cpu", "some CPU"))
@@ -88,6 +89,7 @@ def test_a_rank_that_trains_keeps_what_sigterm_does(
 
     def step(module: ExperimentModule, batch: Any, batch_idx: int) -> torch.Tensor:
         seen.append(signal.getsignal(signal.SIGTERM))
+        assert isinstance(module.trainer.fit_loop.epoch_loop.automatic_optimization, LeanSteps)
         return train(module, batch, batch_idx)
 
     monkeypatch.setattr(ExperimentModule, "training_step", step)

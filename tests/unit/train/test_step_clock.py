@@ -352,8 +352,9 @@ def test_batches_of_a_step_that_is_not_divided_are_one_step(tmp_path: Path) -> N
     assert rows["start_ns"][1] - rows["start_ns"][0] == pytest.approx(1e6 * rows["host_step_ms"][0])
 
 
+@pytest.mark.parametrize("divided", [True, False])
 def test_what_interrupts_a_step_of_several_batches_belongs_to_none(
-    tmp_path: Path, made: list[Event], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, made: list[Event], monkeypatch: pytest.MonkeyPatch, divided: bool
 ) -> None:
     now = [0]
     monkeypatch.setattr(step_clock.time, "perf_counter_ns", lambda: now[0])
@@ -361,6 +362,7 @@ def test_what_interrupts_a_step_of_several_batches_belongs_to_none(
     with closing(StepWriter(tmp_path / "rank0.bin")) as writer:
         clock = StepClock(writer, torch.device("cuda", 0))
         clock.begin()
+        clock.divides = divided
         for batch in range(2):  # of 30 ms, 10 ms of which waiting for data, with 1 s between them
             if batch:
                 clock.continue_step()
@@ -375,8 +377,10 @@ def test_what_interrupts_a_step_of_several_batches_belongs_to_none(
         clock.drain(wait=True)
         pooled = len(clock._pool)
     (row,) = read_steps(tmp_path / "rank0.bin", 0).rows
-    assert [row[f"host_{name}_ms"] for name in ("step", "data_wait", "other")] == [60, 20, 40]
-    assert [row[f"device_{name}_ms"] for name in ("step", "data_wait", "other")] == [60, 20, 2]
+    assert row["host_step_ms"] == row["device_step_ms"] == 60
+    if divided:
+        assert [row[f"host_{name}_ms"] for name in ("data_wait", "other")] == [20, 40]
+        assert [row[f"device_{name}_ms"] for name in ("data_wait", "other")] == [20, 2]
     assert row["start_ns"] == 1000 * MS, "its batches so far moved to where it went on"
     assert pooled == len(made) - 1, "all are used again but the last, with which the next begins"
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -157,9 +158,12 @@ def test_a_driver_that_hangs_is_told_in_the_record_which_ends(
     fake_nvml: Use, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     monkeypatch.setattr("scalewise.gpu.sampler._STOP_TIMEOUT_S", 0.2)
-    fake_nvml(Scenario().h200(1).value(0, f"wait.{where}", 3e6))
+    fake_nvml(Scenario().h200(1).value(0, f"wait.{where}", 1e6))
     (told,) = _sample(tmp_path, _gpus(1), 0.1).problems
     assert "a driver call hangs" in told
+    for thread in threading.enumerate():  # the driver of the next test is another one
+        if thread.name == "scalewise-sampler":
+            thread.join()
 
 
 def test_a_cpu_host_samples_processes_that_start_late(tmp_path: Path) -> None:

@@ -202,10 +202,10 @@ def _asked(pair: Pair) -> str:
         return ""
     wanted, runs = pair.judgement.wanted, pair.run_speedups
     reached = sum(run >= wanted for run in runs)
-    leans = "paying" if pair.speedup.value >= wanted else "not paying"
+    pays, most_reach_it = pair.speedup.value >= wanted, 2 * reached > len(runs)
+    leans = f"It leans to {'paying' if pays else 'not paying'}: " if pays == most_reach_it else ""
     of = f"{reached} of {len(runs)} {'pairs' if pair.speedup.paired else 'runs'}"
-    agree = (pair.speedup.value >= wanted) == (2 * reached > len(runs))
-    return f"{f'It leans to {leans}: ' if agree else ''}{of} reach the {factor(wanted)}x wanted."
+    return f"{leans}{of} reach the {factor(wanted)}x wanted."
 
 
 def _figures(pair: Pair) -> str:

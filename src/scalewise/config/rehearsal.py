@@ -40,6 +40,12 @@ class Link:
     gpu: str = ""
     """``rehearse=auto`` takes the link where a GPU's name has this in it; empty: never."""
 
+    @property
+    def through_host(self) -> bool:
+        """Whether ranks may meet in, and so share, their host's memory: no faster than PCIe."""
+        size, ms = self.points[-1]
+        return size * _bus_factor("all_reduce", self.ranks) / ms / 1e6 < _PCIE_GB_S
+
     def ms(self, collective: Collective, size_bytes: int, ranks: int) -> float:
         """Of a collective over ``ranks`` devices: that of an all-reduce with as much on each link.
 
@@ -61,9 +67,17 @@ class Link:
 @functools.cache  # asked in every collective
 def _load_of(collective: Collective, ranks: int, measured_ranks: int) -> float:
     """Bytes on a link for one, over that of an all-reduce between ``measured_ranks``."""
+    return _bus_factor(collective, ranks) / _bus_factor("all_reduce", measured_ranks)
+
+
+def _bus_factor(collective: Collective, ranks: int) -> float:
     from scalewise.records import bus_factor  # every cell reads this module, few rehearse
 
-    return bus_factor(collective, ranks) / bus_factor("all_reduce", measured_ranks)
+    return bus_factor(collective, ranks)
+
+
+_PCIE_GB_S = 64
+"""What 16 lanes of PCIe 5 carry. Four H200s without peer-to-peer had 23.6 GB/s each, two 27.5."""
 
 
 def spelled(override: str) -> str:
@@ -192,7 +206,6 @@ class DdpRehearsalConfig(RehearsalConfig, DdpConfig):
     """Of ``strategy=ddp``."""
 
     KIND: ClassVar[str] = "rehearsal"
-    ALLOWED: ClassVar[Mapping[str, tuple[object, ...]]] = {"execution": ("eager", "compile")}
 
 
 REHEARSALS: Mapping[str, str] = {"ddp": DdpRehearsalConfig.KIND, "fsdp": "fsdp_rehearsal"}

@@ -52,7 +52,7 @@ class RehearsedGroup(_Group):  # type: ignore[misc]
     def __init__(self, rank: int, size: int, link: Link, device: torch.device) -> None:
         super().__init__(rank, size)
         self._rank, self._size, self._link = rank, size, link
-        self._clock = _GpuClock(device, link.blocks) if device.type == "cuda" else _CpuClock()
+        self._clock = _GpuClock(device, link) if device.type == "cuda" else _CpuClock()
 
     def rank(self) -> int:
         return self._rank
@@ -71,9 +71,11 @@ class RehearsedGroup(_Group):  # type: ignore[misc]
 
     def _after(self, kind: Collective, result: Any, size_bytes: int, copy: _Copy = None) -> Any:
         ranks = self._size
-        # A ring of N reads and writes 3N-2 parts in memory for the 2N-2 that it sends: of two
-        # steps with each of the others, the first adds what came in to its own.
-        moved_bytes = size_bytes * bus_factor(kind, ranks) * (3 * ranks - 2) / (2 * ranks - 2)
+        moved_bytes = size_bytes * bus_factor(kind, ranks)
+        if not self._link.through_host:
+            # A ring of N reads and writes 3N-2 parts in memory for the 2N-2 that it sends: of two
+            # steps with each of the others, the first adds what came in to its own.
+            moved_bytes *= (3 * ranks - 2) / (2 * ranks - 2)
         return self._clock.work(result, self._link.ms(kind, size_bytes, ranks), moved_bytes, copy)
 
     def allreduce(self, tensors: Sequence[Tensor], opts: object = None) -> Any:
@@ -140,12 +142,12 @@ def _bytes(tensors: Sequence[Tensor]) -> int:
 class _GpuClock:
     """Work that ends when a kernel on a stream of its own has lasted so long."""
 
-    def __init__(self, device: torch.device, blocks: int) -> None:
+    def __init__(self, device: torch.device, link: Link) -> None:
         from scalewise.train import rehearsal_kernel  # Triton, which a CPU's torch has not
 
         self._device = device
         self._stream = torch.cuda.Stream(device, priority=-1)
-        self._last = rehearsal_kernel.Occupation(device, blocks).last
+        self._last = rehearsal_kernel.Occupation(device, link.blocks, link.through_host).last
         self._token = torch.zeros(1, device=device)
 
     def work(self, result: Any, ms: float, moved_bytes: float, copy: _Copy) -> Any:

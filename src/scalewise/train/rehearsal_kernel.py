@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import triton
 import triton.language as tl
@@ -12,15 +14,40 @@ _TILE, _WARPS = 16384, 16
 """What a thread block of NCCL's has under way: 8 times 16 bytes of each of 512 threads."""
 _FILL_NS = 4000
 """Waiting from which another tile fits in: over a slow link blocks move memory all the time."""
+_CLUSTER = 4
+"""Thread blocks of NCCL's through the host's memory. From Hopper on they start as one cluster."""
 
 
 class Occupation:
-    """Keeps ``blocks`` thread blocks of a GPU busy; its buffers take 128 MiB."""
+    """Keeps thread blocks of a GPU busy with buffers of 128 MiB, of its own or of its host.
 
-    def __init__(self, device: torch.device, blocks: int) -> None:
-        self._source, self._target = (torch.zeros(_ELEMENTS, device=device) for _ in range(2))
-        self._blocks = blocks
+    ``through_host``: _CLUSTER blocks read and write what goes over the link in the host's memory,
+    as NCCL does without peer-to-peer. Else ``blocks`` move the GPU's own.
+    """
+
+    def __init__(self, device: torch.device, blocks: int, through_host: bool) -> None:
+        where = torch.device("cpu") if through_host else device
+        self._source, self._target = (
+            torch.zeros(_ELEMENTS, device=where, pin_memory=through_host) for _ in range(2)
+        )
+        self.through_host = through_host
+        self._blocks = _CLUSTER if through_host else blocks
+        in_clusters = through_host and torch.cuda.get_device_capability(device) >= (9, 0)
+        self._ctas = _CLUSTER if in_clusters else 1
+        self._tiles_per_ms = math.inf
         self.last(0.001, 0)  # compiled before anything is timed
+        if through_host:
+            self._tiles_per_ms = self._most_tiles_per_ms()
+
+    def _most_tiles_per_ms(self) -> float:
+        """How many this GPU's own way to its host carries, which may be less than the link's."""
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        tiles = _ELEMENTS // (_TILE * self._blocks)
+        begin.record()
+        self.last(0.001, 4 * _ELEMENTS)
+        end.record()
+        end.synchronize()
+        return tiles / float(begin.elapsed_time(end))
 
     def last(self, ms: float, moved_bytes: float) -> None:
         """Occupy the current stream for ``ms``: longer where compute beside it slows its memory.
@@ -28,10 +55,12 @@ class Occupation:
         ``moved_bytes`` are read, and as many written, in even parts of that time. A part that was
         late is not caught up with, since no link is faster than in ``ms``.
         """
-        tiles = max(1, round(moved_bytes / (4 * _TILE * self._blocks)))
-        _occupy[(self._blocks,)](
-            self._source, self._target, _ELEMENTS, tiles, ms * 1e6 / tiles, _FILL_NS,
-            TILE=_TILE, num_warps=_WARPS,
+        tiles = round(min(moved_bytes / (4 * _TILE * self._blocks), self._tiles_per_ms * ms))
+        tiles = max(1, tiles)
+        _occupy[(self._blocks // self._ctas,)](
+            self._source, self._target, _ELEMENTS, tiles, ms * 1e6 / tiles,
+            FILL_NS=0 if self.through_host else _FILL_NS, CACHE=".cv" if self.through_host else "",
+            TILE=_TILE * self._ctas, num_warps=_WARPS, num_ctas=self._ctas,
         )  # fmt: skip
 
 
@@ -43,20 +72,24 @@ def _nanoseconds():  # type: ignore[no-untyped-def]
 
 
 @triton.jit(do_not_specialize=["tiles"])  # type: ignore[untyped-decorator]
-def _occupy(source, target, elements, tiles, pace_ns, fill_ns, TILE: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: N803
+def _occupy(  # type: ignore[no-untyped-def]
+    source, target, elements, tiles, pace_ns,
+    FILL_NS: tl.constexpr, CACHE: tl.constexpr, TILE: tl.constexpr,  # noqa: N803
+):  # fmt: skip
     begin = _nanoseconds()
     part = tl.program_id(0).to(tl.int64)
     passed_ns = 0.0
     due_ns = 0.0
     for _ in range(tiles):
         at = (part * TILE) % elements + tl.arange(0, TILE)
-        tl.store(target + at, tl.load(source + at))
+        tl.store(target + at, tl.load(source + at, cache_modifier=CACHE))
         part += tl.num_programs(0)
         passed_ns = (_nanoseconds() - begin).to(tl.float32)
         due_ns = tl.maximum(due_ns + pace_ns, passed_ns)
         while passed_ns < due_ns:
-            if due_ns - passed_ns > fill_ns:
-                at = (part * TILE) % elements + tl.arange(0, TILE)
-                tl.store(target + at, tl.load(source + at))
-                part += tl.num_programs(0)
+            if FILL_NS > 0:  # noqa: SIM102 (known when compiled: a cluster cannot have such a branch)
+                if due_ns - passed_ns > FILL_NS:
+                    at = (part * TILE) % elements + tl.arange(0, TILE)
+                    tl.store(target + at, tl.load(source + at))
+                    part += tl.num_programs(0)
             passed_ns = (_nanoseconds() - begin).to(tl.float32)

@@ -1,7 +1,7 @@
 """Rehearsals: what one rank of N, run for real, says of all of them. Never a verdict of runs.
 
-All ranks are taken to be as fast as the one that was there: its lateness beside others, the jitter
-of a network and the heat of a full host are missing. So what is said is *likely*, at 90 %, and its
+All ranks are taken to draw their steps from those of the one that was there. The jitter of a
+network and the heat of a full host are missing. So what is said is *likely*, at 90 %, and its
 interval is as wide as the runs' own and the errors of the score together (docs/rehearsal.md).
 
 The score is how far each was from the same on devices that were there. Its errors are of the step,
@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import geometric_mean, median
 from typing import TYPE_CHECKING, Final, Literal
 
 import scipy
@@ -33,10 +33,11 @@ from scalewise.analysis.configuration import Configuration, as_strong
 from scalewise.analysis.figures import factor, interval_words
 from scalewise.analysis.loss_budget import make_budget
 from scalewise.analysis.scaling import rate_ratio
-from scalewise.analysis.statistics import VERDICT_RUNS, Interval, RatioEstimate
+from scalewise.analysis.statistics import VERDICT_RUNS, Estimate, Interval, RatioEstimate
+from scalewise.analysis.step_figures import figures_of
 from scalewise.analysis.verdict import Verdict, wanted_speedup
 from scalewise.config import Link, in_one_line
-from scalewise.records import DataError, RehearsalRecord, build, bus_factor
+from scalewise.records import DataError, RehearsalRecord, build
 
 if TYPE_CHECKING:
     from scalewise.analysis.summary import Analysis
@@ -49,8 +50,8 @@ HOST_SHARE: Final = 0.02
 """Of a step that the GPU waits for its host, from which the host limits it: each of N ranks waits
 for the slowest host of all, and one alone does not show that."""
 STEP_ERRORS: Final[Mapping[Regime, float]] = {"GPU": 0.05, "host": 0.15}
-"""What a rehearsed step may be off by, beside the spread of its runs: that held 17 of 19 scored
-speedups, and 15 of 16 (docs/rehearsal.md)."""
+"""What a rehearsed step may be off by, beside the spread of its runs (docs/rehearsal.md). FSDP, of
+which three were scored, has the larger one."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,13 @@ class Rehearsal:
     """The same on as many devices that were there."""
     step_error: RatioEstimate | None = None
     """Rehearsed step over the measured one; None where that was not measured."""
+    lateness: float = 1.0
+    """A step of the slowest of all ranks, over one of the rank that was there."""
+
+    @property
+    def step_time_ms(self) -> Estimate | None:
+        own = self.config.estimate("step_time_ms")
+        return own and own.scaled(self.lateness)
 
     @property
     def parameters(self) -> int:
@@ -119,20 +127,28 @@ def _rehearsal(
             config, whole = divided, wholes[-1]
     measured = next(alike(whole, timed, record.ranks), None)
     single = next(alike(whole, timed, 1), None)
-    found = Rehearsal(config, record, "cannot tell", "", single, None, measured)
+    limit, kind = regime(config), config.rehearsed_kind
+    late = _lateness(config) if limit == "GPU" else 1.0
+    found = Rehearsal(config, record, "cannot tell", "", single, None, measured, None, late)
     if not config.values("global_samples_per_s"):
         why = config.runs[0].missing.get("throughput", "its steps were not timed")
         return replace(found, reason=why)
     if measured is not None:
-        found = replace(found, step_error=rate_ratio(measured, config).scaled(1 / record.ranks))
+        error = rate_ratio(measured, config).scaled(late / record.ranks)
+        found = replace(found, step_error=error)
     if single is None:
         return replace(found, reason=_why_no_single(config, wholes, timed))
     if invalid := (*single.invalid, *config.invalid):
         return replace(found, reason=invalid[0].text)
-    error = STEP_ERRORS.get(regime(config), STEP_ERRORS["host"])
-    speedup = _widened(rate_ratio(config, single, LIKELY).scaled(record.ranks), error)
+    off = STEP_ERRORS["GPU" if (limit, kind) == ("GPU", "ddp") else "host"]
+    speedup = _widened(rate_ratio(config, single, LIKELY).scaled(record.ranks / late), off)
     word, reason = _judge(config, speedup, record.ranks)
     return replace(found, word=word, reason=reason, speedup=speedup)
+
+
+def _lateness(config: Configuration) -> float:
+    """Where GPUs limit a step they meet in it, and it lasts as long as the slowest one's."""
+    return geometric_mean([figures_of(run.cell).lateness for run in config.runs])
 
 
 def _why_no_single(
@@ -203,13 +219,9 @@ _UNTOLD: Mapping[Regime, str] = {
 }
 
 
-UNSCORED: Final = "no {} step that the GPU limits was held beside a real one"
-
-
 def untold(config: Configuration) -> str | None:
     """Why nothing is told of it, however many its runs; None where they decide."""
-    kind = str(config.rehearsed_kind)
-    return _UNTOLD.get(regime(config), None if kind == "ddp" else UNSCORED.format(kind.upper()))
+    return _UNTOLD.get(regime(config))
 
 
 def _judge(config: Configuration, speedup: RatioEstimate, ranks: int) -> tuple[Likelihood, str]:
@@ -235,18 +247,12 @@ def _doubt_of_curve(config: Configuration, word: Likelihood, ranks: int) -> str 
         link = build(Link, config.setting("strategy.link"), "strategy.link")
     except DataError as error:
         return in_one_line(error)
-    of, (size, ms) = link.ranks, link.points[-1]
-    is_shared = size * bus_factor("all_reduce", of) / ms / 1e6 < _SHARED_GB_S
+    of = link.ranks
     unsafe = "likely pays" if ranks > of else "likely does not pay"
-    if link.name == "custom" or not is_shared or ranks == of or word != unsafe:
+    if link.name == "custom" or not link.through_host or ranks == of or word != unsafe:
         return None
     change = "slower" if ranks > of else "faster"
     return f"its link was measured between {of} devices, and may be {change} between {ranks}"
-
-
-_SHARED_GB_S = 64
-"""What 16 lanes of PCIe 5 carry: ranks of a link that is no faster may share their host's memory.
-Four H200s had 23.6 GB/s each without peer-to-peer, and two 27.5 (docs/rehearsal.md)."""
 
 
 HANDFUL: Final = 5

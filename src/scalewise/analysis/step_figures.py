@@ -94,6 +94,8 @@ class StepFigures:
     epochs_s: tuple[tuple[int, float], ...] = ()
     """Whole epochs, and the seconds of training in each."""
     throughput: Throughput | None = None
+    lateness: float = 1.0
+    """Of a rehearsal: a step of the slowest of its ranks, over one of the rank that was there."""
     anatomy: Anatomy | None = None
     balance: LoadBalance | None = None
     long: LongSteps | None = None
@@ -154,11 +156,23 @@ def measure_steps(
     return replace(
         when,
         throughput=throughput,
+        lateness=_lateness(result, common),
         anatomy=take(missing, "anatomy", measure_anatomy, divided),
         balance=take(missing, "balance", measure_balance, divided),
         long=long,
         path=path_of(common, divided),
     )
+
+
+def _lateness(result: CellResult, ranks: Sequence[StepSeries]) -> float:
+    """As if each rank drew its steps from those of the one that was there.
+
+    Of n steps the i-th shortest is the longest of N draws in ``(i^N - (i-1)^N) / n^N`` of all ways.
+    """
+    steps_ms = np.sort(ranks[0].column("step", timeline(ranks)))
+    others = result.rehearsed.ranks if result.rehearsed else 1
+    weights = np.diff(np.linspace(0, 1, len(steps_ms) + 1) ** others)
+    return float(weights @ steps_ms / steps_ms.mean())
 
 
 def figures_of(cell: CellRecords) -> StepFigures:

@@ -15,6 +15,7 @@ from scalewise.analysis import (
     VERDICT_RUNS,
     Analysis,
     Configuration,
+    Estimate,
     RatioEstimate,
     Rehearsal,
     devices_to_take,
@@ -54,6 +55,11 @@ class Option:
     def name(self) -> str:
         """``ddp x2``; the model is that of all options."""
         return self.config.label.removeprefix(f"{self.config.name('model')} ")
+
+    @property
+    def step_time_ms(self) -> Estimate | None:
+        played = self.rehearsal
+        return played.step_time_ms if played else self.config.estimate("step_time_ms")
 
     @property
     def brief(self) -> str:
@@ -100,7 +106,7 @@ def _of_workload(
     }
     columns = (
         words("option", "option", lambda one: one.name),
-        Column("step", "step", "ms", lambda one: one.config.estimate("step_time_ms"),
+        Column("step", "step", "ms", lambda one: one.step_time_ms,
                lambda found: number(found.value)),
         Column("times", "speedup", "", lambda one: one.speedup, times),
         words("verdict", "verdict", lambda one: one.verdict),
@@ -129,8 +135,9 @@ def _options(analysis: Analysis) -> Iterator[Option]:
 
 
 def _hours(samples: int | None, one: Option) -> float | None:
-    """At the rate of the timed steps; all ranks of a rehearsal are as fast as its one."""
-    rate = samples_per_s(one.config) * (one.devices if one.rehearsal else 1)
+    """At the rate of the timed steps, of a rehearsal at that of all its ranks."""
+    of_all = one.devices / one.rehearsal.lateness if one.rehearsal else 1
+    rate = samples_per_s(one.config) * of_all
     return (
         samples / rate / SECONDS_PER_HOUR if samples and rate and not one.config.invalid else None
     )

@@ -100,7 +100,7 @@ def results_json(analysis: Analysis) -> str:
                 "verdict": one.word,
                 "reason": one.reason,
                 "speedup_ratio": to_plain(one.speedup),
-                "step_time_ms": to_plain(one.config.estimate("step_time_ms")),
+                "step_time_ms": to_plain(one.step_time_ms),
                 "measured": one.measured and one.measured.config_id,
                 "step_error_ratio": to_plain(one.step_error),
             }

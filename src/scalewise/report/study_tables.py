@@ -17,7 +17,6 @@ from scalewise.analysis import (
     BoundedFigure,
     BreakEven,
     Case,
-    Configuration,
     Estimate,
     Owned,
     Rehearsal,
@@ -313,8 +312,8 @@ def score_sections(found: Sequence[Case]) -> list[Section]:
     """A row a rehearsal with its errors, a row a kind, and how many intervals held the truth."""
     each = (
         words("case", "rehearsal", _name),
-        _step("rehearsed", lambda one: one.rehearsal.config),
-        _step("measured", lambda one: one.measured),
+        _step("rehearsed", lambda one: one.rehearsal.step_time_ms),
+        _step("measured", lambda one: one.measured.estimate("step_time_ms")),
         *(_error(key, heading, attrgetter(key), "+") for key, heading in _ERRORS.items()),
     )
     together = (
@@ -349,10 +348,7 @@ def _name(one: Case) -> str:
     return f"{one.sweep}: {one.rehearsal.config.label.replace(', rehearsed', '')}"
 
 
-def _step(key: str, side: Callable[[Case], Configuration]) -> Column:
-    def read(one: Case) -> Estimate | None:
-        return side(one).estimate("step_time_ms")
-
+def _step(key: str, read: Callable[[Case], Estimate | None]) -> Column:
     return Column(key, key, "ms", read, lambda found: number(found.value))
 
 

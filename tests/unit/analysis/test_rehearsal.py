@@ -4,8 +4,11 @@ import json
 import math
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
+from statistics import geometric_mean
 
+import numpy as np
 import pytest
 import scipy
 
@@ -20,7 +23,7 @@ from scalewise.analysis import (
     scores,
     step_parts,
 )
-from scalewise.analysis.rehearsal import STEP_ERRORS, UNSCORED, Regime, regime
+from scalewise.analysis.rehearsal import STEP_ERRORS, Regime, regime
 from scalewise.report import build
 from scalewise.report.page import page_data
 from scalewise.report.study_tables import rehearsals_in_brief
@@ -125,6 +128,23 @@ def test_a_gpu_whose_host_waits_for_a_batch_is_limited_by_it(
     late = replace(rehearsal(), phases_ms={**FASTER, "data_wait": wait_ms})  # of 5.0 ms
     (one,) = played(tmp_path, *three(SINGLE), *three(late)).rehearsals
     assert regime(one.config) == limit
+
+
+@pytest.mark.parametrize(("wait_ms", "meet"), [(0.0, True), (0.5, False)])
+def test_gpus_that_meet_in_each_step_wait_for_the_slowest(
+    tmp_path: Path, wait_ms: float, meet: bool
+) -> None:
+    play = replace(rehearsal(2), phases_ms={**FASTER, "data_wait": wait_ms})
+    (one,) = played(tmp_path, *three(SINGLE), *three(play), ranks=2).rehearsals
+    late = []
+    for run in one.config.runs:
+        steps_ms = run.cell.steps[0].timed().column("step")
+        late.append(np.mean([*map(max, product(steps_ms, repeat=2))]) / steps_ms.mean())
+    assert min(late) > 1.001
+    assert one.lateness == pytest.approx(geometric_mean(late) if meet else 1.0)
+    own, single = (c.estimate("step_time_ms").value for c in (one.config, one.single))
+    assert one.step_time_ms.value == pytest.approx(own * one.lateness)
+    assert one.speedup.value == pytest.approx(single / one.step_time_ms.value)
 
 
 @pytest.mark.parametrize(
@@ -256,15 +276,15 @@ def divided(kind: str, **strategy: object) -> Spec:
     return replace(spec, strategy=name, config={**spec.config, "strategy": own})
 
 
-def test_fsdp_is_held_against_fsdp_of_its_own_kind_and_nothing_is_told_of_it(
+def test_fsdp_is_held_against_fsdp_of_its_own_kind_with_the_larger_error(
     tmp_path: Path,
 ) -> None:
     specs = SINGLE, REAL, divided("fsdp", sharding="grad_op"), divided("fsdp_rehearsal")
     (one,) = played(tmp_path / "a", *(each for spec in specs for each in three(spec))).rehearsals
     assert one.config.label == "large fsdp x4, rehearsed over pcie"
     assert (one.measured, one.step_error) == (None, None)
-    assert one.speedup is not None
-    assert (one.word, one.reason) == ("cannot tell", UNSCORED.format("FSDP"))
+    low, high = one.speedup.interval.low, one.speedup.interval.high
+    assert math.log(high / low) / 2 == pytest.approx(math.log1p(STEP_ERRORS["host"]), rel=0.02)
     specs = SINGLE, divided("fsdp"), divided("fsdp_rehearsal"), REAL, rehearsal()
     found = played(tmp_path / "b", *(each for spec in specs for each in three(spec)))
     each = cases([("b", found)])
@@ -278,7 +298,8 @@ def test_the_report_marks_it_and_keeps_it_out_of_the_figures(tmp_path: Path) -> 
     assert cases([("a", found)]) == [], "nothing was measured on two"
     files = build(analyse(load_sweep(tmp_path)), tmp_path / "out")
     page, details = files.markdown.read_text(), files.details.read_text()
-    assert "large ddp x2, rehearsed over pcie: 2.00x (90 % interval 1." in page
+    (one,) = found.rehearsals
+    assert f"large ddp x2, rehearsed over pcie: {one.speedup.value:.2f}x (90 % int" in page
     assert "Rehearsed, not measured" in details
     assert "Nothing ran on several devices: they were rehearsed." in page
     (plain,) = json.loads(files.json.read_text())["rehearsals"]
@@ -297,6 +318,7 @@ def test_its_errors_stand_beside_those_of_what_needs_no_rehearsal(tmp_path: Path
     one, real, play, small = (
         sum(ms.values()) for ms in (SINGLE_MS, DDP.phases_ms, FASTER, alone.phases_ms)
     )
+    play *= case.rehearsal.lateness
     serial = (real / one - 1 / 2) / (1 - 1 / 2)  # two devices take as long as four
     expected = {
         "step": play / real - 1,

@@ -114,7 +114,6 @@ def test_a_rehearsal_has_the_share_of_one_rank_and_is_repeated_as_what_it_stands
         (("devices=8", "rehearse=custom"), "H200", "rehearse.latency_us: found null"),
         (("devices=8", "rehearse=doctor"), "H200", "rehearse.record: found null"),
         (("devices=8", "rehearse=doctor", "rehearse.record=none.json"), "H200", "no such record"),
-        (("devices=8", "rehearse=auto", "execution=cudagraph"), "H200", "allowed: eager, compile"),
     ],
 )
 def test_what_cannot_be_rehearsed_is_refused_in_one_line(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from scalewise.analysis.comparability import MIN_RUNS, Difference, differences, shared_part
 from scalewise.analysis.configuration import Configuration, identity_beside
 from scalewise.analysis.figures import estimate
-from scalewise.analysis.losses import LossCurve, equal_samples
+from scalewise.analysis.losses import MetricCurve, equal_samples
 from scalewise.analysis.remarks import Remark
 from scalewise.analysis.run import Run
 from scalewise.analysis.statistics import (
@@ -284,10 +284,10 @@ def loss_at_equal_samples(multi: Configuration, single: Configuration) -> LossAt
     """
     if multi.is_ceiling:
         return None
-    reached = _compare_losses(multi, single, lambda run: run.loss, LossCurve.at)
+    reached = _compare_losses(multi, single, lambda run: run.loss, MetricCurve.at)
     if reached is not None:
         return reached
-    lately = _compare_losses(multi, single, lambda run: run.loss_history, LossCurve.lately)
+    lately = _compare_losses(multi, single, lambda run: run.loss_history, MetricCurve.lately)
     if lately is None:
         return None
     return replace(lately, name=f"{lately.name} (mean of the last fifth)", in_training=True)
@@ -296,8 +296,8 @@ def loss_at_equal_samples(multi: Configuration, single: Configuration) -> LossAt
 def _compare_losses(
     multi: Configuration,
     single: Configuration,
-    curve_of: Callable[[Run], LossCurve | None],
-    read: Callable[[LossCurve, int], float | None],
+    curve_of: Callable[[Run], MetricCurve | None],
+    read: Callable[[MetricCurve, int], float | None],
 ) -> LossAtEqualSamples | None:
     """None where a side has no such loss, or none at that number of samples."""
     curves = [[c for run in side.runs if (c := curve_of(run))] for side in (single, multi)]

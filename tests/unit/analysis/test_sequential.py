@@ -16,7 +16,7 @@ import interval_coverage as benchmark
 
 from fakes.recorded import DDP, DDP_MS, STEADY, Spec, crowd, edit_ranks, repeats, swept, write_sweep
 from scalewise.analysis import Repeats, analyse, load_sweep
-from scalewise.analysis.decisions import stop_or_go_on
+from scalewise.analysis.decisions import reason_to_stop
 from scalewise.analysis.statistics import (
     CAP,
     PRECISION,
@@ -152,7 +152,7 @@ def test_the_simulated_looks_are_the_shipped_ones(
             judgement = judge(speedup, devices, cap=cap)
             assert WORDS[looked.found[i, row, 0]] == judgement.verdict
             asked = Adaptive(PRECISION, cap)
-            because, _ = stop_or_go_on(judgement.verdict, speedup.interval, runs, asked)
+            because = reason_to_stop(judgement.verdict, speedup.interval, runs, asked)
             assert (because is not None) == (looked.stop[row, 0] == i)
             if because is not None:
                 break

@@ -81,8 +81,8 @@ class LossAtEqualSamples:
 
         Dropout alone moves a mean over few training batches by more, alike in runs of equal seeds.
         """
-        interval = self.ratio.interval if self.ratio and not self.in_training else None
-        return interval is not None and interval.low > 1 + MIN_LOSS_INCREASE
+        known = None if self.in_training else self.ratio
+        return known is not None and known.is_above(1 + MIN_LOSS_INCREASE)
 
 
 @dataclass(frozen=True)
@@ -165,12 +165,12 @@ class Pair:
 
 @dataclass(frozen=True)
 class Refused:
-    """A multi-device configuration without a comparable baseline."""
+    """A configuration with nothing comparable on the other side: of several devices a baseline."""
 
-    multi: Configuration
+    config: Configuration
     reason: str
     differing: tuple[Difference, ...] = ()
-    """Differences from the nearest single-device configuration."""
+    """From the nearest one there."""
 
 
 def pair_all(configs: Sequence[Configuration]) -> tuple[tuple[Pair, ...], tuple[Refused, ...]]:

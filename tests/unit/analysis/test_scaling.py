@@ -336,7 +336,7 @@ def test_a_pair_that_cannot_be_computed_is_refused_and_the_others_compared(tmp_p
     pairs, refused = pair_all([single, of_no_speed(two), four])
     assert [pair.devices for pair in pairs] == [4]
     (no_pair,) = refused
-    assert no_pair.multi.devices == 2
+    assert no_pair.config.devices == 2
     assert no_pair.reason == (
         "its speedup cannot be computed: a ratio interval needs positive values on both sides"
     )

@@ -193,7 +193,7 @@ def test_each_width_is_beside_the_next_smaller_one(tmp_path: Path) -> None:
     expected = [before / after for before, after in pairwise(steps)]
     gains = [w.gain.value for w in (two, four, eight) if w.gain]
     assert gains == pytest.approx(expected, rel=1e-3)
-    assert [w.beats_smaller for w in (two, four, eight)] == [True, True, False]
+    assert [w.gain.is_above(1) for w in (two, four, eight)] == [True, True, False]
 
 
 def test_its_interval_is_that_of_pairs_of_the_two_widths(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_its_interval_is_that_of_pairs_of_the_two_widths(tmp_path: Path) -> None
     assert expected.paired
     assert (eight.gain, four.gain) == (expected, four.pair.speedup)
     tie = replace(expected, interval=Interval(0.9, 1.2))
-    assert eight.beats_smaller and not replace(eight, gain=tie).beats_smaller
+    assert eight.gain.is_above(1) and not tie.is_above(1)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from scalewise.analysis.comparability import FACTORS, Difference, differences, f
 from scalewise.analysis.configuration import Configuration, configurations
 from scalewise.analysis.figures import listed
 from scalewise.analysis.model import CellRecords, Sweep
+from scalewise.analysis.scaling import Refused
 from scalewise.analysis.statistics import (
     VERDICT_RUNS,
     Estimate,
@@ -61,15 +62,6 @@ class Match:
     learned: tuple[Learned, ...] = ()
 
 
-@dataclass(frozen=True)
-class Unmatched:
-    """A configuration of B with no counterpart in A."""
-
-    label: str
-    reason: str
-    differing: tuple[Difference, ...] = ()
-
-
 _MOST_NAMED = 6
 
 
@@ -102,7 +94,8 @@ class Comparison:
     factor: str
     """What may differ; several have commas between them, and nothing is the empty word."""
     matches: tuple[Match, ...]
-    unmatched: tuple[Unmatched, ...]
+    unmatched: tuple[Refused, ...]
+    """Configurations of B with no counterpart in A."""
     left_out: tuple[LeftOut, ...] = ()
     """Cells of both sweeps that ended and whose figures are not in ``matches``."""
     replaced: tuple[tuple[str, str], ...] = ()
@@ -127,10 +120,10 @@ def compare(
         factor = find_factors(before, [c for c in after if c.values("global_samples_per_s")])
     factor_fields(factor)
     paired: list[tuple[Configuration, Configuration]] = []
-    unmatched: list[Unmatched] = []
+    unmatched: list[Refused] = []
     for config in after:
         found = _find_counterpart(config, before, factor, sides)
-        if isinstance(found, Unmatched):
+        if isinstance(found, Refused):
             unmatched.append(found)
         else:
             paired.append((found, config))
@@ -196,16 +189,16 @@ def _fault(cell: CellRecords) -> str:
 
 def _find_counterpart(
     config: Configuration, before: Sequence[Configuration], factor: str, sides: tuple[str, str]
-) -> Configuration | Unmatched:
+) -> Configuration | Refused:
     a, b = sides
     if not config.values("global_samples_per_s"):
         if config.uncounted:
-            return Unmatched(config.label, f"no samples/s in {b}: {config.uncounted}")
+            return Refused(config, f"no samples/s in {b}: {config.uncounted}")
         last = config.cells[-1]
         why = last.ending.message or _fault(last) or "its throughput was not measured"
-        return Unmatched(config.label, f"no run in {b}: {why}")
+        return Refused(config, f"no run in {b}: {why}")
     if not before:
-        return Unmatched(config.label, f"no configuration of {a} has a run")
+        return Refused(config, f"no configuration of {a} has a run")
     # Of several that a factor makes equal, the one that has least of that factor's differences.
     nearest = min(
         before,
@@ -216,10 +209,10 @@ def _find_counterpart(
     found.sort(key=lambda d: any(within(d.field, f) for f in FACTORS.values()))
     if differing := tuple(found):
         words = "; ".join(map(str, differing[:4]))
-        return Unmatched(config.label, f"the nearest in {a} differs in {words}", differing)
+        return Refused(config, f"the nearest in {a} differs in {words}", differing)
     for side, one in ((a, nearest), (b, config)):
         if invalid := one.invalid:
-            return Unmatched(config.label, f"in {side}, {invalid[0].text}")
+            return Refused(config, f"in {side}, {invalid[0].text}")
     return nearest
 
 

@@ -182,6 +182,13 @@ class Configuration:
         return self.result.global_batch_size if self.result else None
 
     @property
+    def step_ms(self) -> float:
+        """Mean step of its runs, of which one was timed: the same in every table and sentence."""
+        found = self.estimate("step_time_ms")
+        assert found is not None, "no run of it was timed"
+        return found.value
+
+    @property
     def uncounted(self) -> str | None:
         """Why one of its runs has step times and no samples/s; None where all have both."""
         blank = (run for run in self.runs if run.throughput and run.samples_per_s is None)

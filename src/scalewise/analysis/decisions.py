@@ -27,15 +27,10 @@ from scalewise.records import CandidateEvidence, StrategyDecision, ThresholdRule
 Because = Literal["verdict", "precision", "cap", "failures"]
 
 
-Decision = tuple[Because | None, int | None]
-"""Why no more runs are needed, None while they are; and the runs to have on each side after the
-next round, None once it is decided."""
-
-
-def stop_or_go_on(
+def reason_to_stop(
     verdict: Verdict, interval: Interval | None, runs: int, asked: Adaptive
-) -> Decision:
-    """Whether more repeats are needed beside the ``verdict`` on this ``interval``.
+) -> Because | None:
+    """Why no more repeats are needed beside this ``verdict`` and ``interval``; None while they are.
 
     Every round is looked at, from the third on; the interval allows for that
     (:func:`~scalewise.analysis.statistics.look_confidence`). The verdict is the one that is
@@ -43,12 +38,12 @@ def stop_or_go_on(
     those of the shorter side.
     """
     if runs < VERDICT_RUNS:
-        return None, VERDICT_RUNS
+        return None
     if verdict != "undecided":
-        return "verdict", None
+        return "verdict"
     if interval is not None and interval.high / interval.low - 1 <= asked.precision:
-        return "precision", None
-    return ("cap", None) if runs >= asked.cap else (None, runs + 1)
+        return "precision"
+    return "cap" if runs >= asked.cap else None
 
 
 MOST_FAILURES = 2
@@ -63,13 +58,16 @@ class Repeats:
     """A multi-device configuration and its single-device baseline, or one without a partner."""
     runs: int
     """Pairs of one round each; alone, or without a common round, runs of the shorter side."""
-    wanted: int | None
-    """The same number after the next round; None once it is decided."""
     because: Because | None
     """Why no more are needed; None while they are."""
     reason: str
     figure: str = ""
     """``1.15x (1.02-1.29)``; empty for one without a partner."""
+
+    @property
+    def wanted(self) -> int | None:
+        """The same number after the next round; None once it is decided."""
+        return None if self.because else max(VERDICT_RUNS, self.runs + 1)
 
     @property
     def brief(self) -> str:
@@ -126,9 +124,9 @@ def _pair(pair: Pair, asked: Adaptive) -> Repeats:
     verdict = pair.judgement.verdict if pair.verdict == "ceiling" else pair.verdict
     remarks = (one.brief for one in pair.remarks)
     reason = "; ".join([pair.judgement.reason, *dict.fromkeys(remarks)])
-    found = stop_or_go_on(verdict, pair.speedup.interval, runs, asked)
+    because = reason_to_stop(verdict, pair.speedup.interval, runs, asked)
     members = (pair.multi, pair.single)
-    return _repeats(members, runs, found, reason, asked.cap, times(pair.speedup))
+    return _repeats(members, runs, because, reason, asked.cap, times(pair.speedup))
 
 
 def _rehearsed(
@@ -138,8 +136,8 @@ def _rehearsed(
     runs = min(speedup.n)
     told = one.word != "cannot tell" or untold(one.config) is not None
     ends = rate_ratio(one.config, single).interval
-    found = stop_or_go_on("pays" if told else "undecided", ends, runs, asked)
-    return _repeats((one.config, single), runs, found, one.reason, asked.cap, times(speedup))
+    because = reason_to_stop("pays" if told else "undecided", ends, runs, asked)
+    return _repeats((one.config, single), runs, because, one.reason, asked.cap, times(speedup))
 
 
 def _alone(config: Configuration, asked: Adaptive, partners: Sequence[Configuration]) -> Repeats:
@@ -149,34 +147,29 @@ def _alone(config: Configuration, asked: Adaptive, partners: Sequence[Configurat
         key, unit = "step_time_ms", "ms a step"
     values = config.values(key)
     lost = [_failure((partner,)) for partner in partners]
-    found: Decision = (None, VERDICT_RUNS)
+    because: Because | None = None
     reason = "0 runs a side"
     if partners and all(lost):
-        found, reason = ("failures", None), f"it has nothing to be compared with: {lost[0]}"
+        because, reason = "failures", f"it has nothing to be compared with: {lost[0]}"
     elif values:
         figure = estimate_positive(values, look_confidence())
         if figure.interval is not None:
             figure = replace(figure, interval=replace(figure.interval, confidence=0.95))
-        found = stop_or_go_on("undecided", figure.interval, len(values), asked)
+        because = reason_to_stop("undecided", figure.interval, len(values), asked)
         reason = f"{estimate(figure)} {unit}"
-    return _repeats((config,), len(values), found, reason, asked.cap)
+    return _repeats((config,), len(values), because, reason, asked.cap)
 
 
 def _repeats(
-    members: tuple[Configuration, ...],
-    runs: int,
-    found: Decision,
-    reason: str,
-    cap: int,
+    members: tuple[Configuration, ...], runs: int, because: Because | None, reason: str, cap: int,
     figure: str = "",
-) -> Repeats:
+) -> Repeats:  # fmt: skip
     """What the rule answered, unless runs fail or are set aside again and again."""
-    failed, spent = _failure(members), _all_spent(members, cap)
-    if failed is not None:
-        found, reason = ("failures", None), failed
-    elif found[0] is None and spent is not None:
-        found, reason = ("cap", None), f"{spent}; {reason}"
-    return Repeats(members, runs, found[1], found[0], reason, figure)
+    if failed := _failure(members):
+        because, reason = "failures", failed
+    elif because is None and (spent := _all_spent(members, cap)):
+        because, reason = "cap", f"{spent}; {reason}"
+    return Repeats(members, runs, because, reason, figure)
 
 
 def _all_spent(members: Sequence[Configuration], cap: int) -> str | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -38,60 +39,32 @@ _VALIDATION = re.compile(r"val(id(ation)?)?[^A-Za-z0-9]loss")
 
 
 @dataclass(frozen=True)
-class LossCurve:
-    """A loss over samples fed by all ranks together."""
+class MetricCurve:
+    """A metric over samples fed by all ranks together."""
 
     metric: str
     """Its name in the records."""
     name: str
     """What it is called: the metric, and whose where that is not one model's over all ranks."""
-    samples: tuple[int, ...]
-    values: tuple[float, ...]
+    rows: Sequence[MetricRow]
+    """In the order of their steps; each has the metric."""
+
+    @cached_property
+    def finite(self) -> list[tuple[MetricRow, float]]:
+        """Its finite values, each with its row."""
+        return [(row, v) for row in self.rows if (v := row.values[self.metric]) is not None]
+
+    @cached_property
+    def samples(self) -> tuple[int, ...]:
+        return tuple(row.samples for row, _ in self.finite)
+
+    @cached_property
+    def values(self) -> tuple[float, ...]:
+        return tuple(value for _, value in self.finite)
 
     @property
     def final(self) -> float:
         return self.values[-1]
-
-    def at(self, samples: int) -> float | None:
-        """The loss logged at ``samples``, linear between logged ones; None beyond their ends."""
-        if not self.samples[0] <= samples <= self.samples[-1]:
-            return None
-        return float(np.interp(samples, self.samples, self.values))
-
-    def lately(self, samples: int) -> float | None:
-        """The mean logged in the last fifth before ``samples``; None beyond their ends."""
-        at = self.at(samples)
-        fed, values = np.array(self.samples), np.array(self.values)
-        late = values[(fed > 0.8 * samples) & (fed <= samples)]
-        return at if at is None or not len(late) else float(late.mean())
-
-
-def equal_samples(curves: Sequence[LossCurve]) -> int:
-    """At which number of samples losses of unlike lengths and steps are compared.
-
-    The largest at which every curve has a logged loss: between logged ones a falling loss lies
-    below the line. Where there is none in the second half, the last of the shortest curve.
-    """
-    last = min(curve.samples[-1] for curve in curves)
-    logged = set.intersection(*(set(curve.samples) for curve in curves))
-    common = max((samples for samples in logged if samples <= last), default=0)
-    return common if 2 * common >= last else last
-
-
-@dataclass(frozen=True)
-class MetricSeries:
-    """What was recorded of one metric, over all ranks."""
-
-    metric: str
-    name: str
-    """As :class:`LossCurve` has it."""
-    rows: Sequence[MetricRow]
-    """In the order of their steps; each has the metric."""
-
-    @property
-    def finite(self) -> list[tuple[MetricRow, float]]:
-        """Its finite values, each with its row."""
-        return [(row, v) for row in self.rows if (v := row.values[self.metric]) is not None]
 
     @property
     def diverged(self) -> str | None:
@@ -105,39 +78,59 @@ class MetricSeries:
             since = row
         return f"{self.metric} was never a finite number: training diverged"
 
-    def curve(self) -> LossCurve:
-        """Raises :class:`NotMeasuredError` where it ended not finite: what a diverged run had
-        reached before is not what it reached."""
-        if why := self.diverged:
-            raise NotMeasuredError(why)
-        samples, values = zip(*((row.samples, v) for row, v in self.finite), strict=True)
-        return LossCurve(self.metric, self.name, samples, values)
+    def at(self, samples: int) -> float | None:
+        """The value logged at ``samples``, linear between logged ones; None beyond their ends."""
+        if not self.samples[0] <= samples <= self.samples[-1]:
+            return None
+        return float(np.interp(samples, self.samples, self.values))
+
+    def lately(self, samples: int) -> float | None:
+        """The mean logged in the last fifth before ``samples``; None beyond their ends."""
+        at = self.at(samples)
+        fed, values = np.array(self.samples), np.array(self.values)
+        late = values[(fed > 0.8 * samples) & (fed <= samples)]
+        return at if at is None or not len(late) else float(late.mean())
 
 
-Losses = Mapping[str, MetricSeries]
+def equal_samples(curves: Sequence[MetricCurve]) -> int:
+    """At which number of samples losses of unlike lengths and steps are compared.
+
+    The largest at which every curve has a logged loss: between logged ones a falling loss lies
+    below the line. Where there is none in the second half, the last of the shortest curve.
+    """
+    last = min(curve.samples[-1] for curve in curves)
+    logged = set.intersection(*(set(curve.samples) for curve in curves))
+    common = max((samples for samples in logged if samples <= last), default=0)
+    return common if 2 * common >= last else last
+
+
+Losses = Mapping[str, MetricCurve]
 """The losses of a run by their names in the records."""
 
 
-def loss_curve(losses: Losses) -> LossCurve:
+def loss_curve(losses: Losses) -> MetricCurve:
     """The first there is of val_loss, train_loss, any other loss.
 
-    Raises :class:`NotMeasuredError` where no loss was recorded or the last one was not finite.
+    Raises :class:`NotMeasuredError` where no loss was recorded or the last one was not finite: what
+    a diverged run had reached before is not what it reached.
     """
     comparable = _comparable(losses)
     if not comparable and BACKWARD_LOSS in losses:
         raise NotMeasuredError("a script may scale what it calls backward on: it is no loss")
     if not comparable:
         raise NotMeasuredError("no loss was recorded")
-    return comparable[0].curve()
+    if why := comparable[0].diverged:
+        raise NotMeasuredError(why)
+    return comparable[0]
 
 
-def longest_loss_curve(losses: Losses) -> LossCurve:
+def longest_loss_curve(losses: Losses) -> MetricCurve:
     """The loss with the most points, for a picture: validation may have been scored only once.
 
     Raises :class:`NotMeasuredError` like :func:`loss_curve`.
     """
     own = (one for name, one in losses.items() if name != BACKWARD_LOSS)
-    found = [one.curve() for one in own if not one.diverged]
+    found = [one for one in own if not one.diverged]
     return max(found, key=lambda curve: len(curve.samples)) if found else loss_curve(losses)
 
 
@@ -154,7 +147,7 @@ def divergence(losses: Losses) -> str | None:
     return next(filter(None, each), None)
 
 
-def _comparable(losses: Losses) -> list[MetricSeries]:
+def _comparable(losses: Losses) -> list[MetricCurve]:
     """The loss of validation first (``val/loss`` too), then that of training, then all others."""
     own = (one for name, one in losses.items() if name != BACKWARD_LOSS)
     return sorted(own, key=lambda one: _place(one.metric))
@@ -173,7 +166,7 @@ def run_losses(cell: CellRecords, result: CellResult) -> Losses:
     return {name: over_ranks(name, cell, result) for name in names}
 
 
-def over_ranks(name: str, cell: CellRecords, result: CellResult) -> MetricSeries:
+def over_ranks(name: str, cell: CellRecords, result: CellResult) -> MetricCurve:
     """One metric over all ranks; without rows where no rank has it."""
     ranks = sorted(result.ranks, key=lambda one: one.rank)
     part_of = dict(zip((one.rank for one in ranks), data_shards_of(ranks), strict=True))
@@ -183,24 +176,24 @@ def over_ranks(name: str, cell: CellRecords, result: CellResult) -> MetricSeries
         if (own := [row for row in rows if name in row.values])
     }
     if not having:
-        return MetricSeries(name, name, ())
+        return MetricCurve(name, name, ())
     speakers: dict[int, int] = {}
     for rank in having:
         speakers.setdefault(part_of.get(rank, rank), rank)
     matched = _matched([having[rank] for rank in speakers.values()])
     if set(part_of.values()) - set(speakers) or not matched:
         first = min(having)
-        return MetricSeries(name, f"{name} of rank {first}", having[first])
+        return MetricCurve(name, f"{name} of rank {first}", having[first])
     fed = {one.rank: float(one.samples_fed) for one in ranks}
     fallback = tuple(fed.get(rank, 0.0) for rank in speakers.values())
     rows = [_mean(name, alike, fallback) for alike in matched]
     if result.models > 1:
-        return MetricSeries(name, _of_models(name, cell, result.models), rows)
+        return MetricCurve(name, _of_models(name, cell, result.models), rows)
     # Between two exchanges, ranks of local SGD have parameters of their own.
     kind = setting(cell.config, "strategy.kind") or named(cell.config or {}, "strategy")
     if kind == "local_sgd" and any(len({r.values[name] for r in one}) > 1 for one in matched):
-        return MetricSeries(name, f"mean {name} of {len(speakers)} replicas", rows)
-    return MetricSeries(name, name, rows)
+        return MetricCurve(name, f"mean {name} of {len(speakers)} replicas", rows)
+    return MetricCurve(name, name, rows)
 
 
 def _matched(ranks: Sequence[Sequence[MetricRow]]) -> list[list[MetricRow]]:

@@ -54,14 +54,9 @@ def rank(
     first, *others = sorted(rows, key=of, reverse=True)
     level = bonferroni(len(others))
     ratios = [ratio_of(first, other, level) for other in others]
-    near = [i for i, ratio in enumerate(ratios) if not _is_won(ratio)]
+    near = [i for i, r in enumerate(ratios) if min(r.n) < VERDICT_RUNS or not r.is_above(1)]
     lead = ratios[near[0] if near else 0] if ratios else None
     return Ranking((first, *others), tuple(others[i] for i in near), lead)
-
-
-def _is_won(ratio: RatioEstimate) -> bool:
-    interval = ratio.interval
-    return min(ratio.n) >= VERDICT_RUNS and interval is not None and interval.low > 1
 
 
 @dataclass(frozen=True)
@@ -76,12 +71,6 @@ class LadderRow:
     """The next smaller number; None of the single device, and where that is not comparable."""
     gain: RatioEstimate | None = None
     """Samples/s over those of the smaller number."""
-
-    @property
-    def beats_smaller(self) -> bool:
-        """Whether the whole interval of the gain lies above 1."""
-        interval = self.gain.interval if self.gain else None
-        return interval is not None and interval.low > 1
 
 
 Ladder = tuple[LadderRow, ...]
@@ -138,7 +127,7 @@ def devices_to_take(ladder: Ladder) -> LadderRow:
         for rung in fastest_of_each(ladder)
         if rung.pair is not None
         and rung.pair.verdict == "pays"
-        and (rung.gain is None or rung.beats_smaller)
+        and (rung.gain is None or rung.gain.is_above(1))
     ]
     return worth[-1] if worth else ladder[0]
 

@@ -21,8 +21,8 @@ from scalewise.analysis.devices import Usage, measure_usage
 from scalewise.analysis.figures import Figure, as_plain, mean_alone
 from scalewise.analysis.labels import named
 from scalewise.analysis.losses import (
-    LossCurve,
     Losses,
+    MetricCurve,
     logged_figures,
     longest_loss_curve,
     loss_curve,
@@ -53,9 +53,9 @@ class Run:
     anatomy: Anatomy | None
     balance: LoadBalance | None
     usage: Usage | None
-    loss: LossCurve | None
+    loss: MetricCurve | None
     """The loss to compare by: on the validation set where that was scored."""
-    loss_history: LossCurve | None
+    loss_history: MetricCurve | None
     """The loss with the most points, to look at."""
     shards: ShardAudit | None
     invalid: tuple[Remark, ...] = ()
@@ -276,7 +276,7 @@ def measure_run(cell: CellRecords) -> Run:
     )
 
 
-def _final_loss(cell: CellRecords, losses: Losses) -> LossCurve:
+def _final_loss(cell: CellRecords, losses: Losses) -> MetricCurve:
     """Not of damaged metrics: the last one they hold is not what the run reached."""
     if cell.metric_faults:
         raise NotMeasuredError(cell.metric_faults[0])

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from scalewise.analysis.comparability import MIN_RUNS, Difference, differences, shared_part
 from scalewise.analysis.configuration import Configuration, identity_beside
 from scalewise.analysis.figures import estimate
-from scalewise.analysis.losses import LossCurve, equal_samples
+from scalewise.analysis.losses import MetricCurve, equal_samples
 from scalewise.analysis.remarks import Remark
 from scalewise.analysis.run import Run
 from scalewise.analysis.statistics import (
@@ -81,8 +81,8 @@ class LossAtEqualSamples:
 
         Dropout alone moves a mean over few training batches by more, alike in runs of equal seeds.
         """
-        interval = self.ratio.interval if self.ratio and not self.in_training else None
-        return interval is not None and interval.low > 1 + MIN_LOSS_INCREASE
+        known = None if self.in_training else self.ratio
+        return known is not None and known.is_above(1 + MIN_LOSS_INCREASE)
 
 
 @dataclass(frozen=True)
@@ -165,12 +165,12 @@ class Pair:
 
 @dataclass(frozen=True)
 class Refused:
-    """A multi-device configuration without a comparable baseline."""
+    """A configuration with nothing comparable on the other side: of several devices a baseline."""
 
-    multi: Configuration
+    config: Configuration
     reason: str
     differing: tuple[Difference, ...] = ()
-    """Differences from the nearest single-device configuration."""
+    """From the nearest one there."""
 
 
 def pair_all(configs: Sequence[Configuration]) -> tuple[tuple[Pair, ...], tuple[Refused, ...]]:
@@ -284,10 +284,10 @@ def loss_at_equal_samples(multi: Configuration, single: Configuration) -> LossAt
     """
     if multi.is_ceiling:
         return None
-    reached = _compare_losses(multi, single, lambda run: run.loss, LossCurve.at)
+    reached = _compare_losses(multi, single, lambda run: run.loss, MetricCurve.at)
     if reached is not None:
         return reached
-    lately = _compare_losses(multi, single, lambda run: run.loss_history, LossCurve.lately)
+    lately = _compare_losses(multi, single, lambda run: run.loss_history, MetricCurve.lately)
     if lately is None:
         return None
     return replace(lately, name=f"{lately.name} (mean of the last fifth)", in_training=True)
@@ -296,8 +296,8 @@ def loss_at_equal_samples(multi: Configuration, single: Configuration) -> LossAt
 def _compare_losses(
     multi: Configuration,
     single: Configuration,
-    curve_of: Callable[[Run], LossCurve | None],
-    read: Callable[[LossCurve, int], float | None],
+    curve_of: Callable[[Run], MetricCurve | None],
+    read: Callable[[MetricCurve, int], float | None],
 ) -> LossAtEqualSamples | None:
     """None where a side has no such loss, or none at that number of samples."""
     curves = [[c for run in side.runs if (c := curve_of(run))] for side in (single, multi)]

@@ -80,6 +80,10 @@ class RatioEstimate:
     """Standard error of its logarithm; None if a side has one run."""
     df: float | None = None
 
+    def is_above(self, level: float) -> bool:
+        """Whether its whole interval lies above ``level``; not without an interval."""
+        return self.interval is not None and self.interval.low > level
+
     def scaled(self, factor: float) -> RatioEstimate:
         """The ratio times a known number, without the p-value of what it was."""
         interval = self.interval and self.interval.scaled(factor)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Final, overload
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -243,14 +243,8 @@ class CellSteps(Sequence[StepSeries]):
     def __len__(self) -> int:
         return len(self.figures.ranks)
 
-    @overload
-    def __getitem__(self, key: int) -> StepSeries: ...
-    @overload
-    def __getitem__(self, key: slice) -> Sequence[StepSeries]: ...
-    def __getitem__(self, key: int | slice) -> StepSeries | Sequence[StepSeries]:
-        """Raises :class:`RecordError` where the file was damaged since."""
-        if isinstance(key, slice):
-            return [self[at] for at in range(len(self))[key]]
+    def __getitem__(self, key: Any) -> Any:
+        """The series at ``key``. Raises :class:`RecordError` where the file was damaged since."""
         rank, warm_up = self.figures.ranks[key].rank, self.figures.warm_up
         series = read_steps(self._folder.steps_path(rank), rank)
         if warm_up is None or warm_up.timed_from == warm_up.least:

@@ -176,7 +176,7 @@ class Analysis:
         return next((p for p in self.pairs if p.multi.config_id == config.config_id), None)
 
     def refusal(self, config: Configuration) -> Refused | None:
-        return next((r for r in self.refused if r.multi.config_id == config.config_id), None)
+        return next((r for r in self.refused if r.config.config_id == config.config_id), None)
 
     def verdict_word(self, config: Configuration) -> str | None:
         """The word in every table and file; None where there is nothing to judge."""

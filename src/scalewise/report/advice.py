@@ -50,6 +50,8 @@ class Option:
     verdict: str | None
     speedup: RatioEstimate | None
     rehearsal: Rehearsal | None = None
+    single: Option | None = None
+    """The single device beside which it is judged, where that is another than its own baseline."""
 
     @property
     def name(self) -> str:
@@ -64,7 +66,8 @@ class Option:
     @property
     def brief(self) -> str:
         """``ddp x4, rehearsed over doctor: 3.91x (3.73-4.11), likely pays.``"""
-        figure = f"{times(self.speedup)}, " if self.speedup else ""
+        over = f" over the faster {self.single.name}" if self.single else ""
+        figure = f"{times(self.speedup)}{over}, " if self.speedup else ""
         return f"{self.name}: {figure}{self.verdict}."
 
     @property
@@ -169,15 +172,18 @@ def _lead(analysis: Analysis, every: Options, samples: int | None) -> Iterator[L
         yield Line(judged[0].told, model, "take one device")
     else:
         open_ = (one.told for one in judged if one.verdict != "does not pay")
-        apart = (r for r in analysis.refused if r.multi.config_id in every)
+        apart = (r for r in analysis.refused if r.config.config_id in every)
         none = "Nothing ran on several devices." if beyond else why_none(analysis)
-        said = (*open_, *(f"{r.multi.label}: {r.reason}." for r in apart), none)
+        said = (*open_, *(f"{r.config.label}: {r.reason}." for r in apart), none)
         yield Line(said[0], model, "cannot tell")
     ladders = [one for one in analysis.ladders if taken.config in [rung.config for rung in one]]
     more = [rung for ladder in ladders for rung in ladder if rung.devices > taken.devices]
     if beyond or (more and taken.devices > 1):
         yield Line(beyond.brief if beyond else f"{why_not(more[0])}.")
     pair = analysis.pair(taken.config)
+    if pair and taken.single and taken.speedup:
+        efficiency = taken.speedup.scaled(1 / taken.devices)
+        pair = replace(pair, single=taken.single.config, efficiency=efficiency)
     if samples:
         single = every.get(pair.single.config_id) if pair else None
         each = (
@@ -209,17 +215,18 @@ def _taken(analysis: Analysis, every: Options) -> Option:
 def _beside_fastest(analysis: Analysis, every: Options, one: Option) -> Option:
     """What pays at its own batch and execution, judged beside the single device that is fastest."""
     alone = (
-        o.config
+        o
         for o in every.values()
         if o.devices == 1 and not o.rehearsal and not o.config.invalid
         and train_the_same(o.config, one.config)
     )  # fmt: skip
-    fastest, pair = max(alone, key=samples_per_s, default=None), analysis.pair(one.config)
-    if one.verdict != "pays" or fastest is None or (pair and pair.single is fastest):
+    fastest = max(alone, key=lambda o: samples_per_s(o.config), default=None)
+    pair = analysis.pair(one.config)
+    if one.verdict != "pays" or fastest is None or (pair and pair.single is fastest.config):
         return one
-    speedup = rate_ratio(one.config, fastest)
+    speedup = rate_ratio(one.config, fastest.config)
     verdict = judge_config(one.config, speedup, None).verdict
-    return replace(one, verdict=verdict, speedup=speedup)
+    return replace(one, verdict=verdict, speedup=speedup, single=fastest)
 
 
 def _beyond(every: Options, taken: Option) -> Option | None:
@@ -247,7 +254,7 @@ def _changes(analysis: Analysis, every: Options) -> Iterator[str]:
         gain, config = one.gain, one.config
         if config.config_id not in every:
             continue
-        shown = gain.interval is not None and gain.interval.low > 1 and min(gain.n) >= VERDICT_RUNS
+        shown = gain.is_above(1) and min(gain.n) >= VERDICT_RUNS
         if shown and analysis.verdict_word(config) in ("pays", "baseline"):
             learns = "; compare what it learns" if one.what.startswith("precision") else ""
             found.append((gain.value, f"{one.what}: {times(gain)}, measured{learns}.", config))

@@ -172,10 +172,10 @@ def _block(
 
 def _not_comparable(analysis: Analysis) -> Iterator[Line]:
     """Each reason once, with how many rows it holds for."""
-    told = (one for one in analysis.refused if one.multi.config_id not in analysis.invalid)
+    told = (one for one in analysis.refused if one.config.config_id not in analysis.invalid)
     for reason, rows in grouped(told, lambda one: one.reason).items():
         yield Line(
-            _sentence(reason), listed([one.multi.label for one in rows], 1), "not comparable"
+            _sentence(reason), listed([one.config.label for one in rows], 1), "not comparable"
         )
         fields = [difference.field for difference in rows[0].differing]
         shared = fields == ["co_tenancy"]
@@ -230,8 +230,8 @@ def _cause(analysis: Analysis, pair: Pair) -> str:
             return f"Set aside are {of}: run it again {other[0].remedy}."
         budget = analysis.budget(side)
         loss = budget.loss("contention") if budget else None
-        if budget and loss and loss.is_limit:
-            of = f"{number(loss.ms)} of {number(budget.measured_ms)} ms a step"
+        if loss and loss.is_limit:
+            of = f"{number(loss.ms)} of {number(side.step_ms)} ms a step"
             return f"Other processes held the cores of {side.device_words} for {of}."
     graver = (one.brief for one in pair.remarks if one.gravity == "undecided")
     return _sentence(next(graver, ""))
@@ -244,7 +244,7 @@ def next_step(analysis: Analysis, pair: Pair) -> str:
         again = verdict == "undecided" and pair.judgement.verdict != "undecided"
         return "Next: measure again on a quiet host." if again else ""
     deed = _deed(analysis, found[1]) if found else ""
-    gain = _gain(analysis, pair.multi, *found) if found else ""
+    gain = _gain(pair.multi, *found) if found else ""
     if verdict == "does not pay":
         fewer = "one device" if pair.devices == 2 or pair.speedup.value < 1 else "fewer devices"
         # Without all of this loss the devices would pay.
@@ -339,10 +339,10 @@ def _typed_keys(analysis: Analysis) -> set[str]:
     return {key_of(word) for word in analysis.sweep.command if "=" in word}
 
 
-def _gain(analysis: Analysis, config: Configuration, loss: LostTime, what: Remedy) -> str:
+def _gain(config: Configuration, loss: LostTime, what: Remedy) -> str:
     """``up to 1.4 of 3.6 ms``: what is lost, and no more; no step takes no time."""
     most = number(loss.ms) if loss.share < _MOST_WON else "nearly all"
-    saved = f"up to {most} of {number(analysis.budgets[config.config_id].measured_ms)} ms"
+    saved = f"up to {most} of {number(config.step_ms)} ms"
     is_another_step = any(map(changes_samples, what.overrides)) or what.deed == OWN_BATCHES
     if is_another_step and config.global_batch is not None:
         return f"{saved} in {config.global_batch:,} samples"
@@ -392,7 +392,7 @@ def _of_one(analysis: Analysis, config: Configuration) -> Iterator[str]:
         return
     found = _remedies(analysis)[config.config_id]
     if found is not None and found[0].is_limit:
-        gain = f"wins back {_gain(analysis, config, *found)}, {_SHORT[found[0].cause]}"
+        gain = f"wins back {_gain(config, *found)}, {_SHORT[found[0].cause]}"
         yield f"Next: {_deed(analysis, found[1])} ({gain})."
         return
     what = None if budget.limits else _untried(analysis, config, work_remedy(config))

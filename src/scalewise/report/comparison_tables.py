@@ -119,7 +119,7 @@ def _ratio_lines(comparison: Comparison) -> list[str]:
         for (side, fault), cells in alike.items()
     ]
     said += by_text(
-        ((one.label, f"not comparable: {one.reason}") for one in comparison.unmatched), "row"
+        ((one.config.label, f"not comparable: {one.reason}") for one in comparison.unmatched), "row"
     )
     return [printable(line) for line in said]
 

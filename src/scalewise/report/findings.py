@@ -162,7 +162,7 @@ def _to_try(config: Configuration, budget: LossBudget) -> Iterator[str]:
     """One line for each limit, and one for a single device that only works."""
     for loss in budget.limits:
         yield (
-            f"{CAUSE_WORDS[loss.cause]}: {number(loss.ms)} of {number(budget.measured_ms)} ms a "
+            f"{CAUSE_WORDS[loss.cause]}: {number(loss.ms)} of {number(config.step_ms)} ms a "
             f"step. To try: {remedy(config, loss)}"
         )
     mixed = any(loss.cause in ("device_work", "host_late") for loss in budget.limits)

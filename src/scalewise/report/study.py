@@ -112,7 +112,7 @@ def _select(analysis: Analysis, datasets: Sequence[str]) -> Analysis:
         analysis,
         configurations=tuple(c for c in analysis.configurations if c.name("dataset") in datasets),
         pairs=tuple(p for p in analysis.pairs if p.multi.name("dataset") in datasets),
-        refused=tuple(r for r in analysis.refused if r.multi.name("dataset") in datasets),
+        refused=tuple(r for r in analysis.refused if r.config.name("dataset") in datasets),
     )
 
 

@@ -90,14 +90,11 @@ def test_ranks_that_are_late_in_turns_are_as_uneven_as_one_that_is_always_late(
     assert turns.behind_ms == pytest.approx(0.0)
 
 
-def test_grades_at_their_edges() -> None:
+def test_a_cv_is_graded_at_the_edges_and_written_as_it_is_graded() -> None:
     edges = {"excellent": (0.0, 4.99), "good": (5.0, 9.99), "fair": (10.0, 19.99), "poor": (20.0,)}
     for expected, cvs in edges.items():
         written = [float(cv_text(cv)) for cv in cvs]
         assert {grade(cv) for cv in (*cvs, *written)} == {expected}
-
-
-def test_a_cv_is_written_as_it_is_graded() -> None:
     written = [cv_text(cv) for cv in (0.0, 0.04, 0.06, 9.2, 9.94, 9.96, 9.9996, 10.0, 19.951)]
     assert written == ["0.0", "<0.1", "0.1", "9.2", "9.9", "9.96", "9.9996", "10.0", "19.95"]
 

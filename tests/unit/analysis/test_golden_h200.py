@@ -8,42 +8,25 @@ from pathlib import Path
 import pytest
 
 from fakes.kept_sweep import analysis_of, kept, with_known_code
-from scalewise.analysis import Analysis, CellRecords, DeviceUsage, Run, analyse, load_sweep
-from scalewise.analysis.model import Sweep
+from scalewise.analysis import analyse, load_sweep
 from scalewise.analysis.run import measure_run
 
 DATA = Path(__file__).parents[2] / "data"
 
 
-@pytest.fixture(scope="module")
-def nvlink(tmp_path_factory: pytest.TempPathFactory) -> Analysis:
-    folder = tmp_path_factory.mktemp("kept") / "sweep"
-    return analyse(load_sweep(with_known_code(DATA / "h200x2_gpt2", folder)))
-
-
-@pytest.fixture(scope="module")
-def without_peers() -> Sweep:
-    return load_sweep(DATA / "h200x2_gpt2_nop2p")
-
-
-def test_two_gpus_pay(nvlink: Analysis) -> None:
-    (pair,) = nvlink.pairs
-    assert pair.devices == 2
+def test_two_gpus_pay_and_their_loss_is_that_of_all_samples(tmp_path: Path) -> None:
+    """Rank 0's samples alone would have had a loss of 3.2156."""
+    (pair,) = analyse(load_sweep(with_known_code(DATA / "h200x2_gpt2", tmp_path / "sweep"))).pairs
+    assert (pair.devices, pair.verdict) == (2, "pays")
     assert pair.speedup.value == pytest.approx(1.771, abs=0.005)
     assert pair.speedup.interval.low > 1.7
-    assert pair.verdict == "pays"
-
-
-def test_the_loss_is_that_of_all_samples(nvlink: Analysis) -> None:
-    """Rank 0's samples alone would have had 3.2156."""
-    (pair,) = nvlink.pairs
     assert (pair.loss.name, pair.loss.samples) == ("train_loss", 2560)
     assert pair.loss.multi == pytest.approx(3.2083, abs=5e-5)
     assert pair.loss.single == pytest.approx(3.2110, abs=5e-5)
 
 
-def test_without_peer_to_peer_communication_is_exposed_and_labelled(without_peers: Sweep) -> None:
-    analysis = analyse(without_peers)
+def test_without_peer_to_peer_communication_is_exposed_and_labelled() -> None:
+    analysis = analyse(load_sweep(DATA / "h200x2_gpt2_nop2p"))
     (configuration,) = analysis.configurations
     provenance = configuration.cells[0].provenance
     assert provenance.emulated == ("NCCL_P2P_DISABLE=1 on GPUs with NVLink",)
@@ -68,45 +51,19 @@ def test_four_gpus_that_lose_half_of_the_step_are_told_to_what(tmp_path: Path) -
     assert "lost 18.4 ms a step: 6.76 GPU idle, its host late, 5.14 long steps" in reason
 
 
-# A real run on one H200 (driver 580), as recorded: lanes, words, energy, report.
-GOLDEN = Path(__file__).resolve().parents[2] / "data" / "h200_single"
-
-
-@pytest.fixture(scope="module")
-def cell() -> CellRecords:
-    (found,) = load_sweep(GOLDEN).cells
-    return found
-
-
-@pytest.fixture(scope="module")
-def run(cell: CellRecords) -> Run:
-    return measure_run(cell)
-
-
-@pytest.fixture(scope="module")
-def gpu(run: Run) -> DeviceUsage:
-    (found,) = run.usage.devices
-    return found
-
-
-def test_an_idle_gpu_at_345_mhz_is_not_throttled(cell: CellRecords, gpu: DeviceUsage) -> None:
-    (series,) = cell.devices
+def test_lanes_words_and_energy_of_one_gpu_are_those_of_its_recording() -> None:
+    """A run on one H200 (driver 580)."""
+    (cell,) = load_sweep(DATA / "h200_single").cells
+    run, (series,) = measure_run(cell), cell.devices
+    (gpu,) = run.usage.devices
     first = series.samples[0][gpu.device.id]
-    assert (first.sm_clock_mhz, first.throttle_reasons) == (345.0, ())
-    assert (gpu.throttle_reasons, gpu.throttled_share) == ((), 0.0)
-    assert series.alerts == ()
-
-
-def test_gpm_is_of_training_not_of_the_start_before_it(gpu: DeviceUsage) -> None:
-    # The reading before it, 0.000006 %, is mostly of the seconds before training.
+    assert (first.sm_clock_mhz, first.throttle_reasons) == (345.0, ()), "idle, and not throttled"
+    assert (gpu.throttle_reasons, gpu.throttled_share, series.alerts) == ((), 0.0, ())
+    # GPM's reading before it, 0.000006 %, is mostly of the seconds before training.
     assert gpu.sm_activity_percent == pytest.approx(0.4345, abs=1e-4)
     assert gpu.utilization_percent == 8.0
-
-
-def test_energy_is_that_of_the_counter(run: Run, gpu: DeviceUsage) -> None:
     assert gpu.energy.run_j == pytest.approx(4472.035 - 3442.15)
-    assert gpu.energy.source == "counter"
-    assert gpu.energy.missing == ()
+    assert (gpu.energy.source, gpu.energy.missing) == ("counter", ())
     # 360 steps in 0.817 s between 92 and 121 W.
     assert run.value("energy_j_per_step") == pytest.approx(0.272, abs=0.001)
     assert run.value("energy_j_per_run") == gpu.energy.run_j

@@ -10,9 +10,8 @@ import pytest
 from fakes.recorded import DDP, swept
 from scalewise.analysis import CellRecords, Run
 from scalewise.analysis.losses import (
-    LossCurve,
     Losses,
-    MetricSeries,
+    MetricCurve,
     divergence,
     equal_samples,
     longest_loss_curve,
@@ -125,7 +124,7 @@ def test_steps_that_a_rank_lacks_have_no_mean(ddp: CellRecords) -> None:
 def logged(*values: dict[str, float | None]) -> Losses:
     rows = [MetricRow(0.0, i + 1, 0, 32 * (i + 1), v) for i, v in enumerate(values)]
     names = dict.fromkeys(name for row in values for name in row if "loss" in name)
-    return {n: MetricSeries(n, n, [row for row in rows if n in row.values]) for n in names}
+    return {n: MetricCurve(n, n, [row for row in rows if n in row.values]) for n in names}
 
 
 TRAINED = logged({"train_loss": 3.0}, {"train_loss": 2.0}, {"train_loss": 1.0, "val_loss": 1.5})
@@ -168,7 +167,8 @@ def test_losses_are_compared_where_all_logged_one_late_enough(
     one: tuple[int, ...], other: tuple[int, ...], samples: int
 ) -> None:
     curves = [
-        LossCurve("train_loss", "train_loss", each, (1.0,) * len(each)) for each in (one, other)
+        MetricCurve("loss", "loss", [MetricRow(0.0, 1, 0, fed, {"loss": 1.0}) for fed in each])
+        for each in (one, other)
     ]
     assert equal_samples(curves) == equal_samples(curves[::-1]) == samples
 
@@ -185,7 +185,7 @@ UNKNOWN = [
 @pytest.mark.parametrize("read", [loss_curve, longest_loss_curve])
 @pytest.mark.parametrize(("rows", "why"), UNKNOWN)
 def test_what_is_missing_says_why(
-    read: Callable[[Losses], LossCurve], rows: list[dict[str, float | None]], why: str
+    read: Callable[[Losses], MetricCurve], rows: list[dict[str, float | None]], why: str
 ) -> None:
     with pytest.raises(NotMeasuredError, match=why):
         read(logged(*rows))

@@ -110,23 +110,22 @@ def test_only_a_script_may_divide_its_batch(tmp_path: Path) -> None:
     assert one.reason == "its single-device cell differs in scaling: strong against weak"
 
 
-@pytest.mark.parametrize(("delay_ms", "limit"), [(0.0, "GPU"), (0.5, "host")])
-def test_a_gpu_whose_host_waits_for_a_core_is_limited_by_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, delay_ms: float, limit: Regime
-) -> None:
-    monkeypatch.setattr(step_parts, "_activity", lambda usage: dict.fromkeys(range(8), 0.883))
-    played(tmp_path, *three(SINGLE), *three(rehearsal()))
+@pytest.mark.parametrize(
+    ("busy", "delay_ms", "wait_ms", "limit"),
+    [
+        (0.883, 0.0, 0.0, "GPU"), (0.883, 0.5, 0.0, "host"),
+        (1.0, 0.0, 0.09, "GPU"), (1.0, 0.0, 0.12, "host"),  # of 5.0 ms
+    ],
+)  # fmt: skip
+def test_a_gpu_whose_host_waits_for_a_core_or_a_batch_is_limited_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: float, delay_ms: float, wait_ms: float,
+    limit: Regime,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(step_parts, "_activity", lambda usage: dict.fromkeys(range(8), busy))
+    late = replace(rehearsal(), phases_ms={**FASTER, "data_wait": wait_ms})
+    played(tmp_path, *three(SINGLE), *three(late))
     edit_ranks(tmp_path, lambda one: one.update(run_queue_ms_per_step=delay_ms), "*ddp_rehearsed*")
     (one,) = analyse(load_sweep(tmp_path)).rehearsals
-    assert regime(one.config) == limit
-
-
-@pytest.mark.parametrize(("wait_ms", "limit"), [(0.09, "GPU"), (0.12, "host")])
-def test_a_gpu_whose_host_waits_for_a_batch_is_limited_by_it(
-    tmp_path: Path, wait_ms: float, limit: Regime
-) -> None:
-    late = replace(rehearsal(), phases_ms={**FASTER, "data_wait": wait_ms})  # of 5.0 ms
-    (one,) = played(tmp_path, *three(SINGLE), *three(late)).rehearsals
     assert regime(one.config) == limit
 
 

@@ -68,12 +68,9 @@ _IN_WORDS = ("callbacks", "contention", "long_steps", "clocks")
 """Causes against which there is nothing to type."""
 
 
-def test_every_cause_has_words() -> None:
-    assert set(CAUSE_WORDS) == set(get_args(LossCause)) - {"untimed"}
-
-
-@pytest.mark.parametrize("cause", CAUSE_WORDS)
+@pytest.mark.parametrize("cause", sorted({*get_args(LossCause)} - {"untimed"}))
 def test_every_cause_has_a_remedy_whose_keys_exist(tmp_path: Path, cause: LossCause) -> None:
+    assert cause in CAUSE_WORDS
     config = configuration(tmp_path)
     for rank in (None, 1):
         found = remedy(config, LostTime(cause, 1.0, 0.2, "", rank))

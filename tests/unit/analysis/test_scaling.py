@@ -104,8 +104,12 @@ def test_unknown_provenance_cannot_be_shown_to_be_equal(tmp_path: Path) -> None:
     assert "torch: 2.13.0 against unknown" in refused.reason
 
 
-def test_a_twin_that_failed_is_named_with_its_reason(tmp_path: Path) -> None:
-    found = analysed(tmp_path, replace(Spec(), outcome="failed"), DDP, Spec(model="medium"))
+@pytest.mark.parametrize("config", [{}, {"script": {"command": ["train.py"]}, "batch_size": 1}])
+def test_a_twin_that_failed_is_named_with_its_reason(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    twin = Spec(outcome="failed", config=config)
+    found = analysed(tmp_path, twin, replace(DDP, config=config), Spec(model="medium"))
     (refused,) = found.refused
     assert "large single x1 has no run" in refused.reason
     assert "out of memory" in refused.reason
@@ -336,7 +340,7 @@ def test_a_pair_that_cannot_be_computed_is_refused_and_the_others_compared(tmp_p
     pairs, refused = pair_all([single, of_no_speed(two), four])
     assert [pair.devices for pair in pairs] == [4]
     (no_pair,) = refused
-    assert no_pair.multi.devices == 2
+    assert no_pair.config.devices == 2
     assert no_pair.reason == (
         "its speedup cannot be computed: a ratio interval needs positive values on both sides"
     )

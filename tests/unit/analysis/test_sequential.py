@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ import interval_coverage as benchmark
 
 from fakes.recorded import DDP, DDP_MS, STEADY, Spec, crowd, edit_ranks, repeats, swept, write_sweep
 from scalewise.analysis import Repeats, analyse, load_sweep
-from scalewise.analysis.decisions import stop_or_go_on
+from scalewise.analysis.decisions import reason_to_stop
 from scalewise.analysis.statistics import (
     CAP,
     PRECISION,
@@ -152,7 +153,7 @@ def test_the_simulated_looks_are_the_shipped_ones(
             judgement = judge(speedup, devices, cap=cap)
             assert WORDS[looked.found[i, row, 0]] == judgement.verdict
             asked = Adaptive(PRECISION, cap)
-            because, _ = stop_or_go_on(judgement.verdict, speedup.interval, runs, asked)
+            because = reason_to_stop(judgement.verdict, speedup.interval, runs, asked)
             assert (because is not None) == (looked.stop[row, 0] == i)
             if because is not None:
                 break
@@ -226,14 +227,6 @@ def test_runs_that_go_on_from_one_another_make_no_pair(tmp_path: Path) -> None:
     assert refused.reason.startswith("runs go on from one another: of ")
 
 
-def test_a_script_whose_baseline_failed_is_told_why(tmp_path: Path) -> None:
-    asked = {"script": {"command": ["train.py"]}, "batch_size": 1}
-    lost = replace(Spec(), config=asked, outcome="failed")
-    write_sweep(tmp_path, [lost, replace(DDP, config=asked)])
-    (refused,) = analyse(load_sweep(tmp_path)).refused
-    assert "has no run: " in refused.reason
-
-
 def test_a_round_that_lost_a_half_is_no_pair_and_is_made_up_for(tmp_path: Path) -> None:
     """Round 1 failed on several devices: three runs of each are two pairs."""
     multi = [one for one in repeats(auto(DDP), STEADY[:4]) if one.repeat != 1]
@@ -245,14 +238,6 @@ def test_a_round_that_lost_a_half_is_no_pair_and_is_made_up_for(tmp_path: Path) 
     assert pair.judgement.reason.startswith(
         "speedup 1.61 on 2 devices, from 2 pairs: a verdict needs 3"
     )
-
-
-def test_cells_under_a_profiler_are_repeated_for_nobody(tmp_path: Path) -> None:
-    """No time of theirs counts."""
-    window = {"window": True}
-    specs = [replace(auto(one), config={"repeats": "auto", "profile": window})
-             for one in (Spec(), DDP)]  # fmt: skip
-    assert assessed(tmp_path, *(one for s in specs for one in repeats(s, NOISY[:3]))) == ()
 
 
 def test_runs_that_fail_are_not_repeated_for_ever(tmp_path: Path) -> None:
@@ -274,8 +259,12 @@ def test_one_device_is_not_repeated_for_partners_that_never_run(
     assert {one.because for one in found} == {because}
 
 
-def test_a_fixed_number_of_repeats_is_nobodys_business(tmp_path: Path) -> None:
-    assert assessed(tmp_path, *repeats(Spec(), STEADY), *repeats(DDP, STEADY)) == ()
+@pytest.mark.parametrize("config", [{}, {"repeats": "auto", "profile": {"window": True}}])
+def test_a_fixed_number_of_repeats_and_cells_under_a_profiler_are_nobodys_business(
+    tmp_path: Path, config: dict[str, Any]
+) -> None:
+    both = (replace(spec, config=config) for spec in (Spec(), DDP))
+    assert assessed(tmp_path, *(one for spec in both for one in repeats(spec, NOISY[:3]))) == ()
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,8 @@ def test_it_lies_on_a_straight_line_of_logarithms(pair: Pair) -> None:
     assert found.reached.startswith("from ")
     at_eleven = break_even(pair, [(1_000_000, 1.0), (100_000_000, 1.21)], level=1.1)
     assert at_eleven.parameters == pytest.approx(1e7)
+    of_single_runs = break_even(pair, [(1_000_000, 0.9), (4_000_000, 1 / 0.9)], None)
+    assert (of_single_runs.parameters, of_single_runs.interval) == (pytest.approx(2e6), None)
 
 
 def test_its_interval_ends_where_the_speedup_is_told_from_the_level(pair: Pair) -> None:
@@ -100,11 +102,6 @@ def test_a_level_is_met_never_once_or_twice(
     interval = found.interval
     assert (interval is not None and interval.low is not None) == low
     assert (interval is not None and interval.high is not None) == high
-
-
-def test_single_runs_give_a_size_without_an_interval(pair: Pair) -> None:
-    found = break_even(pair, [(1_000_000, 0.9), (4_000_000, 1 / 0.9)], None)
-    assert (found.parameters, found.interval) == (pytest.approx(2e6), None)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +190,7 @@ def test_each_width_is_beside_the_next_smaller_one(tmp_path: Path) -> None:
     expected = [before / after for before, after in pairwise(steps)]
     gains = [w.gain.value for w in (two, four, eight) if w.gain]
     assert gains == pytest.approx(expected, rel=1e-3)
-    assert [w.beats_smaller for w in (two, four, eight)] == [True, True, False]
+    assert [w.gain.is_above(1) for w in (two, four, eight)] == [True, True, False]
 
 
 def test_its_interval_is_that_of_pairs_of_the_two_widths(tmp_path: Path) -> None:
@@ -206,7 +203,7 @@ def test_its_interval_is_that_of_pairs_of_the_two_widths(tmp_path: Path) -> None
     assert expected.paired
     assert (eight.gain, four.gain) == (expected, four.pair.speedup)
     tie = replace(expected, interval=Interval(0.9, 1.2))
-    assert eight.beats_smaller and not replace(eight, gain=tie).beats_smaller
+    assert eight.gain.is_above(1) and not tie.is_above(1)
 
 
 @pytest.mark.parametrize(

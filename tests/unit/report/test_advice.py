@@ -178,7 +178,9 @@ def test_what_pays_at_its_batch_has_to_beat_the_fastest_single_device(
     other = replace(Spec(), batch_size=64, phases_ms=phases, config=config)
     write_sweep(tmp_path, [spec for one in (Spec(), DDP, other) for spec in three(one)])
     (section,) = advised(tmp_path)
-    assert blocks(section)[0].lines[0].verdict == word
+    first = blocks(section)[0].lines[0]
+    assert first.verdict == word
+    assert (" over the faster single x1" in first.text) == (word != "take 2 devices")
     (two,) = (row[0] for row in blocks(section)[1].rows if row[0].startswith("ddp x2"))
     assert option(section, two)["verdict"] == "pays"
 

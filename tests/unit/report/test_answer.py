@@ -315,7 +315,7 @@ def test_an_open_verdict_begins_with_who_held_the_cores(tmp_path: Path) -> None:
     assert lines[0].verdict == "undecided"
     loss = found.budgets[found.pairs[0].multi.config_id].loss("contention")
     assert loss is not None and loss.is_limit
-    measured = found.budgets[found.pairs[0].multi.config_id].measured_ms
+    measured = found.pairs[0].multi.step_ms
     assert f"for {number(loss.ms)} of {number(measured)} ms a step" in lines[1].text
     assert not any("others held" in line.text for line in lines[2:])
 

@@ -313,8 +313,7 @@ def _links(analysis: Analysis) -> Iterator[Note]:
         "- `report.html`: pictures to filter, every step of every rank, the end of each log.\n"
         "- [details.md](details.md): every table, picture and definition."
         f"{f' Weigh first: {said}.' if said else ''}\n"
-        "- [results.csv](results.csv): a row a configuration; [results.json](results.json): every "
-        "run.\n"
+        "- `results.csv`: a row a configuration; `results.json`: every run.\n"
         "- Logs: `logs/` in the folder of each cell.\n"
         "- Method: `docs/method.md` of scalewise: how every number is measured."
     )

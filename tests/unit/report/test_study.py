@@ -14,7 +14,7 @@ from matplotlib.text import Text
 from fakes.kept_sweep import analysis_of, kept, with_known_code
 from fakes.recorded import Spec, analysed
 from scalewise.analysis import Analysis, analyse, load_sweep
-from scalewise.report import build_study
+from scalewise.report import build_study, of_datasets
 from scalewise.report.study import memory_comparison
 from scalewise.report.study_tables import p_words
 
@@ -132,8 +132,8 @@ def test_the_summary_has_the_ratio_and_the_serial_fraction(
 
 
 def test_one_data_set_alone(analysis: Analysis, tmp_path: Path) -> None:
-    build_study(analysis, tmp_path, datasets=("stdlib",))
+    build_study(of_datasets(analysis, ["stdlib"]), tmp_path)
     with (tmp_path / "study" / "comprehensive_summary.csv").open() as file:
         assert {row["dataset"] for row in csv.DictReader(file)} == {"stdlib"}
     with pytest.raises(ValueError, match=r"--datasets: found 'imdb'; allowed: stdlib, tabular"):
-        build_study(analysis, tmp_path, datasets=("imdb",))
+        of_datasets(analysis, ["imdb"])

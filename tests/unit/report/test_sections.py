@@ -266,11 +266,8 @@ class TestBalance:
         slow = replace(DDP, kind="cpu", device_name="a processor", slow_ranks_ms={1: 5.0})
         alone = replace(Spec(), kind="cpu", device_name="a processor")
         path = write_sweep(tmp_path, [*repeats(alone, FACTORS), *repeats(slow, FACTORS)])
-        text = (
-            builder.build(analyse(load_sweep(path)))
-            .details.read_text()
-            .partition("## Provenance")[0]
-        )
+        details = builder.build(analyse(load_sweep(path))).folder / "details.md"
+        text = details.read_text().partition("## Provenance")[0]
         assert re.findall(r"\bGPUs?\b|NCCL|NVML|CUDA|throttl\w*|reads 100 %", text) == []
         assert not (path / "report" / "gpu_timeline.csv").exists()
 

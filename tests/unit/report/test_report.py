@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 from matplotlib.text import Text
-from rich.console import Console
 
 from fakes.kept_sweep import RESULTS, analysis_of, kept
 from fakes.recorded import DDP, DDP_MS, SINGLE_MS, STEADY, Spec, analysed, repeats, write_sweep
+from fakes.sections import printed
 from scalewise.analysis import analyse, load_sweep
 from scalewise.cli import main
 from scalewise.records import CellFolder, RecordError
@@ -33,12 +33,6 @@ def built(path: Path) -> builder.ReportFiles:
 
 def text_of(files: builder.ReportFiles, name: str) -> str:
     return (files.folder / name).read_text()
-
-
-def printed(path: Path, width: int = 200) -> str:
-    file = StringIO()
-    builder.print_console(analyse(load_sweep(path)), Console(file=file, width=width), verbose=True)
-    return file.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +99,7 @@ def test_csv_has_units_and_leaves_what_is_missing_empty(files: builder.ReportFil
 
 
 def test_page_and_screen_name_what_went_wrong(whole: Path, files: builder.ReportFiles) -> None:
-    page, screen = text_of(files, "details.md"), printed(whole, 10_000)
+    page, screen = text_of(files, "details.md"), printed(whole)
     for needed in ("22 cells: 20 done, 1 failed, 1 skipped", "CUDA out of memory",
                    "wandb incomplete: 12 rows handed over, 9 read back", "20,650 (20,4",
                    "software power cap"):  # fmt: skip
@@ -145,7 +139,7 @@ def test_names_and_messages_are_text_in_every_form(
     cell.save_attempt(replace(attempt, message=f"boom\n# {HOSTILE}", last_lines=lines))
     files = built(path)
     assert not files.problems
-    screen = printed(path, 10_000)
+    screen = printed(path)
     page = text_of(files, "report.md") + text_of(files, "details.md")
     assert "\x1b" not in screen + page + text_of(files, "results.csv")
     assert "\\x1b[31m" in screen and "=HYPERLINK(" in screen

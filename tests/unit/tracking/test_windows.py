@@ -339,6 +339,8 @@ def test_hosts_are_told_apart(tmp_path: Path) -> None:
 def test_a_line_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="identity: unknown key"):
         rows(tmp_path, "nvml", [], {"time": 1.0, "devices": [{"identity": "d0"}]})
+    with pytest.raises(DataError, match="level: found 'shout'"):
+        rows(tmp_path, "nvml", [], {"time": 1.0, "alert": {"time": 1.0, "level": "shout"}})
 
 
 def test_a_name_that_trackio_keeps_for_itself_is_another() -> None:

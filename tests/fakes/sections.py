@@ -1,10 +1,20 @@
 """The sections of a report by their keys."""
 
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from scalewise.analysis import Analysis, analyse, load_sweep
-from scalewise.report import report_sections
+from scalewise.report import print_console, report_sections
+
+
+def printed(sweep: Analysis | Path, width: int = 10_000, *, verbose: bool = True) -> str:
+    """What a terminal shows."""
+    analysis = sweep if isinstance(sweep, Analysis) else analyse(load_sweep(sweep))
+    print_console(analysis, Console(file=(file := StringIO()), width=width), verbose=verbose)
+    return file.getvalue()
 
 
 def section(sweep: Analysis | Path, key: str) -> Any:

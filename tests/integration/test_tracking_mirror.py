@@ -258,37 +258,25 @@ def full_disk(small_disk: Path) -> Path:
     return small_disk
 
 
-def test_full_disk_under_trackio_is_said(tmp_path: Path, start: Start, full_disk: Path) -> None:
-    sweep = plan_sweep(tmp_path / "sweep", ["alpha"])
-    cell = RecordedCell(sweep.cell("alpha"))
-    cell.train(400)
-    cell.succeed()
-    status, errors = finish(start(sweep.path, TRACKIO_DIR=str(full_disk)))
-    states = tracking(cell.folder).trackers
-    assert status == 1
-    assert "full" in errors
-    assert states["trackio"].status == "failed"
-    assert "full" in (states["trackio"].problem or "")
-    assert states["wandb"].status == "synced"
-
-
-def test_full_disk_under_wandb_is_found_by_reading_back(
-    tmp_path: Path, start: Start, full_disk: Path
+@pytest.mark.parametrize(("full", "whole"), [("trackio", "wandb"), ("wandb", "trackio")])
+def test_a_full_disk_is_said_of_the_tracker_on_it(
+    tmp_path: Path, start: Start, full_disk: Path, full: str, whole: str
 ) -> None:
     sweep = plan_sweep(tmp_path / "sweep", ["alpha"])
-    # WandB says nothing of a full disk: only what is found there afterwards does.
-    (sweep.path / "wandb").symlink_to(full_disk)
     cell = RecordedCell(sweep.cell("alpha"))
     cell.train(3000)
     cell.succeed()
-    status, errors = finish(start(sweep.path))
+    environment = {"TRACKIO_DIR": str(full_disk)} if full == "trackio" else {}
+    if full == "wandb":
+        # It says nothing of a full disk: only what is found there afterwards does.
+        (sweep.path / "wandb").symlink_to(full_disk)
+    status, errors = finish(start(sweep.path, **environment))
     states = tracking(cell.folder).trackers
-    assert status == 1
-    assert errors.startswith("wandb: ")
-    assert len(errors.splitlines()) == 1
-    assert states["wandb"].status in ("incomplete", "failed")
-    assert states["wandb"].problem
-    assert states["trackio"].status == "synced"
+    assert (status, len(errors.splitlines())) == (1, 1)
+    assert errors.startswith(f"{full}: ")
+    assert states[full].status in ("incomplete", "failed")
+    assert ("" if full == "wandb" else "full") in states[full].problem
+    assert states[whole].status == "synced"
 
 
 # WandB online, and uploads of offline runs, against a server on loopback

@@ -178,7 +178,8 @@ def sweep_folder(path: Path | str) -> SweepFolder:
     """The folder ``path``, whatever lies in it. Raises :class:`RecordError` where there is none."""
     folder = SweepFolder(path)
     if not folder.path.is_dir():
-        found = "found a file; unpack it, and" if folder.path.exists() else "no such folder;"
+        absent = "no such zip;" if folder.path.suffix == ".zip" else "no such folder;"
+        found = "found a file; unpack it, and" if folder.path.exists() else absent
         raise RecordError(f"{path}: {found} give the folder of a sweep")
     return folder
 

@@ -246,9 +246,10 @@ def report(
     HTML, Markdown, plots, JSON and CSV are written over what is there, for A.zip into A/report.
     No record is changed. Exit status: 0, or 4 if a verdict is invalid.
     """
-    from scalewise.report import box, build, build_study, print_console
+    from scalewise.report import box, build, build_study, of_datasets, print_console
 
     analysis = _analysed(folder, prices)
+    studied = of_datasets(analysis, datasets.split(",")) if datasets else analysis
     if boxed:
         tell("\n".join(box(analysis)))
         return Exit.INVALID if analysis.invalid else Exit.DONE
@@ -258,8 +259,7 @@ def report(
     tell(f"Report: {files.html}, {done}")
     problems = list(files.problems)
     if study:
-        chosen = tuple(datasets.split(",")) if datasets else ()
-        paths, more = build_study(analysis, out, warmup_epochs=warmup_epochs, datasets=chosen)
+        paths, more = build_study(studied, out, warmup_epochs=warmup_epochs)
         for pair in (p for p in analysis.pairs if p.seed_label and not p.invalid):
             tell(f"study's label: {pair.multi.label}: {pair.seed_label}")
         for path in paths:
@@ -395,6 +395,7 @@ def compare(folders: tuple[Path, ...], factor: str | None, out: Path | None) -> 
             compare(sweeps[0], sweep, factor, (first, letter))
             for letter, sweep in zip(others, sweeps[1:], strict=True)
         ]
+        _check_each_once(folders, [sweep.home.resolve() for sweep in sweeps])
         analyses = [*map(analyse, sweeps)] if factor is None or out is not None else []
         whole = side_by_side(analyses, ratios) if analyses else []
         sections = whole if factor is None else [*map(comparison_section, ratios)]
@@ -404,6 +405,13 @@ def compare(folders: tuple[Path, ...], factor: str | None, out: Path | None) -> 
     show_comparison(sections, open_console())
     if page:
         tell(f"Comparison: {page}, written")
+
+
+def _check_each_once(places: Sequence[Path], told_by: Sequence[object]) -> None:
+    """Refuse a sweep that was named twice: it would be held against itself."""
+    for i, place in enumerate(places):
+        if told_by[i] in told_by[:i]:
+            raise click.UsageError(f"{place.name}: found a sweep twice; allowed: each once")
 
 
 @application.command()
@@ -424,9 +432,7 @@ def score(folders: tuple[Path, ...]) -> None:
         inside = [] if SweepFolder(home).plan_path.exists() else sweeps_in(home)
         places += inside or [folder]
     sweeps = [load_sweep(place) for place in places]
-    for i, sweep in enumerate(sweeps):
-        if sweep.created_at in [earlier.created_at for earlier in sweeps[:i]]:
-            raise click.UsageError(f"{places[i].name}: found a sweep twice; allowed: each once")
+    _check_each_once(places, [sweep.created_at for sweep in sweeps])
     found = cases((sweep.home.name, analyse(sweep)) for sweep in sweeps)
     if not found:
         raise click.UsageError(

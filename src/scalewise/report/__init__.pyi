@@ -12,4 +12,5 @@ from .export import Tables as Tables
 from .export import load as load
 from .export import results_json as results_json
 from .study import build_study as build_study
+from .study import of_datasets as of_datasets
 from .study_tables import score_sections as score_sections

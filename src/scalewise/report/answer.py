@@ -44,11 +44,11 @@ from scalewise.report.findings import (
     RemarkLine,
     command,
     fastest_rows,
-    folder_to_type,
     key_of,
     ranked_in_brief,
     rankings,
     remark_lines,
+    resume_words,
     searched,
 )
 from scalewise.report.scaling_tables import lines_of_devices
@@ -181,8 +181,7 @@ def _not_comparable(analysis: Analysis) -> Iterator[Line]:
         shared = fields == ["co_tenancy"]
         if fields and (shared or all(one.startswith("code.") for one in fields)):
             how = "on a quiet host" if shared else "with the code left as it is"
-            again = f"scalewise resume {folder_to_type(analysis)} sweep.rerun=all"
-            yield Line(f"Next: {how}, {again}")
+            yield Line(f"Next: {how}, {resume_words(analysis, 'sweep.rerun=all')}")
         elif fields:
             said = [difference.words for difference in rows[0].differing]
             yield Line(f"Next: run both in one sweep, with equal {listed(said, 4)}.")
@@ -257,9 +256,9 @@ def next_step(analysis: Analysis, pair: Pair) -> str:
 def to_mend(analysis: Analysis) -> Iterator[str]:
     """How invalid runs are made anew, once for all."""
     if analysis.invalid:
-        again = f"scalewise resume {folder_to_type(analysis)} sweep.rerun=all"
         is_monitored = analysis.configurations[0].is_monitored
-        yield f"Next: mend that, then {'run it again.' if is_monitored else again}"
+        again = "run it again." if is_monitored else resume_words(analysis, "sweep.rerun=all")
+        yield f"Next: mend that, then {again}"
 
 
 def to_decide(analysis: Analysis) -> Iterator[str]:
@@ -287,14 +286,14 @@ def to_decide(analysis: Analysis) -> Iterator[str]:
     made = max(len(c.runs) + len(c.set_aside) for p in pairs for c in (p.multi, p.single))
     at_most = made >= (config.setting("max_repeats") or math.inf)
     if adapts and (at_most or not any(pair.judgement.more for pair in pairs)):
-        more = f"scalewise resume {folder_to_type(analysis)} max_repeats={2 * made}"
+        more = resume_words(analysis, f"max_repeats={2 * made}")
         yield f"Next, to decide: {fewest} runs did not: {more}"
     elif hopeless:
         yield f"To decide takes {last.more}." if last.more else "More runs hardly decide it."
     else:
-        extend = "" if adapts else f" sweep.extend={wanted}"
+        extend = [] if adapts else [f"sweep.extend={wanted}"]
         more = f" ({last.more})." if last.more else ""
-        yield f"{lead}: scalewise resume {folder_to_type(analysis)}{extend}{more}"
+        yield f"{lead}: {resume_words(analysis, *extend)}{more}"
 
 
 @functools.lru_cache(maxsize=1)

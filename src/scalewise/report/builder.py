@@ -72,19 +72,16 @@ _COMPARISON = "comparison.json"
 
 @dataclass(frozen=True)
 class ReportFiles:
-    """The files that :func:`build` wrote."""
+    """What :func:`build` wrote."""
 
-    replaced: bool
-    markdown: Path
-    """The first page."""
-    details: Path
+    folder: Path
     html: Path
     """Everything on one page, with pictures to filter."""
-    json: Path
-    csv: Path
-    plots: tuple[Path, ...]
-    problems: tuple[str, ...] = ()
+    plots: tuple[str, ...]
+    problems: tuple[str, ...]
     """Plots that could not be written, one line each."""
+    replaced: bool
+    """Whether an earlier report was there."""
 
 
 def report_folder(analysis: Analysis, out: Path | None) -> Path:
@@ -121,21 +118,24 @@ def build(analysis: Analysis, out: Path | None = None) -> ReportFiles:
     folder.mkdir(parents=True, exist_ok=True)
     replaced = (folder / _RESULTS).exists()
     drawn, problems = write_plots(report_plots(analysis), folder)
-    names = ("report.md", "details.md", "report.html", _RESULTS, "results.csv")
-    first, details, html, results, rows = (folder / name for name in names)
-    plots = tuple(folder / name for name in drawn)
-    files = ReportFiles(replaced, first, details, html, results, rows, plots, tuple(problems))
     whole, objective = report_sections(analysis), searched(analysis)
     searched_for = _SEARCHED if len(analysis.measured) > 1 else _SCORED
     title = searched_for.format(objective.metric) if objective else _TITLE
-    write_text(files.markdown, markdown(title, front_page(analysis), drawn))
-    write_text(files.details, markdown(f"{title} In detail", whole, drawn))
-    write_text(files.html, page.render(title, analysis, whole))
-    _write_or_remove(folder / "gpu_summary.txt", memory_summary(analysis))
-    _write_or_remove(folder / "gpu_timeline.csv", export.timeline_csv(analysis))
-    write_text(files.json, export.results_json(analysis))
-    write_text(files.csv, export.results_csv(analysis))
-    return files
+    for name, text in {
+        "report.md": markdown(title, front_page(analysis), drawn),
+        "details.md": markdown(f"{title} In detail", whole, drawn),
+        "report.html": page.render(title, analysis, whole),
+        "gpu_summary.txt": memory_summary(analysis),
+        "gpu_timeline.csv": export.timeline_csv(analysis),
+        _RESULTS: export.results_json(analysis),
+        "results.csv": export.results_csv(analysis),
+    }.items():
+        if text:
+            write_text(folder / name, text)
+        else:  # of an earlier report, of devices that are no longer there
+            (folder / name).unlink(missing_ok=True)
+    html = folder / "report.html"
+    return ReportFiles(folder, html, tuple(drawn), tuple(problems), replaced)
 
 
 def build_comparison(
@@ -179,13 +179,6 @@ def _check_report_folder(folder: Path, kept: str) -> None:
             f"--out: found {folder}, {what}; allowed: a new or an empty folder, or one with an "
             f"earlier {kept}"
         )
-
-
-def _write_or_remove(path: Path, text: str) -> None:
-    if text:
-        write_text(path, text)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -313,8 +306,7 @@ def _links(analysis: Analysis) -> Iterator[Note]:
         "- `report.html`: pictures to filter, every step of every rank, the end of each log.\n"
         "- [details.md](details.md): every table, picture and definition."
         f"{f' Weigh first: {said}.' if said else ''}\n"
-        "- [results.csv](results.csv): a row a configuration; [results.json](results.json): every "
-        "run.\n"
+        "- `results.csv`: a row a configuration; `results.json`: every run.\n"
         "- Logs: `logs/` in the folder of each cell.\n"
         "- Method: `docs/method.md` of scalewise: how every number is measured."
     )

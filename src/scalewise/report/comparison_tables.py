@@ -47,7 +47,7 @@ from scalewise.analysis import (
 )
 from scalewise.host import from_here, plural
 from scalewise.report.export import FORMAT_VERSION, configuration_as_plain, rows_csv
-from scalewise.report.findings import folder_to_type
+from scalewise.report.findings import resume_words
 from scalewise.report.sections import (
     NOTES,
     Block,
@@ -338,9 +338,8 @@ def _more_runs(entry: Entry) -> str:
     if is_monitored(config):
         return f"Next, for {entry.side}: {way_to_get('runs', 'monitor', runs=runs)}."
     wanted = VERDICT_RUNS if runs < VERDICT_RUNS else WANTED_RUNS
-    extend = f" sweep.extend={max(1, wanted - runs)}"
-    folder = folder_to_type(entry.analysis)
-    return f"Next: scalewise resume {folder}{extend if config.get('repeats') != 'auto' else ''}"
+    extend = [f"sweep.extend={max(1, wanted - runs)}"] if config.get("repeats") != "auto" else []
+    return f"Next: {resume_words(entry.analysis, *extend)}"
 
 
 def _together_line(one: ConcurrentTraining) -> str:

@@ -37,6 +37,7 @@ from scalewise.analysis import (
 )
 from scalewise.config import pasteable
 from scalewise.host import from_here, plural
+from scalewise.records import SweepFolder
 from scalewise.report.sections import (
     NOTES,
     Column,
@@ -104,9 +105,12 @@ def key_of(word: str) -> str:
     return word.partition("=")[0].lstrip("+")
 
 
-def folder_to_type(analysis: Analysis) -> str:
-    """The sweep's folder, as it is typed from here."""
-    return shlex.quote(from_here(analysis.sweep.home.resolve()))
+def resume_words(analysis: Analysis, *overrides: str) -> str:
+    """The command that goes on with a sweep; of a zip whose folder is elsewhere with a FOLDER."""
+    sweep, home = analysis.sweep, analysis.sweep.home.resolve()
+    is_here = sweep.archive is None or SweepFolder(home).plan_path.exists()
+    folder = shlex.quote(from_here(home)) if is_here else "FOLDER"
+    return " ".join(["scalewise resume", folder, *overrides])
 
 
 def counts(analysis: Analysis) -> str:

@@ -70,15 +70,12 @@ def build_study(
     report_to: Path | None = None,
     *,
     warmup_epochs: int = 1,
-    datasets: Sequence[str] = (),
 ) -> tuple[list[Path], list[str]]:
     """Write every file that the sweep's records can fill into ``study`` of ``report_to``.
 
     Returns their paths, and a line for each plot that could not be written. The first
-    ``warmup_epochs`` are in no epoch time; no ``datasets`` are all of them. Raises ConfigError
-    for a data set that the sweep does not have.
+    ``warmup_epochs`` are in no epoch time.
     """
-    analysis = _select(analysis, datasets)
     folder = own_folder(report_folder(analysis, report_to) / "study")
     folder.mkdir(parents=True, exist_ok=True)
     for stale in folder.iterdir():
@@ -101,9 +98,8 @@ def build_study(
     return [folder / name for name in (*written, *drawn)], problems
 
 
-def _select(analysis: Analysis, datasets: Sequence[str]) -> Analysis:
-    if not datasets:
-        return analysis
+def of_datasets(analysis: Analysis, datasets: Sequence[str]) -> Analysis:
+    """What a study has of these. Raises ConfigError for one that the sweep does not have."""
     known = sorted({name for c in analysis.configurations if (name := c.name("dataset"))})
     if unknown := [name for name in datasets if name not in known]:
         allowed = ", ".join(known) or "none ran"

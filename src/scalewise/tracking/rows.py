@@ -330,10 +330,7 @@ class StepWindows:
                 inside = rows["step"] <= end
                 taken[rank] = rows[inside]
                 self._rows[rank] = rows[~inside]
-            found = _summarise(end, taken, self.on_gpus)
-            if not self.are_all:
-                found.values.pop("global_samples_per_s", None)
-            yield found
+            yield self._summarise(end, taken)
 
     def _window_end(self, final: bool) -> int | None:
         rows = self._rows.get(0, _NO_ROWS)
@@ -347,6 +344,28 @@ class StepWindows:
         reached = all(len(r) and r["step"][-1] >= end for r in self._rows.values())
         return end if reached or final else None
 
+    def _summarise(self, end: int, ranks: dict[int, npt.NDArray[np.void]]) -> WindowRow:
+        lead = ranks[0]
+        # A rank cut off earlier than the others has no say in this window.
+        whole = {rank: rows for rank, rows in ranks.items() if len(rows) == len(lead)}
+        line = _timeline(np.concatenate(list(whole.values())))
+        values: dict[str, float] = {}
+        step_ms = [float(np.mean(r[f"{line}_step_ms"], dtype=np.float64)) for r in whole.values()]
+        slowest_ms = max(step_ms)
+        if np.isfinite(slowest_ms) and slowest_ms > 0:
+            values["step_time_ms"] = slowest_ms
+            counted = all(r["samples"].all() for r in whole.values())
+            if self.are_all and len(whole) == len(ranks) and counted:
+                samples = sum(int(r["samples"].sum()) for r in whole.values())
+                values["global_samples_per_s"] = samples / (slowest_ms * len(lead)) * 1000
+        for phase in PHASES:
+            times = np.concatenate([r[f"{line}_{phase}_ms"] for r in whole.values()])
+            if not np.isnan(times).all():
+                values[f"phases/{phase}_ms"] = float(np.nanmean(times.astype(np.float64)))
+        arrival_ms = {r: float(np.mean(rows[f"{line}_arrival_ms"])) for r, rows in whole.items()}
+        values.update(_balance(arrival_ms, self.on_gpus))
+        return WindowRow(end, int(lead["start_ns"][-1]), values)
+
 
 _NO_ROWS: Final = np.empty(0, STEP_DTYPE)
 
@@ -354,28 +373,6 @@ _NO_ROWS: Final = np.empty(0, STEP_DTYPE)
 def _timeline(rows: npt.NDArray[np.void]) -> str:
     """``device`` where every step was timed there, else ``host``: the two are never mixed."""
     return "host" if np.isnan(rows["device_step_ms"]).any() else "device"
-
-
-def _summarise(end: int, ranks: dict[int, npt.NDArray[np.void]], on_gpus: bool) -> WindowRow:
-    lead = ranks[0]
-    # A rank cut off earlier than the others has no say in this window.
-    whole = {rank: rows for rank, rows in ranks.items() if len(rows) == len(lead)}
-    line = _timeline(np.concatenate(list(whole.values())))
-    values: dict[str, float] = {}
-    step_ms = [float(np.mean(r[f"{line}_step_ms"], dtype=np.float64)) for r in whole.values()]
-    slowest_ms = max(step_ms)
-    if np.isfinite(slowest_ms) and slowest_ms > 0:
-        values["step_time_ms"] = slowest_ms
-        if len(whole) == len(ranks) and all(r["samples"].all() for r in whole.values()):
-            samples = sum(int(r["samples"].sum()) for r in whole.values())
-            values["global_samples_per_s"] = samples / (slowest_ms * len(lead)) * 1000
-    for phase in PHASES:
-        times = np.concatenate([r[f"{line}_{phase}_ms"] for r in whole.values()])
-        if not np.isnan(times).all():
-            values[f"phases/{phase}_ms"] = float(np.nanmean(times.astype(np.float64)))
-    arrival_ms = {r: float(np.mean(rows[f"{line}_arrival_ms"])) for r, rows in whole.items()}
-    values.update(_balance(arrival_ms, on_gpus))
-    return WindowRow(end, int(lead["start_ns"][-1]), values)
 
 
 def _balance(arrival_ms: dict[int, float], on_gpus: bool) -> dict[str, float]:

@@ -118,7 +118,9 @@ WRONG = [
     ("compare {small} --factor code", "found 1 folders; allowed with --factor: two"),
     ("compare {small} {small} --factor cod", "factor: found 'cod'; allowed: devices, "),
     ("score {folder}", "{folder}"), ("score {small}", "allowed: sweeps of devices=1,N"),
-    ("score {small} {small}", "found a sweep twice"),
+    ("score {small} {small}", "found a sweep twice"), ("score no.zip", "no.zip: no such zip"),
+    ("compare {small} {small}", "found a sweep twice"),
+    ("report {small} --out x --study --datasets no", "--datasets: found 'no'; allowed: "),
     ("defconfig agnews-bas", "found 'agnews-bas' (did you mean 'agnews_base'?); allowed: "),
     ("doctor --out {file}", "{file}: File exists"), ("doctor --out /proc/none", "/proc/none: "),
     ("tokenize --out x", "give a corpus or --files"),
@@ -157,6 +159,7 @@ def test_wrong_use_is_one_line(
     assert said.startswith("error: ")
     assert message.format(**places) in said
     assert said.count("\n") == 1
+    assert not (tmp_path / "x").exists(), "what is refused wrote something before"
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from scalewise.cli import main
 from scalewise.cli.exits import Exit
 from scalewise.records import RecordError, archive, unpacked, write_archive
 from scalewise.report import results_json
+from scalewise.report.findings import resume_words
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +48,17 @@ def test_it_holds_records_alone_with_all_figures_and_the_same_bytes_again(
 
 
 def test_every_command_that_reads_a_sweep_reads_it(
-    packed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    packed: Path, sweep: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(packed.parent)
     assert main(["report", "a.zip"]) == Exit.DONE
     assert (packed.parent / "a/report/results.json").is_file()
-    assert main(["compare", "a.zip", "a.zip"]) == Exit.DONE
+    assert main(["compare", "a.zip", str(sweep)]) == Exit.DONE
     assert "A: a," in capsys.readouterr().out
+    found = analyse(load_sweep(packed))
+    assert resume_words(found, "more=1") == "scalewise resume FOLDER more=1", "it is not there"
+    (packed.parent / "a/sweep.json").touch()
+    assert resume_words(found) == "scalewise resume a"
     assert main(["export", "a.zip"]) == Exit.DONE
     assert [*(packed.parent / "a").glob("*ddp*/gpu_timeline.csv")]
     assert main(["bundle", "a", "--out", "a.zip"]) == Exit.WRONG_INPUT, "it is there already"

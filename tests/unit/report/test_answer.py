@@ -4,23 +4,22 @@ import html
 import re
 import shlex
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hydra import compose, initialize_config_dir
-from rich.console import Console
 
 from fakes.kept_sweep import RESULTS, analysis_of, kept, kept_sweeps
 from fakes.recorded import DDP, STEADY_3, Spec, analysed, crowd, edit_ranks, repeats, write_sweep
+from fakes.sections import printed
 from scalewise.analysis import Analysis, LostTime, analyse, estimate, is_refused, load_sweep, number
 from scalewise.analysis.comparability import Difference
 from scalewise.analysis.scaling import Refused
 from scalewise.cli.overrides import words_of
 from scalewise.config import ConfigError, conf_dir, resolve
 from scalewise.records import UNCOUNTED
-from scalewise.report import box, builder, plots, report_sections
+from scalewise.report import box, plots, report_sections
 from scalewise.report.advice import advise
 from scalewise.report.answer import MOST_WHOLE, answers, next_step, reasons
 from scalewise.report.console import rows
@@ -42,19 +41,13 @@ def blocks(analysis: Analysis) -> list[tuple[Line, ...]]:
     return [one.lines for one in found if isinstance(one, Lines) and one.tone == "answer"]
 
 
-def printed(analysis: Analysis, width: int) -> list[str]:
-    file = StringIO()
-    builder.print_console(analysis, Console(file=file, width=width))
-    return file.getvalue().splitlines()
-
-
 @pytest.mark.parametrize(
     ("sweep", "most"), [("cpu2_matrix", 11), ("h200x2_small", 14), ("h200x2_gpt2", 7)]
 )
 @pytest.mark.parametrize(("width", "columns"), [(80, 80), (120, 100), (10_000, 100)])
 def test_a_matrix_ends_on_one_screen(sweep: str, most: int, width: int, columns: int) -> None:
     analysis = analysis_of(RESULTS / f"{sweep}.zip")
-    said = printed(analysis, width)
+    said = printed(analysis, width, verbose=False).splitlines()
     assert len(said) <= most
     assert max(len(line) for line in said if "scalewise resume" not in line) <= columns
     for lines in blocks(analysis):

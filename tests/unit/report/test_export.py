@@ -65,7 +65,6 @@ def test_the_docs_explain_every_column_and_no_other(
 ) -> None:
     text = DOCS.read_text().partition(f"## `{name}`")[2].partition("\n## ")[0]
     rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
-    assert re.findall("`([a-z0-9_]+)`", " ".join(rows)) != []
     assert set(re.findall("`([a-z0-9_]+)`", " ".join(rows))) == set(getattr(tables, name).columns)
 
 

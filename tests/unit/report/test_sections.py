@@ -4,17 +4,15 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from matplotlib.figure import Figure
-from rich.console import Console
 
 from fakes.kept_sweep import analysis_of, kept, with_known_code
 from fakes.recorded import DDP, DDP_MS, SINGLE_MS, STEADY_3, Spec, analysed, repeats, write_sweep
-from fakes.sections import answers, cells, lines_of, section, values
+from fakes.sections import answers, cells, lines_of, printed, section, values
 from scalewise.analysis import (
     Analysis,
     RatioEstimate,
@@ -54,12 +52,6 @@ def noisy(path: Path, *specs: Spec) -> Analysis:
     factors = [1.0, 1.02, 0.98]
     each = ((spec, factors if i % 2 else factors[::-1]) for i, spec in enumerate(specs))
     return analysed(path, *(run for spec, own in each for run in repeats(spec, own)))
-
-
-def printed(sweep: Analysis) -> str:
-    file = StringIO()
-    builder.print_console(sweep, Console(file=file, width=10_000), verbose=True)
-    return file.getvalue()
 
 
 class TestScaling:
@@ -266,11 +258,8 @@ class TestBalance:
         slow = replace(DDP, kind="cpu", device_name="a processor", slow_ranks_ms={1: 5.0})
         alone = replace(Spec(), kind="cpu", device_name="a processor")
         path = write_sweep(tmp_path, [*repeats(alone, FACTORS), *repeats(slow, FACTORS)])
-        text = (
-            builder.build(analyse(load_sweep(path)))
-            .details.read_text()
-            .partition("## Provenance")[0]
-        )
+        details = builder.build(analyse(load_sweep(path))).folder / "details.md"
+        text = details.read_text().partition("## Provenance")[0]
         assert re.findall(r"\bGPUs?\b|NCCL|NVML|CUDA|throttl\w*|reads 100 %", text) == []
         assert not (path / "report" / "gpu_timeline.csv").exists()
 

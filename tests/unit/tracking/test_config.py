@@ -9,8 +9,7 @@ import yaml
 
 from fakes.requests import asked
 from scalewise.config import TrackingConfig, default_project
-from scalewise.records import CellFolder, RecordError, build
-from scalewise.tracking.rows import CellRows
+from scalewise.records import build
 from scalewise.tracking.wandb import logged_in, resolve_mode
 
 CONF = Path(__file__).resolve().parents[3] / "conf" / "tracking"
@@ -80,13 +79,3 @@ def test_netrc_counts_for_its_own_host(nobody: Path, monkeypatch: pytest.MonkeyP
     assert not logged_in() and resolve_mode(TrackingConfig()) == "offline"
     monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.example.org")
     assert logged_in()
-
-
-# Alerts among the lines of a device series.
-def test_a_line_that_is_no_alert_is_named(tmp_path: Path) -> None:
-    cell = CellFolder(tmp_path)
-    path = cell.device_series_path("host")
-    path.parent.mkdir()
-    path.write_text('{"time": 1.0, "alert": {"time": 1.0, "level": "shout"}}\n')
-    with pytest.raises(RecordError, match=r"host\.jsonl: line 1: level"):
-        list(CellRows(cell, {}, 1.0).read())

@@ -309,10 +309,14 @@ def test_a_gpu_that_was_not_read_or_vanished_leaves_no_total(
     assert values == {"gpu/2/memory_used_mib": 1000, "gpu_2_memory": 1000}
 
 
-def test_processes_are_labelled_as_such(tmp_path: Path) -> None:
+def test_processes_are_labelled_as_such_and_a_late_one_is_known(tmp_path: Path) -> None:
     sample = [DeviceSample("d1", utilization_percent=180, memory_used_mib=500)]
-    ((_, values),) = rows(tmp_path, "process", [(1.0, sample)])
-    assert values == {"process/3/cpu_percent": 180, "process/3/rss_mib": 500}
+    began = {"time": 1.0, "device": {"id": "late", "index": 7, "name": "rank 7"}}
+    read = {"time": 2.0, "devices": [{"id": "late", "memory_used_mib": 3.0}]}
+    assert rows(tmp_path, "process", [(1.0, sample)], began, read) == [
+        (1.0, {"process/3/cpu_percent": 180, "process/3/rss_mib": 500}),
+        (2.0, {"process/7/rss_mib": 3.0}),
+    ]
 
 
 def test_fast_samples_are_thinned(tmp_path: Path) -> None:
@@ -332,15 +336,11 @@ def test_hosts_are_told_apart(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_late_device_is_known(tmp_path: Path) -> None:
-    began = {"time": 1.0, "device": {"id": "late", "index": 7, "name": "rank 7"}}
-    read = {"time": 2.0, "devices": [{"id": "late", "memory_used_mib": 3.0}]}
-    assert rows(tmp_path, "process", [], began, read) == [(2.0, {"process/7/rss_mib": 3.0})]
-
-
 def test_a_line_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="identity: unknown key"):
         rows(tmp_path, "nvml", [], {"time": 1.0, "devices": [{"identity": "d0"}]})
+    with pytest.raises(DataError, match="level: found 'shout'"):
+        rows(tmp_path, "nvml", [], {"time": 1.0, "alert": {"time": 1.0, "level": "shout"}})
 
 
 def test_a_name_that_trackio_keeps_for_itself_is_another() -> None:

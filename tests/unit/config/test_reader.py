@@ -116,7 +116,15 @@ REFUSED = [
     ("dataset=stdlib", "dataset: found 'stdlib', which gives tokens; model 'medium' takes table"),
     ("+loader.num_workers=1", "loader: unknown key; the loader's settings are dataset.loader.*"),
     ("hardware.gpus=[0,0]", "hardware.gpus: found [0, 0]; allowed: each GPU once"),
-    ("model._target_=Net", "model._target_: found 'Net'; allowed: a class as package.module.Class"),
+    (
+        "model._target_=Net dataset=tabular",
+        "model._target_: found 'Net'; allowed: a class as package.module.Class",
+    ),
+    (
+        "model._target_=mine.Net dataset.loader.num_workers=2",
+        "dataset: found none named beside model._target_=mine.Net, and the default, tabular, is "
+        "for models of scalewise; allowed: dataset._target_=package.module.Class, or dataset=",
+    ),
     ("devices=0", "devices: found 0; allowed: 1 or more"),
     ("devices=true", "devices: found True; allowed: 1 or more"),
     ("devices=2.5", "devices: found 2.5; allowed: 1 or more"),
@@ -169,7 +177,7 @@ def test_wrong_values_are_refused_in_one_line(overrides: str, message: str) -> N
 
 
 def test_a_class_of_ones_own_may_take_infinity() -> None:
-    overrides = ("model._target_=mine.Net", "+model.bound=inf")
+    overrides = ("model._target_=mine.Net", "+model.bound=inf", "dataset=tabular")
     cell = build_cell(keep_own_arguments(composed(*overrides), overrides))
     assert cell.model.arguments == {"bound": math.inf}
 
@@ -222,8 +230,9 @@ def test_an_id_is_of_what_determines_the_result() -> None:
 def test_a_class_of_ones_own_gets_only_what_was_typed_for_it() -> None:
     typed = ["model._target_=mine.Net", "model.width=8", "seed=1"]
     plain = composed("++model._target_=mine.Net", "+model.width=8", "seed=1")
-    kept = keep_own_arguments(plain, typed)
-    assert kept["model"] == {"_target_": "mine.Net", "width": 8}
+    for names_data in ("dataset.samples=400", "sweep.resume=begun"):
+        kept = keep_own_arguments(plain, [*typed, names_data])
+        assert kept["model"] == {"_target_": "mine.Net", "width": 8}
     assert kept["optimizer"] == plain["optimizer"]
     assert build_cell(kept).model == Component("mine.Net", "Net", {"width": 8})
 

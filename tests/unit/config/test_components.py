@@ -23,7 +23,6 @@ from scalewise.config import (
     profile_of,
 )
 from scalewise.config.components import component_of, module_of
-from scalewise.datasets.contract import TrainingData
 from scalewise.models import TrainableModel
 from scalewise.operations import Operation
 from scalewise.records import build
@@ -104,7 +103,6 @@ def test_dataset_builds_and_its_loader_is_valid(option: str) -> None:
     data = target(**arguments)
     assert callable(data.describe)
     assert {"train", "validation"} <= {*dir(type(data)), *vars(data)}
-    assert option != "tabular" or isinstance(data, TrainingData)
 
 
 @pytest.mark.parametrize(

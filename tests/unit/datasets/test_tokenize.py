@@ -15,7 +15,6 @@ import pytest
 from scalewise.cli import main
 from scalewise.config import DatasetError
 from scalewise.datasets import load_index, token_count
-from scalewise.datasets.contract import TrainingData
 from scalewise.datasets.text_classification import AgNews
 from scalewise.datasets.text_file import TokenFolder
 from scalewise.datasets.tokenize import (
@@ -113,7 +112,6 @@ def test_enough_is_enough_and_what_was_ended_is_not_kept(jsonl: Path, folder: Pa
 def test_a_folder_of_tokens_is_training_data(jsonl: Path, folder: Path) -> None:
     run(open_texts([jsonl]), folder)
     data = TokenFolder(str(folder), sequence_length=16, max_validation_samples=3)
-    assert isinstance(data, TrainingData)
     x, target = data.train.__getitems__([0, 2])
     assert x.tolist() == [expected("train")[:16], expected("train")[32:48]]
     assert target[0].tolist() == expected("train")[1:17]

@@ -1,7 +1,7 @@
 """Every YAML of models, data sets, optimizers, precisions and hardware builds what it names."""
 
-import importlib
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +22,7 @@ from scalewise.config import (
     load_profiles,
     profile_of,
 )
-from scalewise.config.components import component_of, module_of
+from scalewise.config.components import component_of
 from scalewise.models import TrainableModel
 from scalewise.operations import Operation
 from scalewise.records import build
@@ -42,20 +42,9 @@ def composed(*overrides: str) -> dict[str, Any]:
     return {str(key): value for key, value in plain.items()}
 
 
-def target_and_arguments(group: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    arguments = {
-        k: v for k, v in group.items() if k not in ("_target_", "name", "takes", "gives", "loader")
-    }
-    module, name = module_of(group["_target_"]), group["_target_"].rpartition(".")[2]
-    return getattr(importlib.import_module(module), name), arguments
-
-
-def built_model(option: str) -> nn.Module:
-    target, arguments = target_and_arguments(composed(f"+model={option}")["model"])
-    with torch.device("meta"):
-        model = target(**arguments)
-    assert isinstance(model, nn.Module)
-    return model
+def component(key: str, option: str) -> Component:
+    group = composed(f"+{key}={option}")[key]
+    return component_of(key, {k: v for k, v in group.items() if k != "loader"})
 
 
 PARAMETERS = {
@@ -83,7 +72,8 @@ NEEDS_A_PATH = {"text_file", "tokens"}
 
 @pytest.mark.parametrize("option", options("model"))
 def test_model_builds_with_the_parameters_it_is_known_for(option: str) -> None:
-    model = built_model(option)
+    with torch.device("meta"):
+        model = instantiate("model", component("model", option))
     if option in OPERATIONS:
         assert isinstance(model, Operation)
         return
@@ -93,14 +83,13 @@ def test_model_builds_with_the_parameters_it_is_known_for(option: str) -> None:
 
 @pytest.mark.parametrize("option", options("dataset"))
 def test_dataset_builds_and_its_loader_is_valid(option: str) -> None:
-    group = composed(f"+dataset={option}")["dataset"]
-    target, arguments = target_and_arguments(group)
+    found = component("dataset", option)
     if option in NEEDS_A_PATH:
-        with pytest.raises(ValueError, match=r"^path: found null; allowed: .*dataset\.path=F"):
-            target(**arguments)
-        arguments["path"] = "given"
-    assert isinstance(build(LoaderConfig, group["loader"]), LoaderConfig)
-    data = target(**arguments)
+        with pytest.raises(ConfigError, match=r"^dataset\.path: found null; .*dataset\.path=F"):
+            instantiate("dataset", found)
+        found = replace(found, arguments={**found.arguments, "path": "given"})
+    assert build(LoaderConfig, composed(f"+dataset={option}")["dataset"]["loader"])
+    data = instantiate("dataset", found)
     assert callable(data.describe)
     assert {"train", "validation"} <= {*dir(type(data)), *vars(data)}
 
@@ -125,9 +114,8 @@ def test_dataset_takes_its_sizes_from_the_model(
 def test_optimizer_makes_a_step_downhill(option: str) -> None:
     if option == "muon" and not hasattr(torch.optim, "Muon"):
         pytest.skip("muon needs torch 2.9")
-    target, arguments = target_and_arguments(composed(f"+optimizer={option}")["optimizer"])
-    model = nn.Linear(4, 4, bias=False)
-    optimizer = target(params=model.named_parameters(), **arguments)
+    model, found = nn.Linear(4, 4, bias=False), component("optimizer", option)
+    optimizer = instantiate("optimizer", found, params=model.named_parameters())
     x = torch.eye(4)
     losses = []
     for _ in range(20):

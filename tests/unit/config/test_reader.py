@@ -198,18 +198,6 @@ def test_a_class_of_ones_own_may_take_infinity() -> None:
 
 
 @pytest.mark.parametrize(
-    ("scaling", "devices", "per_device", "together"),
-    [("strong", 1, 128, 128), ("strong", 4, 32, 128), ("weak", 1, 128, 128), ("weak", 4, 128, 512)],
-)
-def test_strong_scaling_keeps_the_global_batch_and_weak_the_devices(
-    scaling: str, devices: int, per_device: int, together: int
-) -> None:
-    cell = build_cell(composed(f"scaling={scaling}"))
-    assert cell.per_device_batch_size(devices) == per_device
-    assert cell.global_batch_size(devices) == together
-
-
-@pytest.mark.parametrize(
     ("typed", "expected"),
     [
         ((), 1.0),

@@ -170,45 +170,36 @@ def test_pcie_leaves_the_choice_to_nccl_and_seed000_says_what_it_left_out() -> N
 
 
 @pytest.mark.parametrize(
-    ("key", "target", "arguments", "message"),
+    ("target", "arguments", "message"),
     [
-        ("model", "models.mlp.Mlp", {"features": 0, "hidden_widths": [4], "targets": 1},
-         "model.features: found 0; allowed: above 0"),
-        ("model", "models.mlp.Mlp", {"features": 4, "hidden_widths": [], "targets": 1},
-         "model.hidden_widths: found []; allowed: at least 1 item"),
-        ("dataset", "datasets.tabular.Tabular", {"signal": 1.5}, "dataset.signal: found 1.5; "),
-        ("dataset", "datasets.tabular.TabularWindows", {"samples": 1}, "dataset.samples: found 1"),
-        ("dataset", "datasets.tabular.Tabular", {"validation_fraction": 1.0},
-         "dataset.validation_fraction: found 1.0; allowed: below 1"),
-        ("dataset", "datasets.text_file.Stdlib", {"sequence_length": 0},
-         "dataset.sequence_length: found 0; allowed: above 0"),
-        ("dataset", "datasets.text_file.Stdlib", {"max_validation_samples": 0},
-         "dataset.max_validation_samples: found 0; allowed: above 0"),
-        ("dataset", "datasets.text_classification.AgNews", {"path": "", "vocabulary_size": 3},
-         "dataset.path: found ''; allowed: at least 1 character"),
-        ("dataset", "datasets.text_classification.AgNews", {"vocabulary_size": 2},
-         "dataset.vocabulary_size: found 2; allowed: 3 or more"),
-        ("dataset", "datasets.synthetic.SyntheticText", {"vocabulary_size": 5},
-         "dataset.vocabulary_size: found 5; allowed: at least 6"),
-        ("dataset", "datasets.sensors.SensorStreams", {"lengths": [3], "widths": [1, 2]},
-         "dataset.lengths: found [3]; allowed: as many as there are widths, 2"),
-        ("optimizer", "optimizers.standard.adam", {"lr": 0.0}, "optimizer.lr: found 0.0"),
-        ("optimizer", "optimizers.standard.adamw", {"betas": [0.9]}, "optimizer.betas: found [0."),
-        ("optimizer", "optimizers.standard.adamw", {"betas": [0.9, 1.0]},
-         "optimizer.betas[1]: found 1.0; allowed: below 1"),
-        ("optimizer", "optimizers.standard.adam", {"eps": 0.0}, "optimizer.eps: found 0.0"),
-        ("optimizer", "optimizers.standard.sgd", {"momentum": 1.0}, "optimizer.momentum: found 1"),
-        ("optimizer", "optimizers.standard.sgd", {"weight_decay": -1.0},
-         "optimizer.weight_decay: found -1.0; allowed: 0 or more"),
+        ("models.mlp.Mlp", {"features": 0, "hidden_widths": [4], "targets": 1}, "features: found "),
+        ("models.mlp.Mlp", {"features": 4, "hidden_widths": [], "targets": 1}, "hidden_widths: fo"),
+        ("datasets.tabular.Tabular", {"signal": 1.5}, "signal: found 1.5; "),
+        ("datasets.tabular.TabularWindows", {"samples": 1}, "samples: found 1"),
+        ("datasets.tabular.Tabular", {"validation_fraction": 1.0}, "validation_fraction: found 1."),
+        ("datasets.text_file.Stdlib", {"sequence_length": 0}, "sequence_length: found 0"),
+        ("datasets.text_file.Stdlib", {"max_validation_samples": 0}, "max_validation_samples: fou"),
+        ("datasets.text_classification.AgNews", {"path": "", "vocabulary_size": 3}, "path: found"),
+        ("datasets.text_classification.AgNews", {"vocabulary_size": 2}, "vocabulary_size: found 2"),
+        ("datasets.synthetic.SyntheticText", {"vocabulary_size": 5}, "vocabulary_size: found 5"),
+        ("datasets.sensors.SensorStreams", {"lengths": [3], "widths": [1, 2]},
+         "lengths: found [3]; allowed: as many as there are widths, 2"),
+        ("optimizers.standard.adam", {"lr": 0.0}, "lr: found 0.0; allowed: above 0"),
+        ("optimizers.standard.adamw", {"betas": [0.9]}, "betas: found [0.9]"),
+        ("optimizers.standard.adamw", {"betas": [0.9, 1.0]}, "betas[1]: found 1.0"),
+        ("optimizers.standard.adam", {"eps": 0.0}, "eps: found 0.0"),
+        ("optimizers.standard.sgd", {"momentum": 1.0}, "momentum: found 1.0; allowed: below 1"),
+        ("optimizers.standard.sgd", {"weight_decay": -1.0}, "weight_decay: found -1.0"),
     ],
 )  # fmt: skip
 def test_values_out_of_range_are_refused(
-    key: str, target: str, arguments: dict[str, Any], message: str
+    target: str, arguments: dict[str, Any], message: str
 ) -> None:
+    key = target.partition(".")[0].removesuffix("s")
     given = {"params": [nn.Parameter(torch.zeros(2))]} if key == "optimizer" else {}
     with pytest.raises(ConfigError) as refused:
         instantiate(key, Component(f"scalewise.{target}", "mine", arguments), **given)
-    assert str(refused.value).startswith(message)
+    assert str(refused.value).startswith(f"{key}.{message}")
 
 
 def test_classes_among_arguments_are_built_as_hydra_builds_them(

@@ -59,9 +59,9 @@ def watched(train: Train, once_it_trains: Callable[[], None]) -> Finished:
     """A cell of slow steps on the last GPU."""
     before = train.sweeps()
     process = train.start(
-        "model._target_=mine.Witness", f"+model.step_ms={STEP_MS}", f"max_steps={STEPS}",
-        "warmup_steps=2", "tracking=none", "validation=never", "monitor.interval_s=0.5",
-        **mask(-1),
+        "model._target_=mine.Witness", "dataset=tabular", f"+model.step_ms={STEP_MS}",
+        f"max_steps={STEPS}", "warmup_steps=2", "tracking=none", "validation=never",
+        "monitor.interval_s=0.5", **mask(-1),
     )  # fmt: skip
     train.training(before, beyond=2)
     once_it_trains()

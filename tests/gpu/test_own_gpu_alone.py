@@ -24,7 +24,7 @@ def trained(train: Train, strategy: str) -> CellRecords:
     run = train(
         f"strategy={strategy}", "model._target_=mine.Witness", f"+model.step_ms={STEP_MS}",
         f"max_steps={STEPS}", "warmup_steps=2", "log_every_n_steps=1", "tracking=none",
-        "validation=never", "monitor.interval_s=0.5",
+        "dataset=tabular", "validation=never", "monitor.interval_s=0.5",
     )  # fmt: skip
     assert run.status == 0, run.err
     (cell,) = load_sweep(run.only_cell().path).cells

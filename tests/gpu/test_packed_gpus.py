@@ -24,8 +24,8 @@ def sweep(train: Train) -> Finished:
     """Four cells: two of one GPU, two of both."""
     run = train(
         "-m", "strategy=single,ddp", VARIED, "hydra.launcher.policy=packed", "tracking=none",
-        "model._target_=mine.Witness", f"max_steps={STEPS}", "log_every_n_steps=1",
-        "validation=never",
+        "model._target_=mine.Witness", "dataset=tabular", f"max_steps={STEPS}",
+        "log_every_n_steps=1", "validation=never",
     )  # fmt: skip
     assert run.status == 0, run.err
     return run

@@ -241,7 +241,9 @@ def test_every_rank_scores_the_whole_model(trained: Trained, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MAIN)
-def test_parameters_count_whole_and_optimizer_state_by_parts(trained: Trained, name: str) -> None:
+def test_parameters_count_whole_and_optimizer_state_by_parts_and_what_is_hidden_says_why(
+    trained: Trained, name: str
+) -> None:
     (alone,) = trained.ranks("gpt2")
     ranks = trained.ranks(name)
     assert [r.parameters_total for r in ranks] == [alone.parameters_total] * RANKS
@@ -253,6 +255,8 @@ def test_parameters_count_whole_and_optimizer_state_by_parts(trained: Trained, n
     assert all(part is not None and part < 0.75 * whole for part in parts)
     if name == "gpt2/fsdp":
         assert sum(part or 0 for part in parts) == pytest.approx(whole, rel=0.01)
+    assert all("exposed_comm_ms" in rank.missing for rank in ranks)
+    assert all(rank.gradient_bytes is None for rank in ranks)
 
 
 def test_samples_count_once_where_ranks_share_them(trained: Trained) -> None:
@@ -268,13 +272,6 @@ def test_samples_count_once_where_ranks_share_them(trained: Trained) -> None:
         assert audit.verdict == ("sharded" if name == "gpt2/fsdp" else "replicated")
         last = read_metrics(cell.metrics_path(0))[-1]
         assert last.samples == whole
-
-
-@pytest.mark.parametrize("name", MAIN)
-def test_hidden_communication_says_why(trained: Trained, name: str) -> None:
-    for rank in trained.ranks(name):
-        assert "exposed_comm_ms" in rank.missing
-        assert rank.gradient_bytes is None
 
 
 @pytest.mark.parametrize("name", ["gpt2/pipeline", "gpt2/gpipe"])

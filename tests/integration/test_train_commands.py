@@ -93,7 +93,9 @@ def test_each_cell_ran_in_processes_of_its_own_on_its_share(sweep: Finished) -> 
         assert rank.steps_completed == rank.step_rows == 12
 
 
-def test_every_step_and_sample_is_in_the_records(sweep: Finished) -> None:
+def test_steps_samples_and_what_a_cell_depends_on_are_on_record(
+    sweep: Finished,
+) -> None:
     folder = sweep.by_strategy()["ddp"]
     for rank in range(2):
         series = read_steps(folder.steps_path(rank), rank)
@@ -105,17 +107,12 @@ def test_every_step_and_sample_is_in_the_records(sweep: Finished) -> None:
     audit = audit_shards(shards, 2, 16)
     assert (audit.verdict, audit.overlapping_samples) == ("sharded", 0)
     assert [len(s.indices) for s in shards] == [96, 96]
-
-
-def test_a_cell_says_what_it_depends_on(sweep: Finished) -> None:
-    folder = sweep.by_strategy()["ddp"]
     provenance = folder.load_provenance()
     assert {"-m", "model=large"} <= set(provenance.command)
     assert len(provenance.devices) == 2
     assert provenance.environment["OMP_NUM_THREADS"] == "1"
     assert folder.load_config()["model"]["name"] == "large"
-    rows = read_metrics(folder.metrics_path(0))
-    assert "val_loss" in rows[-1].values
+    assert "val_loss" in read_metrics(folder.metrics_path(0))[-1].values
 
 
 def _kind(path: Path, command: list[str]) -> str:

@@ -9,7 +9,7 @@ import inspect
 import pkgutil
 import re
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
@@ -276,9 +276,12 @@ def keep_own_arguments(
 
     ``typed`` are the user's overrides. ``model._target_=mine.Net model.width=8`` builds
     ``mine.Net(width=8)``, whatever the option's own class takes. ``written`` are the keys that an
-    experiment file sets itself: a class named there keeps what is given there and typed.
+    experiment file sets itself: a class named there keeps what is given there and typed. Raises
+    :class:`ConfigError` for a model of the user's own where nobody says what it learns from.
     """
     keys = {override.partition("=")[0].lstrip("+") for override in typed}
+    if "sweep.resume" not in keys:  # what was begun so goes on
+        _check_dataset_named(plain, keys.union(written))
     kept = dict(plain)
     for group in ("model", "dataset", "optimizer"):
         target = f"{group}._target_"
@@ -287,6 +290,22 @@ def keep_own_arguments(
             own = {k.split(".")[1] for k in given if k.startswith(f"{group}.")} | {"loader"}
             kept[group] = {k: v for k, v in kept[group].items() if k in own}
     return kept
+
+
+_DEFAULT_DATASET = "tabular"
+"""The data of ``conf/config.yaml``, which its default model takes."""
+
+
+def _check_dataset_named(plain: Mapping[str, Any], given: Iterable[str]) -> None:
+    target = str(plain["model"].get("_target_"))
+    named = any(re.match(r"dataset(\.(?!loader\b)|$)", key) for key in given)
+    by_default = plain["dataset"].get("name") == _DEFAULT_DATASET and not named
+    if by_default and not target.startswith("scalewise."):
+        raise ConfigError(
+            f"dataset: found none named beside model._target_={target}, and the default, "
+            f"{_DEFAULT_DATASET}, is for models of scalewise; allowed: "
+            f"dataset._target_=package.module.Class, or dataset={_DEFAULT_DATASET}"
+        )
 
 
 def conf_dir() -> Path:

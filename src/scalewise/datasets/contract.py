@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Protocol, TypeAlias, runtime_checkable
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
@@ -13,31 +13,6 @@ from torch.utils.data import Dataset
 
 Batch: TypeAlias = tuple[Tensor, Tensor]
 """``(x, target)``: of one sample, or of many stacked along a first dimension."""
-
-
-@runtime_checkable
-class TrainingData(Protocol):
-    """Data to train on and data to judge by.
-
-    Building one only checks its arguments. The data are read or made when ``train`` or
-    ``validation`` is first asked for, and are the same for the same arguments on every rank.
-    One of ours with an argument ``train_samples`` or ``samples`` has at most so many: a batch that
-    is larger is refused before anything starts.
-    """
-
-    @property
-    def train(self) -> Dataset[Batch]:
-        """A map-style data set; with ``__getitems__`` it hands out whole batches at once."""
-        ...
-
-    @property
-    def validation(self) -> Dataset[Batch] | None:
-        """The same of other samples, or None."""
-        ...
-
-    def describe(self) -> dict[str, int]:
-        """The sizes that a model must fit (``features``, ``vocabulary_size``, ...), if any."""
-        ...
 
 
 class BatchedDataset(Dataset[Batch]):
@@ -56,7 +31,14 @@ class BatchedDataset(Dataset[Batch]):
 
 
 class DividedData:
-    """Training data that are read or made when first asked for, both parts at once."""
+    """Data to train on and, as ``validation``, other samples to judge by, or None.
+
+    ``train`` is a map-style data set; with ``__getitems__`` it hands out whole batches at once.
+    Building one only checks its arguments. Both parts are read or made when one is first asked for,
+    and are the same for the same arguments on every rank. One of ours with an argument
+    ``train_samples`` or ``samples`` has at most so many: a batch that is larger is refused before
+    anything starts.
+    """
 
     sizes: ClassVar[tuple[str, ...]] = ()
     """Names of the attributes that a model must fit."""
@@ -79,6 +61,7 @@ class DividedData:
         return self._parts[1]
 
     def describe(self) -> dict[str, int]:
+        """The sizes that a model must fit (``features``, ``vocabulary_size``, ...), if any."""
         return {name: getattr(self, name) for name in self.sizes}
 
 

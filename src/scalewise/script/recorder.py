@@ -33,10 +33,9 @@ from scalewise.records import (
     ShardIndices,
     write_shard,
 )
-from scalewise.script.losses import Losses
 from scalewise.script.models import Models
 from scalewise.script.place import Place, Task
-from scalewise.script.steps import ScriptSteps
+from scalewise.script.steps import Losses, ScriptSteps
 from scalewise.train import (
     RankContext,
     RunLength,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import torch
 from pytorch_lightning.callbacks import ModelCheckpoint
 
 from scalewise.config import ConfigError, SchedulerConfig, Validation, check_monitor, instantiate
-from scalewise.train.recording import CellRecorder, Stops
+from scalewise.records import EarlyStop
+from scalewise.train.recording import CellRecorder
 
 
 class OwnFolder(pl.Callback):
@@ -61,7 +63,8 @@ class OwnFolder(pl.Callback):
 class CellTrainer(pl.Trainer):
     """Lightning's, which tells who ended a run, and how long it is to be."""
 
-    stops: Stops | None = None
+    asked: EarlyStop | None = None
+    """Who asked first for an end before its time."""
     _should_stop = False
 
     @property
@@ -71,8 +74,14 @@ class CellTrainer(pl.Trainer):
 
     @should_stop.setter
     def should_stop(self, value: bool) -> None:
-        if value and self.stops is not None:
-            self.stops.ask(self)
+        if value and self.asked is None:
+            who = sys._getframe(1).f_locals.get("self")
+            monitor = getattr(who, "monitor", None)
+            self.asked = EarlyStop(
+                by="a function" if who is None else type(who).__name__,
+                epoch=self.current_epoch + 1,
+                monitor=monitor if isinstance(monitor, str) else None,
+            )
         self._should_stop = value
 
     @property

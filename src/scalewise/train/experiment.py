@@ -256,7 +256,6 @@ def build_trainer(
         enable_progress_bar=False,
         **passed,
     )
-    trainer.stops = recorder.stops
     leave_signals_alone(trainer)
     if isinstance(module, OperationModule):
         trim(trainer, recorder, ForwardSteps, own_data=own_data)

@@ -50,12 +50,14 @@ class FitRecords:
     The run's ``folder`` lies inside that of the sweep which the runs of a script form.
     """
 
+    _planned: PlannedCell
+    """There from :meth:`begin` on."""
+
     def __init__(self, folder: CellFolder, rank: int) -> None:
         self._folder = folder
         self._sweep = SweepFolder(folder.path.parent)
         self._rank = rank
         self._started_at, self._since = time.time(), time.monotonic()
-        self._planned: PlannedCell | None = None
         self._beats: BackgroundDrain | None = None
         self._sampler: DeviceSampler | None = None
         self._colocation: Colocation | None = None
@@ -127,7 +129,6 @@ class FitRecords:
     def repeat_of(self, config: Mapping[str, Any], world_size: int) -> None:
         """Save its configuration, and plan it as one more run of that."""
         planned, own_id = self._planned, config_id(config, world_size)
-        assert planned is not None
 
         def repeated(plan: SweepPlan) -> PlannedCell:
             repeat = sum(cell.config_id == own_id for cell in plan.cells)
@@ -137,7 +138,6 @@ class FitRecords:
         self._folder.save_config(config)
 
     def finish(self, ranks: tuple[RankSummary, ...], strategy: str) -> None:
-        assert self._planned is not None
         # Of the largest step, which the last of an epoch is not.
         per_device, together = batch_sizes_of(ranks) or (None, None)
         self._folder.save_result(
@@ -193,8 +193,18 @@ class FitRecords:
         failure of ours hides the ``error``.
         """
         self.stop_sampling()
+        message = None
         try:
-            message = self._break_off(error, steps)
+            if not any(self._folder.attempts()):
+                ending = _ended_fit(error, self._rank)
+                told = dataclasses.replace(
+                    ending,
+                    message=f"rank {self._rank}: {ending.message} (after {steps} steps)",
+                    last_lines=ending.last_lines[-_LAST_LINES:],
+                    started_at=self._started_at,
+                    elapsed_s=time.monotonic() - self._since,
+                )
+                message = self._folder.save_attempt(told).message  # without secrets
             self.end()
         except OSError as failure:
             message = f"the reason could not be recorded ({failure})"
@@ -204,21 +214,6 @@ class FitRecords:
     def result_in_brief(self, steps: int, warmup_steps: int) -> str:
         timed, report = max(0, steps - warmup_steps), from_here(self._sweep.path)
         return f"scalewise: {timed} of {steps} steps were timed: scalewise report {report}"
-
-    def _break_off(self, error: BaseException, steps: int) -> str | None:
-        if any(self._folder.attempts()):
-            return None
-        ending = _ended_fit(error, self._rank)
-        recorded = self._folder.save_attempt(
-            dataclasses.replace(
-                ending,
-                message=f"rank {self._rank}: {ending.message} (after {steps} steps)",
-                last_lines=ending.last_lines[-_LAST_LINES:],
-                started_at=self._started_at,
-                elapsed_s=time.monotonic() - self._since,
-            )
-        )
-        return recorded.message
 
 
 def _ended_fit(error: BaseException, rank: int) -> Ending:

@@ -54,12 +54,6 @@ class RehearsedGroup(_Group):  # type: ignore[misc]
         self._rank, self._size, self._link = rank, size, link
         self._clock = _GpuClock(device, link) if device.type == "cuda" else _CpuClock()
 
-    def rank(self) -> int:
-        return self._rank
-
-    def size(self) -> int:
-        return self._size
-
     def getBackendName(self) -> str:  # noqa: N802
         return BACKEND
 

@@ -12,7 +12,6 @@ from omegaconf import OmegaConf
 
 from fakes.requests import asked
 from scalewise.config import ConfigError, conf_dir, first_line, in_one_line
-from scalewise.host import escaped
 from scalewise.records import RecordError
 from scalewise.sweep import combinations, sweep_folder
 from scalewise.sweep.plan import make_cell
@@ -83,15 +82,14 @@ def test_every_shipped_option_has_its_id() -> None:
 
 # Errors for users are one line each, whatever was typed.
 @pytest.mark.parametrize("kind", [ConfigError, RecordError])
-def test_what_ends_a_line_is_written_as_an_escape(kind: type[Exception]) -> None:
+def test_what_ends_a_line_is_written_as_an_escape_and_text_as_it_is(
+    kind: type[Exception],
+) -> None:
     typed = "a\nb\r\x1b[31m\x00\x85\u2028c"
     assert str(kind(typed)) == r"a\nb\r\x1b[31m\x00\x85\u2028c"
     assert len(str(kind(typed)).splitlines()) == 1
-
-
-def test_what_is_only_text_stays_as_it_is() -> None:
     text = "Größe — 幅\u3000\\n 'x'"
-    assert escaped(text) == text
+    assert str(kind(text)) == text
 
 
 PAGE = "\n  CUDA error:\tmemory\nCUDA kernel errors might be reported late"

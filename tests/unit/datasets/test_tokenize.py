@@ -15,7 +15,6 @@ import pytest
 from scalewise.cli import main
 from scalewise.config import DatasetError
 from scalewise.datasets import load_index, token_count
-from scalewise.datasets.contract import TrainingData
 from scalewise.datasets.text_classification import AgNews
 from scalewise.datasets.text_file import TokenFolder
 from scalewise.datasets.tokenize import (
@@ -43,16 +42,6 @@ def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "tokens"
-
-
-@pytest.fixture
-def jsonl(tmp_path: Path) -> Path:
-    return written(tmp_path, "jsonl")
-
-
-@pytest.fixture
-def txt(tmp_path: Path) -> Path:
-    return written(tmp_path, "txt")
 
 
 def written(folder: Path, kind: str) -> Path:
@@ -97,12 +86,13 @@ def test_every_document_is_in_one_of_two_files(kind: str, folder: Path, tmp_path
         run(texts, folder)
 
 
-def test_enough_is_enough_and_what_was_ended_is_not_kept(jsonl: Path, folder: Path) -> None:
-    begun = tokenize(open_texts([jsonl]), BYTES, folder, None, 10, 200)
+def test_enough_is_enough_and_what_was_ended_is_not_kept(tmp_path: Path, folder: Path) -> None:
+    texts = open_texts([written(tmp_path, "jsonl")])
+    begun = tokenize(texts, BYTES, folder, None, 10, 200)
     next(begun)
     begun.close()
     assert not list(folder.iterdir())
-    few = run(open_texts([jsonl]), folder, tokens=500)
+    few = run(texts, folder, tokens=500)
     assert 500 <= few.train_tokens < len(expected("train")) / 3
     assert stored(folder, "train") == expected("train")[: few.train_tokens]
     path, earlier = folder / "index.json", {"complete": True, "stream_state": None}
@@ -110,10 +100,9 @@ def test_enough_is_enough_and_what_was_ended_is_not_kept(jsonl: Path, folder: Pa
     assert load_index(folder) == few, "also of an earlier version"
 
 
-def test_a_folder_of_tokens_is_training_data(jsonl: Path, folder: Path) -> None:
-    run(open_texts([jsonl]), folder)
+def test_a_folder_of_tokens_is_training_data(tmp_path: Path, folder: Path) -> None:
+    run(open_texts([written(tmp_path, "jsonl")]), folder)
     data = TokenFolder(str(folder), sequence_length=16, max_validation_samples=3)
-    assert isinstance(data, TrainingData)
     x, target = data.train.__getitems__([0, 2])
     assert x.tolist() == [expected("train")[:16], expected("train")[32:48]]
     assert target[0].tolist() == expected("train")[1:17]
@@ -126,9 +115,9 @@ def test_a_folder_of_tokens_is_training_data(jsonl: Path, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [2**16, 2**16 + 1])
-def test_the_largest_token_comes_back_as_it_was(size: int, txt: Path, folder: Path) -> None:
+def test_the_largest_token_comes_back_as_it_was(size: int, tmp_path: Path, folder: Path) -> None:
     largest = Tokenizer("mine", size, 0, lambda texts: [[size - 1]] * len(texts))
-    list(tokenize(open_texts([txt]), largest, folder))
+    list(tokenize(open_texts([written(tmp_path, "txt")]), largest, folder))
     x, _ = TokenFolder(str(folder), sequence_length=2).train[0]
     assert x.tolist() == [size - 1, 0]
 
@@ -180,7 +169,8 @@ class TestWrongInput:
             with pytest.raises(DatasetError, match=r"pip install 'scalewise\[hub\]'"):
                 call()
 
-    def test_one_line_names_it(self, jsonl: Path, txt: Path, tmp_path: Path) -> None:
+    def test_one_line_names_it(self, tmp_path: Path) -> None:
+        jsonl, txt = (written(tmp_path, kind) for kind in ("jsonl", "txt"))
         calls: list[tuple[Callable[[], Any], str]] = [
             (lambda: TokenFolder(None, corpus="ts"), r"^path: found null; .*scalewise tokenize ts"),
             (lambda: TokenFolder("none").train, r"^dataset.path: none/index.json: no such record"),
@@ -208,9 +198,9 @@ class TestWrongInput:
         ],
     )
     def test_a_damaged_index(
-        self, txt: Path, folder: Path, changes: dict[str, Any], message: str
+        self, tmp_path: Path, folder: Path, changes: dict[str, Any], message: str
     ) -> None:
-        run(open_texts([txt]), folder)
+        run(open_texts([written(tmp_path, "txt")]), folder)
         path = folder / "index.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | changes))
         with pytest.raises(DatasetError, match=message) as raised:
@@ -218,7 +208,8 @@ class TestWrongInput:
         assert "\n" not in str(raised.value)
 
 
-def test_the_command(txt: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    txt = written(tmp_path, "txt")
     given = ["--files", str(txt), "--tokenizer", "bytes", "--out"]
     assert main(["tokenize", *given, str(txt)]) == 2
     assert f"--out: {txt} cannot be made: File exists" in capsys.readouterr().err

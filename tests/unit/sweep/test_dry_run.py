@@ -303,7 +303,7 @@ def test_results_of_other_own_code_are_not_mixed_silently(
     module.write_text("FACTOR = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     target = "brought_on_path.Net"
-    new = ("seed=1", "repeats=3", f"model._target_={target}")
+    new = ("seed=1", "repeats=3", f"model._target_={target}", "dataset=tabular")
     (_, cell), *_ = elsewhere.cells()
     code = running_code(Path.cwd(), [target])
     cell.save_provenance(dataclasses.replace(cell.load_provenance(), code=code))

@@ -47,13 +47,10 @@ def test_it_rests_three_times_as_long_as_each_piece_took() -> None:
     assert rests == pytest.approx([3 * PIECE_S] * 3, rel=0.2)
 
 
-@pytest.fixture
-def long_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_does_not_rest_while_training_waits_for_the_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(background, "_REST", 60 / PIECE_S)
-
-
-@pytest.mark.usefixtures("long_rests")
-def test_it_does_not_rest_while_training_waits_for_the_records() -> None:
     pieces = Pieces()
     drain = BackgroundDrain([pieces], interval_s=0.001)
     while not pieces.ended:

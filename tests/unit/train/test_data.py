@@ -1,6 +1,7 @@
 """Which samples go into which batch of which rank."""
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,8 +14,14 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, TensorDataset
 
 from scalewise.config import LoaderConfig
 from scalewise.records import CellFolder, read_shard
+from scalewise.train import data
 from scalewise.train.build import can_score
-from scalewise.train.data import GlobalBatchSampler, ShardBatchSampler, make_loader
+from scalewise.train.data import (
+    DevicePrefetchLoader,
+    GlobalBatchSampler,
+    ShardBatchSampler,
+    make_loader,
+)
 from scalewise.train.recording import BatchSizes
 from scalewise.train.recording.shards import ShardRecorder, _Listening
 from scalewise.train.recording.step_timer import count_samples, loss_of
@@ -125,6 +132,24 @@ def test_only_what_a_gpu_does_not_hold_is_copied_ahead_and_pinned(
 ) -> None:
     loader = make_loader(Placed(DATA), OURS, LoaderConfig(**options), kind)
     assert (getattr(loader, "ahead", None), loader.pin_memory) == (ahead, pinned)
+
+
+@pytest.mark.parametrize("ahead", [1, 2, 9])
+def test_what_is_copied_ahead_comes_in_order_to_the_last_batch(
+    monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    events: list[str] = []
+    event = SimpleNamespace(record=lambda _: events.append("copied"))
+    cuda = SimpleNamespace(
+        current_device=lambda: 0, Stream=lambda _: None, Event=lambda: event,
+        current_stream=lambda: SimpleNamespace(wait_event=lambda _: events.append("used")),
+    )  # fmt: skip
+    monkeypatch.setattr(data, "torch", SimpleNamespace(cuda=cuda, device=lambda *_: "cpu"))
+    monkeypatch.setattr(data, "on_stream", lambda _: nullcontext())
+    monkeypatch.setattr(Tensor, "record_stream", lambda *_: None)
+    fed = DevicePrefetchLoader(ahead, torch.arange(10), 2)  # type: ignore[arg-type]
+    assert [batch.tolist() for batch in fed] == [[n, n + 1] for n in range(0, 10, 2)]
+    assert events.index("used") == min(ahead + 1, 5), "so many are under way beside it"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from fakes.small_fit import composed_cell
+from scalewise.config import ExecutionConfig
 from scalewise.datasets.contract import TensorPairs, TokenWindows
 from scalewise.models.gpt2 import Gpt2
 from scalewise.models.mlp import Mlp
@@ -135,3 +136,12 @@ def test_what_is_known_to_stand_against_a_capture_is_said_before_training(
     module.network.register_forward_hook(lambda *_: None)
     assert execution._known_obstacle(module)
     assert "LightningModule of its own" in execution._known_obstacle(pl.LightningModule())
+
+
+def test_only_captures_that_communicate_change_the_ranks_environment() -> None:
+    eager, compiled, captured = (ExecutionConfig(k, k) for k in ("eager", "compile", "cudagraph"))
+    assert captured.rank_environment(1) == eager.rank_environment(2) == {}
+    assert captured.rank_environment(2)["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "0"
+    # Steps that prepare are never timed.
+    assert (eager.preparing_steps(8), compiled.preparing_steps(2)) == (0, 3)
+    assert [captured.preparing_steps(world) for world in (1, 2)] == [5, 13]

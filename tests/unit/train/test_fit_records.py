@@ -16,10 +16,10 @@ from torch.utils.data import DataLoader
 
 from fakes.small_fit import small_trainer
 from scalewise.analysis import CellRecords, load_sweep
-from scalewise.records import CellFolder, DeviceInfo, SweepFolder, read_device_series
+from scalewise.records import CellFolder, DeviceInfo, EarlyStop, SweepFolder, read_device_series
 from scalewise.train import Monitor
 from scalewise.train.monitored import FitRecords, own_folder
-from scalewise.train.recording.callbacks import Stops
+from scalewise.train.recording.callbacks import early_stop
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Lightning's advice
 
@@ -177,11 +177,7 @@ def test_who_asks_for_an_end_that_was_due_stopped_nothing(
         epoch_loop=SimpleNamespace(max_steps=max_steps),
         epoch_progress=SimpleNamespace(current=SimpleNamespace(processed=epochs)),
     )
-    trainer: Any = SimpleNamespace(
-        fit_loop=loop, max_epochs=max_epochs, global_step=steps, current_epoch=epochs - 1
-    )  # fmt: skip
-    stops = Stops()
-    assert stops.record(trainer) is None, "nobody asked"
-    stops.ask(trainer)
-    found = stops.record(trainer)
-    assert (found and found.epoch) == (epochs if early else None)
+    trainer: Any = SimpleNamespace(fit_loop=loop, max_epochs=max_epochs, global_step=steps)
+    assert early_stop(trainer) is None, "nobody asked"
+    trainer.asked = EarlyStop("EarlyStopping", epochs, None)
+    assert early_stop(trainer) == (trainer.asked if early else None)

@@ -126,4 +126,9 @@ def test_a_schedule_over_all_steps_is_refused_where_time_ends_the_run() -> None:
     trainer = CellTrainer(max_steps=-1, max_epochs=-1, **quiet)
     with pytest.raises(ConfigError, match=r"^max_steps: found null, and the module asks how"):
         _ = trainer.estimated_stepping_batches
-    assert CellTrainer(max_steps=7, max_epochs=-1, **quiet).estimated_stepping_batches == 7
+    bounded = CellTrainer(max_steps=7, max_epochs=-1, **quiet)
+    assert bounded.estimated_stepping_batches == 7
+    bounded.should_stop = True
+    first = bounded.asked
+    bounded.should_stop = True
+    assert bounded.asked is first and (first.by, first.epoch) == ("a function", 1)

@@ -116,31 +116,25 @@ def test_every_rank_ends_after_the_same_step() -> None:
     assert known == [50, 53]
 
 
-@pytest.fixture
-def told(store: dist.HashStore) -> tuple[Rank, int]:
-    """A second rank that has not heard yet of the last step, and that step."""
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("goes_on", [True, False])
+def test_a_rank_past_the_last_step_fails_in_one_line_or_gives_up_where_it_waits(
+    goes_on: bool,
+) -> None:
     first, second = Rank(0), Rank(1)
     first.train(50)
     second.length.look()
     first.length.look()
     assert first.last is not None
-    return second, first.last
-
-
-def test_a_rank_past_the_last_step_fails_in_one_line(told: tuple[Rank, int]) -> None:
-    second, last = told
-    second.train(last + 1)
-    second.length.look()
-    with pytest.raises(TooLateError, match=r"rank 1 was past step \d+, the last of all"):
-        second.train(1)
-
-
-def test_a_rank_that_waits_beyond_the_last_step_gives_up(told: tuple[Rank, int]) -> None:
-    second, last = told
-    second.train(last)  # and it goes on into a step that nobody joins
-    for _ in range(3):
+    second.train(first.last + goes_on)
+    for _ in range(1 if goes_on else 3):  # it may be in a step that nobody joins
         second.length.look()
-    assert [type(error) for error in second.errors] == [TooLateError]
+    if goes_on:
+        with pytest.raises(TooLateError, match=r"rank 1 was past step \d+, the last of all"):
+            second.train(1)
+    else:
+        assert second.length.settle() == first.last, "it had not begun another"
+    assert [type(error) for error in second.errors] == [TooLateError] * (not goes_on)
 
 
 def test_a_rank_that_lost_rank_0_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@ from .background import INTERVAL_S as INTERVAL_S
 from .background import BackgroundDrain as BackgroundDrain
 from .background import on_stream as on_stream
 from .callbacks import STEP_HOOKS as STEP_HOOKS
-from .callbacks import Stops as Stops
 from .callbacks import acts_in as acts_in
 from .gradient_communication import GradientHook as GradientHook
 from .metrics import MetricsRecorder as MetricsRecorder

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -70,32 +69,17 @@ class CallbackTimes:
         return {name: ns / 1e6 / self._steps for name, ns in self._timed_ns.items()}
 
 
-class Stops:
-    """Who asks a Trainer to end before its time: the first who sets ``should_stop``."""
+def early_stop(trainer: pl.Trainer) -> EarlyStop | None:
+    """Who ended the fit early; None where it went on to its last step or epoch.
 
-    def __init__(self) -> None:
-        self._asked: EarlyStop | None = None
-
-    def ask(self, trainer: pl.Trainer) -> None:
-        """Call it from the setter of ``should_stop``: the caller of that is who asks."""
-        if self._asked is not None:
-            return
-        who = sys._getframe(2).f_locals.get("self")
-        monitor = getattr(who, "monitor", None)
-        self._asked = EarlyStop(
-            by="a function" if who is None else type(who).__name__,
-            epoch=trainer.current_epoch + 1,
-            monitor=monitor if isinstance(monitor, str) else None,
-        )
-
-    def record(self, trainer: pl.Trainer) -> EarlyStop | None:
-        """Who ended the fit early; None where it went on to its last step or epoch."""
-        loop: Any = trainer.fit_loop
-        epochs, steps = trainer.max_epochs, loop.epoch_loop.max_steps
-        all_steps = steps != -1 and trainer.global_step >= steps
-        done = loop.epoch_progress.current.processed
-        all_epochs = epochs not in (None, -1) and done >= epochs
-        return None if all_steps or all_epochs else self._asked
+    A Trainer of cells has who asked first in ``asked``, of others nobody knows.
+    """
+    loop: Any = trainer.fit_loop
+    epochs, steps = trainer.max_epochs, loop.epoch_loop.max_steps
+    all_steps = steps != -1 and trainer.global_step >= steps
+    done = loop.epoch_progress.current.processed
+    all_epochs = epochs not in (None, -1) and done >= epochs
+    return None if all_steps or all_epochs else getattr(trainer, "asked", None)
 
 
 def kept_checkpoints(trainer: pl.Trainer, folder: Path) -> tuple[KeptCheckpoint, ...]:

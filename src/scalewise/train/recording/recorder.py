@@ -23,7 +23,7 @@ from scalewise.records import (
     RankSummary,
 )
 from scalewise.train.recording.background import BackgroundDrain
-from scalewise.train.recording.callbacks import CallbackTimes, Stops, kept_checkpoints
+from scalewise.train.recording.callbacks import CallbackTimes, early_stop, kept_checkpoints
 from scalewise.train.recording.metrics import MetricsRecorder
 from scalewise.train.recording.profiler import ProfiledSteps
 from scalewise.train.recording.shards import OWN_SHARE, DataShare, ShardRecorder
@@ -74,7 +74,6 @@ class CellRecorder(pl.Callback):
         self.length: Callable[[], LengthRecord] | None = None
         """Asked at the end how long the run was to be, where its steps were not counted before."""
         self.callbacks = CallbackTimes()
-        self.stops = Stops()
         self._stopped: EarlyStop | None = None
         self._kept: tuple[KeptCheckpoint, ...] = ()
         self.brings_optimizer = False
@@ -203,7 +202,7 @@ class CellRecorder(pl.Callback):
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         if stage == "fit":  # a test may load a checkpoint, and with it what callbacks knew then
-            self._stopped = self.stops.record(trainer)
+            self._stopped = early_stop(trainer)
             self._kept = kept_checkpoints(trainer, self.folder.path)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

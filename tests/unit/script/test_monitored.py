@@ -253,7 +253,7 @@ def test_a_model_without_tensors_is_timed_and_nobody_counts_its_samples(tmp_path
     model.forward = int  # type: ignore[assignment]
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     with scalewise.monitor(model, optimizer, folder=tmp_path / "records") as m:
-        for done in map(model, m(range(30))):  # noqa: B007 - no tensors
+        for done in map(model, m(range(30))):  # no tensors
             optimizer.step()
             model.layer.bias.data.div_(done < 20)
     assert (done, active()) == (29, None)

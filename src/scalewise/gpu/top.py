@@ -48,7 +48,7 @@ def show_gpus(interval_s: float, *, once: bool, log: Path | None, gpu_index: int
                 stats = StatsLog(log, gpu_index)
             except (OSError, ValueError) as error:
                 raise ConfigError(f"--log: {error}") from error
-        title = source.title
+        console, live, title = open_console(), None, source.title
         if once:
             frames = iter([source.once()])
         else:
@@ -56,9 +56,8 @@ def show_gpus(interval_s: float, *, once: bool, log: Path | None, gpu_index: int
             signal.signal(signal.SIGTERM, signal.default_int_handler)
             opened.enter_context(contextlib.suppress(KeyboardInterrupt))
             frames, title = _frames(source, interval_s), f"{title}, every {interval_s:g} s"
-        console, live = open_console(), None
-        if sys.stdout.isatty() and not once:
-            live = opened.enter_context(Live(console=console, auto_refresh=False))
+            if sys.stdout.isatty():
+                live = opened.enter_context(Live(console=console, auto_refresh=False))
         for frame in frames:
             if stats is not None:
                 stats.append(frame.time, frame.devices, frame.samples)

@@ -69,19 +69,19 @@ def conclude(folder: CellFolder, nodes: Nodes, own: Ending) -> Ending:
         save_json(folder.path / "nodes" / f"{nodes.index}.json", own)
         return own
     deadline = time.monotonic() + (_LAST_S if own.outcome == "done" else _TELL_S)
-    told: dict[int, Ending] = {}
-    while len(told) < nodes.count - 1 and all(one.outcome == "done" for one in told.values()):
+    endings, silent = [own], list(range(1, nodes.count))
+    while silent and all(one.outcome == "done" for one in endings[1:]):
         if time.monotonic() >= deadline:
             break
-        for index in set(range(1, nodes.count)) - set(told):
+        for index in tuple(silent):
             ending = load_or_none(load_json, folder.path / "nodes" / f"{index}.json", Ending)
             if ending is not None:
-                told[index] = ending
+                endings.append(ending)
+                silent.remove(index)
         time.sleep(_LOOK_S)
-    failed = [ending for ending in (own, *told.values()) if ending.outcome != "done"]
+    failed = [ending for ending in endings if ending.outcome != "done"]
     if failed:
         return min(failed, key=_order)
-    silent = sorted(set(range(1, nodes.count)) - set(told))
     if silent:
         return Ending("failed", "host", f"hosts {silent} of the cell did not say how it ended")
     return own

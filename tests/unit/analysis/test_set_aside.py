@@ -168,12 +168,17 @@ def test_where_all_shared_the_host_a_run_that_had_it_alone_is_the_odd_one(tmp_pa
     ]
 
 
-def test_a_neighbour_that_stays_does_not_add_repeats_for_ever(tmp_path: Path) -> None:
+def test_what_makes_runs_useless_and_stays_does_not_add_repeats_for_ever(tmp_path: Path) -> None:
     auto = {"repeats": "auto", "max_repeats": 8, "precision_percent": 2}
-    alone = with_neighbours(repeats(replace(DDP, config=auto), [1.0, 1.3] * 4), *range(3, 8))
-    (group,) = analyse(load_sweep(write_sweep(tmp_path, alone))).repeats
-    assert (group.wanted, group.because) == (None, "cap")
-    assert "5 runs of large ddp x2 are set aside: run it again on a quiet host" in group.reason
+    runs = repeats(replace(DDP, config=auto), [1.0, 1.3] * 4)
+    alone = write_sweep(tmp_path / "alone", with_neighbours(runs, *range(3, 8)))
+    moved = write_sweep(
+        tmp_path / "moved", [*runs[:5], *(replace(s, device_name="NVIDIA L4") for s in runs[5:])]
+    )
+    aside, elsewhere = (analyse(load_sweep(path)).repeats[0] for path in (alone, moved))
+    assert (aside.wanted, aside.because) == (elsewhere.wanted, elsewhere.because) == (None, "cap")
+    assert "5 runs of large ddp x2 are set aside: run it again on a quiet host" in aside.reason
+    assert "3 runs of large ddp x2" in elsewhere.reason
 
 
 # Runs that were forked and runs that were started freshly: never in one mean, nor in one pair.

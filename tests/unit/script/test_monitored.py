@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, TensorDataset, dataloader
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset, dataloader
 
 import scalewise
 from scalewise.analysis import analyse, load_sweep
@@ -72,7 +72,8 @@ def cells(folder: Path) -> list[CellFolder]:
 
 
 def test_every_step_is_recorded_with_its_samples_phases_and_numbers(tmp_path: Path) -> None:
-    inner = DataLoader(TensorDataset(torch.ones(240, 4)), 8)
+    data = TensorDataset(torch.ones(480, 4))
+    inner = DataLoader(data, 8, sampler=DistributedSampler(data, 2, 1))  # not told of ranks here
     train(tmp_path / "records", given=(batch for (batch,) in inner))
     (cell,) = cells(tmp_path / "records")
     (rank,) = cell.load_result().ranks
@@ -252,10 +253,12 @@ def test_a_model_without_tensors_is_timed_and_nobody_counts_its_samples(tmp_path
     model.forward = int  # type: ignore[assignment]
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     with scalewise.monitor(model, optimizer, folder=tmp_path / "records") as m:
-        for done in map(model, m(range(30))):  # noqa: B007 - no tensors
+        for done in map(model, m(range(30))):  # no tensors
             optimizer.step()
+            model.layer.bias.data.div_(done < 20)
     assert (done, active()) == (29, None)
     result = cells(tmp_path / "records")[0].load_result()
+    assert result.ranks[0].parameters_changed is None, "they are no numbers any more"
     assert "samples of 30 of 30 steps" in result.ranks[0].missing[UNCOUNTED]
     assert result.global_batch_size is None
     with pytest.warns(UserWarning, match="found no `with"):

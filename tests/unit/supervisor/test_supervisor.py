@@ -243,7 +243,7 @@ def test_only_the_fork_trains(
 def test_imports_are_no_hang_and_have_a_limit_of_their_own(
     tmp_path: Path, script: tuple[str, ...], lacks: str
 ) -> None:
-    folder, now_s = CellFolder(tmp_path), [0.0, 50.0, 61.0]
+    folder, now_s = CellFolder(tmp_path), [5.0, 55.0, 66.0]
     settings = replace(SETTINGS, hang_timeout_s=5, start_timeout_s=60, script=script)
     liveness = Liveness(folder, settings, iter(now_s).__next__)
     assert liveness.hang([0, 1]) is None

@@ -229,5 +229,6 @@ def test_a_fingerprint_is_the_norm_and_a_projection_of_what_learns() -> None:
     assert first[0] == turned[0] == 5.0
     assert first[1] != turned[1], "the same numbers in another order"
     assert parameter_fingerprint([], cpu) is None
+    assert parameter_fingerprint([torch.full((2,), torch.nan, requires_grad=True)], cpu) is None
     module.requires_grad_(False)
     assert parameter_fingerprint(module.parameters(), cpu) is None

@@ -251,7 +251,6 @@ class CellRecorder(pl.Callback):
         steps, strategy = self.steps, trainer.strategy
         communication = getattr(strategy, "communication", steps.gradients.record)
         after = _fingerprint(trainer, module)
-        known = after is not None and all(map(math.isfinite, after))
         return summarise(
             trainer.global_rank,
             trainer.local_rank,
@@ -272,7 +271,7 @@ class CellRecorder(pl.Callback):
             communication=communication(steps.steps - steps.warmup_steps),
             missing={**steps.missing, **self.shards.missing},
             parameters_changed=None if self._before is None else after != self._before,
-            replica_fingerprint=after if known and holds_replica(trainer) else None,
+            replica_fingerprint=after if holds_replica(trainer) else None,
             **self._host_figures,
             execution=self.execution() if self.execution is not None else None,
             length=self.length() if self.length is not None else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 from collections.abc import Collection, Iterable, Sequence
@@ -57,7 +58,7 @@ def parameter_fingerprint(
 
     In fp64, a chunk at a time: no copy of the model is made. Waits for the device once. The sum of
     the parameters would not do: softmax keeps that of the last layer, whatever it learns. None
-    without any, and where this rank holds parts of the model.
+    without any, where one is not finite, and where this rank holds parts of the model.
     """
     learning = [p.detach() for p in parameters if p.requires_grad]
     divided = any(p.is_meta or hasattr(p, "to_local") for p in learning)
@@ -73,7 +74,7 @@ def parameter_fingerprint(
             squares += exact @ exact
             projected += exact @ vector[: len(exact)]
     norm, projection = torch.stack([squares.sqrt(), projected]).tolist()
-    return norm, projection
+    return (norm, projection) if math.isfinite(norm) else None
 
 
 def holds_replica(trainer: pl.Trainer) -> bool:

@@ -26,7 +26,6 @@ from .limits import CoreUseMeter as CoreUseMeter
 from .limits import RunQueue as RunQueue
 from .limits import cpu_quota as cpu_quota
 from .limits import kernel_text as kernel_text
-from .limits import memory_available_mib as memory_available_mib
 from .limits import memory_limit_mib as memory_limit_mib
 from .limits import oom_kills as oom_kills
 from .limits import processor_name as processor_name

@@ -40,6 +40,7 @@ from .processes import Mirror as Mirror
 from .processes import become_subreaper as become_subreaper
 from .processes import descendants as descendants
 from .processes import die_with_parent as die_with_parent
+from .processes import end_child as end_child
 from .processes import end_descendants as end_descendants
 from .processes import end_orphans as end_orphans
 from .processes import exit_now as exit_now

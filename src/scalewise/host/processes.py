@@ -24,6 +24,8 @@ import psutil
 
 ENV_SUPERVISOR = "SCALEWISE_SUPERVISOR_PID"
 """In the environment of every rank and of whatever it starts."""
+_STUCK_S = 5.0
+"""A driver call that hangs keeps a process from ending, whatever it is sent."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -118,6 +120,13 @@ def kill(pid: int, number: int) -> None:
         os.kill(pid, number)
     except ProcessLookupError:
         return
+
+
+def end_child(process: subprocess.Popen[bytes] | psutil.Process) -> None:
+    """Kill a child and reap it; one that is stuck in the kernel is left to it after a while."""
+    process.kill()
+    with suppress(subprocess.TimeoutExpired, psutil.TimeoutExpired):
+        process.wait(_STUCK_S)
 
 
 def exit_now(status: int) -> NoReturn:
@@ -315,9 +324,10 @@ class Mirror:
             self._process.stdin.close()
         why = f"tracking: not everything was mirrored within {_FINISH_S:g} s"
         if self._ends_within(_FINISH_S):
+            if self._process.returncode >= 0:
+                return
             why = f"tracking: the mirror was ended by signal {-self._process.returncode}"
-        if self._process.returncode < 0:
-            self._say(f"{why}; scalewise mirror FOLDER finishes it")
+        self._say(f"{why}; scalewise mirror FOLDER finishes it")
 
     def let_go(self) -> None:
         """What is recorded broke off: it hands over what it can within seconds, and ends."""
@@ -334,8 +344,7 @@ class Mirror:
             self._process.wait(timeout_s)
             return True
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            end_child(self._process)
             return False
         finally:
             self._reader.join(timeout=2)

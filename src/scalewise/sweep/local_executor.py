@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import psutil
 
 from scalewise.gpu import Host, Hosts, Lease, Leases, Occupancy, units
-from scalewise.host import end_orphans, wrap_command
+from scalewise.host import end_child, end_orphans, wrap_command
 from scalewise.records import CellFolder, DeviceInfo, Ending, RecordError, SweepFolder
 from scalewise.supervisor import Origin
 from scalewise.sweep.executor import Executor, LauncherConfig, QueuedCell, RunningCell
@@ -53,9 +53,8 @@ class LocalCell(RunningCell):
         try:
             process.wait(max(0.1, deadline - time.monotonic()))
         except (subprocess.TimeoutExpired, psutil.TimeoutExpired):
-            process.kill()
-            process.wait()
-        end_orphans(self.supervisor.process.pid)
+            end_child(process)
+        end_orphans(process.pid)
 
 
 @dataclass(frozen=True)

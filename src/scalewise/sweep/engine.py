@@ -375,11 +375,13 @@ class Engine:
         return f"{reason}; retry {self._retries[name]} of {limit}"
 
     def _skip_alike(self, failed: Cell, ending: Ending) -> None:
-        """Of ``repeats=auto``: no later run of a configuration that has none done is tried."""
+        """No later run of a configuration that has none done is tried, if rounds may be added or
+        its input is wrong."""
         config_id = failed.planned.config_id
         same = [c.planned.cell_id for c in self.report.cells if c.planned.config_id == config_id]
         ended = [self.report.endings[cell_id] for cell_id in same if cell_id in self.report.endings]
-        if failed.request.cell.repeats != "auto" or any(one.outcome == "done" for one in ended):
+        is_over = failed.request.cell.repeats == "auto" or ending.cause == "config"
+        if not is_over or any(one.outcome == "done" for one in ended):
             return
         for queued in [q for q in self._waiting if q.cell.planned.config_id == config_id]:
             self._waiting.remove(queued)

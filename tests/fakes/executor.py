@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 from scalewise.records import CellFolder, Ending
-from scalewise.sweep import Cell, Executor, QueuedCell, RunningCell
+from scalewise.sweep import Cell, Executor, LauncherConfig, QueuedCell, RunningCell
 
 
 @dataclass(eq=False)
@@ -22,9 +22,8 @@ class PlayedExecutor(Executor[PlayedCell]):
         play: makes the records of a try, and says how it ends.
     """
 
-    policy = "exclusive"
-
     def __init__(self, play: Callable[[Cell, CellFolder], Ending]) -> None:
+        super().__init__(LauncherConfig())
         self.play = play
         self.started: list[Cell] = []
         self.rounds: list[int] = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -88,44 +88,6 @@ def gpu_slots(gpus: Sequence[GpuDevice], cores: Sequence[int]) -> tuple[DeviceIn
         own = tuple(near[begin : begin + share] or near)
         slots.append(DeviceInfo("cuda", gpu.name, gpu.uuid, gpu.index, own, gpu.memory_total_mib))
     return tuple(slots)
-
-
-class Hosts:
-    """The devices of this host for each profile that a sweep asks for, each looked for once.
-
-    Args:
-        note: told of a profile's warnings, once each.
-    """
-
-    def __init__(self, note: Callable[[str], None] = lambda text: None) -> None:
-        self._note = note
-        self._found: dict[str, Host | HostMismatch] = {}
-
-    def of(self, hardware: HardwareConfig) -> Host:
-        """Raises :class:`HostMismatch` where the profile asks for what is not there."""
-        key = repr(hardware)
-        if key not in self._found:
-            try:
-                self._found[key] = host = discover(hardware)
-                others = [f"GPU {gpu.index} ({gpu.name})" for gpu in host.left_out]
-                if others:
-                    self._note(f"hardware={hardware.name} leaves out {', '.join(others)}")
-            except HostMismatch as mismatch:
-                self._found[key] = mismatch
-            for warning in hardware.warnings():
-                self._note(f"hardware={hardware.name}: {warning}")
-        found = self._found[key]
-        if isinstance(found, HostMismatch):
-            raise found
-        return found
-
-    def known(self) -> Iterator[Host]:
-        """Those that were found so far."""
-        return (host for host in self._found.values() if isinstance(host, Host))
-
-    def slots(self) -> int | None:
-        """The most devices that any profile has here; None before one was found."""
-        return max((len(host.slots) for host in self.known()), default=None)
 
 
 @dataclass(frozen=True)

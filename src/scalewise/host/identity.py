@@ -128,7 +128,7 @@ SOURCE_SHA256 = "source_sha256"
 CLASS_FILES = "class_files"
 """In a ``code``: file of each module of the user's own that was imported, to its SHA-256."""
 _PACKAGE = Path(str(importlib.resources.files("scalewise")))
-_NOT_OWN = (f"{_PACKAGE.parent}{os.sep}", f"{sysconfig.get_path('stdlib')}{os.sep}")
+_NOT_OWN = (f"{_PACKAGE.parent}/", f"{sysconfig.get_path('stdlib')}/")
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
@@ -165,7 +165,7 @@ def _is_own(name: str) -> bool:
     if file is None:  # a folder of packages, or the main program
         return True
     # Of thousands of modules: as text, which takes a quarter of the time of paths.
-    return not file.startswith(_NOT_OWN) and _INSTALLED.isdisjoint(file.split(os.sep))
+    return not file.startswith(_NOT_OWN) and _INSTALLED.isdisjoint(file.split("/"))
 
 
 def code_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:

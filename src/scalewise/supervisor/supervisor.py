@@ -132,7 +132,7 @@ class Supervisor:
             grace_s = 0.5 if ending.outcome == "done" else self.job.settings.grace_s
             left = end_descendants(grace_s)
             ended_s = time.monotonic()
-        # Where a driver call hangs, the sampler's end takes ten seconds: they are none of the cell's.
+        # A sampler within a driver call that hangs ends after ten seconds, none of the cell's.
         self.began_s += time.monotonic() - ended_s
         if left and ending.outcome == "done":
             return Ending("failed", "exit", f"processes {left} could not be ended")

@@ -163,7 +163,7 @@ class Engine:
             raise
 
     def _add_to_plan(self, cells: Sequence[Cell]) -> None:
-        add_to_plan(self.folder, cells, self.executor.policy, self.executor.slots())
+        add_to_plan(self.folder, cells, self.executor.policy, self.executor.host.slots())
 
     def _has_trackers(self, cells: Sequence[Cell]) -> bool:
         pending = self._pending()
@@ -257,7 +257,7 @@ class Engine:
         def fits(cells: Collection[Cell]) -> bool:
             if budget_min is None:
                 return True
-            slots, packed = self.executor.slots(), self.executor.policy == "packed"
+            slots, packed = self.executor.host.slots(), self.executor.policy == "packed"
             new = [waiting_cell(one.planned, one.planned.devices) for one in cells]
             # None where no cell of the sweep has ended.
             left_s = self._durations.seconds_left(new, slots, packed)

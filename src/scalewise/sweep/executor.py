@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 from scalewise.config import ConfigError
 from scalewise.records import CellFolder, Ending, SweepFolder, build
 from scalewise.sweep.plan import Cell
+from scalewise.sweep.preflight import Cluster, ThisHost
 
 Policy = Literal["exclusive", "packed"]
 
@@ -76,6 +77,8 @@ class Executor(ABC, Generic[R]):
     def __init__(self, config: LauncherConfig) -> None:
         self.config = config
         self.policy = config.policy
+        self.host: ThisHost = Cluster()
+        """Where its cells would run."""
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
@@ -95,10 +98,6 @@ class Executor(ABC, Generic[R]):
 
     def close(self) -> None:
         """Release what :meth:`open` acquired."""
-
-    def slots(self) -> int | None:
-        """Number of devices of the host; None if there are several hosts."""
-        return None
 
     @abstractmethod
     def demand(self, cell: Cell) -> Any:

@@ -18,14 +18,14 @@ from dataclasses import dataclass, replace
 
 import psutil
 
-from scalewise.gpu import Host, Hosts, Lease, Leases, Occupancy, units
+from scalewise.gpu import Host, Lease, Leases, Occupancy, units
 from scalewise.host import end_child, end_orphans, wrap_command
 from scalewise.records import CellFolder, DeviceInfo, Ending, RecordError, SweepFolder
 from scalewise.supervisor import Origin
 from scalewise.sweep.executor import Executor, LauncherConfig, QueuedCell, RunningCell
 from scalewise.sweep.fork_server import NotWarmError, WarmServer, cell_hindrance
 from scalewise.sweep.plan import Cell
-from scalewise.sweep.preflight import devices_for, explain_differences
+from scalewise.sweep.preflight import ThisHost, devices_for, explain_differences
 from scalewise.sweep.running_cells import SupervisorProcess, job_of, start_supervisor
 from scalewise.sweep.status_view import duration
 from scalewise.train import is_ours
@@ -82,6 +82,7 @@ class LocalExecutor(Executor[LocalCell]):
 
     def __init__(self, config: LocalConfig, occupancy: Occupancy | None = None) -> None:
         super().__init__(config)
+        self.host = ThisHost()
         self._leases = Leases(occupancy or Occupancy())
         self._warm = config.warm
         self._not_forked = "hydra.launcher.warm=false" if config.warm is False else None
@@ -102,7 +103,6 @@ class LocalExecutor(Executor[LocalCell]):
     ) -> None:
         self._folder, self._locks, self._note = folder.path, locks, note
         self._leases.name = f"the sweep in {folder.path.resolve()} (process {os.getpid()})"
-        self._hosts = Hosts(note)
         self._device_wait = DeviceWait(note)
         if self._not_forked is None and _began_freshly(folder):
             self._not_forked = "earlier cells of this sweep were started freshly"
@@ -111,11 +111,8 @@ class LocalExecutor(Executor[LocalCell]):
         self._selector.close()
         self._end_servers()
 
-    def slots(self) -> int | None:
-        return self._hosts.slots()
-
     def demand(self, cell: Cell) -> LocalDemand:
-        host = self._hosts.of(cell.request.cell.hardware)
+        host = self.host.of(cell.request.cell.hardware)
         demand = LocalDemand(devices_for(cell.request, host), host)
         self._not_forked = self._not_forked or cell_hindrance(cell.request.cell)
         self._lean = self._lean and is_ours(cell.request.plain)

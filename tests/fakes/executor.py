@@ -32,10 +32,10 @@ class PlayedExecutor(Executor[PlayedCell]):
     def demand(self, cell: Cell) -> SimpleNamespace:
         return SimpleNamespace(world_size=cell.planned.devices or 1)
 
-    def start(self, queued: QueuedCell, folder: CellFolder) -> PlayedCell:
+    def start(self, queued: QueuedCell) -> PlayedCell:
         self.started.append(queued.cell)
-        ending = replace(self.play(queued.cell, folder), elapsed_s=1.0)
-        return PlayedCell(queued.cell, folder, queued.demand, ending)
+        ending = replace(self.play(queued.cell, queued.folder), elapsed_s=1.0)
+        return PlayedCell(queued.cell, queued.folder, queued.demand, ending)
 
     def poll(self, running: Sequence[PlayedCell]) -> list[tuple[PlayedCell, Ending]]:
         self.rounds.append(len(running))

@@ -206,9 +206,9 @@ class SlurmExecutor(Executor[SlurmCell]):
         self._note(f"         {name} still is SLURM job {job_id}")
         return SlurmCell(cell, folder, submission.wanted, submission, state)
 
-    def start(self, queued: QueuedCell, folder: CellFolder) -> SlurmCell:
+    def start(self, queued: QueuedCell) -> SlurmCell:
         """Its job is submitted at the next look, in one array with others of the same demand."""
-        return SlurmCell(queued.cell, folder, queued.demand)
+        return SlurmCell(queued.cell, queued.folder, queued.demand)
 
     def poll(self, running: Sequence[SlurmCell]) -> list[tuple[SlurmCell, Ending]]:
         ended = self._submit([cell for cell in running if cell.submission is None])

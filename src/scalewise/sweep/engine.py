@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from scalewise.config import ConfigError
 from scalewise.gpu import HostMismatch
-from scalewise.host import FileLock, Mirror, become_subreaper, plural
+from scalewise.host import Mirror, become_subreaper, plural
 from scalewise.records import (
     Ending,
     RecordError,
@@ -129,8 +129,7 @@ class Engine:
         Raises KeyboardInterrupt, once every running cell has ended.
         """
         self._began_s = time.monotonic()
-        lock = FileLock(self.folder.lock_path)
-        with lock_folder(self.folder, lock):
+        with lock_folder(self.folder) as lock:
             for line in [*self.report.remarks, *describe_rounds(cells)]:
                 self.display.note(line)
             become_subreaper()
@@ -230,7 +229,8 @@ class Engine:
 
     def _queue(self, cell: Cell) -> None:
         """Put a cell at the end of its round in the queue."""
-        queued = QueuedCell(cell, self.executor.demand(cell))
+        folder = self.folder.cell(cell.planned.name)
+        queued = QueuedCell(cell, folder, self.executor.demand(cell))
         bisect.insort(self._waiting, queued, key=lambda one: one.cell.planned.repeat)
 
     # Later stages
@@ -303,7 +303,7 @@ class Engine:
         for queued in self.executor.order(tuple(self._waiting), self._running):
             started: RunningCell | Ending | None
             try:
-                started = self.executor.start(queued, self.folder.cell(queued.cell.planned.name))
+                started = self.executor.start(queued)
             except HostMismatch as mismatch:
                 started = Ending("skipped", "host", str(mismatch))
             if started is None:

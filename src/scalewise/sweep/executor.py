@@ -30,11 +30,12 @@ class LauncherConfig:
     """Command around each rank's own: ``nsys profile -o {folder}/rank{rank}``."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class QueuedCell:
     """A cell that waits, with its demand."""
 
     cell: Cell
+    folder: CellFolder
     demand: Any
     """What :meth:`Executor.demand` returned."""
 
@@ -44,20 +45,13 @@ class QueuedCell:
 
 
 @dataclass(eq=False)
-class RunningCell:
+class RunningCell(QueuedCell):
     """One try at a cell, from its start to its ending."""
 
-    cell: Cell
-    folder: CellFolder
-    demand: Any
     started: float | None = field(default_factory=time.monotonic, kw_only=True)
     """By ``time.monotonic``; None while it waits in a queue of the cluster."""
     is_announced: bool = field(default=False, kw_only=True)
     """Whether its start was shown."""
-
-    @property
-    def world_size(self) -> int:
-        return int(self.demand.world_size)
 
     @property
     def age_s(self) -> float | None:
@@ -116,7 +110,7 @@ class Executor(ABC, Generic[R]):
         return waiting
 
     @abstractmethod
-    def start(self, queued: QueuedCell, folder: CellFolder) -> R | Ending | None:
+    def start(self, queued: QueuedCell) -> R | Ending | None:
         """Start a cell. Returns None if it has no room, an ending if it ends without a try.
 
         Raises :class:`HostMismatch` if it can no longer run.

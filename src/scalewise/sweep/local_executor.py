@@ -20,7 +20,7 @@ import psutil
 
 from scalewise.gpu import Host, Lease, Leases, Occupancy, units
 from scalewise.host import end_child, end_orphans, wrap_command
-from scalewise.records import CellFolder, DeviceInfo, Ending, RecordError, SweepFolder
+from scalewise.records import DeviceInfo, Ending, RecordError, SweepFolder
 from scalewise.supervisor import Origin
 from scalewise.sweep.executor import Executor, LauncherConfig, QueuedCell, RunningCell
 from scalewise.sweep.fork_server import NotWarmError, WarmServer, cell_hindrance
@@ -137,7 +137,7 @@ class LocalExecutor(Executor[LocalCell]):
         leased = [cell.lease.slots for cell in running]
         return choose_cells(waiting, leased)
 
-    def start(self, queued: QueuedCell, folder: CellFolder) -> LocalCell | Ending | None:
+    def start(self, queued: QueuedCell) -> LocalCell | Ending | None:
         lease = self._leases.try_lease(queued.demand.host.slots, queued.world_size)
         if lease is None:
             others_run = bool(self._selector.get_map())
@@ -146,21 +146,21 @@ class LocalExecutor(Executor[LocalCell]):
             return ending
         self._device_wait.end()
         leased = time.monotonic()  # the first of a round waits for imports
-        supervisor = self.start_supervisor(queued, folder, lease)
-        running = LocalCell(queued.cell, folder, queued.demand, lease, supervisor, started=leased)
+        supervisor = self.start_supervisor(queued, lease)
+        running = LocalCell(
+            queued.cell, queued.folder, queued.demand, lease, supervisor, started=leased
+        )
         assert running.supervisor.process.stdout is not None
         self._selector.register(running.supervisor.process.stdout, selectors.EVENT_READ, running)
         return running
 
-    def start_supervisor(
-        self, queued: QueuedCell, folder: CellFolder, lease: Lease
-    ) -> SupervisorProcess:
+    def start_supervisor(self, queued: QueuedCell, lease: Lease) -> SupervisorProcess:
         """Start a cell's supervisor, which starts its ranks on the leased devices."""
         cell = queued.cell
         locks, origin = (*lease.descriptors, *self._locks), Origin.of_this_process()
         job = job_of(
             cell.request.cell,
-            folder,
+            queued.folder,
             cell.planned,
             queued.world_size,
             queued.demand.host,

@@ -138,13 +138,13 @@ def test_more_locks_than_one_message_holds_are_refused(tmp_path: Path) -> None:
     server.stop()
 
 
-def _queued(repeat: int = 0) -> QueuedCell:
+def _queued(folder: Path) -> QueuedCell:
     plain = asked("hardware=cpu").plain
     cell: Any = SimpleNamespace(
-        planned=SimpleNamespace(repeat=repeat),
+        planned=SimpleNamespace(repeat=0),
         request=SimpleNamespace(plain=plain, cell=build_cell(plain)),
     )
-    return QueuedCell(cell, LocalDemand(1, Host((), None, {})))
+    return QueuedCell(cell, CellFolder(folder), LocalDemand(1, Host((), None, {})))
 
 
 def test_a_sweep_goes_on_without_a_server_that_was_lost(
@@ -156,7 +156,7 @@ def test_a_sweep_goes_on_without_a_server_that_was_lost(
     executor = LocalExecutor(LocalConfig(warm=True))
     executor.open(SweepFolder(tmp_path), (), said.append)
     for _ in range(2):
-        held = executor.start_supervisor(_queued(), CellFolder(tmp_path), Lease((), ()))
+        held = executor.start_supervisor(_queued(tmp_path), Lease((), ()))
         assert isinstance(held.process, subprocess.Popen), "it is started freshly"
         assert held.ending().cause == "supervisor", "as the stand-in for Python fails"
         assert "warm.err" in str(held.job.not_forked), "its record says why"

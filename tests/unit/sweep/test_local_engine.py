@@ -47,7 +47,8 @@ class Supervisors:
     seconds: float = 0.0
     started: list[tuple[str, tuple[str | None, ...]]] = field(default_factory=list)
 
-    def start(self, queued: QueuedCell, folder: CellFolder, lease: Lease) -> SupervisorProcess:
+    def start(self, queued: QueuedCell, lease: Lease) -> SupervisorProcess:
+        folder = queued.folder
         uuids = tuple(slot.uuid for slot in lease.slots)
         self.started.append((queued.cell.planned.name, uuids))
         answer = self.answers.pop(0)

@@ -117,9 +117,10 @@ class Leases:
     """Leases the slots of this host to jobs, each slot to one at a time."""
 
     def __init__(self, occupancy: Occupancy | None = None) -> None:
+        """``occupancy`` tells of other people's processes; nobody is asked without."""
         self._in_use: set[str] = set()
         """Units of the slots in use."""
-        self._occupancy = occupancy
+        self._occupancy = occupancy or Occupancy(dict)
         self.name = f"process {os.getpid()}"
         """Who leases, as another one that waits is told."""
         self.holder = ""
@@ -140,8 +141,8 @@ class Leases:
             own = self._try_lock(units(slot))
             if own is None:
                 continue
-            who = None if self._occupancy is None else self._occupancy.by(slot)
-            if who is not None and self._occupancy is not None:
+            who = self._occupancy.by(slot)
+            if who is not None:
                 self.foreign[str(slot.uuid)] = who
                 self.foreign_settles |= not self._occupancy.lasts(slot)
                 for lock in own:
@@ -159,8 +160,7 @@ class Leases:
     def release(self, lease: Lease) -> None:
         lease.release()
         self._in_use -= {unit for slot in lease.slots for unit in units(slot)}
-        if self._occupancy is not None:
-            self._occupancy.forget()
+        self._occupancy.forget()
 
     def _try_lock(self, wanted: Sequence[str]) -> list[FileLock] | None:
         """Locks on all of ``wanted``, or None where any is in use."""

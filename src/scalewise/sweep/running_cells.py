@@ -19,10 +19,17 @@ from scalewise.records import (
     Ending,
     PlannedCell,
     last_metrics,
-    read_plain,
 )
 from scalewise.script import python_path
-from scalewise.supervisor import Job, Origin, Settings, from_line, supervisor_command, to_line
+from scalewise.supervisor import (
+    Job,
+    Origin,
+    Settings,
+    from_line,
+    log_end,
+    supervisor_command,
+    to_line,
+)
 from scalewise.sweep.fork_server import ForkedSupervisor
 
 _EXIT_S = 30.0
@@ -60,7 +67,7 @@ class SupervisorProcess:
         self.stop()
         if answer.endswith(b"\n"):
             return from_line(Ending, answer)
-        lines = tuple(read_plain(self.job.errors).decode(errors="replace").splitlines()[-20:])
+        lines = log_end(self.job.errors)
         if status is not None and status < 0:
             message = f"the supervisor was ended by {signal.Signals(-status).name}"
             return Ending("failed", "supervisor_lost", message, last_lines=lines)

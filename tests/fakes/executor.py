@@ -26,8 +26,6 @@ class PlayedExecutor(Executor[PlayedCell]):
         super().__init__(LauncherConfig())
         self.play = play
         self.started: list[Cell] = []
-        self.rounds: list[int] = []
-        """How many cells ran at each look."""
 
     def demand(self, cell: Cell) -> SimpleNamespace:
         return SimpleNamespace(world_size=cell.planned.devices or 1)
@@ -38,7 +36,6 @@ class PlayedExecutor(Executor[PlayedCell]):
         return PlayedCell(queued.cell, queued.folder, queued.demand, ending)
 
     def poll(self, running: Sequence[PlayedCell]) -> list[tuple[PlayedCell, Ending]]:
-        self.rounds.append(len(running))
         return [(cell, cell.ending) for cell in running]
 
     def cancel(self, running: Sequence[PlayedCell], deadline: float) -> None: ...

@@ -71,25 +71,6 @@ def test_a_server_that_dies_is_said_and_leaves_nothing_open(
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_a_supervisor_that_was_forked_ends_with_its_sweep(tmp_path: Path) -> None:
-    become_subreaper()  # as every sweep is
-    server = WarmServer(tmp_path, sys.path)
-    forked = server.fork_supervisor(tmp_path / "supervisor.err")
-    try:
-        name = Path(f"/proc/{forked.pid}/comm")
-        wait_for(lambda: name.read_text().strip() == "supervisor", "its name", 10)
-        assert psutil.Process(forked.pid).cmdline() == supervisor_command(())
-        assert os.getsid(forked.pid) == forked.pid, "what is left of its cell is found by it"
-        server.stop()
-        with pytest.raises(psutil.TimeoutExpired):
-            forked.wait(0.1)
-    finally:
-        close(forked)
-    assert forked.wait(30) == 1
-    assert "closed before the job was read" in (tmp_path / "supervisor.err").read_text()
-    assert not (tmp_path / "warm.err").exists(), "it had nothing to say"
-
-
 def test_a_server_ends_with_the_sweep_that_started_it(tmp_path: Path) -> None:
     """However that ended: nothing tells the server but the kernel."""
     become_subreaper()  # the orphan comes to us
@@ -112,12 +93,16 @@ def test_a_server_ends_with_the_sweep_that_started_it(tmp_path: Path) -> None:
         os.close(ended)
 
 
-def test_locks_are_handed_to_a_fork_and_not_kept_by_its_server(tmp_path: Path) -> None:
-    become_subreaper()
+def test_a_fork_has_its_locks_which_its_server_does_not_keep_and_outlives_it(
+    tmp_path: Path,
+) -> None:
+    become_subreaper()  # as every sweep is
     lock, other = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
     assert lock.try_acquire()
-    server = WarmServer(tmp_path, sys.path)
-    forked = server.fork_supervisor(tmp_path / "supervisor.err", lock.descriptors)
+    server, errors = WarmServer(tmp_path, sys.path), tmp_path / "supervisor.err"
+    with pytest.raises(NotWarmError, match="303 locks"):
+        server.fork_supervisor(errors, (0,) * 300)
+    forked = server.fork_supervisor(errors, lock.descriptors)
     try:
         lock.release()
         fds = [link.resolve() for link in Path(f"/proc/{forked.pid}/fd").iterdir()]
@@ -128,14 +113,20 @@ def test_locks_are_handed_to_a_fork_and_not_kept_by_its_server(tmp_path: Path) -
     assert forked.wait(30) == 1, "no job was told"
     assert server.process.poll() is None
     wait_for(other.try_acquire, "the lock, while the server lives", 5)
-    server.stop()
-
-
-def test_more_locks_than_one_message_holds_are_refused(tmp_path: Path) -> None:
-    server = WarmServer(tmp_path, sys.path)
-    with pytest.raises(NotWarmError, match="303 locks"):
-        server.fork_supervisor(tmp_path / "supervisor.err", (0,) * 300)
-    server.stop()
+    forked = server.fork_supervisor(errors)
+    try:
+        name = Path(f"/proc/{forked.pid}/comm")
+        wait_for(lambda: name.read_text().strip() == "supervisor", "its name", 10)
+        assert psutil.Process(forked.pid).cmdline() == supervisor_command(())
+        assert os.getsid(forked.pid) == forked.pid, "what is left of its cell is found by it"
+        server.stop()
+        with pytest.raises(psutil.TimeoutExpired):
+            forked.wait(0.1)
+    finally:
+        close(forked)
+    assert forked.wait(30) == 1
+    assert "closed before the job was read" in errors.read_text()
+    assert not (tmp_path / "warm.err").exists(), "it had nothing to say"
 
 
 def _queued(folder: Path) -> QueuedCell:

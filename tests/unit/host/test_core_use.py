@@ -110,15 +110,12 @@ def put(root: Path, name: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("groups", "files", "quota"),
     [
-        (
-            ["0::/a/b"],
-            {"a/b/cpu.max": "400000 100000", "a/cpu.max": "150000 100000", "cpu.max": "max 100000"},
-            1.5,
-        ),
+        (["0::/a/b"], {"a/b/cpu.max": "400000 100000", "a/cpu.max": "150000 100000",
+                       "cpu.max": "max 100000"}, 1.5),
         (["4:cpu,cpuacct:/job", "0::/"], {"cpu,cpuacct/job/cpu.cfs_quota_us": "-1"}, None),
         (["4:cpu,cpuacct:/job", "0::/"], {"cpu,cpuacct/job/cpu.cfs_quota_us": "50000"}, 0.5),
     ],
-)
+)  # fmt: skip
 def test_the_smallest_quota_of_either_version_counts(
     tmp_path: Path,
     member_of: Callable[..., None],

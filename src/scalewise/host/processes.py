@@ -5,7 +5,6 @@ Also what a dead supervisor left, and the mirror that runs beside a sweep.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import re
@@ -69,14 +68,11 @@ def worker_command(folder: str) -> list[str]:
 
 def find_below(pid: int, command: list[str]) -> int | None:
     """The process that runs ``command``, ``pid`` itself or below it; None while there is none."""
-    return next((p for p in [pid, *descendants(pid)] if _command_line(p) == command), None)
-
-
-def _command_line(pid: int) -> list[str]:
-    try:
-        return psutil.Process(pid).cmdline()
-    except psutil.Error:
-        return []  # it ended while we looked
+    for one in [pid, *descendants(pid)]:
+        with suppress(psutil.Error):  # it ended while we looked
+            if psutil.Process(one).cmdline() == command:
+                return one
+    return None
 
 
 def end_descendants(grace_s: float, limit_s: float = 9.0) -> list[int]:
@@ -116,10 +112,8 @@ def reap() -> dict[int, int]:
 
 def kill(pid: int, number: int) -> None:
     """Send a signal, unless the process has ended by now."""
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        return
 
 
 def end_child(process: subprocess.Popen[bytes] | psutil.Process) -> None:
@@ -150,10 +144,8 @@ def end_orphans(supervisor: int) -> None:
             return
         for pid in left:
             kill(pid, signal.SIGKILL)
-            try:
+            with suppress(ChildProcessError):  # somebody else's child, or already gone
                 os.waitpid(pid, os.WNOHANG)
-            except ChildProcessError:
-                continue  # somebody else's child, or already gone
         time.sleep(0.02)
 
 
@@ -250,14 +242,14 @@ def _thread_names() -> list[str]:
     tasks = sorted(Path("/proc/self/task").iterdir(), key=lambda task: int(task.name))
     names = []
     for task in tasks:
-        with contextlib.suppress(OSError):  # it has just ended
+        with suppress(OSError):  # it has just ended
             names.append((task / "comm").read_text().strip())
     return names
 
 
 def _open_devices() -> Iterator[str]:
     for link in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # the listing's own is closed by now
+        with suppress(OSError):  # the listing's own is closed by now
             target = str(link.readlink())
             if target.startswith("/dev/nvidia"):
                 yield target

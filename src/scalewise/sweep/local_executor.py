@@ -41,12 +41,6 @@ class LocalCell(RunningCell):
     lease: Lease
     supervisor: SupervisorProcess
 
-    def take_ending(self) -> Ending:
-        """Read how it ended from a supervisor that has answered or died, and clean up."""
-        ending = replace(self.supervisor.ending(), elapsed_s=self.age_s)
-        end_orphans(self.supervisor.process.pid)
-        return ending
-
     def end(self, deadline: float) -> None:
         """Wait until ``deadline`` for a supervisor that was told to stop, then kill it."""
         process = self.supervisor.process
@@ -203,7 +197,8 @@ class LocalExecutor(Executor[LocalCell]):
         for key, _ in self._selector.select(_SETTLING_POLL_S if self._settling else _POLL_S):
             cell: LocalCell = key.data
             self._selector.unregister(key.fileobj)
-            ending = cell.take_ending()
+            ending = replace(cell.supervisor.ending(), elapsed_s=cell.age_s)
+            end_orphans(cell.supervisor.process.pid)
             self._leases.release(cell.lease)
             ended.append((cell, ending))
         return ended

@@ -21,7 +21,6 @@ from fakes.recorded import Spec, write_sweep
 from fakes.requests import asked
 from fakes.settings import job_in
 from fakes.train_command import wait_for
-from scalewise.config import build_cell
 from scalewise.gpu import Host, Lease
 from scalewise.host import FileLock, become_subreaper, fork_hindrance
 from scalewise.records import CellFolder, SweepFolder
@@ -29,6 +28,7 @@ from scalewise.supervisor import supervisor_command
 from scalewise.sweep import QueuedCell, fork_server, local_executor
 from scalewise.sweep.fork_server import ForkedSupervisor, NotWarmError, WarmServer, cell_hindrance
 from scalewise.sweep.local_executor import LocalConfig, LocalDemand, LocalExecutor
+from scalewise.sweep.plan import make_cell
 
 
 def child(code: int | None) -> ForkedSupervisor:
@@ -130,11 +130,7 @@ def test_a_fork_has_its_locks_which_its_server_does_not_keep_and_outlives_it(
 
 
 def _queued(folder: Path) -> QueuedCell:
-    plain = asked("hardware=cpu").plain
-    cell: Any = SimpleNamespace(
-        planned=SimpleNamespace(repeat=0),
-        request=SimpleNamespace(plain=plain, cell=build_cell(plain)),
-    )
+    cell = make_cell(asked("hardware=cpu"), 0)
     return QueuedCell(cell, CellFolder(folder), LocalDemand(1, Host((), None, {})))
 
 
@@ -175,9 +171,7 @@ def _admitting(folder: Path, repeat: int, *overrides: str) -> LocalExecutor:
     """An executor that was asked for a cell of that repeat."""
     executor = LocalExecutor(LocalConfig(warm=None))
     executor.open(SweepFolder(folder), (), print)
-    plain = asked("hardware=cpu", *overrides).plain
-    request: Any = SimpleNamespace(plain=plain, cell=build_cell(plain), overrides=())
-    executor.demand(SimpleNamespace(planned=SimpleNamespace(repeat=repeat), request=request))  # type: ignore[arg-type]
+    executor.demand(make_cell(asked("hardware=cpu", *overrides), repeat))
     assert executor._not_forked is None, "on CPUs without being asked"
     return executor
 
@@ -284,7 +278,7 @@ def test_a_process_that_read_another_environment_or_touched_a_gpu_is_not_forked(
 
 
 def test_cells_that_others_start_are_no_forks() -> None:
-    cell = build_cell(asked("hardware=cpu").plain)
+    cell = asked("hardware=cpu").cell
     assert cell_hindrance(cell) is None
     wrapped = replace(cell, sweep=replace(cell.sweep, wrap="nice"))
     assert "hydra.launcher.wrap" in (cell_hindrance(wrapped) or "")

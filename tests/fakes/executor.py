@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from types import SimpleNamespace
 
 from scalewise.records import CellFolder, Ending
-from scalewise.sweep import Cell, Executor, QueuedCell, RunningCell
+from scalewise.sweep import Cell, Executor, LauncherConfig, QueuedCell, RunningCell
 
 
 @dataclass(eq=False)
@@ -22,24 +22,20 @@ class PlayedExecutor(Executor[PlayedCell]):
         play: makes the records of a try, and says how it ends.
     """
 
-    policy = "exclusive"
-
     def __init__(self, play: Callable[[Cell, CellFolder], Ending]) -> None:
+        super().__init__(LauncherConfig())
         self.play = play
         self.started: list[Cell] = []
-        self.rounds: list[int] = []
-        """How many cells ran at each look."""
 
     def demand(self, cell: Cell) -> SimpleNamespace:
         return SimpleNamespace(world_size=cell.planned.devices or 1)
 
-    def start(self, queued: QueuedCell, folder: CellFolder) -> PlayedCell:
+    def start(self, queued: QueuedCell) -> PlayedCell:
         self.started.append(queued.cell)
-        ending = replace(self.play(queued.cell, folder), elapsed_s=1.0)
-        return PlayedCell(queued.cell, folder, queued.demand, ending)
+        ending = replace(self.play(queued.cell, queued.folder), elapsed_s=1.0)
+        return PlayedCell(queued.cell, queued.folder, queued.demand, ending)
 
     def poll(self, running: Sequence[PlayedCell]) -> list[tuple[PlayedCell, Ending]]:
-        self.rounds.append(len(running))
         return [(cell, cell.ending) for cell in running]
 
     def cancel(self, running: Sequence[PlayedCell], deadline: float) -> None: ...

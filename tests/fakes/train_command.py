@@ -160,7 +160,7 @@ def make_train(root: Path) -> Train:
             "SCALEWISE_RUNTIME_DIR": str(root / "runtime"),
             "TRACKIO_DIR": str(root / "trackio"),
             "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), *filter(None, INHERITED_PATH)]),
-            "COLUMNS": "200",
+            "COLUMNS": "500",
             # Its font cache takes seconds to make: once for all tests.
             "MPLCONFIGDIR": str(Path(tempfile.gettempdir()) / f"scalewise-tests-{os.getuid()}"),
         },

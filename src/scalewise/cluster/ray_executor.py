@@ -27,7 +27,7 @@ from scalewise.cluster.hosts import (
 from scalewise.cluster.ray_cluster import SILENCE_S, Node, RayCluster, Reservation
 from scalewise.config import in_one_line, require
 from scalewise.gpu import HostMismatch
-from scalewise.records import ENV_SECRETS, CellFolder, Ending, SweepFolder
+from scalewise.records import ENV_SECRETS, Ending, SweepFolder
 from scalewise.supervisor import Origin
 from scalewise.sweep import Cell, Executor, QueuedCell, RunningCell
 
@@ -262,9 +262,9 @@ class RayExecutor(Executor[RayCell]):
         now = time.monotonic()
         return [t for t in waiting if self._not_before.get(t.cell.planned.cell_id, 0.0) <= now]
 
-    def start(self, queued: QueuedCell, folder: CellFolder) -> RayCell | None:
+    def start(self, queued: QueuedCell) -> RayCell | None:
         """Start a cell on as many nodes as it demands, once they are reserved for it."""
-        wanted: ClusterDemand = queued.demand
+        folder, wanted = queued.folder, queued.demand
         if self._reserved is None:
             room = self.cluster.reserve(wanted, whole_nodes=self.policy == "exclusive")
             self._reserved = (queued, room, time.monotonic())

@@ -37,10 +37,9 @@ from scalewise.records import (
     load_json,
     save_json,
 )
-from scalewise.supervisor import Origin
+from scalewise.supervisor import Origin, log_end
 from scalewise.sweep import Cell, Executor, QueuedCell, RunningCell, memory_advice
 
-_LAST_LINES = 20
 _ASK_EVERY_S = 0.5
 _LOOK_S = 0.5
 _MORE_MEMORY = "to ask SLURM for more of the host's: a larger hydra.launcher.mem_gb_per_device"
@@ -147,19 +146,10 @@ class SlurmCell(RunningCell):
 
     def _attempt_without(self) -> Ending:
         """The attempt of a job that recorded none: all that is known is SLURM's word."""
-        told, log = self.sent, Path(self.sent.log)
-        try:
-            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-        except OSError:
-            lines = []  # a job that never started has none
-        message = f"SLURM job {told.job_id} ended as {self.state.state} without a result; see {log}"
-        return Ending(
-            "failed",
-            "supervisor",
-            message,
-            last_lines=tuple(lines[-_LAST_LINES:]),
-            started_at=told.submitted_at,
-        )
+        job, log = self.sent.job_id, self.sent.log
+        message = f"SLURM job {job} ended as {self.state.state} without a result; see {log}"
+        lines, since = log_end(Path(log)), self.sent.submitted_at
+        return Ending("failed", "supervisor", message, last_lines=lines, started_at=since)
 
 
 class SlurmExecutor(Executor[SlurmCell]):
@@ -206,9 +196,9 @@ class SlurmExecutor(Executor[SlurmCell]):
         self._note(f"         {name} still is SLURM job {job_id}")
         return SlurmCell(cell, folder, submission.wanted, submission, state)
 
-    def start(self, queued: QueuedCell, folder: CellFolder) -> SlurmCell:
+    def start(self, queued: QueuedCell) -> SlurmCell:
         """Its job is submitted at the next look, in one array with others of the same demand."""
-        return SlurmCell(queued.cell, folder, queued.demand)
+        return SlurmCell(queued.cell, queued.folder, queued.demand)
 
     def poll(self, running: Sequence[SlurmCell]) -> list[tuple[SlurmCell, Ending]]:
         ended = self._submit([cell for cell in running if cell.submission is None])

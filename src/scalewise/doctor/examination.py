@@ -23,6 +23,7 @@ from scalewise.gpu import Host, HostMismatch, Lease, Leases, discover
 from scalewise.host import (
     ENV_LISTENER,
     ENV_SUPERVISOR,
+    end_child,
     listen,
     on_loopback,
     rendezvous,
@@ -98,7 +99,8 @@ def find_devices(devices: int | None, gpus: tuple[int | str, ...] | None) -> Hos
 def run_ranks(
     plan: Plan, slots: Sequence[DeviceInfo], folder: Path, locks: tuple[int, ...] = ()
 ) -> tuple[tuple[RankMeasurements, ...], dict[str, str]]:
-    """Measure on every slot at once. No process is left when this returns or raises.
+    """Measure on every slot at once. No process is left when this returns or raises,
+    but one that is stuck in the kernel.
 
     Returns what each rank recorded, and for a rank that did not end well the reason.
     """
@@ -122,8 +124,7 @@ def run_ranks(
     finally:
         codes = [rank.poll() for rank in ranks]
         for rank in ranks:
-            rank.kill()
-            rank.wait()
+            end_child(rank)
     measured = tuple(_measured(folder, number) for number in range(len(ranks)))
     ended = zip(measured, codes, strict=True)
     return measured, {f"rank {m.rank}": _problem(folder, m, code) for m, code in ended if code != 0}

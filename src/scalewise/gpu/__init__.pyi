@@ -2,7 +2,6 @@ from .export import export_folder as export_folder
 from .export import stats_path as stats_path
 from .leases import Host as Host
 from .leases import HostMismatch as HostMismatch
-from .leases import Hosts as Hosts
 from .leases import Lease as Lease
 from .leases import Leases as Leases
 from .leases import Occupancy as Occupancy

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -90,44 +90,6 @@ def gpu_slots(gpus: Sequence[GpuDevice], cores: Sequence[int]) -> tuple[DeviceIn
     return tuple(slots)
 
 
-class Hosts:
-    """The devices of this host for each profile that a sweep asks for, each looked for once.
-
-    Args:
-        note: told of a profile's warnings, once each.
-    """
-
-    def __init__(self, note: Callable[[str], None] = lambda text: None) -> None:
-        self._note = note
-        self._found: dict[str, Host | HostMismatch] = {}
-
-    def of(self, hardware: HardwareConfig) -> Host:
-        """Raises :class:`HostMismatch` where the profile asks for what is not there."""
-        key = repr(hardware)
-        if key not in self._found:
-            try:
-                self._found[key] = host = discover(hardware)
-                others = [f"GPU {gpu.index} ({gpu.name})" for gpu in host.left_out]
-                if others:
-                    self._note(f"hardware={hardware.name} leaves out {', '.join(others)}")
-            except HostMismatch as mismatch:
-                self._found[key] = mismatch
-            for warning in hardware.warnings():
-                self._note(f"hardware={hardware.name}: {warning}")
-        found = self._found[key]
-        if isinstance(found, HostMismatch):
-            raise found
-        return found
-
-    def known(self) -> Iterator[Host]:
-        """Those that were found so far."""
-        return (host for host in self._found.values() if isinstance(host, Host))
-
-    def slots(self) -> int | None:
-        """The most devices that any profile has here; None before one was found."""
-        return max((len(host.slots) for host in self.known()), default=None)
-
-
 @dataclass(frozen=True)
 class Lease:
     """Devices that belong to one job until it is released and its last process has ended."""
@@ -155,9 +117,10 @@ class Leases:
     """Leases the slots of this host to jobs, each slot to one at a time."""
 
     def __init__(self, occupancy: Occupancy | None = None) -> None:
+        """``occupancy`` tells of other people's processes; nobody is asked without."""
         self._in_use: set[str] = set()
         """Units of the slots in use."""
-        self._occupancy = occupancy
+        self._occupancy = occupancy or Occupancy(dict)
         self.name = f"process {os.getpid()}"
         """Who leases, as another one that waits is told."""
         self.holder = ""
@@ -178,8 +141,8 @@ class Leases:
             own = self._try_lock(units(slot))
             if own is None:
                 continue
-            who = None if self._occupancy is None else self._occupancy.by(slot)
-            if who is not None and self._occupancy is not None:
+            who = self._occupancy.by(slot)
+            if who is not None:
                 self.foreign[str(slot.uuid)] = who
                 self.foreign_settles |= not self._occupancy.lasts(slot)
                 for lock in own:
@@ -197,8 +160,7 @@ class Leases:
     def release(self, lease: Lease) -> None:
         lease.release()
         self._in_use -= {unit for slot in lease.slots for unit in units(slot)}
-        if self._occupancy is not None:
-            self._occupancy.forget()
+        self._occupancy.forget()
 
     def _try_lock(self, wanted: Sequence[str]) -> list[FileLock] | None:
         """Locks on all of ``wanted``, or None where any is in use."""

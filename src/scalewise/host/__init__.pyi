@@ -26,7 +26,6 @@ from .limits import CoreUseMeter as CoreUseMeter
 from .limits import RunQueue as RunQueue
 from .limits import cpu_quota as cpu_quota
 from .limits import kernel_text as kernel_text
-from .limits import memory_available_mib as memory_available_mib
 from .limits import memory_limit_mib as memory_limit_mib
 from .limits import oom_kills as oom_kills
 from .limits import processor_name as processor_name
@@ -41,6 +40,7 @@ from .processes import Mirror as Mirror
 from .processes import become_subreaper as become_subreaper
 from .processes import descendants as descendants
 from .processes import die_with_parent as die_with_parent
+from .processes import end_child as end_child
 from .processes import end_descendants as end_descendants
 from .processes import end_orphans as end_orphans
 from .processes import exit_now as exit_now

@@ -125,8 +125,8 @@ _NO_WIDTH = 10_000
 """Columns where nothing limits them: lines are as long as what they say."""
 
 
-def open_console(stream: TextIO | None = None) -> Console:
-    """A console as wide as the terminal behind ``stream`` (standard output), or without limit.
+def open_console(stream: TextIO | None = None, otherwise: int = _NO_WIDTH) -> Console:
+    """A console as wide as the terminal behind ``stream`` (standard output), ``otherwise`` so wide.
 
     :func:`say`, :func:`tell` and these are the doors through which text is printed: much of it is
     not ours, so its control characters are escaped.
@@ -140,5 +140,5 @@ def open_console(stream: TextIO | None = None) -> Console:
         if not console.width:
             console.width = shutil.get_terminal_size().columns
     elif not os.environ.get("COLUMNS", "").isdecimal() or not console.width:
-        console.width = _NO_WIDTH
+        console.width = otherwise
     return console

@@ -128,7 +128,8 @@ SOURCE_SHA256 = "source_sha256"
 CLASS_FILES = "class_files"
 """In a ``code``: file of each module of the user's own that was imported, to its SHA-256."""
 _PACKAGE = Path(str(importlib.resources.files("scalewise")))
-_NOT_OWN = (_PACKAGE.parent, sysconfig.get_path("stdlib"))
+_NOT_OWN = (f"{_PACKAGE.parent}/", f"{sysconfig.get_path('stdlib')}/")
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 def running_code(
@@ -163,9 +164,8 @@ def _is_own(name: str) -> bool:
     file = getattr(sys.modules.get(name), "__file__", None)
     if file is None:  # a folder of packages, or the main program
         return True
-    path = Path(file)
-    installed = {"site-packages", "dist-packages"} & set(path.parts)
-    return not installed and not any(path.is_relative_to(place) for place in _NOT_OWN)
+    # Of thousands of modules: as text, which takes a quarter of the time of paths.
+    return not file.startswith(_NOT_OWN) and _INSTALLED.isdisjoint(file.split("/"))
 
 
 def code_changes(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:

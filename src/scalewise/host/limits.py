@@ -24,14 +24,10 @@ _CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 def processor_name() -> str:
     """The processor's model name, or the architecture where the kernel does not tell."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                return value.strip()
-    except OSError:
-        pass
-    return platform.machine()
+    lines = (kernel_text(Path("/proc/cpuinfo")) or "").splitlines()
+    told = (line.partition(":") for line in lines)
+    names = (value.strip() for key, _, value in told if key.strip() == "model name")
+    return next(names, platform.machine())
 
 
 def usable_cores(cgroup_root: Path = _CGROUP_ROOT) -> tuple[int, ...]:
@@ -61,51 +57,24 @@ def cpu_quota(cgroup_root: Path = _CGROUP_ROOT) -> float | None:
 
 def memory_limit_mib(cgroup_root: Path = _CGROUP_ROOT) -> float | None:
     """The smallest memory limit of this process's cgroups in MiB; None if there is none."""
-    limits = [limit for limit, _, _ in _memory_limits(cgroup_root)]
-    return min(limits, default=None)
-
-
-def memory_available_mib(
-    cgroup_root: Path = _CGROUP_ROOT, meminfo: Path = Path("/proc/meminfo")
-) -> float | None:
-    """Memory that may still be taken without pushing anybody out, in MiB: of the machine, and of
-    this process's cgroups. None where neither tells."""
-    kib = _labelled(meminfo, "MemAvailable:")
-    free = [] if kib is None else [kib / 1024]
-    for limit_mib, used, folder in _memory_limits(cgroup_root):
-        if used:
-            # Files read long ago count as used until somebody needs the room.
-            cached = _labelled(folder / "memory.stat", "inactive_file") or 0
-            free.append(max(0, limit_mib - (int(used) - cached) / 2**20))
-    return min(free, default=None)
-
-
-def _memory_limits(cgroup_root: Path) -> Iterator[tuple[float, str | None, Path]]:
-    """The limit in MiB, what is used in bytes, and the folder of each cgroup with a limit."""
+    limits: list[float] = []
     for folder in _own_cgroups(cgroup_root):
-        for limit_name, used_name in (
-            ("memory.max", "memory.current"),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
-        ):
-            text = kernel_text(folder / limit_name)
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            text = kernel_text(folder / name)
             # Version 1 spells "no limit" as a number near 2**63.
             if text and text != "max" and int(text) < 2**60:
-                yield int(text) / 2**20, kernel_text(folder / used_name), folder
+                limits.append(int(text) / 2**20)
+    return min(limits, default=None)
 
 
 def oom_kills(cgroup_root: Path = _CGROUP_ROOT) -> int | None:
     """How often the kernel has killed for memory in this process's cgroup; None where it is not
     counted (version 1, or no cgroup)."""
-    counts = (_labelled(f / "memory.events", "oom_kill") for f in _own_cgroups(cgroup_root))
-    return next((count for count in counts if count is not None), None)
-
-
-def _labelled(path: Path, label: str) -> int | None:
-    """The number after ``label`` at the beginning of a line."""
-    for line in (kernel_text(path) or "").splitlines():
-        words = line.split()
-        if len(words) > 1 and words[0] == label:
-            return int(words[1])
+    for folder in _own_cgroups(cgroup_root):
+        lines = (kernel_text(folder / "memory.events") or "").splitlines()
+        counts = dict(line.split(maxsplit=1) for line in lines)
+        if "oom_kill" in counts:
+            return int(counts["oom_kill"])
     return None
 
 

@@ -5,7 +5,6 @@ Also what a dead supervisor left, and the mirror that runs beside a sweep.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import re
@@ -24,6 +23,8 @@ import psutil
 
 ENV_SUPERVISOR = "SCALEWISE_SUPERVISOR_PID"
 """In the environment of every rank and of whatever it starts."""
+_STUCK_S = 5.0
+"""A driver call that hangs keeps a process from ending, whatever it is sent."""
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -67,14 +68,11 @@ def worker_command(folder: str) -> list[str]:
 
 def find_below(pid: int, command: list[str]) -> int | None:
     """The process that runs ``command``, ``pid`` itself or below it; None while there is none."""
-    return next((p for p in [pid, *descendants(pid)] if _command_line(p) == command), None)
-
-
-def _command_line(pid: int) -> list[str]:
-    try:
-        return psutil.Process(pid).cmdline()
-    except psutil.Error:
-        return []  # it ended while we looked
+    for one in [pid, *descendants(pid)]:
+        with suppress(psutil.Error):  # it ended while we looked
+            if psutil.Process(one).cmdline() == command:
+                return one
+    return None
 
 
 def end_descendants(grace_s: float, limit_s: float = 9.0) -> list[int]:
@@ -114,10 +112,15 @@ def reap() -> dict[int, int]:
 
 def kill(pid: int, number: int) -> None:
     """Send a signal, unless the process has ended by now."""
-    try:
+    with suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        return
+
+
+def end_child(process: subprocess.Popen[bytes] | psutil.Process) -> None:
+    """Kill a child and reap it; one that is stuck in the kernel is left to it after a while."""
+    process.kill()
+    with suppress(subprocess.TimeoutExpired, psutil.TimeoutExpired):
+        process.wait(_STUCK_S)
 
 
 def exit_now(status: int) -> NoReturn:
@@ -141,10 +144,8 @@ def end_orphans(supervisor: int) -> None:
             return
         for pid in left:
             kill(pid, signal.SIGKILL)
-            try:
+            with suppress(ChildProcessError):  # somebody else's child, or already gone
                 os.waitpid(pid, os.WNOHANG)
-            except ChildProcessError:
-                continue  # somebody else's child, or already gone
         time.sleep(0.02)
 
 
@@ -241,14 +242,14 @@ def _thread_names() -> list[str]:
     tasks = sorted(Path("/proc/self/task").iterdir(), key=lambda task: int(task.name))
     names = []
     for task in tasks:
-        with contextlib.suppress(OSError):  # it has just ended
+        with suppress(OSError):  # it has just ended
             names.append((task / "comm").read_text().strip())
     return names
 
 
 def _open_devices() -> Iterator[str]:
     for link in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # the listing's own is closed by now
+        with suppress(OSError):  # the listing's own is closed by now
             target = str(link.readlink())
             if target.startswith("/dev/nvidia"):
                 yield target
@@ -315,9 +316,10 @@ class Mirror:
             self._process.stdin.close()
         why = f"tracking: not everything was mirrored within {_FINISH_S:g} s"
         if self._ends_within(_FINISH_S):
+            if self._process.returncode >= 0:
+                return
             why = f"tracking: the mirror was ended by signal {-self._process.returncode}"
-        if self._process.returncode < 0:
-            self._say(f"{why}; scalewise mirror FOLDER finishes it")
+        self._say(f"{why}; scalewise mirror FOLDER finishes it")
 
     def let_go(self) -> None:
         """What is recorded broke off: it hands over what it can within seconds, and ends."""
@@ -334,8 +336,7 @@ class Mirror:
             self._process.wait(timeout_s)
             return True
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            end_child(self._process)
             return False
         finally:
             self._reader.join(timeout=2)

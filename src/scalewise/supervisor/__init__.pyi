@@ -1,3 +1,4 @@
+from .failures import log_end as log_end
 from .failures import mendable as mendable
 from .job import CellFailed as CellFailed
 from .job import Job as Job

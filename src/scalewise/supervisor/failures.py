@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Literal
 
 from scalewise.host import memory_limit_mib
@@ -113,8 +114,12 @@ def last_lines(
     folder: CellFolder, rank: int | None, stream: Literal["out", "err"] = "err"
 ) -> tuple[str, ...]:
     """The end of what a rank wrote to ``stream``; rank 0 where none is to blame."""
-    lines = _log(folder, rank or 0, stream).splitlines()
-    return tuple(line[:_LINE_LIMIT] for line in lines[-_LAST_LINES:])
+    return log_end(folder.log_path(rank or 0, stream))
+
+
+def log_end(path: Path) -> tuple[str, ...]:
+    """The last lines of a file; none where it cannot be read."""
+    return tuple(line[:_LINE_LIMIT] for line in _tail(path).splitlines()[-_LAST_LINES:])
 
 
 _OTHERS_GIVE_UP_S = 3.0
@@ -141,7 +146,8 @@ def name_absent(
     neither do nor fail are absent. ``ranks`` are those of this host, ``world_size`` of all.
     """
     if ending.rank is None or not any(
-        _GAVE_UP.search(text) for text in (ending.message, _log(folder, ending.rank))
+        _GAVE_UP.search(text)
+        for text in (ending.message, _tail(folder.log_path(ending.rank, "err")))
     ):
         return ending
     deadline = time.monotonic() + _OTHERS_GIVE_UP_S
@@ -166,10 +172,9 @@ def _whom(absent: Sequence[int], here: Sequence[int], world_size: int) -> str:
     return "others that were in another one: the ranks do not make the same calls"
 
 
-def _log(folder: CellFolder, rank: int, stream: Literal["out", "err"] = "err") -> str:
-    """The end of a rank's ``stream``; empty where nothing was printed."""
+def _tail(path: Path) -> str:
     try:
-        with open_plain(folder.log_path(rank, stream)) as file:
+        with open_plain(path) as file:
             file.seek(max(0, file.seek(0, 2) - _TAIL_BYTES))
             return file.read().decode(errors="replace")
     except OSError:

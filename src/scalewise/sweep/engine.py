@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from scalewise.config import ConfigError
 from scalewise.gpu import HostMismatch
-from scalewise.host import FileLock, Mirror, become_subreaper, plural
+from scalewise.host import Mirror, become_subreaper, plural
 from scalewise.records import (
     Ending,
     RecordError,
@@ -129,8 +129,7 @@ class Engine:
         Raises KeyboardInterrupt, once every running cell has ended.
         """
         self._began_s = time.monotonic()
-        lock = FileLock(self.folder.lock_path)
-        with lock_folder(self.folder, lock):
+        with lock_folder(self.folder) as lock:
             for line in [*self.report.remarks, *describe_rounds(cells)]:
                 self.display.note(line)
             become_subreaper()
@@ -163,7 +162,7 @@ class Engine:
             raise
 
     def _add_to_plan(self, cells: Sequence[Cell]) -> None:
-        add_to_plan(self.folder, cells, self.executor.policy, self.executor.slots())
+        add_to_plan(self.folder, cells, self.executor.policy, self.executor.host.slots())
 
     def _has_trackers(self, cells: Sequence[Cell]) -> bool:
         pending = self._pending()
@@ -230,7 +229,8 @@ class Engine:
 
     def _queue(self, cell: Cell) -> None:
         """Put a cell at the end of its round in the queue."""
-        queued = QueuedCell(cell, self.executor.demand(cell))
+        folder = self.folder.cell(cell.planned.name)
+        queued = QueuedCell(cell, folder, self.executor.demand(cell))
         bisect.insort(self._waiting, queued, key=lambda one: one.cell.planned.repeat)
 
     # Later stages
@@ -257,7 +257,7 @@ class Engine:
         def fits(cells: Collection[Cell]) -> bool:
             if budget_min is None:
                 return True
-            slots, packed = self.executor.slots(), self.executor.policy == "packed"
+            slots, packed = self.executor.host.slots(), self.executor.policy == "packed"
             new = [waiting_cell(one.planned, one.planned.devices) for one in cells]
             # None where no cell of the sweep has ended.
             left_s = self._durations.seconds_left(new, slots, packed)
@@ -303,7 +303,7 @@ class Engine:
         for queued in self.executor.order(tuple(self._waiting), self._running):
             started: RunningCell | Ending | None
             try:
-                started = self.executor.start(queued, self.folder.cell(queued.cell.planned.name))
+                started = self.executor.start(queued)
             except HostMismatch as mismatch:
                 started = Ending("skipped", "host", str(mismatch))
             if started is None:
@@ -375,11 +375,13 @@ class Engine:
         return f"{reason}; retry {self._retries[name]} of {limit}"
 
     def _skip_alike(self, failed: Cell, ending: Ending) -> None:
-        """Of ``repeats=auto``: no later run of a configuration that has none done is tried."""
+        """No later run of a configuration that has none done is tried, if rounds may be added or
+        its input is wrong."""
         config_id = failed.planned.config_id
         same = [c.planned.cell_id for c in self.report.cells if c.planned.config_id == config_id]
         ended = [self.report.endings[cell_id] for cell_id in same if cell_id in self.report.endings]
-        if failed.request.cell.repeats != "auto" or any(one.outcome == "done" for one in ended):
+        is_over = failed.request.cell.repeats == "auto" or ending.cause == "config"
+        if not is_over or any(one.outcome == "done" for one in ended):
             return
         for queued in [q for q in self._waiting if q.cell.planned.config_id == config_id]:
             self._waiting.remove(queued)

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 from scalewise.config import ConfigError
 from scalewise.records import CellFolder, Ending, SweepFolder, build
 from scalewise.sweep.plan import Cell
+from scalewise.sweep.preflight import Cluster, ThisHost
 
 Policy = Literal["exclusive", "packed"]
 
@@ -29,11 +30,12 @@ class LauncherConfig:
     """Command around each rank's own: ``nsys profile -o {folder}/rank{rank}``."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class QueuedCell:
     """A cell that waits, with its demand."""
 
     cell: Cell
+    folder: CellFolder
     demand: Any
     """What :meth:`Executor.demand` returned."""
 
@@ -43,20 +45,13 @@ class QueuedCell:
 
 
 @dataclass(eq=False)
-class RunningCell:
+class RunningCell(QueuedCell):
     """One try at a cell, from its start to its ending."""
 
-    cell: Cell
-    folder: CellFolder
-    demand: Any
     started: float | None = field(default_factory=time.monotonic, kw_only=True)
     """By ``time.monotonic``; None while it waits in a queue of the cluster."""
     is_announced: bool = field(default=False, kw_only=True)
     """Whether its start was shown."""
-
-    @property
-    def world_size(self) -> int:
-        return int(self.demand.world_size)
 
     @property
     def age_s(self) -> float | None:
@@ -76,6 +71,8 @@ class Executor(ABC, Generic[R]):
     def __init__(self, config: LauncherConfig) -> None:
         self.config = config
         self.policy = config.policy
+        self.host: ThisHost = Cluster()
+        """Where its cells would run."""
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> Self:
@@ -96,10 +93,6 @@ class Executor(ABC, Generic[R]):
     def close(self) -> None:
         """Release what :meth:`open` acquired."""
 
-    def slots(self) -> int | None:
-        """Number of devices of the host; None if there are several hosts."""
-        return None
-
     @abstractmethod
     def demand(self, cell: Cell) -> Any:
         """The resources that a cell needs, as this executor describes them; ``world_size`` is its
@@ -117,7 +110,7 @@ class Executor(ABC, Generic[R]):
         return waiting
 
     @abstractmethod
-    def start(self, queued: QueuedCell, folder: CellFolder) -> R | Ending | None:
+    def start(self, queued: QueuedCell) -> R | Ending | None:
         """Start a cell. Returns None if it has no room, an ending if it ends without a try.
 
         Raises :class:`HostMismatch` if it can no longer run.

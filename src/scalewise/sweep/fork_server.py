@@ -25,7 +25,7 @@ from typing import IO, TYPE_CHECKING
 
 import psutil
 
-from scalewise.host import die_with_parent, fork_hindrance, rename
+from scalewise.host import die_with_parent, end_child, fork_hindrance, rename
 
 if TYPE_CHECKING:
     from scalewise.config import CellConfig
@@ -115,8 +115,7 @@ class WarmServer:
     def stop(self) -> None:
         """End the server; supervisors that it forked are not touched."""
         self._channel.close()
-        self.process.kill()
-        self.process.wait()
+        end_child(self.process)
         if self._log.exists() and not self._log.stat().st_size:
             self._log.unlink()
 

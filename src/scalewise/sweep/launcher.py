@@ -80,9 +80,8 @@ def run_single(composed: DictConfig, folder: Path, overrides: Sequence[str]) -> 
     runtime = HydraConfig.get().runtime
     written = written_keys(GlobalHydra.instance().config_loader(), runtime)
     plain = wrapped(resolve(composed, runtime.choices), executor.config.wrap)
-    host = ThisHost()
-    (one,), beside, lines = _settled([request(overrides, plain, written)], host)
-    report = _run(folder, [one, *beside], host, executor, lines)
+    (one,), beside, lines = _settled([request(overrides, plain, written)], executor.host)
+    report = _run(folder, [one, *beside], executor, lines)
     return None if report is None else report.objective_of(one.config_id)
 
 
@@ -108,8 +107,7 @@ def launch(
         request(job, plain, composer.written(job))
         for job, plain in zip(jobs, keep_known_keys(composed), strict=True)
     ]
-    host = ThisHost() if isinstance(executor, LocalExecutor) else Cluster()
-    requests, beside, lines = _settled(asked, host)
+    requests, beside, lines = _settled(asked, executor.host)
     if not basic:
         _check_direction(master.hydra.sweeper, requests)
         # What chooses by results asks for one, and for pairs by chance alone.
@@ -119,7 +117,7 @@ def launch(
             f"sweep.dry_run: found true with {sweeper.rpartition('.')[2]}, which chooses "
             "cells by the results of others; allowed: with hydra/sweeper=matrix"
         )
-    report = _run(folder, [*requests, *beside], host, executor, lines)
+    report = _run(folder, [*requests, *beside], executor, lines)
     if report is None:
         return []
     answers = zip(job_overrides, requests, strict=True)
@@ -167,15 +165,11 @@ def _folder_of(master: DictConfig) -> Path:
 
 
 def _run(
-    folder: Path,
-    requests: Sequence[Request],
-    host: ThisHost,
-    executor: Executor[Any],
-    lines: Sequence[str],
+    folder: Path, requests: Sequence[Request], executor: Executor[Any], lines: Sequence[str]
 ) -> SweepReport | None:
     """Run the cells that are not done; None where ``sweep.dry_run`` prints what would run."""
     _hand_on_secrets(folder, requests)
-    sweep, undecided = SweepFolder(folder), undecided_requests(requests)
+    sweep, host = SweepFolder(folder), executor.host
     cells = plan_in(folder, requests)
     if not isinstance(host, Cluster):  # other hosts may have files that this one has not
         check_files(requests)
@@ -196,7 +190,7 @@ def _run(
         return None
     engine = Engine(folder, executor, make_display())
     engine.rerun_ids = selection.rerun_ids
-    engine.undecided_requests = undecided
+    engine.undecided_requests = undecided_requests(requests)
     earlier = {line for one in sweep_reports if one.folder == folder for line in one.remarks}
     engine.report.remarks = [line for line in remarks if line not in earlier]
     try:

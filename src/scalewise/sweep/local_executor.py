@@ -18,14 +18,14 @@ from dataclasses import dataclass, replace
 
 import psutil
 
-from scalewise.gpu import Host, Hosts, Lease, Leases, Occupancy, units
-from scalewise.host import end_orphans, wrap_command
-from scalewise.records import CellFolder, DeviceInfo, Ending, RecordError, SweepFolder
+from scalewise.gpu import Host, Lease, Leases, Occupancy, units
+from scalewise.host import end_child, end_orphans, wrap_command
+from scalewise.records import DeviceInfo, Ending, RecordError, SweepFolder
 from scalewise.supervisor import Origin
 from scalewise.sweep.executor import Executor, LauncherConfig, QueuedCell, RunningCell
 from scalewise.sweep.fork_server import NotWarmError, WarmServer, cell_hindrance
 from scalewise.sweep.plan import Cell
-from scalewise.sweep.preflight import devices_for, explain_differences
+from scalewise.sweep.preflight import ThisHost, devices_for, explain_differences
 from scalewise.sweep.running_cells import SupervisorProcess, job_of, start_supervisor
 from scalewise.sweep.status_view import duration
 from scalewise.train import is_ours
@@ -41,21 +41,14 @@ class LocalCell(RunningCell):
     lease: Lease
     supervisor: SupervisorProcess
 
-    def take_ending(self) -> Ending:
-        """Read how it ended from a supervisor that has answered or died, and clean up."""
-        ending = replace(self.supervisor.ending(), elapsed_s=self.age_s)
-        end_orphans(self.supervisor.process.pid)
-        return ending
-
     def end(self, deadline: float) -> None:
         """Wait until ``deadline`` for a supervisor that was told to stop, then kill it."""
         process = self.supervisor.process
         try:
             process.wait(max(0.1, deadline - time.monotonic()))
         except (subprocess.TimeoutExpired, psutil.TimeoutExpired):
-            process.kill()
-            process.wait()
-        end_orphans(self.supervisor.process.pid)
+            end_child(process)
+        end_orphans(process.pid)
 
 
 @dataclass(frozen=True)
@@ -83,6 +76,7 @@ class LocalExecutor(Executor[LocalCell]):
 
     def __init__(self, config: LocalConfig, occupancy: Occupancy | None = None) -> None:
         super().__init__(config)
+        self.host = ThisHost()
         self._leases = Leases(occupancy or Occupancy())
         self._warm = config.warm
         self._not_forked = "hydra.launcher.warm=false" if config.warm is False else None
@@ -103,7 +97,6 @@ class LocalExecutor(Executor[LocalCell]):
     ) -> None:
         self._folder, self._locks, self._note = folder.path, locks, note
         self._leases.name = f"the sweep in {folder.path.resolve()} (process {os.getpid()})"
-        self._hosts = Hosts(note)
         self._device_wait = DeviceWait(note)
         if self._not_forked is None and _began_freshly(folder):
             self._not_forked = "earlier cells of this sweep were started freshly"
@@ -112,11 +105,8 @@ class LocalExecutor(Executor[LocalCell]):
         self._selector.close()
         self._end_servers()
 
-    def slots(self) -> int | None:
-        return self._hosts.slots()
-
     def demand(self, cell: Cell) -> LocalDemand:
-        host = self._hosts.of(cell.request.cell.hardware)
+        host = self.host.of(cell.request.cell.hardware)
         demand = LocalDemand(devices_for(cell.request, host), host)
         self._not_forked = self._not_forked or cell_hindrance(cell.request.cell)
         self._lean = self._lean and is_ours(cell.request.plain)
@@ -141,7 +131,7 @@ class LocalExecutor(Executor[LocalCell]):
         leased = [cell.lease.slots for cell in running]
         return choose_cells(waiting, leased)
 
-    def start(self, queued: QueuedCell, folder: CellFolder) -> LocalCell | Ending | None:
+    def start(self, queued: QueuedCell) -> LocalCell | Ending | None:
         lease = self._leases.try_lease(queued.demand.host.slots, queued.world_size)
         if lease is None:
             others_run = bool(self._selector.get_map())
@@ -150,21 +140,21 @@ class LocalExecutor(Executor[LocalCell]):
             return ending
         self._device_wait.end()
         leased = time.monotonic()  # the first of a round waits for imports
-        supervisor = self.start_supervisor(queued, folder, lease)
-        running = LocalCell(queued.cell, folder, queued.demand, lease, supervisor, started=leased)
+        supervisor = self.start_supervisor(queued, lease)
+        running = LocalCell(
+            queued.cell, queued.folder, queued.demand, lease, supervisor, started=leased
+        )
         assert running.supervisor.process.stdout is not None
         self._selector.register(running.supervisor.process.stdout, selectors.EVENT_READ, running)
         return running
 
-    def start_supervisor(
-        self, queued: QueuedCell, folder: CellFolder, lease: Lease
-    ) -> SupervisorProcess:
+    def start_supervisor(self, queued: QueuedCell, lease: Lease) -> SupervisorProcess:
         """Start a cell's supervisor, which starts its ranks on the leased devices."""
         cell = queued.cell
         locks, origin = (*lease.descriptors, *self._locks), Origin.of_this_process()
         job = job_of(
             cell.request.cell,
-            folder,
+            queued.folder,
             cell.planned,
             queued.world_size,
             queued.demand.host,
@@ -207,7 +197,8 @@ class LocalExecutor(Executor[LocalCell]):
         for key, _ in self._selector.select(_SETTLING_POLL_S if self._settling else _POLL_S):
             cell: LocalCell = key.data
             self._selector.unregister(key.fileobj)
-            ending = cell.take_ending()
+            ending = replace(cell.supervisor.ending(), elapsed_s=cell.age_s)
+            end_orphans(cell.supervisor.process.pid)
             self._leases.release(cell.lease)
             ended.append((cell, ending))
         return ended

@@ -38,7 +38,7 @@ from scalewise.config import (
     require,
 )
 from scalewise.datasets import load_index
-from scalewise.gpu import Host, HostMismatch, Hosts
+from scalewise.gpu import Host, HostMismatch, discover
 from scalewise.records import to_plain
 from scalewise.sweep.plan import Cell, Request
 
@@ -123,6 +123,11 @@ def devices_for(one: Request, host: Host) -> int:
 
 def explain_differences(cell: CellConfig, devices: int, host: Host) -> Iterator[str]:
     """Lines on what ``host`` does otherwise than the cell's configuration means."""
+    profile = f"hardware={cell.hardware.name}"
+    if host.left_out:
+        others = (f"GPU {gpu.index} ({gpu.name})" for gpu in host.left_out)
+        yield f"{profile} leaves out {', '.join(others)}"
+    yield from (f"{profile}: {warning}" for warning in cell.hardware.warnings())
     expected = cell.sweep.expected_devices
     if cell.strategy.devices == "auto" and expected not in (None, devices):
         yield f"made for {expected} devices; this host has {devices}, and all take part"
@@ -379,8 +384,11 @@ def _is_a(base: str, target: Any) -> bool:
     return inspect.isclass(target) and known is not None and issubclass(target, known)
 
 
-class ThisHost(Hosts):
-    """Where the cells of a sweep would run on this host."""
+class ThisHost:
+    """The devices of this host for each profile that a sweep asks for, each looked for once."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Host | HostMismatch] = {}
 
     def __call__(self, cell: Cell) -> int | None:
         """Devices that a cell would get; None where only the host that runs it will tell.
@@ -388,6 +396,19 @@ class ThisHost(Hosts):
         Raises HostMismatch where it cannot run.
         """
         return devices_for(cell.request, self.of(cell.request.cell.hardware))
+
+    def of(self, hardware: HardwareConfig) -> Host:
+        """Raises HostMismatch where the profile asks for what is not there."""
+        key = repr(hardware)
+        if key not in self._found:
+            try:
+                self._found[key] = discover(hardware)
+            except HostMismatch as mismatch:
+                self._found[key] = mismatch
+        found = self._found[key]
+        if isinstance(found, HostMismatch):
+            raise found
+        return found
 
     def devices_of(self, hardware: HardwareConfig) -> int | None:
         """Devices that a profile has here; None where it has none."""
@@ -402,7 +423,14 @@ class ThisHost(Hosts):
 
     def models(self) -> set[str]:
         """Models of the devices of the profiles asked about so far."""
-        return {slot.name for host in self.known() for slot in host.slots}
+        return {slot.name for host in self._known() for slot in host.slots}
+
+    def slots(self) -> int | None:
+        """The most devices that any of these profiles has; None before one was found."""
+        return max((len(host.slots) for host in self._known()), default=None)
+
+    def _known(self) -> list[Host]:
+        return [host for host in self._found.values() if isinstance(host, Host)]
 
 
 class Cluster(ThisHost):

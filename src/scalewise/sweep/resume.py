@@ -33,7 +33,6 @@ from scalewise.records import (
     CellFolder,
     PlannedCell,
     RecordError,
-    State,
     SweepFolder,
     cell_state,
     load_or_none,
@@ -64,7 +63,7 @@ def select(cells: Sequence[Cell], folder: SweepFolder, rerun: str | None) -> Sel
             cell.planned.cell_id
             for cell in cells
             if is_rerun(cell.planned, rerun)
-            or (rerun == "failed" and _state(folder, cell.planned) == "failed")
+            or (rerun == "failed" and _has_failed(folder, cell.planned))
         }
         if not chosen:
             raise ConfigError(
@@ -225,8 +224,8 @@ def _kept(
     return [one for one in known.values() if one.cell_id not in rerun_ids and folder.is_done(one)]
 
 
-def _state(folder: SweepFolder, planned: PlannedCell) -> State:
-    return cell_state(folder.cell(planned.name), planned.cell_id).state
+def _has_failed(folder: SweepFolder, planned: PlannedCell) -> bool:
+    return cell_state(folder.cell(planned.name), planned.cell_id).state == "failed"
 
 
 _ASK_S = 0.2
@@ -241,21 +240,21 @@ class SweepBusy(ConfigError):  # noqa: N818 - it says what is wrong
 
 
 @contextmanager
-def lock_folder(folder: SweepFolder, lock: FileLock | None = None) -> Iterator[None]:
-    """Make the folder, and keep every other sweep out of it by its ``lock``.
+def lock_folder(folder: SweepFolder) -> Iterator[FileLock]:
+    """Make the folder, and keep every other sweep out of it by its lock.
 
     Processes that a killed sweep has left are waited for. Raises :class:`SweepBusy` where a sweep
     runs in it already or something is left for too long, :class:`ConfigError` where it cannot be
     made.
     """
-    lock = lock or FileLock(folder.lock_path)
+    lock = FileLock(folder.lock_path)
     try:
         folder.path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"hydra.sweep.dir: {folder.path} cannot be made: {error}") from error
     _wait_for(lock, folder.path)
     try:
-        yield
+        yield lock
     finally:
         lock.release()
 

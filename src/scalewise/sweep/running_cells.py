@@ -19,10 +19,17 @@ from scalewise.records import (
     Ending,
     PlannedCell,
     last_metrics,
-    read_plain,
 )
 from scalewise.script import python_path
-from scalewise.supervisor import Job, Origin, Settings, from_line, supervisor_command, to_line
+from scalewise.supervisor import (
+    Job,
+    Origin,
+    Settings,
+    from_line,
+    log_end,
+    supervisor_command,
+    to_line,
+)
 from scalewise.sweep.fork_server import ForkedSupervisor
 
 _EXIT_S = 30.0
@@ -52,19 +59,20 @@ class SupervisorProcess:
         """Wait for its answer. Where it died without one, nothing ``is_recorded``."""
         assert self.process.stdout is not None
         answer = self.process.stdout.readline()
-        status, limit_s = 0, _EXIT_S if answer else None
-        # Within a driver call that hangs it cannot exit, and has told how the cell ended.
+        status = None
+        # Within a driver call that hangs it cannot exit.
         with contextlib.suppress(subprocess.TimeoutExpired, psutil.TimeoutExpired):
-            status = self.process.wait(limit_s)
+            status = self.process.wait(_EXIT_S)
         self.process.stdout.close()
         self.stop()
         if answer.endswith(b"\n"):
             return from_line(Ending, answer)
-        lines = tuple(read_plain(self.job.errors).decode(errors="replace").splitlines()[-20:])
-        if status < 0:
+        lines = log_end(self.job.errors)
+        if status is not None and status < 0:
             message = f"the supervisor was ended by {signal.Signals(-status).name}"
             return Ending("failed", "supervisor_lost", message, last_lines=lines)
-        message = f"the supervisor exited with {status}; see {self.job.errors.name}"
+        how = "did not exit" if status is None else f"exited with {status}"
+        message = f"the supervisor {how}; see {self.job.errors.name}"
         return Ending("failed", "supervisor", message, last_lines=lines)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
+from textwrap import wrap
 from typing import Final, TextIO
 
 from rich.console import Console, Group, JustifyMethod, RenderableType
@@ -287,7 +288,7 @@ class Display:
         if self._live is not None:
             self._live.update(render_running(status, self._console.width), refresh=True)
             return
-        line = progress_line(status, _LINE_COLUMNS - len(_INDENT))
+        line = progress_line(status, self._console.width - len(_INDENT))
         if line != self._last_line:
             self._last_line = line
             self._say(f"{_INDENT}{line}")
@@ -300,8 +301,12 @@ class Display:
             self._live.stop()
 
     def _say(self, text: str, style: str = "") -> None:
-        self._console.print(Text(text, style=style), soft_wrap=True)
+        """Print a line; what has no room goes on below it, and no name or path is broken."""
+        width = self._console.width
+        lines = wrap(text, width, subsequent_indent=_INDENT, break_long_words=False,
+                     break_on_hyphens=False)  # fmt: skip
+        self._console.print(Text("\n".join(lines), style=style), soft_wrap=True)
 
 
 def make_display(stream: TextIO | None = None) -> Display:
-    return Display(open_console(stream or sys.stderr))
+    return Display(open_console(stream or sys.stderr, _LINE_COLUMNS))

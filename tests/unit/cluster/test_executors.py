@@ -106,27 +106,19 @@ def test_a_cell_that_keeps_losing_its_host_is_tried_as_often_as_asked(
 
 
 @pytest.mark.usefixtures("at_once")
-def test_a_lost_host_gets_the_time_to_end_its_part_before_the_next_try(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("lost", "waits"),
+    [(LOST, True), (Ending("failed", "supervisor_lost", "it was ended by SIGKILL"), False)],
+)
+def test_a_lost_host_alone_gets_the_time_to_end_its_part_before_the_next_try(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: Ending, waits: bool
 ) -> None:
     """It may still write to the cell's folder: two tries at once would mix their records."""
     monkeypatch.setattr(ray_executor, "_LOST_S", 0.5)
-    executor = Answering([LOST] * 2)
-    engine, _ = on_ray(tmp_path, executor, cells("sweep.retries=1", repeats=1))
+    engine, _ = on_ray(tmp_path, Answering([lost] * 2), cells("sweep.retries=1", repeats=1))
     (_, folder), *_ = engine.folder.cells()
     first, second = folder.attempts()
-    assert second.started_at - first.finished_at > 0.4
-
-
-@pytest.mark.usefixtures("at_once")
-def test_where_only_the_supervisor_was_lost_nobody_waits_for_its_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(ray_executor, "_LOST_S", 3600.0)
-    killed = Ending("failed", "supervisor_lost", "the supervisor was ended by SIGKILL")
-    executor = Answering([killed] * 2)
-    on_ray(tmp_path, executor, cells("sweep.retries=1", repeats=1))
-    assert len(executor.tries) == 2
+    assert (second.started_at - first.started_at > 0.4) is waits
 
 
 class Slurm:

@@ -110,15 +110,12 @@ def put(root: Path, name: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("groups", "files", "quota"),
     [
-        (
-            ["0::/a/b"],
-            {"a/b/cpu.max": "400000 100000", "a/cpu.max": "150000 100000", "cpu.max": "max 100000"},
-            1.5,
-        ),
+        (["0::/a/b"], {"a/b/cpu.max": "400000 100000", "a/cpu.max": "150000 100000",
+                       "cpu.max": "max 100000"}, 1.5),
         (["4:cpu,cpuacct:/job", "0::/"], {"cpu,cpuacct/job/cpu.cfs_quota_us": "-1"}, None),
         (["4:cpu,cpuacct:/job", "0::/"], {"cpu,cpuacct/job/cpu.cfs_quota_us": "50000"}, 0.5),
     ],
-)
+)  # fmt: skip
 def test_the_smallest_quota_of_either_version_counts(
     tmp_path: Path,
     member_of: Callable[..., None],
@@ -143,8 +140,13 @@ def test_affinity_and_a_quota_limit_the_cores_and_leave_one(
         assert limits.usable_cores(tmp_path) == cores
 
 
-def test_memory_limit_of_both_versions(tmp_path: Path, member_of: Callable[..., None]) -> None:
+def test_memory_limit_of_both_versions_and_kills_where_they_are_counted(
+    tmp_path: Path, member_of: Callable[..., None]
+) -> None:
     member_of("9:memory:/job", "0::/a")
+    assert limits.oom_kills(tmp_path) is None
+    put(tmp_path, "a/memory.events", "oom 4\noom_kill 3\n")
+    assert limits.oom_kills(tmp_path) == 3
     put(tmp_path, "memory/job/memory.limit_in_bytes", str(2**63 - 4096))
     put(tmp_path, "a/memory.max", "max")
     assert limits.memory_limit_mib(tmp_path) is None
@@ -152,22 +154,6 @@ def test_memory_limit_of_both_versions(tmp_path: Path, member_of: Callable[..., 
     assert limits.memory_limit_mib(tmp_path) == 512
     put(tmp_path, "memory/job/memory.limit_in_bytes", str(100 * 2**20))
     assert limits.memory_limit_mib(tmp_path) == 100
-
-
-def test_the_memory_that_is_left_is_the_least_of_machine_and_cgroups(
-    tmp_path: Path, member_of: Callable[..., None]
-) -> None:
-    member_of("0::/job")
-    put(tmp_path, "meminfo", "MemTotal: 8388608 kB\nMemAvailable: 4194304 kB\n")
-    meminfo = tmp_path / "meminfo"
-    assert limits.memory_available_mib(tmp_path, meminfo) == 4096
-    put(tmp_path, "memory.max", "max")
-    put(tmp_path, "job/memory.max", str(2048 * 2**20))
-    put(tmp_path, "job/memory.current", str(1024 * 2**20))
-    put(tmp_path, "job/memory.stat", f"anon 1\ninactive_file {512 * 2**20}\n")
-    assert limits.memory_available_mib(tmp_path, meminfo) == 1536
-    assert limits.memory_available_mib(tmp_path, tmp_path / "none") == 1536
-    assert limits.memory_available_mib(tmp_path / "none", tmp_path / "none") is None
 
 
 # Run-queue delay from the kernel's count.

@@ -3,11 +3,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from scalewise.cli.exits import explain
-from scalewise.host import FileLock, runtime_folder, worker_command
+from scalewise.host import FileLock, end_child, runtime_folder, worker_command
 
 
 def test_a_lock_has_one_holder_even_inside_a_process(tmp_path: Path) -> None:
@@ -105,3 +106,23 @@ def test_a_renamed_process_appears_as_the_rank_that_it_is() -> None:
 
 def test_a_command_too_long_for_its_place_is_left_out_and_nothing_else_is_overwritten() -> None:
     assert shown("/" + "long" * 300, 0) == ("rank 1", [sys.executable, "-c", _RANK])
+
+
+class Stuck:
+    """A child within a driver call that hangs, whatever it is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    def kill(self) -> None:
+        self.sent.append("SIGKILL")
+
+    def wait(self, timeout: float) -> int:
+        raise subprocess.TimeoutExpired("driver", timeout)
+
+
+def test_a_child_is_killed_and_reaped_and_one_that_is_stuck_is_not_waited_for_for_ever() -> None:
+    stuck, child = Stuck(), subprocess.Popen(["sleep", "60"])
+    end_child(cast(Any, stuck))
+    end_child(child)
+    assert (stuck.sent, child.returncode) == (["SIGKILL"], -9)

@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -115,7 +116,7 @@ def test_an_end_that_could_not_be_written_is_told_with_its_reason(
         (Ending("interrupted"), (7,), "interrupted"),
     ],
 )
-def test_a_cell_whose_processes_live_on_is_not_done(
+def test_a_cell_whose_processes_live_on_is_not_done_and_its_sampler_takes_none_of_its_time(
     supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, ending: Ending,
     left: tuple[int, ...], outcome: str,
 ) -> None:  # fmt: skip
@@ -123,8 +124,13 @@ def test_a_cell_whose_processes_live_on_is_not_done(
     monkeypatch.setattr(supervisor_module, "Ranks", lambda *_: ranks)
     monkeypatch.setattr(supervisor_module, "end_descendants", lambda _: left)
     monkeypatch.setattr(supervisor, "_watch", lambda _: ending)
+    hung = ExitStack()
+    hung.callback(time.sleep, 0.2)
+    monkeypatch.setattr(supervisor, "_sampling", lambda _: hung)
+    began_s = supervisor.began_s
     supervisor.folder.save_running(RunningAttempt(1, 1.0, (SLOT,)))
     assert supervisor._train().outcome == outcome
+    assert supervisor.began_s - began_s == pytest.approx(0.2, abs=0.1)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,6 @@ from scalewise.sweep.status_view import (
     duration,
     estimate_line,
     left_words,
-    progress_line,
 )
 
 LONG = "gpt2_tiny-fineweb_edu-heterogeneous8-r0-39b17f4d"
@@ -44,19 +43,23 @@ def sweep(
     return SweepStatus("f", 0.0, "packed", (*others, *running), left_s, round=round)
 
 
+@pytest.mark.parametrize("columns", [None, 60])
 def test_a_line_says_what_starts_and_ends_and_why_a_cell_failed_whole(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, columns: int | None
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "60")
-    said, why = io.StringIO(), "rank 1: out of memory " * 9
+    monkeypatch.delenv("COLUMNS", raising=False)
+    if columns:
+        monkeypatch.setenv("COLUMNS", str(columns))
+    said, why = io.StringIO(), "rank 1: out of memory in /a-very/long-path " * 9
     display = make_display(said)
     display.started("mlp-single-r0-00000001 (lr=0.2)", 2)
     display.ended("mlp-single-r0-00000001 (lr=0.2)", Ending("done", elapsed_s=2.0), 1234.0)
     display.ended("mlp-single-r1", Ending("failed", "oom", why, elapsed_s=2.0))
-    assert said.getvalue().splitlines() == [
+    assert max(map(len, said.getvalue().splitlines())) <= (columns or 80)
+    assert said.getvalue().replace(f"\n{' ' * 9}", " ").splitlines() == [
         "start    mlp-single-r0-00000001 (lr=0.2) on 2 devices",
         "done     mlp-single-r0-00000001 (lr=0.2) in 2.0 s, 1,234 samples/s",
-        f"failed   mlp-single-r1 in 2.0 s: {why}",
+        f"failed   mlp-single-r1 in 2.0 s: {why.strip()}",
     ]
 
 
@@ -133,20 +136,22 @@ def test_a_terminal_of_few_lines_keeps_the_counts() -> None:
     assert "3/12 cells done, 1 failed, 8 running, about 2 h 15 min left" in said
 
 
-@pytest.mark.parametrize("running", [[], RUNNING[:1], RUNNING])
-def test_a_line_in_a_pipe_fits_80_columns(running: list[CellStatus]) -> None:
+@pytest.mark.parametrize(
+    ("running", "left_s", "said"),
+    [
+        ([], 8130.0, "about 2 h 15 min left"),
+        (RUNNING[:1], 30.0, "1 running, about 30.0 s left: step 84/120"),
+        (RUNNING[:1], 8130.0, "1 running, about 2 h 15 min left"),  # with the step it has no room
+        (RUNNING, 30.0, "2 running, about 30.0 s left"),
+    ],
+)
+def test_a_line_in_a_pipe_fits_80_columns_with_the_step_of_the_only_cell_where_there_is_room(
+    monkeypatch: pytest.MonkeyPatch, running: list[CellStatus], left_s: float, said: str
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     file = io.StringIO()
-    make_display(file).tick(sweep(running, 8130.0))
-    (line,) = file.getvalue().splitlines()
-    assert len(line) <= 80
-    assert line.strip().startswith("3/12 cells done, 1 failed")
-    assert "about 2 h 15 min left" in line
-
-
-def test_a_line_tells_the_step_of_the_only_cell_that_runs() -> None:
-    line = progress_line(sweep(RUNNING[:1], 30.0), 80)
-    assert line == "3/12 cells done, 1 failed, 1 running, about 30.0 s left: step 84/120"
-    assert progress_line(sweep(RUNNING, 30.0), 80).endswith("2 running, about 30.0 s left")
+    make_display(file).tick(sweep(running, left_s))
+    assert file.getvalue() == f"{' ' * 9}3/12 cells done, 1 failed, {said}\n"
 
 
 def test_cells_that_ended_without_a_result_are_counted() -> None:
@@ -173,13 +178,6 @@ def running(elapsed_s: float, left_s: float | None = None, devices: int = 1) -> 
     )
 
 
-def test_a_cell_takes_the_mean_of_its_configuration_else_of_all() -> None:
-    known = durations(("a", 8.0), ("a", 12.0), ("b", 100.0))
-    assert known.of("a") == 10.0
-    assert known.of("new") == 40.0
-    assert durations().of("a") is None
-
-
 KNOWN = (("a", 10.0), ("wide", 30.0))
 NARROW, AHEAD = [waiting("a")] * 8, [waiting("a", 2)] * 6
 
@@ -187,7 +185,8 @@ NARROW, AHEAD = [waiting("a")] * 8, [waiting("a", 2)] * 6
 @pytest.mark.parametrize(
     ("ended", "cells", "devices", "packed", "left_s"),
     [
-        (KNOWN, [waiting("a")], 1, False, 10.0),
+        ((("a", 8.0), ("a", 12.0), ("b", 40.0)), [waiting("a")], 1, False, 10.0),
+        ((("a", 8.0), ("a", 12.0), ("b", 40.0)), [waiting("new")], 1, False, 20.0),
         (KNOWN, [running(4.0)] * 2, 1, False, 12.0),
         (KNOWN, [running(14.0)], 1, False, 0.0),
         (KNOWN, [running(14.0, 3.0)] * 2, 1, False, 6.0),
@@ -215,6 +214,7 @@ def test_a_cell_that_makes_no_step_is_told_of_once() -> None:
     display = make_display(file)
     for elapsed_s in (59.0, 61.0, 71.0):
         display.tick(sweep([replace(cell("running"), elapsed_s=elapsed_s)]))
-    (said,) = [line for line in file.getvalue().splitlines() if line.startswith("slow")]
-    assert "1 min 01 s" in said
+    said = " ".join(file.getvalue().split())
+    assert said.count("slow ") == 1
+    assert "no step in 1 min 01 s" in said
     assert f"f/{LONG}/logs" in said

@@ -326,14 +326,11 @@ def test_a_resumed_sweep_says_that_what_it_leaves_is_of_older_code(
     module.write_text("FACTOR = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     target = "left_as_it_was.Net"
-    (one, *_) = cells = twice("seed=1")
-    # Requests share their parts: a change of one in place would be one of all later tests.
-    plain = {**one.request.plain, "model": {**one.request.plain["model"], "_target_": target}}
-    own = dataclasses.replace(one.request, plain=plain)
-    cells = [dataclasses.replace(cell, request=own) for cell in cells]
-    for cell in cells:
-        at = elsewhere.cell(cell.planned.name)
-        code = running_code(Path.cwd(), [target])
+    own = asked("repeats=2", "seed=1", f"model._target_={target}")
+    # Under the names of those that are done.
+    cells = [dataclasses.replace(cell, request=own) for cell in twice("seed=1")]
+    code = running_code(Path.cwd(), [target])
+    for at in (elsewhere.cell(cell.planned.name) for cell in cells):
         at.save_provenance(dataclasses.replace(at.load_provenance(), code=code))
 
     def said(again: frozenset[str] = frozenset()) -> list[str]:

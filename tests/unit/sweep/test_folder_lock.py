@@ -50,11 +50,9 @@ def left(tmp_path: Path) -> Iterator[int]:
     """The process id of a rank that a killed sweep has left, and that holds its lock."""
     script = (
         "import os, signal, subprocess, sys; from pathlib import Path;"
-        "from scalewise.host import FileLock;"
         "from scalewise.records import SweepFolder;"
         "from scalewise.sweep.resume import lock_folder;"
-        "folder = SweepFolder(Path(sys.argv[1])); lock = FileLock(folder.lock_path);"
-        "context = lock_folder(folder, lock); context.__enter__();"
+        "context = lock_folder(SweepFolder(Path(sys.argv[1]))); lock = context.__enter__();"
         "child = subprocess.Popen(['sleep', '60'], stdout=-3, pass_fds=lock.descriptors);"
         "print(child.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -52,9 +52,9 @@ class Gpus:
         return self.leases.try_lease(GPUS, count)
 
     def ending(self, **sweep: Any) -> Ending | None:
-        cell = SimpleNamespace(request=SimpleNamespace(cell=SimpleNamespace()))
-        cell.request.cell.sweep = SweepConfig(**sweep)
-        return self.wait.ending(cast(Any, cell), self.leases, others_run=False)
+        config = SimpleNamespace(sweep=SweepConfig(**sweep))
+        cell: Any = SimpleNamespace(request=SimpleNamespace(cell=config))
+        return self.wait.ending(cell, self.leases, others_run=False)
 
 
 @pytest.fixture

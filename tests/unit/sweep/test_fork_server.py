@@ -21,7 +21,6 @@ from fakes.recorded import Spec, write_sweep
 from fakes.requests import asked
 from fakes.settings import job_in
 from fakes.train_command import wait_for
-from scalewise.config import build_cell
 from scalewise.gpu import Host, Lease
 from scalewise.host import FileLock, become_subreaper, fork_hindrance
 from scalewise.records import CellFolder, SweepFolder
@@ -29,6 +28,7 @@ from scalewise.supervisor import supervisor_command
 from scalewise.sweep import QueuedCell, fork_server, local_executor
 from scalewise.sweep.fork_server import ForkedSupervisor, NotWarmError, WarmServer, cell_hindrance
 from scalewise.sweep.local_executor import LocalConfig, LocalDemand, LocalExecutor
+from scalewise.sweep.plan import make_cell
 
 
 def child(code: int | None) -> ForkedSupervisor:
@@ -71,25 +71,6 @@ def test_a_server_that_dies_is_said_and_leaves_nothing_open(
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_a_supervisor_that_was_forked_ends_with_its_sweep(tmp_path: Path) -> None:
-    become_subreaper()  # as every sweep is
-    server = WarmServer(tmp_path, sys.path)
-    forked = server.fork_supervisor(tmp_path / "supervisor.err")
-    try:
-        name = Path(f"/proc/{forked.pid}/comm")
-        wait_for(lambda: name.read_text().strip() == "supervisor", "its name", 10)
-        assert psutil.Process(forked.pid).cmdline() == supervisor_command(())
-        assert os.getsid(forked.pid) == forked.pid, "what is left of its cell is found by it"
-        server.stop()
-        with pytest.raises(psutil.TimeoutExpired):
-            forked.wait(0.1)
-    finally:
-        close(forked)
-    assert forked.wait(30) == 1
-    assert "closed before the job was read" in (tmp_path / "supervisor.err").read_text()
-    assert not (tmp_path / "warm.err").exists(), "it had nothing to say"
-
-
 def test_a_server_ends_with_the_sweep_that_started_it(tmp_path: Path) -> None:
     """However that ended: nothing tells the server but the kernel."""
     become_subreaper()  # the orphan comes to us
@@ -112,12 +93,16 @@ def test_a_server_ends_with_the_sweep_that_started_it(tmp_path: Path) -> None:
         os.close(ended)
 
 
-def test_locks_are_handed_to_a_fork_and_not_kept_by_its_server(tmp_path: Path) -> None:
-    become_subreaper()
+def test_a_fork_has_its_locks_which_its_server_does_not_keep_and_outlives_it(
+    tmp_path: Path,
+) -> None:
+    become_subreaper()  # as every sweep is
     lock, other = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
     assert lock.try_acquire()
-    server = WarmServer(tmp_path, sys.path)
-    forked = server.fork_supervisor(tmp_path / "supervisor.err", lock.descriptors)
+    server, errors = WarmServer(tmp_path, sys.path), tmp_path / "supervisor.err"
+    with pytest.raises(NotWarmError, match="303 locks"):
+        server.fork_supervisor(errors, (0,) * 300)
+    forked = server.fork_supervisor(errors, lock.descriptors)
     try:
         lock.release()
         fds = [link.resolve() for link in Path(f"/proc/{forked.pid}/fd").iterdir()]
@@ -128,23 +113,25 @@ def test_locks_are_handed_to_a_fork_and_not_kept_by_its_server(tmp_path: Path) -
     assert forked.wait(30) == 1, "no job was told"
     assert server.process.poll() is None
     wait_for(other.try_acquire, "the lock, while the server lives", 5)
-    server.stop()
+    forked = server.fork_supervisor(errors)
+    try:
+        name = Path(f"/proc/{forked.pid}/comm")
+        wait_for(lambda: name.read_text().strip() == "supervisor", "its name", 10)
+        assert psutil.Process(forked.pid).cmdline() == supervisor_command(())
+        assert os.getsid(forked.pid) == forked.pid, "what is left of its cell is found by it"
+        server.stop()
+        with pytest.raises(psutil.TimeoutExpired):
+            forked.wait(0.1)
+    finally:
+        close(forked)
+    assert forked.wait(30) == 1
+    assert "closed before the job was read" in errors.read_text()
+    assert not (tmp_path / "warm.err").exists(), "it had nothing to say"
 
 
-def test_more_locks_than_one_message_holds_are_refused(tmp_path: Path) -> None:
-    server = WarmServer(tmp_path, sys.path)
-    with pytest.raises(NotWarmError, match="303 locks"):
-        server.fork_supervisor(tmp_path / "supervisor.err", (0,) * 300)
-    server.stop()
-
-
-def _queued(repeat: int = 0) -> QueuedCell:
-    plain = asked("hardware=cpu").plain
-    cell: Any = SimpleNamespace(
-        planned=SimpleNamespace(repeat=repeat),
-        request=SimpleNamespace(plain=plain, cell=build_cell(plain)),
-    )
-    return QueuedCell(cell, LocalDemand(1, Host((), None, {})))
+def _queued(folder: Path) -> QueuedCell:
+    cell = make_cell(asked("hardware=cpu"), 0)
+    return QueuedCell(cell, CellFolder(folder), LocalDemand(1, Host((), None, {})))
 
 
 def test_a_sweep_goes_on_without_a_server_that_was_lost(
@@ -156,7 +143,7 @@ def test_a_sweep_goes_on_without_a_server_that_was_lost(
     executor = LocalExecutor(LocalConfig(warm=True))
     executor.open(SweepFolder(tmp_path), (), said.append)
     for _ in range(2):
-        held = executor.start_supervisor(_queued(), CellFolder(tmp_path), Lease((), ()))
+        held = executor.start_supervisor(_queued(tmp_path), Lease((), ()))
         assert isinstance(held.process, subprocess.Popen), "it is started freshly"
         assert held.ending().cause == "supervisor", "as the stand-in for Python fails"
         assert "warm.err" in str(held.job.not_forked), "its record says why"
@@ -184,9 +171,7 @@ def _admitting(folder: Path, repeat: int, *overrides: str) -> LocalExecutor:
     """An executor that was asked for a cell of that repeat."""
     executor = LocalExecutor(LocalConfig(warm=None))
     executor.open(SweepFolder(folder), (), print)
-    plain = asked("hardware=cpu", *overrides).plain
-    request: Any = SimpleNamespace(plain=plain, cell=build_cell(plain), overrides=())
-    executor.demand(SimpleNamespace(planned=SimpleNamespace(repeat=repeat), request=request))  # type: ignore[arg-type]
+    executor.demand(make_cell(asked("hardware=cpu", *overrides), repeat))
     assert executor._not_forked is None, "on CPUs without being asked"
     return executor
 
@@ -293,7 +278,7 @@ def test_a_process_that_read_another_environment_or_touched_a_gpu_is_not_forked(
 
 
 def test_cells_that_others_start_are_no_forks() -> None:
-    cell = build_cell(asked("hardware=cpu").plain)
+    cell = asked("hardware=cpu").cell
     assert cell_hindrance(cell) is None
     wrapped = replace(cell, sweep=replace(cell.sweep, wrap="nice"))
     assert "hydra.launcher.wrap" in (cell_hindrance(wrapped) or "")

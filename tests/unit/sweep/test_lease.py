@@ -9,7 +9,7 @@ from fakes.nvml.fixture import fake_nvml  # noqa: F401 - a fixture
 from fakes.nvml.scenario import Scenario, gpu_uuid
 from fakes.requests import asked
 from scalewise.config import HardwareConfig
-from scalewise.gpu import Host, HostMismatch, Hosts, Leases, discover, units
+from scalewise.gpu import Host, HostMismatch, Leases, discover, units
 from scalewise.gpu import leases as leases_module
 from scalewise.records import DeviceInfo
 from scalewise.sweep.preflight import ThisHost, devices_for, explain_differences
@@ -144,11 +144,11 @@ def test_each_kind_of_gpu_is_found_by_its_profile_and_what_it_leaves_out_is_told
     fake_nvml: Callable[[Scenario], Path],  # noqa: F811
 ) -> None:
     fake_nvml(mixed())
-    said: list[str] = []
-    hosts = Hosts(said.append)
-    profiles = [asked(f"hardware={gpu}").cell.hardware for gpu in ("h100", "a10g")]
-    found = [[slot.uuid for slot in hosts.of(profile).slots] for profile in profiles]
+    cells, here = [asked(f"hardware={gpu}").cell for gpu in ("h100", "a10g")], ThisHost()
+    hosts = [here.of(cell.hardware) for cell in cells]
+    found = [[slot.uuid for slot in host.slots] for host in hosts]
     assert found == [[gpu_uuid(0), gpu_uuid(1)], [gpu_uuid(2), gpu_uuid(3)]]
+    said = [*explain_differences(cells[1], 1, hosts[1])]
     assert f"hardware=a10g leaves out GPU 0 ({H100}), GPU 1 ({H100})" in said
 
 
@@ -172,7 +172,7 @@ def test_what_a_host_does_otherwise_is_told(
 ) -> None:
     fake_nvml(mixed())
     cell = asked("tracking=none", *typed.split()).cell
-    lines = [*explain_differences(cell, devices, Hosts().of(cell.hardware))]
+    lines = [*explain_differences(cell, devices, ThisHost().of(cell.hardware))]
     assert len(lines) == len(told)
     assert all(words in line for words, line in zip(told, lines, strict=True))
 
@@ -181,6 +181,6 @@ def test_a_host_of_divided_gpus_has_none_and_says_why(
     fake_nvml: Callable[[Scenario], Path],  # noqa: F811
 ) -> None:
     fake_nvml(Scenario().h200(1).mig(0))
-    found = Hosts().of(asked("tracking=none").cell.hardware)
+    found = ThisHost().of(asked("tracking=none").cell.hardware)
     assert {slot.kind for slot in found.slots} == {"cpu"}
     assert "MIG mode" in (found.no_gpu or "")

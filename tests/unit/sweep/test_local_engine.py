@@ -47,7 +47,8 @@ class Supervisors:
     seconds: float = 0.0
     started: list[tuple[str, tuple[str | None, ...]]] = field(default_factory=list)
 
-    def start(self, queued: QueuedCell, folder: CellFolder, lease: Lease) -> SupervisorProcess:
+    def start(self, queued: QueuedCell, lease: Lease) -> SupervisorProcess:
+        folder = queued.folder
         uuids = tuple(slot.uuid for slot in lease.slots)
         self.started.append((queued.cell.planned.name, uuids))
         answer = self.answers.pop(0)
@@ -71,7 +72,7 @@ class Supervisors:
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setenv("SCALEWISE_RUNTIME_DIR", str(tmp_path / "runtime"))
-    monkeypatch.setattr("scalewise.gpu.leases.discover", lambda hardware: Host(GPUS, None, {}))
+    monkeypatch.setattr("scalewise.sweep.preflight.discover", lambda hardware: Host(GPUS, None, {}))
     display = Display(Console(file=(tmp_path / "said").open("w"), width=200))
     return Engine(tmp_path / "sweep", LocalExecutor(LocalConfig(), Occupancy(read=dict)), display)
 

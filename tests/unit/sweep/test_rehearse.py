@@ -19,7 +19,7 @@ from scalewise.config import (
 )
 from scalewise.sweep import memory_advice
 from scalewise.sweep.auto import rehearse_absent
-from scalewise.sweep.plan import make_cell, settle_repeats
+from scalewise.sweep.plan import Request, make_cell, settle_repeats
 from scalewise.sweep.preflight import devices_for
 from scalewise.sweep.running_cells import settings_of
 
@@ -31,6 +31,12 @@ def settled(*words: str, here: int | None = 1, gpus: str = "NVIDIA H200") -> lis
     """What is rehearsed of one request, on a host of so many GPUs."""
     instead, beside, _ = rehearse_absent([asked(*words)], lambda _: here, lambda _: gpus)
     return [own for one in (*instead, *beside) if (own := rehearsed(one.cell)) is not None]
+
+
+def rehearsal_of(*words: str) -> Request:
+    """The only request, on a host of one GPU."""
+    (one,), _, _ = rehearse_absent([asked(*words)], lambda _: 1, lambda _: "H200")
+    return one
 
 
 def test_what_the_host_lacks_is_rehearsed_over_the_link_of_its_gpus() -> None:
@@ -60,7 +66,7 @@ def test_what_fits_runs_for_real_and_keeps_its_id(words: tuple[str, ...]) -> Non
 
 def test_a_script_is_told_of_ranks_that_are_not_there() -> None:
     words = ("experiment=script", "script.command=python s.py", "devices=8", "rehearse=auto")
-    (one,), _, _ = rehearse_absent([asked(*words)], lambda _: 1, lambda _: "H200")
+    one = rehearsal_of(*words)
     told = settings_of(one.cell, 1)
     assert (told.rehearsed_ranks, "PYTHONPATH" in told.environment) == (8, True)
     assert settings_of(asked(*words[:2], "devices=2").cell, 2).rehearsed_ranks is None
@@ -71,8 +77,7 @@ def test_a_script_is_told_of_ranks_that_are_not_there() -> None:
 def test_whose_rehearsed_model_does_not_fit_is_told_to_divide_it(
     strategy: str, advised: bool
 ) -> None:
-    words = ("devices=8", "rehearse=auto", f"strategy={strategy}")
-    (one,), _, _ = rehearse_absent([asked(*words)], lambda _: 1, lambda _: "H200")
+    one = rehearsal_of("devices=8", "rehearse=auto", f"strategy={strategy}")
     assert ("strategy=fsdp" in memory_advice(one.cell, 1)) is advised
 
 
@@ -88,10 +93,9 @@ def test_all_puts_a_rehearsal_beside_what_fits() -> None:
 
 def test_a_rehearsal_has_the_share_of_one_rank_and_is_repeated_as_what_it_stands_for() -> None:
     asking = ("devices=4", "rehearse=auto", "batch_size=128")
-    strong, _, _ = rehearse_absent([asked(*asking)], lambda _: 1, lambda _: "H200")
-    weak, _, _ = rehearse_absent([asked(*asking, "scaling=weak")], lambda _: 1, lambda _: "H200")
-    assert [one.cell.per_device_batch_size(1) for one in (*strong, *weak)] == [32, 128]
-    both = settle_repeats([asked("devices=1"), *strong])
+    strong, weak = rehearsal_of(*asking), rehearsal_of(*asking, "scaling=weak")
+    assert [one.cell.per_device_batch_size(1) for one in (strong, weak)] == [32, 128]
+    both = settle_repeats([asked("devices=1"), strong])
     assert [one.cell.repeats for one in both] == ["auto", "auto"]
 
 
@@ -99,23 +103,16 @@ def test_a_rehearsal_has_the_share_of_one_rank_and_is_repeated_as_what_it_stands
     ("words", "gpus", "expected"),
     [
         (("devices=8", "rehearse=auto"), "NVIDIA A10G", "--link NAME of scalewise run"),
-        (
-            ("devices=8", "rehearse=auto", "strategy=pipeline"),
-            "H200",
-            "allowed: strategy=ddp or fsdp, or at",
-        ),
+        (("devices=8", "rehearse=auto", "strategy=pipeline"), "H200",
+         "allowed: strategy=ddp or fsdp, or at"),
         ((*FSDP, "precision=fp16-mixed"), "H200", "precision: found fp16-mixed .*; allowed: fp32"),
         ((*FSDP, "execution=cudagraph"), "H200", "execution: found cudagraph .*; allowed: eager"),
-        (
-            ("strategy=ddp", "rehearse=auto"),
-            "H200",
-            "strategy.devices=auto on 1 device; allowed: a",
-        ),
+        (("strategy=ddp", "rehearse=auto"), "H200", "strategy.devices=auto on 1 device; allowed"),
         (("devices=8", "rehearse=custom"), "H200", "rehearse.latency_us: found null"),
         (("devices=8", "rehearse=doctor"), "H200", "rehearse.record: found null"),
         (("devices=8", "rehearse=doctor", "rehearse.record=none.json"), "H200", "no such record"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_rehearsed_is_refused_in_one_line(
     words: tuple[str, ...], gpus: str, expected: str
 ) -> None:

@@ -161,9 +161,13 @@ def test_a_sweep_stopped_between_its_looks_goes_on_where_it_was(tmp_path: Path) 
     assert set(started) == {cell.planned.cell_id for cell in whole}
 
 
-@pytest.mark.parametrize(("cause", "tries"), [("exception", 1), ("config", 1), ("hang", 3)])
+@pytest.mark.parametrize(
+    ("repeats", "cause", "tries"),
+    [("auto", "exception", 1), ("auto", "config", 1), ("auto", "hang", 3), ("3", "config", 1),
+     ("3", "exception", 3)],
+)  # fmt: skip
 def test_what_fails_by_itself_is_not_run_again_in_every_round(
-    tmp_path: Path, cause: Cause, tries: int
+    tmp_path: Path, repeats: str, cause: Cause, tries: int
 ) -> None:
     class OneByOne(PlayedExecutor):
         def order(self, waiting: Sequence[Any], running: Sequence[Any]) -> Sequence[Any]:
@@ -171,7 +175,8 @@ def test_what_fails_by_itself_is_not_run_again_in_every_round(
 
     executor = OneByOne(lambda cell, own: Ending("failed", cause, "no data here"))
     engine = Engine(tmp_path, executor, make_display(io.StringIO()))
-    report = engine.run(plan([asked("tracking=none", "strategy=single")], 0))
+    one = request_of(f"repeats={repeats}", "tracking=none", "strategy=single")
+    report = engine.run(plan([one], 0))
     assert len(executor.started) == tries
     assert (report.count("failed"), report.count("skipped")) == (tries, 3 - tries)
 

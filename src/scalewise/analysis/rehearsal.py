@@ -50,8 +50,8 @@ HOST_SHARE: Final = 0.02
 """Of a step that the GPU waits for its host, from which the host limits it: each of N ranks waits
 for the slowest host of all, and one alone does not show that."""
 STEP_ERRORS: Final[Mapping[Regime, float]] = {"GPU": 0.05, "host": 0.15}
-"""What a rehearsed step may be off by, beside the spread of its runs (docs/rehearsal.md). FSDP, of
-which three were scored, has the larger one."""
+"""What a rehearsed step may be off by, beside the spread of its runs (docs/rehearsal.md). FSDP and
+CUDA graphs, of which few were scored, have the larger one."""
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def _rehearsal(
             config, whole = divided, wholes[-1]
     measured = next(alike(whole, timed, record.ranks), None)
     single = next(alike(whole, timed, 1), None)
-    limit, kind = regime(config), config.rehearsed_kind
+    limit = regime(config)
     late = _lateness(config) if limit == "GPU" else 1.0
     found = Rehearsal(config, record, "cannot tell", "", single, None, measured, None, late)
     if not config.values("global_samples_per_s"):
@@ -140,7 +140,8 @@ def _rehearsal(
         return replace(found, reason=_why_no_single(config, wholes, timed))
     if invalid := (*single.invalid, *config.invalid):
         return replace(found, reason=invalid[0].text)
-    off = STEP_ERRORS["GPU" if (limit, kind) == ("GPU", "ddp") else "host"]
+    few = config.rehearsed_kind != "ddp" or config.setting("execution.kind") == "cudagraph"
+    off = STEP_ERRORS["host" if few or limit != "GPU" else "GPU"]
     speedup = _widened(rate_ratio(config, single, LIKELY).scaled(record.ranks / late), off)
     word, reason = _judge(config, speedup, record.ranks)
     return replace(found, word=word, reason=reason, speedup=speedup)

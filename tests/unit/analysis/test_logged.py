@@ -120,7 +120,7 @@ def test_a_search_on_one_device_is_not_advised_to_take_more(
 ) -> None:
     assert searched(swept).metric == "val/acc"
     assert "devices" not in " ".join(answers(swept).texts)
-    first, *_ = build(swept, tmp_path / "report").markdown.read_text().splitlines()
+    first, *_ = (build(swept, tmp_path / "r").folder / "report.md").read_text().splitlines()
     assert "val/acc" in first
     asked = replace(WIDE, config={**WIDE.config, "sweep": {"objective": "val/acc"}})
     assert searched(analyse(accuracies(tmp_path / "a", seeds(asked), (0.8, 0.8, 0.9)))) is not None

@@ -326,7 +326,7 @@ def test_a_resumed_sweep_says_that_what_it_leaves_is_of_older_code(
     module.write_text("FACTOR = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     target = "left_as_it_was.Net"
-    own = asked("repeats=2", "seed=1", f"model._target_={target}")
+    own = asked("repeats=2", "seed=1", f"model._target_={target}", "dataset=tabular")
     # Under the names of those that are done.
     cells = [dataclasses.replace(cell, request=own) for cell in twice("seed=1")]
     code = running_code(Path.cwd(), [target])

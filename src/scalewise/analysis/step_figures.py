@@ -169,9 +169,10 @@ def _lateness(result: CellResult, ranks: Sequence[StepSeries]) -> float:
 
     Of n steps the i-th shortest is the longest of N draws in ``(i^N - (i-1)^N) / n^N`` of all ways.
     """
+    if result.rehearsed is None:
+        return 1.0
     steps_ms = np.sort(ranks[0].column("step", timeline(ranks)))
-    others = result.rehearsed.ranks if result.rehearsed else 1
-    weights = np.diff(np.linspace(0, 1, len(steps_ms) + 1) ** others)
+    weights = np.diff(np.linspace(0, 1, len(steps_ms) + 1) ** result.rehearsed.ranks)
     return float(weights @ steps_ms / steps_ms.mean())
 
 

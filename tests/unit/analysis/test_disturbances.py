@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fakes.recorded import DDP, QUIET, START, Spec, rank_summary, repeats, swept, write_sweep
-from scalewise.analysis import CellRecords, Pair, Remark, analyse, load_sweep
+from scalewise.analysis import CellRecords, Remark, analyse, load_sweep
 from scalewise.analysis.disturbances import disturbances, foreign_cpu_share
 from scalewise.analysis.step_path import common_stalls
 from scalewise.analysis.steps import NotMeasuredError
@@ -308,11 +308,6 @@ def auto(*specs: Spec) -> list[Spec]:
     return [replace(spec, config={"repeats": "auto"}) for spec in specs]
 
 
-def pair_of(path: Path, specs: Sequence[Spec]) -> Pair:
-    (pair,) = analyse(swept(path, *specs)).pairs
-    return pair
-
-
 STEADY = [1.0, 1.01, 0.99, 1.005]
 SINGLE, TWO = Spec(kind="cpu"), replace(DDP, kind="cpu")
 
@@ -337,7 +332,8 @@ def test_more_than_a_quarter_is_never_set_aside_and_doubted(
     tmp_path: Path, spec: Spec, factors: Sequence[float], crowded: tuple[int, ...]
 ) -> None:
     quiet = SINGLE if spec is TWO else TWO
-    pair = pair_of(tmp_path, [*repeats(quiet, STEADY), *with_crowd(spec, factors, *crowded)])
+    specs = [*repeats(quiet, STEADY), *with_crowd(spec, factors, *crowded)]
+    (pair,) = analyse(swept(tmp_path, *specs)).pairs
     assert pair.speedup.n == (len(factors), len(factors))
     assert [one.code for one in pair.remarks] == ["disturbed"]
     assert f"{len(crowded)} of {len(factors)} runs" in pair.remarks[0].brief

@@ -23,7 +23,6 @@ from fakes.recorded import (
     write_sweep,
 )
 from scalewise.analysis import (
-    Configuration,
     RatioEstimate,
     analyse,
     configurations,
@@ -320,16 +319,12 @@ def clocked(usage: Usage | None, mhz: float | None) -> Usage:
     return replace(usage, devices=tuple(replace(d, sm_clock_mhz=mhz) for d in usage.devices))
 
 
-def of_no_speed(config: Configuration) -> Configuration:
-    (run,) = config.runs
-    stood_still = replace(run.throughput, global_samples_per_s=0.0)
-    return replace(config, runs=(replace(run, throughput=stood_still),))
-
-
 def test_a_pair_that_cannot_be_computed_is_refused_and_the_others_compared(tmp_path: Path) -> None:
     path = write_sweep(tmp_path, [Spec(), DDP, replace(DDP, devices=4)])
     single, two, four = configurations(load_sweep(path))
-    pairs, refused = pair_all([single, of_no_speed(two), four])
+    (run,) = two.runs
+    stood_still = replace(run, throughput=replace(run.throughput, global_samples_per_s=0.0))
+    pairs, refused = pair_all([single, replace(two, runs=(stood_still,)), four])
     assert [pair.devices for pair in pairs] == [4]
     (no_pair,) = refused
     assert no_pair.config.devices == 2

@@ -42,17 +42,9 @@ def nothing(rank: Rank) -> None:
     """Sound runs."""
 
 
-def share_a_gpu(rank: Rank) -> None:
-    rank["device"]["uuid"] = "GPU-1"
-
-
 def fed(*shape: int, asked: int | None = 16) -> Callable[[Rank], None]:
     """Batches whose first tensor has this shape, from a loader that says ``asked``."""
     return lambda rank: rank.update(batch_shape=list(shape), loader_batch_size=asked)
-
-
-def change_nothing(rank: Rank) -> None:
-    rank["parameters_changed"] = False
 
 
 def drift(share: float) -> Callable[[Rank], None]:
@@ -63,9 +55,9 @@ def drift(share: float) -> Callable[[Rank], None]:
 @pytest.mark.parametrize(
     ("change", "multi", "code"),
     [
-        (share_a_gpu, DDP, "shared_device"),
+        (lambda rank: rank["device"].update(uuid="GPU-1"), DDP, "shared_device"),
         (fed(24, 16, 8), DDP, "sample_count"),
-        (change_nothing, DDP, "frozen"),
+        (lambda rank: rank.update(parameters_changed=False), DDP, "frozen"),
         (drift(1.1e-5), DDP, "replicas_differ"),
         (nothing, replace(DDP, sharded=False), "shards_overlap"),
         (nothing, replace(DDP, final_loss=float("nan")), "loss_not_finite"),
@@ -183,13 +175,6 @@ def found(rows: Rows) -> str | None:
     return contradiction([StepSeries(0, rows, 0)])
 
 
-def without_phases(rows: Rows) -> Rows:
-    for line in ("host", "device"):
-        for phase in PHASES:
-            rows[f"{line}_{phase}_ms"] = np.nan
-    return rows
-
-
 def scaled(times: float, starts: float) -> Callable[[Rows], None]:
     def change(rows: Rows) -> None:
         for name in rows.dtype.names or ():
@@ -234,7 +219,9 @@ def test_steps_do_not_overlap_and_phases_add_up(
 def test_the_device_is_compared_with_the_host_over_the_window(
     share: float, steps: int, contradicts: bool
 ) -> None:
-    rows = without_phases(steady_rows(steps))
+    rows = steady_rows(steps)
+    for phase in PHASES:
+        rows[f"host_{phase}_ms"] = rows[f"device_{phase}_ms"] = np.nan
     rows["device_step_ms"] *= share
     rows["device_step_ms"][::2] += 5
     rows["device_step_ms"][1::2] -= 5
